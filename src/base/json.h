@@ -1,0 +1,38 @@
+/* Typed reading of JSON through cJSON.
+ *
+ * The lookups distinguish "absent" from "of the wrong type": an absent key leaves *out alone and
+ * returns QP_OK, a wrong type is an error that names `where` (a file), the key, expected and found.
+ */
+#ifndef QUIPU_BASE_JSON_H
+#define QUIPU_BASE_JSON_H
+
+#include "base/status.h"
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Parses `length` bytes; trailing text other than white space is an error. The message gives line
+ * and column. cJSON_Delete() the result. */
+qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
+                     qp_error *error);
+
+/* The member `key` of an object; NULL when absent or JSON null. */
+const cJSON *json_get(const cJSON *object, const char *key);
+
+/* Each leaves *out alone when the key is absent or null. */
+qp_status json_get_i64(const cJSON *object, const char *key, const char *where, int64_t *out,
+                       qp_error *error);
+qp_status json_get_double(const cJSON *object, const char *key, const char *where, double *out,
+                          qp_error *error);
+qp_status json_get_bool(const cJSON *object, const char *key, const char *where, bool *out,
+                        qp_error *error);
+/* *out points into the tree. */
+qp_status json_get_string(const cJSON *object, const char *key, const char *where, const char **out,
+                          qp_error *error);
+
+/* "a string", "an object", ... for messages. */
+const char *json_type_name(const cJSON *item);
+
+#endif

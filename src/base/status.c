@@ -1,0 +1,37 @@
+/* Statuses and messages: see status.h. */
+#include "base/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+qp_status error_set(qp_error *error, qp_status status, const char *format, ...)
+{
+    if (!error) return status;
+    error->status = status;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error->message, sizeof error->message, format, args);
+    va_end(args);
+    return status;
+}
+
+qp_status error_prefix(qp_error *error, const char *format, ...)
+{
+    if (!error) return QP_INVALID;
+    char text[QP_ERROR_SIZE];
+    va_list args;
+    va_start(args, format);
+    int used = vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (used >= 0 && (size_t)used < sizeof text)
+        snprintf(text + used, sizeof text - (size_t)used, ": %.*s", QP_ERROR_SIZE - used,
+                 error->message);
+    memcpy(error->message, text, sizeof text);
+    return error->status;
+}
+
+qp_status error_no_memory(qp_error *error, const char *what, unsigned long long bytes)
+{
+    return error_set(error, QP_NO_MEMORY, "cannot allocate %llu bytes for %s", bytes, what);
+}

@@ -1,0 +1,40 @@
+/* A pool of threads that all run the same function on their share of the work.
+ *
+ * The caller is worker 0. Between runs the others sleep. The split is by worker index and count
+ * alone, so a result depends on the number of workers at most, never on timing.
+ */
+#ifndef QUIPU_BASE_THREADS_H
+#define QUIPU_BASE_THREADS_H
+
+#include "base/status.h"
+
+#include <stdint.h>
+
+typedef struct thread_pool thread_pool;
+
+typedef void thread_task(void *context, int worker, int n_workers);
+
+/* n_workers >= 1, this thread included. */
+qp_status thread_pool_create(int n_workers, thread_pool **out, qp_error *error);
+
+/* Runs task(context, i, n) on every worker i and returns when all are done. NULL is a pool of one.
+ */
+void thread_pool_run(thread_pool *pool, thread_task *task, void *context);
+
+int thread_pool_size(const thread_pool *pool);
+
+void thread_pool_destroy(thread_pool *pool);
+
+/* The processors that this process may use (its affinity mask), at least 1. */
+int threads_available(void);
+
+/* Worker i's share [*begin, *end) of `total` units; shares differ by at most one unit. */
+static inline void thread_share(int64_t total, int worker, int n_workers, int64_t *begin,
+                                int64_t *end)
+{
+    int64_t base = total / n_workers, extra = total % n_workers;
+    *begin = worker * base + (worker < extra ? worker : extra);
+    *end = *begin + base + (worker < extra);
+}
+
+#endif

@@ -1,0 +1,34 @@
+/* Element types and their blocks; the list is dtype.def. */
+#ifndef QUIPU_TENSOR_DTYPE_H
+#define QUIPU_TENSOR_DTYPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum dtype {
+#define DTYPE(name, elements, bytes, gguf, safetensors) DTYPE_##name,
+#include "tensor/dtype.def"
+#undef DTYPE
+    DTYPE_COUNT
+} dtype;
+
+const char *dtype_name(dtype type);
+
+/* Elements in a block, and bytes that a block takes. */
+int64_t dtype_block_elements(dtype type);
+size_t dtype_block_bytes(dtype type);
+
+/* Bytes of a contiguous row of n elements; n must be a multiple of the block. */
+size_t dtype_row_bytes(dtype type, int64_t n);
+
+/* Whether values are stored in blocks with shared scales. */
+bool dtype_is_quantized(dtype type);
+
+/* DTYPE_COUNT when there is none of that name or id. */
+dtype dtype_from_name(const char *name);
+dtype dtype_from_gguf(uint32_t id);
+dtype dtype_from_safetensors(const char *name);
+int dtype_gguf_id(dtype type);
+
+#endif

@@ -1,0 +1,45 @@
+/* What every suite includes: cmocka and the few helpers that suites share. */
+#ifndef QUIPU_TESTS_TEST_H
+#define QUIPU_TESTS_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "quipu.h"
+
+/* Fails with the message when a call did not return QP_OK. */
+#define assert_ok(call)                                                                            \
+    do {                                                                                           \
+        qp_error *test_error_ = &error;                                                            \
+        if ((call) != QP_OK) fail_msg("%s: %s", #call, test_error_->message);                      \
+    } while (0)
+
+/* Path of a file in the optional test data, or NULL where the data is absent. Static buffer. */
+static inline const char *test_data(const char *name)
+{
+    static char path[4096];
+    const char *root = getenv("QUIPU_TEST_DATA");
+    if (!root || !*root) return NULL;
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    FILE *file = fopen(path, "rb");
+    if (file) fclose(file);
+    return file ? path : NULL;
+}
+
+/* Skips the running test with a clear message where `path` is NULL. */
+#define require_data(path, name)                                                                   \
+    do {                                                                                           \
+        if (!(path)) {                                                                             \
+            print_message("skipped: %s is not in QUIPU_TEST_DATA\n", name);                        \
+            skip();                                                                                \
+        }                                                                                          \
+    } while (0)
+
+#endif
