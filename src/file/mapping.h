@@ -1,0 +1,38 @@
+/* Files as memory: a model is mapped, side files are read.
+ *
+ * A mapping shows the file as it is on the disk. If someone shortens the file while it is mapped,
+ * touching the lost pages raises SIGBUS, as with any mapped file; that is not handled. Replace
+ * model files by renaming, not by writing into them.
+ */
+#ifndef QUIPU_FILE_MAPPING_H
+#define QUIPU_FILE_MAPPING_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct mapping {
+    const uint8_t *data; /* page aligned, read-only: writing to it faults */
+    size_t size;         /* bytes, at least 1 */
+    char *path;          /* as given to mapping_open() */
+} mapping;
+
+/* Maps the whole of a regular file. QP_IO when it cannot be opened (the message says why: absent, a
+ * directory, no permission), QP_FORMAT when it is empty. *out is untouched on failure. */
+qp_status mapping_open(const char *path, mapping *out, qp_error *error);
+
+/* Zeroes the mapping; does nothing to a zeroed one. */
+void mapping_close(mapping *map);
+
+/* Reads a whole file into memory that the caller frees; a NUL follows the last byte and is not
+ * counted in *length. A file above `limit` bytes is refused before it is read. */
+qp_status file_read_text(const char *path, size_t limit, char **text, size_t *length,
+                         qp_error *error);
+
+/* Whether `path` can be examined and is a regular file, a directory. */
+bool file_is_regular(const char *path);
+bool file_is_directory(const char *path);
+
+#endif

@@ -1,0 +1,49 @@
+/* safetensors files: one file, or shards named by an index.
+ *
+ * The header is held against the file's length when the file is opened: its own length, every
+ * tensor's shape times element size against its span, spans against the file and against each
+ * other, duplicate names. F32, F16 and BF16 can be viewed; other types are listed.
+ *
+ * The format: https://github.com/huggingface/safetensors (8 bytes of header length, a JSON header,
+ * the data).
+ */
+#ifndef QUIPU_FILE_SAFETENSORS_H
+#define QUIPU_FILE_SAFETENSORS_H
+
+#include "base/status.h"
+#include "file/stored_tensor.h"
+
+typedef struct safetensors safetensors;
+
+/* `path` is a .safetensors file, a model.safetensors.index.json, or a directory that holds
+ * model.safetensors or model.safetensors.index.json. The index's file names must be plain names
+ * beside it. safetensors_close() the result. *out is untouched on failure. */
+qp_status safetensors_open(const char *path, safetensors **out, qp_error *error);
+
+/* A single file in memory that stays the caller's and outlives the result. `name` is used in
+ * messages. */
+qp_status safetensors_open_memory(const void *data, size_t size, const char *name,
+                                  safetensors **out, qp_error *error);
+
+/* NULL is allowed. */
+void safetensors_close(safetensors *file);
+
+/* The file or index that was opened: what messages call the model. */
+const char *safetensors_path(const safetensors *file);
+int safetensors_part_count(const safetensors *file);
+uint64_t safetensors_bytes(const safetensors *file); /* of all parts together */
+
+/* Tensors of all parts, in the headers' order. */
+size_t safetensors_tensor_count(const safetensors *file);
+const stored_tensor *safetensors_tensor_at(const safetensors *file, size_t i);
+
+/* NULL when absent. */
+const stored_tensor *safetensors_find_tensor(const safetensors *file, const char *name);
+
+/* A view of the tensor's data. Read-only in spite of its type. An absent tensor leaves *out alone
+ * and returns QP_OK; a type that we do not read is QP_UNSUPPORTED. The format does not promise
+ * alignment: data that is not aligned for its type is copied to memory of the file's on the first
+ * call for it, so calls must not run beside one another. */
+qp_status safetensors_get_tensor(safetensors *file, const char *name, tensor *out, qp_error *error);
+
+#endif
