@@ -1,0 +1,166 @@
+/* An operator: one struct that says all about it.
+ *
+ * The struct holds the description (axes, tensors, parameters, formula), the cost, the shape check,
+ * the reference and the fast variants, the test cases and the tolerances; nothing else in the tree
+ * knows these facts. Shapes and costs are texts over the axes ("n_tokens, 2 * intermediate_size")
+ * that op_bind() and op_cost() evaluate, so that what is printed is what is checked.
+ *
+ * An operator is called with an op_call: views of its tensors in the order of the description, its
+ * parameters, and a slice [begin, end) of its units. A unit is the smallest piece of work with an
+ * output of its own (a row, an output feature, a head of a token). Every kernel computes any slice,
+ * and the values do not depend on how the units were cut: threads and schedules divide work so.
+ *
+ * The reference computes in float64 from whatever the inputs' types are and rounds once, to the
+ * output's type; with F64 outputs it is the oracle that variants are held against.
+ */
+#ifndef QUIPU_OP_OP_H
+#define QUIPU_OP_OP_H
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+#include <stdbool.h>
+
+enum { OP_MAX_AXES = 16, OP_MAX_TENSORS = 12, OP_MAX_PARAMS = 8 };
+
+typedef enum op_code {
+#define OP(NAME, name) OP_##NAME,
+#include "op/ops.def"
+#undef OP
+    OP_COUNT
+} op_code;
+
+/* What a call is made of. Kernels assume that op_bind() accepted it. */
+typedef struct op_call {
+    tensor tensors[OP_MAX_TENSORS]; /* in the description's order; rank 0: absent */
+    double params[OP_MAX_PARAMS];   /* in the description's order; whole numbers are exact */
+    int64_t begin, end;             /* units of this slice */
+    void *scratch;                  /* op_scratch_bytes() for this slice's worker, or NULL if 0 */
+} op_call;
+
+typedef void op_kernel(const op_call *call);
+
+typedef struct op_axis {
+    const char *name;
+    enum { AXIS_CONSTANT = 1, AXIS_VARIABLE, AXIS_DERIVED } kind;
+    /* constant: fixed by the model; variable: changes with the batch; derived: not in any shape,
+     * computed by `derive` from the contents of index tensors (for costs) */
+    const char *help;
+} op_axis;
+
+typedef enum op_direction { OP_IN, OP_OUT, OP_INOUT } op_direction;
+
+/* Sets of element types. */
+#define OP_TYPE(name) (1u << DTYPE_##name)
+enum {
+    OP_FLOATS = OP_TYPE(F32) | OP_TYPE(F16) | OP_TYPE(BF16) | OP_TYPE(F64),
+    OP_WEIGHTS = OP_TYPE(F32) | OP_TYPE(F16) | OP_TYPE(BF16) | OP_TYPE(Q8_0) | OP_TYPE(Q4_0) |
+                 OP_TYPE(Q4_1) | OP_TYPE(Q5_0) | OP_TYPE(Q5_1) | OP_TYPE(Q2_K) | OP_TYPE(Q3_K) |
+                 OP_TYPE(Q4_K) | OP_TYPE(Q5_K) | OP_TYPE(Q6_K),
+};
+
+typedef struct op_tensor {
+    const char *name;
+    op_direction direction;
+    unsigned types;    /* set of OP_TYPE() bits */
+    const char *shape; /* "n_tokens, n_heads, head_dim": an expression over axes per dimension */
+    bool optional;
+    const char *help; /* meaning, layout, in-place effects */
+} op_tensor;
+
+typedef struct op_param {
+    const char *name;
+    enum { PARAM_FLOAT = 1, PARAM_INT, PARAM_BOOL } kind;
+    double value; /* the usual value */
+    const char *help;
+} op_param;
+
+typedef struct op_variant {
+    const char *name;  /* "avx2", "avx512_vnni"; the reference is always "reference" */
+    uint64_t needs;    /* CPU features that must all be present: bits of base/cpu.h */
+    op_kernel *kernel; /* same contract as the reference */
+    bool (*accepts)(const op_call *call); /* types and shapes that it handles; NULL: all */
+} op_variant;
+
+/* Tolerance against the float64 oracle, per element type of the output: |out - ref| must satisfy
+ * norm(out - ref) <= relative * norm(ref), and no element may differ by more than
+ * absolute + relative * |ref|, both scaled by sqrt(reduction length) for the float types. */
+typedef struct op_tolerance {
+    dtype type;
+    double relative, absolute;
+} op_tolerance;
+
+typedef struct op_info {
+    const char *name;
+    const char *summary;    /* one line */
+    const char *place;      /* purpose and place in the model */
+    const char *formula;    /* what is computed, in the axes' and tensors' names */
+    const char *precision;  /* in what precision, where it rounds */
+    const char *edge_cases; /* empty inputs, NaN, masked rows, ties */
+    const char *source;     /* where the semantics come from */
+    const char *unit;       /* what a unit is: "a row", "an output feature" */
+    const char *flops;      /* expression over axes */
+    const char *bytes;      /* the same, with sizeof_TENSOR (bytes per element, may be a fraction);
+                             * NULL: every tensor once, in-out tensors twice */
+    op_axis axes[OP_MAX_AXES];
+    op_tensor tensors[OP_MAX_TENSORS];
+    op_param params[OP_MAX_PARAMS];
+
+    /* Units in the whole of a bound call. */
+    int64_t (*units)(const op_call *call);
+    /* What shapes cannot say (divisibility, ranges of index contents); NULL: nothing. */
+    qp_status (*check)(const op_call *call, qp_error *error);
+    /* Value of a derived axis; NULL: there is none. */
+    double (*derive)(const op_call *call, const char *axis);
+    /* Bytes that a slice needs; NULL: none. */
+    size_t (*scratch_bytes)(const op_call *call);
+    /* Fills the index tensors of a test call (page tables, offsets, ids); NULL: there are none.
+     * The data behind them is allocated and the axes are set. */
+    void (*prepare)(op_call *call, uint64_t seed);
+
+    op_kernel *reference;
+    const op_variant *variants; /* ends with a NULL name, in rising order of preference; or NULL */
+
+    /* Test cases: texts such as "n_tokens=3 hidden_size=500 x:BF16 bias:- eps=1e-6 x+16": axes and
+     * parameters by name, element types (":-" leaves an optional tensor out), and row strides
+     * larger than the row by so many elements. Ends with NULL. */
+    const char *const *cases;
+    /* Shapes of real models, the same texts behind a "name: ". Ends with NULL. */
+    const char *const *workloads;
+    const op_tolerance *tolerances; /* ends with relative 0; NULL: outputs are exact */
+} op_info;
+
+#define OP(NAME, name) extern const op_info op_##name;
+#include "op/ops.def"
+#undef OP
+
+const op_info *op_get(op_code code);
+/* NULL when there is none of that name. */
+const op_info *op_find(const char *name);
+
+/* Numbers of entries in use. */
+int op_n_axes(const op_info *op);
+int op_n_tensors(const op_info *op);
+int op_n_params(const op_info *op);
+int op_tensor_index(const op_info *op, const char *name); /* -1: none */
+int op_param_index(const op_info *op, const char *name);
+int op_axis_index(const op_info *op, const char *name);
+
+/* Checks the call's types, ranks and shapes against the description and finds the axes' values
+ * (axes[OP_MAX_AXES], by index; may be NULL). The message names operator, tensor, expected, found.
+ */
+qp_status op_bind(const op_info *op, const op_call *call, int64_t *axes, qp_error *error);
+
+typedef struct op_cost {
+    double flops, bytes;
+} op_cost;
+
+/* FLOPs and bytes of the whole call, from the description's expressions. */
+op_cost op_cost_of(const op_info *op, const op_call *call);
+
+/* The best kernel for this call on a CPU with `features`; *variant (may be NULL) gets its entry or
+ * NULL for the reference. Depends on types and shapes only, never on contents. */
+op_kernel *op_select(const op_info *op, uint64_t features, const op_call *call,
+                     const op_variant **variant);
+
+#endif

@@ -1,0 +1,12 @@
+/* Call layout of rms_norm: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_RMS_NORM_H
+#define QUIPU_OP_RMS_NORM_H
+
+#include "op/op.h"
+
+enum { RMS_NORM_X, RMS_NORM_WEIGHT, RMS_NORM_OUT };
+enum { RMS_NORM_EPS, RMS_NORM_ROUND_FIRST };
+
+op_kernel rms_norm_reference;
+
+#endif

@@ -1,0 +1,13 @@
+/* Running a whole call: its units dealt over the threads of a pool. */
+#ifndef QUIPU_OP_RUN_H
+#define QUIPU_OP_RUN_H
+
+#include "base/threads.h"
+#include "op/op.h"
+
+/* Runs `kernel` over all units of the call (call->begin and end are set here). `scratch` holds
+ * `scratch_bytes` for each worker of the pool, at least op->scratch_bytes(call); NULL if none. */
+void op_run(const op_info *op, op_kernel *kernel, const op_call *call, thread_pool *pool,
+            void *scratch, size_t scratch_bytes);
+
+#endif
