@@ -1,0 +1,148 @@
+/* Tokenizers: text to token ids and back.
+ *
+ * Byte-level BPE (GPT-2, Llama 3, SmolLM2) and SentencePiece BPE (Llama 2, Mistral, InternLM2),
+ * read from what models ship: tokenizer.json, tokenizer.model, vocab.json + merges.txt, or the keys
+ * of a GGUF file. All of these are hostile until checked.
+ *
+ * Text is bytes. It need not be valid UTF-8: bytes outside a valid sequence are never part of a
+ * pre-tokenizer's match, they are words of their own and become byte tokens, so that decoding what
+ * was encoded gives the same bytes wherever the vocabulary has a token for each byte.
+ *
+ * A tokenizer does not change after it is opened; any number of threads may encode with one.
+ */
+#ifndef QUIPU_TEXT_TOKENIZER_H
+#define QUIPU_TEXT_TOKENIZER_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+#include "file/gguf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct tokenizer tokenizer;
+
+/* --- Opening. tokenizer_free() the result; *out is NULL on failure. --- */
+
+/* A Hugging Face tokenizer.json with a BPE model. `name` is what messages call the text. What would
+ * change ids and is not understood (a normalizer, a pre-tokenizer, dropout) is QP_UNSUPPORTED. */
+qp_status tokenizer_open_json(const char *path, tokenizer **out, qp_error *error);
+qp_status tokenizer_parse_json(const char *text, size_t length, const char *name, tokenizer **out,
+                               qp_error *error);
+
+/* A sentencepiece tokenizer.model. Unigram models and character maps (NFKC) are QP_UNSUPPORTED. */
+qp_status tokenizer_open_sentencepiece(const char *path, tokenizer **out, qp_error *error);
+qp_status tokenizer_parse_sentencepiece(const void *data, size_t size, const char *name,
+                                        tokenizer **out, qp_error *error);
+
+/* The tokenizer.ggml.* keys of a GGUF file: models "llama" and "gpt2". The tokenizer keeps copies;
+ * the file may be closed. Not const: reading an array of strings indexes the file. */
+qp_status tokenizer_open_gguf(gguf *file, tokenizer **out, qp_error *error);
+
+/* GPT-2's vocab.json and merges.txt. */
+qp_status tokenizer_open_gpt2(const char *vocab_path, const char *merges_path, tokenizer **out,
+                              qp_error *error);
+
+/* A model's directory: its tokenizer.json, or tokenizer.model, or vocab.json + merges.txt, with
+ * what tokenizer_config.json, special_tokens_map.json and config.json say about special tokens. */
+qp_status tokenizer_open_directory(const char *directory, tokenizer **out, qp_error *error);
+
+/* NULL is allowed. */
+void tokenizer_free(tokenizer *tokenizer);
+
+/* --- Encoding. --- */
+
+/* A growable list of ids. Zero-initialise; token_ids_free() at the end. */
+typedef struct token_ids {
+    int32_t *data;
+    size_t count;
+    size_t capacity;
+} token_ids;
+
+qp_status token_ids_push(token_ids *ids, int32_t id, qp_error *error);
+void token_ids_free(token_ids *ids);
+
+/* What encoding does beside the text itself. */
+enum {
+    TOKENIZER_BOS = 1, /* begin with the BOS token; an error where the vocabulary has none */
+    TOKENIZER_EOS = 2, /* end with the EOS token; the same */
+    TOKENIZER_SPECIAL =
+        4, /* control tokens written in the text ("<|im_start|>") become their ids;
+              without it they are text like any other, as text from outside must be */
+};
+
+/* Appends the ids of text[0..length) to `ids`. Nothing is appended on failure. */
+qp_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t length,
+                           unsigned flags, token_ids *ids, qp_error *error);
+
+/* The flags TOKENIZER_BOS and TOKENIZER_EOS where the model wants them on plain text. */
+unsigned tokenizer_default_flags(const tokenizer *tokenizer);
+
+/* --- Decoding, a token at a time. --- */
+
+enum {
+    TOKENIZER_DECODE_CONTROL = 1,  /* control tokens appear as their text; otherwise as nothing */
+    TOKENIZER_DECODE_CONTINUE = 2, /* the text goes on from earlier tokens: the leading space that
+                                      encoding added at a text's beginning is not taken away */
+};
+
+/* A decoder holds back the bytes of an unfinished UTF-8 sequence until the rest arrives, so that
+ * what it appends never ends inside a character that may still be completed. Plain data: copy it to
+ * branch. */
+typedef struct tokenizer_decoder {
+    const tokenizer *tokenizer;
+    unsigned flags;
+    bool at_start; /* nothing was written yet */
+    uint8_t held_count;
+    char held[4];
+} tokenizer_decoder;
+
+void tokenizer_decoder_init(tokenizer_decoder *decoder, const tokenizer *tokenizer, unsigned flags);
+
+/* Appends to `text` what the token completes. QP_INVALID for an id outside the vocabulary. */
+qp_status tokenizer_decoder_push(tokenizer_decoder *decoder, int32_t id, strbuf *text,
+                                 qp_error *error);
+
+/* Appends the bytes still held back: the text ended inside a character. */
+qp_status tokenizer_decoder_flush(tokenizer_decoder *decoder, strbuf *text, qp_error *error);
+
+/* All of the above over a whole list. */
+qp_status tokenizer_decode(const tokenizer *tokenizer, const int32_t *ids, size_t count,
+                           unsigned flags, strbuf *text, qp_error *error);
+
+/* --- The vocabulary. --- */
+
+/* Ids are 0 .. tokenizer_vocab_size() - 1, possibly with holes (tokenizer_piece() is empty). The
+ * model's vocab_size may be larger: padded rows have no token. */
+int32_t tokenizer_vocab_size(const tokenizer *tokenizer);
+
+/* The bytes that the token stands for in a text: spaces as spaces, byte tokens as the byte, control
+ * tokens as their name. Not NUL-terminated. NULL and *length = 0 for an id outside the vocabulary.
+ */
+const char *tokenizer_piece(const tokenizer *tokenizer, int32_t id, size_t *length);
+
+/* The id of a token by those bytes, or by a control token's name; -1 when there is none. Of two
+ * tokens with the same bytes a control token goes first, then the lower id. */
+int32_t tokenizer_find(const tokenizer *tokenizer, const char *piece, size_t length);
+
+/* Whether the token is markup and never text: BOS, EOS, <|im_start|>, ... */
+bool tokenizer_is_control(const tokenizer *tokenizer, int32_t id);
+
+/* Ids of the tokens with a role; -1 for a role that nothing in the files names. */
+typedef struct tokenizer_special {
+    int32_t bos;     /* begins a text */
+    int32_t eos;     /* ends a text */
+    int32_t eot;     /* ends a turn of a conversation */
+    int32_t unknown; /* stands for what has no token */
+    int32_t padding;
+} tokenizer_special;
+
+tokenizer_special tokenizer_special_ids(const tokenizer *tokenizer);
+
+/* "bpe" (byte-level), "bpe-chars" (merges over characters) or "sentencepiece"; and the name of the
+ * pre-tokenizer where it has one ("llama-bpe", "tokenizer.json"), "" otherwise. For people. */
+const char *tokenizer_model_name(const tokenizer *tokenizer);
+const char *tokenizer_pre_name(const tokenizer *tokenizer);
+
+#endif
