@@ -1,0 +1,58 @@
+# What each purpose needs, and how to get it on Debian and Ubuntu. Sourced by ./dev.
+#
+# A line is: purpose, package, and a probe that succeeds where the thing is present however it came
+# to be there. Probes are quick, so they run at every start and nothing has to be remembered.
+
+packages_table() {
+    cat <<'END'
+build   gcc                 command -v gcc
+build   libc6-dev           test -e /usr/include/stdio.h
+build   cmake               command -v cmake
+build   ninja-build         command -v ninja
+build   pkg-config          command -v pkg-config
+build   libpcre2-dev        pkg-config --exists libpcre2-8
+build   libcjson-dev        pkg-config --exists libcjson
+build   libedit-dev         pkg-config --exists libedit
+test    libcmocka-dev       pkg-config --exists cmocka
+test    python3             command -v python3
+test    clang-format-14     command -v clang-format-14
+format  clang-format-14     command -v clang-format-14
+layers  python3             command -v python3
+model   python3             command -v python3
+model   python3-pip         python3 -m pip --version
+fuzz    clang               command -v clang
+fuzz    libclang-rt-dev     test -e "$(clang --print-file-name=libclang_rt.fuzzer-x86_64.a)"
+END
+}
+
+# missing_packages PURPOSE...: the packages whose probe fails, one a line.
+missing_packages() {
+    local purpose package probe
+    packages_table | while read -r purpose package probe; do
+        [[ " $* " == *" $purpose "* ]] || continue
+        eval "$probe" </dev/null >/dev/null 2>&1 || echo "$package"
+    done | sort -u
+}
+
+# require_packages PURPOSE...: installs what is missing, or says what to install and stops.
+require_packages() {
+    local missing as_root=()
+    missing=$(missing_packages "$@" | tr '\n' ' ')
+    [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null ||
+        die "missing: ${missing}(Debian's names); install them with this system's package manager"
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null ||
+            die "missing: ${missing}- as root, run: apt-get install $missing"
+        as_root=(sudo)
+    fi
+    say "installing ${missing}"
+    # stdin stays the caller's: it may be the text that the chat is to read.
+    {
+        "${as_root[@]}" apt-get -q update &&
+            "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+                apt-get -q -y install --no-install-recommends $missing
+    } </dev/null >&2 || die "apt-get could not install: $missing"
+    missing=$(missing_packages "$@" | tr '\n' ' ')
+    [ -z "$missing" ] || die "installed, yet still not usable: $missing"
+}

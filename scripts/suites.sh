@@ -1,0 +1,114 @@
+# Building and running the suites, and adding up what they say. Sourced by ./dev.
+#
+# Every check leaves lines "passed|failed|skipped COUNT NAME" in $TALLY; the last line of a run is
+# their sum. A failed check does not stop the ones after it.
+
+TALLY=
+
+jobs() { nproc; }
+
+# The folder with models and vectors to test on: QUIPU_TEST_DATA, or a data folder beside the
+# checkout that holds them, or nothing; suites skip what is absent.
+find_test_data() {
+    if [ -n "${QUIPU_TEST_DATA-}" ]; then
+        echo "$QUIPU_TEST_DATA"
+        return
+    fi
+    local folder
+    for folder in ../*/data; do
+        if [ -d "$folder/stories260K" ]; then
+            (cd "$folder" && pwd)
+            return
+        fi
+    done
+}
+
+begin_tally() {
+    TALLY=$(mktemp)
+    trap 'rm -f "$TALLY"' EXIT
+}
+
+# Prints the sum and fails if anything did.
+end_tally() {
+    sort -o "$TALLY" "$TALLY"
+    grep '^failed' "$TALLY" | sed 's/^failed [0-9]* /failed: /' || true
+    awk '{ sum[$1] += $2 }
+         END {
+             printf "%d passed, %d failed", sum["passed"], sum["failed"]
+             if (sum["skipped"]) printf ", %d skipped", sum["skipped"]
+             print ""
+             exit sum["failed"] > 0
+         }' "$TALLY"
+}
+
+# check NAME COMMAND...: one check, counted once.
+check() {
+    local name=$1
+    shift
+    say "== $name"
+    if "$@" >&2; then
+        echo "passed 1 $name" >>"$TALLY"
+    else
+        echo "failed 1 $name" >>"$TALLY"
+        return 1
+    fi
+}
+
+# run_suites DIR: every suite of a built tree, counted by test function.
+run_suites() {
+    local dir=$1 run=()
+    say "== suites in $dir"
+    # ThreadSanitizer's shadow needs the address layout unrandomised on some kernels.
+    if [[ $dir == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
+        run=(setarch "$(uname -m)" -R)
+    fi
+    rm -f "$dir/suites.xml"
+    "${run[@]}" ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$(jobs)" \
+        --test-output-size-passed 1000000 --test-output-size-failed 1000000 \
+        --output-junit suites.xml </dev/null >&2 || true
+    scripts/tally "$dir" "$dir/suites.xml" >>"$TALLY"
+}
+
+# build_tree DIR CMAKE-OPTION...
+build_tree() {
+    local dir=$1
+    configure_tree "$@" "-DQUIPU_TEST_DATA=$(find_test_data)" && in_tree "$dir" ninja
+}
+
+build_sanitized() {
+    local dir=$1 sanitizers=$2
+    build_tree "$dir" -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
+        -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DQUIPU_SANITIZE="$sanitizers"
+}
+
+test_sanitized() {
+    begin_tally
+    if check "build $1" build_sanitized "$@"; then run_suites "$1"; fi
+    end_tally
+}
+
+list_sources() {
+    git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh'
+}
+
+check_format() {
+    list_sources | xargs -0 clang-format-14 --dry-run --Werror
+}
+
+test_everything() {
+    begin_tally
+    local data
+    data=$(find_test_data)
+    say "test data: ${data:-none (set QUIPU_TEST_DATA); suites that need it skip}"
+    if check "build with -Werror" build_tree build-test -DCMAKE_C_COMPILER=gcc \
+        -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON; then
+        check "every header compiles alone" in_tree build-test ninja --quiet headers || true
+        run_suites build-test
+    fi
+    check "layers" scripts/layers || true
+    check "format" check_format || true
+    if check "build with ASan and UBSan" build_sanitized build-asan address,undefined; then
+        run_suites build-asan
+    fi
+    end_tally
+}
