@@ -3,7 +3,9 @@
 
 #include "op/expression.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static const op_info *const table[OP_COUNT] = {
@@ -152,7 +154,22 @@ static bool is_absent(const op_info *op, const op_call *call, int t)
     return op->tensors[t].optional && call->tensors[t].rank == 0;
 }
 
-/* Gives every axis that stands alone in a shape the value found there. */
+/* The axis that the text of a dimension names alone or plus a whole number ("n_sequences + 1", the
+ * length of an index array of borders); -1 when it is anything else. */
+static int solvable_axis(const op_info *op, const char *text, size_t length, int64_t *added)
+{
+    size_t name = strcspn(text, " +,");
+    *added = 0;
+    if (name < length) {
+        int used = 0;
+        if (sscanf(text + name, " + %9" SCNd64 "%n", added, &used) != 1) return -1;
+        if (name + (size_t)used != length) return -1;
+        length = name;
+    }
+    return axis_find(op, text, length);
+}
+
+/* Gives every axis that stands alone, or plus a number, in a shape the value found there. */
 static void bind_shapes(scope *names)
 {
     const op_info *op = names->op;
@@ -163,9 +180,11 @@ static void bind_shapes(scope *names)
         const tensor *view = &names->call->tensors[t];
         for (int d = 0; d < view->rank; d++) {
             size_t length;
+            int64_t added;
             const char *text = shape_dim(op->tensors[t].shape, d, &length);
-            int axis = text ? axis_find(op, text, length) : -1;
-            if (axis >= 0 && isnan(names->axes[axis])) names->axes[axis] = (double)view->shape[d];
+            int axis = text ? solvable_axis(op, text, length, &added) : -1;
+            if (axis < 0 || !isnan(names->axes[axis]) || view->shape[d] < added) continue;
+            names->axes[axis] = (double)(view->shape[d] - added);
         }
     }
 }

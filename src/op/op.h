@@ -63,7 +63,8 @@ typedef struct op_tensor {
     const char *name;
     op_direction direction;
     unsigned types;    /* set of OP_TYPE() bits */
-    const char *shape; /* "n_tokens, n_heads, head_dim": an expression over axes per dimension */
+    const char *shape; /* "n_tokens, n_heads, head_dim": an expression over axes per dimension; an
+                        * axis gets its value where it stands alone or plus a number */
     bool optional;
     const char *help; /* meaning, layout, in-place effects */
 } op_tensor;
