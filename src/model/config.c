@@ -1,0 +1,98 @@
+/* The sizes of a model: what holds for every source of them. See config.h. */
+#include "model/config.h"
+
+#include <math.h>
+
+const char *model_family_name(model_family family)
+{
+    return family == FAMILY_INTERNLM2 ? "internlm2" : "llama";
+}
+
+static qp_status check_size(const char *where, const char *name, int64_t value, int64_t most,
+                            qp_error *error)
+{
+    if (value >= 1 && value <= most) return QP_OK;
+    return error_set(error, QP_FORMAT, "%s: %s must be 1 to %lld, found %lld", where, name,
+                     (long long)most, (long long)value);
+}
+
+static qp_status check_rope(const rope_config *rope, int64_t head_dim, const char *where,
+                            qp_error *error)
+{
+    if (rope->dim < 2 || rope->dim % 2 || rope->dim > head_dim)
+        return error_set(error, QP_FORMAT,
+                         "%s: the rotary dimension must be even and at most head_dim %lld, "
+                         "found %lld",
+                         where, (long long)head_dim, (long long)rope->dim);
+    if (!(rope->theta > 0) || !isfinite(rope->theta))
+        return error_set(error, QP_FORMAT, "%s: rope_theta must be positive, found %g", where,
+                         rope->theta);
+    if (rope->scaling == ROPE_DEFAULT) return QP_OK;
+    if (!(rope->factor >= 1) || !isfinite(rope->factor))
+        return error_set(error, QP_FORMAT,
+                         "%s: the RoPE scaling factor must be at least 1, found %g", where,
+                         rope->factor);
+    if (rope->scaling == ROPE_LLAMA3 &&
+        !(rope->low_freq_factor > 0 && rope->high_freq_factor > rope->low_freq_factor &&
+          isfinite(rope->high_freq_factor)))
+        return error_set(error, QP_FORMAT,
+                         "%s: llama3 RoPE needs 0 < low_freq_factor < high_freq_factor, "
+                         "found %g and %g",
+                         where, rope->low_freq_factor, rope->high_freq_factor);
+    if (rope->scaling == ROPE_DYNAMIC && rope->dim <= 2)
+        return error_set(error, QP_FORMAT,
+                         "%s: dynamic RoPE scaling needs a rotary dimension above 2", where);
+    return rope->scaling == ROPE_LINEAR ? QP_OK
+                                        : check_size(where, "original_max_position_embeddings",
+                                                     rope->original_context, 1 << 30, error);
+}
+
+qp_status config_check(const model_config *c, const char *where, qp_error *error)
+{
+    TRY(check_size(where, "hidden_size", c->hidden_size, 1 << 20, error));
+    TRY(check_size(where, "intermediate_size", c->intermediate_size, 1 << 22, error));
+    TRY(check_size(where, "the number of layers", c->n_layers, 1 << 12, error));
+    TRY(check_size(where, "the number of attention heads", c->n_heads, 1 << 12, error));
+    TRY(check_size(where, "the number of KV heads", c->n_kv_heads, c->n_heads, error));
+    TRY(check_size(where, "head_dim", c->head_dim, 1 << 12, error));
+    TRY(check_size(where, "vocab_size", c->vocab_size, 1 << 24, error));
+    TRY(check_size(where, "the context length", c->context_length, 1 << 30, error));
+    if (c->n_heads % c->n_kv_heads)
+        return error_set(error, QP_FORMAT,
+                         "%s: the number of attention heads, %lld, must be a multiple of the "
+                         "number of KV heads, %lld",
+                         where, (long long)c->n_heads, (long long)c->n_kv_heads);
+    if (!(c->rms_norm_eps >= 0 && c->rms_norm_eps < 1))
+        return error_set(error, QP_FORMAT, "%s: rms_norm_eps must be 0 to 1, found %g", where,
+                         c->rms_norm_eps);
+    return check_rope(&c->rope, c->head_dim, where, error);
+}
+
+qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error)
+{
+    const synthetic_config *from = spec->config;
+    bool scaled = from->rope_factor != 0;
+    *out = (model_config){
+        .family = from->family[0] == 'i' ? FAMILY_INTERNLM2 : FAMILY_LLAMA,
+        .name = from->name,
+        .hidden_size = from->hidden_size,
+        .intermediate_size = from->intermediate_size,
+        .n_layers = from->n_layers,
+        .n_heads = from->n_heads,
+        .n_kv_heads = from->n_kv_heads,
+        .head_dim = from->head_dim,
+        .vocab_size = from->vocab_size,
+        .context_length = from->context_length,
+        .rms_norm_eps = from->rms_norm_eps,
+        .tied = from->tied,
+        .rope = {.scaling = scaled ? ROPE_LLAMA3 : ROPE_DEFAULT,
+                 .interleaved = true,
+                 .dim = from->head_dim,
+                 .theta = from->rope_theta,
+                 .factor = scaled ? from->rope_factor : 1,
+                 .low_freq_factor = SYNTHETIC_ROPE_LOW,
+                 .high_freq_factor = SYNTHETIC_ROPE_HIGH,
+                 .original_context = SYNTHETIC_ROPE_ORIGINAL},
+    };
+    return config_check(out, from->name, error);
+}

@@ -1,0 +1,57 @@
+/* The sizes of a model, whatever file they came from. */
+#ifndef QUIPU_MODEL_CONFIG_H
+#define QUIPU_MODEL_CONFIG_H
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "file/gguf.h"
+#include "file/synthetic.h"
+#include "model/rope.h"
+
+typedef enum model_family { FAMILY_LLAMA, FAMILY_INTERNLM2 } model_family;
+
+typedef struct model_config {
+    model_family family;
+    const char *name; /* for people: general.name, the folder's or the preset's name */
+    int64_t hidden_size;
+    int64_t intermediate_size;
+    int64_t n_layers;
+    int64_t n_heads;
+    int64_t n_kv_heads;
+    int64_t head_dim;
+    int64_t vocab_size;
+    int64_t context_length; /* positions that the model was trained for */
+    double rms_norm_eps;
+    bool tied; /* the output projection is the embedding table */
+    rope_config rope;
+} model_config;
+
+/* "llama", "internlm2". */
+const char *model_family_name(model_family family);
+
+static inline int64_t config_q_hidden_units(const model_config *c)
+{
+    return c->n_heads * c->head_dim;
+}
+static inline int64_t config_kv_hidden_units(const model_config *c)
+{
+    return c->n_kv_heads * c->head_dim;
+}
+static inline int64_t config_qkv_hidden_units(const model_config *c)
+{
+    return (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+}
+
+/* From the keys of a GGUF file. Strings live in the arena. */
+qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp_error *error);
+
+/* From a Hugging Face config.json; `where` names the file in messages. */
+qp_status config_from_json(const cJSON *json, const char *where, arena *arena, model_config *out,
+                           qp_error *error);
+
+qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
+
+/* Holds every size against sane bounds and the sizes against each other. */
+qp_status config_check(const model_config *config, const char *where, qp_error *error);
+
+#endif

@@ -1,0 +1,165 @@
+/* A model's sizes from the keys of a GGUF file. Keys are "ARCHITECTURE.name". */
+#include "model/config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Reads keys of one architecture and remembers the first error. */
+typedef struct key_reader {
+    const gguf *file;
+    const char *architecture;
+    qp_error *error;
+    qp_status status;
+    char key[128];
+} key_reader;
+
+static const char *full_key(key_reader *r, const char *name)
+{
+    snprintf(r->key, sizeof r->key, "%s.%s", r->architecture, name);
+    return r->key;
+}
+
+static void read_i64(key_reader *r, const char *name, int64_t *out)
+{
+    if (r->status == QP_OK) r->status = gguf_get_i64(r->file, full_key(r, name), out, r->error);
+}
+
+static void read_double(key_reader *r, const char *name, double *out)
+{
+    if (r->status == QP_OK) r->status = gguf_get_double(r->file, full_key(r, name), out, r->error);
+}
+
+static void require(key_reader *r, const char *name)
+{
+    if (r->status == QP_OK && !gguf_find(r->file, full_key(r, name)))
+        r->status =
+            error_set(r->error, QP_FORMAT, "%s: key \"%s\" is missing", gguf_path(r->file), r->key);
+}
+
+/* A number, or an array with the same number for every layer. */
+static void read_per_layer(key_reader *r, const char *name, int64_t *out)
+{
+    if (r->status != QP_OK) return;
+    const gguf_value *value = gguf_find(r->file, full_key(r, name));
+    if (!value || value->type != GGUF_ARRAY) {
+        read_i64(r, name, out);
+        return;
+    }
+    int64_t *values;
+    size_t count;
+    r->status = gguf_get_i64_array(r->file, r->key, &values, &count, r->error);
+    if (r->status != QP_OK) return;
+    for (size_t i = 0; i < count && r->status == QP_OK; i++) {
+        *out = values[0];
+        if (values[i] != values[0])
+            r->status =
+                error_set(r->error, QP_UNSUPPORTED,
+                          "%s: key \"%s\" differs between layers (%lld and %lld); only "
+                          "models with equal layers can be run",
+                          gguf_path(r->file), r->key, (long long)values[0], (long long)values[i]);
+    }
+    free(values);
+}
+
+static qp_status read_architecture(const gguf *file, model_config *out, qp_error *error)
+{
+    text_slice name = {0};
+    TRY(gguf_get_string(file, "general.architecture", &name, error));
+    if (!name.data)
+        return error_set(error, QP_FORMAT, "%s: key \"general.architecture\" is missing",
+                         gguf_path(file));
+    if (slice_is(name, "llama"))
+        out->family = FAMILY_LLAMA;
+    else if (slice_is(name, "internlm2"))
+        out->family = FAMILY_INTERNLM2;
+    else {
+        char quoted[SLICE_QUOTE_SIZE];
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: architecture \"%s\" is not supported; expected llama or internlm2",
+                         gguf_path(file), slice_quote(name, quoted));
+    }
+    return QP_OK;
+}
+
+static void read_rope(key_reader *r, const model_config *config, rope_config *rope)
+{
+    *rope =
+        (rope_config){.interleaved = true, .dim = config->head_dim, .theta = 10000, .factor = 1};
+    read_i64(r, "rope.dimension_count", &rope->dim);
+    read_double(r, "rope.freq_base", &rope->theta);
+    text_slice kind = {0};
+    if (r->status == QP_OK)
+        r->status = gguf_get_string(r->file, full_key(r, "rope.scaling.type"), &kind, r->error);
+    if (r->status != QP_OK) return;
+    double factor = 0;
+    read_double(r, "rope.scale_linear", &factor); /* the key's older name */
+    read_double(r, "rope.scaling.factor", &factor);
+    bool none = !kind.data || slice_is(kind, "none");
+    if (none && (kind.data || factor == 0)) return;
+    if (none || slice_is(kind, "linear")) {
+        rope->scaling = ROPE_LINEAR;
+        rope->factor = factor == 0 ? 1 : factor;
+        return;
+    }
+    char quoted[SLICE_QUOTE_SIZE];
+    r->status = error_set(r->error, QP_UNSUPPORTED,
+                          "%s: RoPE scaling \"%s\" is not supported; expected none or linear "
+                          "(llama3's comes as the tensor rope_freqs.weight)",
+                          gguf_path(r->file), slice_quote(kind, quoted));
+}
+
+static void refuse_experts(key_reader *r)
+{
+    int64_t experts = 0;
+    read_i64(r, "expert_count", &experts);
+    if (r->status == QP_OK && experts > 0)
+        r->status = error_set(r->error, QP_UNSUPPORTED,
+                              "%s: a mixture of %lld experts is not supported; only dense models "
+                              "are",
+                              gguf_path(r->file), (long long)experts);
+}
+
+qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp_error *error)
+{
+    *out = (model_config){0};
+    TRY(read_architecture(file, out, error));
+    key_reader r = {.file = file, .architecture = model_family_name(out->family), .error = error};
+    static const char *const required[] = {
+        "context_length",      "embedding_length",     "block_count",
+        "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon"};
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        require(&r, required[i]);
+    read_i64(&r, "context_length", &out->context_length);
+    read_i64(&r, "embedding_length", &out->hidden_size);
+    read_i64(&r, "block_count", &out->n_layers);
+    read_per_layer(&r, "feed_forward_length", &out->intermediate_size);
+    read_per_layer(&r, "attention.head_count", &out->n_heads);
+    out->n_kv_heads = out->n_heads;
+    read_per_layer(&r, "attention.head_count_kv", &out->n_kv_heads);
+    read_double(&r, "attention.layer_norm_rms_epsilon", &out->rms_norm_eps);
+    refuse_experts(&r);
+    if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;
+    read_i64(&r, "attention.key_length", &out->head_dim);
+    int64_t value_length = out->head_dim;
+    read_i64(&r, "attention.value_length", &value_length);
+    if (r.status == QP_OK && value_length != out->head_dim)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: keys of %lld and values of %lld elements a head are not supported; "
+                         "they must be equal",
+                         gguf_path(file), (long long)out->head_dim, (long long)value_length);
+    out->tied = !gguf_find_tensor(file, "output.weight");
+    const stored_tensor *table = gguf_find_tensor(file, "token_embd.weight");
+    if (table && table->rank == 2) out->vocab_size = table->shape[0];
+    read_rope(&r, out, &out->rope);
+    TRY(r.status);
+    text_slice name = {0};
+    TRY(gguf_get_string(file, "general.name", &name, error));
+    out->name = name.data ? arena_strndup(arena, name.data, name.length) : "";
+    if (!out->name) return error_no_memory(error, "the model's name", name.length);
+    if (!table)
+        return error_set(error, QP_FORMAT,
+                         "%s: tensor \"token_embd.weight\" is missing: this file holds a "
+                         "vocabulary or a part of a model, not a whole one",
+                         gguf_path(file));
+    return config_check(out, gguf_path(file), error);
+}

@@ -1,0 +1,224 @@
+/* A model: see model.h. */
+#include "model/model.h"
+
+#include "file/mapping.h"
+#include "model/source.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIG_JSON_LIMIT = 1 << 20 };
+
+struct model {
+    model_config config;
+    model_options options;
+    weight_source source;
+    arena arena;
+    char *path;
+    model_weight whole[WEIGHT_COUNT];
+    model_weight (*layers)[WEIGHT_COUNT]; /* [n_layers] */
+    uint64_t weight_bytes;
+};
+
+static const weight_info infos[WEIGHT_COUNT] = {
+#define PER_MODEL false
+#define PER_LAYER true
+#define WEIGHT(SLOT, per, role, rows, columns, gguf, llama, internlm2)                             \
+    {gguf, PER_##per, SYNTHETIC_##role, llama, internlm2},
+#include "model/weights.def"
+#undef WEIGHT
+};
+
+const weight_info *weight_get_info(weight_slot slot)
+{
+    return &infos[slot];
+}
+
+void weight_shape(const model_config *c, weight_slot slot, int64_t *rows, int64_t *columns)
+{
+    switch (slot) {
+#define WEIGHT(SLOT, per, role, row_count, column_count, gguf, llama, internlm2)                   \
+    case WEIGHT_##SLOT:                                                                            \
+        *rows = row_count, *columns = column_count;                                                \
+        break;
+#include "model/weights.def"
+#undef WEIGHT
+    default:
+        *rows = *columns = 0;
+    }
+}
+
+static qp_status check_shape(const model *m, weight_slot slot, int64_t layer, bool bias,
+                             const tensor *found, qp_error *error)
+{
+    int64_t rows, columns;
+    weight_shape(&m->config, slot, &rows, &columns);
+    bool vector = bias || infos[slot].role == SYNTHETIC_NORM;
+    tensor expected = {.type = found->type, .rank = vector ? 1 : 2, .shape = {rows, columns}};
+    if (vector) expected.shape[0] = bias ? rows : columns;
+    if (found->rank == expected.rank && found->shape[0] == expected.shape[0] &&
+        (vector || found->shape[1] == columns))
+        return QP_OK;
+    char name[160], want[128], have[128];
+    source_name(&m->source, slot, layer, bias, name, sizeof name);
+    tensor_describe(&expected, want, sizeof want);
+    tensor_describe(found, have, sizeof have);
+    return error_set(error, QP_FORMAT,
+                     "%s: tensor \"%s\" must be %s by the model's sizes, found %s", m->path, name,
+                     want, have);
+}
+
+static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error *error)
+{
+    model_weight *weight = infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
+    if (slot == WEIGHT_OUTPUT && m->config.tied) {
+        *weight = m->whole[WEIGHT_TOKEN_EMBD];
+        return QP_OK;
+    }
+    TRY(source_get(&m->source, slot, layer, false, &weight->weight, error));
+    if (weight->weight.rank == 0) {
+        char name[160];
+        source_name(&m->source, slot, layer, false, name, sizeof name);
+        return error_set(error, QP_FORMAT, "%s: tensor \"%s\" is missing", m->path, name);
+    }
+    TRY(check_shape(m, slot, layer, false, &weight->weight, error));
+    m->weight_bytes += tensor_bytes(&weight->weight);
+    if (infos[slot].role == SYNTHETIC_NORM || slot == WEIGHT_TOKEN_EMBD) return QP_OK;
+    TRY(source_get(&m->source, slot, layer, true, &weight->bias, error));
+    if (weight->bias.rank == 0) return QP_OK;
+    m->weight_bytes += tensor_bytes(&weight->bias);
+    return check_shape(m, slot, layer, true, &weight->bias, error);
+}
+
+static qp_status bind_weights(model *m, qp_error *error)
+{
+    m->layers = arena_alloc(&m->arena, (size_t)m->config.n_layers, sizeof *m->layers);
+    if (!m->layers) return error_no_memory(error, "the table of layers", 0);
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        int64_t layers = infos[slot].per_layer ? m->config.n_layers : 1;
+        for (int64_t layer = 0; layer < layers; layer++)
+            TRY(bind_weight(m, (weight_slot)slot, layer, error));
+    }
+    return QP_OK;
+}
+
+/* GGUF keeps llama3's RoPE scaling as a divisor for each frequency. */
+static qp_status bind_rope_divisors(model *m, qp_error *error)
+{
+    tensor view = {0};
+    TRY(gguf_get_tensor(m->source.gguf, "rope_freqs.weight", &view, error));
+    if (view.rank == 0) return QP_OK;
+    const char *problem = NULL;
+    if (view.type != DTYPE_F32 || view.rank != 1 || view.shape[0] != m->config.rope.dim / 2)
+        problem = "must be F32 with half the rotary dimension";
+    const float *divisors = view.data;
+    for (int64_t i = 0; !problem && i < view.shape[0]; i++) {
+        if (!(divisors[i] >= 1e-6f && divisors[i] <= 1e9f)) problem = "must hold positive divisors";
+    }
+    if (problem) {
+        char found[128];
+        return error_set(error, QP_FORMAT, "%s: tensor \"rope_freqs.weight\" %s (%lld), found %s",
+                         m->path, problem, (long long)m->config.rope.dim / 2,
+                         tensor_describe(&view, found, sizeof found));
+    }
+    m->config.rope.divisors = divisors;
+    return QP_OK;
+}
+
+static qp_status open_gguf(model *m, qp_error *error)
+{
+    TRY(gguf_open(m->path, &m->source.gguf, error));
+    TRY(config_from_gguf(m->source.gguf, &m->arena, &m->config, error));
+    return bind_rope_divisors(m, error);
+}
+
+static qp_status open_directory(model *m, qp_error *error)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/config.json", m->path) >= (int)sizeof path)
+        return error_set(error, QP_INVALID, "%s: the path is too long", m->path);
+    char *text;
+    size_t length;
+    TRY(file_read_text(path, CONFIG_JSON_LIMIT, &text, &length, error));
+    cJSON *json;
+    qp_status status = json_parse(text, length, path, &json, error);
+    free(text);
+    TRY(status);
+    status = config_from_json(json, path, &m->arena, &m->config, error);
+    cJSON_Delete(json);
+    TRY(status);
+    if (!*m->config.name) {
+        const char *slash = strrchr(m->path, '/');
+        m->config.name = slash && slash[1] ? slash + 1 : m->path;
+    }
+    return safetensors_open(m->path, &m->source.safetensors, error);
+}
+
+static qp_status open_source(model *m, qp_error *error)
+{
+    if (synthetic_is_name(m->path)) {
+        TRY(synthetic_parse(m->path, &m->source.synthetic, error));
+        return config_from_synthetic(&m->source.synthetic, &m->config, error);
+    }
+    if (file_is_directory(m->path)) return open_directory(m, error);
+    size_t length = strlen(m->path);
+    static const char suffix[] = ".safetensors";
+    if (length > sizeof suffix && strcmp(m->path + length + 1 - sizeof suffix, suffix) == 0)
+        return error_set(error, QP_INVALID,
+                         "%s: pass the directory that holds it: config.json is needed beside it",
+                         m->path);
+    return open_gguf(m, error);
+}
+
+qp_status model_open(const char *path, const model_options *options, model **out, qp_error *error)
+{
+    model *m = calloc(1, sizeof *m);
+    if (!m) return error_no_memory(error, "the model", sizeof *m);
+    m->options = options ? *options : (model_options){0};
+    m->path = arena_strdup(&m->arena, path);
+    qp_status status = m->path ? QP_OK : error_no_memory(error, "the model's path", strlen(path));
+    m->source = (weight_source){
+        .path = m->path, .options = &m->options, .config = &m->config, .arena = &m->arena};
+    if (status == QP_OK) status = open_source(m, error);
+    if (status == QP_OK) status = bind_weights(m, error);
+    if (status != QP_OK) {
+        model_close(m);
+        return status;
+    }
+    *out = m;
+    return QP_OK;
+}
+
+void model_close(model *m)
+{
+    if (!m) return;
+    source_close(&m->source);
+    arena_free(&m->arena);
+    free(m);
+}
+
+const model_config *model_get_config(const model *m)
+{
+    return &m->config;
+}
+
+const model_weight *model_get_weight(const model *m, weight_slot slot, int64_t layer)
+{
+    return infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
+}
+
+const char *model_path(const model *m)
+{
+    return m->path;
+}
+
+gguf *model_gguf(const model *m)
+{
+    return m->source.gguf;
+}
+
+uint64_t model_weight_bytes(const model *m)
+{
+    return m->weight_bytes;
+}

@@ -1,0 +1,64 @@
+/* A model: its sizes and checked views of its weights.
+ *
+ * Three sources look alike from here: a GGUF file, a Hugging Face directory with safetensors, and
+ * synthetic weights. After model_open() every view has the shape that the config demands and lies
+ * inside mapped or owned memory. Weights are read-only.
+ */
+#ifndef QUIPU_MODEL_MODEL_H
+#define QUIPU_MODEL_MODEL_H
+
+#include "base/threads.h"
+#include "model/config.h"
+#include "tensor/tensor.h"
+
+typedef enum weight_slot {
+#define WEIGHT(SLOT, per, role, rows, columns, gguf, llama, internlm2) WEIGHT_##SLOT,
+#include "model/weights.def"
+#undef WEIGHT
+    WEIGHT_COUNT
+} weight_slot;
+
+/* What one line of weights.def says. */
+typedef struct weight_info {
+    const char *name; /* GGUF's, the name used for people: "attn_q" */
+    bool per_layer;
+    synthetic_role role;
+    const char *llama, *internlm2;
+} weight_info;
+
+const weight_info *weight_get_info(weight_slot slot);
+
+/* The expected shape of a slot's weight. */
+void weight_shape(const model_config *config, weight_slot slot, int64_t *rows, int64_t *columns);
+
+typedef struct model_weight {
+    tensor weight; /* (rows, columns), or (columns) for a norm */
+    tensor bias;   /* (rows); rank 0 where there is none */
+} model_weight;
+
+typedef struct model model;
+
+typedef struct model_options {
+    bool sizes_only;   /* leave synthetic weights unmade: their views have no data */
+    thread_pool *pool; /* makes synthetic weights; may be NULL */
+} model_options;
+
+/* `path`: a .gguf file, a directory with config.json and safetensors, or "synthetic:...". */
+qp_status model_open(const char *path, const model_options *options, model **out, qp_error *error);
+void model_close(model *model);
+
+const model_config *model_get_config(const model *model);
+
+/* `layer` is ignored for slots of the whole model. */
+const model_weight *model_get_weight(const model *model, weight_slot slot, int64_t layer);
+
+/* Where the weights came from: the path as given. */
+const char *model_path(const model *model);
+
+/* The open file, for its other contents; NULL when the source is another. */
+gguf *model_gguf(const model *model);
+
+/* Bytes of all weights as stored (a tied output counts once). */
+uint64_t model_weight_bytes(const model *model);
+
+#endif

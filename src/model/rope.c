@@ -1,0 +1,57 @@
+/* Rotary position embedding: see rope.h. */
+#include "model/rope.h"
+
+#include <math.h>
+
+static const double two_pi = 6.283185307179586;
+
+const char *rope_scaling_name(rope_scaling scaling)
+{
+    static const char *const names[] = {"default", "linear", "dynamic", "llama3"};
+    return names[scaling];
+}
+
+/* Llama 3.1 keeps high frequencies, divides low ones by `factor` and blends between. */
+static double llama3_frequency(const rope_config *rope, double frequency)
+{
+    double original = (double)rope->original_context;
+    double wavelength = two_pi / frequency;
+    if (wavelength > original / rope->low_freq_factor) return frequency / rope->factor;
+    if (wavelength < original / rope->high_freq_factor) return frequency;
+    double smooth = (original / wavelength - rope->low_freq_factor) /
+                    (rope->high_freq_factor - rope->low_freq_factor);
+    return (1 - smooth) * frequency / rope->factor + smooth * frequency;
+}
+
+/* Dynamic NTK raises the base once a sequence is longer than the model was trained for. */
+static double dynamic_theta(const rope_config *rope, int64_t length)
+{
+    if (length <= rope->original_context) return rope->theta;
+    double dim = (double)rope->dim;
+    double stretch =
+        rope->factor * (double)length / (double)rope->original_context - (rope->factor - 1);
+    return rope->theta * pow(stretch, dim / (dim - 2));
+}
+
+void rope_inverse_frequencies(const rope_config *rope, int64_t length, float *inverse_frequencies)
+{
+    double theta = rope->scaling == ROPE_DYNAMIC ? dynamic_theta(rope, length) : rope->theta;
+    for (int64_t i = 0; i < rope->dim / 2; i++) {
+        double frequency = pow(theta, -2.0 * (double)i / (double)rope->dim);
+        if (rope->scaling == ROPE_LINEAR) frequency /= rope->factor;
+        if (rope->scaling == ROPE_LLAMA3) frequency = llama3_frequency(rope, frequency);
+        if (rope->divisors) frequency /= (double)rope->divisors[i];
+        inverse_frequencies[i] = (float)frequency;
+    }
+}
+
+void rope_table_row(const rope_config *rope, const float *inverse_frequencies, int64_t position,
+                    float *row)
+{
+    int64_t half = rope->dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        float angle = (float)position * inverse_frequencies[i];
+        row[i] = (float)cos((double)angle);
+        row[half + i] = (float)sin((double)angle);
+    }
+}

@@ -1,0 +1,37 @@
+/* Rotary position embedding: which frequency each pair of elements turns with.
+ *
+ * Frequencies and angles are float32, as transformers computes them, so that a long context turns
+ * by the same angles. Sources: Su et al., RoFormer, 2021; transformers modeling_rope_utils.py for
+ * the scalings.
+ */
+#ifndef QUIPU_MODEL_ROPE_H
+#define QUIPU_MODEL_ROPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum rope_scaling { ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_LLAMA3 } rope_scaling;
+
+typedef struct rope_config {
+    rope_scaling scaling;
+    bool interleaved; /* pairs (2i, 2i+1), as GGUF stores q and k; else NeoX (i, i + half) */
+    int64_t dim;      /* elements of a head that turn, even, at most head_dim */
+    double theta;     /* base */
+    double factor;    /* linear, dynamic, llama3 */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    int64_t original_context;                 /* llama3, dynamic */
+    const float *divisors;                    /* [dim / 2] of GGUF's rope_freqs.weight, or NULL */
+} rope_config;
+
+/* "default", "linear", "dynamic", "llama3". */
+const char *rope_scaling_name(rope_scaling scaling);
+
+/* Fills inverse_frequencies[dim / 2] for a sequence of `length` tokens; only `dynamic` depends on
+ * the length, beyond original_context. */
+void rope_inverse_frequencies(const rope_config *rope, int64_t length, float *inverse_frequencies);
+
+/* One row of the table that the rope operator reads: [cos of dim/2 | sin of dim/2]. */
+void rope_table_row(const rope_config *rope, const float *inverse_frequencies, int64_t position,
+                    float *row);
+
+#endif

@@ -1,0 +1,130 @@
+/* Where weights come from: see source.h. */
+#include "model/source.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *stored_name(const weight_source *source, weight_slot slot)
+{
+    const weight_info *info = weight_get_info(slot);
+    if (!source->safetensors) return info->name;
+    return source->config->family == FAMILY_INTERNLM2 ? info->internlm2 : info->llama;
+}
+
+void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                 char *name, size_t size)
+{
+    const char *stem = stored_name(source, slot);
+    const char *suffix = bias ? "bias" : "weight";
+    if (!stem) stem = "attention.wqkv"; /* q, k and v of InternLM2 */
+    if (!weight_get_info(slot)->per_layer)
+        snprintf(name, size, "%s.%s", stem, suffix);
+    else if (source->safetensors)
+        snprintf(name, size, "model.layers.%lld.%s.%s", (long long)layer, stem, suffix);
+    else
+        snprintf(name, size, "blk.%lld.%s.%s", (long long)layer, stem, suffix);
+}
+
+static qp_status own_memory(weight_source *source, size_t bytes, const char *name, void **data,
+                            qp_error *error)
+{
+    owned_buffer *owned = arena_alloc(source->arena, 1, sizeof *owned);
+    if (!owned) return error_no_memory(error, name, sizeof *owned);
+    TRY(buffer_alloc(&owned->memory, bytes, name, error));
+    owned->next = source->owned;
+    source->owned = owned;
+    *data = owned->memory.data;
+    return QP_OK;
+}
+
+typedef struct fill_task {
+    const weight_source *source;
+    const tensor *view;
+    uint64_t id;
+    synthetic_distribution distribution;
+} fill_task;
+
+static void fill_share(void *context, int worker, int n_workers)
+{
+    const fill_task *task = context;
+    const tensor *view = task->view;
+    int64_t rows = view->rank == 2 ? view->shape[0] : 1, columns = view->shape[view->rank - 1];
+    int64_t begin, end;
+    thread_share(rows, worker, n_workers, &begin, &end);
+    if (begin == end) return;
+    char *to = (char *)view->data + (size_t)begin * dtype_row_bytes(view->type, columns);
+    synthetic_fill(&task->source->synthetic, task->id, view->type, task->distribution, to, begin,
+                   end - begin, columns);
+}
+
+static qp_status make_synthetic(weight_source *source, weight_slot slot, const char *name,
+                                tensor *out, qp_error *error)
+{
+    const synthetic_config *config = source->synthetic.config;
+    synthetic_role role = weight_get_info(slot)->role;
+    int64_t rows, columns;
+    weight_shape(source->config, slot, &rows, &columns);
+    tensor view = role == SYNTHETIC_NORM ? tensor_1d(NULL, DTYPE_F32, columns)
+                                         : tensor_2d(NULL, source->synthetic.type, rows, columns);
+    if (!source->options->sizes_only) {
+        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        fill_task task = {source, &view, synthetic_tensor_id(name),
+                          synthetic_distribution_of(config, role, columns)};
+        thread_pool_run(source->options->pool, fill_share, &task);
+    }
+    *out = view;
+    return QP_OK;
+}
+
+/* InternLM2 keeps q, k and v in one matrix whose rows are, for each KV head, its query heads, its
+ * key and its value. Their rows are gathered into a matrix of their own. */
+static qp_status split_wqkv(weight_source *source, weight_slot slot, const char *name,
+                            const tensor *fused, tensor *out, qp_error *error)
+{
+    const model_config *c = source->config;
+    int64_t group = c->n_heads / c->n_kv_heads;
+    int64_t total = config_qkv_hidden_units(c);
+    if (fused->shape[0] != total || fused->rank > 2) {
+        char found[128];
+        return error_set(error, QP_FORMAT, "%s: tensor \"%s\" must have %lld rows, found %s",
+                         source->path, name, (long long)total,
+                         tensor_describe(fused, found, sizeof found));
+    }
+    int64_t heads = slot == WEIGHT_ATTN_Q ? group : 1; /* taken of each KV head's rows */
+    int64_t first = slot == WEIGHT_ATTN_Q ? 0 : slot == WEIGHT_ATTN_K ? group : group + 1;
+    size_t row_bytes = tensor_bytes(fused) / (size_t)total;
+    size_t run = row_bytes * (size_t)(heads * c->head_dim);
+    tensor view = *fused;
+    view.shape[0] = c->n_kv_heads * heads * c->head_dim;
+    TRY(own_memory(source, run * (size_t)c->n_kv_heads, name, &view.data, error));
+    for (int64_t head = 0; head < c->n_kv_heads; head++) {
+        int64_t row = (head * (group + 2) + first) * c->head_dim;
+        memcpy((char *)view.data + run * (size_t)head,
+               (const char *)fused->data + row_bytes * (size_t)row, run);
+    }
+    *out = view;
+    return QP_OK;
+}
+
+qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, bool bias, tensor *out,
+                     qp_error *error)
+{
+    char name[160];
+    source_name(source, slot, layer, bias, name, sizeof name);
+    if (source->gguf) return gguf_get_tensor(source->gguf, name, out, error);
+    if (!source->safetensors) return bias ? QP_OK : make_synthetic(source, slot, name, out, error);
+    tensor view = {0};
+    TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
+    if (view.rank > 0 && !stored_name(source, slot))
+        return split_wqkv(source, slot, name, &view, out, error);
+    *out = view;
+    return QP_OK;
+}
+
+void source_close(weight_source *source)
+{
+    gguf_close(source->gguf);
+    safetensors_close(source->safetensors);
+    for (owned_buffer *owned = source->owned; owned; owned = owned->next)
+        buffer_free(&owned->memory);
+}

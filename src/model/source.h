@@ -1,0 +1,38 @@
+/* Where weights come from: one question, "the tensor of that name", for every kind of source. */
+#ifndef QUIPU_MODEL_SOURCE_H
+#define QUIPU_MODEL_SOURCE_H
+
+#include "base/buffer.h"
+#include "file/gguf.h"
+#include "file/safetensors.h"
+#include "file/synthetic.h"
+#include "model/model.h"
+
+typedef struct owned_buffer {
+    struct owned_buffer *next;
+    buffer memory;
+} owned_buffer;
+
+typedef struct weight_source {
+    const char *path;
+    gguf *gguf; /* one of these two, or neither */
+    safetensors *safetensors;
+    synthetic_spec synthetic; /* when there is neither */
+    const model_options *options;
+    const model_config *config;
+    arena *arena;
+    owned_buffer *owned; /* memory of tensors that no file holds as they are needed */
+} weight_source;
+
+/* The slot's weight (or bias) as the source stores it; *out keeps rank 0 when it is absent. The
+ * shape is not checked here. */
+qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, bool bias, tensor *out,
+                     qp_error *error);
+
+/* The full name that the source uses for it. */
+void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                 char *name, size_t size);
+
+void source_close(weight_source *source);
+
+#endif
