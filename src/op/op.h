@@ -85,11 +85,20 @@ typedef struct op_variant {
 
 /* Tolerance against the float64 oracle, per element type of the output: |out - ref| must satisfy
  * norm(out - ref) <= relative * norm(ref), and no element may differ by more than
- * absolute + relative * |ref|, both scaled by sqrt(reduction length) for the float types. */
+ * absolute * rms(ref) + relative * |ref|, both scaled by sqrt(reduction length) for F32. Float32
+ * denormals may be flushed to zero. */
 typedef struct op_tolerance {
     dtype type;
     double relative, absolute;
 } op_tolerance;
+
+/* What floating-point inputs are tested with: normally distributed values, zeros, denormals and
+ * few distinct values always, the following where the operator says what comes of them. */
+typedef enum op_fill {
+    OP_FILL_HUGE = 1,     /* magnitudes around 2^50 (2^14 for F16): squares stay finite */
+    OP_FILL_INFINITY = 2, /* some elements minus infinity, whole rows too */
+    OP_FILL_NAN = 4,      /* some elements NaN */
+} op_fill;
 
 typedef struct op_info {
     const char *name;
@@ -115,20 +124,27 @@ typedef struct op_info {
     double (*derive)(const op_call *call, const char *axis);
     /* Bytes that a slice needs; NULL: none. */
     size_t (*scratch_bytes)(const op_call *call);
-    /* Fills the index tensors of a test call (page tables, offsets, ids); NULL: there are none.
-     * The data behind them is allocated and the axes are set. */
+    /* Fills the inputs of a test call whose contents are not free: index tensors (page tables,
+     * offsets, ids), masks, positive sums; NULL: there are none. The data behind the views is
+     * allocated and the other inputs are filled. */
     void (*prepare)(op_call *call, uint64_t seed);
 
     op_kernel *reference;
     const op_variant *variants; /* ends with a NULL name, in rising order of preference; or NULL */
 
-    /* Test cases: texts such as "n_tokens=3 hidden_size=500 x:BF16 bias:- eps=1e-6 x+16": axes and
-     * parameters by name, element types (":-" leaves an optional tensor out), and row strides
-     * larger than the row by so many elements. Ends with NULL. */
+    /* Test cases: texts such as "n_tokens=3 hidden_size=500 x:BF16 bias:- eps=1e-6 x+16 out=x":
+     * axes and parameters by name, element types (":-" leaves an optional tensor out), strides
+     * larger than what they step over by so many elements ("x+16"), the order of the dimensions in
+     * memory from the outermost ("q@0213"), and views that share memory ("out=x"). A type left out
+     * is F32, or the first that the tensor can have. Ends with NULL. */
     const char *const *cases;
     /* Shapes of real models, the same texts behind a "name: ". Ends with NULL. */
     const char *const *workloads;
     const op_tolerance *tolerances; /* ends with relative 0; NULL: outputs are exact */
+    /* Terms in the longest sum behind an output element, an expression over axes that scales the
+     * tolerances; NULL: 1. */
+    const char *reduction;
+    unsigned fills; /* set of op_fill: unusual inputs for which the operator is defined */
 } op_info;
 
 #define OP(NAME, name) extern const op_info op_##name;

@@ -84,4 +84,6 @@ const op_info op_rms_norm = {
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,
+    .reduction = "hidden_size",
+    .fills = OP_FILL_HUGE,
 };
