@@ -1,0 +1,130 @@
+/* Files as memory: see mapping.h. */
+#include "file/mapping.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Opens a regular file for reading. O_NONBLOCK so that a named pipe cannot hold us up. */
+static qp_status open_regular(const char *path, int *fd, size_t *size, qp_error *error)
+{
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return error_set(error, QP_IO, "%s: cannot open: %s", path, strerror(errno));
+    struct stat info;
+    const char *why = NULL;
+    if (fstat(*fd, &info) != 0)
+        why = strerror(errno);
+    else if (S_ISDIR(info.st_mode))
+        why = "expected a file, found a directory";
+    else if (!S_ISREG(info.st_mode))
+        why = "expected a regular file";
+    else if (info.st_size < 0 || (uint64_t)info.st_size > SIZE_MAX / 2)
+        why = "the file is too large for this machine";
+    if (why) {
+        close(*fd);
+        return error_set(error, QP_IO, "%s: cannot read: %s", path, why);
+    }
+    *size = (size_t)info.st_size;
+    return QP_OK;
+}
+
+qp_status mapping_open(const char *path, mapping *out, qp_error *error)
+{
+    int fd;
+    mapping map = {0};
+    TRY(open_regular(path, &fd, &map.size, error));
+    qp_status status = QP_OK;
+    void *data = MAP_FAILED;
+    if (map.size == 0) {
+        status = error_set(error, QP_FORMAT, "%s: the file is empty", path);
+        goto done;
+    }
+    data = mmap(NULL, map.size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) {
+        status = error_set(error, QP_IO, "%s: cannot map %zu bytes: %s", path, map.size,
+                           strerror(errno));
+        goto done;
+    }
+    map.data = data;
+    map.path = strdup(path);
+    if (!map.path) {
+        munmap(data, map.size);
+        status = error_no_memory(error, "a file's path", strlen(path) + 1);
+        goto done;
+    }
+    *out = map;
+done:
+    close(fd);
+    return status;
+}
+
+void mapping_close(mapping *map)
+{
+    if (map->data) munmap((void *)(uintptr_t)map->data, map->size);
+    free(map->path);
+    *map = (mapping){0};
+}
+
+/* Fills `data` from the file; fewer bytes than expected mean that it is being changed. */
+static qp_status read_all(int fd, const char *path, char *data, size_t size, qp_error *error)
+{
+    size_t done = 0;
+    while (done < size) {
+        ssize_t n = read(fd, data + done, size - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return error_set(error, QP_IO, "%s: cannot read: %s", path, strerror(errno));
+        if (n == 0)
+            return error_set(error, QP_IO,
+                             "%s: the file shrank while it was read: expected %zu bytes, found %zu",
+                             path, size, done);
+        done += (size_t)n;
+    }
+    return QP_OK;
+}
+
+qp_status file_read_text(const char *path, size_t limit, char **text, size_t *length,
+                         qp_error *error)
+{
+    int fd;
+    size_t size = 0;
+    TRY(open_regular(path, &fd, &size, error));
+    qp_status status;
+    char *data = NULL;
+    if (size > limit) {
+        status = error_set(error, QP_FORMAT, "%s: expected at most %zu bytes, found %zu", path,
+                           limit, size);
+        goto fail;
+    }
+    data = malloc(size + 1);
+    if (!data) {
+        status = error_no_memory(error, path, size + 1);
+        goto fail;
+    }
+    status = read_all(fd, path, data, size, error);
+    if (status != QP_OK) goto fail;
+    close(fd);
+    data[size] = '\0';
+    *text = data;
+    *length = size;
+    return QP_OK;
+fail:
+    free(data);
+    close(fd);
+    return status;
+}
+
+bool file_is_regular(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+bool file_is_directory(const char *path)
+{
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
