@@ -1,0 +1,12 @@
+/* Whether the spans that a file gives its tensors overlap. Private to src/file. */
+#ifndef QUIPU_FILE_EXTENTS_H
+#define QUIPU_FILE_EXTENTS_H
+
+#include "base/status.h"
+#include "file/stored_tensor.h"
+
+/* QP_FORMAT, naming both, when two of the tensors of one file share a byte. */
+qp_status extents_check(const stored_tensor *tensors, size_t count, const char *path,
+                        qp_error *error);
+
+#endif

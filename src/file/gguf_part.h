@@ -1,0 +1,50 @@
+/* What lies behind gguf.h: one parsed and checked file, and a model of one or more. Private. */
+#ifndef QUIPU_FILE_GGUF_PART_H
+#define QUIPU_FILE_GGUF_PART_H
+
+#include "base/arena.h"
+#include "file/gguf.h"
+#include "file/mapping.h"
+#include "file/name_index.h"
+
+typedef struct gguf_part {
+    mapping map;         /* zero when the bytes are the caller's */
+    const char *path;    /* for messages */
+    const uint8_t *data; /* [size], the whole file */
+    size_t size;
+    int number; /* which part of a split, from 0 */
+    uint32_t version;
+    uint64_t alignment;
+    gguf_value *keys; /* [n_keys], in the file's order */
+    size_t n_keys;
+    name_index key_index;
+    stored_tensor *tensors; /* [n_tensors], in the file's order */
+    size_t n_tensors;
+} gguf_part;
+
+struct gguf {
+    gguf_part *parts; /* [n_parts] */
+    int n_parts;
+    stored_tensor *tensors; /* [n_tensors], of all parts */
+    size_t n_tensors;
+    name_index tensor_index;
+    const text_slice **strings; /* [parts[0].n_keys], tables of string arrays asked for so far */
+    arena memory;
+};
+
+/* Parses and checks; path, data, size and number are set by the caller, tables go to `memory`. */
+qp_status gguf_part_parse(gguf_part *part, arena *memory, qp_error *error);
+
+/* NULL when absent. */
+const gguf_value *gguf_part_find(const gguf_part *part, const char *key);
+
+/* As gguf_get_i64(). */
+qp_status gguf_part_i64(const gguf_part *part, const char *key, int64_t *out, qp_error *error);
+
+/* Bytes of one value of a type, 0 for strings and arrays. */
+size_t gguf_type_bytes(gguf_type type);
+
+/* The string stored at p: a length of 64 bits and the bytes; already held against the file. */
+text_slice gguf_stored_string(const uint8_t *p);
+
+#endif
