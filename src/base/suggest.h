@@ -1,0 +1,24 @@
+/* "Did you mean ...?": the nearest of a set of words to one that is not in it. */
+#ifndef QUIPU_BASE_SUGGEST_H
+#define QUIPU_BASE_SUGGEST_H
+
+#include <stddef.h>
+
+/* suggestion near = {.word = "topk"};
+ * for (each candidate) suggest_offer(&near, candidate);
+ * if (near.best) ... "did you mean %s?"
+ */
+typedef struct suggestion {
+    const char *word;
+    const char *best; /* NULL while nothing offered is near enough to be what was meant */
+    size_t distance;
+} suggestion;
+
+/* Candidates live as long as the suggestion; of equally near ones the first offered stays. */
+void suggest_offer(suggestion *near, const char *candidate);
+
+/* Insertions, deletions, changes and swaps of neighbours that turn `a` into `b` (optimal string
+ * alignment); SIZE_MAX when either is longer than 63 bytes. */
+size_t suggest_distance(const char *a, const char *b);
+
+#endif
