@@ -8,33 +8,39 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t float_bits(float value)
+#ifdef __CUDACC__
+#define FLOAT16_FN __host__ __device__ static inline
+#else
+#define FLOAT16_FN static inline
+#endif
+
+FLOAT16_FN uint32_t float_bits(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float float_from_bits(uint32_t bits)
+FLOAT16_FN float float_from_bits(uint32_t bits)
 {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
 
-static inline float bf16_to_f32(uint16_t half)
+FLOAT16_FN float bf16_to_f32(uint16_t half)
 {
     return float_from_bits((uint32_t)half << 16);
 }
 
-static inline uint16_t f32_to_bf16(float value)
+FLOAT16_FN uint16_t f32_to_bf16(float value)
 {
     uint32_t bits = float_bits(value);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static inline float f16_to_f32(uint16_t half)
+FLOAT16_FN float f16_to_f32(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16;
     uint32_t rest = (uint32_t)(half & 0x7fff) << 13; /* exponent and fraction in float's place */
@@ -45,7 +51,7 @@ static inline float f16_to_f32(uint16_t half)
     return float_from_bits(sign | float_bits(float_from_bits(rest) * 0x1p112f));
 }
 
-static inline uint16_t f32_to_f16(float value)
+FLOAT16_FN uint16_t f32_to_f16(float value)
 {
     uint32_t bits = float_bits(value), sign = bits >> 16 & 0x8000;
     uint32_t magnitude = bits & 0x7fffffffu;
