@@ -10,7 +10,7 @@
 #define QUIPU_FILE_SYNTHETIC_H
 
 #include "base/status.h"
-#include "tensor/dtype.h"
+#include "file/synthetic_bits.h"
 
 /* The numbers of a model, in the words of its config.json. */
 typedef struct synthetic_config {
@@ -77,6 +77,11 @@ uint64_t synthetic_tensor_id(const char *name);
 /* Whether synthetic_fill() can make the type: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K,
  * Q6_K. */
 bool synthetic_can_make(dtype type);
+
+/* What a kernel needs to make the tensor's elements: synthetic_value() of synthetic_bits.h for
+ * plain types, synthetic_block() for quantised ones. */
+synthetic_stream synthetic_stream_of(const synthetic_spec *spec, uint64_t tensor_id, dtype type,
+                                     synthetic_distribution distribution);
 
 /* Writes rows [first_row, first_row + rows) of a matrix of `cols` columns (whole blocks) to `dst`,
  * contiguous, in the stored form of `type`. A vector is one row. Thread safe. */
