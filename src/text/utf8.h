@@ -1,0 +1,26 @@
+/* UTF-8, strictly: shortest forms only, no surrogates, nothing above U+10FFFF. */
+#ifndef QUIPU_TEXT_UTF8_H
+#define QUIPU_TEXT_UTF8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Bytes of the valid sequence at `text`, 1 to 4; 0 where there is none (or length is 0). */
+size_t utf8_sequence(const char *text, size_t length);
+
+/* Bytes from the start of `text` that are valid sequences, all of it where nothing is invalid. */
+size_t utf8_valid_run(const char *text, size_t length);
+
+/* Bytes from the start of `text` before the next valid sequence. */
+size_t utf8_invalid_run(const char *text, size_t length);
+
+/* Bytes at the end of `text`, 0 to 3, that begin a sequence which more bytes could complete. */
+size_t utf8_unfinished(const char *text, size_t length);
+
+/* The code point of a sequence that utf8_sequence() found. */
+uint32_t utf8_decode(const char *text, size_t sequence);
+
+/* Writes the code point's bytes and returns their number, 1 to 4. */
+size_t utf8_encode(uint32_t code_point, char text[4]);
+
+#endif
