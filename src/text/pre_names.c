@@ -1,0 +1,66 @@
+/* Pre-tokenizers by the names that GGUF files use.
+ *
+ * A name stands for one or more expressions, applied one after the other, and for two habits of
+ * encoding. The expressions are those of the models' own tokenizer.json files.
+ */
+#include "text/pre_tokenize.h"
+
+#include <string.h>
+
+#define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+
+/* Llama 3's, which Qwen 2 and others share but for how many digits make a word. */
+#define LLAMA3(DIGITS)                                                                             \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" DIGITS                           \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+const char gpt2_pattern[] = GPT2;
+
+typedef struct pre_recipe {
+    const char *names; /* each between two spaces */
+    bool ignore_merges;
+    bool add_bos;
+    const char *patterns[4];
+} pre_recipe;
+
+static const pre_recipe recipes[] = {
+    {" llama-bpe llama3 llama-v3 falcon3 ", true, true, {LLAMA3("\\p{N}{1,3}")}},
+    {" dbrx smaug-bpe ", false, false, {LLAMA3("\\p{N}{1,3}")}},
+    {" qwen2 deepseek-r1-qwen ", false, false, {LLAMA3("\\p{N}")}},
+    {" gpt-2 phi-2 mpt olmo ", false, false, {GPT2}},
+    {" smollm starcoder refact command-r codeshell ", false, false, {"\\p{N}", GPT2}},
+    {" default ",
+     false,
+     false,
+     {"[\\p{P}\\$\\+<=>\\^~\\|]+",
+      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)", "\\p{N}+",
+      "[0-9][0-9][0-9]"}},
+};
+
+static bool has_name(const pre_recipe *recipe, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = recipe->names; (at = strstr(at, name)) != NULL; at++) {
+        if (at[-1] == ' ' && at[length] == ' ') return true;
+    }
+    return false;
+}
+
+qp_status pre_tokenizer_by_name(pre_tokenizer *pre, const char *name, bool *ignore_merges,
+                                bool *add_bos, const char *where, qp_error *error)
+{
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++) {
+        const pre_recipe *recipe = &recipes[i];
+        if (*name == '\0' || strchr(name, ' ') || !has_name(recipe, name)) continue;
+        for (int k = 0; k < 4 && recipe->patterns[k]; k++)
+            TRY(pre_tokenizer_add_split(pre, recipe->patterns[k], SPLIT_ISOLATED, where, error));
+        *ignore_merges = recipe->ignore_merges;
+        *add_bos = recipe->add_bos;
+        return QP_OK;
+    }
+    return error_set(error, QP_UNSUPPORTED,
+                     "%s: pre-tokenizer \"%.64s\" is not one of those that quipu knows "
+                     "(llama-bpe, smollm, gpt-2, qwen2, default, ...); use the model's "
+                     "tokenizer.json instead",
+                     where, name);
+}
