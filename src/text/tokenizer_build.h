@@ -1,0 +1,82 @@
+/* What a tokenizer is made of, for the files that make one: the readers of tokenizer.json,
+ * tokenizer.model, GGUF and vocab.json fill these fields; tokenizer_finish() does the rest. */
+#ifndef QUIPU_TEXT_TOKENIZER_BUILD_H
+#define QUIPU_TEXT_TOKENIZER_BUILD_H
+
+#include "base/json.h"
+#include "text/piece_trie.h"
+#include "text/pre_tokenize.h"
+#include "text/tokenizer.h"
+#include "text/vocabulary.h"
+
+/* What happens to the text first. Spaces stay spaces: where a format writes U+2581 for a space, we
+ * write a space for U+2581, in the text and in the pieces. */
+typedef struct normalizer {
+    bool spaces_are_marked; /* U+2581 in the text and a space are the same */
+    bool remove_extra;      /* sentencepiece: no spaces at the ends, one between words */
+    space_prefix prefix;    /* one more space in front, also where there is one */
+} normalizer;
+
+/* How the space that encoding put in front goes away again in decoding. */
+typedef enum decode_strip {
+    DECODE_STRIP_NONE,
+    DECODE_STRIP_ONE,  /* from the first token that is text */
+    DECODE_STRIP_EACH, /* from each token as long as nothing else was written */
+} decode_strip;
+
+struct tokenizer {
+    vocabulary vocabulary;
+    normalizer normalizer;
+    pre_tokenizer pre;
+    decode_strip strip;
+    tokenizer_special special;
+    unsigned default_flags;
+    const char *model_name;
+    char pre_name[64];
+
+    /* Built by tokenizer_finish(). */
+    piece_trie added;            /* PIECE_ADDED */
+    piece_trie added_normalized; /* PIECE_ADDED and PIECE_NORMALIZED */
+    piece_trie whole;            /* sentencepiece: user-defined pieces */
+    bool has_whole;
+    regex *word_character; /* one that counts as part of a word; NULL where nobody asks */
+};
+
+qp_status tokenizer_create(vocabulary_kind kind, tokenizer **out, qp_error *error);
+
+/* Adds the token of a JSON entry {content, special, lstrip, rstrip, single_word, normalized}, as
+ * tokenizer.json and tokenizer_config.json have them, before vocabulary_index(). An id that has a
+ * piece keeps it if it is the same text, and otherwise stands for the new text from then on. */
+qp_status tokenizer_add_token(tokenizer *tokenizer, int64_t id, int64_t limit, const cJSON *entry,
+                              const char *where, qp_error *error);
+
+/* Bound of the ids of a source with this many tokens: it leaves room for holes, but a small file
+ * cannot ask for a large table. */
+static inline int64_t tokenizer_id_limit(size_t n_tokens)
+{
+    return (int64_t)n_tokens * 2 + 1024;
+}
+
+/* Builds what follows from the pieces and checks the special ids. Frees the tokenizer on failure;
+ * on success hands it out. */
+qp_status tokenizer_finish(tokenizer *tokenizer, const char *where, struct tokenizer **out,
+                           qp_error *error);
+
+/* U+2581 in a piece of a sentencepiece-like vocabulary as a space. *is_reachable is false for a
+ * piece with a space of its own, which no text can arrive at. Writes at most `length` bytes. */
+size_t piece_unmark_spaces(const char *piece, size_t length, char *out, bool *is_reachable);
+
+/* The byte that "<0x0A>" stands for; -1 for any other text. */
+int piece_byte(const char *piece, size_t length);
+
+/* Undoes GPT-2's byte letters. Writes at most `length` bytes and returns their number; SIZE_MAX
+ * where the piece holds a character that is not one of the 256 letters. */
+size_t piece_undo_letters(const char *piece, size_t length, char *out);
+
+bool normalizer_is_identity(const normalizer *normalizer);
+
+/* Appends the normalized text. `is_first`: it begins what is encoded. */
+qp_status normalize(const normalizer *normalizer, const char *text, size_t length, bool is_first,
+                    strbuf *out, qp_error *error);
+
+#endif
