@@ -1,0 +1,188 @@
+/* The processor's features, from CPUID and XGETBV: see cpu.h.
+ *
+ * Bits and leaves: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2A, CPUID;
+ * the states that the operating system must save, volume 1, chapter 13.
+ */
+#include "base/cpu.h"
+
+#include "base/threads.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
+
+enum { EAX, EBX, ECX, EDX };
+
+/* XCR0: what the operating system saves when it switches threads. */
+enum {
+    SAVES_AVX = 0x6,     /* XMM, upper halves of YMM */
+    SAVES_AVX512 = 0xe6, /* and mask registers, ZMM */
+    SAVES_AMX = 0x60000, /* tile configuration, tile data */
+};
+
+typedef struct feature_row {
+    const char *name; /* as /proc/cpuinfo has it */
+    uint32_t feature;
+    uint32_t needs; /* without these there is no use for it */
+    uint8_t leaf, subleaf, reg, bit;
+    uint32_t saved; /* of XCR0 */
+} feature_row;
+
+static const feature_row table[] = {
+    {"avx2", CPU_AVX2, 0, 7, 0, EBX, 5, SAVES_AVX},
+    {"fma", CPU_FMA, 0, 1, 0, ECX, 12, SAVES_AVX},
+    {"f16c", CPU_F16C, 0, 1, 0, ECX, 29, SAVES_AVX},
+    {"avx_vnni", CPU_AVX_VNNI, CPU_AVX2, 7, 1, EAX, 4, SAVES_AVX},
+    {"avx512f", CPU_AVX512F, CPU_LEVEL_AVX2, 7, 0, EBX, 16, SAVES_AVX512},
+    {"avx512bw", CPU_AVX512BW, CPU_AVX512F, 7, 0, EBX, 30, SAVES_AVX512},
+    {"avx512vl", CPU_AVX512VL, CPU_AVX512F, 7, 0, EBX, 31, SAVES_AVX512},
+    {"avx512dq", CPU_AVX512DQ, CPU_AVX512F, 7, 0, EBX, 17, SAVES_AVX512},
+    {"avx512vbmi", CPU_AVX512VBMI, CPU_AVX512BW, 7, 0, ECX, 1, SAVES_AVX512},
+    {"avx512_vnni", CPU_AVX512_VNNI, CPU_AVX512F, 7, 0, ECX, 11, SAVES_AVX512},
+    {"avx512_bf16", CPU_AVX512_BF16, CPU_AVX512F, 7, 1, EAX, 5, SAVES_AVX512},
+    {"avx512_fp16", CPU_AVX512_FP16, CPU_AVX512F, 7, 0, EDX, 23, SAVES_AVX512},
+    {"amx_tile", CPU_AMX_TILE, CPU_AVX512F, 7, 0, EDX, 24, SAVES_AMX},
+    {"amx_int8", CPU_AMX_INT8, CPU_AMX_TILE, 7, 0, EDX, 25, SAVES_AMX},
+    {"amx_bf16", CPU_AMX_BF16, CPU_AMX_TILE, 7, 0, EDX, 22, SAVES_AMX},
+};
+
+enum { TABLE_SIZE = sizeof table / sizeof *table };
+
+uint32_t cpu_without(uint32_t features, uint32_t off)
+{
+    features &= ~off;
+    /* A row needs only rows above it, so that one pass is enough. */
+    for (int i = 0; i < TABLE_SIZE; i++)
+        if ((features & table[i].needs) != table[i].needs) features &= ~table[i].feature;
+    return features;
+}
+
+#if defined(__x86_64__)
+
+/* XCR0, or 0 where the operating system does not save extended state. */
+static uint64_t saved_states(void)
+{
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & bit_OSXSAVE)) return 0;
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (uint64_t)high << 32 | low;
+}
+
+/* Linux hands the 8 KB of tile registers only to processes that ask (arch_prctl(2)). */
+static bool amx_permitted(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+static uint32_t detect(void)
+{
+    uint64_t saved = saved_states();
+    uint32_t features = 0;
+    for (int i = 0; i < TABLE_SIZE; i++) {
+        unsigned regs[4];
+        const feature_row *row = &table[i];
+        if (!__get_cpuid_count(row->leaf, row->subleaf, &regs[EAX], &regs[EBX], &regs[ECX],
+                               &regs[EDX]))
+            continue;
+        if ((saved & row->saved) == row->saved && regs[row->reg] >> row->bit & 1)
+            features |= row->feature;
+    }
+    if (features & CPU_AMX_TILE && !amx_permitted()) features &= ~(uint32_t)CPU_AMX_TILE;
+    return features;
+}
+
+static void model_name(char out[64])
+{
+    unsigned words[12] = {0};
+    for (unsigned i = 0; i < 3; i++)
+        if (!__get_cpuid(0x80000002 + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2],
+                         &words[4 * i + 3]))
+            return;
+    /* 48 bytes, padded with blanks on either side by some processors. */
+    char text[sizeof words + 1] = {0};
+    memcpy(text, words, sizeof words);
+    size_t length = strlen(text);
+    while (length && text[length - 1] == ' ')
+        text[--length] = '\0';
+    snprintf(out, 64, "%s", text + strspn(text, " "));
+}
+
+#else
+
+static uint32_t detect(void)
+{
+    return 0;
+}
+
+static void model_name(char out[64])
+{
+    out[0] = '\0';
+}
+
+#endif
+
+uint32_t cpu_features(uint32_t off)
+{
+    return cpu_without(detect(), off);
+}
+
+static qp_status unknown_feature(const char *name, size_t length, qp_error *error)
+{
+    strbuf known = {0};
+    cpu_features_print(CPU_ALL, &known);
+    error_set(error, QP_INVALID, "unknown CPU feature '%.*s'; known are: all %s",
+              (int)(length > 40 ? 40 : length), name, strbuf_text(&known));
+    strbuf_free(&known);
+    return QP_INVALID;
+}
+
+qp_status cpu_features_parse(const char *list, uint32_t *out, qp_error *error)
+{
+    uint32_t features = 0;
+    for (const char *name = list; *(name += strspn(name, ", ")); name += strcspn(name, ", ")) {
+        size_t length = strcspn(name, ", ");
+        uint32_t found = length == 3 && memcmp(name, "all", 3) == 0 ? CPU_ALL : 0;
+        for (int i = 0; i < TABLE_SIZE; i++)
+            if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0)
+                found = table[i].feature;
+        if (!found) return unknown_feature(name, length, error);
+        features |= found;
+    }
+    *out = features;
+    return QP_OK;
+}
+
+void cpu_features_print(uint32_t features, strbuf *out)
+{
+    bool any = false;
+    for (int i = 0; i < TABLE_SIZE; i++) {
+        if (!(features & table[i].feature)) continue;
+        strbuf_printf(out, "%s%s", any ? " " : "", table[i].name);
+        any = true;
+    }
+}
+
+static size_t cache_size(int name)
+{
+    long bytes = sysconf(name);
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+void cpu_describe(cpu_description *out)
+{
+    *out = (cpu_description){.processors = threads_available()};
+    model_name(out->model);
+#ifdef _SC_LEVEL1_DCACHE_SIZE /* a GNU extension */
+    out->l1d = cache_size(_SC_LEVEL1_DCACHE_SIZE);
+    out->l2 = cache_size(_SC_LEVEL2_CACHE_SIZE);
+    out->l3 = cache_size(_SC_LEVEL3_CACHE_SIZE);
+#endif
+}

@@ -1,0 +1,63 @@
+/* What this processor can do, asked at run time: instruction sets, caches, name.
+ *
+ * The program is compiled for plain x86-64; faster variants of an operator are entered only when
+ * cpu_features() has their bits. A mask turns features off, so that every variant can be tested on
+ * one machine. On other architectures there are no features.
+ */
+#ifndef QUIPU_BASE_CPU_H
+#define QUIPU_BASE_CPU_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A set of features is a uint32_t of these. */
+typedef enum cpu_feature {
+    CPU_AVX2 = 1 << 0,
+    CPU_FMA = 1 << 1,
+    CPU_F16C = 1 << 2,
+    CPU_AVX_VNNI = 1 << 3,
+    CPU_AVX512F = 1 << 4,
+    CPU_AVX512BW = 1 << 5,
+    CPU_AVX512VL = 1 << 6,
+    CPU_AVX512DQ = 1 << 7,
+    CPU_AVX512VBMI = 1 << 8,
+    CPU_AVX512_VNNI = 1 << 9,
+    CPU_AVX512_BF16 = 1 << 10,
+    CPU_AVX512_FP16 = 1 << 11,
+    CPU_AMX_TILE = 1 << 12,
+    CPU_AMX_INT8 = 1 << 13,
+    CPU_AMX_BF16 = 1 << 14,
+    CPU_ALL = (1 << 15) - 1,
+
+    /* What files named *_avx2.c and *_avx512.c are compiled for. */
+    CPU_LEVEL_AVX2 = CPU_AVX2 | CPU_FMA | CPU_F16C,
+    CPU_LEVEL_AVX512 = CPU_LEVEL_AVX2 | CPU_AVX512F | CPU_AVX512BW | CPU_AVX512VL | CPU_AVX512DQ,
+} cpu_feature;
+
+/* The features that the processor has, the operating system lets us use, and `off` does not turn
+ * off; 0 for `off` is none. Asks for the AMX tile registers, which Linux grants on request, so call
+ * it before starting threads. */
+uint32_t cpu_features(uint32_t off);
+
+/* `features` less `off` and less what cannot be without those: avx512_vnni goes with avx512f. */
+uint32_t cpu_without(uint32_t features, uint32_t off);
+
+/* Reads names separated by commas or blanks, "all" among them, as in "avx512_vnni,avx512_bf16". An
+ * unknown name is QP_INVALID, and the message lists those known. */
+qp_status cpu_features_parse(const char *list, uint32_t *out, qp_error *error);
+
+/* Appends the names, separated by blanks: "avx2 fma f16c". */
+void cpu_features_print(uint32_t features, strbuf *out);
+
+typedef struct cpu_description {
+    char model[64];     /* as the processor calls itself, "" where it does not say */
+    int processors;     /* that this process may use */
+    size_t l1d, l2, l3; /* bytes, as seen from one processor; 0 where unknown */
+} cpu_description;
+
+void cpu_describe(cpu_description *out);
+
+#endif

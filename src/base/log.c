@@ -1,0 +1,55 @@
+/* Messages and progress for whoever listens: see log.h. */
+#include "base/log.h"
+
+#include "base/clock.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { MESSAGE_SIZE = 1024, TELL_EVERY_NS = 100 * 1000 * 1000 };
+
+void log_write(const logger *logger, log_level level, const char *format, ...)
+{
+    if (!logger || !logger->sink || level > logger->level) return;
+    char message[MESSAGE_SIZE];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    logger->sink(logger->context, level, message);
+}
+
+void progress_begin(progress *progress, const char *what, uint64_t total)
+{
+    if (!progress) return;
+    progress->what = what;
+    progress->total = total;
+    progress->done = 0;
+    progress->begin_ns = progress->told_ns = clock_ns();
+}
+
+void progress_advance(progress *progress, uint64_t amount)
+{
+    if (!progress || !progress->sink) return;
+    progress->done += amount;
+    uint64_t now = clock_ns();
+    if (progress->done < progress->total && now - progress->told_ns < TELL_EVERY_NS) return;
+    progress->told_ns = now;
+    progress->sink(progress->context, progress);
+}
+
+void progress_end(progress *progress)
+{
+    if (!progress || !progress->sink || progress->done >= progress->total) return;
+    progress->done = progress->total;
+    progress->sink(progress->context, progress);
+}
+
+void progress_print(const progress *progress, strbuf *out)
+{
+    double done = (double)progress->done, total = (double)progress->total;
+    double seconds = (double)(clock_ns() - progress->begin_ns) * 1e-9;
+    strbuf_printf(out, "%s %3.0f%%  %.1f of %.1f GB", progress->what,
+                  total > 0 ? 100 * done / total : 100, done * 1e-9, total * 1e-9);
+    if (seconds > 0.5) strbuf_printf(out, "  %.1f GB/s", done * 1e-9 / seconds);
+}

@@ -1,0 +1,56 @@
+/* Telling the caller what happens, without printing: messages and progress go to a callback.
+ *
+ * A library does not know whether there is a terminal or who reads it; the program does. A NULL
+ * logger or progress is silent, so that no function has to ask.
+ */
+#ifndef QUIPU_BASE_LOG_H
+#define QUIPU_BASE_LOG_H
+
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+typedef enum log_level {
+    LOG_ERROR,   /* something asked for was not done */
+    LOG_WARNING, /* done, though perhaps not as meant */
+    LOG_INFO,    /* a choice that the program took: device, variant, cache type */
+    LOG_DETAIL,  /* for those who pass -v */
+} log_level;
+
+/* `message` is one line without its newline, valid during the call. */
+typedef void log_sink(void *context, log_level level, const char *message);
+
+typedef struct logger {
+    log_sink *sink;
+    void *context;
+    log_level level; /* what is less important than this is not formatted at all */
+} logger;
+
+void log_write(const logger *logger, log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Called from progress_advance(), at most every tenth of a second, and once at the end. */
+typedef struct progress progress;
+typedef void progress_sink(void *context, const progress *progress);
+
+/* Long work with a known end, counted in bytes. Zero-initialise; one thread advances it. */
+struct progress {
+    progress_sink *sink; /* NULL: silent */
+    void *context;
+    const char *what; /* "reading weights" */
+    uint64_t done, total;
+    uint64_t begin_ns, told_ns;
+};
+
+/* Begins `what`; sink and context are set already. */
+void progress_begin(progress *progress, const char *what, uint64_t total);
+
+void progress_advance(progress *progress, uint64_t amount);
+
+/* Done, though the count may have stopped short; the sink is told if it was not. */
+void progress_end(progress *progress);
+
+/* Appends "reading weights  42%  1.3 of 3.0 GB  2.1 GB/s". */
+void progress_print(const progress *progress, strbuf *out);
+
+#endif

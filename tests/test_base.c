@@ -1,0 +1,430 @@
+/* The floor that all stand on: statuses, memory, strings, JSON, threads, hashes, processor, log. */
+#include "test.h"
+
+#include "base/arena.h"
+#include "base/buffer.h"
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/strbuf.h"
+#include "base/threads.h"
+
+static void test_status(void **state)
+{
+    (void)state;
+    qp_error error;
+    assert_int_equal(error_set(&error, QP_FORMAT, "%s: %d", "file", 3), QP_FORMAT);
+    assert_int_equal(error.status, QP_FORMAT);
+    assert_string_equal(error.message, "file: 3");
+    assert_int_equal(error_prefix(&error, "while reading %s", "x"), QP_FORMAT);
+    assert_string_equal(error.message, "while reading x: file: 3");
+    assert_int_equal(error_set(NULL, QP_IO, "nobody listens"), QP_IO);
+    char longest[3 * QP_ERROR_SIZE];
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    error_set(&error, QP_IO, "%s", longest);
+    assert_int_equal(strlen(error.message), QP_ERROR_SIZE - 1);
+    error_prefix(&error, "b");
+    assert_int_equal(strlen(error.message), QP_ERROR_SIZE - 1);
+    assert_memory_equal(error.message, "b: aaa", 6);
+    error_prefix(&error, "%s", longest);
+    assert_int_equal(strlen(error.message), QP_ERROR_SIZE - 1);
+}
+
+static void test_checked(void **state)
+{
+    (void)state;
+    size_t out;
+    assert_true(checked_mul(SIZE_MAX, 1, &out) && out == SIZE_MAX);
+    assert_false(checked_mul(SIZE_MAX, 2, &out));
+    assert_false(checked_mul((size_t)1 << 32, (size_t)1 << 32, &out));
+    assert_true(checked_add(SIZE_MAX - 1, 1, &out));
+    assert_false(checked_add(SIZE_MAX, 1, &out));
+    assert_true(range_inside(0, 10, 10));
+    assert_true(range_inside(10, 0, 10));
+    assert_false(range_inside(11, 0, 10));
+    assert_false(range_inside(5, 6, 10));
+    assert_false(range_inside(UINT64_MAX, 2, 10));
+    assert_false(range_inside(2, UINT64_MAX, 10));
+    assert_int_equal(round_up(0, 16), 0);
+    assert_int_equal(round_up(17, 16), 32);
+}
+
+static void test_arena(void **state)
+{
+    (void)state;
+    arena a = {0};
+    for (size_t i = 1; i < 3000; i++) {
+        unsigned char *memory = arena_alloc(&a, i % 97, i % 11);
+        assert_non_null(memory);
+        assert_int_equal((uintptr_t)memory % 16, 0);
+        for (size_t j = 0; j < (i % 97) * (i % 11); j++)
+            assert_int_equal(memory[j], 0);
+        memset(memory, 0xff, (i % 97) * (i % 11));
+    }
+    assert_non_null(arena_alloc(&a, 1, 10 << 20)); /* larger than a block */
+    assert_null(arena_alloc(&a, SIZE_MAX, 2));
+    assert_null(arena_alloc(&a, SIZE_MAX, 1));
+    assert_non_null(arena_alloc(&a, 0, 8));
+    assert_string_equal(arena_strdup(&a, "cord"), "cord");
+    assert_string_equal(arena_strndup(&a, "knots", 4), "knot");
+    assert_null(arena_strndup(&a, "x", SIZE_MAX));
+    arena_free(&a);
+    assert_null(a.blocks);
+    assert_int_equal(a.total, 0);
+}
+
+static void test_buffer(void **state)
+{
+    (void)state;
+    qp_error error;
+    buffer b;
+    assert_ok(buffer_alloc(&b, 5 << 20, "a tensor", &error));
+    assert_int_equal((uintptr_t)b.data % BUFFER_ALIGNMENT, 0);
+    assert_int_equal(((char *)b.data)[(5 << 20) - 1], 0);
+    ((char *)b.data)[(5 << 20) - 1] = 1;
+    buffer_free(&b);
+    assert_null(b.data);
+    assert_ok(buffer_alloc(&b, 0, "nothing", &error));
+    buffer_free(&b);
+    assert_int_equal(buffer_alloc(&b, SIZE_MAX, "everything", &error), QP_NO_MEMORY);
+    assert_string_equal(error.message, "cannot allocate 18446744073709551615 bytes for everything");
+}
+
+static void test_strbuf(void **state)
+{
+    (void)state;
+    strbuf s = {0};
+    assert_string_equal(strbuf_text(&s), "");
+    for (int i = 0; i < 1000; i++)
+        assert_true(strbuf_printf(&s, "%d,", i));
+    assert_int_equal(s.length, 3890);
+    assert_string_equal(s.data + s.length - 4, "999,");
+    strbuf_clear(&s);
+    strbuf_append(&s, "a\0b", 3);
+    strbuf_putc(&s, 'c');
+    strbuf_puts(&s, "");
+    assert_int_equal(s.length, 4);
+    assert_memory_equal(s.data, "a\0bc", 5);
+    assert_false(strbuf_append(&s, "x", SIZE_MAX)); /* cannot be, and leaves the text alone */
+    assert_true(s.failed);
+    assert_false(strbuf_putc(&s, 'd'));
+    assert_int_equal(s.length, 4);
+    assert_null(strbuf_take(&s));
+    strbuf_puts(&s, "taken");
+    char *text = strbuf_take(&s);
+    assert_string_equal(text, "taken");
+    free(text);
+    text = strbuf_take(&s);
+    assert_string_equal(text, "");
+    free(text);
+    strbuf_free(&s);
+}
+
+static void test_json_values(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"i\": -7, \"d\": 2.5, \"b\": true, \"s\": \"x\", \"n\": null, "
+                               "\"big\": 1e300, \"edge\": 9007199254740992, \"list\": []} \n";
+    qp_error error;
+    cJSON *root;
+    assert_ok(json_parse(text, sizeof text - 1, "config.json", &root, &error));
+    int64_t i = 1;
+    double d = 1;
+    bool b = false;
+    const char *s = "untouched";
+    assert_ok(json_get_i64(root, "i", "f", &i, &error));
+    assert_int_equal(i, -7);
+    assert_ok(json_get_i64(root, "edge", "f", &i, &error));
+    assert_true(i == (int64_t)1 << 53);
+    assert_ok(json_get_double(root, "d", "f", &d, &error));
+    assert_true(d == 2.5);
+    assert_ok(json_get_bool(root, "b", "f", &b, &error));
+    assert_true(b);
+    assert_ok(json_get_string(root, "n", "f", &s, &error));
+    assert_ok(json_get_string(root, "absent", "f", &s, &error));
+    assert_string_equal(s, "untouched");
+    assert_ok(json_get_string(root, "s", "f", &s, &error));
+    assert_string_equal(s, "x");
+    assert_int_equal(json_get_i64(root, "d", "f", &i, &error), QP_FORMAT);
+    assert_string_equal(error.message, "f: \"d\" must be a whole number, found 2.5");
+    assert_int_equal(json_get_i64(root, "big", "f", &i, &error), QP_FORMAT);
+    assert_int_equal(json_get_i64(root, "s", "f", &i, &error), QP_FORMAT);
+    assert_int_equal(json_get_double(root, "b", "f", &d, &error), QP_FORMAT);
+    assert_string_equal(error.message, "f: \"b\" must be a number, found a boolean");
+    assert_int_equal(json_get_bool(root, "i", "f", &b, &error), QP_FORMAT);
+    assert_int_equal(json_get_string(root, "list", "f", &s, &error), QP_FORMAT);
+    assert_string_equal(error.message, "f: \"list\" must be a string, found an array");
+    assert_null(json_get(NULL, "x"));
+    cJSON_Delete(root);
+}
+
+static void test_json_broken(void **state)
+{
+    (void)state;
+    qp_error error;
+    cJSON *root;
+    static const char *const texts[] = {"",     "{",           "{\"a\": }", "[1, 2",
+                                        "{} x", "\"\\ud800\"", "nul",       "{\"a\":1}}"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        /* On the heap and exactly as long, so that a sanitizer sees a read past the end. */
+        size_t length = strlen(texts[i]);
+        char *copy = malloc(length + 1);
+        memcpy(copy, texts[i], length);
+        copy = realloc(copy, length ? length : 1);
+        assert_int_equal(json_parse(copy, length, "t", &root, &error), QP_FORMAT);
+        assert_null(root);
+        assert_non_null(strstr(error.message, "not valid JSON"));
+        free(copy);
+    }
+    assert_int_equal(json_parse("{\n  \"a\": ?\n}", 12, "t", &root, &error), QP_FORMAT);
+    assert_string_equal(error.message, "t: not valid JSON at line 2, column 8");
+    assert_int_equal(json_parse("[1]\n 2", 6, "t", &root, &error), QP_FORMAT);
+    assert_string_equal(error.message,
+                        "t: not valid JSON (text after the value) at line 2, column 2");
+    char *deep = malloc(200000);
+    memset(deep, '[', 200000);
+    assert_int_equal(json_parse(deep, 200000, "t", &root, &error), QP_FORMAT);
+    free(deep);
+}
+
+enum { TASKS = 1000 };
+
+typedef struct shares {
+    int owner[TASKS]; /* worker that did the unit, -1 before */
+    int runs[64];
+} shares;
+
+static void take_share(void *context, int worker, int n_workers)
+{
+    shares *all = context;
+    int64_t begin, end;
+    thread_share(TASKS, worker, n_workers, &begin, &end);
+    for (int64_t i = begin; i < end; i++)
+        all->owner[i] = worker;
+    all->runs[worker]++;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    qp_error error;
+    for (int n = 1; n <= 5; n++) {
+        thread_pool *pool;
+        assert_ok(thread_pool_create(n, &pool, &error));
+        assert_int_equal(thread_pool_size(pool), n);
+        shares all = {0};
+        for (int run = 1; run <= 50; run++) {
+            memset(all.owner, -1, sizeof all.owner);
+            thread_pool_run(pool, take_share, &all);
+            for (int i = 0; i < TASKS; i++)
+                assert_in_range(all.owner[i], i ? all.owner[i - 1] : 0, n - 1);
+            for (int worker = 0; worker < n; worker++)
+                assert_int_equal(all.runs[worker], run);
+        }
+        thread_pool_destroy(pool);
+    }
+    thread_pool *pool;
+    assert_int_equal(thread_pool_create(0, &pool, &error), QP_INVALID);
+    assert_int_equal(thread_pool_create(1025, &pool, &error), QP_INVALID);
+    assert_null(pool);
+    shares all = {0};
+    thread_pool_run(NULL, take_share, &all);
+    assert_int_equal(all.runs[0], 1);
+    thread_pool_destroy(NULL);
+    assert_true(threads_available() >= 1);
+}
+
+static void test_shares(void **state)
+{
+    (void)state;
+    for (int64_t total = 0; total < 50; total++)
+        for (int n = 1; n < 9; n++) {
+            int64_t next = 0;
+            for (int worker = 0; worker < n; worker++) {
+                int64_t begin, end;
+                thread_share(total, worker, n, &begin, &end);
+                assert_int_equal(begin, next);
+                assert_in_range(end - begin, total / n, total / n + (total % n != 0));
+                next = end;
+            }
+            assert_int_equal(next, total);
+        }
+}
+
+static void test_hash(void **state)
+{
+    (void)state;
+    /* SplitMix64 from state 0: the first output of the authors' reference. */
+    assert_true(hash_mix(0) == 0xe220a8397b1dcdafu);
+    assert_true(hash_random(1, 2, 3) != hash_random(1, 3, 2));
+    double sum = 0;
+    for (uint64_t i = 0; i < 100000; i++) {
+        float u = hash_uniform(hash_random(42, 0, i));
+        assert_true(u > 0 && u < 1);
+        sum += u;
+    }
+    /* The mean of 100,000 uniforms has a standard deviation of 0.0009. */
+    assert_true(sum / 100000 > 0.495 && sum / 100000 < 0.505);
+    assert_true(hash_uniform(0) > 0 && hash_uniform(UINT64_MAX) < 1);
+}
+
+static void test_clock(void **state)
+{
+    (void)state;
+    uint64_t before = clock_ns();
+    for (int i = 0; i < 1000; i++) {
+        uint64_t now = clock_ns();
+        assert_true(now >= before);
+        before = now;
+    }
+}
+
+static void test_cpu_masks(void **state)
+{
+    (void)state;
+    qp_error error;
+    uint32_t set;
+    assert_ok(cpu_features_parse("", &set, &error));
+    assert_int_equal(set, 0);
+    assert_ok(cpu_features_parse("avx512_vnni,avx512_bf16 , fma", &set, &error));
+    assert_int_equal(set, CPU_AVX512_VNNI | CPU_AVX512_BF16 | CPU_FMA);
+    assert_ok(cpu_features_parse("all", &set, &error));
+    assert_int_equal(set, CPU_ALL);
+    assert_int_equal(cpu_features_parse("avx2,sse9", &set, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "unknown CPU feature 'sse9'; known are: all avx2 fma"));
+    assert_int_equal(cpu_features_parse("avx", &set, &error), QP_INVALID);
+
+    assert_int_equal(cpu_without(CPU_ALL, 0), CPU_ALL);
+    assert_int_equal(cpu_without(CPU_ALL, CPU_ALL), 0);
+    assert_int_equal(cpu_without(CPU_ALL, CPU_AVX512F), CPU_LEVEL_AVX2 | CPU_AVX_VNNI);
+    assert_int_equal(cpu_without(CPU_ALL, CPU_AVX2), CPU_FMA | CPU_F16C);
+    assert_int_equal(cpu_without(CPU_ALL, CPU_AVX512BW),
+                     CPU_ALL & ~(CPU_AVX512BW | CPU_AVX512VBMI));
+    assert_int_equal(cpu_without(CPU_ALL, CPU_AMX_TILE),
+                     CPU_ALL & ~(CPU_AMX_TILE | CPU_AMX_INT8 | CPU_AMX_BF16));
+
+    strbuf names = {0};
+    cpu_features_print(CPU_LEVEL_AVX2, &names);
+    assert_string_equal(strbuf_text(&names), "avx2 fma f16c");
+    strbuf_clear(&names);
+    cpu_features_print(CPU_ALL, &names);
+    assert_ok(cpu_features_parse(strbuf_text(&names), &set, &error));
+    assert_int_equal(set, CPU_ALL);
+    strbuf_free(&names);
+}
+
+/* What CPUID says is what Linux says, other than tiles, which may be refused to us. */
+static void test_cpu_here(void **state)
+{
+    (void)state;
+    uint32_t features = cpu_features(0);
+    assert_int_equal(cpu_features(CPU_ALL), 0);
+    assert_int_equal(cpu_without(features, 0), features);
+    cpu_description cpu;
+    cpu_describe(&cpu);
+    assert_int_equal(cpu.processors, threads_available());
+    assert_non_null(memchr(cpu.model, '\0', sizeof cpu.model));
+
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[8192] = "";
+    bool found = false;
+    while (file && !found && fgets(line, sizeof line, file))
+        found = strncmp(line, "flags", 5) == 0;
+    if (file) fclose(file);
+    if (!found) skip();
+    line[strcspn(line, "\n")] = ' ';
+    for (uint32_t feature = 1; feature < CPU_AMX_TILE; feature <<= 1) {
+        strbuf name = {0};
+        strbuf_putc(&name, ' ');
+        cpu_features_print(feature, &name);
+        strbuf_putc(&name, ' ');
+        bool listed = strstr(line, strbuf_text(&name)) != NULL;
+        /* Linux also lists what we leave out for want of something else. */
+        if (features & feature) assert_true(listed);
+        if (listed && cpu_without(features | feature, 0) & feature) assert_true(features & feature);
+        strbuf_free(&name);
+    }
+}
+
+typedef struct heard {
+    int messages, reports;
+    log_level level;
+    char last[2000];
+    uint64_t done;
+} heard;
+
+static void hear(void *context, log_level level, const char *message)
+{
+    heard *h = context;
+    h->messages++;
+    h->level = level;
+    snprintf(h->last, sizeof h->last, "%s", message);
+}
+
+static void hear_progress(void *context, const progress *progress)
+{
+    heard *h = context;
+    h->reports++;
+    h->done = progress->done;
+}
+
+static void test_log(void **state)
+{
+    (void)state;
+    heard h = {0};
+    logger listener = {hear, &h, LOG_INFO};
+    log_write(&listener, LOG_WARNING, "%d pages", 3);
+    assert_int_equal(h.level, LOG_WARNING);
+    assert_string_equal(h.last, "3 pages");
+    log_write(&listener, LOG_DETAIL, "not heard");
+    log_write(NULL, LOG_ERROR, "nobody");
+    log_write(&(logger){0}, LOG_ERROR, "nobody");
+    assert_int_equal(h.messages, 1);
+    log_write(&listener, LOG_ERROR, "%2000d", 1);
+    assert_int_equal(strlen(h.last), 1023);
+}
+
+static void test_progress(void **state)
+{
+    (void)state;
+    heard h = {0};
+    progress p = {.sink = hear_progress, .context = &h};
+    progress_begin(&p, "reading", 1000000);
+    for (int i = 0; i < 1000; i++)
+        progress_advance(&p, 1000);
+    assert_int_equal(h.done, 1000000); /* the end is always told, the way there sparsely */
+    assert_in_range(h.reports, 1, 100);
+    int reports = h.reports;
+    progress_end(&p);
+    assert_int_equal(h.reports, reports);
+    progress_begin(&p, "reading", 2000000000);
+    progress_advance(&p, 1);
+    progress_end(&p);
+    assert_int_equal(h.done, 2000000000);
+    strbuf line = {0};
+    progress_print(&p, &line);
+    assert_string_equal(strbuf_text(&line), "reading 100%  2.0 of 2.0 GB");
+    strbuf_free(&line);
+    progress_begin(NULL, "silent", 1);
+    progress_advance(NULL, 1);
+    progress_end(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_status),      cmocka_unit_test(test_checked),
+        cmocka_unit_test(test_arena),       cmocka_unit_test(test_buffer),
+        cmocka_unit_test(test_strbuf),      cmocka_unit_test(test_json_values),
+        cmocka_unit_test(test_json_broken), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_shares),      cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_clock),       cmocka_unit_test(test_cpu_masks),
+        cmocka_unit_test(test_cpu_here),    cmocka_unit_test(test_log),
+        cmocka_unit_test(test_progress),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
