@@ -1,0 +1,13 @@
+/* What the decoders and the encoders of the K formats share; private to codec_k*.c. */
+#ifndef QUIPU_TENSOR_CODEC_K_H
+#define QUIPU_TENSOR_CODEC_K_H
+
+#include "tensor/codec_table.h"
+
+/* The 12 bytes of 6-bit scales and minima of Q4_K and Q5_K, to and from scales[8] and mins[8]. */
+void k_unpack_scales(const uint8_t *packed, uint8_t *scales, uint8_t *mins);
+void k_pack_scales(const uint8_t *scales, const uint8_t *mins, uint8_t *packed);
+
+codec_encode_fn k_encode_q4, k_encode_q6, k_encode_q8;
+
+#endif

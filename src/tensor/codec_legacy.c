@@ -1,0 +1,281 @@
+/* Codecs of the blocks of 32: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1 (drawn in codec_blocks.h).
+ *
+ * Two kinds: "symmetric" ones have a scale, and "affine" ones a scale and a minimum. The scale
+ * comes from the block's extremes without a search, and the arithmetic is ggml's step by step in
+ * float32, because encoded files are compared bit for bit.
+ */
+#include "tensor/codec_blocks.h"
+#include "tensor/codec_table.h"
+#include "tensor/float16.h"
+
+#include <math.h>
+#include <string.h>
+
+/* x as a whole number cut off towards zero and held in [0, last]; a NaN becomes 0. */
+static uint8_t level_of(float x, int last)
+{
+    if (!(x > 0)) return 0;
+    return (uint8_t)(x < (float)last ? (int)x : last);
+}
+
+/* x rounded with halves away from zero and held in [-127, 127]; a NaN becomes 0. */
+static int8_t signed_level_of(float x)
+{
+    if (isnan(x)) return 0;
+    return (int8_t)(fabsf(x) < 127 ? roundf(x) : copysignf(127, x));
+}
+
+/* 1 / d, or 0 where that is no finite number: d is then far below what F16 can hold. */
+static float inverse_of(float d)
+{
+    float inverse = 1 / d;
+    return isfinite(inverse) ? inverse : 0;
+}
+
+/* The value of largest magnitude, the first of equals, with its sign. */
+static float extreme_of(const float *x)
+{
+    float extreme = 0;
+    for (int i = 0; i < BLOCK_32; i++) {
+        if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
+    }
+    return extreme;
+}
+
+/* d and the levels round(x / d) + (last + 1) / 2: the extreme gets level 0, or `last` when the
+ * range is cut there. Returns d. */
+static float quantize_symmetric(const float *x, int last, uint8_t *levels)
+{
+    int zero = (last + 1) / 2;
+    float d = extreme_of(x) / (float)-zero;
+    float inverse = inverse_of(d);
+    for (int i = 0; i < BLOCK_32; i++)
+        levels[i] = level_of(x[i] * inverse + ((float)zero + 0.5f), last);
+    return d;
+}
+
+/* Levels round((x - *min) / d) in [0, last]. Returns d. */
+static float quantize_affine(const float *x, int last, uint8_t *levels, float *min)
+{
+    float low = x[0], high = x[0];
+    for (int i = 1; i < BLOCK_32; i++) {
+        if (x[i] < low) low = x[i];
+        if (x[i] > high) high = x[i];
+    }
+    float d = (high - low) / (float)last;
+    float inverse = inverse_of(d);
+    for (int i = 0; i < BLOCK_32; i++)
+        levels[i] = level_of((x[i] - low) * inverse + 0.5f, last);
+    *min = low;
+    return d;
+}
+
+static void pack_nibbles(const uint8_t *levels, uint8_t *qs)
+{
+    for (int i = 0; i < BLOCK_32 / 2; i++) {
+        qs[i] = (uint8_t)((levels[i] & 0xf) | (levels[i + BLOCK_32 / 2] & 0xf) << 4);
+    }
+}
+
+static void pack_fifth_bits(const uint8_t *levels, uint8_t *qh)
+{
+    memset(qh, 0, BLOCK_32 / 8);
+    for (int i = 0; i < BLOCK_32; i++)
+        qh[i / 8] |= (uint8_t)((levels[i] >> 4 & 1) << i % 8);
+}
+
+static void unpack_nibbles(const uint8_t *qs, uint8_t *levels)
+{
+    for (int i = 0; i < BLOCK_32 / 2; i++) {
+        levels[i] = qs[i] & 0xf;
+        levels[i + BLOCK_32 / 2] = qs[i] >> 4;
+    }
+}
+
+static void unpack_fifth_bits(const uint8_t *qh, uint8_t *levels)
+{
+    for (int i = 0; i < BLOCK_32; i++)
+        levels[i] |= (uint8_t)((qh[i / 8] >> i % 8 & 1) << 4);
+}
+
+static void scale_levels(const uint8_t *levels, int zero, float d, float *dst)
+{
+    for (int i = 0; i < BLOCK_32; i++)
+        dst[i] = d * (float)(levels[i] - zero);
+}
+
+static void scale_and_shift_levels(const uint8_t *levels, float d, float m, float *dst)
+{
+    for (int i = 0; i < BLOCK_32; i++)
+        dst[i] = d * (float)levels[i] + m;
+}
+
+static void decode_q4_0(const void *src, float *dst, int64_t n_blocks)
+{
+    const char *bytes = src;
+    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
+        block_q4_0 block;
+        uint8_t levels[BLOCK_32];
+        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
+        unpack_nibbles(block.qs, levels);
+        scale_levels(levels, 8, f16_to_f32(block.d), dst);
+    }
+}
+
+static void encode_q4_0(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
+        block_q4_0 block;
+        uint8_t levels[BLOCK_32];
+        block.d = f32_to_f16(quantize_symmetric(src, 15, levels));
+        pack_nibbles(levels, block.qs);
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+static void decode_q4_1(const void *src, float *dst, int64_t n_blocks)
+{
+    const char *bytes = src;
+    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
+        block_q4_1 block;
+        uint8_t levels[BLOCK_32];
+        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
+        unpack_nibbles(block.qs, levels);
+        scale_and_shift_levels(levels, f16_to_f32(block.d), f16_to_f32(block.m), dst);
+    }
+}
+
+static void encode_q4_1(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
+        block_q4_1 block;
+        uint8_t levels[BLOCK_32];
+        float min;
+        block.d = f32_to_f16(quantize_affine(src, 15, levels, &min));
+        block.m = f32_to_f16(min);
+        pack_nibbles(levels, block.qs);
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+static void decode_q5_0(const void *src, float *dst, int64_t n_blocks)
+{
+    const char *bytes = src;
+    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
+        block_q5_0 block;
+        uint8_t levels[BLOCK_32];
+        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
+        unpack_nibbles(block.qs, levels);
+        unpack_fifth_bits(block.qh, levels);
+        scale_levels(levels, 16, f16_to_f32(block.d), dst);
+    }
+}
+
+static void encode_q5_0(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
+        block_q5_0 block;
+        uint8_t levels[BLOCK_32];
+        block.d = f32_to_f16(quantize_symmetric(src, 31, levels));
+        pack_nibbles(levels, block.qs);
+        pack_fifth_bits(levels, block.qh);
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+static void decode_q5_1(const void *src, float *dst, int64_t n_blocks)
+{
+    const char *bytes = src;
+    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
+        block_q5_1 block;
+        uint8_t levels[BLOCK_32];
+        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
+        unpack_nibbles(block.qs, levels);
+        unpack_fifth_bits(block.qh, levels);
+        scale_and_shift_levels(levels, f16_to_f32(block.d), f16_to_f32(block.m), dst);
+    }
+}
+
+static void encode_q5_1(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
+        block_q5_1 block;
+        uint8_t levels[BLOCK_32];
+        float min;
+        block.d = f32_to_f16(quantize_affine(src, 31, levels, &min));
+        block.m = f32_to_f16(min);
+        pack_nibbles(levels, block.qs);
+        pack_fifth_bits(levels, block.qh);
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+static void decode_q8_0(const void *src, float *dst, int64_t n_blocks)
+{
+    const char *bytes = src;
+    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
+        block_q8_0 block;
+        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
+        float d = f16_to_f32(block.d);
+        for (int i = 0; i < BLOCK_32; i++)
+            dst[i] = d * (float)block.qs[i];
+    }
+}
+
+/* Levels round(x / d) with the largest magnitude at 127. Returns d. */
+static float quantize_bytes(const float *x, int8_t *qs)
+{
+    float d = fabsf(extreme_of(x)) / 127;
+    float inverse = inverse_of(d);
+    for (int i = 0; i < BLOCK_32; i++)
+        qs[i] = signed_level_of(x[i] * inverse);
+    return d;
+}
+
+static void encode_q8_0(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
+        block_q8_0 block;
+        block.d = f32_to_f16(quantize_bytes(src, block.qs));
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+static void decode_q8_1(const void *src, float *dst, int64_t n_blocks)
+{
+    const char *bytes = src;
+    for (int64_t b = 0; b < n_blocks; b++, dst += BLOCK_32) {
+        block_q8_1 block;
+        memcpy(&block, bytes + (size_t)b * sizeof block, sizeof block);
+        float d = f16_to_f32(block.d);
+        for (int i = 0; i < BLOCK_32; i++)
+            dst[i] = d * (float)block.qs[i];
+    }
+}
+
+static void encode_q8_1(const float *src, void *dst, int64_t n_blocks)
+{
+    char *bytes = dst;
+    for (int64_t b = 0; b < n_blocks; b++, src += BLOCK_32) {
+        block_q8_1 block;
+        int sum = 0;
+        float d = quantize_bytes(src, block.qs);
+        for (int i = 0; i < BLOCK_32; i++)
+            sum += block.qs[i];
+        block.d = f32_to_f16(d);
+        block.s = f32_to_f16((float)sum * d); /* of the unrounded d, as ggml has it */
+        memcpy(bytes + (size_t)b * sizeof block, &block, sizeof block);
+    }
+}
+
+const codec codec_Q4_0 = {decode_q4_0, encode_q4_0};
+const codec codec_Q4_1 = {decode_q4_1, encode_q4_1};
+const codec codec_Q5_0 = {decode_q5_0, encode_q5_0};
+const codec codec_Q5_1 = {decode_q5_1, encode_q5_1};
+const codec codec_Q8_0 = {decode_q8_0, encode_q8_0};
+const codec codec_Q8_1 = {decode_q8_1, encode_q8_1};
