@@ -135,12 +135,15 @@ static qp_status read_tensor(const shard *shard, const cJSON *item, stored_tenso
     TRY(read_shape(shard, item, out, &elements, error));
     TRY(read_span(shard, item, out, error));
     if (element_bytes == 0) return QP_OK;
-    if (__builtin_mul_overflow(elements, element_bytes, &expected) || expected != out->bytes)
-        return safetensors_refuse(
-            shard, item->string, error,
-            "%llu elements of %s take %llu bytes, but \"data_offsets\" span %llu",
-            (unsigned long long)elements, out->type_name,
-            (unsigned long long)(elements * element_bytes), (unsigned long long)out->bytes);
+    if (__builtin_mul_overflow(elements, element_bytes, &expected))
+        return safetensors_refuse(shard, item->string, error,
+                                  "its size in bytes does not fit in 64 bits");
+    if (expected != out->bytes)
+        return safetensors_refuse(shard, item->string, error,
+                                  "%llu elements of %s take %llu bytes, but \"data_offsets\" span "
+                                  "%llu",
+                                  (unsigned long long)elements, out->type_name,
+                                  (unsigned long long)expected, (unsigned long long)out->bytes);
     return QP_OK;
 }
 
@@ -181,6 +184,7 @@ static qp_status read_tensors(safetensors *file, int part, const cJSON *header, 
         if (!stored) return QP_NO_MEMORY;
         TRY(read_tensor(shard, item, stored, error));
     }
+    if (first == file->n_tensors) return QP_OK;
     return extents_check(file->tensors + first, file->n_tensors - first, shard->path, error);
 }
 
