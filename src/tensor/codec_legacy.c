@@ -18,11 +18,15 @@ static uint8_t level_of(float x, int last)
     return (uint8_t)(x < (float)last ? (int)x : last);
 }
 
-/* x rounded with halves away from zero and held in [-127, 127]; a NaN becomes 0. */
+/* x rounded with halves away from zero and held in [-127, 127]; a NaN becomes 0. The fraction is
+ * exact, unlike |x| + 0.5, and no roundf() keeps the loop in vector registers. */
 static int8_t signed_level_of(float x)
 {
-    if (isnan(x)) return 0;
-    return (int8_t)(fabsf(x) < 127 ? roundf(x) : copysignf(127, x));
+    float size = fabsf(x);
+    size = size < 127 ? size : 127;
+    int whole = (int)size;
+    whole += size - (float)whole >= 0.5f;
+    return (int8_t)(isnan(x) ? 0 : x < 0 ? -whole : whole);
 }
 
 /* 1 / d, or 0 where that is no finite number: d is then far below what F16 can hold. */
