@@ -504,6 +504,7 @@ static void test_describe(void **state)
         {"general.architecture", "\"llama\""},
         {"n.i8", "-100"},
         {"n.u64", "18446744073709551615"},
+        {"n.f32", "1e-05"},
         {"n.f64", "0.1"},
         {"b.true", "true"},
         {"a.strings", "3 x string: \"x\" \"\" \"\\x00\\xff\""},

@@ -365,6 +365,31 @@ static void test_mutation(void **state)
     strbuf_free(&bytes);
 }
 
+static void test_index_mutation(void **state)
+{
+    (void)state;
+    enum { ROUNDS = 1000 };
+    static const char map[] = "{\"a\":\"m-1.safetensors\",\"c\":\"m-2.safetensors\"}";
+    write_shards();
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        char damaged[sizeof map];
+        memcpy(damaged, map, sizeof map);
+        for (uint64_t i = 0; i <= round % 3; i++) {
+            uint64_t bits = hash_random(3, round, i);
+            damaged[bits % (sizeof map - 1)] ^= (char)(1 << (bits >> 40 & 7));
+        }
+        write_index(damaged);
+        qp_error error = {0};
+        safetensors *file = NULL;
+        if (safetensors_open(folder, &file, &error) == QP_OK) {
+            read_everything(file);
+            safetensors_close(file);
+        } else {
+            assert_non_null(strstr(error.message, folder));
+        }
+    }
+}
+
 /* --- Real files --- */
 
 static void test_stories(void **state)
@@ -406,6 +431,7 @@ int main(void)
         cmocka_unit_test_teardown(test_shard_errors, clear_folder),
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_mutation),
+        cmocka_unit_test_teardown(test_index_mutation, clear_folder),
         cmocka_unit_test(test_stories),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -223,7 +223,8 @@ static int describe_scalar(gguf_type type, const uint8_t *p, char *text, size_t 
     if (type == GGUF_STRING)
         return snprintf(text, size, "\"%s\"", slice_quote(gguf_stored_string(p), quoted));
     if (type == GGUF_BOOL) return snprintf(text, size, "%s", *p ? "true" : "false");
-    if (!is_integer(type)) return snprintf(text, size, "%.9g", load_number(type, p));
+    if (type == GGUF_F32) return snprintf(text, size, "%.7g", load_number(type, p));
+    if (type == GGUF_F64) return snprintf(text, size, "%.15g", load_number(type, p));
     wide value = load_integer(type, p);
     if (value.negative) return snprintf(text, size, "%" PRId64, (int64_t)value.bits);
     return snprintf(text, size, "%" PRIu64, value.bits);
