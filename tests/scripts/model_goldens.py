@@ -8,15 +8,16 @@ and held against the unmodified float32 model before they are stored as float32.
 
 A case of manifest.json is one prompt through one model: logits file = float32 little-endian
 [len(ids)][vocab_size], row t = logits after ids[0..t], from one forward pass of the whole prompt.
-A reader passes when |got - want| <= 1e-4 * max|want of that row|.
+A reader passes when |got - want| <= 1e-4 * max|want of that row|. A case with "text" is of a model
+with a tokenizer: ids are the text's, greedy the tokens that follow at temperature 0.
 
 Every variant must matter: a model whose special feature (scaling, bias, ...) can be left out
-without moving the logits by at least 100 tolerances is rejected here. GGUF files hold the weights of
-one of the directories, or blocks whose decoded values are the reference's weights.
+without moving the logits by at least 100 tolerances is rejected here. GGUF files hold the weights
+of one of the directories, or blocks whose decoded values are the reference's weights.
 
     python tests/scripts/model_goldens.py [--check-llama-cpp]
 
-Needs numpy, torch, transformers, safetensors, gguf; --check-llama-cpp also llama-cpp-python.
+Needs numpy, torch, transformers, tokenizers, safetensors, gguf, and llama-cpp-python for the check.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import tempfile
 
 import gguf
 import numpy as np
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -164,6 +166,11 @@ VARIANTS = {
                   max_position_embeddings=16,
                   rope_scaling={"type": "dynamic", "factor": 3.0}) | {"bias": True},
         "BF16", [24, 16], {"rope_scaling": None}),
+    "llama-text": (
+        "a whole small model: byte-level BPE tokenizer, ChatML template, generation settings",
+        llama(hidden_size=24, intermediate_size=32, num_attention_heads=3, num_key_value_heads=1,
+              vocab_size=288),
+        "BF16", [24], None),
 }
 
 # ------------------------------------------------------------------------------ weights
@@ -268,6 +275,71 @@ def write_directory(path, config, weights, sharded=False):
     index = {"metadata": {"total_size": total},
              "weight_map": {name: file for file, part in halves.items() for name in part}}
     (path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+# ------------------------------------------------------------------------------ text
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["t h", "th e", "Ġ the", "Ġ a", "i n", "e r", "o u", "Ġ w", "a n", "r e", "o n", "a t",
+          "e n", "an d", "Ġ and", "in g", "Ġ s", "i t", "Ġ c", "Ġ Ġ", "ĠĠ ĠĠ", "o r",
+          "e s", "i s", "l l", "Ġ is", "Ġ k", "n o", "no t"]
+TEMPLATE = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '
+' + message['content'] + '<|im_end|>' + '
+' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant
+' }}{% endif %}"""
+TEXT = "The cord is not a knot: 12.\n\tÉté 縄 🪢    end"
+
+
+def vocabulary():
+    """Tokens in the order of their ids: specials, the 256 bytes as GPT-2 writes them, merges."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    shifted = [byte for byte in range(256) if byte not in plain]
+    letters = [chr(byte) for byte in plain] + [chr(256 + i) for i in range(len(shifted))]
+    return SPECIAL + letters + [merge.replace(" ", "") for merge in MERGES]
+
+
+def write_tokenizer(path, config):
+    """tokenizer.json in the manner of SmolLM2's, and tokenizer_config.json with the template."""
+    tokens = vocabulary()
+    assert len(tokens) == config["vocab_size"]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(
+        {token: i for i, token in enumerate(tokens)},
+        [tuple(merge.split(" ")) for merge in MERGES]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([
+        tokenizers.pre_tokenizers.Digits(individual_digits=True),
+        tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL)
+    tokenizer.save(str(path / "tokenizer.json"))
+    settings = {"add_bos_token": False, "bos_token": SPECIAL[1], "chat_template": TEMPLATE,
+                "clean_up_tokenization_spaces": False, "eos_token": SPECIAL[2],
+                "tokenizer_class": "GPT2Tokenizer", "unk_token": SPECIAL[0]}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    return tokenizer
+
+
+def add_gguf_tokenizer(writer):
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    tokens = vocabulary()
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.CONTROL if token in SPECIAL else gguf.TokenType.NORMAL
+                            for token in tokens])
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(TEMPLATE)
+
+
+def greedy_steps(path, ids, count):
+    """`count` greedy tokens after ids, and the smallest gap to the second choice among them."""
+    ids, gap = list(ids), np.inf
+    for _ in range(count):
+        row = np.sort(logits_of(path, ids, torch.float32)[-1:], axis=1)[0]
+        gap = min(gap, float(row[-1] - row[-2]))
+        ids.append(int(logits_of(path, ids, torch.float32)[-1].argmax()))
+    return ids[-count:], gap
 
 # ------------------------------------------------------------------------------ logits
 
@@ -392,7 +464,7 @@ def gguf_tensors(config, weights):
     return tensors
 
 
-def write_gguf(path, arch, config, tensors, types, split=0):
+def write_gguf(path, arch, config, tensors, types, split=0, add_tokenizer=None):
     """`tensors` (NAME: float32 array, or bytes already in blocks) of GGUF type `types(NAME)`."""
     hidden, intermediate, heads, kv_heads, head_dim, layers, vocab = sizes(config)
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=split)
@@ -418,7 +490,10 @@ def write_gguf(path, arch, config, tensors, types, split=0):
         writer.add_tensor("rope_freqs.weight", rope_divisors(config))
     else:
         assert kind == "default", f"GGUF has no {kind} scaling"
-    writer.add_tokenizer_model("none")
+    if add_tokenizer:
+        add_tokenizer(writer)
+    else:
+        writer.add_tokenizer_model("none")
     for name, values in tensors.items():
         if values.dtype == np.uint8:
             writer.add_tensor(name, values, raw_dtype=types(name))
@@ -442,6 +517,8 @@ GGUF_VARIANTS = {
     "llama3-parameters": ("rope_freqs.weight", "llama3-parameters", "BF16", 0),
     "llama-head128": ("key_length 128; split in files of 12 tensors", "llama-head128", "BF16", 12),
     "internlm2": ("architecture internlm2", "internlm2", "BF16", 0),
+    "llama-text": ("a whole small model: tokenizer and template in the file", "llama-text", "BF16",
+                   0),
 }
 
 # Block types, one to a projection; the logits come from what gguf-py decodes.
@@ -526,19 +603,27 @@ def write_variant(name, seed):
         write_directory(path, config, weights, "sharded" in storage)
         reference = path
     cases = []
+    tokenizer = write_tokenizer(path, config) if name == "llama-text" else None
     for number, length in enumerate(lengths):
         ids = prompt(config["vocab_size"], length, seed + number)
+        if tokenizer:
+            ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
+            assert tokenizer.decode(ids) == TEXT
         exact, error = reference_logits(reference, ids)
         moved = None
         if without and number == 0:
             moved = sensitivity(llama_config, weights, without, ids, exact)
             assert moved > 100 * TOLERANCE, f"{name}: the feature moves logits by {moved:.1e} only"
-        print(f"{name:26} {length:3} tokens  float32 off by {error:.1e}  "
+        print(f"{name:26} {len(ids):3} tokens  float32 off by {error:.1e}  "
               f"{'' if moved is None else f'feature moves logits by {moved:.2f}'}")
         file = f"{name}/logits{'' if number == 0 else f'-{length}'}.f32"
         exact.astype("<f4").tofile(OUT / file)
         cases.append({"model": name, "ids": ids, "vocab_size": config["vocab_size"], "logits": file,
                       "description": description})
+        if tokenizer:
+            chosen, gap = greedy_steps(path, ids, 24)
+            assert gap > 0.005, f"{name}: greedy steps are nearly tied ({gap:.1e})"
+            cases[-1] |= {"text": TEXT, "greedy": chosen}
     if scratch:
         scratch.cleanup()
     return cases, llama_config, weights
@@ -556,7 +641,8 @@ def write_all():
         case, config, weights = written[source]
         arch = "internlm2" if source.startswith("internlm2") else "llama"
         write_gguf(OUT / f"{name}.gguf", arch, config, gguf_tensors(config, weights),
-                   lambda _: gguf.GGMLQuantizationType[kind], split)
+                   lambda _: gguf.GGMLQuantizationType[kind], split,
+                   add_gguf_tokenizer if source == "llama-text" else None)
         file = f"{name}.gguf" if not split else sorted(OUT.glob(f"{name}-*.gguf"))[0].name
         cases.append(copy.deepcopy(case) | {"model": file, "description": description})
     for seed, name in enumerate(BLOCKS):
@@ -581,7 +667,8 @@ def decode_gguf(paths, out):
               if not key.startswith(("GGUF.", "split."))}
     writer = gguf.GGUFWriter(out, fields.pop("general.architecture").contents())
     for key, field in fields.items():
-        writer.add_key_value(key, field.contents(), field.types[0])
+        inner = field.types[1] if len(field.types) > 1 else None
+        writer.add_key_value(key, field.contents(), field.types[0], sub_type=inner)
     for tensor in (tensor for reader in readers for tensor in reader.tensors):
         writer.add_tensor(tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type))
     writer.write_header_to_file()
@@ -606,6 +693,8 @@ def check_llama_cpp():
                                     type_v=llama_cpp.GGML_TYPE_F32)
             model.eval(case["ids"])
             got = model.scores[:len(case["ids"])]
+            if "text" in case:
+                assert model.tokenize(case["text"].encode(), add_bos=False) == case["ids"], name
         want = np.fromfile(OUT / case["logits"], "<f4").reshape(-1, case["vocab_size"])
         error = difference(got, want)
         print(f"{name:34} llama.cpp differs by {error:.1e}")
