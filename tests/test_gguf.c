@@ -579,6 +579,12 @@ static void test_writer_refuses(void **state)
     gguf_writer_destroy(w);
 
     assert_ok(gguf_writer_create(path, 0, &w, &error));
+    gguf_put_tensor(w, slice_of(""), DTYPE_F32, 1, (int64_t[]){1});
+    assert_int_equal(gguf_writer_begin(w, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "\"\": the name is empty or too long"));
+    gguf_writer_destroy(w);
+
+    assert_ok(gguf_writer_create(path, 0, &w, &error));
     gguf_put_tensor(w, slice_of("t"), DTYPE_Q4_0, 1, (int64_t[]){33});
     assert_int_equal(gguf_writer_begin(w, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "never.gguf: \"t\""));

@@ -14,11 +14,6 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "values are read as they are stored");
 
 enum {
-    DEFAULT_ALIGNMENT = 32,
-    MIN_ALIGNMENT = 8,
-    MAX_RANK = 4,
-    MAX_KEY_LENGTH = 65535,       /* as the format says */
-    MAX_TENSOR_NAME_LENGTH = 255, /* the format says 64; some writers use more */
     MIN_KEY_BYTES = 8 + 1 + 4 + 1,
     MIN_TENSOR_BYTES = 8 + 1 + 4 + 8 + 4 + 8,
 };
@@ -169,7 +164,7 @@ static qp_status skip_values(cursor *c, gguf_type type, uint64_t count)
 
 static qp_status read_key(cursor *c, gguf_value *value)
 {
-    TRY(read_name(c, MAX_KEY_LENGTH, &value->key));
+    TRY(read_name(c, GGUF_MAX_KEY_LENGTH, &value->key));
     TRY(read_type(c, &value->type));
     value->element_type = value->type;
     value->count = 1;
@@ -210,8 +205,8 @@ static qp_status read_shape(cursor *c, stored_tensor *out, uint64_t *elements)
 {
     uint32_t rank;
     TRY(read_bytes(c, &rank, sizeof rank));
-    if (rank < 1 || rank > MAX_RANK)
-        return REFUSE(c, QP_FORMAT, "expected 1 to %d dimensions, found %u", MAX_RANK, rank);
+    if (rank < 1 || rank > GGUF_MAX_RANK)
+        return REFUSE(c, QP_FORMAT, "expected 1 to %d dimensions, found %u", GGUF_MAX_RANK, rank);
     out->rank = (int)rank;
     *elements = 1;
     for (int d = out->rank - 1; d >= 0; d--) {
@@ -251,7 +246,7 @@ static qp_status read_element_type(cursor *c, stored_tensor *out, uint64_t eleme
 static qp_status read_tensor(cursor *c, stored_tensor *out)
 {
     uint64_t elements = 0;
-    TRY(read_name(c, MAX_TENSOR_NAME_LENGTH, &out->name));
+    TRY(read_name(c, GGUF_MAX_TENSOR_NAME_LENGTH, &out->name));
     TRY(read_shape(c, out, &elements));
     TRY(read_element_type(c, out, elements));
     out->part = c->part->number;
@@ -353,13 +348,14 @@ static qp_status read_header(cursor *c)
 static qp_status read_alignment(cursor *c)
 {
     gguf_part *part = c->part;
-    int64_t alignment = DEFAULT_ALIGNMENT;
+    int64_t alignment = GGUF_DEFAULT_ALIGNMENT;
     TRY(gguf_part_i64(part, "general.alignment", &alignment, c->error));
-    if (alignment < MIN_ALIGNMENT || alignment > UINT32_MAX || (alignment & (alignment - 1)) != 0)
+    if (alignment < GGUF_MIN_ALIGNMENT || alignment > UINT32_MAX ||
+        (alignment & (alignment - 1)) != 0)
         return error_set(c->error, QP_FORMAT,
                          "%s: key \"general.alignment\" must be a power of two of %d or more, "
                          "found %lld",
-                         part->path, MIN_ALIGNMENT, (long long)alignment);
+                         part->path, GGUF_MIN_ALIGNMENT, (long long)alignment);
     part->alignment = (uint64_t)alignment;
     return QP_OK;
 }

@@ -7,6 +7,15 @@
 #include "file/mapping.h"
 #include "file/name_index.h"
 
+/* The format's limits, the same for reading and writing. */
+enum {
+    GGUF_DEFAULT_ALIGNMENT = 32,
+    GGUF_MIN_ALIGNMENT = 8,
+    GGUF_MAX_RANK = 4,
+    GGUF_MAX_KEY_LENGTH = 65535,
+    GGUF_MAX_TENSOR_NAME_LENGTH = 255, /* the format says 64; some writers use more */
+};
+
 typedef struct gguf_part {
     mapping map;         /* zero when the bytes are the caller's */
     const char *path;    /* for messages */

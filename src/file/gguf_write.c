@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { GGUF_VERSION = 3, DEFAULT_ALIGNMENT = 32, MAX_ALIGNMENT = 65536, MAX_TENSOR_RANK = 4 };
+enum { GGUF_VERSION = 3, MAX_ALIGNMENT = 65536 };
 
 struct gguf_writer {
     char *path;
@@ -39,17 +39,18 @@ struct gguf_writer {
 qp_status gguf_writer_create(const char *path, uint32_t alignment, gguf_writer **out,
                              qp_error *error)
 {
-    if (alignment && (alignment < 8 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1))))
+    if (alignment && (alignment < GGUF_MIN_ALIGNMENT || alignment > MAX_ALIGNMENT ||
+                      (alignment & (alignment - 1))))
         return error_set(error, QP_INVALID,
-                         "%s: the alignment must be a power of two from 8 to %d, found %u", path,
-                         MAX_ALIGNMENT, alignment);
+                         "%s: the alignment must be a power of two from %d to %d, found %u", path,
+                         GGUF_MIN_ALIGNMENT, MAX_ALIGNMENT, alignment);
     gguf_writer *writer = calloc(1, sizeof *writer);
     if (writer) writer->path = strdup(path);
     if (!writer || !writer->path) {
         free(writer);
         return error_no_memory(error, "a GGUF writer", sizeof *writer);
     }
-    writer->alignment = alignment ? alignment : DEFAULT_ALIGNMENT;
+    writer->alignment = alignment ? alignment : GGUF_DEFAULT_ALIGNMENT;
     if (alignment) gguf_put_u32(writer, "general.alignment", alignment);
     *out = writer;
     return QP_OK;
@@ -63,24 +64,28 @@ static void fail(gguf_writer *writer, qp_status status, const char *what, text_s
               what);
 }
 
-/* Makes room for one more element of `size` bytes; false when memory is out. */
-static bool grow(void **array, size_t count, size_t *capacity, size_t size)
+/* `array` with room for one more element of `size` bytes; NULL, and the old one intact, when memory
+ * is out. */
+static void *grow(void *array, size_t count, size_t *capacity, size_t size)
 {
-    if (count < *capacity) return true;
+    if (count < *capacity) return array;
     size_t wanted = *capacity ? 2 * *capacity : 64;
-    void *grown = realloc(*array, wanted * size);
-    if (!grown) return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
+    void *grown = realloc(array, wanted * size);
+    if (grown) *capacity = wanted;
+    return grown;
 }
 
 /* Remembers a name with '=' (key) or ':' (tensor) in front, for the search for duplicates. */
 static void remember(gguf_writer *writer, char kind, text_slice name)
 {
+    size_t limit = kind == '=' ? GGUF_MAX_KEY_LENGTH : GGUF_MAX_TENSOR_NAME_LENGTH;
+    if (name.length == 0 || name.length > limit)
+        fail(writer, QP_INVALID, "the name is empty or too long", name);
     char *copy = arena_alloc(&writer->memory, name.length + 1, 1);
-    if (!copy || !grow((void **)&writer->names, writer->n_names, &writer->names_capacity,
-                       sizeof *writer->names)) {
+    name_entry *names =
+        grow(writer->names, writer->n_names, &writer->names_capacity, sizeof *names);
+    if (names) writer->names = names;
+    if (!copy || !names) {
         fail(writer, QP_NO_MEMORY, "out of memory", name);
         return;
     }
@@ -195,7 +200,7 @@ void gguf_put_value(gguf_writer *writer, const gguf_value *value)
 /* Bytes of a tensor, or false when the shape is not one that a file can hold. */
 static bool tensor_size(dtype type, int rank, const int64_t *shape, uint64_t *bytes)
 {
-    if (rank < 1 || rank > MAX_TENSOR_RANK || dtype_gguf_id(type) < 0) return false;
+    if (rank < 1 || rank > GGUF_MAX_RANK || dtype_gguf_id(type) < 0) return false;
     int64_t block = dtype_block_elements(type);
     uint64_t blocks = 1;
     for (int d = 0; d < rank; d++) {
@@ -216,11 +221,12 @@ void gguf_put_tensor(gguf_writer *writer, text_slice name, dtype type, int rank,
         return;
     }
     remember(writer, ':', name);
-    if (!grow((void **)&writer->ends, writer->n_tensors, &writer->ends_capacity,
-              sizeof *writer->ends)) {
+    uint64_t *ends = grow(writer->ends, writer->n_tensors, &writer->ends_capacity, sizeof *ends);
+    if (!ends) {
         fail(writer, QP_NO_MEMORY, "out of memory", name);
         return;
     }
+    writer->ends = ends;
     uint64_t offset = writer->n_tensors ? writer->ends[writer->n_tensors - 1] : 0;
     offset = round_up(offset, writer->alignment);
     writer->ends[writer->n_tensors++] = offset + bytes;
