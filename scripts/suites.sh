@@ -102,7 +102,7 @@ test_everything() {
     say "test data: ${data:-none (set QUIPU_TEST_DATA); suites that need it skip}"
     if check "build with -Werror" build_tree build-test -DCMAKE_C_COMPILER=gcc \
         -DCMAKE_BUILD_TYPE=Release -DQUIPU_WERROR=ON; then
-        check "every header compiles alone" in_tree build-test ninja --quiet headers || true
+        check "every header compiles alone" in_tree build-test ninja_quietly headers || true
         run_suites build-test
     fi
     check "layers" scripts/layers || true
