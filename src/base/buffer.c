@@ -2,6 +2,7 @@
 #include "base/buffer.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/mman.h>
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -24,4 +25,16 @@ void buffer_free(buffer *buffer)
 {
     if (buffer->data) munmap(buffer->data, buffer->bytes);
     *buffer = (struct buffer){0};
+}
+
+uint64_t buffer_available(void)
+{
+    FILE *file = fopen("/proc/meminfo", "r");
+    unsigned long long kib = 0;
+    char line[128];
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1) break;
+    }
+    if (file) fclose(file);
+    return kib ? (uint64_t)kib * 1024 : UINT64_MAX;
 }

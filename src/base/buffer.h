@@ -5,6 +5,7 @@
 #include "base/status.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 enum { BUFFER_ALIGNMENT = 64 };
 
@@ -16,5 +17,9 @@ typedef struct buffer {
 /* `what` names the memory in the message when it cannot be had. */
 qp_status buffer_alloc(buffer *buffer, size_t bytes, const char *what, qp_error *error);
 void buffer_free(buffer *buffer);
+
+/* Bytes that can be had now without swapping, page cache that can be dropped included; UINT64_MAX
+ * where the system does not say. */
+uint64_t buffer_available(void);
 
 #endif

@@ -259,7 +259,7 @@ op_cost op_cost_of(const op_info *op, const op_call *call)
     return cost;
 }
 
-op_kernel *op_select(const op_info *op, uint64_t features, const op_call *call,
+op_kernel *op_select(const op_info *op, uint32_t features, const op_call *call,
                      const op_variant **variant)
 {
     const op_variant *best = NULL;

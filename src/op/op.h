@@ -35,7 +35,8 @@ typedef struct op_call {
     tensor tensors[OP_MAX_TENSORS]; /* in the description's order; rank 0: absent */
     double params[OP_MAX_PARAMS];   /* in the description's order; whole numbers are exact */
     int64_t begin, end;             /* units of this slice */
-    void *scratch;                  /* op_scratch_bytes() for this slice's worker, or NULL if 0 */
+    void *scratch;                  /* op->scratch_bytes() for this slice's worker, or NULL if 0 */
+    const void *packed; /* what the variant's pack() made of the constant tensors, or NULL */
 } op_call;
 
 typedef void op_kernel(const op_call *call);
@@ -78,9 +79,18 @@ typedef struct op_param {
 
 typedef struct op_variant {
     const char *name;  /* "avx2", "avx512_vnni"; the reference is always "reference" */
-    uint64_t needs;    /* CPU features that must all be present: bits of base/cpu.h */
+    uint32_t needs;    /* CPU features that must all be present: bits of base/cpu.h */
     op_kernel *kernel; /* same contract as the reference */
     bool (*accepts)(const op_call *call); /* types and shapes that it handles; NULL: all */
+    /* A variant may want its weights in a form of its own, made once when the model is loaded: the
+     * bytes that takes, and the making of the part for units [call->begin, call->end) of
+     * call->packed (which is writable then). Both depend on the constant tensors alone; begin and
+     * end are multiples of pack_units, or the end. NULL: the weights are read as stored. */
+    size_t (*packed_bytes)(const op_call *call);
+    void (*pack)(const op_call *call, void *packed);
+    int64_t pack_units;
+    /* Scratch that this variant's slice needs; NULL: the operator's. */
+    size_t (*scratch_bytes)(const op_call *call);
 } op_variant;
 
 /* Tolerance against the float64 oracle, per element type of the output: |out - ref| must satisfy
@@ -177,7 +187,7 @@ op_cost op_cost_of(const op_info *op, const op_call *call);
 
 /* The best kernel for this call on a CPU with `features`; *variant (may be NULL) gets its entry or
  * NULL for the reference. Depends on types and shapes only, never on contents. */
-op_kernel *op_select(const op_info *op, uint64_t features, const op_call *call,
+op_kernel *op_select(const op_info *op, uint32_t features, const op_call *call,
                      const op_variant **variant);
 
 #endif

@@ -1,0 +1,12 @@
+/* Where the program keeps what it fetched: decided by the environment, so it is read here. */
+#ifndef QUIPU_BASE_OPTION_CACHE_H
+#define QUIPU_BASE_OPTION_CACHE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* "${XDG_CACHE_HOME:-$HOME/.cache}/quipu/NAME"; false when neither variable is set or the path
+ * does not fit. */
+bool option_cache_path(const char *name, char *path, size_t size);
+
+#endif
