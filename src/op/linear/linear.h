@@ -1,0 +1,11 @@
+/* Call layout of linear: indices of its tensors. */
+#ifndef QUIPU_OP_LINEAR_H
+#define QUIPU_OP_LINEAR_H
+
+#include "op/op.h"
+
+enum { LINEAR_X, LINEAR_WEIGHT, LINEAR_BIAS, LINEAR_RESIDUAL, LINEAR_OUT };
+
+op_kernel linear_reference;
+
+#endif
