@@ -1,0 +1,76 @@
+/* Index tensors of ragged and paged operators, in FlashInfer's meaning: checks of their contents,
+ * lookups, and contents for test calls.
+ *
+ * Borders: indptr[n_sequences + 1] starts at 0 and never falls; sequence b has the entries
+ * [indptr[b], indptr[b + 1]). Page table: sequence b's keys and values lie in the pages
+ * kv_indices[kv_indptr[b] .. kv_indptr[b + 1]), in order; all are full but the last, which holds
+ * kv_last_page_len[b] in 1 .. page_size (0 when the sequence has no page).
+ */
+#ifndef QUIPU_OP_ATTENTION_RAGGED_H
+#define QUIPU_OP_ATTENTION_RAGGED_H
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Views of one page table and the cache behind it. */
+typedef struct page_table {
+    const tensor *kv_indptr;        /* (n_sequences + 1) */
+    const tensor *kv_indices;       /* (n_kv_indices) */
+    const tensor *kv_last_page_len; /* (n_sequences) */
+    const tensor *k_cache;          /* (n_pages, page_size, n_kv_heads, head_dim) */
+} page_table;
+
+static inline int64_t indptr_sequences(const tensor *indptr)
+{
+    return indptr->shape[0] - 1;
+}
+
+/* Entries of sequence b. */
+static inline int64_t indptr_count(const tensor *indptr, int64_t b)
+{
+    const int32_t *border = indptr->data;
+    return border[b + 1] - border[b];
+}
+
+/* The sequence that entry `i` belongs to. */
+int64_t indptr_find(const tensor *indptr, int64_t i);
+
+/* Tokens in the cache of sequence b. */
+int64_t page_table_length(const page_table *table, int64_t b);
+
+/* Tokens in the caches of all sequences. */
+double page_table_total(const page_table *table);
+
+/* Whether the table's contents are known: a plan binds and costs calls without data. */
+static inline bool page_table_has_data(const page_table *table)
+{
+    return table->kv_indptr->data && table->kv_last_page_len->data;
+}
+
+/* The pages of sequence b. */
+static inline const int32_t *page_table_pages(const page_table *table, int64_t b)
+{
+    return (const int32_t *)table->kv_indices->data + ((const int32_t *)table->kv_indptr->data)[b];
+}
+
+/* Whether the borders start at 0, never fall and end at `total`; QP_INVALID names operator and
+ * tensor. Views without data pass: a plan binds its calls before the batch is known. */
+qp_status indptr_check(const char *op, const char *name, const tensor *indptr, int64_t total,
+                       qp_error *error);
+
+/* Whether every page exists and every last page's length is possible. */
+qp_status page_table_check(const char *op, const page_table *table, qp_error *error);
+
+/* Test contents: `total` entries over the sequences, evenly where that goes up, else cut at random
+ * places, so that some sequences may be empty. */
+void indptr_fill(const tensor *indptr, int64_t total, uint64_t seed);
+
+/* Test contents: all kv_indices used, pages in shuffled order, as many to a sequence as the tokens
+ * of qo_indptr (NULL: none) need and the rest evenly or at random as indptr_fill() does. Where the
+ * pages are too few for the tokens, those are disregarded. */
+void page_table_fill(const page_table *table, const tensor *qo_indptr, uint64_t seed);
+
+#endif

@@ -1,0 +1,22 @@
+/* Call layout of paged_prefill: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_PAGED_PREFILL_H
+#define QUIPU_OP_PAGED_PREFILL_H
+
+#include "op/op.h"
+
+enum {
+    PAGED_PREFILL_Q,
+    PAGED_PREFILL_K_CACHE,
+    PAGED_PREFILL_V_CACHE,
+    PAGED_PREFILL_QO_INDPTR,
+    PAGED_PREFILL_KV_INDPTR,
+    PAGED_PREFILL_KV_INDICES,
+    PAGED_PREFILL_KV_LAST_PAGE_LEN,
+    PAGED_PREFILL_OUT,
+    PAGED_PREFILL_LSE,
+};
+enum { PAGED_PREFILL_SM_SCALE, PAGED_PREFILL_CAUSAL };
+
+op_kernel paged_prefill_reference;
+
+#endif

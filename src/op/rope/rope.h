@@ -1,0 +1,12 @@
+/* Call layout of rope: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_ROPE_H
+#define QUIPU_OP_ROPE_H
+
+#include "op/op.h"
+
+enum { ROPE_POSITIONS, ROPE_Q, ROPE_K, ROPE_COS_SIN };
+enum { ROPE_INTERLEAVED };
+
+op_kernel rope_reference;
+
+#endif
