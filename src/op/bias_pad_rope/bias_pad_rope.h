@@ -1,0 +1,21 @@
+/* Call layout of bias_pad_rope: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_BIAS_PAD_ROPE_H
+#define QUIPU_OP_BIAS_PAD_ROPE_H
+
+#include "op/op.h"
+
+enum {
+    BIAS_PAD_ROPE_QKV,
+    BIAS_PAD_ROPE_BIAS,
+    BIAS_PAD_ROPE_PADDING_OFFSETS,
+    BIAS_PAD_ROPE_POSITIONS,
+    BIAS_PAD_ROPE_COS_SIN,
+    BIAS_PAD_ROPE_Q,
+    BIAS_PAD_ROPE_K,
+    BIAS_PAD_ROPE_V
+};
+enum { BIAS_PAD_ROPE_NEOX };
+
+op_kernel bias_pad_rope_reference;
+
+#endif

@@ -1,0 +1,19 @@
+/* Call layout of concat_past_kv: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_CONCAT_PAST_KV_H
+#define QUIPU_OP_CONCAT_PAST_KV_H
+
+#include "op/op.h"
+
+enum {
+    CONCAT_PAST_KV_K,
+    CONCAT_PAST_KV_V,
+    CONCAT_PAST_KV_Q_LENS,
+    CONCAT_PAST_KV_HISTORY,
+    CONCAT_PAST_KV_K_CACHE,
+    CONCAT_PAST_KV_V_CACHE
+};
+enum { CONCAT_PAST_KV_LAYER };
+
+op_kernel concat_past_kv_reference;
+
+#endif

@@ -1,0 +1,12 @@
+/* Call layout of exp: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_EXP_H
+#define QUIPU_OP_EXP_H
+
+#include "op/op.h"
+
+enum { EXP_X, EXP_MAX, EXP_OUT };
+enum { EXP_SCALE };
+
+op_kernel exp_reference;
+
+#endif
