@@ -72,8 +72,9 @@ static bool read_field(cursor *c, field *out)
 
 enum { MODEL_PIECES = 1, MODEL_TRAINER = 2, MODEL_NORMALIZER = 3, MODEL_DENORMALIZER = 5 };
 enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
-enum { TRAINER_MODEL_TYPE = 3, TRAINER_SUFFIX = 24, TRAINER_UNK = 40, TRAINER_BOS = 41 };
-enum { TRAINER_EOS = 42, TRAINER_PAD = 43, TRAINER_UNK_SURFACE = 44, TRAINER_BPE = 2 };
+enum { TRAINER_MODEL_TYPE = 3, TRAINER_SUFFIX = 24, TRAINER_FALLBACK = 35, TRAINER_UNK = 40 };
+enum { TRAINER_BOS = 41, TRAINER_EOS = 42, TRAINER_PAD = 43, TRAINER_UNK_SURFACE = 44 };
+enum { TRAINER_BPE = 2 };
 enum { NORMALIZER_MAP = 2, NORMALIZER_PREFIX = 3, NORMALIZER_EXTRA = 4, NORMALIZER_ESCAPE = 5 };
 
 typedef struct reader {
@@ -83,7 +84,7 @@ typedef struct reader {
     int64_t limit; /* of ids */
     int32_t next_id;
     uint64_t model_type; /* sentencepiece's default is unigram, 1 */
-    bool has_map, is_suffixed;
+    bool has_map, is_suffixed, byte_fallback;
     bool add_prefix, remove_extra, escape;
     int32_t unk, bos, eos, pad;
     cursor unk_surface; /* what an unknown token decodes to */
@@ -110,6 +111,8 @@ static qp_status set_piece(reader *r, cursor text, float score, uint64_t type, q
     unsigned flags = type == PIECE_CONTROL ? PIECE_ADDED : 0;
     if (type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED)
         flags |= PIECE_MODEL;
+    /* As sentencepiece: a piece that is a NUL gives way to the byte token. */
+    if (r->byte_fallback && length == 1 && *bytes == '\0') flags &= ~(unsigned)PIECE_MODEL;
     if (type == PIECE_UNKNOWN && r->unk_surface.at) {
         bytes = (const char *)r->unk_surface.at;
         length = (size_t)(r->unk_surface.end - r->unk_surface.at);
@@ -161,6 +164,7 @@ static void read_trainer_field(reader *r, const field *f)
     if (f->type != WIRE_VARINT) return;
     if (f->number == TRAINER_MODEL_TYPE) r->model_type = f->value;
     if (f->number == TRAINER_SUFFIX) r->is_suffixed = f->value != 0;
+    if (f->number == TRAINER_FALLBACK) r->byte_fallback = f->value != 0;
     if (f->number == TRAINER_UNK) r->unk = (int32_t)(uint32_t)f->value;
     if (f->number == TRAINER_BOS) r->bos = (int32_t)(uint32_t)f->value;
     if (f->number == TRAINER_EOS) r->eos = (int32_t)(uint32_t)f->value;
