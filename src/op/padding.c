@@ -33,7 +33,7 @@ qp_status padding_check(const char *op, const tensor *offsets, int64_t bs, int64
 {
     const int32_t *values = offsets->data;
     int32_t before = 0;
-    for (int64_t t = 0; t < offsets->shape[0]; t++) {
+    for (int64_t t = 0; values && t < offsets->shape[0]; t++) {
         if (values[t] < before)
             return error_set(error, QP_INVALID,
                              "%s: padding_offsets[%lld] is %d, less than the %d before it", op,
@@ -69,7 +69,7 @@ qp_status index_check(const char *op, const char *what, const tensor *values, in
                       qp_error *error)
 {
     const int32_t *value = values->data;
-    for (int64_t i = 0; i < values->shape[0]; i++) {
+    for (int64_t i = 0; value && i < values->shape[0]; i++) {
         if (value[i] < 0 || value[i] >= limit)
             return error_set(error, QP_INVALID, "%s: %s[%lld] is %d, expected 0 .. %lld", op, what,
                              (long long)i, value[i], (long long)(limit - 1));

@@ -8,8 +8,7 @@
 #include "base/hash.h"
 #include "op/element.h"
 #include "op/padding.h"
-
-#include <math.h>
+#include "op/rope/rope.h"
 
 static int64_t units(const op_call *call)
 {
@@ -39,19 +38,17 @@ static size_t scratch_bytes(const op_call *call)
     return (size_t)call->tensors[BIAS_PAD_ROPE_Q].shape[3] * sizeof(double);
 }
 
-/* Rotates the pairs of a head by a row of cosines and sines (rotary_dim: halves [cos, sin]). */
-static void rotate(double *head, const tensor *cos_sin, int64_t position, bool neox)
+/* Rotates one head for a position, by rope's reference: one token with one query head. */
+static void rotate(const op_call *call, int64_t token, double *head, int64_t head_size)
 {
-    const void *row = tensor_row(cos_sin, position);
-    int64_t half = cos_sin->shape[1] / 2;
-    for (int64_t i = 0; i < half; i++) {
-        double cosine = element_load(cos_sin->type, row, i);
-        double sine = element_load(cos_sin->type, row, half + i);
-        double *a = &head[neox ? i : 2 * i], *b = &head[neox ? i + half : 2 * i + 1];
-        double x = *a, y = *b;
-        *a = x * cosine - y * sine;
-        *b = y * cosine + x * sine;
-    }
+    op_call rope = {.end = 1};
+    rope.tensors[ROPE_POSITIONS] =
+        tensor_slice(call->tensors[BIAS_PAD_ROPE_POSITIONS], 0, token, 1);
+    rope.tensors[ROPE_COS_SIN] = call->tensors[BIAS_PAD_ROPE_COS_SIN];
+    rope.tensors[ROPE_Q] = tensor_3d(head, DTYPE_F64, 1, 1, head_size);
+    rope.tensors[ROPE_K] = tensor_3d(head, DTYPE_F64, 1, 0, head_size);
+    rope.params[ROPE_INTERLEAVED] = call->params[BIAS_PAD_ROPE_INTERLEAVED];
+    rope_reference(&rope);
 }
 
 /* Head `head` of a token's row, biased and, unless it is a value head, rotated. */
@@ -59,15 +56,12 @@ static void compute_head(const op_call *call, int64_t token, int64_t head, bool 
 {
     const tensor *qkv = &call->tensors[BIAS_PAD_ROPE_QKV];   /* (n_tokens, qkv_hidden_units) */
     const tensor *bias = &call->tensors[BIAS_PAD_ROPE_BIAS]; /* (qkv_hidden_units) */
-    const int32_t *positions = call->tensors[BIAS_PAD_ROPE_POSITIONS].data; /* (n_tokens) */
     int64_t head_size = call->tensors[BIAS_PAD_ROPE_Q].shape[3], first = head * head_size;
     for (int64_t i = 0; i < head_size; i++) {
         to[i] = element_load(qkv->type, tensor_row(qkv, token), first + i);
         if (bias->rank) to[i] += element_load(bias->type, bias->data, first + i);
     }
-    if (rotated)
-        rotate(to, &call->tensors[BIAS_PAD_ROPE_COS_SIN], positions[token],
-               call->params[BIAS_PAD_ROPE_NEOX] != 0);
+    if (rotated) rotate(call, token, to, head_size);
 }
 
 void bias_pad_rope_reference(const op_call *call)
@@ -95,7 +89,7 @@ void bias_pad_rope_reference(const op_call *call)
     }
 }
 
-/* Lengths and histories at random; n_tokens <= bs * max_q_len and max_q_len <= max_position. */
+/* Lengths and histories at random; n_tokens <= bs * max_q_len and max_q_len <= max_positions. */
 static void prepare(op_call *call, uint64_t seed)
 {
     const tensor *q = &call->tensors[BIAS_PAD_ROPE_Q];
@@ -114,26 +108,26 @@ static void prepare(op_call *call, uint64_t seed)
 }
 
 static const char *const cases[] = {
-    "n_tokens=1 bs=1 max_q_len=1 n_heads=1 n_kv_heads=1 head_size=2 rotary_dim=2 max_position=4",
+    "n_tokens=1 bs=1 max_q_len=1 n_heads=1 n_kv_heads=1 head_size=2 rotary_dim=2 max_positions=4",
     "n_tokens=11 bs=3 max_q_len=7 n_heads=4 n_kv_heads=2 head_size=16 rotary_dim=16 "
-    "max_position=40",
+    "max_positions=40",
     "n_tokens=11 bs=3 max_q_len=7 n_heads=4 n_kv_heads=2 head_size=16 rotary_dim=16 "
-    "max_position=40 bias:- neox=0",
+    "max_positions=40 bias:- interleaved=1",
     "n_tokens=9 bs=2 max_q_len=6 n_heads=3 n_kv_heads=1 head_size=64 rotary_dim=32 "
-    "max_position=64 qkv:BF16 bias:BF16 q:BF16 k:BF16 v:BF16 qkv+16",
+    "max_positions=64 qkv:BF16 bias:BF16 q:BF16 k:BF16 v:BF16 qkv+16",
     "n_tokens=9 bs=2 max_q_len=6 n_heads=3 n_kv_heads=1 head_size=64 rotary_dim=64 "
-    "max_position=64 qkv:F16 bias:F16 q:F16 k:F16 v:F16 neox=0",
+    "max_positions=64 qkv:F16 bias:F16 q:F16 k:F16 v:F16 interleaved=1",
     "n_tokens=9 bs=2 max_q_len=6 n_heads=3 n_kv_heads=1 head_size=10 rotary_dim=10 "
-    "max_position=64 q@0213 k@0213 v@0213",
-    "n_tokens=0 bs=2 max_q_len=6 n_heads=3 n_kv_heads=1 head_size=8 rotary_dim=8 max_position=64",
+    "max_positions=64 q@0213 k@0213 v@0213",
+    "n_tokens=0 bs=2 max_q_len=6 n_heads=3 n_kv_heads=1 head_size=8 rotary_dim=8 max_positions=64",
     NULL,
 };
 
 static const char *const workloads[] = {
     "internlm2-1.8b: n_tokens=300 bs=4 max_q_len=128 n_heads=16 n_kv_heads=8 head_size=128 "
-    "rotary_dim=128 max_position=4096",
+    "rotary_dim=128 max_positions=4096",
     "internlm2-1.8b decode: n_tokens=4 bs=4 max_q_len=1 n_heads=16 n_kv_heads=8 head_size=128 "
-    "rotary_dim=128 max_position=4096",
+    "rotary_dim=128 max_positions=4096",
     NULL,
 };
 
@@ -171,7 +165,7 @@ const op_info op_bias_pad_rope = {
              {"n_kv_heads", AXIS_CONSTANT, "key and value heads"},
              {"head_size", AXIS_CONSTANT, "elements in a head"},
              {"rotary_dim", AXIS_CONSTANT, "elements of a head that are rotated; even"},
-             {"max_position", AXIS_CONSTANT, "positions in the table"}},
+             {"max_positions", AXIS_CONSTANT, "positions in the table"}},
     .tensors = {{"qkv", OP_IN, OP_FLOATS, "n_tokens, " QKV_HIDDEN_UNITS, false,
                  "rows [q heads | k heads | v heads]"},
                 {"bias", OP_IN, OP_FLOATS, QKV_HIDDEN_UNITS, true, "of the projection"},
@@ -179,14 +173,15 @@ const op_info op_bias_pad_rope = {
                  "padding slots before each token; never falls"},
                 {"positions", OP_IN, OP_TYPE(I32), "n_tokens", false,
                  "of each token in its sequence: tokens in the cache + place among the new ones"},
-                {"cos_sin_cache", OP_IN, OP_TYPE(F32), "max_position, rotary_dim", false,
+                {"cos_sin", OP_IN, OP_TYPE(F32), "max_positions, rotary_dim", false,
                  "a row a position: rotary_dim / 2 cosines, then as many sines"},
                 {"q", OP_OUT, OP_FLOATS, "bs, n_heads, max_q_len, head_size", false,
                  "any strides: an engine that keeps [bs, max_q_len, n_heads, head_size] in memory "
                  "passes a view of it with the middle dimensions' strides exchanged"},
                 {"k", OP_OUT, OP_FLOATS, "bs, n_kv_heads, max_q_len, head_size", false, "as q"},
                 {"v", OP_OUT, OP_FLOATS, "bs, n_kv_heads, max_q_len, head_size", false, "as q"}},
-    .params = {{"neox", PARAM_BOOL, 1, "pairs (i, i + rotary_dim / 2) instead of (2i, 2i + 1)"}},
+    .params = {{"interleaved", PARAM_BOOL, 0,
+                "pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2)"}},
     .units = units,
     .check = check,
     .scratch_bytes = scratch_bytes,

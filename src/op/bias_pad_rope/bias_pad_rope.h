@@ -14,7 +14,7 @@ enum {
     BIAS_PAD_ROPE_K,
     BIAS_PAD_ROPE_V
 };
-enum { BIAS_PAD_ROPE_NEOX };
+enum { BIAS_PAD_ROPE_INTERLEAVED };
 
 op_kernel bias_pad_rope_reference;
 

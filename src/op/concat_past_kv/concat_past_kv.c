@@ -20,7 +20,7 @@ static qp_status check(const op_call *call, qp_error *error)
     if (!(layer >= 0 && layer < (double)cache->shape[0]))
         return error_set(error, QP_INVALID, "concat_past_kv: layer is %g, the cache has %lld",
                          layer, (long long)cache->shape[0]);
-    for (int64_t b = 0; b < k->shape[0]; b++) {
+    for (int64_t b = 0; q_lens && history && b < k->shape[0]; b++) {
         if (q_lens[b] < 0 || q_lens[b] > k->shape[2])
             return error_set(error, QP_INVALID,
                              "concat_past_kv: q_lens[%lld] is %d, expected 0 .. %lld", (long long)b,

@@ -26,7 +26,7 @@ static qp_status check(const op_call *call, qp_error *error)
         return error_set(error, QP_INVALID,
                          "repeat_kv: n_heads = %lld must be a multiple of n_kv_heads = %lld",
                          (long long)k->shape[1], (long long)cache->shape[2]);
-    for (int64_t b = 0; b < k->shape[0]; b++) {
+    for (int64_t b = 0; kv_lens && b < k->shape[0]; b++) {
         if (kv_lens[b] < 0 || kv_lens[b] > k->shape[2] || kv_lens[b] > cache->shape[3])
             return error_set(error, QP_INVALID,
                              "repeat_kv: kv_lens[%lld] is %d, with max_kv_len = %lld and "

@@ -1,0 +1,21 @@
+/* Call layout of sampling, and its arithmetic, which every variant must repeat bit for bit. */
+#ifndef QUIPU_OP_SAMPLING_H
+#define QUIPU_OP_SAMPLING_H
+
+#include "op/op.h"
+
+enum {
+    SAMPLING_LOGITS,
+    SAMPLING_SEEDS,
+    SAMPLING_POSITIONS,
+    SAMPLING_TEMPERATURES,
+    SAMPLING_TOP_KS,
+    SAMPLING_TOP_PS,
+    SAMPLING_MIN_PS,
+    SAMPLING_IDS
+};
+enum { SAMPLING_TEMPERATURE, SAMPLING_TOP_K, SAMPLING_TOP_P, SAMPLING_MIN_P, SAMPLING_TOP_K_FIRST };
+
+op_kernel sampling_reference;
+
+#endif

@@ -1,0 +1,15 @@
+/* Call layout of top_k, and its two rounds over a whole vocabulary. */
+#ifndef QUIPU_OP_TOP_K_H
+#define QUIPU_OP_TOP_K_H
+
+#include "op/op.h"
+
+enum { TOP_K_LOGITS, TOP_K_CANDIDATES, TOP_K_VALUES, TOP_K_IDS };
+
+op_kernel top_k_reference;
+
+/* The call of the second round, which takes what `first` wrote, its outputs (n_rows, n_blocks, k)
+ * contiguous, to `values` and `ids` (n_rows, 1, k). */
+op_call top_k_second_round(const op_call *first, tensor values, tensor ids);
+
+#endif
