@@ -1,0 +1,21 @@
+/* Call layout of paged_decode: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_PAGED_DECODE_H
+#define QUIPU_OP_PAGED_DECODE_H
+
+#include "op/op.h"
+
+enum {
+    PAGED_DECODE_Q,
+    PAGED_DECODE_K_CACHE,
+    PAGED_DECODE_V_CACHE,
+    PAGED_DECODE_KV_INDPTR,
+    PAGED_DECODE_KV_INDICES,
+    PAGED_DECODE_KV_LAST_PAGE_LEN,
+    PAGED_DECODE_OUT,
+    PAGED_DECODE_LSE,
+};
+enum { PAGED_DECODE_SM_SCALE };
+
+op_kernel paged_decode_reference;
+
+#endif

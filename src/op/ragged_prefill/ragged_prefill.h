@@ -1,0 +1,20 @@
+/* Call layout of ragged_prefill: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_RAGGED_PREFILL_H
+#define QUIPU_OP_RAGGED_PREFILL_H
+
+#include "op/op.h"
+
+enum {
+    RAGGED_PREFILL_Q,
+    RAGGED_PREFILL_K,
+    RAGGED_PREFILL_V,
+    RAGGED_PREFILL_QO_INDPTR,
+    RAGGED_PREFILL_KV_INDPTR,
+    RAGGED_PREFILL_OUT,
+    RAGGED_PREFILL_LSE,
+};
+enum { RAGGED_PREFILL_SM_SCALE, RAGGED_PREFILL_CAUSAL };
+
+op_kernel ragged_prefill_reference;
+
+#endif
