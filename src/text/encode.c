@@ -46,9 +46,10 @@ typedef struct occurrence {
     int32_t id;
 } occurrence;
 
-static bool is_white_space(uint32_t c)
+static bool is_white_space(uint32_t c, bool is_marked)
 {
-    return (c >= 0x9 && c <= 0xD) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+    if (c == ' ') return !is_marked;
+    return (c >= 0x9 && c <= 0xD) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
            c == 0x205F || c == 0x3000;
 }
@@ -88,20 +89,22 @@ static qp_status stands_alone(encoding *e, const char *text, size_t length,
     return QP_OK;
 }
 
-/* `floor`: the end of the occurrence before, whose white space is taken. */
-static void take_white_space(unsigned flags, const char *text, size_t length, size_t floor,
-                             occurrence *occurrence)
+/* `floor`: the end of the occurrence before, whose white space is taken. `is_marked`: a space is a
+ * mark by now. */
+static void take_white_space(unsigned flags, bool is_marked, const char *text, size_t length,
+                             size_t floor, occurrence *occurrence)
 {
     while ((flags & PIECE_LSTRIP) && occurrence->begin > floor) {
         size_t n = character_before(text, occurrence->begin);
-        if (n == 0 || !is_white_space(utf8_decode(text + occurrence->begin - n, n))) break;
+        if (n == 0 || !is_white_space(utf8_decode(text + occurrence->begin - n, n), is_marked))
+            break;
         occurrence->begin -= n;
     }
     if (occurrence->begin < floor) occurrence->begin = floor;
     while (flags & PIECE_RSTRIP) {
         const char *rest = text + occurrence->end;
         size_t n = utf8_sequence(rest, length - occurrence->end);
-        if (n == 0 || !is_white_space(utf8_decode(rest, n))) break;
+        if (n == 0 || !is_white_space(utf8_decode(rest, n), is_marked)) break;
         occurrence->end += n;
     }
 }
@@ -123,7 +126,8 @@ static qp_status find_added(encoding *e, const piece_trie *trie, const char *tex
         bool alone = true;
         if (flags & PIECE_SINGLE_WORD) TRY(stands_alone(e, text, length, found, &alone, error));
         if (!alone) continue;
-        take_white_space(flags, text, length, floor, found);
+        bool is_marked = (flags & PIECE_NORMALIZED) && e->tokenizer->normalizer.marks_first;
+        take_white_space(flags, is_marked, text, length, floor, found);
         return QP_OK;
     }
     found->id = -1;

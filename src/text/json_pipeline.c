@@ -63,7 +63,7 @@ static qp_status read_normalizer(const cJSON *item, tokenizer *tokenizer, const 
     }
     if (is_type(item, "Replace") && is_text(json_get(json_get(item, "pattern"), "String"), " ") &&
         is_text(json_get(item, "content"), space_mark)) {
-        normalizer->spaces_are_marked = true;
+        normalizer->spaces_are_marked = normalizer->marks_first = true;
         return QP_OK;
     }
     return refuse(item, "a normalizer", where, error);

@@ -13,8 +13,10 @@
  * write a space for U+2581, in the text and in the pieces. */
 typedef struct normalizer {
     bool spaces_are_marked; /* U+2581 in the text and a space are the same */
-    bool remove_extra;      /* sentencepiece: no spaces at the ends, one between words */
-    space_prefix prefix;    /* one more space in front, also where there is one */
+    bool marks_first;    /* ... already where normalized added tokens are looked for: a mark is not
+                            the white space that lstrip and rstrip take */
+    bool remove_extra;   /* sentencepiece: no spaces at the ends, one between words */
+    space_prefix prefix; /* one more space in front, also where there is one */
 } normalizer;
 
 /* How the space that encoding put in front goes away again in decoding. */
