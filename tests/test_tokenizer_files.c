@@ -174,6 +174,27 @@ static void test_added_tokens(void **state)
     tokenizer_free(tokenizer);
 }
 
+/* Added tokens that are found after normalization are normalized themselves. */
+static void test_normalized_tokens(void **state)
+{
+    (void)state;
+    tokenizer *tokenizer = parse_json(
+        "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+        "\"\u2581\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" "
+        "\"},\"content\":\"\u2581\"}]},"
+        "\"added_tokens\":[{\"id\":4,\"content\":\"b a\",\"special\":false,\"normalized\":true},"
+        "{\"id\":5,\"content\":\"<x>\",\"special\":false,\"normalized\":true,\"rstrip\":true},"
+        "{\"id\":6,\"content\":\"<y>\",\"special\":false,\"normalized\":false,\"rstrip\":true}],"
+        "\"model\":{\"vocab\":{\"\u2581\":0,\"a\":1,\"b\":2,\"\u2581a\":3},\"merges\":"
+        "[\"\u2581 a\"]}}");
+    ASSERT_IDS(tokenizer, "b a", 0, 4);
+    ASSERT_IDS(tokenizer, "ab a", 0, 3, 2, 3); /* no space before it */
+    ASSERT_IDS(tokenizer, "<x> a", 0, 5, 3);   /* what was a space is a mark, and stays */
+    ASSERT_IDS(tokenizer, "<y> a", 0, 6, 3);   /* taken, and a new one put in front */
+    ASSERT_IDS(tokenizer, "<y>  b", 0, 6, 0, 2);
+    tokenizer_free(tokenizer);
+}
+
 static void test_metaspace(void **state)
 {
     (void)state;
@@ -608,6 +629,7 @@ int main(void)
         cmocka_unit_test(test_split_behaviors),
         cmocka_unit_test(test_byte_level_options),
         cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_normalized_tokens),
         cmocka_unit_test(test_metaspace),
         cmocka_unit_test(test_white_space),
         cmocka_unit_test(test_refused_json),
