@@ -1,0 +1,130 @@
+/* What llama.c writes a forward pass with: see builder.h. */
+#include "plan/builder.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A node that memory had no room for is written here; plan_build() then fails. */
+static plan_node lost_node;
+
+static void *grow(void *items, int *capacity, int count, size_t size)
+{
+    if (count < *capacity) return items;
+    int wanted = *capacity ? *capacity * 2 : 64;
+    void *larger = realloc(items, (size_t)wanted * size);
+    if (larger) *capacity = wanted;
+    return larger;
+}
+
+static void open_step(plan_builder *b, const char *name, bool graph)
+{
+    plan *p = b->plan;
+    plan_step *steps = grow(p->steps, &b->step_capacity, p->n_steps, sizeof *steps);
+    if (!steps) {
+        b->failed = true;
+        return;
+    }
+    p->steps = steps;
+    steps[p->n_steps++] =
+        (plan_step){.name = name, .layer = b->layer, .graph = graph, .first_node = p->n_nodes};
+}
+
+void builder_kernel(plan_builder *b, const char *name)
+{
+    open_step(b, name, false);
+}
+
+void builder_graph(plan_builder *b, const char *name)
+{
+    open_step(b, name, true);
+}
+
+plan_node *builder_node(plan_builder *b, op_code op)
+{
+    plan *p = b->plan;
+    plan_node *nodes = grow(p->nodes, &b->node_capacity, p->n_nodes, sizeof *nodes);
+    if (!nodes || b->failed) {
+        b->failed = true;
+        lost_node = (plan_node){.op = op};
+        return &lost_node;
+    }
+    p->nodes = nodes;
+    plan_node *node = &nodes[p->n_nodes++];
+    *node = (plan_node){.op = op, .layer = b->layer};
+    const op_info *info = op_get(op);
+    for (int i = 0; i < op_n_params(info); i++)
+        node->params[i] = info->params[i].value;
+    plan_step *step = &p->steps[p->n_steps - 1];
+    step->n_nodes++;
+    assert(step->graph || step->n_nodes == 1);
+    return node;
+}
+
+static plan_operand *operand_of(plan_node *node, const char *name)
+{
+    int index = op_tensor_index(op_get(node->op), name);
+    assert(index >= 0);
+    return &node->operands[index];
+}
+
+void node_tensor(plan_node *node, const char *name, plan_tensor_id id)
+{
+    *operand_of(node, name) = (plan_operand){.kind = OPERAND_TENSOR, .id = id};
+}
+
+void node_weight(plan_node *node, const char *name, weight_slot slot)
+{
+    *operand_of(node, name) = (plan_operand){.kind = OPERAND_WEIGHT, .id = slot};
+}
+
+void node_bias(plan_node *node, const char *name, weight_slot slot)
+{
+    *operand_of(node, name) = (plan_operand){.kind = OPERAND_BIAS, .id = slot};
+}
+
+void node_param(plan_node *node, const char *name, double value)
+{
+    int index = op_param_index(op_get(node->op), name);
+    assert(index >= 0);
+    node->params[index] = value;
+}
+
+void node_columns(plan_node *node, const char *name, plan_tensor_id id, int64_t first,
+                  int64_t count, const char *symbol)
+{
+    *operand_of(node, name) = (plan_operand){.kind = OPERAND_TENSOR,
+                                             .id = id,
+                                             .first_column = first,
+                                             .columns = count,
+                                             .symbols = {symbol}};
+}
+
+void node_parts(plan_node *node, const char *name, plan_tensor_id id, int64_t ranks)
+{
+    node_tensor(node, name, id);
+    operand_of(node, name)->ranks = ranks;
+}
+
+void node_flat(plan_node *node, const char *name, plan_tensor_id id)
+{
+    node_tensor(node, name, id);
+    operand_of(node, name)->flat = true;
+}
+
+void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
+                int64_t heads, const char *symbol)
+{
+    node_columns(node, name, id, first, count, symbol);
+    plan_operand *operand = operand_of(node, name);
+    operand->heads = heads;
+    operand->symbols[1] = "head_dim";
+}
+
+void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_kind kind,
+                    dtype type, int rank, const plan_dim *dims)
+{
+    plan_tensor *t = &b->plan->tensors[id];
+    *t = (plan_tensor){.name = name, .kind = kind, .type = type, .rank = rank};
+    memcpy(t->dims, dims, (size_t)rank * sizeof *dims);
+}

@@ -1,0 +1,112 @@
+/* Tensor lifetimes and the arena: see lifetime.h. */
+#include "plan/lifetime.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+
+enum { ARENA_ALIGNMENT = 64 };
+
+static bool outlives_plan(plan_kind kind)
+{
+    return kind == PLAN_TABLE || kind == PLAN_CACHE;
+}
+
+static bool in_arena(plan_kind kind)
+{
+    return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT;
+}
+
+/* Whether the value that step `from` leaves in the tensor is still used later. */
+static bool used_after(const plan *plan, int from, plan_tensor_id id)
+{
+    for (int step = from + 1; step < plan->n_steps; step++) {
+        plan_access access = plan_step_access(plan, step, id);
+        if (access.read) return true;
+        if (access.write) return false;
+    }
+    return plan->tensors[id].kind == PLAN_OUTPUT;
+}
+
+static void compute_tensor(const plan *plan, plan_tensor_id id, plan_cell *cells)
+{
+    plan_kind kind = plan->tensors[id].kind;
+    bool alive = outlives_plan(kind);
+    for (int step = 0; step < plan->n_steps; step++) {
+        plan_cell *cell = &cells[step * PLAN_TENSOR_COUNT + (int)id];
+        plan_access access = plan_step_access(plan, step, id);
+        cell->read = access.read;
+        cell->written = access.write;
+        if (kind == PLAN_INPUT && step == 0) cell->mapped = cell->created = alive = true;
+        if (in_arena(kind) && access.write && !access.read) cell->created = alive = true;
+        if (!alive) continue;
+        if (!outlives_plan(kind) && !used_after(plan, step, id)) {
+            cell->destroyed = kind != PLAN_OUTPUT;
+            alive = false;
+        }
+        cell->kept = !cell->created && !cell->read && !cell->written && !cell->destroyed;
+    }
+}
+
+qp_status lifetime_compute(const plan *plan, plan_cell **cells, qp_error *error)
+{
+    size_t count = (size_t)plan->n_steps * PLAN_TENSOR_COUNT;
+    *cells = calloc(count ? count : 1, sizeof **cells);
+    if (!*cells) return error_no_memory(error, "the lifetime table", count * sizeof **cells);
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+        compute_tensor(plan, (plan_tensor_id)id, *cells);
+    return QP_OK;
+}
+
+static bool is_alive(const plan_cell *cell)
+{
+    return cell->created || cell->read || cell->written || cell->kept;
+}
+
+static bool live_together(const plan *plan, const plan_cell *cells, int a, int b)
+{
+    for (int step = 0; step < plan->n_steps; step++) {
+        const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
+        if (is_alive(&row[a]) && is_alive(&row[b])) return true;
+    }
+    return false;
+}
+
+/* Moves `offset` past every placed tensor that it would overlap while both are alive. */
+static size_t lowest_offset(const plan *plan, const plan_cell *cells, int id, const int *placed,
+                            int n_placed)
+{
+    size_t offset = 0, bytes = plan->tensors[id].bytes;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 0; i < n_placed; i++) {
+            const plan_tensor *other = &plan->tensors[placed[i]];
+            bool apart = offset + bytes <= other->offset || other->offset + other->bytes <= offset;
+            if (apart || !live_together(plan, cells, id, placed[i])) continue;
+            offset = round_up(other->offset + other->bytes, ARENA_ALIGNMENT);
+            moved = true;
+        }
+    }
+    return offset;
+}
+
+void lifetime_place(plan *plan, const plan_cell *cells)
+{
+    int placed[PLAN_TENSOR_COUNT], n_placed = 0;
+    bool done[PLAN_TENSOR_COUNT] = {false};
+    plan->arena_bytes = 0;
+    for (;;) {
+        int largest = -1;
+        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+            if (done[id] || !in_arena(plan->tensors[id].kind)) continue;
+            if (largest < 0 || plan->tensors[id].bytes > plan->tensors[largest].bytes) largest = id;
+        }
+        if (largest < 0) break;
+        plan_tensor *t = &plan->tensors[largest];
+        t->offset = lowest_offset(plan, cells, largest, placed, n_placed);
+        size_t end = round_up(t->offset + t->bytes, ARENA_ALIGNMENT);
+        if (end > plan->arena_bytes) plan->arena_bytes = end;
+        placed[n_placed++] = largest;
+        done[largest] = true;
+    }
+}

@@ -1,0 +1,31 @@
+/* Tensor lifetimes: computed from what steps read and write, never listed by hand. */
+#ifndef QUIPU_PLAN_LIFETIME_H
+#define QUIPU_PLAN_LIFETIME_H
+
+#include "plan/plan.h"
+
+/* What a step does to a tensor: a cell of the printed table. */
+typedef struct plan_cell {
+    bool created;   /* + : its value begins here */
+    bool mapped;    /* m : the host fills it */
+    bool read;      /* r */
+    bool written;   /* w */
+    bool kept;      /* o : alive, not touched */
+    bool destroyed; /* x : not needed after this step */
+} plan_cell;
+
+/* cells[step * PLAN_TENSOR_COUNT + tensor] for all steps; free() it. A tensor of the arena is alive
+ * from a step that writes it without reading it to its last use before the next such step; outputs
+ * stay alive to the end; tables, caches and weights outlive the plan and are never destroyed. */
+qp_status lifetime_compute(const plan *plan, plan_cell **cells, qp_error *error);
+
+/* Gives every activation and output its offset: the largest first, each at the lowest place where
+ * no tensor lies that is alive at the same step. Sets plan->arena_bytes. */
+void lifetime_place(plan *plan, const plan_cell *cells);
+
+/* Proves that the placement is sound, sharing no code with the two functions above: it walks the
+ * steps, marks which tensor owns which bytes, and fails when a step reads bytes that another tensor
+ * has overwritten or that were never written. */
+qp_status plan_verify(const plan *plan, qp_error *error);
+
+#endif

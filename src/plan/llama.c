@@ -1,0 +1,250 @@
+/* The Llama forward pass on one page.
+ *
+ *     x      [n_tokens, hidden_size]        the residual stream, alive throughout
+ *     x_     [n_tokens, hidden_size]        normalised, alive from a norm to the product behind it
+ *     attn   [n_tokens, qkv_hidden_units]   q, k and v; attention writes its output over q
+ *     ffn    [n_tokens, 2 * intermediate_size]  gate and up; the activation writes over gate
+ *
+ * With several ranks each holds its own heads and its own part of the FFN; the partial sums of the
+ * output and the down projection are added by an all-reduce, and rank 0 alone adds the residual.
+ */
+#include "plan/builder.h"
+
+#include <math.h>
+
+enum { TOP_K_BLOCKS = 8 }; /* parts of the vocabulary in top_k's first round */
+
+static void declare_tensors(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    const plan_options *o = &b->plan->options;
+    const plan_dim n = {"n_tokens", "n", PLAN_TOKENS},
+                   sequences = {"n_sequences", "s", PLAN_SEQUENCES};
+    const plan_dim ends = {"n_sequences + 1", "s + 1", PLAN_SEQUENCE_ENDS};
+    const plan_dim outputs = {"n_outputs", "no", PLAN_OUTPUTS};
+    const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
+    const plan_dim cache[] = {{"n_pages", "np", PLAN_PAGES},
+                              {"page_size", "ps", o->page_size},
+                              {"n_kv_heads", "nkvh", c->n_kv_heads},
+                              {"head_dim", "dh", c->head_dim}};
+#define DIMS(...) sizeof((plan_dim[]){__VA_ARGS__}) / sizeof(plan_dim), (plan_dim[]){__VA_ARGS__}
+    builder_tensor(b, PLAN_TOKEN_IDS, "tokens", PLAN_INPUT, DTYPE_I32, DIMS(n));
+    builder_tensor(b, PLAN_POSITION_IDS, "pos", PLAN_INPUT, DTYPE_I32, DIMS(n));
+    builder_tensor(b, PLAN_ROPE_ROWS, "rope_rows", PLAN_INPUT, DTYPE_I32, DIMS(n));
+    builder_tensor(b, PLAN_QO_INDPTR, "qo_indptr", PLAN_INPUT, DTYPE_I32, DIMS(ends));
+    builder_tensor(b, PLAN_KV_INDPTR, "kv_indptr", PLAN_INPUT, DTYPE_I32, DIMS(ends));
+    builder_tensor(b, PLAN_KV_INDICES, "kv_indices", PLAN_INPUT, DTYPE_I32,
+                   DIMS({"n_page_refs", "npr", PLAN_PAGE_REFS}));
+    builder_tensor(b, PLAN_KV_LAST_PAGE_LEN, "kv_last_page_len", PLAN_INPUT, DTYPE_I32,
+                   DIMS(sequences));
+    builder_tensor(b, PLAN_OUTPUT_ROWS, "output_rows", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
+    builder_tensor(b, PLAN_SEEDS, "seeds", PLAN_INPUT, DTYPE_I64, DIMS(outputs));
+    builder_tensor(b, PLAN_SAMPLE_POSITIONS, "sample_pos", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
+    builder_tensor(b, PLAN_TEMPERATURES, "temperatures", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
+    builder_tensor(b, PLAN_TOP_KS, "top_ks", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
+    builder_tensor(b, PLAN_TOP_PS, "top_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
+    builder_tensor(b, PLAN_MIN_PS, "min_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
+    builder_tensor(b, PLAN_ROPE_TABLE, "cos_sin", PLAN_TABLE, DTYPE_F32,
+                   DIMS({"n_positions", "c", PLAN_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
+    builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
+    builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
+    builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
+    builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
+    builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
+                   DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
+    builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
+                   DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
+    builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
+    builder_tensor(b, PLAN_LOGITS, "logits", PLAN_OUTPUT, DTYPE_F32,
+                   DIMS(outputs, {"vocab_size", "v", c->vocab_size}));
+    const plan_dim blocks = {"n_blocks", "nb", TOP_K_BLOCKS}, k = {"k", "k", o->candidates};
+    const plan_dim one = {"1", "1", 1};
+    builder_tensor(b, PLAN_BLOCK_VALUES, "block_top", PLAN_ACTIVATION, DTYPE_F32,
+                   DIMS(outputs, blocks, k));
+    builder_tensor(b, PLAN_BLOCK_IDS, "block_ids", PLAN_ACTIVATION, DTYPE_I32,
+                   DIMS(outputs, blocks, k));
+    builder_tensor(b, PLAN_TOP_VALUES, "top", PLAN_OUTPUT, DTYPE_F32, DIMS(outputs, one, k));
+    builder_tensor(b, PLAN_TOP_IDS, "top_ids", PLAN_OUTPUT, DTYPE_I32, DIMS(outputs, one, k));
+    builder_tensor(b, PLAN_NEXT, "next", PLAN_OUTPUT, DTYPE_I32, DIMS(outputs));
+#undef DIMS
+}
+
+static void norm(plan_builder *b, const char *step, weight_slot weight)
+{
+    builder_kernel(b, step);
+    plan_node *node = builder_node(b, OP_RMS_NORM);
+    node_tensor(node, "x", PLAN_X);
+    node_weight(node, "weight", weight);
+    node_tensor(node, "out", PLAN_X_NORM);
+    node_param(node, "eps", b->plan->config.rms_norm_eps);
+}
+
+/* out[:, first .. first + count) = x_ weight^T + bias */
+static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int64_t first,
+                    int64_t count, const char *symbol)
+{
+    plan_node *node = builder_node(b, OP_LINEAR);
+    node_tensor(node, "x", PLAN_X_NORM);
+    node_weight(node, "weight", weight);
+    node_bias(node, "bias", weight);
+    node_columns(node, "out", out, first, count, symbol);
+}
+
+/* x += in[:, 0 .. count) weight^T + bias */
+static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
+                         const char *symbol)
+{
+    plan_node *node = builder_node(b, OP_LINEAR);
+    node_columns(node, "x", in, 0, count, symbol);
+    node_weight(node, "weight", weight);
+    if (b->plan->options.rank == 0) {
+        node_bias(node, "bias", weight);
+        node_tensor(node, "residual", PLAN_X);
+    }
+    node_tensor(node, "out", PLAN_X);
+}
+
+/* x = the sum of x over all ranks: nothing to do for one. */
+static void all_reduce(plan_builder *b, const char *step)
+{
+    builder_graph(b, step);
+    plan_node *node = builder_node(b, OP_ALL_REDUCE);
+    node_parts(node, "parts", PLAN_X, b->plan->options.ranks);
+    node_tensor(node, "out", PLAN_X);
+}
+
+static void paging(plan_node *node)
+{
+    node_tensor(node, "qo_indptr", PLAN_QO_INDPTR);
+    node_tensor(node, "kv_indptr", PLAN_KV_INDPTR);
+    node_tensor(node, "kv_indices", PLAN_KV_INDICES);
+    node_tensor(node, "kv_last_page_len", PLAN_KV_LAST_PAGE_LEN);
+    node_tensor(node, "k_cache", PLAN_K_CACHE);
+    node_tensor(node, "v_cache", PLAN_V_CACHE);
+}
+
+static void attention(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
+
+    norm(b, "attn_norm", WEIGHT_ATTN_NORM);
+
+    builder_graph(b, "attn_qkv");
+    project(b, WEIGHT_ATTN_Q, PLAN_ATTN, 0, q, "q_hidden_units");
+    project(b, WEIGHT_ATTN_K, PLAN_ATTN, q, kv, "kv_hidden_units");
+    project(b, WEIGHT_ATTN_V, PLAN_ATTN, q + kv, kv, "kv_hidden_units");
+
+    builder_kernel(b, "rope");
+    plan_node *rope = builder_node(b, OP_ROPE);
+    node_tensor(rope, "positions", PLAN_ROPE_ROWS);
+    node_heads(rope, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+    node_heads(rope, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
+    node_tensor(rope, "cos_sin", PLAN_ROPE_TABLE);
+    node_param(rope, "interleaved", c->rope.interleaved);
+
+    builder_graph(b, "attention");
+    plan_node *append = builder_node(b, OP_KV_APPEND);
+    node_heads(append, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
+    node_heads(append, "v", PLAN_ATTN, q + kv, kv, c->n_kv_heads, "n_kv_heads");
+    node_tensor(append, "positions", PLAN_POSITION_IDS);
+    paging(append);
+    plan_node *attend = builder_node(b, OP_PAGED_PREFILL);
+    node_heads(attend, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+    paging(attend);
+    node_heads(attend, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+    node_param(attend, "sm_scale", 1 / sqrt((double)c->head_dim));
+    node_param(attend, "causal", 1);
+
+    builder_kernel(b, "attn_output");
+    project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
+    all_reduce(b, "attn_allreduce");
+}
+
+static void feed_forward(plan_builder *b)
+{
+    const int64_t di = b->plan->config.intermediate_size;
+
+    norm(b, "ffn_norm", WEIGHT_FFN_NORM);
+
+    builder_graph(b, "ffn_up");
+    project(b, WEIGHT_FFN_GATE, PLAN_FFN, 0, di, "intermediate_size");
+    project(b, WEIGHT_FFN_UP, PLAN_FFN, di, di, "intermediate_size");
+
+    builder_kernel(b, "activation");
+    plan_node *silu = builder_node(b, OP_SILU_AND_MUL);
+    node_tensor(silu, "x", PLAN_FFN);
+    node_columns(silu, "out", PLAN_FFN, 0, di, "intermediate_size");
+
+    builder_kernel(b, "ffn_down");
+    project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
+    all_reduce(b, "ffn_allreduce");
+}
+
+/* The rows whose logits are wanted are gathered first: the rest of x ends here. */
+static void logits(plan_builder *b)
+{
+    builder_graph(b, "final_norm");
+    plan_node *gather = builder_node(b, OP_EMBEDDING);
+    node_tensor(gather, "ids", PLAN_OUTPUT_ROWS);
+    node_tensor(gather, "table", PLAN_X);
+    node_tensor(gather, "out", PLAN_X_OUT);
+    plan_node *norm = builder_node(b, OP_RMS_NORM);
+    node_tensor(norm, "x", PLAN_X_OUT);
+    node_weight(norm, "weight", WEIGHT_OUTPUT_NORM);
+    node_tensor(norm, "out", PLAN_X_OUT);
+    node_param(norm, "eps", b->plan->config.rms_norm_eps);
+
+    builder_kernel(b, "lm_head");
+    plan_node *head = builder_node(b, OP_LINEAR);
+    node_tensor(head, "x", PLAN_X_OUT);
+    node_weight(head, "weight", WEIGHT_OUTPUT);
+    node_bias(head, "bias", WEIGHT_OUTPUT);
+    node_tensor(head, "out", PLAN_LOGITS);
+}
+
+/* From logits to candidates and to the next token. The host may change the logits before. */
+static void choose(plan_builder *b)
+{
+    builder_graph(b, "top_k");
+    plan_node *blocks = builder_node(b, OP_TOP_K);
+    node_tensor(blocks, "logits", PLAN_LOGITS);
+    node_tensor(blocks, "values", PLAN_BLOCK_VALUES);
+    node_tensor(blocks, "ids", PLAN_BLOCK_IDS);
+    plan_node *top = builder_node(b, OP_TOP_K);
+    node_flat(top, "logits", PLAN_BLOCK_VALUES);
+    node_flat(top, "candidates", PLAN_BLOCK_IDS);
+    node_tensor(top, "values", PLAN_TOP_VALUES);
+    node_tensor(top, "ids", PLAN_TOP_IDS);
+
+    builder_kernel(b, "sample");
+    plan_node *sample = builder_node(b, OP_SAMPLING);
+    node_tensor(sample, "logits", PLAN_LOGITS);
+    node_tensor(sample, "seeds", PLAN_SEEDS);
+    node_tensor(sample, "positions", PLAN_SAMPLE_POSITIONS);
+    node_tensor(sample, "temperatures", PLAN_TEMPERATURES);
+    node_tensor(sample, "top_ks", PLAN_TOP_KS);
+    node_tensor(sample, "top_ps", PLAN_TOP_PS);
+    node_tensor(sample, "min_ps", PLAN_MIN_PS);
+    node_tensor(sample, "ids", PLAN_NEXT);
+}
+
+void llama_forward(plan_builder *b)
+{
+    declare_tensors(b);
+    b->layer = -1;
+    builder_graph(b, "setup"); /* the host maps the inputs */
+    builder_kernel(b, "embedding");
+    plan_node *embed = builder_node(b, OP_EMBEDDING);
+    node_tensor(embed, "ids", PLAN_TOKEN_IDS);
+    node_weight(embed, "table", WEIGHT_TOKEN_EMBD);
+    node_tensor(embed, "out", PLAN_X);
+
+    for (b->layer = 0; b->layer < b->plan->config.n_layers; b->layer++) {
+        attention(b);
+        feed_forward(b);
+    }
+    b->layer = -1;
+    logits(b);
+    choose(b);
+}

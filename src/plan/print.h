@@ -1,0 +1,31 @@
+/* What a person sees of a plan: the lifetime table and the shapes. Neither reads weights. */
+#ifndef QUIPU_PLAN_PRINT_H
+#define QUIPU_PLAN_PRINT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdint.h>
+
+typedef struct plan_print_options {
+    const char *model; /* as model_open() takes it */
+    int64_t tokens;    /* new tokens in a forward pass */
+    int64_t context;   /* 0: the model's */
+    int64_t sequences;
+    int64_t ranks;
+    int64_t page_size;
+    const char *kv_type;
+    uint64_t available; /* bytes that the largest context is computed for */
+    bool json;
+} plan_print_options;
+
+/* The lifetime table (a row a step, a column a tensor), the exact bytes of every part, and the
+ * largest context that fits. */
+qp_status plan_print_lifetimes(const plan_print_options *options, strbuf *out, qp_error *error);
+
+/* Every step's shapes, in symbols and in numbers: prefill of `tokens` tokens of one sequence, and
+ * one token each of `batch` sequences. */
+qp_status plan_print_shapes(const char *model, int64_t tokens, int64_t batch, bool json,
+                            strbuf *out, qp_error *error);
+
+#endif

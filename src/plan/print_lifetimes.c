@@ -1,0 +1,310 @@
+/* The lifetime table: see plan_print_lifetimes() in print.h. */
+#include "plan/print.h"
+
+#include "base/json.h"
+#include "plan/lifetime.h"
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* All that is printed of one plan. */
+typedef struct lifetime_view {
+    const plan *plan;
+    const plan_cell *cells; /* [n_steps][PLAN_TENSOR_COUNT] */
+    plan_bytes bytes;
+    int64_t largest_context;
+    uint64_t available;
+} lifetime_view;
+
+static void cell_text(const plan_cell *cell, char text[8])
+{
+    char *at = text;
+    if (cell->created) *at++ = '+';
+    if (cell->mapped) *at++ = 'm';
+    if (cell->kept) *at++ = 'o';
+    if (cell->read) *at++ = 'r';
+    if (cell->written) *at++ = 'w';
+    if (cell->destroyed) *at++ = 'x';
+    *at = '\0';
+}
+
+static void shape_text(const plan_tensor *t, strbuf *out)
+{
+    strbuf_putc(out, '(');
+    for (int d = 0; d < t->rank; d++)
+        strbuf_printf(out, "%s%s", d ? ", " : "", t->dims[d].brief);
+    strbuf_putc(out, ')');
+}
+
+static int column_width(const plan_tensor *t)
+{
+    strbuf shape = {0};
+    shape_text(t, &shape);
+    size_t width = strlen(t->name);
+    if (shape.length > width) width = shape.length;
+    strbuf_free(&shape);
+    return (int)(width > 4 ? width : 4);
+}
+
+static void print_row(const lifetime_view *v, int step, strbuf *out)
+{
+    const plan_step *s = &v->plan->steps[step];
+    strbuf_printf(out, "%-15s %-6s", s->name, s->graph ? "graph" : "kernel");
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        char text[8];
+        cell_text(&v->cells[step * PLAN_TENSOR_COUNT + id], text);
+        strbuf_printf(out, " | %-*s", column_width(&v->plan->tensors[id]), text);
+    }
+    strbuf_putc(out, '\n');
+}
+
+static void print_header(const lifetime_view *v, strbuf *out)
+{
+    for (int line = 0; line < 3; line++) {
+        strbuf_printf(out, "%-22s", line == 0 ? "step" : "");
+        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+            const plan_tensor *t = &v->plan->tensors[id];
+            strbuf shape = {0};
+            if (line == 2) shape_text(t, &shape);
+            strbuf_printf(out, " | %-*s", column_width(t),
+                          line == 0   ? t->name
+                          : line == 1 ? dtype_name(t->type)
+                                      : strbuf_text(&shape));
+            strbuf_free(&shape);
+        }
+        strbuf_putc(out, '\n');
+    }
+}
+
+static int steps_of_layer(const plan *p)
+{
+    int count = 0;
+    for (int i = 0; i < p->n_steps; i++)
+        count += p->steps[i].layer == 0;
+    return count;
+}
+
+/* Whether the rows of the layer that begins at step `a` equal those of the layer at `b`. */
+static bool same_layer(const lifetime_view *v, int a, int b, int count)
+{
+    size_t row = PLAN_TENSOR_COUNT * sizeof *v->cells;
+    return memcmp(&v->cells[a * PLAN_TENSOR_COUNT], &v->cells[b * PLAN_TENSOR_COUNT],
+                  row * (size_t)count) == 0;
+}
+
+/* Layers with equal rows are printed once. */
+static int print_layers(const lifetime_view *v, int first, strbuf *out)
+{
+    const plan *p = v->plan;
+    int count = steps_of_layer(p), last = first;
+    while (last + count < p->n_steps && p->steps[last + count].layer >= 0 &&
+           same_layer(v, first, last + count, count))
+        last += count;
+    int64_t from = p->steps[first].layer, to = p->steps[last].layer;
+    if (from == to)
+        strbuf_printf(out, "--- layer %lld\n", (long long)from);
+    else
+        strbuf_printf(out, "--- layers %lld to %lld, each\n", (long long)from, (long long)to);
+    for (int i = 0; i < count; i++)
+        print_row(v, first + i, out);
+    return last + count;
+}
+
+static void print_legend(const plan *p, strbuf *out)
+{
+    strbuf_puts(out, "\n+ created  o kept  m mapped from host  r read  w written  x destroyed\n");
+    const char *seen[PLAN_TENSOR_COUNT * TENSOR_MAX_RANK];
+    int n_seen = 0;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &p->tensors[id];
+        for (int d = 0; d < t->rank; d++) {
+            bool known = false;
+            for (int i = 0; i < n_seen; i++)
+                known = known || strcmp(seen[i], t->dims[d].brief) == 0;
+            if (known) continue;
+            seen[n_seen++] = t->dims[d].brief;
+            int64_t size = t->dims[d].size;
+            strbuf_printf(out, "%-18s %s = %lld\n", t->dims[d].brief, t->dims[d].symbol,
+                          (long long)(size < 0 ? p->capacity.of[-size] : size));
+        }
+    }
+    const model_config *c = &p->config;
+    strbuf_printf(out, "%-18s n_heads = %lld\n%-18s intermediate_size = %lld\n", "nh",
+                  (long long)c->n_heads, "di", (long long)c->intermediate_size);
+}
+
+static void print_places(const plan *p, strbuf *out)
+{
+    strbuf_puts(out, "\narena               offset        bytes\n");
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &p->tensors[id];
+        if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
+            strbuf_printf(out, "%-12s %13zu %12zu\n", t->name, t->offset, t->bytes);
+    }
+}
+
+static void print_bytes(const lifetime_view *v, strbuf *out)
+{
+    const plan_bytes *b = &v->bytes;
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } rows[] = {{"weights", b->weights},    {"KV cache", b->kv_cache},
+                {"activations", b->arena},  {"RoPE table", b->rope_table},
+                {"batch state", b->inputs}, {"total", b->total}};
+    strbuf_puts(out, "\nmemory                      bytes         MiB\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        strbuf_printf(out, "%-12s %20llu %11.2f\n", rows[i].name, (unsigned long long)rows[i].bytes,
+                      (double)rows[i].bytes / 0x1p20);
+    strbuf_printf(out,
+                  "\ncontext %lld; the largest that fits in %.2f GiB is %lld (the model was "
+                  "trained for %lld)\n",
+                  (long long)v->plan->options.context, (double)v->available / 0x1p30,
+                  (long long)v->largest_context, (long long)v->plan->config.context_length);
+}
+
+static void print_text(const lifetime_view *v, strbuf *out)
+{
+    print_header(v, out);
+    for (int step = 0; step < v->plan->n_steps;) {
+        if (v->plan->steps[step].layer >= 0) {
+            step = print_layers(v, step, out);
+            if (v->plan->steps[step].layer < 0) strbuf_puts(out, "--- after the layers\n");
+        } else {
+            print_row(v, step++, out);
+        }
+    }
+    print_legend(v->plan, out);
+    print_places(v->plan, out);
+    print_bytes(v, out);
+}
+
+static const char *kind_name(plan_kind kind)
+{
+    static const char *const names[] = {"input", "activation", "output", "table", "cache"};
+    return names[kind];
+}
+
+static cJSON *json_tensor(const plan *p, const plan_tensor *t)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "name", t->name);
+    cJSON_AddStringToObject(item, "kind", kind_name(t->kind));
+    cJSON_AddStringToObject(item, "dtype", dtype_name(t->type));
+    cJSON *shape = cJSON_AddArrayToObject(item, "shape");
+    cJSON *symbols = cJSON_AddArrayToObject(item, "symbols");
+    for (int d = 0; d < t->rank; d++) {
+        int64_t size = t->dims[d].size;
+        cJSON_AddItemToArray(shape,
+                             cJSON_CreateNumber((double)(size < 0 ? p->capacity.of[-size] : size)));
+        cJSON_AddItemToArray(symbols, cJSON_CreateString(t->dims[d].symbol));
+    }
+    cJSON_AddNumberToObject(item, "bytes", (double)t->bytes);
+    if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
+        cJSON_AddNumberToObject(item, "offset", (double)t->offset);
+    return item;
+}
+
+static cJSON *json_step(const lifetime_view *v, int index)
+{
+    const plan *p = v->plan;
+    const plan_step *step = &p->steps[index];
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "step", step->name);
+    cJSON_AddNumberToObject(item, "layer", (double)step->layer);
+    cJSON_AddStringToObject(item, "info", step->graph ? "graph" : "kernel");
+    cJSON *ops = cJSON_AddArrayToObject(item, "operators");
+    for (int n = 0; n < step->n_nodes; n++)
+        cJSON_AddItemToArray(ops,
+                             cJSON_CreateString(op_get(p->nodes[step->first_node + n].op)->name));
+    cJSON *cells = cJSON_AddObjectToObject(item, "cells");
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        char text[8];
+        cell_text(&v->cells[index * PLAN_TENSOR_COUNT + id], text);
+        if (*text) cJSON_AddStringToObject(cells, p->tensors[id].name, text);
+    }
+    return item;
+}
+
+static qp_status print_json(const lifetime_view *v, strbuf *out, qp_error *error)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+        cJSON_AddItemToArray(tensors, json_tensor(v->plan, &v->plan->tensors[id]));
+    cJSON *steps = cJSON_AddArrayToObject(root, "steps");
+    for (int i = 0; i < v->plan->n_steps; i++)
+        cJSON_AddItemToArray(steps, json_step(v, i));
+    cJSON *bytes = cJSON_AddObjectToObject(root, "bytes");
+    cJSON_AddNumberToObject(bytes, "weights", (double)v->bytes.weights);
+    cJSON_AddNumberToObject(bytes, "kv_cache", (double)v->bytes.kv_cache);
+    cJSON_AddNumberToObject(bytes, "activations", (double)v->bytes.arena);
+    cJSON_AddNumberToObject(bytes, "rope_table", (double)v->bytes.rope_table);
+    cJSON_AddNumberToObject(bytes, "batch_state", (double)v->bytes.inputs);
+    cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
+    cJSON_AddNumberToObject(root, "context", (double)v->plan->options.context);
+    cJSON_AddNumberToObject(root, "largest_context", (double)v->largest_context);
+    char *text = cJSON_Print(root);
+    cJSON_Delete(root);
+    if (!text) return error_no_memory(error, "the plan", 0);
+    strbuf_printf(out, "%s\n", text);
+    free(text);
+    return QP_OK;
+}
+
+static qp_status print_plan(const plan *p, const plan_print_options *o, uint64_t weight_bytes,
+                            strbuf *out, qp_error *error)
+{
+    plan_cell *cells;
+    TRY(lifetime_compute(p, &cells, error));
+    lifetime_view view = {.plan = p,
+                          .cells = cells,
+                          .bytes = plan_count_bytes(p, weight_bytes),
+                          .available = o->available};
+    view.largest_context =
+        plan_largest_context(&p->config, &p->options, weight_bytes, o->available);
+    qp_status status = QP_OK;
+    if (o->json)
+        status = print_json(&view, out, error);
+    else
+        print_text(&view, out);
+    free(cells);
+    if (status == QP_OK && out->failed) status = error_no_memory(error, "the plan", out->length);
+    return status;
+}
+
+/* The part of the weights that one rank holds: matrices are divided, norms and the head are not. */
+static uint64_t weight_share(const model *model, int64_t ranks)
+{
+    const model_config *c = model_get_config(model);
+    uint64_t divided = 0, total = model_weight_bytes(model);
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        const weight_info *info = weight_get_info((weight_slot)slot);
+        if (!info->per_layer || info->role == SYNTHETIC_NORM) continue;
+        for (int64_t layer = 0; layer < c->n_layers; layer++)
+            divided += tensor_bytes(&model_get_weight(model, (weight_slot)slot, layer)->weight);
+    }
+    return total - divided + divided / (uint64_t)ranks;
+}
+
+qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_error *error)
+{
+    model *model;
+    model_options sizes_only = {.sizes_only = true};
+    TRY(model_open(o->model, &sizes_only, &model, error));
+    plan_options options = plan_default_options(model_get_config(model));
+    options.max_tokens = o->tokens;
+    options.max_sequences = options.max_outputs = o->sequences;
+    if (options.max_tokens < options.max_sequences) options.max_tokens = options.max_sequences;
+    if (o->context) options.context = o->context;
+    options.page_size = o->page_size;
+    options.kv_type = dtype_from_name(o->kv_type);
+    options.ranks = (int)o->ranks;
+    plan p;
+    qp_status status = plan_build(model_get_config(model), &options, &p, error);
+    if (status == QP_OK) status = print_plan(&p, o, weight_share(model, o->ranks), out, error);
+    plan_free(&p);
+    model_close(model);
+    return status;
+}

@@ -1,0 +1,114 @@
+/* Proof that no live tensor is overwritten: see plan_verify() in lifetime.h.
+ *
+ * The arena is cut at every tensor's beginning and end into segments, and each segment remembers
+ * which tensor's value it holds. Running through the steps, a read demands that every segment of
+ * the tensor still holds that tensor; a write makes it so. Lifetimes and offsets are taken as they
+ * stand, so a mistake in either shows as a read of lost bytes.
+ */
+#include "plan/lifetime.h"
+
+#include <stdlib.h>
+
+enum { MAX_CUTS = 2 * PLAN_TENSOR_COUNT, NOBODY = -1 };
+
+typedef struct arena_map {
+    size_t cuts[MAX_CUTS]; /* ascending; segment i is [cuts[i], cuts[i + 1]) */
+    int owner[MAX_CUTS];
+    int n_cuts;
+} arena_map;
+
+static int compare_sizes(const void *a, const void *b)
+{
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+static bool lives_in_arena(const plan_tensor *t)
+{
+    return t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT;
+}
+
+static void map_build(arena_map *map, const plan *plan)
+{
+    map->n_cuts = 0;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &plan->tensors[id];
+        if (!lives_in_arena(t)) continue;
+        map->cuts[map->n_cuts++] = t->offset;
+        map->cuts[map->n_cuts++] = t->offset + t->bytes;
+    }
+    qsort(map->cuts, (size_t)map->n_cuts, sizeof *map->cuts, compare_sizes);
+    for (int i = 0; i < map->n_cuts; i++)
+        map->owner[i] = NOBODY;
+}
+
+/* Whether all of the tensor's bytes hold its value; otherwise *culprit is whose they hold. */
+static bool map_holds(const arena_map *map, const plan_tensor *t, int id, int *culprit)
+{
+    for (int i = 0; i + 1 < map->n_cuts; i++) {
+        bool inside = map->cuts[i] >= t->offset && map->cuts[i] < t->offset + t->bytes;
+        if (!inside || map->cuts[i] == map->cuts[i + 1] || map->owner[i] == id) continue;
+        *culprit = map->owner[i];
+        return false;
+    }
+    return true;
+}
+
+static void map_write(arena_map *map, const plan_tensor *t, int id)
+{
+    for (int i = 0; i + 1 < map->n_cuts; i++) {
+        if (map->cuts[i] >= t->offset && map->cuts[i] < t->offset + t->bytes) map->owner[i] = id;
+    }
+}
+
+static qp_status check_read(const plan *plan, const arena_map *map, int step, int id,
+                            qp_error *error)
+{
+    int culprit = NOBODY;
+    if (map_holds(map, &plan->tensors[id], id, &culprit)) return QP_OK;
+    const plan_step *where = &plan->steps[step];
+    return error_set(error, QP_INVALID,
+                     "plan: step %s of layer %lld reads tensor \"%s\", but its bytes hold %s",
+                     where->name, (long long)where->layer, plan->tensors[id].name,
+                     culprit == NOBODY ? "nothing yet" : plan->tensors[culprit].name);
+}
+
+/* The operands of one node: what it reads must be whole, then what it writes takes its bytes. */
+static qp_status walk_node(const plan *plan, const plan_node *node, int step, arena_map *map,
+                           qp_error *error)
+{
+    const op_info *op = op_get(node->op);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < op_n_tensors(op); i++) {
+            const plan_operand *operand = &node->operands[i];
+            if (operand->kind != OPERAND_TENSOR) continue;
+            const plan_tensor *t = &plan->tensors[operand->id];
+            if (!lives_in_arena(t)) continue;
+            if (pass == 0 && op->tensors[i].direction != OP_OUT)
+                TRY(check_read(plan, map, step, operand->id, error));
+            if (pass == 1 && op->tensors[i].direction != OP_IN) map_write(map, t, operand->id);
+        }
+    }
+    return QP_OK;
+}
+
+qp_status plan_verify(const plan *plan, qp_error *error)
+{
+    arena_map map;
+    map_build(&map, plan);
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &plan->tensors[id];
+        if (lives_in_arena(t) && t->offset + t->bytes > plan->arena_bytes)
+            return error_set(error, QP_INVALID, "plan: tensor \"%s\" ends past the arena", t->name);
+    }
+    for (int step = 0; step < plan->n_steps; step++) {
+        const plan_step *s = &plan->steps[step];
+        for (int n = 0; n < s->n_nodes; n++)
+            TRY(walk_node(plan, &plan->nodes[s->first_node + n], step, &map, error));
+    }
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (plan->tensors[id].kind == PLAN_OUTPUT)
+            TRY(check_read(plan, &map, plan->n_steps - 1, id, error));
+    }
+    return QP_OK;
+}
