@@ -1,11 +1,18 @@
 /* quipu: a Llama-family inference engine.
  *
- * The only public header. An engine is a loaded model with its plan and memory; a session is one
- * conversation in it: its tokens and their pages of the KV cache. Everything that can fail returns
- * a qp_status and writes a sentence into the qp_error that the caller owns.
+ * The only public header. A vocabulary turns text into tokens and conversations into prompts. An
+ * engine is a loaded model with its plan and all its memory. A session is one sequence in it: its
+ * tokens and their pages of the KV cache. Everything that can fail returns a qp_status and writes a
+ * sentence into the qp_error that the caller owns (which may be NULL).
+ *
+ * An engine and its sessions belong to one thread at a time; a vocabulary may be shared.
  */
 #ifndef QUIPU_H
 #define QUIPU_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,6 +36,212 @@ typedef struct qp_error {
     qp_status status;
     char message[QP_ERROR_SIZE];
 } qp_error;
+
+/* ---- Vocabulary ---------------------------------------------------------------------------- */
+
+typedef struct qp_vocabulary qp_vocabulary;
+
+/* `path`: a GGUF file (a vocabulary alone will do) or a directory with tokenizer files. */
+qp_status qp_vocabulary_open(const char *path, qp_vocabulary **out, qp_error *error);
+void qp_vocabulary_close(qp_vocabulary *vocabulary);
+
+/* A growing list of token ids. Zero-initialise; qp_tokens_free() at the end. */
+typedef struct qp_tokens {
+    int32_t *data;
+    size_t count, capacity;
+} qp_tokens;
+void qp_tokens_free(qp_tokens *tokens);
+
+enum {
+    QP_BOS_DEFAULT = 0, /* begin with BOS where the model wants it on plain text */
+    QP_BOS_ALWAYS = 1,
+    QP_BOS_NEVER = 2,
+    QP_SPECIAL = 4, /* tokenize: control tokens written in the text become their ids;
+                     * detokenize: control tokens appear as their text */
+};
+
+/* Appends the ids of text[0 .. length) (any bytes) to `tokens`. */
+qp_status qp_tokenize(const qp_vocabulary *vocabulary, const char *text, size_t length,
+                      unsigned flags, qp_tokens *tokens, qp_error *error);
+
+/* The text of `ids`, to free(); NUL-terminated, *length (may be NULL) counts without the NUL. */
+qp_status qp_detokenize(const qp_vocabulary *vocabulary, const int32_t *ids, size_t count,
+                        unsigned flags, char **text, size_t *length, qp_error *error);
+
+/* Renders a conversation with the model's chat template. `json` is an array of messages
+ * [{"role": "user", "content": "..."}, ...], or an object of template variables that holds one
+ * under "messages" (with "tools", ...). The text, to free(), holds every special token that the
+ * model wants: tokenize it with QP_BOS_NEVER | QP_SPECIAL. QP_UNSUPPORTED without a template. */
+qp_status qp_render_chat(const qp_vocabulary *vocabulary, const char *json, size_t length,
+                         bool add_generation_prompt, char **text, qp_error *error);
+
+/* The template's source, or NULL; owned by the vocabulary. */
+const char *qp_chat_template(const qp_vocabulary *vocabulary);
+
+/* ---- Engine -------------------------------------------------------------------------------- */
+
+typedef struct qp_engine qp_engine;
+
+typedef enum qp_log_level { QP_LOG_INFO, QP_LOG_WARNING } qp_log_level;
+
+/* Zero-initialise; a zero (or NULL) field takes its default. */
+typedef struct qp_engine_options {
+    const char
+        *model;      /* a .gguf file, a Hugging Face directory, "synthetic:PRESET[:TYPE[:SEED]]" */
+    int threads;     /* default: the processors this process may use */
+    int64_t context; /* positions of a session; default: the model's, at most 8,192 */
+    int64_t max_sessions; /* default 1 */
+    int64_t chunk;        /* new tokens in one forward pass at most; default 512 */
+    int64_t max_outputs;  /* rows of logits in one forward pass; default: max_sessions */
+    int64_t page_size;    /* positions in a page of the KV cache; default 16 */
+    const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
+    const char *exec;     /* "ops" (default): the fastest kernels; "ref": the references */
+    const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
+    void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
+    void *log_context;
+} qp_engine_options;
+
+qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
+void qp_engine_close(qp_engine *engine); /* close its sessions first */
+
+typedef struct qp_engine_info {
+    int64_t vocab_size;    /* logits in a row */
+    int64_t context;       /* positions of a session */
+    int64_t model_context; /* positions that the model was trained for */
+    int64_t max_outputs;   /* rows of logits in one forward pass */
+    uint64_t weight_bytes; /* read for each forward pass */
+    int threads;
+} qp_engine_info;
+qp_engine_info qp_engine_get_info(const qp_engine *engine);
+
+/* The model's vocabulary, owned by the engine; NULL where it has none (synthetic models). */
+const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
+
+/* Sizes, tensors by type and metadata of a model as text, or as JSON; to free(). */
+qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *error);
+
+/* ---- Sessions ------------------------------------------------------------------------------ */
+
+typedef struct qp_session qp_session;
+
+qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error);
+void qp_session_close(qp_session *session);
+
+/* Tokens that the session holds, in order, and their number. */
+const int32_t *qp_session_tokens(const qp_session *session, size_t *count);
+
+/* Forgets all but the first `keep` tokens. */
+void qp_session_truncate(qp_session *session, size_t keep);
+
+/* New tokens for one session. */
+typedef struct qp_input {
+    qp_session *session;
+    const int32_t *tokens;
+    size_t count;
+    bool every_row; /* logits after every token, not only after the last */
+} qp_input;
+
+/* Receives the logits after token `token` of input `input`: float32 [vocab_size], valid during the
+ * call. Anything but QP_OK ends the evaluation with that status. */
+typedef qp_status qp_logits_callback(void *context, size_t input, size_t token,
+                                     const float *logits);
+
+/* Runs the model over the new tokens of all inputs, batched, in chunks. The logits of an input do
+ * not depend, to the bit, on the other inputs or on the chunks. QP_INVALID names a token outside
+ * the vocabulary or a session that would outgrow its context; nothing is evaluated then. `cancel`
+ * (may be NULL) is looked at between chunks: a chunk that is done stays in the sessions. */
+qp_status qp_eval(qp_engine *engine, const qp_input *inputs, size_t n_inputs,
+                  qp_logits_callback *on_logits, void *context, const volatile int *cancel,
+                  qp_error *error);
+
+/* ---- Sampling ------------------------------------------------------------------------------ */
+
+/* Where a setting's value came from, in rising order of precedence. */
+typedef enum qp_source {
+    QP_FROM_NEUTRAL,
+    QP_FROM_MODEL, /* generation_config.json */
+    QP_FROM_COMMAND_LINE,
+    QP_FROM_REQUEST,
+} qp_source;
+
+typedef enum qp_setting {
+    QP_TEMPERATURE,        /* 0: always the likeliest token; neutral 1 */
+    QP_TOP_K,              /* among the K likeliest; 0: all */
+    QP_TOP_P,              /* among the likeliest that hold this probability; neutral 1 */
+    QP_MIN_P,              /* at least this share of the likeliest's probability; neutral 0 */
+    QP_REPETITION_PENALTY, /* logits of tokens seen are divided (or multiplied) by it; neutral 1 */
+    QP_PRESENCE_PENALTY,   /* subtracted once from tokens seen in the answer; neutral 0 */
+    QP_FREQUENCY_PENALTY,  /* subtracted for each time in the answer; neutral 0 */
+    QP_SEED,               /* the same seed gives the same text on every machine; neutral 0 */
+    QP_SETTING_COUNT
+} qp_setting;
+
+typedef struct qp_logit_bias {
+    int32_t token;
+    float bias;
+} qp_logit_bias;
+
+enum { QP_MAX_STOP_TOKENS = 16 };
+
+typedef struct qp_sampling {
+    double value[QP_SETTING_COUNT];
+    qp_source source[QP_SETTING_COUNT];
+    const qp_logit_bias *logit_bias; /* [n_logit_bias], the caller's */
+    size_t n_logit_bias;
+    const char *const *stops; /* [n_stops] texts that end the answer and are not part of it */
+    size_t n_stops;
+    int32_t stop_tokens[QP_MAX_STOP_TOKENS]; /* the model's ends of text and of turn */
+    size_t n_stop_tokens;
+    qp_source stop_tokens_source;
+} qp_sampling;
+
+/* Neutral values overlaid with what the model's files say. */
+void qp_sampling_defaults(const qp_engine *engine, qp_sampling *out);
+
+/* "temperature", "top_k", ... */
+const char *qp_setting_name(qp_setting setting);
+
+/* Sets a value unless one of higher precedence is there. QP_INVALID names the allowed range. */
+qp_status qp_sampling_set(qp_sampling *sampling, qp_setting setting, double value, qp_source source,
+                          qp_error *error);
+
+/* ---- Generation ---------------------------------------------------------------------------- */
+
+typedef enum qp_finish {
+    QP_FINISH_STOP_TOKEN, /* the model ended its answer */
+    QP_FINISH_STOP_TEXT,  /* a stop text appeared */
+    QP_FINISH_LENGTH,     /* max_tokens were made */
+    QP_FINISH_CONTEXT,    /* the session is full */
+    QP_FINISH_CANCELLED,
+} qp_finish;
+
+typedef struct qp_generate_options {
+    const int32_t *prompt; /* [n_prompt], appended to the session first; at least 1 token */
+    size_t n_prompt;
+    const qp_sampling *sampling;
+    int64_t max_tokens;         /* 0: until the context is full */
+    bool special;               /* control tokens appear in the text */
+    const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */
+    /* Receives each new token and the text that is certain by then (whole UTF-8 sequences, never
+     * the beginning of a stop text): `length` bytes, possibly none. May be NULL. */
+    qp_status (*on_token)(void *context, int32_t token, const char *text, size_t length);
+    void *context;
+} qp_generate_options;
+
+typedef struct qp_generate_result {
+    qp_finish finish;
+    size_t prompt_tokens, generated_tokens;
+    double prompt_seconds, generate_seconds;
+    uint64_t prompt_passes, generate_passes; /* forward passes: each reads all weights once */
+} qp_generate_result;
+
+/* Appends the prompt, then samples until an end. The generated tokens become part of the session,
+ * but for the last: it has not been through the model yet. */
+qp_status qp_generate(qp_session *session, const qp_generate_options *options,
+                      qp_generate_result *result, qp_error *error);
+
+/* "stop", "length", ...: what the field calls a finish reason. */
+const char *qp_finish_name(qp_finish finish);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,159 @@
+/* The engine: a model, its plan, and all memory that running it takes. */
+#include "generate/engine.h"
+
+#include "base/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 512, DEFAULT_PAGE_SIZE = 16 };
+
+static void say(const qp_engine *e, qp_log_level level, const char *message)
+{
+    if (e->log) e->log(e->log_context, level, message);
+}
+
+static qp_status choose_options(const qp_engine_options *given, const model_config *config,
+                                plan_options *out, qp_error *error)
+{
+    *out = plan_default_options(config);
+    int64_t usual =
+        config->context_length < DEFAULT_CONTEXT ? config->context_length : DEFAULT_CONTEXT;
+    out->context = given->context ? given->context : usual;
+    out->max_sequences = given->max_sessions ? given->max_sessions : 1;
+    out->max_tokens = given->chunk ? given->chunk : DEFAULT_CHUNK;
+    if (out->max_tokens < out->max_sequences) out->max_tokens = out->max_sequences;
+    out->max_outputs = given->max_outputs ? given->max_outputs : out->max_sequences;
+    out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
+    if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
+    if (out->kv_type == DTYPE_COUNT)
+        return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
+                         given->kv_type);
+    return QP_OK;
+}
+
+/* CPU features that kernels may use; none for the references. */
+static qp_status choose_features(const qp_engine_options *options, uint32_t *features,
+                                 qp_error *error)
+{
+    uint32_t off;
+    TRY(cpu_features_parse(options->cpu_mask ? options->cpu_mask : "", &off, error));
+    const char *exec = options->exec ? options->exec : "ops";
+    if (strcmp(exec, "ref") == 0)
+        *features = 0;
+    else if (strcmp(exec, "ops") == 0)
+        *features = cpu_features(off);
+    else
+        return error_set(error, QP_INVALID, "exec must be ops or ref, found \"%s\"", exec);
+    return QP_OK;
+}
+
+/* A run that does not fit is refused before any weight is read. */
+static qp_status check_memory(const qp_engine *e, qp_error *error)
+{
+    plan_bytes need = plan_count_bytes(&e->plan, model_weight_bytes(e->model));
+    uint64_t available = buffer_available();
+    if (need.total <= available) return QP_OK;
+    const double gib = 1 << 30;
+    int64_t fits = plan_largest_context(&e->plan.config, &e->plan.options, need.weights, available);
+    return error_set(
+        error, QP_NO_MEMORY,
+        "%s needs %.2f GiB (weights %.2f, KV cache %.2f for a context of %lld), but "
+        "%.2f GiB are available; %s%lld",
+        model_path(e->model), (double)need.total / gib, (double)need.weights / gib,
+        (double)need.kv_cache / gib, (long long)e->plan.options.context, (double)available / gib,
+        fits > 0 ? "the largest context that fits is " : "no context fits, not even one page of ",
+        (long long)(fits > 0 ? fits : e->plan.options.page_size));
+}
+
+static void warn_of_context(const qp_engine *e)
+{
+    int64_t asked = e->plan.options.context, trained = e->plan.config.context_length;
+    if (asked <= trained || e->plan.config.rope.scaling == ROPE_DYNAMIC) return;
+    char message[160];
+    snprintf(message, sizeof message,
+             "a context of %lld goes past the %lld positions the model was trained for",
+             (long long)asked, (long long)trained);
+    say(e, QP_LOG_WARNING, message);
+}
+
+/* Sizes first, so that what does not fit is refused before synthetic weights are made. */
+static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    model_options sizes_only = {.sizes_only = true};
+    TRY(model_open(options->model, &sizes_only, &e->model, error));
+    plan_options chosen;
+    TRY(choose_options(options, model_get_config(e->model), &chosen, error));
+    TRY(plan_build(model_get_config(e->model), &chosen, &e->plan, error));
+    TRY(check_memory(e, error));
+    if (!synthetic_is_name(options->model)) return QP_OK;
+    model_close(e->model);
+    e->model = NULL;
+    model_options whole = {.pool = e->pool};
+    return model_open(options->model, &whole, &e->model, error);
+}
+
+static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    uint32_t features = 0;
+    int threads = options->threads ? options->threads : threads_available();
+    if (!options->model) return error_set(error, QP_INVALID, "no model was named");
+    TRY(choose_features(options, &features, error));
+    TRY(thread_pool_create(threads, &e->pool, error));
+    TRY(open_model(e, options, error));
+    TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, error));
+    TRY(batch_init(&e->batch, &e->plan, error));
+    TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
+    e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
+    e->sample_step = plan_find_step(&e->plan, "sample", -1);
+    e->max_sessions = e->plan.options.max_sequences;
+    TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
+    TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
+    warn_of_context(e);
+    return QP_OK;
+}
+
+qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error)
+{
+    *out = NULL;
+    qp_engine *e = calloc(1, sizeof *e);
+    if (!e) return error_no_memory(error, "the engine", sizeof *e);
+    e->log = options->log;
+    e->log_context = options->log_context;
+    qp_status status = open_engine(e, options, error);
+    if (status == QP_OK)
+        *out = e;
+    else
+        qp_engine_close(e);
+    return status;
+}
+
+void qp_engine_close(qp_engine *e)
+{
+    if (!e) return;
+    qp_vocabulary_close(e->vocabulary);
+    page_pool_free(&e->pages);
+    batch_free(&e->batch);
+    executor_free(&e->executor);
+    plan_free(&e->plan);
+    model_close(e->model);
+    thread_pool_destroy(e->pool);
+    free(e);
+}
+
+qp_engine_info qp_engine_get_info(const qp_engine *e)
+{
+    const model_config *config = &e->plan.config;
+    return (qp_engine_info){.vocab_size = config->vocab_size,
+                            .context = e->plan.options.context,
+                            .model_context = config->context_length,
+                            .max_outputs = e->plan.options.max_outputs,
+                            .weight_bytes = model_weight_bytes(e->model),
+                            .threads = thread_pool_size(e->pool)};
+}
+
+const qp_vocabulary *qp_engine_vocabulary(const qp_engine *e)
+{
+    return e->vocabulary;
+}

@@ -1,0 +1,39 @@
+/* The parts behind the public engine and session. */
+#ifndef QUIPU_GENERATE_ENGINE_H
+#define QUIPU_GENERATE_ENGINE_H
+
+#include "generate/batch.h"
+#include "generate/execute.h"
+#include "generate/generation_config.h"
+#include "generate/pages.h"
+#include "generate/vocabulary.h"
+#include "quipu.h"
+
+struct qp_engine {
+    model *model;
+    plan plan;
+    executor executor;
+    int logits_end;  /* the step behind lm_head */
+    int sample_step; /* run when a token is wanted */
+    batch batch;
+    page_pool pages;
+    thread_pool *pool;
+    qp_vocabulary *vocabulary; /* NULL: the model has none */
+    generation_config defaults;
+    int64_t n_sessions, max_sessions;
+    void (*log)(void *context, qp_log_level level, const char *message);
+    void *log_context;
+};
+
+struct qp_session {
+    qp_engine *engine;
+    int32_t *tokens; /* [context], the first `count` are in the cache */
+    size_t count;
+    page_list pages;
+    /* The length that RoPE frequencies are made for, where they depend on it: that of everything
+     * submitted so far, so that they do not change with how a prompt is cut. */
+    int64_t rope_length;
+    float *logits; /* [vocab_size]: of the last token, for qp_generate() */
+};
+
+#endif

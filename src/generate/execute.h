@@ -1,0 +1,38 @@
+/* Runs a plan operator by operator over memory that it owns.
+ *
+ * Two ways: "ref" takes every operator's reference, the oracle; "ops" the fastest variant that the
+ * CPU allows. Both deal an operator's units over the threads of a pool. All memory is taken when
+ * the executor is made.
+ */
+#ifndef QUIPU_GENERATE_EXECUTE_H
+#define QUIPU_GENERATE_EXECUTE_H
+
+#include "base/buffer.h"
+#include "base/threads.h"
+#include "generate/batch.h"
+#include "plan/plan.h"
+
+typedef struct executor {
+    const plan *plan;
+    thread_pool *pool;
+    uint32_t cpu_features; /* variants may use these; 0: references only */
+    buffer arena, rope_table, k_cache, v_cache, scratch;
+    size_t scratch_bytes; /* of one worker */
+    plan_memory memory;
+} executor;
+
+qp_status executor_init(executor *executor, const plan *plan, const model *model, thread_pool *pool,
+                        uint32_t cpu_features, qp_error *error);
+void executor_free(executor *executor);
+
+/* Runs steps [first, last) of the plan over the batch. */
+void executor_run(executor *executor, const batch *batch, int first, int last);
+
+/* float32 [outputs][vocab_size] of the last run past lm_head; may be changed before sampling. */
+float *executor_logits(const executor *executor);
+
+/* Writes the RoPE angles of one position into a row of the table, for models whose frequencies
+ * depend on the length of the sequence. */
+void executor_set_rope_row(executor *executor, int64_t row, int64_t position, int64_t length);
+
+#endif

@@ -1,0 +1,156 @@
+/* The generator: prompt in, tokens and text out. See qp_generate() in quipu.h. */
+#include "base/clock.h"
+#include "generate/engine.h"
+#include "generate/sampler.h"
+#include "generate/stop_text.h"
+
+#include <string.h>
+
+/* One call of qp_generate(). */
+typedef struct generation {
+    qp_session *session;
+    const qp_generate_options *options;
+    qp_generate_result *result;
+    sampler sampler;
+    tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
+    stop_text stop;
+} generation;
+
+const char *qp_finish_name(qp_finish finish)
+{
+    static const char *const names[] = {"stop", "stop_text", "length", "context", "cancelled"};
+    return names[finish];
+}
+
+static qp_status keep_logits(void *context, size_t input, size_t token, const float *logits)
+{
+    (void)input, (void)token;
+    qp_session *s = context;
+    memcpy(s->logits, logits, (size_t)s->engine->plan.config.vocab_size * sizeof *logits);
+    return QP_OK;
+}
+
+static qp_status eval(generation *g, const int32_t *tokens, size_t count, qp_error *error)
+{
+    qp_input input = {.session = g->session, .tokens = tokens, .count = count};
+    return qp_eval(g->session->engine, &input, 1, keep_logits, g->session, g->options->cancel,
+                   error);
+}
+
+static bool is_stop_token(const qp_sampling *sampling, int32_t token)
+{
+    for (size_t i = 0; i < sampling->n_stop_tokens; i++) {
+        if (sampling->stop_tokens[i] == token) return true;
+    }
+    return false;
+}
+
+/* Hands out what is certain of the pending text; all of it at the end. */
+static qp_status emit(generation *g, int32_t token, bool at_end)
+{
+    size_t certain = stop_text_scan(&g->stop);
+    if (at_end) certain = g->stop.pending.length;
+    qp_status status = QP_OK;
+    if (g->options->on_token && (token >= 0 || certain > 0))
+        status = g->options->on_token(g->options->context, token, strbuf_text(&g->stop.pending),
+                                      certain);
+    stop_text_consume(&g->stop, certain);
+    return status;
+}
+
+static qp_status add_text(generation *g, int32_t token, qp_error *error)
+{
+    if (g->decoder.tokenizer && token < tokenizer_vocab_size(g->decoder.tokenizer))
+        TRY(tokenizer_decoder_push(&g->decoder, token, &g->stop.pending, error));
+    qp_status status = emit(g, token, false);
+    return status == QP_OK ? QP_OK : error_set(error, status, "the answer could not be handed on");
+}
+
+static qp_status finish_text(generation *g, qp_error *error)
+{
+    if (g->decoder.tokenizer && !g->stop.found)
+        TRY(tokenizer_decoder_flush(&g->decoder, &g->stop.pending, error));
+    if (g->stop.pending.failed) return error_no_memory(error, "the text", g->stop.pending.length);
+    qp_status status = emit(g, -1, true);
+    return status == QP_OK ? QP_OK : error_set(error, status, "the answer could not be handed on");
+}
+
+/* Samples until something ends the answer; *finish says what. */
+static qp_status answer(generation *g, qp_finish *finish, qp_error *error)
+{
+    const qp_generate_options *o = g->options;
+    int64_t context = g->session->engine->plan.options.context;
+    for (;;) {
+        int32_t token = sampler_pick(&g->sampler, g->session->logits, g->session->count);
+        if (is_stop_token(o->sampling, token)) return *finish = QP_FINISH_STOP_TOKEN, QP_OK;
+        g->result->generated_tokens++;
+        TRY(add_text(g, token, error));
+        if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
+        if (o->max_tokens && g->result->generated_tokens >= (size_t)o->max_tokens)
+            return *finish = QP_FINISH_LENGTH, QP_OK;
+        if (g->session->count >= (size_t)context) return *finish = QP_FINISH_CONTEXT, QP_OK;
+        qp_status status = eval(g, &token, 1, error);
+        if (status == QP_CANCELLED) return *finish = QP_FINISH_CANCELLED, QP_OK;
+        TRY(status);
+        g->result->generate_passes++;
+    }
+}
+
+static qp_status prefill(generation *g, qp_error *error)
+{
+    const qp_generate_options *o = g->options;
+    if (o->n_prompt == 0)
+        return error_set(error, QP_INVALID,
+                         "the prompt is empty: at least one token is needed to begin from");
+    for (size_t i = 0; i < o->sampling->n_stops; i++) {
+        if (!*o->sampling->stops[i])
+            return error_set(error, QP_INVALID, "a stop text must not be empty");
+    }
+    size_t before;
+    const int32_t *held = qp_session_tokens(g->session, &before);
+    int64_t chunk = g->session->engine->plan.options.max_tokens;
+    TRY(sampler_init(&g->sampler, g->session->engine, o->sampling, error));
+    TRY(eval(g, o->prompt, o->n_prompt, error));
+    for (size_t i = 0; i < before + o->n_prompt; i++)
+        sampler_see(&g->sampler, held[i]);
+    g->result->prompt_tokens = o->n_prompt;
+    g->result->prompt_passes = (o->n_prompt + (size_t)chunk - 1) / (size_t)chunk;
+    return QP_OK;
+}
+
+static qp_status run(generation *g, qp_error *error)
+{
+    uint64_t start = clock_ns();
+    qp_status status = prefill(g, error);
+    uint64_t prompted = clock_ns();
+    g->result->prompt_seconds = (double)(prompted - start) * 1e-9;
+    if (status == QP_CANCELLED) {
+        g->result->finish = QP_FINISH_CANCELLED;
+        return QP_OK;
+    }
+    if (status == QP_OK) status = answer(g, &g->result->finish, error);
+    if (status == QP_OK) status = finish_text(g, error);
+    g->result->generate_seconds = (double)(clock_ns() - prompted) * 1e-9;
+    return status;
+}
+
+qp_status qp_generate(qp_session *session, const qp_generate_options *options,
+                      qp_generate_result *result, qp_error *error)
+{
+    qp_generate_result own;
+    generation g = {
+        .session = session,
+        .options = options,
+        .result = result ? result : &own,
+        .stop = {.stops = options->sampling->stops, .n_stops = options->sampling->n_stops}};
+    *g.result = (qp_generate_result){0};
+    const qp_vocabulary *vocabulary = session->engine->vocabulary;
+    if (vocabulary)
+        tokenizer_decoder_init(&g.decoder, vocabulary->tokenizer,
+                               TOKENIZER_DECODE_CONTINUE |
+                                   (options->special ? TOKENIZER_DECODE_CONTROL : 0));
+    qp_status status = run(&g, error);
+    sampler_free(&g.sampler);
+    strbuf_free(&g.stop.pending);
+    return status;
+}

@@ -1,0 +1,105 @@
+/* What a model's files say about sampling: see generation_config.h. */
+#include "generate/generation_config.h"
+
+#include "base/json.h"
+#include "file/mapping.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CONFIG_LIMIT = 1 << 20 };
+
+static void add_stop_token(generation_config *config, double token)
+{
+    if (!(token >= 0 && token <= INT32_MAX)) return;
+    for (size_t i = 0; i < config->n_stop_tokens; i++) {
+        if (config->stop_tokens[i] == (int32_t)token) return;
+    }
+    if (config->n_stop_tokens < QP_MAX_STOP_TOKENS)
+        config->stop_tokens[config->n_stop_tokens++] = (int32_t)token;
+}
+
+/* "eos_token_id" is a number or a list of numbers. */
+static qp_status read_stop_tokens(const cJSON *json, const char *where, generation_config *out,
+                                  qp_error *error)
+{
+    const cJSON *item = json_get(json, "eos_token_id");
+    const cJSON *entry;
+    if (!cJSON_IsArray(item)) {
+        int64_t token = -1;
+        TRY(json_get_i64(json, "eos_token_id", where, &token, error));
+        add_stop_token(out, (double)token);
+        return QP_OK;
+    }
+    cJSON_ArrayForEach(entry, item)
+    {
+        if (!cJSON_IsNumber(entry))
+            return error_set(error, QP_FORMAT,
+                             "%s: \"eos_token_id\" must hold whole numbers, found %s", where,
+                             json_type_name(entry));
+        add_stop_token(out, entry->valuedouble);
+    }
+    return QP_OK;
+}
+
+static qp_status read_settings(const cJSON *json, const char *where, generation_config *out,
+                               qp_error *error)
+{
+    static const qp_setting known[] = {QP_TEMPERATURE, QP_TOP_K, QP_TOP_P, QP_MIN_P,
+                                       QP_REPETITION_PENALTY};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const char *name = qp_setting_name(known[i]);
+        if (!json_get(json, name)) continue;
+        TRY(json_get_double(json, name, where, &out->value[known[i]], error));
+        qp_sampling probe = {0};
+        if (qp_sampling_set(&probe, known[i], out->value[known[i]], QP_FROM_MODEL, error) != QP_OK)
+            return error_prefix(error, "%s", where);
+        out->set[known[i]] = true;
+    }
+    bool sample = true;
+    TRY(json_get_bool(json, "do_sample", where, &sample, error));
+    if (!sample) {
+        out->value[QP_TEMPERATURE] = 0;
+        out->set[QP_TEMPERATURE] = true;
+    }
+    return QP_OK;
+}
+
+typedef qp_status json_reader(const cJSON *json, const char *where, generation_config *out,
+                              qp_error *error);
+
+/* Hands DIRECTORY/NAME to `reader` when it is there. */
+static qp_status read_file(const char *directory, const char *name, json_reader *reader,
+                           generation_config *out, qp_error *error)
+{
+    char path[4096], *text;
+    size_t length;
+    if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
+        return error_set(error, QP_INVALID, "%s: the path is too long", directory);
+    if (!file_is_regular(path)) return QP_OK;
+    TRY(file_read_text(path, CONFIG_LIMIT, &text, &length, error));
+    cJSON *json;
+    qp_status status = json_parse(text, length, path, &json, error);
+    free(text);
+    TRY(status);
+    status = reader(json, path, out, error);
+    cJSON_Delete(json);
+    return status;
+}
+
+qp_status generation_config_read(const model *model, const qp_vocabulary *vocabulary,
+                                 generation_config *out, qp_error *error)
+{
+    *out = (generation_config){0};
+    if (vocabulary) {
+        tokenizer_special special = tokenizer_special_ids(vocabulary->tokenizer);
+        add_stop_token(out, special.eos);
+        add_stop_token(out, special.eot);
+    }
+    const char *directory = model_path(model);
+    if (!file_is_directory(directory)) return QP_OK;
+    TRY(read_file(directory, "config.json", read_stop_tokens, out, error));
+    TRY(read_file(directory, "generation_config.json", read_stop_tokens, out, error));
+    return read_file(directory, "generation_config.json", read_settings, out, error);
+}

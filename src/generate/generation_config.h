@@ -1,0 +1,21 @@
+/* What a model's files say about sampling: generation_config.json, config.json, GGUF keys. */
+#ifndef QUIPU_GENERATE_GENERATION_CONFIG_H
+#define QUIPU_GENERATE_GENERATION_CONFIG_H
+
+#include "generate/vocabulary.h"
+#include "model/model.h"
+#include "quipu.h"
+
+typedef struct generation_config {
+    double value[QP_SETTING_COUNT];
+    bool set[QP_SETTING_COUNT]; /* which values the files give */
+    int32_t stop_tokens[QP_MAX_STOP_TOKENS];
+    size_t n_stop_tokens;
+} generation_config;
+
+/* Reads generation_config.json beside a Hugging Face model (do_sample false means temperature 0),
+ * and the tokens that end an answer from it, from config.json and from the vocabulary. */
+qp_status generation_config_read(const model *model, const qp_vocabulary *vocabulary,
+                                 generation_config *out, qp_error *error);
+
+#endif
