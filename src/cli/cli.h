@@ -1,0 +1,94 @@
+/* What the commands share: their settings, and the few things that all of them do.
+ *
+ * One struct holds the value of every option of every command; commands.c says which command takes
+ * which. Answers go to stdout, everything else to stderr; only here does the process end.
+ */
+#ifndef QUIPU_CLI_CLI_H
+#define QUIPU_CLI_CLI_H
+
+#include "base/option.h"
+#include "quipu.h"
+
+#include <stdio.h>
+
+typedef struct cli_settings {
+    /* the model and how it runs */
+    const char *model;
+    int64_t context, threads, chunk, page_size;
+    int kv_type, exec;
+    const char *cpu_mask;
+    bool verbose;
+    /* sampling */
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, seed;
+    option_strings stops, logit_biases;
+    int64_t n_predict;
+    bool ignore_eos;
+    /* what goes in and what comes out */
+    const char *prompt, *file, *ids, *out, *system;
+    bool raw, chat, echo, json, special, bos, generation_prompt;
+    int64_t top;
+    int64_t chunks;
+    /* plan and shapes */
+    int64_t tokens, sequences, ranks, batch;
+    uint64_t memory;
+} cli_settings;
+
+/* A command's call: its settings and where each came from. */
+typedef struct cli_call {
+    const program_spec *program;
+    cli_settings *settings;
+    const option_result *options;
+    qp_error *error;
+} cli_call;
+
+typedef qp_status cli_command(const cli_call *call);
+
+cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
+    command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
+    command_help, command_man, command_completion, command_version;
+
+/* The program's tables, and the function of a command. */
+const program_spec *cli_program(void);
+cli_command *cli_find(const command_spec *command);
+
+/* The model to use: the one named, else the default model in the user's cache. QP_IO names the
+ * command that fetches it when it is not there. The text lives as long as the process. */
+qp_status cli_model_path(const cli_call *call, const char **path);
+
+/* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
+qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
+
+/* The model's sampling settings overlaid with the command line's; cli_sampling_free() it. */
+qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_sampling *out);
+void cli_sampling_free(qp_sampling *sampling);
+
+/* Prints every sampling setting with its value and source to stderr. */
+void cli_report_sampling(const qp_sampling *sampling);
+
+/* All of standard input, or of a file; to free(). */
+qp_status cli_read_stdin(char **text, size_t *length, qp_error *error);
+qp_status cli_read_file(const char *path, char **text, size_t *length, qp_error *error);
+
+/* The prompt of -p, of -f, or of standard input when neither is given; to free(). */
+qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length);
+
+/* "1,2,3" or "1 2 3" (and line breaks) as ids; `where` is what a message calls the text. */
+qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_error *error);
+
+/* Writes to stdout; QP_IO when it cannot be written (a full disk, a closed pipe). */
+qp_status cli_write(const void *bytes, size_t length, qp_error *error);
+qp_status cli_flush(qp_error *error);
+
+/* A JSON string with its quotes, appended to `out`; bytes that are not UTF-8 become U+FFFD. */
+void cli_json_string(strbuf *out, const char *text, size_t length);
+
+/* Set by SIGINT between cli_catch_interrupt() and cli_release_interrupt(). */
+extern volatile int cli_interrupted;
+void cli_catch_interrupt(void);
+void cli_release_interrupt(void);
+
+/* The line of statistics after an answer, to stderr. */
+void cli_report_statistics(const qp_engine *engine, const qp_generate_result *result);
+
+#endif

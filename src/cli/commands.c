@@ -1,0 +1,274 @@
+/* The commands and their options: the one table behind help, manual page, completions and the
+ * QUIPU_* variables. */
+#include "cli/cli.h"
+
+#include <string.h>
+
+#define SETTINGS cli_settings
+
+static const char *const kv_types[] = {"F16", "BF16", "F32", NULL};
+static const char *const execs[] = {"ops", "ref", NULL};
+
+static const option_spec model_options[] = {
+    {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
+     .help = "a GGUF file, a Hugging Face directory, or synthetic:PRESET[:TYPE[:SEED]]; without it "
+             "the default model"},
+    {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "tell what is used and why"},
+    {0}};
+
+static const option_spec engine_options[] = {
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
+     .maximum = 1 << 26, .help = "positions of a conversation; 0: the model's, at most 8192"},
+    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
+     .minimum = 1, .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass"},
+    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
+     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = kv_types, .fallback = "F16",
+     .argument = "TYPE", .help = "element type of the KV cache"},
+    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = execs, .fallback = "ops",
+     .argument = "HOW", .help = "ops: the fastest kernels; ref: the references"},
+    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
+     .help = "CPU features to leave unused, separated by commas"},
+    {0}};
+
+static const option_spec sampling_options[] = {
+    {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .argument = "N", .fallback = "0",
+     .maximum = 1 << 30, .help = "tokens to generate at most; 0: until the answer ends"},
+    {"temp", 0, OPTION_NUMBER_AT(SETTINGS, temperature), .argument = "T", .high = 100,
+     .help = "temperature; 0 takes the likeliest token"},
+    {"top-k", 0, OPTION_INTEGER_AT(SETTINGS, top_k), .argument = "K", .maximum = 1 << 30,
+     .help = "sample among the K likeliest tokens; 0: all"},
+    {"top-p", 0, OPTION_NUMBER_AT(SETTINGS, top_p), .argument = "P", .high = 1,
+     .help = "sample among the likeliest tokens that hold probability P"},
+    {"min-p", 0, OPTION_NUMBER_AT(SETTINGS, min_p), .argument = "P", .high = 1,
+     .help = "leave out tokens below P times the likeliest's probability"},
+    {"repetition-penalty", 0, OPTION_NUMBER_AT(SETTINGS, repetition_penalty), .argument = "R",
+     .low = 0.001, .high = 1000, .help = "divide the logits of tokens seen before"},
+    {"presence-penalty", 0, OPTION_NUMBER_AT(SETTINGS, presence_penalty), .argument = "R",
+     .low = -100, .high = 100, .help = "subtract from tokens that the answer holds"},
+    {"frequency-penalty", 0, OPTION_NUMBER_AT(SETTINGS, frequency_penalty), .argument = "R",
+     .low = -100, .high = 100, .help = "subtract for each time that the answer holds a token"},
+    {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .maximum = INT64_C(1) << 53,
+     .help = "the same seed gives the same text on every machine"},
+    {"stop", 0, OPTION_STRINGS_AT(SETTINGS, stops), .argument = "TEXT",
+     .help = "end the answer before this text; may be repeated"},
+    {"logit-bias", 0, OPTION_STRINGS_AT(SETTINGS, logit_biases), .argument = "ID:BIAS",
+     .help = "add BIAS to the logit of token ID; may be repeated"},
+    {"ignore-eos", 0, OPTION_FLAG_AT(SETTINGS, ignore_eos),
+     .help = "go on when the model ends its answer"},
+    {0}};
+
+static const option_spec prompt_options[] = {
+    {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT",
+     .help = "the prompt; without -p and -f it is read from standard input"},
+    {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "read the prompt from a file"},
+    {0}};
+
+static const option_spec run_options[] = {
+    {"raw", 0, OPTION_FLAG_AT(SETTINGS, raw), .help = "continue the prompt as plain text"},
+    {"chat", 0, OPTION_FLAG_AT(SETTINGS, chat),
+     .help = "put the prompt in the model's chat template (the default where it has one)"},
+    {"system", 0, OPTION_STRING_AT(SETTINGS, system), .argument = "TEXT",
+     .help = "the system message of the conversation"},
+    {"echo", 0, OPTION_FLAG_AT(SETTINGS, echo), .help = "print the prompt before the answer"},
+    {"special", 0, OPTION_FLAG_AT(SETTINGS, special), .help = "print control tokens as text"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json),
+     .help = "print one JSON object: text, tokens, finish reason, statistics"},
+    {0}};
+
+static const option_spec chat_options[] = {{"system", 0, OPTION_STRING_AT(SETTINGS, system),
+                                            .argument = "TEXT",
+                                            .help = "the system message of the conversation"},
+                                           {0}};
+
+static const option_spec tokenize_options[] = {
+    {"bos", 0, OPTION_FLAG_AT(SETTINGS, bos), .negatable = true,
+     .help = "begin with the BOS token, or not; without either as the model wants it"},
+    {"special", 0, OPTION_FLAG_AT(SETTINGS, special),
+     .help = "control tokens written in the text become their ids"},
+    {0}};
+
+static const option_spec detokenize_options[] = {
+    {"special", 0, OPTION_FLAG_AT(SETTINGS, special), .help = "print control tokens as text"}, {0}};
+
+static const option_spec template_options[] = {
+    {"generation-prompt", 0, OPTION_FLAG_AT(SETTINGS, generation_prompt), .negatable = true,
+     .fallback = "true", .help = "end with the beginning of the assistant's turn"},
+    {0}};
+
+static const option_spec perplexity_options[] = {
+    {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "the text; without it standard input"},
+    {"chunks", 0, OPTION_INTEGER_AT(SETTINGS, chunks), .argument = "N", .fallback = "0",
+     .maximum = 1 << 30, .help = "stop after N chunks; 0: all"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print one JSON object"},
+    {0}};
+
+static const option_spec logits_options[] = {
+    {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
+     .help = "token ids in place of a prompt"},
+    {"top", 0, OPTION_INTEGER_AT(SETTINGS, top), .argument = "K", .fallback = "5", .minimum = 1,
+     .maximum = 1 << 20, .help = "the K largest logits of each position"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print one JSON object"},
+    {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "write all logits as float32 [positions][vocab_size]"},
+    {0}};
+
+static const option_spec json_options[] = {
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"}, {0}};
+
+static const option_spec plan_options[] = {
+    {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
+     .minimum = 1, .maximum = 1 << 20, .help = "new tokens in one forward pass"},
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
+     .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's"},
+    {"sequences", 0, OPTION_INTEGER_AT(SETTINGS, sequences), .argument = "N", .fallback = "1",
+     .minimum = 1, .maximum = 1 << 16, .help = "sequences at once"},
+    {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "1", .minimum = 1,
+     .maximum = 1024, .help = "ranks of tensor parallelism"},
+    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
+     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = kv_types, .fallback = "F16",
+     .argument = "TYPE", .help = "element type of the KV cache"},
+    {"memory", 0, OPTION_SIZE_AT(SETTINGS, memory), .argument = "BYTES", .fallback = "0",
+     .help = "memory that the largest context is computed for; 0: what is available now"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
+    {0}};
+
+static const option_spec shapes_options[] = {
+    {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
+     .minimum = 1, .maximum = 1 << 20, .help = "tokens of the prompt"},
+    {"batch", 0, OPTION_INTEGER_AT(SETTINGS, batch), .argument = "B", .fallback = "1", .minimum = 1,
+     .maximum = 1 << 16, .help = "sequences that decode at once"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
+    {0}};
+
+static const option_group model_group = {"Model", model_options};
+static const option_group engine_group = {"Running", engine_options};
+static const option_group sampling_group = {"Sampling", sampling_options};
+static const option_group prompt_group = {"Prompt", prompt_options};
+static const option_group run_group = {"Answer", run_options};
+static const option_group chat_group = {"Conversation", chat_options};
+static const option_group tokenize_group = {"Text", tokenize_options};
+static const option_group detokenize_group = {"Text", detokenize_options};
+static const option_group template_group = {"Conversation", template_options};
+static const option_group perplexity_group = {"Text", perplexity_options};
+static const option_group logits_group = {"Logits", logits_options};
+static const option_group json_group = {"Output", json_options};
+static const option_group plan_group = {"Plan", plan_options};
+static const option_group shapes_group = {"Shapes", shapes_options};
+
+#define GROUPS(...)                                                                                \
+    (const option_group *const[])                                                                  \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
+
+static const command_spec commands[] = {
+    {.name = "run",
+     .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]",
+     .summary = "answer one prompt",
+     .description = "The answer goes to stdout as it is made, and one line of statistics to "
+                    "stderr. Where the model has a chat template, the prompt is the user's message "
+                    "of a conversation; --raw continues it as plain text.",
+     .groups = GROUPS(&model_group, &prompt_group, &run_group, &sampling_group, &engine_group)},
+    {.name = "chat",
+     .synopsis = "[-m MODEL] [OPTION...]",
+     .summary = "talk with a model",
+     .description = "Type a message and press Enter. Ctrl-C stops an answer, Ctrl-D ends the "
+                    "conversation, /help lists the commands.",
+     .groups = GROUPS(&model_group, &chat_group, &sampling_group, &engine_group)},
+    {.name = "tokenize",
+     .synopsis = "[-m MODEL] [OPTION...] < TEXT",
+     .summary = "text to token ids, on one line",
+     .description = "MODEL may also be a directory with tokenizer files only, or a GGUF file with "
+                    "a vocabulary only.",
+     .groups = GROUPS(&model_group, &tokenize_group)},
+    {.name = "detokenize",
+     .synopsis = "[-m MODEL] [OPTION...] < IDS",
+     .summary = "token ids to text",
+     .groups = GROUPS(&model_group, &detokenize_group)},
+    {.name = "template",
+     .synopsis = "[-m MODEL] [OPTION...] < MESSAGES",
+     .summary = "render a conversation with the model's chat template",
+     .description = "Reads JSON: an array of messages, or an object of template variables with one "
+                    "under \"messages\".",
+     .groups = GROUPS(&model_group, &template_group)},
+    {.name = "perplexity",
+     .synopsis = "[-m MODEL] -f FILE [OPTION...]",
+     .summary = "how well a model predicts a text",
+     .description = "The text is cut into chunks of the context's length, each begun with BOS; the "
+                    "second half of each chunk is scored. Prints exp of the mean negative log "
+                    "likelihood and its standard error.",
+     .groups = GROUPS(&model_group, &perplexity_group, &engine_group)},
+    {.name = "logits",
+     .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
+     .summary = "the model's logits after every token",
+     .groups = GROUPS(&model_group, &prompt_group, &logits_group, &engine_group)},
+    {.name = "info",
+     .synopsis = "[-m MODEL] [--json]",
+     .summary = "a model's family, sizes and tensors",
+     .groups = GROUPS(&model_group, &json_group)},
+    {.name = "doctor",
+     .synopsis = "[--json]",
+     .summary = "what this machine has and quipu would use",
+     .groups = GROUPS(&json_group)},
+    {.name = "plan",
+     .synopsis = "[-m MODEL] [OPTION...]",
+     .summary = "tensor lifetimes and exact memory of a forward pass",
+     .description = "A row a step, a column a tensor: + created, o kept, m mapped from the host, r "
+                    "read, w written, x destroyed. Weights are not read.",
+     .groups = GROUPS(&model_group, &plan_group)},
+    {.name = "shapes",
+     .synopsis = "[-m MODEL] --tokens N [--batch B]",
+     .summary = "every step's shapes in prefill and decode",
+     .groups = GROUPS(&model_group, &shapes_group)},
+    {.name = "help",
+     .synopsis = "[COMMAND]",
+     .summary = "this list, or the help of a command",
+     .positional_maximum = 2},
+    {.name = "man", .synopsis = "", .summary = "the manual page, for man -l -"},
+    {.name = "completion",
+     .synopsis = "bash|zsh|fish",
+     .summary = "a shell's completion script",
+     .positional_minimum = 1,
+     .positional_maximum = 1},
+    {.name = "version", .synopsis = "", .summary = "the version"},
+    {0}};
+
+static const struct {
+    const char *name;
+    cli_command *run;
+} functions[] = {
+    {"run", command_run},           {"chat", command_chat},
+    {"tokenize", command_tokenize}, {"detokenize", command_detokenize},
+    {"template", command_template}, {"perplexity", command_perplexity},
+    {"logits", command_logits},     {"info", command_info},
+    {"doctor", command_doctor},     {"plan", command_plan},
+    {"shapes", command_shapes},     {"help", command_help},
+    {"man", command_man},           {"completion", command_completion},
+    {"version", command_version},
+};
+
+static const program_spec program = {
+    .name = "quipu",
+    .version = "0.1.0",
+    .summary = "run Llama models, and see every operator, tensor and step on the way",
+    .commands = commands,
+};
+
+const program_spec *cli_program(void)
+{
+    return &program;
+}
+
+cli_command *cli_find(const command_spec *command)
+{
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        if (strcmp(functions[i].name, command->name) == 0) return functions[i].run;
+    }
+    return command_help;
+}

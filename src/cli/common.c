@@ -1,0 +1,211 @@
+/* What the commands share: see cli.h. */
+#include "cli/cli.h"
+
+#include "base/option_cache.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/status.h"
+
+static const char default_model[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+qp_status cli_model_path(const cli_call *call, const char **path)
+{
+    static char found[4096];
+    *path = call->settings->model;
+    if (*path) return QP_OK;
+    if (!option_cache_path(default_model, found, sizeof found))
+        return error_set(call->error, QP_INVALID,
+                         "no model was named, and without HOME there is no cache to look in; "
+                         "name one with -m");
+    if (access(found, R_OK) != 0)
+        return error_set(call->error, QP_IO,
+                         "no model was named, and the default model is not at %s; fetch it with "
+                         "./dev fetch-model, or name one with -m",
+                         found);
+    *path = found;
+    return QP_OK;
+}
+
+static void log_to_stderr(void *context, qp_log_level level, const char *message)
+{
+    const cli_call *call = context;
+    if (level == QP_LOG_WARNING || call->settings->verbose)
+        fprintf(stderr, "quipu: %s%s\n", level == QP_LOG_WARNING ? "warning: " : "", message);
+}
+
+qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
+{
+    static const char *const kv_types[] = {"F16", "BF16", "F32"};
+    static const char *const execs[] = {"ops", "ref"};
+    const cli_settings *s = call->settings;
+    qp_engine_options options = {.threads = (int)s->threads,
+                                 .context = s->context,
+                                 .chunk = s->chunk,
+                                 .max_outputs = max_outputs,
+                                 .page_size = s->page_size,
+                                 .kv_type = kv_types[s->kv_type],
+                                 .exec = execs[s->exec],
+                                 .cpu_mask = s->cpu_mask,
+                                 .log = log_to_stderr,
+                                 .log_context = (void *)call};
+    qp_status status = cli_model_path(call, &options.model);
+    return status == QP_OK ? qp_engine_open(&options, out, call->error) : status;
+}
+
+qp_status cli_read_file(const char *path, char **text, size_t *length, qp_error *error)
+{
+    FILE *file = path ? fopen(path, "rb") : stdin;
+    const char *name = path ? path : "standard input";
+    if (!file) return error_set(error, QP_IO, "%s: cannot be opened: %s", name, strerror(errno));
+    strbuf buf = {0};
+    char block[65536];
+    size_t count;
+    while ((count = fread(block, 1, sizeof block, file)) > 0 && strbuf_append(&buf, block, count)) {
+    }
+    bool failed = ferror(file);
+    int why = errno;
+    if (path) fclose(file);
+    *length = buf.length;
+    *text = strbuf_take(&buf);
+    if (failed || !*text) {
+        free(*text);
+        *text = NULL;
+        return error_set(error, QP_IO, "%s: cannot be read: %s", name,
+                         failed ? strerror(why) : "out of memory");
+    }
+    return QP_OK;
+}
+
+qp_status cli_read_stdin(char **text, size_t *length, qp_error *error)
+{
+    if (isatty(STDIN_FILENO)) fputs("quipu: reading standard input; end it with Ctrl-D\n", stderr);
+    return cli_read_file(NULL, text, length, error);
+}
+
+qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length)
+{
+    const cli_settings *s = call->settings;
+    if (s->prompt && s->file)
+        return error_set(call->error, QP_INVALID, "--prompt and --file exclude each other");
+    if (s->file) return cli_read_file(s->file, text, length, call->error);
+    if (!s->prompt) return cli_read_stdin(text, length, call->error);
+    *text = strdup(s->prompt);
+    if (!*text) return error_no_memory(call->error, "the prompt", strlen(s->prompt));
+    *length = strlen(s->prompt);
+    return QP_OK;
+}
+
+qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_error *error)
+{
+    static const char separators[] = ", \t\r\n[]";
+    for (const char *at = text + strspn(text, separators); *at; at += strspn(at, separators)) {
+        char *end;
+        errno = 0;
+        long id = strtol(at, &end, 10);
+        if (end == at || errno || id < 0 || id > INT32_MAX || !strchr(separators, *end))
+            return error_set(error, QP_INVALID,
+                             "%s: token ids are whole numbers separated by commas or spaces, found "
+                             "\"%.*s\"",
+                             where, (int)strcspn(at, separators), at);
+        at = end;
+        if (out->count == out->capacity) {
+            size_t capacity = out->capacity ? 2 * out->capacity : 256;
+            int32_t *data = realloc(out->data, capacity * sizeof *data);
+            if (!data) return error_no_memory(error, "token ids", capacity * sizeof *data);
+            out->data = data;
+            out->capacity = capacity;
+        }
+        out->data[out->count++] = (int32_t)id;
+    }
+    return QP_OK;
+}
+
+qp_status cli_write(const void *bytes, size_t length, qp_error *error)
+{
+    if (length == 0 || fwrite(bytes, 1, length, stdout) == length) return QP_OK;
+    return error_set(error, QP_IO, "standard output cannot be written: %s", strerror(errno));
+}
+
+qp_status cli_flush(qp_error *error)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return QP_OK;
+    return error_set(error, QP_IO, "standard output cannot be written: %s", strerror(errno));
+}
+
+/* Length of the valid UTF-8 sequence at text[0 .. length), 0 where there is none. */
+static size_t sequence_length(const unsigned char *text, size_t length)
+{
+    unsigned char c = text[0];
+    size_t n = c < 0x80                ? 1
+               : c >= 0xc2 && c < 0xe0 ? 2
+               : c >= 0xe0 && c < 0xf0 ? 3
+               : c >= 0xf0 && c < 0xf5 ? 4
+                                       : 0;
+    if (n == 0 || n > length) return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    }
+    bool overlong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xf0 && text[1] < 0x90);
+    bool beyond = (c == 0xed && text[1] >= 0xa0) || (c == 0xf4 && text[1] >= 0x90);
+    return overlong || beyond ? 0 : n;
+}
+
+void cli_json_string(strbuf *out, const char *text, size_t length)
+{
+    strbuf_putc(out, '"');
+    for (size_t i = 0; i < length;) {
+        unsigned char c = (unsigned char)text[i];
+        size_t n = sequence_length((const unsigned char *)text + i, length - i);
+        if (c == '"' || c == '\\')
+            strbuf_printf(out, "\\%c", c);
+        else if (c == '\n')
+            strbuf_puts(out, "\\n");
+        else if (c < 0x20 || c == 0x7f)
+            strbuf_printf(out, "\\u%04x", c);
+        else if (n > 0)
+            strbuf_append(out, text + i, n);
+        else
+            strbuf_puts(out, "\xef\xbf\xbd");
+        i += n ? n : 1;
+    }
+    strbuf_putc(out, '"');
+}
+
+volatile int cli_interrupted;
+
+static void on_interrupt(int number)
+{
+    (void)number;
+    cli_interrupted = 1;
+}
+
+void cli_catch_interrupt(void)
+{
+    cli_interrupted = 0;
+    struct sigaction action = {.sa_handler = on_interrupt};
+    sigaction(SIGINT, &action, NULL);
+}
+
+void cli_release_interrupt(void)
+{
+    struct sigaction action = {.sa_handler = SIG_DFL};
+    sigaction(SIGINT, &action, NULL);
+}
+
+void cli_report_statistics(const qp_engine *engine, const qp_generate_result *r)
+{
+    double weights = (double)qp_engine_get_info(engine).weight_bytes * 1e-9;
+    double prompt = r->prompt_seconds > 0 ? r->prompt_seconds : 1e-9;
+    double generate = r->generate_seconds > 0 ? r->generate_seconds : 1e-9;
+    fprintf(stderr,
+            "prompt %zu tokens, %.1f tokens/s; generated %zu tokens, %.1f tokens/s, %.1f GB/s of "
+            "weights; %s\n",
+            r->prompt_tokens, (double)r->prompt_tokens / prompt, r->generated_tokens,
+            (double)r->generate_passes / generate, (double)r->generate_passes * weights / generate,
+            qp_finish_name(r->finish));
+}

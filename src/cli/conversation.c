@@ -1,0 +1,161 @@
+/* A conversation: see conversation.h. */
+#include "cli/conversation.h"
+
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+qp_status conversation_init(conversation *c, qp_error *error)
+{
+    c->messages = cJSON_CreateArray();
+    return c->messages ? QP_OK : error_no_memory(error, "the conversation", 0);
+}
+
+void conversation_free(conversation *c)
+{
+    cJSON_Delete(c->messages);
+    c->messages = NULL;
+}
+
+/* {"role": ..., "content": ...}, through JSON text so that odd bytes become valid UTF-8. */
+static cJSON *make_message(const char *role, const char *content, size_t length)
+{
+    strbuf json = {0};
+    cli_json_string(&json, content, length);
+    cJSON *message = cJSON_CreateObject();
+    cJSON *text = json.failed ? NULL : cJSON_Parse(json.data);
+    strbuf_free(&json);
+    if (message && text && cJSON_AddStringToObject(message, "role", role) &&
+        cJSON_AddItemToObject(message, "content", text))
+        return message;
+    cJSON_Delete(message);
+    return NULL;
+}
+
+qp_status conversation_add(conversation *c, const char *role, const char *content, size_t length,
+                           qp_error *error)
+{
+    cJSON *message = make_message(role, content, length);
+    if (message && cJSON_AddItemToArray(c->messages, message)) return QP_OK;
+    return error_no_memory(error, "a message", length);
+}
+
+void conversation_pop(conversation *c)
+{
+    cJSON_DeleteItemFromArray(c->messages, conversation_length(c) - 1);
+}
+
+static bool has_system(const conversation *c)
+{
+    const char *role = cJSON_GetStringValue(json_get(cJSON_GetArrayItem(c->messages, 0), "role"));
+    return role && strcmp(role, "system") == 0;
+}
+
+qp_status conversation_set_system(conversation *c, const char *content, qp_error *error)
+{
+    cJSON *message = *content ? make_message("system", content, strlen(content)) : NULL;
+    if (*content && !message) return error_no_memory(error, "the system message", strlen(content));
+    if (has_system(c)) cJSON_DeleteItemFromArray(c->messages, 0);
+    if (message) cJSON_InsertItemInArray(c->messages, 0, message);
+    return QP_OK;
+}
+
+void conversation_reset(conversation *c)
+{
+    while (conversation_length(c) > has_system(c))
+        conversation_pop(c);
+}
+
+bool conversation_drop_oldest(conversation *c)
+{
+    int first = has_system(c);
+    if (conversation_length(c) < first + 2) return false;
+    cJSON_DeleteItemFromArray(c->messages, first);
+    cJSON_DeleteItemFromArray(c->messages, first);
+    return true;
+}
+
+int conversation_length(const conversation *c)
+{
+    return cJSON_GetArraySize(c->messages);
+}
+
+char *conversation_json(const conversation *c)
+{
+    return cJSON_Print(c->messages);
+}
+
+static qp_status write_file(const char *path, const char *text, qp_error *error)
+{
+    FILE *file = fopen(path, "wb");
+    if (!file) return error_set(error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
+    size_t length = strlen(text);
+    bool written = fwrite(text, 1, length, file) == length && fputc('\n', file) != EOF &&
+                   fflush(file) == 0 && fsync(fileno(file)) == 0;
+    int why = errno;
+    if (fclose(file) != 0 && written) {
+        written = false;
+        why = errno;
+    }
+    if (written) return QP_OK;
+    unlink(path);
+    return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(why));
+}
+
+qp_status conversation_save(const conversation *c, const char *path, qp_error *error)
+{
+    char temporary[4096];
+    if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >=
+        (int)sizeof temporary)
+        return error_set(error, QP_INVALID, "%s: the path is too long", path);
+    char *text = conversation_json(c);
+    if (!text) return error_no_memory(error, "the conversation", 0);
+    qp_status status = write_file(temporary, text, error);
+    free(text);
+    if (status == QP_OK && rename(temporary, path) != 0) {
+        status = error_set(error, QP_IO, "%s: cannot be replaced: %s", path, strerror(errno));
+        unlink(temporary);
+    }
+    return status;
+}
+
+static qp_status check_messages(const cJSON *messages, const char *path, qp_error *error)
+{
+    if (!cJSON_IsArray(messages))
+        return error_set(error, QP_FORMAT, "%s: must be an array of messages, found %s", path,
+                         json_type_name(messages));
+    int index = 0;
+    const cJSON *message;
+    cJSON_ArrayForEach(message, messages)
+    {
+        if (!cJSON_IsString(json_get(message, "role")) ||
+            !cJSON_IsString(json_get(message, "content")))
+            return error_set(error, QP_FORMAT,
+                             "%s: message %d must have a \"role\" and a \"content\" text", path,
+                             index);
+        index++;
+    }
+    return QP_OK;
+}
+
+qp_status conversation_load(conversation *c, const char *path, qp_error *error)
+{
+    char *text;
+    size_t length;
+    cJSON *messages;
+    TRY(cli_read_file(path, &text, &length, error));
+    qp_status status = json_parse(text, length, path, &messages, error);
+    free(text);
+    TRY(status);
+    status = check_messages(messages, path, error);
+    if (status != QP_OK) {
+        cJSON_Delete(messages);
+        return status;
+    }
+    cJSON_Delete(c->messages);
+    c->messages = messages;
+    return QP_OK;
+}

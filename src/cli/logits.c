@@ -1,0 +1,164 @@
+/* quipu logits: what the model says after every token of a prompt. */
+#include "cli/cli.h"
+
+#include "base/status.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS_AT_ONCE = 64 };
+
+typedef struct logits_output {
+    const cli_call *call;
+    const qp_vocabulary *vocabulary; /* may be NULL */
+    const qp_tokens *tokens;
+    int64_t vocab_size;
+    int32_t *order; /* [vocab_size], for the largest */
+    FILE *file;     /* of --out, or NULL */
+} logits_output;
+
+/* Moves the `top` largest of logits to the front of `order`, largest first, the lower id on ties.
+ */
+static void select_top(const float *logits, int32_t *order, int64_t n, int64_t top)
+{
+    for (int64_t i = 0; i < n; i++)
+        order[i] = (int32_t)i;
+    for (int64_t i = 0; i < top; i++) {
+        int64_t best = i;
+        for (int64_t j = i + 1; j < n; j++) {
+            float a = logits[order[j]], b = logits[order[best]];
+            if (a > b || (a == b && order[j] < order[best])) best = j;
+        }
+        int32_t swap = order[i];
+        order[i] = order[best];
+        order[best] = swap;
+    }
+}
+
+static void describe_token(const logits_output *out, int32_t id, strbuf *text)
+{
+    char *piece = NULL;
+    size_t length = 0;
+    if (out->vocabulary) qp_detokenize(out->vocabulary, &id, 1, QP_SPECIAL, &piece, &length, NULL);
+    cli_json_string(text, piece ? piece : "", length);
+    free(piece);
+}
+
+static qp_status print_row(logits_output *out, size_t position, const float *logits)
+{
+    int64_t top = out->call->settings->top;
+    if (top > out->vocab_size) top = out->vocab_size;
+    select_top(logits, out->order, out->vocab_size, top);
+    bool json = out->call->settings->json;
+    strbuf text = {0};
+    if (json)
+        strbuf_printf(&text, "%s{\"position\": %zu, \"token\": %d, \"top\": [",
+                      position ? ",\n  " : "", position, out->tokens->data[position]);
+    else
+        strbuf_printf(&text, "%zu\t%d", position, out->tokens->data[position]);
+    for (int64_t i = 0; i < top; i++) {
+        int32_t id = out->order[i];
+        if (json) {
+            strbuf_printf(&text, "%s{\"id\": %d, \"text\": ", i ? ", " : "", id);
+            describe_token(out, id, &text);
+            strbuf_printf(&text, ", \"logit\": %.9g}", (double)logits[id]);
+        } else {
+            strbuf_printf(&text, "\t%d ", id);
+            describe_token(out, id, &text);
+            strbuf_printf(&text, " %.6g", (double)logits[id]);
+        }
+    }
+    strbuf_puts(&text, json ? "]}" : "\n");
+    qp_status status = text.failed ? error_no_memory(out->call->error, "a row", text.length)
+                                   : cli_write(text.data, text.length, out->call->error);
+    strbuf_free(&text);
+    return status;
+}
+
+static qp_status on_logits(void *context, size_t input, size_t token, const float *logits)
+{
+    (void)input;
+    logits_output *out = context;
+    size_t n = (size_t)out->vocab_size;
+    if (out->file && fwrite(logits, sizeof *logits, n, out->file) != n)
+        return error_set(out->call->error, QP_IO, "%s: cannot be written: %s",
+                         out->call->settings->out, strerror(errno));
+    return print_row(out, token, logits);
+}
+
+static qp_status read_tokens(const cli_call *call, const qp_vocabulary *vocabulary,
+                             qp_tokens *tokens)
+{
+    const cli_settings *s = call->settings;
+    if (s->ids && (s->prompt || s->file))
+        return error_set(call->error, QP_INVALID, "--ids takes the place of --prompt and --file");
+    if (s->ids) return cli_parse_ids(s->ids, "--ids", tokens, call->error);
+    char *text = NULL;
+    size_t length;
+    TRY(cli_read_prompt(call, &text, &length));
+    qp_status status =
+        vocabulary ? qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error)
+                   : error_set(call->error, QP_INVALID,
+                               "the model has no vocabulary: give token ids with --ids");
+    free(text);
+    if (status == QP_OK && tokens->count == 0)
+        status = error_set(call->error, QP_INVALID, "the prompt is empty");
+    return status;
+}
+
+static qp_status eval(qp_engine *engine, qp_session *session, logits_output *out)
+{
+    const cli_call *call = out->call;
+    bool json = call->settings->json;
+    qp_input input = {session, out->tokens->data, out->tokens->count, true};
+    if (json) {
+        strbuf head = {0};
+        strbuf_printf(&head, "{\"vocab_size\": %lld, \"positions\": [\n  ",
+                      (long long)out->vocab_size);
+        qp_status status = cli_write(strbuf_text(&head), head.length, call->error);
+        strbuf_free(&head);
+        TRY(status);
+    }
+    TRY(qp_eval(engine, &input, 1, on_logits, out, &cli_interrupted, call->error));
+    return json ? cli_write("\n]}\n", 4, call->error) : QP_OK;
+}
+
+static qp_status write_logits(qp_engine *engine, qp_session *session, logits_output *out)
+{
+    const cli_call *call = out->call;
+    const char *path = call->settings->out;
+    out->vocab_size = qp_engine_get_info(engine).vocab_size;
+    out->order = malloc((size_t)out->vocab_size * sizeof *out->order);
+    if (!out->order) return error_no_memory(call->error, "the order", (size_t)out->vocab_size);
+    if (path && !(out->file = fopen(path, "wb"))) {
+        free(out->order);
+        return error_set(call->error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
+    }
+    cli_catch_interrupt();
+    qp_status status = eval(engine, session, out);
+    cli_release_interrupt();
+    if (out->file && fclose(out->file) != 0 && status == QP_OK)
+        status = error_set(call->error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
+    free(out->order);
+    return status;
+}
+
+qp_status command_logits(const cli_call *call)
+{
+    qp_engine *engine = NULL;
+    qp_session *session = NULL;
+    qp_tokens tokens = {0};
+    qp_status status = cli_open_engine(call, ROWS_AT_ONCE, &engine);
+    if (status == QP_OK) status = qp_session_open(engine, &session, call->error);
+    if (status == QP_OK) status = read_tokens(call, qp_engine_vocabulary(engine), &tokens);
+    logits_output out = {.call = call, .tokens = &tokens};
+    if (status == QP_OK) {
+        out.vocabulary = qp_engine_vocabulary(engine);
+        status = write_logits(engine, session, &out);
+    }
+    qp_tokens_free(&tokens);
+    qp_session_close(session);
+    qp_engine_close(engine);
+    return status;
+}

@@ -1,0 +1,41 @@
+/* quipu plan and quipu shapes: the forward pass as data, before anything runs. */
+#include "cli/cli.h"
+
+#include "base/buffer.h"
+#include "base/status.h"
+#include "plan/print.h"
+
+static const char *const kv_types[] = {"F16", "BF16", "F32"};
+
+static qp_status print(strbuf *text, qp_status status, qp_error *error)
+{
+    if (status == QP_OK) status = cli_write(strbuf_text(text), text->length, error);
+    strbuf_free(text);
+    return status;
+}
+
+qp_status command_plan(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    plan_print_options options = {.tokens = s->tokens,
+                                  .context = s->context,
+                                  .sequences = s->sequences,
+                                  .ranks = s->ranks,
+                                  .page_size = s->page_size,
+                                  .kv_type = kv_types[s->kv_type],
+                                  .available = s->memory ? s->memory : buffer_available(),
+                                  .json = s->json};
+    TRY(cli_model_path(call, &options.model));
+    strbuf text = {0};
+    return print(&text, plan_print_lifetimes(&options, &text, call->error), call->error);
+}
+
+qp_status command_shapes(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const char *model;
+    TRY(cli_model_path(call, &model));
+    strbuf text = {0};
+    return print(&text, plan_print_shapes(model, s->tokens, s->batch, s->json, &text, call->error),
+                 call->error);
+}

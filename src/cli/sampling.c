@@ -1,0 +1,97 @@
+/* Sampling settings of a call: the model's, overlaid with the command line's. */
+#include "cli/cli.h"
+
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Copies one setting when the command line or the environment gave it. */
+static qp_status overlay(const cli_call *call, qp_sampling *out, qp_setting setting,
+                         const void *field, double value)
+{
+    if (option_source_at(call->options, field) == OPTION_FROM_DEFAULT) return QP_OK;
+    return qp_sampling_set(out, setting, value, QP_FROM_COMMAND_LINE, call->error);
+}
+
+static qp_status parse_bias(const char *text, qp_logit_bias *out, qp_error *error)
+{
+    char *end;
+    long token = strtol(text, &end, 10);
+    if (end != text && *end == ':' && token >= 0 && token <= INT32_MAX) {
+        char *number = end + 1;
+        float bias = strtof(number, &end);
+        if (end != number && !*end && bias == bias) {
+            *out = (qp_logit_bias){(int32_t)token, bias};
+            return QP_OK;
+        }
+    }
+    return error_set(error, QP_INVALID,
+                     "--logit-bias must be a token id, a colon and a number, such as 15043:-2.5, "
+                     "found \"%s\"",
+                     text);
+}
+
+static qp_status read_biases(const cli_call *call, qp_sampling *out)
+{
+    const option_strings *given = &call->settings->logit_biases;
+    if (given->count == 0) return QP_OK;
+    qp_logit_bias *biases = calloc((size_t)given->count, sizeof *biases);
+    if (!biases) return error_no_memory(call->error, "logit biases", (size_t)given->count);
+    out->logit_bias = biases;
+    out->n_logit_bias = (size_t)given->count;
+    for (int i = 0; i < given->count; i++) {
+        qp_status status = parse_bias(given->items[i], &biases[i], call->error);
+        if (status != QP_OK) return status;
+    }
+    return QP_OK;
+}
+
+qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_sampling *out)
+{
+    const cli_settings *s = call->settings;
+    qp_sampling_defaults(engine, out);
+    const struct {
+        qp_setting setting;
+        const void *field;
+        double value;
+    } given[] = {
+        {QP_TEMPERATURE, &s->temperature, s->temperature},
+        {QP_TOP_K, &s->top_k, (double)s->top_k},
+        {QP_TOP_P, &s->top_p, s->top_p},
+        {QP_MIN_P, &s->min_p, s->min_p},
+        {QP_REPETITION_PENALTY, &s->repetition_penalty, s->repetition_penalty},
+        {QP_PRESENCE_PENALTY, &s->presence_penalty, s->presence_penalty},
+        {QP_FREQUENCY_PENALTY, &s->frequency_penalty, s->frequency_penalty},
+        {QP_SEED, &s->seed, (double)s->seed},
+    };
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        qp_status status = overlay(call, out, given[i].setting, given[i].field, given[i].value);
+        if (status != QP_OK) return status;
+    }
+    out->stops = s->stops.items;
+    out->n_stops = (size_t)s->stops.count;
+    if (s->ignore_eos) {
+        out->n_stop_tokens = 0;
+        out->stop_tokens_source = QP_FROM_COMMAND_LINE;
+    }
+    return read_biases(call, out);
+}
+
+void cli_sampling_free(qp_sampling *sampling)
+{
+    free((void *)sampling->logit_bias);
+    sampling->logit_bias = NULL;
+}
+
+void cli_report_sampling(const qp_sampling *sampling)
+{
+    static const char *const sources[] = {"neutral", "the model", "command line", "request"};
+    for (int s = 0; s < QP_SETTING_COUNT; s++)
+        fprintf(stderr, "quipu: %s = %.10g (%s)\n", qp_setting_name((qp_setting)s),
+                sampling->value[s], sources[sampling->source[s]]);
+    fprintf(stderr, "quipu: stop tokens =");
+    for (size_t i = 0; i < sampling->n_stop_tokens; i++)
+        fprintf(stderr, " %d", sampling->stop_tokens[i]);
+    fprintf(stderr, " (%s)\n", sources[sampling->stop_tokens_source]);
+}
