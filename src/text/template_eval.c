@@ -47,8 +47,7 @@ static qp_status eval_dict(run *run, const node *node, value *out)
         TRY(run_eval(run, item, &key));
         TRY(run_eval(run, item->next, &member));
         run->at = item;
-        if (!value_hashable(&run->heap, key))
-            return run_fail(run, "unhashable type: '%s'", value_type(key));
+        TRY(need_key(run, key));
         TRY(run_check(run, dict_set(&run->heap, members, key, member) ? members : NULL));
     }
     *out = (value){.kind = VALUE_DICT, .as.members = members};

@@ -33,8 +33,7 @@ static qp_status function_range(run *run, call *call, value *out)
 
 static qp_status set_pair(run *run, dict *members, value key, value item)
 {
-    if (!value_hashable(&run->heap, key))
-        return run_fail(run, "unhashable type: '%s'", value_type(key));
+    TRY(need_key(run, key));
     return run_check(run, dict_set(&run->heap, members, key, item) ? members : NULL);
 }
 

@@ -9,8 +9,7 @@
 
 static qp_status dict_get_default(run *run, call *call, value *out)
 {
-    if (!value_hashable(&run->heap, call->bound[0]))
-        return run_fail(run, "unhashable type: '%s'", value_type(call->bound[0]));
+    TRY(need_key(run, call->bound[0]));
     const value *found = dict_get(&run->heap, call->self.as.members, call->bound[0]);
     *out = found ? *found : call->bound[1].kind == VALUE_MISSING ? value_none() : call->bound[1];
     return run_step(run, 1);

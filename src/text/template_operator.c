@@ -56,6 +56,13 @@ qp_status need_text(run *run, value from, const string **out)
     return QP_OK;
 }
 
+qp_status need_key(run *run, value key)
+{
+    bool hashable = value_hashable(&run->heap, key);
+    TRY(run_step(run, 1));
+    return hashable ? QP_OK : run_fail(run, "unhashable type: '%s'", value_type(key));
+}
+
 static qp_status int_power(run *run, int64_t base, int64_t exponent, value *out)
 {
     if (exponent < 0 && base == 0) return division_by_zero(run);
@@ -271,8 +278,7 @@ qp_status op_contains(run *run, value container, value item, bool *out)
         return run_step(run, 1);
     }
     if (container.kind == VALUE_DICT) {
-        if (!value_hashable(&run->heap, item))
-            return run_fail(run, "unhashable type: '%s'", value_type(item));
+        TRY(need_key(run, item));
         *out = dict_get(&run->heap, container.as.members, item) != NULL;
         return run_step(run, 1);
     }

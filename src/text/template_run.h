@@ -142,6 +142,8 @@ qp_status text_part(run *run, const string *text, size_t from, size_t to, value 
 /* An integer argument; bools count. Fails with Python's words. */
 qp_status need_int(run *run, value from, int64_t *out);
 qp_status need_text(run *run, value from, const string **out);
+/* Whether the value can be a key of a dict. */
+qp_status need_key(run *run, value key);
 
 /* --- template_print.c --- */
 qp_status print_str(builder *out, value item);

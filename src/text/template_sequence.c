@@ -259,8 +259,7 @@ static qp_status filter_unique(run *run, call *call, value *out)
         value key;
         TRY(get_by(run, items->items[i], call->bound[1], value_none(), &key));
         TRY(fold_case(run, key, value_truth(call->bound[0]), &key));
-        if (!value_hashable(&run->heap, key))
-            return run_fail(run, "unhashable type: '%s'", value_type(key));
+        TRY(need_key(run, key));
         size_t before = seen->count;
         TRY(run_check(run, dict_set(&run->heap, seen, key, key) ? seen : NULL));
         TRY(run_step(run, 1));
