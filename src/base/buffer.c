@@ -1,21 +1,36 @@
 /* Large aligned memory: see buffer.h. */
 #include "base/buffer.h"
 
+#include "base/checked.h"
+
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { HUGE_PAGE = 2 << 20 };
+
+/* Maps `bytes` at an address that huge pages can begin at, where they pay. */
+static void *map_aligned(size_t bytes)
+{
+    size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
+    char *data = mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED || slack == 0) return data;
+    size_t head = round_up((uintptr_t)data, HUGE_PAGE) - (uintptr_t)data;
+    size_t end = round_up(head + bytes, (size_t)sysconf(_SC_PAGESIZE));
+    if (head) munmap(data, head);
+    if (end < bytes + slack) munmap(data + end, bytes + slack - end);
+    madvise(data + head, bytes, MADV_HUGEPAGE);
+    return data + head;
+}
 
 qp_status buffer_alloc(buffer *buffer, size_t bytes, const char *what, qp_error *error)
 {
     *buffer = (struct buffer){0};
     if (bytes == 0) return QP_OK;
-    void *data = bytes > SIZE_MAX / 2 ? MAP_FAILED
-                                      : mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *data = bytes > SIZE_MAX / 2 ? MAP_FAILED : map_aligned(bytes);
     if (data == MAP_FAILED) return error_no_memory(error, what, bytes);
-    if (bytes >= HUGE_PAGE) madvise(data, bytes, MADV_HUGEPAGE);
     buffer->data = data;
     buffer->bytes = bytes;
     return QP_OK;
@@ -37,4 +52,12 @@ uint64_t buffer_available(void)
     }
     if (file) fclose(file);
     return kib ? (uint64_t)kib * 1024 : UINT64_MAX;
+}
+
+void buffer_release_pages(const void *data, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = round_up((uintptr_t)data, page),
+              end = ((uintptr_t)data + bytes) & ~(page - 1);
+    if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
 }

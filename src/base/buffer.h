@@ -18,6 +18,10 @@ typedef struct buffer {
 qp_status buffer_alloc(buffer *buffer, size_t bytes, const char *what, qp_error *error);
 void buffer_free(buffer *buffer);
 
+/* Gives the whole pages inside [data, data + bytes) of a read-only file mapping back to the system;
+ * they are read from the file again when touched. */
+void buffer_release_pages(const void *data, size_t bytes);
+
 /* Bytes that can be had now without swapping, page cache that can be dropped included; UINT64_MAX
  * where the system does not say. */
 uint64_t buffer_available(void);

@@ -27,20 +27,90 @@ void executor_set_rope_row(executor *x, int64_t row, int64_t position, int64_t l
     rope_table_row(rope, frequencies, position, (float *)x->rope_table.data + row * rope->dim);
 }
 
-/* Scratch of the neediest node, at the plan's capacity. */
-static size_t most_scratch(const executor *x)
+static size_t scratch_of(const op_info *op, const op_variant *variant, const op_call *call)
+{
+    if (variant && variant->scratch_bytes) return variant->scratch_bytes(call);
+    return op->scratch_bytes ? op->scratch_bytes(call) : 0;
+}
+
+static void bind_node(const executor *x, int n, const plan_sizes *sizes, op_call *call)
+{
+    plan_bind(x->plan, &x->plan->nodes[n], &x->memory, sizes, call);
+    call->packed = x->nodes[n].packed;
+}
+
+/* Chooses every node's kernel, and finds the scratch of the neediest at the plan's capacity. */
+static void choose_kernels(executor *x)
 {
     size_t most = 0;
     for (int n = 0; n < x->plan->n_nodes; n++) {
-        const plan_node *node = &x->plan->nodes[n];
-        const op_info *op = op_get(node->op);
-        if (!op->scratch_bytes) continue;
+        const op_info *op = op_get(x->plan->nodes[n].op);
         op_call call;
-        plan_bind(x->plan, node, &x->memory, &x->plan->capacity, &call);
-        size_t bytes = op->scratch_bytes(&call);
+        bind_node(x, n, &x->plan->capacity, &call);
+        op_select(op, x->cpu_features, &call, &x->nodes[n].variant);
+        size_t bytes = scratch_of(op, x->nodes[n].variant, &call);
         if (bytes > most) most = bytes;
     }
-    return round_up(most, SCRATCH_ALIGNMENT);
+    x->scratch_bytes = round_up(most, SCRATCH_ALIGNMENT);
+}
+
+typedef struct pack_task {
+    const op_info *op;
+    const op_variant *variant;
+    const op_call *call;
+    void *packed;
+} pack_task;
+
+static void pack_share(void *context, int worker, int n_workers)
+{
+    const pack_task *task = context;
+    op_call call = *task->call;
+    int64_t units = task->op->units(&call), group = task->variant->pack_units;
+    int64_t groups = (units + group - 1) / group, begin, end;
+    thread_share(groups, worker, n_workers, &begin, &end);
+    call.begin = begin * group;
+    call.end = end * group < units ? end * group : units;
+    if (call.begin < call.end) task->variant->pack(&call, task->packed);
+}
+
+/* Bytes of a node's packed weights, 0 where they are read as stored. */
+static size_t packed_bytes_of(const executor *x, int n, op_call *call)
+{
+    const op_variant *variant = x->nodes[n].variant;
+    if (!variant || !variant->packed_bytes) return 0;
+    bind_node(x, n, &x->plan->capacity, call);
+    return round_up(variant->packed_bytes(call), SCRATCH_ALIGNMENT);
+}
+
+/* Weights as stored are not needed once they are packed. */
+static void release_weights(const executor *x, const plan_node *node)
+{
+    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
+        const plan_operand *operand = &node->operands[i];
+        if (operand->kind == OPERAND_WEIGHT)
+            model_release_weight(x->memory.model, (weight_slot)operand->id, node->layer);
+    }
+}
+
+static qp_status pack_weights(executor *x, qp_error *error)
+{
+    op_call call;
+    size_t total = 0, offset = 0;
+    for (int n = 0; n < x->plan->n_nodes; n++)
+        total += packed_bytes_of(x, n, &call);
+    TRY(buffer_alloc(&x->packed, total, "packed weights", error));
+    for (int n = 0; n < x->plan->n_nodes; n++) {
+        size_t bytes = packed_bytes_of(x, n, &call);
+        if (bytes == 0) continue;
+        const plan_node *node = &x->plan->nodes[n];
+        pack_task task = {op_get(node->op), x->nodes[n].variant, &call,
+                          (char *)x->packed.data + offset};
+        thread_pool_run(x->pool, pack_share, &task);
+        x->nodes[n].packed = task.packed;
+        offset += bytes;
+        release_weights(x, node);
+    }
+    return QP_OK;
 }
 
 static void place_tensors(executor *x)
@@ -71,7 +141,10 @@ qp_status executor_init(executor *x, const plan *plan, const model *model, threa
     TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
     x->memory.model = model;
     place_tensors(x);
-    x->scratch_bytes = most_scratch(x);
+    x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
+    if (!x->nodes) return error_no_memory(error, "the choice of kernels", 0);
+    choose_kernels(x);
+    TRY(pack_weights(x, error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
     if (plan->config.rope.scaling != ROPE_DYNAMIC) fill_rope_table(x);
@@ -85,6 +158,9 @@ void executor_free(executor *x)
     buffer_free(&x->k_cache);
     buffer_free(&x->v_cache);
     buffer_free(&x->scratch);
+    buffer_free(&x->packed);
+    free(x->nodes);
+    x->nodes = NULL;
 }
 
 void executor_run(executor *x, const batch *batch, int first, int last)
@@ -95,12 +171,12 @@ void executor_run(executor *x, const batch *batch, int first, int last)
     for (int s = first; s < last; s++) {
         const plan_step *step = &x->plan->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
-            const plan_node *node = &x->plan->nodes[n];
-            const op_info *op = op_get(node->op);
+            const op_info *op = op_get(x->plan->nodes[n].op);
             op_call call;
-            plan_bind(x->plan, node, &x->memory, &batch->sizes, &call);
-            op_kernel *kernel = op_select(op, x->cpu_features, &call, NULL);
-            op_run(op, kernel, &call, x->pool, x->scratch.data, x->scratch_bytes);
+            bind_node(x, n, &batch->sizes, &call);
+            const op_variant *variant = x->nodes[n].variant;
+            op_run(op, variant ? variant->kernel : op->reference, &call, x->pool, x->scratch.data,
+                   x->scratch_bytes);
         }
     }
 }

@@ -12,11 +12,18 @@
 #include "generate/batch.h"
 #include "plan/plan.h"
 
+/* How a node of the plan is run: chosen once, since it depends on types and weights alone. */
+typedef struct executor_node {
+    const op_variant *variant; /* NULL: the reference */
+    const void *packed;        /* the variant's own form of the weights, or NULL */
+} executor_node;
+
 typedef struct executor {
     const plan *plan;
     thread_pool *pool;
     uint32_t cpu_features; /* variants may use these; 0: references only */
-    buffer arena, rope_table, k_cache, v_cache, scratch;
+    executor_node *nodes;  /* [plan->n_nodes] */
+    buffer arena, rope_table, k_cache, v_cache, scratch, packed;
     size_t scratch_bytes; /* of one worker */
     plan_memory memory;
 } executor;

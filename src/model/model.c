@@ -218,6 +218,11 @@ gguf *model_gguf(const model *m)
     return m->source.gguf;
 }
 
+bool model_is_mapped(const model *m)
+{
+    return m->source.gguf || m->source.safetensors;
+}
+
 uint64_t model_weight_bytes(const model *m)
 {
     return m->weight_bytes;

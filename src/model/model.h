@@ -58,6 +58,10 @@ const char *model_path(const model *model);
 /* The open file, for its other contents; NULL when the source is another. */
 gguf *model_gguf(const model *model);
 
+/* Gives the memory of a weight that lies in a mapped file back to the system until it is touched
+ * again: for those who have made their own form of it. */
+void model_release_weight(const model *model, weight_slot slot, int64_t layer);
+
 /* Bytes of all weights as stored (a tied output counts once). */
 uint64_t model_weight_bytes(const model *model);
 

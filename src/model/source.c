@@ -121,6 +121,17 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
     return QP_OK;
 }
 
+bool source_is_mapped(const weight_source *source, const void *data)
+{
+    if (!data || (!source->gguf && !source->safetensors)) return false;
+    for (const owned_buffer *owned = source->owned; owned; owned = owned->next) {
+        const char *begin = owned->memory.data;
+        if ((const char *)data >= begin && (const char *)data < begin + owned->memory.bytes)
+            return false;
+    }
+    return true;
+}
+
 void source_close(weight_source *source)
 {
     gguf_close(source->gguf);

@@ -33,6 +33,9 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                  char *name, size_t size);
 
+/* Whether `data` lies in a mapped file, not in memory of the source's own. */
+bool source_is_mapped(const weight_source *source, const void *data);
+
 void source_close(weight_source *source);
 
 #endif
