@@ -218,9 +218,11 @@ gguf *model_gguf(const model *m)
     return m->source.gguf;
 }
 
-bool model_is_mapped(const model *m)
+void model_release_weight(const model *m, weight_slot slot, int64_t layer)
 {
-    return m->source.gguf || m->source.safetensors;
+    const tensor *view = &model_get_weight(m, slot, layer)->weight;
+    if (source_is_mapped(&m->source, slot, layer, view->data))
+        buffer_release_pages(view->data, tensor_bytes(view));
 }
 
 uint64_t model_weight_bytes(const model *m)

@@ -121,15 +121,15 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
     return QP_OK;
 }
 
-bool source_is_mapped(const weight_source *source, const void *data)
+bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t layer,
+                      const void *data)
 {
-    if (!data || (!source->gguf && !source->safetensors)) return false;
-    for (const owned_buffer *owned = source->owned; owned; owned = owned->next) {
-        const char *begin = owned->memory.data;
-        if ((const char *)data >= begin && (const char *)data < begin + owned->memory.bytes)
-            return false;
-    }
-    return true;
+    char name[160];
+    const stored_tensor *stored = NULL;
+    source_name(source, slot, layer, false, name, sizeof name);
+    if (source->gguf) stored = gguf_find_tensor(source->gguf, name);
+    if (source->safetensors) stored = safetensors_find_tensor(source->safetensors, name);
+    return stored && data && stored->data == data;
 }
 
 void source_close(weight_source *source)

@@ -33,8 +33,10 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                  char *name, size_t size);
 
-/* Whether `data` lies in a mapped file, not in memory of the source's own. */
-bool source_is_mapped(const weight_source *source, const void *data);
+/* Whether `data` is the slot's weight where it lies in a mapped file, not a copy of the source's.
+ */
+bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t layer,
+                      const void *data);
 
 void source_close(weight_source *source);
 
