@@ -355,15 +355,17 @@ static qp_status filter_truncate(run *run, call *call, value *out)
     static const string dots = {"...", 3, 3};
     const string *text, *end;
     int64_t length, leeway;
+    value size;
     builder made = {.run = run};
-    TRY(need_text(run, call->self, &text));
+    TRY(filter_length(run, call, &size));
     TRY(option_int(run, call->bound[0], 255, &length));
     TRY(option_text(run, call->bound[2], &dots, &end));
     TRY(option_int(run, call->bound[3], 5, &leeway));
     if (length < (int64_t)end->points || leeway < 0)
         return run_fail(run, "truncate: the length must be %zu or more", end->points);
     *out = call->self;
-    if (leeway > INT64_MAX - length || (int64_t)text->points <= length + leeway) return QP_OK;
+    if (leeway > INT64_MAX - length || size.as.integer <= length + leeway) return QP_OK;
+    TRY(need_text(run, call->self, &text));
     TRY(text_part(run, text, 0, (size_t)length - end->points, out));
     size_t keep = out->as.text->length;
     if (!value_truth(call->bound[1])) {

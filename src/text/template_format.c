@@ -318,7 +318,8 @@ qp_status format_percent(run *run, const string *format, value arguments, value 
         TRY(percent_item(&made, &spec, item));
         TRY(run_step(run, 1));
     }
-    bool mapping = arguments.kind == VALUE_DICT ||
+    /* What Python could index by a key need not be used up; undefined is such a thing to it. */
+    bool mapping = arguments.kind == VALUE_DICT || arguments.kind == VALUE_UNDEFINED ||
                    (arguments.kind == VALUE_LIST && arguments.as.items->kind != LIST_TUPLE);
     size_t count = value_is_list(arguments, LIST_TUPLE) ? arguments.as.items->count : 1;
     if (percent.next < count && !mapping && !percent.by_name)

@@ -6,6 +6,7 @@ Usage: template_goldens.py GOLDEN_DIR
 A null in place of the text says that jinja2 refuses. The chat templates are written for these tests;
 they exercise the constructs of the templates that models ship.
 """
+import copy
 import datetime
 import json
 import pathlib
@@ -594,6 +595,8 @@ lines | indent(2, true)
 t | truncate(5)
 t | truncate(8, true, '..', 0)
 t | truncate(8, leeway=0)
+xs | truncate(5)
+'a' % missing
 t | center(20) ~ '|'
 'a b-c d_e' | wordcount
 t | nope
@@ -859,8 +862,9 @@ def environment(template):
 
 
 def render(template, context):
+    """The text, or None; the context is a copy because a filter like indent can change a list."""
     try:
-        return environment(template).render(**context)
+        return environment(template).render(**copy.deepcopy(context))
     except Exception:  # whatever jinja2 or Python refuses
         return None
 
