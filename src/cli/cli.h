@@ -29,6 +29,9 @@ typedef struct cli_settings {
     bool raw, chat, echo, json, special, bos, generation_prompt;
     int64_t top;
     int64_t chunks;
+    /* bench */
+    int64_t n_prompt, n_generate, depth, repetitions;
+    int format;
     /* plan and shapes */
     int64_t tokens, sequences, ranks, batch;
     uint64_t memory;
@@ -45,7 +48,7 @@ typedef struct cli_call {
 typedef qp_status cli_command(const cli_call *call);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
-    command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
+    command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes, command_bench,
     command_help, command_man, command_completion, command_version;
 
 /* The program's tables, and the function of a command. */

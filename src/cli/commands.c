@@ -120,6 +120,21 @@ static const option_spec logits_options[] = {
 static const option_spec json_options[] = {
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"}, {0}};
 
+static const char *const formats[] = {"md", "csv", "json", NULL};
+
+static const option_spec bench_options[] = {
+    {"n-prompt", 'p', OPTION_INTEGER_AT(SETTINGS, n_prompt), .argument = "N", .fallback = "512",
+     .maximum = 1 << 24, .help = "tokens of the prompt test; 0: none"},
+    {"n-gen", 'n', OPTION_INTEGER_AT(SETTINGS, n_generate), .argument = "N", .fallback = "128",
+     .maximum = 1 << 24, .help = "tokens of the generation test; 0: none"},
+    {"depth", 'd', OPTION_INTEGER_AT(SETTINGS, depth), .argument = "N", .fallback = "0",
+     .maximum = 1 << 24, .help = "tokens of context before each test"},
+    {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N", .fallback = "5",
+     .minimum = 1, .maximum = 1000, .help = "runs of each test"},
+    {"output", 'o', OPTION_CHOICE_AT(SETTINGS, format), .choices = formats, .fallback = "md",
+     .argument = "FORMAT", .help = "form of the table"},
+    {0}};
+
 static const option_spec plan_options[] = {
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 20, .help = "new tokens in one forward pass"},
@@ -158,6 +173,7 @@ static const option_group template_group = {"Conversation", template_options};
 static const option_group perplexity_group = {"Text", perplexity_options};
 static const option_group logits_group = {"Logits", logits_options};
 static const option_group json_group = {"Output", json_options};
+static const option_group bench_group = {"Tests", bench_options};
 static const option_group plan_group = {"Plan", plan_options};
 static const option_group shapes_group = {"Shapes", shapes_options};
 
@@ -226,6 +242,12 @@ static const command_spec commands[] = {
      .synopsis = "[-m MODEL] --tokens N [--batch B]",
      .summary = "every step's shapes in prefill and decode",
      .groups = GROUPS(&model_group, &shapes_group)},
+    {.name = "bench",
+     .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
+     .summary = "tokens per second of prompts and of generation",
+     .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
+                    "each; mean and standard deviation over the repetitions.",
+     .groups = GROUPS(&model_group, &bench_group, &engine_group)},
     {.name = "help",
      .synopsis = "[COMMAND]",
      .summary = "this list, or the help of a command",
@@ -243,13 +265,21 @@ static const struct {
     const char *name;
     cli_command *run;
 } functions[] = {
-    {"run", command_run},           {"chat", command_chat},
-    {"tokenize", command_tokenize}, {"detokenize", command_detokenize},
-    {"template", command_template}, {"perplexity", command_perplexity},
-    {"logits", command_logits},     {"info", command_info},
-    {"doctor", command_doctor},     {"plan", command_plan},
-    {"shapes", command_shapes},     {"help", command_help},
-    {"man", command_man},           {"completion", command_completion},
+    {"run", command_run},
+    {"chat", command_chat},
+    {"tokenize", command_tokenize},
+    {"detokenize", command_detokenize},
+    {"template", command_template},
+    {"perplexity", command_perplexity},
+    {"logits", command_logits},
+    {"info", command_info},
+    {"doctor", command_doctor},
+    {"plan", command_plan},
+    {"shapes", command_shapes},
+    {"bench", command_bench},
+    {"help", command_help},
+    {"man", command_man},
+    {"completion", command_completion},
     {"version", command_version},
 };
 

@@ -1,0 +1,150 @@
+/* quipu bench: how fast a model reads a prompt and generates, in the conventions of llama-bench.
+ *
+ * pp N: one prompt of N tokens. tg N: N forward passes of one token each. Both begin after --depth
+ * tokens of context. The model is loaded once; every test has one warm-up run that is not counted.
+ */
+#include "cli/cli.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/status.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct bench {
+    const cli_call *call;
+    qp_engine *engine;
+    qp_session *session;
+    qp_engine_info info;
+    int32_t *tokens; /* [context]: fixed pseudo-random ids */
+} bench;
+
+typedef struct bench_result {
+    const char *kind; /* "pp", "tg" */
+    int64_t tokens;
+    double mean, deviation; /* tokens per second */
+    double gigabytes;       /* of weights per second */
+} bench_result;
+
+static qp_status eval(bench *b, size_t first, size_t count)
+{
+    qp_input input = {.session = b->session, .tokens = b->tokens + first, .count = count};
+    return qp_eval(b->engine, &input, 1, NULL, NULL, &cli_interrupted, b->call->error);
+}
+
+/* One run: `count` tokens behind the depth, all at once or one by one; *seconds is their time. */
+static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one, double *seconds)
+{
+    qp_session_truncate(b->session, depth);
+    uint64_t start = clock_ns();
+    if (one_by_one) {
+        for (size_t i = 0; i < count; i++)
+            TRY(eval(b, depth + i, 1));
+    } else {
+        TRY(eval(b, depth, count));
+    }
+    *seconds = (double)(clock_ns() - start) * 1e-9;
+    return QP_OK;
+}
+
+static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result *out)
+{
+    const cli_settings *s = b->call->settings;
+    double sum = 0, squares = 0, seconds;
+    int64_t runs = s->repetitions;
+    int64_t warm = one_by_one && count > 8 ? 8 : count;
+    TRY(time_run(b, (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
+    for (int64_t i = 0; i < runs; i++) {
+        TRY(time_run(b, (size_t)s->depth, (size_t)count, one_by_one, &seconds));
+        double speed = (double)count / seconds;
+        sum += speed;
+        squares += speed * speed;
+    }
+    double mean = sum / (double)runs, n = (double)runs;
+    double variance = runs > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
+    double passes = one_by_one ? mean : mean / (double)(count < s->chunk ? count : s->chunk);
+    *out = (bench_result){.kind = one_by_one ? "tg" : "pp",
+                          .tokens = count,
+                          .mean = mean,
+                          .deviation = variance > 0 ? sqrt(variance) : 0,
+                          .gigabytes = passes * (double)b->info.weight_bytes * 1e-9};
+    return QP_OK;
+}
+
+static void print_result(const bench *b, const bench_result *r, bool first, strbuf *out)
+{
+    static const char *const rows[] = {
+        "| %s | %.2f | %d | %lld | %s%lld | %.2f ± %.2f | %.1f |\n",
+        "%s,%.3f,%d,%lld,%s%lld,%.4f,%.4f,%.3f\n",
+        "%s{\"model\": \"%s\", \"gigabytes\": %.4f, \"threads\": %d, \"depth\": %lld, \"test\": "
+        "\"%s%lld\", \"tokens_per_second\": %.4f, \"deviation\": %.4f, \"gigabytes_per_second\": "
+        "%.3f}",
+    };
+    const cli_settings *s = b->call->settings;
+    const char *model = s->model ? s->model : "default";
+    double size = (double)b->info.weight_bytes * 1e-9;
+    long long depth = s->depth, tokens = r->tokens;
+    if (s->format == 2)
+        strbuf_printf(out, rows[2], first ? "[" : ",\n ", model, size, b->info.threads, depth,
+                      r->kind, tokens, r->mean, r->deviation, r->gigabytes);
+    else
+        strbuf_printf(out, rows[s->format], model, size, b->info.threads, depth, r->kind, tokens,
+                      r->mean, r->deviation, r->gigabytes);
+}
+
+static qp_status run_tests(bench *b, strbuf *out)
+{
+    static const char *const heads[] = {
+        "| model | weights GB | threads | depth | test | tokens/s | "
+        "weights GB/s |\n|---|---|---|---|---|---|---|\n",
+        "model,gigabytes,threads,depth,test,tokens_per_second,"
+        "deviation,gigabytes_per_second\n",
+        ""};
+    const cli_settings *s = b->call->settings;
+    strbuf_puts(out, heads[s->format]);
+    double seconds;
+    if (s->depth) TRY(time_run(b, 0, (size_t)s->depth, false, &seconds));
+    bool first = true;
+    for (int generate = 0; generate < 2; generate++) {
+        int64_t count = generate ? s->n_generate : s->n_prompt;
+        bench_result result;
+        if (count == 0) continue;
+        TRY(run_test(b, generate, count, &result));
+        print_result(b, &result, first, out);
+        first = false;
+    }
+    if (s->format == 2) strbuf_puts(out, first ? "[]\n" : "]\n");
+    return QP_OK;
+}
+
+static qp_status open_bench(bench *b)
+{
+    cli_settings *s = b->call->settings;
+    int64_t most = s->n_prompt > s->n_generate ? s->n_prompt : s->n_generate;
+    s->context = s->depth + (most > 0 ? most : 1);
+    TRY(cli_open_engine(b->call, 1, &b->engine));
+    TRY(qp_session_open(b->engine, &b->session, b->call->error));
+    b->info = qp_engine_get_info(b->engine);
+    b->tokens = malloc((size_t)s->context * sizeof *b->tokens);
+    if (!b->tokens) return error_no_memory(b->call->error, "the tokens", (size_t)s->context);
+    for (int64_t i = 0; i < s->context; i++)
+        b->tokens[i] = (int32_t)(hash_random(1, 0, (uint64_t)i) % (uint64_t)b->info.vocab_size);
+    return QP_OK;
+}
+
+qp_status command_bench(const cli_call *call)
+{
+    bench b = {.call = call};
+    strbuf text = {0};
+    cli_catch_interrupt();
+    qp_status status = open_bench(&b);
+    if (status == QP_OK) status = run_tests(&b, &text);
+    cli_release_interrupt();
+    if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
+    strbuf_free(&text);
+    free(b.tokens);
+    qp_session_close(b.session);
+    qp_engine_close(b.engine);
+    return status;
+}
