@@ -1,0 +1,244 @@
+/* linear for quantised weights: packing, and the order of the work; see linear_quant.h.
+ *
+ * With one row of x a group of 16 weight rows streams from memory through the registers once. With
+ * more, rows of x are taken in panels that stay in L2, and for every group a chunk of it is
+ * unpacked to bytes once and met by all tiles of the panel. The chunks' sums wait in memory as
+ * float32, so that both ways add in the same order.
+ */
+#include "op/linear/linear_quant.h"
+
+#include "base/checked.h"
+#include "op/linear/linear.h"
+#include "op/linear/linear_quant_part.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { PANEL_BYTES = 1 << 20 }; /* of rounded x: half of a usual L2 */
+
+static const quant_format *format_of(dtype type)
+{
+    for (int i = 0; i < QUANT_N_FORMATS; i++) {
+        if (quant_formats[i].type == type) return &quant_formats[i];
+    }
+    return NULL;
+}
+
+static bool is_f32_or_absent(const tensor *view)
+{
+    return view->rank == 0 || view->type == DTYPE_F32;
+}
+
+bool linear_quant_accepts(const op_call *call)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    if (!format_of(weight->type) || weight->shape[1] == 0) return false;
+    return call->tensors[LINEAR_X].type == DTYPE_F32 &&
+           is_f32_or_absent(&call->tensors[LINEAR_BIAS]) &&
+           is_f32_or_absent(&call->tensors[LINEAR_RESIDUAL]) &&
+           call->tensors[LINEAR_OUT].type == DTYPE_F32;
+}
+
+/* ---- Packing ------------------------------------------------------------------------------- */
+
+size_t linear_quant_packed_bytes(const op_call *call)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    int64_t n_groups = (weight->shape[0] + QUANT_ROWS - 1) / QUANT_ROWS;
+    return (size_t)n_groups *
+           quant_group_bytes(format_of(weight->type), weight->shape[1] / QUANT_BLOCK);
+}
+
+/* Bit i of `bits` to bit 8 * (i % 4) + i / 4. */
+static uint32_t spread_high_bits(uint32_t bits)
+{
+    uint32_t out = 0;
+    for (int s = 0; s < 8; s++) /* the multiplication puts copies of a nibble 7 bits apart */
+        out |= ((bits >> (4 * s) & 15) * 0x204081u & 0x01010101u) << s;
+    return out;
+}
+
+/* A stored block (of row r of a group) to its lane. */
+static void pack_block(const quant_format *f, const uint8_t *block, int r, uint16_t *halves,
+                       uint32_t *words)
+{
+    for (int h = 0; h < f->halves; h++)
+        memcpy(&halves[h * QUANT_ROWS + r], block + f->halves_at + 2 * h, sizeof *halves);
+    const uint8_t *from = f->halves_at ? block : block + 2 * f->halves;
+    for (int w = 0; w < f->words; w++)
+        memcpy(&words[w * QUANT_ROWS + r], from + 4 * w, sizeof *words);
+    if (f->words == 5) words[r] = spread_high_bits(words[r]); /* Q5_0, Q5_1 */
+}
+
+static void pack_group(const quant_format *f, const tensor *weight, int64_t first, uint8_t *group)
+{
+    int64_t n_blocks = weight->shape[1] / QUANT_BLOCK, n_stored = n_blocks / f->blocks;
+    int64_t rows = weight->shape[0] - first < QUANT_ROWS ? weight->shape[0] - first : QUANT_ROWS;
+    if (rows < QUANT_ROWS) memset(group, 0, quant_group_bytes(f, n_blocks));
+    uint16_t *halves = (uint16_t *)group;
+    uint32_t *words = (uint32_t *)(group + quant_halves_bytes(f, n_blocks));
+    const uint8_t *from[QUANT_ROWS];
+    for (int r = 0; r < rows; r++)
+        from[r] = tensor_row(weight, first + r);
+    for (int64_t b = 0; b < n_stored; b++) {
+        for (int r = 0; r < rows; r++)
+            pack_block(f, from[r] + b * f->bytes, r, halves, words);
+        halves += f->halves * QUANT_ROWS;
+        words += f->words * QUANT_ROWS;
+    }
+}
+
+void linear_quant_pack(const op_call *call, void *packed)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    const quant_format *f = format_of(weight->type);
+    size_t group_bytes = quant_group_bytes(f, weight->shape[1] / QUANT_BLOCK);
+    assert(call->begin % QUANT_ROWS == 0);
+    for (int64_t first = call->begin; first < call->end; first += QUANT_ROWS)
+        pack_group(f, weight, first,
+                   (uint8_t *)packed + (size_t)(first / QUANT_ROWS) * group_bytes);
+}
+
+/* ---- Running ------------------------------------------------------------------------------- */
+
+/* A slice's scratch, for panels of `rows` rows in tiles of `height`. */
+typedef struct work {
+    const quant_format *format;
+    int64_t n_blocks; /* of 32, in a row */
+    int64_t rows;     /* of a whole panel: a multiple of `height` */
+    int height;
+    quant_x x;
+    float *sums;    /* (rows, 16) */
+    uint8_t *bytes; /* (QUANT_CHUNK, 8, 16, 4) */
+    float *scales;  /* (QUANT_CHUNK, quant_scale_floats) */
+} work;
+
+static void *take(char **free, size_t bytes)
+{
+    void *taken = *free;
+    *free += round_up(bytes, 64);
+    return taken;
+}
+
+/* Lays out the scratch at `base`, which may be NULL, and returns its bytes. */
+static size_t work_lay_out(work *work, const op_call *call, void *base)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    int64_t n_rows = call->tensors[LINEAR_X].shape[0], in_features = weight->shape[1];
+    int64_t fit = PANEL_BYTES / in_features / QUANT_TILE * QUANT_TILE;
+    int64_t tiles = (n_rows + QUANT_TILE - 1) / QUANT_TILE * QUANT_TILE;
+    work->format = format_of(weight->type);
+    work->n_blocks = in_features / QUANT_BLOCK;
+    work->height = n_rows == 1 ? 1 : QUANT_TILE;
+    work->rows = n_rows == 1 ? 1 : fit < QUANT_TILE ? QUANT_TILE : fit < tiles ? fit : tiles;
+
+    char *free = base ? base : (char *)64;
+    char *start = free;
+    size_t blocks = (size_t)(work->rows * work->n_blocks);
+    work->x.q = take(&free, blocks * QUANT_BLOCK);
+    work->x.d = take(&free, blocks * sizeof(float));
+    work->x.c = take(&free, blocks * sizeof(float) * (size_t)work->format->groups);
+    work->sums = take(&free, (size_t)work->rows * QUANT_ROWS * sizeof(float));
+    work->bytes = take(&free, QUANT_CHUNK * QUANT_BLOCK * QUANT_ROWS);
+    work->scales =
+        take(&free, QUANT_CHUNK * sizeof(float) * (size_t)quant_scale_floats(work->format));
+    return (size_t)(free - start);
+}
+
+size_t linear_quant_scratch_bytes(const op_call *call)
+{
+    work work;
+    return work_lay_out(&work, call, NULL);
+}
+
+/* The rounded x of a panel's rows from `row` (its tile's first, or any while rounding) and
+ * `block` on. */
+static quant_x x_at(const work *work, int64_t row, int64_t block)
+{
+    int64_t groups = work->format->groups, height = work->height, r = row % height;
+    int64_t at = (row - r) * work->n_blocks + block * height;
+    return (quant_x){.q = work->x.q + (at + r) * QUANT_BLOCK,
+                     .d = work->x.d + at + r,
+                     .c = (float *)work->x.c + at * groups + r};
+}
+
+/* sums (rows, 16) of a group = rows [0, rows) of the panel times the group. */
+static void run_group(const work *work, const quant_kernels *kernels, const uint8_t *group,
+                      int64_t rows)
+{
+    int format = (int)(work->format - quant_formats);
+    if (work->height == 1) {
+        kernels->of[format].vector(group, work->n_blocks, work->x, work->sums);
+        return;
+    }
+    memset(work->sums, 0, (size_t)rows * QUANT_ROWS * sizeof(float));
+    for (int64_t block = 0; block < work->n_blocks; block += QUANT_CHUNK) {
+        int64_t left = work->n_blocks - block;
+        int count = left < QUANT_CHUNK ? (int)left : QUANT_CHUNK;
+        kernels->of[format].unpack(group, work->n_blocks, block, count, work->bytes, work->scales);
+        for (int64_t row = 0; row < rows; row += QUANT_TILE) {
+            int tile_rows = rows - row < QUANT_TILE ? (int)(rows - row) : QUANT_TILE;
+            kernels->of[format].tile(work->bytes, work->scales, count, x_at(work, row, block),
+                                     tile_rows, work->sums + row * QUANT_ROWS);
+        }
+    }
+}
+
+/* Rows [first, first + rows) of features [from, to) of the group that begins at `feature`. */
+static void store(const work *work, const op_call *call, int64_t first, int64_t rows,
+                  int64_t feature, int64_t from, int64_t to)
+{
+    const float *bias = call->tensors[LINEAR_BIAS].rank ? call->tensors[LINEAR_BIAS].data : NULL;
+    const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
+    int64_t n = to - from;
+    for (int64_t row = 0; row < rows; row++) {
+        float *sums = work->sums + row * QUANT_ROWS + (from - feature);
+        float *out = (float *)tensor_row(&call->tensors[LINEAR_OUT], first + row) + from;
+        for (int64_t i = 0; bias && i < n; i++)
+            sums[i] += bias[from + i];
+        if (residual->rank) {
+            const float *add = (const float *)tensor_row(residual, first + row) + from;
+            for (int64_t i = 0; i < n; i++)
+                sums[i] += add[i];
+        }
+        memcpy(out, sums, (size_t)n * sizeof *out);
+    }
+}
+
+static void run(const op_call *call, const quant_kernels *kernels)
+{
+    const tensor *x = &call->tensors[LINEAR_X];
+    work work;
+    work_lay_out(&work, call, call->scratch);
+    size_t group_bytes = quant_group_bytes(work.format, work.n_blocks);
+
+    for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
+        int64_t rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
+        for (int64_t row = 0; row < rows; row++)
+            kernels->round(work.format, tensor_row(x, first + row), work.n_blocks, work.height,
+                           x_at(&work, row, 0));
+        for (int64_t begin = call->begin; begin < call->end;) {
+            int64_t group = begin / QUANT_ROWS, end = (group + 1) * QUANT_ROWS;
+            if (end > call->end) end = call->end;
+            run_group(&work, kernels, (const uint8_t *)call->packed + (size_t)group * group_bytes,
+                      rows);
+            store(&work, call, first, rows, group * QUANT_ROWS, begin, end);
+            begin = end;
+        }
+    }
+}
+
+void linear_quant_avx2(const op_call *call)
+{
+    run(call, &quant_kernels_avx2);
+}
+
+void linear_quant_avx512(const op_call *call)
+{
+    run(call, &quant_kernels_avx512);
+}
+
+void linear_quant_vnni(const op_call *call)
+{
+    run(call, &quant_kernels_vnni);
+}

@@ -1,0 +1,122 @@
+/* Shared by the files of linear_quant: the formats, the packed weights, the rounded x, and what an
+ * instruction set provides.
+ *
+ * Packed weights, for every 16 rows (a group; rows that are not there are zeros):
+ *
+ *   halves   (blocks, halves, 16) F16     scales: d of 16 rows, then m or dmin of 16 rows
+ *            padded to 64 bytes
+ *   words    (blocks, words, 16) 32 bits  a word of a stored block, of 16 rows; the order of the
+ *                                         words as stored, the halves left out
+ *
+ * A lane of a vector register is a weight row, a 32-bit word of it four neighbouring values for
+ * vpdpbusd or vpmaddubsw, and nothing is ever summed across lanes. The one word that is rewritten
+ * is qh of Q5_0 and Q5_1: bit 8 * b + s of it belongs to value 4 * s + b.
+ *
+ * Rounded x: rows in tiles of `height`, a block's rows of a tile together:
+ *
+ *   q   (tiles, blocks, height, 32) int8
+ *   d   (tiles, blocks, height)             float
+ *   c   (tiles, blocks, groups, height)     for types with minima d * (sum of q), float; for others
+ *                                           -offset * (sum of q), int32; of each scale's values
+ */
+#ifndef QUIPU_OP_LINEAR_QUANT_PART_H
+#define QUIPU_OP_LINEAR_QUANT_PART_H
+
+#include "tensor/dtype.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    QUANT_BLOCK = 32, /* values that share a scale of x */
+    QUANT_ROWS = 16,  /* weight rows packed together */
+    QUANT_TILE = 16,  /* rows of x together, when there are several */
+    QUANT_CHUNK = 32, /* blocks unpacked at a time: with their scales they stay in L1 */
+};
+
+typedef struct quant_format {
+    dtype type;
+    int blocks;    /* blocks of 32 in a stored block */
+    int bytes;     /* of a stored block */
+    int words;     /* 32-bit words of a stored block besides the halves */
+    int halves;    /* F16 scales of a stored block */
+    int halves_at; /* where in the stored block, in bytes */
+    int groups;    /* scales for a block of 32: 1 or 2 */
+    bool minimum;
+    int offset; /* unpacked values are unsigned, that much above what they mean */
+    int bits;   /* of an unpacked value */
+} quant_format;
+
+/* X(NAME, name, blocks, bytes, words, halves, halves_at, groups, minimum, offset, bits) */
+#define QUANT_FORMATS(X)                                                                           \
+    X(Q8_0, q8_0, 1, 34, 8, 1, 0, 1, false, 128, 8)                                                \
+    X(Q4_0, q4_0, 1, 18, 4, 1, 0, 1, false, 8, 4)                                                  \
+    X(Q4_1, q4_1, 1, 20, 4, 2, 0, 1, true, 0, 4)                                                   \
+    X(Q5_0, q5_0, 1, 22, 5, 1, 0, 1, false, 16, 5)                                                 \
+    X(Q5_1, q5_1, 1, 24, 5, 2, 0, 1, true, 0, 5)                                                   \
+    X(Q2_K, q2_k, 8, 84, 20, 2, 80, 2, true, 0, 2)                                                 \
+    X(Q3_K, q3_k, 8, 110, 27, 1, 108, 2, false, 4, 3)                                              \
+    X(Q4_K, q4_k, 8, 144, 35, 2, 0, 1, true, 0, 4)                                                 \
+    X(Q5_K, q5_k, 8, 176, 43, 2, 0, 1, true, 0, 5)                                                 \
+    X(Q6_K, q6_k, 8, 210, 52, 1, 208, 2, false, 32, 6)
+
+enum {
+#define X(NAME, name, ...) QUANT_##NAME,
+    QUANT_FORMATS(X)
+#undef X
+        QUANT_N_FORMATS
+};
+
+static const quant_format quant_formats[QUANT_N_FORMATS] = {
+#define X(NAME, name, ...) {DTYPE_##NAME, __VA_ARGS__},
+    QUANT_FORMATS(X)
+#undef X
+};
+
+/* Bytes of a group's halves and of a whole group, for rows of n_blocks blocks of 32. */
+static inline size_t quant_halves_bytes(const quant_format *f, int64_t n_blocks)
+{
+    size_t bytes = (size_t)(n_blocks / f->blocks * f->halves * QUANT_ROWS) * sizeof(uint16_t);
+    return (bytes + 63) & ~(size_t)63;
+}
+static inline size_t quant_group_bytes(const quant_format *f, int64_t n_blocks)
+{
+    size_t words = (size_t)(n_blocks / f->blocks * f->words * QUANT_ROWS) * sizeof(uint32_t);
+    return quant_halves_bytes(f, n_blocks) + words;
+}
+
+/* Floats that a block's scales take when unpacked: (groups, 16) and for minima as much again. */
+static inline int quant_scale_floats(const quant_format *f)
+{
+    return f->groups * (f->minimum ? 2 : 1) * QUANT_ROWS;
+}
+
+/* Rounded x from some tile and block on. */
+typedef struct quant_x {
+    int8_t *q;
+    float *d;
+    void *c; /* 32-bit elements */
+} quant_x;
+
+/* What an instruction set provides; pointers to packed groups are to their beginning. */
+typedef struct quant_kernels {
+    /* Rounds a row, n_blocks * 32 floats; `to` points to its place in its tile. */
+    void (*round)(const quant_format *f, const float *x, int64_t n_blocks, int height, quant_x to);
+    struct {
+        /* out[16] = one row of x, height 1, times a group. */
+        void (*vector)(const uint8_t *group, int64_t n_blocks, quant_x x, float *out);
+        /* Blocks [first, first + count) of a group to bytes (count, 8 words, 16, 4) and scales
+         * (count, quant_scale_floats); `first` is a multiple of the stored block. */
+        void (*unpack)(const uint8_t *group, int64_t n_blocks, int64_t first, int count,
+                       uint8_t *bytes, float *scales);
+        /* Adds the products of `rows` <= 16 rows of a tile and `count` unpacked blocks to
+         * sums (rows rounded up to 8, 16). */
+        void (*tile)(const uint8_t *bytes, const float *scales, int count, quant_x x, int rows,
+                     float *sums);
+    } of[QUANT_N_FORMATS];
+} quant_kernels;
+
+extern const quant_kernels quant_kernels_avx2, quant_kernels_avx512, quant_kernels_vnni;
+
+#endif
