@@ -28,7 +28,7 @@ static qp_status check(const op_call *call, qp_error *error)
 /* A tile of weight rows and a row of x in float64, a weight row in float32 on its way there. */
 static size_t scratch_bytes(const op_call *call)
 {
-    size_t in_features = (size_t)call->tensors[LINEAR_X].shape[1];
+    size_t in_features = (size_t)call->tensors[LINEAR_X].shape[1] + 1; /* never NULL */
     return round_up(in_features * ((TILE + 1) * sizeof(double) + sizeof(float)), 64);
 }
 
