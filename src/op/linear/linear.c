@@ -149,6 +149,7 @@ const op_info op_linear = {
     .check = check,
     .scratch_bytes = scratch_bytes,
     .reference = linear_reference,
+    .variants = linear_variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

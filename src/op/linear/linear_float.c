@@ -1,0 +1,259 @@
+/* linear with float weights: the repacked form and the loops around the kernels, see
+ * linear_float.h.
+ *
+ * Few rows: every panel is streamed once, past rows that stay in the cache. Many rows: a block of
+ * up to 264 rows by 256 inputs of x is copied close together, and a group of 8 panels is taken past
+ * it, each decoded to float32 once for all its rows; the sums of the group wait in scratch. A block
+ * of x (280 KB) and the group's sums (264 KB) stay in the second cache, a decoded panel (32 KB) in
+ * the first.
+ */
+#include "op/linear/linear_float.h"
+
+#include "base/checked.h"
+#include "op/linear/linear.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    PANEL = LINEAR_FLOAT_PANEL,
+    BLOCK = LINEAR_FLOAT_BLOCK,
+    X_STRIDE = LINEAR_FLOAT_X_STRIDE,
+    FEW_ROWS = 12,    /* at least any kernel's max_rows */
+    CHUNK_ROWS = 264, /* a multiple of any kernel's max_rows */
+    GROUP = 8,        /* panels */
+};
+
+static int64_t minimum(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static linear_float_type float_type(dtype type)
+{
+    return type == DTYPE_F32   ? LINEAR_FLOAT_F32
+           : type == DTYPE_F16 ? LINEAR_FLOAT_F16
+                               : LINEAR_FLOAT_BF16;
+}
+
+static bool is_f32(const tensor *view)
+{
+    return view->rank == 0 || view->type == DTYPE_F32;
+}
+
+bool linear_float_accepts(const op_call *call)
+{
+    dtype type = call->tensors[LINEAR_WEIGHT].type;
+    return (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16) &&
+           is_f32(&call->tensors[LINEAR_X]) && is_f32(&call->tensors[LINEAR_BIAS]) &&
+           is_f32(&call->tensors[LINEAR_RESIDUAL]) && is_f32(&call->tensors[LINEAR_OUT]);
+}
+
+size_t linear_float_packed_bytes(const op_call *call)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    size_t panels = (size_t)ceil_div(weight->shape[0], PANEL);
+    return panels * PANEL * dtype_row_bytes(weight->type, weight->shape[1]);
+}
+
+/* Where a row of the panel stands in its lines. */
+static int64_t place_in_line(dtype type, int64_t row)
+{
+    return type == DTYPE_BF16 ? row % 16 * 2 + row / 16 : row;
+}
+
+/* A row of the panel, at any alignment, or zeros for NULL, to its place in every line. */
+static void pack_row(const char *from, int64_t n, size_t size, char *to)
+{
+    for (int64_t i = 0; i < n; i++, to += PANEL * size) {
+        if (from)
+            memcpy(to, from + (size_t)i * size, size);
+        else
+            memset(to, 0, size);
+    }
+}
+
+void linear_float_pack(const op_call *call, void *packed)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    int64_t n = weight->shape[1];
+    size_t panel_bytes = PANEL * dtype_row_bytes(weight->type, n);
+    for (int64_t first = call->begin; first < call->end; first += PANEL) {
+        char *lines = (char *)packed + (size_t)(first / PANEL) * panel_bytes;
+        for (int64_t row = 0; row < PANEL; row++) {
+            const void *from = first + row < call->end ? tensor_row(weight, first + row) : NULL;
+            int64_t place = place_in_line(weight->type, row);
+            if (weight->type == DTYPE_F32)
+                pack_row(from, n, 4, lines + place * 4);
+            else
+                pack_row(from, n, 2, lines + place * 2);
+        }
+    }
+}
+
+/* Rows of the chunks that n_rows are cut into, alike but for the last. */
+static int64_t chunk_rows(int64_t n_rows)
+{
+    int64_t chunks = ceil_div(n_rows, CHUNK_ROWS);
+    return chunks ? ceil_div(n_rows, chunks * FEW_ROWS) * FEW_ROWS : 0;
+}
+
+static size_t few_rows_bytes(int64_t n_rows, int64_t in_features)
+{
+    return (size_t)(ceil_div(in_features, BLOCK) * n_rows * X_STRIDE) * sizeof(float);
+}
+
+/* Never less for fewer rows, so that the largest batch's scratch serves all. */
+size_t linear_float_scratch_bytes(const op_call *call)
+{
+    const tensor *x = &call->tensors[LINEAR_X];
+    size_t few = few_rows_bytes(minimum(x->shape[0], FEW_ROWS), x->shape[1]);
+    int64_t rows = minimum(x->shape[0], CHUNK_ROWS);
+    size_t many = (size_t)(rows * (X_STRIDE + GROUP * PANEL) + BLOCK * PANEL) * sizeof(float);
+    return round_up(few > many ? few : many, 64);
+}
+
+/* The call, looked up once. */
+typedef struct float_job {
+    const op_call *call;
+    const linear_float_kernels *kernels;
+    linear_float_type type;
+    const tensor *x;
+    int64_t n_rows, in_features;
+    size_t line_bytes, panel_bytes;
+} float_job;
+
+/* Input `i` of the panel. */
+static const char *panel_at(const float_job *job, int64_t panel, int64_t i)
+{
+    return (const char *)job->call->packed + (size_t)panel * job->panel_bytes +
+           (size_t)i * job->line_bytes;
+}
+
+/* out = sums + bias + residual for what the slice has of the panel; sums (n_rows, PANEL) */
+static void finish(const float_job *job, int64_t panel, int64_t first_row, int64_t n_rows,
+                   const float *sums)
+{
+    const op_call *call = job->call;
+    const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
+    const float *bias = call->tensors[LINEAR_BIAS].rank ? call->tensors[LINEAR_BIAS].data : NULL;
+    int64_t base = panel * PANEL;
+    int64_t begin = call->begin > base ? call->begin : base;
+    int64_t end = minimum(call->end, base + PANEL);
+
+    for (int64_t row = 0; row < n_rows; row++, sums += PANEL) {
+        float *out = tensor_row(&call->tensors[LINEAR_OUT], first_row + row);
+        const float *add = residual->rank ? tensor_row(residual, first_row + row) : NULL;
+        for (int64_t f = begin; f < end; f++) {
+            float value = sums[f - base];
+            if (bias) value += bias[f];
+            if (add) value += add[f];
+            out[f] = value;
+        }
+    }
+}
+
+/* Rows [first, first + n_rows) of x, inputs [i, i + n), to (n_rows, X_STRIDE). */
+static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, int64_t n,
+                     float *out)
+{
+    for (int64_t row = 0; row < n_rows; row++)
+        memcpy(out + row * X_STRIDE, (const float *)tensor_row(x, first + row) + i,
+               (size_t)n * sizeof(float));
+}
+
+/* At most max_rows rows. */
+static void run_few(const float_job *job)
+{
+    const op_call *call = job->call;
+    int64_t rows = job->n_rows, in_features = job->in_features;
+    const float *x = job->x->data; /* (blocks, rows, X_STRIDE), or the one row as it lies */
+    int64_t x_block = BLOCK;
+    if (rows > 1) {
+        x_block = rows * X_STRIDE;
+        x = call->scratch;
+        for (int64_t i = 0; i < in_features; i += BLOCK)
+            gather_x(job->x, 0, rows, i, minimum(BLOCK, in_features - i),
+                     (float *)call->scratch + i / BLOCK * x_block);
+    }
+    linear_float_tile *tile = job->kernels->stream[job->type][rows - 1];
+    for (int64_t panel = call->begin / PANEL; panel * PANEL < call->end; panel++) {
+        _Alignas(64) float sums[FEW_ROWS * PANEL];
+        memset(sums, 0, (size_t)(rows * PANEL) * sizeof(float));
+        for (int64_t i = 0; i < in_features; i += BLOCK)
+            tile(panel_at(job, panel, i), x + i / BLOCK * x_block, minimum(BLOCK, in_features - i),
+                 sums);
+        finish(job, panel, 0, rows, sums);
+    }
+}
+
+/* One block of a panel past the rows of a chunk; x (rows, X_STRIDE), sums (rows, PANEL). */
+static void chunk_block(const linear_float_kernels *kernels, const float *lines, const float *x,
+                        int64_t rows, int64_t n, float *sums)
+{
+    for (int64_t row = 0; row < rows; row += kernels->max_rows) {
+        int64_t count = minimum(kernels->max_rows, rows - row);
+        kernels->cached[count - 1](lines, x + row * X_STRIDE, n, sums + row * PANEL);
+    }
+}
+
+/* Panels [first, end), at most GROUP, for rows [row, row + rows). */
+static void run_group(const float_job *job, int64_t row, int64_t rows, int64_t first, int64_t end)
+{
+    linear_float_decode *decode = job->kernels->decode[job->type];
+    float *sums = job->call->scratch;             /* (GROUP, rows, PANEL) */
+    float *decoded = sums + GROUP * rows * PANEL; /* (BLOCK, PANEL) */
+    float *x = decoded + BLOCK * PANEL;           /* (rows, X_STRIDE) */
+    memset(sums, 0, (size_t)(GROUP * rows * PANEL) * sizeof(float));
+    for (int64_t i = 0; i < job->in_features; i += BLOCK) {
+        int64_t n = minimum(BLOCK, job->in_features - i);
+        gather_x(job->x, row, rows, i, n, x);
+        for (int64_t panel = first; panel < end; panel++) {
+            const void *lines = panel_at(job, panel, i);
+            if (decode) {
+                decode(lines, n, decoded);
+                lines = decoded;
+            }
+            chunk_block(job->kernels, lines, x, rows, n, sums + (panel - first) * rows * PANEL);
+        }
+    }
+    for (int64_t panel = first; panel < end; panel++)
+        finish(job, panel, row, rows, sums + (panel - first) * rows * PANEL);
+}
+
+static void run_many(const float_job *job)
+{
+    int64_t chunk = chunk_rows(job->n_rows);
+    int64_t first = job->call->begin / PANEL, end = ceil_div(job->call->end, PANEL);
+    for (int64_t row = 0; row < job->n_rows; row += chunk) {
+        int64_t rows = minimum(chunk, job->n_rows - row);
+        for (int64_t panel = first; panel < end; panel += GROUP)
+            run_group(job, row, rows, panel, minimum(panel + GROUP, end));
+    }
+}
+
+void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    assert(call->packed && kernels->max_rows <= FEW_ROWS);
+    float_job job = {
+        .call = call,
+        .kernels = kernels,
+        .type = float_type(weight->type),
+        .x = &call->tensors[LINEAR_X],
+        .n_rows = call->tensors[LINEAR_X].shape[0],
+        .in_features = weight->shape[1],
+        .line_bytes = dtype_row_bytes(weight->type, PANEL),
+        .panel_bytes = PANEL * dtype_row_bytes(weight->type, weight->shape[1]),
+    };
+    if (job.n_rows == 0 || call->begin == call->end) return;
+    if (job.n_rows <= kernels->max_rows)
+        run_few(&job);
+    else
+        run_many(&job);
+}

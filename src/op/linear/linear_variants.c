@@ -1,0 +1,22 @@
+/* The fast variants of linear, in rising order of preference. */
+#include "op/linear/linear.h"
+#include "op/linear/linear_float.h"
+#include "op/linear/linear_quant.h"
+
+#include "base/cpu.h"
+
+#define FLOAT_VARIANT(NAME, NEEDS)                                                                 \
+    {                                                                                              \
+        .name = #NAME, .needs = NEEDS, .kernel = linear_float_##NAME,                              \
+        .accepts = linear_float_accepts, .packed_bytes = linear_float_packed_bytes,                \
+        .pack = linear_float_pack, .pack_units = LINEAR_FLOAT_PANEL,                               \
+        .scratch_bytes = linear_float_scratch_bytes,                                               \
+    }
+
+const op_variant linear_variants[] = {
+#ifdef __x86_64__
+    FLOAT_VARIANT(avx2, CPU_LEVEL_AVX2),
+    FLOAT_VARIANT(avx512, CPU_LEVEL_AVX512),
+    LINEAR_QUANT_VARIANTS,
+#endif
+    {0}};
