@@ -104,19 +104,21 @@ void linear_quant_pack(const op_call *call, void *packed)
 /* A slice's scratch, for panels of `rows` rows in tiles of `height`. */
 typedef struct work {
     const quant_format *format;
-    int64_t n_blocks; /* of 32, in a row */
-    int64_t rows;     /* of a whole panel: a multiple of `height` */
+    int64_t n_blocks;   /* of 32, in a row */
+    size_t group_bytes; /* of packed weights */
+    int64_t rows;       /* of a whole panel: a multiple of `height` */
     int height;
     quant_x x;
-    float *sums;    /* (rows, 16) */
-    uint8_t *bytes; /* (QUANT_CHUNK, 8, 16, 4) */
-    float *scales;  /* (QUANT_CHUNK, quant_scale_floats) */
+    float *sums;    /* (rows, 2, 16) */
+    uint8_t *bytes; /* (2, QUANT_CHUNK, 8, 16, 4) */
+    float *scales;  /* (2, QUANT_CHUNK, quant_scale_floats) */
 } work;
 
-static void *take(char **free, size_t bytes)
+/* The next `bytes` of the memory at `base`; NULL when they are only counted. */
+static void *take(char *base, size_t *used, size_t bytes)
 {
-    void *taken = *free;
-    *free += round_up(bytes, 64);
+    void *taken = base ? base + *used : NULL;
+    *used += round_up(bytes, 64);
     return taken;
 }
 
@@ -129,20 +131,20 @@ static size_t work_lay_out(work *work, const op_call *call, void *base)
     int64_t tiles = (n_rows + QUANT_TILE - 1) / QUANT_TILE * QUANT_TILE;
     work->format = format_of(weight->type);
     work->n_blocks = in_features / QUANT_BLOCK;
+    work->group_bytes = quant_group_bytes(work->format, work->n_blocks);
     work->height = n_rows == 1 ? 1 : QUANT_TILE;
     work->rows = n_rows == 1 ? 1 : fit < QUANT_TILE ? QUANT_TILE : fit < tiles ? fit : tiles;
 
-    char *free = base ? base : (char *)64;
-    char *start = free;
-    size_t blocks = (size_t)(work->rows * work->n_blocks);
-    work->x.q = take(&free, blocks * QUANT_BLOCK);
-    work->x.d = take(&free, blocks * sizeof(float));
-    work->x.c = take(&free, blocks * sizeof(float) * (size_t)work->format->groups);
-    work->sums = take(&free, (size_t)work->rows * QUANT_ROWS * sizeof(float));
-    work->bytes = take(&free, QUANT_CHUNK * QUANT_BLOCK * QUANT_ROWS);
-    work->scales =
-        take(&free, QUANT_CHUNK * sizeof(float) * (size_t)quant_scale_floats(work->format));
-    return (size_t)(free - start);
+    size_t used = 0, blocks = (size_t)(work->rows * work->n_blocks);
+    size_t groups = (size_t)work->format->groups, rows = (size_t)work->rows;
+    size_t scale_floats = (size_t)quant_scale_floats(work->format);
+    work->x.q = take(base, &used, blocks * QUANT_BLOCK);
+    work->x.d = take(base, &used, blocks * sizeof(float));
+    work->x.c = take(base, &used, blocks * groups * sizeof(float));
+    work->sums = take(base, &used, rows * QUANT_SUMS * sizeof(float));
+    work->bytes = take(base, &used, QUANT_PAIR * QUANT_CHUNK_BYTES);
+    work->scales = take(base, &used, QUANT_PAIR * QUANT_CHUNK * scale_floats * sizeof(float));
+    return used;
 }
 
 size_t linear_quant_scratch_bytes(const op_call *call)
@@ -162,29 +164,35 @@ static quant_x x_at(const work *work, int64_t row, int64_t block)
                      .c = (float *)work->x.c + at * groups + r};
 }
 
-/* sums (rows, 16) of a group = rows [0, rows) of the panel times the group. */
-static void run_group(const work *work, const quant_kernels *kernels, const uint8_t *group,
-                      int64_t rows)
+/* sums (rows, 2, 16) of one or two groups = rows [0, rows) of the panel times the groups. */
+static void run_groups(const work *work, const quant_kernels *kernels, const uint8_t *group,
+                       int n_groups, int64_t rows)
 {
     int format = (int)(work->format - quant_formats);
+    int scale_floats = QUANT_CHUNK * quant_scale_floats(work->format);
     if (work->height == 1) {
-        kernels->of[format].vector(group, work->n_blocks, work->x, work->sums);
+        for (int g = 0; g < n_groups; g++)
+            kernels->of[format].vector(group + (size_t)g * work->group_bytes, work->n_blocks,
+                                       work->x, work->sums + g * QUANT_ROWS);
         return;
     }
-    memset(work->sums, 0, (size_t)rows * QUANT_ROWS * sizeof(float));
+    memset(work->sums, 0, (size_t)rows * QUANT_SUMS * sizeof(float));
     for (int64_t block = 0; block < work->n_blocks; block += QUANT_CHUNK) {
         int64_t left = work->n_blocks - block;
         int count = left < QUANT_CHUNK ? (int)left : QUANT_CHUNK;
-        kernels->of[format].unpack(group, work->n_blocks, block, count, work->bytes, work->scales);
+        for (int g = 0; g < n_groups; g++)
+            kernels->of[format].unpack(group + (size_t)g * work->group_bytes, work->n_blocks, block,
+                                       count, work->bytes + g * QUANT_CHUNK_BYTES,
+                                       work->scales + g * scale_floats);
         for (int64_t row = 0; row < rows; row += QUANT_TILE) {
             int tile_rows = rows - row < QUANT_TILE ? (int)(rows - row) : QUANT_TILE;
             kernels->of[format].tile(work->bytes, work->scales, count, x_at(work, row, block),
-                                     tile_rows, work->sums + row * QUANT_ROWS);
+                                     tile_rows, n_groups, work->sums + row * QUANT_SUMS);
         }
     }
 }
 
-/* Rows [first, first + rows) of features [from, to) of the group that begins at `feature`. */
+/* Rows [first, first + rows) of features [from, to); the sums begin with those of `feature`. */
 static void store(const work *work, const op_call *call, int64_t first, int64_t rows,
                   int64_t feature, int64_t from, int64_t to)
 {
@@ -192,7 +200,7 @@ static void store(const work *work, const op_call *call, int64_t first, int64_t 
     const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
     int64_t n = to - from;
     for (int64_t row = 0; row < rows; row++) {
-        float *sums = work->sums + row * QUANT_ROWS + (from - feature);
+        float *sums = work->sums + row * QUANT_SUMS + (from - feature);
         float *out = (float *)tensor_row(&call->tensors[LINEAR_OUT], first + row) + from;
         for (int64_t i = 0; bias && i < n; i++)
             sums[i] += bias[from + i];
@@ -210,20 +218,21 @@ static void run(const op_call *call, const quant_kernels *kernels)
     const tensor *x = &call->tensors[LINEAR_X];
     work work;
     work_lay_out(&work, call, call->scratch);
-    size_t group_bytes = quant_group_bytes(work.format, work.n_blocks);
 
     for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
         int64_t rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
         for (int64_t row = 0; row < rows; row++)
             kernels->round(work.format, tensor_row(x, first + row), work.n_blocks, work.height,
                            x_at(&work, row, 0));
-        for (int64_t begin = call->begin; begin < call->end;) {
-            int64_t group = begin / QUANT_ROWS, end = (group + 1) * QUANT_ROWS;
+        for (int64_t begin = call->begin, end; begin < call->end; begin = end) {
+            int64_t group = begin / QUANT_ROWS;
+            end = (group + QUANT_PAIR) * QUANT_ROWS;
             if (end > call->end) end = call->end;
-            run_group(&work, kernels, (const uint8_t *)call->packed + (size_t)group * group_bytes,
-                      rows);
+            int n_groups = end - group * QUANT_ROWS > QUANT_ROWS ? 2 : 1;
+            run_groups(&work, kernels,
+                       (const uint8_t *)call->packed + (size_t)group * work.group_bytes, n_groups,
+                       rows);
             store(&work, call, first, rows, group * QUANT_ROWS, begin, end);
-            begin = end;
         }
     }
 }

@@ -6,7 +6,7 @@
 #define KERNELS  quant_kernels_avx2
 #define OFFSET8  0
 #define LANES    8
-#define MAX_TILE 4
+#define MAX_ROWS 4
 
 typedef __m256i vint;
 typedef __m256 vfloat;

@@ -32,7 +32,10 @@ enum {
     QUANT_BLOCK = 32, /* values that share a scale of x */
     QUANT_ROWS = 16,  /* weight rows packed together */
     QUANT_TILE = 16,  /* rows of x together, when there are several */
-    QUANT_CHUNK = 32, /* blocks unpacked at a time: with their scales they stay in L1 */
+    QUANT_PAIR = 2,   /* groups that rows of x meet at a time: a load of x serves both */
+    QUANT_CHUNK = 16, /* blocks of a pair unpacked at a time: with their scales they stay in L1 */
+    QUANT_CHUNK_BYTES = QUANT_CHUNK * QUANT_BLOCK * QUANT_ROWS,
+    QUANT_SUMS = QUANT_PAIR * QUANT_ROWS, /* sums of a row of x */
 };
 
 typedef struct quant_format {
@@ -110,10 +113,11 @@ typedef struct quant_kernels {
          * (count, quant_scale_floats); `first` is a multiple of the stored block. */
         void (*unpack)(const uint8_t *group, int64_t n_blocks, int64_t first, int count,
                        uint8_t *bytes, float *scales);
-        /* Adds the products of `rows` <= 16 rows of a tile and `count` unpacked blocks to
-         * sums (rows rounded up to 8, 16). */
+        /* Adds the products of `rows` <= 16 rows of a tile and `count` unpacked blocks of one or
+         * two groups, from bytes (2, QUANT_CHUNK, 8 words, 16, 4) and scales (2, QUANT_CHUNK,
+         * quant_scale_floats), to sums (rows, 2, 16). */
         void (*tile)(const uint8_t *bytes, const float *scales, int count, quant_x x, int rows,
-                     float *sums);
+                     int n_groups, float *sums);
     } of[QUANT_N_FORMATS];
 } quant_kernels;
 
