@@ -2,8 +2,11 @@
 #define _GNU_SOURCE
 #include "base/threads.h"
 
+#include "base/clock.h"
+
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
@@ -13,36 +16,91 @@ typedef struct pool_thread {
     int worker;
 } pool_thread;
 
+/* A run is announced by a new generation and ends when `running` is zero. Both are looked at for a
+ * short while before sleeping: between the operators of a forward pass the next run comes sooner
+ * than a sleeper could be woken, and on a busy machine a longer wait would steal from others. */
 struct thread_pool {
     pthread_mutex_t mutex;
     pthread_cond_t start, done;
     thread_task *task;
     void *context;
-    unsigned long generation; /* counts runs; a thread that sees a new value has work */
-    int running;              /* threads still in the current run */
-    bool stop;
+    atomic_ulong generation; /* counts runs; a thread that sees a new value has work */
+    atomic_int running;      /* threads still in the current run */
+    atomic_int sleepers;     /* threads that wait for `start` under the mutex */
+    atomic_bool stop;
+    bool caller_sleeps; /* the caller waits for `done`; under the mutex */
     int n_workers;
     pool_thread threads[]; /* n_workers - 1: worker 0 is the caller */
 };
+
+enum { SPIN_NS = 50000, LOOKS_PER_CLOCK = 64 };
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static bool has_work(thread_pool *pool, unsigned long seen)
+{
+    return atomic_load(&pool->generation) != seen || atomic_load(&pool->stop);
+}
+
+/* Waits for a generation other than `seen`. */
+static void await_work(thread_pool *pool, unsigned long seen)
+{
+    uint64_t until = clock_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (has_work(pool, seen)) return;
+            relax();
+        }
+    } while (clock_ns() < until);
+    pthread_mutex_lock(&pool->mutex);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (!has_work(pool, seen))
+        pthread_cond_wait(&pool->start, &pool->mutex);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* The last of a run wakes the caller where it sleeps. */
+static void finish_run(thread_pool *pool)
+{
+    if (atomic_fetch_sub_explicit(&pool->running, 1, memory_order_acq_rel) != 1) return;
+    pthread_mutex_lock(&pool->mutex);
+    if (pool->caller_sleeps) pthread_cond_signal(&pool->done);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+static void await_done(thread_pool *pool)
+{
+    uint64_t until = clock_ns() + SPIN_NS;
+    do {
+        for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
+            if (atomic_load_explicit(&pool->running, memory_order_acquire) == 0) return;
+            relax();
+        }
+    } while (clock_ns() < until);
+    pthread_mutex_lock(&pool->mutex);
+    pool->caller_sleeps = true;
+    while (atomic_load_explicit(&pool->running, memory_order_acquire) != 0)
+        pthread_cond_wait(&pool->done, &pool->mutex);
+    pool->caller_sleeps = false;
+    pthread_mutex_unlock(&pool->mutex);
+}
 
 static void *thread_main(void *argument)
 {
     pool_thread *self = argument;
     thread_pool *pool = self->pool;
-    unsigned long seen = 0;
-    pthread_mutex_lock(&pool->mutex);
-    for (;;) {
-        while (!pool->stop && pool->generation == seen)
-            pthread_cond_wait(&pool->start, &pool->mutex);
-        if (pool->stop) break;
-        seen = pool->generation;
-        pthread_mutex_unlock(&pool->mutex);
+    for (unsigned long seen = 0;; seen++) {
+        await_work(pool, seen);
+        if (atomic_load_explicit(&pool->stop, memory_order_acquire)) return NULL;
         pool->task(pool->context, self->worker, pool->n_workers);
-        pthread_mutex_lock(&pool->mutex);
-        if (--pool->running == 0) pthread_cond_signal(&pool->done);
+        finish_run(pool);
     }
-    pthread_mutex_unlock(&pool->mutex);
-    return NULL;
 }
 
 qp_status thread_pool_create(int n_workers, thread_pool **out, qp_error *error)
@@ -69,24 +127,28 @@ qp_status thread_pool_create(int n_workers, thread_pool **out, qp_error *error)
     return QP_OK;
 }
 
+/* Sleepers hold the mutex from looking to waiting, so a wake under it cannot be missed. */
+static void wake_sleepers(thread_pool *pool)
+{
+    if (atomic_load(&pool->sleepers) == 0) return;
+    pthread_mutex_lock(&pool->mutex);
+    pthread_cond_broadcast(&pool->start);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
 void thread_pool_run(thread_pool *pool, thread_task *task, void *context)
 {
     if (!pool || pool->n_workers == 1) {
         task(context, 0, 1);
         return;
     }
-    pthread_mutex_lock(&pool->mutex);
     pool->task = task;
     pool->context = context;
-    pool->running = pool->n_workers - 1;
-    pool->generation++;
-    pthread_cond_broadcast(&pool->start);
-    pthread_mutex_unlock(&pool->mutex);
+    atomic_store_explicit(&pool->running, pool->n_workers - 1, memory_order_relaxed);
+    atomic_fetch_add(&pool->generation, 1);
+    wake_sleepers(pool);
     task(context, 0, pool->n_workers);
-    pthread_mutex_lock(&pool->mutex);
-    while (pool->running > 0)
-        pthread_cond_wait(&pool->done, &pool->mutex);
-    pthread_mutex_unlock(&pool->mutex);
+    await_done(pool);
 }
 
 int thread_pool_size(const thread_pool *pool)
@@ -97,10 +159,8 @@ int thread_pool_size(const thread_pool *pool)
 void thread_pool_destroy(thread_pool *pool)
 {
     if (!pool) return;
-    pthread_mutex_lock(&pool->mutex);
-    pool->stop = true;
-    pthread_cond_broadcast(&pool->start);
-    pthread_mutex_unlock(&pool->mutex);
+    atomic_store(&pool->stop, true);
+    wake_sleepers(pool);
     for (int i = 0; i < pool->n_workers - 1; i++)
         pthread_join(pool->threads[i].handle, NULL);
     pthread_cond_destroy(&pool->done);
