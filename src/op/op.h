@@ -126,6 +126,8 @@ typedef struct op_info {
     op_tensor tensors[OP_MAX_TENSORS];
     op_param params[OP_MAX_PARAMS];
 
+    /* Fewer units than this are not worth a thread of their own; 0: every unit is. */
+    int64_t grain;
     /* Units in the whole of a bound call. */
     int64_t (*units)(const op_call *call);
     /* What shapes cannot say (divisibility, ranges of index contents); NULL: nothing. */

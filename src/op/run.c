@@ -22,7 +22,8 @@ void op_run(const op_info *op, op_kernel *kernel, const op_call *call, thread_po
             void *scratch, size_t scratch_bytes)
 {
     run_context run = {kernel, call, scratch, scratch_bytes, op->units(call)};
-    if (run.units > 1)
+    int64_t grain = op->grain > 0 ? op->grain : 1;
+    if (run.units >= 2 * grain)
         thread_pool_run(pool, run_share, &run);
     else
         run_share(&run, 0, 1);

@@ -64,6 +64,7 @@ const op_info op_add = {
                 {"b", OP_IN, OP_FLOATS, "n_rows, n_columns", false, "rows may be strided"},
                 {"out", OP_OUT, OP_FLOATS, "n_rows, n_columns", false,
                  "rows may be strided; may be a or b"}},
+    .grain = 4096,
     .units = units,
     .reference = add_reference,
     .cases = cases,

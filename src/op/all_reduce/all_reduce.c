@@ -86,6 +86,7 @@ const op_info op_all_reduce = {
                  "each rank's part; any strides of ranks and rows"},
                 {"out", OP_OUT, OP_FLOATS, "n_rows, n_columns", false,
                  "rows may be strided; may be parts[0]"}},
+    .grain = 4096,
     .units = units,
     .check = check,
     .reference = all_reduce_reference,

@@ -145,6 +145,7 @@ const op_info op_linear = {
                  "absent: zeros; rows may be strided"},
                 {"out", OP_OUT, OP_FLOATS, "n_rows, out_features", false,
                  "rows may be strided; may be residual, must not overlap x"}},
+    .grain = 32,
     .units = units,
     .check = check,
     .scratch_bytes = scratch_bytes,

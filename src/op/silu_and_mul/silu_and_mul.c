@@ -72,6 +72,7 @@ const op_info op_silu_and_mul = {
                  "gate, then up; rows may be strided"},
                 {"out", OP_OUT, OP_FLOATS, "n_tokens, intermediate_size", false,
                  "rows may be strided; may be the first half of x"}},
+    .grain = 4096,
     .units = units,
     .reference = silu_and_mul_reference,
     .cases = cases,
