@@ -206,6 +206,9 @@ static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_gen
                          cJSON_IsObject(given) ? "an object without it" : json_type_name(given));
     if (!cJSON_HasObjectItem(context, "add_generation_prompt"))
         cJSON_AddBoolToObject(context, "add_generation_prompt", add_generation_prompt);
+    /* transformers passes these always, as None where there are none. */
+    if (!cJSON_HasObjectItem(context, "tools")) cJSON_AddNullToObject(context, "tools");
+    if (!cJSON_HasObjectItem(context, "documents")) cJSON_AddNullToObject(context, "documents");
     tokenizer_special special = tokenizer_special_ids(v->tokenizer);
     add_token_text(context, "bos_token", v->tokenizer, special.bos);
     add_token_text(context, "eos_token", v->tokenizer, special.eos);
