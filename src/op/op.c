@@ -105,6 +105,7 @@ static bool scope_lookup(void *context, const char *name, size_t length, double 
     if (length <= skip || memcmp(name, prefix, skip) != 0) return false;
     for (int t = 0; t < op_n_tensors(names->op); t++) {
         if (!same_name(names->op->tensors[t].name, name + skip, length - skip)) continue;
+        if (!names->call) return false;
         const tensor *view = &names->call->tensors[t];
         *value = (double)dtype_block_bytes(view->type) / (double)dtype_block_elements(view->type);
         return true;
@@ -133,6 +134,26 @@ static int shape_rank(const char *shape)
     for (; *shape; shape++)
         rank += *shape == ',';
     return rank;
+}
+
+qp_status op_shape(const op_info *op, int t, const int64_t *axes, int64_t *shape, int *rank,
+                   qp_error *error)
+{
+    scope names = {.op = op};
+    for (int a = 0; a < OP_MAX_AXES; a++)
+        names.axes[a] = axes[a] < 0 ? NAN : (double)axes[a];
+    *rank = shape_rank(op->tensors[t].shape);
+    for (int d = 0; d < *rank; d++) {
+        size_t length = 0;
+        double value;
+        const char *text = shape_dim(op->tensors[t].shape, d, &length);
+        if (!expression_evaluate(text, length, scope_lookup, &names, &value) ||
+            value != floor(value) || !(value >= 0 && value < 0x1p53))
+            return error_set(error, QP_INVALID, "%s: dimension %d of %s, \"%.*s\", has no value",
+                             op->name, d, op->tensors[t].name, (int)length, text);
+        shape[d] = (int64_t)value;
+    }
+    return QP_OK;
 }
 
 static qp_status check_view(const op_info *op, int t, const op_call *call, qp_error *error)
@@ -235,20 +256,33 @@ qp_status op_bind(const op_info *op, const op_call *call, int64_t *axes, qp_erro
     return QP_OK;
 }
 
-static double evaluate_cost(scope *names, const char *text)
+static double evaluate(scope *names, const char *text)
 {
     double value = 0;
     return text && expression_evaluate(text, strlen(text), scope_lookup, names, &value) ? value : 0;
 }
 
-op_cost op_cost_of(const op_info *op, const op_call *call)
+/* All that can be known of a bound call's axes. */
+static scope scope_of(const op_info *op, const op_call *call)
 {
     scope names = {.op = op, .call = call};
     bind_shapes(&names);
     bind_derived(&names);
-    op_cost cost = {.flops = evaluate_cost(&names, op->flops)};
+    return names;
+}
+
+double op_evaluate(const op_info *op, const op_call *call, const char *text)
+{
+    scope names = scope_of(op, call);
+    return evaluate(&names, text);
+}
+
+op_cost op_cost_of(const op_info *op, const op_call *call)
+{
+    scope names = scope_of(op, call);
+    op_cost cost = {.flops = evaluate(&names, op->flops)};
     if (op->bytes) {
-        cost.bytes = evaluate_cost(&names, op->bytes);
+        cost.bytes = evaluate(&names, op->bytes);
         return cost;
     }
     for (int t = 0; t < op_n_tensors(op); t++) {

@@ -175,10 +175,19 @@ int op_tensor_index(const op_info *op, const char *name); /* -1: none */
 int op_param_index(const op_info *op, const char *name);
 int op_axis_index(const op_info *op, const char *name);
 
+/* Evaluates the shape of tensor t for the axes' values (axes[OP_MAX_AXES], negative: not known)
+ * into shape[TENSOR_MAX_RANK]; *rank gets its length. Fails when an axis
+ * is missing or a dimension is not a whole number. */
+qp_status op_shape(const op_info *op, int t, const int64_t *axes, int64_t *shape, int *rank,
+                   qp_error *error);
+
 /* Checks the call's types, ranks and shapes against the description and finds the axes' values
  * (axes[OP_MAX_AXES], by index; may be NULL). The message names operator, tensor, expected, found.
  */
 qp_status op_bind(const op_info *op, const op_call *call, int64_t *axes, qp_error *error);
+
+/* Value of an expression over the axes of a bound call, derived ones too; 0 when `text` is NULL. */
+double op_evaluate(const op_info *op, const op_call *call, const char *text);
 
 typedef struct op_cost {
     double flops, bytes;
