@@ -1,0 +1,48 @@
+/* Checking one kernel on one case, without mercy.
+ *
+ * The kernel meets every kind of input that its operator is defined for. Each is run whole, again
+ * on other garbage, unit by unit from the last to the first, and on 2, 3 and 7 threads, and all
+ * must give the same bits; the first is held against the float64 oracle. After each run everything
+ * but the outputs' elements must be as it was. Then once more with every tensor at an address that
+ * is a multiple of its element only.
+ */
+#ifndef QUIPU_OP_HARNESS_CHECK_H
+#define QUIPU_OP_HARNESS_CHECK_H
+
+#include "op/op.h"
+
+/* FlashInfer-Bench's words. */
+typedef enum check_status {
+    CHECK_PASSED,
+    CHECK_INCORRECT_SHAPE,     /* the operator refused the call's shapes or contents */
+    CHECK_INCORRECT_NUMERICAL, /* wrong or differing values, missing writes */
+    CHECK_INCORRECT_DTYPE,     /* right values, written as another type */
+    CHECK_RUNTIME_ERROR,       /* a crash, or writes to where nothing may be written */
+    CHECK_COMPILE_ERROR,       /* a candidate that cannot be built or loaded */
+    CHECK_TIMEOUT,
+} check_status;
+
+/* "INCORRECT_NUMERICAL" */
+const char *check_status_name(check_status status);
+
+enum { CHECK_DETAIL_SIZE = 512 };
+
+typedef struct check_verdict {
+    check_status status;
+    int runs;                       /* of the kernel over all units */
+    double relative_error;          /* largest norm of an output's error over the output's norm */
+    double absolute_error;          /* largest error of an element */
+    char detail[CHECK_DETAIL_SIZE]; /* which input, which run, which tensor and element; "" if
+                                       passed */
+} check_verdict;
+
+/* Checks `kernel` on a case of `op`. A kernel that crashes takes the process with it, one that
+ * hangs hangs: see check_in_child(). */
+void check_kernel(const op_info *op, op_kernel *kernel, const char *case_text, uint64_t seed,
+                  check_verdict *verdict);
+
+/* The same in a child process that is killed after timeout_ms. */
+void check_in_child(const op_info *op, op_kernel *kernel, const char *case_text, uint64_t seed,
+                    int timeout_ms, check_verdict *verdict);
+
+#endif

@@ -1,0 +1,28 @@
+/* What test inputs are filled with: see fill_kind. */
+#ifndef QUIPU_OP_HARNESS_FILL_H
+#define QUIPU_OP_HARNESS_FILL_H
+
+#include "base/hash.h"
+#include "op/op.h"
+
+/* Floating-point inputs; quantised ones are random blocks for all but zeros, integers are 0. */
+typedef enum fill_kind {
+    FILL_NORMAL,
+    FILL_ZEROS, /* of both signs */
+    FILL_DENORMALS,
+    FILL_TIES, /* few distinct values */
+    FILL_HUGE,
+    FILL_INFINITY, /* some minus infinity, whole rows too */
+    FILL_NAN,      /* some NaN */
+    FILL_COUNT
+} fill_kind;
+
+const char *fill_name(fill_kind fill);
+
+/* Whether the operator is defined for it. */
+bool fill_applies(const op_info *op, fill_kind fill);
+
+/* Fills the elements of a view: a function of its type, shape and the seed. */
+void fill_tensor(const tensor *view, fill_kind fill, uint64_t seed);
+
+#endif

@@ -1,0 +1,303 @@
+/* Guarded, filled and poisoned tensors: see fixture.h. */
+#include "op/harness/fixture.h"
+
+#include "base/checked.h"
+#include "op/harness/fill.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int64_t view_rows(const tensor *view)
+{
+    int64_t rows = 1;
+    for (int d = 0; d < view->rank - 1; d++)
+        rows *= view->shape[d];
+    return view->shape[view->rank - 1] ? rows : 0;
+}
+
+void *view_row(const tensor *view, int64_t row)
+{
+    char *data = view->data;
+    for (int d = view->rank - 2; d >= 0; d--) {
+        data += row % view->shape[d] * view->stride[d];
+        row /= view->shape[d];
+    }
+    return data;
+}
+
+const char *view_index(const tensor *view, int64_t row, int64_t i, char *text, size_t size)
+{
+    int64_t index[TENSOR_MAX_RANK] = {0};
+    index[view->rank - 1] = i;
+    for (int d = view->rank - 2; d >= 0; d--) {
+        index[d] = row % view->shape[d];
+        row /= view->shape[d];
+    }
+    int used = snprintf(text, size, "[");
+    for (int d = 0; d < view->rank && used >= 0 && (size_t)used < size; d++)
+        used += snprintf(text + used, size - (size_t)used, "%s%lld", d ? ", " : "",
+                         (long long)index[d]);
+    if (used >= 0 && (size_t)used < size) snprintf(text + used, size - (size_t)used, "]");
+    return text;
+}
+
+/* Bytes of a row's elements. */
+static size_t row_bytes(const tensor *view)
+{
+    return dtype_row_bytes(view->type, view->shape[view->rank - 1]);
+}
+
+static void mark_roles(fixture_tensor *owner, const tensor *view, unsigned char role)
+{
+    size_t length = row_bytes(view);
+    for (int64_t row = 0; row < view_rows(view); row++) {
+        unsigned char *roles =
+            owner->roles + ((unsigned char *)view_row(view, row) - owner->memory);
+        for (size_t i = 0; i < length; i++)
+            roles[i] |= role;
+    }
+}
+
+static unsigned char direction_role(op_direction direction)
+{
+    return direction == OP_IN    ? ROLE_INPUT
+           : direction == OP_OUT ? ROLE_OUTPUT
+                                 : ROLE_INPUT | ROLE_OUTPUT;
+}
+
+static qp_status create_tensor(fixture *out, int t, int shift, qp_error *error)
+{
+    const op_tensor *described = &out->op->tensors[t];
+    fixture_tensor *own = &out->tensors[t];
+    tensor *view = &out->call.tensors[t];
+    size_t bytes = out->about->tensors[t].bytes;
+    *view = out->about->tensors[t].view;
+    size_t row = row_bytes(view), shifted = (size_t)shift * dtype_block_bytes(view->type);
+    size_t guard = round_up(FIXTURE_GUARD + row, 64);
+    own->bytes = round_up(guard + shifted + bytes + guard, 64);
+    own->memory = aligned_alloc(64, own->bytes);
+    own->roles = calloc(own->bytes, 1);
+    own->locked = malloc(own->bytes);
+    own->images[POISON_NAN] = malloc(own->bytes);
+    own->images[POISON_LARGE] = malloc(own->bytes);
+    if (!own->memory || !own->roles || !own->locked || !own->images[POISON_NAN] ||
+        !own->images[POISON_LARGE])
+        return error_no_memory(error, described->name, 5 * own->bytes);
+    memset(own->memory, 0, own->bytes);
+    view->data = own->memory + guard + shifted;
+    mark_roles(own, view, direction_role(described->direction));
+    return QP_OK;
+}
+
+/* A view of another tensor's memory. */
+static void share_tensor(fixture *out, int t)
+{
+    int other = out->about->tensors[t].same_as;
+    tensor *view = &out->call.tensors[t];
+    *view = out->about->tensors[t].view;
+    view->data = out->call.tensors[other].data;
+    mark_roles(&out->tensors[other], view, direction_role(out->op->tensors[t].direction));
+}
+
+qp_status fixture_create(fixture *out, const op_info *op, const op_case *about, int shift,
+                         qp_error *error)
+{
+    *out = (fixture){.op = op, .about = about};
+    memcpy(out->call.params, about->params, sizeof out->call.params);
+    qp_status status = QP_OK;
+    for (int t = 0; t < op_n_tensors(op) && status == QP_OK; t++) {
+        if (!about->tensors[t].absent && about->tensors[t].same_as < 0)
+            status = create_tensor(out, t, shift, error);
+    }
+    for (int t = 0; t < op_n_tensors(op) && status == QP_OK; t++) {
+        if (!about->tensors[t].absent && about->tensors[t].same_as >= 0) share_tensor(out, t);
+    }
+    if (status != QP_OK) fixture_destroy(out);
+    return status;
+}
+
+static qp_status create_scratch(fixture *fixture, qp_error *error)
+{
+    const op_info *op = fixture->op;
+    size_t bytes = op->scratch_bytes ? op->scratch_bytes(&fixture->call) : 0;
+    if (bytes == 0) return QP_OK;
+    fixture->scratch_bytes = bytes;
+    fixture->scratch_stride = round_up(bytes, 64) + FIXTURE_GUARD;
+    size_t all = FIXTURE_GUARD + FIXTURE_WORKERS * fixture->scratch_stride;
+    free(fixture->scratch);
+    fixture->scratch = aligned_alloc(64, all);
+    return fixture->scratch ? QP_OK : error_no_memory(error, "scratch memory", all);
+}
+
+/* What surrounds the elements of an input: see the poisons. */
+static unsigned char gap_byte(dtype type, poison poison, size_t offset)
+{
+    bool is_index = type == DTYPE_I32 || type == DTYPE_I64;
+    if (is_index) return poison == POISON_LARGE && offset % dtype_block_bytes(type) == 0;
+    return poison == POISON_NAN ? 0xff : 0x5a;
+}
+
+static unsigned char filler(poison poison)
+{
+    return poison == POISON_NAN ? 0xff : 0x5a;
+}
+
+/* What the tensor's bytes are to be before a run, and which of them stay so. */
+static void make_image(fixture *fixture, int t, poison poison)
+{
+    fixture_tensor *own = &fixture->tensors[t];
+    dtype type = fixture->call.tensors[t].type;
+    for (size_t i = 0; i < own->bytes; i++) {
+        unsigned char role = own->roles[i], byte = own->memory[i];
+        if (!(role & ROLE_INPUT)) byte = role ? filler(poison) : gap_byte(type, poison, i);
+        own->images[poison][i] = byte;
+        own->locked[i] = role & ROLE_OUTPUT ? 0 : 0xff;
+    }
+}
+
+qp_status fixture_fill(fixture *fixture, fill_kind fill, uint64_t seed, qp_error *error)
+{
+    const op_info *op = fixture->op;
+    for (int t = 0; t < op_n_tensors(op); t++) {
+        const case_tensor *about = &fixture->about->tensors[t];
+        if (about->absent || about->same_as >= 0) continue;
+        fill_tensor(&fixture->call.tensors[t], fill, hash_random(seed, 0x9e37, (uint64_t)t));
+    }
+    if (op->prepare) op->prepare(&fixture->call, seed);
+    TRY(op_bind(op, &fixture->call, NULL, error));
+    for (int t = 0; t < op_n_tensors(op); t++) {
+        if (!fixture->tensors[t].memory) continue;
+        make_image(fixture, t, POISON_NAN);
+        make_image(fixture, t, POISON_LARGE);
+    }
+    return create_scratch(fixture, error);
+}
+
+void fixture_arm(fixture *fixture, poison poison)
+{
+    fixture->armed = poison;
+    for (int t = 0; t < op_n_tensors(fixture->op); t++) {
+        fixture_tensor *own = &fixture->tensors[t];
+        if (own->memory) memcpy(own->memory, own->images[poison], own->bytes);
+    }
+    if (fixture->scratch)
+        memset(fixture->scratch, filler(poison),
+               FIXTURE_GUARD + FIXTURE_WORKERS * fixture->scratch_stride);
+}
+
+void *fixture_scratch(const fixture *fixture)
+{
+    return fixture->scratch ? fixture->scratch + FIXTURE_GUARD : NULL;
+}
+
+/* Index of the tensor whose memory tensor t lies in. */
+static int owner_of(const fixture *fixture, int t)
+{
+    int other = fixture->about->tensors[t].same_as;
+    return other >= 0 ? other : t;
+}
+
+bool fixture_is_poison(const fixture *fixture, int t, int64_t row, int64_t i)
+{
+    const fixture_tensor *own = &fixture->tensors[owner_of(fixture, t)];
+    const tensor *view = &fixture->call.tensors[t];
+    size_t size = dtype_block_bytes(view->type);
+    const unsigned char *at = (unsigned char *)view_row(view, row) + (size_t)i * size;
+    size_t offset = (size_t)(at - own->memory);
+    return own->roles[offset] == ROLE_OUTPUT &&
+           memcmp(at, own->images[fixture->armed] + offset, size) == 0;
+}
+
+/* Says where a changed byte is: in an input's element, or how far behind or before the nearest row.
+ */
+static void describe_change(const fixture *fixture, int t, size_t offset, char *detail, size_t size)
+{
+    const char *name = fixture->op->tensors[t].name;
+    const tensor *view = &fixture->call.tensors[t];
+    const unsigned char *at = fixture->tensors[t].memory + offset;
+    size_t length = row_bytes(view), best = SIZE_MAX;
+    int64_t nearest = -1;
+    for (int64_t row = 0; row < view_rows(view); row++) {
+        const unsigned char *begin = view_row(view, row);
+        if (at < begin) continue;
+        size_t distance = (size_t)(at - begin);
+        if (distance < best) best = distance, nearest = row;
+    }
+    char index[64] = "";
+    if (nearest < 0) {
+        snprintf(detail, size, "wrote before the first element of %s", name);
+    } else if (best < length) {
+        size_t element = best / dtype_block_bytes(view->type);
+        view_index(view, nearest, (int64_t)element * dtype_block_elements(view->type), index,
+                   sizeof index);
+        snprintf(detail, size, "changed %s%s, which is an input", name, index);
+    } else {
+        view_index(view, nearest, view->shape[view->rank - 1] - 1, index, sizeof index);
+        snprintf(detail, size, "wrote outside of %s, %zu bytes behind the end of the row of %s%s",
+                 name, best - length, name, index);
+    }
+}
+
+static bool scratch_intact(const fixture *fixture)
+{
+    if (!fixture->scratch) return true;
+    unsigned char expected = filler(fixture->armed);
+    for (size_t i = 0; i < FIXTURE_GUARD; i++) {
+        if (fixture->scratch[i] != expected) return false;
+    }
+    for (int worker = 0; worker < FIXTURE_WORKERS; worker++) {
+        const unsigned char *own =
+            fixture->scratch + FIXTURE_GUARD + (size_t)worker * fixture->scratch_stride;
+        for (size_t i = fixture->scratch_bytes; i < fixture->scratch_stride; i++) {
+            if (own[i] != expected) return false;
+        }
+    }
+    return true;
+}
+
+/* The first byte that changed and must not have, or own->bytes; in steps of 8. */
+static size_t find_change(const fixture_tensor *own, const unsigned char *before)
+{
+    for (size_t i = 0; i < own->bytes; i += 8) {
+        uint64_t now, then, locked;
+        memcpy(&now, own->memory + i, 8);
+        memcpy(&then, before + i, 8);
+        memcpy(&locked, own->locked + i, 8);
+        if (((now ^ then) & locked) == 0) continue;
+        while (own->memory[i] == before[i] || !own->locked[i])
+            i++;
+        return i;
+    }
+    return own->bytes;
+}
+
+bool fixture_intact(const fixture *fixture, char *detail, size_t size)
+{
+    for (int t = 0; t < op_n_tensors(fixture->op); t++) {
+        const fixture_tensor *own = &fixture->tensors[t];
+        if (!own->memory) continue;
+        size_t at = find_change(own, own->images[fixture->armed]);
+        if (at == own->bytes) continue;
+        describe_change(fixture, t, at, detail, size);
+        return false;
+    }
+    if (scratch_intact(fixture)) return true;
+    snprintf(detail, size, "wrote outside of its %zu bytes of scratch memory",
+             fixture->scratch_bytes);
+    return false;
+}
+
+void fixture_destroy(fixture *fixture)
+{
+    for (int t = 0; t < OP_MAX_TENSORS; t++) {
+        free(fixture->tensors[t].memory);
+        free(fixture->tensors[t].images[POISON_NAN]);
+        free(fixture->tensors[t].images[POISON_LARGE]);
+        free(fixture->tensors[t].roles);
+        free(fixture->tensors[t].locked);
+    }
+    free(fixture->scratch);
+    fixture->scratch = NULL;
+    memset(fixture->tensors, 0, sizeof fixture->tensors);
+}

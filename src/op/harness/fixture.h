@@ -1,0 +1,70 @@
+/* The tensors of one call, each in memory of its own between guards, filled and poisoned.
+ *
+ * Every byte that a kernel must not touch (inputs, guards, gaps between rows) and every byte that
+ * it must write is known here: the first are compared with a copy afterwards, the second hold one
+ * of two poisons beforehand, and no result equals both. Bytes that it must not read hold NaN in one
+ * round and large numbers in another, so that reading them shows in the result.
+ */
+#ifndef QUIPU_OP_HARNESS_FIXTURE_H
+#define QUIPU_OP_HARNESS_FIXTURE_H
+
+#include "op/harness/case.h"
+#include "op/harness/fill.h"
+
+/* Two ways to poison: bytes 0xff (NaN) or 0x5a (large numbers); what surrounds an index tensor
+ * holds 0 or 1, so that following it is no accident but shows. */
+typedef enum poison { POISON_NAN, POISON_LARGE } poison;
+
+/* What a byte is part of. */
+enum { ROLE_INPUT = 1, ROLE_OUTPUT = 2 }; /* neither: a guard or a gap */
+
+typedef struct fixture_tensor {
+    unsigned char *memory;    /* guard, elements and gaps, guard */
+    unsigned char *images[2]; /* the same bytes as they are before a run, by poison */
+    unsigned char *roles;     /* of each byte */
+    unsigned char *locked;    /* 0xff for each byte that must not change, else 0 */
+    size_t bytes;             /* of each of these, a multiple of 64 */
+} fixture_tensor;
+
+typedef struct fixture {
+    const op_info *op;
+    const op_case *about;
+    op_call call;
+    fixture_tensor tensors[OP_MAX_TENSORS]; /* memory NULL: absent or shared */
+    poison armed;                           /* by the last fixture_arm() */
+    unsigned char *scratch;
+    size_t scratch_bytes, scratch_stride; /* for one of FIXTURE_WORKERS; from one to the next */
+} fixture;
+
+enum { FIXTURE_WORKERS = 8, FIXTURE_GUARD = 256 };
+
+/* Allocates the tensors of a case. `shift` moves every tensor by so many elements (blocks) from an
+ * address that is a multiple of 64. */
+qp_status fixture_create(fixture *out, const op_info *op, const op_case *about, int shift,
+                         qp_error *error);
+
+/* Fills all inputs, lets the operator prepare what is not free, and binds the call. A second fill
+ * with the same arguments gives the same contents. */
+qp_status fixture_fill(fixture *fixture, fill_kind fill, uint64_t seed, qp_error *error);
+
+/* Restores the inputs, poisons outputs, guards, gaps and scratch, and remembers it all. */
+void fixture_arm(fixture *fixture, poison poison);
+
+/* The scratch memory of worker 0; worker i's is i * scratch_stride further. NULL if none. */
+void *fixture_scratch(const fixture *fixture);
+
+/* Whether element i of a row of output t still holds the poison of the last fixture_arm(). */
+bool fixture_is_poison(const fixture *fixture, int t, int64_t row, int64_t i);
+
+/* Whether only elements of outputs changed since fixture_arm(); if not, `detail` says where. */
+bool fixture_intact(const fixture *fixture, char *detail, size_t size);
+
+void fixture_destroy(fixture *fixture);
+
+/* Rows of a view: its dimensions but the last, counted from the last to the first. */
+int64_t view_rows(const tensor *view);
+void *view_row(const tensor *view, int64_t row);
+/* Writes "[2, 0, 17]" for an element of a row. */
+const char *view_index(const tensor *view, int64_t row, int64_t i, char *text, size_t size);
+
+#endif
