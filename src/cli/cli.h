@@ -48,8 +48,8 @@ typedef struct cli_call {
 typedef qp_status cli_command(const cli_call *call);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
-    command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes, command_bench,
-    command_help, command_man, command_completion, command_version;
+    command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
+    command_bench, command_help, command_man, command_completion, command_version;
 
 /* The program's tables, and the function of a command. */
 const program_spec *cli_program(void);
