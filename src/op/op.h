@@ -77,6 +77,15 @@ typedef struct op_param {
     const char *help;
 } op_param;
 
+/* Tolerance against the float64 oracle, per element type of the output: |out - ref| must satisfy
+ * norm(out - ref) <= relative * norm(ref), and no element may differ by more than
+ * absolute * rms(ref) + relative * |ref|, both scaled by sqrt(reduction length) for F32. Float32
+ * denormals may be flushed to zero. */
+typedef struct op_tolerance {
+    dtype type;
+    double relative, absolute;
+} op_tolerance;
+
 typedef struct op_variant {
     const char *name;  /* "avx2", "avx512_vnni"; the reference is always "reference" */
     uint32_t needs;    /* CPU features that must all be present: bits of base/cpu.h */
@@ -91,16 +100,10 @@ typedef struct op_variant {
     int64_t pack_units;
     /* Scratch that this variant's slice needs; NULL: the operator's. */
     size_t (*scratch_bytes)(const op_call *call);
+    /* What it is held to where its arithmetic is coarser than the operator asks for, not scaled;
+     * NULL: the operator's. */
+    const op_tolerance *tolerances;
 } op_variant;
-
-/* Tolerance against the float64 oracle, per element type of the output: |out - ref| must satisfy
- * norm(out - ref) <= relative * norm(ref), and no element may differ by more than
- * absolute * rms(ref) + relative * |ref|, both scaled by sqrt(reduction length) for F32. Float32
- * denormals may be flushed to zero. */
-typedef struct op_tolerance {
-    dtype type;
-    double relative, absolute;
-} op_tolerance;
 
 /* What floating-point inputs are tested with: normally distributed values, zeros, denormals and
  * few distinct values always, the following where the operator says what comes of them. */

@@ -1,10 +1,9 @@
 /* Checking a kernel on a case: see check.h. */
 #include "op/harness/check.h"
 
+#include "base/threads.h"
 #include "op/harness/compare.h"
-#include "op/run.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 
 enum { N_POOLS = 3 };
@@ -13,6 +12,7 @@ static const int pool_sizes[N_POOLS] = {2, 3, 7}; /* less than FIXTURE_WORKERS *
 /* What is being checked, and against what. */
 typedef struct checker {
     const op_info *op;
+    const op_variant *variant; /* NULL: the reference */
     op_kernel *kernel;
     op_case about;
     thread_pool *pools[N_POOLS];
@@ -68,6 +68,21 @@ static void run_backwards(const checker *check, const fixture *fixture)
     }
 }
 
+typedef struct shares {
+    const checker *check;
+    const fixture *fixture;
+} shares;
+
+static void run_share(void *context, int worker, int n_workers)
+{
+    const shares *run = context;
+    op_call call = run->fixture->call;
+    char *scratch = fixture_scratch(run->fixture);
+    call.scratch = scratch ? scratch + (size_t)worker * run->fixture->scratch_stride : NULL;
+    thread_share(run->check->op->units(&call), worker, n_workers, &call.begin, &call.end);
+    run->check->kernel(&call);
+}
+
 /* Poisons, runs on the pool (NULL: this thread; backwards: unit by unit), and sees what was
  * touched. */
 static bool run_once(checker *check, fixture *fixture, poison poison, thread_pool *pool,
@@ -78,8 +93,7 @@ static bool run_once(checker *check, fixture *fixture, poison poison, thread_poo
     if (backwards)
         run_backwards(check, fixture);
     else
-        op_run(check->op, check->kernel, &fixture->call, pool, fixture_scratch(fixture),
-               fixture->scratch_stride);
+        thread_pool_run(pool, run_share, &(shares){check, fixture});
     check->verdict->runs++;
     if (fixture_intact(fixture, detail, sizeof detail)) return true;
     return fail(check, CHECK_RUNTIME_ERROR, name, detail);
@@ -156,8 +170,10 @@ static bool check_fill(checker *check, uint64_t seed)
 static void run_all(checker *check, uint64_t seed)
 {
     qp_error error;
-    if (fixture_create(&check->aligned, check->op, &check->about, 0, &error) != QP_OK ||
-        fixture_create(&check->shifted, check->op, &check->about, 1, &error) != QP_OK) {
+    if (fixture_create(&check->aligned, check->op, check->variant, &check->about, 0, &error) !=
+            QP_OK ||
+        fixture_create(&check->shifted, check->op, check->variant, &check->about, 1, &error) !=
+            QP_OK) {
         fail_call(check, &error);
         return;
     }
@@ -173,11 +189,14 @@ static void run_all(checker *check, uint64_t seed)
     }
 }
 
-void check_kernel(const op_info *op, op_kernel *kernel, const char *case_text, uint64_t seed,
-                  check_verdict *verdict)
+void check_variant(const op_info *op, const op_variant *variant, const char *case_text,
+                   uint64_t seed, check_verdict *verdict)
 {
     qp_error error;
-    checker check = {.op = op, .kernel = kernel, .verdict = verdict};
+    checker check = {.op = op,
+                     .variant = variant,
+                     .kernel = variant ? variant->kernel : op->reference,
+                     .verdict = verdict};
     *verdict = (check_verdict){.status = CHECK_PASSED};
     if (op_case_parse(op, case_text, &check.about, &error) != QP_OK) {
         fail_call(&check, &error);

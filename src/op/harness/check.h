@@ -1,6 +1,6 @@
-/* Checking one kernel on one case, without mercy.
+/* Checking one variant of an operator on one case, without mercy.
  *
- * The kernel meets every kind of input that its operator is defined for. Each is run whole, again
+ * Its kernel meets every kind of input that its operator is defined for. Each is run whole, again
  * on other garbage, unit by unit from the last to the first, and on 2, 3 and 7 threads, and all
  * must give the same bits; the first is held against the float64 oracle. After each run everything
  * but the outputs' elements must be as it was. Then once more with every tensor at an address that
@@ -36,13 +36,14 @@ typedef struct check_verdict {
                                        passed */
 } check_verdict;
 
-/* Checks `kernel` on a case of `op`. A kernel that crashes takes the process with it, one that
- * hangs hangs: see check_in_child(). */
-void check_kernel(const op_info *op, op_kernel *kernel, const char *case_text, uint64_t seed,
-                  check_verdict *verdict);
+/* Checks a variant on a case of `op`: one of its own, a candidate (a variant with a kernel and, if
+ * it wants them, packing and scratch of its own), or NULL for the reference. One that crashes takes
+ * the process with it, one that hangs hangs: see check_in_child(). */
+void check_variant(const op_info *op, const op_variant *variant, const char *case_text,
+                   uint64_t seed, check_verdict *verdict);
 
 /* The same in a child process that is killed after timeout_ms. */
-void check_in_child(const op_info *op, op_kernel *kernel, const char *case_text, uint64_t seed,
-                    int timeout_ms, check_verdict *verdict);
+void check_in_child(const op_info *op, const op_variant *variant, const char *case_text,
+                    uint64_t seed, int timeout_ms, check_verdict *verdict);
 
 #endif

@@ -44,7 +44,7 @@ static size_t read_verdict(int from, int timeout_ms, check_verdict *verdict, boo
     return got;
 }
 
-static void run_child(int to, const op_info *op, op_kernel *kernel, const char *case_text,
+static void run_child(int to, const op_info *op, const op_variant *variant, const char *case_text,
                       uint64_t seed)
 {
     /* A handler that the parent installed would carry on in the parent's name. */
@@ -53,7 +53,7 @@ static void run_child(int to, const op_info *op, op_kernel *kernel, const char *
         signal(deadly[i], SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
     check_verdict verdict;
-    check_kernel(op, kernel, case_text, seed, &verdict);
+    check_variant(op, variant, case_text, seed, &verdict);
     const char *bytes = (const char *)&verdict;
     for (size_t sent = 0; sent < sizeof verdict;) {
         ssize_t n = write(to, bytes + sent, sizeof verdict - sent);
@@ -63,8 +63,8 @@ static void run_child(int to, const op_info *op, op_kernel *kernel, const char *
     _exit(0);
 }
 
-void check_in_child(const op_info *op, op_kernel *kernel, const char *case_text, uint64_t seed,
-                    int timeout_ms, check_verdict *verdict)
+void check_in_child(const op_info *op, const op_variant *variant, const char *case_text,
+                    uint64_t seed, int timeout_ms, check_verdict *verdict)
 {
     int ends[2];
     if (pipe(ends) != 0) {
@@ -74,7 +74,7 @@ void check_in_child(const op_info *op, op_kernel *kernel, const char *case_text,
     pid_t child = fork();
     if (child == 0) {
         close(ends[0]);
-        run_child(ends[1], op, kernel, case_text, seed);
+        run_child(ends[1], op, variant, case_text, seed);
     }
     close(ends[1]);
     if (child < 0) {

@@ -100,10 +100,10 @@ static void share_tensor(fixture *out, int t)
     mark_roles(&out->tensors[other], view, direction_role(out->op->tensors[t].direction));
 }
 
-qp_status fixture_create(fixture *out, const op_info *op, const op_case *about, int shift,
-                         qp_error *error)
+qp_status fixture_create(fixture *out, const op_info *op, const op_variant *variant,
+                         const op_case *about, int shift, qp_error *error)
 {
-    *out = (fixture){.op = op, .about = about};
+    *out = (fixture){.op = op, .variant = variant, .about = about};
     memcpy(out->call.params, about->params, sizeof out->call.params);
     qp_status status = QP_OK;
     for (int t = 0; t < op_n_tensors(op) && status == QP_OK; t++) {
@@ -120,7 +120,9 @@ qp_status fixture_create(fixture *out, const op_info *op, const op_case *about, 
 static qp_status create_scratch(fixture *fixture, qp_error *error)
 {
     const op_info *op = fixture->op;
+    const op_variant *variant = fixture->variant;
     size_t bytes = op->scratch_bytes ? op->scratch_bytes(&fixture->call) : 0;
+    if (variant && variant->scratch_bytes) bytes = variant->scratch_bytes(&fixture->call);
     if (bytes == 0) return QP_OK;
     fixture->scratch_bytes = bytes;
     fixture->scratch_stride = round_up(bytes, 64) + FIXTURE_GUARD;
@@ -128,6 +130,26 @@ static qp_status create_scratch(fixture *fixture, qp_error *error)
     free(fixture->scratch);
     fixture->scratch = aligned_alloc(64, all);
     return fixture->scratch ? QP_OK : error_no_memory(error, "scratch memory", all);
+}
+
+static size_t packed_all(const fixture *fixture)
+{
+    return round_up(fixture->packed_bytes, 64) + 2 * FIXTURE_GUARD;
+}
+
+static qp_status create_packed(fixture *fixture, qp_error *error)
+{
+    const op_variant *variant = fixture->variant;
+    if (!variant || !variant->packed_bytes) return QP_OK;
+    fixture->packed_bytes = variant->packed_bytes(&fixture->call);
+    free(fixture->packed);
+    free(fixture->packed_before);
+    fixture->packed = aligned_alloc(64, packed_all(fixture));
+    fixture->packed_before = malloc(packed_all(fixture));
+    if (!fixture->packed || !fixture->packed_before)
+        return error_no_memory(error, "packed weights", 2 * packed_all(fixture));
+    fixture->call.packed = fixture->packed_bytes ? fixture->packed + FIXTURE_GUARD : NULL;
+    return QP_OK;
 }
 
 /* What surrounds the elements of an input: see the poisons. */
@@ -171,7 +193,25 @@ qp_status fixture_fill(fixture *fixture, fill_kind fill, uint64_t seed, qp_error
         make_image(fixture, t, POISON_NAN);
         make_image(fixture, t, POISON_LARGE);
     }
-    return create_scratch(fixture, error);
+    TRY(create_scratch(fixture, error));
+    return create_packed(fixture, error);
+}
+
+/* Packs into poisoned memory, group by group or all at once: what pack() leaves out, and what
+ * depends on the cut, shows in the results. */
+static void pack_weights(fixture *fixture)
+{
+    if (!fixture->packed_bytes) return;
+    const op_variant *variant = fixture->variant;
+    op_call call = fixture->call;
+    int64_t units = fixture->op->units(&call);
+    int64_t step = fixture->armed == POISON_NAN ? variant->pack_units : units;
+    memset(fixture->packed, filler(fixture->armed), packed_all(fixture));
+    for (call.begin = 0; call.begin < units; call.begin = call.end) {
+        call.end = step < units - call.begin ? call.begin + step : units;
+        variant->pack(&call, fixture->packed + FIXTURE_GUARD);
+    }
+    memcpy(fixture->packed_before, fixture->packed, packed_all(fixture));
 }
 
 void fixture_arm(fixture *fixture, poison poison)
@@ -184,6 +224,7 @@ void fixture_arm(fixture *fixture, poison poison)
     if (fixture->scratch)
         memset(fixture->scratch, filler(poison),
                FIXTURE_GUARD + FIXTURE_WORKERS * fixture->scratch_stride);
+    pack_weights(fixture);
 }
 
 void *fixture_scratch(const fixture *fixture)
@@ -256,6 +297,24 @@ static bool scratch_intact(const fixture *fixture)
     return true;
 }
 
+/* Whether pack() kept to its bytes and the kernel left them as they were. */
+static bool packed_intact(const fixture *fixture, char *detail, size_t size)
+{
+    if (!fixture->packed_bytes) return true;
+    size_t end = FIXTURE_GUARD + fixture->packed_bytes, all = packed_all(fixture);
+    unsigned char expected = filler(fixture->armed);
+    for (size_t i = 0; i < all; i++) {
+        bool guard = i < FIXTURE_GUARD || i >= end;
+        if (fixture->packed[i] == (guard ? expected : fixture->packed_before[i])) continue;
+        snprintf(detail, size,
+                 guard ? "wrote outside of the %zu bytes of packed weights"
+                       : "changed the %zu bytes of packed weights",
+                 fixture->packed_bytes);
+        return false;
+    }
+    return true;
+}
+
 /* The first byte that changed and must not have, or own->bytes; in steps of 8. */
 static size_t find_change(const fixture_tensor *own, const unsigned char *before)
 {
@@ -282,6 +341,7 @@ bool fixture_intact(const fixture *fixture, char *detail, size_t size)
         describe_change(fixture, t, at, detail, size);
         return false;
     }
+    if (!packed_intact(fixture, detail, size)) return false;
     if (scratch_intact(fixture)) return true;
     snprintf(detail, size, "wrote outside of its %zu bytes of scratch memory",
              fixture->scratch_bytes);
@@ -298,6 +358,8 @@ void fixture_destroy(fixture *fixture)
         free(fixture->tensors[t].locked);
     }
     free(fixture->scratch);
-    fixture->scratch = NULL;
+    free(fixture->packed);
+    free(fixture->packed_before);
+    fixture->scratch = fixture->packed = fixture->packed_before = NULL;
     memset(fixture->tensors, 0, sizeof fixture->tensors);
 }

@@ -28,26 +28,30 @@ typedef struct fixture_tensor {
 
 typedef struct fixture {
     const op_info *op;
+    const op_variant *variant; /* NULL: the reference */
     const op_case *about;
-    op_call call;
+    op_call call;                           /* packed: the elements of `packed` below */
     fixture_tensor tensors[OP_MAX_TENSORS]; /* memory NULL: absent or shared */
     poison armed;                           /* by the last fixture_arm() */
     unsigned char *scratch;
-    size_t scratch_bytes, scratch_stride; /* for one of FIXTURE_WORKERS; from one to the next */
+    size_t scratch_bytes, scratch_stride;  /* for one of FIXTURE_WORKERS; from one to the next */
+    unsigned char *packed, *packed_before; /* guard, the variant's form of the weights, guard */
+    size_t packed_bytes;
 } fixture;
 
 enum { FIXTURE_WORKERS = 8, FIXTURE_GUARD = 256 };
 
-/* Allocates the tensors of a case. `shift` moves every tensor by so many elements (blocks) from an
- * address that is a multiple of 64. */
-qp_status fixture_create(fixture *out, const op_info *op, const op_case *about, int shift,
-                         qp_error *error);
+/* Allocates the tensors of a case for a variant (NULL: the reference). `shift` moves every tensor
+ * by so many elements (blocks) from an address that is a multiple of 64. */
+qp_status fixture_create(fixture *out, const op_info *op, const op_variant *variant,
+                         const op_case *about, int shift, qp_error *error);
 
 /* Fills all inputs, lets the operator prepare what is not free, and binds the call. A second fill
  * with the same arguments gives the same contents. */
 qp_status fixture_fill(fixture *fixture, fill_kind fill, uint64_t seed, qp_error *error);
 
-/* Restores the inputs, poisons outputs, guards, gaps and scratch, and remembers it all. */
+/* Restores the inputs, poisons outputs, guards, gaps and scratch, remembers it all, and packs the
+ * weights if the variant does so: whole, or by the smallest groups, depending on the poison. */
 void fixture_arm(fixture *fixture, poison poison);
 
 /* The scratch memory of worker 0; worker i's is i * scratch_stride further. NULL if none. */

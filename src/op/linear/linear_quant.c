@@ -16,6 +16,10 @@
 
 enum { PANEL_BYTES = 1 << 20 }; /* of rounded x: half of a usual L2 */
 
+/* The norm's error of normally distributed x twice over, and six of its standard deviations for the
+ * worst element. */
+const op_tolerance linear_quant_tolerances[] = {{DTYPE_F32, 1e-2, 3e-2}, {0}};
+
 static const quant_format *format_of(dtype type)
 {
     for (int i = 0; i < QUANT_N_FORMATS; i++) {

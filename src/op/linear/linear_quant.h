@@ -31,6 +31,7 @@ enum { LINEAR_QUANT_PACK_UNITS = 16 };
 size_t linear_quant_packed_bytes(const op_call *call);
 void linear_quant_pack(const op_call *call, void *packed);
 size_t linear_quant_scratch_bytes(const op_call *call);
+extern const op_tolerance linear_quant_tolerances[];
 
 /* Entries for the operator's table of variants, in rising order of preference. */
 #define LINEAR_QUANT_VARIANT(NAME, NEEDS, KERNEL)                                                  \
@@ -38,6 +39,7 @@ size_t linear_quant_scratch_bytes(const op_call *call);
         .name = NAME, .needs = NEEDS, .kernel = KERNEL, .accepts = linear_quant_accepts,           \
         .packed_bytes = linear_quant_packed_bytes, .pack = linear_quant_pack,                      \
         .pack_units = LINEAR_QUANT_PACK_UNITS, .scratch_bytes = linear_quant_scratch_bytes,        \
+        .tolerances = linear_quant_tolerances,                                                     \
     }
 #define LINEAR_QUANT_VARIANTS                                                                      \
     LINEAR_QUANT_VARIANT("avx2_int8", CPU_LEVEL_AVX2, linear_quant_avx2),                          \
