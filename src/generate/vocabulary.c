@@ -118,10 +118,32 @@ qp_status qp_vocabulary_open(const char *path, qp_vocabulary **out, qp_error *er
     return status;
 }
 
+/* Whether the files hold a vocabulary at all: a model without one is run with token ids. */
+static qp_status has_vocabulary(const model *model, bool *out, qp_error *error)
+{
+    const gguf *file = model_gguf(model);
+    if (file) {
+        text_slice kind = {0};
+        TRY(gguf_get_string(file, "tokenizer.ggml.model", &kind, error));
+        *out = kind.data && !slice_is(kind, "none") && !slice_is(kind, "no_vocab");
+        return QP_OK;
+    }
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
+    *out = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[4096];
+        if (snprintf(path, sizeof path, "%s/%s", model_path(model), names[i]) < (int)sizeof path)
+            *out = *out || file_is_regular(path);
+    }
+    return QP_OK;
+}
+
 qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error)
 {
     *out = NULL;
-    if (synthetic_is_name(model_path(model))) return QP_OK;
+    bool there = false;
+    if (!synthetic_is_name(model_path(model))) TRY(has_vocabulary(model, &there, error));
+    if (!there) return QP_OK;
     return open_source(model_path(model), model_gguf(model), out, error);
 }
 
