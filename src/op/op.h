@@ -21,7 +21,7 @@
 
 #include <stdbool.h>
 
-enum { OP_MAX_AXES = 16, OP_MAX_TENSORS = 12, OP_MAX_PARAMS = 8 };
+enum { OP_MAX_AXES = 16 };
 
 typedef enum op_code {
 #define OP(NAME, name) OP_##NAME,
@@ -29,17 +29,6 @@ typedef enum op_code {
 #undef OP
     OP_COUNT
 } op_code;
-
-/* What a call is made of. Kernels assume that op_bind() accepted it. */
-typedef struct op_call {
-    tensor tensors[OP_MAX_TENSORS]; /* in the description's order; rank 0: absent */
-    double params[OP_MAX_PARAMS];   /* in the description's order; whole numbers are exact */
-    int64_t begin, end;             /* units of this slice */
-    void *scratch;                  /* op->scratch_bytes() for this slice's worker, or NULL if 0 */
-    const void *packed; /* what the variant's pack() made of the constant tensors, or NULL */
-} op_call;
-
-typedef void op_kernel(const op_call *call);
 
 typedef struct op_axis {
     const char *name;

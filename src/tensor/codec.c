@@ -6,7 +6,7 @@
 #include <assert.h>
 
 static const codec *const codecs[DTYPE_COUNT] = {
-#define DTYPE(name, elements, bytes, gguf, safetensors) &codec_##name,
+#define DTYPE(name, elements, bytes, gguf, safetensors) [DTYPE_##name] = &codec_##name,
 #include "tensor/dtype.def"
 #undef DTYPE
 };

@@ -14,10 +14,20 @@ typedef struct dtype_info {
 } dtype_info;
 
 static const dtype_info infos[DTYPE_COUNT] = {
-#define DTYPE(name, elements, bytes, gguf, safetensors) {#name, elements, bytes, gguf, safetensors},
+#define DTYPE(name, elements, bytes, gguf, safetensors)                                            \
+    [DTYPE_##name] = {#name, elements, bytes, gguf, safetensors},
 #include "tensor/dtype.def"
 #undef DTYPE
 };
+
+/* Every type has a line in the table. */
+enum {
+    N_LINES = 0
+#define DTYPE(name, elements, bytes, gguf, safetensors) +1
+#include "tensor/dtype.def"
+#undef DTYPE
+};
+_Static_assert((int)N_LINES == (int)DTYPE_COUNT, "dtype.def and the enum dtype disagree");
 
 const char *dtype_name(dtype type)
 {

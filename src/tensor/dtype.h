@@ -1,17 +1,8 @@
-/* Element types and their blocks; the list is dtype.def. */
+/* Element types and their blocks; the table is dtype.def, the enum stands where kernels see it. */
 #ifndef QUIPU_TENSOR_DTYPE_H
 #define QUIPU_TENSOR_DTYPE_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-typedef enum dtype {
-#define DTYPE(name, elements, bytes, gguf, safetensors) DTYPE_##name,
-#include "tensor/dtype.def"
-#undef DTYPE
-    DTYPE_COUNT
-} dtype;
+#include "quipu_kernel.h"
 
 const char *dtype_name(dtype type);
 

@@ -8,16 +8,6 @@
 
 #include "tensor/dtype.h"
 
-enum { TENSOR_MAX_RANK = 5 };
-
-typedef struct tensor {
-    void *data; /* NULL: absent (an optional input) or not bound yet (a plan's view) */
-    dtype type;
-    int rank;
-    int64_t shape[TENSOR_MAX_RANK];
-    int64_t stride[TENSOR_MAX_RANK]; /* bytes from one index to the next of that dimension */
-} tensor;
-
 /* A contiguous view. */
 tensor tensor_make(void *data, dtype type, int rank, const int64_t *shape);
 static inline tensor tensor_1d(void *data, dtype type, int64_t n0)
