@@ -35,6 +35,9 @@ typedef struct cli_settings {
     /* plan and shapes */
     int64_t tokens, sequences, ranks, batch;
     uint64_t memory;
+    /* ops */
+    bool all, last;
+    int page_format;
 } cli_settings;
 
 /* A command's call: its settings and where each came from. */
@@ -49,7 +52,8 @@ typedef qp_status cli_command(const cli_call *call);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
-    command_bench, command_help, command_man, command_completion, command_version;
+    command_bench, command_help, command_man, command_completion, command_version, command_ops_list,
+    command_ops_describe, command_ops_prompt;
 
 /* The program's tables, and the function of a command. */
 const program_spec *cli_program(void);

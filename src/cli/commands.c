@@ -161,6 +161,21 @@ static const option_spec shapes_options[] = {
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 
+static const char *const page_formats[] = {"text", "markdown", "json", NULL};
+
+static const option_spec describe_options[] = {
+    {"all", 0, OPTION_FLAG_AT(SETTINGS, all), .help = "every operator"},
+    {"format", 0, OPTION_CHOICE_AT(SETTINGS, page_format), .choices = page_formats,
+     .fallback = "text", .argument = "FORMAT", .help = "form of the page"},
+    {0}};
+
+static const option_spec prompt_page_options[] = {
+    {"last", 0, OPTION_FLAG_AT(SETTINGS, last),
+     .help = "end with the verdict on the last candidate that was checked"},
+    {0}};
+
+static const option_group describe_group = {"Page", describe_options};
+static const option_group prompt_page_group = {"Page", prompt_page_options};
 static const option_group model_group = {"Model", model_options};
 static const option_group engine_group = {"Running", engine_options};
 static const option_group sampling_group = {"Sampling", sampling_options};
@@ -248,6 +263,21 @@ static const command_spec commands[] = {
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
                     "each; mean and standard deviation over the repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &engine_group)},
+    {.name = "ops list",
+     .synopsis = "[--json]",
+     .summary = "every operator with its axes, types and variants",
+     .groups = GROUPS(&json_group)},
+    {.name = "ops describe",
+     .synopsis = "OPERATOR [--format FORMAT]",
+     .summary = "all that a kernel's author must know of an operator",
+     .groups = GROUPS(&describe_group),
+     .positional_maximum = 1},
+    {.name = "ops prompt",
+     .synopsis = "OPERATOR [--last]",
+     .summary = "the description as a page for a language model that writes kernels",
+     .groups = GROUPS(&prompt_page_group),
+     .positional_minimum = 1,
+     .positional_maximum = 1},
     {.name = "help",
      .synopsis = "[COMMAND]",
      .summary = "this list, or the help of a command",
@@ -277,6 +307,9 @@ static const struct {
     {"plan", command_plan},
     {"shapes", command_shapes},
     {"bench", command_bench},
+    {"ops list", command_ops_list},
+    {"ops describe", command_ops_describe},
+    {"ops prompt", command_ops_prompt},
     {"help", command_help},
     {"man", command_man},
     {"completion", command_completion},

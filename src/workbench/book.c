@@ -1,0 +1,104 @@
+/* The descriptions as answers: one operator's, the book of all, the page for a language model. */
+#include "base/json.h"
+#include "workbench/candidate.h"
+#include "workbench/describe.h"
+#include "workbench/output.h"
+#include "workbench/workbench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+qp_status workbench_describe(const char *op_name, workbench_format format, strbuf *out,
+                             qp_error *error)
+{
+    const op_info *op;
+    TRY(describe_find(op_name, &op, error));
+    if (format == WORKBENCH_JSON) return output_json(describe_op_json(op), out, error);
+    page page = {.out = out, .markdown = format == WORKBENCH_MARKDOWN, .level = 1};
+    describe_op(op, DESCRIBE_ALONE, &page);
+    return output_done(out, error);
+}
+
+static qp_status describe_all_json(strbuf *out, qp_error *error)
+{
+    cJSON *list = cJSON_CreateArray();
+    for (int code = 0; code < OP_COUNT; code++)
+        cJSON_AddItemToArray(list, describe_op_json(op_get((op_code)code)));
+    return output_json(list, out, error);
+}
+
+qp_status workbench_describe_all(workbench_format format, strbuf *out, qp_error *error)
+{
+    if (format == WORKBENCH_JSON) return describe_all_json(out, error);
+    page page = {.out = out, .markdown = format == WORKBENCH_MARKDOWN, .level = 1};
+    page_title(&page, "Operators",
+               "Every operator, drawn from its struct by `quipu ops describe --all --format "
+               "markdown`");
+    page_table(&page, 2, (const char *const[]){"operator", "what it computes"});
+    for (int code = 0; code < OP_COUNT; code++) {
+        const op_info *op = op_get((op_code)code);
+        char link[160];
+        snprintf(link, sizeof link, page.markdown ? "[%s](#%s)" : "%s", op->name, op->name);
+        page_row(&page, (const char *const[]){link, op->summary});
+    }
+    page_table_end(&page);
+    describe_interface(&page);
+    page.level = 2;
+    for (int code = 0; code < OP_COUNT; code++)
+        describe_op(op_get((op_code)code), DESCRIBE_IN_BOOK, &page);
+    return output_done(out, error);
+}
+
+/* What the last check of a candidate said, from the file that it was kept in. */
+static qp_status append_last_verdict(const char *path, page *page, qp_error *error)
+{
+    page_section(page, "The last attempt");
+    FILE *file = fopen(path, "rb");
+    if (!file) {
+        page_paragraph(page, "No candidate was checked yet.");
+        return QP_OK;
+    }
+    strbuf text = {0};
+    char block[4096];
+    size_t count;
+    while ((count = fread(block, 1, sizeof block, file)) > 0 && text.length < 1 << 20)
+        strbuf_append(&text, block, count);
+    bool failed = ferror(file);
+    fclose(file);
+    if (failed) {
+        strbuf_free(&text);
+        return error_set(error, QP_IO, "%s cannot be read", path);
+    }
+    page_code(page, "text", strbuf_text(&text), text.length);
+    strbuf_free(&text);
+    return QP_OK;
+}
+
+qp_status workbench_prompt(const char *op_name, const char *verdict_path, strbuf *out,
+                           qp_error *error)
+{
+    const op_info *op;
+    TRY(describe_find(op_name, &op, error));
+    page page = {.out = out, .markdown = true, .level = 1};
+    strbuf text = {0};
+    strbuf_printf(&text,
+                  "Write a fast kernel for the operator `%s` as one self-contained C17 file that "
+                  "exports `%s_kernel` and includes nothing but `quipu_kernel.h` and headers of "
+                  "the compiler and the C library. First it must be right on every case below, "
+                  "then fast on the workloads. Answer with the file alone",
+                  op->name, op->name);
+    page_title(&page, "Task", strbuf_text(&text));
+    page_section(&page, "How it is compiled, checked and timed");
+    strbuf_clear(&text);
+    strbuf_printf(&text,
+                  "%s\n\nquipu ops check %s --kernel %s.c\nquipu ops bench %s --kernel %s.c\n",
+                  CANDIDATE_COMPILE_LINE, op->name, op->name, op->name, op->name);
+    page_code(&page, "sh", strbuf_text(&text), text.length);
+    strbuf_free(&text);
+    page_paragraph(&page, "It is timed on inputs that it has not seen and that change from call to "
+                          "call, with cold caches, on one thread and on several, and its outputs "
+                          "are checked again after the timing.");
+    describe_op(op, DESCRIBE_ALONE, &page);
+    if (verdict_path) TRY(append_last_verdict(verdict_path, &page, error));
+    return output_done(out, error);
+}

@@ -1,0 +1,333 @@
+/* An operator's description as a page, drawn from its struct alone. */
+#include "workbench/describe.h"
+
+#include "base/cpu.h"
+#include "op/harness/case.h"
+#include "workbench/sources.h"
+#include "workbench/workbench.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+qp_status describe_find(const char *name, const op_info **out, qp_error *error)
+{
+    *out = op_find(name);
+    if (*out) return QP_OK;
+    strbuf names = {0};
+    for (int code = 0; code < OP_COUNT; code++)
+        strbuf_printf(&names, "%s%s", code ? " " : "", op_get((op_code)code)->name);
+    error_set(error, QP_INVALID, "there is no operator '%.60s'; there are: %s", name,
+              strbuf_text(&names));
+    strbuf_free(&names);
+    return QP_INVALID;
+}
+
+void describe_types(unsigned types, strbuf *out)
+{
+    bool any = false;
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        if (!(types & 1u << type)) continue;
+        strbuf_printf(out, "%s%s", any ? ", " : "", dtype_name((dtype)type));
+        any = true;
+    }
+}
+
+/* --- tables of the struct -------------------------------------------------------------------- */
+
+static void print_axes(const op_info *op, page *page)
+{
+    static const char *const kinds[] = {
+        [AXIS_CONSTANT] = "constant", [AXIS_VARIABLE] = "variable", [AXIS_DERIVED] = "derived"};
+    page_section(page, "Axes");
+    page_paragraph(page, "A constant axis is fixed by the model, a variable one changes from call "
+                         "to call, a derived one follows from the contents of index tensors.");
+    page_table(page, 3, (const char *const[]){"axis", "kind", "meaning"});
+    for (int a = 0; a < op_n_axes(op); a++)
+        page_row(page, (const char *const[]){op->axes[a].name, kinds[op->axes[a].kind],
+                                             op->axes[a].help});
+    page_table_end(page);
+}
+
+static void print_tensors(const op_info *op, page *page)
+{
+    static const char *const directions[] = {
+        [OP_IN] = "in", [OP_OUT] = "out", [OP_INOUT] = "in, out"};
+    page_section(page, "Tensors");
+    page_paragraph(page, "In the order of call->tensors. The innermost dimension is contiguous; "
+                         "the others have strides of their own, in bytes. An optional tensor that "
+                         "is absent has rank 0. F64 outputs are the oracle's, no candidate is "
+                         "called with them.");
+    page_table(page, 6,
+               (const char *const[]){">index", "tensor", "direction", "shape", "types", "meaning"});
+    for (int t = 0; t < op_n_tensors(op); t++) {
+        const op_tensor *about = &op->tensors[t];
+        char index[16], direction[32], shape[PAGE_CELL_SIZE];
+        strbuf types = {0};
+        snprintf(index, sizeof index, "%d", t);
+        snprintf(direction, sizeof direction, "%s%s", directions[about->direction],
+                 about->optional ? ", optional" : "");
+        snprintf(shape, sizeof shape, "[%s]", about->shape);
+        describe_types(about->types, &types);
+        page_row(page, (const char *const[]){index, about->name, direction, shape,
+                                             strbuf_text(&types), about->help});
+        strbuf_free(&types);
+    }
+    page_table_end(page);
+}
+
+static void print_params(const op_info *op, page *page)
+{
+    static const char *const kinds[] = {
+        [PARAM_FLOAT] = "number", [PARAM_INT] = "whole number", [PARAM_BOOL] = "0 or 1"};
+    if (op_n_params(op) == 0) return;
+    page_section(page, "Parameters");
+    page_paragraph(page, "In the order of call->params, all of type double.");
+    page_table(page, 5, (const char *const[]){">index", "parameter", "kind", ">usual", "meaning"});
+    for (int p = 0; p < op_n_params(op); p++) {
+        char index[16], value[32];
+        snprintf(index, sizeof index, "%d", p);
+        snprintf(value, sizeof value, "%g", op->params[p].value);
+        page_row(page, (const char *const[]){index, op->params[p].name, kinds[op->params[p].kind],
+                                             value, op->params[p].help});
+    }
+    page_table_end(page);
+}
+
+static void print_cost(const op_info *op, page *page)
+{
+    strbuf text = {0};
+    page_section(page, "Cost");
+    strbuf_printf(&text, "FLOPs: %s\n", op->flops ? op->flops : "0");
+    if (op->bytes)
+        strbuf_printf(&text, "bytes: %s\n", op->bytes);
+    else
+        strbuf_puts(&text, "bytes: every tensor once, in-out tensors twice\n");
+    page_code(page, "text", strbuf_text(&text), text.length);
+    strbuf_free(&text);
+}
+
+static void print_tolerances(const op_info *op, page *page)
+{
+    page_section(page, "Tolerances");
+    if (!op->tolerances) {
+        page_paragraph(page, "Outputs are exact.");
+        return;
+    }
+    strbuf rule = {0};
+    strbuf_printf(&rule,
+                  "Against the reference computed in float64: norm(out - ref) <= relative * "
+                  "norm(ref), and no element differs by more than absolute * rms(ref) + relative * "
+                  "|ref|. Both are scaled by the square root of the terms in the longest sum, %s, "
+                  "for F32 outputs. Index outputs are exact. F16 and BF16 outputs must be rounded "
+                  "to the nearest: errors that lean to one side are an error.",
+                  op->reduction ? op->reduction : "1");
+    page_paragraph(page, strbuf_text(&rule));
+    strbuf_free(&rule);
+    page_table(page, 3, (const char *const[]){"type of the output", ">relative", ">absolute"});
+    for (const op_tolerance *t = op->tolerances; t->relative > 0; t++) {
+        char relative[32], absolute[32];
+        snprintf(relative, sizeof relative, "%g", t->relative);
+        snprintf(absolute, sizeof absolute, "%g", t->absolute);
+        page_row(page, (const char *const[]){dtype_name(t->type), relative, absolute});
+    }
+    page_table_end(page);
+}
+
+static void print_inputs(const op_info *op, page *page)
+{
+    strbuf text = {0};
+    page_section(page, "What it is checked with");
+    strbuf_puts(&text, "Inputs of normally distributed values, zeros of both signs, denormals "
+                       "(which may be flushed to zero) and few distinct values");
+    if (op->fills & OP_FILL_HUGE) strbuf_puts(&text, ", magnitudes whose squares just stay finite");
+    if (op->fills & OP_FILL_INFINITY) strbuf_puts(&text, ", minus infinity");
+    if (op->fills & OP_FILL_NAN) strbuf_puts(&text, ", NaN");
+    strbuf_puts(&text,
+                ". In a case, a name with = is an axis or a parameter, or a view that shares "
+                "another's memory; name:TYPE is an element type (F32 where none is named), "
+                "name:- leaves an optional tensor out, name+N makes the strides N elements "
+                "larger than what they step over, name@0213 orders the dimensions in "
+                "memory.");
+    page_paragraph(page, strbuf_text(&text));
+    strbuf_clear(&text);
+    for (const char *const *c = op->cases; c && *c; c++)
+        strbuf_printf(&text, "%s\n", *c);
+    page_code(page, "text", strbuf_text(&text), text.length);
+    strbuf_free(&text);
+}
+
+static bool has_derived_axes(const op_info *op)
+{
+    for (int a = 0; a < op_n_axes(op); a++) {
+        if (op->axes[a].kind == AXIS_DERIVED) return true;
+    }
+    return false;
+}
+
+/* FLOPs and bytes where the shapes alone decide them. */
+static void format_cost(const op_info *op, const char *text, char flops[32], char bytes[32])
+{
+    op_case about;
+    qp_error error;
+    snprintf(flops, 32, "by contents");
+    snprintf(bytes, 32, "by contents");
+    if (has_derived_axes(op) || op_case_parse(op, text, &about, &error) != QP_OK) return;
+    op_call call = {0};
+    for (int t = 0; t < op_n_tensors(op); t++)
+        call.tensors[t] = about.tensors[t].view;
+    memcpy(call.params, about.params, sizeof call.params);
+    op_cost cost = op_cost_of(op, &call);
+    snprintf(flops, 32, "%.4g", cost.flops);
+    snprintf(bytes, 32, "%.4g", cost.bytes);
+}
+
+static void print_workloads(const op_info *op, page *page)
+{
+    page_section(page, "Workloads");
+    page_paragraph(page, "The shapes of real models that `quipu ops bench` times, written as the "
+                         "cases are.");
+    page_table(page, 4, (const char *const[]){"model", "call", ">FLOPs", ">bytes"});
+    for (const char *const *w = op->workloads; w && *w; w++) {
+        char name[64], flops[32], bytes[32];
+        const char *colon = strstr(*w, ": ");
+        snprintf(name, sizeof name, "%.*s", colon ? (int)(colon - *w) : 0, *w);
+        format_cost(op, *w, flops, bytes);
+        page_row(page, (const char *const[]){name, colon ? colon + 2 : *w, flops, bytes});
+    }
+    page_table_end(page);
+}
+
+static void print_variants(const op_info *op, page *page)
+{
+    page_section(page, "Variants");
+    page_paragraph(page, "Kernels that the program has, in rising order of preference, and the CPU "
+                         "features that each needs.");
+    page_table(page, 3, (const char *const[]){"variant", "needs", "takes"});
+    page_row(page, (const char *const[]){"reference", "nothing", "everything"});
+    for (const op_variant *v = op->variants; v && v->name; v++) {
+        strbuf needs = {0};
+        cpu_features_print(v->needs, &needs);
+        page_row(page, (const char *const[]){v->name, strbuf_text(&needs),
+                                             v->accepts ? "some types and shapes" : "everything"});
+        strbuf_free(&needs);
+    }
+    page_table_end(page);
+}
+
+/* --- code ------------------------------------------------------------------------------------ */
+
+static void append_upper(strbuf *out, const char *name)
+{
+    for (; *name; name++)
+        strbuf_putc(out, (char)toupper((unsigned char)*name));
+}
+
+static void print_signature(const op_info *op, page *page)
+{
+    strbuf code = {0};
+    page_section(page, "Interface");
+    strbuf_puts(&code, "#include \"quipu_kernel.h\"\n\nenum { ");
+    for (int t = 0; t < op_n_tensors(op); t++) {
+        append_upper(&code, op->tensors[t].name);
+        strbuf_puts(&code, t + 1 < op_n_tensors(op) ? ", " : " }; /* of call->tensors */\n");
+    }
+    if (op_n_params(op) > 0) strbuf_puts(&code, "enum { ");
+    for (int p = 0; p < op_n_params(op); p++) {
+        append_upper(&code, op->params[p].name);
+        strbuf_puts(&code, p + 1 < op_n_params(op) ? ", " : " }; /* of call->params */\n");
+    }
+    strbuf_printf(
+        &code,
+        "\n/* Computes the units [call->begin, call->end). */\n"
+        "void %s_kernel(const op_call *call);\n"
+        "\n/* Optional: bytes of call->scratch that a slice needs%s. */\n"
+        "size_t %s_scratch_bytes(const op_call *call);\n"
+        "\n/* Optional: the types and shapes that the kernel handles; without it, all. */\n"
+        "bool %s_accepts(const op_call *call);\n"
+        "\n/* In a .cu file, in the kernel's place: starts the work on the stream. */\n"
+        "void %s_launch(const op_call *call, cudaStream_t stream);\n",
+        op->name, op->scratch_bytes ? "; without it, what the reference asks for" : "", op->name,
+        op->name, op->name);
+    page_code(page, "c", strbuf_text(&code), code.length);
+    strbuf_clear(&code);
+    strbuf_printf(&code,
+                  "A unit is %s; a call has begin <= end, both within the units of the whole.",
+                  op->unit);
+    page_paragraph(page, strbuf_text(&code));
+    strbuf_free(&code);
+}
+
+static void print_reference(const op_info *op, describe_extent extent, page *page)
+{
+    size_t length;
+    const char *text = sources_reference(op->name, &length);
+    const char *called[SOURCES_MAX];
+    int n = sources_called(op->name, called);
+    page_section(page, "Reference");
+    page_paragraph(page, "Computes in float64 and rounds once. element_load() and element_store() "
+                         "read and write one element of a plain type, tensor_row() gives a row's "
+                         "address.");
+    page_code(page, "c", text, length);
+    if (n == 0) return;
+    strbuf names = {0};
+    strbuf_puts(&names, "It uses");
+    for (int i = 0; i < n; i++)
+        strbuf_printf(&names, "%s %s", i ? "," : "", called[i]);
+    strbuf_puts(&names, extent == DESCRIBE_ALONE ? ":" : ".");
+    page_paragraph(page, strbuf_text(&names));
+    strbuf_free(&names);
+    for (int i = 0; extent == DESCRIBE_ALONE && i < n; i++) {
+        const embedded_text *source = sources_find(called[i]);
+        page_code(page, "c", source->text, sources_code_length(source));
+    }
+}
+
+void describe_interface(page *page)
+{
+    const embedded_text *header = sources_find("include/quipu_kernel.h");
+    page_section(page, "How a kernel is called");
+    page_paragraph(
+        page,
+        "A candidate is a C file that exports NAME_kernel, NAME being the operator. It is called "
+        "from several threads at once, each with a slice [begin, end) of the units, and writes the "
+        "outputs of these units and nothing else: not the inputs, not the gaps between rows, not "
+        "other units' outputs. All state is in the call: a static variable that is written is a "
+        "race. The values of a unit do not depend on how the units were cut into slices, nor on "
+        "the number of threads, and two runs give the same bits. Outputs hold garbage before the "
+        "call, and what lies around the inputs is garbage too. When the function returns the work "
+        "is done.");
+    page_paragraph(
+        page,
+        "In a CUDA file, NAME_launch takes the kernel's place. It is a host function, declared "
+        "extern \"C\"; the call lies in host memory, the data pointers and scratch in it are "
+        "device pointers, and all work goes to the stream. It computes the slice like a kernel.");
+    page_code(page, "c", header->text, header->length);
+}
+
+void describe_op(const op_info *op, describe_extent extent, page *page)
+{
+    page_title(page, op->name, op->summary);
+    page_paragraph(page, op->place);
+    page_section(page, "Formula");
+    page_code(page, "text", op->formula, strlen(op->formula));
+    page_section(page, "Precision");
+    page_paragraph(page, op->precision);
+    page_section(page, "Edge cases");
+    page_paragraph(page, op->edge_cases);
+    if (op->source) {
+        page_section(page, "Source");
+        page_paragraph(page, op->source);
+    }
+    print_axes(op, page);
+    print_tensors(op, page);
+    print_params(op, page);
+    print_signature(op, page);
+    if (extent == DESCRIBE_ALONE) describe_interface(page);
+    print_cost(op, page);
+    print_tolerances(op, page);
+    print_inputs(op, page);
+    print_workloads(op, page);
+    if (extent == DESCRIBE_ALONE) print_variants(op, page);
+    print_reference(op, extent, page);
+}

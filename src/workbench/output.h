@@ -1,0 +1,19 @@
+/* Ends of texts: JSON trees printed, and the one check for lack of memory. */
+#ifndef QUIPU_WORKBENCH_OUTPUT_H
+#define QUIPU_WORKBENCH_OUTPUT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <cjson/cJSON.h>
+
+/* Prints the tree with a line break at its end, and deletes it. */
+qp_status output_json(cJSON *tree, strbuf *out, qp_error *error);
+
+/* The same on one line. */
+qp_status output_json_line(cJSON *tree, strbuf *out, qp_error *error);
+
+/* QP_NO_MEMORY if the text could not be built. */
+qp_status output_done(const strbuf *out, qp_error *error);
+
+#endif

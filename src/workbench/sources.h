@@ -1,0 +1,32 @@
+/* The texts of the references and of quipu_kernel.h, kept in the program: a description shows what
+ * is computed, and a candidate compiles, where there is no source tree.
+ */
+#ifndef QUIPU_WORKBENCH_SOURCES_H
+#define QUIPU_WORKBENCH_SOURCES_H
+
+#include <stddef.h>
+
+typedef struct embedded_text {
+    const char *path; /* "src/op/rms_norm/rms_norm.c"; NULL ends the table */
+    const char *text; /* NUL-terminated */
+    size_t length;
+} embedded_text;
+
+extern const embedded_text embedded_texts[]; /* written by scripts/embed.cmake */
+
+/* NULL when there is no such text. */
+const embedded_text *sources_find(const char *path);
+
+/* How much of a text is code: what comes before an operator's tables of cases and facts. */
+size_t sources_code_length(const embedded_text *source);
+
+/* The text of the file that defines an operator's reference: its code, without the tables of cases
+ * and facts that follow it. */
+const char *sources_reference(const char *op_name, size_t *length);
+
+enum { SOURCES_MAX = 24 };
+
+/* Paths of the other sources that the reference of an operator calls, nearest first; how many. */
+int sources_called(const char *op_name, const char *paths[SOURCES_MAX]);
+
+#endif
