@@ -3,6 +3,7 @@
 
 #include "op/element.h"
 #include "op/row.h"
+#include "op/variants.h"
 
 static int64_t units(const op_call *call)
 {
@@ -26,6 +27,8 @@ void add_reference(const op_call *call)
         unit += span.count;
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(add, .accepts = op_call_has_no_f64), {0}};
 
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",
@@ -67,6 +70,7 @@ const op_info op_add = {
     .grain = 4096,
     .units = units,
     .reference = add_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

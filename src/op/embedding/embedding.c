@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "op/element.h"
+#include "op/variants.h"
 #include "tensor/codec.h"
 
 static int64_t units(const op_call *call)
@@ -67,6 +68,9 @@ void embedding_reference(const op_call *call)
     }
 }
 
+static const op_variant variants[] = {OP_SIMD_VARIANTS(embedding, .accepts = op_call_has_no_f64),
+                                      {0}};
+
 static const char *const cases[] = {
     "n_tokens=1 vocab_size=7 hidden_size=111",
     "n_tokens=19 vocab_size=50 hidden_size=64 table:F16 out:BF16",
@@ -112,6 +116,7 @@ const op_info op_embedding = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = embedding_reference,
+    .variants = variants,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,
     .cases = cases,
     .workloads = workloads,

@@ -6,13 +6,14 @@
 
 #include "op/attention/ragged.h"
 #include "op/element.h"
+#include "op/variants.h"
 
 static int64_t units(const op_call *call)
 {
     return call->tensors[KV_APPEND_K].shape[0];
 }
 
-static page_table table_of(const op_call *call)
+page_table kv_append_table(const op_call *call)
 {
     return (page_table){.kv_indptr = &call->tensors[KV_APPEND_KV_INDPTR],
                         .kv_indices = &call->tensors[KV_APPEND_KV_INDICES],
@@ -24,7 +25,7 @@ static qp_status check(const op_call *call, qp_error *error)
 {
     const tensor *qo_indptr = &call->tensors[KV_APPEND_QO_INDPTR];
     const int32_t *positions = call->tensors[KV_APPEND_POSITIONS].data;
-    page_table table = table_of(call);
+    page_table table = kv_append_table(call);
     int64_t n_tokens = call->tensors[KV_APPEND_K].shape[0];
     TRY(indptr_check("kv_append", "qo_indptr", qo_indptr, n_tokens, error));
     TRY(page_table_check("kv_append", &table, error));
@@ -45,7 +46,7 @@ static void prepare(op_call *call, uint64_t seed)
     const tensor *qo_indptr = &call->tensors[KV_APPEND_QO_INDPTR];
     const int32_t *border = qo_indptr->data;
     int32_t *positions = call->tensors[KV_APPEND_POSITIONS].data;
-    page_table table = table_of(call);
+    page_table table = kv_append_table(call);
     int64_t n_tokens = call->tensors[KV_APPEND_K].shape[0];
     indptr_fill(qo_indptr, n_tokens, seed);
     page_table_fill(&table, qo_indptr, seed + 1);
@@ -71,7 +72,7 @@ void kv_append_reference(const op_call *call)
 {
     const tensor *qo_indptr = &call->tensors[KV_APPEND_QO_INDPTR];
     const int32_t *positions = call->tensors[KV_APPEND_POSITIONS].data;
-    page_table table = table_of(call);
+    page_table table = kv_append_table(call);
     int64_t page_size = table.k_cache->shape[1];
 
     for (int64_t t = call->begin; t < call->end; t++) {
@@ -81,6 +82,9 @@ void kv_append_reference(const op_call *call)
         append(&call->tensors[KV_APPEND_V], t, &call->tensors[KV_APPEND_V_CACHE], page, slot);
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(kv_append, .accepts = op_call_has_no_f64),
+                                      {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 n_sequences=1 n_kv_heads=2 head_dim=64 n_pages=3 page_size=16 n_kv_indices=2",
@@ -153,6 +157,7 @@ const op_info op_kv_append = {
     .check = check,
     .prepare = prepare,
     .reference = kv_append_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

@@ -2,6 +2,7 @@
 #ifndef QUIPU_OP_KV_APPEND_H
 #define QUIPU_OP_KV_APPEND_H
 
+#include "op/attention/ragged.h"
 #include "op/op.h"
 
 enum {
@@ -16,6 +17,9 @@ enum {
     KV_APPEND_V_CACHE,
 };
 
-op_kernel kv_append_reference;
+op_kernel kv_append_reference, kv_append_avx2, kv_append_avx512;
+
+/* The page table of a call. */
+page_table kv_append_table(const op_call *call);
 
 #endif

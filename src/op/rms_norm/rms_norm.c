@@ -6,6 +6,7 @@
 #include "op/rms_norm/rms_norm.h"
 
 #include "op/element.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -38,6 +39,14 @@ void rms_norm_reference(const op_call *call)
         }
     }
 }
+
+/* Rounding before the weight is for comparisons, and left to the reference. */
+static bool accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
+}
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(rms_norm, .accepts = accepts), {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 hidden_size=64",
@@ -81,6 +90,7 @@ const op_info op_rms_norm = {
                {"round_first", PARAM_BOOL, 0, "round to the type of x before the weight"}},
     .units = units,
     .reference = rms_norm_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

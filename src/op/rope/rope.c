@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "op/element.h"
+#include "op/variants.h"
 
 static int64_t units(const op_call *call)
 {
@@ -72,6 +73,8 @@ void rope_reference(const op_call *call)
         }
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(rope, .accepts = op_call_has_no_f64), {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 n_heads=4 n_kv_heads=1 head_dim=64 rotary_dim=64 max_positions=128",
@@ -138,6 +141,7 @@ const op_info op_rope = {
     .check = check,
     .prepare = prepare,
     .reference = rope_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -7,6 +7,6 @@
 enum { ROPE_POSITIONS, ROPE_Q, ROPE_K, ROPE_COS_SIN };
 enum { ROPE_INTERLEAVED };
 
-op_kernel rope_reference;
+op_kernel rope_reference, rope_avx2, rope_avx512;
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "op/element.h"
 #include "op/row.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -32,6 +33,9 @@ void silu_and_mul_reference(const op_call *call)
         unit += span.count;
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(silu_and_mul, .accepts = op_call_has_no_f64),
+                                      {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 intermediate_size=64",
@@ -75,6 +79,7 @@ const op_info op_silu_and_mul = {
     .grain = 4096,
     .units = units,
     .reference = silu_and_mul_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

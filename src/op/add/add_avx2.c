@@ -1,0 +1,2 @@
+/* add for AVX2. */
+#include "op/add/add_simd.inc"

@@ -1,0 +1,2 @@
+/* embedding for AVX2. */
+#include "op/embedding/embedding_simd.inc"

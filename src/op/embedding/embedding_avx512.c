@@ -1,0 +1,2 @@
+/* embedding for AVX-512. */
+#include "op/embedding/embedding_simd.inc"

@@ -1,0 +1,2 @@
+/* rope for AVX2. */
+#include "op/rope/rope_simd.inc"

@@ -1,0 +1,2 @@
+/* rope for AVX-512. */
+#include "op/rope/rope_simd.inc"

@@ -1,0 +1,78 @@
+/* Vectors of floats in two widths, so that a kernel is written once and compiled for each.
+ *
+ * A kernel's source is NAME_simd.inc; NAME_avx2.c and NAME_avx512.c include it and are compiled for
+ * their instruction set. Everything here rounds the same way in both widths, and sums are taken
+ * over a number of partial sums that is the same in both, so a kernel gives the same bits in
+ * either. The functions are explained in simd_avx512.inc. Rows of F32, F16 and BF16 are widened on
+ * their way in and rounded once on their way out. Where the compiler has neither
+ * instruction set, there are none.
+ */
+#ifndef QUIPU_OP_SIMD_H
+#define QUIPU_OP_SIMD_H
+
+#include "tensor/dtype.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+#include <immintrin.h>
+#include <string.h>
+
+#define SIMD_FN                     static inline __attribute__((always_inline))
+#define SIMD_KERNEL(name)           SIMD_PASTE(name, SIMD_LEVEL) /* rms_norm_avx2, rms_norm_avx512 */
+#define SIMD_PASTE(name, level)     SIMD_PASTE_NOW(name, level)
+#define SIMD_PASTE_NOW(name, level) name##_##level
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#include "op/simd_avx512.inc"
+#else
+#include "op/simd_avx2.inc"
+#endif
+
+/* Sixteen partial sums, whatever the width. */
+enum { SUMS = 16 / LANES };
+
+/* Their total: i and i + 8, then i and i + 4, and so on. */
+SIMD_FN float vf_total(const vf sums[SUMS])
+{
+#if defined(__AVX512F__)
+    __m256 eight = vf_fold8(sums[0]);
+#else
+    __m256 eight = _mm256_add_ps(sums[0], sums[1]);
+#endif
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+/* 2^x for x <= 0, to 1 ulp; 0 below 2^-126, NaN for NaN. x = n + f, |f| <= 1/2, and 2^f by the
+ * polynomial of least relative error (2.6e-9 before its coefficients are rounded). */
+SIMD_FN vf vf_exp2_flush(vf x)
+{
+    x = vf_max(vf_set1(-200), x);
+    vf n = vf_round(x), f = vf_sub(x, n), p = vf_set1(0x1.470b4ap-13f);
+    p = vf_fma(p, f, vf_set1(0x1.5f7276p-10f));
+    p = vf_fma(p, f, vf_set1(0x1.3b270ep-7f));
+    p = vf_fma(p, f, vf_set1(0x1.c6ae72p-5f));
+    p = vf_fma(p, f, vf_set1(0x1.ebfbe2p-3f));
+    p = vf_fma(p, f, vf_set1(0x1.62e432p-1f));
+    return vf_scale_flush(vf_fma(p, f, vf_set1(1)), n);
+}
+
+/* e^x to 1 ulp: 0 and infinity where it leaves the floats, NaN for NaN. x = n ln 2 + r, ln 2 in two
+ * parts of which the first makes an exact product with n; e^r by a polynomial as above. */
+SIMD_FN vf vf_exp(vf x)
+{
+    x = vf_min(vf_set1(90), vf_max(vf_set1(-105), x));
+    vf n = vf_round(vf_mul(x, vf_set1(0x1.715476p+0f)));
+    vf r = vf_fnma(n, vf_set1(0x1.62e4p-1f), x), p = vf_set1(0x1.709ba2p-10f);
+    r = vf_fnma(n, vf_set1(0x1.7f7d1cp-20f), r);
+    p = vf_fma(p, r, vf_set1(0x1.129052p-7f));
+    p = vf_fma(p, r, vf_set1(0x1.55515ep-5f));
+    p = vf_fma(p, r, vf_set1(0x1.5553c0p-3f));
+    p = vf_fma(p, r, vf_set1(0x1.000002p-1f));
+    p = vf_fma(p, r, vf_set1(1));
+    return vf_scale(vf_fma(p, r, vf_set1(1)), n);
+}
+
+#endif
+#endif
