@@ -7,6 +7,8 @@
 
 #include "op/attention/attention.h"
 #include "op/attention/ragged.h"
+#include "op/attention/tile.h"
+#include "op/variants.h"
 
 #include <string.h>
 
@@ -41,7 +43,7 @@ static double derive(const op_call *call, const char *axis)
 
 static size_t scratch_bytes(const op_call *call)
 {
-    return attention_scratch_bytes(call->tensors[PAGED_DECODE_Q].shape[2]);
+    return attention_tile_scratch(call->tensors[PAGED_DECODE_Q].shape[2]);
 }
 
 static void prepare(op_call *call, uint64_t seed)
@@ -69,6 +71,35 @@ void paged_decode_reference(const op_call *call)
         attention_compute(&source, &row, call->scratch);
     }
 }
+
+static void run_tiles(const op_call *call, attention_kernel *kernel)
+{
+    page_table table = table_of(call);
+    int64_t n_heads = call->tensors[PAGED_DECODE_Q].shape[1];
+    attention_source source = {.k = call->tensors[PAGED_DECODE_K_CACHE],
+                               .v = call->tensors[PAGED_DECODE_V_CACHE]};
+    attention_slice slice = {.q = &call->tensors[PAGED_DECODE_Q],
+                             .out = &call->tensors[PAGED_DECODE_OUT],
+                             .lse = &call->tensors[PAGED_DECODE_LSE],
+                             .sm_scale = call->params[PAGED_DECODE_SM_SCALE],
+                             .begin = call->begin,
+                             .end = call->end,
+                             .kernel = kernel,
+                             .scratch = call->scratch};
+    if (call->begin == call->end) return;
+    for (int64_t b = call->begin / n_heads; b <= (call->end - 1) / n_heads; b++) {
+        source.pages = page_table_pages(&table, b);
+        attention_sequence(&slice, &source, b, 1, page_table_length(&table, b), false);
+    }
+}
+
+static bool accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) &&
+           call->tensors[PAGED_DECODE_Q].shape[2] <= ATTENTION_MAX_HEAD_DIM;
+}
+
+ATTENTION_KERNELS(paged_decode)
 
 static const char *const cases[] = {
     "n_sequences=1 n_heads=4 n_kv_heads=4 head_dim=64 n_pages=5 page_size=16 n_kv_indices=4",
@@ -155,6 +186,7 @@ const op_info op_paged_decode = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = paged_decode_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

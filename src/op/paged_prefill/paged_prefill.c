@@ -7,6 +7,8 @@
 
 #include "op/attention/attention.h"
 #include "op/attention/ragged.h"
+#include "op/attention/tile.h"
+#include "op/variants.h"
 
 #include <string.h>
 
@@ -49,7 +51,7 @@ static double derive(const op_call *call, const char *axis)
 
 static size_t scratch_bytes(const op_call *call)
 {
-    return attention_scratch_bytes(call->tensors[PAGED_PREFILL_Q].shape[2]);
+    return attention_tile_scratch(call->tensors[PAGED_PREFILL_Q].shape[2]);
 }
 
 static void prepare(op_call *call, uint64_t seed)
@@ -84,6 +86,42 @@ void paged_prefill_reference(const op_call *call)
         attention_compute(&source, &row, call->scratch);
     }
 }
+
+static void run_tiles(const op_call *call, attention_kernel *kernel)
+{
+    const tensor *qo_indptr = &call->tensors[PAGED_PREFILL_QO_INDPTR];
+    const int32_t *border = qo_indptr->data;
+    page_table table = table_of(call);
+    int64_t n_heads = call->tensors[PAGED_PREFILL_Q].shape[1];
+    attention_source source = {.k = call->tensors[PAGED_PREFILL_K_CACHE],
+                               .v = call->tensors[PAGED_PREFILL_V_CACHE]};
+    attention_slice slice = {.q = &call->tensors[PAGED_PREFILL_Q],
+                             .out = &call->tensors[PAGED_PREFILL_OUT],
+                             .lse = &call->tensors[PAGED_PREFILL_LSE],
+                             .sm_scale = call->params[PAGED_PREFILL_SM_SCALE],
+                             .begin = call->begin,
+                             .end = call->end,
+                             .kernel = kernel,
+                             .scratch = call->scratch};
+    bool causal = call->params[PAGED_PREFILL_CAUSAL] != 0;
+
+    if (call->begin == call->end) return;
+    int64_t first = indptr_find(qo_indptr, call->begin / n_heads);
+    int64_t last = indptr_find(qo_indptr, (call->end - 1) / n_heads);
+    for (int64_t b = first; b <= last; b++) {
+        source.pages = page_table_pages(&table, b);
+        attention_sequence(&slice, &source, border[b], indptr_count(qo_indptr, b),
+                           page_table_length(&table, b), causal);
+    }
+}
+
+static bool accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) &&
+           call->tensors[PAGED_PREFILL_Q].shape[2] <= ATTENTION_MAX_HEAD_DIM;
+}
+
+ATTENTION_KERNELS(paged_prefill)
 
 static const char *const cases[] = {
     "n_tokens=1 n_sequences=1 n_heads=4 n_kv_heads=4 head_dim=64 n_pages=5 page_size=16 "
@@ -185,6 +223,7 @@ const op_info op_paged_prefill = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = paged_prefill_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

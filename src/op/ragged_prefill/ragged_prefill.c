@@ -7,6 +7,8 @@
 
 #include "op/attention/attention.h"
 #include "op/attention/ragged.h"
+#include "op/attention/tile.h"
+#include "op/variants.h"
 
 #include <string.h>
 
@@ -40,7 +42,7 @@ static double derive(const op_call *call, const char *axis)
 
 static size_t scratch_bytes(const op_call *call)
 {
-    return attention_scratch_bytes(call->tensors[RAGGED_PREFILL_Q].shape[2]);
+    return attention_tile_scratch(call->tensors[RAGGED_PREFILL_Q].shape[2]);
 }
 
 static void prepare(op_call *call, uint64_t seed)
@@ -85,6 +87,44 @@ void ragged_prefill_reference(const op_call *call)
         attention_compute(&source, &row, call->scratch);
     }
 }
+
+static void run_tiles(const op_call *call, attention_kernel *kernel)
+{
+    static const int32_t only_page = 0;
+    const tensor *qo_indptr = &call->tensors[RAGGED_PREFILL_QO_INDPTR];
+    const tensor *kv_indptr = &call->tensors[RAGGED_PREFILL_KV_INDPTR];
+    const int32_t *border = qo_indptr->data, *kv_border = kv_indptr->data;
+    int64_t n_heads = call->tensors[RAGGED_PREFILL_Q].shape[1];
+    attention_source source = {.pages = &only_page};
+    attention_slice slice = {.q = &call->tensors[RAGGED_PREFILL_Q],
+                             .out = &call->tensors[RAGGED_PREFILL_OUT],
+                             .lse = &call->tensors[RAGGED_PREFILL_LSE],
+                             .sm_scale = call->params[RAGGED_PREFILL_SM_SCALE],
+                             .begin = call->begin,
+                             .end = call->end,
+                             .kernel = kernel,
+                             .scratch = call->scratch};
+    bool causal = call->params[RAGGED_PREFILL_CAUSAL] != 0;
+
+    if (call->begin == call->end) return;
+    int64_t first = indptr_find(qo_indptr, call->begin / n_heads);
+    int64_t last = indptr_find(qo_indptr, (call->end - 1) / n_heads);
+    for (int64_t b = first; b <= last; b++) {
+        int64_t kv_length = indptr_count(kv_indptr, b);
+        source.k = single_page(call->tensors[RAGGED_PREFILL_K], kv_border[b], kv_length);
+        source.v = single_page(call->tensors[RAGGED_PREFILL_V], kv_border[b], kv_length);
+        attention_sequence(&slice, &source, border[b], indptr_count(qo_indptr, b), kv_length,
+                           causal);
+    }
+}
+
+static bool accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) &&
+           call->tensors[RAGGED_PREFILL_Q].shape[2] <= ATTENTION_MAX_HEAD_DIM;
+}
+
+ATTENTION_KERNELS(ragged_prefill)
 
 static const char *const cases[] = {
     "n_tokens=1 n_kv_tokens=54 n_sequences=1 n_heads=4 n_kv_heads=4 head_dim=64",
@@ -164,6 +204,7 @@ const op_info op_ragged_prefill = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = ragged_prefill_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -1,0 +1,2 @@
+/* Attention tiles for AVX2. */
+#include "op/attention/attention_simd.inc"

@@ -1,0 +1,85 @@
+/* Attention in tiles: the fast kernels that ragged prefill, paged prefill and paged decode share.
+ *
+ * A tile is a number of queries of one sequence that read the same KV head: the heads of a group,
+ * of one token in decode, of several neighbouring tokens in prefill. Keys and values are converted
+ * to float32 once a tile, and kept in blocks of ATTENTION_BLOCK positions counted from 0.
+ *
+ * The arithmetic of one query is the same whatever stands beside it in its tile: a score is summed
+ * over head_dim in order, a block's maximum is of the positions that the query sees, an output
+ * element is summed over positions in order and rescaled between blocks. So a token's output does
+ * not depend, to the bit, on how a prompt is cut, on slices or on the batch. Every variant gives
+ * the same bits.
+ */
+#ifndef QUIPU_OP_ATTENTION_TILE_H
+#define QUIPU_OP_ATTENTION_TILE_H
+
+#include "op/attention/attention.h"
+#include "op/op.h"
+
+enum {
+    ATTENTION_BLOCK = 64, /* positions between two looks at the maximum */
+    ATTENTION_TILE = 48,  /* most queries of a tile */
+    ATTENTION_MAX_HEAD_DIM = 512
+};
+
+/* One head of one token. */
+typedef struct attention_query {
+    const void *q;     /* (head_dim) */
+    void *out;         /* (head_dim); may be q */
+    float *lse;        /* or NULL */
+    int64_t n_visible; /* positions [0, n_visible) are seen */
+} attention_query;
+
+typedef struct attention_tile {
+    const attention_source *source;
+    int64_t kv_head, head_dim;
+    dtype q_type, out_type;
+    float scale; /* of the scores, times log2 e */
+    int n_queries;
+    attention_query queries[ATTENTION_TILE];
+} attention_tile;
+
+/* Computes a tile; scratch: attention_tile_scratch(head_dim). */
+typedef void attention_kernel(const attention_tile *tile, void *scratch);
+attention_kernel attention_tile_avx2, attention_tile_avx512;
+
+/* Enough for attention_compute() too. */
+size_t attention_tile_scratch(int64_t head_dim);
+
+/* A slice of units, token * n_heads + head, and what is the same for all of them. */
+typedef struct attention_slice {
+    const tensor *q, *out; /* (n, n_heads, head_dim) */
+    const tensor *lse;     /* (n, n_heads); rank 0: not wanted */
+    double sm_scale;       /* 0: 1 / sqrt(head_dim) */
+    int64_t begin, end;
+    attention_kernel *kernel;
+    void *scratch;
+} attention_slice;
+
+/* Computes the part of the slice that is tokens [first, first + count) of one sequence: token
+ * first + i sees attention_visible(causal, i, count, kv_length) positions. */
+void attention_sequence(const attention_slice *slice, const attention_source *source, int64_t first,
+                        int64_t count, int64_t kv_length, bool causal);
+
+/* An operator's table of variants, from its run_tiles(call, kernel) and accepts(). */
+#ifdef __x86_64__
+#define ATTENTION_KERNELS(op)                                                                      \
+    static void op##_avx2(const op_call *call)                                                     \
+    {                                                                                              \
+        run_tiles(call, attention_tile_avx2);                                                      \
+    }                                                                                              \
+    static void op##_avx512(const op_call *call)                                                   \
+    {                                                                                              \
+        run_tiles(call, attention_tile_avx512);                                                    \
+    }                                                                                              \
+    static const op_variant variants[] = {OP_SIMD_VARIANTS(op, .accepts = accepts), {0}};
+#else
+#define ATTENTION_KERNELS(op)                                                                      \
+    static void op##_tiles(const op_call *call)                                                    \
+    {                                                                                              \
+        run_tiles(call, NULL);                                                                     \
+    }                                                                                              \
+    static const op_variant variants[] = {{.kernel = op##_tiles, .accepts = accepts}};
+#endif
+
+#endif
