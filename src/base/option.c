@@ -212,8 +212,9 @@ static qp_status check_positional(const parser *p)
     int found = p->result->n_positional, most = command->positional_maximum;
     const char *program = p->program->name;
     if (most >= 0 && found > most)
-        return error_set(p->error, QP_INVALID, "unexpected '%.100s'; usage: %s %s %s",
-                         p->result->positional[most], program, command->name, command->synopsis);
+        return error_set(p->error, QP_INVALID, "unexpected '%.100s'; usage: %s %s%s%s",
+                         p->result->positional[most], program, command->name,
+                         *command->synopsis ? " " : "", command->synopsis);
     if (found < command->positional_minimum)
         return error_set(p->error, QP_INVALID, "something is missing; usage: %s %s %s", program,
                          command->name, command->synopsis);

@@ -121,6 +121,7 @@ typedef struct command_spec {
     int positional_minimum;            /* how many words besides options it takes */
     int positional_maximum;            /* -1: any number */
     option_hint positional_hint;
+    void (*run)(void); /* the caller's function, cast; whoever calls it casts it back */
 } command_spec;
 
 typedef struct program_spec {

@@ -79,7 +79,8 @@ static void help_option(const option_spec *option, strbuf *out)
 
 void option_help(const program_spec *program, const command_spec *command, strbuf *out)
 {
-    strbuf_printf(out, "usage: %s %s %s\n\n", program->name, command->name, command->synopsis);
+    strbuf_printf(out, "usage: %s %s%s%s\n\n", program->name, command->name,
+                  *command->synopsis ? " " : "", command->synopsis);
     put_wrapped(out, command->description ? command->description : command->summary, 0, 0);
     for (const option_group *const *group = command->groups; group && *group; group++) {
         strbuf_printf(out, "\n%s:\n", (*group)->title);

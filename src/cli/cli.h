@@ -55,9 +55,9 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_bench, command_help, command_man, command_completion, command_version, command_ops_list,
     command_ops_describe, command_ops_prompt;
 
-/* The program's tables, and the function of a command. */
+/* The program's tables, and the function of a command in them. */
 const program_spec *cli_program(void);
-cli_command *cli_find(const command_spec *command);
+cli_command *cli_function(const command_spec *command);
 
 /* The model to use: the one named, else the default model in the user's cache. QP_IO names the
  * command that fetches it when it is not there. The text lives as long as the process. */

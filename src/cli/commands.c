@@ -2,8 +2,6 @@
  * QUIPU_* variables. */
 #include "cli/cli.h"
 
-#include <string.h>
-
 #define SETTINGS cli_settings
 
 static const char *const kv_types[] = {"F16", "BF16", "F32", NULL};
@@ -28,7 +26,7 @@ static const option_spec engine_options[] = {
     {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = kv_types, .fallback = "F16",
      .argument = "TYPE", .help = "element type of the KV cache"},
     {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = execs, .fallback = "ops",
-     .argument = "HOW", .help = "ops: the fastest kernels; ref: the references"},
+     .help = "the fastest kernels of every operator, or the references"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};
@@ -53,9 +51,9 @@ static const option_spec sampling_options[] = {
     {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .maximum = INT64_C(1) << 53,
      .help = "the same seed gives the same text on every machine"},
     {"stop", 0, OPTION_STRINGS_AT(SETTINGS, stops), .argument = "TEXT",
-     .help = "end the answer before this text; may be repeated"},
+     .help = "end the answer before this text"},
     {"logit-bias", 0, OPTION_STRINGS_AT(SETTINGS, logit_biases), .argument = "ID:BIAS",
-     .help = "add BIAS to the logit of token ID; may be repeated"},
+     .help = "add BIAS to the logit of token ID"},
     {"ignore-eos", 0, OPTION_FLAG_AT(SETTINGS, ignore_eos),
      .help = "go on when the model ends its answer"},
     {0}};
@@ -198,128 +196,81 @@ static const option_group shapes_group = {"Shapes", shapes_options};
         __VA_ARGS__, NULL                                                                          \
     }
 
+/* A command's name, and the function that runs it. */
+#define COMMAND(words, function) .name = (words), .run = (void (*)(void))(function)
+
 static const command_spec commands[] = {
-    {.name = "run",
-     .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]",
+    {COMMAND("run", command_run), .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]",
      .summary = "answer one prompt",
      .description = "The answer goes to stdout as it is made, and one line of statistics to "
                     "stderr. Where the model has a chat template, the prompt is the user's message "
                     "of a conversation; --raw continues it as plain text.",
      .groups = GROUPS(&model_group, &prompt_group, &run_group, &sampling_group, &engine_group)},
-    {.name = "chat",
-     .synopsis = "[-m MODEL] [OPTION...]",
+    {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "talk with a model",
      .description = "Type a message and press Enter. Ctrl-C stops an answer, Ctrl-D ends the "
                     "conversation, /help lists the commands.",
      .groups = GROUPS(&model_group, &chat_group, &sampling_group, &engine_group)},
-    {.name = "tokenize",
-     .synopsis = "[-m MODEL] [OPTION...] < TEXT",
+    {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "text to token ids, on one line",
      .description = "MODEL may also be a directory with tokenizer files only, or a GGUF file with "
                     "a vocabulary only.",
      .groups = GROUPS(&model_group, &tokenize_group)},
-    {.name = "detokenize",
-     .synopsis = "[-m MODEL] [OPTION...] < IDS",
-     .summary = "token ids to text",
-     .groups = GROUPS(&model_group, &detokenize_group)},
-    {.name = "template",
-     .synopsis = "[-m MODEL] [OPTION...] < MESSAGES",
+    {COMMAND("detokenize", command_detokenize), .synopsis = "[-m MODEL] [OPTION...] < IDS",
+     .summary = "token ids to text", .groups = GROUPS(&model_group, &detokenize_group)},
+    {COMMAND("template", command_template), .synopsis = "[-m MODEL] [OPTION...] < MESSAGES",
      .summary = "render a conversation with the model's chat template",
      .description = "Reads JSON: an array of messages, or an object of template variables with one "
                     "under \"messages\".",
      .groups = GROUPS(&model_group, &template_group)},
-    {.name = "perplexity",
-     .synopsis = "[-m MODEL] -f FILE [OPTION...]",
+    {COMMAND("perplexity", command_perplexity), .synopsis = "[-m MODEL] -f FILE [OPTION...]",
      .summary = "how well a model predicts a text",
      .description = "The text is cut into chunks of the context's length, each begun with BOS; the "
                     "second half of each chunk is scored. Prints exp of the mean negative log "
                     "likelihood and its standard error.",
      .groups = GROUPS(&model_group, &perplexity_group, &engine_group)},
-    {.name = "logits",
+    {COMMAND("logits", command_logits),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
      .summary = "the model's logits after every token",
      .groups = GROUPS(&model_group, &prompt_group, &logits_group, &engine_group)},
-    {.name = "info",
-     .synopsis = "[-m MODEL] [--json]",
-     .summary = "a model's family, sizes and tensors",
-     .groups = GROUPS(&model_group, &json_group)},
-    {.name = "doctor",
-     .synopsis = "[--json]",
-     .summary = "what this machine has and quipu would use",
-     .groups = GROUPS(&json_group)},
-    {.name = "plan",
-     .synopsis = "[-m MODEL] [OPTION...]",
+    {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--json]",
+     .summary = "a model's family, sizes and tensors", .groups = GROUPS(&model_group, &json_group)},
+    {COMMAND("doctor", command_doctor), .synopsis = "[--json]",
+     .summary = "what this machine has and quipu would use", .groups = GROUPS(&json_group)},
+    {COMMAND("plan", command_plan), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "tensor lifetimes and exact memory of a forward pass",
      .description = "A row a step, a column a tensor: + created, o kept, m mapped from the host, r "
                     "read, w written, x destroyed. Weights are not read.",
      .groups = GROUPS(&model_group, &plan_group)},
-    {.name = "shapes",
-     .synopsis = "[-m MODEL] --tokens N [--batch B]",
+    {COMMAND("shapes", command_shapes), .synopsis = "[-m MODEL] --tokens N [--batch B]",
      .summary = "every step's shapes in prefill and decode",
      .groups = GROUPS(&model_group, &shapes_group)},
-    {.name = "bench",
-     .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
+    {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "tokens per second of prompts and of generation",
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
                     "each; mean and standard deviation over the repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &engine_group)},
-    {.name = "ops list",
-     .synopsis = "[--json]",
-     .summary = "every operator with its axes, types and variants",
-     .groups = GROUPS(&json_group)},
-    {.name = "ops describe",
-     .synopsis = "OPERATOR [--format FORMAT]",
+    {COMMAND("ops list", command_ops_list), .synopsis = "[--json]",
+     .summary = "every operator with its axes, types and variants", .groups = GROUPS(&json_group)},
+    {COMMAND("ops describe", command_ops_describe), .synopsis = "OPERATOR [--format FORMAT]",
      .summary = "all that a kernel's author must know of an operator",
-     .groups = GROUPS(&describe_group),
-     .positional_maximum = 1},
-    {.name = "ops prompt",
-     .synopsis = "OPERATOR [--last]",
+     .groups = GROUPS(&describe_group), .positional_maximum = 1},
+    {COMMAND("ops prompt", command_ops_prompt), .synopsis = "OPERATOR [--last]",
      .summary = "the description as a page for a language model that writes kernels",
-     .groups = GROUPS(&prompt_page_group),
-     .positional_minimum = 1,
-     .positional_maximum = 1},
-    {.name = "help",
-     .synopsis = "[COMMAND]",
-     .summary = "this list, or the help of a command",
-     .positional_maximum = 2},
-    {.name = "man", .synopsis = "", .summary = "the manual page, for man -l -"},
-    {.name = "completion",
-     .synopsis = "bash|zsh|fish",
-     .summary = "a shell's completion script",
-     .positional_minimum = 1,
-     .positional_maximum = 1},
-    {.name = "version", .synopsis = "", .summary = "the version"},
+     .groups = GROUPS(&prompt_page_group), .positional_minimum = 1, .positional_maximum = 1},
+    {COMMAND("help", command_help), .synopsis = "[COMMAND]",
+     .summary = "this list, or the help of a command", .positional_maximum = 2},
+    {COMMAND("man", command_man), .synopsis = "", .summary = "the manual page, for man -l -"},
+    {COMMAND("completion", command_completion), .synopsis = "bash|zsh|fish",
+     .summary = "a shell's completion script", .positional_minimum = 1, .positional_maximum = 1},
+    {COMMAND("version", command_version), .synopsis = "", .summary = "the version"},
     {0}};
-
-static const struct {
-    const char *name;
-    cli_command *run;
-} functions[] = {
-    {"run", command_run},
-    {"chat", command_chat},
-    {"tokenize", command_tokenize},
-    {"detokenize", command_detokenize},
-    {"template", command_template},
-    {"perplexity", command_perplexity},
-    {"logits", command_logits},
-    {"info", command_info},
-    {"doctor", command_doctor},
-    {"plan", command_plan},
-    {"shapes", command_shapes},
-    {"bench", command_bench},
-    {"ops list", command_ops_list},
-    {"ops describe", command_ops_describe},
-    {"ops prompt", command_ops_prompt},
-    {"help", command_help},
-    {"man", command_man},
-    {"completion", command_completion},
-    {"version", command_version},
-};
 
 static const program_spec program = {
     .name = "quipu",
     .version = "0.1.0",
     .summary = "run Llama models, and see every operator, tensor and step on the way",
+    .description = "Runs Llama models, and shows every operator, tensor and step on the way.",
     .commands = commands,
 };
 
@@ -328,10 +279,7 @@ const program_spec *cli_program(void)
     return &program;
 }
 
-cli_command *cli_find(const command_spec *command)
+cli_command *cli_function(const command_spec *command)
 {
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
-        if (strcmp(functions[i].name, command->name) == 0) return functions[i].run;
-    }
-    return command_help;
+    return (cli_command *)command->run;
 }

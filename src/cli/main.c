@@ -39,7 +39,7 @@ static qp_status dispatch(int argc, char **argv, qp_error *error)
         status = cli_write(strbuf_text(&text), text.length, error);
         strbuf_free(&text);
     } else if (status == QP_OK) {
-        status = cli_find(command)(&call);
+        status = cli_function(command)(&call);
     }
     if (status == QP_OK) status = cli_flush(error);
     option_result_free(&options);
