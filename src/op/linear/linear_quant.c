@@ -168,52 +168,78 @@ static quant_x x_at(const work *work, int64_t row, int64_t block)
                      .c = (float *)work->x.c + at * groups + r};
 }
 
-/* sums (rows, 2, 16) of one or two groups = rows [0, rows) of the panel times the groups. */
-static void run_groups(const work *work, const quant_kernels *kernels, const uint8_t *group,
-                       int n_groups, int64_t rows)
-{
-    int format = (int)(work->format - quant_formats);
-    int scale_floats = QUANT_CHUNK * quant_scale_floats(work->format);
-    if (work->height == 1) {
-        for (int g = 0; g < n_groups; g++)
-            kernels->of[format].vector(group + (size_t)g * work->group_bytes, work->n_blocks,
-                                       work->x, work->sums + g * QUANT_ROWS);
-        return;
-    }
-    memset(work->sums, 0, (size_t)rows * QUANT_SUMS * sizeof(float));
-    for (int64_t block = 0; block < work->n_blocks; block += QUANT_CHUNK) {
-        int64_t left = work->n_blocks - block;
-        int count = left < QUANT_CHUNK ? (int)left : QUANT_CHUNK;
-        for (int g = 0; g < n_groups; g++)
-            kernels->of[format].unpack(group + (size_t)g * work->group_bytes, work->n_blocks, block,
-                                       count, work->bytes + g * QUANT_CHUNK_BYTES,
-                                       work->scales + g * scale_floats);
-        for (int64_t row = 0; row < rows; row += QUANT_TILE) {
-            int tile_rows = rows - row < QUANT_TILE ? (int)(rows - row) : QUANT_TILE;
-            kernels->of[format].tile(work->bytes, work->scales, count, x_at(work, row, block),
-                                     tile_rows, n_groups, work->sums + row * QUANT_SUMS);
-        }
-    }
-}
+/* A slice at work: rows [first, first + rows) of x, features [from, to) of one or two groups. */
+typedef struct part {
+    const op_call *call;
+    const quant_kernels *kernels;
+    int64_t first, rows, from, to;
+    const uint8_t *group;
+    int n_groups;
+} part;
 
-/* Rows [first, first + rows) of features [from, to); the sums begin with those of `feature`. */
-static void store(const work *work, const op_call *call, int64_t first, int64_t rows,
-                  int64_t feature, int64_t from, int64_t to)
+/* Writes `rows` rows of out from `row` of the panel on. */
+static void store(const work *work, const part *part, int64_t row, int rows)
 {
+    const op_call *call = part->call;
     const float *bias = call->tensors[LINEAR_BIAS].rank ? call->tensors[LINEAR_BIAS].data : NULL;
     const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
-    int64_t n = to - from;
-    for (int64_t row = 0; row < rows; row++) {
-        float *sums = work->sums + row * QUANT_SUMS + (from - feature);
-        float *out = (float *)tensor_row(&call->tensors[LINEAR_OUT], first + row) + from;
+    int64_t n = part->to - part->from, at = row * QUANT_SUMS + part->from % QUANT_ROWS;
+    for (int64_t r = part->first + row; rows > 0; rows--, r++, at += QUANT_SUMS) {
+        float *sums = work->sums + at;
         for (int64_t i = 0; bias && i < n; i++)
-            sums[i] += bias[from + i];
+            sums[i] += bias[part->from + i];
         if (residual->rank) {
-            const float *add = (const float *)tensor_row(residual, first + row) + from;
+            const float *add = (const float *)tensor_row(residual, r) + part->from;
             for (int64_t i = 0; i < n; i++)
                 sums[i] += add[i];
         }
+        float *out = (float *)tensor_row(&call->tensors[LINEAR_OUT], r) + part->from;
         memcpy(out, sums, (size_t)n * sizeof *out);
+    }
+}
+
+/* Asks for the lines of out that store() will write: rows of out are often a power of two apart,
+ * and without that each write waits for its line. */
+static void fetch_out(const part *part, int64_t row, int rows)
+{
+    const tensor *out = &part->call->tensors[LINEAR_OUT];
+    for (int64_t r = part->first + row; rows > 0; rows--, r++) {
+        const float *to = tensor_row(out, r);
+        __builtin_prefetch(to + part->from, 1);
+        __builtin_prefetch(to + part->to - 1, 1);
+    }
+}
+
+static void run_one_row(const work *work, const part *part)
+{
+    int format = (int)(work->format - quant_formats);
+    for (int g = 0; g < part->n_groups; g++)
+        part->kernels->of[format].vector(part->group + (size_t)g * work->group_bytes,
+                                         work->n_blocks, work->x, work->sums + g * QUANT_ROWS);
+    store(work, part, 0, 1);
+}
+
+static void run_panel(const work *work, const part *part)
+{
+    int format = (int)(work->format - quant_formats);
+    int scale_floats = QUANT_CHUNK * quant_scale_floats(work->format);
+    for (int64_t block = 0, end; block < work->n_blocks; block = end) {
+        end = block + QUANT_CHUNK < work->n_blocks ? block + QUANT_CHUNK : work->n_blocks;
+        for (int g = 0; g < part->n_groups; g++)
+            part->kernels->of[format].unpack(part->group + (size_t)g * work->group_bytes,
+                                             work->n_blocks, block, (int)(end - block),
+                                             work->bytes + g * QUANT_CHUNK_BYTES,
+                                             work->scales + g * scale_floats);
+        for (int64_t row = 0; row < part->rows; row += QUANT_TILE) {
+            int rows = part->rows - row < QUANT_TILE ? (int)(part->rows - row) : QUANT_TILE;
+            float *sums = work->sums + row * QUANT_SUMS;
+            if (block == 0) memset(sums, 0, (size_t)rows * QUANT_SUMS * sizeof *sums);
+            if (end == work->n_blocks) fetch_out(part, row, rows);
+            part->kernels->of[format].tile(work->bytes, work->scales, (int)(end - block),
+                                           x_at(work, row, block), rows, part->n_groups, sums);
+            /* Tile by tile, so that the writes drain behind the arithmetic of the next. */
+            if (end == work->n_blocks) store(work, part, row, rows);
+        }
     }
 }
 
@@ -224,19 +250,21 @@ static void run(const op_call *call, const quant_kernels *kernels)
     work_lay_out(&work, call, call->scratch);
 
     for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
-        int64_t rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
-        for (int64_t row = 0; row < rows; row++)
+        part part = {.call = call, .kernels = kernels, .first = first};
+        part.rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
+        for (int64_t row = 0; row < part.rows; row++)
             kernels->round(work.format, tensor_row(x, first + row), work.n_blocks, work.height,
                            x_at(&work, row, 0));
-        for (int64_t begin = call->begin, end; begin < call->end; begin = end) {
-            int64_t group = begin / QUANT_ROWS;
-            end = (group + QUANT_PAIR) * QUANT_ROWS;
-            if (end > call->end) end = call->end;
-            int n_groups = end - group * QUANT_ROWS > QUANT_ROWS ? 2 : 1;
-            run_groups(&work, kernels,
-                       (const uint8_t *)call->packed + (size_t)group * work.group_bytes, n_groups,
-                       rows);
-            store(&work, call, first, rows, group * QUANT_ROWS, begin, end);
+        for (part.from = call->begin; part.from < call->end; part.from = part.to) {
+            int64_t group = part.from / QUANT_ROWS;
+            part.to = (group + QUANT_PAIR) * QUANT_ROWS;
+            if (part.to > call->end) part.to = call->end;
+            part.group = (const uint8_t *)call->packed + (size_t)group * work.group_bytes;
+            part.n_groups = part.to - group * QUANT_ROWS > QUANT_ROWS ? 2 : 1;
+            if (work.height == 1)
+                run_one_row(&work, &part);
+            else
+                run_panel(&work, &part);
         }
     }
 }
