@@ -20,7 +20,7 @@
 #include "base/cpu.h"
 #include "op/op.h"
 
-op_kernel linear_quant_avx2, linear_quant_avx512, linear_quant_vnni;
+op_kernel linear_quant_avx2, linear_quant_avx512, linear_quant_vnni, linear_quant_amx;
 
 /* Quantised weight, F32 for all that is present besides. */
 bool linear_quant_accepts(const op_call *call);
@@ -44,6 +44,10 @@ extern const op_tolerance linear_quant_tolerances[];
 #define LINEAR_QUANT_VARIANTS                                                                      \
     LINEAR_QUANT_VARIANT("avx2_int8", CPU_LEVEL_AVX2, linear_quant_avx2),                          \
         LINEAR_QUANT_VARIANT("avx512_int8", CPU_LEVEL_AVX512, linear_quant_avx512),                \
-        LINEAR_QUANT_VARIANT("avx512_vnni", CPU_LEVEL_AVX512 | CPU_AVX512_VNNI, linear_quant_vnni)
+        LINEAR_QUANT_VARIANT("avx512_vnni", CPU_LEVEL_AVX512 | CPU_AVX512_VNNI,                    \
+                             linear_quant_vnni),                                                   \
+        LINEAR_QUANT_VARIANT("amx_int8",                                                           \
+                             CPU_LEVEL_AVX512 | CPU_AVX512_VNNI | CPU_AMX_TILE | CPU_AMX_INT8,     \
+                             linear_quant_amx)
 
 #endif

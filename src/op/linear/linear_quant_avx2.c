@@ -3,10 +3,11 @@
 
 #include <immintrin.h>
 
-#define KERNELS  quant_kernels_avx2
-#define OFFSET8  0
-#define LANES    8
-#define MAX_ROWS 4
+#define KERNELS      quant_kernels_avx2
+#define OFFSET8      0
+#define SIGNED_BYTES 0
+#define LANES        8
+#define MAX_ROWS     4
 
 typedef __m256i vint;
 typedef __m256 vfloat;
@@ -18,6 +19,8 @@ typedef __m256 vfloat;
 #define v_and(a, b)          _mm256_and_si256(a, b)
 #define v_or(a, b)           _mm256_or_si256(a, b)
 #define v_xor(a, b)          _mm256_xor_si256(a, b)
+#define v_add8(a, b)         _mm256_add_epi8(a, b)
+#define v_sub8(a, b)         _mm256_sub_epi8(a, b)
 #define v_sub(a, b)          _mm256_sub_epi32(a, b)
 #define v_left(a, n)         _mm256_slli_epi32(a, n)
 #define v_right(a, n)        _mm256_srli_epi32(a, n)
@@ -57,3 +60,4 @@ static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w
 }
 
 #include "op/linear/linear_quant_kernel.inc"
+#include "op/linear/linear_quant_table.inc"

@@ -5,8 +5,9 @@
  */
 #include "op/linear/linear_quant_zmm.inc"
 
-#define KERNELS quant_kernels_avx512
-#define OFFSET8 0
+#define KERNELS      quant_kernels_avx512
+#define OFFSET8      0
+#define SIGNED_BYTES 0
 
 static inline __attribute__((always_inline)) vint pairs(vint w, vint x, int bits)
 {
@@ -30,3 +31,4 @@ static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w
 }
 
 #include "op/linear/linear_quant_kernel.inc"
+#include "op/linear/linear_quant_table.inc"

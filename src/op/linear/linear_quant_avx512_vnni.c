@@ -1,8 +1,9 @@
 /* linear_quant with 512-bit vpdpbusd: 64 products of unsigned and signed bytes, summed by fours. */
 #include "op/linear/linear_quant_zmm.inc"
 
-#define KERNELS quant_kernels_vnni
-#define OFFSET8 1
+#define KERNELS      quant_kernels_vnni
+#define OFFSET8      1
+#define SIGNED_BYTES 0
 
 static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w, const int8_t *x,
                                                          int bits)
@@ -14,3 +15,4 @@ static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w
 }
 
 #include "op/linear/linear_quant_kernel.inc"
+#include "op/linear/linear_quant_table.inc"

@@ -104,6 +104,9 @@ typedef struct quant_x {
 
 /* What an instruction set provides; pointers to packed groups are to their beginning. */
 typedef struct quant_kernels {
+    /* Around a thread's calls of the tiles of a format; NULL: nothing to prepare. */
+    void (*begin)(const quant_format *f);
+    void (*end)(void);
     /* Rounds a row, n_blocks * 32 floats; `to` points to its place in its tile. */
     void (*round)(const quant_format *f, const float *x, int64_t n_blocks, int height, quant_x to);
     struct {
@@ -113,14 +116,15 @@ typedef struct quant_kernels {
          * (count, quant_scale_floats); `first` is a multiple of the stored block. */
         void (*unpack)(const uint8_t *group, int64_t n_blocks, int64_t first, int count,
                        uint8_t *bytes, float *scales);
-        /* Adds the products of `rows` <= 16 rows of a tile and `count` unpacked blocks of one or
-         * two groups, from bytes (2, QUANT_CHUNK, 8 words, 16, 4) and scales (2, QUANT_CHUNK,
-         * quant_scale_floats), to sums (rows, 2, 16). */
+        /* Adds the products of `rows` <= 16 rows of a tile (which is whole in memory) and `count`
+         * unpacked blocks of one or two groups, from bytes (2, QUANT_CHUNK, 8 words, 16, 4) and
+         * scales (2, QUANT_CHUNK, quant_scale_floats), to sums (rows, 2, 16). */
         void (*tile)(const uint8_t *bytes, const float *scales, int count, quant_x x, int rows,
                      int n_groups, float *sums);
     } of[QUANT_N_FORMATS];
 } quant_kernels;
 
-extern const quant_kernels quant_kernels_avx2, quant_kernels_avx512, quant_kernels_vnni;
+extern const quant_kernels quant_kernels_avx2, quant_kernels_avx512, quant_kernels_vnni,
+    quant_kernels_amx;
 
 #endif

@@ -1,0 +1,126 @@
+/* linear_quant with AMX: a tile of 16 rows of x and 16 weight rows in one instruction a scale.
+ *
+ * The packed weights are already as the second operand must lie: words of four values, rows of the
+ * weight side by side. Sums leave the tile registers after every scale, through memory in L1, and
+ * are scaled by the vector unit, a block behind the tile unit so that both are busy; the
+ * arithmetic, and thus every bit, is that of the other variants. One row of x, and few, are met as
+ * with vpdpbusd.
+ */
+#include "op/linear/linear_quant_zmm.inc"
+
+#define KERNELS      quant_kernels_amx
+#define OFFSET8      1
+#define SIGNED_BYTES 1
+
+static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w, const int8_t *x,
+                                                         int bits)
+{
+    (void)bits;
+    for (int s = 0; s < 4; s++)
+        sum = _mm512_dpbusd_epi32(sum, w[s], four_values(x + 4 * s));
+    return sum;
+}
+
+#include "op/linear/linear_quant_kernel.inc"
+
+enum { FEW_ROWS = 6 }; /* up to these the vector unit alone is faster */
+
+/* Tile registers, macros as they become parts of names: sums; x (16 rows, values of a scale);
+ * weights (words of a scale, 16 rows). */
+#define SUMS     0
+#define X_VALUES 1
+#define WEIGHTS  2
+
+typedef struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_config;
+
+static const tile_config configs[2] = {
+    {.palette = 1, .row_bytes = {64, 32, 64}, .rows = {16, 16, 8}}, /* a scale for 32 values */
+    {.palette = 1, .row_bytes = {64, 16, 64}, .rows = {16, 16, 4}}, /* for 16 */
+};
+
+static void configure(const quant_format *f)
+{
+    _tile_loadconfig(&configs[f->groups - 1]);
+}
+
+static void release(void)
+{
+    _tile_release();
+}
+
+/* dots (groups, 16 rows of x, 16 weight rows) of a block. */
+INLINE void tile_dots(const quant_format *f, const uint8_t *bytes, const int8_t *q, int32_t *dots)
+{
+    for (int g = 0; g < f->groups; g++) {
+        _tile_zero(SUMS);
+        _tile_loadd(X_VALUES, q + 16 * g, QUANT_BLOCK);
+        _tile_loadd(WEIGHTS, bytes + 4 * g * WORD_BYTES, WORD_BYTES);
+        _tile_dpbssd(SUMS, X_VALUES, WEIGHTS);
+        _tile_stored(SUMS, dots + g * QUANT_TILE * QUANT_ROWS, WORD_BYTES);
+    }
+}
+
+/* What a block adds to 16 rows of sums. */
+INLINE void add_dots(const quant_format *f, const int32_t *dots, const float *scales, quant_x x,
+                     vfloat *out)
+{
+    vfloat scale[2], minimum[2];
+    for (int g = 0; g < f->groups; g++) {
+        scale[g] = v_load_floats(scales + g * QUANT_ROWS);
+        if (f->minimum) minimum[g] = v_load_floats(scales + (f->groups + g) * QUANT_ROWS);
+    }
+    UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
+    {
+        vint sums[2];
+        for (int g = 0; g < f->groups; g++)
+            sums[g] = v_load(dots + (g * QUANT_TILE + r) * QUANT_ROWS);
+        out[r] = add_block(f, sums, scale, minimum, x.d + r, x.c, r, QUANT_TILE, out[r]);
+    }
+}
+
+INLINE void run_whole_tile(const quant_format *f, const uint8_t *bytes, const float *scales,
+                           int count, quant_x x, float *sums)
+{
+    _Alignas(64) int32_t dots[2][2 * QUANT_TILE * QUANT_ROWS];
+    vfloat out[QUANT_TILE];
+    UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
+    {
+        out[r] = v_load_floats(sums + r * QUANT_SUMS);
+    }
+    tile_dots(f, bytes, x.q, dots[0]);
+    for (int b = 0; b < count; b++) {
+        if (b + 1 < count)
+            tile_dots(f, bytes + (b + 1) * 8 * WORD_BYTES, x.q + (b + 1) * QUANT_TILE * QUANT_BLOCK,
+                      dots[(b + 1) % 2]);
+        add_dots(
+            f, dots[b % 2], scales + b * quant_scale_floats(f),
+            (quant_x){.d = x.d + b * QUANT_TILE, .c = (float *)x.c + b * QUANT_TILE * f->groups},
+            out);
+    }
+    UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
+    {
+        v_store_floats(sums + r * QUANT_SUMS, out[r]);
+    }
+}
+
+INLINE void run_tile_amx(const quant_format *f, const uint8_t *bytes, const float *scales,
+                         int count, quant_x x, int rows, int n_groups, float *sums)
+{
+    if (rows <= FEW_ROWS) {
+        run_tile(f, bytes, scales, count, x, rows, n_groups, sums);
+        return;
+    }
+    for (int g = 0; g < n_groups; g++)
+        run_whole_tile(f, bytes + g * QUANT_CHUNK_BYTES,
+                       scales + g * QUANT_CHUNK * quant_scale_floats(f), count, x,
+                       sums + g * QUANT_ROWS);
+}
+
+#define RUN_TILE run_tile_amx
+#define BEGIN    configure
+#define END      release
+#include "op/linear/linear_quant_table.inc"
