@@ -17,18 +17,12 @@
 #define QUIPU_OP_OP_H
 
 #include "base/status.h"
+#include "op/code.h"
 #include "tensor/tensor.h"
 
 #include <stdbool.h>
 
 enum { OP_MAX_AXES = 16 };
-
-typedef enum op_code {
-#define OP(NAME, name) OP_##NAME,
-#include "op/ops.def"
-#undef OP
-    OP_COUNT
-} op_code;
 
 typedef struct op_axis {
     const char *name;
