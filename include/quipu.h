@@ -99,6 +99,10 @@ typedef struct qp_engine_options {
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
     void *log_context;
+    /* Told of long work, such as the making of weights: one line of text, again and again until
+     * `finished`. May be NULL. */
+    void (*progress)(void *context, const char *text, bool finished);
+    void *progress_context;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

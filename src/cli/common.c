@@ -38,6 +38,14 @@ static void log_to_stderr(void *context, qp_log_level level, const char *message
         fprintf(stderr, "quipu: %s%s\n", level == QP_LOG_WARNING ? "warning: " : "", message);
 }
 
+/* One line that is written over; long work shows on a terminal only. */
+static void show_progress(void *context, const char *text, bool finished)
+{
+    (void)context;
+    fprintf(stderr, "\r\033[K%s", finished ? "" : text);
+    fflush(stderr);
+}
+
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     static const char *const kv_types[] = {"F16", "BF16", "F32"};
@@ -52,7 +60,8 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .exec = execs[s->exec],
                                  .cpu_mask = s->cpu_mask,
                                  .log = log_to_stderr,
-                                 .log_context = (void *)call};
+                                 .log_context = (void *)call,
+                                 .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     qp_status status = cli_model_path(call, &options.model);
     return status == QP_OK ? qp_engine_open(&options, out, call->error) : status;
 }

@@ -14,6 +14,15 @@ static void say(const qp_engine *e, qp_log_level level, const char *message)
     if (e->log) e->log(e->log_context, level, message);
 }
 
+static void on_progress(void *context, const progress *progress)
+{
+    const qp_engine *e = context;
+    strbuf line = {0};
+    progress_print(progress, &line);
+    e->tell_progress(e->progress_context, strbuf_text(&line), progress->done >= progress->total);
+    strbuf_free(&line);
+}
+
 static qp_status choose_options(const qp_engine_options *given, const model_config *config,
                                 plan_options *out, qp_error *error)
 {
@@ -88,10 +97,14 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_e
     TRY(plan_build(model_get_config(e->model), &chosen, &e->plan, error));
     TRY(check_memory(e, error));
     if (!synthetic_is_name(options->model)) return QP_OK;
+    uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;
-    model_options whole = {.pool = e->pool};
-    return model_open(options->model, &whole, &e->model, error);
+    model_options whole = {.pool = e->pool, .progress = &e->progress};
+    progress_begin(&e->progress, "making weights", weight_bytes);
+    TRY(model_open(options->model, &whole, &e->model, error));
+    progress_end(&e->progress);
+    return QP_OK;
 }
 
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
@@ -102,7 +115,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(choose_features(options, &features, error));
     TRY(thread_pool_create(threads, &e->pool, error));
     TRY(open_model(e, options, error));
-    TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, error));
+    TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, &e->progress, error));
     TRY(batch_init(&e->batch, &e->plan, error));
     TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
     e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
@@ -121,6 +134,9 @@ qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_e
     if (!e) return error_no_memory(error, "the engine", sizeof *e);
     e->log = options->log;
     e->log_context = options->log_context;
+    e->tell_progress = options->progress;
+    e->progress_context = options->progress_context;
+    if (options->progress) e->progress = (progress){.sink = on_progress, .context = e};
     qp_status status = open_engine(e, options, error);
     if (status == QP_OK)
         *out = e;

@@ -23,6 +23,9 @@ struct qp_engine {
     int64_t n_sessions, max_sessions;
     void (*log)(void *context, qp_log_level level, const char *message);
     void *log_context;
+    progress progress;
+    void (*tell_progress)(void *context, const char *text, bool finished);
+    void *progress_context;
 };
 
 struct qp_session {

@@ -92,13 +92,14 @@ static void release_weights(const executor *x, const plan_node *node)
     }
 }
 
-static qp_status pack_weights(executor *x, qp_error *error)
+static qp_status pack_weights(executor *x, progress *progress, qp_error *error)
 {
     op_call call;
     size_t total = 0, offset = 0;
     for (int n = 0; n < x->plan->n_nodes; n++)
         total += packed_bytes_of(x, n, &call);
     TRY(buffer_alloc(&x->packed, total, "packed weights", error));
+    progress_begin(progress, "arranging weights", total);
     for (int n = 0; n < x->plan->n_nodes; n++) {
         size_t bytes = packed_bytes_of(x, n, &call);
         if (bytes == 0) continue;
@@ -108,8 +109,10 @@ static qp_status pack_weights(executor *x, qp_error *error)
         thread_pool_run(x->pool, pack_share, &task);
         x->nodes[n].packed = task.packed;
         offset += bytes;
+        progress_advance(progress, bytes);
         release_weights(x, node);
     }
+    progress_end(progress);
     return QP_OK;
 }
 
@@ -127,7 +130,7 @@ static void place_tensors(executor *x)
 }
 
 qp_status executor_init(executor *x, const plan *plan, const model *model, thread_pool *pool,
-                        uint32_t cpu_features, qp_error *error)
+                        uint32_t cpu_features, progress *progress, qp_error *error)
 {
     assert(plan->config.rope.dim <= MAX_ROTARY_DIM);
     *x = (executor){.plan = plan, .pool = pool, .cpu_features = cpu_features};
@@ -144,7 +147,7 @@ qp_status executor_init(executor *x, const plan *plan, const model *model, threa
     x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
     if (!x->nodes) return error_no_memory(error, "the choice of kernels", 0);
     choose_kernels(x);
-    TRY(pack_weights(x, error));
+    TRY(pack_weights(x, progress, error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
     if (plan->config.rope.scaling != ROPE_DYNAMIC) fill_rope_table(x);

@@ -8,6 +8,7 @@
 #define QUIPU_GENERATE_EXECUTE_H
 
 #include "base/buffer.h"
+#include "base/log.h"
 #include "base/threads.h"
 #include "generate/batch.h"
 #include "plan/plan.h"
@@ -28,8 +29,9 @@ typedef struct executor {
     plan_memory memory;
 } executor;
 
+/* `progress` is told of the packing of weights. */
 qp_status executor_init(executor *executor, const plan *plan, const model *model, thread_pool *pool,
-                        uint32_t cpu_features, qp_error *error);
+                        uint32_t cpu_features, progress *progress, qp_error *error);
 void executor_free(executor *executor);
 
 /* Runs steps [first, last) of the plan over the batch. */

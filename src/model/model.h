@@ -7,6 +7,7 @@
 #ifndef QUIPU_MODEL_MODEL_H
 #define QUIPU_MODEL_MODEL_H
 
+#include "base/log.h"
 #include "base/threads.h"
 #include "model/config.h"
 #include "tensor/tensor.h"
@@ -39,8 +40,9 @@ typedef struct model_weight {
 typedef struct model model;
 
 typedef struct model_options {
-    bool sizes_only;   /* leave synthetic weights unmade: their views have no data */
-    thread_pool *pool; /* makes synthetic weights; may be NULL */
+    bool sizes_only;    /* leave synthetic weights unmade: their views have no data */
+    thread_pool *pool;  /* makes synthetic weights; may be NULL */
+    progress *progress; /* is told of them; may be NULL */
 } model_options;
 
 /* `path`: a .gguf file, a directory with config.json and safetensors, or "synthetic:...". */

@@ -71,6 +71,8 @@ static qp_status make_synthetic(weight_source *source, weight_slot slot, const c
         fill_task task = {source, &view, synthetic_tensor_id(name),
                           synthetic_distribution_of(config, role, columns)};
         thread_pool_run(source->options->pool, fill_share, &task);
+        if (source->options->progress)
+            progress_advance(source->options->progress, tensor_bytes(&view));
     }
     *out = view;
     return QP_OK;
