@@ -88,8 +88,9 @@ typedef struct op_variant {
     const op_tolerance *tolerances;
 } op_variant;
 
-/* What floating-point inputs are tested with: normally distributed values, zeros, denormals and
- * few distinct values always, the following where the operator says what comes of them. */
+/* What floating-point inputs are tested with: normally distributed values, small ones, zeros,
+ * denormals and few distinct values always, the following where the operator says what comes of
+ * them. */
 typedef enum op_fill {
     OP_FILL_HUGE = 1,     /* magnitudes around 2^50 (2^14 for F16): squares stay finite */
     OP_FILL_INFINITY = 2, /* some elements minus infinity, whole rows too */

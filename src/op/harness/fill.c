@@ -9,13 +9,10 @@
 const char *fill_name(fill_kind fill)
 {
     static const char *const names[FILL_COUNT] = {
-        [FILL_NORMAL] = "normal values",
-        [FILL_ZEROS] = "zeros",
-        [FILL_DENORMALS] = "denormals",
-        [FILL_TIES] = "few distinct values",
-        [FILL_HUGE] = "huge values",
-        [FILL_INFINITY] = "infinities",
-        [FILL_NAN] = "NaN",
+        [FILL_NORMAL] = "normal values",     [FILL_ZEROS] = "zeros",
+        [FILL_SMALL] = "small values",       [FILL_DENORMALS] = "denormals",
+        [FILL_TIES] = "few distinct values", [FILL_HUGE] = "huge values",
+        [FILL_INFINITY] = "infinities",      [FILL_NAN] = "NaN",
     };
     return names[fill];
 }
@@ -58,6 +55,8 @@ static double fill_value(dtype type, fill_kind fill, uint64_t bits, uint64_t row
     switch (fill) {
     case FILL_ZEROS:
         return bits & 1 ? -0.0 : 0.0;
+    case FILL_SMALL:
+        return value * 0x1p-10;
     case FILL_DENORMALS:
         return denormal_value(type, choice);
     case FILL_TIES:

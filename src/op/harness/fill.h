@@ -9,6 +9,7 @@
 typedef enum fill_kind {
     FILL_NORMAL,
     FILL_ZEROS, /* of both signs */
+    FILL_SMALL, /* squares below the eps of a norm, which then decides */
     FILL_DENORMALS,
     FILL_TIES, /* few distinct values */
     FILL_HUGE,
