@@ -30,8 +30,8 @@ enum { CHECK_DETAIL_SIZE = 512 };
 typedef struct check_verdict {
     check_status status;
     int runs;                       /* of the kernel over all units */
-    double relative_error;          /* largest norm of an output's error over the output's norm */
-    double absolute_error;          /* largest error of an element */
+    double relative_error;          /* of random inputs: norm of an output's error over its norm */
+    double absolute_error;          /* of random inputs: largest error of an element */
     char detail[CHECK_DETAIL_SIZE]; /* which input, which run, which tensor and element; "" if
                                        passed */
 } check_verdict;

@@ -1,33 +1,31 @@
-/* The check in a process of its own, so that a crash or a hang is a result: see check.h.
+/* A task in a process of its own: see child.h.
  *
- * The verdict comes back through a pipe. The child starts its threads itself: those of the parent
+ * The result comes back through a pipe. The child starts its threads itself: those of the parent
  * do not exist in it.
  */
+#include "op/harness/child.h"
+
 #include "base/clock.h"
 #include "op/harness/check.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void set_verdict(check_verdict *verdict, check_status status, const char *case_text,
-                        const char *what)
-{
-    *verdict = (check_verdict){.status = status};
-    snprintf(verdict->detail, sizeof verdict->detail, "%s: %s", case_text, what);
-}
-
-/* Reads the verdict; the bytes that came before the end of the pipe or of the time. */
-static size_t read_verdict(int from, int timeout_ms, check_verdict *verdict, bool *timed_out)
+/* Reads the result; the bytes that came before the end of the pipe or of the time. */
+static size_t read_result(int from, int timeout_ms, void *result, size_t result_size,
+                          bool *timed_out)
 {
     uint64_t deadline = clock_ns() + (uint64_t)timeout_ms * 1000000u;
     size_t got = 0;
     *timed_out = false;
-    while (got < sizeof *verdict) {
+    while (got < result_size) {
         uint64_t now = clock_ns();
         struct pollfd wait = {.fd = from, .events = POLLIN};
         int ready = now >= deadline ? 0 : poll(&wait, 1, (int)((deadline - now) / 1000000u) + 1);
@@ -36,7 +34,7 @@ static size_t read_verdict(int from, int timeout_ms, check_verdict *verdict, boo
             *timed_out = ready == 0;
             break;
         }
-        ssize_t n = read(from, (char *)verdict + got, sizeof *verdict - got);
+        ssize_t n = read(from, (char *)result + got, result_size - got);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         got += (size_t)n;
@@ -44,60 +42,102 @@ static size_t read_verdict(int from, int timeout_ms, check_verdict *verdict, boo
     return got;
 }
 
-static void run_child(int to, const op_info *op, const op_variant *variant, const char *case_text,
-                      uint64_t seed)
+static void run_child(int to, child_task *task, void *context, void *result, size_t result_size)
 {
     /* A handler that the parent installed would carry on in the parent's name. */
     static const int deadly[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
     for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++)
         signal(deadly[i], SIG_DFL);
     signal(SIGPIPE, SIG_IGN);
-    check_verdict verdict;
-    check_variant(op, variant, case_text, seed, &verdict);
-    const char *bytes = (const char *)&verdict;
-    for (size_t sent = 0; sent < sizeof verdict;) {
-        ssize_t n = write(to, bytes + sent, sizeof verdict - sent);
+    setpgid(0, 0); /* a group of its own, to end with all that it started */
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    task(context, result);
+    const char *bytes = result;
+    for (size_t sent = 0; sent < result_size;) {
+        ssize_t n = write(to, bytes + sent, result_size - sent);
         if (n < 0 && errno != EINTR) break;
         if (n > 0) sent += (size_t)n;
     }
     _exit(0);
 }
 
-void check_in_child(const op_info *op, const op_variant *variant, const char *case_text,
-                    uint64_t seed, int timeout_ms, check_verdict *verdict)
+static const char *signal_name(int number)
+{
+    static const struct {
+        int number;
+        const char *name;
+    } names[] = {{SIGSEGV, "SIGSEGV"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+                 {SIGILL, "SIGILL"},   {SIGABRT, "SIGABRT"}, {SIGKILL, "SIGKILL"},
+                 {SIGTERM, "SIGTERM"}, {SIGSYS, "SIGSYS"},   {SIGTRAP, "SIGTRAP"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (names[i].number == number) return names[i].name;
+    }
+    return "signal";
+}
+
+child_end child_run(child_task *task, void *context, void *result, size_t result_size,
+                    int timeout_ms, char *what, size_t size)
 {
     int ends[2];
+    what[0] = '\0';
     if (pipe(ends) != 0) {
-        set_verdict(verdict, CHECK_RUNTIME_ERROR, case_text, strerror(errno));
-        return;
+        snprintf(what, size, "a pipe: %s", strerror(errno));
+        return CHILD_FAILED;
     }
     pid_t child = fork();
     if (child == 0) {
         close(ends[0]);
-        run_child(ends[1], op, variant, case_text, seed);
+        run_child(ends[1], task, context, result, result_size);
     }
     close(ends[1]);
     if (child < 0) {
-        set_verdict(verdict, CHECK_RUNTIME_ERROR, case_text, strerror(errno));
+        snprintf(what, size, "a process: %s", strerror(errno));
         close(ends[0]);
-        return;
+        return CHILD_FAILED;
     }
     bool timed_out;
-    size_t got = read_verdict(ends[0], timeout_ms, verdict, &timed_out);
+    size_t got = read_result(ends[0], timeout_ms, result, result_size, &timed_out);
     close(ends[0]);
     if (timed_out) kill(child, SIGKILL);
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         continue;
-    if (got == sizeof *verdict) return;
-
-    char what[128];
+    kill(-child, SIGKILL);
+    if (got == result_size) return CHILD_DONE;
     if (timed_out)
-        snprintf(what, sizeof what, "not done after %d ms", timeout_ms);
+        snprintf(what, size, "not done after %d ms", timeout_ms);
     else if (WIFSIGNALED(status))
-        snprintf(what, sizeof what, "killed by signal %d (%s)", WTERMSIG(status),
-                 strsignal(WTERMSIG(status)));
+        snprintf(what, size, "killed by signal %d (%s: %s)", WTERMSIG(status),
+                 signal_name(WTERMSIG(status)), strsignal(WTERMSIG(status)));
     else
-        snprintf(what, sizeof what, "ended with status %d before its verdict", WEXITSTATUS(status));
-    set_verdict(verdict, timed_out ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR, case_text, what);
+        snprintf(what, size, "ended with status %d before its verdict", WEXITSTATUS(status));
+    return timed_out ? CHILD_TIMEOUT : CHILD_CRASHED;
+}
+
+typedef struct check_context {
+    const op_info *op;
+    const op_variant *variant;
+    const char *case_text;
+    uint64_t seed;
+} check_context;
+
+static void run_check(void *context, void *result)
+{
+    const check_context *check = context;
+    check_variant(check->op, check->variant, check->case_text, check->seed, result);
+}
+
+void check_in_child(const op_info *op, const op_variant *variant, const char *case_text,
+                    uint64_t seed, int timeout_ms, check_verdict *verdict)
+{
+    check_context context = {op, variant, case_text, seed};
+    char what[128];
+    *verdict = (check_verdict){0};
+    child_end end =
+        child_run(run_check, &context, verdict, sizeof *verdict, timeout_ms, what, sizeof what);
+    if (end == CHILD_DONE) return;
+    *verdict =
+        (check_verdict){.status = end == CHILD_TIMEOUT ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR};
+    snprintf(verdict->detail, sizeof verdict->detail, "%s: %s", case_text, what);
 }
