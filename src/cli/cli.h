@@ -38,6 +38,8 @@ typedef struct cli_settings {
     /* ops */
     bool all, last;
     int page_format;
+    const char *variant, *kernel;
+    int64_t timeout;
 } cli_settings;
 
 /* A command's call: its settings and where each came from. */
@@ -53,7 +55,7 @@ typedef qp_status cli_command(const cli_call *call);
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
     command_bench, command_help, command_man, command_completion, command_version, command_ops_list,
-    command_ops_describe, command_ops_prompt;
+    command_ops_describe, command_ops_prompt, command_ops_check;
 
 /* The program's tables, and the function of a command in them. */
 const program_spec *cli_program(void);

@@ -172,6 +172,26 @@ static const option_spec prompt_page_options[] = {
      .help = "end with the verdict on the last candidate that was checked"},
     {0}};
 
+static const option_spec kernel_options[] = {
+    {"variant", 0, OPTION_STRING_AT(SETTINGS, variant), .argument = "NAME",
+     .help = "this variant alone; best: those that the program would choose"},
+    {"kernel", 0, OPTION_STRING_AT(SETTINGS, kernel), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help =
+         "a candidate for the operator named: a .c or .cu file, compiled on the spot, or a .so"},
+    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
+     .help = "CPU features to leave unused, separated by commas"},
+    {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "60",
+     .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer on a case is ended"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
+    {0}};
+
+static const option_spec check_options[] = {{"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed),
+                                             .argument = "N", .fallback = "1",
+                                             .maximum = INT64_C(1) << 53, .help = "of the inputs"},
+                                            {0}};
+
+static const option_group kernel_group = {"Kernels", kernel_options};
+static const option_group check_group = {"Inputs", check_options};
 static const option_group describe_group = {"Page", describe_options};
 static const option_group prompt_page_group = {"Page", prompt_page_options};
 static const option_group model_group = {"Model", model_options};
@@ -255,6 +275,14 @@ static const command_spec commands[] = {
     {COMMAND("ops describe", command_ops_describe), .synopsis = "OPERATOR [--format FORMAT]",
      .summary = "all that a kernel's author must know of an operator",
      .groups = GROUPS(&describe_group), .positional_maximum = 1},
+    {COMMAND("ops check", command_ops_check),
+     .synopsis = "[OPERATOR...] [--variant NAME | --kernel FILE] [OPTION...]",
+     .summary = "hold kernels against the references, without mercy",
+     .description = "Every operator's kernels on all of its cases: odd shapes, strides, unusual "
+                    "inputs, garbage around them, several threads. A candidate runs with the "
+                    "rights of the user; check only what you would run. The exit status is 0 if "
+                    "all passed.",
+     .groups = GROUPS(&kernel_group, &check_group), .positional_maximum = -1},
     {COMMAND("ops prompt", command_ops_prompt), .synopsis = "OPERATOR [--last]",
      .summary = "the description as a page for a language model that writes kernels",
      .groups = GROUPS(&prompt_page_group), .positional_minimum = 1, .positional_maximum = 1},

@@ -6,6 +6,8 @@
 #include "base/status.h"
 #include "workbench/workbench.h"
 
+#include <unistd.h>
+
 /* Writes the text if it was made, and frees it. */
 static qp_status print(strbuf *text, qp_status status, qp_error *error)
 {
@@ -35,14 +37,59 @@ qp_status command_ops_describe(const cli_call *call)
     return print(&text, status, call->error);
 }
 
+/* Where the verdict on an operator's last candidate is kept; NULL when there is no cache. */
+static const char *verdict_path(const char *op_name)
+{
+    static char path[4096];
+    char name[128];
+    snprintf(name, sizeof name, "verdicts/%.60s.txt", op_name);
+    return option_cache_path(name, path, sizeof path) ? path : NULL;
+}
+
 qp_status command_ops_prompt(const cli_call *call)
 {
     const char *op_name = call->options->positional[0];
-    char name[128], path[4096];
-    snprintf(name, sizeof name, "verdicts/%.60s.txt", op_name);
-    if (!option_cache_path(name, path, sizeof path)) path[0] = '\0';
+    const char *path = call->settings->last ? verdict_path(op_name) : NULL;
+    if (call->settings->last && !path)
+        return error_set(call->error, QP_INVALID,
+                         "--last: without HOME there is no cache that could hold a verdict");
     strbuf text = {0};
-    qp_status status =
-        workbench_prompt(op_name, call->settings->last ? path : NULL, &text, call->error);
-    return print(&text, status, call->error);
+    return print(&text, workbench_prompt(op_name, path, &text, call->error), call->error);
+}
+
+static void show_progress(void *context, const char *what)
+{
+    (void)context;
+    fprintf(stderr, "\r\033[K%s", what);
+}
+
+static void end_progress(void)
+{
+    if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
+}
+
+qp_status command_ops_check(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const option_result *options = call->options;
+    uint32_t off = 0;
+    if (s->cpu_mask) TRY(cpu_features_parse(s->cpu_mask, &off, call->error));
+    workbench_check_options check = {
+        .ops = options->positional,
+        .n_ops = options->n_positional,
+        .variant = s->variant,
+        .kernel = s->kernel,
+        .seed = (uint64_t)s->seed,
+        .features = cpu_features(off),
+        .timeout_ms = (int)s->timeout * 1000,
+        .json = s->json,
+        .verdict_path = options->n_positional ? verdict_path(options->positional[0]) : NULL,
+        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    strbuf text = {0};
+    int n_failed = 0;
+    qp_status status = workbench_check(&check, &text, &n_failed, call->error);
+    end_progress();
+    TRY(print(&text, status, call->error));
+    if (n_failed == 0) return QP_OK;
+    return error_set(call->error, QP_FORMAT, "%d checks did not pass", n_failed);
 }

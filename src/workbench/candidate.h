@@ -1,11 +1,36 @@
-/* A stranger's kernel: compiled on the spot, loaded, its entry points found. */
+/* A stranger's kernel: compiled on the spot, loaded in a child process, its entry points found. */
 #ifndef QUIPU_WORKBENCH_CANDIDATE_H
 #define QUIPU_WORKBENCH_CANDIDATE_H
 
+#include "op/harness/check.h"
 #include "op/op.h"
 
-/* How a .c file is compiled; the header's folder is put where FOLDER stands. */
-#define CANDIDATE_COMPILE_LINE                                                                     \
-    "cc -std=gnu17 -O3 -march=native -shared -fPIC -I FOLDER FILE.c -o FILE.so -lm"
+/* How a .c file is compiled; the folder with the header stands for FOLDER. */
+#define CANDIDATE_FLAGS_C      "-std=gnu17 -O3 -march=native -shared -fPIC"
+#define CANDIDATE_FLAGS_CU     "-O3 -arch=native -shared -Xcompiler -fPIC"
+#define CANDIDATE_COMPILE_LINE "cc " CANDIDATE_FLAGS_C " -I FOLDER FILE.c -o FILE.so -lm"
+
+typedef struct candidate {
+    const op_info *op;
+    char folder[64];    /* made for it: header and shared object; "" if none */
+    char library[4096]; /* to load */
+    char command[8192]; /* that compiled it; "" for a shared object */
+    bool cuda;
+    check_verdict verdict; /* PASSED, or COMPILE_ERROR with the compiler's first lines */
+} candidate;
+
+/* Compiles a .c or .cu file, or takes a .so as it is. QP_OK also when it does not compile: then
+ * the verdict says so. Errors are ours: no such file, an ending that is not known. */
+qp_status candidate_open(const op_info *op, const char *path, candidate *out, qp_error *error);
+
+/* Removes what was compiled. */
+void candidate_close(candidate *candidate);
+
+/* Loads it into this process and fills `out`, with a name that belongs to the candidate. Only to be
+ * called in a child process: loading runs code. False: `message` says why. */
+bool candidate_load(const candidate *candidate, op_variant *out, char *message, size_t size);
+
+/* Threads of this process; to see whether a kernel leaves some behind. */
+int candidate_threads(void);
 
 #endif

@@ -138,8 +138,10 @@ static void print_inputs(const op_info *op, page *page)
 {
     strbuf text = {0};
     page_section(page, "What it is checked with");
-    strbuf_puts(&text, "Inputs of normally distributed values, zeros of both signs, denormals "
-                       "(which may be flushed to zero) and few distinct values");
+    strbuf_puts(&text,
+                "Inputs of normally distributed values, small ones (about 0.001), zeros of both "
+                "signs, denormals "
+                "(which may be flushed to zero) and few distinct values");
     if (op->fills & OP_FILL_HUGE) strbuf_puts(&text, ", magnitudes whose squares just stay finite");
     if (op->fills & OP_FILL_INFINITY) strbuf_puts(&text, ", minus infinity");
     if (op->fills & OP_FILL_NAN) strbuf_puts(&text, ", NaN");
@@ -301,7 +303,8 @@ void describe_interface(page *page)
         page,
         "In a CUDA file, NAME_launch takes the kernel's place. It is a host function, declared "
         "extern \"C\"; the call lies in host memory, the data pointers and scratch in it are "
-        "device pointers, and all work goes to the stream. It computes the slice like a kernel.");
+        "device pointers, and all work goes to the stream. It computes the slice like a kernel. "
+        "scratch is NULL there unless NAME_scratch_bytes is exported.");
     page_code(page, "c", header->text, header->length);
 }
 

@@ -30,4 +30,25 @@ qp_status workbench_describe_all(workbench_format format, strbuf *out, qp_error 
 qp_status workbench_prompt(const char *op_name, const char *verdict_path, strbuf *out,
                            qp_error *error);
 
+typedef struct workbench_check_options {
+    const char *const *ops; /* names */
+    int n_ops;              /* 0: all operators */
+    /* NULL: the reference and every variant that can run; "best": on each case the kernel that the
+     * program would choose; or a variant's name. */
+    const char *variant;
+    const char *kernel; /* a file with a candidate for the one operator named; or NULL */
+    uint64_t seed;
+    uint32_t features; /* the CPU's that may be used */
+    int timeout_ms;    /* of a case */
+    bool json;
+    const char *verdict_path; /* where the text about a candidate is kept; NULL: nowhere */
+    void (*progress)(void *context, const char *what); /* NULL: silent */
+    void *context;
+} workbench_check_options;
+
+/* Checks kernels on all cases of their operators, each in a process of its own, and appends the
+ * verdicts. *n_failed gets how many were not PASSED. QP_OK whatever the verdicts are. */
+qp_status workbench_check(const workbench_check_options *options, strbuf *out, int *n_failed,
+                          qp_error *error);
+
 #endif

@@ -1,0 +1,240 @@
+/* Compiling and loading candidates: see candidate.h. */
+#include "workbench/candidate.h"
+
+#include "base/strbuf.h"
+#include "workbench/sources.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { COMPILER_SECONDS = 300, COMPILER_LINES = 8 };
+
+static bool ends_with(const char *text, const char *ending)
+{
+    size_t length = strlen(text), tail = strlen(ending);
+    return length >= tail && strcmp(text + length - tail, ending) == 0;
+}
+
+static qp_status write_text(const char *folder, const char *name, const char *text, qp_error *error)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    bool written = file && fputs(text, file) >= 0;
+    if (file && fclose(file) != 0) written = false;
+    return written ? QP_OK : error_set(error, QP_IO, "%s: %s", path, strerror(errno));
+}
+
+/* --- compiling ------------------------------------------------------------------------------- */
+
+enum { MAX_WORDS = 32 };
+
+/* Splits a line of words without quotes; the words point into it. */
+static int split_words(char *line, char *words[MAX_WORDS])
+{
+    int n = 0;
+    for (char *word = strtok(line, " "); word && n < MAX_WORDS - 8; word = strtok(NULL, " "))
+        words[n++] = word;
+    return n;
+}
+
+/* Runs words[], NULL at the end; appends what it prints. Its wait status, -1 if it could not be
+ * started. */
+static int run_compiler(char **words, strbuf *printed)
+{
+    int ends[2];
+    if (pipe(ends) != 0) return -1;
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        alarm(COMPILER_SECONDS);
+        execvp(words[0], words);
+        dprintf(STDERR_FILENO, "%s cannot be started: %s\n", words[0], strerror(errno));
+        _exit(127);
+    }
+    close(ends[1]);
+    char block[4096];
+    ssize_t n = 1;
+    while (child > 0 && n != 0) {
+        n = read(ends[0], block, sizeof block);
+        if (n < 0 && errno != EINTR) break;
+        if (n > 0) strbuf_append(printed, block, (size_t)n);
+    }
+    close(ends[0]);
+    int status = -1;
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    return status;
+}
+
+/* The first lines of a text. */
+static int first_lines(const char *text, int lines)
+{
+    const char *at = text;
+    while (lines-- > 0 && *at) {
+        at += strcspn(at, "\n");
+        at += *at == '\n';
+    }
+    return (int)(at - text);
+}
+
+static void refuse(candidate *out, const char *text)
+{
+    out->verdict.status = CHECK_COMPILE_ERROR;
+    snprintf(out->verdict.detail, sizeof out->verdict.detail, "%.*s",
+             first_lines(text, COMPILER_LINES), text);
+    size_t length = strlen(out->verdict.detail);
+    while (length > 0 && out->verdict.detail[length - 1] == '\n')
+        out->verdict.detail[--length] = '\0';
+}
+
+/* Compiles `path` with the words of `flags` in between. */
+static void compile(candidate *out, const char *compiler, const char *flags, const char *path,
+                    const char *more)
+{
+    char line[256], *words[MAX_WORDS], include[80];
+    snprintf(line, sizeof line, "%s %s", compiler, flags);
+    snprintf(include, sizeof include, "-I%s", out->folder);
+    snprintf(out->library, sizeof out->library, "%s/%s.so", out->folder, out->op->name);
+    int n = split_words(line, words);
+    words[n++] = include;
+    words[n++] = (char *)path;
+    if (more) words[n++] = (char *)more;
+    words[n++] = "-o";
+    words[n++] = out->library;
+    words[n++] = "-lm";
+    words[n] = NULL;
+    size_t used = 0;
+    for (int i = 0; i < n && used < sizeof out->command; i++)
+        used += (size_t)snprintf(out->command + used, sizeof out->command - used, "%s%s",
+                                 i ? " " : "", words[i]);
+    strbuf printed = {0};
+    int status = run_compiler(words, &printed);
+    if (status != 0)
+        refuse(out, printed.length ? strbuf_text(&printed) : "the compiler did not finish");
+    strbuf_free(&printed);
+}
+
+static qp_status compile_c(candidate *out, const char *path, qp_error *error)
+{
+    TRY(write_text(out->folder, "quipu_kernel.h", sources_find("include/quipu_kernel.h")->text,
+                   error));
+    compile(out, "cc", CANDIDATE_FLAGS_C, path, NULL);
+    return QP_OK;
+}
+
+/* Beside the file, the launcher's other side: a kernel that carries the tensors to the device. */
+static qp_status compile_cuda(candidate *out, const char *path, qp_error *error)
+{
+    if (access("/dev/nvidiactl", F_OK) != 0)
+        return error_set(error, QP_DEVICE,
+                         "%s: a .cu file needs an NVIDIA GPU to be checked on, and there is none "
+                         "here",
+                         path);
+    out->cuda = true;
+    TRY(write_text(out->folder, "quipu_kernel.h", sources_find("include/quipu_kernel.h")->text,
+                   error));
+    strbuf shim = {0};
+    strbuf_printf(&shim,
+                  "#define LAUNCH %s_launch\n#define KERNEL %s_kernel\n"
+                  "#define SCRATCH_BYTES %s_scratch_bytes\n",
+                  out->op->name, out->op->name, out->op->name);
+    strbuf_puts(&shim, sources_find("src/workbench/device_kernel.cu")->text);
+    qp_status status = write_text(out->folder, "device_kernel.cu", strbuf_text(&shim), error);
+    strbuf_free(&shim);
+    TRY(status);
+    char more[128];
+    snprintf(more, sizeof more, "%s/device_kernel.cu", out->folder);
+    compile(out, "nvcc", CANDIDATE_FLAGS_CU, path, more);
+    return QP_OK;
+}
+
+qp_status candidate_open(const op_info *op, const char *path, candidate *out, qp_error *error)
+{
+    *out = (candidate){.op = op, .verdict.status = CHECK_PASSED};
+    if (access(path, R_OK) != 0)
+        return error_set(error, QP_IO, "%s cannot be read: %s", path, strerror(errno));
+    if (ends_with(path, ".so")) {
+        if (!realpath(path, out->library))
+            return error_set(error, QP_IO, "%s: %s", path, strerror(errno));
+        return QP_OK;
+    }
+    bool cuda = ends_with(path, ".cu");
+    if (!cuda && !ends_with(path, ".c"))
+        return error_set(error, QP_INVALID, "%s: a kernel's file ends in .c, .cu or .so", path);
+    snprintf(out->folder, sizeof out->folder, "/tmp/quipu-XXXXXX");
+    if (!mkdtemp(out->folder)) {
+        out->folder[0] = '\0';
+        return error_set(error, QP_IO, "no folder can be made in /tmp: %s", strerror(errno));
+    }
+    qp_status status = cuda ? compile_cuda(out, path, error) : compile_c(out, path, error);
+    if (status != QP_OK) candidate_close(out);
+    return status;
+}
+
+void candidate_close(candidate *candidate)
+{
+    if (!candidate->folder[0]) return;
+    DIR *folder = opendir(candidate->folder);
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        if (entry->d_name[0] != '.') unlinkat(dirfd(folder), entry->d_name, 0);
+    }
+    if (folder) closedir(folder);
+    rmdir(candidate->folder);
+    candidate->folder[0] = '\0';
+}
+
+/* --- loading --------------------------------------------------------------------------------- */
+
+/* A symbol "NAME_ending"; NULL when there is none. */
+static void *find_symbol(void *library, const op_info *op, const char *ending)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s_%s", op->name, ending);
+    return dlsym(library, name);
+}
+
+bool candidate_load(const candidate *candidate, op_variant *out, char *message, size_t size)
+{
+    *out = (op_variant){.name = "candidate"};
+    void *library = dlopen(candidate->library, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        snprintf(message, size, "%s", dlerror());
+        return false;
+    }
+    void *kernel = find_symbol(library, candidate->op, "kernel");
+    void *accepts = find_symbol(library, candidate->op, "accepts");
+    void *scratch = find_symbol(library, candidate->op, "scratch_bytes");
+    if (!kernel) {
+        snprintf(message, size, "it does not export void %s_kernel(const op_call *call)",
+                 candidate->op->name);
+        return false;
+    }
+    /* POSIX lets a pointer to a function be had from dlsym, ISO C knows no cast for it. */
+    memcpy(&out->kernel, &kernel, sizeof kernel);
+    memcpy(&out->accepts, &accepts, sizeof accepts);
+    memcpy(&out->scratch_bytes, &scratch, sizeof scratch);
+    return true;
+}
+
+int candidate_threads(void)
+{
+    DIR *folder = opendir("/proc/self/task");
+    if (!folder) return 0;
+    int n = 0;
+    for (struct dirent *entry; (entry = readdir(folder));)
+        n += entry->d_name[0] != '.';
+    closedir(folder);
+    return n;
+}

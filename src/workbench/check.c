@@ -1,0 +1,331 @@
+/* Checking operators x variants x cases, or a candidate, each case in a process of its own. */
+#include "op/harness/check.h"
+
+#include "op/harness/case.h"
+#include "op/harness/child.h"
+#include "workbench/candidate.h"
+#include "workbench/describe.h"
+#include "workbench/output.h"
+#include "workbench/workbench.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What a case came to; what a child hands back. */
+typedef struct outcome {
+    check_verdict verdict;
+    bool declined; /* the kernel does not handle its types or shapes */
+} outcome;
+
+/* A kernel under check and how it fared. */
+typedef struct check_run {
+    const workbench_check_options *options;
+    const op_info *op;
+    const op_variant *variant;  /* NULL: the reference */
+    const candidate *candidate; /* or this */
+    const char *name;
+    int n_cases, n_declined, n_failed;
+    double relative_error, absolute_error;
+    strbuf failures;     /* "verdict: case: detail" lines */
+    check_status status; /* the first failure's */
+} check_run;
+
+/* All that is printed. */
+typedef struct report {
+    const workbench_check_options *options;
+    cJSON *results; /* with options->json */
+    page table;     /* without */
+    strbuf failures;
+    int n_cases, n_failed;
+} report;
+
+/* --- one case -------------------------------------------------------------------------------- */
+
+typedef struct case_context {
+    const check_run *run;
+    const op_case *about;
+} case_context;
+
+static void check_candidate(void *context, void *result)
+{
+    const case_context *c = context;
+    const check_run *run = c->run;
+    outcome *out = result;
+    op_variant variant;
+    char message[400];
+    if (!candidate_load(run->candidate, &variant, message, sizeof message)) {
+        out->verdict = (check_verdict){.status = CHECK_COMPILE_ERROR};
+        snprintf(out->verdict.detail, sizeof out->verdict.detail, "%s", message);
+        return;
+    }
+    out->declined = !op_case_accepted(run->op, c->about, &variant);
+    if (out->declined) return;
+    check_variant(run->op, &variant, c->about->text, run->options->seed, &out->verdict);
+    if (out->verdict.status != CHECK_PASSED || run->candidate->cuda) return;
+    int threads = candidate_threads();
+    if (threads <= 1) return;
+    out->verdict.status = CHECK_RUNTIME_ERROR;
+    snprintf(out->verdict.detail, sizeof out->verdict.detail,
+             "%.300s: %d threads of its own were left running", c->about->text, threads - 1);
+}
+
+static void run_case(const check_run *run, const char *text, outcome *out)
+{
+    op_case about;
+    qp_error error;
+    *out = (outcome){0};
+    if (op_case_parse(run->op, text, &about, &error) != QP_OK) {
+        out->verdict.status = CHECK_INCORRECT_SHAPE;
+        snprintf(out->verdict.detail, sizeof out->verdict.detail, "%.500s", error.message);
+        return;
+    }
+    int timeout = run->options->timeout_ms;
+    if (!run->candidate) {
+        out->declined = run->variant && !op_case_accepted(run->op, &about, run->variant);
+        if (!out->declined)
+            check_in_child(run->op, run->variant, text, run->options->seed, timeout, &out->verdict);
+        return;
+    }
+    char what[128];
+    case_context context = {run, &about};
+    child_end end =
+        child_run(check_candidate, &context, out, sizeof *out, timeout, what, sizeof what);
+    if (end == CHILD_DONE) return;
+    *out = (outcome){.verdict.status = end == CHILD_TIMEOUT ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR};
+    snprintf(out->verdict.detail, sizeof out->verdict.detail, "%.300s: %s", text, what);
+}
+
+/* --- one kernel ------------------------------------------------------------------------------ */
+
+static void add_json(report *report, const check_run *run, const char *text, const outcome *out)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "operator", run->op->name);
+    cJSON_AddStringToObject(item, "variant", run->name);
+    cJSON_AddStringToObject(item, "case", text);
+    cJSON_AddStringToObject(item, "status", check_status_name(out->verdict.status));
+    cJSON_AddNumberToObject(item, "runs", out->verdict.runs);
+    cJSON_AddNumberToObject(item, "relative_error", out->verdict.relative_error);
+    cJSON_AddNumberToObject(item, "absolute_error", out->verdict.absolute_error);
+    cJSON_AddStringToObject(item, "detail", out->verdict.detail);
+    cJSON_AddItemToArray(report->results, item);
+}
+
+static void add_outcome(report *report, check_run *run, const char *text, const outcome *out)
+{
+    run->n_cases++;
+    if (report->results) add_json(report, run, text, out);
+    const check_verdict *verdict = &out->verdict;
+    if (verdict->relative_error > run->relative_error)
+        run->relative_error = verdict->relative_error;
+    if (verdict->absolute_error > run->absolute_error)
+        run->absolute_error = verdict->absolute_error;
+    if (verdict->status == CHECK_PASSED) return;
+    if (run->n_failed++ == 0) run->status = verdict->status;
+    strbuf_printf(&report->failures, "%s %s: %s\n    %s\n", run->op->name, run->name,
+                  check_status_name(verdict->status), verdict->detail);
+}
+
+static void add_row(report *report, const check_run *run)
+{
+    char cases[64], relative[32], absolute[32];
+    if (run->n_failed)
+        snprintf(cases, sizeof cases, "%d of %d", run->n_failed, run->n_cases);
+    else
+        snprintf(cases, sizeof cases, "%d", run->n_cases);
+    snprintf(relative, sizeof relative, "%.2g", run->relative_error);
+    snprintf(absolute, sizeof absolute, "%.2g", run->absolute_error);
+    page_row(&report->table,
+             (const char *const[]){run->op->name, run->name, check_status_name(run->status), cases,
+                                   relative, absolute});
+}
+
+static void check_one(report *report, check_run *run)
+{
+    const workbench_check_options *options = run->options;
+    for (const char *const *text = run->op->cases; text && *text; text++) {
+        char what[160];
+        snprintf(what, sizeof what, "%s %s", run->op->name, run->name);
+        if (options->progress) options->progress(options->context, what);
+        outcome out;
+        run_case(run, *text, &out);
+        if (out.declined)
+            run->n_declined++;
+        else
+            add_outcome(report, run, *text, &out);
+        /* A candidate that cannot be loaded fails everywhere alike. */
+        if (out.verdict.status == CHECK_COMPILE_ERROR) break;
+    }
+    if (run->candidate && run->n_cases == 0) {
+        outcome none = {.verdict.status = CHECK_RUNTIME_ERROR};
+        snprintf(none.verdict.detail, sizeof none.verdict.detail,
+                 "%s_accepts() declines every case", run->op->name);
+        add_outcome(report, run, "", &none);
+    }
+    if (run->n_cases > 0 && !report->results) add_row(report, run);
+    report->n_cases += run->n_cases;
+    report->n_failed += run->n_failed;
+}
+
+/* --- which kernels --------------------------------------------------------------------------- */
+
+/* A variant on those cases for which the program would choose it. */
+static void check_chosen(report *report, const op_info *op)
+{
+    for (int v = -1; v < 0 || (op->variants && op->variants[v].name); v++) {
+        check_run run = {.options = report->options,
+                         .op = op,
+                         .variant = v < 0 ? NULL : &op->variants[v],
+                         .name = v < 0 ? "reference" : op->variants[v].name};
+        for (const char *const *text = op->cases; text && *text; text++) {
+            op_case about;
+            outcome out;
+            qp_error error;
+            const op_variant *chosen = NULL;
+            if (op_case_parse(op, *text, &about, &error) == QP_OK) {
+                for (const op_variant *w = op->variants; w && w->name; w++) {
+                    if ((w->needs & ~report->options->features) == 0 &&
+                        op_case_accepted(op, &about, w))
+                        chosen = w;
+                }
+            }
+            if (chosen != run.variant) continue;
+            run_case(&run, *text, &out);
+            add_outcome(report, &run, *text, &out);
+        }
+        if (run.n_cases > 0 && !report->results) add_row(report, &run);
+        report->n_cases += run.n_cases;
+        report->n_failed += run.n_failed;
+    }
+}
+
+static void check_variants(report *report, const op_info *op)
+{
+    const char *wanted = report->options->variant;
+    if (!wanted || strcmp(wanted, "reference") == 0) {
+        check_run run = {.options = report->options, .op = op, .name = "reference"};
+        check_one(report, &run);
+    }
+    for (const op_variant *v = op->variants; v && v->name; v++) {
+        if (v->needs & ~report->options->features) continue;
+        if (wanted && strcmp(wanted, v->name) != 0) continue;
+        check_run run = {.options = report->options, .op = op, .variant = v, .name = v->name};
+        check_one(report, &run);
+    }
+}
+
+static qp_status check_file(report *report, const op_info *op, strbuf *out, qp_error *error)
+{
+    candidate candidate;
+    TRY(candidate_open(op, report->options->kernel, &candidate, error));
+    if (candidate.command[0] && !report->results) strbuf_printf(out, "%s\n", candidate.command);
+    check_run run = {
+        .options = report->options, .op = op, .candidate = &candidate, .name = "candidate"};
+    if (candidate.verdict.status == CHECK_PASSED) {
+        check_one(report, &run);
+    } else {
+        outcome refused = {.verdict = candidate.verdict};
+        add_outcome(report, &run, "", &refused);
+        if (!report->results) add_row(report, &run);
+        report->n_failed = report->n_cases = 1;
+    }
+    if (run.n_declined > 0)
+        strbuf_printf(&report->failures, "declined: %d cases\n", run.n_declined);
+    candidate_close(&candidate);
+    return QP_OK;
+}
+
+static qp_status check_ops(report *report, strbuf *out, qp_error *error)
+{
+    const workbench_check_options *options = report->options;
+    bool chosen = options->variant && strcmp(options->variant, "best") == 0;
+    if (options->kernel && (options->n_ops != 1 || options->variant))
+        return error_set(error, QP_INVALID,
+                         "--kernel goes with the name of one operator and without --variant");
+    int n = options->n_ops ? options->n_ops : OP_COUNT;
+    for (int i = 0; i < n; i++) {
+        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
+        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        if (options->kernel)
+            TRY(check_file(report, op, out, error));
+        else if (chosen)
+            check_chosen(report, op);
+        else
+            check_variants(report, op);
+    }
+    if (report->n_cases > 0) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "no variant '%.60s' can run here; `quipu ops list` shows those that can",
+                     options->variant ? options->variant : "");
+}
+
+/* --- the answer ------------------------------------------------------------------------------ */
+
+static qp_status make_folders(const char *path, qp_error *error)
+{
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", path);
+    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+            return error_set(error, QP_IO, "%s: %s", folder, strerror(errno));
+        *slash = '/';
+    }
+    return QP_OK;
+}
+
+static qp_status keep_verdict(const char *path, const strbuf *text, qp_error *error)
+{
+    TRY(make_folders(path, error));
+    FILE *file = fopen(path, "wb");
+    bool written = file && fwrite(strbuf_text(text), 1, text->length, file) == text->length;
+    if (file && fclose(file) != 0) written = false;
+    return written ? QP_OK : error_set(error, QP_IO, "%s: %s", path, strerror(errno));
+}
+
+static qp_status finish_text(report *report, strbuf *out, qp_error *error)
+{
+    report->table.out = out;
+    page_table_end(&report->table);
+    if (report->failures.length) strbuf_printf(out, "\n%s", strbuf_text(&report->failures));
+    strbuf_printf(out, "\n%d checks, %d failed\n", report->n_cases, report->n_failed);
+    TRY(output_done(out, error));
+    if (report->options->kernel && report->options->verdict_path)
+        return keep_verdict(report->options->verdict_path, out, error);
+    return QP_OK;
+}
+
+static qp_status finish_json(report *report, strbuf *out, qp_error *error)
+{
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddBoolToObject(tree, "passed", report->n_failed == 0);
+    cJSON_AddNumberToObject(tree, "checks", report->n_cases);
+    cJSON_AddNumberToObject(tree, "failed", report->n_failed);
+    cJSON_AddItemToObject(tree, "results", report->results);
+    report->results = NULL;
+    return output_json(tree, out, error);
+}
+
+qp_status workbench_check(const workbench_check_options *options, strbuf *out, int *n_failed,
+                          qp_error *error)
+{
+    report report = {.options = options, .table = {.level = 1}};
+    if (options->json)
+        report.results = cJSON_CreateArray();
+    else
+        page_table(&report.table, 6,
+                   (const char *const[]){"operator", "kernel", "verdict", ">cases",
+                                         ">relative error", ">absolute error"});
+    qp_status status = check_ops(&report, out, error);
+    if (status == QP_OK)
+        status =
+            options->json ? finish_json(&report, out, error) : finish_text(&report, out, error);
+    *n_failed = report.n_failed;
+    cJSON_Delete(report.results);
+    strbuf_free(&report.table.cells);
+    strbuf_free(&report.failures);
+    return status;
+}
