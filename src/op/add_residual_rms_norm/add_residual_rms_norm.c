@@ -51,6 +51,7 @@ static const char *const cases[] = {
     "n_tokens=5 hidden_size=1024 x:F16 residual:F16 weight:F16 out:F16 x+16 residual+8 out+24",
     "n_tokens=4 hidden_size=96 out=x eps=1e-6",
     "n_tokens=6 hidden_size=576 x:BF16 weight:BF16 out:BF16 bias:-",
+    "n_tokens=3 hidden_size=64 eps=0.25",
     "n_tokens=0 hidden_size=64",
     NULL,
 };

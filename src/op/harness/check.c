@@ -115,8 +115,8 @@ static bool check_against_oracle(checker *check, const oracle *expected)
     char detail[256];
     comparison found = {0};
     if (!run_once(check, &check->aligned, POISON_NAN, NULL, false, name)) return false;
-    bool right = compare_outputs(&check->aligned, expected, check->fill == FILL_NORMAL, &found,
-                                 detail, sizeof detail);
+    bool right =
+        compare_outputs(&check->aligned, expected, check->fill, &found, detail, sizeof detail);
     check_verdict *verdict = check->verdict;
     /* Of unusual inputs only the verdict counts: denormals may be flushed, huge values are huge. */
     if (check->fill == FILL_NORMAL) {

@@ -77,7 +77,7 @@ typedef struct limits {
     bool exact;
 } limits;
 
-static limits limits_of(const fixture *fixture, dtype type)
+static limits limits_of(const fixture *fixture, fill_kind fill, dtype type)
 {
     const op_info *op = fixture->op;
     const op_variant *variant = fixture->variant;
@@ -88,7 +88,8 @@ static limits limits_of(const fixture *fixture, dtype type)
     const op_tolerance *entry = own ? variant->tolerances : op->tolerances;
     for (; entry && entry->relative > 0; entry++) {
         if (entry->type != type) continue;
-        double scale = type == DTYPE_F32 && !own ? sqrt(terms) : 1;
+        bool sums_up = own ? fill == FILL_TIES : type == DTYPE_F32;
+        double scale = sums_up ? sqrt(terms) : 1;
         allowed.relative = entry->relative * scale;
         allowed.absolute = entry->absolute * scale;
         allowed.exact = false;
@@ -179,10 +180,10 @@ static void describe_element(const fixture *fixture, int t, int64_t row, int64_t
 
 /* The output read as `type`, its own or another of the same or a smaller size. */
 static bool compare_tensor(const fixture *fixture, int t, dtype type, const oracle *oracle,
-                           sums *all, comparison *found, char *detail, size_t size)
+                           fill_kind fill, sums *all, comparison *found, char *detail, size_t size)
 {
     const tensor *view = &fixture->call.tensors[t], *expected = &oracle->outputs[t];
-    limits allowed = limits_of(fixture, type);
+    limits allowed = limits_of(fixture, fill, type);
     double typical = typical_size(expected);
     for (int64_t row = 0; row < view_rows(view); row++) {
         const void *in = view_row(view, row), *reference = view_row(expected, row);
@@ -224,7 +225,7 @@ static bool check_lean(const fixture *fixture, int t, const sums *all, char *det
 }
 
 /* Whether the output makes sense as another type: the kernel took it for that. */
-static dtype find_other_type(const fixture *fixture, int t, const oracle *oracle)
+static dtype find_other_type(const fixture *fixture, int t, const oracle *oracle, fill_kind fill)
 {
     static const dtype others[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     const tensor *view = &fixture->call.tensors[t];
@@ -235,29 +236,30 @@ static dtype find_other_type(const fixture *fixture, int t, const oracle *oracle
         char detail[256];
         if (others[i] == view->type || typical_size(&oracle->outputs[t]) == 0) continue;
         if (dtype_block_bytes(others[i]) > dtype_block_bytes(view->type)) continue;
-        if (limits_of(fixture, others[i]).exact && fixture->op->tolerances) continue;
-        if (compare_tensor(fixture, t, others[i], oracle, &all, &ignored, detail, sizeof detail))
+        if (limits_of(fixture, fill, others[i]).exact && fixture->op->tolerances) continue;
+        if (compare_tensor(fixture, t, others[i], oracle, fill, &all, &ignored, detail,
+                           sizeof detail))
             return others[i];
     }
     return view->type;
 }
 
-bool compare_outputs(const fixture *fixture, const oracle *oracle, bool random, comparison *found,
-                     char *detail, size_t size)
+bool compare_outputs(const fixture *fixture, const oracle *oracle, fill_kind fill,
+                     comparison *found, char *detail, size_t size)
 {
     for (int t = 0; t < op_n_tensors(fixture->op); t++) {
         if (!is_output(fixture, t)) continue;
         sums all = {0};
         dtype type = fixture->call.tensors[t].type;
-        if (!compare_tensor(fixture, t, type, oracle, &all, found, detail, size)) {
-            dtype other = find_other_type(fixture, t, oracle);
+        if (!compare_tensor(fixture, t, type, oracle, fill, &all, found, detail, size)) {
+            dtype other = find_other_type(fixture, t, oracle, fill);
             found->wrong_type = other != type;
             if (found->wrong_type)
                 snprintf(detail, size, "%s is %s, but holds the right values as %s",
                          fixture->op->tensors[t].name, dtype_name(type), dtype_name(other));
             return false;
         }
-        if (random && !check_lean(fixture, t, &all, detail, size)) return false;
+        if (fill == FILL_NORMAL && !check_lean(fixture, t, &all, detail, size)) return false;
     }
     return true;
 }

@@ -21,11 +21,12 @@ typedef struct comparison {
 } comparison;
 
 /* Whether all outputs are within the operator's tolerances; adds to *found (zero it before). If
- * not, `detail` names tensor, index, expected and found. Where the type is narrower than float32
- * and `random` says that the inputs were, the errors must not lean to one side either: that is
- * what tells truncation from rounding within a tolerance of several units in the last place. */
-bool compare_outputs(const fixture *fixture, const oracle *oracle, bool random, comparison *found,
-                     char *detail, size_t size);
+ * not, `detail` names tensor, index, expected and found. The inputs' kind matters twice. Of
+ * normal ones the errors in types narrower than float32 must not lean to one side: that is what
+ * tells truncation from rounding within a tolerance of several units in the last place. With few
+ * distinct values the roundings of a coarse variant are few too and add up instead of averaging. */
+bool compare_outputs(const fixture *fixture, const oracle *oracle, fill_kind fill,
+                     comparison *found, char *detail, size_t size);
 
 /* Copies of all outputs' elements, to compare runs with. */
 typedef struct snapshot {
