@@ -40,6 +40,37 @@ static inline __attribute__((always_inline)) vint four_values(const int8_t *x)
     return _mm256_set1_epi32(four);
 }
 
+static inline __attribute__((always_inline)) float v_greatest(const float *x)
+{
+    __m256i most = _mm256_setzero_si256();
+    for (int i = 0; i < 4; i++) {
+        __m256i bits = _mm256_and_si256(v_load(x + 8 * i), _mm256_set1_epi32(0x7fffffff));
+        most = _mm256_max_epi32(most, bits);
+    }
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4e));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(m));
+}
+
+static inline __attribute__((always_inline)) void v_round(const float *x, float by, int8_t *q,
+                                                          int32_t *sums)
+{
+    for (int i = 0; i < 2; i++) {
+        __m256 scale = _mm256_set1_ps(by);
+        __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * i), scale));
+        __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16 * i + 8), scale));
+        /* Packing works within 128-bit halves; the permutation puts those in order. */
+        __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+        __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
+        _mm_storeu_si128((__m128i *)(q + 16 * i), _mm_packs_epi16(low, high));
+        __m128i sum = _mm_madd_epi16(_mm_add_epi16(low, high), _mm_set1_epi16(1));
+        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+        sums[i] = _mm_cvtsi128_si32(sum);
+    }
+}
+
 static inline __attribute__((always_inline)) vint pairs(vint w, vint x, int bits)
 {
     if (bits < 8) return _mm256_maddubs_epi16(w, x);
