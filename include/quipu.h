@@ -163,7 +163,7 @@ qp_status qp_eval(qp_engine *engine, const qp_input *inputs, size_t n_inputs,
 /* Where a setting's value came from, in rising order of precedence. */
 typedef enum qp_source {
     QP_FROM_NEUTRAL,
-    QP_FROM_MODEL, /* generation_config.json */
+    QP_FROM_MODEL, /* generation_config.json, or MODEL.generation_config.json beside MODEL.gguf */
     QP_FROM_COMMAND_LINE,
     QP_FROM_REQUEST,
 } qp_source;

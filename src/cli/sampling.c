@@ -86,12 +86,14 @@ void cli_sampling_free(qp_sampling *sampling)
 
 void cli_report_sampling(const qp_sampling *sampling)
 {
-    static const char *const sources[] = {"neutral", "the model", "command line", "request"};
+    static const char *const sources[] = {"neutral", "generation_config.json", "command line",
+                                          "request"};
     for (int s = 0; s < QP_SETTING_COUNT; s++)
         fprintf(stderr, "quipu: %s = %.10g (%s)\n", qp_setting_name((qp_setting)s),
                 sampling->value[s], sources[sampling->source[s]]);
     fprintf(stderr, "quipu: stop tokens =");
     for (size_t i = 0; i < sampling->n_stop_tokens; i++)
         fprintf(stderr, " %d", sampling->stop_tokens[i]);
-    fprintf(stderr, " (%s)\n", sources[sampling->stop_tokens_source]);
+    bool own = sampling->stop_tokens_source == QP_FROM_MODEL;
+    fprintf(stderr, " (%s)\n", own ? "the model" : sources[sampling->stop_tokens_source]);
 }

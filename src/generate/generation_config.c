@@ -3,12 +3,12 @@
 
 #include "base/json.h"
 #include "file/mapping.h"
+#include "file/synthetic.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIG_LIMIT = 1 << 20 };
+enum { CONFIG_LIMIT = 1 << 20, PATH_SIZE = 4096 };
 
 static void add_stop_token(generation_config *config, double token)
 {
@@ -69,14 +69,12 @@ static qp_status read_settings(const cJSON *json, const char *where, generation_
 typedef qp_status json_reader(const cJSON *json, const char *where, generation_config *out,
                               qp_error *error);
 
-/* Hands DIRECTORY/NAME to `reader` when it is there. */
-static qp_status read_file(const char *directory, const char *name, json_reader *reader,
-                           generation_config *out, qp_error *error)
+/* Hands the file, when it is there, to `reader`. */
+static qp_status read_file(const char *path, json_reader *reader, generation_config *out,
+                           qp_error *error)
 {
-    char path[4096], *text;
+    char *text;
     size_t length;
-    if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "%s: the path is too long", directory);
     if (!file_is_regular(path)) return QP_OK;
     TRY(file_read_text(path, CONFIG_LIMIT, &text, &length, error));
     cJSON *json;
@@ -88,6 +86,44 @@ static qp_status read_file(const char *directory, const char *name, json_reader 
     return status;
 }
 
+static qp_status read_generation(const cJSON *json, const char *where, generation_config *out,
+                                 qp_error *error)
+{
+    TRY(read_stop_tokens(json, where, out, error));
+    return read_settings(json, where, out, error);
+}
+
+/* The first `length` bytes of `base` and `name` behind them. */
+static qp_status join(const char *base, size_t length, const char *name, char path[PATH_SIZE],
+                      qp_error *error)
+{
+    if (length + strlen(name) >= PATH_SIZE)
+        return error_set(error, QP_INVALID, "%s: the path is too long", base);
+    memcpy(path, base, length);
+    memcpy(path + length, name, strlen(name) + 1);
+    return QP_OK;
+}
+
+static qp_status read_directory(const char *directory, generation_config *out, qp_error *error)
+{
+    char path[PATH_SIZE];
+    TRY(join(directory, strlen(directory), "/config.json", path, error));
+    TRY(read_file(path, read_stop_tokens, out, error));
+    TRY(join(directory, strlen(directory), "/generation_config.json", path, error));
+    return read_file(path, read_generation, out, error);
+}
+
+/* GGUF has no keys for sampling; a folder may hold several models, so the name says whose it is. */
+static qp_status read_beside(const char *file, generation_config *out, qp_error *error)
+{
+    static const char suffix[] = ".gguf";
+    char path[PATH_SIZE];
+    size_t length = strlen(file), tail = sizeof suffix - 1;
+    if (length > tail && strcmp(file + length - tail, suffix) == 0) length -= tail;
+    TRY(join(file, length, ".generation_config.json", path, error));
+    return read_file(path, read_generation, out, error);
+}
+
 qp_status generation_config_read(const model *model, const qp_vocabulary *vocabulary,
                                  generation_config *out, qp_error *error)
 {
@@ -97,9 +133,8 @@ qp_status generation_config_read(const model *model, const qp_vocabulary *vocabu
         add_stop_token(out, special.eos);
         add_stop_token(out, special.eot);
     }
-    const char *directory = model_path(model);
-    if (!file_is_directory(directory)) return QP_OK;
-    TRY(read_file(directory, "config.json", read_stop_tokens, out, error));
-    TRY(read_file(directory, "generation_config.json", read_stop_tokens, out, error));
-    return read_file(directory, "generation_config.json", read_settings, out, error);
+    const char *path = model_path(model);
+    if (synthetic_is_name(path)) return QP_OK;
+    return file_is_directory(path) ? read_directory(path, out, error)
+                                   : read_beside(path, out, error);
 }

@@ -13,8 +13,9 @@ typedef struct generation_config {
     size_t n_stop_tokens;
 } generation_config;
 
-/* Reads generation_config.json beside a Hugging Face model (do_sample false means temperature 0),
- * and the tokens that end an answer from it, from config.json and from the vocabulary. */
+/* Reads a Hugging Face model's generation_config.json, or MODEL.generation_config.json beside
+ * MODEL.gguf (do_sample false means temperature 0), and the tokens that end an answer from it, from
+ * config.json and from the vocabulary. */
 qp_status generation_config_read(const model *model, const qp_vocabulary *vocabulary,
                                  generation_config *out, qp_error *error);
 
