@@ -45,6 +45,13 @@ static bool is_stop_token(const qp_sampling *sampling, int32_t token)
     return false;
 }
 
+/* A callback may have said itself what went wrong. */
+static qp_status handed_on(qp_status status, qp_error *error)
+{
+    if (status == QP_OK || (error && error->status == status)) return status;
+    return error_set(error, status, "the answer could not be handed on");
+}
+
 /* Hands out what is certain of the pending text; all of it at the end. */
 static qp_status emit(generation *g, int32_t token, bool at_end)
 {
@@ -62,8 +69,7 @@ static qp_status add_text(generation *g, int32_t token, qp_error *error)
 {
     if (g->decoder.tokenizer && token < tokenizer_vocab_size(g->decoder.tokenizer))
         TRY(tokenizer_decoder_push(&g->decoder, token, &g->stop.pending, error));
-    qp_status status = emit(g, token, false);
-    return status == QP_OK ? QP_OK : error_set(error, status, "the answer could not be handed on");
+    return handed_on(emit(g, token, false), error);
 }
 
 static qp_status finish_text(generation *g, qp_error *error)
@@ -71,8 +77,7 @@ static qp_status finish_text(generation *g, qp_error *error)
     if (g->decoder.tokenizer && !g->stop.found)
         TRY(tokenizer_decoder_flush(&g->decoder, &g->stop.pending, error));
     if (g->stop.pending.failed) return error_no_memory(error, "the text", g->stop.pending.length);
-    qp_status status = emit(g, -1, true);
-    return status == QP_OK ? QP_OK : error_set(error, status, "the answer could not be handed on");
+    return handed_on(emit(g, -1, true), error);
 }
 
 /* Samples until something ends the answer; *finish says what. */
