@@ -16,6 +16,7 @@ typedef struct chat {
     const cli_call *call;
     qp_engine *engine;
     qp_session *session;
+    chat_input *input;
     qp_sampling sampling;
     conversation conversation;
     strbuf answer; /* the one being made */
@@ -59,15 +60,16 @@ static size_t shared_tokens(const qp_session *session, const qp_tokens *tokens)
     return shared;
 }
 
-static void explain_full_context(const chat *c, size_t needed)
+static qp_status full_context(const chat *c, size_t needed)
 {
-    fprintf(stderr,
-            "The conversation takes %zu tokens, but the context has room for %lld. Nothing was "
-            "cut. You can:\n"
-            "  /drop        forget the oldest question and its answer\n"
-            "  /reset       begin anew\n"
-            "  /save FILE   keep the conversation, and start again with a larger --context\n",
-            needed, (long long)qp_engine_get_info(c->engine).context);
+    return error_set(
+        c->call->error, QP_INVALID,
+        "With this question the conversation takes %zu tokens, but the context has room for %lld. "
+        "Nothing was cut; the question was not asked. You can:\n"
+        "  /drop        forget the oldest question and its answer\n"
+        "  /reset       begin anew\n"
+        "  /save FILE   keep the conversation, and /load it with a larger --context",
+        needed, (long long)qp_engine_get_info(c->engine).context);
 }
 
 static qp_status generate(chat *c, const qp_tokens *tokens)
@@ -84,11 +86,14 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
     strbuf_clear(&c->answer);
     cli_catch_interrupt();
     qp_status status = qp_generate(c->session, &options, &c->last, c->call->error);
+    if (!chat_input_is_terminal(c->input)) cli_release_interrupt();
     TRY(status);
     TRY(cli_write("\n", 1, c->call->error));
+    TRY(cli_flush(c->call->error));
     c->total_prompt += c->last.prompt_tokens;
     c->total_generated += c->last.generated_tokens;
     c->answers++;
+    if (c->last.finish == QP_FINISH_CANCELLED) fputs("(Stopped.)\n", stderr);
     if (c->last.finish == QP_FINISH_CONTEXT)
         fputs("(The context is full: the answer ends here. /drop or /reset makes room.)\n", stderr);
     if (c->last.finish == QP_FINISH_LENGTH)
@@ -97,25 +102,33 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
     return QP_OK;
 }
 
-/* Asks, answers, and keeps both; a question that found no room is not kept. */
-static qp_status say(chat *c, const char *text)
+/* Answers the question that the conversation ends with. */
+static qp_status reply(chat *c)
 {
     qp_tokens tokens = {0};
-    qp_status status =
-        conversation_add(&c->conversation, "user", text, strlen(text), c->call->error);
-    if (status == QP_OK) status = render(c, &tokens);
-    if (status == QP_OK && tokens.count >= (size_t)qp_engine_get_info(c->engine).context) {
-        explain_full_context(c, tokens.count);
-        conversation_pop(&c->conversation);
-    } else if (status == QP_OK) {
-        status = generate(c, &tokens);
-        if (status == QP_OK)
-            status = conversation_add(&c->conversation, "assistant", strbuf_text(&c->answer),
-                                      c->answer.length, c->call->error);
-        if (status == QP_OK && c->call->settings->verbose)
-            cli_report_statistics(c->engine, &c->last);
-    }
+    qp_status status = render(c, &tokens);
+    if (status == QP_OK && tokens.count >= (size_t)qp_engine_get_info(c->engine).context)
+        status = full_context(c, tokens.count);
+    if (status == QP_OK) status = generate(c, &tokens);
     qp_tokens_free(&tokens);
+    return status;
+}
+
+/* Asks, answers, and keeps both; a question without an answer is not kept. */
+static qp_status say(chat *c, const char *text)
+{
+    qp_error *error = c->call->error;
+    TRY(conversation_add(&c->conversation, "user", text, strlen(text), error));
+    qp_status status = reply(c);
+    bool stopped = status == QP_OK && c->last.finish == QP_FINISH_CANCELLED;
+    bool keep = status == QP_OK && !(stopped && c->answer.length == 0);
+    if (keep)
+        status = conversation_add(&c->conversation, "assistant", strbuf_text(&c->answer),
+                                  c->answer.length, error);
+    if (!keep || status != QP_OK) conversation_pop(&c->conversation);
+    if (keep && c->call->settings->verbose) cli_report_statistics(c->engine, &c->last);
+    if (stopped && !chat_input_is_terminal(c->input))
+        return error_set(error, QP_CANCELLED, "interrupted");
     return status;
 }
 
@@ -204,8 +217,8 @@ static qp_status do_help(chat *c, const char *argument)
     return QP_OK;
 }
 
-/* Runs a command line. What a command could not do is told, and the conversation goes on. */
-static void run_command(chat *c, const char *line, bool *quit)
+/* Runs a command line; *quit when it was /quit. */
+static qp_status run_command(chat *c, const char *line, bool *quit)
 {
     size_t length = strcspn(line, " \t");
     const char *argument = line + length + strspn(line + length, " \t");
@@ -213,32 +226,42 @@ static void run_command(chat *c, const char *line, bool *quit)
         if (strlen(commands[i].name) != length || memcmp(commands[i].name, line, length) != 0)
             continue;
         *quit = !commands[i].run;
-        if (commands[i].run && commands[i].run(c, argument) != QP_OK)
-            fprintf(stderr, "%s\n", c->call->error->message);
-        return;
+        return *quit ? QP_OK : commands[i].run(c, argument);
     }
-    fprintf(stderr, "%.*s is not a command; /help lists them.\n", (int)length, line);
+    return error_set(c->call->error, QP_INVALID, "%.*s is not a command; /help lists them",
+                     (int)length, line);
 }
 
-static qp_status converse(chat *c, chat_input *input)
+/* What could not be done is told, and the conversation goes on, except where nobody reads it. From
+ * a pipe, nobody may have seen what was told, so the process's status says it again. */
+static qp_status converse(chat *c)
 {
+    qp_status first_failure = QP_OK;
+    qp_error *error = c->call->error;
     for (bool quit = false; !quit;) {
         char *line;
-        TRY(chat_input_read(input, &line, c->call->error));
+        *error = (qp_error){0};
+        TRY(chat_input_read(c->input, &line, error));
         if (!line) break;
-        qp_status status = QP_OK;
-        if (*line == '/')
-            run_command(c, line, &quit);
-        else if (*line)
-            status = say(c, line);
+        bool command = *line == '/';
+        qp_status status = command ? run_command(c, line, &quit) : *line ? say(c, line) : QP_OK;
         free(line);
-        if (status == QP_IO) return status; /* nobody reads what we write */
-        if (status != QP_OK) {
-            fprintf(stderr, "%s\n", c->call->error->message);
-            conversation_pop(&c->conversation);
-        }
+        if (status == QP_CANCELLED || (status == QP_IO && !command)) return status;
+        if (status != QP_OK) fprintf(stderr, "%s\n", error->message);
+        if (first_failure == QP_OK) first_failure = status;
     }
-    return QP_OK;
+    if (first_failure == QP_OK || chat_input_is_terminal(c->input)) return QP_OK;
+    return error_set(error, first_failure, "not everything could be done: see above");
+}
+
+static void greet(const chat *c)
+{
+    const char *model = NULL;
+    if (cli_model_path(c->call, &model) != QP_OK) return;
+    const char *slash = strrchr(model, '/');
+    fprintf(stderr, "%s, context %lld. Type a message; /help lists commands, Ctrl-D ends.\n",
+            slash && slash[1] ? slash + 1 : model,
+            (long long)qp_engine_get_info(c->engine).context);
 }
 
 static qp_status open_chat(chat *c)
@@ -261,11 +284,13 @@ static qp_status open_chat(chat *c)
 qp_status command_chat(const cli_call *call)
 {
     chat c = {.call = call};
-    chat_input *input = NULL;
     qp_status status = open_chat(&c);
-    if (status == QP_OK) status = chat_input_open(&input, call->error);
-    if (status == QP_OK) status = converse(&c, input);
-    chat_input_close(input);
+    if (status == QP_OK) status = chat_input_open(&c.input, call->error);
+    if (status == QP_OK) {
+        if (chat_input_is_terminal(c.input)) greet(&c);
+        status = converse(&c);
+    }
+    chat_input_close(c.input);
     conversation_free(&c.conversation);
     strbuf_free(&c.answer);
     cli_sampling_free(&c.sampling);

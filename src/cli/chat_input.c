@@ -65,8 +65,13 @@ qp_status chat_input_open(chat_input **out, qp_error *error)
     el_set(input->editor, EL_EDITOR, "emacs");
     el_set(input->editor, EL_SIGNAL, 0);
     open_history(input);
-    fputs("Type a message, or /help.\n", stderr);
+    cli_catch_interrupt();
     return QP_OK;
+}
+
+bool chat_input_is_terminal(const chat_input *input)
+{
+    return input->editor;
 }
 
 /* One line with its line break (or without, at the end of a pipe) appended to `text`; false at the
@@ -81,8 +86,8 @@ static bool read_line(chat_input *input, strbuf *text, bool *interrupted)
         if (!line && cli_interrupted) {
             *interrupted = true;
             el_reset(input->editor);
-            fputs("\n", stdout);
         }
+        if (!line) fputs("\n", stderr); /* the next thing told begins on a line of its own */
         return line && count > 0 && strbuf_append(text, line, (size_t)count);
     }
     char *line = NULL;
@@ -101,6 +106,17 @@ static bool trim_line(strbuf *text)
     if (!text->length || text->data[text->length - 1] != '\\') return false;
     text->data[text->length - 1] = '\n';
     return true;
+}
+
+/* Into the file at once, so that it is there however the program ends. */
+static void remember(chat_input *input, const char *text)
+{
+    HistEvent event;
+    history(input->history, &event, H_ENTER, text);
+    if (!*input->history_path) return;
+    mode_t mask = umask(077); /* what a person typed is theirs alone */
+    history(input->history, &event, H_SAVE, input->history_path);
+    umask(mask);
 }
 
 qp_status chat_input_read(chat_input *input, char **line, qp_error *error)
@@ -122,10 +138,7 @@ qp_status chat_input_read(chat_input *input, char **line, qp_error *error)
         strbuf_free(&text);
         return QP_OK;
     }
-    if (input->history && text.length) {
-        HistEvent event;
-        history(input->history, &event, H_ENTER, strbuf_text(&text));
-    }
+    if (input->history && text.length) remember(input, strbuf_text(&text));
     *line = strbuf_take(&text);
     return *line ? QP_OK : error_no_memory(error, "the message", 0);
 }
@@ -133,12 +146,6 @@ qp_status chat_input_read(chat_input *input, char **line, qp_error *error)
 void chat_input_close(chat_input *input)
 {
     if (!input) return;
-    HistEvent event;
-    if (input->history && *input->history_path) {
-        mode_t mask = umask(077); /* what a person typed is theirs alone */
-        history(input->history, &event, H_SAVE, input->history_path);
-        umask(mask);
-    }
     if (input->history) history_end(input->history);
     if (input->editor) el_end(input->editor);
     free(input);

@@ -6,14 +6,18 @@
 
 typedef struct chat_input chat_input;
 
-/* At a terminal, history is kept in the user's cache. */
+/* At a terminal, history is kept in the user's cache, and SIGINT is caught from here on. */
 qp_status chat_input_open(chat_input **out, qp_error *error);
 
+/* Whether a person types: standard input and output are a terminal. */
+bool chat_input_is_terminal(const chat_input *input);
+
 /* The next message without its line break, to free(); NULL at the end. A line that ends in a
- * backslash goes on in the next. Ctrl-C gives an empty line. */
+ * backslash goes on in the next. At a terminal, Ctrl-C
+ * gives an empty line. */
 qp_status chat_input_read(chat_input *input, char **line, qp_error *error);
 
-/* Saves the history. NULL is allowed. */
+/* NULL is allowed. */
 void chat_input_close(chat_input *input);
 
 #endif

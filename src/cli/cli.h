@@ -92,6 +92,11 @@ qp_status cli_flush(qp_error *error);
 /* A JSON string with its quotes, appended to `out`; bytes that are not UTF-8 become U+FFFD. */
 void cli_json_string(strbuf *out, const char *text, size_t length);
 
+/* What the program does first: SIGINT ends it with a message unless it is caught, writing errors
+ * are statuses and no signals, and the three standard descriptors are taken. */
+void cli_handle_signals(void);
+void cli_fill_descriptors(void);
+
 /* Set by SIGINT between cli_catch_interrupt() and cli_release_interrupt(). */
 extern volatile int cli_interrupted;
 void cli_catch_interrupt(void);

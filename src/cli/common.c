@@ -4,6 +4,7 @@
 #include "base/option_cache.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,24 +187,48 @@ void cli_json_string(strbuf *out, const char *text, size_t length)
 }
 
 volatile int cli_interrupted;
+static volatile sig_atomic_t catching;
 
+/* Where nobody looks at the flag, nothing is half-made: the process may end on the spot, by the
+ * signal itself, so that a shell stops its loop too. */
 static void on_interrupt(int number)
 {
-    (void)number;
+    static const char message[] = "\nquipu: interrupted\n";
     cli_interrupted = 1;
+    if (catching) return;
+    ssize_t told = write(STDERR_FILENO, message, sizeof message - 1);
+    (void)told;
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+void cli_handle_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_interrupt}; /* reads are not restarted */
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe and a file that may not grow further are errors */
+    signal(SIGXFSZ, SIG_IGN); /* of writing, reported like any other */
 }
 
 void cli_catch_interrupt(void)
 {
     cli_interrupted = 0;
-    struct sigaction action = {.sa_handler = on_interrupt};
-    sigaction(SIGINT, &action, NULL);
+    catching = 1;
 }
 
 void cli_release_interrupt(void)
 {
-    struct sigaction action = {.sa_handler = SIG_DFL};
-    sigaction(SIGINT, &action, NULL);
+    catching = 0;
+}
+
+/* A descriptor that the caller closed must not become that of a file opened later, or answers would
+ * go into it. What takes its place refuses to be written (read, for standard input). */
+void cli_fill_descriptors(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) < 0) open("/dev/null", modes[fd]);
+    }
 }
 
 void cli_report_statistics(const qp_engine *engine, const qp_generate_result *r)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 qp_status conversation_init(conversation *c, qp_error *error)
@@ -88,37 +89,49 @@ char *conversation_json(const conversation *c)
     return cJSON_Print(c->messages);
 }
 
-static qp_status write_file(const char *path, const char *text, qp_error *error)
+/* Writes `file`; a message calls it `path`. */
+static qp_status write_file(const char *file_path, const char *path, const char *text,
+                            qp_error *error)
 {
-    FILE *file = fopen(path, "wb");
+    FILE *file = fopen(file_path, "wb");
     if (!file) return error_set(error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
     size_t length = strlen(text);
     bool written = fwrite(text, 1, length, file) == length && fputc('\n', file) != EOF &&
-                   fflush(file) == 0 && fsync(fileno(file)) == 0;
+                   fflush(file) == 0 && (fsync(fileno(file)) == 0 || errno == EINVAL);
     int why = errno;
     if (fclose(file) != 0 && written) {
         written = false;
         why = errno;
     }
     if (written) return QP_OK;
-    unlink(path);
     return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(why));
 }
 
-qp_status conversation_save(const conversation *c, const char *path, qp_error *error)
+/* A new file takes the old one's place when it is whole and on the disk. */
+static qp_status replace_file(const char *path, const char *text, qp_error *error)
 {
     char temporary[4096];
     if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >=
         (int)sizeof temporary)
         return error_set(error, QP_INVALID, "%s: the path is too long", path);
+    qp_status status = write_file(temporary, path, text, error);
+    if (status == QP_OK && rename(temporary, path) != 0)
+        status = error_set(error, QP_IO, "%s: cannot be replaced: %s", path, strerror(errno));
+    if (status != QP_OK) unlink(temporary);
+    return status;
+}
+
+qp_status conversation_save(const conversation *c, const char *path, qp_error *error)
+{
     char *text = conversation_json(c);
     if (!text) return error_no_memory(error, "the conversation", 0);
-    qp_status status = write_file(temporary, text, error);
+    struct stat found;
+    bool device = stat(path, &found) == 0 && !S_ISREG(found.st_mode); /* not to be replaced */
+    char *real = realpath(path, NULL);                                /* a link stays one */
+    qp_status status = device ? write_file(path, path, text, error)
+                              : replace_file(real ? real : path, text, error);
+    free(real);
     free(text);
-    if (status == QP_OK && rename(temporary, path) != 0) {
-        status = error_set(error, QP_IO, "%s: cannot be replaced: %s", path, strerror(errno));
-        unlink(temporary);
-    }
     return status;
 }
 

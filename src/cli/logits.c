@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { ROWS_AT_ONCE = 64 };
 
@@ -45,31 +47,54 @@ static void describe_token(const logits_output *out, int32_t id, strbuf *text)
     free(piece);
 }
 
+/* The token's text, filled up to `width` characters. */
+static void describe_padded(const logits_output *out, int32_t id, int width, strbuf *text)
+{
+    size_t start = text->length;
+    describe_token(out, id, text);
+    for (size_t i = start; i < text->length; i++)
+        width -= ((unsigned char)text->data[i] & 0xc0) != 0x80;
+    strbuf_printf(text, "%*s", width > 0 ? width : 0, "");
+}
+
+/* "       4      1 \"the\"         260 \" cat\"     12.345 ...": the likeliest first. */
+static void print_line(const logits_output *out, size_t position, const float *logits, int64_t top,
+                       strbuf *text)
+{
+    if (position == 0) strbuf_puts(text, "position  token               the likeliest to follow\n");
+    strbuf_printf(text, "%8zu %6d ", position, out->tokens->data[position]);
+    describe_padded(out, out->tokens->data[position], 12, text);
+    for (int64_t i = 0; i < top; i++) {
+        strbuf_printf(text, " %7d ", out->order[i]);
+        describe_padded(out, out->order[i], 10, text);
+        strbuf_printf(text, " %7.3f", (double)logits[out->order[i]]);
+    }
+    strbuf_putc(text, '\n');
+}
+
+static void print_json(const logits_output *out, size_t position, const float *logits, int64_t top,
+                       strbuf *text)
+{
+    strbuf_printf(text, "%s{\"position\": %zu, \"token\": %d, \"top\": [", position ? ",\n  " : "",
+                  position, out->tokens->data[position]);
+    for (int64_t i = 0; i < top; i++) {
+        strbuf_printf(text, "%s{\"id\": %d, \"text\": ", i ? ", " : "", out->order[i]);
+        describe_token(out, out->order[i], text);
+        strbuf_printf(text, ", \"logit\": %.9g}", (double)logits[out->order[i]]);
+    }
+    strbuf_puts(text, "]}");
+}
+
 static qp_status print_row(logits_output *out, size_t position, const float *logits)
 {
     int64_t top = out->call->settings->top;
     if (top > out->vocab_size) top = out->vocab_size;
     select_top(logits, out->order, out->vocab_size, top);
-    bool json = out->call->settings->json;
     strbuf text = {0};
-    if (json)
-        strbuf_printf(&text, "%s{\"position\": %zu, \"token\": %d, \"top\": [",
-                      position ? ",\n  " : "", position, out->tokens->data[position]);
+    if (out->call->settings->json)
+        print_json(out, position, logits, top, &text);
     else
-        strbuf_printf(&text, "%zu\t%d", position, out->tokens->data[position]);
-    for (int64_t i = 0; i < top; i++) {
-        int32_t id = out->order[i];
-        if (json) {
-            strbuf_printf(&text, "%s{\"id\": %d, \"text\": ", i ? ", " : "", id);
-            describe_token(out, id, &text);
-            strbuf_printf(&text, ", \"logit\": %.9g}", (double)logits[id]);
-        } else {
-            strbuf_printf(&text, "\t%d ", id);
-            describe_token(out, id, &text);
-            strbuf_printf(&text, " %.6g", (double)logits[id]);
-        }
-    }
-    strbuf_puts(&text, json ? "]}" : "\n");
+        print_line(out, position, logits, top, &text);
     qp_status status = text.failed ? error_no_memory(out->call->error, "a row", text.length)
                                    : cli_write(text.data, text.length, out->call->error);
     strbuf_free(&text);
@@ -93,17 +118,22 @@ static qp_status read_tokens(const cli_call *call, const qp_vocabulary *vocabula
     const cli_settings *s = call->settings;
     if (s->ids && (s->prompt || s->file))
         return error_set(call->error, QP_INVALID, "--ids takes the place of --prompt and --file");
-    if (s->ids) return cli_parse_ids(s->ids, "--ids", tokens, call->error);
     char *text = NULL;
     size_t length;
-    TRY(cli_read_prompt(call, &text, &length));
-    qp_status status =
-        vocabulary ? qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error)
-                   : error_set(call->error, QP_INVALID,
-                               "the model has no vocabulary: give token ids with --ids");
-    free(text);
+    qp_status status;
+    if (s->ids) {
+        status = cli_parse_ids(s->ids, "--ids", tokens, call->error);
+    } else if (!vocabulary) {
+        return error_set(call->error, QP_INVALID,
+                         "the model has no vocabulary: give token ids with --ids");
+    } else {
+        TRY(cli_read_prompt(call, &text, &length));
+        status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error);
+        free(text);
+    }
     if (status == QP_OK && tokens->count == 0)
-        status = error_set(call->error, QP_INVALID, "the prompt is empty");
+        status = error_set(call->error, QP_INVALID,
+                           "the prompt is empty: there is no token to begin from");
     return status;
 }
 
@@ -140,6 +170,9 @@ static qp_status write_logits(qp_engine *engine, qp_session *session, logits_out
     cli_release_interrupt();
     if (out->file && fclose(out->file) != 0 && status == QP_OK)
         status = error_set(call->error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
+    struct stat found;
+    bool partial = out->file && status != QP_OK;
+    if (partial && stat(path, &found) == 0 && S_ISREG(found.st_mode)) unlink(path);
     free(out->order);
     return status;
 }

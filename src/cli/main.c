@@ -4,7 +4,6 @@
  */
 #include "cli/cli.h"
 
-#include <signal.h>
 #include <string.h>
 
 static int exit_code(qp_status status)
@@ -48,7 +47,8 @@ static qp_status dispatch(int argc, char **argv, qp_error *error)
 
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of writing, reported like any other */
+    cli_fill_descriptors();
+    cli_handle_signals();
     qp_error error = {0};
     if (argc < 2) {
         strbuf text = {0};
