@@ -121,7 +121,8 @@ qp_engine_info qp_engine_get_info(const qp_engine *engine);
 /* The model's vocabulary, owned by the engine; NULL where it has none (synthetic models). */
 const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
 
-/* Sizes, tensors by type and metadata of a model as text, or as JSON; to free(). */
+/* Sizes, tensors by type, vocabulary and metadata of a model as text, or as JSON; to free(). A
+ * vocabulary alone (a GGUF file without tensors, a directory with tokenizer files) will do. */
 qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *error);
 
 /* ---- Sessions ------------------------------------------------------------------------------ */
