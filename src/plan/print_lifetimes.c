@@ -37,44 +37,136 @@ static void shape_text(const plan_tensor *t, strbuf *out)
     strbuf_putc(out, ')');
 }
 
-static int column_width(const plan_tensor *t)
+/* A column: the tensors whose cells are the same in every step. Most columns have one. */
+typedef struct column {
+    int ids[PLAN_TENSOR_COUNT], count;
+    strbuf *lines; /* of its header, from top to bottom */
+    int n_lines, width;
+} column;
+
+/* A part of the table that a screen can hold. */
+typedef struct panel {
+    const char *title;
+    column columns[PLAN_TENSOR_COUNT];
+    int n_columns, n_lines; /* of the tallest header */
+} panel;
+
+static bool same_lifetime(const lifetime_view *v, int a, int b)
 {
-    strbuf shape = {0};
-    shape_text(t, &shape);
-    size_t width = strlen(t->name);
-    if (shape.length > width) width = shape.length;
-    strbuf_free(&shape);
-    return (int)(width > 4 ? width : 4);
+    if (v->plan->tensors[a].kind != v->plan->tensors[b].kind) return false;
+    for (int step = 0; step < v->plan->n_steps; step++) {
+        const plan_cell *row = &v->cells[step * PLAN_TENSOR_COUNT];
+        if (memcmp(&row[a], &row[b], sizeof *row) != 0) return false;
+    }
+    return true;
 }
 
-static void print_row(const lifetime_view *v, int step, strbuf *out)
+static void panel_add(const lifetime_view *v, panel *p, int id)
 {
-    const plan_step *s = &v->plan->steps[step];
-    strbuf_printf(out, "%-15s %-6s", s->name, s->graph ? "graph" : "kernel");
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        char text[8];
-        cell_text(&v->cells[step * PLAN_TENSOR_COUNT + id], text);
-        strbuf_printf(out, " | %-*s", column_width(&v->plan->tensors[id]), text);
+    column *last = p->n_columns ? &p->columns[p->n_columns - 1] : NULL;
+    if (!last || !same_lifetime(v, last->ids[0], id)) last = &p->columns[p->n_columns++];
+    last->ids[last->count++] = id;
+}
+
+/* Name, dtype and shape below one another; the latter two beside one another where several tensors
+ * share the column. False without memory. */
+static bool make_header(const plan *plan, column *c)
+{
+    bool alone = c->count == 1;
+    c->n_lines = c->count * (alone ? 3 : 2);
+    c->lines = calloc((size_t)c->n_lines, sizeof *c->lines);
+    if (!c->lines) return false;
+    for (int i = 0; i < c->count; i++) {
+        const plan_tensor *t = &plan->tensors[c->ids[i]];
+        strbuf *line = &c->lines[2 * i];
+        strbuf_puts(line, t->name);
+        strbuf_puts(++line, dtype_name(t->type));
+        if (alone)
+            line++;
+        else
+            strbuf_putc(line, ' ');
+        shape_text(t, line);
     }
+    c->width = 3; /* the longest cell */
+    for (int i = 0; i < c->n_lines; i++) {
+        if ((int)c->lines[i].length > c->width) c->width = (int)c->lines[i].length;
+    }
+    return true;
+}
+
+static bool panel_finish(const lifetime_view *v, panel *p)
+{
+    for (int i = 0; i < p->n_columns; i++) {
+        if (!make_header(v->plan, &p->columns[i])) return false;
+        if (p->columns[i].n_lines > p->n_lines) p->n_lines = p->columns[i].n_lines;
+    }
+    return true;
+}
+
+static void panel_free(panel *p)
+{
+    for (int i = 0; i < p->n_columns; i++) {
+        for (int line = 0; p->columns[i].lines && line < p->columns[i].n_lines; line++)
+            strbuf_free(&p->columns[i].lines[line]);
+        free(p->columns[i].lines);
+    }
+}
+
+/* What flows from step to step, and beside it what the steps only look things up in. */
+static void fill_panels(const lifetime_view *v, panel panels[2])
+{
+    panels[0].title = "tokens, positions and activations";
+    panels[1].title = "the cache, and what the host maps for paging and sampling";
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        plan_kind kind = v->plan->tensors[id].kind;
+        bool flows = kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || id == PLAN_TOKEN_IDS ||
+                     id == PLAN_POSITION_IDS;
+        panel_add(v, &panels[flows ? 0 : 1], id);
+    }
+}
+
+/* Appends one line of a table: no spaces at its end. */
+static void end_line(strbuf *out)
+{
+    while (out->length && out->data[out->length - 1] == ' ')
+        out->data[--out->length] = '\0';
     strbuf_putc(out, '\n');
 }
 
-static void print_header(const lifetime_view *v, strbuf *out)
+static void print_row(const lifetime_view *v, const panel *p, int step, strbuf *out)
 {
-    for (int line = 0; line < 3; line++) {
-        strbuf_printf(out, "%-22s", line == 0 ? "step" : "");
-        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-            const plan_tensor *t = &v->plan->tensors[id];
-            strbuf shape = {0};
-            if (line == 2) shape_text(t, &shape);
-            strbuf_printf(out, " | %-*s", column_width(t),
-                          line == 0   ? t->name
-                          : line == 1 ? dtype_name(t->type)
-                                      : strbuf_text(&shape));
-            strbuf_free(&shape);
-        }
-        strbuf_putc(out, '\n');
+    const plan_step *s = &v->plan->steps[step];
+    strbuf_printf(out, "%-14s  %-6s", s->name, s->graph ? "graph" : "kernel");
+    for (int i = 0; i < p->n_columns; i++) {
+        char text[8];
+        cell_text(&v->cells[step * PLAN_TENSOR_COUNT + p->columns[i].ids[0]], text);
+        strbuf_printf(out, " | %-*s", p->columns[i].width, text);
     }
+    end_line(out);
+}
+
+/* The headers end on the same line. */
+static void print_header(const panel *p, strbuf *out)
+{
+    strbuf_printf(out, "%s\n\n", p->title);
+    for (int line = 0; line < p->n_lines; line++) {
+        bool first = line == p->n_lines - 3;
+        strbuf_printf(out, "%-14s  %-6s", first ? "step" : "", first ? "info" : "");
+        for (int i = 0; i < p->n_columns; i++) {
+            const column *c = &p->columns[i];
+            int own = line - (p->n_lines - c->n_lines);
+            strbuf_printf(out, " | %-*s", c->width, own >= 0 ? strbuf_text(&c->lines[own]) : "");
+        }
+        end_line(out);
+    }
+    for (int i = 0; i < 22; i++)
+        strbuf_putc(out, '-');
+    for (int i = 0; i < p->n_columns; i++) {
+        strbuf_puts(out, "-+-");
+        for (int n = 0; n < p->columns[i].width; n++)
+            strbuf_putc(out, '-');
+    }
+    strbuf_putc(out, '\n');
 }
 
 static int steps_of_layer(const plan *p)
@@ -94,7 +186,7 @@ static bool same_layer(const lifetime_view *v, int a, int b, int count)
 }
 
 /* Layers with equal rows are printed once. */
-static int print_layers(const lifetime_view *v, int first, strbuf *out)
+static int print_layers(const lifetime_view *v, const panel *panel, int first, strbuf *out)
 {
     const plan *p = v->plan;
     int count = steps_of_layer(p), last = first;
@@ -107,15 +199,21 @@ static int print_layers(const lifetime_view *v, int first, strbuf *out)
     else
         strbuf_printf(out, "--- layers %lld to %lld, each\n", (long long)from, (long long)to);
     for (int i = 0; i < count; i++)
-        print_row(v, first + i, out);
+        print_row(v, panel, first + i, out);
     return last + count;
+}
+
+static void legend_line(const char *brief, const char *symbol, int64_t size, strbuf *out)
+{
+    strbuf_printf(out, "%-16s  %-22s %10lld\n", brief, symbol, (long long)size);
 }
 
 static void print_legend(const plan *p, strbuf *out)
 {
-    strbuf_puts(out, "\n+ created  o kept  m mapped from host  r read  w written  x destroyed\n");
-    const char *seen[PLAN_TENSOR_COUNT * TENSOR_MAX_RANK];
-    int n_seen = 0;
+    strbuf_puts(out,
+                "+ created  o kept  m mapped from the host  r read  w written  x destroyed\n\n");
+    const char *seen[PLAN_TENSOR_COUNT * TENSOR_MAX_RANK] = {"1"};
+    int n_seen = 1;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         const plan_tensor *t = &p->tensors[id];
         for (int d = 0; d < t->rank; d++) {
@@ -125,22 +223,21 @@ static void print_legend(const plan *p, strbuf *out)
             if (known) continue;
             seen[n_seen++] = t->dims[d].brief;
             int64_t size = t->dims[d].size;
-            strbuf_printf(out, "%-18s %s = %lld\n", t->dims[d].brief, t->dims[d].symbol,
-                          (long long)(size < 0 ? p->capacity.of[-size] : size));
+            legend_line(t->dims[d].brief, t->dims[d].symbol,
+                        size < 0 ? p->capacity.of[-size] : size, out);
         }
     }
-    const model_config *c = &p->config;
-    strbuf_printf(out, "%-18s n_heads = %lld\n%-18s intermediate_size = %lld\n", "nh",
-                  (long long)c->n_heads, "di", (long long)c->intermediate_size);
+    legend_line("nh", "n_heads", p->config.n_heads, out);
+    legend_line("di", "intermediate_size", p->config.intermediate_size, out);
 }
 
 static void print_places(const plan *p, strbuf *out)
 {
-    strbuf_puts(out, "\narena               offset        bytes\n");
+    strbuf_puts(out, "\narena               offset          bytes\n");
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         const plan_tensor *t = &p->tensors[id];
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
-            strbuf_printf(out, "%-12s %13zu %12zu\n", t->name, t->offset, t->bytes);
+            strbuf_printf(out, "%-12s %13zu %14zu\n", t->name, t->offset, t->bytes);
     }
 }
 
@@ -150,12 +247,12 @@ static void print_bytes(const lifetime_view *v, strbuf *out)
     const struct {
         const char *name;
         uint64_t bytes;
-    } rows[] = {{"weights", b->weights},    {"KV cache", b->kv_cache},
-                {"activations", b->arena},  {"RoPE table", b->rope_table},
-                {"batch state", b->inputs}, {"total", b->total}};
-    strbuf_puts(out, "\nmemory                      bytes         MiB\n");
+    } rows[] = {{"weights", b->weights},    {"arena", b->arena},
+                {"KV cache", b->kv_cache},  {"RoPE table", b->rope_table},
+                {"batch state", b->inputs}, {"everything", b->total}};
+    strbuf_puts(out, "\nmemory                bytes         MiB\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        strbuf_printf(out, "%-12s %20llu %11.2f\n", rows[i].name, (unsigned long long)rows[i].bytes,
+        strbuf_printf(out, "%-12s %14llu %11.2f\n", rows[i].name, (unsigned long long)rows[i].bytes,
                       (double)rows[i].bytes / 0x1p20);
     strbuf_printf(out,
                   "\ncontext %lld; the largest that fits in %.2f GiB is %lld (the model was "
@@ -164,16 +261,30 @@ static void print_bytes(const lifetime_view *v, strbuf *out)
                   (long long)v->largest_context, (long long)v->plan->config.context_length);
 }
 
-static void print_text(const lifetime_view *v, strbuf *out)
+static void print_panel(const lifetime_view *v, const panel *p, strbuf *out)
 {
-    print_header(v, out);
+    print_header(p, out);
     for (int step = 0; step < v->plan->n_steps;) {
         if (v->plan->steps[step].layer >= 0) {
-            step = print_layers(v, step, out);
+            step = print_layers(v, p, step, out);
             if (v->plan->steps[step].layer < 0) strbuf_puts(out, "--- after the layers\n");
         } else {
-            print_row(v, step++, out);
+            print_row(v, p, step++, out);
         }
+    }
+    strbuf_putc(out, '\n');
+}
+
+static void print_text(const lifetime_view *v, strbuf *out)
+{
+    panel panels[2] = {0};
+    fill_panels(v, panels);
+    for (int i = 0; i < 2; i++) {
+        if (panel_finish(v, &panels[i]))
+            print_panel(v, &panels[i], out);
+        else
+            out->failed = true;
+        panel_free(&panels[i]);
     }
     print_legend(v->plan, out);
     print_places(v->plan, out);
@@ -239,7 +350,7 @@ static qp_status print_json(const lifetime_view *v, strbuf *out, qp_error *error
     cJSON *bytes = cJSON_AddObjectToObject(root, "bytes");
     cJSON_AddNumberToObject(bytes, "weights", (double)v->bytes.weights);
     cJSON_AddNumberToObject(bytes, "kv_cache", (double)v->bytes.kv_cache);
-    cJSON_AddNumberToObject(bytes, "activations", (double)v->bytes.arena);
+    cJSON_AddNumberToObject(bytes, "arena", (double)v->bytes.arena);
     cJSON_AddNumberToObject(bytes, "rope_table", (double)v->bytes.rope_table);
     cJSON_AddNumberToObject(bytes, "batch_state", (double)v->bytes.inputs);
     cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
