@@ -28,7 +28,9 @@ static void concrete_shape(const tensor *view, strbuf *out)
 }
 
 typedef struct shape_row {
-    const char *step, *op, *operand;
+    const char *step, *op;
+    const char *tensor; /* the plan's tensor that is written */
+    const char *part;   /* which part or view of it; "" for all of it */
     strbuf symbolic, prefill, decode;
 } shape_row;
 
@@ -36,45 +38,95 @@ typedef struct shape_printer {
     const plan *plan;
     plan_sizes prefill, decode;
     bool json;
+    const char *step; /* of the row before */
     strbuf *out;
     cJSON *rows;
 } shape_printer;
 
-static void print_row(shape_printer *s, const shape_row *row)
+static void print_row(shape_printer *s, shape_row *row)
 {
-    if (!s->json) {
-        strbuf_printf(s->out, "%-15s %-14s %-8s %-40s %-24s %s\n", row->step, row->op, row->operand,
+    if (s->json) {
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddStringToObject(item, "step", row->step);
+        cJSON_AddStringToObject(item, "op", row->op);
+        cJSON_AddStringToObject(item, "tensor", row->tensor);
+        cJSON_AddStringToObject(item, "part", row->part);
+        cJSON_AddStringToObject(item, "shape", strbuf_text(&row->symbolic));
+        cJSON_AddStringToObject(item, "prefill", strbuf_text(&row->prefill));
+        cJSON_AddStringToObject(item, "decode", strbuf_text(&row->decode));
+        cJSON_AddItemToArray(s->rows, item);
+    } else {
+        strbuf_printf(s->out, "%-15s %-14s %-10s %-9s %-43s %-19s %s\n",
+                      row->step == s->step ? "" : row->step, row->op, row->tensor, row->part,
                       strbuf_text(&row->symbolic), strbuf_text(&row->prefill),
                       strbuf_text(&row->decode));
-        return;
     }
-    cJSON *item = cJSON_CreateObject();
-    cJSON_AddStringToObject(item, "step", row->step);
-    cJSON_AddStringToObject(item, "op", row->op);
-    cJSON_AddStringToObject(item, "tensor", row->operand);
-    cJSON_AddStringToObject(item, "shape", strbuf_text(&row->symbolic));
-    cJSON_AddStringToObject(item, "prefill", strbuf_text(&row->prefill));
-    cJSON_AddStringToObject(item, "decode", strbuf_text(&row->decode));
-    cJSON_AddItemToArray(s->rows, item);
+    s->step = row->step;
+    strbuf_free(&row->symbolic);
+    strbuf_free(&row->prefill);
+    strbuf_free(&row->decode);
+}
+
+/* The shapes of a node's operand, and of the whole tensor when the operand has no columns. */
+static void fill_shapes(const shape_printer *s, const plan_node *node, int index, shape_row *row)
+{
+    static const plan_memory nowhere;
+    symbolic_shape(s->plan, &node->operands[index], &row->symbolic);
+    tensor view = plan_bind_operand(s->plan, node, index, &nowhere, &s->prefill);
+    concrete_shape(&view, &row->prefill);
+    view = plan_bind_operand(s->plan, node, index, &nowhere, &s->decode);
+    concrete_shape(&view, &row->decode);
+}
+
+/* What the part of a tensor that a node writes is called: by the weight that it comes from, else
+ * by the operator. */
+static const char *part_name(const plan_node *node, int index)
+{
+    const op_info *op = op_get(node->op);
+    if (node->operands[index].columns == 0) return "";
+    for (int i = 0; i < op_n_tensors(op); i++) {
+        if (node->operands[i].kind == OPERAND_WEIGHT)
+            return weight_get_info((weight_slot)node->operands[i].id)->name;
+    }
+    return op->tensors[index].name;
+}
+
+static bool is_output(const plan_node *node, int index)
+{
+    return op_get(node->op)->tensors[index].direction != OP_IN &&
+           node->operands[index].kind == OPERAND_TENSOR;
 }
 
 /* What one node writes. */
 static void print_node(shape_printer *s, const char *step, const plan_node *node)
 {
-    static const plan_memory nowhere;
     const op_info *op = op_get(node->op);
     for (int i = 0; i < op_n_tensors(op); i++) {
-        if (op->tensors[i].direction == OP_IN || node->operands[i].kind != OPERAND_TENSOR) continue;
-        shape_row row = {.step = step, .op = op->name, .operand = op->tensors[i].name};
-        symbolic_shape(s->plan, &node->operands[i], &row.symbolic);
-        tensor view = plan_bind_operand(s->plan, node, i, &nowhere, &s->prefill);
-        concrete_shape(&view, &row.prefill);
-        view = plan_bind_operand(s->plan, node, i, &nowhere, &s->decode);
-        concrete_shape(&view, &row.decode);
+        if (!is_output(node, i)) continue;
+        shape_row row = {.step = step,
+                         .op = op->name,
+                         .tensor = s->plan->tensors[node->operands[i].id].name,
+                         .part = part_name(node, i)};
+        fill_shapes(s, node, i, &row);
         print_row(s, &row);
-        strbuf_free(&row.symbolic);
-        strbuf_free(&row.prefill);
-        strbuf_free(&row.decode);
+    }
+}
+
+/* The tensor that several nodes of a step write the parts of, as a whole. */
+static void print_whole(shape_printer *s, const plan_step *step)
+{
+    const plan_node *first = &s->plan->nodes[step->first_node];
+    if (step->n_nodes < 2 || first->op != OP_LINEAR) return;
+    for (int i = 0; i < op_n_tensors(op_get(first->op)); i++) {
+        if (!is_output(first, i)) continue;
+        plan_node whole = *first;
+        whole.operands[i] = (plan_operand){.kind = OPERAND_TENSOR, .id = first->operands[i].id};
+        shape_row row = {.step = step->name,
+                         .op = "",
+                         .tensor = s->plan->tensors[whole.operands[i].id].name,
+                         .part = ""};
+        fill_shapes(s, &whole, i, &row);
+        print_row(s, &row);
     }
 }
 
@@ -86,12 +138,35 @@ static void print_steps(shape_printer *s)
         if (step->layer > 0) continue; /* all layers are alike */
         bool first_of_layers = step->layer == 0 && (i == 0 || p->steps[i - 1].layer < 0);
         if (first_of_layers && !s->json)
-            strbuf_printf(s->out, "each of %lld layers:\n", (long long)p->config.n_layers);
+            strbuf_printf(s->out, "--- each of %lld layers\n", (long long)p->config.n_layers);
         if (step->layer < 0 && i > 0 && p->steps[i - 1].layer >= 0 && !s->json)
-            strbuf_puts(s->out, "after the layers:\n");
+            strbuf_puts(s->out, "--- after the layers\n");
+        print_whole(s, step);
         for (int n = 0; n < step->n_nodes; n++)
             print_node(s, step->name, &p->nodes[step->first_node + n]);
     }
+}
+
+static void print_legend(const shape_printer *s, strbuf *out)
+{
+    const plan *p = s->plan;
+    const model_config *c = &p->config;
+    const long long heads = c->n_heads, kv_heads = c->n_kv_heads, dim = c->head_dim;
+    const long long tokens = s->prefill.of[-PLAN_TOKENS], batch = s->decode.of[-PLAN_SEQUENCES];
+    strbuf_printf(out,
+                  "\nn_tokens           %lld in prefill of one sequence; in decode one for each of "
+                  "n_sequences = %lld\n"
+                  "n_outputs          rows whose logits are wanted: the last of each sequence\n"
+                  "q_hidden_units     n_heads * head_dim = %lld * %lld = %lld\n"
+                  "kv_hidden_units    n_kv_heads * head_dim = %lld * %lld = %lld\n"
+                  "qkv_hidden_units   (n_heads + 2 * n_kv_heads) * head_dim = %lld\n",
+                  tokens, batch, heads, dim, heads * dim, kv_heads, dim, kv_heads * dim,
+                  (heads + 2 * kv_heads) * dim);
+    strbuf_printf(out,
+                  "n_pages            of the KV cache, for a context of %lld in pages of %lld\n"
+                  "n_blocks, k        top_k's first round keeps k of each block of the vocabulary, "
+                  "the second k of those\n",
+                  (long long)p->options.context, (long long)p->options.page_size);
 }
 
 static plan_sizes sizes_of(const plan *p, int64_t tokens, int64_t sequences)
@@ -113,9 +188,10 @@ static qp_status print_plan(const plan *p, int64_t tokens, int64_t batch, bool j
                        .out = out};
     if (json) s.rows = cJSON_CreateArray();
     if (!json)
-        strbuf_printf(out, "%-15s %-14s %-8s %-40s %-24s %s\n", "step", "operator", "writes",
-                      "shape", "prefill", "decode");
+        strbuf_printf(out, "%-15s %-14s %-10s %-9s %-43s %-19s %s\n", "step", "operator", "writes",
+                      "part", "shape", "prefill", "decode");
     print_steps(&s);
+    if (!json) print_legend(&s, out);
     if (json) {
         char *text = cJSON_Print(s.rows);
         cJSON_Delete(s.rows);
