@@ -233,7 +233,7 @@ static void run_panel(const work *work, const part *part)
         for (int64_t row = 0; row < part->rows; row += QUANT_TILE) {
             int rows = part->rows - row < QUANT_TILE ? (int)(part->rows - row) : QUANT_TILE;
             float *sums = work->sums + row * QUANT_SUMS;
-            if (block == 0) memset(sums, 0, QUANT_TILE * QUANT_SUMS * sizeof *sums);
+            if (block == 0) memset(sums, 0, (size_t)rows * QUANT_SUMS * sizeof *sums);
             if (end == work->n_blocks) fetch_out(part, row, rows);
             part->kernels->of[format].tile(work->bytes, work->scales, (int)(end - block),
                                            x_at(work, row, block), rows, part->n_groups, sums);
@@ -241,16 +241,6 @@ static void run_panel(const work *work, const part *part)
             if (end == work->n_blocks) store(work, part, row, rows);
         }
     }
-}
-
-/* A tile that is not full is computed as a whole. */
-static void clear_last_tile(const work *work, int64_t rows)
-{
-    quant_x tile = x_at(work, rows - rows % QUANT_TILE, 0);
-    size_t blocks = (size_t)work->n_blocks * QUANT_TILE;
-    memset(tile.q, 0, blocks * QUANT_BLOCK);
-    memset(tile.d, 0, blocks * sizeof(float));
-    memset(tile.c, 0, blocks * (size_t)work->format->groups * sizeof(float));
 }
 
 static void run(const op_call *call, const quant_kernels *kernels)
@@ -263,7 +253,6 @@ static void run(const op_call *call, const quant_kernels *kernels)
     for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
         part part = {.call = call, .kernels = kernels, .first = first};
         part.rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
-        if (part.rows % work.height) clear_last_tile(&work, part.rows);
         for (int64_t row = 0; row < part.rows; row++)
             kernels->round(work.format, tensor_row(x, first + row), work.n_blocks, work.height,
                            x_at(&work, row, 0));

@@ -23,8 +23,6 @@ static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w
 
 #include "op/linear/linear_quant_kernel.inc"
 
-enum { FEW_ROWS = 6 }; /* up to these the vector unit alone is faster */
-
 /* Tile registers, macros as they become parts of names: sums; x (16 rows, values of a scale);
  * weights (words of a scale, 16 rows). */
 #define SUMS     0
@@ -107,7 +105,7 @@ INLINE void run_whole_tile(const quant_format *f, const uint8_t *bytes, const fl
 INLINE void run_tile_amx(const quant_format *f, const uint8_t *bytes, const float *scales,
                          int count, quant_x x, int rows, int n_groups, float *sums)
 {
-    if (rows <= FEW_ROWS) {
+    if (rows < QUANT_TILE) { /* the vector unit alone is as fast */
         run_tile(f, bytes, scales, count, x, rows, n_groups, sums);
         return;
     }

@@ -116,7 +116,7 @@ typedef struct quant_kernels {
          * (count, quant_scale_floats); `first` is a multiple of the stored block. */
         void (*unpack)(const uint8_t *group, int64_t n_blocks, int64_t first, int count,
                        uint8_t *bytes, float *scales);
-        /* Adds the products of `rows` <= 16 rows of a tile (which is whole in memory) and `count`
+        /* Adds the products of `rows` <= 16 rows of a tile and `count`
          * unpacked blocks of one or two groups, from bytes (2, QUANT_CHUNK, 8 words, 16, 4) and
          * scales (2, QUANT_CHUNK, quant_scale_floats), to sums (rows, 2, 16). */
         void (*tile)(const uint8_t *bytes, const float *scales, int count, quant_x x, int rows,
