@@ -153,8 +153,9 @@ typedef qp_status qp_logits_callback(void *context, size_t input, size_t token,
 
 /* Runs the model over the new tokens of all inputs, batched, in chunks. The logits of an input do
  * not depend, to the bit, on the other inputs or on the chunks. QP_INVALID names a token outside
- * the vocabulary or a session that would outgrow its context; nothing is evaluated then. `cancel`
- * (may be NULL) is looked at between chunks: a chunk that is done stays in the sessions. */
+ * the vocabulary, a session that would outgrow its context, or one that is given twice; nothing is
+ * evaluated then. `cancel` (may be NULL) is looked at between chunks: a chunk that is done stays in
+ * the sessions. */
 qp_status qp_eval(qp_engine *engine, const qp_input *inputs, size_t n_inputs,
                   qp_logits_callback *on_logits, void *context, const volatile int *cancel,
                   qp_error *error);

@@ -32,7 +32,8 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
     out->context = given->context ? given->context : usual;
     out->max_sequences = given->max_sessions ? given->max_sessions : 1;
     out->max_tokens = given->chunk ? given->chunk : DEFAULT_CHUNK;
-    if (out->max_tokens < out->max_sequences) out->max_tokens = out->max_sequences;
+    if (out->max_tokens > 0 && out->max_tokens < out->max_sequences)
+        out->max_tokens = out->max_sequences;
     out->max_outputs = given->max_outputs ? given->max_outputs : out->max_sequences;
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);

@@ -21,6 +21,7 @@ struct qp_engine {
     qp_vocabulary *vocabulary; /* NULL: the model has none */
     generation_config defaults;
     int64_t n_sessions, max_sessions;
+    uint64_t evaluation; /* counts calls of qp_eval() */
     void (*log)(void *context, qp_log_level level, const char *message);
     void *log_context;
     progress progress;
@@ -36,6 +37,7 @@ struct qp_session {
     /* The length that RoPE frequencies are made for, where they depend on it: that of everything
      * submitted so far, so that they do not change with how a prompt is cut. */
     int64_t rope_length;
+    uint64_t evaluation; /* the engine's count when this session was last given */
     float *logits; /* [vocab_size]: of the last token, for qp_generate() */
 };
 

@@ -54,6 +54,25 @@ void qp_session_truncate(qp_session *s, size_t keep)
     page_list_resize(&s->pages, &s->engine->pages, (int64_t)keep, NULL);
 }
 
+/* Every session at most once, and of this engine: an input's pages are taken before any is run. */
+static qp_status check_sessions(qp_engine *e, const qp_input *inputs, size_t n_inputs,
+                                qp_error *error)
+{
+    e->evaluation++;
+    for (size_t i = 0; i < n_inputs; i++) {
+        qp_session *s = inputs[i].session;
+        if (s->engine != e)
+            return error_set(error, QP_INVALID, "the session of input %zu is another engine's", i);
+        if (s->evaluation == e->evaluation)
+            return error_set(error, QP_INVALID,
+                             "input %zu names a session that an earlier input names too; give it "
+                             "all its tokens in one input",
+                             i);
+        s->evaluation = e->evaluation;
+    }
+    return QP_OK;
+}
+
 static qp_status check_input(const qp_engine *e, const qp_input *input, qp_error *error)
 {
     int64_t context = e->plan.options.context, vocab_size = e->plan.config.vocab_size;
@@ -90,7 +109,8 @@ static batch_part add_part(qp_engine *e, const qp_input *input, size_t index, si
     part.count = left < (size_t)room ? left : (size_t)room;
     if (input->every_row && part.count > (size_t)outputs) part.count = (size_t)outputs;
     /* The last token needs a row of logits: without room for it, it waits for the next batch. */
-    if (!input->every_row && part.count == left && outputs == 0) part.count = left - 1;
+    bool ends = left > 0 && part.count == left;
+    if (!input->every_row && ends && outputs == 0) part.count = left - 1;
     if (part.count == 0) return part;
     int64_t row = batch_tokens(b);
     batch_add(b, input->tokens + done, (int64_t)part.count, (int64_t)s->count, &s->pages);
@@ -141,6 +161,7 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
                   qp_logits_callback *on_logits, void *context, const volatile int *cancel,
                   qp_error *error)
 {
+    TRY(check_sessions(e, inputs, n_inputs, error));
     for (size_t i = 0; i < n_inputs; i++)
         TRY(check_input(e, &inputs[i], error));
     TRY(take_pages(e, inputs, n_inputs, error));
