@@ -1,0 +1,79 @@
+/* What the suites over the public API share: engines of small models, and logits gathered in one
+ * array, so that two ways to evaluate the same tokens can be compared to the bit.
+ */
+#ifndef QUIPU_TESTS_ENGINE_TEST_H
+#define QUIPU_TESTS_ENGINE_TEST_H
+
+#include "test.h"
+
+static inline qp_engine *open_engine(qp_engine_options options)
+{
+    qp_error error;
+    qp_engine *engine = NULL;
+    if (!options.threads) options.threads = 1;
+    if (qp_engine_open(&options, &engine, &error) != QP_OK)
+        fail_msg("%s: %s", options.model, error.message);
+    return engine;
+}
+
+static inline qp_session *open_session(qp_engine *engine)
+{
+    qp_error error;
+    qp_session *session = NULL;
+    assert_ok(qp_session_open(engine, &session, &error));
+    return session;
+}
+
+/* Where logits of several inputs go: rows[input] is float32 [tokens][vocab_size]. */
+typedef struct logit_sink {
+    float *const *rows;
+    size_t vocab_size;
+} logit_sink;
+
+static inline qp_status take_logits(void *context, size_t input, size_t token, const float *logits)
+{
+    const logit_sink *sink = context;
+    memcpy(sink->rows[input] + token * sink->vocab_size, logits, sink->vocab_size * sizeof *logits);
+    return QP_OK;
+}
+
+/* Logits after each of `count` further tokens of the session: float32 [count][vocab_size], to
+ * free(). */
+static inline float *eval_rows(qp_engine *engine, qp_session *session, const int32_t *ids,
+                               size_t count)
+{
+    qp_error error;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    float *rows = calloc(count * vocab_size + 1, sizeof *rows);
+    logit_sink sink = {&rows, vocab_size};
+    qp_input input = {.session = session, .tokens = ids, .count = count, .every_row = true};
+    assert_ok(qp_eval(engine, &input, 1, take_logits, &sink, NULL, &error));
+    return rows;
+}
+
+/* The same in a session of its own. */
+static inline float *eval_fresh(qp_engine *engine, const int32_t *ids, size_t count)
+{
+    qp_session *session = open_session(engine);
+    float *rows = eval_rows(engine, session, ids, count);
+    qp_session_close(session);
+    return rows;
+}
+
+/* The whole file, to free(); NULL when it cannot be read. */
+static inline void *read_whole(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file) return NULL;
+    fseek(file, 0, SEEK_END);
+    long size = ftell(file);
+    rewind(file);
+    char *data = malloc((size_t)size + 1);
+    assert_int_equal(fread(data, 1, (size_t)size, file), size);
+    data[size] = '\0';
+    fclose(file);
+    *bytes = (size_t)size;
+    return data;
+}
+
+#endif
