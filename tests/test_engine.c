@@ -1,0 +1,598 @@
+/* The engine's promises: logits that depend on a session's tokens alone, to the bit, and errors
+ * that say what is wrong.
+ *
+ * A prompt is evaluated whole, in chunks, in several calls, beside other sequences, by any number
+ * of threads, over pages of any size: one reference run, and memcmp against it.
+ */
+#include "engine_test.h"
+
+#include <math.h>
+
+enum { PROMPT = 70, SLACK = 26, CONTEXT = PROMPT + SLACK };
+
+static qp_error error;
+
+/* Token ids that look like text: some repeat, all are below `vocab_size`. */
+static void make_ids(int32_t *ids, size_t count, int64_t vocab_size, uint32_t seed)
+{
+    for (size_t i = 0; i < count; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)vocab_size);
+    }
+}
+
+static void assert_same_bits(const char *what, const float *got, const float *want, size_t count)
+{
+    if (memcmp(got, want, count * sizeof *got) == 0) return;
+    for (size_t i = 0; i < count; i++) {
+        if (got[i] == want[i]) continue;
+        fail_msg("%s: logit %zu is %.9g instead of %.9g", what, i, (double)got[i], (double)want[i]);
+    }
+    fail_msg("%s: the sign of a zero differs", what);
+}
+
+/* One way to run a prompt. */
+typedef struct way {
+    const char *name;
+    qp_engine_options options;
+    size_t part;   /* tokens given in one call; 0: all */
+    bool beside;   /* with other sequences in the same call */
+    bool last_row; /* only the last token's logits are asked for */
+} way;
+
+/* Logits of the last token when only they are wanted; the parts are evaluated in several calls. */
+static void check_last_row(const way *w, qp_engine *engine, const int32_t *ids, const float *want)
+{
+    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    /* Rows are put where their token number says; only the last comes. */
+    float *base = calloc(vocab_size * PROMPT, sizeof *base);
+    logit_sink sink = {&base, vocab_size};
+    qp_session *session = open_session(engine);
+    qp_input input = {.session = session, .tokens = ids, .count = PROMPT};
+    assert_ok(qp_eval(engine, &input, 1, take_logits, &sink, NULL, &error));
+    assert_same_bits(w->name, base + (PROMPT - 1) * vocab_size, want + (PROMPT - 1) * vocab_size,
+                     vocab_size);
+    for (size_t i = 0; i < (PROMPT - 1) * vocab_size; i++)
+        assert_true(base[i] == 0);
+    qp_session_close(session);
+    free(base);
+}
+
+/* The prompt between two other sequences of other lengths, in both orders. */
+static void check_beside(const way *w, qp_engine *engine, const int32_t *ids, const float *want)
+{
+    enum { BEFORE = 5, AFTER = 33 };
+    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    int32_t before[BEFORE], after[AFTER];
+    make_ids(before, BEFORE, (int64_t)vocab_size, 7);
+    make_ids(after, AFTER, (int64_t)vocab_size, 8);
+    qp_session *sessions[3];
+    for (int i = 0; i < 3; i++)
+        sessions[i] = open_session(engine);
+    for (int order = 0; order < 2; order++) {
+        qp_input inputs[3] = {{sessions[0], before, BEFORE, true},
+                              {sessions[1], ids, PROMPT, true},
+                              {sessions[2], after, AFTER, order == 1}};
+        float *rows[3];
+        for (int i = 0; i < 3; i++)
+            rows[i] = calloc(inputs[i].count * vocab_size, sizeof *rows[i]);
+        if (order == 1) {
+            qp_input first = inputs[0];
+            inputs[0] = inputs[2];
+            inputs[2] = first;
+            float *row = rows[0];
+            rows[0] = rows[2];
+            rows[2] = row;
+        }
+        logit_sink sink = {rows, vocab_size};
+        assert_ok(qp_eval(engine, inputs, 3, take_logits, &sink, NULL, &error));
+        assert_same_bits(w->name, rows[1], want, PROMPT * vocab_size);
+        for (int i = 0; i < 3; i++) {
+            free(rows[i]);
+            qp_session_truncate(sessions[i], 0);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        qp_session_close(sessions[i]);
+}
+
+static void check_parts(const way *w, qp_engine *engine, const int32_t *ids, const float *want)
+{
+    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t part = w->part ? w->part : PROMPT;
+    qp_session *session = open_session(engine);
+    for (size_t done = 0; done < PROMPT; done += part) {
+        size_t count = PROMPT - done < part ? PROMPT - done : part;
+        float *rows = eval_rows(engine, session, ids + done, count);
+        assert_same_bits(w->name, rows, want + done * vocab_size, count * vocab_size);
+        free(rows);
+    }
+    qp_session_close(session);
+}
+
+static void check_way(const way *w, const int32_t *ids, const float *want)
+{
+    qp_engine *engine = open_engine(w->options);
+    if (w->last_row)
+        check_last_row(w, engine, ids, want);
+    else if (w->beside)
+        check_beside(w, engine, ids, want);
+    else
+        check_parts(w, engine, ids, want);
+    qp_engine_close(engine);
+}
+
+/* Every way of `model` against the prompt in one piece, in pages of 16, by one thread. */
+static void check_invariance(const char *model, const char *exec, const char *cpu_mask,
+                             const char *kv_type)
+{
+    qp_engine_options plain = {.model = model,
+                               .exec = exec,
+                               .cpu_mask = cpu_mask,
+                               .kv_type = kv_type,
+                               .context = CONTEXT,
+                               .max_outputs = PROMPT,
+                               .threads = 1};
+    qp_engine *engine = open_engine(plain);
+    int32_t ids[PROMPT];
+    make_ids(ids, PROMPT, qp_engine_get_info(engine).vocab_size, 1);
+    float *want = eval_fresh(engine, ids, PROMPT);
+    qp_engine_close(engine);
+
+    qp_engine_options chunk1 = plain, chunk7 = plain, chunk64 = plain, threads2 = plain,
+                      threads3 = plain, page1 = plain, page5 = plain, few_rows = plain,
+                      beside = plain, beside_chunks = plain;
+    chunk1.chunk = 1, chunk7.chunk = 7, chunk64.chunk = 64;
+    threads2.threads = 2, threads3.threads = 3;
+    page1.page_size = 1, page5.page_size = 5;
+    few_rows.max_outputs = 3;
+    beside.max_sessions = beside_chunks.max_sessions = 3;
+    beside_chunks.chunk = 9, beside_chunks.threads = 2, beside_chunks.max_outputs = 4;
+    const way ways[] = {{"chunks of 1", chunk1, 0, false, false},
+                        {"chunks of 7", chunk7, 0, false, false},
+                        {"chunks of 64", chunk64, 0, false, false},
+                        {"calls of 1", plain, 1, false, false},
+                        {"calls of 7", plain, 7, false, false},
+                        {"calls of 64", plain, 64, false, false},
+                        {"2 threads", threads2, 0, false, false},
+                        {"3 threads, calls of 7", threads3, 7, false, false},
+                        {"pages of 1", page1, 0, false, false},
+                        {"pages of 5", page5, 7, false, false},
+                        {"3 rows of logits at a time", few_rows, 0, false, false},
+                        {"the last row alone", chunk7, 0, false, true},
+                        {"beside others", beside, 0, true, false},
+                        {"beside others, in chunks", beside_chunks, 0, true, false}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        check_way(&ways[i], ids, want);
+    free(want);
+}
+
+static const char *const masks[] = {"", "avx512f", "avx512f,avx_vnni", "all"};
+enum { N_MASKS = sizeof masks / sizeof *masks };
+
+static void logits_depend_on_the_tokens_alone(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "golden/models/llama-tied-gqa3.gguf", "golden/models/llama-gqa8-f16",
+        "golden/models/llama-blocks32.gguf", "golden/models/internlm2"};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        check_invariance(models[m], "ref", NULL, NULL);
+        for (int k = 0; k < N_MASKS; k++)
+            check_invariance(models[m], "ops", masks[k], k % 2 ? "F32" : "BF16");
+    }
+    for (int k = 0; k < N_MASKS - 1; k++) /* without kernels: covered, and slow */
+        check_invariance("golden/models/llama-blocks256.gguf", "ops", masks[k], NULL);
+}
+
+/* Rows long enough for every part of a kernel: main loops, remainders, several blocks. */
+static void so_do_those_of_larger_models(void **state)
+{
+    (void)state;
+    check_invariance("synthetic:tiny:BF16", "ops", "", NULL);
+    check_invariance("synthetic:tiny:Q8_0", "ops", "avx512f", NULL);
+    check_invariance("synthetic:tiny:Q4_1", "ops", "", NULL);
+    check_invariance("synthetic:tiny:Q4_K", "ops", "avx512f,avx_vnni", NULL);
+}
+
+/* --- Sessions -------------------------------------------------------------------------------- */
+
+static const char small_model[] = "golden/models/llama-tied-gqa3.gguf";
+
+static qp_engine *open_small(int64_t context, int64_t max_sessions)
+{
+    return open_engine((qp_engine_options){
+        .model = small_model, .context = context, .max_sessions = max_sessions, .max_outputs = 8});
+}
+
+static void truncated_sessions_continue_as_fresh_ones(void **state)
+{
+    (void)state;
+    enum { KEEP = 21, NEW = 15 };
+    qp_engine *engine = open_small(64, 2);
+    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    int32_t first[40], second[KEEP + NEW];
+    make_ids(first, 40, vocab_size, 3);
+    make_ids(second, KEEP + NEW, vocab_size, 4);
+    memcpy(second, first, KEEP * sizeof *first);
+    qp_session *session = open_session(engine), *other = open_session(engine);
+    free(eval_rows(engine, session, first, 40));
+    qp_session_truncate(session, 99); /* more than there is: nothing happens */
+    size_t count;
+    assert_memory_equal(qp_session_tokens(session, &count), first, sizeof first);
+    assert_int_equal(count, 40);
+    qp_session_truncate(session, KEEP);
+    free(eval_rows(engine, other, first, 30)); /* takes the pages that were given back */
+    float *got = eval_rows(engine, session, second + KEEP, NEW);
+    assert_memory_equal(qp_session_tokens(session, &count), second, sizeof second);
+    assert_int_equal(count, KEEP + NEW);
+    qp_session_close(other);
+    float *want = eval_fresh(engine, second, KEEP + NEW);
+    assert_same_bits("truncated", got, want + KEEP * vocab_size, NEW * (size_t)vocab_size);
+    qp_session_close(session);
+    free(got);
+    free(want);
+    qp_engine_close(engine);
+}
+
+static void a_full_context_is_refused_with_both_numbers(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_small(20, 1);
+    int32_t ids[21];
+    make_ids(ids, 21, qp_engine_get_info(engine).vocab_size, 5);
+    qp_session *session = open_session(engine);
+    qp_input input = {.session = session, .tokens = ids, .count = 21};
+    assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "21 more"));
+    assert_non_null(strstr(error.message, "room for 20"));
+    input.count = 20; /* to the last position */
+    assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
+    input.count = 1;
+    assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "holds 20 tokens, 1 more"));
+    input.count = SIZE_MAX;
+    assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
+    qp_session_truncate(session, 19);
+    input.count = 1;
+    assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+static void tokens_outside_the_vocabulary_change_nothing(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_small(64, 2);
+    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    qp_session *good = open_session(engine), *bad = open_session(engine);
+    const int32_t ids[] = {1, 2, 3}, wrong[][3] = {{1, (int32_t)vocab_size, 3}, {1, -1, 3}};
+    for (int i = 0; i < 2; i++) {
+        const qp_input inputs[] = {{good, ids, 3, false}, {bad, wrong[i], 3, false}};
+        assert_int_equal(qp_eval(engine, inputs, 2, NULL, NULL, NULL, &error), QP_INVALID);
+        assert_non_null(strstr(error.message, i ? "token 1 is -1" : "token 1 is 71"));
+        assert_non_null(strstr(error.message, "0 to 70"));
+        size_t count;
+        qp_session_tokens(good, &count);
+        assert_int_equal(count, 0);
+    }
+    qp_session_close(good);
+    qp_session_close(bad);
+    qp_engine_close(engine);
+}
+
+static void sessions_are_counted(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_small(32, 2);
+    qp_session *a = open_session(engine), *b = open_session(engine), *c = NULL;
+    assert_int_equal(qp_session_open(engine, &c, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "2 sessions"));
+    assert_null(c);
+    qp_session_close(b);
+    b = open_session(engine);
+    /* Both to their last position: the pages suffice for every session's whole context. */
+    int32_t ids[32];
+    make_ids(ids, 32, qp_engine_get_info(engine).vocab_size, 6);
+    free(eval_rows(engine, a, ids, 32));
+    free(eval_rows(engine, b, ids, 32));
+    qp_session_close(a);
+    qp_session_close(b);
+    qp_session_close(NULL);
+    qp_engine_close(engine);
+    qp_engine_close(NULL);
+}
+
+/* Inputs without tokens are legal, also where no row of logits is left in the batch. */
+static void empty_inputs_do_nothing(void **state)
+{
+    (void)state;
+    qp_engine *engine =
+        open_engine((qp_engine_options){.model = small_model, .max_sessions = 3, .max_outputs = 1});
+    qp_session *sessions[3];
+    for (int i = 0; i < 3; i++)
+        sessions[i] = open_session(engine);
+    const int32_t ids[] = {1, 2, 3};
+    const qp_input inputs[] = {
+        {sessions[0], ids, 3, true}, {sessions[1], NULL, 0, false}, {sessions[2], ids, 2, false}};
+    assert_ok(qp_eval(engine, inputs, 3, NULL, NULL, NULL, &error));
+    assert_ok(qp_eval(engine, inputs + 1, 1, NULL, NULL, NULL, &error));
+    assert_ok(qp_eval(engine, NULL, 0, NULL, NULL, NULL, &error));
+    static const size_t expected[] = {3, 0, 2};
+    for (int i = 0; i < 3; i++) {
+        size_t count;
+        qp_session_tokens(sessions[i], &count);
+        assert_int_equal(count, expected[i]);
+        qp_session_close(sessions[i]);
+    }
+    qp_engine_close(engine);
+}
+
+/* A session twice in one call would need its own tokens before they are there. */
+static void a_session_twice_in_a_call_is_refused(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_small(64, 2), *other = open_small(64, 1);
+    qp_session *a = open_session(engine), *b = open_session(engine), *c = open_session(other);
+    const int32_t ids[] = {1, 2, 3};
+    const qp_input twice[] = {{a, ids, 3, false}, {b, ids, 3, false}, {a, ids, 2, false}};
+    assert_int_equal(qp_eval(engine, twice, 3, NULL, NULL, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "input 2"));
+    const qp_input foreign = {c, ids, 3, false};
+    assert_int_equal(qp_eval(engine, &foreign, 1, NULL, NULL, NULL, &error), QP_INVALID);
+    assert_ok(qp_eval(engine, twice, 2, NULL, NULL, NULL, &error));
+    assert_ok(qp_eval(engine, twice + 1, 2, NULL, NULL, NULL, &error));
+    qp_session_close(a);
+    qp_session_close(b);
+    qp_session_close(c);
+    qp_engine_close(engine);
+    qp_engine_close(other);
+}
+
+typedef struct canceller {
+    int flag;
+    size_t rows;
+} canceller;
+
+static qp_status cancel_after_six(void *context, size_t input, size_t token, const float *logits)
+{
+    (void)input, (void)token, (void)logits;
+    canceller *c = context;
+    if (++c->rows == 6) c->flag = 1;
+    return QP_OK;
+}
+
+/* What was done before a cancellation stays, and the session goes on from there. */
+static void cancellation_keeps_whole_chunks(void **state)
+{
+    (void)state;
+    qp_engine *engine =
+        open_engine((qp_engine_options){.model = small_model, .chunk = 4, .max_outputs = 4});
+    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    int32_t ids[40];
+    make_ids(ids, 40, vocab_size, 9);
+    float *want = eval_fresh(engine, ids, 40);
+    qp_session *session = open_session(engine);
+    canceller c = {0};
+    const qp_input input = {session, ids, 40, true};
+    assert_int_equal(qp_eval(engine, &input, 1, cancel_after_six, &c, &c.flag, &error),
+                     QP_CANCELLED);
+    size_t count;
+    qp_session_tokens(session, &count);
+    assert_int_equal(count, 8);
+    float *got = eval_rows(engine, session, ids + 8, 32);
+    assert_same_bits("cancelled", got, want + 8 * vocab_size, 32 * (size_t)vocab_size);
+    free(got);
+    free(want);
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+static qp_status refuse(void *context, size_t input, size_t token, const float *logits)
+{
+    (void)context, (void)input, (void)token, (void)logits;
+    return QP_IO;
+}
+
+static void a_callback_ends_the_evaluation(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_small(64, 1);
+    qp_session *session = open_session(engine);
+    const int32_t ids[] = {1, 2, 3};
+    const qp_input input = {session, ids, 3, true};
+    assert_int_equal(qp_eval(engine, &input, 1, refuse, NULL, NULL, &error), QP_IO);
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+/* --- KV cache and RoPE ----------------------------------------------------------------------- */
+
+static double largest_error(const float *got, const float *want, size_t count)
+{
+    double most = 0, difference = 0;
+    for (size_t i = 0; i < count; i++) {
+        most = fmax(most, fabs((double)want[i]));
+        difference = fmax(difference, fabs((double)got[i] - (double)want[i]));
+    }
+    return difference / most;
+}
+
+/* The cache rounds to 11 bits (F16) or 8 (BF16): logits move by about as much. */
+static void kv_types_round_as_they_should(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *type;
+        double tolerance;
+    } types[] = {{"F32", 0}, {"F16", 2e-3}, {"BF16", 2e-2}, {"bf16", 2e-2}};
+    float *want = NULL;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        qp_engine *engine = open_engine((qp_engine_options){
+            .model = "synthetic:tiny", .context = 48, .kv_type = types[t].type});
+        int32_t ids[48];
+        make_ids(ids, 48, 512, 10);
+        float *got = eval_fresh(engine, ids, 48);
+        if (!want) want = got;
+        double off = largest_error(got, want, (size_t)48 * 512);
+        assert_true(off <= types[t].tolerance);
+        assert_true(off > 0 || types[t].tolerance == 0);
+        if (got != want) free(got);
+        qp_engine_close(engine);
+    }
+    free(want);
+}
+
+/* With dynamic NTK the angles depend on the length of what a call brings the session to; how a
+ * call is cut into chunks, and what lies beside it, must not show. */
+static void dynamic_angles_do_not_depend_on_chunks(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"golden/models/llama-dynamic",
+                                         "golden/models/internlm2-bias-dynamic"};
+    static const int64_t chunks[] = {0, 1, 7, 64};
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        float *want = NULL;
+        int32_t ids[PROMPT], other[9];
+        make_ids(ids, PROMPT, 71, 11);
+        make_ids(other, 9, 71, 12);
+        for (size_t k = 0; k < sizeof chunks / sizeof *chunks; k++) {
+            qp_engine *engine = open_engine((qp_engine_options){.model = models[m],
+                                                                .context = CONTEXT,
+                                                                .max_sessions = 2,
+                                                                .chunk = chunks[k],
+                                                                .max_outputs = PROMPT});
+            qp_session *a = open_session(engine), *b = open_session(engine);
+            float *rows[2] = {calloc(9 * 71, sizeof(float)), calloc(PROMPT * 71, sizeof(float))};
+            logit_sink sink = {rows, 71};
+            const qp_input inputs[] = {{a, other, 9, true}, {b, ids, PROMPT, true}};
+            assert_ok(qp_eval(engine, inputs, 2, take_logits, &sink, NULL, &error));
+            qp_session_truncate(a, 0);
+            float *alone = eval_rows(engine, a, ids, PROMPT);
+            if (!want) want = alone;
+            assert_same_bits(models[m], alone, want, PROMPT * 71);
+            assert_same_bits(models[m], rows[1], want, PROMPT * 71);
+            if (alone != want) free(alone);
+            free(rows[0]);
+            free(rows[1]);
+            qp_session_close(b);
+            qp_session_close(a);
+            qp_engine_close(engine);
+        }
+        free(want);
+    }
+}
+
+/* --- Synthetic weights ----------------------------------------------------------------------- */
+
+/* Their deviations are chosen so that logits have about unit deviation after all layers. */
+static void synthetic_models_stay_sane(void **state)
+{
+    (void)state;
+    static const char *const types[] = {"F32",  "F16",  "BF16", "Q8_0", "Q4_0",
+                                        "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q6_K"};
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        char model[64];
+        snprintf(model, sizeof model, "synthetic:tiny:%s:%zu", types[t], t);
+        qp_engine *engine =
+            open_engine((qp_engine_options){.model = model, .context = 32, .max_outputs = 32});
+        assert_null(qp_engine_vocabulary(engine));
+        int32_t ids[32];
+        make_ids(ids, 32, 512, (uint32_t)t);
+        float *rows = eval_fresh(engine, ids, 32);
+        double sum = 0, squares = 0, n = 32 * 512;
+        for (int i = 0; i < 32 * 512; i++) {
+            assert_true(isfinite(rows[i]));
+            sum += (double)rows[i];
+            squares += (double)rows[i] * (double)rows[i];
+        }
+        double deviation = sqrt(squares / n - sum / n * (sum / n));
+        if (!(deviation > 0.7 && deviation < 1.4) || fabs(sum / n) > 0.1)
+            fail_msg("%s: logits have the mean %g and the deviation %g", model, sum / n, deviation);
+        free(rows);
+        qp_engine_close(engine);
+    }
+}
+
+/* --- Options --------------------------------------------------------------------------------- */
+
+static void wrong_options_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        qp_engine_options options;
+        qp_status status;
+        const char *message;
+    } cases[] = {
+        {{.model = NULL}, QP_INVALID, "no model"},
+        {{.model = "absent.gguf"}, QP_IO, "absent.gguf"},
+        {{.model = "golden"}, QP_IO, "config.json"},
+        {{.model = "golden/models/internlm2/model.safetensors"}, QP_INVALID, "directory"},
+        {{.model = "synthetic:huge"}, QP_INVALID, "huge"},
+        {{.model = small_model, .exec = "fast"}, QP_INVALID, "\"fast\""},
+        {{.model = small_model, .cpu_mask = "avx3"}, QP_INVALID, "avx3"},
+        {{.model = small_model, .kv_type = "Q8_0"}, QP_INVALID, "Q8_0"},
+        {{.model = small_model, .kv_type = "F8"}, QP_INVALID, "F8"},
+        {{.model = small_model, .context = -1}, QP_INVALID, "-1"},
+        {{.model = small_model, .context = INT64_MAX}, QP_INVALID, "context"},
+        {{.model = small_model, .chunk = -5}, QP_INVALID, "-5"},
+        {{.model = small_model, .max_sessions = 1 << 20}, QP_INVALID, "sequences"},
+        {{.model = small_model, .max_outputs = -1}, QP_INVALID, "rows of logits"},
+        {{.model = small_model, .page_size = -16}, QP_INVALID, "page size"},
+        {{.model = small_model, .threads = -1}, QP_INVALID, "threads"},
+        {{.model = small_model, .context = 1 << 26, .max_sessions = 1 << 16},
+         QP_NO_MEMORY,
+         "GiB are available"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qp_engine *engine = NULL;
+        qp_engine_options options = cases[i].options;
+        if (!options.threads) options.threads = 1;
+        qp_status status = qp_engine_open(&options, &engine, &error);
+        if (status != cases[i].status || !strstr(error.message, cases[i].message))
+            fail_msg("case %zu: status %d, %s", i, status, status ? error.message : "no error");
+        assert_null(engine);
+        assert_int_equal(qp_engine_open(&options, &engine, NULL), status);
+    }
+}
+
+static void log_warning(void *context, qp_log_level level, const char *message)
+{
+    assert_int_equal(level, QP_LOG_WARNING);
+    snprintf(context, QP_ERROR_SIZE, "%s", message);
+}
+
+static void a_context_past_the_model_s_is_warned_of(void **state)
+{
+    (void)state;
+    char message[QP_ERROR_SIZE] = "";
+    qp_engine_options options = {
+        .model = small_model, .context = 600, .log = log_warning, .log_context = message};
+    qp_engine *engine = open_engine(options);
+    assert_int_equal(qp_engine_get_info(engine).context, 600);
+    assert_non_null(strstr(message, "600"));
+    assert_non_null(strstr(message, "512"));
+    qp_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_depend_on_the_tokens_alone),
+        cmocka_unit_test(so_do_those_of_larger_models),
+        cmocka_unit_test(truncated_sessions_continue_as_fresh_ones),
+        cmocka_unit_test(a_full_context_is_refused_with_both_numbers),
+        cmocka_unit_test(tokens_outside_the_vocabulary_change_nothing),
+        cmocka_unit_test(sessions_are_counted),
+        cmocka_unit_test(empty_inputs_do_nothing),
+        cmocka_unit_test(a_session_twice_in_a_call_is_refused),
+        cmocka_unit_test(cancellation_keeps_whole_chunks),
+        cmocka_unit_test(a_callback_ends_the_evaluation),
+        cmocka_unit_test(kv_types_round_as_they_should),
+        cmocka_unit_test(dynamic_angles_do_not_depend_on_chunks),
+        cmocka_unit_test(synthetic_models_stay_sane),
+        cmocka_unit_test(wrong_options_are_named),
+        cmocka_unit_test(a_context_past_the_model_s_is_warned_of),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
