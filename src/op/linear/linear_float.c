@@ -2,10 +2,10 @@
  * linear_float.h.
  *
  * Few rows: every panel is streamed once, past rows that stay in the cache. Many rows: a block of
- * up to 264 rows by 256 inputs of x is copied close together, and a group of 8 panels is taken past
- * it, each decoded to float32 once for all its rows; the sums of the group wait in scratch. A block
- * of x (280 KB) and the group's sums (264 KB) stay in the second cache, a decoded panel (32 KB) in
- * the first.
+ * up to 264 rows by 256 inputs of x is copied close together, and a group of 16 panels is taken
+ * past it, each decoded to float32 once for all its rows; the sums of the group wait in scratch. A
+ * block of x (280 KB) and the group's sums (528 KB) stay in the second cache, a decoded panel (32
+ * KB) in the first.
  */
 #include "op/linear/linear_float.h"
 
@@ -19,9 +19,11 @@ enum {
     PANEL = LINEAR_FLOAT_PANEL,
     BLOCK = LINEAR_FLOAT_BLOCK,
     X_STRIDE = LINEAR_FLOAT_X_STRIDE,
+    STEP = 32,        /* inputs packed at a time, a multiple of which BF16 is filled up to */
+    ROWS_AHEAD = 4,   /* prefetched when x is copied */
     FEW_ROWS = 12,    /* at least any kernel's max_rows */
     CHUNK_ROWS = 264, /* a multiple of any kernel's max_rows */
-    GROUP = 8,        /* panels */
+    GROUP = 16,       /* panels */
 };
 
 static int64_t minimum(int64_t a, int64_t b)
@@ -54,44 +56,82 @@ bool linear_float_accepts(const op_call *call)
            is_f32(&call->tensors[LINEAR_RESIDUAL]) && is_f32(&call->tensors[LINEAR_OUT]);
 }
 
+size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs)
+{
+    if (weight->type == DTYPE_BF16) inputs = ceil_div(inputs, STEP) * STEP;
+    return PANEL * dtype_row_bytes(weight->type, inputs);
+}
+
 size_t linear_float_packed_bytes(const op_call *call)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
     size_t panels = (size_t)ceil_div(weight->shape[0], PANEL);
-    return panels * PANEL * dtype_row_bytes(weight->type, weight->shape[1]);
+    return panels * linear_float_panel_bytes(weight, weight->shape[1]);
 }
 
-/* Where a row of the panel stands in its lines. */
-static int64_t place_in_line(dtype type, int64_t row)
+/* Units of 2 or 4 bytes (a pair of BF16 is one): `n` of each row to out[i][row]; NULL is zeros. */
+static void pack_2(const char *const *rows, int64_t n, uint16_t *out)
 {
-    return type == DTYPE_BF16 ? row % 16 * 2 + row / 16 : row;
-}
-
-/* A row of the panel, at any alignment, or zeros for NULL, to its place in every line. */
-static void pack_row(const char *from, int64_t n, size_t size, char *to)
-{
-    for (int64_t i = 0; i < n; i++, to += PANEL * size) {
-        if (from)
-            memcpy(to, from + (size_t)i * size, size);
-        else
-            memset(to, 0, size);
+    for (int64_t row = 0; row < PANEL; row++) {
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t value = 0;
+            if (rows[row]) memcpy(&value, rows[row] + i * 2, 2);
+            out[i * PANEL + row] = value;
+        }
     }
+}
+
+static void pack_4(const char *const *rows, int64_t n, uint32_t *out)
+{
+    for (int64_t row = 0; row < PANEL; row++) {
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t value = 0;
+            if (rows[row]) memcpy(&value, rows[row] + i * 4, 4);
+            out[i * PANEL + row] = value;
+        }
+    }
+}
+
+/* The last n < 32 inputs of BF16 rows, with zeros to the 32nd. */
+static void pack_pairs_tail(const char *const *rows, int64_t n, uint32_t *out)
+{
+    uint16_t padded[PANEL][STEP] = {{0}};
+    const char *pointers[PANEL];
+    for (int64_t row = 0; row < PANEL; row++) {
+        if (rows[row]) memcpy(padded[row], rows[row], (size_t)n * 2);
+        pointers[row] = (const char *)padded[row];
+    }
+    pack_4(pointers, STEP / 2, out);
+}
+
+/* Up to 32 inputs of a panel's rows. */
+static void pack_step(dtype type, const char *const *rows, int64_t n, void *out)
+{
+    if (type == DTYPE_F32)
+        pack_4(rows, n, out);
+    else if (type == DTYPE_F16)
+        pack_2(rows, n, out);
+    else if (n == STEP)
+        pack_4(rows, STEP / 2, out);
+    else
+        pack_pairs_tail(rows, n, out);
 }
 
 void linear_float_pack(const op_call *call, void *packed)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
-    int64_t n = weight->shape[1];
-    size_t panel_bytes = PANEL * dtype_row_bytes(weight->type, n);
+    int64_t in_features = weight->shape[1];
+    char *out = (char *)packed +
+                (size_t)(call->begin / PANEL) * linear_float_panel_bytes(weight, in_features);
     for (int64_t first = call->begin; first < call->end; first += PANEL) {
-        char *lines = (char *)packed + (size_t)(first / PANEL) * panel_bytes;
-        for (int64_t row = 0; row < PANEL; row++) {
-            const void *from = first + row < call->end ? tensor_row(weight, first + row) : NULL;
-            int64_t place = place_in_line(weight->type, row);
-            if (weight->type == DTYPE_F32)
-                pack_row(from, n, 4, lines + place * 4);
-            else
-                pack_row(from, n, 2, lines + place * 2);
+        for (int64_t i = 0; i < in_features; i += STEP) {
+            const char *rows[PANEL] = {0};
+            int64_t n = minimum(STEP, in_features - i);
+            for (int64_t row = 0; row < PANEL && first + row < call->end; row++)
+                rows[row] = (const char *)tensor_row(weight, first + row) +
+                            dtype_row_bytes(weight->type, i);
+            pack_step(weight->type, rows, n, out);
+            out += linear_float_panel_bytes(weight, n);
         }
     }
 }
@@ -118,28 +158,9 @@ size_t linear_float_scratch_bytes(const op_call *call)
     return round_up(few > many ? few : many, 64);
 }
 
-/* The call, looked up once. */
-typedef struct float_job {
-    const op_call *call;
-    const linear_float_kernels *kernels;
-    linear_float_type type;
-    const tensor *x;
-    int64_t n_rows, in_features;
-    size_t line_bytes, panel_bytes;
-} float_job;
-
-/* Input `i` of the panel. */
-static const char *panel_at(const float_job *job, int64_t panel, int64_t i)
+void linear_float_finish(const op_call *call, int64_t panel, int64_t first_row, int64_t n_rows,
+                         const float *sums)
 {
-    return (const char *)job->call->packed + (size_t)panel * job->panel_bytes +
-           (size_t)i * job->line_bytes;
-}
-
-/* out = sums + bias + residual for what the slice has of the panel; sums (n_rows, PANEL) */
-static void finish(const float_job *job, int64_t panel, int64_t first_row, int64_t n_rows,
-                   const float *sums)
-{
-    const op_call *call = job->call;
     const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
     const float *bias = call->tensors[LINEAR_BIAS].rank ? call->tensors[LINEAR_BIAS].data : NULL;
     int64_t base = panel * PANEL;
@@ -158,13 +179,37 @@ static void finish(const float_job *job, int64_t panel, int64_t first_row, int64
     }
 }
 
-/* Rows [first, first + n_rows) of x, inputs [i, i + n), to (n_rows, X_STRIDE). */
+/* The call, looked up once. */
+typedef struct float_job {
+    const op_call *call;
+    const linear_float_kernels *kernels;
+    linear_float_type type;
+    const tensor *x;
+    int64_t n_rows, in_features;
+    size_t input_bytes, panel_bytes;
+} float_job;
+
+/* Input `i` of the panel. */
+static const char *panel_at(const float_job *job, int64_t panel, int64_t i)
+{
+    return (const char *)job->call->packed + (size_t)panel * job->panel_bytes +
+           (size_t)i * job->input_bytes;
+}
+
+/* Rows [first, first + n_rows) of x, inputs [i, i + n), to (n_rows, X_STRIDE). The parts of rows
+ * are too short for the processor to foresee. */
 static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, int64_t n,
                      float *out)
 {
-    for (int64_t row = 0; row < n_rows; row++)
+    for (int64_t row = 0; row < n_rows; row++) {
+        if (row + ROWS_AHEAD < n_rows) {
+            const float *ahead = (const float *)tensor_row(x, first + row + ROWS_AHEAD) + i;
+            for (int64_t at = 0; at < n; at += 16)
+                __builtin_prefetch(ahead + at);
+        }
         memcpy(out + row * X_STRIDE, (const float *)tensor_row(x, first + row) + i,
                (size_t)n * sizeof(float));
+    }
 }
 
 /* At most max_rows rows. */
@@ -188,17 +233,21 @@ static void run_few(const float_job *job)
         for (int64_t i = 0; i < in_features; i += BLOCK)
             tile(panel_at(job, panel, i), x + i / BLOCK * x_block, minimum(BLOCK, in_features - i),
                  sums);
-        finish(job, panel, 0, rows, sums);
+        linear_float_finish(call, panel, 0, rows, sums);
     }
 }
 
-/* One block of a panel past the rows of a chunk; x (rows, X_STRIDE), sums (rows, PANEL). */
-static void chunk_block(const linear_float_kernels *kernels, const float *lines, const float *x,
-                        int64_t rows, int64_t n, float *sums)
+/* One block of a panel past the rows of a chunk, while `bytes` at `next` are fetched for the next;
+ * x (rows, X_STRIDE), sums (rows, PANEL). */
+static void chunk_block(const linear_float_kernels *kernels, const float *panel, const float *x,
+                        int64_t rows, int64_t n, const char *next, int64_t bytes, float *sums)
 {
-    for (int64_t row = 0; row < rows; row += kernels->max_rows) {
+    int64_t tiles = ceil_div(rows, kernels->max_rows), share = ceil_div(bytes, tiles * 64) * 64;
+    for (int64_t row = 0; row < rows; row += kernels->max_rows, next += share) {
         int64_t count = minimum(kernels->max_rows, rows - row);
-        kernels->cached[count - 1](lines, x + row * X_STRIDE, n, sums + row * PANEL);
+        for (int64_t at = 0; at < share; at += 64)
+            __builtin_prefetch(next + at, 0, 2);
+        kernels->cached[count - 1](panel, x + row * X_STRIDE, n, sums + row * PANEL);
     }
 }
 
@@ -209,21 +258,24 @@ static void run_group(const float_job *job, int64_t row, int64_t rows, int64_t f
     float *sums = job->call->scratch;             /* (GROUP, rows, PANEL) */
     float *decoded = sums + GROUP * rows * PANEL; /* (BLOCK, PANEL) */
     float *x = decoded + BLOCK * PANEL;           /* (rows, X_STRIDE) */
-    memset(sums, 0, (size_t)(GROUP * rows * PANEL) * sizeof(float));
+    memset(sums, 0, (size_t)((end - first) * rows * PANEL) * sizeof(float));
     for (int64_t i = 0; i < job->in_features; i += BLOCK) {
         int64_t n = minimum(BLOCK, job->in_features - i);
         gather_x(job->x, row, rows, i, n, x);
         for (int64_t panel = first; panel < end; panel++) {
-            const void *lines = panel_at(job, panel, i);
+            const void *weights = panel_at(job, panel, i);
+            const char *next =
+                panel + 1 < end ? panel_at(job, panel + 1, i) : panel_at(job, first, i + BLOCK);
             if (decode) {
-                decode(lines, n, decoded);
-                lines = decoded;
+                decode(weights, n, decoded);
+                weights = decoded;
             }
-            chunk_block(job->kernels, lines, x, rows, n, sums + (panel - first) * rows * PANEL);
+            chunk_block(job->kernels, weights, x, rows, n, next, n * (int64_t)job->input_bytes,
+                        sums + (panel - first) * rows * PANEL);
         }
     }
     for (int64_t panel = first; panel < end; panel++)
-        finish(job, panel, row, rows, sums + (panel - first) * rows * PANEL);
+        linear_float_finish(job->call, panel, row, rows, sums + (panel - first) * rows * PANEL);
 }
 
 static void run_many(const float_job *job)
@@ -248,8 +300,8 @@ void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
         .x = &call->tensors[LINEAR_X],
         .n_rows = call->tensors[LINEAR_X].shape[0],
         .in_features = weight->shape[1],
-        .line_bytes = dtype_row_bytes(weight->type, PANEL),
-        .panel_bytes = PANEL * dtype_row_bytes(weight->type, weight->shape[1]),
+        .input_bytes = dtype_row_bytes(weight->type, PANEL),
+        .panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]),
     };
     if (job.n_rows == 0 || call->begin == call->end) return;
     if (job.n_rows <= kernels->max_rows)

@@ -1,18 +1,19 @@
 /* linear with weights of F32, F16 and BF16 and float32 activations: what its variants share.
  *
  * The weights are repacked when the model is loaded: 32 output features make a panel, and a panel
- * lies in memory as one line of 32 weights for each input feature, so that it is read in one
- * stream, each activation is broadcast to a whole line, and nothing is ever summed across lanes:
+ * lies in memory input by input, so that it is read in one stream, each activation is broadcast to
+ * 32 weights, and nothing is ever summed across lanes:
  *
- *     panel p, input i:  F32, F16  w[32p][i] w[32p+1][i] ... w[32p+31][i]
- *                            BF16  w[32p][i] w[32p+16][i], w[32p+1][i] w[32p+17][i], ...
+ *     F32, F16, input i     w[0][i] w[1][i] ... w[31][i]
+ *     BF16, inputs i, i+1   w[0][i] w[0][i+1], w[1][i] w[1][i+1], ... w[31][i] w[31][i+1]
  *
- * (a shift and a mask of such pairs give two vectors with the features in order).
+ * A shift and a mask make two vectors of float32 of the pairs, with the features in order; AMX
+ * takes them as they are. Features past the last are zeros, and BF16 has zeros to the next multiple
+ * of 32 inputs.
  *
- * An output is summed in blocks of 256 inputs, each in rising order by fused multiply-adds from
- * zero, and the blocks' sums are added in rising order. That order is the same for one row as for
- * many, for any slice of features and in every variant, so the bits are too. Features past the last
- * are zeros.
+ * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
+ * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
+ * In every variant the order is the same for one row as for many and for any slice of features.
  */
 #ifndef QUIPU_OP_LINEAR_FLOAT_H
 #define QUIPU_OP_LINEAR_FLOAT_H
@@ -33,12 +34,12 @@ typedef enum linear_float_type {
     LINEAR_FLOAT_TYPES
 } linear_float_type;
 
-/* sums[r][0..32) += the block's sum of x[r][i] * lines[i] over n <= 256 inputs, for as many rows as
- * the kernel is made for; x rows are LINEAR_FLOAT_X_STRIDE apart. */
-typedef void linear_float_tile(const void *lines, const float *x, int64_t n, float *sums);
+/* sums[r][0..32) += the block's sum of x[r][i] * w[i] over n <= 256 inputs of a panel, for as many
+ * rows as the kernel is made for; x rows are LINEAR_FLOAT_X_STRIDE apart. */
+typedef void linear_float_tile(const void *panel, const float *x, int64_t n, float *sums);
 
-/* n lines to float32, features in order. */
-typedef void linear_float_decode(const void *lines, int64_t n, float *out);
+/* n inputs of a panel as they would lie in one of F32; may write one more when n is odd. */
+typedef void linear_float_decode(const void *panel, int64_t n, float *out);
 
 /* What an instruction set brings. */
 typedef struct linear_float_kernels {
@@ -53,6 +54,14 @@ typedef struct linear_float_kernels {
 /* Computes the call's slice. */
 void linear_float_run(const op_call *call, const linear_float_kernels *kernels);
 
+/* Bytes of `inputs` inputs of a panel of the weight; 32 at a time for BF16. */
+size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs);
+
+/* out = sums + bias + residual for what the slice has of panel `panel` and rows [row, row +
+ * n_rows); sums (n_rows, 32). */
+void linear_float_finish(const op_call *call, int64_t panel, int64_t row, int64_t n_rows,
+                         const float *sums);
+
 /* Hooks of the variants. */
 bool linear_float_accepts(const op_call *call);
 size_t linear_float_packed_bytes(const op_call *call);
@@ -60,5 +69,10 @@ void linear_float_pack(const op_call *call, void *packed);
 size_t linear_float_scratch_bytes(const op_call *call);
 
 op_kernel linear_float_avx2, linear_float_avx512;
+
+/* AMX takes BF16 weights only. */
+bool linear_float_amx_accepts(const op_call *call);
+size_t linear_float_amx_scratch_bytes(const op_call *call);
+op_kernel linear_float_amx;
 
 #endif

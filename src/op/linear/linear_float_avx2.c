@@ -17,66 +17,104 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Features 8 * v .. 8 * v + 7 of the line. */
-INLINE __m256 load_vector(linear_float_type type, const char *line, int v)
+INLINE __m256 load_vector(linear_float_type type, const char *from, int v)
 {
-    if (type == LINEAR_FLOAT_F32) return _mm256_loadu_ps((const float *)line + 8 * v);
     if (type == LINEAR_FLOAT_F16)
-        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)line + v));
-    __m256i pairs = _mm256_loadu_si256((const __m256i *)line + v % 2);
-    return _mm256_castsi256_ps(v < 2 ? _mm256_slli_epi32(pairs, 16)
-                                     : _mm256_and_si256(pairs, _mm256_set1_epi32(-65536)));
+        return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from + v));
+    return _mm256_loadu_ps((const float *)from + 8 * v);
 }
 
-INLINE void tile(linear_float_type type, bool stream, int rows, const void *lines, const float *x,
-                 int64_t n, float *sums)
+/* Features 8 v to 8 v + 7 of the first or the second input of a pair. */
+INLINE __m256 load_half(const char *from, int v, bool odd)
 {
-    __m256 sum[MAX_ROWS][VECTORS];
-    const size_t line_bytes = type == LINEAR_FLOAT_F32 ? 128 : 64;
-    const char *line = lines;
-#pragma GCC unroll 12
-    for (int i = 0; i < rows * VECTORS; i++)
-        sum[i / VECTORS][i % VECTORS] = _mm256_setzero_ps();
-#pragma GCC unroll 1
-    for (int64_t i = 0; i < n; i++, line += line_bytes) {
-        if (stream) {
-            _mm_prefetch(line + AHEAD, _MM_HINT_T0);
-            if (line_bytes == 128) _mm_prefetch(line + AHEAD + 64, _MM_HINT_T0);
-        }
-        __m256 value[MAX_ROWS];
+    __m256i pairs = _mm256_loadu_si256((const __m256i *)from + v);
+    return _mm256_castsi256_ps(odd ? _mm256_and_si256(pairs, _mm256_set1_epi32(-65536))
+                                   : _mm256_slli_epi32(pairs, 16));
+}
+
+/* sums[r] += x[r] * an input's weights */
+INLINE void meet_input(linear_float_type type, bool odd, int rows, const char *panel,
+                       const float *x, __m256 sums[MAX_ROWS][VECTORS])
+{
+    __m256 value[MAX_ROWS];
+#pragma GCC unroll 3
+    for (int r = 0; r < rows; r++)
+        value[r] = _mm256_broadcast_ss(x + r * X_STRIDE);
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++) {
+        __m256 w =
+            type == LINEAR_FLOAT_BF16 ? load_half(panel, v, odd) : load_vector(type, panel, v);
 #pragma GCC unroll 3
         for (int r = 0; r < rows; r++)
-            value[r] = _mm256_broadcast_ss(x + r * X_STRIDE + i);
-#pragma GCC unroll 4
-        for (int v = 0; v < VECTORS; v++) {
-            __m256 w = load_vector(type, line, v);
-#pragma GCC unroll 3
-            for (int r = 0; r < rows; r++)
-                sum[r][v] = _mm256_fmadd_ps(value[r], w, sum[r][v]);
-        }
-    }
-#pragma GCC unroll 12
-    for (int i = 0; i < rows * VECTORS; i++) {
-        __m256 before = _mm256_loadu_ps(sums + 8 * i);
-        _mm256_storeu_ps(sums + 8 * i, _mm256_add_ps(before, sum[i / VECTORS][i % VECTORS]));
+            sums[r][v] = _mm256_fmadd_ps(value[r], w, sums[r][v]);
     }
 }
 
-INLINE void decode(linear_float_type type, const void *lines, int64_t n, float *out)
+INLINE void prefetch(bool stream, const char *at)
 {
-    const char *line = lines;
-    for (int64_t i = 0; i < n; i++, line += 64, out += PANEL) {
-        _mm_prefetch(line + AHEAD, _MM_HINT_T0);
+    if (stream) _mm_prefetch(at + AHEAD, _MM_HINT_T0);
+}
+
+INLINE void tile(linear_float_type type, bool stream, int rows, const char *panel, const float *x,
+                 int64_t n, float *out)
+{
+    __m256 sums[MAX_ROWS][VECTORS];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows * VECTORS; i++)
+        sums[i / VECTORS][i % VECTORS] = _mm256_setzero_ps();
+    if (type == LINEAR_FLOAT_BF16) {
+        int64_t i = 0;
+#pragma GCC unroll 1
+        for (; i + 1 < n; i += 2, panel += 128) {
+            prefetch(stream, panel);
+            prefetch(stream, panel + 64);
+            meet_input(type, false, rows, panel, x + i, sums);
+            meet_input(type, true, rows, panel, x + i + 1, sums);
+        }
+        if (i < n) meet_input(type, false, rows, panel, x + i, sums);
+    } else {
+        const int bytes = type == LINEAR_FLOAT_F32 ? 128 : 64;
+#pragma GCC unroll 1
+        for (int64_t i = 0; i < n; i++, panel += bytes) {
+            prefetch(stream, panel);
+            if (bytes == 128) prefetch(stream, panel + 64);
+            meet_input(type, false, rows, panel, x + i, sums);
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < rows * VECTORS; i++, out += 8)
+        _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), sums[i / VECTORS][i % VECTORS]));
+}
+
+static void decode_f16(const void *panel, int64_t n, float *out)
+{
+    const char *from = panel;
+    for (int64_t i = 0; i < n; i++, from += 64, out += PANEL) {
+        prefetch(true, from);
 #pragma GCC unroll 4
         for (int v = 0; v < VECTORS; v++)
-            _mm256_storeu_ps(out + 8 * v, load_vector(type, line, v));
+            _mm256_storeu_ps(out + 8 * v, load_vector(LINEAR_FLOAT_F16, from, v));
+    }
+}
+
+static void decode_bf16(const void *panel, int64_t n, float *out)
+{
+    const char *from = panel;
+    for (int64_t i = 0; i < n; i += 2, from += 128, out += 2 * PANEL) {
+        prefetch(true, from);
+        prefetch(true, from + 64);
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) {
+            _mm256_storeu_ps(out + 8 * v, load_half(from, v, false));
+            _mm256_storeu_ps(out + PANEL + 8 * v, load_half(from, v, true));
+        }
     }
 }
 
 #define TILE(NAME, TYPE, STREAM, ROWS)                                                             \
-    static void NAME##_##ROWS(const void *lines, const float *x, int64_t n, float *sums)           \
+    static void NAME##_##ROWS(const void *panel, const float *x, int64_t n, float *sums)           \
     {                                                                                              \
-        tile(TYPE, STREAM, ROWS, lines, x, n, sums);                                               \
+        tile(TYPE, STREAM, ROWS, panel, x, n, sums);                                               \
     }
 
 #define TILES(NAME, TYPE, STREAM)                                                                  \
@@ -89,16 +127,6 @@ TILES(cached, LINEAR_FLOAT_F32, false)
 TILES(stream_f32, LINEAR_FLOAT_F32, true)
 TILES(stream_f16, LINEAR_FLOAT_F16, true)
 TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
-
-static void decode_f16(const void *lines, int64_t n, float *out)
-{
-    decode(LINEAR_FLOAT_F16, lines, n, out);
-}
-
-static void decode_bf16(const void *lines, int64_t n, float *out)
-{
-    decode(LINEAR_FLOAT_BF16, lines, n, out);
-}
 
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,

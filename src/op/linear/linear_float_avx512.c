@@ -19,72 +19,116 @@ enum {
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* The line's features 0..15 and 16..31. */
-INLINE void load_line(linear_float_type type, const char *line, __m512 *low, __m512 *high)
+/* Two vectors of features of one input, or of each of a pair of inputs. */
+typedef struct line {
+    __m512 low, high;
+} line;
+
+INLINE line load_line(linear_float_type type, const char *from)
 {
-    if (type == LINEAR_FLOAT_F32) {
-        *low = _mm512_loadu_ps(line);
-        *high = _mm512_loadu_ps(line + 64);
-        return;
-    }
-    if (type == LINEAR_FLOAT_F16) {
-        *low = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)line));
-        *high = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)line + 1));
-        return;
-    }
-    __m512i pairs = _mm512_loadu_si512(line);
-    *low = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-    *high = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
+    if (type == LINEAR_FLOAT_F16)
+        return (line){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from)),
+                      _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from + 1))};
+    return (line){_mm512_loadu_ps(from), _mm512_loadu_ps(from + 64)};
 }
 
-INLINE void tile(linear_float_type type, bool stream, int rows, const void *lines, const float *x,
-                 int64_t n, float *sums)
+INLINE void load_pair(const char *from, line *even, line *odd)
 {
-    __m512 low[MAX_ROWS], high[MAX_ROWS];
-    const size_t line_bytes = type == LINEAR_FLOAT_F32 ? 128 : 64;
-    const char *line = lines;
-#pragma GCC unroll 12
-    for (int r = 0; r < rows; r++)
-        low[r] = high[r] = _mm512_setzero_ps();
-#pragma GCC unroll 1
-    for (int64_t i = 0; i < n; i++, line += line_bytes) {
-        __m512 w_low, w_high;
-        load_line(type, line, &w_low, &w_high);
-        if (stream) {
-            _mm_prefetch(line + AHEAD, _MM_HINT_T0);
-            if (line_bytes == 128) _mm_prefetch(line + AHEAD + 64, _MM_HINT_T0);
-        }
-#pragma GCC unroll 12
-        for (int r = 0; r < rows; r++) {
-            __m512 value = _mm512_set1_ps(x[r * X_STRIDE + i]);
-            low[r] = _mm512_fmadd_ps(value, w_low, low[r]);
-            high[r] = _mm512_fmadd_ps(value, w_high, high[r]);
-        }
-    }
+    __m512i low = _mm512_loadu_si512(from), high = _mm512_loadu_si512(from + 64);
+    __m512i mask = _mm512_set1_epi32(-65536);
+    even->low = _mm512_castsi512_ps(_mm512_slli_epi32(low, 16));
+    even->high = _mm512_castsi512_ps(_mm512_slli_epi32(high, 16));
+    odd->low = _mm512_castsi512_ps(_mm512_and_si512(low, mask));
+    odd->high = _mm512_castsi512_ps(_mm512_and_si512(high, mask));
+}
+
+/* sums[r] += x[r] * w */
+INLINE void meet_line(int rows, line w, const float *x, line *sums)
+{
 #pragma GCC unroll 12
     for (int r = 0; r < rows; r++) {
-        float *sum = sums + r * PANEL;
-        _mm512_storeu_ps(sum, _mm512_add_ps(_mm512_loadu_ps(sum), low[r]));
-        _mm512_storeu_ps(sum + 16, _mm512_add_ps(_mm512_loadu_ps(sum + 16), high[r]));
+        __m512 value = _mm512_set1_ps(x[r * X_STRIDE]);
+        sums[r].low = _mm512_fmadd_ps(value, w.low, sums[r].low);
+        sums[r].high = _mm512_fmadd_ps(value, w.high, sums[r].high);
     }
 }
 
-INLINE void decode(linear_float_type type, const void *lines, int64_t n, float *out)
+INLINE void prefetch(bool stream, const char *at)
 {
-    const char *line = lines;
-    for (int64_t i = 0; i < n; i++, line += 64, out += PANEL) {
-        __m512 low, high;
-        load_line(type, line, &low, &high);
-        _mm_prefetch(line + AHEAD, _MM_HINT_T0);
-        _mm512_storeu_ps(out, low);
-        _mm512_storeu_ps(out + 16, high);
+    if (stream) _mm_prefetch(at + AHEAD, _MM_HINT_T0);
+}
+
+INLINE void tile(linear_float_type type, bool stream, int rows, const char *panel, const float *x,
+                 int64_t n, float *out)
+{
+    line sums[MAX_ROWS];
+    int64_t i = 0;
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++)
+        sums[r].low = sums[r].high = _mm512_setzero_ps();
+    if (type == LINEAR_FLOAT_BF16) {
+        line even, odd;
+#pragma GCC unroll 1
+        for (; i + 1 < n; i += 2, panel += 128) {
+            load_pair(panel, &even, &odd);
+            prefetch(stream, panel);
+            prefetch(stream, panel + 64);
+            meet_line(rows, even, x + i, sums);
+            meet_line(rows, odd, x + i + 1, sums);
+        }
+        if (i < n) {
+            load_pair(panel, &even, &odd);
+            meet_line(rows, even, x + i, sums);
+        }
+    } else {
+        const int bytes = type == LINEAR_FLOAT_F32 ? 128 : 64;
+#pragma GCC unroll 1
+        for (; i < n; i++, panel += bytes) {
+            line w = load_line(type, panel);
+            prefetch(stream, panel);
+            if (bytes == 128) prefetch(stream, panel + 64);
+            meet_line(rows, w, x + i, sums);
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < rows; r++, out += PANEL) {
+        _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sums[r].low));
+        _mm512_storeu_ps(out + 16, _mm512_add_ps(_mm512_loadu_ps(out + 16), sums[r].high));
+    }
+}
+
+INLINE void store_line(float *out, line values)
+{
+    _mm512_storeu_ps(out, values.low);
+    _mm512_storeu_ps(out + 16, values.high);
+}
+
+static void decode_f16(const void *panel, int64_t n, float *out)
+{
+    const char *from = panel;
+    for (int64_t i = 0; i < n; i++, from += 64, out += PANEL) {
+        prefetch(true, from);
+        store_line(out, load_line(LINEAR_FLOAT_F16, from));
+    }
+}
+
+static void decode_bf16(const void *panel, int64_t n, float *out)
+{
+    const char *from = panel;
+    for (int64_t i = 0; i < n; i += 2, from += 128, out += 2 * PANEL) {
+        line even, odd;
+        load_pair(from, &even, &odd);
+        prefetch(true, from);
+        prefetch(true, from + 64);
+        store_line(out, even);
+        store_line(out + PANEL, odd);
     }
 }
 
 #define TILE(NAME, TYPE, STREAM, ROWS)                                                             \
-    static void NAME##_##ROWS(const void *lines, const float *x, int64_t n, float *sums)           \
+    static void NAME##_##ROWS(const void *panel, const float *x, int64_t n, float *sums)           \
     {                                                                                              \
-        tile(TYPE, STREAM, ROWS, lines, x, n, sums);                                               \
+        tile(TYPE, STREAM, ROWS, panel, x, n, sums);                                               \
     }
 
 #define TILES(NAME, TYPE, STREAM)                                                                  \
@@ -108,16 +152,6 @@ TILES(cached, LINEAR_FLOAT_F32, false)
 TILES(stream_f32, LINEAR_FLOAT_F32, true)
 TILES(stream_f16, LINEAR_FLOAT_F16, true)
 TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
-
-static void decode_f16(const void *lines, int64_t n, float *out)
-{
-    decode(LINEAR_FLOAT_F16, lines, n, out);
-}
-
-static void decode_bf16(const void *lines, int64_t n, float *out)
-{
-    decode(LINEAR_FLOAT_BF16, lines, n, out);
-}
 
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,

@@ -17,6 +17,16 @@ const op_variant linear_variants[] = {
 #ifdef __x86_64__
     FLOAT_VARIANT(avx2, CPU_LEVEL_AVX2),
     FLOAT_VARIANT(avx512, CPU_LEVEL_AVX512),
+    {
+        .name = "amx_bf16",
+        .needs = CPU_LEVEL_AVX512 | CPU_AMX_TILE | CPU_AMX_BF16,
+        .kernel = linear_float_amx,
+        .accepts = linear_float_amx_accepts,
+        .packed_bytes = linear_float_packed_bytes,
+        .pack = linear_float_pack,
+        .pack_units = LINEAR_FLOAT_PANEL,
+        .scratch_bytes = linear_float_amx_scratch_bytes,
+    },
     LINEAR_QUANT_VARIANTS,
 #endif
     {0}};

@@ -1,0 +1,405 @@
+/* linear with BF16 weights, AMX: see linear_float.h.
+ *
+ * A float32 activation is cut into three BF16 parts of 8 bits each, x = high + middle + low,
+ * exactly but for denormals; tile products of the parts with the weights add products that are
+ * exact in float32 to float32 sums, at several times the rate of fused multiply-adds.
+ *
+ * A tile product meets 16 rows of x with 16 features over 32 inputs, a step. What it computes is
+ * defined to the bit: the even inputs are summed by fused multiply-adds from zero, so are the odd
+ * ones, and sum = sum + (even + odd), denormals being zero. So one or two rows, for which tiles are
+ * slow to stream weights, are computed by vector instructions with the same result. In a step the
+ * order is high, middle, low; 16 steps are summed from zero, and these sums in rising order.
+ */
+#include "op/linear/linear_float.h"
+
+#include "base/amx.h"
+#include "base/checked.h"
+#include "op/linear/linear.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    PANEL = LINEAR_FLOAT_PANEL,
+    PARTS = 3,
+    TILE = 1024,                   /* bytes of a full tile */
+    STEP = 32,                     /* inputs of a tile product */
+    BLOCK_STEPS = 16,              /* of which a block's sum is made */
+    STEP_BYTES = STEP * PANEL * 2, /* of a panel */
+    DENORMALS_ARE_ZERO = 0x8040,   /* of the control register: results, operands */
+    CHUNK_ROWS = 256,              /* of x, cut into parts together */
+    GROUP = 16,                    /* panels that pass a block of a chunk: 512 KB of sums */
+    ROWS_AHEAD = 2,                /* of x, prefetched when it is cut */
+    VECTOR_ROWS = 2,               /* at most so many by vector instructions */
+    VECTOR_AHEAD = 2048,           /* bytes that their panel is prefetched ahead */
+    AHEAD = 2 * STEP_BYTES,        /* bytes that a streamed panel is prefetched ahead */
+};
+
+#define INLINE static inline __attribute__((always_inline))
+
+static int64_t minimum(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+bool linear_float_amx_accepts(const op_call *call)
+{
+    return call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16 && linear_float_accepts(call);
+}
+
+/* Up to 16 inputs of a row as three parts, in the upper halves of their words. What is not finite
+ * has no middle and no low. */
+static void cut_16(const float *x, int64_t n, __m512i parts[PARTS])
+{
+    __mmask16 present = (__mmask16)(n >= 16 ? 0xffff : (1 << n) - 1);
+    __m512i upper = _mm512_set1_epi32(-65536), exponent = _mm512_set1_epi32(0x7f800000);
+    __m512 value = _mm512_maskz_loadu_ps(present, x);
+    __m512i bits = _mm512_castps_si512(value);
+    __mmask16 finite = _mm512_cmpneq_epi32_mask(_mm512_and_si512(bits, exponent), exponent);
+    __mmask16 is_nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    bits = _mm512_mask_or_epi32(bits, is_nan, bits, _mm512_set1_epi32(0x400000));
+
+    parts[0] = _mm512_and_si512(bits, upper);
+    __m512 rest = _mm512_maskz_sub_ps(finite, value, _mm512_castsi512_ps(parts[0]));
+    parts[1] = _mm512_and_si512(_mm512_castps_si512(rest), upper);
+    parts[2] = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(parts[1])));
+}
+
+/* n inputs of the row so many bytes further: parts of rows are too short for the processor to
+ * foresee. */
+static void prefetch_row(const float *row, int64_t bytes, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        _mm_prefetch((const char *)(row + i) + bytes, _MM_HINT_T0);
+}
+
+/* Inputs [i, i + n) of `rows` rows of x from `first`, as tiles of `tile_rows` rows with zeros where
+ * there is nothing: (groups, steps, PARTS, tile_rows, STEP). */
+static void cut_x(const tensor *x, int64_t first, int64_t rows, int64_t tile_rows, int64_t i,
+                  int64_t n, char *out)
+{
+    int64_t steps = ceil_div(n, STEP), tile_bytes = tile_rows * 64;
+    for (int64_t row = 0; row < ceil_div(rows, tile_rows) * tile_rows; row++) {
+        const float *from = row < rows ? (const float *)tensor_row(x, first + row) + i : NULL;
+        if (row + ROWS_AHEAD < rows) prefetch_row(from, x->stride[0] * ROWS_AHEAD, n);
+        char *to = out + row / tile_rows * steps * PARTS * tile_bytes + row % tile_rows * 64;
+        for (int64_t at = 0; at < steps * STEP; at += 16) {
+            __m512i parts[PARTS];
+            int64_t left = from && at < n ? n - at : 0;
+            cut_16(left ? from + at : NULL, left, parts);
+            for (int part = 0; part < PARTS; part++)
+                _mm256_storeu_si256((__m256i *)(to + part * tile_bytes + at % STEP * 2),
+                                    _mm512_cvtepi32_epi16(_mm512_srli_epi32(parts[part], 16)));
+            if (at % STEP) to += PARTS * tile_bytes;
+        }
+    }
+}
+
+/* A row of x as float32 parts, zeros to the end of the last step: (steps, PARTS, STEP). */
+static void cut_row(const float *x, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < ceil_div(n, STEP) * STEP; i += 16) {
+        __m512i parts[PARTS];
+        cut_16(i < n ? x + i : NULL, i < n ? n - i : 0, parts);
+        for (int part = 0; part < PARTS; part++)
+            _mm512_storeu_si512(out + part * STEP + i % STEP, parts[part]);
+        if (i % STEP) out += PARTS * STEP;
+    }
+}
+
+/* The two halves of a panel's features. */
+typedef struct halves {
+    __m512 low, high;
+} halves;
+
+INLINE halves fma_halves(float x, halves w, halves sum)
+{
+    __m512 value = _mm512_set1_ps(x);
+    return (halves){_mm512_fmadd_ps(value, w.low, sum.low),
+                    _mm512_fmadd_ps(value, w.high, sum.high)};
+}
+
+/* What six tile products do for one row: sums[r] += a step of x[r], (PARTS, STEP). */
+INLINE void meet_step(int rows, const char *panel, const float *const *x, int64_t at, halves *sums)
+{
+    __m512i mask = _mm512_set1_epi32(-65536);
+    halves even[VECTOR_ROWS * PARTS], odd[VECTOR_ROWS * PARTS];
+#pragma GCC unroll 6
+    for (int j = 0; j < rows * PARTS; j++)
+        even[j].low = even[j].high = odd[j].low = odd[j].high = _mm512_setzero_ps();
+#pragma GCC unroll 1
+    for (int64_t i = 0; i < STEP; i += 2, panel += 128) {
+        __m512i low = _mm512_loadu_si512(panel), high = _mm512_loadu_si512(panel + 64);
+        halves first = {_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)),
+                        _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))};
+        halves second = {_mm512_castsi512_ps(_mm512_and_si512(low, mask)),
+                         _mm512_castsi512_ps(_mm512_and_si512(high, mask))};
+        _mm_prefetch(panel + VECTOR_AHEAD, _MM_HINT_T0);
+        _mm_prefetch(panel + VECTOR_AHEAD + 64, _MM_HINT_T0);
+#pragma GCC unroll 6
+        for (int j = 0; j < rows * PARTS; j++) {
+            const float *from = x[j / PARTS] + at + j % PARTS * STEP + i;
+            even[j] = fma_halves(from[0], first, even[j]);
+            odd[j] = fma_halves(from[1], second, odd[j]);
+        }
+    }
+#pragma GCC unroll 6
+    for (int j = 0; j < rows * PARTS; j++) {
+        halves *sum = &sums[j / PARTS];
+        sum->low = _mm512_add_ps(sum->low, _mm512_add_ps(even[j].low, odd[j].low));
+        sum->high = _mm512_add_ps(sum->high, _mm512_add_ps(even[j].high, odd[j].high));
+    }
+}
+
+/* out (rows, PANEL) += a block of a panel with rows of parts from step `at` on. */
+INLINE void meet_rows(int rows, const char *panel, const float *const *x, int64_t at, int64_t steps,
+                      float *out)
+{
+    halves sums[VECTOR_ROWS];
+#pragma GCC unroll 2
+    for (int row = 0; row < rows; row++)
+        sums[row].low = sums[row].high = _mm512_setzero_ps();
+    for (int64_t step = 0; step < steps; step++)
+        meet_step(rows, panel + step * STEP_BYTES, x, (at + step) * PARTS * STEP, sums);
+#pragma GCC unroll 2
+    for (int row = 0; row < rows; row++, out += PANEL) {
+        _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sums[row].low));
+        _mm512_storeu_ps(out + 16, _mm512_add_ps(_mm512_loadu_ps(out + 16), sums[row].high));
+    }
+}
+
+/* sums (rows, PANEL) += tile of the panel's half */
+static void add_tile(float *sums, int64_t rows, const float *tile)
+{
+    for (int64_t row = 0; row < rows; row++, sums += PANEL)
+        _mm512_storeu_ps(sums,
+                         _mm512_add_ps(_mm512_loadu_ps(sums), _mm512_load_ps(tile + row * 16)));
+}
+
+/* Lines [from, to) of a step that will be streamed. */
+INLINE void prefetch_lines(const char *step, int from, int to)
+{
+    for (int line = from; line < to; line++)
+        _mm_prefetch(step + line * 64, _MM_HINT_T0);
+}
+
+/* sums (rows, PANEL) += a block of a panel with one group of rows, while as much is fetched at
+ * `next`: a few lines between the tile products, because all at once would wait for each other. */
+static void meet_one(const char *panel, const char *x, int64_t tile_bytes, int64_t steps,
+                     int64_t rows, const char *next, float *sums)
+{
+    _Alignas(64) float tiles[2][16][16];
+    amx_barrier();
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int64_t step = 0; step < steps; step++, panel += STEP_BYTES, x += PARTS * tile_bytes) {
+        const char *ahead = next + step * STEP_BYTES;
+        _tile_loadd(6, panel, 128);
+        _tile_loadd(7, panel + 64, 128);
+        _tile_loadd(4, x, 64);
+        prefetch_lines(ahead, 0, 6);
+        _tile_dpbf16ps(0, 4, 6);
+        prefetch_lines(ahead, 6, 12);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_loadd(5, x + tile_bytes, 64);
+        prefetch_lines(ahead, 12, 18);
+        _tile_dpbf16ps(0, 5, 6);
+        prefetch_lines(ahead, 18, 24);
+        _tile_dpbf16ps(1, 5, 7);
+        _tile_loadd(4, x + 2 * tile_bytes, 64);
+        prefetch_lines(ahead, 24, 28);
+        _tile_dpbf16ps(0, 4, 6);
+        prefetch_lines(ahead, 28, 32);
+        _tile_dpbf16ps(1, 4, 7);
+    }
+    _tile_stored(0, tiles[0], 64);
+    _tile_stored(1, tiles[1], 64);
+    amx_barrier();
+    add_tile(sums, rows, tiles[0][0]);
+    add_tile(sums + 16, rows, tiles[1][0]);
+}
+
+/* The same with two groups of 16 rows; in each step `lines` lines are fetched at `next`. */
+static void meet_two(const char *panel, const char *x, int64_t group_bytes, int64_t steps,
+                     const char *next, int64_t lines, float *sums)
+{
+    _Alignas(64) float tiles[4][16][16];
+    const char *other = x + group_bytes;
+    amx_barrier();
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t step = 0; step < steps; step++, panel += STEP_BYTES) {
+        for (int64_t line = 0; line < lines; line++, next += 64)
+            _mm_prefetch(next, _MM_HINT_T1);
+        _tile_loadd(6, panel, 128);
+        _tile_loadd(7, panel + 64, 128);
+        for (int part = 0; part < PARTS; part++, x += TILE, other += TILE) {
+            _tile_loadd(4, x, 64);
+            _tile_loadd(5, other, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            _tile_dpbf16ps(2, 5, 6);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, tiles[0], 64);
+    _tile_stored(1, tiles[1], 64);
+    _tile_stored(2, tiles[2], 64);
+    _tile_stored(3, tiles[3], 64);
+    amx_barrier();
+    add_tile(sums, 16, tiles[0][0]);
+    add_tile(sums + 16, 16, tiles[1][0]);
+    add_tile(sums + 16 * PANEL, 16, tiles[2][0]);
+    add_tile(sums + 16 * PANEL + 16, 16, tiles[3][0]);
+}
+
+/* The call, looked up once. */
+typedef struct amx_job {
+    const op_call *call;
+    const tensor *x;
+    int64_t n_rows, in_features, steps;
+    size_t panel_bytes;
+} amx_job;
+
+static const char *panel_at(const amx_job *job, int64_t panel, int64_t step)
+{
+    return (const char *)job->call->packed + (size_t)panel * job->panel_bytes +
+           (size_t)(step * STEP_BYTES);
+}
+
+/* One or two rows. */
+INLINE void run_vectors(const amx_job *job, int rows)
+{
+    const op_call *call = job->call;
+    const float *x[VECTOR_ROWS]; /* (steps, PARTS, STEP) */
+    for (int row = 0; row < rows; row++) {
+        float *parts = (float *)call->scratch + row * job->steps * PARTS * STEP;
+        cut_row(tensor_row(job->x, row), job->in_features, parts);
+        x[row] = parts;
+    }
+    for (int64_t panel = call->begin / PANEL; panel * PANEL < call->end; panel++) {
+        _Alignas(64) float sums[VECTOR_ROWS * PANEL] = {0};
+        for (int64_t step = 0; step < job->steps; step += BLOCK_STEPS)
+            meet_rows(rows, panel_at(job, panel, step), x, step,
+                      minimum(BLOCK_STEPS, job->steps - step), sums);
+        linear_float_finish(call, panel, 0, rows, sums);
+    }
+}
+
+/* Three to 16 rows: every panel is streamed once, past x in scratch. */
+static void run_few(const amx_job *job)
+{
+    const op_call *call = job->call;
+    int64_t rows = job->n_rows, tile_bytes = rows * 64;
+    char *x = call->scratch; /* (steps, PARTS, rows, STEP) */
+    cut_x(job->x, 0, rows, rows, 0, job->in_features, x);
+    amx_configure((int)rows);
+    for (int64_t panel = call->begin / PANEL; panel * PANEL < call->end; panel++) {
+        _Alignas(64) float sums[16 * PANEL];
+        memset(sums, 0, (size_t)(rows * PANEL) * sizeof(float));
+        for (int64_t step = 0; step < job->steps; step += BLOCK_STEPS) {
+            const char *lines = panel_at(job, panel, step);
+            meet_one(lines, x + step * PARTS * tile_bytes, tile_bytes,
+                     minimum(BLOCK_STEPS, job->steps - step), rows, lines + AHEAD, sums);
+        }
+        linear_float_finish(call, panel, 0, rows, sums);
+    }
+    _tile_release();
+}
+
+/* One block of a panel past the groups of a chunk; x (groups, steps, PARTS, 16, STEP), sums
+ * (groups * 16, PANEL). */
+static void chunk_block(const char *panel, const char *x, int64_t groups, int64_t steps,
+                        const char *next, float *sums)
+{
+    int64_t group_bytes = steps * PARTS * TILE, pairs = groups / 2;
+    int64_t lines = pairs ? ceil_div(STEP_BYTES / 64, pairs) : 0; /* to prefetch in a step */
+    for (int64_t pair = 0; pair < pairs; pair++) {
+        meet_two(panel, x, group_bytes, steps, next, lines, sums);
+        next += steps * lines * 64;
+        x += 2 * group_bytes;
+        sums += 2 * 16 * PANEL;
+    }
+    if (groups % 2) meet_one(panel, x, TILE, steps, 16, panel, sums);
+}
+
+/* Panels [first, end), at most GROUP, for rows [row, row + rows). */
+static void run_group(const amx_job *job, int64_t row, int64_t rows, int64_t first, int64_t end)
+{
+    int64_t groups = ceil_div(rows, 16);
+    float *sums = job->call->scratch;                       /* (GROUP, groups * 16, PANEL) */
+    char *x = (char *)(sums + GROUP * groups * 16 * PANEL); /* of a block, see chunk_block */
+    memset(sums, 0, (size_t)(GROUP * groups * 16 * PANEL) * sizeof(float));
+    for (int64_t step = 0; step < job->steps; step += BLOCK_STEPS) {
+        int64_t steps = minimum(BLOCK_STEPS, job->steps - step), i = step * STEP;
+        cut_x(job->x, row, rows, 16, i, minimum(steps * STEP, job->in_features - i), x);
+        for (int64_t panel = first; panel < end; panel++)
+            chunk_block(panel_at(job, panel, step), x, groups, steps,
+                        panel_at(job, panel + 1, step),
+                        sums + (panel - first) * groups * 16 * PANEL);
+    }
+    for (int64_t panel = first; panel < end; panel++)
+        linear_float_finish(job->call, panel, row, rows,
+                            sums + (panel - first) * groups * 16 * PANEL);
+}
+
+static void run_many(const amx_job *job)
+{
+    int64_t chunks = ceil_div(job->n_rows, CHUNK_ROWS);
+    int64_t chunk = ceil_div(job->n_rows, chunks * 16) * 16;
+    int64_t first = job->call->begin / PANEL, end = ceil_div(job->call->end, PANEL);
+    amx_configure(16);
+    for (int64_t row = 0; row < job->n_rows; row += chunk) {
+        int64_t rows = minimum(chunk, job->n_rows - row);
+        for (int64_t panel = first; panel < end; panel += GROUP)
+            run_group(job, row, rows, panel, minimum(panel + GROUP, end));
+    }
+    _tile_release();
+}
+
+/* Never less for fewer rows, so that the largest batch's scratch serves all. */
+size_t linear_float_amx_scratch_bytes(const op_call *call)
+{
+    const tensor *x = &call->tensors[LINEAR_X];
+    int64_t steps = ceil_div(x->shape[1], STEP);
+    int64_t few_rows = minimum(x->shape[0], 16), vector_rows = minimum(x->shape[0], VECTOR_ROWS);
+    size_t few = (size_t)(steps * PARTS * few_rows * 64);
+    size_t vectors = (size_t)(steps * PARTS * vector_rows * STEP) * sizeof(float);
+    if (vectors > few) few = vectors;
+    int64_t rows = minimum(ceil_div(x->shape[0], 16) * 16, CHUNK_ROWS);
+    size_t many = (size_t)rows * (GROUP * PANEL * sizeof(float) + BLOCK_STEPS * PARTS * 64);
+    return round_up(few > many ? few : many, 64);
+}
+
+void linear_float_amx(const op_call *call)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    assert(call->packed);
+    amx_job job = {
+        .call = call,
+        .x = &call->tensors[LINEAR_X],
+        .n_rows = call->tensors[LINEAR_X].shape[0],
+        .in_features = weight->shape[1],
+        .steps = ceil_div(weight->shape[1], STEP),
+        .panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]),
+    };
+    if (job.n_rows == 0 || call->begin == call->end) return;
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | DENORMALS_ARE_ZERO);
+    if (job.n_rows == 1)
+        run_vectors(&job, 1);
+    else if (job.n_rows == 2)
+        run_vectors(&job, 2);
+    else if (job.n_rows <= 16)
+        run_few(&job);
+    else
+        run_many(&job);
+    _mm_setcsr(mode);
+}
