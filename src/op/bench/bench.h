@@ -1,0 +1,60 @@
+/* Timing kernels of one operator on one call, beside what the machine can do at most.
+ *
+ * Candidates and the machine's limits take turns, round after round, so that other programs disturb
+ * all alike; a figure is the median over the rounds, with the quartiles as its spread and the best
+ * beside it. Calls rotate over copies of the tensors, larger than the caches together. After the
+ * timing every candidate computes once more, from inputs it has not seen and over poisoned outputs,
+ * and units spread over the whole are compared with the reference.
+ */
+#ifndef QUIPU_OP_BENCH_H
+#define QUIPU_OP_BENCH_H
+
+#include "base/threads.h"
+#include "op/bench/machine.h"
+#include "op/op.h"
+
+typedef struct bench_candidate {
+    const char *name;
+    op_kernel *kernel;
+    const op_variant *variant; /* its packing and scratch; NULL: the operator's scratch */
+} bench_candidate;
+
+/* Gives the inputs of a call new contents, for the check after the timing. */
+typedef void bench_refill(void *context, const op_call *call);
+
+typedef struct bench_options {
+    int rounds;
+    double sample_seconds; /* calls are repeated until a sample has taken so long */
+    size_t rotate_bytes;   /* copies of the call's tensors take at least so much; 0: one copy */
+    bench_refill *refill;  /* NULL: the check uses the inputs of the last call timed */
+    void *context;
+} bench_options;
+
+typedef struct bench_figure {
+    double median, low, high, best; /* low and high: quartiles; best: of the best round */
+} bench_figure;
+
+typedef struct bench_result {
+    const char *name;
+    bench_figure seconds; /* a call */
+    double bytes, flops;  /* a second, at the median, by op_cost_of() */
+    double of_read;       /* bytes a second over the machine's reading, median of the rounds */
+    double of_float;      /* FLOP a second over the machine's float32 FMA, likewise */
+    double of_integer;    /* the same over its byte dot products */
+    bool verified;        /* the outputs checked after the timing were right */
+    double error;         /* their relative error (norm) */
+} bench_result;
+
+typedef struct bench_report {
+    bench_figure limits[MACHINE_LIMITS]; /* operations or bytes a second; best is the greatest */
+    op_cost cost;
+    int copies; /* that the calls rotated over */
+} bench_report;
+
+/* Times n candidates; results[n]. The call is bound and its inputs are filled; its outputs are
+ * written. The machine's pool runs the calls. */
+qp_status bench_run(const op_info *op, const op_call *call, const bench_candidate *candidates,
+                    int n, machine *machine, thread_pool *pool, const bench_options *options,
+                    bench_report *report, bench_result *results, qp_error *error);
+
+#endif

@@ -1,0 +1,28 @@
+/* Copies of a call, each in memory of its own, for calls that must not find their tensors in the
+ * caches. */
+#ifndef QUIPU_OP_BENCH_COPIES_H
+#define QUIPU_OP_BENCH_COPIES_H
+
+#include "base/buffer.h"
+#include "base/threads.h"
+#include "op/op.h"
+
+typedef struct call_copies {
+    op_call *calls;
+    int count;
+    buffer memory;
+} call_copies;
+
+/* `count` copies, tensors that share memory sharing it in the copy; `pack` (may be NULL) adds
+ * weights packed for a variant. */
+qp_status copies_create(const op_info *op, const op_call *call, const op_variant *variant,
+                        int count, thread_pool *pool, call_copies *out, qp_error *error);
+void copies_free(call_copies *copies);
+
+/* Bytes that a copy takes. */
+size_t copies_bytes(const op_info *op, const op_call *call, const op_variant *variant);
+
+/* Bytes from a view's first element to the end of its last. */
+size_t copies_span(const tensor *view);
+
+#endif
