@@ -54,7 +54,7 @@ plan_node *builder_node(plan_builder *b, op_code op)
     *node = (plan_node){.op = op, .layer = b->layer};
     const op_info *info = op_get(op);
     for (int i = 0; i < op_n_params(info); i++)
-        node->params[i] = info->params[i].value;
+        node->params[i] = (float)info->params[i].value;
     plan_step *step = &p->steps[p->n_steps - 1];
     step->n_nodes++;
     assert(step->graph || step->n_nodes == 1);
@@ -87,7 +87,7 @@ void node_param(plan_node *node, const char *name, double value)
 {
     int index = op_param_index(op_get(node->op), name);
     assert(index >= 0);
-    node->params[index] = value;
+    node->params[index] = (float)value;
 }
 
 void node_columns(plan_node *node, const char *name, plan_tensor_id id, int64_t first,
