@@ -148,22 +148,73 @@ plan_access plan_step_access(const plan *p, int step, plan_tensor_id id)
     return access;
 }
 
-/* The view of a plan tensor over memory. Caches are stored page by page, and inside a page head by
- * head, so that a head's positions lie side by side (HND); the shape stays that of NHD. */
-static tensor bind_tensor(const plan *p, int id, int64_t layer, const plan_memory *memory,
-                          const plan_sizes *sizes)
+/* Strides of a contiguous tensor, as far as they are constant. */
+static void lay_out(plan_view *view)
 {
-    const plan_tensor *t = &p->tensors[id];
-    int64_t shape[TENSOR_MAX_RANK];
+    int64_t bytes = (int64_t)dtype_block_bytes(view->type);
+    for (int d = view->rank - 1; d >= 0; d--) {
+        view->stride[d] = bytes;
+        bytes = view->shape[d] < 0 ? 0 : bytes * view->shape[d];
+    }
+}
+
+/* Caches are stored page by page, and inside a page head by head, so that a head's positions lie
+ * side by side (HND); the shape stays that of NHD. */
+static void lay_out_cache(plan_view *view)
+{
+    view->stride[2] = view->shape[1] * view->shape[3] * view->stride[3];
+    view->stride[1] = view->shape[3] * view->stride[3];
+}
+
+static void view_columns(plan_view *view, const plan_operand *operand)
+{
+    int last = view->rank - 1;
+    if (operand->columns) {
+        view->offset = (size_t)(operand->first_column * view->stride[last]);
+        view->shape[last] = operand->columns;
+    }
+    if (!operand->heads) return;
+    view->shape[last + 1] = view->shape[last] / operand->heads;
+    view->stride[last + 1] = view->stride[last];
+    view->shape[last] = operand->heads;
+    view->stride[last] *= view->shape[last + 1];
+    view->rank++;
+}
+
+plan_view plan_view_operand(const plan *p, const plan_operand *operand)
+{
+    const plan_tensor *t = &p->tensors[operand->id];
+    plan_view view = {.type = t->type, .rank = t->rank};
+    int outer = operand->ranks ? 1 : 0;
+    if (outer) view.shape[0] = operand->ranks;
     for (int d = 0; d < t->rank; d++)
-        shape[d] = dim_size(t->dims[d], sizes);
-    tensor view = tensor_make(memory->data[id], t->type, t->rank, shape);
-    if (t->kind != PLAN_CACHE) return view;
-    char *caches = id == PLAN_K_CACHE ? memory->k_cache : memory->v_cache;
-    view.data = caches ? caches + (size_t)layer * memory->cache_layer_bytes : NULL;
-    view.stride[2] = view.shape[1] * view.shape[3] * view.stride[3];
-    view.stride[1] = view.shape[3] * view.stride[3];
+        view.shape[outer + d] = t->dims[d].size;
+    view.rank += outer;
+    if (operand->flat) {
+        view.rank--;
+        view.shape[view.rank - 1] *= view.shape[view.rank];
+    }
+    lay_out(&view);
+    if (t->kind == PLAN_CACHE) lay_out_cache(&view);
+    view_columns(&view, operand);
     return view;
+}
+
+static tensor bind_tensor(const plan *p, const plan_operand *operand, int64_t layer,
+                          const plan_memory *memory, const plan_sizes *sizes)
+{
+    const plan_view view = plan_view_operand(p, operand);
+    char *data = memory->data[operand->id];
+    if (p->tensors[operand->id].kind == PLAN_CACHE) {
+        data = operand->id == PLAN_K_CACHE ? memory->k_cache : memory->v_cache;
+        if (data) data += (size_t)layer * memory->cache_layer_bytes;
+    }
+    tensor out = {.data = data ? data + view.offset : NULL, .type = view.type, .rank = view.rank};
+    for (int d = view.rank - 1; d >= 0; d--) {
+        out.shape[d] = view.shape[d] < 0 ? sizes->of[-view.shape[d]] : view.shape[d];
+        out.stride[d] = view.stride[d] ? view.stride[d] : out.shape[d + 1] * out.stride[d + 1];
+    }
+    return out;
 }
 
 static tensor bind_weight(const plan *p, const plan_operand *operand, int64_t layer,
@@ -187,16 +238,7 @@ tensor plan_bind_operand(const plan *p, const plan_node *node, int index, const 
     const plan_operand *operand = &node->operands[index];
     if (operand->kind == OPERAND_NONE) return (tensor){0};
     if (operand->kind != OPERAND_TENSOR) return bind_weight(p, operand, node->layer, memory);
-    tensor view = bind_tensor(p, operand->id, node->layer, memory, sizes);
-    if (operand->ranks) {
-        tensor one = view;
-        view = tensor_split(view, 0, 1);
-        view.shape[0] = operand->ranks;
-        view.stride[0] = one.shape[0] * one.stride[0];
-    }
-    int last = view.rank - 1;
-    if (operand->columns) view = tensor_slice(view, last, operand->first_column, operand->columns);
-    return operand->heads ? tensor_split(view, last, operand->heads) : view;
+    return bind_tensor(p, operand, node->layer, memory, sizes);
 }
 
 void plan_bind(const plan *p, const plan_node *node, const plan_memory *memory,

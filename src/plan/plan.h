@@ -103,7 +103,7 @@ typedef struct plan_node {
     op_code op;
     int64_t layer; /* of its weights and cache; -1: none */
     plan_operand operands[OP_MAX_TENSORS];
-    double params[OP_MAX_PARAMS];
+    double params[OP_MAX_PARAMS]; /* float32 values: instruction records hold no more */
 } plan_node;
 
 typedef struct plan_step {
@@ -153,6 +153,16 @@ typedef struct plan_access {
     bool read, write;
 } plan_access;
 plan_access plan_step_access(const plan *plan, int step, plan_tensor_id id);
+
+/* What an operand that is a tensor sees of it, before the batch's sizes are known. */
+typedef struct plan_view {
+    size_t offset; /* bytes from the tensor's beginning */
+    dtype type;
+    int rank;
+    int64_t shape[TENSOR_MAX_RANK];  /* a constant, or a plan_axis */
+    int64_t stride[TENSOR_MAX_RANK]; /* bytes; 0: contiguous behind dimensions that vary */
+} plan_view;
+plan_view plan_view_operand(const plan *plan, const plan_operand *operand);
 
 /* Where tensors lie when the plan runs. */
 typedef struct plan_memory {
