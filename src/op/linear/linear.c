@@ -17,6 +17,12 @@ static int64_t units(const op_call *call)
     return call->tensors[LINEAR_WEIGHT].shape[0];
 }
 
+static op_columns columns(const op_call *call, int t, int64_t begin, int64_t end)
+{
+    if (t == LINEAR_RESIDUAL || t == LINEAR_OUT) return (op_columns){begin, end};
+    return (op_columns){0, call->tensors[LINEAR_X].shape[1]};
+}
+
 static qp_status check(const op_call *call, qp_error *error)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
@@ -147,6 +153,7 @@ const op_info op_linear = {
                  "rows may be strided; may be residual, must not overlap x"}},
     .grain = 32,
     .units = units,
+    .columns = columns,
     .check = check,
     .scratch_bytes = scratch_bytes,
     .reference = linear_reference,
