@@ -42,10 +42,11 @@ typedef enum schedule_base {
 /* Memory of one tensor. Areas of the arena may share bytes, at different times. */
 typedef struct schedule_area {
     schedule_base base;
-    int index;        /* of the input or weight; the layer of a cache */
-    uint64_t offset;  /* from the base, bytes */
-    uint64_t bytes;   /* at the plan's capacity */
-    const char *name; /* "x", "attn_q" */
+    int index;          /* of the input or weight; the layer of a cache */
+    uint64_t offset;    /* from the base, bytes */
+    uint64_t bytes;     /* at the plan's capacity */
+    uint64_t row_bytes; /* 0: its first dimension does not count rows of the batch */
+    const char *name;   /* "x", "attn_q" */
 } schedule_area;
 
 typedef struct schedule_view {

@@ -1,0 +1,63 @@
+/* Plan to schedule: tables, instructions, dependencies, workers, queues. */
+#include "schedule/build.h"
+
+#include "schedule/draft.h"
+
+#include <stdlib.h>
+
+static qp_status check_options(const schedule_options *o, qp_error *error)
+{
+    if (o->workers < 1 || o->workers > SCHEDULE_MAX_WORKERS)
+        return error_set(error, QP_INVALID, "a schedule has 1 to %d workers, found %d",
+                         SCHEDULE_MAX_WORKERS, o->workers);
+    if (!schedule_setting_name(o->setting) || !schedule_assignment_name(o->assignment))
+        return error_set(error, QP_INVALID, "there is no setting %d with assignment %d",
+                         (int)o->setting, (int)o->assignment);
+    if (!(o->memory_fraction >= 0 && o->memory_fraction <= 1))
+        return error_set(error, QP_INVALID, "the memory fraction must be 0 to 1, found %g",
+                         o->memory_fraction);
+    if (o->tile < 0 || o->tile > 1 << 20 || o->group < 0 || o->group > 1 << 20)
+        return error_set(error, QP_INVALID,
+                         "a tile and a group have 1 to %d rows, found %lld and %lld", 1 << 20,
+                         (long long)o->tile, (long long)o->group);
+    return QP_OK;
+}
+
+static int64_t within(int64_t value, int64_t fallback, int64_t most)
+{
+    if (value <= 0) value = fallback;
+    return value < most ? value : most;
+}
+
+static void fill_options(schedule_options *o, const plan *p)
+{
+    int64_t tokens = p->capacity.of[-PLAN_TOKENS];
+    o->tokens = within(o->tokens, o->setting == SCHEDULE_LATENCY ? 1 : tokens, tokens);
+    o->context = within(o->context, USUAL_CONTEXT, p->options.context);
+    if (o->context < o->tokens) o->context = within(o->tokens, o->tokens, p->options.context);
+    o->tile = within(o->tile, USUAL_TILE, 1 << 20);
+    if (!(o->profile.bytes_per_second > 0)) o->profile.bytes_per_second = 20e9;
+    if (!(o->profile.flops_per_second > 0)) o->profile.flops_per_second = 100e9;
+    if (!(o->profile.signal_ns > 0)) o->profile.signal_ns = 200;
+}
+
+qp_status schedule_build(const plan *p, const model *model, const schedule_options *options,
+                         schedule *out, qp_error *error)
+{
+    *out = (schedule){.options = *options};
+    TRY(check_options(options, error));
+    fill_options(&out->options, p);
+    draft d = {.plan = p, .model = model, .out = out};
+    qp_status status = tables_build(p, model, out, error);
+    if (status == QP_OK) status = lower_nodes(&d, error);
+    if (status == QP_OK) status = dag_build(&d, error);
+    if (status == QP_OK) status = assign_workers(&d, error);
+    if (status == QP_OK) status = tensorize_queues(&d, error);
+    free(d.items);
+    free(d.groups);
+    free(d.counters);
+    free(d.memory_bound);
+    free(d.worker);
+    free(d.queue);
+    return status;
+}

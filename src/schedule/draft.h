@@ -1,0 +1,60 @@
+/* A schedule in the making: what lower, dag, assign and tensorize hand to one another. */
+#ifndef QUIPU_SCHEDULE_DRAFT_H
+#define QUIPU_SCHEDULE_DRAFT_H
+
+#include "plan/plan.h"
+#include "schedule/schedule.h"
+
+/* Instructions of one node over one tile of tokens. They depend on the same others and on none of
+ * their own, so that dependencies, which are all to all, are kept between groups. */
+typedef struct draft_group {
+    int node; /* for a joiner, that of the group it waits for */
+    instruction_span tokens;
+    int first, count;             /* instructions */
+    int waits[INSTRUCTION_WAITS]; /* counters; 0: none */
+    bool previous;                /* the waits are for the previous pass */
+    int signal;                   /* counter; 0: none */
+} draft_group;
+
+/* What signals a counter: consecutive groups. */
+typedef struct draft_counter {
+    int first_group, n_groups;
+} draft_counter;
+
+typedef struct draft {
+    const plan *plan;
+    const model *model;
+    schedule *out;
+    instruction *items; /* in an order that every dependency follows */
+    int n_items, item_capacity;
+    draft_group *groups;
+    int n_groups, group_capacity;
+    draft_counter *counters; /* counter 0 is none */
+    int n_counters, counter_capacity;
+    bool *memory_bound; /* [nodes]: whether bytes decide the cost, not arithmetic */
+    int32_t *worker;    /* [n_items] */
+    int32_t *queue;     /* [n_items]: items in the order in which they enter their queues */
+} draft;
+
+/* Room for one more: the array, moved if it had to grow; NULL when memory is out. */
+void *draft_grow(void *items, int *capacity, int count, size_t size);
+
+/* Areas, views, weights and nodes of the plan, with the fingerprint: tables.c. */
+qp_status tables_build(const plan *plan, const model *model, schedule *out, qp_error *error);
+uint64_t tables_fingerprint(const schedule *schedule);
+
+/* Instructions and their groups, in the plan's order, with costs: lower.c. */
+qp_status lower_nodes(draft *draft, qp_error *error);
+
+/* Who waits for whom, from what they read and write; counters; joiners where three waits would be
+ * needed: dag.c. */
+qp_status dag_build(draft *draft, qp_error *error);
+
+/* Workers and queues: assign.c. */
+qp_status assign_workers(draft *draft, qp_error *error);
+
+/* Queues as one array, and room for one full of noops: tensorize.c. */
+qp_status tensorize_allocate(schedule *schedule, int longest, qp_error *error);
+qp_status tensorize_queues(draft *draft, qp_error *error);
+
+#endif

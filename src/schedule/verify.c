@@ -1,0 +1,400 @@
+/* Proof that a schedule is sound: see verify.h.
+ *
+ * The queues are run without their operators, each instruction as soon as its waits are over; a
+ * wait for all of a counter's signals brings everything that came before them. "a comes before b"
+ * is then a question to a vector clock: how far b knows a's worker to be. Clocks are shared while
+ * equal, which they are almost always, since groups of instructions wait for the same. Nothing here
+ * is shared with what makes schedules.
+ */
+#include "schedule/verify.h"
+
+#include "schedule/verifier.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+qp_status verifier_refuse(const verifier *v, int32_t index, const char *what)
+{
+    const instruction *in = verifier_at(v, index);
+    const char *name = in->opcode < OP_COUNT ? op_get((op_code)in->opcode)->name : "noop";
+    return error_set(v->error, QP_INVALID, "schedule: worker %d, instruction %d (%s, layer %d): %s",
+                     (int)(index / v->s->longest), (int)(index % v->s->longest), name, in->layer,
+                     what);
+}
+
+/* ---- Records ------------------------------------------------------------------------------- */
+
+static bool says_what_its_node_says(const schedule *s, const instruction *in)
+{
+    const schedule_node *node = &s->nodes[in->node];
+    if (in->opcode != (uint16_t)node->op || in->step != node->step || in->layer != node->layer)
+        return false;
+    for (int i = 0; i < INSTRUCTION_OPERANDS; i++) {
+        if (in->operands[i] != (i < OP_MAX_TENSORS ? node->operands[i] : 0)) return false;
+    }
+    return memcmp(in->params, node->params, sizeof in->params) == 0;
+}
+
+static qp_status check_waits(const verifier *v, int32_t index)
+{
+    const schedule *s = v->s;
+    const instruction *in = verifier_at(v, index);
+    if (in->signal >= (uint32_t)s->n_counters)
+        return verifier_refuse(v, index, "its signal is no counter");
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        const instruction_wait *wait = &in->waits[w];
+        if (wait->counter >= (uint32_t)s->n_counters)
+            return verifier_refuse(v, index, "it waits for what is no counter");
+        if (wait->counter == 0) {
+            if (wait->needed || in->flags >> w & 1)
+                return verifier_refuse(v, index, "it waits for a number of nothing");
+            continue;
+        }
+        if (wait->needed < 1 || wait->needed > s->per_pass[wait->counter])
+            return verifier_refuse(v, index,
+                                   "it waits for more signals than come in a pass, or for none");
+    }
+    return QP_OK;
+}
+
+static qp_status check_slice(const verifier *v, int32_t index)
+{
+    const instruction *in = verifier_at(v, index);
+    bool columns = op_get((op_code)in->opcode)->columns != NULL;
+    bool slices = (in->flags & INSTRUCTION_ROW_SLICES) != 0;
+    if (in->tokens.begin < 0 || in->tokens.begin >= in->tokens.end || in->units.begin < 0)
+        return verifier_refuse(v, index, "its rows or units are no range");
+    if (columns != slices || columns != (in->parts == 0))
+        return verifier_refuse(v, index, "it is not cut as its operator is");
+    if (columns && in->units.begin >= in->units.end)
+        return verifier_refuse(v, index, "it has no units");
+    if (!columns && (in->part >= in->parts || in->units.begin != 0 || in->units.end < 1))
+        return verifier_refuse(v, index, "its part is none of its parts");
+    return QP_OK;
+}
+
+static qp_status check_record(const verifier *v, int32_t index)
+{
+    const unsigned known = INSTRUCTION_PREVIOUS_0 | INSTRUCTION_PREVIOUS_1 | INSTRUCTION_ROW_SLICES;
+    const instruction *in = verifier_at(v, index);
+    if (in->opcode > OP_COUNT || (in->flags & ~known) || in->zero)
+        return verifier_refuse(v, index, "its opcode or its flags are none");
+    TRY(check_waits(v, index));
+    if (in->opcode == INSTRUCTION_NOOP) return QP_OK;
+    if (in->node >= (uint32_t)v->s->n_nodes || !says_what_its_node_says(v->s, in))
+        return verifier_refuse(v, index, "it is not what its node is");
+    return check_slice(v, index);
+}
+
+static qp_status check_records(verifier *v)
+{
+    const schedule *s = v->s;
+    static const instruction padding = {.opcode = INSTRUCTION_NOOP};
+    for (int w = 0; w < v->workers; w++) {
+        if (s->length[w] < 0 || s->length[w] > s->longest)
+            return error_set(v->error, QP_INVALID, "schedule: queue %d has %d of %d instructions",
+                             w, s->length[w], s->longest);
+        for (int i = 0; i < s->longest; i++) {
+            int32_t index = w * s->longest + i;
+            if (i < s->length[w])
+                TRY(check_record(v, index));
+            else if (memcmp(verifier_at(v, index), &padding, sizeof padding) != 0)
+                return verifier_refuse(v, index, "it stands behind its queue's end");
+        }
+    }
+    return QP_OK;
+}
+
+/* ---- Every unit once ------------------------------------------------------------------------ */
+
+static qp_status sort_by_node(verifier *v)
+{
+    const schedule *s = v->s;
+    for (int w = 0; w < v->workers; w++) {
+        for (int i = 0; i < s->length[w]; i++) {
+            const instruction *in = verifier_at(v, w * s->longest + i);
+            if (in->opcode != INSTRUCTION_NOOP) v->node_first[in->node + 1]++;
+        }
+    }
+    for (int n = 0; n < s->n_nodes; n++)
+        v->node_first[n + 1] += v->node_first[n];
+    int32_t *next = calloc((size_t)s->n_nodes, sizeof *next);
+    if (!next) return error_no_memory(v->error, "the proof of the schedule", 0);
+    memcpy(next, v->node_first, (size_t)s->n_nodes * sizeof *next);
+    for (int w = 0; w < v->workers; w++) {
+        for (int i = 0; i < s->length[w]; i++) {
+            int32_t index = w * s->longest + i;
+            if (verifier_at(v, index)->opcode != INSTRUCTION_NOOP)
+                v->by_node[next[verifier_at(v, index)->node]++] = index;
+        }
+    }
+    free(next);
+    return QP_OK;
+}
+
+typedef struct slice {
+    int32_t row, end_row, from, to, index;
+} slice;
+
+static int by_row_then_unit(const void *a, const void *b)
+{
+    const slice *x = a, *y = b;
+    if (x->row != y->row) return x->row < y->row ? -1 : 1;
+    return (x->from > y->from) - (x->from < y->from);
+}
+
+/* A slice as rectangle: of units, or of part numbers with all parts as the width. */
+static slice slice_of(const verifier *v, int32_t index)
+{
+    const instruction *in = verifier_at(v, index);
+    slice out = {in->tokens.begin, in->tokens.end, in->units.begin, in->units.end, index};
+    if (in->parts) {
+        out.from = in->part;
+        out.to = in->part + 1;
+    }
+    return out;
+}
+
+/* Slices in order must be bands of equal rows, one behind the other, each filled from end to end.
+ */
+static qp_status check_bands(const verifier *v, const slice *slices, int n, int64_t width,
+                             int64_t rows)
+{
+    int32_t row = 0;
+    for (int i = 0; i < n;) {
+        const slice *band = &slices[i];
+        const instruction *in = verifier_at(v, band->index);
+        int64_t unit = 0, end = in->parts ? in->parts : width;
+        if (band->row != row)
+            return verifier_refuse(v, band->index, "rows before it are not computed");
+        for (; i < n && slices[i].row == row; i++) {
+            const instruction *other = verifier_at(v, slices[i].index);
+            if (slices[i].from != unit || slices[i].end_row != band->end_row ||
+                other->parts != in->parts || (in->parts && other->units.end != in->units.end))
+                return verifier_refuse(v, slices[i].index,
+                                       "its slice does not go on from its neighbour's");
+            unit = slices[i].to;
+        }
+        if (unit != end) return verifier_refuse(v, band->index, "units beside it are not computed");
+        row = band->end_row;
+    }
+    if (row >= rows) return QP_OK;
+    return error_set(v->error, QP_INVALID, "schedule: rows from %d of a node are not computed",
+                     row);
+}
+
+static qp_status check_cover(verifier *v)
+{
+    const schedule *s = v->s;
+    slice *slices = calloc((size_t)v->node_first[s->n_nodes] + 1, sizeof *slices);
+    if (!slices) return error_no_memory(v->error, "the proof of the schedule", 0);
+    qp_status status = QP_OK;
+    for (int node = 0; node < s->n_nodes && status == QP_OK; node++) {
+        int first = v->node_first[node], n = v->node_first[node + 1] - first;
+        for (int i = 0; i < n; i++)
+            slices[i] = slice_of(v, v->by_node[first + i]);
+        qsort(slices, (size_t)n, sizeof *slices, by_row_then_unit);
+        op_call call;
+        schedule_bind_node(s, node, NULL, s->capacity, &call);
+        status = check_bands(v, slices, n, call.end, s->capacity[s->nodes[node].row_axis]);
+    }
+    free(slices);
+    return status;
+}
+
+/* ---- What comes before what ----------------------------------------------------------------- */
+
+static bool covers(const int32_t *a, const int32_t *b, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (a[i] < b[i]) return false;
+    }
+    return true;
+}
+
+/* The clock that knows what both know: one of them where it does already. */
+static const int32_t *merge(verifier *v, const int32_t *a, const int32_t *b)
+{
+    if (a == b || covers(a, b, v->workers)) return a;
+    if (covers(b, a, v->workers)) return b;
+    int32_t *both = arena_alloc(&v->memory, (size_t)v->workers, sizeof *both);
+    for (int i = 0; both && i < v->workers; i++)
+        both[i] = a[i] > b[i] ? a[i] : b[i];
+    return both;
+}
+
+/* A wait for this pass that is not over yet. */
+static bool is_blocked(const verifier *v, const instruction *in)
+{
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        const instruction_wait *wait = &in->waits[w];
+        bool previous = in->flags >> w & 1;
+        if (wait->counter && !previous && v->signalled[wait->counter] < wait->needed) return true;
+    }
+    return false;
+}
+
+/* What a worker knows when its next instruction's waits are over. A wait for a part of the signals
+ * tells nothing: they may be anybody's. `previous`: [counters] clocks of the previous pass. */
+static const int32_t *learn(verifier *v, const int32_t *clock, const instruction *in,
+                            int32_t *const *previous)
+{
+    for (int w = 0; w < INSTRUCTION_WAITS && clock; w++) {
+        const instruction_wait *wait = &in->waits[w];
+        if (wait->counter == 0 || wait->needed < v->s->per_pass[wait->counter]) continue;
+        if (in->flags >> w & 1) {
+            if (previous) clock = merge(v, clock, previous[wait->counter]);
+        } else {
+            clock = merge(v, clock, v->counter_clock[wait->counter]);
+        }
+    }
+    return clock;
+}
+
+/* The counter learns what the signalling instruction knows, itself included. */
+static void teach(verifier *v, uint32_t counter, const int32_t *clock, int worker, int32_t place)
+{
+    int32_t *into = v->counter_clock[counter];
+    for (int i = 0; i < v->workers; i++) {
+        if (clock[i] > into[i]) into[i] = clock[i];
+    }
+    if (place > into[worker]) into[worker] = place;
+    v->signalled[counter]++;
+}
+
+static qp_status allocate_clocks(verifier *v)
+{
+    size_t workers = (size_t)v->workers, counters = (size_t)v->s->n_counters;
+    v->counter_clock = arena_alloc(&v->memory, counters, sizeof *v->counter_clock);
+    v->signalled = arena_alloc(&v->memory, counters, sizeof *v->signalled);
+    int32_t *all = arena_alloc(&v->memory, counters * workers, sizeof *all);
+    if (!v->counter_clock || !v->signalled || !all)
+        return error_no_memory(v->error, "the proof of the schedule",
+                               counters * workers * sizeof *all);
+    for (size_t c = 0; c < counters; c++)
+        v->counter_clock[c] = all + c * workers;
+    return QP_OK;
+}
+
+/* Runs all queues to their ends, or says who is stuck. In the first pass (previous NULL) what each
+ * instruction knows of its own pass is kept; in the second, clocks are about the pass before. */
+static qp_status run_pass(verifier *v, int32_t *const *previous)
+{
+    const schedule *s = v->s;
+    TRY(allocate_clocks(v));
+    int32_t *place = arena_alloc(&v->memory, (size_t)v->workers, sizeof *place);
+    if (!place) return error_no_memory(v->error, "the proof of the schedule", 0);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int w = 0; w < v->workers; w++) {
+            for (; place[w] < s->length[w]; place[w]++) {
+                int32_t index = w * s->longest + place[w];
+                const instruction *in = verifier_at(v, index);
+                if (is_blocked(v, in)) break;
+                const int32_t *clock = learn(v, v->worker_clock[w], in, previous);
+                if (!clock) return error_no_memory(v->error, "the proof of the schedule", 0);
+                v->worker_clock[w] = v->knows[index] = clock;
+                if (in->signal) teach(v, in->signal, clock, w, previous ? 0 : place[w] + 1);
+                moved = true;
+            }
+        }
+    }
+    for (int w = 0; w < v->workers; w++) {
+        if (place[w] < s->length[w])
+            return verifier_refuse(v, w * s->longest + place[w], "it waits for ever");
+    }
+    return QP_OK;
+}
+
+static qp_status check_counts(const verifier *v)
+{
+    for (int c = 1; c < v->s->n_counters; c++) {
+        if (v->signalled[c] != v->s->per_pass[c])
+            return error_set(v->error, QP_INVALID,
+                             "schedule: counter %d gets %u signals in a pass, it is said to get %u",
+                             c, v->signalled[c], v->s->per_pass[c]);
+    }
+    return QP_OK;
+}
+
+bool verifier_is_before(const verifier *v, int32_t a, int32_t b)
+{
+    int32_t longest = v->s->longest, worker = a / longest, place = a % longest;
+    if (b / longest == worker) return place < b % longest;
+    return v->knows[b][worker] > place;
+}
+
+/* ---- Two passes ----------------------------------------------------------------------------- */
+
+/* Runs a second pass on what the first one's counters know: each worker must know that all of the
+ * first has ended before its first instruction begins. */
+static qp_status check_passes(verifier *v)
+{
+    const schedule *s = v->s;
+    int32_t **first_pass = v->counter_clock;
+    const int32_t **knows = v->knows, **kept = v->worker_clock;
+    size_t all = (size_t)v->workers * (size_t)s->longest;
+    v->knows = calloc(all + 1, sizeof *v->knows);
+    v->worker_clock = arena_alloc(&v->memory, (size_t)v->workers, sizeof *v->worker_clock);
+    qp_status status = v->knows && v->worker_clock
+                           ? QP_OK
+                           : error_no_memory(v->error, "the proof of the schedule", 0);
+    for (int w = 0; w < v->workers && status == QP_OK; w++) {
+        int32_t *clock = arena_alloc(&v->memory, (size_t)v->workers, sizeof *clock);
+        if (!clock) {
+            status = error_no_memory(v->error, "the proof of the schedule", 0);
+            break;
+        }
+        memcpy(clock, kept[w], (size_t)v->workers * sizeof *clock);
+        clock[w] = s->length[w];
+        v->worker_clock[w] = clock;
+    }
+    if (status == QP_OK) status = run_pass(v, first_pass);
+    for (int w = 0; w < v->workers && status == QP_OK; w++) {
+        if (s->length[w] && !covers(v->knows[w * s->longest], s->length, v->workers))
+            status = verifier_refuse(v, w * s->longest,
+                                     "it may begin before the previous pass has ended");
+    }
+    free(v->knows);
+    v->knows = knows;
+    return status;
+}
+
+/* ---- All of it --------------------------------------------------------------------------------
+ */
+
+static qp_status allocate(verifier *v)
+{
+    const schedule *s = v->s;
+    size_t workers = (size_t)v->workers, all = workers * (size_t)s->longest;
+    v->knows = arena_alloc(&v->memory, all, sizeof *v->knows);
+    v->by_node = arena_alloc(&v->memory, all, sizeof *v->by_node);
+    v->node_first = arena_alloc(&v->memory, (size_t)s->n_nodes + 1, sizeof *v->node_first);
+    v->worker_clock = arena_alloc(&v->memory, workers, sizeof *v->worker_clock);
+    const int32_t *nothing = arena_alloc(&v->memory, workers, sizeof *nothing);
+    if (!v->knows || !v->by_node || !v->node_first || !v->worker_clock || !nothing)
+        return error_no_memory(v->error, "the proof of the schedule", all * sizeof *v->knows);
+    for (int w = 0; w < v->workers; w++)
+        v->worker_clock[w] = nothing;
+    return QP_OK;
+}
+
+static qp_status verify(verifier *v)
+{
+    TRY(allocate(v));
+    TRY(check_records(v));
+    TRY(sort_by_node(v));
+    TRY(check_cover(v));
+    TRY(run_pass(v, NULL));
+    TRY(check_counts(v));
+    TRY(verifier_check_memory(v));
+    return check_passes(v);
+}
+
+qp_status schedule_verify(const schedule *s, qp_error *error)
+{
+    verifier v = {.s = s, .workers = s->options.workers, .error = error};
+    qp_status status = verify(&v);
+    arena_free(&v.memory);
+    return status;
+}

@@ -1,0 +1,19 @@
+/* Proof that a schedule computes what its nodes say, in whatever order its workers come to run. */
+#ifndef QUIPU_SCHEDULE_VERIFY_H
+#define QUIPU_SCHEDULE_VERIFY_H
+
+#include "schedule/schedule.h"
+
+/* Proves, from the records and what operators read and write, that
+ *   - every number in a record is in range, and a record says what its node says;
+ *   - the instructions of a node cover each of its units in each row exactly once;
+ *   - every wait is reachable and exact: 1 <= needed <= what its producers signal in a pass, and
+ *     the queues can be run to their ends, pass after pass;
+ *   - two accesses to the same bytes, one of them a write, come in the nodes' order, which makes
+ *     each read see what it was meant to see: areas that share bytes of the arena included;
+ *   - what is read was written in this pass, and not written over since;
+ *   - nothing of a pass begins before all of the previous one has ended.
+ * QP_INVALID says which instruction breaks what. */
+qp_status schedule_verify(const schedule *schedule, qp_error *error);
+
+#endif

@@ -1,0 +1,297 @@
+/* The part of the proof that is about memory: every access against the earlier ones it overlaps.
+ *
+ * The nodes are taken in the plan's order, which is what the schedule must look like from outside.
+ * Each area of memory remembers who touched it, in bundles: the instructions of one node that touch
+ * the same rows. Instructions that follow mostly know the same, so that one comparison of clocks
+ * answers for a whole bundle; only where it fails are its touches looked at one by one.
+ */
+#include "schedule/verifier.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What an instruction does to an area: the rows and the bytes of a row that it touches. */
+typedef struct touch {
+    int32_t index;
+    int area;
+    bool write;
+    int64_t row, end_row;
+    uint64_t column, end_column;
+    struct touch *next; /* of its bundle */
+} touch;
+
+typedef struct bundle {
+    touch hull; /* of all touches; its index is of the last one */
+    int operand;
+    touch *touches;
+    int32_t *places;         /* [workers]: a clock that knows this knows all of the bundle */
+    const int32_t *known_to; /* the last clock that did */
+    struct bundle *next;     /* of its area, or of the node at hand */
+} bundle;
+
+typedef struct memory_map {
+    verifier *v;
+    bundle **of;     /* [areas]: since they were last written over */
+    int **sharing;   /* [areas]: the areas that have bytes in common with it, itself too; -1 ends */
+    uint64_t *valid; /* [areas][2]: bytes of a row that hold the area's own value */
+    bundle *now;     /* of the node at hand */
+} memory_map;
+
+static qp_status no_memory(const verifier *v)
+{
+    return error_no_memory(v->error, "the proof of the schedule", 0);
+}
+
+static bool is_written(const schedule_area *area)
+{
+    return area->base == SCHEDULE_ARENA || area->base == SCHEDULE_K_CACHE ||
+           area->base == SCHEDULE_V_CACHE;
+}
+
+static bool counts_rows(const schedule_area *area, const schedule_view *view)
+{
+    return area->row_bytes > 0 && view->shape[0] < 0;
+}
+
+static uint64_t row_elements(const schedule_view *view)
+{
+    uint64_t elements = 1;
+    for (int d = 1; d < view->rank; d++)
+        elements *= (uint64_t)view->shape[d];
+    return elements;
+}
+
+static touch touch_of(const verifier *v, int32_t index, int i, const op_call *whole)
+{
+    const schedule *s = v->s;
+    const instruction *in = verifier_at(v, index);
+    const op_info *op = op_get((op_code)in->opcode);
+    const schedule_view *view = &s->views[in->operands[i]];
+    const schedule_area *area = &s->areas[view->area];
+    touch t = {.index = index,
+               .area = view->area,
+               .write = op->tensors[i].direction != OP_IN,
+               .end_row = INT64_MAX,
+               .end_column = area->row_bytes ? area->row_bytes : area->bytes};
+    if (!counts_rows(area, view)) return t;
+    if (view->shape[0] == -(int64_t)s->nodes[in->node].row_axis) {
+        t.row = in->tokens.begin;
+        if (in->tokens.end != INSTRUCTION_ALL_TOKENS) t.end_row = in->tokens.end;
+    }
+    uint64_t element = dtype_block_bytes(view->type);
+    op_columns part = {0, (int64_t)row_elements(view)};
+    if (op->columns) part = op->columns(whole, i, in->units.begin, in->units.end);
+    t.column = view->offset + (uint64_t)part.begin * element;
+    t.end_column = view->offset + (uint64_t)part.end * element;
+    return t;
+}
+
+/* The bytes from the base between the first and the last touched. */
+static void span_of(const verifier *v, const touch *t, uint64_t span[2])
+{
+    const schedule_area *area = &v->s->areas[t->area];
+    span[0] = area->offset;
+    span[1] = area->offset + area->bytes;
+    if (area->row_bytes == 0 || t->end_row == INT64_MAX) return;
+    uint64_t end = area->offset + (uint64_t)t->end_row * area->row_bytes;
+    span[0] = area->offset + (uint64_t)t->row * area->row_bytes;
+    if (end < span[1]) span[1] = end;
+}
+
+static bool conflict(const verifier *v, const touch *a, const touch *b)
+{
+    if (!a->write && !b->write) return false;
+    if (a->area == b->area)
+        return a->row < b->end_row && b->row < a->end_row && a->column < b->end_column &&
+               b->column < a->end_column;
+    uint64_t x[2], y[2];
+    span_of(v, a, x);
+    span_of(v, b, y);
+    return x[0] < y[1] && y[0] < x[1];
+}
+
+static bool knows_all(const verifier *v, const int32_t *clock, bundle *before)
+{
+    if (before->known_to == clock) return true;
+    for (int w = 0; w < v->workers; w++) {
+        if (clock[w] < before->places[w]) return false;
+    }
+    before->known_to = clock;
+    return true;
+}
+
+static qp_status refuse_order(const verifier *v, const touch *t, const touch *before)
+{
+    char what[200];
+    snprintf(what, sizeof what,
+             "it %s \"%s\" without waiting for worker %d, instruction %d, which %s it",
+             t->write ? "writes" : "reads", v->s->areas[t->area].name,
+             (int)(before->index / v->s->longest), (int)(before->index % v->s->longest),
+             before->write ? "writes" : "reads");
+    return verifier_refuse(v, t->index, what);
+}
+
+/* What overlaps `t`, with a write on one side, must come before it. */
+static qp_status check_order(const memory_map *m, const touch *t, bundle *before)
+{
+    const verifier *v = m->v;
+    for (; before; before = before->next) {
+        if (!conflict(v, &before->hull, t) || knows_all(v, v->knows[t->index], before)) continue;
+        for (const touch *one = before->touches; one; one = one->next) {
+            if (conflict(v, one, t) && !verifier_is_before(v, one->index, t->index))
+                return refuse_order(v, t, one);
+        }
+    }
+    return QP_OK;
+}
+
+/* What is read must be the area's own, of this pass; caches hold earlier passes' too. */
+static qp_status check_value(const memory_map *m, const touch *t)
+{
+    const uint64_t *valid = m->valid + 2 * t->area;
+    if (m->v->s->areas[t->area].base != SCHEDULE_ARENA) return QP_OK;
+    if (t->column >= valid[0] && t->end_column <= valid[1]) return QP_OK;
+    return verifier_refuse(m->v, t->index, "it reads what nobody has written in this pass");
+}
+
+/* The bundle of the node at hand for an operand and rows; made where there is none yet. */
+static bundle *find_bundle(memory_map *m, const touch *t, int operand)
+{
+    for (bundle *b = m->now; b; b = b->next) {
+        if (b->operand == operand && b->hull.row == t->row && b->hull.end_row == t->end_row)
+            return b;
+    }
+    bundle *b = arena_alloc(&m->v->memory, 1, sizeof *b);
+    int32_t *places = arena_alloc(&m->v->memory, (size_t)m->v->workers, sizeof *places);
+    if (!b || !places) return NULL;
+    *b = (bundle){.hull = *t, .operand = operand, .places = places, .next = m->now};
+    return m->now = b;
+}
+
+static qp_status remember(memory_map *m, const touch *t, int operand)
+{
+    bundle *b = find_bundle(m, t, operand);
+    touch *copy = b ? arena_alloc(&m->v->memory, 1, sizeof *copy) : NULL;
+    if (!copy) return no_memory(m->v);
+    *copy = *t;
+    copy->next = b->touches;
+    b->touches = copy;
+    if (t->column < b->hull.column) b->hull.column = t->column;
+    if (t->end_column > b->hull.end_column) b->hull.end_column = t->end_column;
+    int32_t *place = &b->places[t->index / m->v->s->longest];
+    int32_t end = t->index % m->v->s->longest + 1;
+    if (end > *place) *place = end;
+    return QP_OK;
+}
+
+static qp_status check_instruction(memory_map *m, int32_t index, const op_call *whole)
+{
+    const schedule *s = m->v->s;
+    const instruction *in = verifier_at(m->v, index);
+    const op_info *op = op_get((op_code)in->opcode);
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        if (in->operands[i] == 0 || !is_written(&s->areas[s->views[in->operands[i]].area]))
+            continue;
+        touch t = touch_of(m->v, index, i, whole);
+        for (const int *other = m->sharing[t.area]; *other >= 0; other++)
+            TRY(check_order(m, &t, m->of[*other]));
+        if (op->tensors[i].direction != OP_OUT) TRY(check_value(m, &t));
+        TRY(remember(m, &t, i));
+    }
+    return QP_OK;
+}
+
+/* Bundles inside the bytes [begin, end) of a row are done with: whoever comes next must come after
+ * those who wrote there now, and they came after these. */
+static void forget(bundle **list, uint64_t begin, uint64_t end)
+{
+    while (*list) {
+        const touch *hull = &(*list)->hull;
+        if (hull->column >= begin && hull->end_column <= end)
+            *list = (*list)->next;
+        else
+            list = &(*list)->next;
+    }
+}
+
+/* A node's whole view holds its value afterwards, and areas that lie in the same bytes have lost
+ * theirs. */
+static void write_over(memory_map *m, const schedule_node *node, int i)
+{
+    const schedule *s = m->v->s;
+    const schedule_view *view = &s->views[node->operands[i]];
+    const schedule_area *area = &s->areas[view->area];
+    if (area->base != SCHEDULE_ARENA) return;
+    for (const int *other = m->sharing[view->area]; *other >= 0; other++) {
+        if (*other != view->area) m->valid[2 * *other] = m->valid[2 * *other + 1] = 0;
+    }
+    if (!counts_rows(area, view) || view->shape[0] != -(int64_t)node->row_axis) return;
+    uint64_t begin = view->offset;
+    uint64_t end = begin + row_elements(view) * dtype_block_bytes(view->type);
+    forget(&m->of[view->area], begin, end);
+    uint64_t *valid = m->valid + 2 * view->area;
+    bool apart = valid[0] == valid[1] || begin > valid[1] || end < valid[0];
+    if (apart || begin < valid[0]) valid[0] = begin;
+    if (apart || end > valid[1]) valid[1] = end;
+}
+
+static qp_status check_node(memory_map *m, int node)
+{
+    verifier *v = m->v;
+    const schedule_node *about = &v->s->nodes[node];
+    op_call whole;
+    schedule_bind_node(v->s, node, NULL, v->s->capacity, &whole);
+    for (int i = v->node_first[node]; i < v->node_first[node + 1]; i++)
+        TRY(check_instruction(m, v->by_node[i], &whole));
+    const op_info *op = op_get(about->op);
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        if (about->operands[i] && op->tensors[i].direction != OP_IN) write_over(m, about, i);
+    }
+    while (m->now) {
+        bundle *b = m->now;
+        m->now = b->next;
+        b->next = m->of[b->hull.area];
+        m->of[b->hull.area] = b;
+    }
+    return QP_OK;
+}
+
+static bool shares_bytes(const schedule_area *a, const schedule_area *b)
+{
+    return a->base == b->base && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+static qp_status find_sharing(memory_map *m)
+{
+    const schedule *s = m->v->s;
+    int *found = calloc((size_t)s->n_areas + 1, sizeof *found);
+    if (!found) return no_memory(m->v);
+    for (int a = 0; a < s->n_areas; a++) {
+        size_t n = 0;
+        for (int b = 0; is_written(&s->areas[a]) && b < s->n_areas; b++) {
+            if (a == b || shares_bytes(&s->areas[a], &s->areas[b])) found[n++] = b;
+        }
+        m->sharing[a] = arena_alloc(&m->v->memory, n + 1, sizeof *found);
+        if (!m->sharing[a]) break;
+        for (size_t i = 0; i < n; i++)
+            m->sharing[a][i] = found[i];
+        m->sharing[a][n] = -1;
+    }
+    free(found);
+    return m->sharing[s->n_areas - 1] ? QP_OK : no_memory(m->v);
+}
+
+qp_status verifier_check_memory(verifier *v)
+{
+    const size_t areas = (size_t)v->s->n_areas;
+    memory_map m = {.v = v,
+                    .of = arena_alloc(&v->memory, areas, sizeof *m.of),
+                    .sharing = arena_alloc(&v->memory, areas, sizeof *m.sharing),
+                    .valid = arena_alloc(&v->memory, 2 * areas, sizeof *m.valid)};
+    if (!m.of || !m.sharing || !m.valid) return no_memory(v);
+    TRY(find_sharing(&m));
+    for (int node = 0; node < v->s->n_nodes; node++)
+        TRY(check_node(&m, node));
+    return QP_OK;
+}

@@ -1,0 +1,139 @@
+/* One instruction at a time: see serial.h. */
+#include "vm/serial.h"
+
+#include "base/checked.h"
+#include "base/hash.h"
+
+#include <stdlib.h>
+
+struct serial_machine {
+    const schedule *schedule;
+    uint32_t *counters; /* [n_counters], counting up from pass to pass */
+    int32_t *place;     /* [workers]: of the next instruction */
+    int *able;          /* [workers]: those whose next instruction may go on */
+    uint32_t pass;
+};
+
+qp_status serial_create(const schedule *s, serial_machine **out, qp_error *error)
+{
+    size_t workers = (size_t)s->options.workers;
+    *out = NULL;
+    serial_machine *m = calloc(1, sizeof *m);
+    if (m) {
+        m->schedule = s;
+        m->counters = calloc((size_t)s->n_counters, sizeof *m->counters);
+        m->place = calloc(workers, sizeof *m->place);
+        m->able = calloc(workers, sizeof *m->able);
+    }
+    if (!m || !m->counters || !m->place || !m->able) {
+        serial_destroy(m);
+        return error_no_memory(error, "the serial machine", workers * sizeof *m->place);
+    }
+    *out = m;
+    return QP_OK;
+}
+
+void serial_destroy(serial_machine *m)
+{
+    if (!m) return;
+    free(m->counters);
+    free(m->place);
+    free(m->able);
+    free(m);
+}
+
+size_t serial_scratch_bytes(const schedule *s)
+{
+    size_t most = 0;
+    for (int node = 0; node < s->n_nodes; node++) {
+        const op_info *op = op_get(s->nodes[node].op);
+        op_call call;
+        schedule_bind_node(s, node, NULL, s->capacity, &call);
+        size_t bytes = op->scratch_bytes ? op->scratch_bytes(&call) : 0;
+        if (bytes > most) most = bytes;
+    }
+    return round_up(most, 64);
+}
+
+static const instruction *next_of(const serial_machine *m, int worker)
+{
+    return schedule_queue(m->schedule, worker) + m->place[worker];
+}
+
+/* The wait that holds a worker back, or -1. */
+static int blocking_wait(const serial_machine *m, const instruction *in)
+{
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        uint32_t counter = in->waits[w].counter;
+        if (counter == 0) continue;
+        uint32_t target = instruction_target(in, w, m->pass, m->schedule->per_pass[counter]);
+        if (!instruction_reached(m->counters[counter], target)) return w;
+    }
+    return -1;
+}
+
+static qp_status stuck(const serial_machine *m, qp_error *error)
+{
+    for (int w = 0; w < m->schedule->options.workers; w++) {
+        if (m->place[w] == m->schedule->length[w]) continue;
+        const instruction *in = next_of(m, w);
+        const instruction_wait *wait = &in->waits[blocking_wait(m, in)];
+        return error_set(error, QP_INVALID,
+                         "pass %u: worker %d, instruction %d waits for ever for counter %u, which "
+                         "has %u",
+                         m->pass, w, m->place[w], wait->counter, m->counters[wait->counter]);
+    }
+    return QP_OK;
+}
+
+/* Who may go on; the number of them. */
+static int find_able(serial_machine *m)
+{
+    int n = 0;
+    for (int w = 0; w < m->schedule->options.workers; w++) {
+        if (m->place[w] < m->schedule->length[w] && blocking_wait(m, next_of(m, w)) < 0)
+            m->able[n++] = w;
+    }
+    return n;
+}
+
+static bool is_wanted(const serial_options *o, const instruction *in)
+{
+    if (o->last_step == 0) return true;
+    return in->step >= o->first_step && in->step < o->last_step;
+}
+
+static void step(serial_machine *m, int worker, const schedule_memory *memory, const int64_t *sizes,
+                 const serial_options *o)
+{
+    const instruction *in = next_of(m, worker);
+    op_call call;
+    if (is_wanted(o, in) && schedule_bind(m->schedule, in, memory, sizes, &call)) {
+        op_kernel *kernel = o->nodes ? o->nodes[in->node].kernel : NULL;
+        call.packed = o->nodes ? o->nodes[in->node].packed : NULL;
+        call.scratch = o->scratch;
+        (kernel ? kernel : op_get((op_code)in->opcode)->reference)(&call);
+    }
+    m->counters[in->signal]++; /* counter 0 is nobody's */
+    m->place[worker]++;
+}
+
+qp_status serial_run(serial_machine *m, const schedule_memory *memory, const int64_t *sizes,
+                     const serial_options *o, qp_error *error)
+{
+    const schedule *s = m->schedule;
+    for (int w = 0; w < s->options.workers; w++)
+        m->place[w] = 0;
+    for (uint64_t turn = 0;; turn++) {
+        int n = find_able(m);
+        if (n == 0) break;
+        int worker = m->able[o->seed ? hash_random(o->seed, m->pass, turn) % (uint64_t)n : 0];
+        do
+            step(m, worker, memory, sizes, o);
+        while (!o->seed && m->place[worker] < s->length[worker] &&
+               blocking_wait(m, next_of(m, worker)) < 0);
+    }
+    TRY(stuck(m, error));
+    m->pass++;
+    return QP_OK;
+}

@@ -1,0 +1,228 @@
+/* Schedules: built for any number of workers, sound, and in any legal order the plan's bits. */
+#include "schedule_test.h"
+
+#include "base/clock.h"
+
+static bench tiny;
+
+static int open_tiny(void **state)
+{
+    (void)state;
+    bench_open(&tiny, "synthetic:tiny:BF16");
+    return 0;
+}
+
+static int close_tiny(void **state)
+{
+    (void)state;
+    bench_close(&tiny);
+    return 0;
+}
+
+static void test_record_is_32_words(void **state)
+{
+    (void)state;
+    assert_int_equal(sizeof(instruction), 128);
+    instruction in = {.waits = {{1, 3}, {2, 1}}, .flags = INSTRUCTION_PREVIOUS_1};
+    assert_int_equal(instruction_target(&in, 0, 0, 3), 3);
+    assert_int_equal(instruction_target(&in, 0, 7, 3), 24);
+    assert_int_equal(instruction_target(&in, 1, 0, 4), 0);
+    assert_int_equal(instruction_target(&in, 1, 5, 4), 17);
+    assert_true(instruction_reached(3, 3));
+    assert_false(instruction_reached(2, 3));
+    /* past 2^32: the target has gone round, or the count has too */
+    assert_false(instruction_reached(UINT32_MAX, 2));
+    assert_true(instruction_reached(2, UINT32_MAX));
+}
+
+static void test_parts_cover_all_units_once(void **state)
+{
+    (void)state;
+    for (int parts = 1; parts < 9; parts++) {
+        for (int32_t rows = 0; rows < 7; rows++) {
+            for (int32_t grain = 1; grain < 4; grain++) {
+                int64_t next = 2 < rows ? 2 * 5 : rows * 5;
+                for (int part = 0; part < parts; part++) {
+                    instruction in = {.part = (uint16_t)part,
+                                      .parts = (uint16_t)parts,
+                                      .units.end = grain,
+                                      .tokens = {2, 5}};
+                    int64_t begin, end;
+                    instruction_units(&in, rows * 5, rows, &begin, &end);
+                    assert_int_equal(begin, next);
+                    assert_true(end >= begin);
+                    next = end;
+                }
+                assert_int_equal(next, (rows < 5 ? rows : 5) * 5);
+            }
+        }
+    }
+}
+
+static void build(const bench *b, int workers, int setting, int assignment, schedule *s)
+{
+    qp_error error;
+    schedule_options options = {.workers = workers,
+                                .setting = (schedule_setting)setting,
+                                .assignment = (schedule_assignment)assignment,
+                                .tile = 4};
+    assert_ok(schedule_build(&b->plan, b->model, &options, s, &error));
+}
+
+static void test_every_strategy_is_sound(void **state)
+{
+    (void)state;
+    static const int workers[] = {1, 2, 3, 8, 33, 132, 1024};
+    for (size_t w = 0; w < sizeof workers / sizeof *workers; w++) {
+        for (int setting = 0; schedule_setting_name(setting); setting++) {
+            for (int assignment = 0; schedule_assignment_name(assignment); assignment++) {
+                schedule s;
+                qp_error error;
+                build(&tiny, workers[w], setting, assignment, &s);
+                assert_ok(schedule_verify(&s, &error));
+                schedule_free(&s);
+            }
+        }
+    }
+}
+
+/* A prompt of two sequences, a step of both, a step of one, on one schedule. */
+static void check_orders(int workers, int setting, int assignment)
+{
+    static const int64_t counts[][2] = {{7, 4}, {1, 1}, {0, 1}};
+    qp_error error;
+    schedule s;
+    machine_memory memory;
+    serial_machine *machine;
+    build(&tiny, workers, setting, assignment, &s);
+    assert_ok(serial_create(&s, &machine, &error));
+    memory_open(&memory, &tiny, &s);
+    memset(tiny.executor.k_cache.data, 0, memory.cache_bytes);
+    memset(tiny.executor.v_cache.data, 0, memory.cache_bytes);
+    tiny.past[0] = tiny.past[1] = 0;
+    void *scratch = aligned_alloc(64, serial_scratch_bytes(&s));
+    for (size_t pass = 0; pass < sizeof counts / sizeof *counts; pass++) {
+        bench_fill(&tiny, counts[pass][0], counts[pass][1]);
+        executor_run(&tiny.executor, &tiny.batch, 0, tiny.plan.n_steps);
+        serial_options options = {.scratch = scratch, .seed = pass * 31 + (uint64_t)workers};
+        assert_ok(serial_run(machine, &memory.bound, tiny.batch.sizes.of, &options, &error));
+        assert_true(same_outputs(&tiny, &memory));
+    }
+    free(scratch);
+    memory_close(&memory);
+    serial_destroy(machine);
+    schedule_free(&s);
+}
+
+static void test_any_order_gives_the_same_bits(void **state)
+{
+    (void)state;
+    static const int workers[] = {1, 3, 8, 50};
+    for (size_t w = 0; w < sizeof workers / sizeof *workers; w++) {
+        for (int setting = 0; schedule_setting_name(setting); setting++) {
+            for (int assignment = 0; schedule_assignment_name(assignment); assignment++)
+                check_orders(workers[w], setting, assignment);
+        }
+    }
+}
+
+static void test_workers_differ_by_one_group(void **state)
+{
+    (void)state;
+    schedule s;
+    qp_error error;
+    const schedule_options options = {.workers = 5, .group = 16};
+    assert_ok(schedule_build(&tiny.plan, tiny.model, &options, &s, &error));
+    int least[64], most[64];
+    assert_true(s.n_nodes <= 64);
+    for (int node = 0; node < s.n_nodes; node++) {
+        least[node] = INT32_MAX;
+        most[node] = 0;
+    }
+    for (int w = 0; w < 5; w++) {
+        for (int i = 0; i < s.length[w]; i++) {
+            const instruction *in = schedule_queue(&s, w) + i;
+            if (in->opcode != OP_LINEAR) continue;
+            assert_int_equal(in->units.begin % 16, 0);
+            int units = in->units.end - in->units.begin;
+            if (units < least[in->node]) least[in->node] = units;
+            if (units > most[in->node]) most[in->node] = units;
+        }
+    }
+    for (int node = 0; node < s.n_nodes; node++)
+        assert_true(most[node] == 0 || most[node] - least[node] <= 16);
+    schedule_free(&s);
+}
+
+static void test_bad_options_are_refused(void **state)
+{
+    (void)state;
+    const schedule_options bad[] = {
+        {.workers = 0},
+        {.workers = 1025},
+        {.workers = 1, .memory_fraction = 1.5},
+        {.workers = 1, .assignment = (schedule_assignment)5},
+        {.workers = 1, .setting = (schedule_setting)2},
+        {.workers = 1, .tile = -1},
+        {.workers = 1, .last_step = 1},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        schedule s;
+        qp_error error = {0};
+        assert_int_equal(schedule_build(&tiny.plan, tiny.model, &bad[i], &s, &error), QP_INVALID);
+        assert_true(strlen(error.message) > 20);
+        schedule_free(&s);
+    }
+}
+
+/* A schedule that ends before the sampling: the host has the logits first. */
+static void test_a_schedule_may_end_early(void **state)
+{
+    (void)state;
+    qp_error error;
+    schedule s;
+    schedule_options options = {.workers = 4,
+                                .last_step = plan_find_step(&tiny.plan, "lm_head", -1) + 1};
+    assert_ok(schedule_build(&tiny.plan, tiny.model, &options, &s, &error));
+    assert_ok(schedule_verify(&s, &error));
+    assert_int_equal(s.nodes[s.n_nodes - 1].op, OP_LINEAR);
+    schedule_free(&s);
+}
+
+/* 132 workers of an 8B model in under a second, with much to spare. */
+static void test_a_large_model_is_quick(void **state)
+{
+    (void)state;
+    qp_error error;
+    model *m;
+    plan p;
+    schedule s;
+    model_options sizes_only = {.sizes_only = true};
+    assert_ok(model_open("synthetic:llama-3.1-8b", &sizes_only, &m, &error));
+    plan_options options = plan_default_options(model_get_config(m));
+    options.context = 8192;
+    assert_ok(plan_build(model_get_config(m), &options, &p, &error));
+    uint64_t begin = clock_ns();
+    schedule_options of = {.workers = 132, .assignment = SCHEDULE_DAG};
+    assert_ok(schedule_build(&p, m, &of, &s, &error));
+    assert_ok(schedule_verify(&s, &error));
+    assert_true(clock_ns() - begin < 3000000000u);
+    schedule_free(&s);
+    plan_free(&p);
+    model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_record_is_32_words),
+        cmocka_unit_test(test_parts_cover_all_units_once),
+        cmocka_unit_test(test_every_strategy_is_sound),
+        cmocka_unit_test(test_any_order_gives_the_same_bits),
+        cmocka_unit_test(test_workers_differ_by_one_group),
+        cmocka_unit_test(test_bad_options_are_refused),
+        cmocka_unit_test(test_a_schedule_may_end_early),
+        cmocka_unit_test(test_a_large_model_is_quick),
+    };
+    return cmocka_run_group_tests(tests, open_tiny, close_tiny);
+}
