@@ -40,7 +40,7 @@ static inline void bench_open(bench *b, const char *path)
     assert_ok(model_open(path, &options, &b->model, &error));
     plan_options small = small_options(model_get_config(b->model));
     assert_ok(plan_build(model_get_config(b->model), &small, &b->plan, &error));
-    assert_ok(executor_init(&b->executor, &b->plan, b->model, NULL, 0, &error));
+    assert_ok(executor_init(&b->executor, &b->plan, b->model, NULL, 0, NULL, &error));
     assert_ok(batch_init(&b->batch, &b->plan, &error));
     assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 4, &error));
     for (int i = 0; i < 2; i++)
