@@ -190,6 +190,27 @@ static const option_spec check_options[] = {{"seed", 's', OPTION_INTEGER_AT(SETT
                                              .maximum = INT64_C(1) << 53, .help = "of the inputs"},
                                             {0}};
 
+static const option_spec timing_options[] = {
+    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
+    {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N",
+     .fallback = "11", .minimum = 1, .maximum = 1000, .help = "rounds; figures are their medians"},
+    {"workload", 'w', OPTION_STRING_AT(SETTINGS, workload), .argument = "TEXT",
+     .help = "only the workloads whose name contains this"},
+    {"markdown", 0, OPTION_FLAG_AT(SETTINGS, markdown), .help = "print a Markdown table"},
+    {0}};
+
+static const option_spec import_options[] = {
+    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
+    {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N", .fallback = "3",
+     .minimum = 1, .maximum = 1000, .help = "rounds; figures are their medians"},
+    {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "300",
+     .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer is ended"},
+    {0}};
+
+static const option_group import_group = {"Timing", import_options};
+static const option_group timing_group = {"Timing", timing_options};
 static const option_group kernel_group = {"Kernels", kernel_options};
 static const option_group check_group = {"Inputs", check_options};
 static const option_group describe_group = {"Page", describe_options};
@@ -283,6 +304,25 @@ static const command_spec commands[] = {
                     "rights of the user; check only what you would run. The exit status is 0 if "
                     "all passed.",
      .groups = GROUPS(&kernel_group, &check_group), .positional_maximum = -1},
+    {COMMAND("ops bench", command_ops_bench),
+     .synopsis = "[OPERATOR...] [--variant NAME | --kernel FILE] [OPTION...]",
+     .summary = "time kernels on the shapes of real models",
+     .description = "The reference, the best variant and the kernel asked for take turns with "
+                    "measurements of the machine's limits. Calls rotate over copies of the tensors "
+                    "that are larger than the caches. After the timing each kernel computes once "
+                    "more from inputs that it has not seen, and is held against the reference.",
+     .groups = GROUPS(&kernel_group, &timing_group), .positional_maximum = -1},
+    {COMMAND("ops export", command_ops_export), .synopsis = "FOLDER",
+     .summary = "write the operators as FlashInfer-Bench definitions and workloads",
+     .positional_minimum = 1, .positional_maximum = 1, .positional_hint = OPTION_HINT_FOLDER},
+    {COMMAND("ops import", command_ops_import), .synopsis = "SOLUTION.json [OPTION...]",
+     .summary = "check and time a FlashInfer-Bench solution in C or CUDA; print its traces",
+     .description =
+         "A solution's entry point is a kernel as `quipu ops describe` asks for, such as "
+         "rms_norm.c::rms_norm_kernel for rmsnorm_h4096. It runs with the rights of the "
+         "user; import only what you would run.",
+     .groups = GROUPS(&import_group), .positional_minimum = 1, .positional_maximum = 1,
+     .positional_hint = OPTION_HINT_FILE},
     {COMMAND("ops prompt", command_ops_prompt), .synopsis = "OPERATOR [--last]",
      .summary = "the description as a page for a language model that writes kernels",
      .groups = GROUPS(&prompt_page_group), .positional_minimum = 1, .positional_maximum = 1},

@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/option_cache.h"
 #include "base/status.h"
+#include "base/threads.h"
 #include "workbench/workbench.h"
 
 #include <unistd.h>
@@ -92,4 +93,57 @@ qp_status command_ops_check(const cli_call *call)
     TRY(print(&text, status, call->error));
     if (n_failed == 0) return QP_OK;
     return error_set(call->error, QP_FORMAT, "%d checks did not pass", n_failed);
+}
+
+qp_status command_ops_bench(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const option_result *options = call->options;
+    uint32_t off = 0;
+    if (s->cpu_mask) TRY(cpu_features_parse(s->cpu_mask, &off, call->error));
+    workbench_bench_options bench = {.ops = options->positional,
+                                     .n_ops = options->n_positional,
+                                     .variant = s->variant,
+                                     .kernel = s->kernel,
+                                     .workload = s->workload,
+                                     .seed = 1,
+                                     .features = cpu_features(off),
+                                     .threads = s->threads ? (int)s->threads : threads_available(),
+                                     .rounds = (int)s->repetitions,
+                                     .timeout_ms = (int)s->timeout * 1000,
+                                     .format = s->json       ? WORKBENCH_JSON
+                                               : s->markdown ? WORKBENCH_MARKDOWN
+                                                             : WORKBENCH_TEXT,
+                                     .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    strbuf text = {0};
+    int n_wrong = 0;
+    qp_status status = workbench_bench(&bench, &text, &n_wrong, call->error);
+    end_progress();
+    TRY(print(&text, status, call->error));
+    if (n_wrong == 0) return QP_OK;
+    return error_set(call->error, QP_FORMAT, "%d kernels were not right after the timing", n_wrong);
+}
+
+qp_status command_ops_export(const cli_call *call)
+{
+    strbuf text = {0};
+    qp_status status = workbench_export(call->options->positional[0], &text, call->error);
+    return print(&text, status, call->error);
+}
+
+qp_status command_ops_import(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    workbench_bench_options options = {.seed = 1,
+                                       .threads =
+                                           s->threads ? (int)s->threads : threads_available(),
+                                       .rounds = (int)s->repetitions,
+                                       .timeout_ms = (int)s->timeout * 1000};
+    strbuf text = {0};
+    int n_failed = 0;
+    qp_status status =
+        workbench_import(call->options->positional[0], &options, &text, &n_failed, call->error);
+    TRY(print(&text, status, call->error));
+    if (n_failed == 0) return QP_OK;
+    return error_set(call->error, QP_FORMAT, "%d traces are not PASSED", n_failed);
 }

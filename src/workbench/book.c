@@ -2,11 +2,12 @@
 #include "base/json.h"
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
+#include "workbench/files.h"
 #include "workbench/output.h"
 #include "workbench/workbench.h"
 
 #include <stdio.h>
-#include <string.h>
+#include <unistd.h>
 
 qp_status workbench_describe(const char *op_name, workbench_format format, strbuf *out,
                              qp_error *error)
@@ -53,25 +54,15 @@ qp_status workbench_describe_all(workbench_format format, strbuf *out, qp_error 
 static qp_status append_last_verdict(const char *path, page *page, qp_error *error)
 {
     page_section(page, "The last attempt");
-    FILE *file = fopen(path, "rb");
-    if (!file) {
+    if (access(path, F_OK) != 0) {
         page_paragraph(page, "No candidate was checked yet.");
         return QP_OK;
     }
     strbuf text = {0};
-    char block[4096];
-    size_t count;
-    while ((count = fread(block, 1, sizeof block, file)) > 0 && text.length < 1 << 20)
-        strbuf_append(&text, block, count);
-    bool failed = ferror(file);
-    fclose(file);
-    if (failed) {
-        strbuf_free(&text);
-        return error_set(error, QP_IO, "%s cannot be read", path);
-    }
-    page_code(page, "text", strbuf_text(&text), text.length);
+    qp_status status = files_read(path, 1 << 20, &text, error);
+    if (status == QP_OK) page_code(page, "text", strbuf_text(&text), text.length);
     strbuf_free(&text);
-    return QP_OK;
+    return status;
 }
 
 qp_status workbench_prompt(const char *op_name, const char *verdict_path, strbuf *out,

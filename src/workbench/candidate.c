@@ -2,6 +2,8 @@
 #include "workbench/candidate.h"
 
 #include "base/strbuf.h"
+#include "op/harness/case.h"
+#include "op/harness/child.h"
 #include "workbench/sources.h"
 
 #include <dirent.h>
@@ -237,4 +239,66 @@ int candidate_threads(void)
         n += entry->d_name[0] != '.';
     closedir(folder);
     return n;
+}
+
+/* --- checking -------------------------------------------------------------------------------- */
+
+typedef struct check_context {
+    const candidate *candidate;
+    const op_case *about;
+    uint64_t seed;
+} check_context;
+
+typedef struct check_result {
+    check_verdict verdict;
+    bool declined;
+} check_result;
+
+static void check_in_child_process(void *context, void *result)
+{
+    const check_context *c = context;
+    const op_info *op = c->candidate->op;
+    check_result *out = result;
+    check_verdict *verdict = &out->verdict;
+    op_variant variant;
+    char message[400];
+    if (!candidate_load(c->candidate, &variant, message, sizeof message)) {
+        verdict->status = CHECK_COMPILE_ERROR;
+        snprintf(verdict->detail, sizeof verdict->detail, "%s", message);
+        return;
+    }
+    out->declined = !op_case_accepted(op, c->about, &variant);
+    if (out->declined) return;
+    check_variant(op, &variant, c->about->text, c->seed, verdict);
+    /* A GPU's driver has threads of its own. */
+    int left = c->candidate->cuda ? 0 : candidate_threads() - 1;
+    if (verdict->status != CHECK_PASSED || left <= 0) return;
+    verdict->status = CHECK_RUNTIME_ERROR;
+    snprintf(verdict->detail, sizeof verdict->detail,
+             "%.300s: %d threads of its own were left running", c->about->text, left);
+}
+
+void candidate_check(const candidate *candidate, const char *case_text, uint64_t seed,
+                     int timeout_ms, check_verdict *verdict, bool *declined)
+{
+    op_case about;
+    qp_error error;
+    char what[128];
+    check_result result = {.verdict.status = CHECK_PASSED};
+    *declined = false;
+    if (op_case_parse(candidate->op, case_text, &about, &error) != QP_OK) {
+        *verdict = (check_verdict){.status = CHECK_INCORRECT_SHAPE};
+        snprintf(verdict->detail, sizeof verdict->detail, "%.500s", error.message);
+        return;
+    }
+    check_context context = {candidate, &about, seed};
+    child_end end = child_run(check_in_child_process, &context, &result, sizeof result, timeout_ms,
+                              what, sizeof what);
+    *verdict = result.verdict;
+    *declined = result.declined;
+    if (end == CHILD_DONE) return;
+    *verdict =
+        (check_verdict){.status = end == CHILD_TIMEOUT ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR};
+    *declined = false;
+    snprintf(verdict->detail, sizeof verdict->detail, "%.300s: %s", case_text, what);
 }

@@ -30,6 +30,11 @@ void candidate_close(candidate *candidate);
  * called in a child process: loading runs code. False: `message` says why. */
 bool candidate_load(const candidate *candidate, op_variant *out, char *message, size_t size);
 
+/* Checks the candidate on one case, in a child process. *declined: it does not take the case's
+ * types and shapes, and was not run. */
+void candidate_check(const candidate *candidate, const char *case_text, uint64_t seed,
+                     int timeout_ms, check_verdict *verdict, bool *declined);
+
 /* Threads of this process; to see whether a kernel leaves some behind. */
 int candidate_threads(void);
 

@@ -2,17 +2,14 @@
 #include "op/harness/check.h"
 
 #include "op/harness/case.h"
-#include "op/harness/child.h"
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
+#include "workbench/files.h"
 #include "workbench/output.h"
 #include "workbench/workbench.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* What a case came to; what a child hands back. */
 typedef struct outcome {
@@ -44,34 +41,6 @@ typedef struct report {
 
 /* --- one case -------------------------------------------------------------------------------- */
 
-typedef struct case_context {
-    const check_run *run;
-    const op_case *about;
-} case_context;
-
-static void check_candidate(void *context, void *result)
-{
-    const case_context *c = context;
-    const check_run *run = c->run;
-    outcome *out = result;
-    op_variant variant;
-    char message[400];
-    if (!candidate_load(run->candidate, &variant, message, sizeof message)) {
-        out->verdict = (check_verdict){.status = CHECK_COMPILE_ERROR};
-        snprintf(out->verdict.detail, sizeof out->verdict.detail, "%s", message);
-        return;
-    }
-    out->declined = !op_case_accepted(run->op, c->about, &variant);
-    if (out->declined) return;
-    check_variant(run->op, &variant, c->about->text, run->options->seed, &out->verdict);
-    if (out->verdict.status != CHECK_PASSED || run->candidate->cuda) return;
-    int threads = candidate_threads();
-    if (threads <= 1) return;
-    out->verdict.status = CHECK_RUNTIME_ERROR;
-    snprintf(out->verdict.detail, sizeof out->verdict.detail,
-             "%.300s: %d threads of its own were left running", c->about->text, threads - 1);
-}
-
 static void run_case(const check_run *run, const char *text, outcome *out)
 {
     op_case about;
@@ -89,13 +58,8 @@ static void run_case(const check_run *run, const char *text, outcome *out)
             check_in_child(run->op, run->variant, text, run->options->seed, timeout, &out->verdict);
         return;
     }
-    char what[128];
-    case_context context = {run, &about};
-    child_end end =
-        child_run(check_candidate, &context, out, sizeof *out, timeout, what, sizeof what);
-    if (end == CHILD_DONE) return;
-    *out = (outcome){.verdict.status = end == CHILD_TIMEOUT ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR};
-    snprintf(out->verdict.detail, sizeof out->verdict.detail, "%.300s: %s", text, what);
+    candidate_check(run->candidate, text, run->options->seed, timeout, &out->verdict,
+                    &out->declined);
 }
 
 /* --- one kernel ------------------------------------------------------------------------------ */
@@ -264,28 +228,6 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
 
 /* --- the answer ------------------------------------------------------------------------------ */
 
-static qp_status make_folders(const char *path, qp_error *error)
-{
-    char folder[4096];
-    snprintf(folder, sizeof folder, "%s", path);
-    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-            return error_set(error, QP_IO, "%s: %s", folder, strerror(errno));
-        *slash = '/';
-    }
-    return QP_OK;
-}
-
-static qp_status keep_verdict(const char *path, const strbuf *text, qp_error *error)
-{
-    TRY(make_folders(path, error));
-    FILE *file = fopen(path, "wb");
-    bool written = file && fwrite(strbuf_text(text), 1, text->length, file) == text->length;
-    if (file && fclose(file) != 0) written = false;
-    return written ? QP_OK : error_set(error, QP_IO, "%s: %s", path, strerror(errno));
-}
-
 static qp_status finish_text(report *report, strbuf *out, qp_error *error)
 {
     report->table.out = out;
@@ -294,7 +236,7 @@ static qp_status finish_text(report *report, strbuf *out, qp_error *error)
     strbuf_printf(out, "\n%d checks, %d failed\n", report->n_cases, report->n_failed);
     TRY(output_done(out, error));
     if (report->options->kernel && report->options->verdict_path)
-        return keep_verdict(report->options->verdict_path, out, error);
+        return files_write(report->options->verdict_path, out->data, out->length, error);
     return QP_OK;
 }
 

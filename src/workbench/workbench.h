@@ -51,4 +51,33 @@ typedef struct workbench_check_options {
 qp_status workbench_check(const workbench_check_options *options, strbuf *out, int *n_failed,
                           qp_error *error);
 
+typedef struct workbench_bench_options {
+    const char *const *ops; /* names */
+    int n_ops;              /* 0: all operators */
+    const char *variant;    /* timed beside the reference and the best; or NULL */
+    const char *kernel;     /* a file with a candidate for the one operator named; or NULL */
+    const char *workload;   /* only those whose name contains this; NULL: all */
+    uint64_t seed;
+    uint32_t features;
+    int threads, rounds, timeout_ms; /* of a workload */
+    workbench_format format;
+    void (*progress)(void *context, const char *what); /* NULL: silent */
+    void *context;
+} workbench_bench_options;
+
+/* Times kernels on the workloads of real models, beside what the machine can do at most. *n_wrong
+ * gets how many were not right when looked at after the timing. */
+qp_status workbench_bench(const workbench_bench_options *options, strbuf *out, int *n_wrong,
+                          qp_error *error);
+
+/* Writes the operators of Llama-3.1-8B as a FlashInfer-Bench data set into `folder`; appends the
+ * definitions' paths. */
+qp_status workbench_export(const char *folder, strbuf *out, qp_error *error);
+
+/* Reads a solution of such a data set, written in C or CUDA, checks and times it on its
+ * definition's workloads, and appends a trace for each, a JSON object a line. `options` gives seed,
+ * threads, rounds and timeout. *n_failed gets how many are not PASSED. */
+qp_status workbench_import(const char *path, const workbench_bench_options *options, strbuf *out,
+                           int *n_failed, qp_error *error);
+
 #endif

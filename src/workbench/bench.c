@@ -1,0 +1,227 @@
+/* Timing operators on the workloads of real models, as a table or as JSON. */
+#include "workbench/describe.h"
+#include "workbench/output.h"
+#include "workbench/timing.h"
+#include "workbench/workbench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct bench_page {
+    const workbench_bench_options *options;
+    cJSON *results; /* with JSON */
+    page table;     /* without */
+    strbuf notes;
+    int n_rows, n_wrong;
+    bench_figure limits[MACHINE_LIMITS]; /* of the last workload */
+} bench_page;
+
+/* How near a kernel comes to the limit that binds it: of reading, or of float32 arithmetic, which
+ * those that compute in bytes or in tiles may pass. */
+static double share_of_limit(const bench_result *result)
+{
+    return result->of_read > result->of_float ? result->of_read : result->of_float;
+}
+
+static void workload_name(const char *text, char *name, size_t size)
+{
+    const char *colon = strstr(text, ": ");
+    snprintf(name, size, "%.*s", colon ? (int)(colon - text) : (int)strlen(text), text);
+}
+
+static void add_json(bench_page *page, const op_info *op, const char *text,
+                     const timing_report *report, const timing *entry)
+{
+    static const char *const limits[MACHINE_LIMITS] = {
+        [MACHINE_READ] = "read_bytes_per_second",
+        [MACHINE_FLOAT] = "float_flops_per_second",
+        [MACHINE_INTEGER] = "integer_operations_per_second",
+        [MACHINE_MATRIX] = "matrix_flops_per_second"};
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "operator", op->name);
+    cJSON_AddStringToObject(item, "workload", text);
+    cJSON_AddStringToObject(item, "kernel", entry->name);
+    cJSON_AddStringToObject(item, "status", check_status_name(entry->status));
+    cJSON_AddNumberToObject(item, "threads", page->options->threads);
+    cJSON_AddNumberToObject(item, "seconds", entry->result.seconds.median);
+    cJSON_AddNumberToObject(item, "seconds_low", entry->result.seconds.low);
+    cJSON_AddNumberToObject(item, "seconds_high", entry->result.seconds.high);
+    cJSON_AddNumberToObject(item, "bytes_per_second", entry->result.bytes);
+    cJSON_AddNumberToObject(item, "flops_per_second", entry->result.flops);
+    cJSON_AddNumberToObject(item, "of_read", entry->result.of_read);
+    cJSON_AddNumberToObject(item, "of_float", entry->result.of_float);
+    cJSON_AddNumberToObject(item, "of_integer", entry->result.of_integer);
+    cJSON_AddNumberToObject(item, "relative_error", entry->result.error);
+    cJSON *machine = cJSON_AddObjectToObject(item, "limits");
+    for (int limit = 0; limit < MACHINE_LIMITS; limit++)
+        cJSON_AddNumberToObject(machine, limits[limit], report->limits.limits[limit].median);
+    cJSON_AddItemToArray(page->results, item);
+}
+
+static void add_row(bench_page *page, const op_info *op, const char *text, const timing *entry)
+{
+    char name[64], time[32], spread[48], bytes[32], flops[32], read[32], share[32];
+    const bench_result *r = &entry->result;
+    workload_name(text, name, sizeof name);
+    snprintf(time, sizeof time, "%.1f", r->seconds.median * 1e6);
+    snprintf(spread, sizeof spread, "%.1f-%.1f", r->seconds.low * 1e6, r->seconds.high * 1e6);
+    snprintf(bytes, sizeof bytes, "%.1f", r->bytes * 1e-9);
+    snprintf(read, sizeof read, "%.0f%%", r->of_read * 100);
+    snprintf(flops, sizeof flops, "%.1f", r->flops * 1e-9);
+    snprintf(share, sizeof share, "%.0f%%", share_of_limit(r) * 100);
+    page_row(&page->table,
+             (const char *const[]){op->name, name, entry->name, check_status_name(entry->status),
+                                   time, spread, bytes, read, flops, share});
+}
+
+static void bench_workload(bench_page *page, timing_request *request)
+{
+    const workbench_bench_options *options = page->options;
+    char what[160], name[64];
+    workload_name(request->workload, name, sizeof name);
+    snprintf(what, sizeof what, "%s %s", request->op->name, name);
+    if (options->progress) options->progress(options->context, what);
+    timing_report report;
+    timing_run(request, &report);
+    if (report.declined) {
+        strbuf_printf(&page->notes, "%s: declined by the kernel\n", what);
+        return;
+    }
+    if (report.status != CHECK_PASSED) {
+        page->n_wrong++;
+        strbuf_printf(&page->notes, "%s: %s: %s\n", what, check_status_name(report.status),
+                      report.detail);
+        return;
+    }
+    memcpy(page->limits, report.limits.limits, sizeof page->limits);
+    for (int i = 0; i < report.n; i++) {
+        const timing *entry = &report.entries[i];
+        page->n_wrong += entry->status != CHECK_PASSED;
+        page->n_rows++;
+        if (page->results)
+            add_json(page, request->op, request->workload, &report, entry);
+        else
+            add_row(page, request->op, request->workload, entry);
+    }
+    if (report.detail[0]) strbuf_printf(&page->notes, "%s: %s\n", what, report.detail);
+}
+
+static qp_status bench_op(bench_page *page, const op_info *op, const candidate *candidate,
+                          qp_error *error)
+{
+    const workbench_bench_options *options = page->options;
+    const op_variant *variant = NULL;
+    for (const op_variant *v = op->variants; options->variant && v && v->name; v++) {
+        if (strcmp(v->name, options->variant) == 0 && (v->needs & ~options->features) == 0)
+            variant = v;
+    }
+    if (options->variant && !variant) {
+        if (options->n_ops == 0) return QP_OK;
+        return error_set(error, QP_INVALID, "%s has no variant '%.60s' that can run here", op->name,
+                         options->variant);
+    }
+    for (const char *const *text = op->workloads; text && *text; text++) {
+        char name[64];
+        workload_name(*text, name, sizeof name);
+        if (options->workload && !strstr(name, options->workload)) continue;
+        timing_request request = {.op = op,
+                                  .workload = *text,
+                                  .variant = variant,
+                                  .candidate = candidate,
+                                  .features = options->features,
+                                  .threads = options->threads,
+                                  .timeout_ms = options->timeout_ms,
+                                  .rounds = options->rounds,
+                                  .seed = options->seed};
+        bench_workload(page, &request);
+    }
+    return QP_OK;
+}
+
+static qp_status bench_file(bench_page *page, const op_info *op, strbuf *out, qp_error *error)
+{
+    candidate candidate;
+    TRY(candidate_open(op, page->options->kernel, &candidate, error));
+    qp_status status = QP_OK;
+    if (candidate.verdict.status != CHECK_PASSED)
+        status = error_set(error, QP_FORMAT, "%s: %s", check_status_name(candidate.verdict.status),
+                           candidate.verdict.detail);
+    else if (candidate.cuda)
+        status = error_set(error, QP_UNSUPPORTED,
+                           "%s: a .cu file is checked, not timed: its tensors are carried to the "
+                           "device and back at every call",
+                           page->options->kernel);
+    if (status == QP_OK && page->options->format != WORKBENCH_JSON)
+        strbuf_printf(out, "%s\n", candidate.command);
+    if (status == QP_OK) status = bench_op(page, op, &candidate, error);
+    candidate_close(&candidate);
+    return status;
+}
+
+static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
+{
+    const workbench_bench_options *options = page->options;
+    if (options->kernel && (options->n_ops != 1 || options->variant))
+        return error_set(error, QP_INVALID,
+                         "--kernel goes with the name of one operator and without --variant");
+    int n = options->n_ops ? options->n_ops : OP_COUNT;
+    for (int i = 0; i < n; i++) {
+        const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
+        if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
+        TRY(options->kernel ? bench_file(page, op, out, error) : bench_op(page, op, NULL, error));
+    }
+    return QP_OK;
+}
+
+static void print_limits(const bench_page *page, strbuf *out)
+{
+    strbuf_printf(out,
+                  "\n%d threads; this machine, measured in turn with the kernels: reading %.1f "
+                  "GB/s, float32 FMA %.0f GFLOP/s, byte dot products %.0f GOP/s, BF16 tiles %.0f "
+                  "GFLOP/s\n",
+                  page->options->threads, page->limits[MACHINE_READ].median * 1e-9,
+                  page->limits[MACHINE_FLOAT].median * 1e-9,
+                  page->limits[MACHINE_INTEGER].median * 1e-9,
+                  page->limits[MACHINE_MATRIX].median * 1e-9);
+}
+
+static qp_status finish_json(bench_page *page, strbuf *out, qp_error *error)
+{
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddItemToObject(tree, "results", page->results);
+    page->results = NULL;
+    cJSON_AddNumberToObject(tree, "wrong", page->n_wrong);
+    cJSON_AddStringToObject(tree, "notes", strbuf_text(&page->notes));
+    return output_json(tree, out, error);
+}
+
+qp_status workbench_bench(const workbench_bench_options *options, strbuf *out, int *n_wrong,
+                          qp_error *error)
+{
+    bench_page page = {.options = options,
+                       .table = {.level = 1, .markdown = options->format == WORKBENCH_MARKDOWN}};
+    if (options->format == WORKBENCH_JSON)
+        page.results = cJSON_CreateArray();
+    else
+        page_table(&page.table, 10,
+                   (const char *const[]){"operator", "workload", "kernel", "verdict", ">us",
+                                         ">quartiles", ">GB/s", ">of reading", ">GFLOP/s",
+                                         ">of the limit"});
+    qp_status status = bench_ops(&page, out, error);
+    if (status == QP_OK && options->format == WORKBENCH_JSON) {
+        status = finish_json(&page, out, error);
+    } else if (status == QP_OK) {
+        page.table.out = out;
+        if (page.n_rows > 0) {
+            page_table_end(&page.table);
+            print_limits(&page, out);
+        }
+        if (page.notes.length) strbuf_printf(out, "\n%s", strbuf_text(&page.notes));
+        status = output_done(out, error);
+    }
+    *n_wrong = page.n_wrong;
+    cJSON_Delete(page.results);
+    strbuf_free(&page.table.cells);
+    strbuf_free(&page.notes);
+    return status;
+}

@@ -1,0 +1,132 @@
+/* Timing in a child process: see timing.h. */
+#include "workbench/timing.h"
+
+#include "base/cpu.h"
+#include "op/harness/child.h"
+#include "workbench/workload.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LATE_WORK_US = 20000 };
+
+static bool fail(timing_report *out, check_status status, const char *detail)
+{
+    out->status = status;
+    snprintf(out->detail, sizeof out->detail, "%.500s", detail);
+    return false;
+}
+
+static void refill(void *context, const op_call *call)
+{
+    const timing_request *request = context;
+    workload_refill(request->op, call, request->seed + 1000);
+}
+
+/* The reference if it is not too slow, the best variant, and the kernel asked for. */
+static int choose(const timing_request *request, const workload *load, const op_variant *asked,
+                  bench_candidate candidates[TIMING_MAX], timing_report *out)
+{
+    int n = 0;
+    const op_variant *best;
+    op_select(request->op, request->features, &load->call, &best);
+    out->slow_reference = !request->with_reference &&
+                          op_cost_of(request->op, &load->call).flops > TIMING_REFERENCE_FLOPS;
+    if (!out->slow_reference || (!best && !asked))
+        candidates[n++] = (bench_candidate){"reference", request->op->reference, NULL};
+    if (best && best != asked) candidates[n++] = (bench_candidate){best->name, best->kernel, best};
+    if (asked) candidates[n++] = (bench_candidate){asked->name, asked->kernel, asked};
+    return n;
+}
+
+/* Copies that do not stay in the caches, but no more than memory allows. */
+static size_t bytes_to_rotate(int n)
+{
+    enum { LEAST = 64 << 20, MOST = 256 << 20 };
+    cpu_description cpu;
+    cpu_describe(&cpu);
+    size_t bytes = 2 * (cpu.l3 + cpu.l2);
+    uint64_t share = buffer_available() / (uint64_t)(4 * n);
+    if (bytes > MOST) bytes = MOST;
+    if (bytes < LEAST) bytes = LEAST;
+    return bytes < share ? bytes : (size_t)share;
+}
+
+static bool run_bench(const timing_request *request, const workload *load, const op_variant *asked,
+                      timing_report *out)
+{
+    qp_error error;
+    thread_pool *pool = NULL;
+    machine *machine = NULL;
+    bench_candidate candidates[TIMING_MAX];
+    bench_result results[TIMING_MAX] = {0};
+    out->n = choose(request, load, asked, candidates, out);
+    size_t rotate = bytes_to_rotate(out->n);
+    bench_options options = {.rounds = request->rounds,
+                             .sample_seconds = 0.004,
+                             .rotate_bytes = rotate,
+                             .refill = refill,
+                             .context = (void *)request};
+    qp_status status = thread_pool_create(request->threads, &pool, &error);
+    if (status == QP_OK) status = machine_create(rotate, request->features, pool, &machine, &error);
+    if (status == QP_OK)
+        status = bench_run(request->op, &load->call, candidates, out->n, machine, pool, &options,
+                           &out->limits, results, &error);
+    machine_destroy(machine);
+    thread_pool_destroy(pool);
+    if (status != QP_OK) return fail(out, CHECK_RUNTIME_ERROR, error.message);
+    for (int i = 0; i < out->n; i++) {
+        out->entries[i] = (timing){candidates[i].name, results[i],
+                                   results[i].verified ? CHECK_PASSED : CHECK_INCORRECT_NUMERICAL};
+    }
+    return true;
+}
+
+/* A kernel that works on after it returned has not been timed. */
+static void find_late_work(int threads_before, timing_report *out)
+{
+    usleep(LATE_WORK_US);
+    int left = candidate_threads() - threads_before;
+    if (left <= 0) return;
+    out->entries[out->n - 1].status = CHECK_RUNTIME_ERROR;
+    snprintf(out->detail, sizeof out->detail, "%d threads of its own were left running", left);
+}
+
+static void run_in_child(void *context, void *result)
+{
+    const timing_request *request = context;
+    timing_report *out = result;
+    workload load;
+    op_variant loaded;
+    const op_variant *asked = request->variant;
+    qp_error error;
+    char message[400];
+    int threads = candidate_threads();
+    if (request->candidate) {
+        if (!candidate_load(request->candidate, &loaded, message, sizeof message)) {
+            fail(out, CHECK_COMPILE_ERROR, message);
+            return;
+        }
+        asked = &loaded;
+    }
+    if (workload_create(request->op, request->workload, request->seed, &load, &error) != QP_OK) {
+        fail(out, CHECK_RUNTIME_ERROR, error.message);
+        return;
+    }
+    out->declined = asked && asked->accepts && !asked->accepts(&load.call);
+    if (!out->declined && run_bench(request, &load, asked, out) && request->candidate)
+        find_late_work(threads, out);
+    workload_free(&load);
+}
+
+void timing_run(const timing_request *request, timing_report *out)
+{
+    char what[128];
+    *out = (timing_report){.status = CHECK_PASSED};
+    child_end end = child_run(run_in_child, (void *)request, out, sizeof *out, request->timeout_ms,
+                              what, sizeof what);
+    if (end == CHILD_DONE) return;
+    *out = (timing_report){0};
+    fail(out, end == CHILD_TIMEOUT ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR, what);
+}

@@ -1,0 +1,24 @@
+/* A workload's tensors in memory: what is timed, as against the small cases that are checked. */
+#ifndef QUIPU_WORKBENCH_WORKLOAD_H
+#define QUIPU_WORKBENCH_WORKLOAD_H
+
+#include "base/buffer.h"
+#include "op/harness/case.h"
+
+typedef struct workload {
+    const op_info *op;
+    op_case about;
+    op_call call;
+    buffer memory[OP_MAX_TENSORS];
+} workload;
+
+/* Makes the call that a text describes, bound, its inputs filled. */
+qp_status workload_create(const op_info *op, const char *text, uint64_t seed, workload *out,
+                          qp_error *error);
+void workload_free(workload *workload);
+
+/* Gives those inputs of a call of `op` that change from batch to batch other contents; weights,
+ * which a kernel may have packed, stay. */
+void workload_refill(const op_info *op, const op_call *call, uint64_t seed);
+
+#endif

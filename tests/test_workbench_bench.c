@@ -1,0 +1,272 @@
+/* Timing kernels, and exchanging them with FlashInfer-Bench: games with the clock are seen, what is
+ * exported is what is imported. */
+#include "test.h"
+
+#include "base/cpu.h"
+#include "base/json.h"
+#include "op/op.h"
+#include "workbench/exchange.h"
+#include "workbench/files.h"
+#include "workbench/workbench.h"
+#include "workbench/workload.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static workbench_bench_options quick(const char *const *op)
+{
+    return (workbench_bench_options){.ops = op,
+                                     .n_ops = 1,
+                                     .workload = "llama-3.2-1b",
+                                     .seed = 1,
+                                     .features = cpu_features(0),
+                                     .threads = 1,
+                                     .rounds = 3,
+                                     .timeout_ms = 120000,
+                                     .format = WORKBENCH_JSON};
+}
+
+static cJSON *run_bench(const workbench_bench_options *options, int *n_wrong)
+{
+    qp_error error;
+    strbuf out = {0};
+    cJSON *tree;
+    if (workbench_bench(options, &out, n_wrong, &error) != QP_OK) fail_msg("%s", error.message);
+    assert_int_equal(json_parse(out.data, out.length, "bench", &tree, &error), QP_OK);
+    strbuf_free(&out);
+    return tree;
+}
+
+static void the_example_is_right_and_faster(void **state)
+{
+    (void)state;
+    const char *op = "rms_norm";
+    workbench_bench_options options = quick(&op);
+    options.kernel = "../examples/rms_norm.c";
+    int n_wrong;
+    cJSON *tree = run_bench(&options, &n_wrong);
+    assert_int_equal(n_wrong, 0);
+    double reference = 0, candidate = 0;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, json_get(tree, "results"))
+    {
+        const char *kernel = json_get(item, "kernel")->valuestring;
+        double seconds = json_get(item, "seconds")->valuedouble;
+        assert_string_equal(json_get(item, "status")->valuestring, "PASSED");
+        assert_true(seconds > 0 && json_get(item, "bytes_per_second")->valuedouble > 0);
+        if (strcmp(kernel, "reference") == 0) reference = seconds;
+        if (strcmp(kernel, "candidate") == 0) candidate = seconds;
+    }
+    assert_true(candidate > 0);
+    if (candidate >= reference) fail_msg("%g s, the reference %g s", candidate, reference);
+    cJSON_Delete(tree);
+}
+
+static void games_are_seen(void **state)
+{
+    (void)state;
+    static const char *const games[] = {"kernels/gaming_nothing.c", "kernels/gaming_cache.c",
+                                        "kernels/broken_crash.c"};
+    const char *op = "rms_norm";
+    for (size_t i = 0; i < sizeof games / sizeof *games; i++) {
+        workbench_bench_options options = quick(&op);
+        options.kernel = games[i];
+        int n_wrong = 0;
+        cJSON_Delete(run_bench(&options, &n_wrong));
+        if (n_wrong == 0) fail_msg("%s was not seen", games[i]);
+    }
+}
+
+static void a_broken_file_is_no_timing(void **state)
+{
+    (void)state;
+    const char *op = "rms_norm";
+    workbench_bench_options options = quick(&op);
+    qp_error error;
+    strbuf out = {0};
+    int n_wrong;
+    options.kernel = "kernels/broken_syntax.c";
+    assert_int_equal(workbench_bench(&options, &out, &n_wrong, &error), QP_FORMAT);
+    assert_non_null(strstr(error.message, "COMPILE_ERROR"));
+    options.kernel = NULL;
+    options.variant = "mmx";
+    assert_int_equal(workbench_bench(&options, &out, &n_wrong, &error), QP_INVALID);
+    strbuf_free(&out);
+}
+
+/* Refilling changes what changes from batch to batch, and nothing else. */
+static void workloads_are_refilled(void **state)
+{
+    (void)state;
+    qp_error error;
+    workload load;
+    const op_info *op = op_find("rms_norm");
+    assert_int_equal(workload_create(op, "n_tokens=2 hidden_size=64", 1, &load, &error), QP_OK);
+    float x = *(float *)load.call.tensors[0].data, weight = *(float *)load.call.tensors[1].data;
+    workload_refill(op, &load.call, 2);
+    assert_true(x != *(float *)load.call.tensors[0].data);
+    assert_true(weight == *(float *)load.call.tensors[1].data);
+    workload_free(&load);
+    assert_int_not_equal(workload_create(op, "n_tokens=two", 1, &load, &error), QP_OK);
+}
+
+static void definitions_fit_operators(void **state)
+{
+    (void)state;
+    for (const definition *d = definitions; d->name; d++) {
+        const op_info *op = op_find(d->op);
+        assert_non_null(op);
+        for (int n = 0; d->workloads[n]; n++) {
+            char text[1024];
+            op_case about;
+            qp_error error;
+            definition_case(d, d->workloads[n], text, sizeof text);
+            if (op_case_parse(op, text, &about, &error) != QP_OK)
+                fail_msg("%s: %s", text, error.message);
+        }
+        cJSON *tree = definition_json(d);
+        assert_non_null(strstr(json_get(tree, "reference")->valuestring, "def run("));
+        cJSON_Delete(tree);
+        assert_ptr_equal(definition_find(d->name), d);
+    }
+    assert_null(definition_find("rmsnorm"));
+}
+
+/* --- solutions ------------------------------------------------------------------------------- */
+
+typedef struct solution_text {
+    const char *definition, *language, *entry, *path;
+} solution_text;
+
+static void write_solution(const char *to, const solution_text *about)
+{
+    qp_error error;
+    strbuf source = {0};
+    assert_int_equal(files_read("../examples/rms_norm.c", 1 << 20, &source, &error), QP_OK);
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "name", "example");
+    cJSON_AddStringToObject(tree, "definition", about->definition);
+    cJSON_AddStringToObject(tree, "author", "a test");
+    cJSON *spec = cJSON_AddObjectToObject(tree, "spec");
+    cJSON_AddStringToObject(spec, "language", about->language);
+    cJSON_AddStringToObject(spec, "entry_point", about->entry);
+    cJSON *file = cJSON_CreateObject();
+    cJSON_AddStringToObject(file, "path", about->path);
+    cJSON_AddStringToObject(file, "content", strbuf_text(&source));
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "sources"), file);
+    char *text = cJSON_Print(tree);
+    assert_int_equal(files_write(to, text, strlen(text), &error), QP_OK);
+    cJSON_free(text);
+    cJSON_Delete(tree);
+    strbuf_free(&source);
+}
+
+static void solutions_become_traces(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/quipu-test-XXXXXX", path[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/solution.json", folder);
+    write_solution(path, &(solution_text){"rmsnorm_h4096", "c", "a/rms_norm.c::rms_norm_kernel",
+                                          "a/rms_norm.c"});
+    workbench_bench_options options = {.seed = 1, .threads = 1, .rounds = 1, .timeout_ms = 120000};
+    qp_error error = {0};
+    strbuf out = {0};
+    int n_failed = -1;
+    if (workbench_import(path, &options, &out, &n_failed, &error) != QP_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(n_failed, 0);
+    int n = 0;
+    for (char *line = strtok(out.data, "\n"); line; line = strtok(NULL, "\n"), n++) {
+        cJSON *trace;
+        assert_int_equal(json_parse(line, strlen(line), "trace", &trace, &error), QP_OK);
+        const cJSON *evaluation = json_get(trace, "evaluation");
+        assert_string_equal(json_get(evaluation, "status")->valuestring, "PASSED");
+        const cJSON *performance = json_get(evaluation, "performance");
+        assert_true(json_get(performance, "speedup_factor")->valuedouble > 0);
+        cJSON_Delete(trace);
+    }
+    assert_int_equal(n, 3);
+    strbuf_free(&out);
+    unlink(path);
+    rmdir(folder);
+}
+
+static void wrong_solutions_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        solution_text text;
+        const char *says;
+    } wrong[] = {
+        {{"rmsnorm_h1", "c", "a.c::rms_norm_kernel", "a.c"}, "definition 'rmsnorm_h1'"},
+        {{"rmsnorm_h4096", "triton", "a.c::rms_norm_kernel", "a.c"}, "language"},
+        {{"rmsnorm_h4096", "c", "a.c::run", "a.c"}, "FILE::rms_norm_kernel"},
+        {{"rmsnorm_h4096", "cuda", "a.cu::rms_norm_kernel", "a.cu"}, "FILE::rms_norm_launch"},
+        {{"rmsnorm_h4096", "c", "b.c::rms_norm_kernel", "a.c"}, "not among the sources"},
+        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "../a.c"}, "must lie inside"},
+        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "/tmp/a.c"}, "must lie inside"},
+        {{"rmsnorm_h4096", "c", "a.c::rms_norm_kernel", "b/../../a.c"}, "must lie inside"},
+    };
+    char folder[] = "/tmp/quipu-test-XXXXXX", path[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/solution.json", folder);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_solution(path, &wrong[i].text);
+        workbench_bench_options options = {.threads = 1, .rounds = 1, .timeout_ms = 1000};
+        qp_error error = {0};
+        strbuf out = {0};
+        int n_failed;
+        assert_int_not_equal(workbench_import(path, &options, &out, &n_failed, &error), QP_OK);
+        if (!strstr(error.message, wrong[i].says))
+            fail_msg("expected \"%s\", found \"%s\"", wrong[i].says, error.message);
+        strbuf_free(&out);
+    }
+    unlink(path);
+    rmdir(folder);
+}
+
+/* With the flashinfer-bench package, where the environment names a Python that has it. */
+static void the_package_reads_what_is_exported(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/quipu-test-XXXXXX", command[512];
+    assert_non_null(mkdtemp(folder));
+    qp_error error = {0};
+    strbuf out = {0};
+    if (workbench_export(folder, &out, &error) != QP_OK) fail_msg("%s", error.message);
+    strbuf_free(&out);
+    const char *python = getenv("QUIPU_TEST_PYTHON");
+    int status = 77;
+    if (python) {
+        snprintf(command, sizeof command, "%s scripts/flashinfer_bench_validate.py %s 1>&2", python,
+                 folder);
+        status = system(command);
+        status = status > 255 ? status / 256 : status;
+    }
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    if (status == 77) {
+        print_message("skipped: QUIPU_TEST_PYTHON names no Python with flashinfer-bench\n");
+        skip();
+    }
+    assert_int_equal(status, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_example_is_right_and_faster),
+        cmocka_unit_test(games_are_seen),
+        cmocka_unit_test(a_broken_file_is_no_timing),
+        cmocka_unit_test(workloads_are_refilled),
+        cmocka_unit_test(definitions_fit_operators),
+        cmocka_unit_test(solutions_become_traces),
+        cmocka_unit_test(wrong_solutions_are_refused),
+        cmocka_unit_test(the_package_reads_what_is_exported),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
