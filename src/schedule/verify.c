@@ -379,8 +379,21 @@ static qp_status allocate(verifier *v)
     return QP_OK;
 }
 
+/* Positions and indices are 32 bits, and there is something to run. */
+static qp_status check_sizes(const verifier *v)
+{
+    const schedule *s = v->s;
+    if (v->workers >= 1 && v->workers <= SCHEDULE_MAX_WORKERS && s->longest >= 1 &&
+        s->longest <= INT32_MAX / SCHEDULE_MAX_WORKERS && s->n_counters >= 1 && s->n_nodes >= 1)
+        return QP_OK;
+    return error_set(v->error, QP_INVALID,
+                     "schedule: %d queues of %d instructions for %d nodes cannot be run",
+                     v->workers, s->longest, s->n_nodes);
+}
+
 static qp_status verify(verifier *v)
 {
+    TRY(check_sizes(v));
     TRY(allocate(v));
     TRY(check_records(v));
     TRY(sort_by_node(v));

@@ -1,0 +1,189 @@
+/* A schedule's queues in a file.
+ *
+ *     header       128 bytes, below
+ *     per_pass     uint32 [counters]
+ *     lengths      int32 [workers]
+ *     queues       int32 [workers][longest][32]
+ *
+ * All little-endian. The tables that records refer to are not in it: they are made again from the
+ * plan and the model, and the fingerprint says whether they are the same. What is read is proved
+ * sound like anything else before it may run; the checksum only tells damage from design.
+ */
+#include "base/checked.h"
+#include "base/hash.h"
+#include "file/mapping.h"
+#include "schedule/build.h"
+#include "schedule/draft.h"
+#include "schedule/verify.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "files are read and written as they are");
+
+enum { FILE_VERSION = 1 };
+static const char magic[8] = {'Q', 'U', 'I', 'P', 'U', 'S', 'C', 'H'};
+
+typedef struct file_header {
+    char magic[8];
+    uint32_t version, workers, longest, n_counters;
+    uint64_t fingerprint; /* of the tables */
+    uint64_t checksum;    /* of the header with 0 here, and of all that follows */
+    uint32_t setting, assignment, last_step, zero;
+    int64_t tokens, context, tile, group;
+    double memory_fraction;
+    machine_profile profile;
+    uint64_t zeros;
+} file_header;
+
+_Static_assert(sizeof(file_header) == 128 && sizeof(instruction) == 128, "as the format says");
+
+/* Words of 32 bits into a hash; all parts of the file are whole words. */
+static uint64_t sum(uint64_t hash, const void *bytes, size_t n_bytes)
+{
+    const unsigned char *at = bytes;
+    for (size_t i = 0; i < n_bytes; i += sizeof(uint32_t)) {
+        uint32_t word;
+        memcpy(&word, at + i, sizeof word);
+        hash = hash_mix(hash ^ word);
+    }
+    return hash;
+}
+
+static size_t queue_bytes(const schedule *s)
+{
+    return (size_t)s->options.workers * (size_t)s->longest * sizeof(instruction);
+}
+
+static uint64_t checksum_of(file_header header, const void *rest, size_t n_bytes)
+{
+    header.checksum = 0;
+    return sum(sum(0, &header, sizeof header), rest, n_bytes);
+}
+
+static file_header header_of(const schedule *s)
+{
+    const schedule_options *o = &s->options;
+    file_header h = {.version = FILE_VERSION,
+                     .workers = (uint32_t)o->workers,
+                     .longest = (uint32_t)s->longest,
+                     .n_counters = (uint32_t)s->n_counters,
+                     .fingerprint = s->fingerprint,
+                     .setting = (uint32_t)o->setting,
+                     .assignment = (uint32_t)o->assignment,
+                     .last_step = (uint32_t)o->last_step,
+                     .tokens = o->tokens,
+                     .context = o->context,
+                     .tile = o->tile,
+                     .group = o->group,
+                     .memory_fraction = o->memory_fraction,
+                     .profile = o->profile};
+    memcpy(h.magic, magic, sizeof magic);
+    return h;
+}
+
+qp_status schedule_save(const schedule *s, const char *path, qp_error *error)
+{
+    const size_t counters = (size_t)s->n_counters * sizeof *s->per_pass;
+    const size_t lengths = (size_t)s->options.workers * sizeof *s->length;
+    file_header h = header_of(s);
+    h.checksum = sum(sum(sum(sum(0, &h, sizeof h), s->per_pass, counters), s->length, lengths),
+                     s->instructions, queue_bytes(s));
+    FILE *file = fopen(path, "wb");
+    if (!file) return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
+    bool written = fwrite(&h, sizeof h, 1, file) == 1 &&
+                   fwrite(s->per_pass, 1, counters, file) == counters &&
+                   fwrite(s->length, 1, lengths, file) == lengths &&
+                   fwrite(s->instructions, 1, queue_bytes(s), file) == queue_bytes(s);
+    if (fclose(file) != 0 || !written)
+        return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
+    return QP_OK;
+}
+
+/* Reads the header and holds the sizes in it against the file's. */
+static qp_status read_header(const mapping *map, file_header *h, qp_error *error)
+{
+    if (map->size < sizeof *h || memcmp(map->data, magic, sizeof magic) != 0)
+        return error_set(error, QP_FORMAT, "%s: not a schedule (it should begin with \"%.8s\")",
+                         map->path, magic);
+    memcpy(h, map->data, sizeof *h);
+    if (h->version != FILE_VERSION)
+        return error_set(error, QP_FORMAT,
+                         "%s: version %u of the format, expected %d: make it anew", map->path,
+                         h->version, FILE_VERSION);
+    size_t bytes = 0, rest = (size_t)h->n_counters + h->workers;
+    bool fits = h->workers >= 1 && h->workers <= SCHEDULE_MAX_WORKERS && h->n_counters >= 1 &&
+                h->longest <= INT32_MAX / SCHEDULE_MAX_WORKERS &&
+                checked_mul((size_t)h->workers * h->longest, sizeof(instruction), &bytes) &&
+                checked_mul(rest, sizeof(uint32_t), &rest) && checked_add(bytes, rest, &bytes) &&
+                checked_add(bytes, sizeof *h, &bytes) && bytes == map->size;
+    if (!fits)
+        return error_set(error, QP_FORMAT,
+                         "%s: %zu bytes cannot hold %u queues of %u instructions and %u counters",
+                         map->path, map->size, h->workers, h->longest, h->n_counters);
+    if (checksum_of(*h, map->data + sizeof *h, map->size - sizeof *h) != h->checksum)
+        return error_set(error, QP_FORMAT, "%s: damaged: the checksum is wrong", map->path);
+    if (!schedule_setting_name((int)h->setting) || !schedule_assignment_name((int)h->assignment) ||
+        h->last_step > UINT16_MAX)
+        return error_set(error, QP_FORMAT, "%s: setting %u with assignment %u is none", map->path,
+                         h->setting, h->assignment);
+    return QP_OK;
+}
+
+static qp_status read_queues(const mapping *map, const file_header *h, schedule *out,
+                             qp_error *error)
+{
+    const uint8_t *at = map->data + sizeof *h;
+    out->n_counters = (int)h->n_counters;
+    out->per_pass = arena_alloc(&out->memory, h->n_counters, sizeof *out->per_pass);
+    if (!out->per_pass) return error_no_memory(error, "the schedule's counters", 0);
+    TRY(tensorize_allocate(out, (int)h->longest, error));
+    memcpy(out->per_pass, at, h->n_counters * sizeof *out->per_pass);
+    at += h->n_counters * sizeof *out->per_pass;
+    memcpy(out->length, at, h->workers * sizeof *out->length);
+    at += h->workers * sizeof *out->length;
+    memcpy(out->instructions, at, queue_bytes(out));
+    return QP_OK;
+}
+
+static qp_status load(const mapping *map, const plan *p, const model *model, schedule *out,
+                      qp_error *error)
+{
+    file_header h;
+    TRY(read_header(map, &h, error));
+    out->options = (schedule_options){.workers = (int)h.workers,
+                                      .setting = (schedule_setting)h.setting,
+                                      .assignment = (schedule_assignment)h.assignment,
+                                      .memory_fraction = h.memory_fraction,
+                                      .tokens = h.tokens,
+                                      .context = h.context,
+                                      .tile = h.tile,
+                                      .group = h.group,
+                                      .last_step = (int)h.last_step,
+                                      .profile = h.profile};
+    TRY(tables_build(p, model, out, error));
+    if (out->fingerprint != h.fingerprint)
+        return error_set(error, QP_FORMAT,
+                         "%s: made for another model, plan or version (fingerprint %016llx, "
+                         "expected %016llx): make it anew",
+                         map->path, (unsigned long long)h.fingerprint,
+                         (unsigned long long)out->fingerprint);
+    TRY(read_queues(map, &h, out, error));
+    qp_status status = schedule_verify(out, error);
+    if (status != QP_INVALID) return status;
+    error_prefix(error, "%s: not sound", map->path);
+    if (error) error->status = QP_FORMAT;
+    return QP_FORMAT;
+}
+
+qp_status schedule_load(const char *path, const plan *p, const model *model, schedule *out,
+                        qp_error *error)
+{
+    *out = (schedule){0};
+    mapping map = {0};
+    TRY(mapping_open(path, &map, error));
+    qp_status status = load(&map, p, model, out, error);
+    mapping_close(&map);
+    return status;
+}
