@@ -214,6 +214,9 @@ static qp_status judge(const workbench_bench_options *options, const solution *s
         timing_report times = {0};
         if (verdict.status == CHECK_PASSED)
             time_workload(options, solution, candidate, n, &verdict, &times);
+        if (verdict.status == CHECK_PASSED && candidate->cuda)
+            snprintf(verdict.detail, sizeof verdict.detail,
+                     "latency includes carrying the tensors to the device and back");
         *n_failed += verdict.status != CHECK_PASSED;
         cJSON *trace = cJSON_CreateObject();
         cJSON_AddStringToObject(trace, "definition", solution->definition->name);
