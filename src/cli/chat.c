@@ -84,9 +84,11 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
                                    .on_token = on_token,
                                    .context = c};
     strbuf_clear(&c->answer);
-    cli_catch_interrupt();
+    /* At a terminal interrupts are caught all the time, and count from when a line was read. */
+    bool terminal = chat_input_is_terminal(c->input);
+    if (!terminal) cli_catch_interrupt();
     qp_status status = qp_generate(c->session, &options, &c->last, c->call->error);
-    if (!chat_input_is_terminal(c->input)) cli_release_interrupt();
+    if (!terminal) cli_release_interrupt();
     TRY(status);
     TRY(cli_write("\n", 1, c->call->error));
     TRY(cli_flush(c->call->error));

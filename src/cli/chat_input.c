@@ -10,10 +10,13 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <locale.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/select.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <wchar.h>
 
 enum { HISTORY_LINES = 1000 };
 
@@ -32,11 +35,60 @@ static char *prompt_text(EditLine *editor)
     return input->continued ? more : first;
 }
 
+/* One byte of the terminal's: 1, or 0 at the end, or -1 with EINTR. SIGINT is let in only while
+ * waiting, so that none slips in between a look at the flag and the wait. */
+static int read_byte(char *byte)
+{
+    sigset_t interrupt, before;
+    sigemptyset(&interrupt);
+    sigaddset(&interrupt, SIGINT);
+    sigprocmask(SIG_BLOCK, &interrupt, &before);
+    int ready = -1;
+    errno = EINTR;
+    if (!cli_interrupted) {
+        fd_set input;
+        FD_ZERO(&input);
+        FD_SET(STDIN_FILENO, &input);
+        ready = pselect(STDIN_FILENO + 1, &input, NULL, NULL, NULL, &before);
+    }
+    int why = errno;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    errno = why;
+    return ready < 0 ? -1 : (int)read(STDIN_FILENO, byte, 1);
+}
+
+/* One character, for the editor; bytes that make none are passed over. */
+static int read_character(EditLine *editor, wchar_t *out)
+{
+    (void)editor;
+    mbstate_t state = {0};
+    for (;;) {
+        char byte;
+        int count = read_byte(&byte);
+        if (count <= 0) return count;
+        size_t used = mbrtowc(out, &byte, 1, &state);
+        if (used == (size_t)-1)
+            state = (mbstate_t){0};
+        else if (used != (size_t)-2)
+            return 1;
+    }
+}
+
 /* Editing needs to know which bytes make a character. */
 static void use_utf8(void)
 {
     setlocale(LC_CTYPE, "");
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+/* Failing is no loss but that of the history. */
+static void make_folders(const char *path)
+{
+    char folder[4096];
+    for (const char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+        mkdir(folder, 0777);
+    }
 }
 
 static void open_history(chat_input *input)
@@ -47,8 +99,12 @@ static void open_history(chat_input *input)
     history(input->history, &event, H_SETSIZE, HISTORY_LINES);
     history(input->history, &event, H_SETUNIQUE, 1);
     el_set(input->editor, EL_HIST, history, input->history);
-    if (option_cache_path("history", input->history_path, sizeof input->history_path))
-        history(input->history, &event, H_LOAD, input->history_path);
+    if (!option_cache_path("history", input->history_path, sizeof input->history_path)) {
+        *input->history_path = '\0';
+        return;
+    }
+    make_folders(input->history_path);
+    history(input->history, &event, H_LOAD, input->history_path);
 }
 
 qp_status chat_input_open(chat_input **out, qp_error *error)
@@ -64,6 +120,7 @@ qp_status chat_input_open(chat_input **out, qp_error *error)
     el_set(input->editor, EL_PROMPT, prompt_text);
     el_set(input->editor, EL_EDITOR, "emacs");
     el_set(input->editor, EL_SIGNAL, 0);
+    el_set(input->editor, EL_GETCFN, read_character);
     open_history(input);
     cli_catch_interrupt();
     return QP_OK;
