@@ -2,8 +2,9 @@
  *
  * The arena is cut at every tensor's beginning and end into segments, and each segment remembers
  * which tensor's value it holds. Running through the steps, a read demands that every segment of
- * the tensor still holds that tensor; a write makes it so. Lifetimes and offsets are taken as they
- * stand, so a mistake in either shows as a read of lost bytes.
+ * the tensor still holds that tensor; a write makes it so, and must keep apart from whatever else
+ * its kernel touches. Lifetimes and offsets are taken as they stand, so a mistake in either shows
+ * as a read of lost bytes.
  */
 #include "plan/lifetime.h"
 
@@ -73,6 +74,28 @@ static qp_status check_read(const plan *plan, const arena_map *map, int step, in
                      culprit == NOBODY ? "nothing yet" : plan->tensors[culprit].name);
 }
 
+/* A kernel may read and write one tensor in place, but what it writes must share no byte with
+ * another tensor that it touches: it may still need that one, or write it too. */
+static qp_status check_apart(const plan *plan, const plan_node *node, int step, int written,
+                             qp_error *error)
+{
+    const plan_tensor *t = &plan->tensors[written];
+    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
+        const plan_operand *operand = &node->operands[i];
+        const plan_tensor *other = &plan->tensors[operand->id];
+        if (operand->kind != OPERAND_TENSOR || operand->id == written || !lives_in_arena(other))
+            continue;
+        if (t->offset >= other->offset + other->bytes || other->offset >= t->offset + t->bytes)
+            continue;
+        return error_set(error, QP_INVALID,
+                         "plan: step %s of layer %lld writes tensor \"%s\" over \"%s\", which it "
+                         "uses too",
+                         plan->steps[step].name, (long long)plan->steps[step].layer, t->name,
+                         other->name);
+    }
+    return QP_OK;
+}
+
 /* The operands of one node: what it reads must be whole, then what it writes takes its bytes. */
 static qp_status walk_node(const plan *plan, const plan_node *node, int step, arena_map *map,
                            qp_error *error)
@@ -86,7 +109,9 @@ static qp_status walk_node(const plan *plan, const plan_node *node, int step, ar
             if (!lives_in_arena(t)) continue;
             if (pass == 0 && op->tensors[i].direction != OP_OUT)
                 TRY(check_read(plan, map, step, operand->id, error));
-            if (pass == 1 && op->tensors[i].direction != OP_IN) map_write(map, t, operand->id);
+            if (pass == 0 || op->tensors[i].direction == OP_IN) continue;
+            TRY(check_apart(plan, node, step, operand->id, error));
+            map_write(map, t, operand->id);
         }
     }
     return QP_OK;
