@@ -1,0 +1,725 @@
+/* The plan of a forward pass: lifetimes as the design's table has them, an arena in which no two
+ * live tensors meet, a verifier that catches every misplacement, and exact byte counts.
+ */
+#include "generate/execute.h"
+#include "plan/lifetime.h"
+#include "plan/plan.h"
+#include "plan/print.h"
+
+#include <cjson/cJSON.h>
+
+#include "test.h"
+
+static qp_error error;
+
+static model_config small_config(void)
+{
+    return (model_config){.name = "test",
+                          .hidden_size = 64,
+                          .intermediate_size = 172,
+                          .n_layers = 3,
+                          .n_heads = 8,
+                          .n_kv_heads = 4,
+                          .head_dim = 8,
+                          .vocab_size = 512,
+                          .context_length = 512,
+                          .rms_norm_eps = 1e-5,
+                          .rope = {.dim = 8, .theta = 10000, .factor = 1}};
+}
+
+static plan small_plan(int ranks, int rank)
+{
+    model_config config = small_config();
+    plan_options options = plan_default_options(&config);
+    options.ranks = ranks, options.rank = rank;
+    plan p;
+    assert_ok(plan_build(&config, &options, &p, &error));
+    return p;
+}
+
+static uint64_t random_state;
+static int64_t random_between(int64_t low, int64_t high)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return low + (int64_t)((random_state >> 33) % (uint64_t)(high - low + 1));
+}
+
+/* --- Lifetimes ------------------------------------------------------------------------------- */
+
+static const char *cell_text(const plan_cell *cell, char text[8])
+{
+    char *at = text;
+    if (cell->created) *at++ = '+';
+    if (cell->mapped) *at++ = 'm';
+    if (cell->kept) *at++ = 'o';
+    if (cell->read) *at++ = 'r';
+    if (cell->written) *at++ = 'w';
+    if (cell->destroyed) *at++ = 'x';
+    *at = '\0';
+    return text;
+}
+
+/* The table of the design for one rank, by hand: step, tokens, x, x_, attn, ffn. */
+typedef struct table_row {
+    const char *step, *tokens, *x, *x_norm, *attn, *ffn;
+} table_row;
+
+static const table_row before[] = {{"setup", "+m", "", "", "", ""},
+                                   {"embedding", "rx", "+w", "", "", ""}};
+static const table_row layer[] = {
+    {"attn_norm", "", "r", "+w", "", ""},    {"attn_qkv", "", "o", "rx", "+w", ""},
+    {"rope", "", "o", "", "rw", ""},         {"attention", "", "o", "", "rw", ""},
+    {"attn_output", "", "rw", "", "rx", ""}, {"attn_allreduce", "", "rw", "", "", ""},
+    {"ffn_norm", "", "r", "+w", "", ""},     {"ffn_up", "", "o", "rx", "", "+w"},
+    {"activation", "", "o", "", "", "rw"},   {"ffn_down", "", "rw", "", "", "rx"},
+    {"ffn_allreduce", "", "rw", "", "", ""}};
+static const table_row after[] = {{"final_norm", "", "rx", "", "", ""},
+                                  {"lm_head", "", "", "", "", ""},
+                                  {"top_k", "", "", "", "", ""},
+                                  {"sample", "", "", "", "", ""}};
+enum { N_BEFORE = 2, N_LAYER = 11, N_AFTER = 4 };
+
+static void check_rows(const plan *p, const plan_cell *cells, int first, const table_row *rows,
+                       int count, int64_t of_layer)
+{
+    static const plan_tensor_id columns[] = {PLAN_TOKEN_IDS, PLAN_X, PLAN_X_NORM, PLAN_ATTN,
+                                             PLAN_FFN};
+    for (int i = 0; i < count; i++) {
+        const plan_step *step = &p->steps[first + i];
+        assert_string_equal(step->name, rows[i].step);
+        assert_int_equal(step->layer, of_layer);
+        const char *const want[] = {rows[i].tokens, rows[i].x, rows[i].x_norm, rows[i].attn,
+                                    rows[i].ffn};
+        for (int c = 0; c < 5; c++) {
+            char text[8];
+            cell_text(&cells[(first + i) * PLAN_TENSOR_COUNT + (int)columns[c]], text);
+            if (strcmp(text, want[c]) != 0)
+                fail_msg("step %s, tensor %s: \"%s\" instead of \"%s\"", step->name,
+                         p->tensors[columns[c]].name, text, want[c]);
+        }
+    }
+}
+
+static void lifetimes_are_those_of_the_design(void **state)
+{
+    (void)state;
+    plan p = small_plan(1, 0);
+    plan_cell *cells;
+    assert_ok(lifetime_compute(&p, &cells, &error));
+    assert_int_equal(p.n_steps, N_BEFORE + 3 * N_LAYER + N_AFTER);
+    check_rows(&p, cells, 0, before, N_BEFORE, -1);
+    for (int i = 0; i < 3; i++)
+        check_rows(&p, cells, N_BEFORE + i * N_LAYER, layer, N_LAYER, i);
+    check_rows(&p, cells, N_BEFORE + 3 * N_LAYER, after, N_AFTER, -1);
+    free(cells);
+    plan_free(&p);
+}
+
+/* Every rank but the first leaves the residual to the first: its x ends at each norm and begins
+ * again as a partial sum. */
+static void other_ranks_make_partial_sums(void **state)
+{
+    (void)state;
+    plan p = small_plan(2, 1);
+    assert_int_equal(p.config.n_heads, 4);
+    assert_int_equal(p.config.n_kv_heads, 2);
+    assert_int_equal(p.config.intermediate_size, 86);
+    plan_cell *cells;
+    assert_ok(lifetime_compute(&p, &cells, &error));
+    static const struct {
+        const char *step, *x;
+    } want[] = {{"attn_norm", "rx"}, {"attn_qkv", ""},   {"attn_output", "+w"},
+                {"ffn_norm", "rx"},  {"ffn_down", "+w"}, {"ffn_allreduce", "rw"},
+                {"ffn_up", ""},      {"activation", ""}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        int step = plan_find_step(&p, want[i].step, 1);
+        char text[8];
+        assert_string_equal(cell_text(&cells[step * PLAN_TENSOR_COUNT + PLAN_X], text), want[i].x);
+    }
+    free(cells);
+    plan_free(&p);
+    plan first = small_plan(2, 0); /* as a single rank's table */
+    assert_ok(lifetime_compute(&first, &cells, &error));
+    check_rows(&first, cells, N_BEFORE, layer, N_LAYER, 0);
+    free(cells);
+    plan_free(&first);
+}
+
+/* What a cell says must agree with itself and with its neighbours, for every tensor. */
+static void every_cell_is_consistent(void **state)
+{
+    (void)state;
+    plan p = small_plan(2, 1);
+    plan_cell *cells;
+    assert_ok(lifetime_compute(&p, &cells, &error));
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        plan_kind kind = p.tensors[id].kind;
+        bool outlives = kind == PLAN_TABLE || kind == PLAN_CACHE, alive = outlives;
+        for (int step = 0; step < p.n_steps; step++) {
+            const plan_cell *c = &cells[step * PLAN_TENSOR_COUNT + id];
+            plan_access access = plan_step_access(&p, step, (plan_tensor_id)id);
+            assert_int_equal(c->read, access.read);
+            assert_int_equal(c->written, access.write);
+            if (c->created) assert_false(alive);
+            if (c->created) alive = true;
+            if (c->read || c->written || c->kept || c->destroyed) assert_true(alive);
+            assert_int_equal(c->kept,
+                             alive && !c->created && !c->read && !c->written && !c->destroyed);
+            if (c->destroyed) alive = false;
+            if (c->mapped) assert_true(kind == PLAN_INPUT && step == 0);
+        }
+        assert_int_equal(alive, outlives || kind == PLAN_OUTPUT);
+    }
+    free(cells);
+    plan_free(&p);
+}
+
+static void a_layer_has_two_all_reduces(void **state)
+{
+    (void)state;
+    plan p = small_plan(2, 0);
+    int count[3] = {0};
+    for (int s = 0; s < p.n_steps; s++) {
+        for (int n = 0; n < p.steps[s].n_nodes; n++) {
+            if (p.nodes[p.steps[s].first_node + n].op == OP_ALL_REDUCE) {
+                count[p.steps[s].layer]++;
+                assert_true(p.steps[s].graph);
+            }
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(count[i], 2);
+    assert_int_equal(plan_find_step(&p, "attn_norm", 3), -1);
+    assert_int_equal(plan_find_step(&p, "lm_head", 0), -1);
+    plan_free(&p);
+}
+
+/* --- The arena ------------------------------------------------------------------------------- */
+
+static bool in_arena(const plan *p, int id)
+{
+    return p->tensors[id].kind == PLAN_ACTIVATION || p->tensors[id].kind == PLAN_OUTPUT;
+}
+
+static bool meet(const plan *p, int a, int b)
+{
+    const plan_tensor *x = &p->tensors[a], *y = &p->tensors[b];
+    return x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
+}
+
+static bool alive_together(const plan *p, const plan_cell *cells, int a, int b)
+{
+    for (int step = 0; step < p->n_steps; step++) {
+        char text[8];
+        const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
+        if (*cell_text(&row[a], text) && *cell_text(&row[b], text)) return true;
+    }
+    return false;
+}
+
+/* Whether two tensors that are alive in one step share bytes, or one lies outside. */
+static bool is_unsound(const plan *p, const plan_cell *cells)
+{
+    for (int a = 0; a < PLAN_TENSOR_COUNT; a++) {
+        if (!in_arena(p, a)) continue;
+        if (p->tensors[a].offset + p->tensors[a].bytes > p->arena_bytes) return true;
+        for (int b = a + 1; b < PLAN_TENSOR_COUNT; b++) {
+            if (in_arena(p, b) && meet(p, a, b) && alive_together(p, cells, a, b)) return true;
+        }
+    }
+    return false;
+}
+
+static model_config random_config(void)
+{
+    model_config c = small_config();
+    c.n_layers = random_between(1, 4);
+    c.n_kv_heads = random_between(1, 4) * 2;
+    c.n_heads = c.n_kv_heads * random_between(1, 8);
+    c.head_dim = random_between(1, 16) * 8;
+    c.rope.dim = c.head_dim;
+    c.hidden_size = random_between(1, 700);
+    c.intermediate_size = random_between(1, 900) * 2;
+    c.vocab_size = random_between(1, 3000);
+    c.context_length = random_between(1, 5000);
+    c.rope.scaling = random_between(0, 3) ? ROPE_DEFAULT : ROPE_DYNAMIC;
+    c.rope.original_context = c.context_length;
+    return c;
+}
+
+static plan_options random_options(const model_config *c)
+{
+    plan_options o = plan_default_options(c);
+    o.max_tokens = random_between(1, 600);
+    o.max_sequences = random_between(1, 40);
+    o.max_outputs = random_between(1, 600);
+    o.context = random_between(1, 5000);
+    o.page_size = random_between(1, 40);
+    o.ranks = (int)random_between(1, 2);
+    o.rank = (int)random_between(0, o.ranks - 1);
+    return o;
+}
+
+static void live_tensors_never_meet(void **state)
+{
+    (void)state;
+    random_state = 1;
+    for (int i = 0; i < 300; i++) {
+        model_config config = random_config();
+        plan_options options = random_options(&config);
+        plan p;
+        assert_ok(plan_build(&config, &options, &p, &error));
+        plan_cell *cells;
+        assert_ok(lifetime_compute(&p, &cells, &error));
+        assert_false(is_unsound(&p, cells));
+        size_t most = 0, sum = 0;
+        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+            if (!in_arena(&p, id)) continue;
+            assert_int_equal(p.tensors[id].offset % 64, 0);
+            sum += (p.tensors[id].bytes + 63) / 64 * 64;
+            if (p.tensors[id].bytes > most) most = p.tensors[id].bytes;
+        }
+        assert_true(p.arena_bytes >= most && p.arena_bytes <= sum);
+        free(cells);
+        plan_free(&p);
+    }
+}
+
+/* Shifts of offsets, and swaps of them: the verifier, which knows no lifetimes, must say exactly
+ * what the lifetimes say. */
+static void the_verifier_catches_every_misplacement(void **state)
+{
+    (void)state;
+    random_state = 2;
+    int harmful = 0, harmless = 0;
+    for (int i = 0; i < 150; i++) {
+        model_config config = random_config();
+        config.n_layers = random_between(1, 2);
+        plan_options options = random_options(&config);
+        plan p;
+        assert_ok(plan_build(&config, &options, &p, &error));
+        plan_cell *cells;
+        assert_ok(lifetime_compute(&p, &cells, &error));
+        for (int k = 0; k < 200; k++) {
+            int a = (int)random_between(PLAN_X, PLAN_TENSOR_COUNT - 1);
+            int b = (int)random_between(PLAN_X, PLAN_TENSOR_COUNT - 1);
+            size_t offset_a = p.tensors[a].offset, offset_b = p.tensors[b].offset;
+            switch (random_between(0, 3)) {
+            case 0: /* anywhere */
+                p.tensors[a].offset = (size_t)random_between(0, (int64_t)p.arena_bytes);
+                break;
+            case 1: /* a little to either side */
+                p.tensors[a].offset += (size_t)random_between(0, 128);
+                p.tensors[a].offset -= p.tensors[a].offset < 64 ? 0 : 64;
+                break;
+            case 2: /* the last byte of another tensor, or just behind it */
+                p.tensors[a].offset = offset_b + p.tensors[b].bytes - (size_t)random_between(0, 1);
+                break;
+            default:
+                p.tensors[a].offset = offset_b;
+                p.tensors[b].offset = offset_a;
+            }
+            bool unsound = is_unsound(&p, cells);
+            bool caught = plan_verify(&p, &error) != QP_OK;
+            if (caught != unsound)
+                fail_msg("plan %d, \"%s\" at %zu, \"%s\" at %zu: %s", i, p.tensors[a].name,
+                         p.tensors[a].offset, p.tensors[b].name, p.tensors[b].offset,
+                         unsound ? "not caught" : error.message);
+            *(unsound ? &harmful : &harmless) += 1;
+            p.tensors[a].offset = offset_a;
+            p.tensors[b].offset = offset_b;
+        }
+        assert_ok(plan_verify(&p, &error));
+        free(cells);
+        plan_free(&p);
+    }
+    assert_true(harmful > 1000 && harmless > 1000);
+}
+
+/* Steps in a wrong order read what is not there. */
+static void the_verifier_catches_wrong_orders(void **state)
+{
+    (void)state;
+    plan p = small_plan(1, 0);
+    static const struct {
+        const char *step;
+        int64_t layer;
+        const char *tensor, *holds; /* what the step behind reads too early */
+    } swaps[] = {{"embedding", -1, "x", "nothing"},  {"attn_norm", 0, "x_", "nothing"},
+                 {"attn_qkv", 0, "attn", "nothing"}, {"attn_qkv", 1, "attn", "ffn"},
+                 {"ffn_up", 1, "ffn", "attn"},       {"final_norm", -1, "x_out", "ffn"},
+                 {"lm_head", -1, "logits", "ffn"}};
+    for (size_t i = 0; i < sizeof swaps / sizeof *swaps; i++) {
+        int s = plan_find_step(&p, swaps[i].step, swaps[i].layer);
+        plan_step first = p.steps[s];
+        p.steps[s] = p.steps[s + 1];
+        p.steps[s + 1] = first;
+        char want[64];
+        snprintf(want, sizeof want, "reads tensor \"%s\", but its bytes hold %s", swaps[i].tensor,
+                 swaps[i].holds);
+        if (plan_verify(&p, &error) != QP_INVALID || !strstr(error.message, want))
+            fail_msg("%s and the step behind it: %s", swaps[i].step, error.message);
+        p.steps[s + 1] = p.steps[s];
+        p.steps[s] = first;
+    }
+    plan_step embedding = p.steps[1];
+    p.steps[1].n_nodes = 0; /* left out */
+    assert_int_equal(plan_verify(&p, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "attn_norm"));
+    assert_non_null(strstr(error.message, "\"x\""));
+    assert_non_null(strstr(error.message, "nothing"));
+    p.steps[1] = embedding;
+    p.arena_bytes--;
+    assert_int_equal(plan_verify(&p, &error), QP_INVALID);
+    plan_free(&p);
+}
+
+/* --- Bytes ----------------------------------------------------------------------------------- */
+
+static void bytes_are_those_that_are_allocated(void **state)
+{
+    (void)state;
+    random_state = 3;
+    for (int i = 0; i < 20; i++) {
+        char name[64];
+        static const char *const types[] = {"F32", "BF16", "Q8_0"};
+        snprintf(name, sizeof name, "synthetic:tiny:%s", types[i % 3]);
+        model *model;
+        assert_ok(model_open(name, NULL, &model, &error));
+        const model_config *config = model_get_config(model);
+        plan_options options = random_options(config);
+        options.ranks = 1, options.rank = 0;
+        options.kv_type = i % 2 ? DTYPE_F16 : DTYPE_F32;
+        options.max_outputs = random_between(1, 20);
+        plan p;
+        assert_ok(plan_build(config, &options, &p, &error));
+        plan_bytes bytes = plan_count_bytes(&p, model_weight_bytes(model));
+        executor x;
+        assert_ok(executor_init(&x, &p, model, NULL, 0, NULL, &error));
+        assert_int_equal(bytes.arena, x.arena.bytes);
+        assert_int_equal(bytes.rope_table, x.rope_table.bytes);
+        assert_int_equal(bytes.kv_cache, x.k_cache.bytes + x.v_cache.bytes);
+        assert_int_equal(bytes.total, bytes.weights + bytes.arena + bytes.kv_cache +
+                                          bytes.rope_table + bytes.inputs);
+        /* pages x page_size x KV heads x head_dim, two caches a layer */
+        int64_t pages = (options.context + options.page_size - 1) / options.page_size;
+        int64_t elements = pages * options.max_sequences * options.page_size * 2 * 64;
+        assert_int_equal(bytes.kv_cache, elements * (options.kv_type == DTYPE_F32 ? 4 : 2) * 2 * 2);
+        uint64_t weights = 0;
+        for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+            int64_t layers = weight_get_info((weight_slot)slot)->per_layer ? config->n_layers : 1;
+            for (int64_t l = 0; l < layers; l++)
+                weights += tensor_bytes(&model_get_weight(model, (weight_slot)slot, l)->weight);
+        }
+        assert_int_equal(bytes.weights, weights);
+        batch b;
+        assert_ok(batch_init(&b, &p, &error));
+        batch_free(&b);
+        executor_free(&x);
+        plan_free(&p);
+        model_close(model);
+    }
+}
+
+static uint64_t total_at(const model_config *config, plan_options options, int64_t context)
+{
+    plan p;
+    options.context = context;
+    assert_ok(plan_build(config, &options, &p, &error));
+    uint64_t total = plan_count_bytes(&p, 1000).total;
+    plan_free(&p);
+    return total;
+}
+
+static void the_largest_context_is_the_largest(void **state)
+{
+    (void)state;
+    model_config config = small_config();
+    config.context_length = 700; /* not whole pages */
+    plan_options options = plan_default_options(&config);
+    options.max_tokens = 32;
+    uint64_t whole = total_at(&config, options, 700), previous = 0;
+    assert_int_equal(plan_largest_context(&config, &options, 1000, whole), 700);
+    assert_int_equal(plan_largest_context(&config, &options, 1000, UINT64_MAX), 700);
+    assert_int_equal(plan_largest_context(&config, &options, 1000, 0), 0);
+    for (uint64_t available = total_at(&config, options, 16) - 3000; available < whole;
+         available += 1777) {
+        int64_t largest = plan_largest_context(&config, &options, 1000, available);
+        assert_true((uint64_t)largest >= previous);
+        assert_int_equal(largest % 16, 0);
+        if (largest > 0) assert_true(total_at(&config, options, largest) <= available);
+        if (largest + 16 < 700) assert_true(total_at(&config, options, largest + 16) > available);
+        previous = (uint64_t)largest;
+    }
+    assert_true(previous > 600);
+}
+
+static void impossible_options_are_named(void **state)
+{
+    (void)state;
+    model_config config = small_config();
+    plan_options good = plan_default_options(&config);
+    static const struct {
+        size_t field;
+        const char *message;
+    } fields[] = {{offsetof(plan_options, max_tokens), "tokens in a batch"},
+                  {offsetof(plan_options, max_sequences), "sequences"},
+                  {offsetof(plan_options, max_outputs), "rows of logits"},
+                  {offsetof(plan_options, candidates), "candidates"},
+                  {offsetof(plan_options, context), "context"},
+                  {offsetof(plan_options, page_size), "page size"}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        static const int64_t wrong[] = {0, -1, INT64_MIN, INT64_MAX, (int64_t)1 << 40};
+        for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+            plan_options options = good;
+            memcpy((char *)&options + fields[i].field, &wrong[k], sizeof wrong[k]);
+            plan p;
+            assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+            assert_non_null(strstr(error.message, fields[i].message));
+            plan_free(&p);
+        }
+    }
+    plan p;
+    plan_options options = good;
+    options.ranks = 3;
+    assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "3 ranks"));
+    options.ranks = 2, options.rank = 2;
+    assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+    options = good, options.kv_type = DTYPE_Q8_0;
+    assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "Q8_0"));
+    options = good, options.max_tokens = options.max_outputs = 1 << 20;
+    options.max_sequences = 1 << 16, options.context = 1 << 26;
+    config.head_dim = 1 << 12, config.n_kv_heads = config.n_heads = 1 << 12;
+    config.vocab_size = 1 << 24;
+    qp_status status = plan_build(&config, &options, &p, &error);
+    assert_int_equal(status, QP_NO_MEMORY);
+    assert_non_null(strstr(error.message, "too large"));
+    plan_free(&p);
+}
+
+/* --- Printing -------------------------------------------------------------------------------- */
+
+static plan_print_options print_options(bool json)
+{
+    return (plan_print_options){.model = "synthetic:tiny",
+                                .tokens = 7,
+                                .sequences = 1,
+                                .ranks = 1,
+                                .page_size = 16,
+                                .kv_type = "F16",
+                                .available = (uint64_t)1 << 30,
+                                .json = json};
+}
+
+static double number(const cJSON *object, const char *key)
+{
+    const cJSON *item = cJSON_GetObjectItem(object, key);
+    if (!cJSON_IsNumber(item)) fail_msg("\"%s\" is not a number", key);
+    return item->valuedouble;
+}
+
+static void the_printed_table_is_the_plan(void **state)
+{
+    (void)state;
+    strbuf text = {0};
+    plan_print_options o = print_options(true);
+    assert_ok(plan_print_lifetimes(&o, &text, &error));
+    cJSON *root = cJSON_Parse(strbuf_text(&text));
+    assert_non_null(root);
+    strbuf_free(&text);
+
+    model *model;
+    model_options sizes_only = {.sizes_only = true};
+    assert_ok(model_open("synthetic:tiny", &sizes_only, &model, &error));
+    plan_options options = plan_default_options(model_get_config(model));
+    options.max_tokens = 7;
+    plan p;
+    assert_ok(plan_build(model_get_config(model), &options, &p, &error));
+    plan_cell *cells;
+    assert_ok(lifetime_compute(&p, &cells, &error));
+
+    const cJSON *tensors = cJSON_GetObjectItem(root, "tensors"),
+                *steps = cJSON_GetObjectItem(root, "steps"),
+                *bytes = cJSON_GetObjectItem(root, "bytes");
+    assert_int_equal(cJSON_GetArraySize(tensors), PLAN_TENSOR_COUNT);
+    assert_int_equal(cJSON_GetArraySize(steps), p.n_steps);
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const cJSON *t = cJSON_GetArrayItem(tensors, id);
+        assert_string_equal(cJSON_GetObjectItem(t, "name")->valuestring, p.tensors[id].name);
+        double product = (double)dtype_block_bytes(p.tensors[id].type);
+        const cJSON *size;
+        cJSON_ArrayForEach(size, cJSON_GetObjectItem(t, "shape"))
+        {
+            product *= size->valuedouble;
+        }
+        assert_true(product == number(t, "bytes"));
+        assert_true(product == (double)p.tensors[id].bytes);
+        if (in_arena(&p, id)) assert_true(number(t, "offset") == (double)p.tensors[id].offset);
+    }
+    for (int s = 0; s < p.n_steps; s++) {
+        const cJSON *item = cJSON_GetArrayItem(steps, s), *row = cJSON_GetObjectItem(item, "cells");
+        assert_string_equal(cJSON_GetObjectItem(item, "step")->valuestring, p.steps[s].name);
+        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+            char want[8];
+            cell_text(&cells[s * PLAN_TENSOR_COUNT + id], want);
+            const cJSON *cell = cJSON_GetObjectItemCaseSensitive(row, p.tensors[id].name);
+            assert_string_equal(cell ? cell->valuestring : "", want);
+        }
+    }
+    plan_bytes counted = plan_count_bytes(&p, model_weight_bytes(model));
+    assert_true(number(bytes, "total") == (double)counted.total);
+    assert_true(number(bytes, "weights") == (double)counted.weights);
+    assert_true(number(root, "context") == 2048);
+    assert_true(number(root, "largest_context") == 2048);
+    cJSON_Delete(root);
+    free(cells);
+    plan_free(&p);
+    model_close(model);
+}
+
+static void the_table_in_text_has_every_part(void **state)
+{
+    (void)state;
+    strbuf text = {0};
+    plan_print_options o = print_options(false);
+    assert_ok(plan_print_lifetimes(&o, &text, &error));
+    static const char *const parts[] = {"attn_allreduce", "ffn_allreduce", "--- layer 1",
+                                        "(n, 2 di)",      "KV cache",      "m mapped",
+                                        "largest"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!strstr(strbuf_text(&text), parts[i])) fail_msg("\"%s\" is not printed", parts[i]);
+    }
+    strbuf_free(&text);
+    o.ranks = 2;
+    assert_ok(plan_print_lifetimes(&o, &text, &error));
+    strbuf_free(&text);
+    o.ranks = 3;
+    assert_int_equal(plan_print_lifetimes(&o, &text, &error), QP_INVALID);
+    strbuf_free(&text);
+    o = print_options(true), o.kv_type = "F7";
+    assert_int_equal(plan_print_lifetimes(&o, &text, &error), QP_INVALID);
+    strbuf_free(&text);
+    o = print_options(true), o.context = -1;
+    assert_int_equal(plan_print_lifetimes(&o, &text, &error), QP_INVALID);
+    strbuf_free(&text);
+}
+
+/* The row of a step's tensor, or of a part of it, in the JSON of shapes. */
+static const cJSON *find_row(const cJSON *rows, const char *step, const char *tensor,
+                             const char *part)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, rows)
+    {
+        if (strcmp(cJSON_GetObjectItem(row, "step")->valuestring, step) == 0 &&
+            strcmp(cJSON_GetObjectItem(row, "tensor")->valuestring, tensor) == 0 &&
+            strcmp(cJSON_GetObjectItem(row, "part")->valuestring, part) == 0)
+            return row;
+    }
+    fail_msg("no shape of %s %s in step %s", tensor, part, step);
+    return NULL;
+}
+
+static void shapes_are_those_of_the_model(void **state)
+{
+    (void)state;
+    strbuf text = {0};
+    assert_ok(plan_print_shapes("synthetic:tiny", 9, 5, true, &text, &error));
+    cJSON *rows = cJSON_Parse(strbuf_text(&text));
+    strbuf_free(&text);
+    assert_true(cJSON_IsArray(rows));
+    static const struct {
+        const char *step, *tensor, *part, *symbols, *prefill, *decode;
+    } want[] = {
+        {"embedding", "x", "", "[n_tokens, hidden_size]", "[9, 256]", "[5, 256]"},
+        {"attn_qkv", "attn", "", "[n_tokens, qkv_hidden_units]", "[9, 512]", "[5, 512]"},
+        {"attn_qkv", "attn", "attn_k", "[n_tokens, kv_hidden_units]", "[9, 128]", "[5, 128]"},
+        {"rope", "attn", "q", "[n_tokens, n_heads, head_dim]", "[9, 4, 64]", "[5, 4, 64]"},
+        {"rope", "attn", "k", "[n_tokens, n_kv_heads, head_dim]", "[9, 2, 64]", "[5, 2, 64]"},
+        {"attention", "attn", "out", "[n_tokens, n_heads, head_dim]", "[9, 4, 64]", "[5, 4, 64]"},
+        {"ffn_up", "ffn", "", "[n_tokens, 2 * intermediate_size]", "[9, 1024]", "[5, 1024]"},
+        {"activation", "ffn", "out", "[n_tokens, intermediate_size]", "[9, 512]", "[5, 512]"},
+        {"lm_head", "logits", "", "[n_outputs, vocab_size]", "[1, 512]", "[5, 512]"},
+        {"sample", "next", "", "[n_outputs]", "[1]", "[5]"},
+    };
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        const cJSON *row = find_row(rows, want[i].step, want[i].tensor, want[i].part);
+        assert_string_equal(cJSON_GetObjectItem(row, "shape")->valuestring, want[i].symbols);
+        assert_string_equal(cJSON_GetObjectItem(row, "prefill")->valuestring, want[i].prefill);
+        assert_string_equal(cJSON_GetObjectItem(row, "decode")->valuestring, want[i].decode);
+    }
+    cJSON_Delete(rows);
+    assert_ok(plan_print_shapes("synthetic:tiny", 9, 5, false, &text, &error));
+    assert_non_null(strstr(strbuf_text(&text), "each of 2 layers"));
+    strbuf_free(&text);
+}
+
+/* Every node of a plan is a call that its operator's own check accepts, at any size. */
+static void every_node_binds(void **state)
+{
+    (void)state;
+    model *model;
+    assert_ok(model_open("synthetic:tiny:F32", NULL, &model, &error));
+    plan_options options = plan_default_options(model_get_config(model));
+    options.max_tokens = 20, options.context = 64;
+    plan p;
+    assert_ok(plan_build(model_get_config(model), &options, &p, &error));
+    executor x;
+    assert_ok(executor_init(&x, &p, model, NULL, 0, NULL, &error));
+    batch b;
+    assert_ok(batch_init(&b, &p, &error));
+    page_pool pool;
+    assert_ok(page_pool_init(&pool, p.options.n_pages, 16, &error));
+    page_list pages;
+    assert_ok(page_list_init(&pages, 4, &error));
+    int64_t past = 0;
+    static const int64_t counts[] = {20, 1, 13, 20, 10};
+    static const int32_t ids[20] = {1, 2, 3};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        batch_clear(&b);
+        assert_ok(page_list_resize(&pages, &pool, past + counts[i], &error));
+        batch_add(&b, ids, counts[i], past, &pages);
+        batch_want(&b, counts[i] - 1);
+        for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+            if (p.tensors[id].kind == PLAN_INPUT) x.memory.data[id] = b.of[id];
+        }
+        for (int n = 0; n < p.n_nodes; n++) {
+            op_call call;
+            plan_bind(&p, &p.nodes[n], &x.memory, &b.sizes, &call);
+            const op_info *op = op_get(p.nodes[n].op);
+            if (op_bind(op, &call, NULL, &error) != QP_OK)
+                fail_msg("node %d, %s: %s", n, op->name, error.message);
+        }
+        past += counts[i];
+    }
+    page_list_free(&pages, &pool);
+    assert_int_equal(pool.n_free, pool.n_pages);
+    page_pool_free(&pool);
+    batch_free(&b);
+    executor_free(&x);
+    plan_free(&p);
+    model_close(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lifetimes_are_those_of_the_design),
+        cmocka_unit_test(other_ranks_make_partial_sums),
+        cmocka_unit_test(every_cell_is_consistent),
+        cmocka_unit_test(a_layer_has_two_all_reduces),
+        cmocka_unit_test(live_tensors_never_meet),
+        cmocka_unit_test(the_verifier_catches_every_misplacement),
+        cmocka_unit_test(the_verifier_catches_wrong_orders),
+        cmocka_unit_test(bytes_are_those_that_are_allocated),
+        cmocka_unit_test(the_largest_context_is_the_largest),
+        cmocka_unit_test(impossible_options_are_named),
+        cmocka_unit_test(the_printed_table_is_the_plan),
+        cmocka_unit_test(the_table_in_text_has_every_part),
+        cmocka_unit_test(shapes_are_those_of_the_model),
+        cmocka_unit_test(every_node_binds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
