@@ -95,7 +95,8 @@ typedef struct qp_engine_options {
     int64_t max_outputs;  /* rows of logits in one forward pass; default: max_sessions */
     int64_t page_size;    /* positions in a page of the KV cache; default 16 */
     const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
-    const char *exec;     /* "ops" (default): the fastest kernels; "ref": the references */
+    const char *exec;     /* "threads" (default): as a schedule, a queue for each thread; "ops":
+                           * operator by operator; "ref": the same with the references */
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
     void *log_context;

@@ -5,7 +5,7 @@
 #define SETTINGS cli_settings
 
 static const char *const kv_types[] = {"F16", "BF16", "F32", NULL};
-static const char *const execs[] = {"ops", "ref", NULL};
+static const char *const execs[] = {"threads", "ops", "ref", NULL};
 
 static const option_spec model_options[] = {
     {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
@@ -25,7 +25,7 @@ static const option_spec engine_options[] = {
      .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
     {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = kv_types, .fallback = "F16",
      .argument = "TYPE", .help = "element type of the KV cache"},
-    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = execs, .fallback = "ops",
+    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = execs, .fallback = "threads",
      .help = "the fastest kernels of every operator, or the references"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},

@@ -50,7 +50,7 @@ static void show_progress(void *context, const char *text, bool finished)
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     static const char *const kv_types[] = {"F16", "BF16", "F32"};
-    static const char *const execs[] = {"ops", "ref"};
+    static const char *const execs[] = {"threads", "ops", "ref"};
     const cli_settings *s = call->settings;
     qp_engine_options options = {.threads = (int)s->threads,
                                  .context = s->context,

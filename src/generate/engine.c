@@ -43,19 +43,24 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
     return QP_OK;
 }
 
+static const char *exec_of(const qp_engine_options *options)
+{
+    return options->exec ? options->exec : "threads";
+}
+
 /* CPU features that kernels may use; none for the references. */
 static qp_status choose_features(const qp_engine_options *options, uint32_t *features,
                                  qp_error *error)
 {
     uint32_t off;
     TRY(cpu_features_parse(options->cpu_mask ? options->cpu_mask : "", &off, error));
-    const char *exec = options->exec ? options->exec : "ops";
+    const char *exec = exec_of(options);
     if (strcmp(exec, "ref") == 0)
         *features = 0;
-    else if (strcmp(exec, "ops") == 0)
+    else if (strcmp(exec, "ops") == 0 || strcmp(exec, "threads") == 0)
         *features = cpu_features(off);
     else
-        return error_set(error, QP_INVALID, "exec must be ops or ref, found \"%s\"", exec);
+        return error_set(error, QP_INVALID, "exec must be threads, ops or ref, found \"%s\"", exec);
     return QP_OK;
 }
 
@@ -121,6 +126,8 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
     e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
     e->sample_step = plan_find_step(&e->plan, "sample", -1);
+    if (strcmp(exec_of(options), "threads") == 0)
+        TRY(scheduled_init(&e->scheduled, &e->executor, e->model, e->logits_end, error));
     e->max_sessions = e->plan.options.max_sequences;
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
@@ -152,6 +159,7 @@ void qp_engine_close(qp_engine *e)
     qp_vocabulary_close(e->vocabulary);
     page_pool_free(&e->pages);
     batch_free(&e->batch);
+    scheduled_free(&e->scheduled);
     executor_free(&e->executor);
     plan_free(&e->plan);
     model_close(e->model);

@@ -6,6 +6,7 @@
 #include "generate/execute.h"
 #include "generate/generation_config.h"
 #include "generate/pages.h"
+#include "generate/scheduled.h"
 #include "generate/vocabulary.h"
 #include "quipu.h"
 
@@ -13,8 +14,9 @@ struct qp_engine {
     model *model;
     plan plan;
     executor executor;
-    int logits_end;  /* the step behind lm_head */
-    int sample_step; /* run when a token is wanted */
+    scheduled scheduled; /* its machine is NULL where the plan runs operator by operator */
+    int logits_end;      /* the step behind lm_head */
+    int sample_step;     /* run when a token is wanted */
     batch batch;
     page_pool pages;
     thread_pool *pool;
@@ -38,7 +40,7 @@ struct qp_session {
      * submitted so far, so that they do not change with how a prompt is cut. */
     int64_t rope_length;
     uint64_t evaluation; /* the engine's count when this session was last given */
-    float *logits; /* [vocab_size]: of the last token, for qp_generate() */
+    float *logits;       /* [vocab_size]: of the last token, for qp_generate() */
 };
 
 #endif

@@ -166,11 +166,16 @@ void executor_free(executor *x)
     x->nodes = NULL;
 }
 
-void executor_run(executor *x, const batch *batch, int first, int last)
+void executor_take_inputs(executor *x, const batch *batch)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (x->plan->tensors[id].kind == PLAN_INPUT) x->memory.data[id] = batch->of[id];
     }
+}
+
+void executor_run(executor *x, const batch *batch, int first, int last)
+{
+    executor_take_inputs(x, batch);
     for (int s = first; s < last; s++) {
         const plan_step *step = &x->plan->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {

@@ -34,6 +34,9 @@ qp_status executor_init(executor *executor, const plan *plan, const model *model
                         uint32_t cpu_features, progress *progress, qp_error *error);
 void executor_free(executor *executor);
 
+/* Points the plan's inputs to the batch's arrays. */
+void executor_take_inputs(executor *executor, const batch *batch);
+
 /* Runs steps [first, last) of the plan over the batch. */
 void executor_run(executor *executor, const batch *batch, int first, int last);
 

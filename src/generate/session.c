@@ -157,6 +157,17 @@ static qp_status take_pages(qp_engine *e, const qp_input *inputs, size_t n_input
     return QP_OK;
 }
 
+/* The forward pass up to the logits. */
+static qp_status run_batch(qp_engine *e, qp_error *error)
+{
+    if (!e->scheduled.machine) {
+        executor_run(&e->executor, &e->batch, 0, e->logits_end);
+        return QP_OK;
+    }
+    executor_take_inputs(&e->executor, &e->batch);
+    return scheduled_run(&e->scheduled, &e->batch, error);
+}
+
 qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
                   qp_logits_callback *on_logits, void *context, const volatile int *cancel,
                   qp_error *error)
@@ -182,7 +193,7 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
             done = 0;
         }
         if (n_parts == 0) continue;
-        executor_run(&e->executor, &e->batch, 0, e->logits_end);
+        TRY(run_batch(e, error));
         for (int i = 0; i < n_parts; i++)
             TRY(deliver(e, &parts[i], on_logits, context));
     }

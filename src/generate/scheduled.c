@@ -1,0 +1,91 @@
+/* A plan run as a schedule: see scheduled.h. */
+#include "generate/scheduled.h"
+
+#include "schedule/build.h"
+#include "schedule/verify.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* The plan's step that a node of the plan belongs to. */
+static int step_of(const plan *p, int node)
+{
+    int step = 0;
+    while (node >= p->steps[step].first_node + p->steps[step].n_nodes)
+        step++;
+    return step;
+}
+
+/* A schedule's nodes are the plan's in their order, less those that have nothing to do. */
+static void take_kernels(scheduled *r)
+{
+    const plan *p = r->executor->plan;
+    int from = 0;
+    for (int n = 0; n < r->schedule.n_nodes; n++, from++) {
+        const schedule_node *node = &r->schedule.nodes[n];
+        while (p->nodes[from].op != node->op || step_of(p, from) != node->step)
+            from++;
+        assert(from < p->n_nodes);
+        const executor_node *chosen = &r->executor->nodes[from];
+        r->kernels[n].kernel =
+            chosen->variant ? chosen->variant->kernel : op_get(node->op)->reference;
+        r->kernels[n].packed = chosen->packed;
+    }
+}
+
+static void take_weights(scheduled *r, const model *model)
+{
+    for (int i = 0; i < r->schedule.n_weights; i++) {
+        const schedule_weight *from = &r->schedule.weights[i];
+        const model_weight *weight = model_get_weight(model, (weight_slot)from->slot, from->layer);
+        r->weights[i] = from->bias ? weight->bias.data : weight->weight.data;
+    }
+}
+
+static qp_status make_machine(scheduled *r, qp_error *error)
+{
+    const executor *x = r->executor;
+    machine_setup setup = {.schedule = &r->schedule,
+                           .memory = {.arena = x->arena.data,
+                                      .inputs = x->memory.data,
+                                      .rope_table = x->rope_table.data,
+                                      .k_cache = x->k_cache.data,
+                                      .v_cache = x->v_cache.data,
+                                      .weights = r->weights},
+                           .kernels = r->kernels,
+                           .scratch = x->scratch.data,
+                           .scratch_bytes = x->scratch_bytes};
+    return threads_machine_create(&setup, x->pool, 0, &r->machine, error);
+}
+
+qp_status scheduled_init(scheduled *r, const executor *executor, const model *model, int last_step,
+                         qp_error *error)
+{
+    *r = (scheduled){.executor = executor};
+    schedule_options options = {.workers = thread_pool_size(executor->pool),
+                                .setting = SCHEDULE_LATENCY,
+                                .last_step = last_step};
+    TRY(schedule_build(executor->plan, model, &options, &r->schedule, error));
+    TRY(schedule_verify(&r->schedule, error));
+    size_t nodes = (size_t)r->schedule.n_nodes, weights = (size_t)r->schedule.n_weights;
+    r->kernels = calloc(nodes, sizeof *r->kernels);
+    r->weights = calloc(weights, sizeof *r->weights);
+    if (!r->kernels || !r->weights) return error_no_memory(error, "the machine", nodes);
+    take_kernels(r);
+    take_weights(r, model);
+    return make_machine(r, error);
+}
+
+void scheduled_free(scheduled *r)
+{
+    threads_machine_destroy(r->machine);
+    schedule_free(&r->schedule);
+    free(r->kernels);
+    free(r->weights);
+    *r = (scheduled){0};
+}
+
+qp_status scheduled_run(scheduled *r, const batch *batch, qp_error *error)
+{
+    return threads_machine_run(r->machine, batch->sizes.of, NULL, error);
+}
