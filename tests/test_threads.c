@@ -1,0 +1,168 @@
+/* The CPU machine: the same bits as operator by operator, and a stuck wait that is named. */
+#include "test.h"
+
+#include "base/cpu.h"
+#include "generate/scheduled.h"
+#include "schedule/schedule.h"
+#include "vm/threads.h"
+
+static qp_error error;
+
+/* A tiny model with everything that running it takes, and a batch of two sequences. */
+typedef struct bench {
+    model *model;
+    plan plan;
+    thread_pool *pool;
+    executor executor;
+    page_pool pages;
+    page_list lists[2];
+    batch batch;
+    progress silent;
+} bench;
+
+static const int64_t LENGTHS[2] = {19, 3};
+
+static void bench_open(bench *b, int threads)
+{
+    uint32_t features = cpu_features(0);
+    assert_ok(model_open("synthetic:tiny:Q8_0", NULL, &b->model, &error));
+    plan_options options = plan_default_options(model_get_config(b->model));
+    options.max_tokens = 32;
+    options.max_sequences = options.max_outputs = 2;
+    options.context = 64;
+    assert_ok(plan_build(model_get_config(b->model), &options, &b->plan, &error));
+    assert_ok(thread_pool_create(threads, &b->pool, &error));
+    assert_ok(
+        executor_init(&b->executor, &b->plan, b->model, b->pool, features, &b->silent, &error));
+    assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 16, &error));
+    assert_ok(batch_init(&b->batch, &b->plan, &error));
+    batch_clear(&b->batch);
+    int64_t row = 0;
+    for (int i = 0; i < 2; i++) {
+        int32_t tokens[32];
+        for (int t = 0; t < 32; t++)
+            tokens[t] = (t * 37 + i * 11 + 5) % 256;
+        assert_ok(page_list_init(&b->lists[i], 4, &error));
+        assert_ok(page_list_resize(&b->lists[i], &b->pages, LENGTHS[i], &error));
+        batch_add(&b->batch, tokens, LENGTHS[i], 0, &b->lists[i]);
+        row += LENGTHS[i];
+        batch_want(&b->batch, row - 1);
+    }
+}
+
+static void bench_close(bench *b)
+{
+    for (int i = 0; i < 2; i++)
+        page_list_free(&b->lists[i], &b->pages);
+    page_pool_free(&b->pages);
+    batch_free(&b->batch);
+    executor_free(&b->executor);
+    thread_pool_destroy(b->pool);
+    plan_free(&b->plan);
+    model_close(b->model);
+}
+
+static int logits_end(const bench *b)
+{
+    return plan_find_step(&b->plan, "lm_head", -1) + 1;
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    static const int threads[] = {1, 2, 3, 8};
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        bench b = {0};
+        scheduled scheduled;
+        bench_open(&b, threads[i]);
+        size_t bytes = 2 * (size_t)b.plan.config.vocab_size * sizeof(float);
+        float *expected = malloc(bytes);
+        assert_non_null(expected);
+        executor_run(&b.executor, &b.batch, 0, logits_end(&b));
+        memcpy(expected, executor_logits(&b.executor), bytes);
+        assert_ok(scheduled_init(&scheduled, &b.executor, b.model, logits_end(&b), &error));
+        for (int pass = 0; pass < 20; pass++) {
+            memset(executor_logits(&b.executor), 0x7f, bytes);
+            assert_ok(scheduled_run(&scheduled, &b.batch, &error));
+            assert_memory_equal(executor_logits(&b.executor), expected, bytes);
+        }
+        free(expected);
+        scheduled_free(&scheduled);
+        bench_close(&b);
+    }
+}
+
+/* A wait that no signal ends is reported with worker, instruction and counter, soon. */
+static void test_watchdog(void **state)
+{
+    (void)state;
+    bench b = {0};
+    scheduled scheduled;
+    bench_open(&b, 2);
+    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, logits_end(&b), &error));
+    schedule *s = &scheduled.schedule;
+    int planted = -1;
+    for (int i = s->length[1] - 1; i >= 0 && planted < 0; i--) {
+        instruction *in = &s->instructions[s->longest + i];
+        if (in->waits[0].counter == 0) continue;
+        in->waits[0].needed += 1000;
+        planted = i;
+    }
+    assert_true(planted >= 0);
+    machine_setup setup = {.schedule = s,
+                           .memory = {.arena = b.executor.arena.data,
+                                      .inputs = b.executor.memory.data,
+                                      .rope_table = b.executor.rope_table.data,
+                                      .k_cache = b.executor.k_cache.data,
+                                      .v_cache = b.executor.v_cache.data,
+                                      .weights = scheduled.weights},
+                           .kernels = scheduled.kernels,
+                           .scratch = b.executor.scratch.data,
+                           .scratch_bytes = b.executor.scratch_bytes};
+    threads_machine *machine;
+    executor_take_inputs(&b.executor, &b.batch);
+    assert_ok(threads_machine_create(&setup, b.pool, 50000000, &machine, &error));
+    assert_int_equal(threads_machine_run(machine, b.batch.sizes.of, NULL, &error), QP_INVALID);
+    char where[64];
+    snprintf(where, sizeof where, "worker 1 is stuck at instruction %d", planted);
+    assert_non_null(strstr(error.message, where));
+    threads_machine_destroy(machine);
+    scheduled_free(&scheduled);
+    bench_close(&b);
+}
+
+/* Every instruction's times are in order and inside the pass. */
+static void test_timings(void **state)
+{
+    (void)state;
+    bench b = {0};
+    scheduled scheduled;
+    bench_open(&b, 2);
+    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, logits_end(&b), &error));
+    const schedule *s = &scheduled.schedule;
+    machine_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
+    assert_non_null(timings);
+    executor_take_inputs(&b.executor, &b.batch);
+    assert_ok(threads_machine_run(scheduled.machine, b.batch.sizes.of, timings, &error));
+    for (int w = 0; w < 2; w++) {
+        uint64_t last = 0;
+        for (int i = 0; i < s->length[w]; i++) {
+            const machine_timing *t = &timings[w * s->longest + i];
+            assert_true(last <= t->wait && t->wait <= t->work && t->work <= t->signal);
+            last = t->signal;
+        }
+    }
+    free(timings);
+    scheduled_free(&scheduled);
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_watchdog),
+        cmocka_unit_test(test_timings),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
