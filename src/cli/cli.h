@@ -35,6 +35,12 @@ typedef struct cli_settings {
     /* plan and shapes */
     int64_t tokens, sequences, ranks, batch;
     uint64_t memory;
+    /* schedule */
+    int64_t workers;
+    int setting, assign;
+    double memory_fraction, bandwidth, gflops, signal_ns;
+    bool list, verify;
+    const char *save;
     /* ops */
     bool all, last, markdown;
     int page_format;
@@ -54,9 +60,9 @@ typedef qp_status cli_command(const cli_call *call);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
-    command_bench, command_help, command_man, command_completion, command_version, command_ops_list,
-    command_ops_describe, command_ops_prompt, command_ops_check, command_ops_bench,
-    command_ops_export, command_ops_import;
+    command_bench, command_schedule, command_help, command_man, command_completion, command_version,
+    command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
+    command_ops_bench, command_ops_export, command_ops_import;
 
 /* The program's tables, and the function of a command in them. */
 const program_spec *cli_program(void);

@@ -215,6 +215,42 @@ static const option_group kernel_group = {"Kernels", kernel_options};
 static const option_group check_group = {"Inputs", check_options};
 static const option_group describe_group = {"Page", describe_options};
 static const option_group prompt_page_group = {"Page", prompt_page_options};
+static const char *const schedule_settings[] = {"latency", "throughput", NULL};
+static const char *const schedule_assignments[] = {"rr", "zz", "wave", "dag", "pool", NULL};
+
+static const option_spec schedule_options[] = {
+    {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "queues; 0: one for each processor that this process may use"},
+    {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
+     .fallback = "latency", .argument = "WHICH",
+     .help = "latency: few tokens; throughput: many, in tiles"},
+    {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
+     .fallback = "rr", .argument = "HOW",
+     .help = "rr: in turn; zz: there and back; wave: largest first onto the least loaded; dag: "
+             "the critical path first; pool: memory-bound and compute-bound work apart"},
+    {"memory-fraction", 0, OPTION_NUMBER_AT(SETTINGS, memory_fraction), .argument = "F",
+     .fallback = "0", .high = 1,
+     .help = "of the workers for memory-bound work in pool; 0: from "
+             "the costs"},
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
+     .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's, at most 8192"},
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
+     .minimum = 1, .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass"},
+    {"bandwidth", 0, OPTION_NUMBER_AT(SETTINGS, bandwidth), .argument = "GB/s", .fallback = "0",
+     .high = 1e6, .help = "of the machine, for predictions; 0: 20"},
+    {"gflops", 0, OPTION_NUMBER_AT(SETTINGS, gflops), .argument = "GFLOP/s", .fallback = "0",
+     .high = 1e9, .help = "of the machine, for predictions; 0: 100"},
+    {"signal", 0, OPTION_NUMBER_AT(SETTINGS, signal_ns), .argument = "NS", .fallback = "0",
+     .high = 1e9, .help = "from a signal to the end of a wait, for predictions; 0: 200"},
+    {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
+     .help = "print every queue, instruction by "
+             "instruction"},
+    {"verify", 0, OPTION_FLAG_AT(SETTINGS, verify), .help = "prove that it is sound"},
+    {"save", 0, OPTION_STRING_AT(SETTINGS, save), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "write the queues to a file"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
+    {0}};
+
 static const option_group model_group = {"Model", model_options};
 static const option_group engine_group = {"Running", engine_options};
 static const option_group sampling_group = {"Sampling", sampling_options};
@@ -230,6 +266,7 @@ static const option_group json_group = {"Output", json_options};
 static const option_group bench_group = {"Tests", bench_options};
 static const option_group plan_group = {"Plan", plan_options};
 static const option_group shapes_group = {"Shapes", shapes_options};
+static const option_group schedule_group = {"Schedule", schedule_options};
 
 #define GROUPS(...)                                                                                \
     (const option_group *const[])                                                                  \
@@ -286,6 +323,13 @@ static const command_spec commands[] = {
     {COMMAND("shapes", command_shapes), .synopsis = "[-m MODEL] --tokens N [--batch B]",
      .summary = "every step's shapes in prefill and decode",
      .groups = GROUPS(&model_group, &shapes_group)},
+    {COMMAND("schedule", command_schedule), .synopsis = "[-m MODEL] [--workers N] [OPTION...]",
+     .summary = "a forward pass as instructions in queues, one queue a worker",
+     .description = "Prints how many instructions of each kind there are, how evenly they are "
+                    "dealt and how long a pass should take; with --list every instruction with "
+                    "its slice of the work, the counters that it waits for (c7>=4: until counter "
+                    "7 has 4 of this pass) and the one that it signals. Weights are not read.",
+     .groups = GROUPS(&model_group, &schedule_group)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "tokens per second of prompts and of generation",
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "

@@ -1,0 +1,282 @@
+/* Schedules for people: a summary, a listing as SQLite lists a program, JSON. See print.h. */
+#include "schedule/print.h"
+
+#include "base/json.h"
+#include "schedule/build.h"
+#include "schedule/predict.h"
+#include "schedule/verify.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { USUAL_MOST_CONTEXT = 8192 };
+
+/* Everything that there is to print. */
+typedef struct report {
+    const schedule_print_options *options;
+    schedule schedule;
+    schedule_prediction predicted;
+    int64_t counts[OP_COUNT + 1]; /* instructions by opcode, noops last */
+    double costs[OP_COUNT + 1];   /* ns */
+    int64_t total;
+} report;
+
+static const char *opcode_name(uint16_t opcode)
+{
+    return opcode == INSTRUCTION_NOOP ? "noop" : op_get((op_code)opcode)->name;
+}
+
+static void count(report *r)
+{
+    const schedule *s = &r->schedule;
+    for (int w = 0; w < s->options.workers; w++) {
+        for (int i = 0; i < s->length[w]; i++) {
+            const instruction *in = schedule_queue(s, w) + i;
+            r->counts[in->opcode]++;
+            r->costs[in->opcode] += in->cost_ns;
+            r->total++;
+        }
+    }
+}
+
+/* Work of the busiest worker over the mean; 1 is perfect. */
+static double imbalance(const report *r)
+{
+    double most = 0, sum = 0;
+    for (int w = 0; w < r->schedule.options.workers; w++) {
+        if (r->predicted.busy[w] > most) most = r->predicted.busy[w];
+        sum += r->predicted.busy[w];
+    }
+    return sum > 0 ? most * r->schedule.options.workers / sum : 1;
+}
+
+static void print_summary(const report *r, strbuf *out)
+{
+    const schedule *s = &r->schedule;
+    strbuf_printf(
+        out, "%s, %s, %d workers: %" PRId64 " instructions, longest queue %d, %d counters\n",
+        schedule_setting_name(s->options.setting), schedule_assignment_name(s->options.assignment),
+        s->options.workers, r->total, s->longest, s->n_counters - 1);
+    strbuf_printf(out, "\n%-16s %12s %12s %7s\n", "opcode", "instructions", "work us", "share");
+    double all = 0;
+    for (int op = 0; op <= OP_COUNT; op++)
+        all += r->costs[op];
+    for (int op = 0; op <= OP_COUNT; op++) {
+        if (r->counts[op])
+            strbuf_printf(out, "%-16s %12" PRId64 " %12.1f %6.1f%%\n", opcode_name((uint16_t)op),
+                          r->counts[op], r->costs[op] / 1e3,
+                          all > 0 ? 100 * r->costs[op] / all : 0);
+    }
+    strbuf_printf(out,
+                  "\n%-16s %12.1f us for %" PRId64 " tokens at %" PRId64 " positions\n"
+                  "%-16s %12.1f us of dependencies alone\n"
+                  "%-16s %12.3f busiest worker over the mean\n",
+                  "predicted", r->predicted.total / 1e3, s->options.tokens, s->options.context,
+                  "critical path", r->predicted.critical_path / 1e3, "balance", imbalance(r));
+    strbuf_printf(out, "%-16s %12.1f GB/s, %.1f GFLOP/s, %.0f ns a signal\n", "machine",
+                  s->options.profile.bytes_per_second / 1e9,
+                  s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns);
+    strbuf_printf(out, "%-16s %016" PRIx64 "\n", "fingerprint", s->fingerprint);
+}
+
+/* "x", or "attn[2048:3072]" for some of its columns. */
+static void print_view(const schedule *s, int number, strbuf *out)
+{
+    const schedule_view *view = &s->views[number];
+    const schedule_area *area = &s->areas[view->area];
+    strbuf_puts(out, area->name);
+    if (area->row_bytes == 0 || view->shape[0] >= 0) return;
+    uint64_t element = dtype_block_bytes(view->type), columns = 1;
+    for (int d = 1; d < view->rank; d++)
+        columns *= (uint64_t)view->shape[d];
+    if (columns * element == area->row_bytes) return;
+    strbuf_printf(out, "[%" PRIu64 ":%" PRIu64 "]", view->offset / element,
+                  view->offset / element + columns);
+}
+
+static void format_slice(const instruction *in, char *text, size_t size)
+{
+    int used = 0;
+    if (in->opcode == INSTRUCTION_NOOP)
+        used = snprintf(text, size, "-");
+    else if (in->parts)
+        used = snprintf(text, size, "part %d/%d", in->part, in->parts);
+    else
+        used = snprintf(text, size, "%d:%d", in->units.begin, in->units.end);
+    if (in->tokens.end != INSTRUCTION_ALL_TOKENS)
+        snprintf(text + used, size - (size_t)used, " t%d:%d", in->tokens.begin, in->tokens.end);
+}
+
+static void format_waits(const instruction *in, char *text, size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        if (in->waits[w].counter == 0) continue;
+        used += (size_t)snprintf(text + used, size - used, "%s%sc%u>=%u", used ? " " : "",
+                                 in->flags >> w & 1 ? "previous " : "", in->waits[w].counter,
+                                 in->waits[w].needed);
+    }
+}
+
+static void print_instruction(const report *r, int worker, int at, strbuf *out)
+{
+    const schedule *s = &r->schedule;
+    const instruction *in = schedule_queue(s, worker) + at;
+    char slice[64], waits[96], signal[16] = "";
+    format_slice(in, slice, sizeof slice);
+    format_waits(in, waits, sizeof waits);
+    if (in->signal) snprintf(signal, sizeof signal, "c%u", in->signal);
+    strbuf_printf(out, "%5d %9.1f %8.1f %-14s %-20s %-20s %-6s", at,
+                  r->predicted.begin[(size_t)worker * (size_t)s->longest + (size_t)at] / 1e3,
+                  in->cost_ns / 1e3, opcode_name(in->opcode), slice, waits, signal);
+    const schedule_node *node = &s->nodes[in->node];
+    if (in->layer >= 0)
+        strbuf_printf(out, " %s %d", node->name, in->layer);
+    else
+        strbuf_printf(out, " %s", node->name);
+    const op_info *op = in->opcode == INSTRUCTION_NOOP ? NULL : op_get((op_code)in->opcode);
+    for (int i = 0; op && i < op_n_tensors(op); i++) {
+        if (in->operands[i] == 0) continue;
+        strbuf_printf(out, " %s=", op->tensors[i].name);
+        print_view(s, in->operands[i], out);
+    }
+    strbuf_putc(out, '\n');
+}
+
+static void print_list(const report *r, strbuf *out)
+{
+    const schedule *s = &r->schedule;
+    for (int w = 0; w < s->options.workers; w++) {
+        strbuf_printf(out, "\nworker %d\n%5s %9s %8s %-14s %-20s %-20s %-6s %s\n", w, "addr",
+                      "begin us", "cost us", "opcode", "slice", "waits", "signal",
+                      "step, layer, operands");
+        for (int i = 0; i < s->length[w]; i++)
+            print_instruction(r, w, i, out);
+    }
+}
+
+static cJSON *instruction_json(const report *r, int worker, int at)
+{
+    const schedule *s = &r->schedule;
+    const instruction *in = schedule_queue(s, worker) + at;
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "opcode", opcode_name(in->opcode));
+    cJSON_AddStringToObject(item, "step", s->nodes[in->node].name);
+    cJSON_AddNumberToObject(item, "layer", in->layer);
+    const int slice[] = {in->part, in->parts, in->units.begin, in->units.end};
+    cJSON_AddItemToObject(item, in->parts ? "part" : "units",
+                          cJSON_CreateIntArray(slice + (in->parts ? 0 : 2), 2));
+    const int tokens[] = {in->tokens.begin, in->tokens.end};
+    if (in->tokens.end != INSTRUCTION_ALL_TOKENS)
+        cJSON_AddItemToObject(item, "tokens", cJSON_CreateIntArray(tokens, 2));
+    cJSON *waits = cJSON_AddArrayToObject(item, "waits");
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        if (in->waits[w].counter == 0) continue;
+        const int wait[] = {(int)in->waits[w].counter, (int)in->waits[w].needed,
+                            in->flags >> w & 1};
+        cJSON_AddItemToArray(waits, cJSON_CreateIntArray(wait, 3));
+    }
+    cJSON_AddNumberToObject(item, "signal", in->signal);
+    cJSON_AddNumberToObject(item, "cost_ns", in->cost_ns);
+    cJSON_AddNumberToObject(item, "begin_ns",
+                            r->predicted.begin[(size_t)worker * (size_t)s->longest + (size_t)at]);
+    return item;
+}
+
+static void print_json(const report *r, strbuf *out)
+{
+    const schedule *s = &r->schedule;
+    char fingerprint[17];
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, s->fingerprint);
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "setting", schedule_setting_name(s->options.setting));
+    cJSON_AddStringToObject(root, "assign", schedule_assignment_name(s->options.assignment));
+    cJSON_AddStringToObject(root, "fingerprint", fingerprint);
+    cJSON_AddNumberToObject(root, "workers", s->options.workers);
+    cJSON_AddNumberToObject(root, "instructions", (double)r->total);
+    cJSON_AddNumberToObject(root, "longest_queue", s->longest);
+    cJSON_AddNumberToObject(root, "counters", s->n_counters - 1);
+    cJSON_AddNumberToObject(root, "predicted_ns", r->predicted.total);
+    cJSON_AddNumberToObject(root, "critical_path_ns", r->predicted.critical_path);
+    cJSON_AddNumberToObject(root, "balance", imbalance(r));
+    cJSON *counts = cJSON_AddObjectToObject(root, "opcodes");
+    for (int op = 0; op <= OP_COUNT; op++) {
+        if (r->counts[op])
+            cJSON_AddNumberToObject(counts, opcode_name((uint16_t)op), (double)r->counts[op]);
+    }
+    cJSON *queues = r->options->list ? cJSON_AddArrayToObject(root, "queues") : NULL;
+    for (int w = 0; queues && w < s->options.workers; w++) {
+        cJSON *queue = cJSON_CreateArray();
+        for (int i = 0; i < s->length[w]; i++)
+            cJSON_AddItemToArray(queue, instruction_json(r, w, i));
+        cJSON_AddItemToArray(queues, queue);
+    }
+    char *text = cJSON_PrintUnformatted(root);
+    cJSON_Delete(root);
+    if (text)
+        strbuf_printf(out, "%s\n", text);
+    else
+        out->failed = true;
+    free(text);
+}
+
+/* The number of a name; one past the last, which is refused, where there is none. */
+static int find(const char *name, const char *name_of(int number))
+{
+    int number = 0;
+    while (name_of(number) && strcmp(name_of(number), name) != 0)
+        number++;
+    return number;
+}
+
+static qp_status build(const schedule_print_options *o, const model *model, schedule *out,
+                       qp_error *error)
+{
+    const model_config *config = model_get_config(model);
+    plan_options options = plan_default_options(config);
+    options.context = o->context;
+    if (o->context == 0)
+        options.context = config->context_length < USUAL_MOST_CONTEXT ? config->context_length
+                                                                      : USUAL_MOST_CONTEXT;
+    if (o->chunk > 0) options.max_tokens = o->chunk;
+    const schedule_options of = {
+        .workers = (int)o->workers,
+        .setting = (schedule_setting)find(o->setting, schedule_setting_name),
+        .assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name),
+        .memory_fraction = o->memory_fraction,
+        .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns}};
+    plan p;
+    qp_status status = plan_build(config, &options, &p, error);
+    if (status == QP_OK) status = schedule_build(&p, model, &of, out, error);
+    if (status == QP_OK && o->verify) status = schedule_verify(out, error);
+    if (status == QP_OK && o->save) status = schedule_save(out, o->save, error);
+    plan_free(&p);
+    return status;
+}
+
+qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error *error)
+{
+    model *m;
+    model_options sizes_only = {.sizes_only = true};
+    TRY(model_open(o->model, &sizes_only, &m, error));
+    report r = {.options = o};
+    qp_status status = build(o, m, &r.schedule, error);
+    if (status == QP_OK) status = schedule_predict(&r.schedule, &r.predicted, error);
+    if (status == QP_OK) {
+        count(&r);
+        if (o->json)
+            print_json(&r, out);
+        else
+            print_summary(&r, out);
+        if (o->verify && !o->json) strbuf_puts(out, "verified          sound in every order\n");
+        if (o->list && !o->json) print_list(&r, out);
+        if (out->failed) status = error_no_memory(error, "the listing", out->length);
+    }
+    prediction_free(&r.predicted);
+    schedule_free(&r.schedule);
+    model_close(m);
+    return status;
+}

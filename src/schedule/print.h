@@ -1,0 +1,28 @@
+/* What a person sees of a schedule. Weights are not read. */
+#ifndef QUIPU_SCHEDULE_PRINT_H
+#define QUIPU_SCHEDULE_PRINT_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct schedule_print_options {
+    const char *model; /* as model_open() takes it */
+    int64_t workers;
+    const char *setting;    /* "latency" or "throughput" */
+    const char *assignment; /* "rr", "zz", "wave", "dag" or "pool" */
+    double memory_fraction; /* 0: from the costs */
+    int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
+    int64_t chunk;          /* tokens that one pass may have */
+    double bytes_per_second, flops_per_second, signal_ns; /* 0: the usual */
+    bool list, json, verify;
+    const char *save; /* a file for the queues, or NULL */
+} schedule_print_options;
+
+/* Counts for each operator, balance, critical path and predicted time; with `list` every queue,
+ * knot by knot. With `verify` the schedule is proved sound first. */
+qp_status schedule_print(const schedule_print_options *options, strbuf *out, qp_error *error);
+
+#endif
