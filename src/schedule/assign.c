@@ -157,6 +157,7 @@ typedef struct lister {
     int *first_waiting, *next_waiting; /* [counters], [groups * 2]: lists of the groups that wait */
     int *waiting, n_waiting;           /* heap: the earliest ready at the root */
     int *available, n_available;       /* heap: the longest rest at the root */
+    costed *items;                     /* [n_items]: each group in turn, the costliest first */
     load *workers;                     /* heap; `wave` is when each is free */
 } lister;
 
@@ -255,6 +256,17 @@ static void end_item(lister *l, int counter, double end)
     }
 }
 
+/* Where slices differ, who is free first takes the largest. */
+static void sort_items(lister *l)
+{
+    const draft *d = l->d;
+    for (int i = 0; i < d->n_items; i++)
+        l->items[i] = (costed){d->items[i].cost_ns, i};
+    for (int g = 0; g < d->n_groups; g++)
+        qsort(l->items + d->groups[g].first, (size_t)d->groups[g].count, sizeof *l->items,
+              costlier_first);
+}
+
 /* At the moment when the first worker is free, the group with the longest path behind it that is
  * ready by then gives it an instruction; when none is ready, the worker waits for the first. */
 static void list_items(lister *l)
@@ -268,7 +280,7 @@ static void list_items(lister *l)
             int ready = heap_pop(l, l->waiting, &l->n_waiting, ready_first);
             heap_push(l, l->available, &l->n_available, ready, longer_first);
         }
-        int g = l->available[0], item = d->groups[g].first + l->groups[g].given++;
+        int g = l->available[0], item = l->items[d->groups[g].first + l->groups[g].given++].item;
         if (l->groups[g].given == d->groups[g].count)
             heap_pop(l, l->available, &l->n_available, longer_first);
         double begin = now > l->groups[g].ready ? now : l->groups[g].ready;
@@ -293,12 +305,14 @@ static qp_status assign_dag(draft *d, qp_error *error)
                 .next_waiting = arena_alloc(&memory, groups * INSTRUCTION_WAITS, sizeof(int)),
                 .waiting = arena_alloc(&memory, groups, sizeof *l.waiting),
                 .available = arena_alloc(&memory, groups, sizeof *l.available),
+                .items = arena_alloc(&memory, (size_t)d->n_items, sizeof *l.items),
                 .workers = arena_alloc(&memory, (size_t)d->out->options.workers, sizeof(load))};
     bool enough = l.groups && l.open && l.complete && l.first_waiting && l.next_waiting &&
-                  l.waiting && l.available && l.workers;
+                  l.waiting && l.available && l.items && l.workers;
     if (enough) {
         for (int i = 0; i < d->out->options.workers; i++)
             l.workers[i].worker = i;
+        sort_items(&l);
         measure_rests(&l);
         begin_list(&l);
         list_items(&l);

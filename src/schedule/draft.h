@@ -31,6 +31,7 @@ typedef struct draft {
     int n_groups, group_capacity;
     draft_counter *counters; /* counter 0 is none */
     int n_counters, counter_capacity;
+    int next_larger;    /* the first slice of the next node to be larger than others */
     bool *memory_bound; /* [nodes]: whether bytes decide the cost, not arithmetic */
     int32_t *worker;    /* [n_items] */
     int32_t *queue;     /* [n_items]: items in the order in which they enter their queues */

@@ -143,18 +143,22 @@ static instruction *add_item(draft *d, int node, instruction_span tokens)
     return in;
 }
 
-/* The slices of one tile; `rows` of it are there in the usual batch, at a cost of `ns` in all. */
+/* The slices of one tile. Those that are larger by a group go round, so that node after node a
+ * worker has one group more than another at most. `rows` of the tile are there in the usual batch,
+ * at a cost of `ns` in all. */
 static bool add_slices(draft *d, int node, const cut *c, instruction_span tokens, int64_t rows,
                        double ns)
 {
     int64_t pieces =
         c->columns ? divide_up(c->units, c->group) : divide_up(rows * c->usual_per_row, c->grain);
     int n = (int)at_most(pieces > 0 ? pieces : 1, d->out->options.workers);
+    int turn = c->columns ? d->next_larger % n : 0;
+    if (c->columns) d->next_larger = (int)((turn + pieces) % n);
     for (int i = 0; i < n; i++) {
         instruction *in = add_item(d, node, tokens);
         if (!in) return false;
         int64_t begin, end;
-        thread_share(pieces, i, n, &begin, &end);
+        thread_share(pieces, (i + n - turn) % n, n, &begin, &end);
         double share = pieces > 0 ? (double)(end - begin) / (double)pieces : 0;
         in->cost_ns = (uint32_t)(ns * share < 4e9 ? ns * share : 4e9);
         if (c->columns) {
