@@ -1,11 +1,11 @@
 /* linear with float weights: the repacked form and the loops around the kernels, see
  * linear_float.h.
  *
- * Few rows: every panel is streamed once, past rows that stay in the cache. Many rows: a block of
- * up to 264 rows by 256 inputs of x is copied close together, and a group of 16 panels is taken
- * past it, each decoded to float32 once for all its rows; the sums of the group wait in scratch. A
- * block of x (280 KB) and the group's sums (528 KB) stay in the second cache, a decoded panel (32
- * KB) in the first.
+ * Few rows: every panel is streamed once, two at a time for one row, past rows that stay in the
+ * cache. Many rows: a block of up to 264 rows by 256 inputs of x is copied close together, and a
+ * group of 16 panels is taken past it, each decoded to float32 once for all its rows; the sums of
+ * the group wait in scratch. A block of x (280 KB) and the group's sums (528 KB) stay in the second
+ * cache, a decoded panel (32 KB) in the first.
  */
 #include "op/linear/linear_float.h"
 
@@ -212,28 +212,41 @@ static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, 
     }
 }
 
-/* At most max_rows rows. */
-static void run_few(const float_job *job)
+/* Panels [first, end) for one row, two at a time. */
+static void run_row(const float_job *job, int64_t first, int64_t end)
 {
-    const op_call *call = job->call;
-    int64_t rows = job->n_rows, in_features = job->in_features;
-    const float *x = job->x->data; /* (blocks, rows, X_STRIDE), or the one row as it lies */
-    int64_t x_block = BLOCK;
-    if (rows > 1) {
-        x_block = rows * X_STRIDE;
-        x = call->scratch;
-        for (int64_t i = 0; i < in_features; i += BLOCK)
-            gather_x(job->x, 0, rows, i, minimum(BLOCK, in_features - i),
-                     (float *)call->scratch + i / BLOCK * x_block);
+    const float *x = job->x->data;
+    for (int64_t panel = first; panel < end; panel += 2) {
+        _Alignas(64) float sums[2 * PANEL] = {0};
+        bool is_pair = panel + 1 < end;
+        for (int64_t i = 0; i < job->in_features; i += BLOCK) {
+            int64_t n = minimum(BLOCK, job->in_features - i);
+            const char *weights = panel_at(job, panel, i);
+            if (is_pair)
+                job->kernels->pair[job->type](weights, job->panel_bytes, x + i, n, sums);
+            else
+                job->kernels->stream[job->type][0](weights, x + i, n, sums);
+        }
+        linear_float_finish(job->call, panel, 0, 1, sums);
+        if (is_pair) linear_float_finish(job->call, panel + 1, 0, 1, sums + PANEL);
     }
+}
+
+/* Panels [first, end) for at most max_rows rows. */
+static void run_few(const float_job *job, int64_t first, int64_t end)
+{
+    int64_t rows = job->n_rows, in_features = job->in_features, x_block = rows * X_STRIDE;
+    float *x = job->call->scratch; /* (blocks, rows, X_STRIDE) */
+    for (int64_t i = 0; i < in_features; i += BLOCK)
+        gather_x(job->x, 0, rows, i, minimum(BLOCK, in_features - i), x + i / BLOCK * x_block);
     linear_float_tile *tile = job->kernels->stream[job->type][rows - 1];
-    for (int64_t panel = call->begin / PANEL; panel * PANEL < call->end; panel++) {
+    for (int64_t panel = first; panel < end; panel++) {
         _Alignas(64) float sums[FEW_ROWS * PANEL];
         memset(sums, 0, (size_t)(rows * PANEL) * sizeof(float));
         for (int64_t i = 0; i < in_features; i += BLOCK)
             tile(panel_at(job, panel, i), x + i / BLOCK * x_block, minimum(BLOCK, in_features - i),
                  sums);
-        linear_float_finish(call, panel, 0, rows, sums);
+        linear_float_finish(job->call, panel, 0, rows, sums);
     }
 }
 
@@ -278,10 +291,9 @@ static void run_group(const float_job *job, int64_t row, int64_t rows, int64_t f
         linear_float_finish(job->call, panel, row, rows, sums + (panel - first) * rows * PANEL);
 }
 
-static void run_many(const float_job *job)
+static void run_many(const float_job *job, int64_t first, int64_t end)
 {
     int64_t chunk = chunk_rows(job->n_rows);
-    int64_t first = job->call->begin / PANEL, end = ceil_div(job->call->end, PANEL);
     for (int64_t row = 0; row < job->n_rows; row += chunk) {
         int64_t rows = minimum(chunk, job->n_rows - row);
         for (int64_t panel = first; panel < end; panel += GROUP)
@@ -303,9 +315,12 @@ void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
         .input_bytes = dtype_row_bytes(weight->type, PANEL),
         .panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]),
     };
+    int64_t first = call->begin / PANEL, end = ceil_div(call->end, PANEL);
     if (job.n_rows == 0 || call->begin == call->end) return;
-    if (job.n_rows <= kernels->max_rows)
-        run_few(&job);
+    if (job.n_rows == 1)
+        run_row(&job, first, end);
+    else if (job.n_rows <= kernels->max_rows)
+        run_few(&job, first, end);
     else
-        run_many(&job);
+        run_many(&job, first, end);
 }

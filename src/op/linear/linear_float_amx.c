@@ -31,7 +31,7 @@ enum {
     GROUP = 16,                    /* panels that pass a block of a chunk: 512 KB of sums */
     ROWS_AHEAD = 2,                /* of x, prefetched when it is cut */
     VECTOR_ROWS = 2,               /* at most so many by vector instructions */
-    VECTOR_AHEAD = 2048,           /* bytes that their panel is prefetched ahead */
+    VECTOR_AHEAD = 512,            /* bytes that their panel is prefetched ahead */
     AHEAD = 2 * STEP_BYTES,        /* bytes that a streamed panel is prefetched ahead */
 };
 
@@ -124,52 +124,59 @@ INLINE halves fma_halves(float x, halves w, halves sum)
                     _mm512_fmadd_ps(value, w.high, sum.high)};
 }
 
-/* What six tile products do for one row: sums[r] += a step of x[r], (PARTS, STEP). */
-INLINE void meet_step(int rows, const char *panel, const float *const *x, int64_t at, halves *sums)
+/* What six tile products do, for two pairs of a row and a panel: one row and two panels `apart`
+ * bytes from each other, or two rows and one panel. Two streams are read faster than one. sums[j]
+ * += a step at `panel` and x[row] + at, (PARTS, STEP). */
+INLINE void meet_step(int rows, const char *panel, size_t apart, const float *const *x, int64_t at,
+                      halves *sums)
 {
+    const int panels = 2 / rows;
     __m512i mask = _mm512_set1_epi32(-65536);
-    halves even[VECTOR_ROWS * PARTS], odd[VECTOR_ROWS * PARTS];
+    halves even[2 * PARTS], odd[2 * PARTS];
 #pragma GCC unroll 6
-    for (int j = 0; j < rows * PARTS; j++)
+    for (int j = 0; j < 2 * PARTS; j++)
         even[j].low = even[j].high = odd[j].low = odd[j].high = _mm512_setzero_ps();
 #pragma GCC unroll 1
     for (int64_t i = 0; i < STEP; i += 2, panel += 128) {
-        __m512i low = _mm512_loadu_si512(panel), high = _mm512_loadu_si512(panel + 64);
-        halves first = {_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)),
-                        _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))};
-        halves second = {_mm512_castsi512_ps(_mm512_and_si512(low, mask)),
-                         _mm512_castsi512_ps(_mm512_and_si512(high, mask))};
-        _mm_prefetch(panel + VECTOR_AHEAD, _MM_HINT_T0);
-        _mm_prefetch(panel + VECTOR_AHEAD + 64, _MM_HINT_T0);
+#pragma GCC unroll 2
+        for (int p = 0; p < panels; p++) {
+            const char *from = panel + (size_t)p * apart;
+            __m512i low = _mm512_loadu_si512(from), high = _mm512_loadu_si512(from + 64);
+            halves first = {_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)),
+                            _mm512_castsi512_ps(_mm512_slli_epi32(high, 16))};
+            halves second = {_mm512_castsi512_ps(_mm512_and_si512(low, mask)),
+                             _mm512_castsi512_ps(_mm512_and_si512(high, mask))};
+            _mm_prefetch(from + VECTOR_AHEAD, _MM_HINT_T0);
+            _mm_prefetch(from + VECTOR_AHEAD + 64, _MM_HINT_T0);
 #pragma GCC unroll 6
-        for (int j = 0; j < rows * PARTS; j++) {
-            const float *from = x[j / PARTS] + at + j % PARTS * STEP + i;
-            even[j] = fma_halves(from[0], first, even[j]);
-            odd[j] = fma_halves(from[1], second, odd[j]);
+            for (int j = 0; j < rows * PARTS; j++) {
+                const float *values = x[j / PARTS] + at + j % PARTS * STEP + i;
+                int k = p * PARTS + j;
+                even[k] = fma_halves(values[0], first, even[k]);
+                odd[k] = fma_halves(values[1], second, odd[k]);
+            }
         }
     }
 #pragma GCC unroll 6
-    for (int j = 0; j < rows * PARTS; j++) {
+    for (int j = 0; j < 2 * PARTS; j++) {
         halves *sum = &sums[j / PARTS];
         sum->low = _mm512_add_ps(sum->low, _mm512_add_ps(even[j].low, odd[j].low));
         sum->high = _mm512_add_ps(sum->high, _mm512_add_ps(even[j].high, odd[j].high));
     }
 }
 
-/* out (rows, PANEL) += a block of a panel with rows of parts from step `at` on. */
-INLINE void meet_rows(int rows, const char *panel, const float *const *x, int64_t at, int64_t steps,
-                      float *out)
+/* out (2, PANEL) += a block from step `at` on. */
+INLINE void meet_block(int rows, const char *panel, size_t apart, const float *const *x, int64_t at,
+                       int64_t steps, float *out)
 {
-    halves sums[VECTOR_ROWS];
-#pragma GCC unroll 2
-    for (int row = 0; row < rows; row++)
-        sums[row].low = sums[row].high = _mm512_setzero_ps();
+    halves sums[2];
+    sums[0].low = sums[0].high = sums[1].low = sums[1].high = _mm512_setzero_ps();
     for (int64_t step = 0; step < steps; step++)
-        meet_step(rows, panel + step * STEP_BYTES, x, (at + step) * PARTS * STEP, sums);
+        meet_step(rows, panel + step * STEP_BYTES, apart, x, (at + step) * PARTS * STEP, sums);
 #pragma GCC unroll 2
-    for (int row = 0; row < rows; row++, out += PANEL) {
-        _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sums[row].low));
-        _mm512_storeu_ps(out + 16, _mm512_add_ps(_mm512_loadu_ps(out + 16), sums[row].high));
+    for (int j = 0; j < 2; j++, out += PANEL) {
+        _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sums[j].low));
+        _mm512_storeu_ps(out + 16, _mm512_add_ps(_mm512_loadu_ps(out + 16), sums[j].high));
     }
 }
 
@@ -274,22 +281,26 @@ static const char *panel_at(const amx_job *job, int64_t panel, int64_t step)
            (size_t)(step * STEP_BYTES);
 }
 
-/* One or two rows. */
+/* One or two rows; of an odd number of panels the last one counts as two for one row. */
 INLINE void run_vectors(const amx_job *job, int rows)
 {
     const op_call *call = job->call;
-    const float *x[VECTOR_ROWS]; /* (steps, PARTS, STEP) */
+    const int panels = 2 / rows;
+    const float *x[2]; /* (steps, PARTS, STEP) */
     for (int row = 0; row < rows; row++) {
         float *parts = (float *)call->scratch + row * job->steps * PARTS * STEP;
         cut_row(tensor_row(job->x, row), job->in_features, parts);
         x[row] = parts;
     }
-    for (int64_t panel = call->begin / PANEL; panel * PANEL < call->end; panel++) {
-        _Alignas(64) float sums[VECTOR_ROWS * PANEL] = {0};
+    int64_t end = ceil_div(call->end, PANEL);
+    for (int64_t panel = call->begin / PANEL; panel < end; panel += panels) {
+        bool is_pair = panel + 1 < end;
+        _Alignas(64) float sums[2 * PANEL] = {0};
         for (int64_t step = 0; step < job->steps; step += BLOCK_STEPS)
-            meet_rows(rows, panel_at(job, panel, step), x, step,
-                      minimum(BLOCK_STEPS, job->steps - step), sums);
+            meet_block(rows, panel_at(job, panel, step), is_pair ? job->panel_bytes : 0, x, step,
+                       minimum(BLOCK_STEPS, job->steps - step), sums);
         linear_float_finish(call, panel, 0, rows, sums);
+        if (panels == 2 && is_pair) linear_float_finish(call, panel + 1, 0, 1, sums + PANEL);
     }
 }
 

@@ -11,8 +11,8 @@ enum {
     PANEL = LINEAR_FLOAT_PANEL,
     X_STRIDE = LINEAR_FLOAT_X_STRIDE,
     MAX_ROWS = 3,
-    VECTORS = 4,  /* of a panel */
-    AHEAD = 2048, /* bytes that a streamed panel is prefetched ahead */
+    VECTORS = 4, /* of a panel */
+    AHEAD = 512, /* bytes that a streamed panel is prefetched ahead */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -86,6 +86,36 @@ INLINE void tile(linear_float_type type, bool stream, int rows, const char *pane
         _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), sums[i / VECTORS][i % VECTORS]));
 }
 
+/* One row and two panels. */
+INLINE void pair(linear_float_type type, const char *panel, size_t apart, const float *x, int64_t n,
+                 float *out)
+{
+    const int64_t bytes = type == LINEAR_FLOAT_F16 ? 64 : 128;
+    const int64_t step = type == LINEAR_FLOAT_BF16 ? 2 : 1;
+    __m256 sums[2][MAX_ROWS][VECTORS];
+    int64_t i = 0;
+#pragma GCC unroll 4
+    for (int v = 0; v < VECTORS; v++)
+        sums[0][0][v] = sums[1][0][v] = _mm256_setzero_ps();
+#pragma GCC unroll 1
+    for (; i + step <= n; i += step, panel += bytes) {
+#pragma GCC unroll 2
+        for (int p = 0; p < 2; p++) {
+            const char *at = panel + (size_t)p * apart;
+            prefetch(true, at);
+            if (bytes == 128) prefetch(true, at + 64);
+            meet_input(type, false, 1, at, x + i, sums[p]);
+            if (step == 2) meet_input(type, true, 1, at, x + i + 1, sums[p]);
+        }
+    }
+    for (int p = 0; i < n && p < 2; p++)
+        meet_input(type, false, 1, panel + (size_t)p * apart, x + i, sums[p]);
+#pragma GCC unroll 8
+    for (int v = 0; v < 2 * VECTORS; v++, out += 8)
+        _mm256_storeu_ps(out,
+                         _mm256_add_ps(_mm256_loadu_ps(out), sums[v / VECTORS][0][v % VECTORS]));
+}
+
 static void decode_f16(const void *panel, int64_t n, float *out)
 {
     const char *from = panel;
@@ -128,11 +158,24 @@ TILES(stream_f32, LINEAR_FLOAT_F32, true)
 TILES(stream_f16, LINEAR_FLOAT_F16, true)
 TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
 
+#define PAIR(NAME, TYPE)                                                                           \
+    static void NAME(const char *panel, size_t apart, const float *x, int64_t n, float *sums)      \
+    {                                                                                              \
+        pair(TYPE, panel, apart, x, n, sums);                                                      \
+    }
+
+PAIR(pair_f32, LINEAR_FLOAT_F32)
+PAIR(pair_f16, LINEAR_FLOAT_F16)
+PAIR(pair_bf16, LINEAR_FLOAT_BF16)
+
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,
     .stream = {[LINEAR_FLOAT_F32] = stream_f32,
                [LINEAR_FLOAT_F16] = stream_f16,
                [LINEAR_FLOAT_BF16] = stream_bf16},
+    .pair = {[LINEAR_FLOAT_F32] = pair_f32,
+             [LINEAR_FLOAT_F16] = pair_f16,
+             [LINEAR_FLOAT_BF16] = pair_bf16},
     .cached = cached,
     .decode = {[LINEAR_FLOAT_F16] = decode_f16, [LINEAR_FLOAT_BF16] = decode_bf16},
 };

@@ -14,7 +14,7 @@ enum {
     PANEL = LINEAR_FLOAT_PANEL,
     X_STRIDE = LINEAR_FLOAT_X_STRIDE,
     MAX_ROWS = 12,
-    AHEAD = 2048, /* bytes that a streamed panel is prefetched ahead */
+    AHEAD = 512, /* bytes that a streamed panel is prefetched ahead */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -58,6 +58,12 @@ INLINE void prefetch(bool stream, const char *at)
     if (stream) _mm_prefetch(at + AHEAD, _MM_HINT_T0);
 }
 
+INLINE void add_line(line values, float *out)
+{
+    _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), values.low));
+    _mm512_storeu_ps(out + 16, _mm512_add_ps(_mm512_loadu_ps(out + 16), values.high));
+}
+
 INLINE void tile(linear_float_type type, bool stream, int rows, const char *panel, const float *x,
                  int64_t n, float *out)
 {
@@ -91,10 +97,49 @@ INLINE void tile(linear_float_type type, bool stream, int rows, const char *pane
         }
     }
 #pragma GCC unroll 12
-    for (int r = 0; r < rows; r++, out += PANEL) {
-        _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sums[r].low));
-        _mm512_storeu_ps(out + 16, _mm512_add_ps(_mm512_loadu_ps(out + 16), sums[r].high));
+    for (int r = 0; r < rows; r++)
+        add_line(sums[r], out + r * PANEL);
+}
+
+/* One row and two panels. */
+INLINE void pair(linear_float_type type, const char *panel, size_t apart, const float *x, int64_t n,
+                 float *out)
+{
+    const int64_t bytes = type == LINEAR_FLOAT_F16 ? 64 : 128;
+    line sums[2], even, odd;
+    int64_t i = 0;
+    sums[0].low = sums[0].high = sums[1].low = sums[1].high = _mm512_setzero_ps();
+    if (type == LINEAR_FLOAT_BF16) {
+#pragma GCC unroll 1
+        for (; i + 1 < n; i += 2, panel += bytes) {
+#pragma GCC unroll 2
+            for (int p = 0; p < 2; p++) {
+                const char *at = panel + (size_t)p * apart;
+                prefetch(true, at);
+                prefetch(true, at + 64);
+                load_pair(at, &even, &odd);
+                meet_line(1, even, x + i, &sums[p]);
+                meet_line(1, odd, x + i + 1, &sums[p]);
+            }
+        }
+        for (int p = 0; i < n && p < 2; p++) {
+            load_pair(panel + (size_t)p * apart, &even, &odd);
+            meet_line(1, even, x + i, &sums[p]);
+        }
+    } else {
+#pragma GCC unroll 1
+        for (; i < n; i++, panel += bytes) {
+#pragma GCC unroll 2
+            for (int p = 0; p < 2; p++) {
+                const char *at = panel + (size_t)p * apart;
+                prefetch(true, at);
+                if (bytes == 128) prefetch(true, at + 64);
+                meet_line(1, load_line(type, at), x + i, &sums[p]);
+            }
+        }
     }
+    add_line(sums[0], out);
+    add_line(sums[1], out + PANEL);
 }
 
 INLINE void store_line(float *out, line values)
@@ -153,11 +198,24 @@ TILES(stream_f32, LINEAR_FLOAT_F32, true)
 TILES(stream_f16, LINEAR_FLOAT_F16, true)
 TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
 
+#define PAIR(NAME, TYPE)                                                                           \
+    static void NAME(const char *panel, size_t apart, const float *x, int64_t n, float *sums)      \
+    {                                                                                              \
+        pair(TYPE, panel, apart, x, n, sums);                                                      \
+    }
+
+PAIR(pair_f32, LINEAR_FLOAT_F32)
+PAIR(pair_f16, LINEAR_FLOAT_F16)
+PAIR(pair_bf16, LINEAR_FLOAT_BF16)
+
 static const linear_float_kernels kernels = {
     .max_rows = MAX_ROWS,
     .stream = {[LINEAR_FLOAT_F32] = stream_f32,
                [LINEAR_FLOAT_F16] = stream_f16,
                [LINEAR_FLOAT_BF16] = stream_bf16},
+    .pair = {[LINEAR_FLOAT_F32] = pair_f32,
+             [LINEAR_FLOAT_F16] = pair_f16,
+             [LINEAR_FLOAT_BF16] = pair_bf16},
     .cached = cached,
     .decode = {[LINEAR_FLOAT_F16] = decode_f16, [LINEAR_FLOAT_BF16] = decode_bf16},
 };
