@@ -7,10 +7,11 @@
 #ifndef QUIPU_BASE_AMX_H
 #define QUIPU_BASE_AMX_H
 
+#include <stdint.h>
+
 #if defined(__AMX_TILE__) || defined(__AMXTILE__) /* gcc, clang */
 
 #include <immintrin.h>
-#include <stdint.h>
 
 /* Stores before it are in memory, loads after it read memory. */
 #define amx_barrier() __asm__ volatile("" ::: "memory")
