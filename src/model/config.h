@@ -22,7 +22,8 @@ typedef struct model_config {
     int64_t vocab_size;
     int64_t context_length; /* positions that the model was trained for */
     double rms_norm_eps;
-    bool tied; /* the output projection is the embedding table */
+    bool tied;                     /* the output projection is the embedding table */
+    bool attention_bias, mlp_bias; /* promised by config.json; others are used where they are */
     rope_config rope;
 } model_config;
 

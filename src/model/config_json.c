@@ -112,6 +112,15 @@ static qp_status read_activation(const cJSON *json, const char *where, qp_error 
                      where, activation);
 }
 
+static qp_status read_biases(const cJSON *json, const char *where, model_config *out,
+                             qp_error *error)
+{
+    if (out->family == FAMILY_INTERNLM2)
+        return json_get_bool(json, "bias", where, &out->attention_bias, error);
+    TRY(json_get_bool(json, "attention_bias", where, &out->attention_bias, error));
+    return json_get_bool(json, "mlp_bias", where, &out->mlp_bias, error);
+}
+
 qp_status config_from_json(const cJSON *json, const char *where, arena *arena, model_config *out,
                            qp_error *error)
 {
@@ -133,6 +142,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
     TRY(json_get_i64(json, "max_position_embeddings", where, &out->context_length, error));
     TRY(json_get_double(json, "rms_norm_eps", where, &out->rms_norm_eps, error));
     TRY(json_get_bool(json, "tie_word_embeddings", where, &out->tied, error));
+    TRY(read_biases(json, where, out, error));
     out->rope = (rope_config){.dim = 2, .theta = 1}; /* the sizes first: RoPE is read by them */
     TRY(config_check(out, where, error));
     TRY(read_rope(json, where, out, &out->rope, error));

@@ -69,6 +69,43 @@ static qp_status check_shape(const model *m, weight_slot slot, int64_t layer, bo
                      want, have);
 }
 
+static qp_status report_missing(const model *m, weight_slot slot, int64_t layer, bool bias,
+                                qp_error *error)
+{
+    char name[160];
+    source_name(&m->source, slot, layer, bias, name, sizeof name);
+    return error_set(error, QP_FORMAT, "%s: tensor \"%s\" is missing%s", m->path, name,
+                     bias ? ", but config.json says that there are biases" : "");
+}
+
+/* Whether the config promises a bias for the slot. */
+static bool bias_is_promised(const model_config *config, weight_slot slot)
+{
+    switch (slot) {
+    case WEIGHT_ATTN_Q:
+    case WEIGHT_ATTN_K:
+    case WEIGHT_ATTN_V:
+    case WEIGHT_ATTN_OUTPUT:
+        return config->attention_bias;
+    case WEIGHT_FFN_GATE:
+    case WEIGHT_FFN_UP:
+    case WEIGHT_FFN_DOWN:
+        return config->mlp_bias;
+    default:
+        return false;
+    }
+}
+
+static qp_status bind_bias(model *m, weight_slot slot, int64_t layer, tensor *bias, qp_error *error)
+{
+    TRY(source_get(&m->source, slot, layer, true, bias, error));
+    if (bias->rank == 0 && bias_is_promised(&m->config, slot))
+        return report_missing(m, slot, layer, true, error);
+    if (bias->rank == 0) return QP_OK;
+    m->weight_bytes += tensor_bytes(bias);
+    return check_shape(m, slot, layer, true, bias, error);
+}
+
 static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error *error)
 {
     model_weight *weight = infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
@@ -77,18 +114,11 @@ static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error
         return QP_OK;
     }
     TRY(source_get(&m->source, slot, layer, false, &weight->weight, error));
-    if (weight->weight.rank == 0) {
-        char name[160];
-        source_name(&m->source, slot, layer, false, name, sizeof name);
-        return error_set(error, QP_FORMAT, "%s: tensor \"%s\" is missing", m->path, name);
-    }
+    if (weight->weight.rank == 0) return report_missing(m, slot, layer, false, error);
     TRY(check_shape(m, slot, layer, false, &weight->weight, error));
     m->weight_bytes += tensor_bytes(&weight->weight);
     if (infos[slot].role == SYNTHETIC_NORM || slot == WEIGHT_TOKEN_EMBD) return QP_OK;
-    TRY(source_get(&m->source, slot, layer, true, &weight->bias, error));
-    if (weight->bias.rank == 0) return QP_OK;
-    m->weight_bytes += tensor_bytes(&weight->bias);
-    return check_shape(m, slot, layer, true, &weight->bias, error);
+    return bind_bias(m, slot, layer, &weight->bias, error);
 }
 
 static qp_status bind_weights(model *m, qp_error *error)
