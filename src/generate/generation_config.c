@@ -5,19 +5,23 @@
 #include "file/mapping.h"
 #include "file/synthetic.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { CONFIG_LIMIT = 1 << 20, PATH_SIZE = 4096 };
 
-static void add_stop_token(generation_config *config, double token)
+/* Negative numbers stand for "none". False when there is no room for one more. */
+static bool add_stop_token(generation_config *config, int64_t token)
 {
-    if (!(token >= 0 && token <= INT32_MAX)) return;
+    if (token < 0 || token > INT32_MAX) return true;
     for (size_t i = 0; i < config->n_stop_tokens; i++) {
-        if (config->stop_tokens[i] == (int32_t)token) return;
+        if (config->stop_tokens[i] == (int32_t)token) return true;
     }
-    if (config->n_stop_tokens < QP_MAX_STOP_TOKENS)
-        config->stop_tokens[config->n_stop_tokens++] = (int32_t)token;
+    if (config->n_stop_tokens == QP_MAX_STOP_TOKENS) return false;
+    config->stop_tokens[config->n_stop_tokens++] = (int32_t)token;
+    return true;
 }
 
 /* "eos_token_id" is a number or a list of numbers. */
@@ -25,20 +29,23 @@ static qp_status read_stop_tokens(const cJSON *json, const char *where, generati
                                   qp_error *error)
 {
     const cJSON *item = json_get(json, "eos_token_id");
-    const cJSON *entry;
-    if (!cJSON_IsArray(item)) {
-        int64_t token = -1;
-        TRY(json_get_i64(json, "eos_token_id", where, &token, error));
-        add_stop_token(out, (double)token);
-        return QP_OK;
-    }
-    cJSON_ArrayForEach(entry, item)
-    {
-        if (!cJSON_IsNumber(entry))
+    const cJSON *entry = cJSON_IsArray(item) ? item->child : item;
+    for (; entry; entry = entry->next) {
+        double token = entry->valuedouble;
+        bool whole = cJSON_IsNumber(entry) && fabs(token) <= INT32_MAX && token == floor(token);
+        if (!whole) {
+            char found[64];
+            snprintf(found, sizeof found, "%g", token);
             return error_set(error, QP_FORMAT,
-                             "%s: \"eos_token_id\" must hold whole numbers, found %s", where,
-                             json_type_name(entry));
-        add_stop_token(out, entry->valuedouble);
+                             "%s: \"eos_token_id\" must be a whole number or a list of them, found "
+                             "%s",
+                             where, cJSON_IsNumber(entry) ? found : json_type_name(entry));
+        }
+        if (!add_stop_token(out, (int64_t)token))
+            return error_set(error, QP_UNSUPPORTED,
+                             "%s: \"eos_token_id\" makes more than %d tokens that end an answer",
+                             where, QP_MAX_STOP_TOKENS);
+        if (entry == item) break; /* its siblings are other keys */
     }
     return QP_OK;
 }
@@ -81,7 +88,11 @@ static qp_status read_file(const char *path, json_reader *reader, generation_con
     qp_status status = json_parse(text, length, path, &json, error);
     free(text);
     TRY(status);
-    status = reader(json, path, out, error);
+    if (!cJSON_IsObject(json))
+        status = error_set(error, QP_FORMAT, "%s: must be an object, found %s", path,
+                           json_type_name(json));
+    else
+        status = reader(json, path, out, error);
     cJSON_Delete(json);
     return status;
 }
