@@ -492,7 +492,7 @@ static void impossible_options_are_named(void **state)
     options = good, options.max_tokens = options.max_outputs = 1 << 20;
     options.max_sequences = 1 << 16, options.context = 1 << 26;
     config.head_dim = 1 << 12, config.n_kv_heads = config.n_heads = 1 << 12;
-    config.vocab_size = 1 << 24;
+    config.vocab_size = 1 << 22;
     qp_status status = plan_build(&config, &options, &p, &error);
     assert_int_equal(status, QP_NO_MEMORY);
     assert_non_null(strstr(error.message, "too large"));

@@ -55,7 +55,7 @@ qp_status config_check(const model_config *c, const char *where, qp_error *error
     TRY(check_size(where, "the number of attention heads", c->n_heads, 1 << 12, error));
     TRY(check_size(where, "the number of KV heads", c->n_kv_heads, c->n_heads, error));
     TRY(check_size(where, "head_dim", c->head_dim, 1 << 12, error));
-    TRY(check_size(where, "vocab_size", c->vocab_size, 1 << 24, error));
+    TRY(check_size(where, "vocab_size", c->vocab_size, 1 << 22, error));
     TRY(check_size(where, "the context length", c->context_length, 1 << 30, error));
     if (c->n_heads % c->n_kv_heads)
         return error_set(error, QP_FORMAT,
