@@ -1,0 +1,667 @@
+/* Generation: settings and where they come from, penalties, biases, ends of all kinds, and text
+ * that comes out in whole characters.
+ *
+ * A small model's logits lie within a few units of zero, so biases of hundreds force its tokens:
+ * with a presence penalty of 100, biases 400, 390, 380 write three tokens one after the other.
+ */
+#include "engine_test.h"
+#include "model_files.h"
+
+#include <math.h>
+
+static const char text_model[] = "golden/models/llama-text";
+static const char text_gguf[] = "golden/models/llama-text.gguf";
+static qp_error error;
+
+/* What a generation handed out. */
+typedef struct record {
+    char text[4096];
+    size_t length;
+    int32_t tokens[512];
+    size_t n_tokens;
+    size_t lengths[512]; /* bytes handed out with each token */
+    size_t last_length;  /* bytes handed out at the end, without a token */
+    int *cancel;
+    size_t cancel_after; /* tokens; 0: never */
+    qp_status fail_with;
+} record;
+
+static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
+{
+    record *r = context;
+    if (r->fail_with != QP_OK) return r->fail_with;
+    assert_true(r->length + length < sizeof r->text);
+    memcpy(r->text + r->length, text, length);
+    r->length += length;
+    r->text[r->length] = '\0';
+    if (token >= 0) {
+        r->lengths[r->n_tokens] = length;
+        r->tokens[r->n_tokens++] = token;
+    } else {
+        r->last_length = length;
+    }
+    if (r->cancel_after && r->n_tokens == r->cancel_after) *r->cancel = 1;
+    return QP_OK;
+}
+
+static qp_sampling greedy(const qp_engine *engine)
+{
+    qp_sampling s;
+    qp_sampling_defaults(engine, &s);
+    assert_ok(qp_sampling_set(&s, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
+    s.n_stop_tokens = 0;
+    return s;
+}
+
+static void set(qp_sampling *s, qp_setting setting, double value)
+{
+    assert_ok(qp_sampling_set(s, setting, value, QP_FROM_REQUEST, &error));
+}
+
+static const int32_t prompt[] = {54, 74, 71};
+
+static qp_generate_result generate(qp_session *session, const qp_sampling *s, int64_t max_tokens,
+                                   record *r)
+{
+    *r = (record){.cancel = r->cancel, .cancel_after = r->cancel_after};
+    qp_generate_options options = {.prompt = prompt,
+                                   .n_prompt = 3,
+                                   .sampling = s,
+                                   .max_tokens = max_tokens,
+                                   .cancel = r->cancel,
+                                   .on_token = on_token,
+                                   .context = r};
+    qp_generate_result result;
+    assert_ok(qp_generate(session, &options, &result, &error));
+    if (result.finish != QP_FINISH_CANCELLED)
+        assert_int_equal(result.generated_tokens, r->n_tokens);
+    return result;
+}
+
+static qp_generate_result generate_fresh(qp_engine *engine, const qp_sampling *s,
+                                         int64_t max_tokens, record *r)
+{
+    qp_session *session = open_session(engine);
+    qp_generate_result result = generate(session, s, max_tokens, r);
+    qp_session_close(session);
+    return result;
+}
+
+static qp_engine *open_text(int64_t context)
+{
+    return open_engine((qp_engine_options){.model = text_gguf, .context = context});
+}
+
+/* The token whose text is exactly these bytes. */
+static int32_t token_of(const qp_engine *engine, const char *bytes)
+{
+    for (int32_t id = 0; id < qp_engine_get_info(engine).vocab_size; id++) {
+        char *text;
+        size_t length;
+        assert_ok(qp_detokenize(qp_engine_vocabulary(engine), &id, 1, QP_SPECIAL, &text, &length,
+                                &error));
+        bool same = length == strlen(bytes) && memcmp(text, bytes, length) == 0;
+        free(text);
+        if (same) return id;
+    }
+    fail_msg("no token \"%s\"", bytes);
+    return -1;
+}
+
+/* Forces these tokens, all different, in order; n <= 8. */
+static void force(qp_sampling *s, qp_logit_bias biases[8], const int32_t *tokens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        biases[i] = (qp_logit_bias){tokens[i], 500 - 10 * (float)i};
+    s->logit_bias = biases;
+    s->n_logit_bias = n;
+    set(s, QP_PRESENCE_PENALTY, 100);
+}
+
+/* Forces the tokens whose texts are given; NULL ends the list. */
+static void force_texts(const qp_engine *engine, qp_sampling *s, qp_logit_bias biases[8],
+                        const char *const *texts)
+{
+    int32_t tokens[8];
+    size_t n = 0;
+    for (; texts[n]; n++)
+        tokens[n] = token_of(engine, texts[n]);
+    force(s, biases, tokens, n);
+}
+
+/* --- Sampling -------------------------------------------------------------------------------- */
+
+static void the_same_seed_gives_the_same_text(void **state)
+{
+    (void)state;
+    record first = {0}, r = {0};
+    int differing = 0;
+    for (int threads = 1; threads <= 3; threads++) {
+        qp_engine *engine =
+            open_engine((qp_engine_options){.model = text_gguf, .threads = threads});
+        qp_sampling s;
+        qp_sampling_defaults(engine, &s);
+        s.n_stop_tokens = 0;
+        set(&s, QP_TEMPERATURE, 1.3);
+        set(&s, QP_SEED, 42);
+        generate_fresh(engine, &s, 40, threads == 1 ? &first : &r);
+        if (threads > 1) assert_memory_equal(first.tokens, r.tokens, 40 * sizeof *r.tokens);
+        for (int seed = 43; seed < 46; seed++) {
+            set(&s, QP_SEED, seed);
+            generate_fresh(engine, &s, 40, &r);
+            differing += memcmp(first.tokens, r.tokens, 40 * sizeof *r.tokens) != 0;
+        }
+        qp_engine_close(engine);
+    }
+    assert_int_equal(differing, 9);
+}
+
+/* A draw depends on the seed and the token's place in its sequence: an answer that is cut and asked
+ * to go on is the answer in one piece. */
+static void an_answer_can_be_continued(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    qp_sampling s;
+    qp_sampling_defaults(engine, &s);
+    s.n_stop_tokens = 0;
+    set(&s, QP_SEED, 9);
+    record whole = {0}, part = {0};
+    generate_fresh(engine, &s, 30, &whole);
+    qp_session *session = open_session(engine);
+    generate(session, &s, 11, &part);
+    size_t count;
+    qp_session_tokens(session, &count);
+    assert_int_equal(count, 3 + 10); /* the last token has not been through the model */
+    int32_t last = part.tokens[10];
+    record rest = {0};
+    qp_generate_options options = {.prompt = &last,
+                                   .n_prompt = 1,
+                                   .sampling = &s,
+                                   .max_tokens = 19,
+                                   .on_token = on_token,
+                                   .context = &rest};
+    assert_ok(qp_generate(session, &options, NULL, &error));
+    assert_memory_equal(part.tokens, whole.tokens, 11 * sizeof *whole.tokens);
+    assert_memory_equal(rest.tokens, whole.tokens + 11, 19 * sizeof *whole.tokens);
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+static void narrow_filters_are_greedy(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    qp_sampling s = greedy(engine);
+    record want = {0}, r = {0};
+    generate_fresh(engine, &s, 24, &want);
+    static const struct {
+        qp_setting setting;
+        double value;
+    } narrow[] = {{QP_TEMPERATURE, 0}, {QP_TOP_K, 1}, {QP_TOP_P, 1e-6}, {QP_MIN_P, 1}};
+    for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
+        qp_sampling_defaults(engine, &s);
+        s.n_stop_tokens = 0;
+        set(&s, QP_SEED, 1000 + (double)i);
+        set(&s, narrow[i].setting, narrow[i].value);
+        generate_fresh(engine, &s, 24, &r);
+        assert_memory_equal(r.tokens, want.tokens, 24 * sizeof *r.tokens);
+    }
+    set(&s, QP_MIN_P, 0);
+    generate_fresh(engine, &s, 24, &r);
+    assert_memory_not_equal(r.tokens, want.tokens, 24 * sizeof *r.tokens);
+    qp_engine_close(engine);
+}
+
+static void penalties_count_what_they_should(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    record r = {0};
+    /* Presence: once a token is in the answer, whatever its number; not for the prompt's. */
+    const int32_t a = 100, b = 101;
+    qp_logit_bias biases[] = {{a, 400}, {b, 350}};
+    qp_sampling s = greedy(engine);
+    s.logit_bias = biases, s.n_logit_bias = 2;
+    set(&s, QP_PRESENCE_PENALTY, 60);
+    generate_fresh(engine, &s, 6, &r); /* a 400, b 350, then a 340 above b 290, for ever */
+    const int32_t presence[] = {a, b, a, a, a, a};
+    assert_memory_equal(r.tokens, presence, sizeof presence);
+    s = greedy(engine);
+    s.logit_bias = biases, s.n_logit_bias = 2;
+    set(&s, QP_FREQUENCY_PENALTY, 30);
+    generate_fresh(engine, &s, 7, &r); /* a 400 370 | b 350 | a 340 | b 320 | a 310 | b 290 */
+    const int32_t frequency[] = {a, a, b, a, b, a, b};
+    assert_memory_equal(r.tokens, frequency, sizeof frequency);
+    qp_logit_bias of_prompt[] = {{prompt[0], 400}, {b, 380}};
+    s = greedy(engine);
+    s.logit_bias = of_prompt, s.n_logit_bias = 2;
+    set(&s, QP_PRESENCE_PENALTY, 100);
+    generate_fresh(engine, &s, 1, &r);
+    assert_int_equal(r.tokens[0], prompt[0]);
+    /* Repetition: the prompt's tokens too, and a division. */
+    s = greedy(engine);
+    s.logit_bias = of_prompt, s.n_logit_bias = 2;
+    set(&s, QP_REPETITION_PENALTY, 1.5); /* 400 / 1.5 < 380 > 380 / 1.5 = 253 < 267 */
+    generate_fresh(engine, &s, 3, &r);
+    const int32_t repetition[] = {b, prompt[0], prompt[0]};
+    assert_memory_equal(r.tokens, repetition, sizeof repetition);
+    /* A negative logit is multiplied. */
+    qp_logit_bias all[288];
+    for (int32_t i = 0; i < 288; i++)
+        all[i] = (qp_logit_bias){i, i == prompt[0] ? -300 : i == b ? -400 : -1000};
+    s = greedy(engine);
+    s.logit_bias = all, s.n_logit_bias = 288;
+    set(&s, QP_REPETITION_PENALTY, 1.5);
+    generate_fresh(engine, &s, 1, &r);
+    assert_int_equal(r.tokens[0], b); /* -450 is below -400 */
+    qp_engine_close(engine);
+}
+
+static void biases_force_and_ban(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    record r = {0}, plain = {0};
+    qp_sampling s = greedy(engine);
+    generate_fresh(engine, &s, 1, &plain);
+    qp_logit_bias ban = {plain.tokens[0], -INFINITY};
+    s.logit_bias = &ban, s.n_logit_bias = 1;
+    generate_fresh(engine, &s, 8, &r);
+    for (size_t i = 0; i < r.n_tokens; i++)
+        assert_int_not_equal(r.tokens[i], plain.tokens[0]);
+    qp_session *session = open_session(engine);
+    static const int32_t outside[] = {-1, 288};
+    for (int i = 0; i < 2; i++) {
+        qp_logit_bias wrong = {outside[i], 1};
+        s.logit_bias = &wrong;
+        qp_generate_options options = {.prompt = prompt, .n_prompt = 3, .sampling = &s};
+        assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
+        assert_non_null(strstr(error.message, "logit bias"));
+        assert_non_null(strstr(error.message, "0 to 287"));
+    }
+    size_t count;
+    qp_session_tokens(session, &count);
+    assert_int_equal(count, 0); /* nothing was evaluated */
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+/* --- Ends ------------------------------------------------------------------------------------ */
+
+static void stop_texts_cross_tokens(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    static const char *const pieces[] = {"the", " and", "ing", "or", "x", NULL};
+    static const struct {
+        const char *stops[3];
+        const char *text; /* "the anding" + "orx" without a stop */
+        qp_finish finish;
+        size_t tokens;
+    } cases[] = {
+        {{"nding"}, "the a", QP_FINISH_STOP_TEXT, 3},
+        {{"the"}, "", QP_FINISH_STOP_TEXT, 1},
+        {{"t"}, "", QP_FINISH_STOP_TEXT, 1},
+        {{"gor", "and"}, "the ", QP_FINISH_STOP_TEXT, 2},
+        {{"gorx", "ngo"}, "the andi", QP_FINISH_STOP_TEXT, 4},
+        {{"andingo!", "dingorX"}, "the andingorx", QP_FINISH_LENGTH, 5},
+        {{"rxy"}, "the andingorx", QP_FINISH_LENGTH, 5}, /* held back to the end */
+        {{"orx"}, "the anding", QP_FINISH_STOP_TEXT, 5},
+        /* The first to be complete ends the answer. */
+        {{"ndin", "the andingo"}, "the a", QP_FINISH_STOP_TEXT, 3},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qp_logit_bias biases[8];
+        qp_sampling s = greedy(engine);
+        force_texts(engine, &s, biases, pieces);
+        s.stops = cases[i].stops;
+        while (s.n_stops < 3 && cases[i].stops[s.n_stops])
+            s.n_stops++;
+        record r = {0};
+        qp_generate_result result = generate_fresh(engine, &s, 5, &r);
+        if (strcmp(r.text, cases[i].text) != 0 || result.finish != cases[i].finish ||
+            result.generated_tokens != cases[i].tokens)
+            fail_msg("case %zu: \"%s\", %s, %zu tokens", i, r.text, qp_finish_name(result.finish),
+                     result.generated_tokens);
+    }
+    qp_sampling s = greedy(engine);
+    static const char *const empty[] = {"x", ""};
+    s.stops = empty, s.n_stops = 2;
+    qp_session *session = open_session(engine);
+    qp_generate_options options = {.prompt = prompt, .n_prompt = 3, .sampling = &s};
+    assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "empty"));
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+static void stop_tokens_end_and_are_not_text(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    static const char *const pieces[] = {"the", " and", "<|im_end|>", "or", NULL};
+    qp_logit_bias biases[8];
+    qp_sampling s;
+    qp_sampling_defaults(engine, &s);
+    assert_true(s.n_stop_tokens >= 1);
+    assert_int_equal(s.stop_tokens[0], 2); /* <|im_end|>, from the file */
+    set(&s, QP_TEMPERATURE, 0);
+    force_texts(engine, &s, biases, pieces);
+    record r = {0};
+    qp_generate_result result = generate_fresh(engine, &s, 10, &r);
+    assert_int_equal(result.finish, QP_FINISH_STOP_TOKEN);
+    assert_string_equal(qp_finish_name(result.finish), "stop");
+    assert_string_equal(r.text, "the and");
+    assert_int_equal(result.generated_tokens, 2);
+    s.n_stop_tokens = 0; /* then it is a token like others, and silent */
+    result = generate_fresh(engine, &s, 4, &r);
+    assert_string_equal(r.text, "the andor");
+    assert_int_equal(r.n_tokens, 4);
+    qp_session *session = open_session(engine);
+    r = (record){0};
+    qp_generate_options options = {.prompt = prompt,
+                                   .n_prompt = 3,
+                                   .sampling = &s,
+                                   .max_tokens = 4,
+                                   .special = true,
+                                   .on_token = on_token,
+                                   .context = &r};
+    assert_ok(qp_generate(session, &options, NULL, &error));
+    assert_string_equal(r.text, "the and<|im_end|>or");
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+static void lengths_and_contexts_end(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(10);
+    qp_sampling s = greedy(engine);
+    record r = {0};
+    qp_generate_result result = generate_fresh(engine, &s, 4, &r);
+    assert_int_equal(result.finish, QP_FINISH_LENGTH);
+    assert_string_equal(qp_finish_name(result.finish), "length");
+    assert_int_equal(r.n_tokens, 4);
+    assert_int_equal(result.prompt_tokens, 3);
+    assert_int_equal(result.prompt_passes, 1);
+    assert_int_equal(result.generate_passes, 3);
+    for (int64_t max = 0; max < 20;
+         max += 8) { /* 3 + 7 tokens fill the context; one more is free */
+        qp_session *session = open_session(engine);
+        result = generate(session, &s, max, &r);
+        assert_int_equal(result.finish, max == 8 ? QP_FINISH_LENGTH : QP_FINISH_CONTEXT);
+        assert_int_equal(r.n_tokens, 8);
+        size_t count;
+        qp_session_tokens(session, &count);
+        assert_int_equal(count, 10);
+        qp_generate_options options = {.prompt = prompt, .n_prompt = 1, .sampling = &s};
+        assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
+        assert_non_null(strstr(error.message, "context is full"));
+        options.n_prompt = 0;
+        assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
+        assert_non_null(strstr(error.message, "prompt is empty"));
+        qp_session_close(session);
+    }
+    qp_engine_close(engine);
+}
+
+static void cancelling_keeps_what_was_said(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    qp_sampling s = greedy(engine);
+    record want = {0};
+    generate_fresh(engine, &s, 20, &want);
+    int cancel = 0;
+    record r = {.cancel = &cancel, .cancel_after = 7};
+    qp_session *session = open_session(engine);
+    qp_generate_result result = generate(session, &s, 20, &r);
+    assert_int_equal(result.finish, QP_FINISH_CANCELLED);
+    assert_int_equal(result.generated_tokens, 7);
+    assert_memory_equal(r.tokens, want.tokens, 7 * sizeof *r.tokens);
+    assert_memory_equal(r.text, want.text, r.length);
+    size_t count;
+    qp_session_tokens(session, &count);
+    assert_int_equal(count, 3 + 6);
+    /* Cancelled before it began: nothing is done, nothing is wrong. */
+    result = generate(session, &s, 20, &r);
+    assert_int_equal(result.finish, QP_FINISH_CANCELLED);
+    assert_int_equal(result.generated_tokens, 0);
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+static void a_failing_receiver_ends_it(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    qp_sampling s = greedy(engine);
+    record r = {.fail_with = QP_IO};
+    qp_session *session = open_session(engine);
+    qp_generate_options options = {
+        .prompt = prompt, .n_prompt = 3, .sampling = &s, .on_token = on_token, .context = &r};
+    assert_int_equal(qp_generate(session, &options, NULL, &error), QP_IO);
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+/* --- Text ------------------------------------------------------------------------------------ */
+
+static void characters_come_out_whole(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    /* The knot, F0 9F AA A2, and e acute, C3 A9, from one-byte tokens. */
+    static const char *const pieces[] = {"the",  "\xF0", "\x9F", "\xAA",
+                                         "\xA2", "\xC3", "\xA9", NULL};
+    static const size_t lengths[] = {3, 0, 0, 0, 4, 0, 2};
+    qp_logit_bias biases[8];
+    qp_sampling s = greedy(engine);
+    force_texts(engine, &s, biases, pieces);
+    record r = {0};
+    generate_fresh(engine, &s, 7, &r);
+    assert_string_equal(r.text, "the\xF0\x9F\xAA\xA2\xC3\xA9");
+    assert_memory_equal(r.lengths, lengths, sizeof lengths);
+    assert_int_equal(r.last_length, 0);
+    /* Cut inside a character: the end hands out what there is, as it is. */
+    generate_fresh(engine, &s, 3, &r);
+    assert_string_equal(r.text, "the\xF0\x9F");
+    assert_int_equal(r.last_length, 2);
+    /* A stop text of half characters is found across tokens too. */
+    static const char *const stops[] = {"\xAA\xA2\xC3\xA9"};
+    s.stops = stops, s.n_stops = 1;
+    qp_generate_result result = generate_fresh(engine, &s, 7, &r);
+    assert_int_equal(result.finish, QP_FINISH_STOP_TEXT);
+    assert_string_equal(r.text, "the\xF0\x9F");
+    qp_engine_close(engine);
+}
+
+static void models_without_a_vocabulary_give_tokens(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny:Q8_0"});
+    qp_sampling s = greedy(engine);
+    record r = {0};
+    generate_fresh(engine, &s, 5, &r);
+    assert_int_equal(r.n_tokens, 5);
+    assert_int_equal(r.length, 0);
+    qp_engine_close(engine);
+}
+
+/* --- Settings -------------------------------------------------------------------------------- */
+
+static void settings_have_ranges(void **state)
+{
+    (void)state;
+    static const struct {
+        qp_setting setting;
+        const char *name;
+        double good[3], wrong[4];
+    } cases[] = {
+        {QP_TEMPERATURE, "temperature", {0, 0.7, 100}, {-0.1, 100.5, NAN, INFINITY}},
+        {QP_TOP_K, "top_k", {0, 1, 40}, {-1, 0.5, NAN, 1e12}},
+        {QP_TOP_P, "top_p", {0, 0.5, 1}, {-0.1, 1.1, NAN, INFINITY}},
+        {QP_MIN_P, "min_p", {0, 0.5, 1}, {-0.1, 1.1, NAN, -INFINITY}},
+        {QP_REPETITION_PENALTY, "repetition_penalty", {0.5, 1, 2}, {0, -1, NAN, INFINITY}},
+        {QP_PRESENCE_PENALTY, "presence_penalty", {-2, 0, 2}, {-101, 101, NAN, INFINITY}},
+        {QP_FREQUENCY_PENALTY, "frequency_penalty", {-2, 0, 2}, {-101, 101, NAN, INFINITY}},
+        {QP_SEED, "seed", {0, 1, 9007199254740992}, {-1, 0.5, NAN, 1e300}},
+    };
+    for (int c = 0; c < QP_SETTING_COUNT; c++) {
+        qp_sampling s = {0};
+        assert_int_equal(cases[c].setting, c);
+        assert_string_equal(qp_setting_name(cases[c].setting), cases[c].name);
+        for (int i = 0; i < 3; i++) {
+            set(&s, cases[c].setting, cases[c].good[i]);
+            assert_true(s.value[c] == cases[c].good[i]);
+        }
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(
+                qp_sampling_set(&s, cases[c].setting, cases[c].wrong[i], QP_FROM_REQUEST, &error),
+                QP_INVALID);
+            assert_non_null(strstr(error.message, cases[c].name));
+            assert_true(s.value[c] == cases[c].good[2]);
+        }
+    }
+}
+
+/* Whoever stands higher wins, in whatever order they speak; the same one may change its mind. */
+static void higher_sources_win(void **state)
+{
+    (void)state;
+    static const qp_source sources[] = {QP_FROM_NEUTRAL, QP_FROM_MODEL, QP_FROM_COMMAND_LINE,
+                                        QP_FROM_REQUEST};
+    for (int order = 0; order < 24; order++) {
+        qp_sampling s = {0};
+        int left[4] = {0, 1, 2, 3}, code = order;
+        for (int n = 4; n > 0; n--) {
+            int pick = code % n, source = left[pick];
+            code /= n;
+            left[pick] = left[n - 1];
+            assert_ok(qp_sampling_set(&s, QP_TEMPERATURE, 1 + source, sources[source], &error));
+        }
+        assert_true(s.value[QP_TEMPERATURE] == 4);
+        assert_int_equal(s.source[QP_TEMPERATURE], QP_FROM_REQUEST);
+    }
+    qp_sampling s = {0};
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 5, QP_FROM_COMMAND_LINE, &error));
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 7, QP_FROM_COMMAND_LINE, &error));
+    assert_ok(qp_sampling_set(&s, QP_TOP_K, 9, QP_FROM_MODEL, &error));
+    assert_true(s.value[QP_TOP_K] == 7);
+    assert_int_equal(s.source[QP_TOP_K], QP_FROM_COMMAND_LINE);
+}
+
+/* A folder with the text model's files and this generation_config.json (NULL: none). */
+static void make_folder(char folder[64], const char *generation_config)
+{
+    static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json"};
+    folder_make(folder);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char from[256];
+        size_t bytes = 0;
+        snprintf(from, sizeof from, "%s/%s", text_model, names[i]);
+        char *data = read_whole(from, &bytes);
+        assert_non_null(data);
+        folder_write(folder, names[i], data, bytes);
+        free(data);
+    }
+    if (generation_config) folder_write_text(folder, "generation_config.json", generation_config);
+}
+
+static qp_status open_with(const char *generation_config, qp_sampling *s)
+{
+    char folder[64];
+    make_folder(folder, generation_config);
+    qp_engine_options options = {.model = folder, .threads = 1};
+    qp_engine *engine = NULL;
+    qp_status status = qp_engine_open(&options, &engine, &error);
+    if (status == QP_OK) qp_sampling_defaults(engine, s);
+    qp_engine_close(engine);
+    folder_remove(folder);
+    return status;
+}
+
+static void generation_config_is_read(void **state)
+{
+    (void)state;
+    qp_sampling s;
+    assert_ok(open_with(NULL, &s));
+    static const double neutral[QP_SETTING_COUNT] = {1, 0, 1, 0, 1, 0, 0, 0};
+    for (int i = 0; i < QP_SETTING_COUNT; i++) {
+        assert_true(s.value[i] == neutral[i]);
+        assert_int_equal(s.source[i], QP_FROM_NEUTRAL);
+    }
+    assert_ok(open_with("{\"temperature\":0.6,\"top_k\":50,\"top_p\":0.9,\"min_p\":0.05,"
+                        "\"repetition_penalty\":1.1,\"do_sample\":true,\"eos_token_id\":[7,2,9],"
+                        "\"bos_token_id\":1,\"transformers_version\":\"4.40\"}",
+                        &s));
+    static const double want[] = {0.6, 50, 0.9, 0.05, 1.1};
+    for (int i = 0; i < 5; i++) {
+        assert_true(s.value[i] == want[i]);
+        assert_int_equal(s.source[i], QP_FROM_MODEL);
+    }
+    assert_int_equal(s.source[QP_SEED], QP_FROM_NEUTRAL);
+    /* The tokenizer's, config.json's, then this file's, each once. */
+    const int32_t stops[] = {2, 7, 9};
+    assert_int_equal(s.n_stop_tokens, 3);
+    assert_memory_equal(s.stop_tokens, stops, sizeof stops);
+    assert_ok(open_with("{\"temperature\":0.6,\"do_sample\":false,\"eos_token_id\":null}", &s));
+    assert_true(s.value[QP_TEMPERATURE] == 0);
+    assert_int_equal(s.source[QP_TEMPERATURE], QP_FROM_MODEL);
+    assert_ok(open_with("{\"temperature\":null,\"top_k\":null}", &s));
+    assert_int_equal(s.source[QP_TOP_K], QP_FROM_NEUTRAL);
+}
+
+static void wrong_generation_configs_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *json, *parts[2];
+    } cases[] = {
+        {"{\"temperature\":\"hot\"}", {"\"temperature\"", "a number"}},
+        {"{\"temperature\":-1}", {"temperature", "found -1"}},
+        {"{\"top_p\":1.5}", {"top_p", "found 1.5"}},
+        {"{\"top_k\":2.5}", {"top_k", "whole"}},
+        {"{\"do_sample\":1}", {"\"do_sample\"", "true or false"}},
+        {"{\"eos_token_id\":\"</s>\"}", {"\"eos_token_id\"", "a string"}},
+        {"{\"eos_token_id\":[2,\"</s>\"]}", {"\"eos_token_id\"", "a string"}},
+        {"{\"eos_token_id\":[2,2.5]}", {"\"eos_token_id\"", "2.5"}},
+        {"{\"eos_token_id\":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}",
+         {"\"eos_token_id\"", "16"}},
+        {"[1]", {"an object", "an array"}},
+        {"{\"temperature\":", {"JSON", "line 1"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qp_sampling s;
+        memset(&error, 0, sizeof error);
+        qp_status status = open_with(cases[i].json, &s);
+        if (status == QP_OK || !strstr(error.message, "generation_config.json") ||
+            !strstr(error.message, cases[i].parts[0]) || !strstr(error.message, cases[i].parts[1]))
+            fail_msg("%s: status %d, %s", cases[i].json, status, error.message);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_seed_gives_the_same_text),
+        cmocka_unit_test(an_answer_can_be_continued),
+        cmocka_unit_test(narrow_filters_are_greedy),
+        cmocka_unit_test(penalties_count_what_they_should),
+        cmocka_unit_test(biases_force_and_ban),
+        cmocka_unit_test(stop_texts_cross_tokens),
+        cmocka_unit_test(stop_tokens_end_and_are_not_text),
+        cmocka_unit_test(lengths_and_contexts_end),
+        cmocka_unit_test(cancelling_keeps_what_was_said),
+        cmocka_unit_test(a_failing_receiver_ends_it),
+        cmocka_unit_test(characters_come_out_whole),
+        cmocka_unit_test(models_without_a_vocabulary_give_tokens),
+        cmocka_unit_test(settings_have_ranges),
+        cmocka_unit_test(higher_sources_win),
+        cmocka_unit_test(generation_config_is_read),
+        cmocka_unit_test(wrong_generation_configs_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
