@@ -14,6 +14,7 @@ typedef struct pool_thread {
     thread_pool *pool;
     pthread_t handle;
     int worker;
+    int wanted; /* workers that the pool will have */
 } pool_thread;
 
 /* A run is announced by a new generation and ends when `running` is zero. Both are looked at for a
@@ -91,10 +92,28 @@ static void await_done(thread_pool *pool)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+/* Gives each thread a processor of its own where there are enough, so that two workers never share
+ * one while another is idle. The caller's thread is left as it is: it is not the pool's. */
+static void pin_thread(int worker, int n_workers)
+{
+    cpu_set_t allowed, own;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < n_workers)
+        return;
+    int left = worker;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
+        CPU_ZERO(&own);
+        CPU_SET(cpu, &own);
+        pthread_setaffinity_np(pthread_self(), sizeof own, &own);
+        return;
+    }
+}
+
 static void *thread_main(void *argument)
 {
     pool_thread *self = argument;
     thread_pool *pool = self->pool;
+    pin_thread(self->worker, self->wanted);
     for (unsigned long seen = 0;; seen++) {
         await_work(pool, seen);
         if (atomic_load_explicit(&pool->stop, memory_order_acquire)) return NULL;
@@ -116,7 +135,7 @@ qp_status thread_pool_create(int n_workers, thread_pool **out, qp_error *error)
     pthread_cond_init(&pool->done, NULL);
     pool->n_workers = 1;
     for (int i = 0; i < n_workers - 1; i++) {
-        pool->threads[i] = (pool_thread){.pool = pool, .worker = i + 1};
+        pool->threads[i] = (pool_thread){.pool = pool, .worker = i + 1, .wanted = n_workers};
         if (pthread_create(&pool->threads[i].handle, NULL, thread_main, &pool->threads[i]) != 0) {
             thread_pool_destroy(pool);
             return error_set(error, QP_IO, "cannot start thread %d of %d", i + 2, n_workers);
