@@ -35,6 +35,8 @@ static const struct {
                         "page_size=16 n_kv_indices=9"},
     {&op_paged_decode, "n_sequences=2 n_heads=16 n_kv_heads=2 head_dim=128 n_pages=40 page_size=16 "
                        "n_kv_indices=36 k_cache:F16 v_cache:F16 k_cache@0213 v_cache@0213"},
+    {&op_paged_decode, "n_sequences=1 n_heads=60 n_kv_heads=20 head_dim=64 n_pages=40 page_size=7 "
+                       "n_kv_indices=36 k_cache:F16 v_cache:F16"},
     {&op_ragged_prefill, "n_tokens=130 n_kv_tokens=130 n_sequences=1 n_heads=4 n_kv_heads=4 "
                          "head_dim=24"},
 };

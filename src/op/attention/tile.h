@@ -1,8 +1,10 @@
 /* Attention in tiles: the fast kernels that ragged prefill, paged prefill and paged decode share.
  *
- * A tile is a number of queries of one sequence that read the same KV head: the heads of a group,
- * of one token in decode, of several neighbouring tokens in prefill. Keys and values are converted
- * to float32 once a tile, and kept in blocks of ATTENTION_BLOCK positions counted from 0.
+ * A tile is a number of queries of one sequence: in prefill, heads of several tokens that read the
+ * same KV head; in decode, heads of one token, of as many KV heads as there is room for. Keys and
+ * values are converted to float32 once a tile, in blocks of ATTENTION_BLOCK positions counted from
+ * 0; all KV heads of the tile meet a block before the next one's turn comes, because that is the
+ * order in which a page lies in memory, and memory is fast only in order.
  *
  * The arithmetic of one query is the same whatever stands beside it in its tile: a score is summed
  * over head_dim in order, a block's maximum is of the positions that the query sees, an output
@@ -24,19 +26,20 @@ enum {
 
 /* One head of one token. */
 typedef struct attention_query {
-    const void *q;     /* (head_dim) */
-    void *out;         /* (head_dim); may be q */
-    float *lse;        /* or NULL */
+    const void *q; /* (head_dim) */
+    void *out;     /* (head_dim); may be q */
+    float *lse;    /* or NULL */
+    int64_t kv_head;
     int64_t n_visible; /* positions [0, n_visible) are seen */
 } attention_query;
 
 typedef struct attention_tile {
     const attention_source *source;
-    int64_t kv_head, head_dim;
+    int64_t head_dim;
     dtype q_type, out_type;
     float scale; /* of the scores, times log2 e */
     int n_queries;
-    attention_query queries[ATTENTION_TILE];
+    attention_query queries[ATTENTION_TILE]; /* in rising order of KV heads */
 } attention_tile;
 
 /* Computes a tile; scratch: attention_tile_scratch(head_dim). */
