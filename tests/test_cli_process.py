@@ -299,7 +299,7 @@ class Terminal:
 
 def terminal():
     t = Terminal("chat", "-m", *SLOW)
-    t.until(r"llama-text.gguf, context 200000.*\r\n> ")
+    t.until(r"llama-text.gguf, context 200000. Type a message, or .help.\r\n> ")
     t.type("tell me\n")
     t.until(r"tell me\r\n.")
     t.type("\x03")

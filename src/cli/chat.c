@@ -261,7 +261,7 @@ static void greet(const chat *c)
     const char *model = NULL;
     if (cli_model_path(c->call, &model) != QP_OK) return;
     const char *slash = strrchr(model, '/');
-    fprintf(stderr, "%s, context %lld. Type a message; /help lists commands, Ctrl-D ends.\n",
+    fprintf(stderr, "%s, context %lld. Type a message, or /help.\n",
             slash && slash[1] ? slash + 1 : model,
             (long long)qp_engine_get_info(c->engine).context);
 }
