@@ -97,7 +97,7 @@ void linear_quant_pack(const op_call *call, void *packed)
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
     const quant_format *f = format_of(weight->type);
     size_t group_bytes = quant_group_bytes(f, weight->shape[1] / QUANT_BLOCK);
-    assert(call->begin % QUANT_ROWS == 0);
+    assert(call->begin % QUANT_ROWS == 0 || call->begin == call->end);
     for (int64_t first = call->begin; first < call->end; first += QUANT_ROWS)
         pack_group(f, weight, first,
                    (uint8_t *)packed + (size_t)(first / QUANT_ROWS) * group_bytes);

@@ -71,7 +71,8 @@ INLINE void add_dots(const quant_format *f, const int32_t *dots, const float *sc
         scale[g] = v_load_floats(scales + g * QUANT_ROWS);
         if (f->minimum) minimum[g] = v_load_floats(scales + (f->groups + g) * QUANT_ROWS);
     }
-    UNROLL16 for (int r = 0; r < QUANT_TILE; r++) {
+    UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
+    {
         vint sums[2];
         for (int g = 0; g < f->groups; g++)
             sums[g] = v_load(dots + (g * QUANT_TILE + r) * QUANT_ROWS);
@@ -84,7 +85,8 @@ INLINE void run_whole_tile(const quant_format *f, const uint8_t *bytes, const fl
 {
     _Alignas(64) int32_t dots[2][2 * QUANT_TILE * QUANT_ROWS];
     vfloat out[QUANT_TILE];
-    UNROLL16 for (int r = 0; r < QUANT_TILE; r++) {
+    UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
+    {
         out[r] = v_load_floats(sums + r * QUANT_SUMS);
     }
     tile_dots(f, bytes, x.q, dots[0]);
@@ -97,7 +99,8 @@ INLINE void run_whole_tile(const quant_format *f, const uint8_t *bytes, const fl
             (quant_x){.d = x.d + b * QUANT_TILE, .c = (float *)x.c + b * QUANT_TILE * f->groups},
             out);
     }
-    UNROLL16 for (int r = 0; r < QUANT_TILE; r++) {
+    UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
+    {
         v_store_floats(sums + r * QUANT_SUMS, out[r]);
     }
 }
