@@ -24,8 +24,8 @@ static qp_status check_rope(const rope_config *rope, int64_t head_dim, const cha
                          "%s: the rotary dimension must be even and at most head_dim %lld, "
                          "found %lld",
                          where, (long long)head_dim, (long long)rope->dim);
-    if (!(rope->theta > 0) || !isfinite(rope->theta))
-        return error_set(error, QP_FORMAT, "%s: rope_theta must be positive, found %g", where,
+    if (!(rope->theta >= 1) || !isfinite(rope->theta))
+        return error_set(error, QP_FORMAT, "%s: rope_theta must be at least 1, found %g", where,
                          rope->theta);
     if (rope->scaling == ROPE_DEFAULT) return QP_OK;
     if (!(rope->factor >= 1) || !isfinite(rope->factor))
