@@ -127,8 +127,8 @@ static void rope_scaling_has_two_spellings(void **state)
     static const char *const linear[] = {
         "{\"rope_scaling\":{\"type\":\"linear\",\"factor\":4.0}}",
         "{\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4}}",
-        "{\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4,"
-        "\"rope_theta\":5000}}"};
+        ("{\"rope_theta\":null,\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4,"
+         "\"rope_theta\":5000}}")};
     for (size_t i = 0; i < 3; i++) {
         rope_config rope = good_config(linear[i]).rope;
         assert_int_equal(rope.scaling, ROPE_LINEAR);
