@@ -12,16 +12,11 @@
  */
 #include "op/sampling/sampling.h"
 
-#include "op/element.h"
 #include "op/sampling/definite.h"
+#include "op/sampling/sampling_row.h"
+#include "op/variants.h"
 
 #include <math.h>
-
-/* A filter's settings for one row. */
-typedef struct settings {
-    double temperature, top_p, min_p;
-    int64_t top_k; /* 0: all */
-} settings;
 
 /* One row as the filters see it. */
 typedef struct row_view {
@@ -32,29 +27,9 @@ typedef struct row_view {
     double temperature;
 } row_view;
 
-enum { WEIGHT_BITS = 40, RADIX_BITS = 8, RADIX = 1 << RADIX_BITS };
-
 static int64_t units(const op_call *call)
 {
     return call->tensors[SAMPLING_LOGITS].shape[0];
-}
-
-/* A row's setting: the tensor's, where there is one, else the parameter's. */
-static double setting(const op_call *call, int tensor_index, int param, int64_t row)
-{
-    const tensor *own = &call->tensors[tensor_index];
-    return own->data ? element_load(own->type, own->data, row) : call->params[param];
-}
-
-static settings row_settings(const op_call *call, int64_t row)
-{
-    double top_k = setting(call, SAMPLING_TOP_KS, SAMPLING_TOP_K, row);
-    return (settings){
-        .temperature = setting(call, SAMPLING_TEMPERATURES, SAMPLING_TEMPERATURE, row),
-        .top_p = setting(call, SAMPLING_TOP_PS, SAMPLING_TOP_P, row),
-        .min_p = setting(call, SAMPLING_MIN_PS, SAMPLING_MIN_P, row),
-        .top_k = top_k < 0 ? 0 : (int64_t)top_k,
-    };
 }
 
 static qp_status check(const op_call *call, qp_error *error)
@@ -83,24 +58,9 @@ static size_t scratch_bytes(const op_call *call)
     return (size_t)call->tensors[SAMPLING_LOGITS].shape[1] * (sizeof(uint64_t) + sizeof(uint32_t));
 }
 
-/* Floats as integers of the same order; NaN as minus infinity, -0 as 0. */
-static uint32_t key_of(float logit)
-{
-    if (logit != logit) logit = -INFINITY;
-    uint32_t bits = float_bits(logit + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-static float logit_of(uint32_t key)
-{
-    return float_from_bits(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-
-/* Logarithm of a token's probability over the largest one's, at the row's temperature. */
 static double distance(const row_view *row, uint32_t key)
 {
-    if (key == row->max_key) return 0;
-    return ((double)logit_of(key) - (double)logit_of(row->max_key)) / row->temperature;
+    return distance_of(logit_of(key), logit_of(row->max_key), row->temperature);
 }
 
 /* Reads the keys; returns the first id with the largest. */
@@ -128,52 +88,17 @@ static uint64_t row_weigh(const row_view *row, uint32_t lowest)
     return sum;
 }
 
-/* The least key x in the row of which fewer than max_count tokens, and tokens of less weight than
- * max_weight, are larger; the largest key if there is no such. Without weights only the count
- * counts. */
-static uint32_t threshold(const row_view *row, const uint64_t *weights, int64_t max_count,
-                          double max_weight)
-{
-    uint32_t prefix = 0;
-    int64_t above_count = 0; /* of the tokens larger than all that begin with the prefix */
-    uint64_t above_weight = 0;
-    for (int shift = 32 - RADIX_BITS; shift >= 0; shift -= RADIX_BITS) {
-        int64_t counts[RADIX] = {0};
-        uint64_t sums[RADIX] = {0};
-        for (int64_t i = 0; i < row->n; i++) {
-            if ((uint64_t)(row->keys[i] ^ prefix) >> (shift + RADIX_BITS)) continue;
-            uint32_t digit = row->keys[i] >> shift & (RADIX - 1);
-            counts[digit]++;
-            if (weights) sums[digit] += weights[i];
-        }
-        int64_t count = above_count;
-        uint64_t weight = above_weight;
-        int chosen = -1;
-        for (int digit = RADIX - 1; digit >= 0; digit--) {
-            if (counts[digit] == 0) continue;
-            if (chosen >= 0 && (count >= max_count || (weights && (double)weight >= max_weight)))
-                break;
-            chosen = digit;
-            above_count = count;
-            above_weight = weight;
-            count += counts[digit];
-            weight += sums[digit];
-        }
-        prefix |= (uint32_t)chosen << shift;
-    }
-    return prefix;
-}
-
 /* The least key that top-k and top-p keep. */
 static uint32_t filter(const row_view *row, settings with, bool top_k_first)
 {
     int64_t max_count = with.top_k > 0 ? with.top_k : row->n;
     bool by_count = max_count < row->n, by_weight = with.top_p < 1;
     uint32_t lowest = 0;
-    if (by_count) lowest = threshold(row, NULL, max_count, 0);
+    if (by_count) lowest = threshold(row->keys, NULL, row->n, (above){0}, max_count, 0);
     if (!by_weight) return lowest;
     uint64_t total = row_weigh(row, top_k_first ? lowest : 0);
-    uint32_t lightest = threshold(row, row->weights, row->n, with.top_p * (double)total);
+    uint32_t lightest =
+        threshold(row->keys, row->weights, row->n, (above){0}, row->n, with.top_p * (double)total);
     return lightest > lowest ? lightest : lowest;
 }
 
@@ -215,6 +140,16 @@ void sampling_reference(const op_call *call)
         ids[r] = draw(&row, lowest, with.min_p, (uint64_t)seeds[r], (uint64_t)positions[r]);
     }
 }
+
+/* Of the vector kernels, which keep the logits, all weights, and candidates apart. */
+static size_t fast_scratch_bytes(const op_call *call)
+{
+    size_t n = (size_t)call->tensors[SAMPLING_LOGITS].shape[1];
+    return (n + SAMPLING_MAX_LANES) * 2 * (sizeof(uint64_t) + sizeof(uint32_t));
+}
+
+static const op_variant variants[] = {
+    OP_SIMD_VARIANTS(sampling, .scratch_bytes = fast_scratch_bytes), {0}};
 
 /* Seeds, positions and, where rows have their own, settings from neutral to narrow. */
 static void prepare(op_call *call, uint64_t seed)
@@ -310,6 +245,7 @@ const op_info op_sampling = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = sampling_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

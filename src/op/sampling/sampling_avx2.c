@@ -1,0 +1,2 @@
+/* sampling for AVX2. */
+#include "op/sampling/sampling_simd.inc"

@@ -1,0 +1,2 @@
+/* sampling for AVX-512. */
+#include "op/sampling/sampling_simd.inc"
