@@ -3,9 +3,11 @@
 #include "op/harness/case.h"
 #include "op/harness/check.h"
 #include "op/harness/compare.h"
+#include "op/exp/exp.h"
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/run.h"
+#include "op/sampling/sampling.h"
 
 #include "base/cpu.h"
 #include "op_test.h"
@@ -209,11 +211,100 @@ static void attention_does_not_see_chunks_slices_or_neighbours(void **state)
     }
 }
 
+/* --- the exponential ------------------------------------------------------------------------- */
+
+static void exponentials_are_within_two_units(void **state)
+{
+    (void)state;
+    enum { N = 40000 };
+    tensor x = zeros(DTYPE_F32, SHAPE(1, N)), out = zeros(DTYPE_F32, SHAPE(1, N));
+    float largest = 0, *from = x.data, *to = out.data;
+    for (int i = 0; i < N; i++)
+        from[i] = -(float)i * (87.0f / N);
+    for (int i = 0; i < 8; i++)
+        from[i * 999] = i % 2 ? -INFINITY : -200.0f - (float)i * 1e30f;
+    op_call call = {
+        .tensors = {x, tensor_1d(&largest, DTYPE_F32, 1), out}, .params = {1}, .end = 1};
+    assert_binds(&op_exp, &call);
+    for (const op_variant *v = op_exp.variants; v->name; v++) {
+        if (v->needs & ~cpu_features(0)) continue;
+        v->kernel(&call);
+        for (int i = 0; i < N; i++) {
+            double exact = exp((double)from[i]), unit = ldexp(1, ilogb(exact) - 23);
+            if (from[i] < -150 ? to[i] != 0 : !(fabs(to[i] - exact) <= 2 * unit))
+                fail_msg("%s: exp(%.9g) = %.9g, found %.9g", v->name, from[i], exact, to[i]);
+        }
+    }
+}
+
+/* --- sampling repeats the reference ---------------------------------------------------------- */
+
+/* Logits from flat to peaked, with ties and odd values now and then. */
+static float logit_of_round(int round, int64_t i)
+{
+    static const float spreads[] = {0.01f, 1, 3, 10, 1e-30f, 1e30f};
+    float value = spreads[round % 6] * random_value((uint64_t)round, i);
+    uint64_t odd = hash_random(17, (uint64_t)round, (uint64_t)i);
+    if (round % 4 == 1) value = floorf(value);
+    if (round % 7 == 2 && odd % 5 == 0) value = odd % 3 ? -INFINITY : NAN;
+    if (round % 50 == 33 && odd % 900 == 0) value = INFINITY;
+    return value;
+}
+
+static int32_t draw_with(op_kernel *kernel, op_call call)
+{
+    int32_t id = -1;
+    call.tensors[SAMPLING_IDS] = tensor_1d(&id, DTYPE_I32, 1);
+    assert_binds(&op_sampling, &call);
+    size_t n = (size_t)call.tensors[SAMPLING_LOGITS].shape[1];
+    call.end = 1;
+    call.scratch = malloc(24 * (n + 16));
+    kernel(&call);
+    free(call.scratch);
+    return id;
+}
+
+static void sampling_draws_what_the_reference_draws(void **state)
+{
+    (void)state;
+    static const double temperatures[] = {1, 0.7, 0.2, 2, 1e-40, 1e-300, 1e300, 50};
+    static const double top_ps[] = {1, 0.9, 0.5, 0.999, 0, 0.9999999};
+    static const double min_ps[] = {0, 0, 0.05, 0.5};
+    static const int top_ks[] = {0, 40, 1, 700, 0};
+    static const int sizes[] = {1, 15, 100, 3000, 10000};
+    for (int round = 0; round < 600; round++) {
+        int n = sizes[round % 5] + (round % 3 ? 0 : round % 17);
+        tensor logits = zeros(DTYPE_F32, SHAPE(1, n));
+        for (int i = 0; i < n; i++)
+            ((float *)logits.data)[i] = logit_of_round(round, i);
+        int64_t seed = round * 77;
+        uint64_t bits = hash_random(5, 0, (uint64_t)round);
+        op_call call = {.tensors = {[SAMPLING_LOGITS] = logits,
+                                    [SAMPLING_SEEDS] = tensor_1d(&seed, DTYPE_I64, 1),
+                                    [SAMPLING_POSITIONS] = INDICES(round)}};
+        call.params[SAMPLING_TEMPERATURE] = temperatures[bits % 8];
+        call.params[SAMPLING_TOP_P] = top_ps[(bits >> 8) % 6];
+        call.params[SAMPLING_MIN_P] = min_ps[(bits >> 16) % 4];
+        call.params[SAMPLING_TOP_K] = top_ks[(bits >> 24) % 5];
+        call.params[SAMPLING_TOP_K_FIRST] = (double)(bits >> 32 & 1);
+        int32_t expected = draw_with(op_sampling.reference, call);
+        for (const op_variant *v = op_sampling.variants; v->name; v++) {
+            if (v->needs & ~cpu_features(0)) continue;
+            int32_t found = draw_with(v->kernel, call);
+            if (found != expected)
+                fail_msg("%s, round %d: expected %d, found %d", v->name, round, expected, found);
+        }
+        op_test_teardown(state);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         op_test(variants_pass_further_cases),
         op_test(widths_give_the_same_bits),
+        op_test(exponentials_are_within_two_units),
+        op_test(sampling_draws_what_the_reference_draws),
         op_test(attention_does_not_see_chunks_slices_or_neighbours),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

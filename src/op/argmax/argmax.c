@@ -2,6 +2,7 @@
 #include "op/argmax/argmax.h"
 
 #include "op/element.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -32,6 +33,8 @@ void argmax_reference(const op_call *call)
         }
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(argmax, .accepts = op_call_has_no_f64), {0}};
 
 static const char *const cases[] = {
     "n_rows=1 vocab_size=111",
@@ -68,6 +71,7 @@ const op_info op_argmax = {
     .units = units,
     .check = check,
     .reference = argmax_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

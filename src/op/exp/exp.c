@@ -7,6 +7,7 @@
 
 #include "op/element.h"
 #include "op/reduce_max/reduce_max.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -50,6 +51,8 @@ static void prepare(op_call *call, uint64_t seed)
     reduce_max_reference(&reduce);
 }
 
+static const op_variant variants[] = {OP_SIMD_VARIANTS(exp, .accepts = op_call_has_no_f64), {0}};
+
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",
     "n_rows=19 n_columns=111 scale=0.125",
@@ -91,6 +94,7 @@ const op_info op_exp = {
     .check = check,
     .prepare = prepare,
     .reference = exp_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

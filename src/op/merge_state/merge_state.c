@@ -6,6 +6,7 @@
 #include "op/merge_state/merge_state.h"
 
 #include "op/element.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -14,9 +15,7 @@ static int64_t units(const op_call *call)
     return tensor_elements(&call->tensors[MERGE_STATE_S]);
 }
 
-/* Sets the weights of two sums, relative to the larger (both 0 when both are empty), and returns
- * the merged sum; all in base 2. */
-static double weigh(double a, double b, double *weight_a, double *weight_b)
+double merge_state_weigh(double a, double b, double *weight_a, double *weight_b)
 {
     double top = a < b ? b : a;
     *weight_a = *weight_b = 0;
@@ -39,7 +38,7 @@ void merge_state_reference(const op_call *call)
         int64_t t = unit / s->shape[1], head = unit % s->shape[1];
         double a = element_load(s_a->type, tensor_row(s_a, t), head);
         double b = element_load(s_b->type, tensor_row(s_b, t), head);
-        double weight_a, weight_b, merged = weigh(a, b, &weight_a, &weight_b);
+        double weight_a, weight_b, merged = merge_state_weigh(a, b, &weight_a, &weight_b);
         double sum = weight_a + weight_b;
         const void *from_a = tensor_row2(v_a, t, head), *from_b = tensor_row2(v_b, t, head);
         void *to = tensor_row2(v, t, head);
@@ -51,6 +50,9 @@ void merge_state_reference(const op_call *call)
         element_store(s->type, tensor_row(s, t), head, merged);
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(merge_state, .accepts = op_call_has_no_f64),
+                                      {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 n_heads=4 head_dim=64",
@@ -103,6 +105,7 @@ const op_info op_merge_state = {
                  "merged log-sum-exp, base 2; may be s_a or s_b"}},
     .units = units,
     .reference = merge_state_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

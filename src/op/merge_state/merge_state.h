@@ -13,6 +13,10 @@ enum {
     MERGE_STATE_S,
 };
 
-op_kernel merge_state_reference;
+op_kernel merge_state_reference, merge_state_avx2, merge_state_avx512;
+
+/* Sets the weights of two sums, relative to the larger (both 0 when both are empty), and returns
+ * the merged sum; all in base 2. */
+double merge_state_weigh(double a, double b, double *weight_a, double *weight_b);
 
 #endif

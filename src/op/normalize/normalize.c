@@ -2,6 +2,7 @@
 #include "op/normalize/normalize.h"
 
 #include "op/element.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -36,6 +37,9 @@ static void prepare(op_call *call, uint64_t seed)
             element_store(x->type, in, i, fabs(element_load(x->type, in, i)));
     }
 }
+
+static const op_variant variants[] = {OP_AVX2_VARIANT(normalize, .accepts = op_call_has_no_f64),
+                                      {0}};
 
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",
@@ -74,6 +78,7 @@ const op_info op_normalize = {
     .units = units,
     .prepare = prepare,
     .reference = normalize_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

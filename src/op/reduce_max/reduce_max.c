@@ -2,6 +2,7 @@
 #include "op/reduce_max/reduce_max.h"
 
 #include "op/element.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -24,6 +25,9 @@ void reduce_max_reference(const op_call *call)
         element_store(max->type, max->data, row, largest);
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(reduce_max, .accepts = op_call_has_no_f64),
+                                      {0}};
 
 static const char *const cases[] = {
     "n_rows=1 n_columns=64",
@@ -58,6 +62,7 @@ const op_info op_reduce_max = {
                 {"max", OP_OUT, OP_FLOATS, "n_rows", false, "a maximum a row"}},
     .units = units,
     .reference = reduce_max_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

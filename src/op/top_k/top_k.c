@@ -9,6 +9,8 @@
 
 #include "base/threads.h"
 #include "op/element.h"
+#include "op/top_k/heap.h"
+#include "op/variants.h"
 
 #include <assert.h>
 #include <math.h>
@@ -17,33 +19,6 @@ static int64_t units(const op_call *call)
 {
     const tensor *values = &call->tensors[TOP_K_VALUES];
     return values->shape[0] * values->shape[1];
-}
-
-typedef struct entry {
-    double value;
-    int32_t id; /* -1: no entry */
-} entry;
-
-/* Whether a comes before b: the larger value, then the lower id, entries before none. */
-static bool entry_before(entry a, entry b)
-{
-    if (a.value != b.value) return a.value > b.value;
-    return (uint32_t)a.id < (uint32_t)b.id;
-}
-
-/* The heap's root is the last of the entries kept so far: sifts down what was put there. */
-static void heap_sift(entry *heap, int64_t n, int64_t at)
-{
-    for (;;) {
-        int64_t child = 2 * at + 1;
-        if (child >= n) return;
-        if (child + 1 < n && entry_before(heap[child], heap[child + 1])) child++;
-        if (!entry_before(heap[at], heap[child])) return;
-        entry moved = heap[at];
-        heap[at] = heap[child];
-        heap[child] = moved;
-        at = child;
-    }
 }
 
 static size_t scratch_bytes(const op_call *call)
@@ -68,12 +43,7 @@ static void select_block(const op_call *call, int64_t row, int64_t begin, int64_
         heap[0] = next;
         heap_sift(heap, k, 0);
     }
-    for (int64_t n = k - 1; n > 0; n--) { /* the last goes to the end, again and again */
-        entry last = heap[0];
-        heap[0] = heap[n];
-        heap[n] = last;
-        heap_sift(heap, n, 0);
-    }
+    heap_order(heap, k);
 }
 
 void top_k_reference(const op_call *call)
@@ -121,6 +91,8 @@ static void prepare(op_call *call, uint64_t seed)
             ids[i] = i % 7 == 3 ? -1 : (int32_t)((n - i) * 5 + (int64_t)(seed % 5));
     }
 }
+
+static const op_variant variants[] = {OP_AVX2_VARIANT(top_k, .accepts = op_call_has_no_f64), {0}};
 
 static const char *const cases[] = {
     "n_rows=1 n_values=111 n_blocks=1 k=10 candidates:-",
@@ -175,6 +147,7 @@ const op_info op_top_k = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = top_k_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

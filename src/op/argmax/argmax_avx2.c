@@ -1,0 +1,2 @@
+/* argmax for AVX2. */
+#include "op/argmax/argmax_simd.inc"

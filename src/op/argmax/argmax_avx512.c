@@ -1,0 +1,2 @@
+/* argmax for AVX-512. */
+#include "op/argmax/argmax_simd.inc"

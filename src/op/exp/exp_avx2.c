@@ -1,0 +1,2 @@
+/* exp for AVX2. */
+#include "op/exp/exp_simd.inc"

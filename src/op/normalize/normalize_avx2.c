@@ -1,0 +1,2 @@
+/* normalize for AVX2. */
+#include "op/normalize/normalize_simd.inc"
