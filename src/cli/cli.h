@@ -48,6 +48,9 @@ typedef struct cli_settings {
     int64_t timeout;
 } cli_settings;
 
+/* What the choices of --kv-type and --exec mean, by their index; NULL ends them. */
+extern const char *const cli_kv_types[], *const cli_execs[];
+
 /* A command's call: its settings and where each came from. */
 typedef struct cli_call {
     const program_spec *program;

@@ -4,8 +4,8 @@
 
 #define SETTINGS cli_settings
 
-static const char *const kv_types[] = {"F16", "BF16", "F32", NULL};
-static const char *const execs[] = {"threads", "ops", "ref", NULL};
+const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
+const char *const cli_execs[] = {"threads", "ops", "ref", NULL};
 
 static const option_spec model_options[] = {
     {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
@@ -23,9 +23,9 @@ static const option_spec engine_options[] = {
      .minimum = 1, .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass"},
     {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
      .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
-    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = kv_types, .fallback = "F16",
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
      .argument = "TYPE", .help = "element type of the KV cache"},
-    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = execs, .fallback = "threads",
+    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = cli_execs, .fallback = "threads",
      .help = "the fastest kernels of every operator, or the references"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
@@ -144,7 +144,7 @@ static const option_spec plan_options[] = {
      .maximum = 1024, .help = "ranks of tensor parallelism"},
     {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
      .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
-    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = kv_types, .fallback = "F16",
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
      .argument = "TYPE", .help = "element type of the KV cache"},
     {"memory", 0, OPTION_SIZE_AT(SETTINGS, memory), .argument = "BYTES", .fallback = "0",
      .help = "memory that the largest context is computed for; 0: what is available now"},
@@ -380,7 +380,7 @@ static const command_spec commands[] = {
 
 static const program_spec program = {
     .name = "quipu",
-    .version = "0.1.0",
+    .version = QUIPU_VERSION,
     .summary = "run Llama models, and see every operator, tensor and step on the way",
     .description = "Runs Llama models, and shows every operator, tensor and step on the way.",
     .commands = commands,

@@ -49,16 +49,14 @@ static void show_progress(void *context, const char *text, bool finished)
 
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
-    static const char *const kv_types[] = {"F16", "BF16", "F32"};
-    static const char *const execs[] = {"threads", "ops", "ref"};
     const cli_settings *s = call->settings;
     qp_engine_options options = {.threads = (int)s->threads,
                                  .context = s->context,
                                  .chunk = s->chunk,
                                  .max_outputs = max_outputs,
                                  .page_size = s->page_size,
-                                 .kv_type = kv_types[s->kv_type],
-                                 .exec = execs[s->exec],
+                                 .kv_type = cli_kv_types[s->kv_type],
+                                 .exec = cli_execs[s->exec],
                                  .cpu_mask = s->cpu_mask,
                                  .log = log_to_stderr,
                                  .log_context = (void *)call,

@@ -5,8 +5,6 @@
 #include "base/status.h"
 #include "plan/print.h"
 
-static const char *const kv_types[] = {"F16", "BF16", "F32"};
-
 static qp_status print(strbuf *text, qp_status status, qp_error *error)
 {
     if (status == QP_OK) status = cli_write(strbuf_text(text), text->length, error);
@@ -22,7 +20,7 @@ qp_status command_plan(const cli_call *call)
                                   .sequences = s->sequences,
                                   .ranks = s->ranks,
                                   .page_size = s->page_size,
-                                  .kv_type = kv_types[s->kv_type],
+                                  .kv_type = cli_kv_types[s->kv_type],
                                   .available = s->memory ? s->memory : buffer_available(),
                                   .json = s->json};
     TRY(cli_model_path(call, &options.model));

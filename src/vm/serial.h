@@ -6,19 +6,14 @@
 #ifndef QUIPU_VM_SERIAL_H
 #define QUIPU_VM_SERIAL_H
 
-#include "schedule/schedule.h"
-
-/* How a node is run. */
-typedef struct serial_node {
-    op_kernel *kernel;  /* NULL: the operator's reference */
-    const void *packed; /* the kernel's own form of the weights, or NULL */
-} serial_node;
+#include "vm/machine.h"
 
 typedef struct serial_options {
-    const serial_node *nodes;  /* [schedule->n_nodes]; NULL: references throughout */
-    void *scratch;             /* as much as the neediest kernel wants */
-    uint64_t seed;             /* of the order; 0: each worker goes as far as it can, in turn */
-    int first_step, last_step; /* instructions of other steps signal without working; 0, 0: all */
+    const machine_kernel *nodes; /* [schedule->n_nodes], a NULL kernel being the reference; NULL:
+                                  * references throughout */
+    void *scratch;               /* as much as the neediest kernel wants */
+    uint64_t seed;               /* of the order; 0: each worker goes as far as it can, in turn */
+    int first_step, last_step;   /* instructions of other steps signal without working; 0, 0: all */
 } serial_options;
 
 typedef struct serial_machine serial_machine;
