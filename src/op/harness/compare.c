@@ -2,6 +2,7 @@
 #include "op/harness/compare.h"
 
 #include "op/element.h"
+#include "op/tolerance.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -67,57 +68,6 @@ void oracle_destroy(oracle *oracle)
     *oracle = (struct oracle){0};
 }
 
-/* --- tolerances ------------------------------------------------------------------------------ */
-
-/* What is allowed for one output. */
-typedef struct limits {
-    double relative, absolute; /* of an element's and of the outputs' typical size */
-    double floor;              /* what flushing denormals to zero may do */
-    double largest;            /* finite value of the type */
-    bool exact;
-} limits;
-
-static limits limits_of(const fixture *fixture, fill_kind fill, dtype type)
-{
-    const op_info *op = fixture->op;
-    const op_variant *variant = fixture->variant;
-    bool own = variant && variant->tolerances;
-    double terms = op_evaluate(op, &fixture->call, op->reduction);
-    if (terms < 1) terms = 1;
-    limits allowed = {.exact = true};
-    const op_tolerance *entry = own ? variant->tolerances : op->tolerances;
-    for (; entry && entry->relative > 0; entry++) {
-        if (entry->type != type) continue;
-        bool sums_up = own ? fill == FILL_TIES : type == DTYPE_F32;
-        double scale = sums_up ? sqrt(terms) : 1;
-        allowed.relative = entry->relative * scale;
-        allowed.absolute = entry->absolute * scale;
-        allowed.exact = false;
-    }
-    if (op->tolerances && type == DTYPE_F64) { /* the oracle itself, in another order at most */
-        allowed.relative = allowed.absolute = 1e-12;
-        allowed.exact = false;
-    }
-    /* Each term may lose a denormal, times a factor of usual size. */
-    allowed.floor = type == DTYPE_F16 ? 0x1p-24 : 8 * terms * 0x1p-126;
-    allowed.largest = type == DTYPE_F16 ? 65504 : type == DTYPE_BF16 ? 0x1.fep127 : 0x1.fffffep127;
-    return allowed;
-}
-
-/* Whether `found` will do for `expected`; typical: the root mean square of what is expected. */
-static bool element_matches(const limits *allowed, dtype type, double expected, double found,
-                            double typical)
-{
-    if (isnan(expected)) return isnan(found);
-    if (found == element_round(type, expected)) return true;
-    if (allowed->exact || isnan(found) || isinf(expected)) return false;
-    if (isinf(found))
-        return signbit(found) == signbit(expected) &&
-               fabs(expected) * (1 + allowed->relative) >= allowed->largest;
-    return fabs(found - expected) <=
-           allowed->absolute * typical + allowed->relative * fabs(expected) + allowed->floor;
-}
-
 /* --- comparison with the oracle -------------------------------------------------------------- */
 
 /* Sums over the elements of one output. */
@@ -149,21 +99,10 @@ static void sums_add(sums *all, dtype type, double expected, double found)
     all->inexact++;
 }
 
-/* Root mean square of the finite elements. */
-static double typical_size(const tensor *view)
+/* Roundings of few distinct values are few too and add up instead of averaging. */
+static op_limits limits_of(const fixture *fixture, fill_kind fill, dtype type)
 {
-    double sum = 0;
-    int64_t n = 0;
-    for (int64_t row = 0; row < view_rows(view); row++) {
-        const void *in = view_row(view, row);
-        for (int64_t i = 0; i < view->shape[view->rank - 1]; i++) {
-            double value = element_load(view->type, in, i);
-            if (!isfinite(value)) continue;
-            sum += value * value;
-            n++;
-        }
-    }
-    return n ? sqrt(sum / (double)n) : 0;
+    return op_limits_of(fixture->op, fixture->variant, &fixture->call, type, fill == FILL_TIES);
 }
 
 static void describe_element(const fixture *fixture, int t, int64_t row, int64_t i, double expected,
@@ -183,14 +122,14 @@ static bool compare_tensor(const fixture *fixture, int t, dtype type, const orac
                            fill_kind fill, sums *all, comparison *found, char *detail, size_t size)
 {
     const tensor *view = &fixture->call.tensors[t], *expected = &oracle->outputs[t];
-    limits allowed = limits_of(fixture, fill, type);
-    double typical = typical_size(expected);
+    op_limits allowed = limits_of(fixture, fill, type);
+    double typical = op_typical_size(expected);
     for (int64_t row = 0; row < view_rows(view); row++) {
         const void *in = view_row(view, row), *reference = view_row(expected, row);
         for (int64_t i = 0; i < view->shape[view->rank - 1]; i++) {
             double ours = element_load(type, in, i);
             double theirs = element_load(expected->type, reference, i);
-            if (!element_matches(&allowed, type, theirs, ours, typical)) {
+            if (!op_element_matches(&allowed, type, theirs, ours, typical)) {
                 describe_element(fixture, t, row, i, theirs, ours, detail, size);
                 return false;
             }
@@ -234,7 +173,7 @@ static dtype find_other_type(const fixture *fixture, int t, const oracle *oracle
         sums all = {0};
         comparison ignored = {0};
         char detail[256];
-        if (others[i] == view->type || typical_size(&oracle->outputs[t]) == 0) continue;
+        if (others[i] == view->type || op_typical_size(&oracle->outputs[t]) == 0) continue;
         if (dtype_block_bytes(others[i]) > dtype_block_bytes(view->type)) continue;
         if (limits_of(fixture, fill, others[i]).exact && fixture->op->tolerances) continue;
         if (compare_tensor(fixture, t, others[i], oracle, fill, &all, &ignored, detail,

@@ -10,6 +10,7 @@
 
 #include "op/harness/case.h"
 #include "op/harness/fill.h"
+#include "op/view.h"
 
 /* Two ways to poison: bytes 0xff (NaN) or 0x5a (large numbers); what surrounds an index tensor
  * holds 0 or 1, so that following it is no accident but shows. */
@@ -64,11 +65,5 @@ bool fixture_is_poison(const fixture *fixture, int t, int64_t row, int64_t i);
 bool fixture_intact(const fixture *fixture, char *detail, size_t size);
 
 void fixture_destroy(fixture *fixture);
-
-/* Rows of a view: its dimensions but the last, counted from the last to the first. */
-int64_t view_rows(const tensor *view);
-void *view_row(const tensor *view, int64_t row);
-/* Writes "[2, 0, 17]" for an element of a row. */
-const char *view_index(const tensor *view, int64_t row, int64_t i, char *text, size_t size);
 
 #endif

@@ -1,0 +1,26 @@
+/* What an output may differ by: op_tolerance (op.h) made out for one call, and the rule applied. */
+#ifndef QUIPU_OP_TOLERANCE_H
+#define QUIPU_OP_TOLERANCE_H
+
+#include "op/op.h"
+
+typedef struct op_limits {
+    double relative, absolute; /* of an element's and of the outputs' typical size */
+    double floor;              /* what flushing denormals to zero may do */
+    double largest;            /* finite value of the type */
+    bool exact;
+} op_limits;
+
+/* Of an output of `type` that `variant` computes (NULL: any kernel that is held to the operator's
+ * own tolerances). `adds_up`: roundings of a coarse variant add up instead of averaging. */
+op_limits op_limits_of(const op_info *op, const op_variant *variant, const op_call *call,
+                       dtype type, bool adds_up);
+
+/* Root mean square of a view's finite elements. */
+double op_typical_size(const tensor *view);
+
+/* Whether `found` will do for `expected`; typical: op_typical_size() of what is expected. */
+bool op_element_matches(const op_limits *limits, dtype type, double expected, double found,
+                        double typical);
+
+#endif
