@@ -212,9 +212,35 @@ static void test_a_large_model_is_quick(void **state)
     model_close(m);
 }
 
+/* However unequal the costs, and whatever is asked for: queues are padded to the longest. */
+static void test_pools_are_bounded(void **state)
+{
+    (void)state;
+    static const double fractions[] = {0, 1e-6, 0.5, 1};
+    for (int workers = 1; workers <= 132; workers = workers * 5 / 2 + 1) {
+        for (size_t f = 0; f < sizeof fractions / sizeof *fractions; f++) {
+            schedule s;
+            qp_error error;
+            const schedule_options options = {.workers = workers,
+                                              .setting = SCHEDULE_THROUGHPUT,
+                                              .assignment = SCHEDULE_POOL,
+                                              .memory_fraction = fractions[f],
+                                              .profile.bytes_per_second = 1e15,
+                                              .tile = 1};
+            assert_ok(schedule_build(&tiny.plan, tiny.model, &options, &s, &error));
+            int64_t all = 0;
+            for (int w = 0; w < workers; w++)
+                all += s.length[w];
+            assert_true(s.longest <= 4 * (all / workers + 1));
+            schedule_free(&s);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pools_are_bounded),
         cmocka_unit_test(test_record_is_32_words),
         cmocka_unit_test(test_parts_cover_all_units_once),
         cmocka_unit_test(test_every_strategy_is_sound),

@@ -230,8 +230,8 @@ static const option_spec schedule_options[] = {
              "the critical path first; pool: memory-bound and compute-bound work apart"},
     {"memory-fraction", 0, OPTION_NUMBER_AT(SETTINGS, memory_fraction), .argument = "F",
      .fallback = "0", .high = 1,
-     .help = "of the workers for memory-bound work in pool; 0: from "
-             "the costs"},
+     .help = "of the workers for memory-bound work in pool, as far as no queue gets longer than "
+             "four times the mean; 0: from the costs"},
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
      .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's, at most 8192"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",

@@ -108,18 +108,34 @@ static bool is_memory_bound(const draft *d, int item)
     return d->items[item].opcode != INSTRUCTION_NOOP && d->memory_bound[d->items[item].node];
 }
 
+/* No queue of pool gets longer than this many times the mean: queues are padded to the longest. */
+enum { POOL_MOST_OF_MEAN = 4 };
+
+/* The fewest workers of `workers` that may take `items` of `all` instructions. */
+static int least_workers(int items, int all, int workers)
+{
+    int64_t most = ((int64_t)all * POOL_MOST_OF_MEAN + workers - 1) / workers;
+    return (int)((items + most - 1) / most);
+}
+
 /* Workers [0, *n_memory) take what memory bounds, the others the rest. */
 static void size_pools(const draft *d, int *n_memory)
 {
-    int workers = d->out->options.workers;
+    int workers = d->out->options.workers, items = 0;
     double fraction = d->out->options.memory_fraction, memory = 0, all = 0;
     for (int i = 0; i < d->n_items; i++) {
         double ns = d->items[i].cost_ns + d->out->options.profile.signal_ns;
         all += ns;
-        memory += is_memory_bound(d, i) ? ns : 0;
+        if (!is_memory_bound(d, i)) continue;
+        memory += ns;
+        items++;
     }
     if (fraction <= 0) fraction = all > 0 ? memory / all : 1;
+    int least = least_workers(items, d->n_items, workers);
+    int most = workers - least_workers(d->n_items - items, d->n_items, workers);
     *n_memory = (int)(fraction * workers + 0.5);
+    if (*n_memory > most) *n_memory = most;
+    if (*n_memory < least) *n_memory = least;
     if (*n_memory < 1) *n_memory = 1;
     if (*n_memory > workers - 1) *n_memory = workers - 1;
 }
