@@ -140,16 +140,17 @@ static void test_timings(void **state)
     bench_open(&b, 2);
     assert_ok(scheduled_init(&scheduled, &b.executor, b.model, logits_end(&b), &error));
     const schedule *s = &scheduled.schedule;
-    machine_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
+    instruction_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
     assert_non_null(timings);
     executor_take_inputs(&b.executor, &b.batch);
     assert_ok(threads_machine_run(scheduled.machine, b.batch.sizes.of, timings, &error));
     for (int w = 0; w < 2; w++) {
         uint64_t last = 0;
         for (int i = 0; i < s->length[w]; i++) {
-            const machine_timing *t = &timings[w * s->longest + i];
+            const instruction_timing *t = &timings[w * s->longest + i];
             assert_true(last <= t->wait && t->wait <= t->work && t->work <= t->signal);
-            last = t->signal;
+            assert_true(t->signal <= t->end && (i == 0 || t->wait == last));
+            last = t->end;
         }
     }
     free(timings);

@@ -80,6 +80,12 @@ typedef struct instruction {
     uint32_t zero;
 } instruction;
 
+/* When a machine began to wait, to work and to signal, and when it had signalled; nanoseconds of
+ * any clock that all workers share. A worker's next instruction waits from `end` on. */
+typedef struct instruction_timing {
+    uint64_t wait, work, signal, end;
+} instruction_timing;
+
 #ifdef __cplusplus
 static_assert(sizeof(instruction) == 4 * INSTRUCTION_WORDS, "an instruction is 32 words");
 #else

@@ -18,11 +18,6 @@ typedef struct machine_setup {
     size_t scratch_bytes;          /* of one worker, at least what any kernel wants */
 } machine_setup;
 
-/* When an instruction began to wait, to work and to signal; clock_ns(). */
-typedef struct machine_timing {
-    uint64_t wait, work, signal;
-} machine_timing;
-
 /* Runs one instruction, with the scratch of one worker. */
 static inline void machine_execute(const machine_setup *setup, const instruction *in,
                                    const int64_t *sizes, void *scratch)

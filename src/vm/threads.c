@@ -32,7 +32,7 @@ struct threads_machine {
     counter *counters; /* [schedule->n_counters] */
     uint32_t pass;
     const int64_t *sizes;
-    machine_timing *timings;
+    instruction_timing *timings;
     atomic_bool given_up;
     atomic_flag reported; /* set by the first worker that gives up: it alone writes `stuck` */
     stuck_wait stuck;
@@ -115,21 +115,25 @@ static void run_queue(void *context, int worker, int n_workers)
     threads_machine *m = context;
     const schedule *s = m->setup.schedule;
     const instruction *queue = schedule_queue(s, worker);
-    machine_timing *timings = m->timings ? m->timings + (size_t)worker * (size_t)s->longest : NULL;
+    instruction_timing *timing =
+        m->timings ? m->timings + (size_t)worker * (size_t)s->longest : NULL;
+    uint64_t now = timing ? clock_ns() : 0;
     void *scratch = m->setup.scratch
                         ? (char *)m->setup.scratch + (size_t)worker * m->setup.scratch_bytes
                         : NULL;
     for (int i = 0; i < s->length[worker]; i++) {
         const instruction *in = &queue[i];
-        if (timings) timings[i].wait = clock_ns();
+        if (timing) timing[i].wait = now;
         for (int w = 0; w < INSTRUCTION_WAITS; w++) {
             if (!await_counter(m, worker, i, in, w)) return;
         }
-        if (timings) timings[i].work = clock_ns();
+        if (timing)
+            timing[i].work = in->waits[0].counter || in->waits[1].counter ? clock_ns() : now;
         machine_execute(&m->setup, in, m->sizes, scratch);
-        if (timings) timings[i].signal = clock_ns();
+        if (timing) timing[i].signal = clock_ns();
         if (in->signal)
             atomic_fetch_add_explicit(&m->counters[in->signal].count, 1, memory_order_release);
+        if (timing) timing[i].end = now = clock_ns();
     }
 }
 
@@ -146,7 +150,7 @@ static qp_status report_stuck(const threads_machine *m, qp_error *error)
                      in->waits[at->wait].counter, at->target, at->found);
 }
 
-qp_status threads_machine_run(threads_machine *m, const int64_t *sizes, machine_timing *timings,
+qp_status threads_machine_run(threads_machine *m, const int64_t *sizes, instruction_timing *timings,
                               qp_error *error)
 {
     m->sizes = sizes;

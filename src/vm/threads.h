@@ -24,6 +24,6 @@ void threads_machine_destroy(threads_machine *machine);
  * like the schedule's instructions. When a counter never comes, QP_INVALID names worker,
  * instruction, counter, needed and found; the machine cannot be used any more then. */
 qp_status threads_machine_run(threads_machine *machine, const int64_t *sizes,
-                              machine_timing *timings, qp_error *error);
+                              instruction_timing *timings, qp_error *error);
 
 #endif
