@@ -36,6 +36,8 @@ static void fill_options(schedule_options *o, const plan *p)
     o->context = within(o->context, USUAL_CONTEXT, p->options.context);
     if (o->context < o->tokens) o->context = within(o->tokens, o->tokens, p->options.context);
     o->tile = within(o->tile, USUAL_TILE, 1 << 20);
+    if (o->costs && o->costs->workers != o->workers) o->costs = NULL;
+    if (o->costs) o->profile = o->costs->limits;
     if (!(o->profile.bytes_per_second > 0)) o->profile.bytes_per_second = 20e9;
     if (!(o->profile.flops_per_second > 0)) o->profile.flops_per_second = 100e9;
     if (!(o->profile.signal_ns > 0)) o->profile.signal_ns = 200;
@@ -57,7 +59,9 @@ qp_status schedule_build(const plan *p, const model *model, const schedule_optio
     free(d.groups);
     free(d.counters);
     free(d.memory_bound);
+    free(d.no_weights);
     free(d.worker);
     free(d.queue);
+    out->options.costs = NULL;
     return status;
 }

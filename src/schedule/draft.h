@@ -3,7 +3,7 @@
 #define QUIPU_SCHEDULE_DRAFT_H
 
 #include "plan/plan.h"
-#include "schedule/schedule.h"
+#include "schedule/cost.h"
 
 /* Instructions of one node over one tile of tokens. They depend on the same others and on none of
  * their own, so that dependencies, which are all to all, are kept between groups. */
@@ -31,10 +31,12 @@ typedef struct draft {
     int n_groups, group_capacity;
     draft_counter *counters; /* counter 0 is none */
     int n_counters, counter_capacity;
-    int next_larger;    /* the first slice of the next node to be larger than others */
-    bool *memory_bound; /* [nodes]: whether bytes decide the cost, not arithmetic */
-    int32_t *worker;    /* [n_items] */
-    int32_t *queue;     /* [n_items]: items in the order in which they enter their queues */
+    int next_larger;         /* the first slice of the next node to be larger than others */
+    double pass_bytes;       /* weights read in a pass */
+    bool *memory_bound;      /* [nodes]: whether bytes decide the cost, not arithmetic */
+    const void **no_weights; /* [weights]: NULL, for binding without a model's data */
+    int32_t *worker;         /* [n_items] */
+    int32_t *queue;          /* [n_items]: items in the order in which they enter their queues */
 } draft;
 
 /* Room for one more: the array, moved if it had to grow; NULL when memory is out. */
@@ -43,6 +45,19 @@ void *draft_grow(void *items, int *capacity, int count, size_t size);
 /* Areas, views, weights and nodes of the plan, with the fingerprint: tables.c. */
 qp_status tables_build(const plan *plan, const model *model, schedule *out, qp_error *error);
 uint64_t tables_fingerprint(const schedule *schedule);
+
+/* What instructions will cost: cost.c. cost_begin() comes first. */
+qp_status cost_begin(draft *draft, qp_error *error);
+
+/* The type that a node's costs are measured by: that of its largest matrix of weights, else that
+ * of the cache that it reads. */
+dtype cost_type_of(const schedule *schedule, int node);
+
+/* Rows that a node has in the batch that costs are meant for. */
+int64_t cost_usual_rows(const draft *draft, int node);
+
+/* What rows [begin, begin + rows) of that batch cost a node. */
+cost_estimate cost_of_rows(draft *draft, int node, int64_t begin, int64_t rows);
 
 /* Instructions and their groups, in the plan's order, with costs: lower.c. */
 qp_status lower_nodes(draft *draft, qp_error *error);

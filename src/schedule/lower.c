@@ -9,6 +9,7 @@
 
 #include "base/threads.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -34,54 +35,6 @@ static int64_t at_most(int64_t a, int64_t b)
 static int64_t divide_up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
-}
-
-/* A batch of the size that costs are meant for: one sequence of `context` positions. Operators
- * find it in the index tensors. */
-typedef struct usual_batch {
-    int64_t sizes[SCHEDULE_AXES];
-    int32_t qo_indptr[2], kv_indptr[2], last_page_len[1];
-    void *inputs[PLAN_TENSOR_COUNT];
-} usual_batch;
-
-static void usual_init(usual_batch *u, const draft *d)
-{
-    const schedule_options *o = &d->out->options;
-    int64_t page_size = d->plan->options.page_size, pages = divide_up(o->context, page_size);
-    *u = (usual_batch){.qo_indptr = {0, (int32_t)o->tokens},
-                       .kv_indptr = {0, (int32_t)pages},
-                       .last_page_len = {(int32_t)(o->context - (pages - 1) * page_size)}};
-    u->sizes[SCHEDULE_TOKENS] = o->tokens;
-    u->sizes[SCHEDULE_SEQUENCES] = 1;
-    u->sizes[SCHEDULE_SEQUENCE_ENDS] = 2;
-    u->sizes[SCHEDULE_PAGE_REFS] = pages;
-    u->sizes[SCHEDULE_OUTPUTS] = 1;
-    u->sizes[SCHEDULE_PAGES] = d->out->capacity[SCHEDULE_PAGES];
-    u->sizes[SCHEDULE_POSITIONS] = d->out->capacity[SCHEDULE_POSITIONS];
-    u->inputs[PLAN_QO_INDPTR] = u->qo_indptr;
-    u->inputs[PLAN_KV_INDPTR] = u->kv_indptr;
-    u->inputs[PLAN_KV_LAST_PAGE_LEN] = u->last_page_len;
-}
-
-/* A whole node in the usual batch; only index tensors have data. */
-static op_cost usual_cost(const usual_batch *u, const draft *d, int node)
-{
-    const void **weights = calloc((size_t)d->out->n_weights + 1, sizeof *weights);
-    schedule_memory memory = {.inputs = u->inputs, .weights = weights};
-    op_call call;
-    schedule_bind_node(d->out, node, weights ? &memory : NULL, u->sizes, &call);
-    op_cost cost = op_cost_of(op_get(d->out->nodes[node].op), &call);
-    free(weights);
-    return cost;
-}
-
-/* Nanoseconds that one worker takes for `cost` while all others work too. */
-static double nanoseconds(const schedule_options *o, op_cost cost, bool *memory_bound)
-{
-    double bytes = cost.bytes / (o->profile.bytes_per_second / o->workers);
-    double flops = cost.flops / (o->profile.flops_per_second / o->workers);
-    *memory_bound = bytes >= flops;
-    return 1e9 * (bytes > flops ? bytes : flops);
 }
 
 /* How a node is cut. */
@@ -144,10 +97,10 @@ static instruction *add_item(draft *d, int node, instruction_span tokens)
 }
 
 /* The slices of one tile. Those that are larger by a group go round, so that node after node a
- * worker has one group more than another at most. `rows` of the tile are there in the usual batch,
- * at a cost of `ns` in all. */
+ * worker has one group more than another at most. `rows` of the tile are there in the usual
+ * batch. */
 static bool add_slices(draft *d, int node, const cut *c, instruction_span tokens, int64_t rows,
-                       double ns)
+                       const cost_estimate *cost)
 {
     int64_t pieces =
         c->columns ? divide_up(c->units, c->group) : divide_up(rows * c->usual_per_row, c->grain);
@@ -159,8 +112,8 @@ static bool add_slices(draft *d, int node, const cut *c, instruction_span tokens
         if (!in) return false;
         int64_t begin, end;
         thread_share(pieces, (i + n - turn) % n, n, &begin, &end);
-        double share = pieces > 0 ? (double)(end - begin) / (double)pieces : 0;
-        in->cost_ns = (uint32_t)(ns * share < 4e9 ? ns * share : 4e9);
+        double ns = pieces > 0 ? cost->ns * (double)(end - begin) / (double)pieces : 0;
+        in->cost_ns = (uint32_t)fmin(cost->fixed_ns + ns, 4e9);
         if (c->columns) {
             in->flags = INSTRUCTION_ROW_SLICES;
             in->units.begin = (int32_t)(begin * c->group);
@@ -174,19 +127,20 @@ static bool add_slices(draft *d, int node, const cut *c, instruction_span tokens
     return true;
 }
 
-static bool add_group(draft *d, int node, const cut *c, int64_t tile, int64_t usual_rows, double ns)
+static bool add_group(draft *d, int node, const cut *c, int64_t tile)
 {
     draft_group *groups = draft_grow(d->groups, &d->group_capacity, d->n_groups, sizeof *groups);
     if (!groups) return false;
     d->groups = groups;
     int64_t begin = tile * c->tile, end = begin + c->tile;
-    int64_t rows = at_most(usual_rows, end) - at_most(usual_rows, begin);
+    int64_t usual = cost_usual_rows(d, node);
+    int64_t rows = at_most(usual, end) - at_most(usual, begin);
     instruction_span tokens = {(int32_t)begin, (int32_t)end};
     if (c->n_tiles == 1) tokens.end = INSTRUCTION_ALL_TOKENS;
     draft_group *group = &groups[d->n_groups++];
     *group = (draft_group){.node = node, .tokens = tokens, .first = d->n_items};
-    double share = usual_rows > 0 ? (double)rows / (double)usual_rows : 0;
-    if (!add_slices(d, node, c, tokens, rows, ns * share)) return false;
+    cost_estimate cost = cost_of_rows(d, node, begin, rows);
+    if (!add_slices(d, node, c, tokens, rows, &cost)) return false;
     group->count = d->n_items - group->first;
     return true;
 }
@@ -194,19 +148,15 @@ static bool add_group(draft *d, int node, const cut *c, int64_t tile, int64_t us
 qp_status lower_nodes(draft *d, qp_error *error)
 {
     const schedule *s = d->out;
-    usual_batch usual;
-    usual_init(&usual, d);
-    d->memory_bound = calloc((size_t)s->n_nodes, sizeof *d->memory_bound);
-    if (!d->memory_bound) return error_no_memory(error, "the schedule", (size_t)s->n_nodes);
+    TRY(cost_begin(d, error));
     for (int node = 0; node < s->n_nodes; node++) {
         cut c = cut_node(d, node);
         if (c.units > INT32_MAX)
             return error_set(error, QP_UNSUPPORTED,
                              "%s has %lld units, an instruction counts to %d", s->nodes[node].name,
                              (long long)c.units, INT32_MAX);
-        double ns = nanoseconds(&s->options, usual_cost(&usual, d, node), &d->memory_bound[node]);
         for (int64_t tile = 0; tile < c.n_tiles; tile++) {
-            if (!add_group(d, node, &c, tile, usual.sizes[s->nodes[node].row_axis], ns))
+            if (!add_group(d, node, &c, tile))
                 return error_no_memory(error, "the schedule",
                                        (size_t)d->n_items * sizeof *d->items);
         }

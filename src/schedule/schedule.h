@@ -73,6 +73,7 @@ typedef struct schedule_node {
     schedule_axis row_axis; /* rows that tokens [begin, end) of an instruction cut */
     uint16_t operands[OP_MAX_TENSORS];
     float params[INSTRUCTION_PARAMS];
+    float alone; /* cost of an instruction while no other worker works, over its cost_ns; 0: 1 */
 } schedule_node;
 
 typedef enum schedule_setting { SCHEDULE_LATENCY, SCHEDULE_THROUGHPUT } schedule_setting;
@@ -108,6 +109,8 @@ typedef struct schedule_options {
                              * operator's variants pack together */
     int last_step;          /* steps of the plan from here on are left out; 0: none */
     machine_profile profile;
+    const struct cost_table *costs; /* measured, of as many workers; NULL: from the profile. Used
+                                     * while the schedule is made, and NULL in what is made */
 } schedule_options;
 
 typedef struct schedule {

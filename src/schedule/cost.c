@@ -1,0 +1,179 @@
+/* What instructions cost: see cost.h. */
+#include "schedule/cost.h"
+
+#include "schedule/draft.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+const cost_curve *cost_find(const cost_table *table, op_code op, dtype type)
+{
+    for (int i = 0; table && i < table->n_curves; i++) {
+        if (table->curves[i].op == op && table->curves[i].type == type) return &table->curves[i];
+    }
+    return NULL;
+}
+
+static double between(double a, double b, double share)
+{
+    return exp(log(a) + share * (log(b) - log(a)));
+}
+
+/* On the curve, straight between its points where both axes are logarithms. Below the first point
+ * bytes alone count, above the last FLOPs alone. */
+static cost_point point_at(const cost_curve *curve, double intensity)
+{
+    const cost_point *points = curve->points;
+    int last = curve->n_points - 1, i = 0;
+    if (intensity <= points[0].intensity || last == 0) return points[0];
+    if (intensity >= points[last].intensity) {
+        double more = points[last].intensity > 0 ? intensity / points[last].intensity : 1;
+        return (cost_point){intensity, points[last].ns_per_byte * more, points[last].alone};
+    }
+    while (points[i + 1].intensity < intensity)
+        i++;
+    const cost_point *a = &points[i], *b = &points[i + 1];
+    double from = log(fmax(a->intensity, 1e-3)), to = log(fmax(b->intensity, 1e-3));
+    double share = to > from ? fmax(log(fmax(intensity, 1e-3)) - from, 0) / (to - from) : 0;
+    return (cost_point){intensity, between(a->ns_per_byte, b->ns_per_byte, share),
+                        a->alone + share * (b->alone - a->alone)};
+}
+
+/* Bytes a second of reading `bytes` again and again. */
+static double read_rate(const cost_table *table, double bytes)
+{
+    const cost_read *reads = table->reads;
+    int last = table->n_reads - 1, i = 0;
+    if (bytes <= reads[0].bytes) return reads[0].bytes_per_second;
+    if (bytes >= reads[last].bytes) return reads[last].bytes_per_second;
+    while (reads[i + 1].bytes < bytes)
+        i++;
+    double share = log(bytes / reads[i].bytes) / log(reads[i + 1].bytes / reads[i].bytes);
+    return between(reads[i].bytes_per_second, reads[i + 1].bytes_per_second, share);
+}
+
+/* Weights that stay in a cache from pass to pass come faster than those of the models that were
+ * measured: by as much as plain reading does, where it is bytes that count. */
+static double residence(const cost_table *table, const cost_curve *curve, const cost_point *at,
+                        double pass_bytes)
+{
+    if (table->n_reads == 0 || pass_bytes <= 0 || table->pass_bytes <= 0) return 1;
+    double faster = read_rate(table, table->pass_bytes) / read_rate(table, pass_bytes);
+    double memory = curve->points[0].ns_per_byte / at->ns_per_byte;
+    return memory < 1 ? 1 + (faster - 1) * memory * memory : faster;
+}
+
+cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *limits, int workers,
+                               op_code op, dtype type, op_cost work, double pass_bytes)
+{
+    const cost_curve *curve = cost_find(table, op, type);
+    if (!curve) {
+        double bytes = 1e9 * work.bytes / (limits->bytes_per_second / workers);
+        double flops = 1e9 * work.flops / (limits->flops_per_second / workers);
+        return (cost_estimate){
+            .ns = fmax(bytes, flops), .alone = 1, .memory_bound = bytes >= flops};
+    }
+    cost_point at = point_at(curve, work.bytes > 0 ? work.flops / work.bytes : 0);
+    double resident = residence(table, curve, &at, pass_bytes);
+    return (cost_estimate){.fixed_ns = curve->fixed_ns,
+                           .ns = work.bytes * at.ns_per_byte * resident,
+                           .alone = fmin(fmax(at.alone, 1.0 / workers), 1),
+                           .memory_bound = at.ns_per_byte < 2 * curve->points[0].ns_per_byte};
+}
+
+/* ---- while a draft is made ----------------------------------------------------------------- */
+
+/* A batch of the size that costs are meant for: one sequence, of which the last `rows` positions
+ * of `context` are new. Operators find it in the index tensors. */
+typedef struct usual_batch {
+    int64_t sizes[SCHEDULE_AXES];
+    int32_t qo_indptr[2], kv_indptr[2], last_page_len[1];
+    void *inputs[PLAN_TENSOR_COUNT];
+} usual_batch;
+
+static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t context)
+{
+    int64_t page_size = d->plan->options.page_size, pages = (context + page_size - 1) / page_size;
+    *u = (usual_batch){.qo_indptr = {0, (int32_t)rows},
+                       .kv_indptr = {0, (int32_t)pages},
+                       .last_page_len = {(int32_t)(context - (pages - 1) * page_size)}};
+    u->sizes[SCHEDULE_TOKENS] = rows;
+    u->sizes[SCHEDULE_SEQUENCES] = 1;
+    u->sizes[SCHEDULE_SEQUENCE_ENDS] = 2;
+    u->sizes[SCHEDULE_PAGE_REFS] = pages;
+    u->sizes[SCHEDULE_OUTPUTS] = 1;
+    u->sizes[SCHEDULE_PAGES] = d->out->capacity[SCHEDULE_PAGES];
+    u->sizes[SCHEDULE_POSITIONS] = d->out->capacity[SCHEDULE_POSITIONS];
+    u->inputs[PLAN_QO_INDPTR] = u->qo_indptr;
+    u->inputs[PLAN_KV_INDPTR] = u->kv_indptr;
+    u->inputs[PLAN_KV_LAST_PAGE_LEN] = u->last_page_len;
+}
+
+int64_t cost_usual_rows(const draft *d, int node)
+{
+    return d->out->nodes[node].row_axis == SCHEDULE_OUTPUTS ? 1 : d->out->options.tokens;
+}
+
+dtype cost_type_of(const schedule *s, int node)
+{
+    uint64_t most = 0;
+    dtype type = DTYPE_F32;
+    bool weights = false;
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        const schedule_view *view = &s->views[s->nodes[node].operands[i]];
+        if (view->rank == 0) continue;
+        const schedule_area *area = &s->areas[view->area];
+        bool weight = area->base == SCHEDULE_WEIGHT && view->rank > 1;
+        bool cache = area->base == SCHEDULE_K_CACHE || area->base == SCHEDULE_V_CACHE;
+        if (weight ? weights && area->bytes <= most : weights || !cache) continue;
+        weights = weight;
+        most = area->bytes;
+        type = view->type;
+    }
+    return type;
+}
+
+static double pass_bytes_of(const schedule *s)
+{
+    double sum = 0;
+    for (int i = 0; i < s->n_areas; i++)
+        sum += s->areas[i].base == SCHEDULE_WEIGHT ? (double)s->areas[i].bytes : 0;
+    return sum;
+}
+
+qp_status cost_begin(draft *d, qp_error *error)
+{
+    size_t nodes = (size_t)d->out->n_nodes, weights = (size_t)d->out->n_weights;
+    d->memory_bound = calloc(nodes, sizeof *d->memory_bound);
+    d->no_weights = calloc(weights + 1, sizeof *d->no_weights);
+    if (!d->memory_bound || !d->no_weights) return error_no_memory(error, "the schedule", nodes);
+    d->pass_bytes = pass_bytes_of(d->out);
+    return QP_OK;
+}
+
+/* Only index tensors have data. */
+static op_cost work_of(const draft *d, int node, usual_batch *batch)
+{
+    schedule_memory memory = {.inputs = batch->inputs, .weights = d->no_weights};
+    op_call call;
+    schedule_bind_node(d->out, node, &memory, batch->sizes, &call);
+    return op_cost_of(op_get(d->out->nodes[node].op), &call);
+}
+
+cost_estimate cost_of_rows(draft *d, int node, int64_t begin, int64_t rows)
+{
+    schedule *s = d->out;
+    const schedule_options *o = &s->options;
+    schedule_node *about = &s->nodes[node];
+    usual_batch batch;
+    if (rows == 0) return (cost_estimate){.alone = 1};
+    bool tokens = about->row_axis == SCHEDULE_TOKENS;
+    usual_init(&batch, d, tokens ? rows : 1, tokens ? o->context - o->tokens + begin + rows : 1);
+    op_cost work = work_of(d, node, &batch);
+    cost_estimate out = cost_estimate_of(o->costs, &o->profile, o->workers, about->op,
+                                         cost_type_of(s, node), work, d->pass_bytes);
+    if (begin > 0) return out;
+    about->alone = (float)out.alone;
+    d->memory_bound[node] = out.memory_bound;
+    return out;
+}

@@ -1,0 +1,61 @@
+/* What instructions cost on one machine, as measured there.
+ *
+ * For each operator and type of weight a roofline: nanoseconds for each byte that an instruction
+ * touches, at several ratios of FLOPs to bytes, while all workers work and while one works alone,
+ * and what an instruction costs that has next to nothing to do. Who measures is none of this
+ * layer's business: a table is filled elsewhere, kept in a file, and given with the options.
+ */
+#ifndef QUIPU_SCHEDULE_COST_H
+#define QUIPU_SCHEDULE_COST_H
+
+#include "schedule/schedule.h"
+
+enum { COST_POINTS = 12, COST_CURVES = 128, COST_READS = 12 };
+
+typedef struct cost_point {
+    double intensity;   /* FLOPs a byte */
+    double ns_per_byte; /* of one worker, while all work */
+    double alone;       /* ns_per_byte of a worker that works alone, over that */
+} cost_point;
+
+typedef struct cost_curve {
+    op_code op;
+    dtype type; /* of the weights; else of the KV cache; DTYPE_F32 where there is neither */
+    double fixed_ns;
+    int n_points;
+    cost_point points[COST_POINTS]; /* by rising intensity */
+} cost_curve;
+
+/* Plain reading, again and again, of so many bytes: what stays in a cache is read faster. */
+typedef struct cost_read {
+    double bytes, bytes_per_second; /* of all workers together */
+} cost_read;
+
+typedef struct cost_table {
+    char device[16];        /* "cpu" */
+    char machine[256];      /* what was measured: the processor's name and features */
+    char version[32];       /* the program's, whose kernels were measured */
+    int workers;            /* that worked at once */
+    machine_profile limits; /* the machine's, where there is no curve */
+    double pass_bytes;      /* weights read in a pass when the curves were measured */
+    int n_reads, n_curves;
+    cost_read reads[COST_READS]; /* by rising bytes */
+    cost_curve curves[COST_CURVES];
+} cost_table;
+
+/* The curve of an operator and type; NULL when it was not measured. */
+const cost_curve *cost_find(const cost_table *table, op_code op, dtype type);
+
+typedef struct cost_estimate {
+    double fixed_ns;   /* of each instruction */
+    double ns;         /* of all of the work, done by one worker while all others work too */
+    double alone;      /* both, where no other works, over that: 1/workers .. 1 */
+    bool memory_bound; /* bytes decide, not arithmetic */
+} cost_estimate;
+
+/* The cost of `work` of an operator; `pass_bytes` of weights are read in a pass. `table` may be
+ * NULL: from the limits alone. */
+cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *limits, int workers,
+                               op_code op, dtype type, op_cost work, double pass_bytes);
+
+#endif
