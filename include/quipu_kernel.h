@@ -56,7 +56,7 @@ typedef struct tensor {
     int64_t stride[TENSOR_MAX_RANK]; /* bytes from one index to the next of that dimension */
 } tensor;
 
-enum { OP_MAX_TENSORS = 12, OP_MAX_PARAMS = 8 };
+enum { OP_MAX_TENSORS = 20, OP_MAX_PARAMS = 8 };
 
 /* A call of an operator: views of its tensors, its parameters, and a slice of its units. Types,
  * shapes and contents of index tensors were checked before; a kernel need not. */

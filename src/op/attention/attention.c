@@ -98,7 +98,7 @@ static void finish(const attention_row *row, const running *state, int64_t head_
     if (!row->lse->rank) return;
     static const double log2_e = 1.4426950408889634074;
     double lse = state->sum == 0 ? -INFINITY : state->base * log2_e + log2(state->sum);
-    element_store(row->lse->type, tensor_row(row->lse, row->token), row->head, lse);
+    element_store(row->lse->type, tensor_row2(row->lse, row->token, row->head), 0, lse);
 }
 
 void attention_compute(const attention_source *source, const attention_row *row, void *scratch)

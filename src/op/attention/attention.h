@@ -23,7 +23,7 @@ typedef struct attention_source {
 /* One head of one token: its tensors q and out (may be q) and where its log-sum-exp goes. */
 typedef struct attention_row {
     const tensor *q, *out; /* (n, n_heads, head_dim) */
-    const tensor *lse;     /* (n, n_heads); rank 0: not wanted */
+    const tensor *lse;     /* (n, n_heads), any strides; rank 0: not wanted */
     int64_t token, head;
     int64_t n_visible; /* positions [0, n_visible) of the source are seen */
     double sm_scale;   /* 0: 1 / sqrt(head_dim) */

@@ -34,6 +34,13 @@ double page_table_total(const page_table *table)
     return total;
 }
 
+op_columns page_columns(const tensor *cache, int64_t begin, int64_t end)
+{
+    int64_t head = cache->shape[1] * cache->shape[3];
+    if (cache->stride[2] <= cache->stride[1]) return (op_columns){0, head * cache->shape[2]};
+    return (op_columns){begin * head, end * head};
+}
+
 qp_status indptr_check(const char *op, const char *name, const tensor *indptr, int64_t total,
                        qp_error *error)
 {

@@ -10,6 +10,7 @@
 #define QUIPU_OP_ATTENTION_RAGGED_H
 
 #include "base/status.h"
+#include "op/op.h"
 #include "tensor/tensor.h"
 
 #include <stdbool.h>
@@ -55,6 +56,10 @@ static inline const int32_t *page_table_pages(const page_table *table, int64_t b
 {
     return (const int32_t *)table->kv_indices->data + ((const int32_t *)table->kv_indptr->data)[b];
 }
+
+/* Where in a page of a cache (n_pages, page_size, n_kv_heads, head_dim) the heads [begin, end) lie:
+ * elements in the order of memory. All of the page where heads are inside positions. */
+op_columns page_columns(const tensor *cache, int64_t begin, int64_t end);
 
 /* Whether the borders start at 0, never fall and end at `total`; QP_INVALID names operator and
  * tensor. Views without data pass: a plan binds its calls before the batch is known. */

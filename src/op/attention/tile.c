@@ -38,7 +38,7 @@ static void run_tile(const attention_slice *slice, attention_tile *tile, rectang
                 tile->queries[tile->n_queries++] = (attention_query){
                     .q = tensor_row2(slice->q, t, head),
                     .out = tensor_row2(slice->out, t, head),
-                    .lse = slice->lse->rank ? (float *)tensor_row(slice->lse, t) + head : NULL,
+                    .lse = slice->lse->rank ? tensor_row2(slice->lse, t, head) : NULL,
                     .kv_head = head / group,
                     .n_visible = n_visible[t - part.token],
                 };

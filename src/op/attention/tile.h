@@ -52,7 +52,7 @@ size_t attention_tile_scratch(int64_t head_dim);
 /* A slice of units, token * n_heads + head, and what is the same for all of them. */
 typedef struct attention_slice {
     const tensor *q, *out; /* (n, n_heads, head_dim) */
-    const tensor *lse;     /* (n, n_heads); rank 0: not wanted */
+    const tensor *lse;     /* (n, n_heads), any strides; rank 0: not wanted */
     double sm_scale;       /* 0: 1 / sqrt(head_dim) */
     int64_t begin, end;
     attention_kernel *kernel;
