@@ -97,8 +97,8 @@ typedef enum op_fill {
     OP_FILL_NAN = 4,      /* some elements NaN */
 } op_fill;
 
-/* Elements [begin, end) of a row of a tensor: its first dimension counts rows, the others
- * together make a row. */
+/* Elements [begin, end) of a row of a tensor, in the order of memory: its first dimension counts
+ * rows, the others together make a row. */
 typedef struct op_columns {
     int64_t begin, end;
 } op_columns;
@@ -123,9 +123,11 @@ typedef struct op_info {
     int64_t grain;
     /* Units in the whole of a bound call. */
     int64_t (*units)(const op_call *call);
-    /* Where a unit is a part of every row (an output feature): what the units [begin, end) touch of
-     * the rows of tensor t; rows are independent then, and a call may be cut by rows too. NULL:
-     * units go through the rows one by one, each row having equally many. */
+    /* Where a unit is a part of every row (an output feature, a head of all tokens): what the units
+     * [begin, end) touch of the rows of tensor t, or more than that; of a KV cache a row is a page.
+     * Schedules find here which units depend on which. Rows are independent then, and a call may be
+     * cut by rows too, unless it has sequences. NULL: units go through the rows one by one, each
+     * row having equally many. */
     op_columns (*columns)(const op_call *call, int t, int64_t begin, int64_t end);
     /* What shapes cannot say (divisibility, ranges of index contents); NULL: nothing. */
     qp_status (*check)(const op_call *call, qp_error *error);

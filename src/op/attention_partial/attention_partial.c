@@ -1,0 +1,229 @@
+/* attention_partial: attention over parts of the paged KV cache, so that several workers share one
+ * long context.
+ *
+ * How many parts there are is a shape (n_states), what each covers follows from the positions that
+ * a token sees (partition.h): the bits depend on both, and never on who computes what. A unit is a
+ * part of one KV head, for all tokens, and stands beside the other parts of that head; so attention
+ * can begin, and its parts be merged, head by head.
+ */
+#include "op/attention_partial/attention_partial.h"
+
+#include "op/attention/attention.h"
+#include "op/attention/ragged.h"
+#include "op/attention/tile.h"
+#include "op/attention_partial/partition.h"
+
+#include <string.h>
+
+static int64_t units(const op_call *call)
+{
+    return call->tensors[ATTENTION_PARTIAL_K_CACHE].shape[2] *
+           call->tensors[ATTENTION_PARTIAL_V].shape[2];
+}
+
+/* The KV heads [begin, end) that units are parts of; all heads where there are no parts. */
+static op_columns kv_heads_of(const op_call *call, int64_t begin, int64_t end)
+{
+    int64_t n_states = call->tensors[ATTENTION_PARTIAL_V].shape[2];
+    if (n_states == 0) return (op_columns){0, call->tensors[ATTENTION_PARTIAL_K_CACHE].shape[2]};
+    return (op_columns){begin / n_states, (end + n_states - 1) / n_states};
+}
+
+static op_columns columns(const op_call *call, int t, int64_t begin, int64_t end)
+{
+    const tensor *cache = &call->tensors[ATTENTION_PARTIAL_K_CACHE];
+    const tensor *v = &call->tensors[ATTENTION_PARTIAL_V]; /* (n, n_heads, n_states, head_dim) */
+    op_columns heads = kv_heads_of(call, begin, end);
+    if (t == ATTENTION_PARTIAL_K_CACHE || t == ATTENTION_PARTIAL_V_CACHE)
+        return page_columns(&call->tensors[t], heads.begin, heads.end);
+    int64_t per_head = v->shape[1] / cache->shape[2];
+    if (t == ATTENTION_PARTIAL_Q || t == ATTENTION_PARTIAL_V) per_head *= v->shape[3];
+    if (t == ATTENTION_PARTIAL_V || t == ATTENTION_PARTIAL_S) per_head *= v->shape[2];
+    return (op_columns){heads.begin * per_head, heads.end * per_head};
+}
+
+static page_table table_of(const op_call *call)
+{
+    return (page_table){.kv_indptr = &call->tensors[ATTENTION_PARTIAL_KV_INDPTR],
+                        .kv_indices = &call->tensors[ATTENTION_PARTIAL_KV_INDICES],
+                        .kv_last_page_len = &call->tensors[ATTENTION_PARTIAL_KV_LAST_PAGE_LEN],
+                        .k_cache = &call->tensors[ATTENTION_PARTIAL_K_CACHE]};
+}
+
+static qp_status check(const op_call *call, qp_error *error)
+{
+    const tensor *q = &call->tensors[ATTENTION_PARTIAL_Q];
+    page_table table = table_of(call);
+    TRY(attention_check_heads("attention_partial", q->shape[1], table.k_cache->shape[2], error));
+    TRY(indptr_check("attention_partial", "qo_indptr", &call->tensors[ATTENTION_PARTIAL_QO_INDPTR],
+                     q->shape[0], error));
+    return page_table_check("attention_partial", &table, error);
+}
+
+static double derive(const op_call *call, const char *axis)
+{
+    const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
+    page_table table = table_of(call);
+    if (!qo_indptr->data || !page_table_has_data(&table)) return 0;
+    if (strcmp(axis, "kv_tokens") == 0) return page_table_total(&table);
+    bool causal = call->params[ATTENTION_PARTIAL_CAUSAL] != 0;
+    double pairs = 0;
+    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++)
+        pairs += attention_pairs(causal, indptr_count(qo_indptr, b), page_table_length(&table, b));
+    return pairs;
+}
+
+static size_t scratch_bytes(const op_call *call)
+{
+    return attention_tile_scratch(call->tensors[ATTENTION_PARTIAL_Q].shape[2]);
+}
+
+static void prepare(op_call *call, uint64_t seed)
+{
+    const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
+    page_table table = table_of(call);
+    indptr_fill(qo_indptr, call->tensors[ATTENTION_PARTIAL_Q].shape[0], seed);
+    page_table_fill(&table, qo_indptr, seed + 1);
+}
+
+/* All heads of a KV head's group, in one token and one part. */
+static void run_unit(const op_call *call, int64_t token, int64_t kv_head, int64_t part)
+{
+    const tensor *q = &call->tensors[ATTENTION_PARTIAL_Q];
+    const tensor *s = &call->tensors[ATTENTION_PARTIAL_S];
+    const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
+    page_table table = table_of(call);
+    int64_t page_size = table.k_cache->shape[1], n_kv_heads = table.k_cache->shape[2];
+    int64_t group = q->shape[1] / n_kv_heads, b = indptr_find(qo_indptr, token), begin, end;
+    int64_t i = token - ((const int32_t *)qo_indptr->data)[b];
+    int64_t visible = attention_visible(call->params[ATTENTION_PARTIAL_CAUSAL] != 0, i,
+                                        indptr_count(qo_indptr, b), page_table_length(&table, b));
+    tensor out = call->tensors[ATTENTION_PARTIAL_V];
+    partition_range(visible, out.shape[2], page_size, part, &begin, &end);
+    out = tensor_slice(out, 2, part, 1);
+    tensor lse = s->rank ? tensor_slice(*s, 2, part, 1) : *s;
+    attention_source source = {.k = call->tensors[ATTENTION_PARTIAL_K_CACHE],
+                               .v = call->tensors[ATTENTION_PARTIAL_V_CACHE],
+                               .pages = page_table_pages(&table, b) + begin / page_size};
+    attention_row row = {.q = q,
+                         .out = &out,
+                         .lse = &lse,
+                         .token = token,
+                         .n_visible = end - begin,
+                         .sm_scale = call->params[ATTENTION_PARTIAL_SM_SCALE]};
+    for (row.head = kv_head * group; row.head < (kv_head + 1) * group; row.head++)
+        attention_compute(&source, &row, call->scratch);
+}
+
+void attention_partial_reference(const op_call *call)
+{
+    int64_t n_states = call->tensors[ATTENTION_PARTIAL_V].shape[2];
+    int64_t n_tokens = call->tensors[ATTENTION_PARTIAL_Q].shape[0];
+    for (int64_t unit = call->begin; unit < call->end; unit++) {
+        for (int64_t token = 0; token < n_tokens; token++)
+            run_unit(call, token, unit / n_states, unit % n_states);
+    }
+}
+
+static const char *const cases[] = {
+    "n_tokens=1 n_sequences=1 n_heads=4 n_kv_heads=4 n_states=3 head_dim=64 n_pages=20 "
+    "page_size=16 n_kv_indices=17",
+    "n_tokens=5 n_sequences=3 n_heads=4 n_kv_heads=1 n_states=4 head_dim=64 n_pages=90 "
+    "page_size=5 n_kv_indices=83",
+    "n_tokens=4 n_sequences=2 n_heads=3 n_kv_heads=3 n_states=2 head_dim=32 n_pages=154 "
+    "page_size=1 n_kv_indices=154 causal=0",
+    "n_tokens=7 n_sequences=1 n_heads=8 n_kv_heads=2 n_states=5 head_dim=128 n_pages=29 "
+    "page_size=16 n_kv_indices=27 q:BF16 k_cache:BF16 v_cache:BF16",
+    "n_tokens=3 n_sequences=3 n_heads=6 n_kv_heads=2 n_states=16 head_dim=48 n_pages=30 "
+    "page_size=100 n_kv_indices=27 q:F16 k_cache:F16 v_cache:F16 v:F16 q+8 v+16",
+    "n_tokens=6 n_sequences=2 n_heads=9 n_kv_heads=3 n_states=1 head_dim=64 n_pages=12 "
+    "page_size=16 n_kv_indices=10 k_cache:F16 v_cache:F16 k_cache@0213 v_cache@0213 sm_scale=0.25 "
+    "s:-",
+    "n_tokens=5 n_sequences=2 n_heads=2 n_kv_heads=2 n_states=2 head_dim=8 n_pages=4 page_size=16 "
+    "n_kv_indices=0",
+    "n_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=2 n_states=2 head_dim=8 n_pages=4 page_size=16 "
+    "n_kv_indices=4",
+    NULL,
+};
+
+static const char *const workloads[] = {
+    "llama-3.1-8b: n_tokens=1 n_sequences=1 n_heads=32 n_kv_heads=8 n_states=16 head_dim=128 "
+    "n_pages=512 page_size=16 n_kv_indices=512 k_cache:F16 v_cache:F16",
+    "llama-3.2-1b: n_tokens=1 n_sequences=1 n_heads=32 n_kv_heads=8 n_states=16 head_dim=64 "
+    "n_pages=512 page_size=16 n_kv_indices=512 k_cache:F16 v_cache:F16",
+    "internlm2-1.8b: n_tokens=8 n_sequences=8 n_heads=16 n_kv_heads=8 n_states=16 head_dim=128 "
+    "n_pages=512 page_size=16 n_kv_indices=512 k_cache:F16 v_cache:F16",
+    "smollm2-135m: n_tokens=1 n_sequences=1 n_heads=9 n_kv_heads=3 n_states=4 head_dim=64 "
+    "n_pages=128 page_size=16 n_kv_indices=128 k_cache:F16 v_cache:F16",
+    NULL,
+};
+
+static const op_tolerance tolerances[] = {
+    {DTYPE_F32, 2e-6, 2e-6}, {DTYPE_F16, 1e-3, 1e-3}, {DTYPE_BF16, 1e-2, 1e-2}, {0}};
+
+const op_info op_attention_partial = {
+    .name = "attention_partial",
+    .summary = "attention over each of several parts of a paged KV cache",
+    .place = "attention of the fused plan, behind norm_qkv_rope: every part of a sequence's "
+             "positions is another worker's, and merge_states puts them together. With one part "
+             "it is paged_prefill.",
+    .formula = "p[t, h, j] = exp(sm_scale * sum_i q[t, h, i] * k[j, h / group, i]): v[t, h, p] = "
+               "sum_j p[t, h, j] * v[j, h / group] / sum_j p[t, h, j] and s[t, h, p] = log2(sum_j "
+               "p[t, h, j]) over the positions j in [p * c, min((p + 1) * c, L)), where t sees the "
+               "positions [0, L) as in paged_prefill and c = max(64, ceil(L / n_states)), rounded "
+               "up to whole pages. group = n_heads / n_kv_heads; keys and values of position j lie "
+               "where paged_prefill finds them.",
+    .precision = "float32 or wider, the softmax relative to its running maximum; v and s are "
+                 "rounded once. Positions are taken in an order fixed by j and c alone.",
+    .edge_cases = "A part without positions gives 0, and -inf in s. Sequences may have no tokens, "
+                  "or no pages and a last page length of 0. A NaN in q or in a key or value that "
+                  "is seen makes the part's output NaN. With one part v may be q.",
+    .source = "FlashInfer's split-KV decoding: attention states for merge_states",
+    .unit = "a part of a KV head, for all tokens and the heads of its group: kv_head * n_states + "
+            "part",
+    .flops = "4 * attended_pairs * n_heads * head_dim",
+    .bytes = "n_tokens * n_heads * head_dim * (sizeof_q + n_states * sizeof_v) + kv_tokens * "
+             "n_kv_heads * head_dim * (sizeof_k_cache + sizeof_v_cache)",
+    .axes = {{"n_tokens", AXIS_VARIABLE, "new tokens of all sequences"},
+             {"n_heads", AXIS_CONSTANT, "query heads, a multiple of n_kv_heads"},
+             {"head_dim", AXIS_CONSTANT, "elements of a head"},
+             {"n_sequences", AXIS_VARIABLE, "sequences"},
+             {"n_kv_indices", AXIS_VARIABLE, "pages in use, over all sequences"},
+             {"n_pages", AXIS_CONSTANT, "pages of the cache"},
+             {"page_size", AXIS_CONSTANT, "positions in a page"},
+             {"n_kv_heads", AXIS_CONSTANT, "heads of keys and values"},
+             {"n_states", AXIS_CONSTANT, "parts that the positions are split in"},
+             {"kv_tokens", AXIS_DERIVED, "cached positions, over all sequences"},
+             {"attended_pairs", AXIS_DERIVED, "pairs of a token and a position that it sees"}},
+    .tensors = {{"q", OP_IN, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
+                 "tokens may be strided"},
+                {"qo_indptr", OP_IN, OP_TYPE(I32), "n_sequences + 1", false,
+                 "sequence b has the tokens qo_indptr[b] .. qo_indptr[b + 1] - 1"},
+                {"kv_indptr", OP_IN, OP_TYPE(I32), "n_sequences + 1", false,
+                 "sequence b has the entries kv_indptr[b] .. kv_indptr[b + 1] - 1 of kv_indices"},
+                {"kv_indices", OP_IN, OP_TYPE(I32), "n_kv_indices", false,
+                 "the pages of each sequence, in the order of positions"},
+                {"kv_last_page_len", OP_IN, OP_TYPE(I32), "n_sequences", false,
+                 "positions in use in the sequence's last page, 1 .. page_size; 0 without pages"},
+                {"k_cache", OP_IN, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,
+                 "any strides of pages, positions and heads"},
+                {"v_cache", OP_IN, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,
+                 "as k_cache"},
+                {"v", OP_OUT, OP_FLOATS, "n_tokens, n_heads, n_states, head_dim", false,
+                 "outputs of the parts; tokens may be strided"},
+                {"s", OP_OUT, OP_TYPE(F32) | OP_TYPE(F64), "n_tokens, n_heads, n_states", true,
+                 "their log-sum-exps, base 2, for merge_states; tokens may be strided"}},
+    .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"},
+               {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"}},
+    .units = units,
+    .columns = columns,
+    .check = check,
+    .derive = derive,
+    .scratch_bytes = scratch_bytes,
+    .prepare = prepare,
+    .reference = attention_partial_reference,
+    .cases = cases,
+    .workloads = workloads,
+    .tolerances = tolerances,
+    .reduction = "head_dim",
+};

@@ -1,0 +1,22 @@
+/* Call layout of attention_partial: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_ATTENTION_PARTIAL_H
+#define QUIPU_OP_ATTENTION_PARTIAL_H
+
+#include "op/op.h"
+
+enum {
+    ATTENTION_PARTIAL_Q,
+    ATTENTION_PARTIAL_QO_INDPTR,
+    ATTENTION_PARTIAL_KV_INDPTR,
+    ATTENTION_PARTIAL_KV_INDICES,
+    ATTENTION_PARTIAL_KV_LAST_PAGE_LEN,
+    ATTENTION_PARTIAL_K_CACHE,
+    ATTENTION_PARTIAL_V_CACHE,
+    ATTENTION_PARTIAL_V,
+    ATTENTION_PARTIAL_S,
+};
+enum { ATTENTION_PARTIAL_SM_SCALE, ATTENTION_PARTIAL_CAUSAL };
+
+op_kernel attention_partial_reference;
+
+#endif

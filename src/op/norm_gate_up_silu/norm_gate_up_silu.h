@@ -1,0 +1,20 @@
+/* Call layout of norm_gate_up_silu: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_NORM_GATE_UP_SILU_H
+#define QUIPU_OP_NORM_GATE_UP_SILU_H
+
+#include "op/op.h"
+
+enum {
+    NORM_GATE_UP_SILU_X,
+    NORM_GATE_UP_SILU_NORM_WEIGHT,
+    NORM_GATE_UP_SILU_GATE_WEIGHT,
+    NORM_GATE_UP_SILU_UP_WEIGHT,
+    NORM_GATE_UP_SILU_GATE_BIAS,
+    NORM_GATE_UP_SILU_UP_BIAS,
+    NORM_GATE_UP_SILU_OUT,
+};
+enum { NORM_GATE_UP_SILU_EPS };
+
+op_kernel norm_gate_up_silu_reference;
+
+#endif

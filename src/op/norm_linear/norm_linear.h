@@ -1,0 +1,19 @@
+/* Call layout of norm_linear: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_NORM_LINEAR_H
+#define QUIPU_OP_NORM_LINEAR_H
+
+#include "op/op.h"
+
+enum {
+    NORM_LINEAR_X,
+    NORM_LINEAR_ROWS,
+    NORM_LINEAR_NORM_WEIGHT,
+    NORM_LINEAR_WEIGHT,
+    NORM_LINEAR_BIAS,
+    NORM_LINEAR_OUT,
+};
+enum { NORM_LINEAR_EPS };
+
+op_kernel norm_linear_reference;
+
+#endif

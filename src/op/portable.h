@@ -1,0 +1,12 @@
+/* Functions in headers that C17 and CUDA C share: index arithmetic that a kernel on either machine
+ * must do alike. */
+#ifndef QUIPU_OP_PORTABLE_H
+#define QUIPU_OP_PORTABLE_H
+
+#ifdef __CUDACC__
+#define OP_FN __host__ __device__ static inline
+#else
+#define OP_FN static inline
+#endif
+
+#endif
