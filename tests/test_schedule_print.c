@@ -48,7 +48,8 @@ static void test_numbers_agree(void **state)
         {
             instructions++;
             assert_true(number(item, "begin_ns") >= free_at); /* one thing at a time */
-            free_at = number(item, "begin_ns") + number(item, "cost_ns");
+            free_at = number(item, "end_ns");
+            assert_true(free_at == number(item, "begin_ns") + number(item, "cost_ns"));
             work += number(item, "cost_ns");
             if (free_at > end) end = free_at;
         }

@@ -1,6 +1,12 @@
-/* The queues run on paper: see predict.h. */
+/* The queues run on paper: see predict.h.
+ *
+ * Two ways. Where every instruction takes cost_ns whatever the others do, each worker's queue is
+ * followed as far as it goes. Where some go faster while others wait, because they share the
+ * memory's bandwidth, time passes from one beginning or end to the next.
+ */
 #include "schedule/predict.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 typedef struct counter_state {
@@ -9,17 +15,31 @@ typedef struct counter_state {
     double path;     /* the longest path of dependencies to it */
 } counter_state;
 
+typedef struct worker_state {
+    enum { BLOCKED, READY, WORKING, DONE } phase;
+    int32_t place;  /* in its queue */
+    double free_at; /* the end of its last instruction */
+    double begin;   /* of the next, when READY or WORKING */
+    double path;    /* to its beginning */
+    double left;    /* ns of work, when WORKING, as if all worked */
+    double alone;   /* of its node */
+} worker_state;
+
 typedef struct runner {
     const schedule *s;
     schedule_prediction *out;
     counter_state *counters;
-    int32_t *place;  /* [workers] */
-    double *free_at; /* [workers] */
+    worker_state *workers;
 } runner;
 
 static double later(double a, double b)
 {
     return a > b ? a : b;
+}
+
+static const instruction *next_of(const runner *r, int worker)
+{
+    return schedule_queue(r->s, worker) + r->workers[worker].place;
 }
 
 /* Whether the waits of this pass are over; *ready and *path get when. */
@@ -36,55 +56,178 @@ static bool is_ready(const runner *r, const instruction *in, double *ready, doub
     return true;
 }
 
+/* A worker's instruction is over: what comes of it. */
+static void finish(runner *r, int worker, double begin, double end, double path)
+{
+    worker_state *w = &r->workers[worker];
+    const instruction *in = next_of(r, worker);
+    size_t at = (size_t)worker * (size_t)r->s->longest + (size_t)w->place;
+    r->out->begin[at] = begin;
+    r->out->end[at] = end;
+    r->out->busy[worker] += end - begin;
+    r->out->total = later(r->out->total, end);
+    r->out->critical_path = later(r->out->critical_path, path);
+    w->free_at = end;
+    counter_state *signal = &r->counters[in->signal];
+    signal->signals++;
+    signal->complete = later(signal->complete, end);
+    signal->path = later(signal->path, path);
+    w->place++;
+}
+
+/* ---- nothing shared ------------------------------------------------------------------------ */
+
 /* Runs a worker as far as it can go; whether it moved. */
 static bool advance(runner *r, int worker)
 {
-    const instruction *queue = schedule_queue(r->s, worker);
-    const int32_t from = r->place[worker];
+    worker_state *w = &r->workers[worker];
+    const int32_t from = w->place;
     double ready, path;
-    for (; r->place[worker] < r->s->length[worker]; r->place[worker]++) {
-        const instruction *in = &queue[r->place[worker]];
+    while (w->place < r->s->length[worker]) {
+        const instruction *in = next_of(r, worker);
         if (!is_ready(r, in, &ready, &path)) break;
-        double begin = later(ready, r->free_at[worker]), end = begin + in->cost_ns;
-        path += in->cost_ns;
-        r->out->begin[(size_t)worker * (size_t)r->s->longest + (size_t)r->place[worker]] = begin;
-        r->out->busy[worker] += in->cost_ns;
-        r->out->total = later(r->out->total, end);
-        r->out->critical_path = later(r->out->critical_path, path);
-        r->free_at[worker] = end;
-        counter_state *signal = &r->counters[in->signal];
-        signal->signals++;
-        signal->complete = later(signal->complete, end);
-        signal->path = later(signal->path, path);
+        double begin = later(ready, w->free_at);
+        finish(r, worker, begin, begin + in->cost_ns, path + in->cost_ns);
     }
-    return r->place[worker] > from;
+    return w->place > from;
+}
+
+static void run_apart(runner *r)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int worker = 0; worker < r->s->options.workers; worker++)
+            moved = advance(r, worker) || moved;
+    }
+}
+
+/* ---- bandwidth shared ---------------------------------------------------------------------- */
+
+static double alone_of(const schedule *s, const instruction *in)
+{
+    if (in->opcode == INSTRUCTION_NOOP) return 1;
+    double alone = (double)s->nodes[in->node].alone;
+    return alone > 0 ? alone : 1;
+}
+
+/* What an instruction's work takes with `working` workers at it, over cost_ns: it has what the
+ * others leave it, but no more than it could use. */
+static double slowness(const runner *r, double alone, int working)
+{
+    return later(alone, (double)working / r->s->options.workers);
+}
+
+/* Sees whether a worker that is blocked may go on. */
+static void look(runner *r, int worker)
+{
+    worker_state *w = &r->workers[worker];
+    double ready, path;
+    if (w->phase != BLOCKED) return;
+    if (w->place == r->s->length[worker]) {
+        w->phase = DONE;
+        return;
+    }
+    const instruction *in = next_of(r, worker);
+    if (!is_ready(r, in, &ready, &path)) return;
+    w->begin = later(ready, w->free_at);
+    w->alone = alone_of(r->s, in);
+    w->path = path + in->cost_ns * w->alone;
+    w->left = in->cost_ns;
+    w->phase = READY;
+}
+
+/* When the next beginning or end is; infinite when there is none. */
+static double next_event(const runner *r, double now, int working)
+{
+    double next = INFINITY;
+    for (int i = 0; i < r->s->options.workers; i++) {
+        const worker_state *w = &r->workers[i];
+        double at = INFINITY;
+        if (w->phase == READY) at = w->begin;
+        if (w->phase == WORKING) at = now + w->left * slowness(r, w->alone, working);
+        if (at < next) next = at;
+    }
+    return next;
+}
+
+/* Everyone works until `then`; who ends there ends. */
+static void pass_time(runner *r, double now, double then, int *working)
+{
+    const double rounding = 1e-6; /* ns */
+    const int before = *working;
+    for (int i = 0; i < r->s->options.workers; i++) {
+        worker_state *w = &r->workers[i];
+        if (w->phase != WORKING) continue;
+        w->left -= (then - now) / slowness(r, w->alone, before);
+        if (w->left > rounding) continue;
+        finish(r, i, w->begin, then, w->path);
+        w->phase = BLOCKED;
+        --*working;
+    }
+    for (int i = 0; i < r->s->options.workers; i++) {
+        worker_state *w = &r->workers[i];
+        look(r, i);
+        if (w->phase != READY || w->begin > then + rounding) continue;
+        w->begin = later(w->begin, then);
+        w->phase = WORKING;
+        ++*working;
+    }
+}
+
+static void run_together(runner *r)
+{
+    int working = 0;
+    double now = 0;
+    for (double then = 0; then < INFINITY; then = next_event(r, now, working)) {
+        pass_time(r, now, then, &working);
+        now = then;
+    }
+}
+
+/* ---- both ---------------------------------------------------------------------------------- */
+
+static bool any_shared(const schedule *s)
+{
+    for (int i = 0; i < s->n_nodes; i++) {
+        if (s->nodes[i].alone > 0 && s->nodes[i].alone < 1) return true;
+    }
+    return false;
 }
 
 qp_status schedule_predict(const schedule *s, schedule_prediction *out, qp_error *error)
 {
-    const size_t workers = (size_t)s->options.workers;
-    *out = (schedule_prediction){.begin = calloc(workers * (size_t)s->longest, sizeof *out->begin),
+    const size_t workers = (size_t)s->options.workers, places = workers * (size_t)s->longest;
+    *out = (schedule_prediction){.begin = calloc(places, sizeof *out->begin),
+                                 .end = calloc(places, sizeof *out->end),
                                  .busy = calloc(workers, sizeof *out->busy)};
     runner r = {.s = s,
                 .out = out,
                 .counters = calloc((size_t)s->n_counters, sizeof *r.counters),
-                .place = calloc(workers, sizeof *r.place),
-                .free_at = calloc(workers, sizeof *r.free_at)};
-    bool enough = out->begin && out->busy && r.counters && r.place && r.free_at;
-    for (bool moved = enough; moved;) {
-        moved = false;
-        for (int worker = 0; worker < s->options.workers; worker++)
-            moved = advance(&r, worker) || moved;
-    }
+                .workers = calloc(workers, sizeof *r.workers)};
+    bool enough = out->begin && out->end && out->busy && r.counters && r.workers;
+    if (enough && any_shared(s))
+        run_together(&r);
+    else if (enough)
+        run_apart(&r);
     free(r.counters);
-    free(r.place);
-    free(r.free_at);
-    return enough ? QP_OK : error_no_memory(error, "the prediction", workers);
+    free(r.workers);
+    return enough ? QP_OK : error_no_memory(error, "the prediction", places * sizeof(double));
 }
 
 void prediction_free(schedule_prediction *p)
 {
     free(p->begin);
+    free(p->end);
     free(p->busy);
     *p = (schedule_prediction){0};
+}
+
+double prediction_balance(const schedule *s, const schedule_prediction *p)
+{
+    double most = 0, sum = 0;
+    for (int w = 0; w < s->options.workers; w++) {
+        most = later(most, p->busy[w]);
+        sum += p->busy[w];
+    }
+    return sum > 0 ? most * s->options.workers / sum : 1;
 }

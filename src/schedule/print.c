@@ -41,17 +41,6 @@ static void count(report *r)
     }
 }
 
-/* Work of the busiest worker over the mean; 1 is perfect. */
-static double imbalance(const report *r)
-{
-    double most = 0, sum = 0;
-    for (int w = 0; w < r->schedule.options.workers; w++) {
-        if (r->predicted.busy[w] > most) most = r->predicted.busy[w];
-        sum += r->predicted.busy[w];
-    }
-    return sum > 0 ? most * r->schedule.options.workers / sum : 1;
-}
-
 static void print_summary(const report *r, strbuf *out)
 {
     const schedule *s = &r->schedule;
@@ -74,7 +63,8 @@ static void print_summary(const report *r, strbuf *out)
                   "%-16s %12.1f us of dependencies alone\n"
                   "%-16s %12.3f busiest worker over the mean\n",
                   "predicted", r->predicted.total / 1e3, s->options.tokens, s->options.context,
-                  "critical path", r->predicted.critical_path / 1e3, "balance", imbalance(r));
+                  "critical path", r->predicted.critical_path / 1e3, "balance",
+                  prediction_balance(s, &r->predicted));
     strbuf_printf(out, "%-16s %12.1f GB/s, %.1f GFLOP/s, %.0f ns a signal\n", "machine",
                   s->options.profile.bytes_per_second / 1e9,
                   s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns);
@@ -181,8 +171,9 @@ static cJSON *instruction_json(const report *r, int worker, int at)
     }
     cJSON_AddNumberToObject(item, "signal", in->signal);
     cJSON_AddNumberToObject(item, "cost_ns", in->cost_ns);
-    cJSON_AddNumberToObject(item, "begin_ns",
-                            r->predicted.begin[(size_t)worker * (size_t)s->longest + (size_t)at]);
+    size_t place = (size_t)worker * (size_t)s->longest + (size_t)at;
+    cJSON_AddNumberToObject(item, "begin_ns", r->predicted.begin[place]);
+    cJSON_AddNumberToObject(item, "end_ns", r->predicted.end[place]);
     return item;
 }
 
@@ -201,7 +192,7 @@ static void print_json(const report *r, strbuf *out)
     cJSON_AddNumberToObject(root, "counters", s->n_counters - 1);
     cJSON_AddNumberToObject(root, "predicted_ns", r->predicted.total);
     cJSON_AddNumberToObject(root, "critical_path_ns", r->predicted.critical_path);
-    cJSON_AddNumberToObject(root, "balance", imbalance(r));
+    cJSON_AddNumberToObject(root, "balance", prediction_balance(s, &r->predicted));
     cJSON *counts = cJSON_AddObjectToObject(root, "opcodes");
     for (int op = 0; op <= OP_COUNT; op++) {
         if (r->counts[op])

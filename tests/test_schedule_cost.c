@@ -1,0 +1,203 @@
+/* What instructions cost, and what comes of it when the queues are run on paper. */
+#include "schedule_test.h"
+
+#include "schedule/cost.h"
+#include "schedule/predict.h"
+
+#include <math.h>
+
+static bench tiny;
+
+static int open_tiny(void **state)
+{
+    (void)state;
+    bench_open(&tiny, "synthetic:tiny:BF16");
+    return 0;
+}
+
+static int close_tiny(void **state)
+{
+    (void)state;
+    bench_close(&tiny);
+    return 0;
+}
+
+/* linear with BF16 weights: 0.1 ns a byte up to 16 FLOPs a byte, as much again for each 16 more. */
+static cost_table example(int workers, double alone)
+{
+    return (cost_table){.device = "cpu",
+                        .machine = "an example",
+                        .version = "1",
+                        .workers = workers,
+                        .limits = {10e9, 100e9, 100},
+                        .pass_bytes = 1e9,
+                        .n_curves = 1,
+                        .curves = {{.op = OP_LINEAR,
+                                    .type = DTYPE_BF16,
+                                    .fixed_ns = 300,
+                                    .n_points = 3,
+                                    .points = {{1, 0.1, alone}, {16, 0.1, alone}, {64, 0.4, 1}}}}};
+}
+
+static cost_estimate linear(const cost_table *table, double bytes, double intensity, double pass)
+{
+    return cost_estimate_of(table, &table->limits, table->workers, OP_LINEAR, DTYPE_BF16,
+                            (op_cost){.flops = bytes * intensity, .bytes = bytes}, pass);
+}
+
+static void assert_near(double found, double expected)
+{
+    if (!(fabs(found - expected) <= 1e-9 * fabs(expected)))
+        fail_msg("%.12g, expected %.12g", found, expected);
+}
+
+static void test_costs_follow_the_curve(void **state)
+{
+    (void)state;
+    cost_table table = example(2, 0.75);
+    assert_near(linear(&table, 1000, 0.5, 1e9).ns, 100); /* below the first point: bytes */
+    assert_near(linear(&table, 1000, 4, 1e9).ns, 100);
+    assert_near(linear(&table, 1000, 32, 1e9).ns, 200);  /* between: straight in logarithms */
+    assert_near(linear(&table, 1000, 128, 1e9).ns, 800); /* above the last: FLOPs */
+    assert_near(linear(&table, 1000, 4, 1e9).fixed_ns, 300);
+    assert_true(linear(&table, 1000, 4, 1e9).memory_bound);
+    assert_false(linear(&table, 1000, 64, 1e9).memory_bound);
+    assert_near(linear(&table, 1000, 4, 1e9).alone, 0.75);
+    assert_near(linear(&table, 1000, 32, 1e9).alone, 0.875);
+}
+
+static void test_what_was_not_measured_costs_by_the_limits(void **state)
+{
+    (void)state;
+    cost_table table = example(2, 1);
+    op_cost work = {.flops = 1e6, .bytes = 1e6};
+    for (int with = 0; with < 2; with++) {
+        cost_estimate cost = cost_estimate_of(with ? &table : NULL, &table.limits, 2, OP_RMS_NORM,
+                                              DTYPE_F32, work, 1e9);
+        assert_near(cost.ns, 200000);
+        assert_true(cost.memory_bound && cost.fixed_ns == 0 && cost.alone == 1);
+    }
+    work.flops = 1e8;
+    cost_estimate cost =
+        cost_estimate_of(&table, &table.limits, 2, OP_LINEAR, DTYPE_Q8_0, work, 1e9);
+    assert_near(cost.ns, 2e6);
+    assert_false(cost.memory_bound);
+}
+
+static void test_weights_in_a_cache_come_faster(void **state)
+{
+    (void)state;
+    cost_table table = example(2, 1);
+    table.n_reads = 3;
+    table.reads[0] = (cost_read){1e7, 40e9};
+    table.reads[1] = (cost_read){1e9, 20e9};
+    table.reads[2] = (cost_read){4e9, 20e9};
+    assert_near(linear(&table, 1000, 1, 1e9).ns, 100);
+    assert_near(linear(&table, 1000, 1, 9e9).ns, 100);
+    assert_near(linear(&table, 1000, 1, 1e6).ns, 50);
+    assert_near(linear(&table, 1000, 1, 1e8).ns, 100 / sqrt(2));
+    /* where arithmetic takes four times as long as reading would, little comes of it */
+    assert_near(linear(&table, 1000, 64, 1e6).ns, 400 * (1 - 0.5 / 16));
+}
+
+static void build(const cost_table *costs, int workers, schedule_assignment how, schedule *s)
+{
+    qp_error error;
+    schedule_options options = {.workers = workers, .assignment = how, .costs = costs};
+    assert_ok(schedule_build(&tiny.plan, tiny.model, &options, s, &error));
+    assert_null(s->options.costs);
+}
+
+static schedule_prediction predict(const schedule *s)
+{
+    qp_error error;
+    schedule_prediction p;
+    assert_ok(schedule_predict(s, &p, &error));
+    for (int w = 0; w < s->options.workers; w++) {
+        double free_at = 0;
+        for (int i = 0; i < s->length[w]; i++) {
+            size_t at = (size_t)w * (size_t)s->longest + (size_t)i;
+            assert_true(p.begin[at] >= free_at - 1e-3 && p.end[at] >= p.begin[at]);
+            assert_true(p.end[at] <= p.total);
+            free_at = p.end[at];
+        }
+    }
+    assert_true(p.critical_path <= p.total + 1e-3);
+    return p;
+}
+
+static void test_a_table_for_other_workers_is_not_used(void **state)
+{
+    (void)state;
+    cost_table table = example(2, 1);
+    schedule s;
+    build(&table, 2, SCHEDULE_RR, &s);
+    assert_true(s.options.profile.signal_ns == 100);
+    schedule_free(&s);
+    build(&table, 3, SCHEDULE_RR, &s);
+    assert_true(s.options.profile.signal_ns == 200);
+    schedule_free(&s);
+}
+
+/* One worker that does all while the other has nothing runs as if alone. */
+static void test_who_works_alone_is_faster(void **state)
+{
+    (void)state;
+    double total[3];
+    const double alone[] = {1, 0.75, 0.5};
+    for (int i = 0; i < 3; i++) {
+        cost_table table = example(2, alone[i]);
+        schedule s;
+        build(&table, 2, SCHEDULE_POOL, &s);
+        double linear_ns = 0, others_ns = 0;
+        for (int n = 0; n < s.length[0]; n++) {
+            const instruction *in = schedule_queue(&s, 0) + n;
+            *(in->opcode == OP_LINEAR ? &linear_ns : &others_ns) += in->cost_ns;
+        }
+        schedule_prediction p = predict(&s);
+        total[i] = p.total;
+        assert_true(p.busy[1] < p.busy[0] / 10);
+        assert_true(p.busy[0] <= linear_ns * alone[i] * 1.1 + others_ns);
+        prediction_free(&p);
+        schedule_free(&s);
+    }
+    assert_true(total[0] > total[1] && total[1] > total[2]);
+}
+
+/* What shares nothing ends at the same times whichever way it is run. */
+static void test_both_ways_agree(void **state)
+{
+    (void)state;
+    for (int assignment = 0; schedule_assignment_name(assignment); assignment++) {
+        cost_table table = example(3, 1);
+        schedule s;
+        build(&table, 3, (schedule_assignment)assignment, &s);
+        schedule_prediction apart = predict(&s);
+        for (int n = 0; n < s.n_nodes; n++)
+            s.nodes[n].alone = 1 - 1e-7F;
+        schedule_prediction together = predict(&s);
+        assert_true(fabs(apart.total - together.total) < 1e-5 * apart.total);
+        for (int w = 0; w < 3; w++) {
+            for (int i = 0; i < s.length[w]; i++) {
+                size_t at = (size_t)w * (size_t)s.longest + (size_t)i;
+                assert_true(fabs(apart.end[at] - together.end[at]) < 1e-5 * apart.total);
+            }
+        }
+        prediction_free(&apart);
+        prediction_free(&together);
+        schedule_free(&s);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_costs_follow_the_curve),
+        cmocka_unit_test(test_what_was_not_measured_costs_by_the_limits),
+        cmocka_unit_test(test_weights_in_a_cache_come_faster),
+        cmocka_unit_test(test_a_table_for_other_workers_is_not_used),
+        cmocka_unit_test(test_who_works_alone_is_faster),
+        cmocka_unit_test(test_both_ways_agree),
+    };
+    return cmocka_run_group_tests(tests, open_tiny, close_tiny);
+}
