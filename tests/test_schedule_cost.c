@@ -189,6 +189,78 @@ static void test_both_ways_agree(void **state)
     }
 }
 
+static cost_table read_back(const strbuf *text)
+{
+    qp_error error;
+    cost_table table;
+    assert_ok(cost_parse(strbuf_text(text), text->length, "costs", &table, &error));
+    return table;
+}
+
+static void test_a_table_is_read_as_it_was_written(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0}, again = {0};
+    cost_table table = example(2, 0.71);
+    table.n_reads = 2;
+    table.reads[0] = (cost_read){1e7 / 3, 40e9};
+    table.reads[1] = (cost_read){1e9, 2e10 / 7};
+    assert_ok(cost_print(&table, &text, &error));
+    cost_table found = read_back(&text);
+    assert_ok(cost_print(&found, &again, &error));
+    assert_string_equal(strbuf_text(&text), strbuf_text(&again));
+    assert_true(found.workers == 2 && found.n_curves == 1 && found.n_reads == 2);
+    assert_true(found.reads[1].bytes_per_second == 2e10 / 7);
+    assert_true(found.curves[0].points[1].alone == 0.71);
+    assert_non_null(cost_find(&found, OP_LINEAR, DTYPE_BF16));
+    assert_null(cost_find(&found, OP_LINEAR, DTYPE_F16));
+    strbuf_free(&text);
+    strbuf_free(&again);
+}
+
+static void test_a_damaged_table_is_refused(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0};
+    cost_table table = example(2, 0.71), found;
+    assert_ok(cost_print(&table, &text, &error));
+    for (size_t i = 0; i < text.length; i++) {
+        text.data[i] ^= 1;
+        assert_int_equal(cost_parse(text.data, text.length, "costs", &found, &error), QP_FORMAT);
+        text.data[i] ^= 1;
+        assert_int_equal(cost_parse(text.data, i, "costs", &found, &error), QP_FORMAT);
+    }
+    strbuf_free(&text);
+}
+
+/* What is whole, but says what cannot be. */
+static void test_an_impossible_table_is_refused(void **state)
+{
+    (void)state;
+    cost_table bad[8];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        bad[i] = example(2, 0.71);
+    bad[0].workers = 0;
+    bad[1].workers = 1025;
+    bad[2].limits.bytes_per_second = -1;
+    bad[3].curves[0].points[2].intensity = 16;
+    bad[4].curves[0].points[0].ns_per_byte = 0;
+    bad[5].curves[0].n_points = 0;
+    bad[6].curves[0].fixed_ns = NAN;
+    bad[7].machine[0] = '\0';
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        qp_error error = {0};
+        strbuf text = {0};
+        cost_table found;
+        assert_ok(cost_print(&bad[i], &text, &error));
+        assert_int_equal(cost_parse(text.data, text.length, "costs", &found, &error), QP_FORMAT);
+        assert_non_null(strstr(error.message, "costs: "));
+        strbuf_free(&text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +270,9 @@ int main(void)
         cmocka_unit_test(test_a_table_for_other_workers_is_not_used),
         cmocka_unit_test(test_who_works_alone_is_faster),
         cmocka_unit_test(test_both_ways_agree),
+        cmocka_unit_test(test_a_table_is_read_as_it_was_written),
+        cmocka_unit_test(test_a_damaged_table_is_refused),
+        cmocka_unit_test(test_an_impossible_table_is_refused),
     };
     return cmocka_run_group_tests(tests, open_tiny, close_tiny);
 }

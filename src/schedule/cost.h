@@ -8,6 +8,7 @@
 #ifndef QUIPU_SCHEDULE_COST_H
 #define QUIPU_SCHEDULE_COST_H
 
+#include "base/strbuf.h"
 #include "schedule/schedule.h"
 
 enum { COST_POINTS = 12, COST_CURVES = 128, COST_READS = 12 };
@@ -57,5 +58,12 @@ typedef struct cost_estimate {
  * NULL: from the limits alone. */
 cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *limits, int workers,
                                op_code op, dtype type, op_cost work, double pass_bytes);
+
+/* A table as text: a line with format and checksum, then JSON. */
+qp_status cost_print(const cost_table *table, strbuf *out, qp_error *error);
+
+/* Reads it again. QP_FORMAT, with what is wrong, when the text is damaged. `where` names it. */
+qp_status cost_parse(const char *text, size_t length, const char *where, cost_table *out,
+                     qp_error *error);
 
 #endif
