@@ -67,27 +67,42 @@ static int logits_end(const bench *b)
     return plan_find_step(&b->plan, "lm_head", -1) + 1;
 }
 
+/* 20 passes of a schedule: the logits of each are those expected, to the bit. */
+static void check_passes(const bench *b, const schedule_options *options, const float *expected,
+                         size_t bytes)
+{
+    scheduled scheduled;
+    assert_ok(scheduled_init(&scheduled, &b->executor, b->model, options, &error));
+    for (int pass = 0; pass < 20; pass++) {
+        memset(executor_logits(&b->executor), 0x7f, bytes);
+        assert_ok(scheduled_run(&scheduled, &b->batch, &error));
+        assert_memory_equal(executor_logits(&b->executor), expected, bytes);
+    }
+    scheduled_free(&scheduled);
+}
+
 static void test_same_bits(void **state)
 {
     (void)state;
     static const int threads[] = {1, 2, 3, 8};
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
         bench b = {0};
-        scheduled scheduled;
         bench_open(&b, threads[i]);
         size_t bytes = 2 * (size_t)b.plan.config.vocab_size * sizeof(float);
         float *expected = malloc(bytes);
         assert_non_null(expected);
         executor_run(&b.executor, &b.batch, 0, logits_end(&b));
         memcpy(expected, executor_logits(&b.executor), bytes);
-        assert_ok(scheduled_init(&scheduled, &b.executor, b.model, logits_end(&b), &error));
-        for (int pass = 0; pass < 20; pass++) {
-            memset(executor_logits(&b.executor), 0x7f, bytes);
-            assert_ok(scheduled_run(&scheduled, &b.batch, &error));
-            assert_memory_equal(executor_logits(&b.executor), expected, bytes);
+        for (int setting = 0; schedule_setting_name(setting); setting++) {
+            for (int how = 0; schedule_assignment_name(how); how++) {
+                schedule_options options = {.setting = (schedule_setting)setting,
+                                            .assignment = (schedule_assignment)how,
+                                            .tile = 4,
+                                            .last_step = logits_end(&b)};
+                check_passes(&b, &options, expected, bytes);
+            }
         }
         free(expected);
-        scheduled_free(&scheduled);
         bench_close(&b);
     }
 }
@@ -99,7 +114,8 @@ static void test_watchdog(void **state)
     bench b = {0};
     scheduled scheduled;
     bench_open(&b, 2);
-    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, logits_end(&b), &error));
+    const schedule_options options = {.last_step = logits_end(&b)};
+    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, &options, &error));
     schedule *s = &scheduled.schedule;
     int planted = -1;
     for (int i = s->length[1] - 1; i >= 0 && planted < 0; i--) {
@@ -138,7 +154,8 @@ static void test_timings(void **state)
     bench b = {0};
     scheduled scheduled;
     bench_open(&b, 2);
-    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, logits_end(&b), &error));
+    const schedule_options options = {.last_step = logits_end(&b)};
+    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, &options, &error));
     const schedule *s = &scheduled.schedule;
     instruction_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
     assert_non_null(timings);

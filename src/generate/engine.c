@@ -126,8 +126,9 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
     e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
     e->sample_step = plan_find_step(&e->plan, "sample", -1);
+    schedule_options as_usual = {.setting = SCHEDULE_LATENCY, .last_step = e->logits_end};
     if (strcmp(exec_of(options), "threads") == 0)
-        TRY(scheduled_init(&e->scheduled, &e->executor, e->model, e->logits_end, error));
+        TRY(scheduled_init(&e->scheduled, &e->executor, e->model, &as_usual, error));
     e->max_sessions = e->plan.options.max_sequences;
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));

@@ -58,14 +58,14 @@ static qp_status make_machine(scheduled *r, qp_error *error)
     return threads_machine_create(&setup, x->pool, 0, &r->machine, error);
 }
 
-qp_status scheduled_init(scheduled *r, const executor *executor, const model *model, int last_step,
-                         qp_error *error)
+qp_status scheduled_init(scheduled *r, const executor *executor, const model *model,
+                         const schedule_options *options, qp_error *error)
 {
     *r = (scheduled){.executor = executor};
-    schedule_options options = {.workers = thread_pool_size(executor->pool),
-                                .setting = SCHEDULE_LATENCY,
-                                .last_step = last_step};
-    TRY(schedule_build(executor->plan, model, &options, &r->schedule, error));
+    schedule_options chosen = {0};
+    if (options) chosen = *options;
+    chosen.workers = thread_pool_size(executor->pool);
+    TRY(schedule_build(executor->plan, model, &chosen, &r->schedule, error));
     TRY(schedule_verify(&r->schedule, error));
     size_t nodes = (size_t)r->schedule.n_nodes, weights = (size_t)r->schedule.n_weights;
     r->kernels = calloc(nodes, sizeof *r->kernels);

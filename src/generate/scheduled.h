@@ -14,11 +14,11 @@ typedef struct scheduled {
     threads_machine *machine;
 } scheduled;
 
-/* Makes the schedule of the plan's steps before `last_step`, a queue for each worker of the
- * executor's pool, verifies it, and a machine for it. The executor outlives the result.
+/* Makes a schedule with a queue for each worker of the executor's pool, whatever the options (NULL:
+ * the usual) say, verifies it, and makes a machine for it. The executor outlives the result.
  * scheduled_free() it, also after a failure. */
 qp_status scheduled_init(scheduled *scheduled, const executor *executor, const model *model,
-                         int last_step, qp_error *error);
+                         const schedule_options *options, qp_error *error);
 void scheduled_free(scheduled *scheduled);
 
 /* One forward pass over the batch. */
