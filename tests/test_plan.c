@@ -115,6 +115,44 @@ static void lifetimes_are_those_of_the_design(void **state)
     plan_free(&p);
 }
 
+/* The same of the fused pass, with attention in parts and in one. */
+static const table_row fused_layer[] = {
+    {"attn_qkv", "", "r", "", "+w", ""},     {"attention", "", "o", "", "rw", ""},
+    {"attn_output", "", "rw", "", "rx", ""}, {"attn_allreduce", "", "rw", "", "", ""},
+    {"ffn_up", "", "r", "", "", "+w"},       {"ffn_down", "", "rw", "", "", "rx"},
+    {"ffn_allreduce", "", "rw", "", "", ""}};
+static const table_row fused_after[] = {{"lm_head", "", "rx", "", "", ""},
+                                        {"top_k", "", "", "", "", ""},
+                                        {"sample", "", "", "", "", ""}};
+enum { N_FUSED_LAYER = 7, N_FUSED_AFTER = 3 };
+
+static void fused_lifetimes_are_those_of_the_design(void **state)
+{
+    (void)state;
+    for (int parts = 1; parts <= 4; parts += 3) {
+        model_config config = small_config();
+        plan_options options = plan_default_options(&config);
+        options.fuse = true, options.kv_partitions = parts;
+        plan p;
+        plan_cell *cells;
+        char text[8];
+        assert_ok(plan_build(&config, &options, &p, &error));
+        assert_ok(lifetime_compute(&p, &cells, &error));
+        assert_int_equal(p.n_steps, N_BEFORE + 3 * N_FUSED_LAYER + N_FUSED_AFTER);
+        check_rows(&p, cells, 0, before, N_BEFORE, -1);
+        for (int i = 0; i < 3; i++)
+            check_rows(&p, cells, N_BEFORE + i * N_FUSED_LAYER, fused_layer, N_FUSED_LAYER, i);
+        check_rows(&p, cells, N_BEFORE + 3 * N_FUSED_LAYER, fused_after, N_FUSED_AFTER, -1);
+        int attention = plan_find_step(&p, "attention", 1);
+        const plan_cell *cell = &cells[attention * PLAN_TENSOR_COUNT + PLAN_PART_VALUES];
+        assert_string_equal(cell_text(cell, text), parts > 1 ? "+wx" : "");
+        assert_int_equal(p.tensors[PLAN_X_NORM].kind, PLAN_ABSENT);
+        assert_int_equal(p.steps[attention].n_nodes, parts > 1 ? 2 : 1);
+        free(cells);
+        plan_free(&p);
+    }
+}
+
 /* Every rank but the first leaves the residual to the first: its x ends at each norm and begins
  * again as a partial sum. */
 static void other_ranks_make_partial_sums(void **state)
@@ -257,6 +295,8 @@ static plan_options random_options(const model_config *c)
     o.page_size = random_between(1, 40);
     o.ranks = (int)random_between(1, 2);
     o.rank = (int)random_between(0, o.ranks - 1);
+    o.fuse = random_between(0, 1);
+    o.kv_partitions = random_between(0, 5);
     return o;
 }
 
@@ -543,10 +583,11 @@ static void the_printed_table_is_the_plan(void **state)
     const cJSON *tensors = cJSON_GetObjectItem(root, "tensors"),
                 *steps = cJSON_GetObjectItem(root, "steps"),
                 *bytes = cJSON_GetObjectItem(root, "bytes");
-    assert_int_equal(cJSON_GetArraySize(tensors), PLAN_TENSOR_COUNT);
+    int n_tensors = 0;
     assert_int_equal(cJSON_GetArraySize(steps), p.n_steps);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        const cJSON *t = cJSON_GetArrayItem(tensors, id);
+        if (p.tensors[id].kind == PLAN_ABSENT) continue;
+        const cJSON *t = cJSON_GetArrayItem(tensors, n_tensors++);
         assert_string_equal(cJSON_GetObjectItem(t, "name")->valuestring, p.tensors[id].name);
         double product = (double)dtype_block_bytes(p.tensors[id].type);
         const cJSON *size;
@@ -562,6 +603,7 @@ static void the_printed_table_is_the_plan(void **state)
         const cJSON *item = cJSON_GetArrayItem(steps, s), *row = cJSON_GetObjectItem(item, "cells");
         assert_string_equal(cJSON_GetObjectItem(item, "step")->valuestring, p.steps[s].name);
         for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+            if (p.tensors[id].kind == PLAN_ABSENT) continue;
             char want[8];
             cell_text(&cells[s * PLAN_TENSOR_COUNT + id], want);
             const cJSON *cell = cJSON_GetObjectItemCaseSensitive(row, p.tensors[id].name);
@@ -626,7 +668,10 @@ static void shapes_are_those_of_the_model(void **state)
 {
     (void)state;
     strbuf text = {0};
-    assert_ok(plan_print_shapes("synthetic:tiny", 9, 5, true, &text, &error));
+    assert_ok(plan_print_shapes(
+        &(shapes_print_options){
+            .model = "synthetic:tiny", .tokens = 9, .batch = 5, .kv_partitions = 1, .json = true},
+        &text, &error));
     cJSON *rows = cJSON_Parse(strbuf_text(&text));
     strbuf_free(&text);
     assert_true(cJSON_IsArray(rows));
@@ -651,19 +696,22 @@ static void shapes_are_those_of_the_model(void **state)
         assert_string_equal(cJSON_GetObjectItem(row, "decode")->valuestring, want[i].decode);
     }
     cJSON_Delete(rows);
-    assert_ok(plan_print_shapes("synthetic:tiny", 9, 5, false, &text, &error));
+    assert_ok(plan_print_shapes(
+        &(shapes_print_options){
+            .model = "synthetic:tiny", .tokens = 9, .batch = 5, .kv_partitions = 1},
+        &text, &error));
     assert_non_null(strstr(strbuf_text(&text), "each of 2 layers"));
     strbuf_free(&text);
 }
 
 /* Every node of a plan is a call that its operator's own check accepts, at any size. */
-static void every_node_binds(void **state)
+static void bind_every_node(bool fuse, int64_t kv_partitions)
 {
-    (void)state;
     model *model;
     assert_ok(model_open("synthetic:tiny:F32", NULL, &model, &error));
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = 20, options.context = 64;
+    options.fuse = fuse, options.kv_partitions = kv_partitions;
     plan p;
     assert_ok(plan_build(model_get_config(model), &options, &p, &error));
     executor x;
@@ -703,10 +751,19 @@ static void every_node_binds(void **state)
     model_close(model);
 }
 
+static void every_node_binds(void **state)
+{
+    (void)state;
+    bind_every_node(false, 1);
+    bind_every_node(true, 1);
+    bind_every_node(true, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lifetimes_are_those_of_the_design),
+        cmocka_unit_test(fused_lifetimes_are_those_of_the_design),
         cmocka_unit_test(other_ranks_make_partial_sums),
         cmocka_unit_test(every_cell_is_consistent),
         cmocka_unit_test(a_layer_has_two_all_reduces),

@@ -33,8 +33,9 @@ typedef struct cli_settings {
     int64_t n_prompt, n_generate, depth, repetitions;
     int format;
     /* plan and shapes */
-    int64_t tokens, sequences, ranks, batch;
+    int64_t tokens, sequences, ranks, batch, kv_partitions;
     uint64_t memory;
+    bool fuse;
     /* schedule */
     int64_t workers;
     int setting, assign;

@@ -148,6 +148,11 @@ static const option_spec plan_options[] = {
      .argument = "TYPE", .help = "element type of the KV cache"},
     {"memory", 0, OPTION_SIZE_AT(SETTINGS, memory), .argument = "BYTES", .fallback = "0",
      .help = "memory that the largest context is computed for; 0: what is available now"},
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
+     .help = "the forward pass for few tokens, in fused operators"},
+    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
+     .fallback = "1", .minimum = 1, .maximum = 1024,
+     .help = "fused: parts of a sequence's positions that attention is split in"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 
@@ -156,6 +161,11 @@ static const option_spec shapes_options[] = {
      .minimum = 1, .maximum = 1 << 20, .help = "tokens of the prompt"},
     {"batch", 0, OPTION_INTEGER_AT(SETTINGS, batch), .argument = "B", .fallback = "1", .minimum = 1,
      .maximum = 1 << 16, .help = "sequences that decode at once"},
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
+     .help = "the forward pass for few tokens, in fused operators"},
+    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
+     .fallback = "1", .minimum = 1, .maximum = 1024,
+     .help = "fused: parts of a sequence's positions that attention is split in"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 

@@ -22,6 +22,8 @@ qp_status command_plan(const cli_call *call)
                                   .page_size = s->page_size,
                                   .kv_type = cli_kv_types[s->kv_type],
                                   .available = s->memory ? s->memory : buffer_available(),
+                                  .fuse = s->fuse,
+                                  .kv_partitions = s->kv_partitions,
                                   .json = s->json};
     TRY(cli_model_path(call, &options.model));
     strbuf text = {0};
@@ -31,9 +33,12 @@ qp_status command_plan(const cli_call *call)
 qp_status command_shapes(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    const char *model;
-    TRY(cli_model_path(call, &model));
+    shapes_print_options options = {.tokens = s->tokens,
+                                    .batch = s->batch,
+                                    .fuse = s->fuse,
+                                    .kv_partitions = s->kv_partitions,
+                                    .json = s->json};
+    TRY(cli_model_path(call, &options.model));
     strbuf text = {0};
-    return print(&text, plan_print_shapes(model, s->tokens, s->batch, s->json, &text, call->error),
-                 call->error);
+    return print(&text, plan_print_shapes(&options, &text, call->error), call->error);
 }

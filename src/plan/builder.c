@@ -121,6 +121,13 @@ void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t fi
     operand->symbols[1] = "head_dim";
 }
 
+void node_one_part(plan_node *node, const char *name, plan_tensor_id id, int64_t count,
+                   int64_t heads, const char *symbol)
+{
+    node_heads(node, name, id, 0, count, heads, symbol);
+    operand_of(node, name)->one_part = true;
+}
+
 void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_kind kind,
                     dtype type, int rank, const plan_dim *dims)
 {

@@ -32,11 +32,27 @@ void node_flat(plan_node *node, const char *name, plan_tensor_id id);
 void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
                 int64_t heads, const char *symbol);
 
+/* The same, for attention in one part: a dimension of 1 between heads and head size. */
+void node_one_part(plan_node *node, const char *name, plan_tensor_id id, int64_t count,
+                   int64_t heads, const char *symbol);
+
 /* Declares a tensor of the plan. */
 void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_kind kind,
                     dtype type, int rank, const plan_dim *dims);
 
 /* Writes the steps of a Llama-family forward pass: llama.c. */
 void llama_forward(plan_builder *b);
+
+/* What the fused pass (llama_fused.c) has in common with it: the output and the down projection
+ * with their sums over ranks, and what attention finds in the batch state. */
+void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
+                        const char *symbol);
+void llama_all_reduce(plan_builder *b, const char *step);
+void llama_paging(plan_node *node);
+void llama_attention_params(const plan_builder *b, plan_node *node);
+
+/* The fused layers and the fused head: llama_fused.c. */
+void llama_fused_layer(plan_builder *b);
+void llama_fused_logits(plan_builder *b);
 
 #endif

@@ -5,6 +5,9 @@
  *     attn   [n_tokens, qkv_hidden_units]   q, k and v; attention writes its output over q
  *     ffn    [n_tokens, 2 * intermediate_size]  gate and up; the activation writes over gate
  *
+ * Fused (llama_fused.c), for few tokens, there is no x_, attn is q alone and ffn is what the
+ * activation leaves.
+ *
  * With several ranks each holds its own heads and its own part of the FFN; the partial sums of the
  * output and the down projection are added by an all-reduce, and rank 0 alone adds the residual.
  */
@@ -49,12 +52,28 @@ static void declare_tensors(plan_builder *b)
     builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
     builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
     builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
-    builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
-    builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
-                   DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
-    builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
-                   DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
-    builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
+    if (o->fuse) {
+        builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, {"q_hidden_units", "nh dh", config_q_hidden_units(c)}));
+        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, {"intermediate_size", "di", c->intermediate_size}));
+    } else {
+        builder_tensor(
+            b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
+            DIMS(n, {"qkv_hidden_units", "(nh + 2 nkvh) dh", config_qkv_hidden_units(c)}));
+        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, {"2 * intermediate_size", "2 di", 2 * c->intermediate_size}));
+        builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
+        builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
+    }
+    if (o->fuse && o->kv_partitions > 1) {
+        const plan_dim heads = {"n_heads", "nh", c->n_heads},
+                       parts = {"n_states", "ns", o->kv_partitions};
+        builder_tensor(b, PLAN_PART_VALUES, "part_v", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, heads, parts, {"head_dim", "dh", c->head_dim}));
+        builder_tensor(b, PLAN_PART_SUMS, "part_s", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, heads, parts));
+    }
     builder_tensor(b, PLAN_LOGITS, "logits", PLAN_OUTPUT, DTYPE_F32,
                    DIMS(outputs, {"vocab_size", "v", c->vocab_size}));
     const plan_dim blocks = {"n_blocks", "nb", TOP_K_BLOCKS}, k = {"k", "k", o->candidates};
@@ -91,8 +110,8 @@ static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int
 }
 
 /* x += in[:, 0 .. count) weight^T + bias */
-static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
-                         const char *symbol)
+void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
+                        const char *symbol)
 {
     plan_node *node = builder_node(b, OP_LINEAR);
     node_columns(node, "x", in, 0, count, symbol);
@@ -105,7 +124,7 @@ static void project_back(plan_builder *b, weight_slot weight, plan_tensor_id in,
 }
 
 /* x = the sum of x over all ranks: nothing to do for one. */
-static void all_reduce(plan_builder *b, const char *step)
+void llama_all_reduce(plan_builder *b, const char *step)
 {
     builder_graph(b, step);
     plan_node *node = builder_node(b, OP_ALL_REDUCE);
@@ -113,7 +132,7 @@ static void all_reduce(plan_builder *b, const char *step)
     node_tensor(node, "out", PLAN_X);
 }
 
-static void paging(plan_node *node)
+void llama_paging(plan_node *node)
 {
     node_tensor(node, "qo_indptr", PLAN_QO_INDPTR);
     node_tensor(node, "kv_indptr", PLAN_KV_INDPTR);
@@ -121,6 +140,12 @@ static void paging(plan_node *node)
     node_tensor(node, "kv_last_page_len", PLAN_KV_LAST_PAGE_LEN);
     node_tensor(node, "k_cache", PLAN_K_CACHE);
     node_tensor(node, "v_cache", PLAN_V_CACHE);
+}
+
+void llama_attention_params(const plan_builder *b, plan_node *node)
+{
+    node_param(node, "sm_scale", 1 / sqrt((double)b->plan->config.head_dim));
+    node_param(node, "causal", 1);
 }
 
 static void attention(plan_builder *b)
@@ -148,17 +173,16 @@ static void attention(plan_builder *b)
     node_heads(append, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
     node_heads(append, "v", PLAN_ATTN, q + kv, kv, c->n_kv_heads, "n_kv_heads");
     node_tensor(append, "positions", PLAN_POSITION_IDS);
-    paging(append);
+    llama_paging(append);
     plan_node *attend = builder_node(b, OP_PAGED_PREFILL);
     node_heads(attend, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
-    paging(attend);
+    llama_paging(attend);
     node_heads(attend, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
-    node_param(attend, "sm_scale", 1 / sqrt((double)c->head_dim));
-    node_param(attend, "causal", 1);
+    llama_attention_params(b, attend);
 
     builder_kernel(b, "attn_output");
-    project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
-    all_reduce(b, "attn_allreduce");
+    llama_project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
+    llama_all_reduce(b, "attn_allreduce");
 }
 
 static void feed_forward(plan_builder *b)
@@ -177,12 +201,18 @@ static void feed_forward(plan_builder *b)
     node_columns(silu, "out", PLAN_FFN, 0, di, "intermediate_size");
 
     builder_kernel(b, "ffn_down");
-    project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
-    all_reduce(b, "ffn_allreduce");
+    llama_project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
+    llama_all_reduce(b, "ffn_allreduce");
+}
+
+static void llama_layer(plan_builder *b)
+{
+    attention(b);
+    feed_forward(b);
 }
 
 /* The rows whose logits are wanted are gathered first: the rest of x ends here. */
-static void logits(plan_builder *b)
+static void llama_logits(plan_builder *b)
 {
     builder_graph(b, "final_norm");
     plan_node *gather = builder_node(b, OP_EMBEDDING);
@@ -240,11 +270,10 @@ void llama_forward(plan_builder *b)
     node_weight(embed, "table", WEIGHT_TOKEN_EMBD);
     node_tensor(embed, "out", PLAN_X);
 
-    for (b->layer = 0; b->layer < b->plan->config.n_layers; b->layer++) {
-        attention(b);
-        feed_forward(b);
-    }
+    const bool fuse = b->plan->options.fuse;
+    for (b->layer = 0; b->layer < b->plan->config.n_layers; b->layer++)
+        fuse ? llama_fused_layer(b) : llama_layer(b);
     b->layer = -1;
-    logits(b);
+    fuse ? llama_fused_logits(b) : llama_logits(b);
     choose(b);
 }

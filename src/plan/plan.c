@@ -17,7 +17,8 @@ plan_options plan_default_options(const model_config *config)
                           .context = config->context_length,
                           .page_size = 16,
                           .kv_type = DTYPE_F16,
-                          .ranks = 1};
+                          .ranks = 1,
+                          .kv_partitions = 1};
 }
 
 static qp_status check_range(const char *name, int64_t value, int64_t most, qp_error *error)
@@ -36,6 +37,7 @@ static qp_status check_options(const plan_options *o, qp_error *error)
     TRY(check_range("the context", o->context, 1 << 26, error));
     TRY(check_range("the page size", o->page_size, 1 << 16, error));
     TRY(check_range("ranks", o->ranks, 1 << 10, error));
+    TRY(check_range("parts of the KV cache", o->kv_partitions, 1 << 10, error));
     if (o->rank < 0 || o->rank >= o->ranks)
         return error_set(error, QP_INVALID, "rank must be 0 to %d, found %d", o->ranks - 1,
                          o->rank);
@@ -85,6 +87,7 @@ static qp_status count_tensor_bytes(plan *p, qp_error *error)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         plan_tensor *t = &p->tensors[id];
+        if (t->kind == PLAN_ABSENT) continue;
         size_t bytes = dtype_block_bytes(t->type);
         for (int d = 0; d < t->rank; d++) {
             if (!checked_mul(bytes, (size_t)dim_size(t->dims[d], &p->capacity), &bytes))
@@ -100,8 +103,13 @@ qp_status plan_build(const model_config *config, const plan_options *options, pl
                      qp_error *error)
 {
     *out = (plan){.config = *config, .options = *options};
-    TRY(check_options(options, error));
+    if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
+    TRY(check_options(&out->options, error));
     TRY(share_of_rank(&out->config, options, error));
+    if (options->fuse && config->head_dim % 2 != 0)
+        return error_set(error, QP_UNSUPPORTED,
+                         "a fused plan needs heads of an even size, found %lld; leave fuse out",
+                         (long long)config->head_dim);
     count_capacity(out);
     plan_builder builder = {.plan = out};
     llama_forward(&builder);
@@ -178,6 +186,12 @@ static void view_columns(plan_view *view, const plan_operand *operand)
     view->stride[last + 1] = view->stride[last];
     view->shape[last] = operand->heads;
     view->stride[last] *= view->shape[last + 1];
+    view->rank++;
+    if (!operand->one_part) return;
+    view->shape[last + 2] = view->shape[last + 1];
+    view->stride[last + 2] = view->stride[last + 1];
+    view->shape[last + 1] = 1;
+    view->stride[last + 1] = view->stride[last];
     view->rank++;
 }
 

@@ -36,6 +36,7 @@ typedef struct plan_dim {
 } plan_dim;
 
 typedef enum plan_kind {
+    PLAN_ABSENT,     /* not part of this plan */
     PLAN_INPUT,      /* mapped from the host at every batch */
     PLAN_ACTIVATION, /* lives in the arena, for its lifetime */
     PLAN_OUTPUT,     /* in the arena until the end: the host reads it */
@@ -67,6 +68,8 @@ typedef enum plan_tensor_id {
     PLAN_X,
     PLAN_X_NORM,
     PLAN_ATTN,
+    PLAN_PART_VALUES,
+    PLAN_PART_SUMS,
     PLAN_FFN,
     PLAN_X_OUT,
     PLAN_LOGITS,
@@ -95,6 +98,7 @@ typedef struct plan_operand {
     int64_t first_column, columns; /* a part of the innermost dimension; columns 0: all of it */
     int64_t heads; /* the innermost dimension then split in `heads` parts; 0: not split */
     bool flat;     /* the last two dimensions become one */
+    bool one_part; /* with heads: a dimension of 1 before the innermost, attention in one part */
     int64_t ranks; /* 0, or the first of a new outermost dimension: the tensor on every rank */
     const char *symbols[2]; /* what the columns (or heads and head size) are called in print */
 } plan_operand;
@@ -123,6 +127,9 @@ typedef struct plan_options {
     int64_t n_pages;       /* 0: enough for every sequence at full context */
     dtype kv_type;         /* F32, F16 or BF16 */
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
+    bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
+    int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
+                            * which bits depend; 0: 1 */
 } plan_options;
 
 typedef struct plan {

@@ -15,7 +15,9 @@ typedef struct plan_print_options {
     int64_t ranks;
     int64_t page_size;
     const char *kv_type;
-    uint64_t available; /* bytes that the largest context is computed for */
+    uint64_t available;    /* bytes that the largest context is computed for */
+    bool fuse;             /* the forward pass for few tokens */
+    int64_t kv_partitions; /* fused: parts that attention is split in */
     bool json;
 } plan_print_options;
 
@@ -23,9 +25,16 @@ typedef struct plan_print_options {
  * largest context that fits. */
 qp_status plan_print_lifetimes(const plan_print_options *options, strbuf *out, qp_error *error);
 
+typedef struct shapes_print_options {
+    const char *model;
+    int64_t tokens, batch;
+    bool fuse;
+    int64_t kv_partitions;
+    bool json;
+} shapes_print_options;
+
 /* Every step's shapes, in symbols and in numbers: prefill of `tokens` tokens of one sequence, and
  * one token each of `batch` sequences. */
-qp_status plan_print_shapes(const char *model, int64_t tokens, int64_t batch, bool json,
-                            strbuf *out, qp_error *error);
+qp_status plan_print_shapes(const shapes_print_options *options, strbuf *out, qp_error *error);
 
 #endif

@@ -119,6 +119,7 @@ static void fill_panels(const lifetime_view *v, panel panels[2])
     panels[1].title = "the cache, and what the host maps for paging and sampling";
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         plan_kind kind = v->plan->tensors[id].kind;
+        if (kind == PLAN_ABSENT) continue;
         bool flows = kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || id == PLAN_TOKEN_IDS ||
                      id == PLAN_POSITION_IDS;
         panel_add(v, &panels[flows ? 0 : 1], id);
@@ -293,7 +294,8 @@ static void print_text(const lifetime_view *v, strbuf *out)
 
 static const char *kind_name(plan_kind kind)
 {
-    static const char *const names[] = {"input", "activation", "output", "table", "cache"};
+    static const char *const names[] = {"absent", "input", "activation",
+                                        "output", "table", "cache"};
     return names[kind];
 }
 
@@ -342,8 +344,10 @@ static qp_status print_json(const lifetime_view *v, strbuf *out, qp_error *error
 {
     cJSON *root = cJSON_CreateObject();
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (v->plan->tensors[id].kind == PLAN_ABSENT) continue;
         cJSON_AddItemToArray(tensors, json_tensor(v->plan, &v->plan->tensors[id]));
+    }
     cJSON *steps = cJSON_AddArrayToObject(root, "steps");
     for (int i = 0; i < v->plan->n_steps; i++)
         cJSON_AddItemToArray(steps, json_step(v, i));
@@ -412,6 +416,8 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     options.page_size = o->page_size;
     options.kv_type = dtype_from_name(o->kv_type);
     options.ranks = (int)o->ranks;
+    options.fuse = o->fuse;
+    options.kv_partitions = o->kv_partitions;
     plan p;
     qp_status status = plan_build(model_get_config(model), &options, &p, error);
     if (status == QP_OK) status = print_plan(&p, o, weight_share(model, o->ranks), out, error);

@@ -14,6 +14,7 @@ static void symbolic_shape(const plan *p, const plan_operand *operand, strbuf *o
     for (int d = 0; d < t->rank; d++) {
         bool part = d == t->rank - 1 && operand->columns;
         strbuf_printf(out, "%s%s", d ? ", " : "", part ? operand->symbols[0] : t->dims[d].symbol);
+        if (part && operand->one_part) strbuf_puts(out, ", 1");
         if (part && operand->symbols[1]) strbuf_printf(out, ", %s", operand->symbols[1]);
     }
     strbuf_putc(out, ']');
@@ -56,7 +57,7 @@ static void print_row(shape_printer *s, shape_row *row)
         cJSON_AddStringToObject(item, "decode", strbuf_text(&row->decode));
         cJSON_AddItemToArray(s->rows, item);
     } else {
-        strbuf_printf(s->out, "%-15s %-14s %-10s %-9s %-43s %-19s %s\n",
+        strbuf_printf(s->out, "%-15s %-17s %-10s %-9s %-43s %-19s %s\n",
                       row->step == s->step ? "" : row->step, row->op, row->tensor, row->part,
                       strbuf_text(&row->symbolic), strbuf_text(&row->prefill),
                       strbuf_text(&row->decode));
@@ -78,17 +79,20 @@ static void fill_shapes(const shape_printer *s, const plan_node *node, int index
     concrete_shape(&view, &row->decode);
 }
 
-/* What the part of a tensor that a node writes is called: by the weight that it comes from, else
- * by the operator. */
+/* What the part of a tensor that a node writes is called: by the weight that it comes from, where
+ * there is one, else by the operator. */
 static const char *part_name(const plan_node *node, int index)
 {
     const op_info *op = op_get(node->op);
+    const char *name = NULL;
+    int n_weights = 0;
     if (node->operands[index].columns == 0) return "";
     for (int i = 0; i < op_n_tensors(op); i++) {
-        if (node->operands[i].kind == OPERAND_WEIGHT)
-            return weight_get_info((weight_slot)node->operands[i].id)->name;
+        if (node->operands[i].kind != OPERAND_WEIGHT) continue;
+        name = weight_get_info((weight_slot)node->operands[i].id)->name;
+        n_weights++;
     }
-    return op->tensors[index].name;
+    return n_weights == 1 ? name : op->tensors[index].name;
 }
 
 static bool is_output(const plan_node *node, int index)
@@ -188,7 +192,7 @@ static qp_status print_plan(const plan *p, int64_t tokens, int64_t batch, bool j
                        .out = out};
     if (json) s.rows = cJSON_CreateArray();
     if (!json)
-        strbuf_printf(out, "%-15s %-14s %-10s %-9s %-43s %-19s %s\n", "step", "operator", "writes",
+        strbuf_printf(out, "%-15s %-17s %-10s %-9s %-43s %-19s %s\n", "step", "operator", "writes",
                       "part", "shape", "prefill", "decode");
     print_steps(&s);
     if (!json) print_legend(&s, out);
@@ -202,18 +206,19 @@ static qp_status print_plan(const plan *p, int64_t tokens, int64_t batch, bool j
     return out->failed ? error_no_memory(error, "the shapes", out->length) : QP_OK;
 }
 
-qp_status plan_print_shapes(const char *path, int64_t tokens, int64_t batch, bool json, strbuf *out,
-                            qp_error *error)
+qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
     model_options sizes_only = {.sizes_only = true};
-    TRY(model_open(path, &sizes_only, &model, error));
+    TRY(model_open(o->model, &sizes_only, &model, error));
     plan_options options = plan_default_options(model_get_config(model));
-    options.max_tokens = tokens > batch ? tokens : batch;
-    options.max_sequences = options.max_outputs = batch;
+    options.max_tokens = o->tokens > o->batch ? o->tokens : o->batch;
+    options.max_sequences = options.max_outputs = o->batch;
+    options.fuse = o->fuse;
+    options.kv_partitions = o->kv_partitions;
     plan p;
     qp_status status = plan_build(model_get_config(model), &options, &p, error);
-    if (status == QP_OK) status = print_plan(&p, tokens, batch, json, out, error);
+    if (status == QP_OK) status = print_plan(&p, o->tokens, o->batch, o->json, out, error);
     plan_free(&p);
     model_close(model);
     return status;

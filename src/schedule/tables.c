@@ -122,17 +122,22 @@ static uint16_t view_weight(tables *t, const plan_node *node, const plan_operand
     return find_view(t->out, &view);
 }
 
-/* Rows that a node's instructions may share: those of its first operand that has any. */
+/* Rows that a node's instructions may share: those of the first operand that it writes by rows, or
+ * where there is none (a cache is written by slots) of the first that has rows. */
 static schedule_axis row_axis_of(const schedule *s, const schedule_node *node)
 {
-    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+    const op_info *op = op_get(node->op);
+    schedule_axis read = SCHEDULE_AXES;
+    for (int i = 0; i < op_n_tensors(op); i++) {
         const schedule_view *view = &s->views[node->operands[i]];
         if (view->rank == 0) continue;
-        if (view->shape[0] == PLAN_TOKENS) return SCHEDULE_TOKENS;
-        if (view->shape[0] == PLAN_OUTPUTS) return SCHEDULE_OUTPUTS;
+        if (view->shape[0] != PLAN_TOKENS && view->shape[0] != PLAN_OUTPUTS) continue;
+        schedule_axis axis = (schedule_axis)-view->shape[0];
+        if (op->tensors[i].direction != OP_IN) return axis;
+        if (read == SCHEDULE_AXES) read = axis;
     }
-    assert(!"an operator of the forward pass has rows");
-    return SCHEDULE_TOKENS;
+    assert(read != SCHEDULE_AXES); /* an operator of the forward pass has rows */
+    return read;
 }
 
 static void add_node(tables *t, int step, const plan_node *node)
@@ -250,7 +255,7 @@ qp_status tables_build(const plan *p, const model *model, schedule *s, qp_error 
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (p->tensors[id].kind == PLAN_CACHE)
             add_cache(&t, id);
-        else
+        else if (p->tensors[id].kind != PLAN_ABSENT)
             add_tensor(&t, id);
     }
     int last = s->options.last_step > 0 ? s->options.last_step : p->n_steps;

@@ -1,0 +1,97 @@
+/* The Llama forward pass for few tokens: what needs no other worker's result is one operator.
+ *
+ *     x       [n_tokens, hidden_size]        the residual stream, alive throughout
+ *     attn    [n_tokens, q_hidden_units]     q; attention writes its output over it
+ *     part_v  [n_tokens, n_heads, kv_partitions, head_dim]  attention over parts of the positions,
+ *     part_s  [n_tokens, n_heads, kv_partitions]            where there are several
+ *     ffn     [n_tokens, intermediate_size]  what the activation leaves
+ *
+ * Every worker normalises the rows itself, since that costs less than to wait for another that has
+ * done so; four times a layer all must wait for all, and from QKV through attention a KV head waits
+ * for itself alone.
+ */
+#include "plan/builder.h"
+
+static void norm(const plan_builder *b, plan_node *node, weight_slot weight)
+{
+    node_tensor(node, "x", PLAN_X);
+    node_weight(node, "norm_weight", weight);
+    node_param(node, "eps", b->plan->config.rms_norm_eps);
+}
+
+static void project(plan_node *node, const char *weight, const char *bias, weight_slot slot)
+{
+    node_weight(node, weight, slot);
+    node_bias(node, bias, slot);
+}
+
+/* q into attn, keys and values into the cache. */
+static void qkv(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    builder_kernel(b, "attn_qkv");
+    plan_node *node = builder_node(b, OP_NORM_QKV_ROPE);
+    norm(b, node, WEIGHT_ATTN_NORM);
+    project(node, "q_weight", "q_bias", WEIGHT_ATTN_Q);
+    project(node, "k_weight", "k_bias", WEIGHT_ATTN_K);
+    project(node, "v_weight", "v_bias", WEIGHT_ATTN_V);
+    node_tensor(node, "rope_rows", PLAN_ROPE_ROWS);
+    node_tensor(node, "cos_sin", PLAN_ROPE_TABLE);
+    node_param(node, "interleaved", c->rope.interleaved);
+    node_tensor(node, "positions", PLAN_POSITION_IDS);
+    llama_paging(node);
+    node_heads(node, "q", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");
+}
+
+static void attention(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    const int64_t q = config_q_hidden_units(c);
+    const bool parts = b->plan->options.kv_partitions > 1;
+    builder_graph(b, "attention");
+    plan_node *attend = builder_node(b, OP_ATTENTION_PARTIAL);
+    node_heads(attend, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+    llama_paging(attend);
+    llama_attention_params(b, attend);
+    if (!parts) {
+        node_one_part(attend, "v", PLAN_ATTN, q, c->n_heads, "n_heads");
+        return;
+    }
+    node_tensor(attend, "v", PLAN_PART_VALUES);
+    node_tensor(attend, "s", PLAN_PART_SUMS);
+    plan_node *merge = builder_node(b, OP_MERGE_STATES);
+    node_tensor(merge, "v", PLAN_PART_VALUES);
+    node_tensor(merge, "s", PLAN_PART_SUMS);
+    node_heads(merge, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+}
+
+void llama_fused_layer(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    qkv(b);
+    attention(b);
+    builder_kernel(b, "attn_output");
+    llama_project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, config_q_hidden_units(c),
+                       "q_hidden_units");
+    llama_all_reduce(b, "attn_allreduce");
+
+    builder_kernel(b, "ffn_up");
+    plan_node *up = builder_node(b, OP_NORM_GATE_UP_SILU);
+    norm(b, up, WEIGHT_FFN_NORM);
+    project(up, "gate_weight", "gate_bias", WEIGHT_FFN_GATE);
+    project(up, "up_weight", "up_bias", WEIGHT_FFN_UP);
+    node_tensor(up, "out", PLAN_FFN);
+    builder_kernel(b, "ffn_down");
+    llama_project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, c->intermediate_size, "intermediate_size");
+    llama_all_reduce(b, "ffn_allreduce");
+}
+
+void llama_fused_logits(plan_builder *b)
+{
+    builder_kernel(b, "lm_head");
+    plan_node *head = builder_node(b, OP_NORM_LINEAR);
+    norm(b, head, WEIGHT_OUTPUT_NORM);
+    node_tensor(head, "rows", PLAN_OUTPUT_ROWS);
+    project(head, "weight", "bias", WEIGHT_OUTPUT);
+    node_tensor(head, "out", PLAN_LOGITS);
+}
