@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "schedule/build.h"
 #include "schedule/predict.h"
+#include "schedule/instruction_text.h"
 #include "schedule/verify.h"
 
 #include <inttypes.h>
@@ -22,11 +23,6 @@ typedef struct report {
     double costs[OP_COUNT + 1];   /* ns */
     int64_t total;
 } report;
-
-static const char *opcode_name(uint16_t opcode)
-{
-    return opcode == INSTRUCTION_NOOP ? "noop" : op_get((op_code)opcode)->name;
-}
 
 static void count(report *r)
 {
@@ -54,8 +50,8 @@ static void print_summary(const report *r, strbuf *out)
         all += r->costs[op];
     for (int op = 0; op <= OP_COUNT; op++) {
         if (r->counts[op])
-            strbuf_printf(out, "%-16s %12" PRId64 " %12.1f %6.1f%%\n", opcode_name((uint16_t)op),
-                          r->counts[op], r->costs[op] / 1e3,
+            strbuf_printf(out, "%-16s %12" PRId64 " %12.1f %6.1f%%\n",
+                          instruction_name((uint16_t)op), r->counts[op], r->costs[op] / 1e3,
                           all > 0 ? 100 * r->costs[op] / all : 0);
     }
     strbuf_printf(out,
@@ -71,81 +67,45 @@ static void print_summary(const report *r, strbuf *out)
     strbuf_printf(out, "%-16s %016" PRIx64 "\n", "fingerprint", s->fingerprint);
 }
 
-/* "x", or "attn[2048:3072]" for some of its columns. */
-static void print_view(const schedule *s, int number, strbuf *out)
+/* A text filled up to a column's width, and emptied for the next. */
+static void print_column(strbuf *text, int width, strbuf *out)
 {
-    const schedule_view *view = &s->views[number];
-    const schedule_area *area = &s->areas[view->area];
-    strbuf_puts(out, area->name);
-    if (area->row_bytes == 0 || view->shape[0] >= 0) return;
-    uint64_t element = dtype_block_bytes(view->type), columns = 1;
-    for (int d = 1; d < view->rank; d++)
-        columns *= (uint64_t)view->shape[d];
-    if (columns * element == area->row_bytes) return;
-    strbuf_printf(out, "[%" PRIu64 ":%" PRIu64 "]", view->offset / element,
-                  view->offset / element + columns);
+    strbuf_printf(out, "%-*s ", width, strbuf_text(text));
+    strbuf_clear(text);
 }
 
-static void format_slice(const instruction *in, char *text, size_t size)
-{
-    int used = 0;
-    if (in->opcode == INSTRUCTION_NOOP)
-        used = snprintf(text, size, "-");
-    else if (in->parts)
-        used = snprintf(text, size, "part %d/%d", in->part, in->parts);
-    else
-        used = snprintf(text, size, "%d:%d", in->units.begin, in->units.end);
-    if (in->tokens.end != INSTRUCTION_ALL_TOKENS)
-        snprintf(text + used, size - (size_t)used, " t%d:%d", in->tokens.begin, in->tokens.end);
-}
-
-static void format_waits(const instruction *in, char *text, size_t size)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
-        if (in->waits[w].counter == 0) continue;
-        used += (size_t)snprintf(text + used, size - used, "%s%sc%u>=%u", used ? " " : "",
-                                 in->flags >> w & 1 ? "previous " : "", in->waits[w].counter,
-                                 in->waits[w].needed);
-    }
-}
-
-static void print_instruction(const report *r, int worker, int at, strbuf *out)
+static void print_instruction(const report *r, int worker, int at, strbuf *text, strbuf *out)
 {
     const schedule *s = &r->schedule;
     const instruction *in = schedule_queue(s, worker) + at;
-    char slice[64], waits[96], signal[16] = "";
-    format_slice(in, slice, sizeof slice);
-    format_waits(in, waits, sizeof waits);
-    if (in->signal) snprintf(signal, sizeof signal, "c%u", in->signal);
-    strbuf_printf(out, "%5d %9.1f %8.1f %-14s %-20s %-20s %-6s", at,
+    strbuf_printf(out, "%5d %9.1f %8.1f %-14s ", at,
                   r->predicted.begin[(size_t)worker * (size_t)s->longest + (size_t)at] / 1e3,
-                  in->cost_ns / 1e3, opcode_name(in->opcode), slice, waits, signal);
+                  in->cost_ns / 1e3, instruction_name(in->opcode));
+    instruction_print_slice(in, text);
+    print_column(text, 20, out);
+    instruction_print_waits(in, text);
+    print_column(text, 20, out);
+    if (in->signal) strbuf_printf(text, "c%u", in->signal);
+    print_column(text, 6, out);
     const schedule_node *node = &s->nodes[in->node];
-    if (in->layer >= 0)
-        strbuf_printf(out, " %s %d", node->name, in->layer);
-    else
-        strbuf_printf(out, " %s", node->name);
-    const op_info *op = in->opcode == INSTRUCTION_NOOP ? NULL : op_get((op_code)in->opcode);
-    for (int i = 0; op && i < op_n_tensors(op); i++) {
-        if (in->operands[i] == 0) continue;
-        strbuf_printf(out, " %s=", op->tensors[i].name);
-        print_view(s, in->operands[i], out);
-    }
+    strbuf_puts(out, node->name);
+    if (in->layer >= 0) strbuf_printf(out, " %d", in->layer);
+    instruction_print_operands(s, in, out);
     strbuf_putc(out, '\n');
 }
 
 static void print_list(const report *r, strbuf *out)
 {
     const schedule *s = &r->schedule;
+    strbuf text = {0};
     for (int w = 0; w < s->options.workers; w++) {
         strbuf_printf(out, "\nworker %d\n%5s %9s %8s %-14s %-20s %-20s %-6s %s\n", w, "addr",
                       "begin us", "cost us", "opcode", "slice", "waits", "signal",
                       "step, layer, operands");
         for (int i = 0; i < s->length[w]; i++)
-            print_instruction(r, w, i, out);
+            print_instruction(r, w, i, &text, out);
     }
+    strbuf_free(&text);
 }
 
 static cJSON *instruction_json(const report *r, int worker, int at)
@@ -153,7 +113,7 @@ static cJSON *instruction_json(const report *r, int worker, int at)
     const schedule *s = &r->schedule;
     const instruction *in = schedule_queue(s, worker) + at;
     cJSON *item = cJSON_CreateObject();
-    cJSON_AddStringToObject(item, "opcode", opcode_name(in->opcode));
+    cJSON_AddStringToObject(item, "opcode", instruction_name(in->opcode));
     cJSON_AddStringToObject(item, "step", s->nodes[in->node].name);
     cJSON_AddNumberToObject(item, "layer", in->layer);
     const int slice[] = {in->part, in->parts, in->units.begin, in->units.end};
@@ -196,7 +156,7 @@ static void print_json(const report *r, strbuf *out)
     cJSON *counts = cJSON_AddObjectToObject(root, "opcodes");
     for (int op = 0; op <= OP_COUNT; op++) {
         if (r->counts[op])
-            cJSON_AddNumberToObject(counts, opcode_name((uint16_t)op), (double)r->counts[op]);
+            cJSON_AddNumberToObject(counts, instruction_name((uint16_t)op), (double)r->counts[op]);
     }
     cJSON *queues = r->options->list ? cJSON_AddArrayToObject(root, "queues") : NULL;
     for (int w = 0; queues && w < s->options.workers; w++) {
