@@ -250,6 +250,26 @@ qp_status qp_generate(qp_session *session, const qp_generate_options *options,
 /* "stop", "length", ...: what the field calls a finish reason. */
 const char *qp_finish_name(qp_finish finish);
 
+/* ---- Trace --------------------------------------------------------------------------------- */
+
+/* A record of when each worker waited, worked and signalled in every instruction. */
+typedef struct qp_trace qp_trace;
+
+/* Records the engine's next `max_passes` forward passes; the memory for them is taken here. The
+ * engine has one trace at a time, and outlives it. QP_UNSUPPORTED where the engine runs operator by
+ * operator ("ops", "ref"): what is traced are the instructions of a schedule. */
+qp_status qp_trace_open(qp_engine *engine, size_t max_passes, qp_trace **out, qp_error *error);
+void qp_trace_close(qp_trace *trace);
+
+typedef enum qp_trace_form {
+    QP_TRACE_TABLE,  /* sums by operator: time, share, GB/s, GFLOP/s, share of limit, waiting */
+    QP_TRACE_CHROME, /* JSON that ui.perfetto.dev and chrome://tracing open */
+} qp_trace_form;
+
+/* What was recorded, as text; to free(). QP_INVALID where no pass was. */
+qp_status qp_trace_print(const qp_trace *trace, qp_trace_form form, char **text, size_t *length,
+                         qp_error *error);
+
 #ifdef __cplusplus
 }
 #endif

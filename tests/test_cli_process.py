@@ -250,6 +250,25 @@ def conversation():
     check(chat("")[0] == 0, "an empty pipe")
 
 
+def traces():
+    path = Path(TEMPORARY) / "trace.json"
+    trace = ["trace", "-m", MODEL, "-t", "2"]
+    status, out, err = quipu(*trace, "-p", "hello", "-n", "3", "-o", str(path))
+    check(status == 0 and out == "", f"trace into a file: {err} {out}")
+    events = json.loads(path.read_text())["traceEvents"]
+    check({e["cat"] for e in events if e["ph"] == "X"} >= {"pass", "wait", "work", "signal", "host"},
+          "a trace has all kinds of slices")
+    status, out, err = quipu(*trace, "--ids", "1,2", "-n", "3", "-o", "/dev/null", "--table")
+    check(status == 0 and re.search(r"^generation: 2 passes of 1 token, [\d.]+ ms each$", out, re.M), out)
+    expect(1, "cannot be created", *trace, "-p", "hi", "-o", "/nonexistent/trace.json")
+    expect(1, "cannot be written", *trace, "-p", "hi", "-o", "/dev/full")
+    expect(1, "a schedule's instructions", *trace, "-p", "hi", "--exec", "ops")
+    expect(2, "context is full", *trace, "-p", "hi", "-n", "64", "-c", "8")
+    expect(2, "give token ids with --ids", "trace", "-m", "synthetic:tiny", "-p", "hi")
+    expect(2, "the prompt is empty", "trace", "-m", "synthetic:tiny", "--ids", "")
+    expect(2, "from 1 to 65536", *trace, "-n", "0")
+
+
 def interrupts():
     random.seed(7)
     for command, stdin in ((["run", "-p", "a"], b""), (["chat"], b"a\nb\n"), (["run"], None)):
@@ -324,7 +343,7 @@ def terminal():
 def main():
     try:
         for part in (answers, texts, bad_input, environment_and_precedence, writing_fails,
-                     conversation, interrupts, terminal):
+                     conversation, traces, interrupts, terminal):
             start = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - start:.1f} s")

@@ -42,6 +42,8 @@ typedef struct cli_settings {
     double memory_fraction, bandwidth, gflops, signal_ns;
     bool list, verify;
     const char *save;
+    /* trace */
+    bool table;
     /* ops */
     bool all, last, markdown;
     int page_format;
@@ -64,8 +66,8 @@ typedef qp_status cli_command(const cli_call *call);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
-    command_bench, command_schedule, command_help, command_man, command_completion, command_version,
-    command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
+    command_bench, command_schedule, command_trace, command_help, command_man, command_completion,
+    command_version, command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
     command_ops_bench, command_ops_export, command_ops_import;
 
 /* The program's tables, and the function of a command in them. */
@@ -96,9 +98,18 @@ qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length);
 /* "1,2,3" or "1 2 3" (and line breaks) as ids; `where` is what a message calls the text. */
 qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_error *error);
 
+/* The tokens of --ids, or of the prompt as plain text, with BOS where the model wants it; at least
+ * one. `vocabulary` may be NULL: then only --ids will do. */
+qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary, qp_tokens *tokens);
+
 /* Writes to stdout; QP_IO when it cannot be written (a full disk, a closed pipe). */
 qp_status cli_write(const void *bytes, size_t length, qp_error *error);
 qp_status cli_flush(qp_error *error);
+
+/* Writes a file. What could be written of it is not left behind; cli_remove_partial() takes away a
+ * regular file that somebody else left half-written. */
+qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error);
+void cli_remove_partial(const char *path);
 
 /* A JSON string with its quotes, appended to `out`; bytes that are not UTF-8 become U+FFFD. */
 void cli_json_string(strbuf *out, const char *text, size_t length);

@@ -261,6 +261,17 @@ static const option_spec schedule_options[] = {
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 
+static const option_spec trace_options[] = {
+    {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
+     .help = "token ids in place of a prompt"},
+    {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .argument = "N", .fallback = "16",
+     .minimum = 1, .maximum = 1 << 16, .help = "tokens to generate"},
+    {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "write JSON for ui.perfetto.dev or chrome://tracing"},
+    {"table", 0, OPTION_FLAG_AT(SETTINGS, table),
+     .help = "print the sums by operator, which is done anyway where no file is asked for"},
+    {0}};
+
 static const option_group model_group = {"Model", model_options};
 static const option_group engine_group = {"Running", engine_options};
 static const option_group sampling_group = {"Sampling", sampling_options};
@@ -276,6 +287,7 @@ static const option_group json_group = {"Output", json_options};
 static const option_group bench_group = {"Tests", bench_options};
 static const option_group plan_group = {"Plan", plan_options};
 static const option_group shapes_group = {"Shapes", shapes_options};
+static const option_group trace_group = {"Trace", trace_options};
 static const option_group schedule_group = {"Schedule", schedule_options};
 
 #define GROUPS(...)                                                                                \
@@ -340,6 +352,15 @@ static const command_spec commands[] = {
                     "its slice of the work, the counters that it waits for (c7>=4: until counter "
                     "7 has 4 of this pass) and the one that it signals. Weights are not read.",
      .groups = GROUPS(&model_group, &schedule_group)},
+    {COMMAND("trace", command_trace),
+     .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [-n N] [OPTION...]",
+     .summary = "what every worker did while a model answered",
+     .description = "Reads the prompt and generates the likeliest tokens once without and once "
+                    "with a record of every instruction, then tells where the time went. GB/s and "
+                    "GFLOP/s are those of all workers together while they do such work; \"of "
+                    "limit\" is the time that the machine's own rates would allow, over the time "
+                    "taken.",
+     .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "tokens per second of prompts and of generation",
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -133,10 +134,55 @@ qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_
     return QP_OK;
 }
 
+qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary, qp_tokens *tokens)
+{
+    const cli_settings *s = call->settings;
+    if (s->ids && (s->prompt || s->file))
+        return error_set(call->error, QP_INVALID, "--ids takes the place of --prompt and --file");
+    char *text = NULL;
+    size_t length;
+    qp_status status;
+    if (s->ids) {
+        status = cli_parse_ids(s->ids, "--ids", tokens, call->error);
+    } else if (!vocabulary) {
+        return error_set(call->error, QP_INVALID,
+                         "the model has no vocabulary: give token ids with --ids");
+    } else {
+        TRY(cli_read_prompt(call, &text, &length));
+        status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error);
+        free(text);
+    }
+    if (status == QP_OK && tokens->count == 0)
+        status = error_set(call->error, QP_INVALID,
+                           "the prompt is empty: there is no token to begin from");
+    return status;
+}
+
 qp_status cli_write(const void *bytes, size_t length, qp_error *error)
 {
     if (length == 0 || fwrite(bytes, 1, length, stdout) == length) return QP_OK;
     return error_set(error, QP_IO, "standard output cannot be written: %s", strerror(errno));
+}
+
+qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error)
+{
+    FILE *file = fopen(path, "wb");
+    if (!file) return error_set(error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
+    bool written = fwrite(bytes, 1, length, file) == length;
+    int why = errno;
+    if (fclose(file) != 0 && written) {
+        written = false;
+        why = errno;
+    }
+    if (written) return QP_OK;
+    cli_remove_partial(path);
+    return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(why));
+}
+
+void cli_remove_partial(const char *path)
+{
+    struct stat found;
+    if (stat(path, &found) == 0 && S_ISREG(found.st_mode)) unlink(path);
 }
 
 qp_status cli_flush(qp_error *error)

@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 enum { ROWS_AT_ONCE = 64 };
 
@@ -112,31 +110,6 @@ static qp_status on_logits(void *context, size_t input, size_t token, const floa
     return print_row(out, token, logits);
 }
 
-static qp_status read_tokens(const cli_call *call, const qp_vocabulary *vocabulary,
-                             qp_tokens *tokens)
-{
-    const cli_settings *s = call->settings;
-    if (s->ids && (s->prompt || s->file))
-        return error_set(call->error, QP_INVALID, "--ids takes the place of --prompt and --file");
-    char *text = NULL;
-    size_t length;
-    qp_status status;
-    if (s->ids) {
-        status = cli_parse_ids(s->ids, "--ids", tokens, call->error);
-    } else if (!vocabulary) {
-        return error_set(call->error, QP_INVALID,
-                         "the model has no vocabulary: give token ids with --ids");
-    } else {
-        TRY(cli_read_prompt(call, &text, &length));
-        status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error);
-        free(text);
-    }
-    if (status == QP_OK && tokens->count == 0)
-        status = error_set(call->error, QP_INVALID,
-                           "the prompt is empty: there is no token to begin from");
-    return status;
-}
-
 static qp_status eval(qp_engine *engine, qp_session *session, logits_output *out)
 {
     const cli_call *call = out->call;
@@ -170,9 +143,7 @@ static qp_status write_logits(qp_engine *engine, qp_session *session, logits_out
     cli_release_interrupt();
     if (out->file && fclose(out->file) != 0 && status == QP_OK)
         status = error_set(call->error, QP_IO, "%s: cannot be written: %s", path, strerror(errno));
-    struct stat found;
-    bool partial = out->file && status != QP_OK;
-    if (partial && stat(path, &found) == 0 && S_ISREG(found.st_mode)) unlink(path);
+    if (out->file && status != QP_OK) cli_remove_partial(path);
     free(out->order);
     return status;
 }
@@ -184,7 +155,7 @@ qp_status command_logits(const cli_call *call)
     qp_tokens tokens = {0};
     qp_status status = cli_open_engine(call, ROWS_AT_ONCE, &engine);
     if (status == QP_OK) status = qp_session_open(engine, &session, call->error);
-    if (status == QP_OK) status = read_tokens(call, qp_engine_vocabulary(engine), &tokens);
+    if (status == QP_OK) status = cli_read_tokens(call, qp_engine_vocabulary(engine), &tokens);
     logits_output out = {.call = call, .tokens = &tokens};
     if (status == QP_OK) {
         out.vocabulary = qp_engine_vocabulary(engine);

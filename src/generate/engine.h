@@ -7,6 +7,7 @@
 #include "generate/generation_config.h"
 #include "generate/pages.h"
 #include "generate/scheduled.h"
+#include "generate/trace.h"
 #include "generate/vocabulary.h"
 #include "quipu.h"
 
@@ -24,6 +25,7 @@ struct qp_engine {
     generation_config defaults;
     int64_t n_sessions, max_sessions;
     uint64_t evaluation; /* counts calls of qp_eval() */
+    qp_trace *trace;     /* of the passes that run now; NULL: none */
     void (*log)(void *context, qp_log_level level, const char *message);
     void *log_context;
     progress progress;

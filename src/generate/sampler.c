@@ -68,6 +68,7 @@ static void set_row(const sampler *s, batch *b, size_t position)
 int32_t sampler_pick(sampler *s, const float *logits, size_t position)
 {
     qp_engine *e = s->engine;
+    uint64_t begin = trace_begin_sampling(e->trace);
     float *row = executor_logits(&e->executor);
     memcpy(row, logits, (size_t)e->plan.config.vocab_size * sizeof *row);
     for (size_t i = 0; i < s->sampling->n_logit_bias; i++)
@@ -78,5 +79,6 @@ int32_t sampler_pick(sampler *s, const float *logits, size_t position)
     int32_t token = *(const int32_t *)e->executor.memory.data[PLAN_NEXT];
     s->seen[token] = true;
     s->counts[token]++;
+    trace_end_sampling(e->trace, begin);
     return token;
 }

@@ -85,7 +85,8 @@ void scheduled_free(scheduled *r)
     *r = (scheduled){0};
 }
 
-qp_status scheduled_run(scheduled *r, const batch *batch, qp_error *error)
+qp_status scheduled_run(scheduled *r, const batch *batch, instruction_timing *timings,
+                        qp_error *error)
 {
-    return threads_machine_run(r->machine, batch->sizes.of, NULL, error);
+    return threads_machine_run(r->machine, batch->sizes.of, timings, error);
 }

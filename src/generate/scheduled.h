@@ -21,7 +21,8 @@ qp_status scheduled_init(scheduled *scheduled, const executor *executor, const m
                          const schedule_options *options, qp_error *error);
 void scheduled_free(scheduled *scheduled);
 
-/* One forward pass over the batch. */
-qp_status scheduled_run(scheduled *scheduled, const batch *batch, qp_error *error);
+/* One forward pass over the batch. `timings`: [workers][longest], or NULL. */
+qp_status scheduled_run(scheduled *scheduled, const batch *batch, instruction_timing *timings,
+                        qp_error *error);
 
 #endif

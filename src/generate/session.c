@@ -165,7 +165,10 @@ static qp_status run_batch(qp_engine *e, qp_error *error)
         return QP_OK;
     }
     executor_take_inputs(&e->executor, &e->batch);
-    return scheduled_run(&e->scheduled, &e->batch, error);
+    instruction_timing *timings = trace_begin_pass(e->trace, &e->batch);
+    TRY(scheduled_run(&e->scheduled, &e->batch, timings, error));
+    trace_end_pass(e->trace);
+    return QP_OK;
 }
 
 qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,

@@ -1,0 +1,85 @@
+/* quipu trace: what every worker did while a model answered. */
+#include "cli/cli.h"
+
+#include "base/status.h"
+
+#include <stdlib.h>
+
+/* The forms that a trace can be told in, and where each is wanted. */
+static qp_status write_form(const cli_call *call, const qp_trace *trace, qp_trace_form form,
+                            const char *path)
+{
+    char *text = NULL;
+    size_t length = 0;
+    TRY(qp_trace_print(trace, form, &text, &length, call->error));
+    qp_status status = path ? cli_write_file(path, text, length, call->error)
+                            : cli_write(text, length, call->error);
+    free(text);
+    return status;
+}
+
+static qp_status write_forms(const cli_call *call, const qp_trace *trace)
+{
+    const cli_settings *s = call->settings;
+    if (s->out) TRY(write_form(call, trace, QP_TRACE_CHROME, s->out));
+    if (s->table || !s->out) TRY(write_form(call, trace, QP_TRACE_TABLE, NULL));
+    return QP_OK;
+}
+
+/* The likeliest tokens, whatever they are: a trace has the length that was asked for. */
+static qp_status generate(const cli_call *call, qp_session *session, const qp_tokens *tokens,
+                          const qp_sampling *sampling, int64_t count)
+{
+    const qp_generate_options options = {.prompt = tokens->data,
+                                         .n_prompt = tokens->count,
+                                         .sampling = sampling,
+                                         .max_tokens = count,
+                                         .cancel = &cli_interrupted};
+    qp_generate_result result;
+    TRY(qp_generate(session, &options, &result, call->error));
+    if (result.finish == QP_FINISH_CANCELLED)
+        return error_set(call->error, QP_CANCELLED, "interrupted");
+    if (result.finish == QP_FINISH_CONTEXT)
+        return error_set(call->error, QP_INVALID,
+                         "the context is full after %zu tokens; give a larger one with -c, or less "
+                         "to generate with -n",
+                         result.generated_tokens);
+    return QP_OK;
+}
+
+static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_tokens *tokens)
+{
+    const cli_settings *s = call->settings;
+    size_t passes = (tokens->count + (size_t)s->chunk - 1) / (size_t)s->chunk;
+    qp_session *session = NULL;
+    qp_trace *trace = NULL;
+    qp_sampling sampling;
+    qp_sampling_defaults(engine, &sampling);
+    sampling.n_stop_tokens = 0;
+    TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, call->error));
+    TRY(qp_session_open(engine, &session, call->error));
+    /* Once beforehand: a first pass reads weights from the file, and wakes what sleeps. */
+    qp_status status = generate(call, session, tokens, &sampling, 2);
+    qp_session_truncate(session, 0);
+    passes += (size_t)s->n_predict - 1;
+    if (status == QP_OK) status = qp_trace_open(engine, passes, &trace, call->error);
+    if (status == QP_OK) status = generate(call, session, tokens, &sampling, s->n_predict);
+    if (status == QP_OK) status = write_forms(call, trace);
+    qp_trace_close(trace);
+    qp_session_close(session);
+    return status;
+}
+
+qp_status command_trace(const cli_call *call)
+{
+    qp_engine *engine = NULL;
+    qp_tokens tokens = {0};
+    qp_status status = cli_open_engine(call, 1, &engine);
+    if (status == QP_OK) status = cli_read_tokens(call, qp_engine_vocabulary(engine), &tokens);
+    cli_catch_interrupt();
+    if (status == QP_OK) status = trace_answer(call, engine, &tokens);
+    cli_release_interrupt();
+    qp_tokens_free(&tokens);
+    qp_engine_close(engine);
+    return status;
+}

@@ -1,0 +1,246 @@
+/* Slices from predictions and from measurements: see timeline.h. */
+#include "schedule/timeline.h"
+
+#include "schedule/instruction_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Operands as the node's first instruction would list them. */
+static const char *describe_node(timeline *t, const schedule *s, const schedule_node *node)
+{
+    instruction in = {.opcode = (uint16_t)node->op};
+    for (int i = 0; i < OP_MAX_TENSORS; i++)
+        in.operands[i] = node->operands[i];
+    strbuf text = {0};
+    instruction_print_operands(s, &in, &text);
+    const char *found = strbuf_text(&text);
+    char *copy = arena_strdup(&t->memory, *found == ' ' ? found + 1 : found);
+    strbuf_free(&text);
+    return copy;
+}
+
+qp_status timeline_create(const schedule *s, const char *title, timeline *out, qp_error *error)
+{
+    *out = (timeline){.title = title,
+                      .n_tracks = s->options.workers,
+                      .n_nodes = s->n_nodes,
+                      .limits = s->options.profile,
+                      .unit = "worker"};
+    snprintf(out->about, sizeof out->about, "%s, %s, %d worker%s",
+             schedule_setting_name(s->options.setting),
+             schedule_assignment_name(s->options.assignment), s->options.workers,
+             s->options.workers == 1 ? "" : "s");
+    out->nodes = arena_alloc(&out->memory, (size_t)s->n_nodes, sizeof *out->nodes);
+    for (int n = 0; out->nodes && n < s->n_nodes; n++) {
+        const schedule_node *node = &s->nodes[n];
+        out->nodes[n] = (timeline_node){.kind = instruction_name((uint16_t)node->op),
+                                        .name = node->name,
+                                        .layer = node->layer,
+                                        .detail = describe_node(out, s, node)};
+        if (!out->nodes[n].detail) return error_no_memory(error, "the timeline", 0);
+    }
+    return out->nodes ? QP_OK : error_no_memory(error, "the timeline", (size_t)s->n_nodes);
+}
+
+void timeline_free(timeline *t)
+{
+    arena_free(&t->memory);
+    *t = (timeline){0};
+}
+
+void timeline_panel_free(timeline_panel *panel)
+{
+    free(panel->slices);
+    *panel = (timeline_panel){0};
+}
+
+/* One slice an instruction, without times. */
+static qp_status take_slices(const schedule *s, timeline_panel *out, qp_error *error)
+{
+    size_t count = 0;
+    for (int w = 0; w < s->options.workers; w++)
+        count += (size_t)s->length[w];
+    *out = (timeline_panel){.slices = calloc(count + 1, sizeof *out->slices)};
+    if (!out->slices) return error_no_memory(error, "the timeline", count * sizeof *out->slices);
+    for (int w = 0; w < s->options.workers; w++) {
+        for (int i = 0; i < s->length[w]; i++) {
+            const instruction *in = schedule_queue(s, w) + i;
+            out->slices[out->count++] = (timeline_slice){
+                .track = w, .node = (int32_t)in->node, .number = i, .blocker = -1, .in = in};
+        }
+    }
+    return QP_OK;
+}
+
+/* What signals counters: of counter c, items [first[c], first[c + 1]) by the time of the signal. */
+typedef struct producer {
+    uint64_t signal;
+    int32_t slice;
+} producer;
+
+typedef struct producers {
+    int32_t *first;
+    producer *items;
+} producers;
+
+static int by_signal(const void *a, const void *b)
+{
+    const producer *x = a, *y = b;
+    if (x->signal != y->signal) return x->signal < y->signal ? -1 : 1;
+    return (x->slice > y->slice) - (x->slice < y->slice);
+}
+
+static bool find_producers(const schedule *s, const timeline_panel *panel, producers *out)
+{
+    size_t counters = (size_t)s->n_counters;
+    out->first = calloc(counters + 2, sizeof *out->first);
+    out->items = calloc((size_t)panel->count + 1, sizeof *out->items);
+    if (!out->first || !out->items) return false;
+    for (int32_t i = 0; i < panel->count; i++)
+        out->first[panel->slices[i].in->signal + 2]++;
+    for (size_t c = 0; c < counters; c++)
+        out->first[c + 1] += out->first[c];
+    for (int32_t i = 0; i < panel->count; i++) {
+        const timeline_slice *slice = &panel->slices[i];
+        out->items[out->first[slice->in->signal + 1]++] = (producer){slice->signal, i};
+    }
+    for (size_t c = 1; c < counters; c++)
+        qsort(out->items + out->first[c], (size_t)(out->first[c + 1] - out->first[c]),
+              sizeof *out->items, by_signal);
+    return true;
+}
+
+/* Whose signal was the last that the instruction needed; -1: it needs none of this pass. */
+static int32_t find_blocker(const producers *producers, const timeline_panel *panel,
+                            const instruction *in)
+{
+    int32_t last = -1;
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        uint32_t counter = in->waits[w].counter;
+        if (counter == 0 || (in->flags >> w & 1)) continue;
+        int32_t at = producers->first[counter] + (int32_t)in->waits[w].needed - 1;
+        if (at >= producers->first[counter + 1]) continue;
+        int32_t slice = producers->items[at].slice;
+        if (last < 0 || panel->slices[slice].signal > panel->slices[last].signal) last = slice;
+    }
+    return last;
+}
+
+void timeline_mark_critical(timeline_panel *panel)
+{
+    int32_t at = -1;
+    for (int32_t i = 0; i < panel->count; i++) {
+        if (at < 0 || panel->slices[i].end > panel->slices[at].end) at = i;
+    }
+    /* A chain goes back in time, but clocks of different workers may differ by a little. */
+    for (int32_t steps = 0; at >= 0 && steps < panel->count; steps++) {
+        timeline_slice *slice = &panel->slices[at];
+        slice->critical = true;
+        bool waited = slice->blocker >= 0 && panel->slices[slice->blocker].signal > slice->wait;
+        if (waited)
+            at = slice->blocker;
+        else
+            at = slice->number > 0 ? at - 1 : -1;
+    }
+}
+
+static qp_status find_blockers(const schedule *s, timeline_panel *panel, qp_error *error)
+{
+    producers producers = {0};
+    bool enough = find_producers(s, panel, &producers);
+    for (int32_t i = 0; enough && i < panel->count; i++)
+        panel->slices[i].blocker = find_blocker(&producers, panel, panel->slices[i].in);
+    free(producers.first);
+    free(producers.items);
+    if (!enough) return error_no_memory(error, "the timeline", (size_t)panel->count);
+    timeline_mark_critical(panel);
+    return QP_OK;
+}
+
+qp_status timeline_predicted(const schedule *s, const schedule_prediction *prediction,
+                             timeline_panel *out, qp_error *error)
+{
+    TRY(take_slices(s, out, error));
+    snprintf(out->title, sizeof out->title, "planned: %lld token%s at %lld positions",
+             (long long)s->options.tokens, s->options.tokens == 1 ? "" : "s",
+             (long long)s->options.context);
+    out->tokens = s->options.tokens;
+    out->length = (uint64_t)prediction->total;
+    for (int32_t i = 0; i < out->count; i++) {
+        timeline_slice *slice = &out->slices[i];
+        size_t place = (size_t)slice->track * (size_t)s->longest + (size_t)slice->number;
+        double begin = prediction->begin[place];
+        slice->wait = slice->number > 0 ? out->slices[i - 1].end : 0;
+        slice->work = (uint64_t)begin;
+        slice->signal = slice->end = (uint64_t)(begin + slice->in->cost_ns);
+    }
+    return find_blockers(s, out, error);
+}
+
+/* Costs of whole nodes in a batch. */
+static op_cost *cost_nodes(const schedule *s, const schedule_memory *memory, const int64_t *sizes)
+{
+    op_cost *costs = calloc((size_t)s->n_nodes + 1, sizeof *costs);
+    for (int n = 0; costs && n < s->n_nodes; n++) {
+        op_call call;
+        schedule_bind_node(s, n, memory, sizes, &call);
+        costs[n] = op_cost_of(op_get(s->nodes[n].op), &call);
+    }
+    return costs;
+}
+
+/* The part of its node's work that an instruction does; rows count alike, though in attention those
+ * that see more cost more. */
+static double share_of(const schedule *s, const instruction *in, const int64_t *sizes)
+{
+    op_call call;
+    if (!schedule_bind(s, in, NULL, sizes, &call)) return 0;
+    double units = (double)op_get((op_code)in->opcode)->units(&call);
+    double share = (double)(call.end - call.begin) / units;
+    if (in->flags & INSTRUCTION_ROW_SLICES) {
+        int32_t rows = (int32_t)sizes[s->nodes[in->node].row_axis];
+        instruction_span own = instruction_rows(in, rows);
+        share *= (double)(own.end - own.begin) / (double)rows;
+    }
+    return share;
+}
+
+qp_status timeline_measured(const schedule *s, const instruction_timing *timings, uint64_t begin,
+                            uint64_t end, const schedule_memory *memory, const int64_t *sizes,
+                            timeline_panel *out, qp_error *error)
+{
+    TRY(take_slices(s, out, error));
+    op_cost *costs = cost_nodes(s, memory, sizes);
+    if (!costs) return error_no_memory(error, "the timeline", (size_t)s->n_nodes);
+    out->tokens = sizes[SCHEDULE_TOKENS];
+    out->length = end - begin;
+    for (int32_t i = 0; i < out->count; i++) {
+        timeline_slice *slice = &out->slices[i];
+        const instruction_timing *at =
+            &timings[(size_t)slice->track * (size_t)s->longest + (size_t)slice->number];
+        double share = share_of(s, slice->in, sizes);
+        slice->wait = at->wait - begin;
+        slice->work = at->work - begin;
+        slice->signal = at->signal - begin;
+        slice->end = at->end - begin;
+        slice->flops = share * costs[slice->node].flops;
+        slice->bytes = share * costs[slice->node].bytes;
+    }
+    free(costs);
+    return find_blockers(s, out, error);
+}
+
+void timeline_print_shape(const timeline_slice *slice, strbuf *out)
+{
+    if (slice->shape)
+        strbuf_puts(out, slice->shape);
+    else
+        instruction_print_slice(slice->in, out);
+}
+
+void timeline_print_step(const timeline_node *node, strbuf *out)
+{
+    strbuf_puts(out, node->name);
+    if (node->layer >= 0) strbuf_printf(out, " %lld", (long long)node->layer);
+}

@@ -1,0 +1,82 @@
+/* What happened when: slices of work on tracks, the one form behind pictures, tables and traces.
+ *
+ * A track is a worker, a slice an instruction (or a part of one) with the times at which it began
+ * to wait, to work and to signal. What a prediction says and what any machine measured take the
+ * same form, so that they can be laid one above the other. A panel is one forward pass.
+ */
+#ifndef QUIPU_SCHEDULE_TIMELINE_H
+#define QUIPU_SCHEDULE_TIMELINE_H
+
+#include "base/arena.h"
+#include "base/strbuf.h"
+#include "schedule/predict.h"
+#include "schedule/schedule.h"
+
+/* What slices are work for: a node of a schedule. */
+typedef struct timeline_node {
+    const char *kind;   /* "linear", "MatMul": colours and sums go by it */
+    const char *name;   /* of its step: "attn_qkv" */
+    int64_t layer;      /* -1: outside the layers */
+    const char *detail; /* its operands */
+} timeline_node;
+
+typedef struct timeline_slice {
+    int32_t track, node;
+    int32_t number;        /* in its track */
+    int32_t blocker;       /* the slice whose signal its wait is for; -1: none in this pass */
+    const instruction *in; /* NULL: not of an instruction */
+    const char *shape;     /* NULL: the instruction's slice */
+    uint64_t wait, work, signal, end; /* ns from the panel's beginning */
+    double flops, bytes;              /* both 0: not known */
+    bool critical; /* of the chain of slices, each begun when the one before ended, that the end of
+                    * the pass waited for */
+} timeline_slice;
+
+typedef struct timeline_panel {
+    char title[96];         /* "pass 3: 1 token at position 17" */
+    int64_t tokens;         /* new in the pass */
+    uint64_t length;        /* ns */
+    timeline_slice *slices; /* [count], track by track, in order of time */
+    int32_t count;
+} timeline_panel;
+
+typedef struct timeline {
+    const char *title; /* the model */
+    char about[160];   /* "latency, rr, 2 workers" */
+    int n_tracks;
+    timeline_node *nodes;
+    int n_nodes;
+    machine_profile limits;
+    const char *unit; /* what a track is called: "worker" */
+    arena memory;
+} timeline;
+
+/* A schedule's nodes and workers; no panels yet. `title` is borrowed. timeline_free() the result,
+ * also after a failure. */
+qp_status timeline_create(const schedule *schedule, const char *title, timeline *out,
+                          qp_error *error);
+void timeline_free(timeline *timeline);
+
+/* The pass as predicted. timeline_panel_free() it, also after a failure. */
+qp_status timeline_predicted(const schedule *schedule, const schedule_prediction *prediction,
+                             timeline_panel *out, qp_error *error);
+
+/* A pass as measured: `timings` [workers][longest] as a machine gives them, `begin` and `end` of
+ * the pass by the same clock. `memory` and `sizes` are those of its batch: what slices cost
+ * depends on them; only index tensors need to have data. Title and tokens are left to the caller.
+ */
+qp_status timeline_measured(const schedule *schedule, const instruction_timing *timings,
+                            uint64_t begin, uint64_t end, const schedule_memory *memory,
+                            const int64_t *sizes, timeline_panel *out, qp_error *error);
+void timeline_panel_free(timeline_panel *panel);
+
+/* Marks the critical slices, from the blockers. */
+void timeline_mark_critical(timeline_panel *panel);
+
+/* What a slice does: "0:128", "part 1/4", or its shape. */
+void timeline_print_shape(const timeline_slice *slice, strbuf *out);
+
+/* "attn_qkv 3", or "lm_head" where there is no layer. */
+void timeline_print_step(const timeline_node *node, strbuf *out);
+
+#endif

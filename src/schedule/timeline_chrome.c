@@ -1,0 +1,124 @@
+/* Chrome's trace events: see timeline_chrome.h. */
+#include "schedule/timeline_chrome.h"
+
+#include "base/json.h"
+#include "schedule/instruction_text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum { PROCESS = 1, PASSES = 0 }; /* workers are the threads 1 and on */
+
+/* A JSON string with its quotes. */
+static void print_string(const char *text, strbuf *out)
+{
+    cJSON *item = cJSON_CreateString(text);
+    char *printed = cJSON_PrintUnformatted(item);
+    cJSON_Delete(item);
+    if (printed)
+        strbuf_puts(out, printed);
+    else
+        out->failed = true;
+    free(printed);
+}
+
+static void name_thread(int thread, const char *name, int number, strbuf *out)
+{
+    strbuf_printf(out,
+                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\","
+                  "\"args\":{\"sort_index\":%d}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,"
+                  "\"name\":\"thread_name\",\"args\":{\"name\":\"%s",
+                  PROCESS, thread, thread, PROCESS, thread, name);
+    if (number >= 0) strbuf_printf(out, " %d", number);
+    strbuf_puts(out, "\"}}");
+}
+
+void timeline_chrome_begin(const timeline *t, strbuf *out)
+{
+    strbuf_puts(out, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"model\":");
+    print_string(t->title, out);
+    strbuf_puts(out, ",\"schedule\":");
+    print_string(t->about, out);
+    strbuf_printf(out,
+                  "},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\","
+                  "\"args\":{\"name\":\"quipu\"}}",
+                  PROCESS);
+    name_thread(PASSES, "passes", -1, out);
+    for (int track = 0; track < t->n_tracks; track++)
+        name_thread(track + 1, t->unit, track, out);
+}
+
+/* The head of an event, up to its name. Times are in microseconds there. */
+static void print_event(int thread, uint64_t begin, uint64_t end, const char *category, strbuf *out)
+{
+    uint64_t length = end - begin;
+    strbuf_printf(out,
+                  ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRIu64 ".%03d,\"dur\":%" PRIu64
+                  ".%03d,\"cat\":\"%s\",\"name\":",
+                  PROCESS, thread, begin / 1000, (int)(begin % 1000), length / 1000,
+                  (int)(length % 1000), category);
+}
+
+static void print_wait(const timeline *t, const timeline_panel *panel, const timeline_slice *slice,
+                       strbuf *out)
+{
+    strbuf_puts(out, "\"wait\",\"args\":{\"for\":\"");
+    instruction_print_waits(slice->in, out);
+    if (slice->blocker >= 0) {
+        const timeline_slice *blocker = &panel->slices[slice->blocker];
+        strbuf_puts(out, "\",\"ended by\":\"");
+        timeline_print_step(&t->nodes[blocker->node], out);
+        strbuf_printf(out, ", %s %d, instruction %d", t->unit, blocker->track, blocker->number);
+    }
+    strbuf_puts(out, "\"}}");
+}
+
+static void print_work(const timeline *t, const timeline_slice *slice, strbuf *out)
+{
+    const timeline_node *node = &t->nodes[slice->node];
+    strbuf_printf(out, "\"%s\",\"args\":{\"step\":\"",
+                  slice->in ? instruction_name(slice->in->opcode) : node->kind);
+    timeline_print_step(node, out);
+    strbuf_printf(out, "\",\"%s\":\"", slice->shape ? "shape" : "slice");
+    timeline_print_shape(slice, out);
+    strbuf_printf(out, "\",\"operands\":\"%s\",\"flops\":%.0f,\"bytes\":%.0f,\"critical\":%s",
+                  node->detail, slice->flops, slice->bytes, slice->critical ? "true" : "false");
+    if (slice->in) strbuf_printf(out, ",\"instruction\":%d", slice->number);
+    strbuf_puts(out, "}}");
+}
+
+static void print_slice(const timeline *t, const timeline_panel *panel, const timeline_slice *slice,
+                        uint64_t begin, strbuf *out)
+{
+    int thread = slice->track + 1;
+    if (slice->work > slice->wait) {
+        print_event(thread, begin + slice->wait, begin + slice->work, "wait", out);
+        print_wait(t, panel, slice, out);
+    }
+    print_event(thread, begin + slice->work, begin + slice->signal, "work", out);
+    print_work(t, slice, out);
+    if (slice->end > slice->signal && slice->in) {
+        print_event(thread, begin + slice->signal, begin + slice->end, "signal", out);
+        strbuf_printf(out, "\"signal\",\"args\":{\"counter\":\"c%u\"}}", slice->in->signal);
+    }
+}
+
+void timeline_chrome_panel(const timeline *t, const timeline_panel *panel, uint64_t begin,
+                           strbuf *out)
+{
+    print_event(PASSES, begin, begin + panel->length, "pass", out);
+    strbuf_printf(out, "\"%s\",\"args\":{\"tokens\":%" PRId64 "}}", panel->title, panel->tokens);
+    for (int32_t i = 0; i < panel->count; i++)
+        print_slice(t, panel, &panel->slices[i], begin, out);
+}
+
+void timeline_chrome_between(const char *name, uint64_t begin, uint64_t end, strbuf *out)
+{
+    print_event(PASSES, begin, end, "host", out);
+    strbuf_printf(out, "\"%s\"}", name);
+}
+
+void timeline_chrome_end(strbuf *out)
+{
+    strbuf_puts(out, "\n]}\n");
+}

@@ -1,0 +1,96 @@
+/* The summary of a trace: see timeline_table.h. */
+#include "schedule/timeline_table.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static timeline_sum *find_sum(timeline_table *table, const char *kind)
+{
+    for (int i = 0; i < table->n_sums; i++) {
+        if (strcmp(table->sums[i].kind, kind) == 0) return &table->sums[i];
+    }
+    assert(table->n_sums < TIMELINE_KINDS);
+    timeline_sum *sum = &table->sums[table->n_sums++];
+    *sum = (timeline_sum){.kind = kind};
+    return sum;
+}
+
+void timeline_table_add(timeline_table *table, const timeline *t, const timeline_panel *panel)
+{
+    for (int32_t i = 0; i < panel->count; i++) {
+        const timeline_slice *slice = &panel->slices[i];
+        bool noop = slice->in && slice->in->opcode == INSTRUCTION_NOOP;
+        timeline_sum *sum = find_sum(table, noop ? "noop" : t->nodes[slice->node].kind);
+        sum->slices++;
+        sum->wait += (double)(slice->work - slice->wait);
+        sum->work += (double)(slice->signal - slice->work);
+        sum->flops += slice->flops;
+        sum->bytes += slice->bytes;
+        table->signal += (double)(slice->end - slice->signal);
+    }
+    table->passes++;
+    table->tokens += panel->tokens;
+    table->length += (double)panel->length;
+}
+
+static int by_work(const void *a, const void *b)
+{
+    const timeline_sum *x = a, *y = b;
+    if (x->work != y->work) return x->work > y->work ? -1 : 1;
+    return strcmp(x->kind, y->kind);
+}
+
+static double divide(double a, double b)
+{
+    return b > 0 ? a / b : 0;
+}
+
+static void print_sum(const timeline_table *table, const timeline *t, const timeline_sum *sum,
+                      strbuf *out)
+{
+    double passes = (double)table->passes, tracks = t->n_tracks;
+    double ns = sum->work / tracks; /* of all passes */
+    double least = divide(sum->bytes, t->limits.bytes_per_second);
+    double flops = divide(sum->flops, t->limits.flops_per_second);
+    if (flops > least) least = flops;
+    strbuf_printf(out, "%-18s %8.0f %11.1f %6.1f%%", sum->kind, (double)sum->slices / passes,
+                  ns / passes / 1e3, 100 * divide(ns, table->length));
+    if (sum->flops > 0 || sum->bytes > 0)
+        strbuf_printf(out, " %8.1f %9.1f %8.1f%%", divide(sum->bytes, ns), divide(sum->flops, ns),
+                      100 * divide(least * 1e9, ns));
+    else
+        strbuf_printf(out, " %8s %9s %9s", "", "", "");
+    strbuf_printf(out, " %11.1f\n", sum->wait / tracks / passes / 1e3);
+}
+
+static void print_rest(const timeline_table *table, const char *name, double ns, strbuf *out)
+{
+    strbuf_printf(out, "%-18s %8s %11.1f %6.1f%%\n", name, "", ns / (double)table->passes / 1e3,
+                  100 * divide(ns, table->length));
+}
+
+void timeline_table_print(timeline_table *table, const timeline *t, const char *title, strbuf *out)
+{
+    if (table->passes == 0) return;
+    double tracks = t->n_tracks, passes = (double)table->passes;
+    strbuf_printf(out, "%s: %" PRId64 " pass%s of %.4g token%s, %.3f ms%s\n", title, table->passes,
+                  table->passes == 1 ? "" : "es", (double)table->tokens / passes,
+                  table->tokens == table->passes ? "" : "s", table->length / passes / 1e6,
+                  table->passes == 1 ? "" : " each");
+    strbuf_printf(out, "%-18s %8s %11s %7s %8s %9s %9s %11s\n", "operator", "slices", "time us",
+                  "share", "GB/s", "GFLOP/s", "of limit", "waiting us");
+    qsort(table->sums, (size_t)table->n_sums, sizeof *table->sums, by_work);
+    double wait = 0, work = 0;
+    for (int i = 0; i < table->n_sums; i++) {
+        print_sum(table, t, &table->sums[i], out);
+        wait += table->sums[i].wait / tracks;
+        work += table->sums[i].work / tracks;
+    }
+    double signal = table->signal / tracks;
+    print_rest(table, "waiting", wait, out);
+    print_rest(table, "signals", signal, out);
+    print_rest(table, "begin and end", table->length - work - wait - signal, out);
+    print_rest(table, "pass", table->length, out);
+}

@@ -1,0 +1,33 @@
+/* Where the time of passes went, summed by operator. */
+#ifndef QUIPU_SCHEDULE_TIMELINE_TABLE_H
+#define QUIPU_SCHEDULE_TIMELINE_TABLE_H
+
+#include "schedule/timeline.h"
+
+enum { TIMELINE_KINDS = 64 };
+
+typedef struct timeline_sum {
+    const char *kind;
+    int64_t slices;
+    double wait, work; /* ns, of all tracks together */
+    double flops, bytes;
+} timeline_sum;
+
+/* Zero-initialise. */
+typedef struct timeline_table {
+    timeline_sum sums[TIMELINE_KINDS];
+    int n_sums;
+    int64_t passes, tokens;
+    double length, signal; /* ns: of the passes; of signals, of all tracks together */
+} timeline_table;
+
+void timeline_table_add(timeline_table *table, const timeline *timeline,
+                        const timeline_panel *panel);
+
+/* Times are those of a pass, means over the tracks: with waiting, signals and the ends they add up
+ * to the pass. Rates are of all tracks together while they do this work; "of limit" is the time
+ * that the machine's rates of bytes and FLOPs allow at best, over the time taken. */
+void timeline_table_print(timeline_table *table, const timeline *timeline, const char *title,
+                          strbuf *out);
+
+#endif

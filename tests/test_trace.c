@@ -1,0 +1,263 @@
+/* Traces: every slice once, none over another, and sums that add up to the passes. */
+#include "engine_test.h"
+
+#include "base/json.h"
+
+#include <math.h>
+
+static const int32_t PROMPT[] = {3, 1, 4, 1, 5, 9, 2, 6};
+enum { PROMPT_TOKENS = 8, GENERATED = 5, MAX_TRACKS = 16 };
+
+/* A model's answer to the prompt, recorded. */
+typedef struct recording {
+    qp_engine *engine;
+    qp_session *session;
+    qp_trace *trace;
+} recording;
+
+static void generate(recording *r)
+{
+    qp_error error;
+    qp_sampling sampling;
+    qp_sampling_defaults(r->engine, &sampling);
+    sampling.n_stop_tokens = 0;
+    qp_generate_options options = {.prompt = PROMPT,
+                                   .n_prompt = PROMPT_TOKENS,
+                                   .sampling = &sampling,
+                                   .max_tokens = GENERATED};
+    assert_ok(qp_generate(r->session, &options, NULL, &error));
+}
+
+static recording record(qp_engine_options options, size_t max_passes)
+{
+    qp_error error;
+    options.model = "synthetic:tiny:Q8_0";
+    options.context = 64;
+    options.chunk = 4;
+    recording r = {.engine = open_engine(options)};
+    r.session = open_session(r.engine);
+    assert_ok(qp_trace_open(r.engine, max_passes, &r.trace, &error));
+    generate(&r);
+    return r;
+}
+
+static void recording_free(recording *r)
+{
+    qp_trace_close(r->trace);
+    qp_session_close(r->session);
+    qp_engine_close(r->engine);
+}
+
+/* To free(). */
+static void print_trace(const qp_trace *trace, qp_trace_form form, char **text)
+{
+    qp_error error;
+    size_t length;
+    assert_ok(qp_trace_print(trace, form, text, &length, &error));
+    assert_int_equal(strlen(*text), length);
+}
+
+static cJSON *trace_json(const qp_trace *trace)
+{
+    qp_error error;
+    cJSON *json;
+    char *text;
+    print_trace(trace, QP_TRACE_CHROME, &text);
+    assert_ok(json_parse(text, strlen(text), "the trace", &json, &error));
+    free(text);
+    return json;
+}
+
+static double number(const cJSON *json, const char *key)
+{
+    const cJSON *item = json_get(json, key);
+    if (!cJSON_IsNumber(item)) fail_msg("%s is missing", key);
+    return item->valuedouble;
+}
+
+static const char *string(const cJSON *json, const char *key)
+{
+    const cJSON *item = json_get(json, key);
+    if (!cJSON_IsString(item)) fail_msg("%s is missing", key);
+    return item->valuestring;
+}
+
+/* Events of a track come in order, and none begins before the one before has ended. */
+static void test_no_two_slices_overlap(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 3; threads++) {
+        recording r = record((qp_engine_options){.threads = threads}, 16);
+        cJSON *json = trace_json(r.trace);
+        double free_at[MAX_TRACKS] = {0};
+        int passes = 0, works[MAX_TRACKS] = {0};
+        const cJSON *event;
+        cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
+        {
+            if (strcmp(string(event, "ph"), "X") != 0) continue;
+            int track = (int)number(event, "tid");
+            const char *category = string(event, "cat");
+            bool host = strcmp(category, "host") == 0;
+            assert_true(number(event, "dur") >= 0);
+            assert_in_range(track, 0, threads);
+            /* What happens between passes is listed behind them. */
+            if (host) continue;
+            assert_true(number(event, "ts") >= free_at[track] - 1e-6);
+            free_at[track] = number(event, "ts") + number(event, "dur");
+            passes += strcmp(category, "pass") == 0;
+            works[track] += strcmp(category, "work") == 0;
+        }
+        assert_int_equal(passes, 2 + GENERATED - 1);
+        for (int track = 1; track <= threads; track++)
+            assert_true(works[track] > 0 && works[track] % passes == 0);
+        cJSON_Delete(json);
+        recording_free(&r);
+    }
+}
+
+/* A matrix product's FLOPs are those of its whole, however it is cut. */
+static void test_costs_do_not_depend_on_the_cut(void **state)
+{
+    (void)state;
+    double flops[3] = {0}, bytes[3] = {0};
+    for (int threads = 1; threads <= 3; threads++) {
+        recording r = record((qp_engine_options){.threads = threads}, 16);
+        cJSON *json = trace_json(r.trace);
+        const cJSON *event;
+        cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
+        {
+            const cJSON *cat = json_get(event, "cat");
+            if (!cat || strcmp(cat->valuestring, "work") != 0) continue;
+            flops[threads - 1] += number(json_get(event, "args"), "flops");
+            bytes[threads - 1] += number(json_get(event, "args"), "bytes");
+        }
+        cJSON_Delete(json);
+        recording_free(&r);
+    }
+    for (int i = 1; i < 3; i++) {
+        assert_true(fabs(flops[i] / flops[0] - 1) < 1e-4);
+        assert_true(fabs(bytes[i] / bytes[0] - 1) < 1e-4);
+    }
+}
+
+/* The rows of a table add up to its last, "pass". */
+static void check_sums(const char *table)
+{
+    double sum = 0, pass = -1, time;
+    char name[32];
+    const char *line = strstr(table, "\noperator");
+    assert_non_null(line);
+    line = strchr(line + 1, '\n') + 1;
+    for (; pass < 0; line = strchr(line, '\n') + 1) {
+        const char *from = line + 27; /* behind the numbers of slices */
+        assert_int_equal(sscanf(line, "%31s", name), 1);
+        assert_int_equal(sscanf(from, "%lf", &time), 1);
+        if (strcmp(name, "pass") == 0)
+            pass = time;
+        else
+            sum += time;
+    }
+    assert_true(pass > 0);
+    if (fabs(sum - pass) > 1) fail_msg("rows of %g us, a pass of %g:\n%s", sum, pass, table);
+}
+
+static void test_table_adds_up(void **state)
+{
+    (void)state;
+    recording r = record((qp_engine_options){.threads = 2}, 16);
+    char *text;
+    print_trace(r.trace, QP_TRACE_TABLE, &text);
+    const char *prompt = strstr(text, "prompt: 2 passes of 4 tokens");
+    const char *generation = strstr(text, "generation: 4 passes of 1 token, ");
+    assert_true(prompt && generation && prompt < generation);
+    check_sums(prompt);
+    check_sums(generation);
+    static const char *const parts[] = {"latency, rr, 2 workers",
+                                        "\nlinear ",
+                                        "\nwaiting ",
+                                        "\nsignals ",
+                                        "\nbegin and end ",
+                                        "of limit",
+                                        "sampling, between the passes: "};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!strstr(text, parts[i])) fail_msg("no \"%s\" in\n%s", parts[i], text);
+    }
+    free(text);
+    recording_free(&r);
+}
+
+/* What does not fit is left out, and a closed trace records no more. */
+static void test_passes_are_bounded(void **state)
+{
+    (void)state;
+    qp_error error;
+    recording r = record((qp_engine_options){.threads = 2}, 3);
+    char *text;
+    print_trace(r.trace, QP_TRACE_TABLE, &text);
+    assert_non_null(strstr(text, "generation: 1 pass of 1 token"));
+    free(text);
+    qp_trace_close(r.trace);
+    generate(&r);
+    assert_ok(qp_trace_open(r.engine, 2, &r.trace, &error));
+    recording_free(&r);
+}
+
+/* Recording does not change what is computed. */
+static void test_same_answer(void **state)
+{
+    (void)state;
+    recording r = record((qp_engine_options){.threads = 2}, 16);
+    size_t count, again;
+    const int32_t *tokens = qp_session_tokens(r.session, &count);
+    int32_t kept[64];
+    assert_true(count <= 64);
+    memcpy(kept, tokens, count * sizeof *kept);
+    qp_trace_close(r.trace);
+    r.trace = NULL;
+    qp_session_truncate(r.session, 0);
+    generate(&r);
+    tokens = qp_session_tokens(r.session, &again);
+    assert_int_equal(count, again);
+    assert_memory_equal(tokens, kept, count * sizeof *kept);
+    recording_free(&r);
+}
+
+static void test_what_cannot_be_is_refused(void **state)
+{
+    (void)state;
+    qp_error error;
+    qp_trace *trace;
+    char *text;
+    size_t length;
+    qp_engine *ops = open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "ops"});
+    assert_int_equal(qp_trace_open(ops, 4, &trace, &error), QP_UNSUPPORTED);
+    assert_null(trace);
+    qp_engine_close(ops);
+    qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny", .threads = 2});
+    assert_int_equal(qp_trace_open(engine, SIZE_MAX / 8, &trace, &error), QP_NO_MEMORY);
+    assert_ok(qp_trace_open(engine, 0, &trace, &error));
+    qp_trace *second;
+    assert_int_equal(qp_trace_open(engine, 4, &second, &error), QP_INVALID);
+    assert_int_equal(qp_trace_print(trace, QP_TRACE_TABLE, &text, &length, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "no pass"));
+    qp_trace_close(trace);
+    qp_engine_close(engine);
+    recording r = record((qp_engine_options){.threads = 2}, 4);
+    assert_int_equal(qp_trace_print(r.trace, (qp_trace_form)99, &text, &length, &error),
+                     QP_INVALID);
+    assert_null(text);
+    recording_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_two_slices_overlap),
+        cmocka_unit_test(test_costs_do_not_depend_on_the_cut),
+        cmocka_unit_test(test_table_adds_up),
+        cmocka_unit_test(test_passes_are_bounded),
+        cmocka_unit_test(test_same_answer),
+        cmocka_unit_test(test_what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
