@@ -1,7 +1,7 @@
 /* What instructions cost, and what comes of it when the queues are run on paper. */
 #include "schedule_test.h"
 
-#include "schedule/cost.h"
+#include "schedule/cost_fit.h"
 #include "schedule/predict.h"
 
 #include <math.h>
@@ -30,11 +30,11 @@ static cost_table example(int workers, double alone)
                         .version = "1",
                         .workers = workers,
                         .limits = {10e9, 100e9, 100},
-                        .pass_bytes = 1e9,
                         .n_curves = 1,
                         .curves = {{.op = OP_LINEAR,
                                     .type = DTYPE_BF16,
                                     .fixed_ns = 300,
+                                    .pass_bytes = 1e9,
                                     .n_points = 3,
                                     .points = {{1, 0.1, alone}, {16, 0.1, alone}, {64, 0.4, 1}}}}};
 }
@@ -261,6 +261,62 @@ static void test_an_impossible_table_is_refused(void **state)
     }
 }
 
+/* Samples that lie on a curve give that curve back. */
+static void test_samples_give_their_curve(void **state)
+{
+    (void)state;
+    cost_samples samples = {0};
+    cost_table table = {.workers = 2};
+    cost_sample about = {.op = OP_LINEAR, .type = DTYPE_Q8_0, .pass_bytes = 1e9};
+    for (int i = 1; i <= 4; i++) {
+        op_cost work = {.flops = 2e6 * i, .bytes = 1e6 * i};
+        assert_true(cost_add(&samples, &about, work, 500 + 0.1 * work.bytes));
+        about.alone = true;
+        assert_true(cost_add(&samples, &about, work, 500 + 0.08 * work.bytes));
+        about.alone = false;
+        work.flops *= 100;
+        assert_true(cost_add(&samples, &about, work, 500 + 0.3 * work.bytes));
+        about.tiny = true;
+        work = (op_cost){.flops = 2e3 * i, .bytes = 1e3 * i};
+        assert_true(cost_add(&samples, &about, work, 500 + 0.05 * work.bytes));
+        about.tiny = false;
+    }
+    cost_fit(&samples, &table);
+    const cost_curve *curve = cost_find(&table, OP_LINEAR, DTYPE_Q8_0);
+    assert_non_null(curve);
+    assert_int_equal(table.n_curves, 1);
+    assert_int_equal(curve->n_points, 2);
+    assert_true(curve->pass_bytes == 1e9);
+    assert_near(curve->fixed_ns, 500);
+    assert_near(curve->points[0].intensity, 2);
+    assert_near(curve->points[0].ns_per_byte, 0.1);
+    assert_near(curve->points[0].alone, 0.8);
+    assert_near(curve->points[1].intensity, 200);
+    assert_near(curve->points[1].ns_per_byte, 0.3);
+    assert_near(curve->points[1].alone, 1);
+    free(samples.of);
+}
+
+/* Instructions of one size: what they take beyond their bytes is their own. */
+static void test_equal_samples_give_their_curve(void **state)
+{
+    (void)state;
+    cost_samples samples = {0};
+    cost_table table = {.workers = 2};
+    cost_sample about = {.op = OP_RMS_NORM, .type = DTYPE_F32};
+    for (int i = 0; i < 9; i++) {
+        about.tiny = i % 3 == 0;
+        op_cost work = {.flops = about.tiny ? 1e3 : 1e5, .bytes = about.tiny ? 1e3 : 1e5};
+        assert_true(cost_add(&samples, &about, work, 200 + 0.04 * work.bytes));
+    }
+    cost_fit(&samples, &table);
+    const cost_curve *curve = cost_find(&table, OP_RMS_NORM, DTYPE_F32);
+    assert_non_null(curve);
+    assert_near(curve->fixed_ns, 200);
+    assert_near(curve->points[0].ns_per_byte, 0.04);
+    free(samples.of);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -270,6 +326,8 @@ int main(void)
         cmocka_unit_test(test_a_table_for_other_workers_is_not_used),
         cmocka_unit_test(test_who_works_alone_is_faster),
         cmocka_unit_test(test_both_ways_agree),
+        cmocka_unit_test(test_samples_give_their_curve),
+        cmocka_unit_test(test_equal_samples_give_their_curve),
         cmocka_unit_test(test_a_table_is_read_as_it_was_written),
         cmocka_unit_test(test_a_damaged_table_is_refused),
         cmocka_unit_test(test_an_impossible_table_is_refused),

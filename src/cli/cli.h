@@ -40,7 +40,7 @@ typedef struct cli_settings {
     int64_t workers;
     int setting, assign;
     double memory_fraction, bandwidth, gflops, signal_ns;
-    bool list, verify;
+    bool list, verify, measure, compare;
     const char *save;
     /* trace */
     bool table;
@@ -80,6 +80,10 @@ qp_status cli_model_path(const cli_call *call, const char **path);
 
 /* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
+
+/* Shows a line of progress that is written over; NULL where nobody looks. */
+typedef void cli_progress_callback(void *context, const char *text, bool finished);
+cli_progress_callback *cli_progress(void);
 
 /* The model's sampling settings overlaid with the command line's; cli_sampling_free() it. */
 qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_sampling *out);

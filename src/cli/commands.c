@@ -2,6 +2,8 @@
  * QUIPU_* variables. */
 #include "cli/cli.h"
 
+#include "base/version.h"
+
 #define SETTINGS cli_settings
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
@@ -247,15 +249,21 @@ static const option_spec schedule_options[] = {
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass"},
     {"bandwidth", 0, OPTION_NUMBER_AT(SETTINGS, bandwidth), .argument = "GB/s", .fallback = "0",
-     .high = 1e6, .help = "of the machine, for predictions; 0: 20"},
+     .high = 1e6, .help = "of the machine, for predictions; 0: as measured, else 20"},
     {"gflops", 0, OPTION_NUMBER_AT(SETTINGS, gflops), .argument = "GFLOP/s", .fallback = "0",
-     .high = 1e9, .help = "of the machine, for predictions; 0: 100"},
+     .high = 1e9, .help = "of the machine, for predictions; 0: as measured, else 100"},
     {"signal", 0, OPTION_NUMBER_AT(SETTINGS, signal_ns), .argument = "NS", .fallback = "0",
-     .high = 1e9, .help = "from a signal to the end of a wait, for predictions; 0: 200"},
+     .high = 1e9,
+     .help = "from a signal to the end of a wait, for predictions; 0: as measured, else 200"},
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
      .help = "print every queue, instruction by "
              "instruction"},
     {"verify", 0, OPTION_FLAG_AT(SETTINGS, verify), .help = "prove that it is sound"},
+    {"measure", 0, OPTION_FLAG_AT(SETTINGS, measure),
+     .help = "measure what instructions cost on this machine with so many workers, for later "
+             "predictions; takes about a minute"},
+    {"compare", 0, OPTION_FLAG_AT(SETTINGS, compare),
+     .help = "run all strategies in turn, and show what was predicted of each beside what it took"},
     {"save", 0, OPTION_STRING_AT(SETTINGS, save), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write the queues to a file"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
@@ -347,10 +355,14 @@ static const command_spec commands[] = {
      .groups = GROUPS(&model_group, &shapes_group)},
     {COMMAND("schedule", command_schedule), .synopsis = "[-m MODEL] [--workers N] [OPTION...]",
      .summary = "a forward pass as instructions in queues, one queue a worker",
-     .description = "Prints how many instructions of each kind there are, how evenly they are "
-                    "dealt and how long a pass should take; with --list every instruction with "
-                    "its slice of the work, the counters that it waits for (c7>=4: until counter "
-                    "7 has 4 of this pass) and the one that it signals. Weights are not read.",
+     .description =
+         "Prints how many instructions of each kind there are, how evenly they are "
+         "dealt and how long a pass should take; with --list every instruction with "
+         "its slice of the work, the counters that it waits for (c7>=4: until counter "
+         "7 has 4 of this pass) and the one that it signals. Weights are not read, but by "
+         "--compare, which runs the passes. Predictions use the costs that --measure "
+         "kept for this processor, version and number of workers, and guesses where "
+         "there are none.",
      .groups = GROUPS(&model_group, &schedule_group)},
     {COMMAND("trace", command_trace),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [-n N] [OPTION...]",
@@ -411,7 +423,7 @@ static const command_spec commands[] = {
 
 static const program_spec program = {
     .name = "quipu",
-    .version = QUIPU_VERSION,
+    .version = version_text,
     .summary = "run Llama models, and see every operator, tensor and step on the way",
     .description = "Runs Llama models, and shows every operator, tensor and step on the way.",
     .commands = commands,

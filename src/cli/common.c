@@ -48,6 +48,11 @@ static void show_progress(void *context, const char *text, bool finished)
     fflush(stderr);
 }
 
+cli_progress_callback *cli_progress(void)
+{
+    return isatty(STDERR_FILENO) ? show_progress : NULL;
+}
+
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     const cli_settings *s = call->settings;
@@ -61,7 +66,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .cpu_mask = s->cpu_mask,
                                  .log = log_to_stderr,
                                  .log_context = (void *)call,
-                                 .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+                                 .progress = cli_progress()};
     qp_status status = cli_model_path(call, &options.model);
     return status == QP_OK ? qp_engine_open(&options, out, call->error) : status;
 }

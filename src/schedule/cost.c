@@ -57,8 +57,8 @@ static double read_rate(const cost_table *table, double bytes)
 static double residence(const cost_table *table, const cost_curve *curve, const cost_point *at,
                         double pass_bytes)
 {
-    if (table->n_reads == 0 || pass_bytes <= 0 || table->pass_bytes <= 0) return 1;
-    double faster = read_rate(table, table->pass_bytes) / read_rate(table, pass_bytes);
+    if (table->n_reads == 0 || pass_bytes <= 0 || curve->pass_bytes <= 0) return 1;
+    double faster = read_rate(table, curve->pass_bytes) / read_rate(table, pass_bytes);
     double memory = curve->points[0].ns_per_byte / at->ns_per_byte;
     return memory < 1 ? 1 + (faster - 1) * memory * memory : faster;
 }
@@ -114,26 +114,27 @@ int64_t cost_usual_rows(const draft *d, int node)
     return d->out->nodes[node].row_axis == SCHEDULE_OUTPUTS ? 1 : d->out->options.tokens;
 }
 
-dtype cost_type_of(const schedule *s, int node)
+dtype cost_type_of(const schedule *s, int node, bool *weights)
 {
     uint64_t most = 0;
     dtype type = DTYPE_F32;
-    bool weights = false;
+    bool found = false;
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         const schedule_view *view = &s->views[s->nodes[node].operands[i]];
         if (view->rank == 0) continue;
         const schedule_area *area = &s->areas[view->area];
         bool weight = area->base == SCHEDULE_WEIGHT && view->rank > 1;
         bool cache = area->base == SCHEDULE_K_CACHE || area->base == SCHEDULE_V_CACHE;
-        if (weight ? weights && area->bytes <= most : weights || !cache) continue;
-        weights = weight;
+        if (weight ? found && area->bytes <= most : found || !cache) continue;
+        found = weight;
         most = area->bytes;
         type = view->type;
     }
+    if (weights) *weights = found;
     return type;
 }
 
-static double pass_bytes_of(const schedule *s)
+double cost_pass_bytes(const schedule *s)
 {
     double sum = 0;
     for (int i = 0; i < s->n_areas; i++)
@@ -147,7 +148,7 @@ qp_status cost_begin(draft *d, qp_error *error)
     d->memory_bound = calloc(nodes, sizeof *d->memory_bound);
     d->no_weights = calloc(weights + 1, sizeof *d->no_weights);
     if (!d->memory_bound || !d->no_weights) return error_no_memory(error, "the schedule", nodes);
-    d->pass_bytes = pass_bytes_of(d->out);
+    d->pass_bytes = cost_pass_bytes(d->out);
     return QP_OK;
 }
 
@@ -171,7 +172,7 @@ cost_estimate cost_of_rows(draft *d, int node, int64_t begin, int64_t rows)
     usual_init(&batch, d, tokens ? rows : 1, tokens ? o->context - o->tokens + begin + rows : 1);
     op_cost work = work_of(d, node, &batch);
     cost_estimate out = cost_estimate_of(o->costs, &o->profile, o->workers, about->op,
-                                         cost_type_of(s, node), work, d->pass_bytes);
+                                         cost_type_of(s, node, NULL), work, d->pass_bytes);
     if (begin > 0) return out;
     about->alone = (float)out.alone;
     d->memory_bound[node] = out.memory_bound;

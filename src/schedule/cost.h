@@ -11,7 +11,7 @@
 #include "base/strbuf.h"
 #include "schedule/schedule.h"
 
-enum { COST_POINTS = 12, COST_CURVES = 128, COST_READS = 12 };
+enum { COST_POINTS = 24, COST_CURVES = 128, COST_READS = 12 };
 
 typedef struct cost_point {
     double intensity;   /* FLOPs a byte */
@@ -23,6 +23,7 @@ typedef struct cost_curve {
     op_code op;
     dtype type; /* of the weights; else of the KV cache; DTYPE_F32 where there is neither */
     double fixed_ns;
+    double pass_bytes; /* weights read in a pass when it was measured */
     int n_points;
     cost_point points[COST_POINTS]; /* by rising intensity */
 } cost_curve;
@@ -38,7 +39,6 @@ typedef struct cost_table {
     char version[32];       /* the program's, whose kernels were measured */
     int workers;            /* that worked at once */
     machine_profile limits; /* the machine's, where there is no curve */
-    double pass_bytes;      /* weights read in a pass when the curves were measured */
     int n_reads, n_curves;
     cost_read reads[COST_READS]; /* by rising bytes */
     cost_curve curves[COST_CURVES];
@@ -46,6 +46,13 @@ typedef struct cost_table {
 
 /* The curve of an operator and type; NULL when it was not measured. */
 const cost_curve *cost_find(const cost_table *table, op_code op, dtype type);
+
+/* The type that a node's costs are measured by: that of its largest matrix of weights, else that
+ * of the cache that it reads. *weights (may be NULL) gets whether there is such a matrix. */
+dtype cost_type_of(const schedule *schedule, int node, bool *weights);
+
+/* Bytes of weights that a pass reads. */
+double cost_pass_bytes(const schedule *schedule);
 
 typedef struct cost_estimate {
     double fixed_ns;   /* of each instruction */
@@ -62,7 +69,17 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
 /* A table as text: a line with format and checksum, then JSON. */
 qp_status cost_print(const cost_table *table, strbuf *out, qp_error *error);
 
-/* Reads it again. QP_FORMAT, with what is wrong, when the text is damaged. `where` names it. */
+/* What costs depend on besides device and workers: the processor's name and the features that are
+ * used, as a table's `machine` has them. */
+void cost_machine(char *text, size_t size);
+
+/* Reads a file of this machine's costs for so many workers. QP_IO when there is none, QP_FORMAT
+ * when it is damaged or was measured on another machine, by another version, or with another number
+ * of workers. */
+qp_status cost_load(const char *path, const char *device, int workers, cost_table *out,
+                    qp_error *error);
+
+/* Reads the text again. QP_FORMAT, with what is wrong, when it is damaged. `where` names it. */
 qp_status cost_parse(const char *text, size_t length, const char *where, cost_table *out,
                      qp_error *error);
 

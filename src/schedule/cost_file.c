@@ -1,7 +1,10 @@
 /* A table of costs as text: a first line with what the text is and its checksum, then JSON that a
  * person can read. Everything is checked, so that what was read can be computed with. */
+#include "base/cpu.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/version.h"
+#include "file/mapping.h"
 #include "schedule/cost.h"
 
 #include <inttypes.h>
@@ -32,6 +35,7 @@ static cJSON *curve_json(const cost_curve *curve)
     cJSON_AddStringToObject(item, "op", op_get(curve->op)->name);
     cJSON_AddStringToObject(item, "type", dtype_name(curve->type));
     cJSON_AddNumberToObject(item, "fixed_ns", curve->fixed_ns);
+    cJSON_AddNumberToObject(item, "pass_bytes", curve->pass_bytes);
     cJSON *points = cJSON_AddArrayToObject(item, "points");
     for (int i = 0; i < curve->n_points; i++) {
         const cost_point *p = &curve->points[i];
@@ -50,7 +54,6 @@ qp_status cost_print(const cost_table *table, strbuf *out, qp_error *error)
     cJSON_AddNumberToObject(root, "bytes_per_second", table->limits.bytes_per_second);
     cJSON_AddNumberToObject(root, "flops_per_second", table->limits.flops_per_second);
     cJSON_AddNumberToObject(root, "signal_ns", table->limits.signal_ns);
-    cJSON_AddNumberToObject(root, "pass_bytes", table->pass_bytes);
     cJSON *reads = cJSON_AddArrayToObject(root, "reads");
     for (int i = 0; i < table->n_reads; i++)
         cJSON_AddItemToArray(
@@ -125,6 +128,7 @@ static qp_status get_curve(const cJSON *item, const char *where, cost_curve *out
     TRY(get_text(item, "op", where, op_name, sizeof op_name, error));
     TRY(get_text(item, "type", where, type_name, sizeof type_name, error));
     TRY(get_number(item, "fixed_ns", where, 0, &out->fixed_ns, error));
+    TRY(get_number(item, "pass_bytes", where, 0, &out->pass_bytes, error));
     TRY(get_rows(item, "points", where, COST_POINTS, 3, rows, &out->n_points, error));
     if (out->n_points == 0)
         return error_set(error, QP_FORMAT, "%s: the curve of %s has no points", where, op_name);
@@ -170,7 +174,6 @@ static qp_status get_table(const cJSON *root, const char *where, cost_table *out
     TRY(get_number(root, "bytes_per_second", where, 1, &limits->bytes_per_second, error));
     TRY(get_number(root, "flops_per_second", where, 1, &limits->flops_per_second, error));
     TRY(get_number(root, "signal_ns", where, 0, &limits->signal_ns, error));
-    TRY(get_number(root, "pass_bytes", where, 0, &out->pass_bytes, error));
     TRY(get_rows(root, "reads", where, COST_READS, 2, rows, &out->n_reads, error));
     for (int i = 0; i < out->n_reads; i++)
         out->reads[i] = (cost_read){rows[i][0], rows[i][1]};
@@ -196,5 +199,48 @@ qp_status cost_parse(const char *text, size_t length, const char *where, cost_ta
     TRY(json_parse(rest, length, where, &root, error));
     qp_status status = get_table(root, where, out, error);
     cJSON_Delete(root);
+    return status;
+}
+
+void cost_machine(char *text, size_t size)
+{
+    cpu_description cpu;
+    strbuf features = {0};
+    cpu_describe(&cpu);
+    cpu_features_print(cpu_features(0), &features);
+    snprintf(text, size, "%s: %s", cpu.model[0] ? cpu.model : "unknown processor",
+             strbuf_text(&features));
+    strbuf_free(&features);
+}
+
+static qp_status check_origin(const cost_table *table, const char *path, const char *device,
+                              int workers, qp_error *error)
+{
+    char machine[sizeof table->machine];
+    cost_machine(machine, sizeof machine);
+    if (strcmp(table->device, device) != 0 || strcmp(table->machine, machine) != 0)
+        return error_set(error, QP_FORMAT, "%s: measured on another machine (%s, %s)", path,
+                         table->device, table->machine);
+    if (strcmp(table->version, version_text) != 0)
+        return error_set(error, QP_FORMAT, "%s: measured by version %s, this is %s", path,
+                         table->version, version_text);
+    if (table->workers != workers)
+        return error_set(error, QP_FORMAT, "%s: measured with %d workers, expected %d", path,
+                         table->workers, workers);
+    return QP_OK;
+}
+
+qp_status cost_load(const char *path, const char *device, int workers, cost_table *out,
+                    qp_error *error)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    char *text;
+    size_t length;
+    *out = (cost_table){0};
+    TRY(file_read_text(path, MOST_BYTES, &text, &length, error));
+    qp_status status = cost_parse(text, length, path, out, error);
+    free(text);
+    if (status == QP_OK) status = check_origin(out, path, device, workers, error);
+    if (status != QP_OK) *out = (cost_table){0};
     return status;
 }

@@ -49,10 +49,6 @@ uint64_t tables_fingerprint(const schedule *schedule);
 /* What instructions will cost: cost.c. cost_begin() comes first. */
 qp_status cost_begin(draft *draft, qp_error *error);
 
-/* The type that a node's costs are measured by: that of its largest matrix of weights, else that
- * of the cache that it reads. */
-dtype cost_type_of(const schedule *schedule, int node);
-
 /* Rows that a node has in the batch that costs are meant for. */
 int64_t cost_usual_rows(const draft *draft, int node);
 

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "schedule/build.h"
+#include "schedule/cost.h"
 #include "schedule/predict.h"
 #include "schedule/instruction_text.h"
 #include "schedule/verify.h"
@@ -22,6 +23,7 @@ typedef struct report {
     int64_t counts[OP_COUNT + 1]; /* instructions by opcode, noops last */
     double costs[OP_COUNT + 1];   /* ns */
     int64_t total;
+    cost_table *table; /* measured; NULL: guesses */
 } report;
 
 static void count(report *r)
@@ -35,6 +37,18 @@ static void count(report *r)
             r->total++;
         }
     }
+}
+
+static bool is_given(const schedule_print_options *o)
+{
+    return o->bytes_per_second > 0 || o->flops_per_second > 0 || o->signal_ns > 0;
+}
+
+/* Where the costs come from. */
+static const char *origin_of(const report *r)
+{
+    if (r->table) return "measured, operator by operator";
+    return is_given(r->options) ? "as given" : "guessed (measure with --measure)";
 }
 
 static void print_summary(const report *r, strbuf *out)
@@ -61,9 +75,10 @@ static void print_summary(const report *r, strbuf *out)
                   "predicted", r->predicted.total / 1e3, s->options.tokens, s->options.context,
                   "critical path", r->predicted.critical_path / 1e3, "balance",
                   prediction_balance(s, &r->predicted));
-    strbuf_printf(out, "%-16s %12.1f GB/s, %.1f GFLOP/s, %.0f ns a signal\n", "machine",
+    strbuf_printf(out, "%-16s %12.1f GB/s, %.1f GFLOP/s, %.0f ns a signal, %s\n", "machine",
                   s->options.profile.bytes_per_second / 1e9,
-                  s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns);
+                  s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns,
+                  origin_of(r));
     strbuf_printf(out, "%-16s %016" PRIx64 "\n", "fingerprint", s->fingerprint);
 }
 
@@ -152,6 +167,7 @@ static void print_json(const report *r, strbuf *out)
     cJSON_AddNumberToObject(root, "counters", s->n_counters - 1);
     cJSON_AddNumberToObject(root, "predicted_ns", r->predicted.total);
     cJSON_AddNumberToObject(root, "critical_path_ns", r->predicted.critical_path);
+    cJSON_AddStringToObject(root, "costs", origin_of(r));
     cJSON_AddNumberToObject(root, "balance", prediction_balance(s, &r->predicted));
     cJSON *counts = cJSON_AddObjectToObject(root, "opcodes");
     for (int op = 0; op <= OP_COUNT; op++) {
@@ -183,9 +199,22 @@ static int find(const char *name, const char *name_of(int number))
     return number;
 }
 
-static qp_status build(const schedule_print_options *o, const model *model, schedule *out,
-                       qp_error *error)
+/* Costs that were not measured here, or are damaged, are none. */
+static void load_costs(report *r)
 {
+    const schedule_print_options *o = r->options;
+    bool possible =
+        o->costs && !is_given(o) && o->workers > 0 && o->workers <= SCHEDULE_MAX_WORKERS;
+    cost_table *table = possible ? malloc(sizeof *table) : NULL;
+    if (table && cost_load(o->costs, "cpu", (int)o->workers, table, NULL) == QP_OK)
+        r->table = table;
+    else
+        free(table);
+}
+
+static qp_status build(const report *r, const model *model, schedule *out, qp_error *error)
+{
+    const schedule_print_options *o = r->options;
     const model_config *config = model_get_config(model);
     plan_options options = plan_default_options(config);
     options.context = o->context;
@@ -198,7 +227,8 @@ static qp_status build(const schedule_print_options *o, const model *model, sche
         .setting = (schedule_setting)find(o->setting, schedule_setting_name),
         .assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name),
         .memory_fraction = o->memory_fraction,
-        .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns}};
+        .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
+        .costs = r->table};
     plan p;
     qp_status status = plan_build(config, &options, &p, error);
     if (status == QP_OK) status = schedule_build(&p, model, &of, out, error);
@@ -214,7 +244,8 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
     model_options sizes_only = {.sizes_only = true};
     TRY(model_open(o->model, &sizes_only, &m, error));
     report r = {.options = o};
-    qp_status status = build(o, m, &r.schedule, error);
+    load_costs(&r);
+    qp_status status = build(&r, m, &r.schedule, error);
     if (status == QP_OK) status = schedule_predict(&r.schedule, &r.predicted, error);
     if (status == QP_OK) {
         count(&r);
@@ -228,6 +259,7 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
     }
     prediction_free(&r.predicted);
     schedule_free(&r.schedule);
+    free(r.table);
     model_close(m);
     return status;
 }

@@ -17,6 +17,8 @@ typedef struct schedule_print_options {
     int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
     int64_t chunk;          /* tokens that one pass may have */
     double bytes_per_second, flops_per_second, signal_ns; /* 0: the usual */
+    const char
+        *costs; /* file of measured costs, used where none of these three is given; or NULL */
     bool list, json, verify;
     const char *save; /* a file for the queues, or NULL */
 } schedule_print_options;

@@ -1,0 +1,25 @@
+/* Measuring what instructions cost on this machine, by timing them where they run. */
+#ifndef QUIPU_GENERATE_MEASURE_H
+#define QUIPU_GENERATE_MEASURE_H
+
+#include "base/strbuf.h"
+#include "quipu.h"
+
+typedef struct measure_options {
+    int threads;              /* 0: the processors that this process may use */
+    const char *const *types; /* of weights, NULL ends them; NULL: all that can be made */
+    const char *large;        /* preset whose weights fit no cache; NULL: llama-3.2-1b */
+    const char *path;         /* of the file that is written */
+    double seconds;           /* for each kind of pass; 0: a quarter */
+    size_t read_bytes;        /* memory that is read at most; 0: 1 GiB */
+    void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
+    void *progress_context;
+    const volatile int *cancel; /* may be NULL */
+} measure_options;
+
+/* Runs synthetic models of every type, alone and with all workers, with one token and with many, on
+ * the CPU machine; measures what a signal costs there, and how fast memory is read; writes the file
+ * and appends a summary to `out`. Types whose model does not fit in memory are left out. */
+qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error);
+
+#endif

@@ -1,0 +1,152 @@
+/* From timed instructions to curves: see cost_fit.h.
+ *
+ * Times are added up before anything is divided, so that a curve gives back the sum of the times
+ * that it was made from.
+ */
+#include "schedule/cost_fit.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Intensities within a quarter of one another are taken together. */
+static const double bin_ratio = 1.25;
+
+static int bin_of(op_cost work)
+{
+    double intensity = work.bytes > 0 ? work.flops / work.bytes : 0;
+    return intensity < 1e-3 ? -1000 : (int)lrint(log(intensity) / log(bin_ratio));
+}
+
+bool cost_add(cost_samples *samples, const cost_sample *about, op_cost work, double ns)
+{
+    if (!samples->of) samples->of = calloc(COST_SAMPLES, sizeof *samples->of);
+    if (!samples->of) return false;
+    const int bin = bin_of(work);
+    int i = 0;
+    for (; i < samples->count; i++) {
+        const cost_sample *s = &samples->of[i];
+        if (s->op == about->op && s->type == about->type && s->tiny == about->tiny &&
+            s->alone == about->alone && s->bin == bin && s->pass_bytes == about->pass_bytes)
+            break;
+    }
+    if (i == COST_SAMPLES) return false;
+    cost_sample *s = &samples->of[i];
+    if (i == samples->count) {
+        *s = *about;
+        s->bin = bin;
+        s->count = s->bytes = s->flops = s->ns = s->bytes_squared = s->bytes_ns = 0;
+        samples->count++;
+    }
+    s->count++;
+    s->bytes += work.bytes;
+    s->flops += work.flops;
+    s->ns += ns;
+    s->bytes_squared += work.bytes * work.bytes;
+    s->bytes_ns += work.bytes * ns;
+    return true;
+}
+
+/* All of a curve's samples of one bin; count 0 when there are none. */
+static cost_sample gather(const cost_samples *samples, const cost_curve *curve, int bin, bool tiny,
+                          bool alone)
+{
+    cost_sample sum = {.op = curve->op, .type = curve->type, .bin = bin};
+    for (int i = 0; i < samples->count; i++) {
+        const cost_sample *s = &samples->of[i];
+        if (s->op != curve->op || s->type != curve->type || s->bin != bin || s->tiny != tiny ||
+            s->alone != alone)
+            continue;
+        sum.count += s->count;
+        sum.bytes += s->bytes;
+        sum.flops += s->flops;
+        sum.ns += s->ns;
+        sum.bytes_squared += s->bytes_squared;
+        sum.bytes_ns += s->bytes_ns;
+        if (s->pass_bytes > sum.pass_bytes) sum.pass_bytes = s->pass_bytes;
+    }
+    return sum;
+}
+
+enum { FIRST = INT32_MIN, NONE = INT32_MAX };
+
+/* The lowest bin above `after` in which the curve has samples, or NONE. */
+static int next_bin(const cost_samples *samples, const cost_curve *curve, bool tiny, int after)
+{
+    int bin = NONE;
+    for (int i = 0; i < samples->count; i++) {
+        const cost_sample *s = &samples->of[i];
+        if (s->op != curve->op || s->type != curve->type || s->tiny != tiny || s->alone) continue;
+        if (s->bin > after && s->bin < bin) bin = s->bin;
+    }
+    return bin;
+}
+
+/* Where the line of ns over bytes through the samples begins; false when they are of one size. */
+static bool line_begins(const cost_sample *s, double *ns)
+{
+    double spread = s->count * s->bytes_squared - s->bytes * s->bytes;
+    if (!(spread > 0.01 * s->bytes * s->bytes)) return false;
+    *ns = (s->bytes_squared * s->ns - s->bytes * s->bytes_ns) / spread;
+    return true;
+}
+
+/* Two equations of the cost of an instruction and of a byte: the tiny model's, the large one's. */
+static double beyond_bytes(const cost_sample *tiny, const cost_sample *large)
+{
+    double determinant = tiny->count * large->bytes - large->count * tiny->bytes;
+    if (!(determinant > 0)) return 0;
+    return (tiny->ns * large->bytes - large->ns * tiny->bytes) / determinant;
+}
+
+static double find_fixed(const cost_samples *samples, const cost_curve *curve)
+{
+    int tiny_bin = next_bin(samples, curve, true, FIRST);
+    int bin = next_bin(samples, curve, false, FIRST);
+    if (tiny_bin == NONE) return 0;
+    cost_sample tiny = gather(samples, curve, tiny_bin, true, false);
+    double most = tiny.ns / tiny.count, fixed = most;
+    if (bin != NONE) {
+        cost_sample large = gather(samples, curve, bin, false, false);
+        most = fmin(most, large.ns / large.count);
+        if (!line_begins(&tiny, &fixed)) fixed = beyond_bytes(&tiny, &large);
+    }
+    return fmin(fmax(fixed, 0), most);
+}
+
+/* ns a byte beyond what the instructions themselves cost. */
+static double rate_of(const cost_sample *s, double fixed)
+{
+    double least = s->ns / 100; /* a rate must be more than nothing */
+    return fmax(s->ns - s->count * fixed, least) / fmax(s->bytes, 1);
+}
+
+static void fit_curve(const cost_samples *samples, cost_curve *curve)
+{
+    bool tiny = next_bin(samples, curve, false, FIRST) == NONE;
+    int bin = next_bin(samples, curve, tiny, FIRST);
+    curve->fixed_ns = find_fixed(samples, curve);
+    for (; bin != NONE && curve->n_points < COST_POINTS;
+         bin = next_bin(samples, curve, tiny, bin)) {
+        cost_sample all = gather(samples, curve, bin, tiny, false);
+        cost_sample alone = gather(samples, curve, bin, tiny, true);
+        double ns = rate_of(&all, curve->fixed_ns);
+        if (all.pass_bytes > curve->pass_bytes) curve->pass_bytes = all.pass_bytes;
+        curve->points[curve->n_points++] = (cost_point){
+            .intensity = all.bytes > 0 ? all.flops / all.bytes : 0,
+            .ns_per_byte = ns,
+            .alone = alone.count > 0 ? fmin(rate_of(&alone, curve->fixed_ns) / ns, 1) : 1};
+    }
+}
+
+void cost_fit(const cost_samples *samples, cost_table *table)
+{
+    table->n_curves = 0;
+    for (int i = 0; i < samples->count && table->n_curves < COST_CURVES; i++) {
+        const cost_sample *s = &samples->of[i];
+        if (s->alone || cost_find(table, s->op, s->type)) continue;
+        cost_curve *curve = &table->curves[table->n_curves];
+        *curve = (cost_curve){.op = s->op, .type = s->type};
+        fit_curve(samples, curve);
+        if (curve->n_points > 0) table->n_curves++;
+    }
+}
