@@ -7,24 +7,14 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { SCRATCH_ALIGNMENT = 64, MAX_ROTARY_DIM = 4096 };
+enum { SCRATCH_ALIGNMENT = 64 };
 
-static void fill_rope_table(executor *x)
+void executor_set_rope_rows(executor *x, int64_t row, int64_t position, int64_t count,
+                            int64_t length)
 {
     const rope_config *rope = &x->plan->config.rope;
-    float frequencies[MAX_ROTARY_DIM / 2];
-    rope_inverse_frequencies(rope, 0, frequencies);
     float *table = x->rope_table.data; /* (n_positions, rotary_dim) */
-    for (int64_t p = 0; p < x->plan->capacity.of[-PLAN_POSITIONS]; p++)
-        rope_table_row(rope, frequencies, p, table + p * rope->dim);
-}
-
-void executor_set_rope_row(executor *x, int64_t row, int64_t position, int64_t length)
-{
-    const rope_config *rope = &x->plan->config.rope;
-    float frequencies[MAX_ROTARY_DIM / 2];
-    rope_inverse_frequencies(rope, length, frequencies);
-    rope_table_row(rope, frequencies, position, (float *)x->rope_table.data + row * rope->dim);
+    rope_table_rows(rope, length, position, count, table + row * rope->dim);
 }
 
 static size_t scratch_of(const op_info *op, const op_variant *variant, const op_call *call)
@@ -132,7 +122,7 @@ static void place_tensors(executor *x)
 qp_status executor_init(executor *x, const plan *plan, const model *model, thread_pool *pool,
                         uint32_t cpu_features, progress *progress, qp_error *error)
 {
-    assert(plan->config.rope.dim <= MAX_ROTARY_DIM);
+    assert(plan->config.rope.dim <= ROPE_MAX_DIM);
     *x = (executor){.plan = plan, .pool = pool, .cpu_features = cpu_features};
     size_t cache_bytes = plan->tensors[PLAN_K_CACHE].bytes;
     if (!checked_mul(cache_bytes, (size_t)plan->config.n_layers, &cache_bytes))
@@ -150,7 +140,8 @@ qp_status executor_init(executor *x, const plan *plan, const model *model, threa
     TRY(pack_weights(x, progress, error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
-    if (plan->config.rope.scaling != ROPE_DYNAMIC) fill_rope_table(x);
+    if (plan->config.rope.scaling != ROPE_DYNAMIC)
+        executor_set_rope_rows(x, 0, 0, plan->capacity.of[-PLAN_POSITIONS], 0);
     return QP_OK;
 }
 

@@ -43,8 +43,9 @@ void executor_run(executor *executor, const batch *batch, int first, int last);
 /* float32 [outputs][vocab_size] of the last run past lm_head; may be changed before sampling. */
 float *executor_logits(const executor *executor);
 
-/* Writes the RoPE angles of one position into a row of the table, for models whose frequencies
+/* Writes the RoPE angles of `count` positions into rows of the table, for models whose frequencies
  * depend on the length of the sequence. */
-void executor_set_rope_row(executor *executor, int64_t row, int64_t position, int64_t length);
+void executor_set_rope_rows(executor *executor, int64_t row, int64_t position, int64_t count,
+                            int64_t length);
 
 #endif

@@ -114,10 +114,9 @@ static batch_part add_part(qp_engine *e, const qp_input *input, size_t index, si
     if (part.count == 0) return part;
     int64_t row = batch_tokens(b);
     batch_add(b, input->tokens + done, (int64_t)part.count, (int64_t)s->count, &s->pages);
-    if (e->plan.config.rope.scaling == ROPE_DYNAMIC) {
-        for (int64_t i = 0; i < (int64_t)part.count; i++)
-            executor_set_rope_row(&e->executor, row + i, (int64_t)s->count + i, s->rope_length);
-    }
+    if (e->plan.config.rope.scaling == ROPE_DYNAMIC)
+        executor_set_rope_rows(&e->executor, row, (int64_t)s->count, (int64_t)part.count,
+                               s->rope_length);
     for (size_t i = 0; i < part.count; i++) {
         if (input->every_row || done + i + 1 == input->count) batch_want(b, row + (int64_t)i);
     }

@@ -55,3 +55,12 @@ void rope_table_row(const rope_config *rope, const float *inverse_frequencies, i
         row[half + i] = (float)sin((double)angle);
     }
 }
+
+void rope_table_rows(const rope_config *rope, int64_t length, int64_t position, int64_t count,
+                     float *rows)
+{
+    float inverse_frequencies[ROPE_MAX_DIM / 2];
+    rope_inverse_frequencies(rope, length, inverse_frequencies);
+    for (int64_t i = 0; i < count; i++)
+        rope_table_row(rope, inverse_frequencies, position + i, rows + i * rope->dim);
+}

@@ -34,4 +34,10 @@ void rope_inverse_frequencies(const rope_config *rope, int64_t length, float *in
 void rope_table_row(const rope_config *rope, const float *inverse_frequencies, int64_t position,
                     float *row);
 
+/* `count` rows of it, from `position` on, for a sequence of `length` tokens. */
+void rope_table_rows(const rope_config *rope, int64_t length, int64_t position, int64_t count,
+                     float *rows);
+
+enum { ROPE_MAX_DIM = 4096 };
+
 #endif
