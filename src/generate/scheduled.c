@@ -42,20 +42,19 @@ static void take_weights(scheduled *r, const model *model)
     }
 }
 
-static qp_status make_machine(scheduled *r, qp_error *error)
+static void fill_setup(scheduled *r)
 {
     const executor *x = r->executor;
-    machine_setup setup = {.schedule = &r->schedule,
-                           .memory = {.arena = x->arena.data,
-                                      .inputs = x->memory.data,
-                                      .rope_table = x->rope_table.data,
-                                      .k_cache = x->k_cache.data,
-                                      .v_cache = x->v_cache.data,
-                                      .weights = r->weights},
-                           .kernels = r->kernels,
-                           .scratch = x->scratch.data,
-                           .scratch_bytes = x->scratch_bytes};
-    return threads_machine_create(&setup, x->pool, 0, &r->machine, error);
+    r->setup = (machine_setup){.schedule = &r->schedule,
+                               .memory = {.arena = x->arena.data,
+                                          .inputs = x->memory.data,
+                                          .rope_table = x->rope_table.data,
+                                          .k_cache = x->k_cache.data,
+                                          .v_cache = x->v_cache.data,
+                                          .weights = r->weights},
+                               .kernels = r->kernels,
+                               .scratch = x->scratch.data,
+                               .scratch_bytes = x->scratch_bytes};
 }
 
 qp_status scheduled_init(scheduled *r, const executor *executor, const model *model,
@@ -73,7 +72,8 @@ qp_status scheduled_init(scheduled *r, const executor *executor, const model *mo
     if (!r->kernels || !r->weights) return error_no_memory(error, "the machine", nodes);
     take_kernels(r);
     take_weights(r, model);
-    return make_machine(r, error);
+    fill_setup(r);
+    return threads_machine_create(&r->setup, executor->pool, 0, &r->machine, error);
 }
 
 void scheduled_free(scheduled *r)

@@ -11,6 +11,7 @@ typedef struct scheduled {
     schedule schedule;
     machine_kernel *kernels; /* [schedule.n_nodes] */
     const void **weights;    /* [schedule.n_weights] */
+    machine_setup setup;     /* of all these, for any machine */
     threads_machine *machine;
 } scheduled;
 

@@ -155,6 +155,13 @@ void plan_free(plan *plan);
 /* Index of the step of that name in that layer (-1 for steps outside the layers); -1: none. */
 int plan_find_step(const plan *plan, const char *name, int64_t layer);
 
+/* The step that a person names: "embedding", or "5.attn_qkv" for one of layer 5. QP_INVALID names
+ * the nearest that there is. */
+qp_status plan_parse_step(const plan *plan, const char *text, int *step, qp_error *error);
+
+/* A step's name as plan_parse_step() takes it. */
+const char *plan_step_label(const plan *plan, int step, char *text, size_t size);
+
 /* Directions in which a step touches a tensor. */
 typedef struct plan_access {
     bool read, write;

@@ -31,6 +31,7 @@ struct threads_machine {
     uint64_t patience_ns;
     counter *counters; /* [schedule->n_counters] */
     uint32_t pass;
+    int first_step, last_step; /* that work; 0, 0: all */
     const int64_t *sizes;
     instruction_timing *timings;
     atomic_bool given_up;
@@ -109,6 +110,11 @@ static bool await_counter(threads_machine *m, int worker, int index, const instr
     }
 }
 
+static bool is_selected(const threads_machine *m, const instruction *in)
+{
+    return m->last_step == 0 || (in->step >= m->first_step && in->step < m->last_step);
+}
+
 static void run_queue(void *context, int worker, int n_workers)
 {
     (void)n_workers;
@@ -129,7 +135,7 @@ static void run_queue(void *context, int worker, int n_workers)
         }
         if (timing)
             timing[i].work = in->waits[0].counter || in->waits[1].counter ? clock_ns() : now;
-        machine_execute(&m->setup, in, m->sizes, scratch);
+        if (is_selected(m, in)) machine_execute(&m->setup, in, m->sizes, scratch);
         if (timing) timing[i].signal = clock_ns();
         if (in->signal)
             atomic_fetch_add_explicit(&m->counters[in->signal].count, 1, memory_order_release);
@@ -148,6 +154,12 @@ static qp_status report_stuck(const threads_machine *m, qp_error *error)
                      at->worker, at->index,
                      in->opcode == INSTRUCTION_NOOP ? "noop" : s->nodes[in->node].name, in->layer,
                      in->waits[at->wait].counter, at->target, at->found);
+}
+
+void threads_machine_select(threads_machine *m, int first, int last)
+{
+    m->first_step = first;
+    m->last_step = last;
 }
 
 qp_status threads_machine_run(threads_machine *m, const int64_t *sizes, instruction_timing *timings,

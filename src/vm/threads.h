@@ -20,6 +20,10 @@ qp_status threads_machine_create(const machine_setup *setup, thread_pool *pool,
                                  uint64_t patience_ns, threads_machine **out, qp_error *error);
 void threads_machine_destroy(threads_machine *machine);
 
+/* From the next pass on only instructions of the plan's steps [first, last) work; the others wait
+ * and signal as ever. 0, 0: all of them work, as at first. */
+void threads_machine_select(threads_machine *machine, int first, int last);
+
 /* One pass over a batch of these sizes ([SCHEDULE_AXES]). `timings` is NULL, or [workers][longest]
  * like the schedule's instructions. When a counter never comes, QP_INVALID names worker,
  * instruction, counter, needed and found; the machine cannot be used any more then. */

@@ -1,0 +1,65 @@
+/* Steps by the names that people give them: "embedding", "5.attn_qkv". See plan.h. */
+#include "base/suggest.h"
+#include "plan/plan.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *plan_step_label(const plan *p, int step, char *text, size_t size)
+{
+    const plan_step *s = &p->steps[step];
+    if (s->layer < 0)
+        snprintf(text, size, "%s", s->name);
+    else
+        snprintf(text, size, "%lld.%s", (long long)s->layer, s->name);
+    return text;
+}
+
+/* A step of that name in whichever layer; -1: there is none. */
+static int find_anywhere(const plan *p, const char *name)
+{
+    for (int i = 0; i < p->n_steps; i++) {
+        if (strcmp(p->steps[i].name, name) == 0) return i;
+    }
+    return -1;
+}
+
+static qp_status no_such_name(const plan *p, const char *text, const char *name, qp_error *error)
+{
+    suggestion near = {.word = name};
+    for (int i = 0; i < p->n_steps; i++)
+        suggest_offer(&near, p->steps[i].name);
+    if (!near.best)
+        return error_set(error, QP_INVALID,
+                         "the plan has no step \"%s\"; `quipu plan` lists them: embedding, "
+                         "0.attn_norm, ...",
+                         text);
+    int found = find_anywhere(p, near.best);
+    char label[64];
+    return error_set(error, QP_INVALID, "the plan has no step \"%s\"; did you mean %s%s?", text,
+                     plan_step_label(p, found, label, sizeof label),
+                     p->steps[found].layer < 0 ? "" : ", of layer 0");
+}
+
+qp_status plan_parse_step(const plan *p, const char *text, int *step, qp_error *error)
+{
+    const char *name = text;
+    int64_t layer = -1;
+    if (isdigit((unsigned char)*text)) {
+        char *end;
+        layer = strtoll(text, &end, 10);
+        name = *end == '.' ? end + 1 : end;
+    }
+    *step = plan_find_step(p, name, layer);
+    if (*step >= 0) return QP_OK;
+    int found = find_anywhere(p, name);
+    if (found < 0) return no_such_name(p, text, name, error);
+    if (p->steps[found].layer < 0)
+        return error_set(error, QP_INVALID, "%s is a step outside the layers: say %s, found \"%s\"",
+                         name, name, text);
+    return error_set(error, QP_INVALID,
+                     "%s is a step of every layer: say 0.%s to %lld.%s, found \"%s\"", name, name,
+                     (long long)p->config.n_layers - 1, name, text);
+}
