@@ -86,6 +86,10 @@ typedef struct op_variant {
     /* What it is held to where its arithmetic is coarser than the operator asks for, not scaled;
      * NULL: the operator's. */
     const op_tolerance *tolerances;
+    /* The reference but for what this variant rounds more coarsely on purpose (x to 8 bits, say):
+     * its outputs are within the operator's own tolerances of those. NULL: it rounds nothing. */
+    op_kernel *rounded;
+    size_t (*rounded_scratch_bytes)(const op_call *call);
 } op_variant;
 
 /* What floating-point inputs are tested with: normally distributed values, small ones, zeros,

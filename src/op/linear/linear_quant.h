@@ -33,13 +33,18 @@ void linear_quant_pack(const op_call *call, void *packed);
 size_t linear_quant_scratch_bytes(const op_call *call);
 extern const op_tolerance linear_quant_tolerances[];
 
+/* linear's reference on x rounded as above: what the variants are within float32 sums of. */
+op_kernel linear_quant_rounded;
+size_t linear_quant_rounded_bytes(const op_call *call);
+
 /* Entries for the operator's table of variants, in rising order of preference. */
 #define LINEAR_QUANT_VARIANT(NAME, NEEDS, KERNEL)                                                  \
     {                                                                                              \
         .name = NAME, .needs = NEEDS, .kernel = KERNEL, .accepts = linear_quant_accepts,           \
         .packed_bytes = linear_quant_packed_bytes, .pack = linear_quant_pack,                      \
         .pack_units = LINEAR_QUANT_PACK_UNITS, .scratch_bytes = linear_quant_scratch_bytes,        \
-        .tolerances = linear_quant_tolerances,                                                     \
+        .tolerances = linear_quant_tolerances, .rounded = linear_quant_rounded,                    \
+        .rounded_scratch_bytes = linear_quant_rounded_bytes,                                       \
     }
 #define LINEAR_QUANT_VARIANTS                                                                      \
     LINEAR_QUANT_VARIANT("avx2_int8", CPU_LEVEL_AVX2, linear_quant_avx2),                          \

@@ -1,0 +1,64 @@
+/* What the variants for quantised weights compute, without their float32 sums: linear's reference
+ * on x rounded to 8 bits. A difference from this is a mistake, not the coarseness of the rounding.
+ */
+#include "op/linear/linear_quant.h"
+
+#include "base/checked.h"
+#include "op/linear/linear.h"
+#include "op/linear/linear_quant_part.h"
+
+#include <float.h>
+#include <math.h>
+
+enum { ROUNDED_ROWS = 32 }; /* at a time: weights are decoded once for all of them */
+
+static size_t rows_bytes(const op_call *call)
+{
+    size_t in_features = (size_t)call->tensors[LINEAR_X].shape[1];
+    return round_up(ROUNDED_ROWS * in_features * sizeof(float), 64);
+}
+
+size_t linear_quant_rounded_bytes(const op_call *call)
+{
+    return rows_bytes(call) + op_linear.scratch_bytes(call);
+}
+
+static void round_block(const float *x, float *out)
+{
+    float a = 0;
+    for (int i = 0; i < QUANT_BLOCK; i++) {
+        float size = fabsf(x[i]);
+        if (size > a || isnan(size)) a = size;
+        if (isnan(a)) break;
+    }
+    if (!(a >= 0x1p-120F && a <= FLT_MAX)) {
+        for (int i = 0; i < QUANT_BLOCK; i++)
+            out[i] = a < 1 ? 0 : NAN;
+        return;
+    }
+    const float by = 127 / a, d = a / 127;
+    for (int i = 0; i < QUANT_BLOCK; i++)
+        out[i] = rintf(x[i] * by) * d;
+}
+
+void linear_quant_rounded(const op_call *call)
+{
+    const tensor *x = &call->tensors[LINEAR_X]; /* (n_rows, in_features) */
+    const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
+    int64_t n_rows = x->shape[0], in_features = x->shape[1];
+    float *rounded = call->scratch; /* (ROUNDED_ROWS, in_features) */
+    for (int64_t first = 0; first < n_rows; first += ROUNDED_ROWS) {
+        int64_t rows = n_rows - first < ROUNDED_ROWS ? n_rows - first : ROUNDED_ROWS;
+        for (int64_t row = 0; row < rows; row++) {
+            const float *from = tensor_row(x, first + row);
+            for (int64_t i = 0; i < in_features; i += QUANT_BLOCK)
+                round_block(from + i, rounded + row * in_features + i);
+        }
+        op_call part = *call;
+        part.scratch = (char *)call->scratch + rows_bytes(call);
+        part.tensors[LINEAR_X] = tensor_2d(rounded, DTYPE_F32, rows, in_features);
+        part.tensors[LINEAR_OUT] = tensor_slice(call->tensors[LINEAR_OUT], 0, first, rows);
+        if (residual->rank) part.tensors[LINEAR_RESIDUAL] = tensor_slice(*residual, 0, first, rows);
+        linear_reference(&part);
+    }
+}
