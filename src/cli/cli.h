@@ -44,6 +44,9 @@ typedef struct cli_settings {
     const char *save;
     /* trace */
     bool table;
+    /* diff */
+    const char *execution_a, *execution_b, *start_after, *stop_after;
+    int64_t singles, layers;
     /* ops */
     bool all, last, markdown;
     int page_format;
@@ -66,9 +69,9 @@ typedef qp_status cli_command(const cli_call *call);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
-    command_bench, command_schedule, command_trace, command_help, command_man, command_completion,
-    command_version, command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
-    command_ops_bench, command_ops_export, command_ops_import;
+    command_bench, command_schedule, command_trace, command_diff, command_help, command_man,
+    command_completion, command_version, command_ops_list, command_ops_describe, command_ops_prompt,
+    command_ops_check, command_ops_bench, command_ops_export, command_ops_import;
 
 /* The program's tables, and the function of a command in them. */
 const program_spec *cli_program(void);

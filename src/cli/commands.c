@@ -280,6 +280,51 @@ static const option_spec trace_options[] = {
      .help = "print the sums by operator, which is done anyway where no file is asked for"},
     {0}};
 
+static const option_spec diff_options[] = {
+    {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT",
+     .help = "what to run; a list of token ids where the model has no vocabulary; without -p and "
+             "-f pseudo-random tokens"},
+    {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "read the prompt from a file"},
+    {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "16",
+     .minimum = 1, .maximum = 1 << 16, .help = "how many pseudo-random ones"},
+    {"one-by-one", 0, OPTION_INTEGER_AT(SETTINGS, singles), .argument = "N", .fallback = "2",
+     .maximum = 1 << 16, .help = "of the tokens go alone at the end, as in generation"},
+    {"a", 0, OPTION_STRING_AT(SETTINGS, execution_a), .argument = "HOW", .fallback = "ref",
+     .help = "what is held to be right: ref, ops, threads or serial"},
+    {"b", 0, OPTION_STRING_AT(SETTINGS, execution_b), .argument = "HOW", .fallback = "threads",
+     .help = "what is compared with it"},
+    {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .argument = "STEP",
+     .help = "compare from behind this step on, such as 5.attn_qkv; what came before is taken "
+             "from a"},
+    {"stop-after", 0, OPTION_STRING_AT(SETTINGS, stop_after), .argument = "STEP",
+     .help = "compare up to this step"},
+    {"layers", 0, OPTION_INTEGER_AT(SETTINGS, layers), .argument = "N", .fallback = "0",
+     .maximum = 1 << 15, .help = "only the first N layers, and what follows the last; 0: all"},
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
+     .help = "the forward pass for few tokens, in fused operators"},
+    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
+     .fallback = "1", .minimum = 1, .maximum = 1024,
+     .help = "fused: parts of a sequence's positions that attention is split in"},
+    {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
+     .fallback = "latency", .argument = "WHICH", .help = "of schedules: latency or throughput"},
+    {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
+     .fallback = "rr", .argument = "HOW", .help = "of schedules: rr, zz, wave, dag or pool"},
+    {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
+     .help = "every layer's steps, not only the worst of each kind"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
+    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
+     .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
+    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
+     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
+     .argument = "TYPE", .help = "element type of the KV cache"},
+    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
+     .help = "CPU features to leave unused, separated by commas"},
+    {0}};
+
 static const option_group model_group = {"Model", model_options};
 static const option_group engine_group = {"Running", engine_options};
 static const option_group sampling_group = {"Sampling", sampling_options};
@@ -296,6 +341,7 @@ static const option_group bench_group = {"Tests", bench_options};
 static const option_group plan_group = {"Plan", plan_options};
 static const option_group shapes_group = {"Shapes", shapes_options};
 static const option_group trace_group = {"Trace", trace_options};
+static const option_group diff_group = {"Comparison", diff_options};
 static const option_group schedule_group = {"Schedule", schedule_options};
 
 #define GROUPS(...)                                                                                \
@@ -373,6 +419,15 @@ static const command_spec commands[] = {
                     "limit\" is the time that the machine's own rates would allow, over the time "
                     "taken.",
      .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group)},
+    {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
+     .summary = "hold one way to run a forward pass against another, tensor by tensor",
+     .description = "Each step is judged alone: b gets what it reads from a, and may differ by as "
+                    "much as the operators' tolerances allow its kernels, not at all where both "
+                    "run the same. Then b runs from beginning to end on its own, for what adds up, "
+                    "and once more without a stop between steps, which has to give the same bits. "
+                    "The exit status is 0 if all is within tolerance; else the first difference "
+                    "is named.",
+     .groups = GROUPS(&model_group, &diff_group)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "tokens per second of prompts and of generation",
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "

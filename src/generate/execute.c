@@ -184,3 +184,10 @@ float *executor_logits(const executor *x)
 {
     return x->memory.data[PLAN_LOGITS];
 }
+
+void *executor_address(const executor *x, plan_tensor_id id, int64_t layer)
+{
+    if (x->plan->tensors[id].kind != PLAN_CACHE) return x->memory.data[id];
+    char *cache = id == PLAN_K_CACHE ? x->memory.k_cache : x->memory.v_cache;
+    return cache + (size_t)layer * x->memory.cache_layer_bytes;
+}

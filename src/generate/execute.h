@@ -40,6 +40,9 @@ void executor_take_inputs(executor *executor, const batch *batch);
 /* Runs steps [first, last) of the plan over the batch. */
 void executor_run(executor *executor, const batch *batch, int first, int last);
 
+/* Where a tensor lies; of a cache, the part of one layer. */
+void *executor_address(const executor *executor, plan_tensor_id id, int64_t layer);
+
 /* float32 [outputs][vocab_size] of the last run past lm_head; may be changed before sampling. */
 float *executor_logits(const executor *executor);
 

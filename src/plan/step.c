@@ -26,7 +26,8 @@ static int find_anywhere(const plan *p, const char *name)
     return -1;
 }
 
-static qp_status no_such_name(const plan *p, const char *text, const char *name, qp_error *error)
+static qp_status no_such_name(const plan *p, const char *text, const char *name, int64_t layer,
+                              qp_error *error)
 {
     suggestion near = {.word = name};
     for (int i = 0; i < p->n_steps; i++)
@@ -34,13 +35,13 @@ static qp_status no_such_name(const plan *p, const char *text, const char *name,
     if (!near.best)
         return error_set(error, QP_INVALID,
                          "the plan has no step \"%s\"; `quipu plan` lists them: embedding, "
-                         "0.attn_norm, ...",
+                         "0.attn_norm and so on",
                          text);
-    int found = find_anywhere(p, near.best);
+    int found = plan_find_step(p, near.best, layer);
     char label[64];
-    return error_set(error, QP_INVALID, "the plan has no step \"%s\"; did you mean %s%s?", text,
-                     plan_step_label(p, found, label, sizeof label),
-                     p->steps[found].layer < 0 ? "" : ", of layer 0");
+    if (found < 0) found = find_anywhere(p, near.best);
+    return error_set(error, QP_INVALID, "the plan has no step \"%s\"; did you mean %s?", text,
+                     plan_step_label(p, found, label, sizeof label));
 }
 
 qp_status plan_parse_step(const plan *p, const char *text, int *step, qp_error *error)
@@ -55,9 +56,9 @@ qp_status plan_parse_step(const plan *p, const char *text, int *step, qp_error *
     *step = plan_find_step(p, name, layer);
     if (*step >= 0) return QP_OK;
     int found = find_anywhere(p, name);
-    if (found < 0) return no_such_name(p, text, name, error);
+    if (found < 0) return no_such_name(p, text, name, layer, error);
     if (p->steps[found].layer < 0)
-        return error_set(error, QP_INVALID, "%s is a step outside the layers: say %s, found \"%s\"",
+        return error_set(error, QP_INVALID, "%s stands outside the layers: say %s, found \"%s\"",
                          name, name, text);
     return error_set(error, QP_INVALID,
                      "%s is a step of every layer: say 0.%s to %lld.%s, found \"%s\"", name, name,

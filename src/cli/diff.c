@@ -1,0 +1,86 @@
+/* quipu diff: two executions of the forward pass, compared tensor by tensor. */
+#include "cli/cli.h"
+
+#include "base/status.h"
+#include "generate/diff.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void show_progress(void *context, const char *text, bool finished)
+{
+    (void)context;
+    fprintf(stderr, "\r\033[K%s", finished ? "" : text);
+}
+
+/* The prompt's tokens; without a vocabulary the prompt is a list of ids. None without a prompt. */
+static qp_status read_tokens(const cli_call *call, const char *model, qp_tokens *tokens)
+{
+    const cli_settings *s = call->settings;
+    if (!s->prompt && !s->file) return QP_OK;
+    bool ids = strncmp(model, "synthetic:", 10) == 0;
+    qp_vocabulary *vocabulary = NULL;
+    char *text = NULL;
+    size_t length;
+    qp_status status = cli_read_prompt(call, &text, &length);
+    if (status == QP_OK && ids)
+        status =
+            cli_parse_ids(text, "the prompt (the model has no vocabulary)", tokens, call->error);
+    if (status == QP_OK && !ids) status = qp_vocabulary_open(model, &vocabulary, call->error);
+    if (status == QP_OK && !ids)
+        status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error);
+    if (status == QP_OK && tokens->count == 0)
+        status = error_set(call->error, QP_INVALID, "the prompt is empty: there is nothing to run");
+    qp_vocabulary_close(vocabulary);
+    free(text);
+    return status;
+}
+
+static qp_status compare(const cli_call *call, const char *model, const qp_tokens *tokens)
+{
+    const cli_settings *s = call->settings;
+    diff_options options = {.model = model,
+                            .a = s->execution_a,
+                            .b = s->execution_b,
+                            .tokens = tokens->data,
+                            .n_tokens = tokens->data ? (int64_t)tokens->count : s->tokens,
+                            .singles = s->singles,
+                            .chunk = s->chunk,
+                            .layers = s->layers,
+                            .threads = (int)s->threads,
+                            .page_size = s->page_size,
+                            .kv_type = cli_kv_types[s->kv_type],
+                            .cpu_mask = s->cpu_mask,
+                            .after = s->start_after,
+                            .stop = s->stop_after,
+                            .fuse = s->fuse,
+                            .kv_partitions = s->kv_partitions,
+                            .setting = s->setting,
+                            .assignment = s->assign,
+                            .list = s->list,
+                            .json = s->json,
+                            .cancel = &cli_interrupted,
+                            .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    strbuf text = {0};
+    bool equal = false;
+    cli_catch_interrupt();
+    qp_status status = diff_print(&options, &text, &equal, call->error);
+    cli_release_interrupt();
+    if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
+    strbuf_free(&text);
+    if (status != QP_OK || equal) return status;
+    return error_set(call->error, QP_FORMAT, "%s does not compute what %s does", s->execution_b,
+                     s->execution_a);
+}
+
+qp_status command_diff(const cli_call *call)
+{
+    const char *model;
+    qp_tokens tokens = {0};
+    TRY(cli_model_path(call, &model));
+    qp_status status = read_tokens(call, model, &tokens);
+    if (status == QP_OK) status = compare(call, model, &tokens);
+    qp_tokens_free(&tokens);
+    return status;
+}

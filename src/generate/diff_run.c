@@ -1,0 +1,479 @@
+/* The rounds of a comparison: see diff_run.h. */
+#include "generate/diff_run.h"
+
+#include "base/hash.h"
+#include "generate/diff_compare.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
+
+/* One side: an execution, and a copy of its tensors here. */
+typedef struct side {
+    execution *of;
+    plan_memory memory; /* the copies, as plan_bind() takes them */
+} side;
+
+typedef struct runner {
+    const plan *plan;
+    const diff_request *request;
+    diff_report *report;
+    side a, b;
+    execution rounded_a, rounded_b;
+    side oracle_a, oracle_b; /* of those, where the two sides round differently */
+    bool oracles;
+    batch batch;
+    page_pool pages;
+    page_list list;
+    int64_t past; /* tokens before the batch */
+    int pass;
+    bool all_same;        /* every node has the same kernel on both sides */
+    uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of what b left in round two */
+    uint64_t *left_cache; /* [layers][2] */
+} runner;
+
+/* --- tensors --------------------------------------------------------------------------------- */
+
+static bool is_compared(plan_kind kind)
+{
+    return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CACHE;
+}
+
+/* Bytes of the rows that the batch has. */
+static size_t used_bytes(const runner *r, plan_tensor_id id)
+{
+    const plan_tensor *t = &r->plan->tensors[id];
+    size_t bytes = dtype_block_bytes(t->type);
+    for (int d = 0; d < t->rank; d++)
+        bytes *=
+            (size_t)(t->dims[d].size < 0 ? r->batch.sizes.of[-t->dims[d].size] : t->dims[d].size);
+    return bytes;
+}
+
+/* Where the copy of a tensor lies; of a cache there is one for whichever layer is looked at. */
+static void *copy_of(const side *s, const plan *p, plan_tensor_id id)
+{
+    if (p->tensors[id].kind != PLAN_CACHE) return s->memory.data[id];
+    return id == PLAN_K_CACHE ? s->memory.k_cache : s->memory.v_cache;
+}
+
+static qp_status fetch(const runner *r, const side *s, plan_tensor_id id, int64_t layer,
+                       qp_error *error)
+{
+    return s->of->type->read(s->of->self, id, layer, copy_of(s, r->plan, id), used_bytes(r, id),
+                             error);
+}
+
+static qp_status hand(const runner *r, const side *from, const side *to, plan_tensor_id id,
+                      int64_t layer, qp_error *error)
+{
+    TRY(fetch(r, from, id, layer, error));
+    return to->of->type->write(to->of->self, id, layer, copy_of(from, r->plan, id),
+                               used_bytes(r, id), error);
+}
+
+static qp_status side_open(side *s, const plan *p, execution *of, qp_error *error)
+{
+    *s = (side){.of = of};
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &p->tensors[id];
+        if (!is_compared(t->kind)) continue;
+        void *copy = calloc(1, t->bytes + 1);
+        if (!copy) return error_no_memory(error, "copies of tensors", t->bytes);
+        if (t->kind != PLAN_CACHE)
+            s->memory.data[id] = copy;
+        else
+            *(id == PLAN_K_CACHE ? &s->memory.k_cache : &s->memory.v_cache) = copy;
+    }
+    return QP_OK;
+}
+
+static void side_close(side *s, const plan *p)
+{
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (is_compared(p->tensors[id].kind)) free(copy_of(s, p, (plan_tensor_id)id));
+    }
+}
+
+/* --- batches --------------------------------------------------------------------------------- */
+
+static qp_status clear_caches(runner *r, qp_error *error)
+{
+    page_list_resize(&r->list, &r->pages, 0, NULL);
+    r->past = 0;
+    for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
+        size_t bytes = r->plan->tensors[id].bytes;
+        memset(copy_of(&r->a, r->plan, (plan_tensor_id)id), 0, bytes);
+        for (int64_t layer = 0; layer < r->plan->config.n_layers; layer++) {
+            const void *zeros = copy_of(&r->a, r->plan, (plan_tensor_id)id);
+            const side *sides[2] = {&r->a, &r->b};
+            for (int i = 0; i < 2; i++)
+                TRY(sides[i]->of->type->write(sides[i]->of->self, (plan_tensor_id)id, layer, zeros,
+                                              bytes, error));
+        }
+    }
+    return QP_OK;
+}
+
+static int64_t pass_tokens(const runner *r, int64_t past)
+{
+    int64_t together = r->request->n_tokens - r->request->singles - past;
+    if (together <= 0) return 1;
+    int64_t most = r->plan->capacity.of[-PLAN_TOKENS];
+    return together < most ? together : most;
+}
+
+static int count_passes(const runner *r)
+{
+    int n = 0;
+    for (int64_t past = 0; past < r->request->n_tokens; past += pass_tokens(r, past))
+        n++;
+    return n;
+}
+
+/* Settings under which every part of sampling has something to do. */
+static void want_row(batch *b, int64_t row)
+{
+    int64_t at = batch_outputs(b);
+    batch_want(b, row);
+    ((int64_t *)b->of[PLAN_SEEDS])[at] = 1;
+    batch_i32(b, PLAN_SAMPLE_POSITIONS)[at] = (int32_t)row;
+    ((float *)b->of[PLAN_TEMPERATURES])[at] = 1;
+    batch_i32(b, PLAN_TOP_KS)[at] = 40;
+    ((float *)b->of[PLAN_TOP_PS])[at] = 0.95F;
+    ((float *)b->of[PLAN_MIN_PS])[at] = 0.01F;
+}
+
+/* Angles by the length of the whole sequence, where they depend on it. */
+static qp_status write_angles(const runner *r, int64_t count, qp_error *error)
+{
+    const rope_config *rope = &r->plan->config.rope;
+    if (rope->scaling != ROPE_DYNAMIC) return QP_OK;
+    size_t bytes = (size_t)(count * rope->dim) * sizeof(float);
+    float *rows = malloc(bytes);
+    if (!rows) return error_no_memory(error, "RoPE's angles", bytes);
+    rope_table_rows(rope, r->request->n_tokens, r->past, count, rows);
+    const side *sides[] = {&r->a, &r->b, &r->oracle_a, &r->oracle_b};
+    qp_status status = QP_OK;
+    for (int i = 0; i < (r->oracles ? 4 : 2) && status == QP_OK; i++)
+        status =
+            sides[i]->of->type->write(sides[i]->of->self, PLAN_ROPE_TABLE, -1, rows, bytes, error);
+    free(rows);
+    return status;
+}
+
+static qp_status fill_batch(runner *r, qp_error *error)
+{
+    batch *b = &r->batch;
+    int64_t count = pass_tokens(r, r->past), most = r->plan->capacity.of[-PLAN_OUTPUTS];
+    batch_clear(b);
+    TRY(page_list_resize(&r->list, &r->pages, r->past + count, error));
+    batch_add(b, r->request->tokens + r->past, count, r->past, &r->list);
+    for (int64_t row = count > most ? count - most : 0; row < count; row++)
+        want_row(b, row);
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (r->plan->tensors[id].kind == PLAN_INPUT)
+            r->a.memory.data[id] = r->b.memory.data[id] = r->oracle_a.memory.data[id] =
+                r->oracle_b.memory.data[id] = b->of[id];
+    }
+    return write_angles(r, count, error);
+}
+
+/* --- steps ----------------------------------------------------------------------------------- */
+
+static qp_status run_steps(const runner *r, const side *s, int first, int last, qp_error *error)
+{
+    if (r->request->cancel && *r->request->cancel)
+        return error_set(error, QP_CANCELLED, "interrupted");
+    return s->of->type->run(s->of->self, &r->batch, first, last, error);
+}
+
+/* b gets what the step reads from a; what it writes without reading must not be there already. */
+static qp_status prepare_step(const runner *r, int step, qp_error *error)
+{
+    const plan *p = r->plan;
+    int64_t layer = p->steps[step].layer;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        plan_access access = plan_step_access(p, step, id);
+        if (!is_compared(p->tensors[id].kind)) continue;
+        if (access.read) {
+            TRY(hand(r, &r->a, &r->b, id, layer, error));
+            if (r->oracles) TRY(hand(r, &r->a, &r->oracle_a, id, layer, error));
+            if (r->oracles) TRY(hand(r, &r->a, &r->oracle_b, id, layer, error));
+        } else if (access.write) {
+            memset(copy_of(&r->b, p, id), 0xff, used_bytes(r, id));
+            TRY(r->b.of->type->write(r->b.of->self, id, layer, copy_of(&r->b, p, id),
+                                     used_bytes(r, id), error));
+        }
+    }
+    return QP_OK;
+}
+
+/* Whether a value that is there before `step` is read from there on. */
+static bool is_read_later(const plan *p, int step, plan_tensor_id id)
+{
+    for (int s = step; s < p->n_steps; s++) {
+        plan_access access = plan_step_access(p, s, id);
+        if (access.read) return true;
+        if (access.write) return false;
+    }
+    return false;
+}
+
+/* b goes on from where a stands before `step`. */
+static qp_status hand_over(const runner *r, int step, qp_error *error)
+{
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_kind kind = r->plan->tensors[i].kind;
+        if (kind != PLAN_ACTIVATION && kind != PLAN_OUTPUT) continue;
+        if (is_read_later(r->plan, step, (plan_tensor_id)i))
+            TRY(hand(r, &r->a, &r->b, (plan_tensor_id)i, -1, error));
+    }
+    return QP_OK;
+}
+
+/* --- comparing ------------------------------------------------------------------------------- */
+
+/* The two largest of a row. */
+static int64_t likeliest(const float *row, int64_t n, float *margin)
+{
+    int64_t best = 0;
+    float second = -INFINITY;
+    for (int64_t i = 1; i < n; i++) {
+        if (row[i] > row[best]) {
+            second = row[best];
+            best = i;
+        } else if (row[i] > second) {
+            second = row[i];
+        }
+    }
+    *margin = row[best] - second;
+    return best;
+}
+
+static void compare_choices(const runner *r)
+{
+    diff_report *report = r->report;
+    int64_t n = r->plan->config.vocab_size;
+    const float *a = r->a.memory.data[PLAN_LOGITS], *b = r->b.memory.data[PLAN_LOGITS];
+    for (int64_t row = 0; row < batch_outputs(&r->batch); row++) {
+        float margin, ignored;
+        bool same = likeliest(a + row * n, n, &margin) == likeliest(b + row * n, n, &ignored);
+        report->logit_rows++;
+        report->same_choice += same;
+        if (!same && (double)margin > report->closest_margin)
+            report->closest_margin = (double)margin;
+    }
+}
+
+static void compare_row(const runner *r, int index, diff_round round)
+{
+    diff_row *row = &r->report->rows[index];
+    const plan_node *node = &r->plan->nodes[row->node];
+    op_call expected, found;
+    plan_bind(r->plan, node, &r->a.memory, &r->batch.sizes, &expected);
+    plan_bind(r->plan, node, &r->b.memory, &r->batch.sizes, &found);
+    execution_kernel a = r->a.of->type->kernel(r->a.of->self, row->node);
+    execution_kernel b = r->b.of->type->kernel(r->b.of->self, row->node);
+    const tensor *view = &expected.tensors[row->operand];
+    op_limits limits = diff_limits(op_get(node->op), &expected, view->type, &a, &b);
+    diff_measure *measure = round == ROUND_ALONE ? &row->alone : &row->together;
+    diff_views views = {.expected = *view, .found = found.tensors[row->operand]};
+    op_call oracle;
+    if (r->oracles && round == ROUND_ALONE && row->rounds) {
+        plan_bind(r->plan, node, &r->oracle_a.memory, &r->batch.sizes, &oracle);
+        views.oracle_expected = oracle.tensors[row->operand];
+        plan_bind(r->plan, node, &r->oracle_b.memory, &r->batch.sizes, &oracle);
+        views.oracle_found = oracle.tensors[row->operand];
+    }
+    diff_compare(&views, &limits, r->pass, r->plan->steps[row->step].layer, measure);
+    if (measure->wrong == 0) return;
+    int *first = round == ROUND_ALONE ? &r->report->first_wrong : &r->report->first_drift;
+    if (*first < 0 && (round == ROUND_ALONE || r->all_same)) *first = index;
+}
+
+static qp_status compare_step(const runner *r, int step, diff_round round, qp_error *error)
+{
+    const plan *p = r->plan;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        if (!is_compared(p->tensors[id].kind) || !plan_step_access(p, step, id).write) continue;
+        TRY(fetch(r, &r->a, id, p->steps[step].layer, error));
+        TRY(fetch(r, &r->b, id, p->steps[step].layer, error));
+        if (r->oracles && round == ROUND_ALONE) {
+            TRY(fetch(r, &r->oracle_a, id, p->steps[step].layer, error));
+            TRY(fetch(r, &r->oracle_b, id, p->steps[step].layer, error));
+        }
+        if (id == PLAN_LOGITS && round == ROUND_TOGETHER) compare_choices(r);
+    }
+    for (int i = 0; i < r->report->n_rows; i++) {
+        if (r->report->rows[i].step == step) compare_row(r, i, round);
+    }
+    return QP_OK;
+}
+
+/* --- what is left behind --------------------------------------------------------------------- */
+
+static uint64_t hash_bytes(const void *data, size_t bytes)
+{
+    uint64_t hash = bytes, word;
+    for (size_t i = 0; i < bytes; i += sizeof word) {
+        word = 0;
+        memcpy(&word, (const char *)data + i, bytes - i < sizeof word ? bytes - i : sizeof word);
+        hash = hash_mix(hash ^ word);
+    }
+    return hash;
+}
+
+/* Keeps the hash in round two, holds it against that in round three. */
+static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now, const char *name,
+                 int64_t layer)
+{
+    diff_report *report = r->report;
+    if (round == ROUND_TOGETHER)
+        *kept = now;
+    else if (*kept != now && !report->at_once_differs) {
+        report->at_once_differs = true;
+        int used = snprintf(report->at_once, sizeof report->at_once, "%s", name);
+        if (layer >= 0)
+            snprintf(report->at_once + used, sizeof report->at_once - (size_t)used,
+                     " of layer %lld", (long long)layer);
+        else
+            snprintf(report->at_once + used, sizeof report->at_once - (size_t)used, " in pass %d",
+                     r->pass);
+    }
+}
+
+/* Outputs, and what the last step writes. */
+static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error)
+{
+    const plan *p = r->plan;
+    int last = r->request->last - 1;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        bool output = p->tensors[id].kind == PLAN_OUTPUT, written = false;
+        if (!output && p->tensors[id].kind != PLAN_ACTIVATION) continue;
+        for (int s = output ? r->request->first : last; s <= last; s++)
+            written |= plan_step_access(p, s, id).write;
+        if (!written) continue;
+        TRY(fetch(r, &r->b, id, -1, error));
+        uint64_t now = hash_bytes(copy_of(&r->b, p, id), used_bytes(r, id));
+        hold(r, round, &r->left[r->pass * PLAN_TENSOR_COUNT + id], now, p->tensors[id].name, -1);
+    }
+    return QP_OK;
+}
+
+static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
+{
+    for (int64_t layer = 0; layer < r->plan->config.n_layers; layer++) {
+        for (int i = 0; i < 2; i++) {
+            plan_tensor_id id = i ? PLAN_V_CACHE : PLAN_K_CACHE;
+            TRY(fetch(r, &r->b, id, layer, error));
+            uint64_t now = hash_bytes(copy_of(&r->b, r->plan, id), r->plan->tensors[id].bytes);
+            hold(r, round, &r->left_cache[2 * layer + i], now, r->plan->tensors[id].name, layer);
+        }
+    }
+    return QP_OK;
+}
+
+/* --- rounds ---------------------------------------------------------------------------------- */
+
+static qp_status run_pass(runner *r, diff_round round, qp_error *error)
+{
+    const int first = r->request->first, last = r->request->last;
+    if (first > 0) TRY(run_steps(r, &r->a, 0, first, error));
+    if (round != ROUND_ALONE) TRY(hand_over(r, first, error));
+    if (round == ROUND_AT_ONCE) return run_steps(r, &r->b, first, last, error);
+    for (int step = first; step < last; step++) {
+        if (round == ROUND_ALONE) TRY(prepare_step(r, step, error));
+        TRY(run_steps(r, &r->a, step, step + 1, error));
+        TRY(run_steps(r, &r->b, step, step + 1, error));
+        if (r->oracles && round == ROUND_ALONE) {
+            TRY(run_steps(r, &r->oracle_a, step, step + 1, error));
+            TRY(run_steps(r, &r->oracle_b, step, step + 1, error));
+        }
+        TRY(compare_step(r, step, round, error));
+    }
+    return QP_OK;
+}
+
+static qp_status run_round(runner *r, diff_round round, qp_error *error)
+{
+    TRY(clear_caches(r, error));
+    for (r->pass = 0; r->past < r->request->n_tokens; r->pass++) {
+        TRY(fill_batch(r, error));
+        TRY(run_pass(r, round, error));
+        if (round != ROUND_ALONE) TRY(hold_tensors(r, round, error));
+        r->past += batch_tokens(&r->batch);
+    }
+    return round == ROUND_ALONE ? QP_OK : hold_caches(r, round, error);
+}
+
+static qp_status open_oracles(runner *r, const execution_setup *setup, qp_error *error)
+{
+    for (int i = 0; i < r->report->n_rows; i++)
+        r->oracles |= r->report->rows[i].rounds;
+    if (!r->oracles) return QP_OK;
+    TRY(execution_open_rounded(r->a.of, setup, &r->rounded_a, error));
+    TRY(execution_open_rounded(r->b.of, setup, &r->rounded_b, error));
+    TRY(side_open(&r->oracle_a, r->plan, &r->rounded_a, error));
+    return side_open(&r->oracle_b, r->plan, &r->rounded_b, error);
+}
+
+static qp_status open_runner(runner *r, const execution_setup *setup, execution *a, execution *b,
+                             qp_error *error)
+{
+    const plan *p = r->plan;
+    *r->report = (diff_report){.first_wrong = -1, .first_drift = -1};
+    TRY(side_open(&r->a, p, a, error));
+    TRY(side_open(&r->b, p, b, error));
+    TRY(batch_init(&r->batch, p, error));
+    TRY(page_pool_init(&r->pages, p->options.n_pages, p->options.page_size, error));
+    TRY(page_list_init(&r->list, p->options.n_pages, error));
+    r->report->n_passes = count_passes(r);
+    size_t left = (size_t)r->report->n_passes * PLAN_TENSOR_COUNT;
+    r->left = calloc(left, sizeof *r->left);
+    r->left_cache = calloc(2 * (size_t)p->config.n_layers, sizeof *r->left_cache);
+    if (!r->left || !r->left_cache) return error_no_memory(error, "the comparison", left);
+    diff_list_rows(p, a, b, r->request, r->report);
+    if (!r->report->rows) return error_no_memory(error, "the report", (size_t)p->n_nodes);
+    r->all_same = true;
+    for (int i = 0; i < r->report->n_rows; i++)
+        r->all_same &= r->report->rows[i].same_kernel;
+    return open_oracles(r, setup, error);
+}
+
+static qp_status run_rounds(runner *r, qp_error *error)
+{
+    TRY(run_round(r, ROUND_ALONE, error));
+    TRY(run_round(r, ROUND_TOGETHER, error));
+    TRY(run_round(r, ROUND_AT_ONCE, error));
+    diff_report *report = r->report;
+    report->equal = report->first_wrong < 0 && report->first_drift < 0 && !report->at_once_differs;
+    return QP_OK;
+}
+
+qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
+                   const diff_request *request, diff_report *report, qp_error *error)
+{
+    const plan *p = setup->plan;
+    runner r = {.plan = p, .request = request, .report = report};
+    qp_status status = open_runner(&r, setup, a, b, error);
+    if (status == QP_OK) status = run_rounds(&r, error);
+    free(r.left);
+    free(r.left_cache);
+    page_list_free(&r.list, &r.pages);
+    page_pool_free(&r.pages);
+    batch_free(&r.batch);
+    side_close(&r.a, p);
+    side_close(&r.b, p);
+    side_close(&r.oracle_a, p);
+    side_close(&r.oracle_b, p);
+    execution_close(&r.rounded_a);
+    execution_close(&r.rounded_b);
+    return status;
+}
