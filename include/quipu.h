@@ -264,6 +264,7 @@ void qp_trace_close(qp_trace *trace);
 typedef enum qp_trace_form {
     QP_TRACE_TABLE,  /* sums by operator: time, share, GB/s, GFLOP/s, share of limit, waiting */
     QP_TRACE_CHROME, /* JSON that ui.perfetto.dev and chrome://tracing open */
+    QP_TRACE_HTML,   /* one page: the schedule as planned above the passes as measured */
 } qp_trace_form;
 
 /* What was recorded, as text; to free(). QP_INVALID where no pass was. */

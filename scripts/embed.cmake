@@ -1,6 +1,6 @@
 # Writes texts into a C file: cmake -DROOT=DIR -DOUT=FILE.c -DFILES=PATH,PATH... -P embed.cmake
 #
-# PATHs are relative to ROOT and are the texts' names in `embedded_texts` (workbench/sources.h).
+# PATHs are relative to ROOT and are the texts' names in `embedded_texts` (base/embedded.h).
 string(REPLACE "," ";" FILES "${FILES}")
 set(arrays "")
 set(rows "")
@@ -17,7 +17,7 @@ foreach(path ${FILES})
 endforeach()
 file(CONFIGURE OUTPUT ${OUT} @ONLY CONTENT
 "/* Made by scripts/embed.cmake. */
-#include \"workbench/sources.h\"
+#include \"base/embedded.h\"
 
 @arrays@
 const embedded_text embedded_texts[] = {

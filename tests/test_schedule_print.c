@@ -98,6 +98,26 @@ static void test_listing_shows_every_knot(void **state)
     strbuf_free(&text);
 }
 
+/* The page has its data in place of the mark, and what is predicted. */
+static void test_page(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0}, page = {0};
+    schedule_print_options options = usual;
+    options.page = &page;
+    assert_ok(schedule_print(&options, &text, &error));
+    assert_null(strstr(strbuf_text(&page), "@DATA@"));
+    static const char *const parts[] = {"<!DOCTYPE html>",         "\"title\":\"synthetic:tiny\"",
+                                        "latency, dag, 3 workers", "\"planned\":{\"title\":",
+                                        "\"measured\":[]}",        "</html>"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!strstr(strbuf_text(&page), parts[i])) fail_msg("no %s", parts[i]);
+    }
+    strbuf_free(&text);
+    strbuf_free(&page);
+}
+
 static void test_what_is_not_there_is_refused(void **state)
 {
     (void)state;
@@ -122,6 +142,7 @@ int main(void)
         cmocka_unit_test(test_numbers_agree),
         cmocka_unit_test(test_one_worker_does_all_the_work),
         cmocka_unit_test(test_listing_shows_every_knot),
+        cmocka_unit_test(test_page),
         cmocka_unit_test(test_what_is_not_there_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -186,6 +186,66 @@ static void test_table_adds_up(void **state)
     recording_free(&r);
 }
 
+static int length(const cJSON *json, const char *key)
+{
+    const cJSON *item = json_get(json, key);
+    if (!cJSON_IsArray(item)) fail_msg("%s is no array", key);
+    return cJSON_GetArraySize(item);
+}
+
+/* Columns are of one length, and each track's times stay inside the panel. */
+static void check_panel(const cJSON *panel, int n_nodes, int tracks)
+{
+    int n = length(panel, "node"), counted = 0, i = 0;
+    assert_int_equal(length(panel, "counts"), tracks);
+    assert_int_equal(length(panel, "times"), 4 * n);
+    assert_int_equal(length(panel, "cost"), 2 * n);
+    assert_int_equal(length(panel, "shape"), n);
+    assert_int_equal(length(panel, "waits"), n);
+    assert_int_equal(length(panel, "signals"), n);
+    assert_int_equal(length(panel, "blocker"), n);
+    assert_true(length(panel, "critical") > 0 && length(panel, "critical") <= n);
+    const cJSON *count, *node, *time = json_get(panel, "times")->child;
+    cJSON_ArrayForEach(count, json_get(panel, "counts"))
+    {
+        double at = 0;
+        counted += count->valueint;
+        for (; i < 4 * counted; i++, time = time->next) {
+            assert_true(time->valuedouble >= 0);
+            at += time->valuedouble;
+        }
+        assert_true(at <= number(panel, "length"));
+    }
+    assert_int_equal(counted, n);
+    cJSON_ArrayForEach(node, json_get(panel, "node"))
+        assert_in_range(node->valueint, 0, n_nodes - 1);
+}
+
+static void test_page_is_complete(void **state)
+{
+    (void)state;
+    qp_error error;
+    recording r = record((qp_engine_options){.threads = 3}, 16);
+    char *text;
+    print_trace(r.trace, QP_TRACE_HTML, &text);
+    static const char opening[] = "<script id=\"data\" type=\"application/json\">";
+    const char *begin = strstr(text, opening);
+    assert_true(begin && !strstr(text, "://") && !strstr(text, "@DATA@"));
+    begin += sizeof opening - 1;
+    const char *end = strstr(begin, "</script>");
+    cJSON *json;
+    assert_ok(json_parse(begin, (size_t)(end - begin), "the page", &json, &error));
+    assert_string_equal(string(json, "title"), "synthetic:tiny:Q8_0");
+    int n_nodes = length(json, "nodes");
+    check_panel(json_get(json, "planned"), n_nodes, 3);
+    assert_int_equal(length(json, "measured"), 2 + GENERATED - 1);
+    const cJSON *panel;
+    cJSON_ArrayForEach(panel, json_get(json, "measured")) check_panel(panel, n_nodes, 3);
+    cJSON_Delete(json);
+    free(text);
+    recording_free(&r);
+}
+
 /* What does not fit is left out, and a closed trace records no more. */
 static void test_passes_are_bounded(void **state)
 {
@@ -255,6 +315,7 @@ int main(void)
         cmocka_unit_test(test_no_two_slices_overlap),
         cmocka_unit_test(test_costs_do_not_depend_on_the_cut),
         cmocka_unit_test(test_table_adds_up),
+        cmocka_unit_test(test_page_is_complete),
         cmocka_unit_test(test_passes_are_bounded),
         cmocka_unit_test(test_same_answer),
         cmocka_unit_test(test_what_cannot_be_is_refused),

@@ -143,7 +143,7 @@ static void header_is_embedded(void **state)
     (void)state;
     char *header = read_text("../include/quipu_kernel.h");
     assert_non_null(header);
-    assert_string_equal(sources_find("include/quipu_kernel.h")->text, header);
+    assert_string_equal(embedded_find("include/quipu_kernel.h")->text, header);
     free(header);
 }
 

@@ -264,6 +264,8 @@ static const option_spec schedule_options[] = {
              "predictions; takes about a minute"},
     {"compare", 0, OPTION_FLAG_AT(SETTINGS, compare),
      .help = "run all strategies in turn, and show what was predicted of each beside what it took"},
+    {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "write a page for a browser that shows when which worker does what"},
     {"save", 0, OPTION_STRING_AT(SETTINGS, save), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write the queues to a file"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
@@ -276,6 +278,8 @@ static const option_spec trace_options[] = {
      .minimum = 1, .maximum = 1 << 16, .help = "tokens to generate"},
     {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write JSON for ui.perfetto.dev or chrome://tracing"},
+    {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "write a page for a browser: what was planned above what was measured"},
     {"table", 0, OPTION_FLAG_AT(SETTINGS, table),
      .help = "print the sums by operator, which is done anyway where no file is asked for"},
     {0}};

@@ -58,6 +58,7 @@ static qp_status print(const cli_call *call, int64_t workers, strbuf *out)
     static const char *const settings[] = {"latency", "throughput"};
     static const char *const assignments[] = {"rr", "zz", "wave", "dag", "pool"};
     const cli_settings *s = call->settings;
+    strbuf page = {0};
     schedule_print_options options = {.workers = workers,
                                       .setting = settings[s->setting],
                                       .assignment = assignments[s->assign],
@@ -71,9 +72,14 @@ static qp_status print(const cli_call *call, int64_t workers, strbuf *out)
                                       .list = s->list,
                                       .json = s->json,
                                       .verify = s->verify,
-                                      .save = s->save};
+                                      .save = s->save,
+                                      .page = s->html ? &page : NULL};
     TRY(cli_model_path(call, &options.model));
-    return schedule_print(&options, out, call->error);
+    qp_status status = schedule_print(&options, out, call->error);
+    if (status == QP_OK && s->html)
+        status = cli_write_file(s->html, strbuf_text(&page), page.length, call->error);
+    strbuf_free(&page);
+    return status;
 }
 
 qp_status command_schedule(const cli_call *call)

@@ -8,6 +8,7 @@
 #include "generate/engine.h"
 #include "schedule/timeline.h"
 #include "schedule/timeline_chrome.h"
+#include "schedule/timeline_page.h"
 #include "schedule/timeline_table.h"
 
 #include <stdio.h>
@@ -183,7 +184,7 @@ static void print_sampling(const qp_trace *t, strbuf *out)
 
 static qp_status print_table(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
 {
-    timeline_table tables[2] = {{.n_sums = 0}, {.n_sums = 0}};
+    timeline_table tables[2] = {{.passes = 0}, {.passes = 0}}; /* prompt, generation */
     for (size_t i = 0; i < t->n_passes; i++) {
         timeline_panel panel = {0};
         qp_status status = measure_pass(t, i, &panel, error);
@@ -219,6 +220,41 @@ static qp_status print_chrome(const qp_trace *t, const timeline *line, strbuf *o
     return QP_OK;
 }
 
+enum { PAGE_SLICES = 200000 }; /* a page with more takes a browser long to open */
+
+/* Passes from the first on, as many as the page bears, and the last. */
+static qp_status print_passes(const qp_trace *t, const timeline *line, int32_t in_each, strbuf *out,
+                              qp_error *error)
+{
+    size_t most = in_each > 0 ? PAGE_SLICES / (size_t)in_each : 1;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (i + 1 >= most && i + 1 < t->n_passes) continue;
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, i, &panel, error);
+        if (status == QP_OK) timeline_page_panel(line, &panel, i == 0, out);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    return QP_OK;
+}
+
+static qp_status print_page(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+{
+    const schedule *s = &t->engine->scheduled.schedule;
+    schedule_prediction predicted;
+    timeline_panel planned = {0};
+    qp_status status = schedule_predict(s, &predicted, error);
+    if (status == QP_OK) status = timeline_predicted(s, &predicted, &planned, error);
+    if (status == QP_OK) {
+        timeline_page_begin(line, &planned, out);
+        status = print_passes(t, line, planned.count, out, error);
+        timeline_page_end(out);
+    }
+    timeline_panel_free(&planned);
+    prediction_free(&predicted);
+    return status;
+}
+
 static qp_status print_form(const qp_trace *t, const timeline *line, qp_trace_form form,
                             strbuf *out, qp_error *error)
 {
@@ -227,6 +263,8 @@ static qp_status print_form(const qp_trace *t, const timeline *line, qp_trace_fo
         return print_table(t, line, out, error);
     case QP_TRACE_CHROME:
         return print_chrome(t, line, out, error);
+    case QP_TRACE_HTML:
+        return print_page(t, line, out, error);
     }
     return error_set(error, QP_INVALID, "a trace has no form %d", (int)form);
 }

@@ -5,6 +5,7 @@
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
+#include "schedule/timeline_page.h"
 #include "schedule/instruction_text.h"
 #include "schedule/verify.h"
 
@@ -238,6 +239,23 @@ static qp_status build(const report *r, const model *model, schedule *out, qp_er
     return status;
 }
 
+static qp_status print_page(const report *r, qp_error *error)
+{
+    strbuf *out = r->options->page;
+    timeline line;
+    timeline_panel planned = {0};
+    qp_status status = timeline_create(&r->schedule, r->options->model, &line, error);
+    if (status == QP_OK) status = timeline_predicted(&r->schedule, &r->predicted, &planned, error);
+    if (status == QP_OK) {
+        timeline_page_begin(&line, &planned, out);
+        timeline_page_end(out);
+        if (out->failed) status = error_no_memory(error, "the page", out->length);
+    }
+    timeline_panel_free(&planned);
+    timeline_free(&line);
+    return status;
+}
+
 qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error *error)
 {
     model *m;
@@ -256,6 +274,7 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
         if (o->verify && !o->json) strbuf_puts(out, "verified          sound in every order\n");
         if (o->list && !o->json) print_list(&r, out);
         if (out->failed) status = error_no_memory(error, "the listing", out->length);
+        if (status == QP_OK && o->page) status = print_page(&r, error);
     }
     prediction_free(&r.predicted);
     schedule_free(&r.schedule);

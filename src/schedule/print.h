@@ -21,6 +21,7 @@ typedef struct schedule_print_options {
         *costs; /* file of measured costs, used where none of these three is given; or NULL */
     bool list, json, verify;
     const char *save; /* a file for the queues, or NULL */
+    strbuf *page;     /* gets an HTML page that shows when which worker does what; or NULL */
 } schedule_print_options;
 
 /* Counts for each operator, balance, critical path and predicted time; with `list` every queue,

@@ -1,10 +1,13 @@
 /* Slices from predictions and from measurements: see timeline.h. */
 #include "schedule/timeline.h"
 
+#include "base/json.h"
 #include "schedule/instruction_text.h"
 
 #include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Operands as the node's first instruction would list them. */
 static const char *describe_node(timeline *t, const schedule *s, const schedule_node *node)
@@ -22,11 +25,14 @@ static const char *describe_node(timeline *t, const schedule *s, const schedule_
 
 qp_status timeline_create(const schedule *s, const char *title, timeline *out, qp_error *error)
 {
-    *out = (timeline){.title = title,
+    const char *name = strrchr(title, '/');
+    *out = (timeline){.title = name && name[1] ? name + 1 : title,
                       .n_tracks = s->options.workers,
                       .n_nodes = s->n_nodes,
                       .limits = s->options.profile,
-                      .unit = "worker"};
+                      .unit = "worker",
+                      .kinds = {[TIMELINE_NOOP] = "noop"},
+                      .n_kinds = 1};
     snprintf(out->about, sizeof out->about, "%s, %s, %d worker%s",
              schedule_setting_name(s->options.setting),
              schedule_assignment_name(s->options.assignment), s->options.workers,
@@ -34,7 +40,7 @@ qp_status timeline_create(const schedule *s, const char *title, timeline *out, q
     out->nodes = arena_alloc(&out->memory, (size_t)s->n_nodes, sizeof *out->nodes);
     for (int n = 0; out->nodes && n < s->n_nodes; n++) {
         const schedule_node *node = &s->nodes[n];
-        out->nodes[n] = (timeline_node){.kind = instruction_name((uint16_t)node->op),
+        out->nodes[n] = (timeline_node){.kind = timeline_find_kind(out, op_get(node->op)->name),
                                         .name = node->name,
                                         .layer = node->layer,
                                         .detail = describe_node(out, s, node)};
@@ -170,10 +176,9 @@ qp_status timeline_predicted(const schedule *s, const schedule_prediction *predi
     for (int32_t i = 0; i < out->count; i++) {
         timeline_slice *slice = &out->slices[i];
         size_t place = (size_t)slice->track * (size_t)s->longest + (size_t)slice->number;
-        double begin = prediction->begin[place];
         slice->wait = slice->number > 0 ? out->slices[i - 1].end : 0;
-        slice->work = (uint64_t)begin;
-        slice->signal = slice->end = (uint64_t)(begin + slice->in->cost_ns);
+        slice->work = (uint64_t)prediction->begin[place];
+        slice->signal = slice->end = (uint64_t)prediction->end[place];
     }
     return find_blockers(s, out, error);
 }
@@ -229,6 +234,59 @@ qp_status timeline_measured(const schedule *s, const instruction_timing *timings
     }
     free(costs);
     return find_blockers(s, out, error);
+}
+
+int timeline_find_kind(timeline *t, const char *name)
+{
+    int kind = 0;
+    while (kind < t->n_kinds && strcmp(t->kinds[kind], name) != 0)
+        kind++;
+    if (kind == t->n_kinds) {
+        assert(kind < TIMELINE_KINDS);
+        t->kinds[t->n_kinds++] = name;
+    }
+    return kind;
+}
+
+int timeline_slice_kind(const timeline *t, const timeline_slice *slice)
+{
+    bool noop = slice->in && slice->in->opcode == INSTRUCTION_NOOP;
+    return noop ? TIMELINE_NOOP : t->nodes[slice->node].kind;
+}
+
+const char *timeline_color(const char *kind)
+{
+    static const struct {
+        const char *part, *color; /* of a kind's name */
+    } colors[] = {
+        {"noop", "#8d959e"},        {"norm_qkv_rope", "#2f6f9f"}, {"norm_gate_up", "#3b8ec2"},
+        {"norm_linear", "#2c5680"}, {"merge", "#b5832a"},         {"prefill", "#d0702a"},
+        {"decode", "#d0702a"},      {"attention", "#d0702a"},     {"masked", "#a8663f"},
+        {"norm", "#4c9a57"},        {"linear", "#4a78b5"},        {"silu", "#9260ad"},
+        {"rope", "#a08c1f"},        {"append", "#8a6a55"},        {"embedding", "#35918a"},
+        {"top_k", "#a8577f"},       {"sampling", "#c04f83"},      {"argmax", "#c04f83"},
+        {"all_reduce", "#b0504a"},  {"add", "#5f7f6a"},           {"exp", "#c2574a"},
+        {"max", "#b86f4f"},
+    };
+    for (size_t i = 0; i < sizeof colors / sizeof *colors; i++) {
+        if (strstr(kind, colors[i].part)) return colors[i].color;
+    }
+    return "#6b7683";
+}
+
+void timeline_print_string(const char *text, strbuf *out)
+{
+    cJSON *item = cJSON_CreateString(text);
+    char *printed = cJSON_PrintUnformatted(item);
+    cJSON_Delete(item);
+    if (!printed) out->failed = true;
+    for (const char *c = printed; c && *c; c++) {
+        if (*c == '<')
+            strbuf_puts(out, "\\u003c");
+        else
+            strbuf_putc(out, *c);
+    }
+    free(printed);
 }
 
 void timeline_print_shape(const timeline_slice *slice, strbuf *out)

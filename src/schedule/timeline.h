@@ -12,9 +12,11 @@
 #include "schedule/predict.h"
 #include "schedule/schedule.h"
 
+enum { TIMELINE_KINDS = 64, TIMELINE_NOOP = 0 };
+
 /* What slices are work for: a node of a schedule. */
 typedef struct timeline_node {
-    const char *kind;   /* "linear", "MatMul": colours and sums go by it */
+    int kind;
     const char *name;   /* of its step: "attn_qkv" */
     int64_t layer;      /* -1: outside the layers */
     const char *detail; /* its operands */
@@ -44,6 +46,8 @@ typedef struct timeline {
     const char *title; /* the model */
     char about[160];   /* "latency, rr, 2 workers" */
     int n_tracks;
+    const char *kinds[TIMELINE_KINDS]; /* "noop", "linear": colours and sums go by them */
+    int n_kinds;
     timeline_node *nodes;
     int n_nodes;
     machine_profile limits;
@@ -51,8 +55,8 @@ typedef struct timeline {
     arena memory;
 } timeline;
 
-/* A schedule's nodes and workers; no panels yet. `title` is borrowed. timeline_free() the result,
- * also after a failure. */
+/* A schedule's nodes and workers; no panels yet. `title`, a model's path, is borrowed and loses its
+ * folders. timeline_free() the result, also after a failure. */
 qp_status timeline_create(const schedule *schedule, const char *title, timeline *out,
                           qp_error *error);
 void timeline_free(timeline *timeline);
@@ -72,6 +76,18 @@ void timeline_panel_free(timeline_panel *panel);
 
 /* Marks the critical slices, from the blockers. */
 void timeline_mark_critical(timeline_panel *panel);
+
+/* The number of a kind of work, which is entered where it is new; `name` is borrowed. */
+int timeline_find_kind(timeline *timeline, const char *name);
+
+/* What a slice does, by number: an instruction without work of its own is a noop. */
+int timeline_slice_kind(const timeline *timeline, const timeline_slice *slice);
+
+/* "#4a78b5": the same for a kind in every picture, and of a darkness that bears white letters. */
+const char *timeline_color(const char *kind);
+
+/* The text as a JSON string with its quotes, fit to stand in HTML. */
+void timeline_print_string(const char *text, strbuf *out);
 
 /* What a slice does: "0:128", "part 1/4", or its shape. */
 void timeline_print_shape(const timeline_slice *slice, strbuf *out);

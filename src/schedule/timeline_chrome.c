@@ -1,26 +1,11 @@
 /* Chrome's trace events: see timeline_chrome.h. */
 #include "schedule/timeline_chrome.h"
 
-#include "base/json.h"
 #include "schedule/instruction_text.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum { PROCESS = 1, PASSES = 0 }; /* workers are the threads 1 and on */
-
-/* A JSON string with its quotes. */
-static void print_string(const char *text, strbuf *out)
-{
-    cJSON *item = cJSON_CreateString(text);
-    char *printed = cJSON_PrintUnformatted(item);
-    cJSON_Delete(item);
-    if (printed)
-        strbuf_puts(out, printed);
-    else
-        out->failed = true;
-    free(printed);
-}
 
 static void name_thread(int thread, const char *name, int number, strbuf *out)
 {
@@ -36,9 +21,9 @@ static void name_thread(int thread, const char *name, int number, strbuf *out)
 void timeline_chrome_begin(const timeline *t, strbuf *out)
 {
     strbuf_puts(out, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"model\":");
-    print_string(t->title, out);
+    timeline_print_string(t->title, out);
     strbuf_puts(out, ",\"schedule\":");
-    print_string(t->about, out);
+    timeline_print_string(t->about, out);
     strbuf_printf(out,
                   "},\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_name\","
                   "\"args\":{\"name\":\"quipu\"}}",
@@ -76,8 +61,7 @@ static void print_wait(const timeline *t, const timeline_panel *panel, const tim
 static void print_work(const timeline *t, const timeline_slice *slice, strbuf *out)
 {
     const timeline_node *node = &t->nodes[slice->node];
-    strbuf_printf(out, "\"%s\",\"args\":{\"step\":\"",
-                  slice->in ? instruction_name(slice->in->opcode) : node->kind);
+    strbuf_printf(out, "\"%s\",\"args\":{\"step\":\"", t->kinds[timeline_slice_kind(t, slice)]);
     timeline_print_step(node, out);
     strbuf_printf(out, "\",\"%s\":\"", slice->shape ? "shape" : "slice");
     timeline_print_shape(slice, out);

@@ -1,28 +1,14 @@
 /* The summary of a trace: see timeline_table.h. */
 #include "schedule/timeline_table.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-
-static timeline_sum *find_sum(timeline_table *table, const char *kind)
-{
-    for (int i = 0; i < table->n_sums; i++) {
-        if (strcmp(table->sums[i].kind, kind) == 0) return &table->sums[i];
-    }
-    assert(table->n_sums < TIMELINE_KINDS);
-    timeline_sum *sum = &table->sums[table->n_sums++];
-    *sum = (timeline_sum){.kind = kind};
-    return sum;
-}
 
 void timeline_table_add(timeline_table *table, const timeline *t, const timeline_panel *panel)
 {
     for (int32_t i = 0; i < panel->count; i++) {
         const timeline_slice *slice = &panel->slices[i];
-        bool noop = slice->in && slice->in->opcode == INSTRUCTION_NOOP;
-        timeline_sum *sum = find_sum(table, noop ? "noop" : t->nodes[slice->node].kind);
+        timeline_sum *sum = &table->sums[timeline_slice_kind(t, slice)];
         sum->slices++;
         sum->wait += (double)(slice->work - slice->wait);
         sum->work += (double)(slice->signal - slice->work);
@@ -39,7 +25,20 @@ static int by_work(const void *a, const void *b)
 {
     const timeline_sum *x = a, *y = b;
     if (x->work != y->work) return x->work > y->work ? -1 : 1;
-    return strcmp(x->kind, y->kind);
+    return x->kind - y->kind;
+}
+
+/* The sums of what there was, the largest first; how many. */
+static int take_sums(const timeline_table *table, const timeline *t, timeline_sum *sums)
+{
+    int n = 0;
+    for (int kind = 0; kind < t->n_kinds; kind++) {
+        if (table->sums[kind].slices == 0) continue;
+        sums[n] = table->sums[kind];
+        sums[n++].kind = kind;
+    }
+    qsort(sums, (size_t)n, sizeof *sums, by_work);
+    return n;
 }
 
 static double divide(double a, double b)
@@ -55,8 +54,8 @@ static void print_sum(const timeline_table *table, const timeline *t, const time
     double least = divide(sum->bytes, t->limits.bytes_per_second);
     double flops = divide(sum->flops, t->limits.flops_per_second);
     if (flops > least) least = flops;
-    strbuf_printf(out, "%-18s %8.0f %11.1f %6.1f%%", sum->kind, (double)sum->slices / passes,
-                  ns / passes / 1e3, 100 * divide(ns, table->length));
+    strbuf_printf(out, "%-18s %8.0f %11.1f %6.1f%%", t->kinds[sum->kind],
+                  (double)sum->slices / passes, ns / passes / 1e3, 100 * divide(ns, table->length));
     if (sum->flops > 0 || sum->bytes > 0)
         strbuf_printf(out, " %8.1f %9.1f %8.1f%%", divide(sum->bytes, ns), divide(sum->flops, ns),
                       100 * divide(least * 1e9, ns));
@@ -71,7 +70,8 @@ static void print_rest(const timeline_table *table, const char *name, double ns,
                   100 * divide(ns, table->length));
 }
 
-void timeline_table_print(timeline_table *table, const timeline *t, const char *title, strbuf *out)
+void timeline_table_print(const timeline_table *table, const timeline *t, const char *title,
+                          strbuf *out)
 {
     if (table->passes == 0) return;
     double tracks = t->n_tracks, passes = (double)table->passes;
@@ -81,12 +81,13 @@ void timeline_table_print(timeline_table *table, const timeline *t, const char *
                   table->passes == 1 ? "" : " each");
     strbuf_printf(out, "%-18s %8s %11s %7s %8s %9s %9s %11s\n", "operator", "slices", "time us",
                   "share", "GB/s", "GFLOP/s", "of limit", "waiting us");
-    qsort(table->sums, (size_t)table->n_sums, sizeof *table->sums, by_work);
+    timeline_sum sums[TIMELINE_KINDS];
+    int n = take_sums(table, t, sums);
     double wait = 0, work = 0;
-    for (int i = 0; i < table->n_sums; i++) {
-        print_sum(table, t, &table->sums[i], out);
-        wait += table->sums[i].wait / tracks;
-        work += table->sums[i].work / tracks;
+    for (int i = 0; i < n; i++) {
+        print_sum(table, t, &sums[i], out);
+        wait += sums[i].wait / tracks;
+        work += sums[i].work / tracks;
     }
     double signal = table->signal / tracks;
     print_rest(table, "waiting", wait, out);

@@ -4,10 +4,8 @@
 
 #include "schedule/timeline.h"
 
-enum { TIMELINE_KINDS = 64 };
-
 typedef struct timeline_sum {
-    const char *kind;
+    int kind;
     int64_t slices;
     double wait, work; /* ns, of all tracks together */
     double flops, bytes;
@@ -15,8 +13,7 @@ typedef struct timeline_sum {
 
 /* Zero-initialise. */
 typedef struct timeline_table {
-    timeline_sum sums[TIMELINE_KINDS];
-    int n_sums;
+    timeline_sum sums[TIMELINE_KINDS]; /* by kind */
     int64_t passes, tokens;
     double length, signal; /* ns: of the passes; of signals, of all tracks together */
 } timeline_table;
@@ -27,7 +24,7 @@ void timeline_table_add(timeline_table *table, const timeline *timeline,
 /* Times are those of a pass, means over the tracks: with waiting, signals and the ends they add up
  * to the pass. Rates are of all tracks together while they do this work; "of limit" is the time
  * that the machine's rates of bytes and FLOPs allow at best, over the time taken. */
-void timeline_table_print(timeline_table *table, const timeline *timeline, const char *title,
+void timeline_table_print(const timeline_table *table, const timeline *timeline, const char *title,
                           strbuf *out);
 
 #endif

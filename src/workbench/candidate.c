@@ -130,7 +130,7 @@ static void compile(candidate *out, const char *compiler, const char *flags, con
 
 static qp_status compile_c(candidate *out, const char *path, qp_error *error)
 {
-    TRY(write_text(out->folder, "quipu_kernel.h", sources_find("include/quipu_kernel.h")->text,
+    TRY(write_text(out->folder, "quipu_kernel.h", embedded_find("include/quipu_kernel.h")->text,
                    error));
     compile(out, "cc", CANDIDATE_FLAGS_C, path, NULL);
     return QP_OK;
@@ -145,14 +145,14 @@ static qp_status compile_cuda(candidate *out, const char *path, qp_error *error)
                          "here",
                          path);
     out->cuda = true;
-    TRY(write_text(out->folder, "quipu_kernel.h", sources_find("include/quipu_kernel.h")->text,
+    TRY(write_text(out->folder, "quipu_kernel.h", embedded_find("include/quipu_kernel.h")->text,
                    error));
     strbuf shim = {0};
     strbuf_printf(&shim,
                   "#define LAUNCH %s_launch\n#define KERNEL %s_kernel\n"
                   "#define SCRATCH_BYTES %s_scratch_bytes\n",
                   out->op->name, out->op->name, out->op->name);
-    strbuf_puts(&shim, sources_find("src/workbench/device_kernel.cu")->text);
+    strbuf_puts(&shim, embedded_find("src/workbench/device_kernel.cu")->text);
     qp_status status = write_text(out->folder, "device_kernel.cu", strbuf_text(&shim), error);
     strbuf_free(&shim);
     TRY(status);

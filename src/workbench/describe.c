@@ -280,14 +280,14 @@ static void print_reference(const op_info *op, describe_extent extent, page *pag
     page_paragraph(page, strbuf_text(&names));
     strbuf_free(&names);
     for (int i = 0; extent == DESCRIBE_ALONE && i < n; i++) {
-        const embedded_text *source = sources_find(called[i]);
+        const embedded_text *source = embedded_find(called[i]);
         page_code(page, "c", source->text, sources_code_length(source));
     }
 }
 
 void describe_interface(page *page)
 {
-    const embedded_text *header = sources_find("include/quipu_kernel.h");
+    const embedded_text *header = embedded_find("include/quipu_kernel.h");
     page_section(page, "How a kernel is called");
     page_paragraph(
         page,

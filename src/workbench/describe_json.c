@@ -126,7 +126,7 @@ static void add_reference(cJSON *object, const op_info *op)
     int n = sources_called(op->name, called);
     cJSON *sources = cJSON_AddObjectToObject(object, "sources");
     for (int i = 0; i < n; i++) {
-        const embedded_text *source = sources_find(called[i]);
+        const embedded_text *source = embedded_find(called[i]);
         strbuf_clear(&code);
         strbuf_append(&code, source->text, sources_code_length(source));
         cJSON_AddStringToObject(sources, called[i], strbuf_text(&code));
@@ -155,7 +155,7 @@ cJSON *describe_op_json(const op_info *op)
     strbuf_printf(&name, "void %s_launch(const op_call *call, cudaStream_t stream)", op->name);
     add_text(object, "cuda_signature", strbuf_text(&name));
     strbuf_free(&name);
-    add_text(object, "header", sources_find("include/quipu_kernel.h")->text);
+    add_text(object, "header", embedded_find("include/quipu_kernel.h")->text);
     add_text(object, "flops", op->flops);
     add_text(object, "bytes", op->bytes);
     add_text(object, "reduction", op->reduction);

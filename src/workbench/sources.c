@@ -7,19 +7,11 @@
 
 static const char folder[] = "src/";
 
-const embedded_text *sources_find(const char *path)
-{
-    for (const embedded_text *t = embedded_texts; t->path; t++) {
-        if (strcmp(t->path, path) == 0) return t;
-    }
-    return NULL;
-}
-
 static const embedded_text *find_reference(const char *op_name)
 {
     char path[256];
     snprintf(path, sizeof path, "src/op/%s/%s.c", op_name, op_name);
-    return sources_find(path);
+    return embedded_find(path);
 }
 
 size_t sources_code_length(const embedded_text *source)
@@ -62,7 +54,7 @@ static int add_included(const char *text, const char *self, const char **paths, 
             char path[256];
             if (length < 2 || length > 200) continue;
             snprintf(path, sizeof path, "%s%.*s%c", folder, (int)length - 1, name, *ending);
-            const embedded_text *found = sources_find(path);
+            const embedded_text *found = embedded_find(path);
             bool known = !found || strcmp(path, self) == 0 || is_listed(paths, n, path) ||
                          strcmp(path, "src/op/op.h") == 0 || strcmp(path, "src/op/op.c") == 0;
             if (!known && n < SOURCES_MAX) paths[n++] = found->path;
@@ -77,6 +69,6 @@ int sources_called(const char *op_name, const char *paths[SOURCES_MAX])
     if (!source) return 0;
     int n = add_included(source->text, source->path, paths, 0);
     for (int i = 0; i < n; i++)
-        n = add_included(sources_find(paths[i])->text, source->path, paths, n);
+        n = add_included(embedded_find(paths[i])->text, source->path, paths, n);
     return n;
 }

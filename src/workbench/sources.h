@@ -4,18 +4,7 @@
 #ifndef QUIPU_WORKBENCH_SOURCES_H
 #define QUIPU_WORKBENCH_SOURCES_H
 
-#include <stddef.h>
-
-typedef struct embedded_text {
-    const char *path; /* "src/op/rms_norm/rms_norm.c"; NULL ends the table */
-    const char *text; /* NUL-terminated */
-    size_t length;
-} embedded_text;
-
-extern const embedded_text embedded_texts[]; /* written by scripts/embed.cmake */
-
-/* NULL when there is no such text. */
-const embedded_text *sources_find(const char *path);
+#include "base/embedded.h"
 
 /* How much of a text is code: what comes before an operator's tables of cases and facts. */
 size_t sources_code_length(const embedded_text *source);

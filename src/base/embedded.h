@@ -1,0 +1,18 @@
+/* Texts of the source tree that are kept in the program, for where there is no source tree. */
+#ifndef QUIPU_BASE_EMBEDDED_H
+#define QUIPU_BASE_EMBEDDED_H
+
+#include <stddef.h>
+
+typedef struct embedded_text {
+    const char *path; /* "src/op/rms_norm/rms_norm.c"; NULL ends the table */
+    const char *text; /* NUL-terminated */
+    size_t length;
+} embedded_text;
+
+extern const embedded_text embedded_texts[]; /* written by scripts/embed.cmake */
+
+/* NULL when there is no such text. */
+const embedded_text *embedded_find(const char *path);
+
+#endif

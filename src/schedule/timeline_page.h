@@ -1,0 +1,19 @@
+/* A timeline as one HTML page that needs nothing else: what was planned above what was measured, to
+ * be zoomed, with the critical path and the sums by operator. The page is timeline.html, kept in
+ * the program; what is written here are its data. Panel by panel, so that one is in memory.
+ */
+#ifndef QUIPU_SCHEDULE_TIMELINE_PAGE_H
+#define QUIPU_SCHEDULE_TIMELINE_PAGE_H
+
+#include "schedule/timeline.h"
+
+/* `planned` may be NULL. */
+void timeline_page_begin(const timeline *timeline, const timeline_panel *planned, strbuf *out);
+
+/* A measured pass; `first`: none came before. */
+void timeline_page_panel(const timeline *timeline, const timeline_panel *panel, bool first,
+                         strbuf *out);
+
+void timeline_page_end(strbuf *out);
+
+#endif

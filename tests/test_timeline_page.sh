@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The pages of quipu trace and quipu schedule run in a browser, without an error and with their sums.
+# Skipped where there is no Chromium.
+set -euo pipefail
+quipu=${QUIPU_BINARY:-$(dirname "$0")/../build/quipu}
+browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+if [ -z "$browser" ]; then
+    echo "skipped: there is no Chromium"
+    exit 0
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+# look PAGE EXPECTED...: the page as it stands once its script has run holds every text.
+look() {
+    local page=$1 dom
+    shift
+    dom=$(timeout 120 "$browser" --headless=new --no-sandbox --disable-gpu --user-data-dir="$folder/b" \
+        --enable-logging=stderr --virtual-time-budget=2000 --dump-dom "file://$page" 2>"$folder/log")
+    if grep CONSOLE "$folder/log"; then
+        echo "$page: the script complains"
+        exit 1
+    fi
+    for text in "$@"; do
+        if ! grep -qF -- "$text" <<<"$dom"; then
+            echo "$page: no $text"
+            exit 1
+        fi
+    done
+}
+
+"$quipu" trace -m synthetic:tiny --ids 1,2,3 -n 4 -t 2 --html "$folder/trace.html"
+look "$folder/trace.html" "<h1 id=\"title\">synthetic:tiny</h1>" "<th>measured µs</th>" \
+    "<tr class=\"all\"><td>pass</td>" "pass 3: 1 token, then 6 positions"
+"$quipu" schedule -m synthetic:tiny --workers 132 --html "$folder/schedule.html" >/dev/null
+look "$folder/schedule.html" "<th>planned µs</th>" "<tr class=\"all\"><td>pass</td>"
