@@ -20,31 +20,43 @@ typedef struct bench {
     int64_t past[2];
 } bench;
 
+enum { BENCH_CONTEXT = 32, BENCH_TOKENS = 256 };
+
 static inline plan_options small_options(const model_config *config)
 {
     plan_options o = plan_default_options(config);
     o.max_tokens = 12;
     o.max_sequences = o.max_outputs = 2;
     o.candidates = 8;
-    o.context = 32;
+    o.context = BENCH_CONTEXT;
     o.page_size = 4;
     o.kv_type = DTYPE_F32;
     return o;
 }
 
-static inline void bench_open(bench *b, const char *path)
+/* `parts`: of a fused plan; 0: not fused. A context of 32 is one part whatever it says. */
+static inline void bench_open_parts(bench *b, const char *path, int64_t parts, int64_t context)
 {
     qp_error error;
     model_options options = {0};
     *b = (bench){0};
     assert_ok(model_open(path, &options, &b->model, &error));
     plan_options small = small_options(model_get_config(b->model));
+    small.fuse = parts > 0;
+    small.kv_partitions = parts;
+    small.context = context;
+    if (context > BENCH_CONTEXT) small.max_tokens = context;
     assert_ok(plan_build(model_get_config(b->model), &small, &b->plan, &error));
     assert_ok(executor_init(&b->executor, &b->plan, b->model, NULL, 0, NULL, &error));
     assert_ok(batch_init(&b->batch, &b->plan, &error));
     assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 4, &error));
     for (int i = 0; i < 2; i++)
-        assert_ok(page_list_init(&b->lists[i], 8, &error));
+        assert_ok(page_list_init(&b->lists[i], context / 4, &error));
+}
+
+static inline void bench_open(bench *b, const char *path)
+{
+    bench_open_parts(b, path, 0, BENCH_CONTEXT);
 }
 
 static inline void bench_close(bench *b)
@@ -66,7 +78,8 @@ static inline void bench_fill(bench *b, int64_t first, int64_t second)
     batch_clear(&b->batch);
     for (int i = 0; i < 2; i++) {
         if (counts[i] == 0) continue;
-        int32_t tokens[16];
+        int32_t tokens[BENCH_TOKENS];
+        assert_true(counts[i] <= BENCH_TOKENS);
         for (int64_t t = 0; t < counts[i]; t++)
             tokens[t] =
                 (int32_t)((37 * (b->past[i] + t) + 101 * i + 3) % b->plan.config.vocab_size);

@@ -3,19 +3,25 @@
 
 #include "base/clock.h"
 
-static bench tiny;
+/* The plan as it is for many tokens, fused in one part, and in three with room for them. */
+enum { TINY, FUSED, SPLIT, BENCHES };
+static bench benches[BENCHES];
+#define tiny benches[TINY]
 
 static int open_tiny(void **state)
 {
     (void)state;
-    bench_open(&tiny, "synthetic:tiny:BF16");
+    bench_open(&benches[TINY], "synthetic:tiny:BF16");
+    bench_open_parts(&benches[FUSED], "synthetic:tiny:BF16", 1, BENCH_CONTEXT);
+    bench_open_parts(&benches[SPLIT], "synthetic:tiny:BF16", 3, 200);
     return 0;
 }
 
 static int close_tiny(void **state)
 {
     (void)state;
-    bench_close(&tiny);
+    for (int i = 0; i < BENCHES; i++)
+        bench_close(&benches[i]);
     return 0;
 }
 
@@ -74,39 +80,42 @@ static void test_every_strategy_is_sound(void **state)
     (void)state;
     static const int workers[] = {1, 2, 3, 8, 33, 132, 1024};
     for (size_t w = 0; w < sizeof workers / sizeof *workers; w++) {
-        for (int setting = 0; schedule_setting_name(setting); setting++) {
-            for (int assignment = 0; schedule_assignment_name(assignment); assignment++) {
-                schedule s;
-                qp_error error;
-                build(&tiny, workers[w], setting, assignment, &s);
-                assert_ok(schedule_verify(&s, &error));
-                schedule_free(&s);
+        for (int i = 0; i < BENCHES; i++) {
+            for (int setting = 0; schedule_setting_name(setting); setting++) {
+                for (int assignment = 0; schedule_assignment_name(assignment); assignment++) {
+                    schedule s;
+                    qp_error error;
+                    build(&benches[i], workers[w], setting, assignment, &s);
+                    assert_ok(schedule_verify(&s, &error));
+                    schedule_free(&s);
+                }
             }
         }
     }
 }
 
 /* A prompt of two sequences, a step of both, a step of one, on one schedule. */
-static void check_orders(int workers, int setting, int assignment)
+static void check_orders(bench *b, int workers, int setting, int assignment,
+                         const int64_t counts[3][2])
 {
-    static const int64_t counts[][2] = {{7, 4}, {1, 1}, {0, 1}};
     qp_error error;
     schedule s;
     machine_memory memory;
     serial_machine *machine;
-    build(&tiny, workers, setting, assignment, &s);
+    build(b, workers, setting, assignment, &s);
     assert_ok(serial_create(&s, &machine, &error));
-    memory_open(&memory, &tiny, &s);
-    memset(tiny.executor.k_cache.data, 0, memory.cache_bytes);
-    memset(tiny.executor.v_cache.data, 0, memory.cache_bytes);
-    tiny.past[0] = tiny.past[1] = 0;
+    memory_open(&memory, b, &s);
+    memset(b->executor.k_cache.data, 0, memory.cache_bytes);
+    memset(b->executor.v_cache.data, 0, memory.cache_bytes);
+    b->past[0] = b->past[1] = 0;
     void *scratch = aligned_alloc(64, serial_scratch_bytes(&s));
-    for (size_t pass = 0; pass < sizeof counts / sizeof *counts; pass++) {
-        bench_fill(&tiny, counts[pass][0], counts[pass][1]);
-        executor_run(&tiny.executor, &tiny.batch, 0, tiny.plan.n_steps);
-        serial_options options = {.scratch = scratch, .seed = pass * 31 + (uint64_t)workers};
-        assert_ok(serial_run(machine, &memory.bound, tiny.batch.sizes.of, &options, &error));
-        assert_true(same_outputs(&tiny, &memory));
+    for (int pass = 0; pass < 3; pass++) {
+        bench_fill(b, counts[pass][0], counts[pass][1]);
+        executor_run(&b->executor, &b->batch, 0, b->plan.n_steps);
+        serial_options options = {.scratch = scratch,
+                                  .seed = (uint64_t)pass * 31 + (uint64_t)workers};
+        assert_ok(serial_run(machine, &memory.bound, b->batch.sizes.of, &options, &error));
+        assert_true(same_outputs(b, &memory));
     }
     free(scratch);
     memory_close(&memory);
@@ -117,13 +126,94 @@ static void check_orders(int workers, int setting, int assignment)
 static void test_any_order_gives_the_same_bits(void **state)
 {
     (void)state;
+    static const int64_t counts[][2] = {{7, 4}, {1, 1}, {0, 1}};
     static const int workers[] = {1, 3, 8, 50};
     for (size_t w = 0; w < sizeof workers / sizeof *workers; w++) {
         for (int setting = 0; schedule_setting_name(setting); setting++) {
-            for (int assignment = 0; schedule_assignment_name(assignment); assignment++)
-                check_orders(workers[w], setting, assignment);
+            for (int assignment = 0; schedule_assignment_name(assignment); assignment++) {
+                check_orders(&benches[TINY], workers[w], setting, assignment, counts);
+                check_orders(&benches[FUSED], workers[w], setting, assignment, counts);
+            }
         }
     }
+}
+
+/* Contexts that fill one part, two and three, to the last place and one past it. */
+static void test_parts_of_the_context_in_any_order(void **state)
+{
+    (void)state;
+    static const int64_t counts[][2] = {{128, 64}, {1, 1}, {70, 1}};
+    for (int assignment = 0; schedule_assignment_name(assignment); assignment++)
+        check_orders(&benches[SPLIT], 3 + assignment, SCHEDULE_LATENCY, assignment, counts);
+}
+
+/* Waits of the fused layers: four for all of a step, and by KV head from the norm through
+ * attention. */
+static void test_attention_waits_by_kv_head(void **state)
+{
+    (void)state;
+    const bench *b = &benches[SPLIT];
+    const uint32_t heads = (uint32_t)b->plan.config.n_kv_heads;
+    schedule s;
+    build(b, 8, SCHEDULE_LATENCY, SCHEDULE_RR, &s);
+    uint32_t signals[64][8] = {{0}}; /* by node: the counters it signals */
+    uint32_t counters[64] = {0};
+    assert_true(s.n_nodes <= 64);
+    for (int w = 0; w < 8; w++) {
+        for (int i = 0; i < s.length[w]; i++) {
+            const instruction *in = schedule_queue(&s, w) + i;
+            assert_int_not_equal(in->opcode, INSTRUCTION_NOOP);
+            uint32_t at = 0;
+            while (at < counters[in->node] && signals[in->node][at] != in->signal)
+                at++;
+            assert_true(at < 8);
+            signals[in->node][at] = in->signal;
+            if (at == counters[in->node]) counters[in->node]++;
+            assert_int_equal(in->waits[1].counter, 0);
+        }
+    }
+    for (int node = 0; node < s.n_nodes; node++) {
+        op_code op = s.nodes[node].op;
+        bool by_head = op == OP_NORM_QKV_ROPE || op == OP_ATTENTION_PARTIAL;
+        assert_int_equal(counters[node], by_head ? heads : 1);
+    }
+    schedule_free(&s);
+}
+
+/* With rr: a segment's end cuts an instruction, but both parts are the same worker's. */
+static void check_shares(const bench *b, int64_t group)
+{
+    schedule s;
+    qp_error error;
+    const schedule_options options = {.workers = 5, .group = group};
+    assert_ok(schedule_build(&b->plan, b->model, &options, &s, &error));
+    assert_true(s.n_nodes <= 64);
+    int share[64][5] = {{0}};
+    for (int w = 0; w < 5; w++) {
+        for (int i = 0; i < s.length[w]; i++) {
+            const instruction *in = schedule_queue(&s, w) + i;
+            if (in->flags & INSTRUCTION_ROW_SLICES)
+                share[in->node][w] += in->units.end - in->units.begin;
+        }
+    }
+    for (int node = 0; node < s.n_nodes; node++) {
+        int least = INT32_MAX, most = 0;
+        for (int w = 0; w < 5; w++) {
+            if (share[node][w] < least) least = share[node][w];
+            if (share[node][w] > most) most = share[node][w];
+        }
+        bool alone = op_get(s.nodes[node].op)->grain == 0;
+        assert_true(most - least <= (alone ? 1 : group));
+    }
+    schedule_free(&s);
+}
+
+static void test_fused_shares_differ_by_one_group(void **state)
+{
+    (void)state;
+    check_shares(&benches[FUSED], 1);
+    check_shares(&benches[FUSED], 16);
+    check_shares(&benches[SPLIT], 1);
 }
 
 static void test_workers_differ_by_one_group(void **state)
@@ -190,9 +280,8 @@ static void test_a_schedule_may_end_early(void **state)
 }
 
 /* 132 workers of an 8B model in under a second, with much to spare. */
-static void test_a_large_model_is_quick(void **state)
+static void check_large(bool fuse)
 {
-    (void)state;
     qp_error error;
     model *m;
     plan p;
@@ -201,15 +290,25 @@ static void test_a_large_model_is_quick(void **state)
     assert_ok(model_open("synthetic:llama-3.1-8b", &sizes_only, &m, &error));
     plan_options options = plan_default_options(model_get_config(m));
     options.context = 8192;
+    options.fuse = fuse;
+    options.kv_partitions = schedule_kv_partitions(132, model_get_config(m)->n_kv_heads);
+    assert_int_equal(options.kv_partitions, 16);
     assert_ok(plan_build(model_get_config(m), &options, &p, &error));
     uint64_t begin = clock_ns();
-    schedule_options of = {.workers = 132, .assignment = SCHEDULE_DAG};
+    schedule_options of = {.workers = 132, .assignment = SCHEDULE_DAG, .group = fuse ? 1 : 0};
     assert_ok(schedule_build(&p, m, &of, &s, &error));
     assert_ok(schedule_verify(&s, &error));
     assert_true(clock_ns() - begin < 3000000000u);
     schedule_free(&s);
     plan_free(&p);
     model_close(m);
+}
+
+static void test_a_large_model_is_quick(void **state)
+{
+    (void)state;
+    check_large(false);
+    check_large(true);
 }
 
 /* However unequal the costs, and whatever is asked for: queues are padded to the longest. */
@@ -245,7 +344,10 @@ int main(void)
         cmocka_unit_test(test_parts_cover_all_units_once),
         cmocka_unit_test(test_every_strategy_is_sound),
         cmocka_unit_test(test_any_order_gives_the_same_bits),
+        cmocka_unit_test(test_parts_of_the_context_in_any_order),
+        cmocka_unit_test(test_attention_waits_by_kv_head),
         cmocka_unit_test(test_workers_differ_by_one_group),
+        cmocka_unit_test(test_fused_shares_differ_by_one_group),
         cmocka_unit_test(test_bad_options_are_refused),
         cmocka_unit_test(test_a_schedule_may_end_early),
         cmocka_unit_test(test_a_large_model_is_quick),

@@ -13,10 +13,10 @@ enum { MUTATIONS = 1000, ORDERS = 3 };
 
 static bench tiny;
 
+/* `state`: the parts of a fused plan; none: not fused. */
 static int open_tiny(void **state)
 {
-    (void)state;
-    bench_open(&tiny, "synthetic:tiny:F32");
+    bench_open_parts(&tiny, "synthetic:tiny:F32", *state ? *(const int *)*state : 0, BENCH_CONTEXT);
     return 0;
 }
 
@@ -61,7 +61,7 @@ static void shift(instruction *in, uint64_t random)
         in->tokens.end = end + by;
         break;
     case 5:
-        in->operands[random >> 16 & 3] = (uint16_t)(1 + (random >> 20) % 20);
+        in->operands[random >> 16 & 15] = (uint16_t)(1 + (random >> 20) % 20);
         break;
     case 6:
         in->part = (uint16_t)(in->part + 1);
@@ -173,6 +173,14 @@ static void test_no_harmful_mutation_is_accepted(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_no_harmful_mutation_is_accepted)};
-    return cmocka_run_group_tests(tests, open_tiny, close_tiny);
+    static int parts[] = {1, 3};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
+                                        close_tiny),
+        cmocka_unit_test_prestate_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
+                                                 close_tiny, &parts[0]),
+        cmocka_unit_test_prestate_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
+                                                 close_tiny, &parts[1]),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

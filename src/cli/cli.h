@@ -37,7 +37,7 @@ typedef struct cli_settings {
     uint64_t memory;
     bool fuse;
     /* schedule */
-    int64_t workers;
+    int64_t workers, group;
     int setting, assign;
     double memory_fraction, bandwidth, gflops, signal_ns;
     bool list, verify, measure, compare;

@@ -235,7 +235,7 @@ static const option_spec schedule_options[] = {
      .maximum = 1024, .help = "queues; 0: one for each processor that this process may use"},
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
      .fallback = "latency", .argument = "WHICH",
-     .help = "latency: few tokens; throughput: many, in tiles"},
+     .help = "latency: few tokens, in fused operators; throughput: many, in tiles"},
     {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
      .fallback = "rr", .argument = "HOW",
      .help = "rr: in turn; zz: there and back; wave: largest first onto the least loaded; dag: "
@@ -248,6 +248,13 @@ static const option_spec schedule_options[] = {
      .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's, at most 8192"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass"},
+    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
+     .fallback = "0", .maximum = 1024,
+     .help = "latency: parts of a sequence's positions that attention is split in; 0: as many as "
+             "give each worker a part of a KV head"},
+    {"group", 0, OPTION_INTEGER_AT(SETTINGS, group), .argument = "N", .fallback = "0",
+     .maximum = 1 << 20,
+     .help = "output features that stay together; 0: what the CPU's kernels take at a time"},
     {"bandwidth", 0, OPTION_NUMBER_AT(SETTINGS, bandwidth), .argument = "GB/s", .fallback = "0",
      .high = 1e6, .help = "of the machine, for predictions; 0: as measured, else 20"},
     {"gflops", 0, OPTION_NUMBER_AT(SETTINGS, gflops), .argument = "GFLOP/s", .fallback = "0",

@@ -65,6 +65,8 @@ static qp_status print(const cli_call *call, int64_t workers, strbuf *out)
                                       .memory_fraction = s->memory_fraction,
                                       .context = s->context,
                                       .chunk = s->chunk,
+                                      .kv_partitions = s->kv_partitions,
+                                      .group = s->group,
                                       .bytes_per_second = s->bandwidth * 1e9,
                                       .flops_per_second = s->gflops * 1e9,
                                       .signal_ns = s->signal_ns,

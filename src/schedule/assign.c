@@ -11,14 +11,14 @@
 static void assign_rr(draft *d)
 {
     for (int i = 0; i < d->n_items; i++)
-        d->worker[i] = i % d->out->options.workers;
+        d->worker[i] = d->lanes[i] % d->out->options.workers;
 }
 
 static void assign_zz(draft *d)
 {
     int workers = d->out->options.workers;
     for (int i = 0; i < d->n_items; i++) {
-        int round = i / workers, at = i % workers;
+        int round = d->lanes[i] / workers, at = d->lanes[i] % workers;
         d->worker[i] = round % 2 ? workers - 1 - at : at;
     }
 }
@@ -149,7 +149,9 @@ static void assign_pool(draft *d)
     }
     size_pools(d, &n_memory);
     for (int i = 0; i < d->n_items; i++) {
-        if (is_memory_bound(d, i))
+        if (i > 0 && d->lanes[i] == d->lanes[i - 1]) /* a share goes on behind a segment's end */
+            d->worker[i] = d->worker[i - 1];
+        else if (is_memory_bound(d, i))
             d->worker[i] = next[0]++ % n_memory;
         else
             d->worker[i] = n_memory + next[1]++ % (workers - n_memory);

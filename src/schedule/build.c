@@ -23,6 +23,13 @@ static qp_status check_options(const schedule_options *o, qp_error *error)
     return QP_OK;
 }
 
+int64_t schedule_kv_partitions(int workers, int64_t n_kv_heads)
+{
+    enum { MOST = 64 };
+    int64_t parts = n_kv_heads > 0 ? workers / n_kv_heads : 1;
+    return parts < 1 ? 1 : parts > MOST ? MOST : parts;
+}
+
 static int64_t within(int64_t value, int64_t fallback, int64_t most)
 {
     if (value <= 0) value = fallback;
@@ -51,11 +58,16 @@ qp_status schedule_build(const plan *p, const model *model, const schedule_optio
     fill_options(&out->options, p);
     draft d = {.plan = p, .model = model, .out = out};
     qp_status status = tables_build(p, model, out, error);
+    if (status == QP_OK) status = segment_nodes(&d, error);
     if (status == QP_OK) status = lower_nodes(&d, error);
     if (status == QP_OK) status = dag_build(&d, error);
     if (status == QP_OK) status = assign_workers(&d, error);
     if (status == QP_OK) status = tensorize_queues(&d, error);
+    for (int i = 0; d.segments && i < out->n_nodes; i++)
+        free(d.segments[i].borders);
+    free(d.segments);
     free(d.items);
+    free(d.lanes);
     free(d.groups);
     free(d.counters);
     free(d.memory_bound);

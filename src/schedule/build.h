@@ -7,6 +7,10 @@
 
 enum { USUAL_CONTEXT = 1024, USUAL_TILE = 128 }; /* where the options do not say */
 
+/* Parts that a latency schedule's plan had best split a sequence's positions in: as many as give
+ * each worker a part of a KV head. */
+int64_t schedule_kv_partitions(int workers, int64_t n_kv_heads);
+
 /* Only the types and shapes of the model's weights are looked at. schedule_free() the result, also
  * after a failure. QP_UNSUPPORTED where the plan is for one of several ranks. */
 qp_status schedule_build(const plan *plan, const model *model, const schedule_options *options,

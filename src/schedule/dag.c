@@ -1,10 +1,11 @@
 /* Who waits for whom, derived from what groups of instructions read and write.
  *
  * Going through the groups in the plan's order, every tensor remembers who touched which of its
- * rows and columns since they were last written over. A group depends on those whose region it
- * overlaps where one of the two writes: the value it reads, the value it writes over, the readers
- * of bytes that the arena uses again. Dependencies that follow from others are left out. What
- * remains becomes counters: a group of producers signals one, its consumers wait for all of them.
+ * rows and columns since they were last written over; of a cache a row is a page. A group depends
+ * on those whose region it overlaps where one of the two writes: the value it reads, the value it
+ * writes over, the readers of bytes that the arena uses again. Dependencies that follow from others
+ * are left out. What remains becomes counters: a group of producers signals one, its consumers wait
+ * for all of them.
  */
 #include "schedule/draft.h"
 
@@ -37,12 +38,17 @@ typedef struct dag {
     uint64_t *reach;      /* [groups][words]: groups that come before, directly or not */
     size_t words;
     int_list *needs;      /* [groups + 1]: direct predecessors; the last: the end of the pass */
-    bool *together;       /* [nodes]: all tiles signal one counter */
+    bool *together;       /* [nodes]: all groups signal one counter */
+    int *n_groups_of;     /* [nodes] */
     draft_group *ordered; /* groups with joiners among them */
     int n_ordered, ordered_capacity;
     instruction *items;
     int n_items, item_capacity;
+    int *lanes; /* of the items */
+    int lane_capacity;
     int *counter_of; /* [groups], or [first group of the node] where `together` */
+    op_call call;    /* of node `bound` - 1 */
+    int bound;
     bool failed;
 } dag;
 
@@ -93,7 +99,32 @@ static void view_columns(const schedule *s, const schedule_view *view, uint64_t 
     columns[1] = view->offset + bytes;
 }
 
-static access access_of(const dag *g, int group, int operand)
+/* The call of a node, for what its units touch. */
+static const op_call *call_of(dag *g, int node)
+{
+    if (g->bound != node + 1)
+        schedule_bind_node(g->draft->out, node, NULL, g->draft->out->capacity, &g->call);
+    g->bound = node + 1;
+    return &g->call;
+}
+
+/* The bytes of a row that a group's segment touches. */
+static void segment_columns(dag *g, const draft_group *group, int operand,
+                            const schedule_view *view, uint64_t columns[2])
+{
+    const schedule_area *area = &g->draft->out->areas[view->area];
+    const op_info *op = op_get(g->draft->out->nodes[group->node].op);
+    view_columns(g->draft->out, view, columns);
+    bool whole = group->units[0] == 0 && g->draft->segments[group->node].count == 0;
+    if (whole || !op->columns || area->row_bytes == 0 || view->shape[0] >= 0) return;
+    op_columns part =
+        op->columns(call_of(g, group->node), operand, group->units[0], group->units[1]);
+    uint64_t element = dtype_block_bytes(view->type);
+    columns[0] = view->offset + (uint64_t)part.begin * element;
+    columns[1] = view->offset + (uint64_t)part.end * element;
+}
+
+static access access_of(dag *g, int group, int operand)
 {
     const schedule *s = g->draft->out;
     const draft_group *of = &g->draft->groups[group];
@@ -102,7 +133,7 @@ static access access_of(const dag *g, int group, int operand)
     access a = {.group = group, .area = view->area, .rows = {0, INSTRUCTION_ALL_TOKENS}};
     a.write = op_get(node->op)->tensors[operand].direction != OP_IN;
     if (view->shape[0] == -(int64_t)node->row_axis) a.rows = of->tokens;
-    view_columns(s, view, a.columns);
+    segment_columns(g, of, operand, view, a.columns);
     return a;
 }
 
@@ -266,18 +297,31 @@ static void link_all(dag *g)
     link_end(g);
 }
 
-/* Where a group would wait for several tiles of one node besides others, the node's tiles signal
- * one counter together. */
-static void gather_tiles(dag *g)
+/* How many of a node's groups are among what one group needs. */
+static int count_of_node(const dag *g, const int_list *needs, int node)
+{
+    int count = 0;
+    for (int i = 0; i < needs->count; i++)
+        count += g->draft->groups[needs->items[i]].node == node;
+    return count;
+}
+
+/* A node's tiles and segments signal one counter together where nobody waits for some of them
+ * alone, or where a group would have to wait for several besides others. */
+static void gather_groups(dag *g)
 {
     const draft *d = g->draft;
-    for (int group = 0; group <= d->n_groups; group++) {
-        const int_list *needs = &g->needs[group];
-        if (needs->count <= INSTRUCTION_WAITS) continue;
-        for (int i = 0; i < needs->count; i++) {
-            for (int j = 0; j < i; j++) {
-                int node = d->groups[needs->items[i]].node;
-                if (d->groups[needs->items[j]].node == node) g->together[node] = true;
+    for (int node = 0; node < d->out->n_nodes; node++)
+        g->together[node] = true;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int group = 0; group <= d->n_groups; group++) {
+            const int_list *needs = &g->needs[group];
+            for (int i = 0; i < needs->count; i++) {
+                int from = needs->items[i], node = d->groups[from].node;
+                int count = count_of_node(g, needs, node);
+                if (pass == 0 && count < g->n_groups_of[node]) g->together[node] = false;
+                if (pass == 1 && count > 1 && needs->count > INSTRUCTION_WAITS)
+                    g->together[node] = true;
             }
         }
     }
@@ -306,7 +350,7 @@ static int counter_of(dag *g, int group)
 }
 
 /* Appends a group and its instructions to those in their final order. */
-static void emit(dag *g, draft_group group, const instruction *items)
+static void emit(dag *g, draft_group group, const instruction *items, const int *lanes)
 {
     draft_group *ordered =
         draft_grow(g->ordered, &g->ordered_capacity, g->n_ordered, sizeof *ordered);
@@ -319,17 +363,20 @@ static void emit(dag *g, draft_group group, const instruction *items)
     ordered[g->n_ordered++] = group;
     for (int i = 0; i < group.count; i++) {
         instruction *all = draft_grow(g->items, &g->item_capacity, g->n_items, sizeof *all);
-        if (!all) {
+        if (all) g->items = all;
+        int *lane = draft_grow(g->lanes, &g->lane_capacity, g->n_items, sizeof *lane);
+        if (lane) g->lanes = lane;
+        if (!all || !lane) {
             g->failed = true;
             return;
         }
-        g->items = all;
+        lane[g->n_items] = lanes[i];
         all[g->n_items++] = items[i];
     }
 }
 
 /* An instruction that waits for two counters and signals a third. */
-static int join(dag *g, int node, int a, int b)
+static int join(dag *g, int node, int lane, int a, int b)
 {
     draft *d = g->draft;
     draft_counter *counters =
@@ -348,13 +395,16 @@ static int join(dag *g, int node, int a, int b)
                         .tokens = {0, INSTRUCTION_ALL_TOKENS}};
     draft_group joiner = {
         .node = node, .tokens = noop.tokens, .count = 1, .waits = {a, b}, .signal = d->n_counters};
-    emit(g, joiner, &noop);
+    emit(g, joiner, &noop, &lane);
     return d->n_counters++;
 }
 
-/* The counters that a group waits for, two at most. */
+/* The counters that a group waits for, two at most. Where more must be joined, the worker that has
+ * the group's first turn does it. */
 static void choose_waits(dag *g, int at, int node, int waits[INSTRUCTION_WAITS])
 {
+    const draft *d = g->draft;
+    int lane = d->lanes[at < d->n_groups ? d->groups[at].first : d->n_items - 1];
     int_list counters = {0};
     for (int i = 0; i < g->needs[at].count; i++) {
         int counter = counter_of(g, g->needs[at].items[i]);
@@ -366,7 +416,8 @@ static void choose_waits(dag *g, int at, int node, int waits[INSTRUCTION_WAITS])
     /* The first was found last: it is ready last, so the others are joined. */
     while (counters.count > INSTRUCTION_WAITS && !g->failed) {
         int last = counters.count - 1;
-        counters.items[last - 1] = join(g, node, counters.items[last], counters.items[last - 1]);
+        counters.items[last - 1] =
+            join(g, node, lane, counters.items[last], counters.items[last - 1]);
         counters.count--;
     }
     for (int i = 0; i < counters.count && i < INSTRUCTION_WAITS; i++)
@@ -387,7 +438,7 @@ static void order_groups(dag *g)
         draft_group group = d->groups[at];
         choose_waits(g, at, group.node, group.waits);
         place[at] = g->n_ordered;
-        emit(g, group, d->items + group.first);
+        emit(g, group, d->items + group.first, d->lanes + group.first);
     }
     int last_node = d->groups[d->n_groups - 1].node, finish[INSTRUCTION_WAITS] = {0};
     choose_waits(g, d->n_groups, last_node, finish);
@@ -445,9 +496,14 @@ static qp_status allocate(dag *g, qp_error *error)
     g->reach = calloc(groups * g->words, sizeof *g->reach);
     g->needs = calloc(groups + 1, sizeof *g->needs);
     g->together = calloc((size_t)g->draft->out->n_nodes, sizeof *g->together);
+    g->n_groups_of = calloc((size_t)g->draft->out->n_nodes, sizeof *g->n_groups_of);
     g->counter_of = calloc(groups, sizeof *g->counter_of);
-    if (g->touched && g->overlaps && g->reach && g->needs && g->together && g->counter_of)
+    if (g->touched && g->overlaps && g->reach && g->needs && g->together && g->n_groups_of &&
+        g->counter_of) {
+        for (size_t i = 0; i < groups; i++)
+            g->n_groups_of[g->draft->groups[i].node]++;
         return QP_OK;
+    }
     return error_no_memory(error, "the schedule's dependencies",
                            groups * g->words * sizeof *g->reach);
 }
@@ -465,6 +521,7 @@ static void release(dag *g)
     free(g->reach);
     free(g->needs);
     free(g->together);
+    free(g->n_groups_of);
     free(g->counter_of);
 }
 
@@ -478,16 +535,18 @@ qp_status dag_build(draft *d, qp_error *error)
         d->counters[0] = (draft_counter){0};
         find_overlaps(&g);
         link_all(&g);
-        gather_tiles(&g);
+        gather_groups(&g);
         if (!g.failed) order_groups(&g);
     }
     release(&g);
     free(d->groups);
     free(d->items);
+    free(d->lanes);
     d->groups = g.ordered;
     d->n_groups = g.n_ordered;
     d->items = g.items;
     d->n_items = g.n_items;
+    d->lanes = g.lanes;
     if (status == QP_OK && (g.failed || !d->counters || !number_counters(d)))
         status = error_no_memory(error, "the schedule's dependencies", 0);
     return status;

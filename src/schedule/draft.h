@@ -5,11 +5,19 @@
 #include "plan/plan.h"
 #include "schedule/cost.h"
 
-/* Instructions of one node over one tile of tokens. They depend on the same others and on none of
- * their own, so that dependencies, which are all to all, are kept between groups. */
+/* Where a node's units are cut whatever the number of workers: rising, neither 0 nor the end. */
+typedef struct segment_list {
+    int64_t *borders;
+    int count, capacity;
+} segment_list;
+
+/* Instructions of one node over one tile of tokens and one segment of units. They depend on the
+ * same others and on none of their own, so that dependencies, which are all to all, are kept
+ * between groups. */
 typedef struct draft_group {
     int node; /* for a joiner, that of the group it waits for */
     instruction_span tokens;
+    int64_t units[2];             /* the segment, where a unit is a part of every row */
     int first, count;             /* instructions */
     int waits[INSTRUCTION_WAITS]; /* counters; 0: none */
     bool previous;                /* the waits are for the previous pass */
@@ -25,8 +33,11 @@ typedef struct draft {
     const plan *plan;
     const model *model;
     schedule *out;
-    instruction *items; /* in an order that every dependency follows */
+    segment_list *segments; /* [nodes] */
+    instruction *items;     /* in an order that every dependency follows */
     int n_items, item_capacity;
+    int *lanes; /* of the items: the place in the order in which workers take turns */
+    int lane_capacity, next_lane;
     draft_group *groups;
     int n_groups, group_capacity;
     draft_counter *counters; /* counter 0 is none */
@@ -54,6 +65,9 @@ int64_t cost_usual_rows(const draft *draft, int node);
 
 /* What rows [begin, begin + rows) of that batch cost a node. */
 cost_estimate cost_of_rows(draft *draft, int node, int64_t begin, int64_t rows);
+
+/* Where nodes are cut so that others need not wait for all of them: segment.c. */
+qp_status segment_nodes(draft *draft, qp_error *error);
 
 /* Instructions and their groups, in the plan's order, with costs: lower.c. */
 qp_status lower_nodes(draft *draft, qp_error *error);

@@ -1,9 +1,10 @@
 /* Plan to instructions: a node's units are dealt over the workers.
  *
  * Output features are cut once and for all, in groups that kernels take together, so that workers
- * differ by one group at most. What goes row by row is cut into parts, which are dealt when the
- * instruction runs: how many rows there are is the batch's business. In the throughput setting a
- * node has instructions for each tile of rows; a tile past the batch's end is empty.
+ * differ by one group at most, and besides where a segment ends (segment.c). What goes row by row
+ * is cut into parts, which are dealt when the instruction runs: how many rows there are is the
+ * batch's business. In the throughput setting a node has instructions for each tile of rows; a tile
+ * past the batch's end is empty.
  */
 #include "schedule/draft.h"
 
@@ -45,17 +46,31 @@ typedef struct cut {
     int64_t grain;         /* of units that stay together when parts are dealt */
     int64_t usual_per_row; /* units in a row */
     int64_t tile, n_tiles; /* of rows */
+    segment_list segments; /* of columns */
 } cut;
 
+/* Features that stay together: what kernels take at a time. Units that are worth an instruction of
+ * their own, such as heads, stand alone. */
 static int64_t group_of(const schedule_options *o, const op_info *op, const op_call *call)
 {
+    if (op->grain == 0) return 1;
     if (o->group > 0) return o->group;
     int64_t group = FEATURES_TOGETHER;
     for (const op_variant *v = op->variants; v && v->name; v++) {
-        bool takes = v->pack && (!v->accepts || v->accepts(call));
+        bool takes = !v->accepts || v->accepts(call);
         if (takes && v->pack_units > group) group = v->pack_units;
     }
     return group;
+}
+
+/* Whether a node's rows can be told apart only with the borders of their sequences. */
+static bool has_sequences(const schedule *s, const schedule_node *node)
+{
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        const schedule_view *view = &s->views[node->operands[i]];
+        if (view->rank && view->shape[0] == -(int64_t)SCHEDULE_SEQUENCE_ENDS) return true;
+    }
+    return false;
 }
 
 static cut cut_node(const draft *d, int node)
@@ -69,7 +84,9 @@ static cut cut_node(const draft *d, int node)
     c.group = group_of(&s->options, op, &call);
     c.grain = op->grain > 0 ? ELEMENT_GRAIN : 1;
     c.usual_per_row = c.columns ? 0 : call.end / rows;
-    if (s->options.setting == SCHEDULE_THROUGHPUT) {
+    c.segments = d->segments[node];
+    bool whole_rows = c.columns && has_sequences(s, &s->nodes[node]);
+    if (s->options.setting == SCHEDULE_THROUGHPUT && !whole_rows) {
         c.tile = s->options.tile;
         if (divide_up(rows, c.tile) > MAX_TILES) c.tile = divide_up(rows, MAX_TILES);
         c.n_tiles = divide_up(rows, c.tile);
@@ -77,12 +94,16 @@ static cut cut_node(const draft *d, int node)
     return c;
 }
 
-static instruction *add_item(draft *d, int node, instruction_span tokens)
+/* Takes the item's turn among the workers, `lane` places from the next. */
+static instruction *add_item(draft *d, int node, instruction_span tokens, int lane)
 {
     instruction *items = draft_grow(d->items, &d->item_capacity, d->n_items, sizeof *items);
-    if (!items) return NULL;
-    d->items = items;
+    if (items) d->items = items;
+    int *lanes = draft_grow(d->lanes, &d->lane_capacity, d->n_items, sizeof *lanes);
+    if (lanes) d->lanes = lanes;
+    if (!items || !lanes) return NULL;
     const schedule_node *about = &d->out->nodes[node];
+    lanes[d->n_items] = d->next_lane + lane;
     instruction *in = &items[d->n_items++];
     *in = (instruction){.opcode = (uint16_t)about->op,
                         .step = (uint16_t)about->step,
@@ -96,53 +117,116 @@ static instruction *add_item(draft *d, int node, instruction_span tokens)
     return in;
 }
 
-/* The slices of one tile. Those that are larger by a group go round, so that node after node a
- * worker has one group more than another at most. `rows` of the tile are there in the usual
- * batch. */
-static bool add_slices(draft *d, int node, const cut *c, instruction_span tokens, int64_t rows,
-                       const cost_estimate *cost)
+static draft_group *add_group(draft *d, int node, instruction_span tokens)
 {
-    int64_t pieces =
-        c->columns ? divide_up(c->units, c->group) : divide_up(rows * c->usual_per_row, c->grain);
+    draft_group *groups = draft_grow(d->groups, &d->group_capacity, d->n_groups, sizeof *groups);
+    if (!groups) return NULL;
+    d->groups = groups;
+    draft_group *group = &groups[d->n_groups++];
+    *group = (draft_group){.node = node, .tokens = tokens, .first = d->n_items};
+    return group;
+}
+
+/* A tile of a node, with what its rows of the usual batch cost. */
+typedef struct lowered_tile {
+    int node;
+    instruction_span tokens;
+    int64_t rows; /* of the usual batch */
+    cost_estimate cost;
+} lowered_tile;
+
+static uint32_t cost_of_share(const lowered_tile *tile, int64_t share, int64_t all)
+{
+    double ns = all > 0 ? tile->cost.ns * (double)share / (double)all : 0;
+    return (uint32_t)fmin(tile->cost.fixed_ns + ns, 4e9);
+}
+
+/* Parts that are dealt when the instructions run. */
+static bool add_parts(draft *d, const cut *c, const lowered_tile *tile)
+{
+    int64_t pieces = divide_up(tile->rows * c->usual_per_row, c->grain), begin, end;
     int n = (int)at_most(pieces > 0 ? pieces : 1, d->out->options.workers);
-    int turn = c->columns ? d->next_larger % n : 0;
-    if (c->columns) d->next_larger = (int)((turn + pieces) % n);
-    for (int i = 0; i < n; i++) {
-        instruction *in = add_item(d, node, tokens);
+    draft_group *group = add_group(d, tile->node, tile->tokens);
+    for (int i = 0; group && i < n; i++) {
+        instruction *in = add_item(d, tile->node, tile->tokens, i);
         if (!in) return false;
-        int64_t begin, end;
-        thread_share(pieces, (i + n - turn) % n, n, &begin, &end);
-        double ns = pieces > 0 ? cost->ns * (double)(end - begin) / (double)pieces : 0;
-        in->cost_ns = (uint32_t)fmin(cost->fixed_ns + ns, 4e9);
-        if (c->columns) {
-            in->flags = INSTRUCTION_ROW_SLICES;
-            in->units.begin = (int32_t)(begin * c->group);
-            in->units.end = (int32_t)at_most(end * c->group, c->units);
-        } else {
-            in->part = (uint16_t)i;
-            in->parts = (uint16_t)n;
-            in->units.end = (int32_t)c->grain;
-        }
+        thread_share(pieces, i, n, &begin, &end);
+        in->cost_ns = cost_of_share(tile, end - begin, pieces);
+        in->part = (uint16_t)i;
+        in->parts = (uint16_t)n;
+        in->units.end = (int32_t)c->grain;
+    }
+    if (group) group->count = n;
+    d->next_lane += n;
+    return group != NULL;
+}
+
+/* One segment's part of the workers' shares: pieces [first, first + pieces) of `all`, each `group`
+ * units but the segment's last. */
+typedef struct segment {
+    int64_t begin, end; /* units */
+    int64_t first, pieces, all;
+} segment;
+
+static bool add_segment(draft *d, const cut *c, const lowered_tile *tile, const segment *part,
+                        int n, int turn)
+{
+    draft_group *group = add_group(d, tile->node, tile->tokens);
+    if (!group) return false;
+    group->units[0] = part->begin;
+    group->units[1] = part->end;
+    for (int i = 0; i < n; i++) {
+        int64_t begin, end, last = part->first + part->pieces;
+        thread_share(part->all, i, n, &begin, &end);
+        begin = begin > part->first ? begin : part->first;
+        end = at_most(end, last);
+        if (begin >= end) continue;
+        instruction *in = add_item(d, tile->node, tile->tokens, (i + turn) % n);
+        if (!in) return false;
+        in->cost_ns = cost_of_share(tile, end - begin, part->all);
+        in->flags = INSTRUCTION_ROW_SLICES;
+        in->units.begin = (int32_t)(part->begin + (begin - part->first) * c->group);
+        in->units.end = (int32_t)at_most(part->begin + (end - part->first) * c->group, part->end);
+        group->count++;
     }
     return true;
 }
 
-static bool add_group(draft *d, int node, const cut *c, int64_t tile)
+/* Every worker has a share of the pieces, as many as others or one more, in one instruction or,
+ * where a segment ends inside, in several. Shares that are larger go round, so that node after node
+ * a worker has one piece more than another at most. */
+static bool add_slices(draft *d, const cut *c, const lowered_tile *tile)
 {
-    draft_group *groups = draft_grow(d->groups, &d->group_capacity, d->n_groups, sizeof *groups);
-    if (!groups) return false;
-    d->groups = groups;
-    int64_t begin = tile * c->tile, end = begin + c->tile;
-    int64_t usual = cost_usual_rows(d, node);
-    int64_t rows = at_most(usual, end) - at_most(usual, begin);
-    instruction_span tokens = {(int32_t)begin, (int32_t)end};
-    if (c->n_tiles == 1) tokens.end = INSTRUCTION_ALL_TOKENS;
-    draft_group *group = &groups[d->n_groups++];
-    *group = (draft_group){.node = node, .tokens = tokens, .first = d->n_items};
-    cost_estimate cost = cost_of_rows(d, node, begin, rows);
-    if (!add_slices(d, node, c, tokens, rows, &cost)) return false;
-    group->count = d->n_items - group->first;
+    segment part = {0};
+    for (int i = 0; i <= c->segments.count; i++) {
+        int64_t end = i < c->segments.count ? c->segments.borders[i] : c->units;
+        part.all += divide_up(end - part.begin, c->group);
+        part.begin = end;
+    }
+    part.begin = 0;
+    int n = (int)at_most(part.all > 0 ? part.all : 1, d->out->options.workers);
+    int turn = d->next_larger % n;
+    d->next_larger = (int)((turn + part.all) % n);
+    for (int i = 0; i <= c->segments.count; i++) {
+        part.end = i < c->segments.count ? c->segments.borders[i] : c->units;
+        part.pieces = divide_up(part.end - part.begin, c->group);
+        if (!add_segment(d, c, tile, &part, n, turn)) return false;
+        part.first += part.pieces;
+        part.begin = part.end;
+    }
+    d->next_lane += n;
     return true;
+}
+
+static bool add_tile(draft *d, int node, const cut *c, int64_t number)
+{
+    int64_t begin = number * c->tile, end = begin + c->tile, usual = cost_usual_rows(d, node);
+    lowered_tile tile = {.node = node,
+                         .tokens = {(int32_t)begin, (int32_t)end},
+                         .rows = at_most(usual, end) - at_most(usual, begin)};
+    if (c->n_tiles == 1) tile.tokens.end = INSTRUCTION_ALL_TOKENS;
+    tile.cost = cost_of_rows(d, node, begin, tile.rows);
+    return c->columns ? add_slices(d, c, &tile) : add_parts(d, c, &tile);
 }
 
 qp_status lower_nodes(draft *d, qp_error *error)
@@ -156,7 +240,7 @@ qp_status lower_nodes(draft *d, qp_error *error)
                              "%s has %lld units, an instruction counts to %d", s->nodes[node].name,
                              (long long)c.units, INT32_MAX);
         for (int64_t tile = 0; tile < c.n_tiles; tile++) {
-            if (!add_group(d, node, &c, tile))
+            if (!add_tile(d, node, &c, tile))
                 return error_no_memory(error, "the schedule",
                                        (size_t)d->n_items * sizeof *d->items);
         }

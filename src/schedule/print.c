@@ -52,6 +52,49 @@ static const char *origin_of(const report *r)
     return is_given(r->options) ? "as given" : "guessed (measure with --measure)";
 }
 
+/* What the instructions of the last layer wait for: all of a node's instructions, or some. */
+typedef struct dependencies {
+    int full, partial;
+} dependencies;
+
+static void mark_waits(const instruction *in, int layer, int *waited)
+{
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        if (in->waits[w].counter && in->layer == layer && !(in->flags >> w & 1))
+            waited[in->waits[w].counter] = 1;
+    }
+}
+
+static dependencies count_dependencies(const schedule *s)
+{
+    int layer = -1;
+    int *of_node = calloc((size_t)s->n_nodes + 1, sizeof *of_node);
+    int *waited = calloc((size_t)s->n_counters, sizeof *waited);
+    int *signaller = calloc((size_t)s->n_counters, sizeof *signaller); /* node + 1; 0: a noop */
+    dependencies found = {0};
+    bool enough = of_node && waited && signaller;
+    for (int i = 0; i < s->n_nodes; i++)
+        layer = s->nodes[i].layer > layer ? (int)s->nodes[i].layer : layer;
+    for (int w = 0; enough && w < s->options.workers; w++) {
+        for (int i = 0; i < s->length[w]; i++) {
+            const instruction *in = schedule_queue(s, w) + i;
+            mark_waits(in, layer, waited);
+            if (in->opcode == INSTRUCTION_NOOP) continue;
+            of_node[in->node]++;
+            signaller[in->signal] = (int)in->node + 1;
+        }
+    }
+    for (int c = 1; enough && c < s->n_counters; c++) {
+        if (!waited[c]) continue;
+        bool all = signaller[c] && s->per_pass[c] == (uint32_t)of_node[signaller[c] - 1];
+        all ? found.full++ : found.partial++;
+    }
+    free(of_node);
+    free(waited);
+    free(signaller);
+    return found;
+}
+
 static void print_summary(const report *r, strbuf *out)
 {
     const schedule *s = &r->schedule;
@@ -76,6 +119,9 @@ static void print_summary(const report *r, strbuf *out)
                   "predicted", r->predicted.total / 1e3, s->options.tokens, s->options.context,
                   "critical path", r->predicted.critical_path / 1e3, "balance",
                   prediction_balance(s, &r->predicted));
+    dependencies waits = count_dependencies(s);
+    strbuf_printf(out, "%-16s %12d a layer on all of a step, %d on a part of one\n", "dependencies",
+                  waits.full, waits.partial);
     strbuf_printf(out, "%-16s %12.1f GB/s, %.1f GFLOP/s, %.0f ns a signal, %s\n", "machine",
                   s->options.profile.bytes_per_second / 1e9,
                   s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns,
@@ -170,6 +216,9 @@ static void print_json(const report *r, strbuf *out)
     cJSON_AddNumberToObject(root, "critical_path_ns", r->predicted.critical_path);
     cJSON_AddStringToObject(root, "costs", origin_of(r));
     cJSON_AddNumberToObject(root, "balance", prediction_balance(s, &r->predicted));
+    dependencies waits = count_dependencies(s);
+    cJSON_AddNumberToObject(root, "full_dependencies_per_layer", waits.full);
+    cJSON_AddNumberToObject(root, "partial_dependencies_per_layer", waits.partial);
     cJSON *counts = cJSON_AddObjectToObject(root, "opcodes");
     for (int op = 0; op <= OP_COUNT; op++) {
         if (r->counts[op])
@@ -223,11 +272,16 @@ static qp_status build(const report *r, const model *model, schedule *out, qp_er
         options.context = config->context_length < USUAL_MOST_CONTEXT ? config->context_length
                                                                       : USUAL_MOST_CONTEXT;
     if (o->chunk > 0) options.max_tokens = o->chunk;
+    options.fuse = strcmp(o->setting, schedule_setting_name(SCHEDULE_LATENCY)) == 0;
+    options.kv_partitions = o->kv_partitions;
+    if (options.kv_partitions == 0)
+        options.kv_partitions = schedule_kv_partitions((int)o->workers, config->n_kv_heads);
     const schedule_options of = {
         .workers = (int)o->workers,
         .setting = (schedule_setting)find(o->setting, schedule_setting_name),
         .assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name),
         .memory_fraction = o->memory_fraction,
+        .group = o->group,
         .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
         .costs = r->table};
     plan p;

@@ -45,7 +45,7 @@ typedef struct schedule_area {
     int index;          /* of the input or weight; the layer of a cache */
     uint64_t offset;    /* from the base, bytes */
     uint64_t bytes;     /* at the plan's capacity */
-    uint64_t row_bytes; /* 0: its first dimension does not count rows of the batch */
+    uint64_t row_bytes; /* of a row of the batch, or of a page of a cache; 0: it has neither */
     const char *name;   /* "x", "attn_q" */
 } schedule_area;
 

@@ -26,8 +26,8 @@ static int add_area(schedule *s, schedule_area area)
 
 static uint64_t row_bytes_of(const plan_tensor *t)
 {
-    if (t->rank == 0 || (t->dims[0].size != PLAN_TOKENS && t->dims[0].size != PLAN_OUTPUTS))
-        return 0;
+    int64_t rows = t->rank ? t->dims[0].size : 0;
+    if (rows != PLAN_TOKENS && rows != PLAN_OUTPUTS && rows != PLAN_PAGES) return 0;
     uint64_t bytes = dtype_block_bytes(t->type);
     for (int d = 1; d < t->rank; d++)
         bytes *= (uint64_t)t->dims[d].size;
@@ -60,6 +60,7 @@ static void add_cache(tables *t, int id)
                                  .index = (int)layer,
                                  .offset = (uint64_t)layer * tensor->bytes,
                                  .bytes = tensor->bytes,
+                                 .row_bytes = row_bytes_of(tensor),
                                  .name = tensor->name});
 }
 

@@ -57,6 +57,16 @@ static qp_status check_waits(const verifier *v, int32_t index)
     return QP_OK;
 }
 
+/* Rows of several sequences are told apart by borders that count from the batch's first row. */
+static bool needs_all_rows(const schedule *s, const instruction *in)
+{
+    for (int i = 0; i < INSTRUCTION_OPERANDS; i++) {
+        const schedule_view *view = &s->views[in->operands[i]];
+        if (view->rank && view->shape[0] == -(int64_t)SCHEDULE_SEQUENCE_ENDS) return true;
+    }
+    return false;
+}
+
 static qp_status check_slice(const verifier *v, int32_t index)
 {
     const instruction *in = verifier_at(v, index);
@@ -68,6 +78,9 @@ static qp_status check_slice(const verifier *v, int32_t index)
         return verifier_refuse(v, index, "it is not cut as its operator is");
     if (columns && in->units.begin >= in->units.end)
         return verifier_refuse(v, index, "it has no units");
+    bool all_rows = in->tokens.begin == 0 && in->tokens.end == INSTRUCTION_ALL_TOKENS;
+    if (columns && !all_rows && needs_all_rows(v->s, in))
+        return verifier_refuse(v, index, "its operator takes all rows or none");
     if (!columns && (in->part >= in->parts || in->units.begin != 0 || in->units.end < 1))
         return verifier_refuse(v, index, "its part is none of its parts");
     return QP_OK;

@@ -1,0 +1,277 @@
+/* Where nodes are cut so that others need not wait for all of them: by KV head, from the norm
+ * through attention.
+ *
+ * Nothing here knows of heads. A node whose units are parts of every row says which bytes of a row
+ * each unit touches. Where units of a consumer read what some units of a producer write, and those
+ * units are of no use to the consumer's others, the two fall apart into segments that follow one
+ * another in both. Instructions do not straddle a border between segments, and dag.c keeps who
+ * waits for whom by segment. Only where one node waits for another directly is there anything to
+ * gain: what follows from other dependencies is left alone.
+ */
+#include "schedule/draft.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS_MOST = 1024 };
+
+/* Bytes of a row of an area that a unit touches; rows of a cache are its pages. */
+typedef struct reach {
+    int area;
+    uint64_t begin, end;
+} reach;
+
+/* Units that touch the same, from `first` to the next run's. */
+typedef struct unit_run {
+    int64_t first;
+    reach reaches[OP_MAX_TENSORS]; /* begin == end: nothing */
+    int component;
+} unit_run;
+
+typedef struct run_list {
+    unit_run runs[RUNS_MOST];
+    int count; /* 0: more than there is room for, or not to be cut */
+    int64_t units;
+} run_list;
+
+typedef struct segmenter {
+    draft *d;
+    int *writer;      /* [areas]: the last node to write there; -1: none */
+    uint64_t *before; /* [nodes][words]: the nodes that come before, directly or not */
+    size_t words;
+    run_list produced, consumed;
+} segmenter;
+
+static bool changes(const schedule_area *area)
+{
+    return area->base == SCHEDULE_ARENA || area->base == SCHEDULE_K_CACHE ||
+           area->base == SCHEDULE_V_CACHE;
+}
+
+static bool is_before(const segmenter *g, int earlier, int later)
+{
+    return g->before[(size_t)later * g->words + (size_t)earlier / 64] >> (earlier % 64) & 1;
+}
+
+/* What a unit writes (or reads) of the areas that change. */
+static void find_reaches(const schedule *s, const schedule_node *node, const op_call *whole,
+                         bool written, int64_t unit, reach reaches[OP_MAX_TENSORS])
+{
+    const op_info *op = op_get(node->op);
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        reaches[i] = (reach){0};
+        const schedule_view *view = &s->views[node->operands[i]];
+        if (node->operands[i] == 0 || !changes(&s->areas[view->area])) continue;
+        op_direction direction = op->tensors[i].direction;
+        if (written ? direction == OP_IN : direction == OP_OUT) continue;
+        op_columns part = op->columns(whole, i, unit, unit + 1);
+        uint64_t element = dtype_block_bytes(view->type);
+        reaches[i] = (reach){.area = view->area,
+                             .begin = view->offset + (uint64_t)part.begin * element,
+                             .end = view->offset + (uint64_t)part.end * element};
+    }
+}
+
+static bool touch_alike(const unit_run *a, const unit_run *b)
+{
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        const reach *x = &a->reaches[i], *y = &b->reaches[i];
+        if (x->area != y->area || x->begin != y->begin || x->end != y->end) return false;
+    }
+    return true;
+}
+
+/* The runs of a node's units; none where it goes row by row. */
+static void find_runs(const segmenter *g, int node, bool written, run_list *out)
+{
+    const schedule *s = g->d->out;
+    const schedule_node *about = &s->nodes[node];
+    op_call whole;
+    out->count = 0;
+    if (!op_get(about->op)->columns) return;
+    schedule_bind_node(s, node, NULL, s->capacity, &whole);
+    out->units = whole.end;
+    for (int64_t unit = 0; unit < whole.end; unit++) {
+        unit_run run = {.first = unit};
+        find_reaches(s, about, &whole, written, unit, run.reaches);
+        const unit_run *last = out->count ? &out->runs[out->count - 1] : NULL;
+        if (last && touch_alike(last, &run)) continue;
+        if (out->count == RUNS_MOST) {
+            out->count = 0;
+            return;
+        }
+        out->runs[out->count++] = run;
+    }
+}
+
+static bool meet(const unit_run *a, const unit_run *b)
+{
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        const reach *x = &a->reaches[i];
+        if (x->begin == x->end) continue;
+        for (int j = 0; j < OP_MAX_TENSORS; j++) {
+            const reach *y = &b->reaches[j];
+            if (x->area == y->area && x->begin < y->end && y->begin < x->end) return true;
+        }
+    }
+    return false;
+}
+
+static void rename_component(run_list *list, int from, int to)
+{
+    for (int i = 0; i < list->count; i++) {
+        if (list->runs[i].component == from) list->runs[i].component = to;
+    }
+}
+
+/* Runs of both that depend on one another, over whatever others, get one component. */
+static void find_components(run_list *produced, run_list *consumed)
+{
+    for (int i = 0; i < produced->count; i++)
+        produced->runs[i].component = i;
+    for (int j = 0; j < consumed->count; j++) {
+        unit_run *reader = &consumed->runs[j];
+        reader->component = produced->count + j;
+        for (int i = 0; i < produced->count; i++) {
+            int other = produced->runs[i].component;
+            if (other == reader->component || !meet(&produced->runs[i], reader)) continue;
+            rename_component(consumed, other, reader->component);
+            rename_component(produced, other, reader->component);
+        }
+    }
+}
+
+/* The first run from `from` on that has (or has not) a component of the runs [0, end) of `list`. */
+static int find_run(const run_list *in, int from, const run_list *list, int end, bool has)
+{
+    for (; from < in->count; from++) {
+        bool found = false;
+        for (int i = 0; i < end && !found; i++)
+            found = list->runs[i].component == in->runs[from].component;
+        if (found == has) return from;
+    }
+    return from;
+}
+
+/* Whether nothing on one side of the producer's run `at` depends on the other; *border gets where
+ * the consumer is cut then. */
+static bool is_border(const run_list *produced, const run_list *consumed, int at, int *border)
+{
+    if (find_run(produced, at, produced, at, true) < produced->count) return false;
+    *border = find_run(consumed, 0, produced, at, false);
+    return *border > 0 && *border < consumed->count &&
+           find_run(consumed, *border, produced, at, true) == consumed->count;
+}
+
+static bool add_border(draft *d, int node, int64_t unit)
+{
+    segment_list *list = &d->segments[node];
+    int at = list->count;
+    while (at > 0 && list->borders[at - 1] > unit)
+        at--;
+    if (at > 0 && list->borders[at - 1] == unit) return true;
+    int64_t *borders = draft_grow(list->borders, &list->capacity, list->count, sizeof *borders);
+    if (!borders) return false;
+    list->borders = borders;
+    memmove(borders + at + 1, borders + at, (size_t)(list->count - at) * sizeof *borders);
+    borders[at] = unit;
+    list->count++;
+    return true;
+}
+
+/* Cuts two nodes where they fall apart, in no more segments than there are workers. */
+static bool cut_pair(segmenter *g, int producer, int consumer)
+{
+    int workers = g->d->out->options.workers, n = 0, border;
+    int at[RUNS_MOST], to[RUNS_MOST];
+    find_runs(g, consumer, false, &g->consumed);
+    if (g->consumed.count < 2) return true;
+    find_runs(g, producer, true, &g->produced);
+    if (g->produced.count < 2) return true;
+    find_components(&g->produced, &g->consumed);
+    for (int i = 1; i < g->produced.count; i++) {
+        if (!is_border(&g->produced, &g->consumed, i, &border)) continue;
+        at[n] = i;
+        to[n++] = border;
+    }
+    int segments = n + 1 < workers ? n + 1 : workers;
+    for (int i = 1; i < segments; i++) {
+        int chosen = (int)((int64_t)i * (n + 1) / segments) - 1;
+        if (!add_border(g->d, producer, g->produced.runs[at[chosen]].first) ||
+            !add_border(g->d, consumer, g->consumed.runs[to[chosen]].first))
+            return false;
+    }
+    return true;
+}
+
+/* Whether `node` waits for `producer` for no other producer's sake. */
+static bool is_direct(const segmenter *g, int producer, const int *producers, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (producers[i] != producer && is_before(g, producer, producers[i])) return false;
+    }
+    return true;
+}
+
+/* The nodes that last wrote what a node reads. */
+static int find_producers(const segmenter *g, const schedule_node *node,
+                          int producers[OP_MAX_TENSORS])
+{
+    int n = 0;
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        int writer = node->operands[i] ? g->writer[g->d->out->views[node->operands[i]].area] : -1;
+        bool there = writer < 0 || op_get(node->op)->tensors[i].direction == OP_OUT;
+        for (int j = 0; j < n; j++)
+            there = there || producers[j] == writer;
+        if (!there) producers[n++] = writer;
+    }
+    return n;
+}
+
+static bool cut_node(segmenter *g, int node)
+{
+    const schedule *s = g->d->out;
+    const schedule_node *about = &s->nodes[node];
+    int producers[OP_MAX_TENSORS], n = find_producers(g, about, producers);
+    uint64_t *mine = g->before + (size_t)node * g->words;
+    for (int i = 0; i < n; i++) {
+        if (is_direct(g, producers[i], producers, n) && !cut_pair(g, producers[i], node))
+            return false;
+    }
+    for (int i = 0; i < n; i++) {
+        const uint64_t *theirs = g->before + (size_t)producers[i] * g->words;
+        for (size_t w = 0; w < g->words; w++)
+            mine[w] |= theirs[w];
+        mine[producers[i] / 64] |= (uint64_t)1 << (producers[i] % 64);
+    }
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        const schedule_area *area = &s->areas[s->views[about->operands[i]].area];
+        if (about->operands[i] && op_get(about->op)->tensors[i].direction != OP_IN && changes(area))
+            g->writer[s->views[about->operands[i]].area] = node;
+    }
+    return true;
+}
+
+qp_status segment_nodes(draft *d, qp_error *error)
+{
+    size_t nodes = (size_t)d->out->n_nodes, areas = (size_t)d->out->n_areas;
+    segmenter *g = calloc(1, sizeof *g);
+    d->segments = calloc(nodes, sizeof *d->segments);
+    bool enough = g && d->segments;
+    if (enough) {
+        *g = (segmenter){.d = d, .words = (nodes + 63) / 64};
+        g->writer = malloc(areas * sizeof *g->writer);
+        g->before = calloc(nodes * g->words, sizeof *g->before);
+        enough = g->writer && g->before;
+    }
+    for (size_t a = 0; enough && a < areas; a++)
+        g->writer[a] = -1;
+    for (int node = 0; enough && node < d->out->n_nodes; node++)
+        enough = cut_node(g, node);
+    if (g) {
+        free(g->writer);
+        free(g->before);
+    }
+    free(g);
+    return enough ? QP_OK : error_no_memory(error, "the schedule's segments", nodes);
+}
