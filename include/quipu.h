@@ -167,6 +167,7 @@ qp_status qp_eval(qp_engine *engine, const qp_input *inputs, size_t n_inputs,
 typedef enum qp_source {
     QP_FROM_NEUTRAL,
     QP_FROM_MODEL, /* generation_config.json, or MODEL.generation_config.json beside MODEL.gguf */
+    QP_FROM_ENVIRONMENT, /* a variable such as QUIPU_TOP_K */
     QP_FROM_COMMAND_LINE,
     QP_FROM_REQUEST,
 } qp_source;

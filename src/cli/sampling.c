@@ -6,12 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static qp_source source_of(const cli_call *call, const void *field)
+{
+    return option_source_at(call->options, field) == OPTION_FROM_ENVIRONMENT ? QP_FROM_ENVIRONMENT
+                                                                             : QP_FROM_COMMAND_LINE;
+}
+
 /* Copies one setting when the command line or the environment gave it. */
 static qp_status overlay(const cli_call *call, qp_sampling *out, qp_setting setting,
                          const void *field, double value)
 {
     if (option_source_at(call->options, field) == OPTION_FROM_DEFAULT) return QP_OK;
-    return qp_sampling_set(out, setting, value, QP_FROM_COMMAND_LINE, call->error);
+    return qp_sampling_set(out, setting, value, source_of(call, field), call->error);
 }
 
 static qp_status parse_bias(const char *text, qp_logit_bias *out, qp_error *error)
@@ -73,7 +79,7 @@ qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_samplin
     out->n_stops = (size_t)s->stops.count;
     if (s->ignore_eos) {
         out->n_stop_tokens = 0;
-        out->stop_tokens_source = QP_FROM_COMMAND_LINE;
+        out->stop_tokens_source = source_of(call, &s->ignore_eos);
     }
     return read_biases(call, out);
 }
@@ -86,8 +92,8 @@ void cli_sampling_free(qp_sampling *sampling)
 
 void cli_report_sampling(const qp_sampling *sampling)
 {
-    static const char *const sources[] = {"neutral", "generation_config.json", "command line",
-                                          "request"};
+    static const char *const sources[] = {"neutral", "generation_config.json", "environment",
+                                          "command line", "request"};
     for (int s = 0; s < QP_SETTING_COUNT; s++)
         fprintf(stderr, "quipu: %s = %.10g (%s)\n", qp_setting_name((qp_setting)s),
                 sampling->value[s], sources[sampling->source[s]]);
