@@ -16,3 +16,12 @@ bool option_cache_path(const char *name, char *path, size_t size)
         return false;
     return length >= 0 && (size_t)length < size;
 }
+
+bool option_expand_home(const char *typed, char *path, size_t size)
+{
+    const char *home = getenv("HOME");
+    bool stands_for_home = typed[0] == '~' && (typed[1] == '/' || !typed[1]) && home && *home;
+    int length = stands_for_home ? snprintf(path, size, "%s%s", home, typed + 1)
+                                 : snprintf(path, size, "%s", typed);
+    return length >= 0 && (size_t)length < size;
+}

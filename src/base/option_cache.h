@@ -9,4 +9,8 @@
  * does not fit. */
 bool option_cache_path(const char *name, char *path, size_t size);
 
+/* A path that a person typed where no shell reads it: a leading ~ or ~/ stands for $HOME, anything
+ * else for itself. False where it does not fit. */
+bool option_expand_home(const char *typed, char *path, size_t size);
+
 #endif

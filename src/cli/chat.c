@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/conversation.h"
 
+#include "base/option_cache.h"
 #include "base/status.h"
 
 #include <stdlib.h>
@@ -177,20 +178,31 @@ static qp_status do_stats(chat *c, const char *argument)
     return QP_OK;
 }
 
+/* The file that a command names. */
+static qp_status name_file(const chat *c, const char *command, const char *argument, char *path,
+                           size_t size)
+{
+    if (!*argument)
+        return error_set(c->call->error, QP_INVALID, "%s needs the name of a file", command);
+    if (option_expand_home(argument, path, size)) return QP_OK;
+    return error_set(c->call->error, QP_INVALID, "%s: the path is too long", argument);
+}
+
 static qp_status do_save(chat *c, const char *argument)
 {
-    if (!*argument) return error_set(c->call->error, QP_INVALID, "/save needs the name of a file");
-    TRY(conversation_save(&c->conversation, argument, c->call->error));
-    fprintf(stderr, "%d messages saved to %s\n", conversation_length(&c->conversation), argument);
+    char path[4096];
+    TRY(name_file(c, "/save", argument, path, sizeof path));
+    TRY(conversation_save(&c->conversation, path, c->call->error));
+    fprintf(stderr, "%d messages saved to %s\n", conversation_length(&c->conversation), path);
     return QP_OK;
 }
 
 static qp_status do_load(chat *c, const char *argument)
 {
-    if (!*argument) return error_set(c->call->error, QP_INVALID, "/load needs the name of a file");
-    TRY(conversation_load(&c->conversation, argument, c->call->error));
-    fprintf(stderr, "%d messages loaded from %s\n", conversation_length(&c->conversation),
-            argument);
+    char path[4096];
+    TRY(name_file(c, "/load", argument, path, sizeof path));
+    TRY(conversation_load(&c->conversation, path, c->call->error));
+    fprintf(stderr, "%d messages loaded from %s\n", conversation_length(&c->conversation), path);
     return QP_OK;
 }
 
