@@ -13,26 +13,47 @@ typedef struct logits_output {
     const cli_call *call;
     const qp_vocabulary *vocabulary; /* may be NULL */
     const qp_tokens *tokens;
-    int64_t vocab_size;
-    int32_t *order; /* [vocab_size], for the largest */
+    int64_t vocab_size, top;
+    int32_t *order; /* [top], for the largest */
     FILE *file;     /* of --out, or NULL */
 } logits_output;
 
-/* Moves the `top` largest of logits to the front of `order`, largest first, the lower id on ties.
- */
+/* Whether token a comes before b: the larger logit, the lower id on ties. */
+static bool comes_first(const float *logits, int32_t a, int32_t b)
+{
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+}
+
+/* Moves heap[at] down to where nothing below it comes later: the last to come is at the root. */
+static void sift_down(const float *logits, int32_t *heap, int64_t n, int64_t at)
+{
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && comes_first(logits, heap[child], heap[child + 1])) child++;
+        if (!comes_first(logits, heap[at], heap[child])) return;
+        int32_t swap = heap[at];
+        heap[at] = heap[child];
+        heap[child] = swap;
+    }
+}
+
+/* Writes the `top` that come first, in order, to the front of `order`: a heap of the best so far,
+ * whose root makes way for what is better. */
 static void select_top(const float *logits, int32_t *order, int64_t n, int64_t top)
 {
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < top; i++)
         order[i] = (int32_t)i;
-    for (int64_t i = 0; i < top; i++) {
-        int64_t best = i;
-        for (int64_t j = i + 1; j < n; j++) {
-            float a = logits[order[j]], b = logits[order[best]];
-            if (a > b || (a == b && order[j] < order[best])) best = j;
-        }
-        int32_t swap = order[i];
-        order[i] = order[best];
-        order[best] = swap;
+    for (int64_t i = top / 2 - 1; i >= 0; i--)
+        sift_down(logits, order, top, i);
+    for (int64_t i = top; i < n; i++) {
+        if (!comes_first(logits, (int32_t)i, order[0])) continue;
+        order[0] = (int32_t)i;
+        sift_down(logits, order, top, 0);
+    }
+    for (int64_t left = top - 1; left > 0; left--) {
+        int32_t last = order[0];
+        order[0] = order[left];
+        order[left] = last;
+        sift_down(logits, order, left, 0);
     }
 }
 
@@ -85,8 +106,7 @@ static void print_json(const logits_output *out, size_t position, const float *l
 
 static qp_status print_row(logits_output *out, size_t position, const float *logits)
 {
-    int64_t top = out->call->settings->top;
-    if (top > out->vocab_size) top = out->vocab_size;
+    int64_t top = out->top;
     select_top(logits, out->order, out->vocab_size, top);
     strbuf text = {0};
     if (out->call->settings->json)
@@ -132,8 +152,9 @@ static qp_status write_logits(qp_engine *engine, qp_session *session, logits_out
     const cli_call *call = out->call;
     const char *path = call->settings->out;
     out->vocab_size = qp_engine_get_info(engine).vocab_size;
-    out->order = malloc((size_t)out->vocab_size * sizeof *out->order);
-    if (!out->order) return error_no_memory(call->error, "the order", (size_t)out->vocab_size);
+    out->top = call->settings->top < out->vocab_size ? call->settings->top : out->vocab_size;
+    out->order = malloc((size_t)out->top * sizeof *out->order);
+    if (!out->order) return error_no_memory(call->error, "the order", (size_t)out->top);
     if (path && !(out->file = fopen(path, "wb"))) {
         free(out->order);
         return error_set(call->error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
