@@ -13,14 +13,12 @@
 
 #include "base/status.h"
 
-static const char default_model[] = "SmolLM2-135M-Instruct.Q4_1.gguf";
-
 qp_status cli_model_path(const cli_call *call, const char **path)
 {
     static char found[4096];
     *path = call->settings->model;
     if (*path) return QP_OK;
-    if (!option_cache_path(default_model, found, sizeof found))
+    if (!option_cache_path(QUIPU_DEFAULT_MODEL, found, sizeof found))
         return error_set(call->error, QP_INVALID,
                          "no model was named, and without HOME there is no cache to look in; "
                          "name one with -m");
