@@ -293,10 +293,11 @@ static const option_spec trace_options[] = {
 
 static const option_spec diff_options[] = {
     {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT",
-     .help = "what to run; a list of token ids where the model has no vocabulary; without -p and "
-             "-f pseudo-random tokens"},
+     .help = "what to run; without a prompt and ids, pseudo-random tokens"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "read the prompt from a file"},
+    {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
+     .help = "token ids in place of a prompt"},
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "16",
      .minimum = 1, .maximum = 1 << 16, .help = "how many pseudo-random ones"},
     {"one-by-one", 0, OPTION_INTEGER_AT(SETTINGS, singles), .argument = "N", .fallback = "2",

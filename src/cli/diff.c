@@ -4,7 +4,6 @@
 #include "base/status.h"
 #include "generate/diff.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,26 +13,16 @@ static void show_progress(void *context, const char *text, bool finished)
     fprintf(stderr, "\r\033[K%s", finished ? "" : text);
 }
 
-/* The prompt's tokens; without a vocabulary the prompt is a list of ids. None without a prompt. */
+/* The prompt's tokens; none where neither it nor ids were given. */
 static qp_status read_tokens(const cli_call *call, const char *model, qp_tokens *tokens)
 {
     const cli_settings *s = call->settings;
-    if (!s->prompt && !s->file) return QP_OK;
-    bool ids = strncmp(model, "synthetic:", 10) == 0;
+    if (!s->prompt && !s->file && !s->ids) return QP_OK;
     qp_vocabulary *vocabulary = NULL;
-    char *text = NULL;
-    size_t length;
-    qp_status status = cli_read_prompt(call, &text, &length);
-    if (status == QP_OK && ids)
-        status =
-            cli_parse_ids(text, "the prompt (the model has no vocabulary)", tokens, call->error);
-    if (status == QP_OK && !ids) status = qp_vocabulary_open(model, &vocabulary, call->error);
-    if (status == QP_OK && !ids)
-        status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error);
-    if (status == QP_OK && tokens->count == 0)
-        status = error_set(call->error, QP_INVALID, "the prompt is empty: there is nothing to run");
+    bool synthetic = strncmp(model, "synthetic:", 10) == 0;
+    if (!s->ids && !synthetic) TRY(qp_vocabulary_open(model, &vocabulary, call->error));
+    qp_status status = cli_read_tokens(call, vocabulary, tokens);
     qp_vocabulary_close(vocabulary);
-    free(text);
     return status;
 }
 
