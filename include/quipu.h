@@ -223,11 +223,17 @@ typedef enum qp_finish {
     QP_FINISH_CANCELLED,
 } qp_finish;
 
+enum { QP_MAX_EOS_INTERVAL = 256 };
+
 typedef struct qp_generate_options {
     const int32_t *prompt; /* [n_prompt], appended to the session first; at least 1 token */
     size_t n_prompt;
     const qp_sampling *sampling;
-    int64_t max_tokens;         /* 0: until the context is full */
+    int64_t max_tokens; /* 0: until the context is full */
+    /* Tokens that are made before the host looks whether the answer has ended, at most
+     * QP_MAX_EOS_INTERVAL; 0: one on a CPU, where a look costs nothing. What was made past the end
+     * is discarded: the answer is the same, later handed out. */
+    int64_t eos_interval;
     bool special;               /* control tokens appear in the text */
     const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */
     /* Receives each new token and the text that is certain by then (whole UTF-8 sequences, never

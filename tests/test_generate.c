@@ -58,6 +58,9 @@ static void set(qp_sampling *s, qp_setting setting, double value)
     assert_ok(qp_sampling_set(s, setting, value, QP_FROM_REQUEST, &error));
 }
 
+/* All that is said here holds whatever the interval. */
+static int64_t eos_interval;
+
 static const int32_t prompt[] = {54, 74, 71};
 
 static qp_generate_result generate(qp_session *session, const qp_sampling *s, int64_t max_tokens,
@@ -68,6 +71,7 @@ static qp_generate_result generate(qp_session *session, const qp_sampling *s, in
                                    .n_prompt = 3,
                                    .sampling = s,
                                    .max_tokens = max_tokens,
+                                   .eos_interval = eos_interval,
                                    .cancel = r->cancel,
                                    .on_token = on_token,
                                    .context = r};
@@ -373,6 +377,47 @@ static void stop_tokens_end_and_are_not_text(void **state)
     qp_engine_close(engine);
 }
 
+/* What was made past the end leaves no trace, neither in the session nor in what comes next. */
+static void tokens_past_the_end_are_forgotten(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_text(0);
+    static const char *const pieces[] = {"the", " and", "<|im_end|>", "or", NULL};
+    static const int64_t intervals[] = {0, 2, 3, 16, QP_MAX_EOS_INTERVAL};
+    qp_logit_bias biases[8];
+    record want = {0};
+    for (size_t i = 0; i < sizeof intervals / sizeof *intervals; i++) {
+        qp_sampling s = greedy(engine), plain = greedy(engine);
+        s.stop_tokens[0] = 2, s.n_stop_tokens = 1;
+        force_texts(engine, &s, biases, pieces);
+        eos_interval = intervals[i];
+        qp_session *session = open_session(engine);
+        record r = {0};
+        qp_generate_result result = generate(session, &s, 0, &r);
+        size_t count;
+        qp_session_tokens(session, &count);
+        assert_int_equal(result.finish, QP_FINISH_STOP_TOKEN);
+        assert_int_equal(r.n_tokens, 2);
+        assert_int_equal(count, 3 + 2);
+        generate(session, &plain, 20, &r);
+        if (i == 0) want = r;
+        assert_memory_equal(r.tokens, want.tokens, 20 * sizeof *r.tokens);
+        qp_session_close(session);
+    }
+    static const int64_t wrong[] = {-1, QP_MAX_EOS_INTERVAL + 1};
+    for (int i = 0; i < 2; i++) {
+        qp_sampling s = greedy(engine);
+        qp_session *session = open_session(engine);
+        qp_generate_options options = {
+            .prompt = prompt, .n_prompt = 3, .sampling = &s, .eos_interval = wrong[i]};
+        assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
+        assert_non_null(strstr(error.message, "0 to 256"));
+        qp_session_close(session);
+    }
+    eos_interval = 0;
+    qp_engine_close(engine);
+}
+
 static void lengths_and_contexts_end(void **state)
 {
     (void)state;
@@ -653,6 +698,7 @@ int main(void)
         cmocka_unit_test(biases_force_and_ban),
         cmocka_unit_test(stop_texts_cross_tokens),
         cmocka_unit_test(stop_tokens_end_and_are_not_text),
+        cmocka_unit_test(tokens_past_the_end_are_forgotten),
         cmocka_unit_test(lengths_and_contexts_end),
         cmocka_unit_test(cancelling_keeps_what_was_said),
         cmocka_unit_test(a_failing_receiver_ends_it),
@@ -663,5 +709,7 @@ int main(void)
         cmocka_unit_test(generation_config_is_read),
         cmocka_unit_test(wrong_generation_configs_are_named),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    eos_interval = 5;
+    return failed + cmocka_run_group_tests(tests, NULL, NULL);
 }

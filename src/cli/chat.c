@@ -81,6 +81,7 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
                                    .n_prompt = tokens->count - shared,
                                    .sampling = &c->sampling,
                                    .max_tokens = c->call->settings->n_predict,
+                                   .eos_interval = c->call->settings->eos_interval,
                                    .cancel = &cli_interrupted,
                                    .on_token = on_token,
                                    .context = c};

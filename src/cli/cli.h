@@ -22,7 +22,7 @@ typedef struct cli_settings {
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, seed;
     option_strings stops, logit_biases;
-    int64_t n_predict;
+    int64_t n_predict, eos_interval;
     bool ignore_eos;
     /* what goes in and what comes out */
     const char *prompt, *file, *ids, *out, *system;

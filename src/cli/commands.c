@@ -58,6 +58,9 @@ static const option_spec sampling_options[] = {
      .help = "add BIAS to the logit of token ID"},
     {"ignore-eos", 0, OPTION_FLAG_AT(SETTINGS, ignore_eos),
      .help = "go on when the model ends its answer"},
+    {"eos-interval", 0, OPTION_INTEGER_AT(SETTINGS, eos_interval), .argument = "N", .fallback = "0",
+     .maximum = QP_MAX_EOS_INTERVAL,
+     .help = "tokens made before a look whether the answer has ended; 0: one on a CPU"},
     {0}};
 
 static const option_spec prompt_options[] = {

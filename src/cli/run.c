@@ -117,6 +117,7 @@ static qp_status answer(const cli_call *call, qp_engine *engine, qp_session *ses
                                    .n_prompt = prompt->count,
                                    .sampling = &sampling,
                                    .max_tokens = call->settings->n_predict,
+                                   .eos_interval = call->settings->eos_interval,
                                    .special = call->settings->special,
                                    .cancel = &cli_interrupted,
                                    .on_token = on_token,

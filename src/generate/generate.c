@@ -80,24 +80,70 @@ static qp_status finish_text(generation *g, qp_error *error)
     return handed_on(emit(g, -1, true), error);
 }
 
-/* Samples until something ends the answer; *finish says what. */
-static qp_status answer(generation *g, qp_finish *finish, qp_error *error)
+/* The model reads a token of the answer. */
+static qp_status read_token(generation *g, int32_t token, qp_error *error)
+{
+    TRY(eval(g, &token, 1, error));
+    g->result->generate_passes++;
+    return QP_OK;
+}
+
+/* Makes up to `most` tokens without looking at them; all but the last have been through the model.
+ * *made counts those that there are, after a failure too. */
+static qp_status make_tokens(generation *g, int64_t most, int32_t *tokens, int64_t *made,
+                             qp_error *error)
+{
+    const qp_session *s = g->session;
+    for (*made = 0;;) {
+        int32_t token = sampler_pick(&g->sampler, s->logits, s->count);
+        tokens[(*made)++] = token;
+        if (*made == most || s->count >= (size_t)s->engine->plan.options.context) return QP_OK;
+        TRY(read_token(g, token, error));
+    }
+}
+
+/* Hands a token out; `before`: those that the session held when it was made. *ended stays as it is
+ * unless the answer goes on. */
+static qp_status take_token(generation *g, int32_t token, size_t before, bool *ended,
+                            qp_finish *finish, qp_error *error)
 {
     const qp_generate_options *o = g->options;
-    int64_t context = g->session->engine->plan.options.context;
+    if (is_stop_token(o->sampling, token)) return *finish = QP_FINISH_STOP_TOKEN, QP_OK;
+    g->result->generated_tokens++;
+    TRY(add_text(g, token, error));
+    if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
+    if (o->max_tokens && g->result->generated_tokens >= (size_t)o->max_tokens)
+        return *finish = QP_FINISH_LENGTH, QP_OK;
+    if (before >= (size_t)g->session->engine->plan.options.context)
+        return *finish = QP_FINISH_CONTEXT, QP_OK;
+    *ended = false;
+    return QP_OK;
+}
+
+/* Samples until something ends the answer; *finish says what. The session forgets what was made
+ * past the end. */
+static qp_status answer(generation *g, qp_finish *finish, qp_error *error)
+{
+    const int64_t interval = g->options->eos_interval ? g->options->eos_interval : 1;
     for (;;) {
-        int32_t token = sampler_pick(&g->sampler, g->session->logits, g->session->count);
-        if (is_stop_token(o->sampling, token)) return *finish = QP_FINISH_STOP_TOKEN, QP_OK;
-        g->result->generated_tokens++;
-        TRY(add_text(g, token, error));
-        if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
-        if (o->max_tokens && g->result->generated_tokens >= (size_t)o->max_tokens)
-            return *finish = QP_FINISH_LENGTH, QP_OK;
-        if (g->session->count >= (size_t)context) return *finish = QP_FINISH_CONTEXT, QP_OK;
-        qp_status status = eval(g, &token, 1, error);
+        int32_t tokens[QP_MAX_EOS_INTERVAL];
+        int64_t most = interval, made;
+        int64_t left = g->options->max_tokens - (int64_t)g->result->generated_tokens;
+        if (g->options->max_tokens && left < most) most = left;
+        size_t before = g->session->count;
+        qp_status status = make_tokens(g, most, tokens, &made, error);
+        for (int64_t i = 0; i < made; i++, before++) {
+            if (i > 0 && g->options->cancel && *g->options->cancel) {
+                qp_session_truncate(g->session, before - 1);
+                return *finish = QP_FINISH_CANCELLED, QP_OK;
+            }
+            bool ended = true;
+            qp_status taken = take_token(g, tokens[i], before, &ended, finish, error);
+            if (ended) return qp_session_truncate(g->session, before), taken;
+        }
+        if (status == QP_OK) status = read_token(g, tokens[made - 1], error);
         if (status == QP_CANCELLED) return *finish = QP_FINISH_CANCELLED, QP_OK;
         TRY(status);
-        g->result->generate_passes++;
     }
 }
 
@@ -107,6 +153,9 @@ static qp_status prefill(generation *g, qp_error *error)
     if (o->n_prompt == 0)
         return error_set(error, QP_INVALID,
                          "the prompt is empty: at least one token is needed to begin from");
+    if (o->eos_interval < 0 || o->eos_interval > QP_MAX_EOS_INTERVAL)
+        return error_set(error, QP_INVALID, "the EOS interval must be 0 to %d, found %lld",
+                         QP_MAX_EOS_INTERVAL, (long long)o->eos_interval);
     for (size_t i = 0; i < o->sampling->n_stops; i++) {
         if (!*o->sampling->stops[i])
             return error_set(error, QP_INVALID, "a stop text must not be empty");
