@@ -262,10 +262,18 @@ const char *qp_finish_name(qp_finish finish);
 /* A record of when each worker waited, worked and signalled in every instruction. */
 typedef struct qp_trace qp_trace;
 
-/* Records the engine's next `max_passes` forward passes; the memory for them is taken here. The
- * engine has one trace at a time, and outlives it. QP_UNSUPPORTED where the engine runs operator by
- * operator ("ops", "ref"): what is traced are the instructions of a schedule. */
-qp_status qp_trace_open(qp_engine *engine, size_t max_passes, qp_trace **out, qp_error *error);
+typedef struct qp_trace_options {
+    size_t max_passes; /* to record; the memory for them is taken when the trace is opened */
+    const char *costs; /* file with this machine's rates, and what instructions cost on it, as
+                        * `quipu schedule --measure` writes it; where there is none, the rates are
+                        * measured when the trace is opened. Borrowed while the trace is open. */
+} qp_trace_options;
+
+/* Records the engine's next forward passes. The engine has one trace at a time, and outlives it.
+ * QP_UNSUPPORTED where the engine runs operator by operator ("ops", "ref"): what is traced are the
+ * instructions of a schedule. */
+qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
+                        qp_error *error);
 void qp_trace_close(qp_trace *trace);
 
 typedef enum qp_trace_form {

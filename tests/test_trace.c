@@ -36,7 +36,7 @@ static recording record(qp_engine_options options, size_t max_passes)
     options.chunk = 4;
     recording r = {.engine = open_engine(options)};
     r.session = open_session(r.engine);
-    assert_ok(qp_trace_open(r.engine, max_passes, &r.trace, &error));
+    assert_ok(qp_trace_open(r.engine, &(qp_trace_options){max_passes, NULL}, &r.trace, &error));
     generate(&r);
     return r;
 }
@@ -258,7 +258,7 @@ static void test_passes_are_bounded(void **state)
     free(text);
     qp_trace_close(r.trace);
     generate(&r);
-    assert_ok(qp_trace_open(r.engine, 2, &r.trace, &error));
+    assert_ok(qp_trace_open(r.engine, &(qp_trace_options){2, NULL}, &r.trace, &error));
     recording_free(&r);
 }
 
@@ -290,14 +290,17 @@ static void test_what_cannot_be_is_refused(void **state)
     char *text;
     size_t length;
     qp_engine *ops = open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "ops"});
-    assert_int_equal(qp_trace_open(ops, 4, &trace, &error), QP_UNSUPPORTED);
+    assert_int_equal(qp_trace_open(ops, &(qp_trace_options){4, NULL}, &trace, &error),
+                     QP_UNSUPPORTED);
     assert_null(trace);
     qp_engine_close(ops);
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny", .threads = 2});
-    assert_int_equal(qp_trace_open(engine, SIZE_MAX / 8, &trace, &error), QP_NO_MEMORY);
-    assert_ok(qp_trace_open(engine, 0, &trace, &error));
+    assert_int_equal(qp_trace_open(engine, &(qp_trace_options){SIZE_MAX / 8, NULL}, &trace, &error),
+                     QP_NO_MEMORY);
+    assert_ok(qp_trace_open(engine, &(qp_trace_options){0, NULL}, &trace, &error));
     qp_trace *second;
-    assert_int_equal(qp_trace_open(engine, 4, &second, &error), QP_INVALID);
+    assert_int_equal(qp_trace_open(engine, &(qp_trace_options){4, NULL}, &second, &error),
+                     QP_INVALID);
     assert_int_equal(qp_trace_print(trace, QP_TRACE_TABLE, &text, &length, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "no pass"));
     qp_trace_close(trace);

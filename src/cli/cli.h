@@ -81,6 +81,10 @@ cli_command *cli_function(const command_spec *command);
  * command that fetches it when it is not there. The text lives as long as the process. */
 qp_status cli_model_path(const cli_call *call, const char **path);
 
+/* The file for costs measured with so many workers; NULL when there is no cache. One text for all
+ * calls. */
+const char *cli_costs_path(int64_t workers);
+
 /* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
 

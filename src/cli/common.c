@@ -31,6 +31,14 @@ qp_status cli_model_path(const cli_call *call, const char **path)
     return QP_OK;
 }
 
+const char *cli_costs_path(int64_t workers)
+{
+    static char path[4096];
+    char name[64];
+    snprintf(name, sizeof name, "costs/cpu-%lld.txt", (long long)workers);
+    return option_cache_path(name, path, sizeof path) ? path : NULL;
+}
+
 static void log_to_stderr(void *context, qp_log_level level, const char *message)
 {
     const cli_call *call = context;

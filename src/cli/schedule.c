@@ -1,26 +1,16 @@
 /* quipu schedule: the forward pass as queues of instructions, before anything runs. */
 #include "cli/cli.h"
 
-#include "base/option_cache.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "generate/compare.h"
 #include "generate/measure.h"
 #include "schedule/print.h"
 
-/* Where the costs measured with so many workers are kept; NULL when there is no cache. */
-static const char *costs_path(int64_t workers)
-{
-    static char path[4096];
-    char name[64];
-    snprintf(name, sizeof name, "costs/cpu-%lld.txt", (long long)workers);
-    return option_cache_path(name, path, sizeof path) ? path : NULL;
-}
-
 static qp_status measure(const cli_call *call, int64_t workers, strbuf *out)
 {
     measure_options options = {.threads = (int)workers,
-                               .path = costs_path(workers),
+                               .path = cli_costs_path(workers),
                                .progress = cli_progress(),
                                .cancel = &cli_interrupted};
     if (!options.path)
@@ -40,7 +30,7 @@ static qp_status compare(const cli_call *call, int64_t workers, strbuf *out)
                                           .context = s->context,
                                           .chunk = s->chunk,
                                           .progress = cli_progress()},
-                               .costs = costs_path(workers),
+                               .costs = cli_costs_path(workers),
                                .memory_fraction = s->memory_fraction,
                                .latency = asked && s->setting == 0,
                                .throughput = asked && s->setting == 1,
@@ -70,7 +60,7 @@ static qp_status print(const cli_call *call, int64_t workers, strbuf *out)
                                       .bytes_per_second = s->bandwidth * 1e9,
                                       .flops_per_second = s->gflops * 1e9,
                                       .signal_ns = s->signal_ns,
-                                      .costs = costs_path(workers),
+                                      .costs = cli_costs_path(workers),
                                       .list = s->list,
                                       .json = s->json,
                                       .verify = s->verify,

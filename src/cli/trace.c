@@ -62,8 +62,9 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     /* Once beforehand: a first pass reads weights from the file, and wakes what sleeps. */
     qp_status status = generate(call, session, tokens, &sampling, 2);
     qp_session_truncate(session, 0);
-    passes += (size_t)s->n_predict - 1;
-    if (status == QP_OK) status = qp_trace_open(engine, passes, &trace, call->error);
+    const qp_trace_options options = {.max_passes = passes + (size_t)s->n_predict - 1,
+                                      .costs = cli_costs_path(qp_engine_get_info(engine).threads)};
+    if (status == QP_OK) status = qp_trace_open(engine, &options, &trace, call->error);
     if (status == QP_OK) status = generate(call, session, tokens, &sampling, s->n_predict);
     if (status == QP_OK) status = write_forms(call, trace);
     qp_trace_close(trace);

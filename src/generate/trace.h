@@ -1,10 +1,41 @@
-/* What a trace records while the engine runs; qp_trace_print() in quipu.h tells it. */
+/* What a trace records while the engine runs, to be told afterwards (trace_print.c). */
 #ifndef QUIPU_GENERATE_TRACE_H
 #define QUIPU_GENERATE_TRACE_H
 
+#include "base/arena.h"
+#include "base/buffer.h"
 #include "generate/batch.h"
 #include "quipu.h"
 #include "schedule/schedule.h"
+
+/* What decides the cost of a pass: [sequences + 1] or [sequences] each. */
+typedef struct trace_indices {
+    int32_t *qo_indptr, *kv_indptr, *kv_last_page_len;
+} trace_indices;
+
+typedef struct trace_pass {
+    uint64_t begin, end; /* clock_ns(); end 0: not done */
+    int64_t sizes[SCHEDULE_AXES];
+    trace_indices indices;
+    instruction_timing *timings; /* [workers][longest] */
+} trace_pass;
+
+typedef struct trace_span {
+    uint64_t begin, end;
+} trace_span;
+
+struct qp_trace {
+    qp_engine *engine;
+    const char *costs; /* file of measured costs, or NULL */
+    machine_profile limits;
+    uint64_t begin;
+    trace_pass *passes;
+    size_t n_passes, max_passes;
+    trace_span *samplings; /* [max_passes + 1] */
+    size_t n_samplings;
+    arena memory;
+    buffer timings; /* of all passes */
+};
 
 /* Each may be called with a trace of NULL, where nothing is recorded.
  *

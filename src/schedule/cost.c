@@ -39,9 +39,9 @@ static cost_point point_at(const cost_curve *curve, double intensity)
                         a->alone + share * (b->alone - a->alone)};
 }
 
-/* Bytes a second of reading `bytes` again and again. */
-static double read_rate(const cost_table *table, double bytes)
+double cost_read_rate(const cost_table *table, double bytes)
 {
+    if (table->n_reads == 0) return table->limits.bytes_per_second;
     const cost_read *reads = table->reads;
     int last = table->n_reads - 1, i = 0;
     if (bytes <= reads[0].bytes) return reads[0].bytes_per_second;
@@ -58,7 +58,7 @@ static double residence(const cost_table *table, const cost_curve *curve, const 
                         double pass_bytes)
 {
     if (table->n_reads == 0 || pass_bytes <= 0 || curve->pass_bytes <= 0) return 1;
-    double faster = read_rate(table, curve->pass_bytes) / read_rate(table, pass_bytes);
+    double faster = cost_read_rate(table, curve->pass_bytes) / cost_read_rate(table, pass_bytes);
     double memory = curve->points[0].ns_per_byte / at->ns_per_byte;
     return memory < 1 ? 1 + (faster - 1) * memory * memory : faster;
 }

@@ -54,6 +54,9 @@ dtype cost_type_of(const schedule *schedule, int node, bool *weights);
 /* Bytes of weights that a pass reads. */
 double cost_pass_bytes(const schedule *schedule);
 
+/* Bytes a second of all workers, where they read `bytes` again and again. */
+double cost_read_rate(const cost_table *table, double bytes);
+
 typedef struct cost_estimate {
     double fixed_ns;   /* of each instruction */
     double ns;         /* of all of the work, done by one worker while all others work too */

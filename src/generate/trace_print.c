@@ -1,0 +1,182 @@
+/* Traces told, as sums, events and pictures: qp_trace_print() in quipu.h. */
+#include "generate/engine.h"
+#include "generate/trace.h"
+#include "schedule/build.h"
+#include "schedule/cost.h"
+#include "schedule/timeline_chrome.h"
+#include "schedule/timeline_page.h"
+#include "schedule/timeline_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Positions of all sequences after the pass. */
+static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
+{
+    int64_t total = 0, page_size = t->engine->plan.options.page_size;
+    for (int64_t i = 0; i < pass->sizes[SCHEDULE_SEQUENCES]; i++) {
+        int64_t pages = pass->indices.kv_indptr[i + 1] - pass->indices.kv_indptr[i];
+        if (pages > 0) total += (pages - 1) * page_size + pass->indices.kv_last_page_len[i];
+    }
+    return total;
+}
+
+static qp_status measure_pass(const qp_trace *t, size_t number, timeline_panel *out,
+                              qp_error *error)
+{
+    const trace_pass *pass = &t->passes[number];
+    const schedule *s = &t->engine->scheduled.schedule;
+    void *inputs[PLAN_TENSOR_COUNT] = {
+        [PLAN_QO_INDPTR] = pass->indices.qo_indptr,
+        [PLAN_KV_INDPTR] = pass->indices.kv_indptr,
+        [PLAN_KV_LAST_PAGE_LEN] = pass->indices.kv_last_page_len,
+    };
+    schedule_memory memory = {.inputs = inputs, .weights = t->engine->scheduled.weights};
+    TRY(timeline_measured(s, pass->timings, pass->begin, pass->end, &memory, pass->sizes, out,
+                          error));
+    int64_t positions = positions_of(t, pass);
+    snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld positions", number,
+             (long long)out->tokens, out->tokens == 1 ? "" : "s", (long long)positions);
+    return QP_OK;
+}
+
+/* A pass that brings no more than a token for each sequence generates. */
+static bool is_generation(const trace_pass *pass)
+{
+    return pass->sizes[SCHEDULE_TOKENS] <= pass->sizes[SCHEDULE_SEQUENCES];
+}
+
+static void print_sampling(const qp_trace *t, strbuf *out)
+{
+    double ns = 0;
+    for (size_t i = 0; i < t->n_samplings; i++)
+        ns += (double)(t->samplings[i].end - t->samplings[i].begin);
+    if (t->n_samplings)
+        strbuf_printf(out, "\nsampling, between the passes: %.1f us a token\n",
+                      ns / (double)t->n_samplings / 1e3);
+}
+
+static qp_status print_table(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+{
+    timeline_table tables[2] = {{.passes = 0}, {.passes = 0}}; /* prompt, generation */
+    for (size_t i = 0; i < t->n_passes; i++) {
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, i, &panel, error);
+        if (status == QP_OK)
+            timeline_table_add(&tables[is_generation(&t->passes[i])], line, &panel);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    strbuf_printf(out, "%s, %s; limits %.1f GB/s, %.1f GFLOP/s\n\n", line->title, line->about,
+                  line->limits.bytes_per_second / 1e9, line->limits.flops_per_second / 1e9);
+    timeline_table_print(&tables[0], line, "prompt", out);
+    if (tables[0].passes && tables[1].passes) strbuf_putc(out, '\n');
+    timeline_table_print(&tables[1], line, "generation", out);
+    print_sampling(t, out);
+    return QP_OK;
+}
+
+static qp_status print_chrome(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+{
+    timeline_chrome_begin(line, out);
+    for (size_t i = 0; i < t->n_passes; i++) {
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, i, &panel, error);
+        if (status == QP_OK)
+            timeline_chrome_panel(line, &panel, t->passes[i].begin - t->begin, out);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    for (size_t i = 0; i < t->n_samplings; i++)
+        timeline_chrome_between("sampling", t->samplings[i].begin - t->begin,
+                                t->samplings[i].end - t->begin, out);
+    timeline_chrome_end(out);
+    return QP_OK;
+}
+
+enum { PAGE_SLICES = 200000 }; /* a page with more takes a browser long to open */
+
+/* Passes from the first on, as many as the page bears, and the last. */
+static qp_status print_passes(const qp_trace *t, const timeline *line, int32_t in_each, strbuf *out,
+                              qp_error *error)
+{
+    size_t most = in_each > 0 ? PAGE_SLICES / (size_t)in_each : 1;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (i + 1 >= most && i + 1 < t->n_passes) continue;
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, i, &panel, error);
+        if (status == QP_OK) timeline_page_panel(line, &panel, i == 0, out);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    return QP_OK;
+}
+
+/* The engine's schedule with costs for the last pass: as measured on this machine, where they were,
+ * and for as many tokens and positions. */
+static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
+{
+    const qp_engine *e = t->engine;
+    schedule_options options = e->scheduled.schedule.options;
+    cost_table *costs = t->costs ? malloc(sizeof *costs) : NULL;
+    options.profile = t->limits;
+    options.context = positions_of(t, &t->passes[t->n_passes - 1]);
+    if (costs && cost_load(t->costs, "cpu", options.workers, costs, NULL) == QP_OK)
+        options.costs = costs;
+    qp_status status = schedule_build(&e->plan, e->model, &options, out, error);
+    free(costs);
+    return status;
+}
+
+static qp_status print_page(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+{
+    schedule s;
+    schedule_prediction predicted = {0};
+    timeline_panel planned = {0};
+    qp_status status = plan_again(t, &s, error);
+    if (status == QP_OK) status = schedule_predict(&s, &predicted, error);
+    if (status == QP_OK) status = timeline_predicted(&s, &predicted, &planned, error);
+    if (status == QP_OK) {
+        timeline_page_begin(line, &planned, out);
+        status = print_passes(t, line, planned.count, out, error);
+        timeline_page_end(out);
+    }
+    timeline_panel_free(&planned);
+    prediction_free(&predicted);
+    schedule_free(&s);
+    return status;
+}
+
+static qp_status print_form(const qp_trace *t, const timeline *line, qp_trace_form form,
+                            strbuf *out, qp_error *error)
+{
+    switch (form) {
+    case QP_TRACE_TABLE:
+        return print_table(t, line, out, error);
+    case QP_TRACE_CHROME:
+        return print_chrome(t, line, out, error);
+    case QP_TRACE_HTML:
+        return print_page(t, line, out, error);
+    }
+    return error_set(error, QP_INVALID, "a trace has no form %d", (int)form);
+}
+
+qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, size_t *length,
+                         qp_error *error)
+{
+    *text = NULL;
+    if (t->n_passes == 0)
+        return error_set(error, QP_INVALID, "nothing has been traced: no pass has been run");
+    timeline line;
+    strbuf out = {0};
+    qp_status status =
+        timeline_create(&t->engine->scheduled.schedule, model_path(t->engine->model), &line, error);
+    line.limits = t->limits;
+    if (status == QP_OK) status = print_form(t, &line, form, &out, error);
+    timeline_free(&line);
+    *length = out.length;
+    if (status == QP_OK && !(*text = strbuf_take(&out)))
+        status = error_no_memory(error, "the trace's text", out.length);
+    strbuf_free(&out);
+    return status;
+}
