@@ -279,6 +279,7 @@ void qp_trace_close(qp_trace *trace);
 typedef enum qp_trace_form {
     QP_TRACE_TABLE,  /* sums by operator: time, share, GB/s, GFLOP/s, share of limit, waiting */
     QP_TRACE_CHROME, /* JSON that ui.perfetto.dev and chrome://tracing open */
+    QP_TRACE_SVG,    /* a picture of the schedule as planned above a pass as measured */
     QP_TRACE_HTML,   /* one page: the schedule as planned above the passes as measured */
 } qp_trace_form;
 

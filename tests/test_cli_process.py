@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -270,6 +271,16 @@ def traces():
     events = json.loads(path.read_text())["traceEvents"]
     check({e["cat"] for e in events if e["ph"] == "X"} >= {"pass", "wait", "work", "signal", "host"},
           "a trace has all kinds of slices")
+    picture, page = path.with_suffix(".svg"), path.with_suffix(".html")
+    status, out, err = quipu(*trace, "-p", "hello", "-n", "3", "--svg", str(picture), "--html", str(page))
+    check(status == 0 and out == "", f"trace as pictures: {err} {out}")
+    drawn = xml.etree.ElementTree.parse(picture).getroot().itertext()
+    check({"worker 1", "critical path", "linear"} <= set(drawn), "a picture names what it shows")
+    check("</html>" in page.read_text(), "a whole page")
+    status, out, err = quipu("schedule", "-m", MODEL, "--workers", "4", "--html", str(page))
+    check(status == 0 and "predicted" in out and "4 workers" in page.read_text(), f"schedule: {err}")
+    expect(1, "cannot be written", "schedule", "-m", MODEL, "--html", "/dev/full")
+    expect(1, "cannot be created", *trace, "-p", "hi", "--svg", "/nonexistent/trace.svg")
     status, out, err = quipu(*trace, "--ids", "1,2", "-n", "3", "-o", "/dev/null", "--table")
     check(status == 0 and re.search(r"^generation: 2 passes of 1 token, [\d.]+ ms each$", out, re.M), out)
     expect(1, "cannot be created", *trace, "-p", "hi", "-o", "/nonexistent/trace.json")

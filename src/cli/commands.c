@@ -290,6 +290,8 @@ static const option_spec trace_options[] = {
      .help = "write JSON for ui.perfetto.dev or chrome://tracing"},
     {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write a page for a browser: what was planned above what was measured"},
+    {"svg", 0, OPTION_STRING_AT(SETTINGS, svg), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "write a picture of the plan and of one usual pass"},
     {"table", 0, OPTION_FLAG_AT(SETTINGS, table),
      .help = "print the sums by operator, which is done anyway where no file is asked for"},
     {0}};

@@ -23,7 +23,9 @@ static qp_status write_forms(const cli_call *call, const qp_trace *trace)
     const cli_settings *s = call->settings;
     if (s->out) TRY(write_form(call, trace, QP_TRACE_CHROME, s->out));
     if (s->html) TRY(write_form(call, trace, QP_TRACE_HTML, s->html));
-    if (s->table || (!s->out && !s->html)) TRY(write_form(call, trace, QP_TRACE_TABLE, NULL));
+    if (s->svg) TRY(write_form(call, trace, QP_TRACE_SVG, s->svg));
+    if (s->table || (!s->out && !s->html && !s->svg))
+        TRY(write_form(call, trace, QP_TRACE_TABLE, NULL));
     return QP_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "schedule/cost.h"
 #include "schedule/timeline_chrome.h"
 #include "schedule/timeline_page.h"
+#include "schedule/timeline_svg.h"
 #include "schedule/timeline_table.h"
 
 #include <stdio.h>
@@ -128,22 +129,69 @@ static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
     return status;
 }
 
+/* The engine's schedule as predicted for the last pass; timeline_panel_free() the result. */
+static qp_status plan_panel(const qp_trace *t, schedule *s, timeline_panel *out, qp_error *error)
+{
+    schedule_prediction predicted = {0};
+    qp_status status = plan_again(t, s, error);
+    if (status == QP_OK) status = schedule_predict(s, &predicted, error);
+    if (status == QP_OK) status = timeline_predicted(s, &predicted, out, error);
+    prediction_free(&predicted);
+    return status;
+}
+
 static qp_status print_page(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
 {
-    schedule s;
-    schedule_prediction predicted = {0};
+    schedule s = {0};
     timeline_panel planned = {0};
-    qp_status status = plan_again(t, &s, error);
-    if (status == QP_OK) status = schedule_predict(&s, &predicted, error);
-    if (status == QP_OK) status = timeline_predicted(&s, &predicted, &planned, error);
+    qp_status status = plan_panel(t, &s, &planned, error);
     if (status == QP_OK) {
         timeline_page_begin(line, &planned, out);
         status = print_passes(t, line, planned.count, out, error);
         timeline_page_end(out);
     }
     timeline_panel_free(&planned);
-    prediction_free(&predicted);
     schedule_free(&s);
+    return status;
+}
+
+static int by_length(const void *a, const void *b)
+{
+    const trace_pass *const *x = a, *const *y = b;
+    uint64_t p = (*x)->end - (*x)->begin, q = (*y)->end - (*y)->begin;
+    return (p > q) - (p < q);
+}
+
+/* Of the passes with the fewest tokens one that took as long as most. */
+static size_t usual_pass(const qp_trace *t, const trace_pass **memory)
+{
+    int64_t least = t->passes[0].sizes[SCHEDULE_TOKENS];
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (t->passes[i].sizes[SCHEDULE_TOKENS] < least)
+            least = t->passes[i].sizes[SCHEDULE_TOKENS];
+    }
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (t->passes[i].sizes[SCHEDULE_TOKENS] == least) memory[n++] = &t->passes[i];
+    }
+    qsort(memory, n, sizeof *memory, by_length);
+    return (size_t)(memory[n / 2] - t->passes);
+}
+
+static qp_status print_svg(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+{
+    schedule s = {0};
+    timeline_panel planned = {0}, measured = {0};
+    const trace_pass **memory = calloc(t->n_passes, sizeof *memory);
+    if (!memory) return error_no_memory(error, "the picture", t->n_passes * sizeof *memory);
+    qp_status status = plan_panel(t, &s, &planned, error);
+    if (status == QP_OK) status = measure_pass(t, usual_pass(t, memory), &measured, error);
+    const timeline_panel *panels[] = {&planned, &measured};
+    if (status == QP_OK) timeline_svg_print(line, panels, 2, out);
+    timeline_panel_free(&planned);
+    timeline_panel_free(&measured);
+    schedule_free(&s);
+    free(memory);
     return status;
 }
 
@@ -155,6 +203,8 @@ static qp_status print_form(const qp_trace *t, const timeline *line, qp_trace_fo
         return print_table(t, line, out, error);
     case QP_TRACE_CHROME:
         return print_chrome(t, line, out, error);
+    case QP_TRACE_SVG:
+        return print_svg(t, line, out, error);
     case QP_TRACE_HTML:
         return print_page(t, line, out, error);
     }

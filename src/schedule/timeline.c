@@ -58,6 +58,7 @@ void timeline_free(timeline *t)
 void timeline_panel_free(timeline_panel *panel)
 {
     free(panel->slices);
+    free(panel->chain);
     *panel = (timeline_panel){0};
 }
 
@@ -133,22 +134,36 @@ static int32_t find_blocker(const producers *producers, const timeline_panel *pa
     return last;
 }
 
-void timeline_mark_critical(timeline_panel *panel)
+/* The slice whose end the given one waited for: the blocker's or the one before on the track. */
+static int32_t cause_of(const timeline_panel *panel, int32_t at)
 {
-    int32_t at = -1;
+    const timeline_slice *slice = &panel->slices[at];
+    bool waited = slice->blocker >= 0 && panel->slices[slice->blocker].signal > slice->wait;
+    if (waited) return slice->blocker;
+    return slice->number > 0 ? at - 1 : -1;
+}
+
+/* From the last slice to end back to where the pass began. */
+static bool find_chain(timeline_panel *panel)
+{
+    int32_t at = -1, n = 0;
+    panel->chain = calloc((size_t)panel->count + 1, sizeof *panel->chain);
+    if (!panel->chain) return false;
     for (int32_t i = 0; i < panel->count; i++) {
         if (at < 0 || panel->slices[i].end > panel->slices[at].end) at = i;
     }
-    /* A chain goes back in time, but clocks of different workers may differ by a little. */
-    for (int32_t steps = 0; at >= 0 && steps < panel->count; steps++) {
-        timeline_slice *slice = &panel->slices[at];
-        slice->critical = true;
-        bool waited = slice->blocker >= 0 && panel->slices[slice->blocker].signal > slice->wait;
-        if (waited)
-            at = slice->blocker;
-        else
-            at = slice->number > 0 ? at - 1 : -1;
+    /* A chain goes back in time; clocks that differ by a little must not make it a circle. */
+    for (; at >= 0 && !panel->slices[at].critical; at = cause_of(panel, at)) {
+        panel->slices[at].critical = true;
+        panel->chain[n++] = at;
     }
+    for (int32_t i = 0; i < n / 2; i++) {
+        int32_t swap = panel->chain[i];
+        panel->chain[i] = panel->chain[n - 1 - i];
+        panel->chain[n - 1 - i] = swap;
+    }
+    panel->n_chain = n;
+    return true;
 }
 
 static qp_status find_blockers(const schedule *s, timeline_panel *panel, qp_error *error)
@@ -159,9 +174,8 @@ static qp_status find_blockers(const schedule *s, timeline_panel *panel, qp_erro
         panel->slices[i].blocker = find_blocker(&producers, panel, panel->slices[i].in);
     free(producers.first);
     free(producers.items);
-    if (!enough) return error_no_memory(error, "the timeline", (size_t)panel->count);
-    timeline_mark_critical(panel);
-    return QP_OK;
+    enough = enough && find_chain(panel);
+    return enough ? QP_OK : error_no_memory(error, "the timeline", (size_t)panel->count);
 }
 
 qp_status timeline_predicted(const schedule *s, const schedule_prediction *prediction,

@@ -40,6 +40,8 @@ typedef struct timeline_panel {
     uint64_t length;        /* ns */
     timeline_slice *slices; /* [count], track by track, in order of time */
     int32_t count;
+    int32_t *chain; /* [n_chain]: the critical slices, in order of time */
+    int32_t n_chain;
 } timeline_panel;
 
 typedef struct timeline {
@@ -73,9 +75,6 @@ qp_status timeline_measured(const schedule *schedule, const instruction_timing *
                             uint64_t begin, uint64_t end, const schedule_memory *memory,
                             const int64_t *sizes, timeline_panel *out, qp_error *error);
 void timeline_panel_free(timeline_panel *panel);
-
-/* Marks the critical slices, from the blockers. */
-void timeline_mark_critical(timeline_panel *panel);
 
 /* The number of a kind of work, which is entered where it is new; `name` is borrowed. */
 int timeline_find_kind(timeline *timeline, const char *name);

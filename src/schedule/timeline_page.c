@@ -82,28 +82,24 @@ static void print_column(const timeline_panel *panel, const char *name, print_ce
     strbuf_putc(out, ']');
 }
 
-/* Indices of the slices of which something is true. */
-static void print_those(const timeline_panel *panel, const char *name,
-                        bool is(const timeline_slice *slice), strbuf *out)
+static void print_chain(const timeline_panel *panel, strbuf *out)
+{
+    strbuf_puts(out, ",\n\"critical\":[");
+    for (int32_t i = 0; i < panel->n_chain; i++)
+        strbuf_printf(out, "%s%d", i ? "," : "", panel->chain[i]);
+    strbuf_putc(out, ']');
+}
+
+static void print_noops(const timeline *t, const timeline_panel *panel, strbuf *out)
 {
     const char *between = "";
-    strbuf_printf(out, ",\n\"%s\":[", name);
+    strbuf_puts(out, ",\n\"noop\":[");
     for (int32_t i = 0; i < panel->count; i++) {
-        if (!is(&panel->slices[i])) continue;
+        if (timeline_slice_kind(t, &panel->slices[i]) != TIMELINE_NOOP) continue;
         strbuf_printf(out, "%s%d", between, i);
         between = ",";
     }
     strbuf_putc(out, ']');
-}
-
-static bool is_critical(const timeline_slice *slice)
-{
-    return slice->critical;
-}
-
-static bool is_noop(const timeline_slice *slice)
-{
-    return slice->in && slice->in->opcode == INSTRUCTION_NOOP;
 }
 
 /* Each slice's times from the end of the one before: gap, wait, work, signal. */
@@ -150,8 +146,8 @@ static void print_panel(const timeline *t, const timeline_panel *panel, strbuf *
     }
     print_column(panel, "blocker", print_blocker, out);
     print_column(panel, "cost", print_cost, out);
-    print_those(panel, "critical", is_critical, out);
-    print_those(panel, "noop", is_noop, out);
+    print_chain(panel, out);
+    print_noops(t, panel, out);
     strbuf_putc(out, '}');
 }
 
