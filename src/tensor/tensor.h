@@ -8,19 +8,22 @@
 
 #include "tensor/dtype.h"
 
-/* A contiguous view. */
+/* A contiguous view. (No compound literals in here: CUDA C++ includes this header.) */
 tensor tensor_make(void *data, dtype type, int rank, const int64_t *shape);
 static inline tensor tensor_1d(void *data, dtype type, int64_t n0)
 {
-    return tensor_make(data, type, 1, (int64_t[]){n0});
+    const int64_t shape[] = {n0};
+    return tensor_make(data, type, 1, shape);
 }
 static inline tensor tensor_2d(void *data, dtype type, int64_t n0, int64_t n1)
 {
-    return tensor_make(data, type, 2, (int64_t[]){n0, n1});
+    const int64_t shape[] = {n0, n1};
+    return tensor_make(data, type, 2, shape);
 }
 static inline tensor tensor_3d(void *data, dtype type, int64_t n0, int64_t n1, int64_t n2)
 {
-    return tensor_make(data, type, 3, (int64_t[]){n0, n1, n2});
+    const int64_t shape[] = {n0, n1, n2};
+    return tensor_make(data, type, 3, shape);
 }
 
 /* The part [begin, begin + count) of dimension `dim`; for the innermost dimension of a quantised

@@ -32,7 +32,7 @@ static inline int64_t indptr_sequences(const tensor *indptr)
 /* Entries of sequence b. */
 static inline int64_t indptr_count(const tensor *indptr, int64_t b)
 {
-    const int32_t *border = indptr->data;
+    const int32_t *border = (const int32_t *)indptr->data;
     return border[b + 1] - border[b];
 }
 

@@ -1,0 +1,99 @@
+/* What operators' device functions share: rows and elements of views, sums over a warp and a block.
+ *
+ * NAME.cuh holds an operator's device function, `NAME_block(call, begin, end)`: one thread block
+ * computes the units [begin, end) of a call whose tensors lie on the GPU. It is the contract of
+ * op_kernel, with a block in the place of a thread: the values do not depend on how the units were
+ * cut. All threads of the block call it, and none returns early.
+ */
+#ifndef QUIPU_OP_DEVICE_CUH
+#define QUIPU_OP_DEVICE_CUH
+
+#include "quipu_kernel.h"
+#include "tensor/float16.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math_constants.h>
+
+#define DEVICE_FN __device__ static __forceinline__
+
+enum { WARP = 32, MAX_WARPS = 32 };
+#define ALL_LANES 0xffffffffu
+
+DEVICE_FN char *device_row(const tensor &view, int64_t i)
+{
+    return (char *)view.data + i * view.stride[0];
+}
+DEVICE_FN char *device_row2(const tensor &view, int64_t i, int64_t j)
+{
+    return (char *)view.data + i * view.stride[0] + j * view.stride[1];
+}
+
+/* Element i of a row of F32, F16 or BF16. */
+DEVICE_FN float device_load(dtype type, const void *row, int64_t i)
+{
+    switch (type) {
+    case DTYPE_F32:
+        return ((const float *)row)[i];
+    case DTYPE_F16:
+        return __half2float(((const __half *)row)[i]);
+    default:
+        return bf16_to_f32(((const uint16_t *)row)[i]);
+    }
+}
+
+/* Rounded once, to the nearest of the type. */
+DEVICE_FN void device_store(dtype type, void *row, int64_t i, float value)
+{
+    switch (type) {
+    case DTYPE_F32:
+        ((float *)row)[i] = value;
+        break;
+    case DTYPE_F16:
+        ((__half *)row)[i] = __float2half_rn(value);
+        break;
+    default:
+        ((__nv_bfloat16 *)row)[i] = __float2bfloat16_rn(value);
+        break;
+    }
+}
+
+DEVICE_FN bool device_aligned(const void *address, unsigned bytes)
+{
+    return ((uintptr_t)address & (bytes - 1)) == 0;
+}
+
+/* The sum over a warp's lanes, in every lane; always added in the same order. */
+DEVICE_FN float warp_sum(float value)
+{
+    for (int step = WARP / 2; step > 0; step /= 2)
+        value += __shfl_xor_sync(ALL_LANES, value, step);
+    return value;
+}
+
+/* The sum over a block's threads, in every thread; `cells` is shared memory of MAX_WARPS floats. */
+DEVICE_FN float block_sum(float value, float *cells)
+{
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+    value = warp_sum(value);
+    __syncthreads(); /* the cells of a sum before this one are no longer read */
+    if (lane == 0) cells[warp] = value;
+    __syncthreads();
+    return warp_sum(lane < n_warps ? cells[lane] : 0.0f);
+}
+
+/* The sequence that token t belongs to, by its borders indptr[0 .. n]. */
+DEVICE_FN int64_t device_sequence(const int32_t *border, int64_t n, int64_t t)
+{
+    int64_t low = 0, high = n;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (border[middle] <= t)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+#endif

@@ -1,0 +1,26 @@
+/* embedding on the GPU: eight elements a thread. */
+#ifndef QUIPU_OP_EMBEDDING_CUH
+#define QUIPU_OP_EMBEDDING_CUH
+
+#include "op/device.cuh"
+#include "op/embedding/embedding.h"
+#include "tensor/decode.cuh"
+
+DEVICE_FN void embedding_block(const op_call &call, int64_t begin, int64_t end)
+{
+    const tensor &table = call.tensors[EMBEDDING_TABLE], &out = call.tensors[EMBEDDING_OUT];
+    const int32_t *ids = (const int32_t *)call.tensors[EMBEDDING_IDS].data;
+    int64_t n = table.shape[1];
+    for (int64_t t = begin; t < end; t++) {
+        const char *from = device_row(table, ids[t]);
+        char *to = device_row(out, t);
+        for (int64_t i = 8 * (int64_t)threadIdx.x; i < n; i += 8 * (int64_t)blockDim.x) {
+            float values[8];
+            decode8_of<DTYPE_COUNT>(table.type, from, i, n, values);
+            for (int j = 0; j < 8; j++)
+                if (i + j < n) device_store(out.type, to, i + j, values[j]);
+        }
+    }
+}
+
+#endif

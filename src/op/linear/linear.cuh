@@ -1,0 +1,245 @@
+/* linear on the GPU, in two forms.
+ *
+ * Few rows: a warp an output feature, bound by reading the weight. A lane takes groups of eight
+ * elements, 256 apart, and the lanes are added at the end: the order depends on in_features alone.
+ * More rows: tiles on the tensor cores. Both sides are split in two BF16 parts each, whose three
+ * larger products are added in float32: 16 bits of every factor count. The cost of a third product
+ * is spared where the weight is BF16 itself.
+ */
+#ifndef QUIPU_OP_LINEAR_CUH
+#define QUIPU_OP_LINEAR_CUH
+
+#include "op/device.cuh"
+#include "op/linear/linear.h"
+#include "tensor/decode.cuh"
+
+/* Adds bias and residual and writes element (row, o). */
+DEVICE_FN void linear_store(const op_call &call, int64_t row, int64_t o, float sum)
+{
+    const tensor &bias = call.tensors[LINEAR_BIAS], &residual = call.tensors[LINEAR_RESIDUAL];
+    const tensor &out = call.tensors[LINEAR_OUT];
+    if (bias.rank) sum += device_load(bias.type, bias.data, o);
+    if (residual.rank) sum += device_load(residual.type, device_row(residual, row), o);
+    device_store(out.type, device_row(out, row), o, sum);
+}
+
+/* ---- few rows ------------------------------------------------------------------------------ */
+
+enum { LINEAR_WARPS = 8, LINEAR_STEP = 8 * WARP, LINEAR_X_FLOATS = 8192 };
+
+/* Elements [first, first + count) of rows [0, M) as floats into shared memory, zeros where there
+ * are none; a row takes LINEAR_X_FLOATS / M of it. */
+template <int M>
+DEVICE_FN void linear_load_x(const tensor &x, int64_t first_row, int64_t first, float *shared)
+{
+    const int chunk = LINEAR_X_FLOATS / M;
+    int64_t n = x.shape[1];
+    int wanted =
+        (int)min((int64_t)chunk, (n - first + LINEAR_STEP - 1) / LINEAR_STEP * LINEAR_STEP);
+    for (int m = 0; m < M; m++) {
+        bool there = first_row + m < x.shape[0];
+        const char *row = device_row(x, first_row + m);
+        if (there && x.type == DTYPE_F32 && first + wanted <= n &&
+            device_aligned((const float *)row + first, 16)) {
+            for (int i = 4 * threadIdx.x; i < wanted; i += 4 * blockDim.x)
+                *(float4 *)(shared + m * chunk + i) =
+                    *(const float4 *)((const float *)row + first + i);
+            continue;
+        }
+        for (int i = threadIdx.x; i < wanted; i += blockDim.x)
+            shared[m * chunk + i] =
+                there && first + i < n ? device_load(x.type, row, first + i) : 0.0f;
+    }
+}
+
+/* Adds the products of a chunk of a weight row to the sums of M rows of x. */
+template <dtype T, int M>
+DEVICE_FN void linear_add(dtype type, const char *weight, int64_t n, int64_t first,
+                          const float *shared, float *sums)
+{
+    const int chunk = LINEAR_X_FLOATS / M;
+    int count = (int)min((int64_t)chunk, n - first);
+#pragma unroll 4
+    for (int i = 8 * (int)(threadIdx.x % WARP); i < count; i += LINEAR_STEP) {
+        float w[8];
+        decode8_of<T>(type, weight, first + i, n, w);
+        for (int m = 0; m < M; m++) {
+            const float4 *x = (const float4 *)(shared + m * chunk + i);
+            float4 low = x[0], high = x[1];
+            sums[m] = fmaf(w[0], low.x, sums[m]);
+            sums[m] = fmaf(w[1], low.y, sums[m]);
+            sums[m] = fmaf(w[2], low.z, sums[m]);
+            sums[m] = fmaf(w[3], low.w, sums[m]);
+            sums[m] = fmaf(w[4], high.x, sums[m]);
+            sums[m] = fmaf(w[5], high.y, sums[m]);
+            sums[m] = fmaf(w[6], high.z, sums[m]);
+            sums[m] = fmaf(w[7], high.w, sums[m]);
+        }
+    }
+}
+
+/* Features [begin, end) of rows [first_row, first_row + M), those of them that there are; `step`
+ * features apart from one round of the warps to the next. */
+template <dtype T, int M>
+DEVICE_FN void linear_few_block(const op_call &call, int64_t first_row, int64_t begin, int64_t end,
+                                int64_t step, float *shared)
+{
+    const tensor &x = call.tensors[LINEAR_X], &weight = call.tensors[LINEAR_WEIGHT];
+    int64_t n = x.shape[1];
+    const int chunk = LINEAR_X_FLOATS / M;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    for (int64_t group = begin; group < end; group += step) {
+        int64_t o = group + warp;
+        float sums[M] = {0};
+        for (int64_t first = 0; first < n || first == 0; first += chunk) {
+            if (n > chunk || group == begin) { /* one chunk stays where it is */
+                __syncthreads();
+                linear_load_x<M>(x, first_row, first, shared);
+                __syncthreads();
+            }
+            if (o < end)
+                linear_add<T, M>(weight.type, device_row(weight, o), n, first, shared, sums);
+        }
+        for (int m = 0; m < M; m++) {
+            float sum = warp_sum(sums[m]);
+            if (lane == m && o < end && first_row + m < x.shape[0])
+                linear_store(call, first_row + m, o, sum);
+        }
+    }
+}
+
+/* ---- tiles --------------------------------------------------------------------------------- */
+
+enum {
+    TILE_ROWS = 64, /* of x */
+    TILE_FEATURES = 64,
+    TILE_DEPTH = 32,
+    TILE_THREADS = 128,
+    TILE_PITCH = TILE_DEPTH + 8, /* BF16 from row to row in shared memory: no bank conflicts */
+};
+
+/* Two parts of a float, high and low, packed for two neighbours. */
+struct bf16_parts {
+    uint32_t high, low;
+};
+
+DEVICE_FN uint32_t bf16_pair(float a, float b)
+{
+    __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return *(uint32_t *)&pair;
+}
+
+DEVICE_FN bf16_parts bf16_split(float a, float b)
+{
+    bf16_parts parts;
+    parts.high = bf16_pair(a, b);
+    parts.low = bf16_pair(a - __uint_as_float(parts.high << 16),
+                          b - __uint_as_float(parts.high & 0xffff0000u));
+    return parts;
+}
+
+/* d += a b for 16 x 16 by 16 x 8, BF16 in float32. */
+DEVICE_FN void mma_bf16(float *d, const uint32_t *a, const uint32_t *b)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+struct linear_tile {
+    uint16_t x[2][TILE_ROWS][TILE_PITCH]; /* high and low parts */
+    uint16_t w[2][TILE_FEATURES][TILE_PITCH];
+};
+
+/* Puts both sides' elements [k, k + TILE_DEPTH) into the tile, eight a thread and round. */
+DEVICE_FN void linear_fill_tile(const op_call &call, int64_t row, int64_t o, int64_t end, int64_t k,
+                                linear_tile &tile)
+{
+    const tensor &x = call.tensors[LINEAR_X], &weight = call.tensors[LINEAR_WEIGHT];
+    int64_t n = x.shape[1];
+    for (int i = threadIdx.x; i < (TILE_ROWS + TILE_FEATURES) * TILE_DEPTH / 8; i += TILE_THREADS) {
+        int line = i / (TILE_DEPTH / 8), column = i % (TILE_DEPTH / 8) * 8;
+        bool of_x = line < TILE_ROWS;
+        int64_t at = of_x ? row + line : o + line - TILE_ROWS;
+        float values[8] = {0};
+        if (k + column < n && at < (of_x ? x.shape[0] : end))
+            decode8_of<DTYPE_COUNT>(of_x ? x.type : weight.type, device_row(of_x ? x : weight, at),
+                                    k + column, n, values);
+        uint16_t *high = of_x ? tile.x[0][line] : tile.w[0][line - TILE_ROWS];
+        uint16_t *low = of_x ? tile.x[1][line] : tile.w[1][line - TILE_ROWS];
+        for (int j = 0; j < 8; j += 2) {
+            bf16_parts parts = bf16_split(values[j], values[j + 1]);
+            *(uint32_t *)(high + column + j) = parts.high;
+            *(uint32_t *)(low + column + j) = parts.low;
+        }
+    }
+}
+
+/* The 16 x 16 of rows [row, row + 16) at column k, as mma wants its left side. */
+DEVICE_FN void load_left(const uint16_t (*rows)[TILE_PITCH], int row, int k, uint32_t *a)
+{
+    int r = row + threadIdx.x % WARP / 4, c = k + threadIdx.x % 4 * 2;
+    a[0] = *(const uint32_t *)&rows[r][c];
+    a[1] = *(const uint32_t *)&rows[r + 8][c];
+    a[2] = *(const uint32_t *)&rows[r][c + 8];
+    a[3] = *(const uint32_t *)&rows[r + 8][c + 8];
+}
+
+/* The 8 features [o, o + 8) at column k, as mma wants its right side. */
+DEVICE_FN void load_right(const uint16_t (*rows)[TILE_PITCH], int o, int k, uint32_t *b)
+{
+    int r = o + threadIdx.x % WARP / 4, c = k + threadIdx.x % 4 * 2;
+    b[0] = *(const uint32_t *)&rows[r][c];
+    b[1] = *(const uint32_t *)&rows[r][c + 8];
+}
+
+/* Each of four warps owns 32 x 32 of the tile: sums[2][4] products of 16 x 8. */
+DEVICE_FN void linear_multiply_tile(const linear_tile &tile, bool exact_weight, float sums[2][4][4])
+{
+    int warp = threadIdx.x / WARP, row = warp / 2 * 32, o = warp % 2 * 32;
+    for (int k = 0; k < TILE_DEPTH; k += 16) {
+        uint32_t high[2][4], low[2][4];
+        for (int i = 0; i < 2; i++) {
+            load_left(tile.x[0], row + 16 * i, k, high[i]);
+            load_left(tile.x[1], row + 16 * i, k, low[i]);
+        }
+        for (int j = 0; j < 4; j++) {
+            uint32_t w_high[2], w_low[2];
+            load_right(tile.w[0], o + 8 * j, k, w_high);
+            load_right(tile.w[1], o + 8 * j, k, w_low);
+            for (int i = 0; i < 2; i++) {
+                mma_bf16(sums[i][j], high[i], w_high);
+                mma_bf16(sums[i][j], low[i], w_high);
+                if (!exact_weight) mma_bf16(sums[i][j], high[i], w_low);
+            }
+        }
+    }
+}
+
+/* Rows [row, row + TILE_ROWS) by features [o, o + TILE_FEATURES), those before `end`. */
+DEVICE_FN void linear_tile_block(const op_call &call, int64_t row, int64_t o, int64_t end,
+                                 linear_tile &tile)
+{
+    const tensor &x = call.tensors[LINEAR_X];
+    bool exact_weight = call.tensors[LINEAR_WEIGHT].type == DTYPE_BF16;
+    float sums[2][4][4] = {};
+    for (int64_t k = 0; k < x.shape[1]; k += TILE_DEPTH) {
+        __syncthreads();
+        linear_fill_tile(call, row, o, end, k, tile);
+        __syncthreads();
+        linear_multiply_tile(tile, exact_weight, sums);
+    }
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; j < 4; j++) {
+            for (int c = 0; c < 4; c++) {
+                int64_t r = row + warp / 2 * 32 + 16 * i + lane / 4 + c / 2 * 8;
+                int64_t f = o + warp % 2 * 32 + 8 * j + lane % 4 * 2 + c % 2;
+                if (r < x.shape[0] && f < end) linear_store(call, r, f, sums[i][j][c]);
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,31 @@
+/* paged_prefill on the GPU in float32: a block a head of a token. */
+#ifndef QUIPU_OP_PAGED_PREFILL_CUH
+#define QUIPU_OP_PAGED_PREFILL_CUH
+
+#include "op/attention/attention.cuh"
+#include "op/paged_prefill/paged_prefill.h"
+
+DEVICE_FN void paged_prefill_block(const op_call &call, int64_t begin, int64_t end)
+{
+    __shared__ attention_shared shared;
+    const tensor &q = call.tensors[PAGED_PREFILL_Q], &k = call.tensors[PAGED_PREFILL_K_CACHE];
+    const tensor &qo = call.tensors[PAGED_PREFILL_QO_INDPTR];
+    const int32_t *border = (const int32_t *)qo.data;
+    const int32_t *kv_indptr = (const int32_t *)call.tensors[PAGED_PREFILL_KV_INDPTR].data;
+    const int32_t *last = (const int32_t *)call.tensors[PAGED_PREFILL_KV_LAST_PAGE_LEN].data;
+    const int32_t *pages = (const int32_t *)call.tensors[PAGED_PREFILL_KV_INDICES].data;
+    device_source source = {&k, &call.tensors[PAGED_PREFILL_V_CACHE], pages, 0, (int)k.shape[1]};
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t t = unit / q.shape[1], b = device_sequence(border, qo.shape[0] - 1, t);
+        device_head head =
+            attention_head_of(q, call.tensors[PAGED_PREFILL_OUT], call.tensors[PAGED_PREFILL_LSE],
+                              k.shape[2], call.params[PAGED_PREFILL_SM_SCALE], unit);
+        head.n_visible = attention_visible_of(call.params[PAGED_PREFILL_CAUSAL] != 0, t - border[b],
+                                              border[b + 1] - border[b],
+                                              paged_length(kv_indptr, last, b, source.page_size));
+        source.pages = pages + kv_indptr[b];
+        attention_head_block(source, head, shared);
+    }
+}
+
+#endif

@@ -1,0 +1,236 @@
+/* Eight neighbouring values of a stored row as floats, for every weight type, on the GPU.
+ *
+ * All formats keep the values of an aligned group of eight in neighbouring bytes and under one
+ * scale (codec_blocks.h draws them). The floats are the ones that dtype_decode() gives.
+ */
+#ifndef QUIPU_TENSOR_DECODE_CUH
+#define QUIPU_TENSOR_DECODE_CUH
+
+#include "quipu_kernel.h"
+#include "tensor/codec_blocks.h"
+#include "tensor/float16.h"
+
+#include <cuda_fp16.h>
+
+#define DECODE_FN __device__ static __forceinline__
+
+/* Little-endian loads from any address; blocks lie at odd multiples of 2. */
+DECODE_FN uint32_t decode_u16(const uint8_t *p)
+{
+    if (((uintptr_t)p & 1) == 0) return __ldg((const uint16_t *)p);
+    return __ldg(p) | (uint32_t)__ldg(p + 1) << 8;
+}
+DECODE_FN uint32_t decode_u32(const uint8_t *p)
+{
+    if (((uintptr_t)p & 3) == 0) return __ldg((const uint32_t *)p);
+    return decode_u16(p) | decode_u16(p + 2) << 16;
+}
+DECODE_FN float decode_f16(const uint8_t *p)
+{
+    return __half2float(__ushort_as_half((unsigned short)decode_u16(p)));
+}
+
+/* Eight bytes; a nibble, or bits, of each. */
+struct decode_bytes {
+    uint32_t low, high;
+};
+DECODE_FN decode_bytes decode_u64(const uint8_t *p)
+{
+    return decode_bytes{decode_u32(p), decode_u32(p + 4)};
+}
+DECODE_FN int decode_byte(decode_bytes bytes, int i)
+{
+    return (int)((i < 4 ? bytes.low : bytes.high) >> 8 * (i & 3) & 0xff);
+}
+
+/* Q4_K's and Q5_K's scale j and minimum j. */
+DECODE_FN void decode_scale_min(const uint8_t *scales, int j, int *scale, int *min)
+{
+    if (j < 4) {
+        *scale = scales[j] & 63;
+        *min = scales[j + 4] & 63;
+    } else {
+        *scale = (scales[j + 4] & 15) | scales[j - 4] >> 6 << 4;
+        *min = scales[j + 4] >> 4 | scales[j] >> 6 << 4;
+    }
+}
+
+/* The formats of 32 values in 4 or 5 bits; `bytes` of a block, d alone or d and m in front. */
+DECODE_FN void decode_nibbles(const uint8_t *row, int64_t i, int bytes, bool min, bool fifth,
+                              float *out)
+{
+    const uint8_t *block = row + i / 32 * bytes;
+    int first = (int)(i % 32);
+    float d = decode_f16(block), m = min ? decode_f16(block + 2) : 0.0f;
+    const uint8_t *at = block + (min ? 4 : 2);
+    uint32_t high = fifth ? decode_u32(at) >> first : 0;
+    if (fifth) at += 4;
+    decode_bytes q = decode_u64(at + first % 16);
+    int shift = first < 16 ? 0 : 4, middle = min ? 0 : fifth ? 16 : 8;
+    for (int j = 0; j < 8; j++) {
+        int level = (decode_byte(q, j) >> shift & 15) | (int)(high >> j & 1) << 4;
+        float scaled = d * (float)(level - middle);
+        out[j] = min ? scaled + m : scaled;
+    }
+}
+
+DECODE_FN void decode_q8_0(const uint8_t *row, int64_t i, float *out)
+{
+    const uint8_t *block = row + i / 32 * BLOCK_BYTES_Q8_0;
+    float d = decode_f16(block);
+    decode_bytes q = decode_u64(block + 2 + i % 32);
+    for (int j = 0; j < 8; j++)
+        out[j] = d * (float)(int8_t)decode_byte(q, j);
+}
+
+DECODE_FN void decode_q4_5_k(const uint8_t *row, int64_t i, bool fifth, float *out)
+{
+    const uint8_t *block = row + i / 256 * (fifth ? BLOCK_BYTES_Q5_K : BLOCK_BYTES_Q4_K);
+    int first = (int)(i % 256), group = first / 32, scale, min;
+    decode_scale_min(block + 4, group, &scale, &min);
+    float d = decode_f16(block) * (float)scale, m = decode_f16(block + 2) * (float)min;
+    const uint8_t *qs = block + 16 + (fifth ? 32 : 0);
+    decode_bytes q = decode_u64(qs + 32 * (first / 64) + first % 32), high = {0, 0};
+    if (fifth) high = decode_u64(block + 16 + first % 32);
+    for (int j = 0; j < 8; j++) {
+        int level = decode_byte(q, j) >> 4 * (group & 1) & 15;
+        level |= (decode_byte(high, j) >> group & 1) << 4;
+        out[j] = __fsub_rn(__fmul_rn(d, (float)level), m);
+    }
+}
+
+DECODE_FN void decode_q6_k(const uint8_t *row, int64_t i, float *out)
+{
+    const uint8_t *block = row + i / 256 * BLOCK_BYTES_Q6_K;
+    int first = (int)(i % 256), half = first / 128, rest = first % 128;
+    decode_bytes low = decode_u64(block + 64 * half + rest % 64);
+    decode_bytes high = decode_u64(block + 128 + 32 * half + rest % 32);
+    float d = decode_f16(block + 208) * (float)(int8_t)__ldg(block + 192 + first / 16);
+    for (int j = 0; j < 8; j++) {
+        int level = (decode_byte(low, j) >> 4 * (rest / 64) & 15) |
+                    (decode_byte(high, j) >> 2 * (rest / 32) & 3) << 4;
+        out[j] = d * (float)(level - 32);
+    }
+}
+
+DECODE_FN void decode_q2_k(const uint8_t *row, int64_t i, float *out)
+{
+    const uint8_t *block = row + i / 256 * BLOCK_BYTES_Q2_K;
+    int first = (int)(i % 256), rest = first % 128;
+    decode_bytes q = decode_u64(block + 16 + 32 * (first / 128) + rest % 32);
+    int packed = __ldg(block + first / 16);
+    float d = decode_f16(block + 80) * (float)(packed & 15);
+    float m = decode_f16(block + 82) * (float)(packed >> 4);
+    for (int j = 0; j < 8; j++) {
+        int level = decode_byte(q, j) >> 2 * (rest / 32) & 3;
+        out[j] = __fsub_rn(__fmul_rn(d, (float)level), m);
+    }
+}
+
+DECODE_FN void decode_q3_k(const uint8_t *row, int64_t i, float *out)
+{
+    const uint8_t *block = row + i / 256 * BLOCK_BYTES_Q3_K, *scales = block + 96;
+    int first = (int)(i % 256), rest = first % 128, j16 = first / 16;
+    int scale = (scales[j16 % 8] >> j16 / 8 * 4 & 15) | (scales[8 + j16 % 4] >> j16 / 4 * 2 & 3)
+                                                            << 4;
+    float d = decode_f16(block + 108) * (float)(scale - 32);
+    decode_bytes low = decode_u64(block + 32 + 32 * (first / 128) + rest % 32);
+    decode_bytes high = decode_u64(block + first % 32);
+    for (int j = 0; j < 8; j++) {
+        int level = (decode_byte(low, j) >> 2 * (rest / 32) & 3) |
+                    (decode_byte(high, j) >> first / 32 & 1) << 2;
+        out[j] = d * (float)(level - 4);
+    }
+}
+
+/* Two-byte floats from any address that is a multiple of 2. */
+template <dtype T> DECODE_FN void decode_halves(const uint8_t *row, int64_t i, float *out)
+{
+    uint32_t words[4];
+    const uint16_t *p = (const uint16_t *)row + i;
+    if (((uintptr_t)p & 15) == 0) {
+        uint4 all = __ldg((const uint4 *)p);
+        words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
+    } else {
+        for (int j = 0; j < 4; j++)
+            words[j] = __ldg(p + 2 * j) | (uint32_t)__ldg(p + 2 * j + 1) << 16;
+    }
+    for (int j = 0; j < 4; j++) {
+        if (T == DTYPE_BF16) {
+            out[2 * j] = __uint_as_float(words[j] << 16);
+            out[2 * j + 1] = __uint_as_float(words[j] & 0xffff0000u);
+        } else {
+            out[2 * j] = __half2float(__ushort_as_half((unsigned short)words[j]));
+            out[2 * j + 1] = __half2float(__ushort_as_half((unsigned short)(words[j] >> 16)));
+        }
+    }
+}
+
+DECODE_FN void decode_f32(const uint8_t *row, int64_t i, float *out)
+{
+    const float *p = (const float *)row + i;
+    if (((uintptr_t)p & 15) == 0) {
+        float4 low = __ldg((const float4 *)p), high = __ldg((const float4 *)p + 1);
+        out[0] = low.x, out[1] = low.y, out[2] = low.z, out[3] = low.w;
+        out[4] = high.x, out[5] = high.y, out[6] = high.z, out[7] = high.w;
+    } else {
+        for (int j = 0; j < 8; j++)
+            out[j] = __ldg(p + j);
+    }
+}
+
+/* Values [i, i + 8) of a row, i a multiple of 8 and all eight inside the row. T is the row's type,
+ * or DTYPE_COUNT for one that `type` says at run time. */
+template <dtype T> DECODE_FN void decode8(dtype type, const void *data, int64_t i, float *out)
+{
+    const uint8_t *row = (const uint8_t *)data;
+    switch (T == DTYPE_COUNT ? type : T) {
+    case DTYPE_F32:
+        return decode_f32(row, i, out);
+    case DTYPE_F16:
+        return decode_halves<DTYPE_F16>(row, i, out);
+    case DTYPE_BF16:
+        return decode_halves<DTYPE_BF16>(row, i, out);
+    case DTYPE_Q8_0:
+        return decode_q8_0(row, i, out);
+    case DTYPE_Q4_0:
+        return decode_nibbles(row, i, BLOCK_BYTES_Q4_0, false, false, out);
+    case DTYPE_Q4_1:
+        return decode_nibbles(row, i, BLOCK_BYTES_Q4_1, true, false, out);
+    case DTYPE_Q5_0:
+        return decode_nibbles(row, i, BLOCK_BYTES_Q5_0, false, true, out);
+    case DTYPE_Q5_1:
+        return decode_nibbles(row, i, BLOCK_BYTES_Q5_1, true, true, out);
+    case DTYPE_Q2_K:
+        return decode_q2_k(row, i, out);
+    case DTYPE_Q3_K:
+        return decode_q3_k(row, i, out);
+    case DTYPE_Q4_K:
+        return decode_q4_5_k(row, i, false, out);
+    case DTYPE_Q5_K:
+        return decode_q4_5_k(row, i, true, out);
+    default:
+        return decode_q6_k(row, i, out);
+    }
+}
+
+/* The same where the row of n values, of a plain type, may end inside the eight: zeros behind it.
+ */
+template <dtype T>
+DECODE_FN void decode8_of(dtype type, const void *data, int64_t i, int64_t n, float *out)
+{
+    if (i + 8 <= n) return decode8<T>(type, data, i, out);
+    dtype t = T == DTYPE_COUNT ? type : T;
+    for (int j = 0; j < 8; j++) {
+        out[j] = 0.0f;
+        if (i + j >= n) continue;
+        if (t == DTYPE_F32)
+            out[j] = ((const float *)data)[i + j];
+        else if (t == DTYPE_F16)
+            out[j] = __half2float(((const __half *)data)[i + j]);
+        else
+            out[j] = bf16_to_f32(((const uint16_t *)data)[i + j]);
+    }
+}
+
+#endif

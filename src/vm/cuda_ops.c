@@ -1,0 +1,157 @@
+/* Operators on the GPU: see cuda_ops.h. */
+#include "vm/cuda_ops.h"
+
+#include "base/checked.h"
+#include "op/linear/linear.h"
+#include "op/paged_decode/paged_decode.h"
+#include "op/paged_prefill/paged_prefill.h"
+#include "op/ragged_prefill/ragged_prefill.h"
+#include "op/rms_norm/rms_norm.h"
+#include "op/variants.h"
+#include "vm/cuda_linear.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_HEAD_DIM = 256, /* attention.cuh's */
+    ATTENTION_THREADS = 256,
+};
+
+static bool accepts_rms_norm(const op_call *call)
+{
+    return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
+}
+
+static bool accepts_attention(const op_call *call)
+{
+    return op_call_has_no_f64(call) && call->tensors[0].shape[2] <= MAX_HEAD_DIM;
+}
+
+qp_status cuda_ops_launch_grid(cuda_ops *ops, cuda_function function, const char *name,
+                               unsigned grid_x, unsigned grid_y, unsigned threads, void **arguments,
+                               qp_error *error)
+{
+    char operation[96];
+    snprintf(operation, sizeof operation, "launching %s", name);
+    if (grid_x == 0 || grid_y == 0) return QP_OK;
+    return cuda_check(ops->device->driver->launch(function, grid_x, grid_y, 1, threads, 1, 1, 0,
+                                                  ops->device->stream, arguments, NULL),
+                      operation, error);
+}
+
+/* A kernel whose blocks take kernel->units units each. */
+static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                              qp_error *error)
+{
+    op_call own = *call;
+    int64_t units = kernel->units, blocks = (call->end - call->begin + units - 1) / units;
+    cuda_function function = ops->functions[kernel - cuda_kernels];
+    return cuda_ops_launch_grid(ops, function, kernel->function, (unsigned)blocks, 1,
+                                (unsigned)kernel->threads, (void *[]){&own, &units}, error);
+}
+
+#define UNITS(NAME, short_name, thread_count, unit_count, accept)                                  \
+    {                                                                                              \
+        .op = OP_##NAME, .name = "cuda", .image = "cuda_ops", .function = "run_" #short_name,      \
+        .threads = thread_count, .units = unit_count, .accepts = accept, .launch = launch_units    \
+    }
+
+const cuda_kernel cuda_kernels[] = {
+    UNITS(EMBEDDING, embedding, 256, 1, op_call_has_no_f64),
+    UNITS(RMS_NORM, rms_norm, 256, 1, accepts_rms_norm),
+    UNITS(ADD_RMS_NORM, add_rms_norm, 256, 1, op_call_has_no_f64),
+    {.op = OP_LINEAR,
+     .name = "cuda_tiles",
+     .image = "cuda_ops",
+     .function = "run_linear_tiles",
+     .accepts = op_call_has_no_f64,
+     .launch = cuda_linear_tiles},
+    {.op = OP_LINEAR,
+     .name = "cublaslt",
+     .image = "cuda_ops",
+     .function = "run_narrow",
+     .accepts = cuda_linear_blas_accepts,
+     .pays = cuda_linear_blas_pays,
+     .workspace = cuda_linear_blas_workspace,
+     .launch = cuda_linear_blas,
+     .tolerances = cuda_linear_blas_tolerances},
+    {.op = OP_LINEAR,
+     .name = "cuda",
+     .image = "cuda_ops",
+     .function = "run_linear_COUNT_1",
+     .accepts = cuda_linear_few_accepts,
+     .launch = cuda_linear_few},
+    UNITS(ROPE, rope, 256, 1, op_call_has_no_f64),
+    UNITS(KV_APPEND, kv_append, 256, 1, op_call_has_no_f64),
+    UNITS(RAGGED_PREFILL, ragged_prefill, ATTENTION_THREADS, 1, accepts_attention),
+    UNITS(PAGED_PREFILL, paged_prefill, ATTENTION_THREADS, 1, accepts_attention),
+    UNITS(PAGED_DECODE, paged_decode, ATTENTION_THREADS, 1, accepts_attention),
+    UNITS(MERGE_STATE, merge_state, 256, 8, op_call_has_no_f64),
+    UNITS(MERGE_STATES, merge_states, 256, 1, op_call_has_no_f64),
+    UNITS(SILU_AND_MUL, silu_and_mul, 256, 2048, op_call_has_no_f64),
+    UNITS(ADD, add, 256, 1024, op_call_has_no_f64),
+    UNITS(ARGMAX, argmax, 1024, 1, op_call_has_no_f64),
+    UNITS(TOP_K, top_k, 1024, 1, op_call_has_no_f64),
+    {.op = OP_SAMPLING,
+     .name = "cuda",
+     .image = "sampling_exact",
+     .function = "run_sampling",
+     .threads = 1024,
+     .units = 1,
+     .accepts = op_call_has_no_f64,
+     .launch = launch_units},
+    {0},
+};
+
+_Static_assert(sizeof cuda_kernels / sizeof *cuda_kernels <= CUDA_MAX_KERNELS, "raise the maximum");
+
+qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
+                        qp_error *error)
+{
+    *ops = (cuda_ops){.device = device};
+    /* Without the library tiles serve. */
+    if (with_blas && cuda_blas_open(&ops->blas, NULL) != QP_OK) ops->blas = NULL;
+    return cuda_buffer_alloc(device, workspace_bytes + CUDA_BLAS_WORKSPACE, "workspace",
+                             &ops->workspace, error);
+}
+
+void cuda_ops_free(cuda_ops *ops)
+{
+    if (!ops->device) return;
+    cuda_blas_close(ops->blas);
+    cuda_buffer_free(ops->device, &ops->workspace);
+    *ops = (cuda_ops){0};
+}
+
+const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call)
+{
+    const cuda_kernel *chosen = NULL;
+    for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
+        if (k->op != op || !k->accepts(call) || (k->pays && !k->pays(call))) continue;
+        if (k->launch == cuda_linear_blas && !ops->blas) continue;
+        chosen = k;
+    }
+    return chosen;
+}
+
+size_t cuda_ops_workspace(op_code op, const op_call *call)
+{
+    size_t most = 0;
+    for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
+        if (k->op != op || !k->workspace || !k->accepts(call)) continue;
+        size_t bytes = k->workspace(call);
+        if (bytes > most) most = bytes;
+    }
+    return round_up(most, CUDA_ALIGNMENT);
+}
+
+qp_status cuda_ops_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                          qp_error *error)
+{
+    cuda_function *function = &ops->functions[kernel - cuda_kernels];
+    if (!*function)
+        TRY(cuda_device_function(ops->device, kernel->image, kernel->function, 0, function, error));
+    if (kernel->launch != cuda_linear_blas) ops->narrowed.rank = 0;
+    return kernel->launch(ops, kernel, call, error);
+}

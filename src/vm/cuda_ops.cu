@@ -1,0 +1,98 @@
+/* Stand-alone kernels of the operators: each deals a call's units over its blocks.
+ *
+ * The call comes as the kernel's parameter, its tensors' addresses being the GPU's. cuda_ops.c
+ * knows every kernel's blocks and units.
+ */
+#include "op/add/add.cuh"
+#include "op/add_rms_norm/add_rms_norm.cuh"
+#include "op/argmax/argmax.cuh"
+#include "op/embedding/embedding.cuh"
+#include "op/kv_append/kv_append.cuh"
+#include "op/linear/linear.cuh"
+#include "op/merge_state/merge_state.cuh"
+#include "op/merge_states/merge_states.cuh"
+#include "op/paged_decode/paged_decode.cuh"
+#include "op/paged_prefill/paged_prefill.cuh"
+#include "op/ragged_prefill/ragged_prefill.cuh"
+#include "op/rms_norm/rms_norm.cuh"
+#include "op/rope/rope.cuh"
+#include "op/silu_and_mul/silu_and_mul.cuh"
+#include "op/top_k/top_k.cuh"
+
+#define KERNEL(name, threads)                                                                      \
+    extern "C" __global__ void __launch_bounds__(threads)                                          \
+        run_##name(const __grid_constant__ op_call call, int64_t units)                            \
+    {                                                                                              \
+        int64_t begin = call.begin + blockIdx.x * units;                                           \
+        name##_block(call, begin, min(begin + units, call.end));                                   \
+    }
+
+KERNEL(add, 256)
+KERNEL(add_rms_norm, 256)
+KERNEL(argmax, 1024)
+KERNEL(embedding, 256)
+KERNEL(kv_append, 256)
+KERNEL(merge_state, 256)
+KERNEL(merge_states, 256)
+KERNEL(paged_decode, ATTENTION_WARPS *WARP)
+KERNEL(paged_prefill, ATTENTION_WARPS *WARP)
+KERNEL(ragged_prefill, ATTENTION_WARPS *WARP)
+KERNEL(rms_norm, 256)
+KERNEL(rope, 256)
+KERNEL(silu_and_mul, 256)
+KERNEL(top_k, 1024)
+
+/* linear for few rows: block x takes every gridDim.x-th group of LINEAR_WARPS features, block y a
+ * group of M rows. */
+#define LINEAR_FEW(T, M)                                                                           \
+    extern "C" __global__ void __launch_bounds__(LINEAR_WARPS *WARP)                               \
+        run_linear_##T##_##M(const __grid_constant__ op_call call, int64_t)                        \
+    {                                                                                              \
+        __shared__ __align__(16) float x[LINEAR_X_FLOATS];                                         \
+        linear_few_block<DTYPE_##T, M>(call, (int64_t)blockIdx.y * M,                              \
+                                       call.begin + (int64_t)blockIdx.x * LINEAR_WARPS, call.end,  \
+                                       (int64_t)gridDim.x * LINEAR_WARPS, x);                      \
+    }
+#define LINEAR_FEW_ALL(T) LINEAR_FEW(T, 1) LINEAR_FEW(T, 4) LINEAR_FEW(T, 8)
+
+LINEAR_FEW_ALL(F32)
+LINEAR_FEW_ALL(F16)
+LINEAR_FEW_ALL(BF16)
+LINEAR_FEW_ALL(Q8_0)
+LINEAR_FEW_ALL(Q4_0)
+LINEAR_FEW_ALL(Q4_1)
+LINEAR_FEW_ALL(Q4_K)
+LINEAR_FEW_ALL(Q6_K)
+LINEAR_FEW_ALL(COUNT)
+
+extern "C" __global__ void __launch_bounds__(TILE_THREADS)
+    run_linear_tiles(const __grid_constant__ op_call call, int64_t)
+{
+    __shared__ __align__(16) linear_tile tile;
+    linear_tile_block(call, (int64_t)blockIdx.y * TILE_ROWS,
+                      call.begin + (int64_t)blockIdx.x * TILE_FEATURES, call.end, tile);
+}
+
+/* A matrix as contiguous BF16, eight elements a thread; for cuBLASLt. */
+extern "C" __global__ void __launch_bounds__(256)
+    run_narrow(const __grid_constant__ tensor from, uint4 *to)
+{
+    int64_t columns = from.shape[1], groups = columns / 8;
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= from.shape[0] * groups) return;
+    float values[8];
+    decode8<DTYPE_COUNT>(from.type, device_row(from, i / groups), i % groups * 8, values);
+    to[i] = make_uint4(bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]),
+                       bf16_pair(values[4], values[5]), bf16_pair(values[6], values[7]));
+}
+
+/* out += bias, a row of out a row of blocks; behind cuBLASLt. */
+extern "C" __global__ void __launch_bounds__(256)
+    run_add_bias(const __grid_constant__ op_call call, int64_t)
+{
+    const tensor &bias = call.tensors[LINEAR_BIAS], &out = call.tensors[LINEAR_OUT];
+    int64_t o = call.begin + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (o >= call.end) return;
+    float *row = (float *)device_row(out, blockIdx.y);
+    row[o] += device_load(bias.type, bias.data, o);
+}

@@ -1,0 +1,61 @@
+/* Operators on the GPU: a call whose tensors lie there is put into the device's stream.
+ *
+ * The table of kernels is here, as the operators' own tables of variants are for the CPU: which
+ * calls each takes, and when it pays. linear has three (few rows, tiles, cuBLASLt), attention of
+ * many tokens two; every other operator has one.
+ */
+#ifndef QUIPU_VM_CUDA_OPS_H
+#define QUIPU_VM_CUDA_OPS_H
+
+#include "op/op.h"
+#include "vm/cuda_blas.h"
+#include "vm/cuda_memory.h"
+
+typedef struct cuda_ops cuda_ops;
+
+typedef struct cuda_kernel {
+    op_code op;
+    const char *name; /* "cuda", or what tells it from the operator's others */
+    const char *image, *function;
+    int threads;
+    int64_t units;                            /* of a block */
+    bool (*accepts)(const op_call *call);     /* types and shapes that it takes */
+    bool (*pays)(const op_call *call);        /* chosen where it accepts and pays; NULL: always */
+    size_t (*workspace)(const op_call *call); /* bytes; NULL: none */
+    qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
+                        qp_error *error);
+    const op_tolerance *tolerances; /* where coarser than the operator's; or NULL */
+} cuda_kernel;
+
+/* All kernels, an operator's in rising order of preference; the last has no name. */
+extern const cuda_kernel cuda_kernels[];
+
+enum { CUDA_MAX_KERNELS = 64 };
+
+struct cuda_ops {
+    cuda_device *device;
+    cuda_blas *blas; /* NULL: not there, or not wanted */
+    cuda_buffer workspace;
+    cuda_function functions[CUDA_MAX_KERNELS]; /* of cuda_kernels, found when first launched */
+    cuda_function helpers[40];                 /* further kernels, by cuda_ops.c's numbers */
+    tensor narrowed; /* the x of linear whose BF16 form the workspace holds; rank 0: none */
+};
+
+/* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(). With `with_blas`,
+ * cuBLASLt is used where it can be found. cuda_ops_free() it, also after a failure. */
+qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
+                        qp_error *error);
+void cuda_ops_free(cuda_ops *ops);
+
+/* The kernel for a call, NULL where the GPU has none. Depends on types and shapes only. */
+const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_call *call);
+
+/* Bytes of workspace that a call needs, whichever kernel is chosen. */
+size_t cuda_ops_workspace(op_code op, const op_call *call);
+
+/* Puts units [call->begin, call->end) into the device's stream. The call's tensors hold addresses
+ * of the GPU. */
+qp_status cuda_ops_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                          qp_error *error);
+
+#endif
