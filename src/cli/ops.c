@@ -82,6 +82,7 @@ qp_status command_ops_check(const cli_call *call)
         .kernel = s->kernel,
         .seed = (uint64_t)s->seed,
         .features = cpu_features(off),
+        .device = s->kernel_device == 1,
         .timeout_ms = (int)s->timeout * 1000,
         .json = s->json,
         .verdict_path = options->n_positional ? verdict_path(options->positional[0]) : NULL,

@@ -4,6 +4,7 @@
 #include "op/harness/case.h"
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
+#include "workbench/device.h"
 #include "workbench/files.h"
 #include "workbench/output.h"
 #include "workbench/workbench.h"
@@ -23,6 +24,7 @@ typedef struct check_run {
     const op_info *op;
     const op_variant *variant;  /* NULL: the reference */
     const candidate *candidate; /* or this */
+    bool on_device;             /* the variant is a kernel of the GPU, which no child may share */
     const char *name;
     int n_cases, n_declined, n_failed;
     double relative_error, absolute_error;
@@ -41,6 +43,16 @@ typedef struct report {
 
 /* --- one case -------------------------------------------------------------------------------- */
 
+/* In this process: a GPU's context does not survive a fork. */
+static void check_on_device(const check_run *run, const char *text, check_verdict *verdict)
+{
+    qp_error error;
+    check_variant(run->op, run->variant, text, run->options->seed, verdict);
+    if (device_failure(&error) == QP_OK) return;
+    verdict->status = CHECK_RUNTIME_ERROR;
+    snprintf(verdict->detail, sizeof verdict->detail, "%.200s: %.300s", text, error.message);
+}
+
 static void run_case(const check_run *run, const char *text, outcome *out)
 {
     op_case about;
@@ -54,7 +66,9 @@ static void run_case(const check_run *run, const char *text, outcome *out)
     int timeout = run->options->timeout_ms;
     if (!run->candidate) {
         out->declined = run->variant && !op_case_accepted(run->op, &about, run->variant);
-        if (!out->declined)
+        if (!out->declined && run->on_device)
+            check_on_device(run, text, &out->verdict);
+        else if (!out->declined)
             check_in_child(run->op, run->variant, text, run->options->seed, timeout, &out->verdict);
         return;
     }
@@ -181,6 +195,21 @@ static void check_variants(report *report, const op_info *op)
     }
 }
 
+static void check_device(report *report, const op_info *op)
+{
+    const char *wanted = report->options->variant;
+    for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
+        if (op_get(k->op) != op || (wanted && strcmp(wanted, k->name) != 0)) continue;
+        op_variant variant = device_variant(k);
+        check_run run = {.options = report->options,
+                         .op = op,
+                         .variant = &variant,
+                         .name = k->name,
+                         .on_device = true};
+        check_one(report, &run);
+    }
+}
+
 static qp_status check_file(report *report, const op_info *op, strbuf *out, qp_error *error)
 {
     candidate candidate;
@@ -206,6 +235,7 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
 {
     const workbench_check_options *options = report->options;
     bool chosen = options->variant && strcmp(options->variant, "best") == 0;
+    if (options->device && !options->kernel) TRY(device_open(error));
     if (options->kernel && (options->n_ops != 1 || options->variant))
         return error_set(error, QP_INVALID,
                          "--kernel goes with the name of one operator and without --variant");
@@ -215,6 +245,8 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
         if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
         if (options->kernel)
             TRY(check_file(report, op, out, error));
+        else if (options->device)
+            check_device(report, op);
         else if (chosen)
             check_chosen(report, op);
         else
@@ -262,6 +294,7 @@ qp_status workbench_check(const workbench_check_options *options, strbuf *out, i
                    (const char *const[]){"operator", "kernel", "verdict", ">cases",
                                          ">relative error", ">absolute error"});
     qp_status status = check_ops(&report, out, error);
+    device_close();
     if (status == QP_OK)
         status =
             options->json ? finish_json(&report, out, error) : finish_text(&report, out, error);

@@ -39,6 +39,7 @@ typedef struct workbench_check_options {
     const char *kernel; /* a file with a candidate for the one operator named; or NULL */
     uint64_t seed;
     uint32_t features; /* the CPU's that may be used */
+    bool device;       /* the GPU's kernels instead of the CPU's; a .cu is checked there anyway */
     int timeout_ms;    /* of a case */
     bool json;
     const char *verdict_path; /* where the text about a candidate is kept; NULL: nowhere */
