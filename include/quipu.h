@@ -82,7 +82,11 @@ const char *qp_chat_template(const qp_vocabulary *vocabulary);
 
 typedef struct qp_engine qp_engine;
 
-typedef enum qp_log_level { QP_LOG_INFO, QP_LOG_WARNING } qp_log_level;
+typedef enum qp_log_level {
+    QP_LOG_INFO,
+    QP_LOG_NOTICE, /* what a person should see of a choice made for them, such as the device */
+    QP_LOG_WARNING
+} qp_log_level;
 
 /* Zero-initialise; a zero (or NULL) field takes its default. */
 typedef struct qp_engine_options {
@@ -95,8 +99,11 @@ typedef struct qp_engine_options {
     int64_t max_outputs;  /* rows of logits in one forward pass; default: max_sessions */
     int64_t page_size;    /* positions in a page of the KV cache; default 16 */
     const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
-    const char *exec;     /* "threads" (default): as a schedule, a queue for each thread; "ops":
-                           * operator by operator; "ref": the same with the references */
+    const char *device;   /* "cpu" (default), "cuda": an NVIDIA GPU, or "auto": that GPU where it
+                           * can be used and the model fits, with a notice that says so */
+    const char *exec;     /* on the CPU "threads" (default): as a schedule, a queue for each thread;
+                           * "ops" (default on a GPU): operator by operator; "ref": the same with
+                           * the references, on the CPU; or "auto": the default */
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
     void *log_context;
@@ -114,8 +121,10 @@ typedef struct qp_engine_info {
     int64_t context;       /* positions of a session */
     int64_t model_context; /* positions that the model was trained for */
     int64_t max_outputs;   /* rows of logits in one forward pass */
+    int64_t chunk;         /* new tokens in one forward pass */
     uint64_t weight_bytes; /* read for each forward pass */
     int threads;
+    const char *device; /* "cpu", or the GPU's name */
 } qp_engine_info;
 qp_engine_info qp_engine_get_info(const qp_engine *engine);
 
@@ -125,28 +134,6 @@ const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
 /* Sizes, tensors by type, vocabulary and metadata of a model as text, or as JSON; to free(). A
  * vocabulary alone (a GGUF file without tensors, a directory with tokenizer files) will do. */
 qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *error);
-
-/* ---- Conversion ---------------------------------------------------------------------------- */
-
-/* Zero-initialise; a zero (or NULL) field takes its default. */
-typedef struct qp_convert_options {
-    const char *model; /* as qp_engine_options has it */
-    const char *out;   /* the .gguf file to write */
-    const char *type;  /* "BF16", "Q8_0", "Q4_K_M", ...: llama.cpp's names and mixes; NULL: types
-                        * stay as they are */
-    bool pure;         /* every matrix in the usual type of the mix, as far as its rows allow */
-    int threads;       /* default: the processors this process may use */
-    const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */
-    void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
-    void *log_context;
-    void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
-    void *progress_context;
-} qp_convert_options;
-
-/* Writes a model with its sizes, vocabulary and chat template as a GGUF file that llama.cpp reads
- * too. The file appears whole or not at all. What GGUF cannot say is QP_UNSUPPORTED where it would
- * change results everywhere, and a warning otherwise. */
-qp_status qp_convert(const qp_convert_options *options, qp_error *error);
 
 /* ---- Sessions ------------------------------------------------------------------------------ */
 

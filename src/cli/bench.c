@@ -63,7 +63,8 @@ static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result
     }
     double mean = sum / (double)runs, n = (double)runs;
     double variance = runs > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
-    double passes = one_by_one ? mean : mean / (double)(count < s->chunk ? count : s->chunk);
+    double passes =
+        one_by_one ? mean : mean / (double)(count < b->info.chunk ? count : b->info.chunk);
     *out = (bench_result){.kind = one_by_one ? "tg" : "pp",
                           .tokens = count,
                           .mean = mean,

@@ -7,7 +7,8 @@
 #define SETTINGS cli_settings
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
-const char *const cli_execs[] = {"threads", "ops", "ref", NULL};
+const char *const cli_execs[] = {"auto", "threads", "ops", "ref", NULL};
+const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
     {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
@@ -21,14 +22,18 @@ static const option_spec engine_options[] = {
      .maximum = 1 << 26, .help = "positions of a conversation; 0: the model's, at most 8192"},
     {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
-    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
-     .minimum = 1, .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass"},
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "0",
+     .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass; 0: 512, on a GPU 2048"},
     {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
      .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
     {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
      .argument = "TYPE", .help = "element type of the KV cache"},
-    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = cli_execs, .fallback = "threads",
-     .help = "the fastest kernels of every operator, or the references"},
+    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = cli_execs, .fallback = "auto",
+     .argument = "HOW",
+     .help = "as a schedule on threads, operator by operator, or the references; "
+             "auto: threads on the CPU, ops on a GPU"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
+     .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};
@@ -138,18 +143,6 @@ static const option_spec bench_options[] = {
      .argument = "FORMAT", .help = "form of the table"},
     {0}};
 
-static const option_spec convert_options[] = {
-    {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "the GGUF file to write"},
-    {"type", 0, OPTION_STRING_AT(SETTINGS, type), .argument = "TYPE",
-     .help = "element type, by llama.cpp's names for its mixes: BF16, Q8_0, Q4_0, Q4_K_M, ...; "
-             "without it types stay as they are"},
-    {"pure", 0, OPTION_FLAG_AT(SETTINGS, pure),
-     .help = "every matrix in that type, without the mix"},
-    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
-     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
-    {0}};
-
 static const option_spec plan_options[] = {
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 20, .help = "new tokens in one forward pass"},
@@ -199,12 +192,16 @@ static const option_spec prompt_page_options[] = {
      .help = "end with the verdict on the last candidate that was checked"},
     {0}};
 
+static const char *const cli_kernel_devices[] = {"cpu", "cuda", NULL};
+
 static const option_spec kernel_options[] = {
     {"variant", 0, OPTION_STRING_AT(SETTINGS, variant), .argument = "NAME",
      .help = "this variant alone; best: those that the program would choose"},
     {"kernel", 0, OPTION_STRING_AT(SETTINGS, kernel), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help =
          "a candidate for the operator named: a .c or .cu file, compiled on the spot, or a .so"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
+     .fallback = "cpu", .argument = "DEVICE", .help = "whose kernels"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "60",
@@ -367,7 +364,6 @@ static const option_group perplexity_group = {"Text", perplexity_options};
 static const option_group logits_group = {"Logits", logits_options};
 static const option_group json_group = {"Output", json_options};
 static const option_group bench_group = {"Tests", bench_options};
-static const option_group convert_group = {"Conversion", convert_options};
 static const option_group plan_group = {"Plan", plan_options};
 static const option_group shapes_group = {"Shapes", shapes_options};
 static const option_group trace_group = {"Trace", trace_options};
@@ -463,12 +459,6 @@ static const command_spec commands[] = {
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
                     "each; mean and standard deviation over the repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &engine_group)},
-    {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
-     .summary = "write a model as a GGUF file, in another element type if asked",
-     .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
-                    "llama.cpp reads the file too. It appears whole or not at all. What the file "
-                    "cannot hold is refused, or told in a warning.",
-     .groups = GROUPS(&model_group, &convert_group)},
     {COMMAND("ops list", command_ops_list), .synopsis = "[--json]",
      .summary = "every operator with its axes, types and variants", .groups = GROUPS(&json_group)},
     {COMMAND("ops describe", command_ops_describe), .synopsis = "OPERATOR [--format FORMAT]",

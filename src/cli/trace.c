@@ -53,7 +53,8 @@ static qp_status generate(const cli_call *call, qp_session *session, const qp_to
 static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_tokens *tokens)
 {
     const cli_settings *s = call->settings;
-    size_t passes = (tokens->count + (size_t)s->chunk - 1) / (size_t)s->chunk;
+    size_t chunk = (size_t)qp_engine_get_info(engine).chunk;
+    size_t passes = (tokens->count + chunk - 1) / chunk;
     qp_session *session = NULL;
     qp_trace *trace = NULL;
     qp_sampling sampling;

@@ -18,6 +18,7 @@ qp_status batch_init(batch *b, const plan *plan, qp_error *error)
     }
     b->memory = calloc(1, total);
     if (!b->memory) return error_no_memory(error, "the batch state", total);
+    b->memory_bytes = total;
     char *next = b->memory;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (plan->tensors[id].kind != PLAN_INPUT) continue;

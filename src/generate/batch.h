@@ -15,6 +15,7 @@ typedef struct batch {
     /* Arrays of the plan's inputs, by plan_tensor_id; one allocation. */
     void *of[PLAN_TENSOR_COUNT];
     void *memory;
+    size_t memory_bytes;
 } batch;
 
 static inline int32_t *batch_i32(const batch *batch, plan_tensor_id id)

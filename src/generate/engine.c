@@ -7,7 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CONTEXT = 8192, DEFAULT_CHUNK = 512, DEFAULT_PAGE_SIZE = 16 };
+enum {
+    DEFAULT_CONTEXT = 8192,
+    DEFAULT_CHUNK = 512,
+    DEVICE_CHUNK = 2048, /* a GPU wants more at once */
+    DEFAULT_PAGE_SIZE = 16
+};
 
 static void say(const qp_engine *e, qp_log_level level, const char *message)
 {
@@ -24,14 +29,14 @@ static void on_progress(void *context, const progress *progress)
 }
 
 static qp_status choose_options(const qp_engine_options *given, const model_config *config,
-                                plan_options *out, qp_error *error)
+                                int64_t chunk, plan_options *out, qp_error *error)
 {
     *out = plan_default_options(config);
     int64_t usual =
         config->context_length < DEFAULT_CONTEXT ? config->context_length : DEFAULT_CONTEXT;
     out->context = given->context ? given->context : usual;
     out->max_sequences = given->max_sessions ? given->max_sessions : 1;
-    out->max_tokens = given->chunk ? given->chunk : DEFAULT_CHUNK;
+    out->max_tokens = given->chunk ? given->chunk : chunk;
     if (out->max_tokens > 0 && out->max_tokens < out->max_sequences)
         out->max_tokens = out->max_sequences;
     out->max_outputs = given->max_outputs ? given->max_outputs : out->max_sequences;
@@ -43,9 +48,14 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
     return QP_OK;
 }
 
-static const char *exec_of(const qp_engine_options *options)
+static bool is_named(const char *choice, const char *name)
 {
-    return options->exec ? options->exec : "threads";
+    return choice && strcmp(choice, name) == 0;
+}
+
+static bool is_automatic(const char *choice)
+{
+    return !choice || strcmp(choice, "auto") == 0;
 }
 
 /* CPU features that kernels may use; none for the references. */
@@ -54,13 +64,41 @@ static qp_status choose_features(const qp_engine_options *options, uint32_t *fea
 {
     uint32_t off;
     TRY(cpu_features_parse(options->cpu_mask ? options->cpu_mask : "", &off, error));
-    const char *exec = exec_of(options);
-    if (strcmp(exec, "ref") == 0)
-        *features = 0;
-    else if (strcmp(exec, "ops") == 0 || strcmp(exec, "threads") == 0)
-        *features = cpu_features(off);
+    const char *exec = options->exec;
+    *features = is_named(exec, "ref") ? 0 : cpu_features(off);
+    if (is_automatic(exec) || is_named(exec, "ref") || is_named(exec, "ops") ||
+        is_named(exec, "threads"))
+        return QP_OK;
+    return error_set(error, QP_INVALID, "exec must be auto, threads, ops or ref, found \"%s\"",
+                     exec);
+}
+
+/* Opens the GPU if it is asked for, or if nobody minds and there is one. */
+static qp_status choose_device(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    const char *device = options->device, *exec = options->exec;
+    bool of_cpu = is_named(exec, "threads") || is_named(exec, "ref");
+    if (!device || is_named(device, "cpu")) return QP_OK;
+    if (is_named(device, "cuda")) {
+        if (of_cpu)
+            return error_set(error, QP_INVALID,
+                             "--exec %s runs on the CPU; with --device cuda it is ops or auto",
+                             exec);
+        return cuda_device_open(&e->device, error);
+    }
+    if (!is_named(device, "auto"))
+        return error_set(error, QP_INVALID, "the device must be auto, cpu or cuda, found \"%s\"",
+                         device);
+    qp_error why = {0};
+    char message[QP_ERROR_SIZE + 64];
+    if (of_cpu)
+        snprintf(message, sizeof message, "running on the CPU, as --exec %s does", exec);
+    else if (cuda_device_open(&e->device, &why) == QP_OK)
+        snprintf(message, sizeof message, "running on %s; --device cpu does not", e->device.name);
     else
-        return error_set(error, QP_INVALID, "exec must be threads, ops or ref, found \"%s\"", exec);
+        snprintf(message, sizeof message, "running on the CPU: %s", why.message);
+    if (!e->device.context) cuda_device_close(&e->device);
+    say(e, e->device.context ? QP_LOG_NOTICE : QP_LOG_INFO, message);
     return QP_OK;
 }
 
@@ -93,16 +131,19 @@ static void warn_of_context(const qp_engine *e)
     say(e, QP_LOG_WARNING, message);
 }
 
-/* Sizes first, so that what does not fit is refused before weights are made. */
+/* Sizes first, so that what does not fit is refused before synthetic weights are made. A GPU makes
+ * them itself. */
 static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     model_options sizes_only = {.sizes_only = true};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
     plan_options chosen;
-    TRY(choose_options(options, model_get_config(e->model), &chosen, error));
+    TRY(choose_options(options, model_get_config(e->model),
+                       e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
     TRY(plan_build(model_get_config(e->model), &chosen, &e->plan, error));
+    if (e->device.context) return QP_OK;
     TRY(check_memory(e, error));
-    if (model_has_weights(e->model)) return QP_OK;
+    if (!synthetic_is_name(options->model)) return QP_OK;
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;
@@ -113,6 +154,22 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_e
     return QP_OK;
 }
 
+/* What runs the plan: the GPU with the CPU behind it, the CPU as a schedule, or operator by
+ * operator. */
+static qp_status open_executors(qp_engine *e, const qp_engine_options *options, uint32_t features,
+                                qp_error *error)
+{
+    if (e->device.context) {
+        TRY(executor_init_host(&e->executor, &e->plan, e->model, e->pool, features, error));
+        return cuda_executor_init(&e->cuda, &e->device, &e->plan, e->model,
+                                  e->executor.rope_table.data, &e->progress, error);
+    }
+    TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, &e->progress, error));
+    if (is_named(options->exec, "ref") || is_named(options->exec, "ops")) return QP_OK;
+    schedule_options as_usual = {.setting = SCHEDULE_LATENCY, .last_step = e->logits_end};
+    return scheduled_init(&e->scheduled, &e->executor, e->model, &as_usual, error);
+}
+
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     uint32_t features = 0;
@@ -120,15 +177,13 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     if (!options->model) return error_set(error, QP_INVALID, "no model was named");
     TRY(choose_features(options, &features, error));
     TRY(thread_pool_create(threads, &e->pool, error));
+    TRY(choose_device(e, options, error));
     TRY(open_model(e, options, error));
-    TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, &e->progress, error));
-    TRY(batch_init(&e->batch, &e->plan, error));
-    TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
     e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
     e->sample_step = plan_find_step(&e->plan, "sample", -1);
-    schedule_options as_usual = {.setting = SCHEDULE_LATENCY, .last_step = e->logits_end};
-    if (strcmp(exec_of(options), "threads") == 0)
-        TRY(scheduled_init(&e->scheduled, &e->executor, e->model, &as_usual, error));
+    TRY(open_executors(e, options, features, error));
+    TRY(batch_init(&e->batch, &e->plan, error));
+    TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
     e->max_sessions = e->plan.options.max_sequences;
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
@@ -161,7 +216,9 @@ void qp_engine_close(qp_engine *e)
     page_pool_free(&e->pages);
     batch_free(&e->batch);
     scheduled_free(&e->scheduled);
+    cuda_executor_free(&e->cuda);
     executor_free(&e->executor);
+    cuda_device_close(&e->device);
     plan_free(&e->plan);
     model_close(e->model);
     thread_pool_destroy(e->pool);
@@ -175,8 +232,10 @@ qp_engine_info qp_engine_get_info(const qp_engine *e)
                             .context = e->plan.options.context,
                             .model_context = config->context_length,
                             .max_outputs = e->plan.options.max_outputs,
+                            .chunk = e->plan.options.max_tokens,
                             .weight_bytes = model_weight_bytes(e->model),
-                            .threads = thread_pool_size(e->pool)};
+                            .threads = thread_pool_size(e->pool),
+                            .device = e->device.context ? e->device.name : "cpu"};
 }
 
 const qp_vocabulary *qp_engine_vocabulary(const qp_engine *e)

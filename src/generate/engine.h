@@ -3,6 +3,7 @@
 #define QUIPU_GENERATE_ENGINE_H
 
 #include "generate/batch.h"
+#include "generate/cuda_executor.h"
 #include "generate/execute.h"
 #include "generate/generation_config.h"
 #include "generate/pages.h"
@@ -15,6 +16,8 @@ struct qp_engine {
     model *model;
     plan plan;
     executor executor;
+    cuda_device device;  /* its context is NULL where the CPU runs the plan */
+    cuda_executor cuda;  /* runs the plan up to the logits; the CPU's executor does what follows */
     scheduled scheduled; /* its machine is NULL where the plan runs operator by operator */
     int logits_end;      /* the step behind lm_head */
     int sample_step;     /* run when a token is wanted */

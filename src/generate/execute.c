@@ -119,30 +119,38 @@ static void place_tensors(executor *x)
     x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
 }
 
-qp_status executor_init(executor *x, const plan *plan, const model *model, thread_pool *pool,
-                        uint32_t cpu_features, progress *progress, qp_error *error)
+/* All but weights and KV cache. */
+qp_status executor_init_host(executor *x, const plan *plan, const model *model, thread_pool *pool,
+                             uint32_t cpu_features, qp_error *error)
 {
     assert(plan->config.rope.dim <= ROPE_MAX_DIM);
     *x = (executor){.plan = plan, .pool = pool, .cpu_features = cpu_features};
-    size_t cache_bytes = plan->tensors[PLAN_K_CACHE].bytes;
-    if (!checked_mul(cache_bytes, (size_t)plan->config.n_layers, &cache_bytes))
-        return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");
     TRY(buffer_alloc(&x->arena, plan->arena_bytes, "activations", error));
     TRY(buffer_alloc(&x->rope_table, plan->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
                      error));
-    TRY(buffer_alloc(&x->k_cache, cache_bytes, "the KV cache", error));
-    TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
     x->memory.model = model;
     place_tensors(x);
     x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
     if (!x->nodes) return error_no_memory(error, "the choice of kernels", 0);
     choose_kernels(x);
-    TRY(pack_weights(x, progress, error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
     if (plan->config.rope.scaling != ROPE_DYNAMIC)
         executor_set_rope_rows(x, 0, 0, plan->capacity.of[-PLAN_POSITIONS], 0);
     return QP_OK;
+}
+
+qp_status executor_init(executor *x, const plan *plan, const model *model, thread_pool *pool,
+                        uint32_t cpu_features, progress *progress, qp_error *error)
+{
+    TRY(executor_init_host(x, plan, model, pool, cpu_features, error));
+    size_t cache_bytes = plan->tensors[PLAN_K_CACHE].bytes;
+    if (!checked_mul(cache_bytes, (size_t)plan->config.n_layers, &cache_bytes))
+        return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");
+    TRY(buffer_alloc(&x->k_cache, cache_bytes, "the KV cache", error));
+    TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
+    place_tensors(x);
+    return pack_weights(x, progress, error);
 }
 
 void executor_free(executor *x)

@@ -32,6 +32,11 @@ typedef struct executor {
 /* `progress` is told of the packing of weights. */
 qp_status executor_init(executor *executor, const plan *plan, const model *model, thread_pool *pool,
                         uint32_t cpu_features, progress *progress, qp_error *error);
+
+/* The same without weights and KV cache: what this machine does beside a device that runs the rest,
+ * which is the RoPE table and the steps behind the logits. */
+qp_status executor_init_host(executor *executor, const plan *plan, const model *model,
+                             thread_pool *pool, uint32_t cpu_features, qp_error *error);
 void executor_free(executor *executor);
 
 /* Points the plan's inputs to the batch's arrays. */

@@ -119,7 +119,7 @@ static execution_kernel cpu_kernel(const void *self, int node)
 
 #define CPU_EXECUTION .close = cpu_close, .read = cpu_read, .write = cpu_write, .kernel = cpu_kernel
 
-static const execution_type types[] = {
+static const execution_type of_cpu[] = {
     {.name = "ref",
      .help = "the references, operator by operator",
      .open = ref_open,
@@ -140,18 +140,20 @@ static const execution_type types[] = {
      .open = serial_open,
      .run = serial_run_steps,
      CPU_EXECUTION},
-    {0}};
+};
 
 const execution_type *execution_at(int index)
 {
-    return types[index].name ? &types[index] : NULL;
+    enum { N_OF_CPU = sizeof of_cpu / sizeof *of_cpu };
+    if (index == N_OF_CPU) return &execution_cuda_ops;
+    return index < N_OF_CPU ? &of_cpu[index] : NULL;
 }
 
 static qp_status no_such_execution(const char *name, qp_error *error)
 {
     strbuf list = {0};
-    for (int i = 0; types[i].name; i++)
-        strbuf_printf(&list, "%s%s", i ? ", " : "", types[i].name);
+    for (int i = 0; execution_at(i); i++)
+        strbuf_printf(&list, "%s%s", i ? ", " : "", execution_at(i)->name);
     error_set(error, QP_INVALID, "an execution is one of %s; found \"%s\"", strbuf_text(&list),
               name);
     strbuf_free(&list);
@@ -162,8 +164,8 @@ qp_status execution_open(const char *name, const execution_setup *setup, executi
                          qp_error *error)
 {
     *out = (execution){0};
-    for (int i = 0; types[i].name; i++) {
-        if (strcmp(types[i].name, name) == 0) out->type = &types[i];
+    for (int i = 0; execution_at(i); i++) {
+        if (strcmp(execution_at(i)->name, name) == 0) out->type = execution_at(i);
     }
     if (!out->type) return no_such_execution(name, error);
     return out->type->open(setup, &out->self, error);

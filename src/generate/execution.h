@@ -50,6 +50,8 @@ typedef struct execution {
     void *self;
 } execution;
 
+extern const execution_type execution_cuda_ops; /* execution_cuda.c */
+
 /* QP_INVALID lists the names that there are. execution_close() the result, also after a failure. */
 qp_status execution_open(const char *name, const execution_setup *setup, execution *out,
                          qp_error *error);

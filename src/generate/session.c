@@ -159,6 +159,11 @@ static qp_status take_pages(qp_engine *e, const qp_input *inputs, size_t n_input
 /* The forward pass up to the logits. */
 static qp_status run_batch(qp_engine *e, qp_error *error)
 {
+    if (e->device.context) {
+        TRY(cuda_executor_run(&e->cuda, &e->batch, 0, e->logits_end, error));
+        return cuda_executor_read_logits(&e->cuda, batch_outputs(&e->batch),
+                                         executor_logits(&e->executor), error);
+    }
     if (!e->scheduled.machine) {
         executor_run(&e->executor, &e->batch, 0, e->logits_end);
         return QP_OK;

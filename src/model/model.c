@@ -238,23 +238,6 @@ const model_weight *model_get_weight(const model *m, weight_slot slot, int64_t l
     return infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
 }
 
-bool model_has_weights(const model *m)
-{
-    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
-        const model_weight *weight = model_get_weight(m, (weight_slot)slot, 0);
-        if (!weight->weight.data) return false;
-    }
-    return true;
-}
-
-void model_read_rows(const model *m, weight_slot slot, int64_t layer, bool bias, int64_t begin,
-                     int64_t rows, void *dst)
-{
-    const model_weight *weight = model_get_weight(m, slot, layer);
-    source_read_rows(&m->source, slot, layer, bias, bias ? &weight->bias : &weight->weight, begin,
-                     rows, dst);
-}
-
 const char *model_path(const model *m)
 {
     return m->path;
@@ -263,6 +246,13 @@ const char *model_path(const model *m)
 gguf *model_gguf(const model *m)
 {
     return m->source.gguf;
+}
+
+bool model_synthetic_stream(const model *m, weight_slot slot, int64_t layer, synthetic_stream *out)
+{
+    if (m->source.gguf || m->source.safetensors) return false;
+    *out = source_synthetic_stream(&m->source, slot, layer);
+    return true;
 }
 
 void model_release_weight(const model *m, weight_slot slot, int64_t layer)

@@ -29,14 +29,13 @@ typedef struct weight_source {
 qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, bool bias, tensor *out,
                      qp_error *error);
 
-/* Rows [begin, begin + rows) of a weight or bias as stored, also where its view has no data because
- * only sizes were asked for. Several threads may read at once. */
-void source_read_rows(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
-                      const tensor *view, int64_t begin, int64_t rows, void *dst);
-
 /* The full name that the source uses for it. */
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                  char *name, size_t size);
+
+/* What makes the elements of a synthetic source's weight. */
+synthetic_stream source_synthetic_stream(const weight_source *source, weight_slot slot,
+                                         int64_t layer);
 
 /* Whether `data` is the slot's weight where it lies in a mapped file, not a copy of the source's.
  */

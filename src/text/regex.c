@@ -27,7 +27,6 @@ enum {
 struct regex {
     pcre2_code *code;
     char *where;
-    char *pattern; /* as given; NULL for a plain string */
 };
 
 struct regex_scratch {
@@ -174,9 +173,8 @@ qp_status regex_compile(const char *pattern, size_t length, bool literal, const 
     }
     regex *result = calloc(1, sizeof *result);
     if (result) result->where = strdup(where);
-    if (result && !literal) result->pattern = strndup(pattern, length);
     qp_status status = QP_OK;
-    if (!result || !result->where || (!literal && !result->pattern) || text.failed)
+    if (!result || !result->where || text.failed)
         status = error_no_memory(error, "an expression", length);
     else
         status = compile(&text, options, where, &result->code, error);
@@ -196,13 +194,7 @@ void regex_free(regex *regex)
     if (!regex) return;
     pcre2_code_free(regex->code);
     free(regex->where);
-    free(regex->pattern);
     free(regex);
-}
-
-const char *regex_pattern(const regex *regex)
-{
-    return regex->pattern;
 }
 
 regex_scratch *regex_scratch_create(void)

@@ -1,0 +1,79 @@
+/* Runs a plan on the GPU, operator by operator.
+ *
+ * What the CPU's executor is there: memory of its own, a kernel for every node chosen by types and
+ * shapes, inputs taken from a batch. A forward pass of few tokens is captured in a CUDA graph when
+ * it is run for the second time, one for each number of tokens, sequences and outputs. Everything
+ * goes through the device's one stream; only what reads back waits for it.
+ *
+ * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
+ */
+#ifndef QUIPU_GENERATE_CUDA_EXECUTOR_H
+#define QUIPU_GENERATE_CUDA_EXECUTOR_H
+
+#include "generate/batch.h"
+#include "generate/cuda_weights.h"
+#include "plan/plan.h"
+#include "vm/cuda_ops.h"
+
+enum { CUDA_MAX_GRAPHS = 16 };
+
+/* A forward pass of steps [first, last) as a graph, for one shape of batch. */
+typedef struct cuda_pass {
+    int64_t n_tokens, n_sequences, n_outputs;
+    int first, last;
+    int runs;
+    cuda_graph_exec graph; /* NULL: not captured yet */
+} cuda_pass;
+
+typedef struct cuda_executor {
+    const plan *plan;
+    const model *model;
+    cuda_device *device;
+    cuda_ops ops;
+    cuda_weights weights;
+    cuda_buffer arena, rope_table, k_cache, v_cache, inputs;
+    cuda_pinned logits; /* where logits come to on this machine; of few outputs */
+    plan_memory memory; /* addresses of the GPU; inputs as the last batch had them */
+    const float *table; /* this machine's RoPE table, copied before passes if it changes */
+    cuda_pass passes[CUDA_MAX_GRAPHS];
+    int next_pass;
+} cuda_executor;
+
+/* Bytes of the GPU's memory that a run needs, each part exact. */
+typedef struct cuda_bytes {
+    size_t weights, arena, kv_cache, rope_table, inputs, workspace, total;
+} cuda_bytes;
+cuda_bytes cuda_executor_count(const plan *plan, const model *model);
+
+/* Refuses what does not fit with both numbers, then loads the weights. `rope_table`: this
+ * machine's, as the CPU's executor fills it. cuda_executor_free() it, also after a failure. */
+qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const plan *plan,
+                             const model *model, const float *rope_table, progress *progress,
+                             qp_error *error);
+void cuda_executor_free(cuda_executor *executor);
+
+/* Copies the batch's inputs to the GPU (and the RoPE table, where it depends on the batch). */
+qp_status cuda_executor_take_inputs(cuda_executor *executor, const batch *batch, qp_error *error);
+
+/* Puts steps [first, last) over the batch into the stream: inputs, then kernels. */
+qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int first, int last,
+                            qp_error *error);
+
+/* Waits, and copies the logits of the last pass, (n_outputs, vocab_size), to `out`. */
+qp_status cuda_executor_read_logits(cuda_executor *executor, int64_t n_outputs, float *out,
+                                    qp_error *error);
+
+/* Where a tensor lies on the GPU; of a cache, the part of one layer. */
+cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
+
+/* Waits, and copies the first `bytes` of a tensor from or to the GPU. */
+qp_status cuda_executor_read(cuda_executor *executor, plan_tensor_id id, int64_t layer, void *data,
+                             size_t bytes, qp_error *error);
+qp_status cuda_executor_write(cuda_executor *executor, plan_tensor_id id, int64_t layer,
+                              const void *data, size_t bytes, qp_error *error);
+
+/* The views of a node's operands on the GPU. */
+void cuda_executor_bind(const cuda_executor *executor, int node, const plan_sizes *sizes,
+                        op_call *call);
+
+#endif
