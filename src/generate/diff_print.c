@@ -110,7 +110,7 @@ static qp_status open_model(diff *d, qp_error *error)
     TRY(model_open(o->model, &sizes_only, &d->model, error));
     TRY(build_plan(d, *model_get_config(d->model), error));
     TRY(check_memory(d, error));
-    if (!synthetic_is_name(o->model)) return QP_OK;
+    if (model_has_weights(d->model)) return QP_OK;
     progress_begin(&d->progress, "making weights", model_weight_bytes(d->model));
     model_close(d->model);
     d->model = NULL;
