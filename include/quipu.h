@@ -135,6 +135,28 @@ const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
  * vocabulary alone (a GGUF file without tensors, a directory with tokenizer files) will do. */
 qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *error);
 
+/* ---- Conversion ---------------------------------------------------------------------------- */
+
+/* Zero-initialise; a zero (or NULL) field takes its default. */
+typedef struct qp_convert_options {
+    const char *model; /* as qp_engine_options has it */
+    const char *out;   /* the .gguf file to write */
+    const char *type;  /* "BF16", "Q8_0", "Q4_K_M", ...: llama.cpp's names and mixes; NULL: types
+                        * stay as they are */
+    bool pure;         /* every matrix in the usual type of the mix, as far as its rows allow */
+    int threads;       /* default: the processors this process may use */
+    const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */
+    void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
+    void *log_context;
+    void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
+    void *progress_context;
+} qp_convert_options;
+
+/* Writes a model with its sizes, vocabulary and chat template as a GGUF file that llama.cpp reads
+ * too. The file appears whole or not at all. What GGUF cannot say is QP_UNSUPPORTED where it would
+ * change results everywhere, and a warning otherwise. */
+qp_status qp_convert(const qp_convert_options *options, qp_error *error);
+
 /* ---- Sessions ------------------------------------------------------------------------------ */
 
 typedef struct qp_session qp_session;

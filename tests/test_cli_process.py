@@ -227,6 +227,31 @@ def writing_fails():
     check(status == 1 and "No space left" in err, err)
 
 
+def conversion():
+    made = Path(TEMPORARY, "made.gguf")
+    expect(2, "-o FILE.gguf", "convert", "-m", MODEL)
+    expect(2, "expected one of F32", "convert", "-m", MODEL, "-o", str(made), "--type", "Q7")
+    expect(2, "device", "convert", "-m", MODEL, "-o", "/dev/null")
+    check(Path("/dev/null").is_char_device(), "a device stays")
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+    expect(1, "File too large", "convert", "-m", "synthetic:tiny", "-o", str(made),
+           preexec_fn=limit)
+    check(not list(made.parent.glob("made*")), "no part of a file is left")
+    status, out, err = quipu("convert", "-m", MODEL, "-o", str(made), "--type", "Q8_0")
+    check((status, out) == (0, ""), err)
+    check([p.name for p in made.parent.glob("made*")] == ["made.gguf"], "the file alone")
+    command = "run", "-p", "one two", "-n", "5", "--temp", "0"
+    check(quipu(*command, "-m", str(made))[0] == 0, "the file runs")
+    child = subprocess.Popen([QUIPU, "convert", "-m", "synthetic:llama-3.2-1b", "-o", str(made),
+                              "--type", "Q5_1"], env=HOME, stderr=subprocess.PIPE)
+    time.sleep(0.3)
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    check(child.returncode in (130, -signal.SIGINT), f"status {child.returncode}")
+    check([p.name for p in made.parent.glob("made*")] == ["made.gguf"], "the file before")
+    made.unlink()
+
+
 def conversation():
     kept = Path(TEMPORARY, "kept.json")
     kept.write_text("before")
@@ -366,7 +391,7 @@ def terminal():
 def main():
     try:
         for part in (answers, texts, bad_input, environment_and_precedence, writing_fails,
-                     conversation, traces, interrupts, terminal):
+                     conversion, conversation, traces, interrupts, terminal):
             start = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - start:.1f} s")

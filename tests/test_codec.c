@@ -130,7 +130,7 @@ static void check_search(const record *golden)
 static void test_search_is_no_worse_than_ggml(void **state)
 {
     (void)state;
-    assert_int_equal(for_each_record(BEST_OF_GGML, check_search), 6);
+    assert_int_equal(for_each_record(BEST_OF_GGML, check_search), 15);
 }
 
 /* About normal, about 1 in size: the sum of twelve uniforms. */
@@ -151,6 +151,7 @@ static const struct {
     {DTYPE_F32, 0},      {DTYPE_F16, 0.0003},  {DTYPE_BF16, 0.0025}, {DTYPE_Q8_0, 0.007},
     {DTYPE_Q8_1, 0.007}, {DTYPE_Q8_K, 0.0085}, {DTYPE_Q6_K, 0.019},  {DTYPE_Q5_1, 0.045},
     {DTYPE_Q5_0, 0.050}, {DTYPE_Q4_1, 0.090},  {DTYPE_Q4_0, 0.100},  {DTYPE_Q4_K, 0.076},
+    {DTYPE_Q5_K, 0.038}, {DTYPE_Q3_K, 0.17},   {DTYPE_Q2_K, 0.30},
 };
 enum { N_BOUNDS = sizeof bounds / sizeof *bounds };
 
@@ -229,15 +230,15 @@ static void test_extremes_are_defined(void **state)
     }
 }
 
-/* Q4_K and Q6_K keep their factors finite, and what is small and representable. */
+/* Searches keep their factors finite, and what is small and representable. */
 static void test_searches_saturate(void **state)
 {
     (void)state;
-    static const dtype types[] = {DTYPE_Q4_K, DTYPE_Q6_K};
+    static const dtype types[] = {DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K};
     static const float sizes[] = {FLT_MAX, 1e30f, 1e8f, 1, 1e-4f, 1e-6f, 0x1p-24f, 1e-30f};
     float values[256], back[256];
     uint8_t blocks[256];
-    for (int t = 0; t < 2; t++) {
+    for (int t = 0; t < 3; t++) {
         for (int s = 0; s < 8; s++) {
             for (uint64_t i = 0; i < 256; i++)
                 values[i] = (hash_uniform(hash_random(3, 4, i)) * 2 - 1) * sizes[s];

@@ -32,6 +32,9 @@ typedef struct cli_settings {
     /* bench */
     int64_t n_prompt, n_generate, depth, repetitions;
     int format;
+    /* convert */
+    const char *type;
+    bool pure;
     /* plan and shapes */
     int64_t tokens, sequences, ranks, batch, kv_partitions;
     uint64_t memory;
@@ -70,9 +73,10 @@ typedef qp_status cli_command(const cli_call *call);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
-    command_bench, command_schedule, command_trace, command_diff, command_help, command_man,
-    command_completion, command_version, command_ops_list, command_ops_describe, command_ops_prompt,
-    command_ops_check, command_ops_bench, command_ops_export, command_ops_import;
+    command_bench, command_schedule, command_trace, command_diff, command_convert, command_help,
+    command_man, command_completion, command_version, command_ops_list, command_ops_describe,
+    command_ops_prompt, command_ops_check, command_ops_bench, command_ops_export,
+    command_ops_import;
 
 /* The program's tables, and the function of a command in them. */
 const program_spec *cli_program(void);
@@ -85,6 +89,10 @@ qp_status cli_model_path(const cli_call *call, const char **path);
 /* The file for costs measured with so many workers; NULL when there is no cache. One text for all
  * calls. */
 const char *cli_costs_path(int64_t workers);
+
+/* What an engine's options and a conversion's take as log, to stderr, information only with -v; its
+ * context is the call. */
+void cli_log(void *call, qp_log_level level, const char *message);
 
 /* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);

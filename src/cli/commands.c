@@ -143,6 +143,18 @@ static const option_spec bench_options[] = {
      .argument = "FORMAT", .help = "form of the table"},
     {0}};
 
+static const option_spec convert_options[] = {
+    {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "the GGUF file to write"},
+    {"type", 0, OPTION_STRING_AT(SETTINGS, type), .argument = "TYPE",
+     .help = "element type, by llama.cpp's names for its mixes: BF16, Q8_0, Q4_0, Q4_K_M, ...; "
+             "without it types stay as they are"},
+    {"pure", 0, OPTION_FLAG_AT(SETTINGS, pure),
+     .help = "every matrix in that type, without the mix"},
+    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
+    {0}};
+
 static const option_spec plan_options[] = {
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 20, .help = "new tokens in one forward pass"},
@@ -364,6 +376,7 @@ static const option_group perplexity_group = {"Text", perplexity_options};
 static const option_group logits_group = {"Logits", logits_options};
 static const option_group json_group = {"Output", json_options};
 static const option_group bench_group = {"Tests", bench_options};
+static const option_group convert_group = {"Conversion", convert_options};
 static const option_group plan_group = {"Plan", plan_options};
 static const option_group shapes_group = {"Shapes", shapes_options};
 static const option_group trace_group = {"Trace", trace_options};
@@ -459,6 +472,12 @@ static const command_spec commands[] = {
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
                     "each; mean and standard deviation over the repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &engine_group)},
+    {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
+     .summary = "write a model as a GGUF file, in another element type if asked",
+     .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
+                    "llama.cpp reads the file too. It appears whole or not at all. What the file "
+                    "cannot hold is refused, or told in a warning.",
+     .groups = GROUPS(&model_group, &convert_group)},
     {COMMAND("ops list", command_ops_list), .synopsis = "[--json]",
      .summary = "every operator with its axes, types and variants", .groups = GROUPS(&json_group)},
     {COMMAND("ops describe", command_ops_describe), .synopsis = "OPERATOR [--format FORMAT]",

@@ -39,14 +39,13 @@ const char *cli_costs_path(int64_t workers)
     return option_cache_path(name, path, sizeof path) ? path : NULL;
 }
 
-static void log_to_stderr(void *context, qp_log_level level, const char *message)
+void cli_log(void *context, qp_log_level level, const char *message)
 {
     const cli_call *call = context;
     if (level != QP_LOG_INFO || call->settings->verbose)
         fprintf(stderr, "quipu: %s%s\n", level == QP_LOG_WARNING ? "warning: " : "", message);
 }
 
-/* One line that is written over; long work shows on a terminal only. */
 static void show_progress(void *context, const char *text, bool finished)
 {
     (void)context;
@@ -71,7 +70,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .exec = cli_execs[s->exec],
                                  .device = cli_devices[s->device],
                                  .cpu_mask = s->cpu_mask,
-                                 .log = log_to_stderr,
+                                 .log = cli_log,
                                  .log_context = (void *)call,
                                  .progress = cli_progress()};
     qp_status status = cli_model_path(call, &options.model);

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 enum { GGUF_VERSION = 3, MAX_ALIGNMENT = 65536 };
@@ -323,10 +324,25 @@ static qp_status open_temporary(gguf_writer *writer, qp_error *error)
     return error_no_memory(error, "a stream", BUFSIZ);
 }
 
+/* Refuses before anything is written what the disk has no room for; other writers may still take
+ * the room, and file systems that do not count are not asked. */
+static qp_status check_room(const gguf_writer *writer, qp_error *error)
+{
+    struct statvfs disk;
+    if (fstatvfs(fileno(writer->stream), &disk) != 0 || disk.f_blocks == 0) return QP_OK;
+    uint64_t data = writer->n_tensors ? writer->ends[writer->n_tensors - 1] : 0;
+    uint64_t needed = data + writer->keys.length + writer->infos.length;
+    uint64_t room = (uint64_t)disk.f_bavail * disk.f_frsize;
+    if (needed <= room) return QP_OK;
+    return error_set(error, QP_IO, "%s: the file takes %.2f GB, but only %.2f GB are free there",
+                     writer->path, (double)needed * 1e-9, (double)room * 1e-9);
+}
+
 qp_status gguf_writer_begin(gguf_writer *writer, qp_error *error)
 {
     TRY(check_contents(writer, error));
     TRY(open_temporary(writer, error));
+    TRY(check_room(writer, error));
     return write_head(writer) ? QP_OK : write_failed(writer, error);
 }
 

@@ -131,8 +131,8 @@ static void warn_of_context(const qp_engine *e)
     say(e, QP_LOG_WARNING, message);
 }
 
-/* Sizes first, so that what does not fit is refused before synthetic weights are made. A GPU makes
- * them itself. */
+/* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are made
+ * on their way. */
 static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     model_options sizes_only = {.sizes_only = true};
@@ -143,7 +143,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_e
     TRY(plan_build(model_get_config(e->model), &chosen, &e->plan, error));
     if (e->device.context) return QP_OK;
     TRY(check_memory(e, error));
-    if (!synthetic_is_name(options->model)) return QP_OK;
+    if (model_has_weights(e->model)) return QP_OK;
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;

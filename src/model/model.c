@@ -238,6 +238,23 @@ const model_weight *model_get_weight(const model *m, weight_slot slot, int64_t l
     return infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
 }
 
+bool model_has_weights(const model *m)
+{
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        const model_weight *weight = model_get_weight(m, (weight_slot)slot, 0);
+        if (!weight->weight.data) return false;
+    }
+    return true;
+}
+
+void model_read_rows(const model *m, weight_slot slot, int64_t layer, bool bias, int64_t begin,
+                     int64_t rows, void *dst)
+{
+    const model_weight *weight = model_get_weight(m, slot, layer);
+    source_read_rows(&m->source, slot, layer, bias, bias ? &weight->bias : &weight->weight, begin,
+                     rows, dst);
+}
+
 const char *model_path(const model *m)
 {
     return m->path;

@@ -40,7 +40,8 @@ typedef struct model_weight {
 typedef struct model model;
 
 typedef struct model_options {
-    bool sizes_only;    /* leave synthetic weights unmade: their views have no data */
+    bool sizes_only;    /* leave unmade what no file holds as it is needed (synthetic weights, the
+                         * parts of a fused matrix): those views have no data */
     thread_pool *pool;  /* makes synthetic weights; may be NULL */
     progress *progress; /* is told of them; may be NULL */
 } model_options;
@@ -53,6 +54,15 @@ const model_config *model_get_config(const model *model);
 
 /* `layer` is ignored for slots of the whole model. */
 const model_weight *model_get_weight(const model *model, weight_slot slot, int64_t layer);
+
+/* Whether every view has data: not so for sizes_only where weights would have to be made. */
+bool model_has_weights(const model *model);
+
+/* Rows [begin, begin + rows) of a slot's weight or bias as stored, made on the spot where the view
+ * has no data. A norm is one row; a bias has a row for each element. Several threads may read at
+ * once. */
+void model_read_rows(const model *model, weight_slot slot, int64_t layer, bool bias, int64_t begin,
+                     int64_t rows, void *dst);
 
 /* Where the weights came from: the path as given. */
 const char *model_path(const model *model);

@@ -2,6 +2,7 @@
 #include "model/rope.h"
 
 #include <math.h>
+#include <stddef.h>
 
 static const double two_pi = 6.283185307179586;
 
@@ -33,16 +34,36 @@ static double dynamic_theta(const rope_config *rope, int64_t length)
     return rope->theta * pow(stretch, dim / (dim - 2));
 }
 
+/* What pair i turns by from one position to the next. */
+static double frequency_of(const rope_config *rope, double theta, int64_t i)
+{
+    double frequency = pow(theta, -2.0 * (double)i / (double)rope->dim);
+    if (rope->scaling == ROPE_LINEAR) frequency /= rope->factor;
+    if (rope->scaling == ROPE_LLAMA3) frequency = llama3_frequency(rope, frequency);
+    if (rope->divisors) frequency /= (double)rope->divisors[i];
+    return frequency;
+}
+
 void rope_inverse_frequencies(const rope_config *rope, int64_t length, float *inverse_frequencies)
 {
     double theta = rope->scaling == ROPE_DYNAMIC ? dynamic_theta(rope, length) : rope->theta;
-    for (int64_t i = 0; i < rope->dim / 2; i++) {
-        double frequency = pow(theta, -2.0 * (double)i / (double)rope->dim);
-        if (rope->scaling == ROPE_LINEAR) frequency /= rope->factor;
-        if (rope->scaling == ROPE_LLAMA3) frequency = llama3_frequency(rope, frequency);
-        if (rope->divisors) frequency /= (double)rope->divisors[i];
-        inverse_frequencies[i] = (float)frequency;
+    for (int64_t i = 0; i < rope->dim / 2; i++)
+        inverse_frequencies[i] = (float)frequency_of(rope, theta, i);
+}
+
+float rope_divisor(const rope_config *rope, int64_t i)
+{
+    rope_config plain = *rope;
+    plain.scaling = ROPE_DEFAULT;
+    plain.divisors = NULL;
+    double unscaled = frequency_of(&plain, rope->theta, i);
+    double scaled = frequency_of(rope, rope->theta, i);
+    float divisor = (float)(unscaled / scaled), below = nextafterf(divisor, 0);
+    const float near[] = {divisor, below, nextafterf(divisor, INFINITY)};
+    for (int k = 0; k < 3; k++) { /* rounding twice may miss by one */
+        if ((float)(unscaled / (double)near[k]) == (float)scaled) return near[k];
     }
+    return divisor;
 }
 
 void rope_table_row(const rope_config *rope, const float *inverse_frequencies, int64_t position,

@@ -26,6 +26,10 @@ typedef struct rope_config {
 /* "default", "linear", "dynamic", "llama3". */
 const char *rope_scaling_name(rope_scaling scaling);
 
+/* The divisor of pair i in GGUF's rope_freqs.weight, for a scaling that does not depend on the
+ * length: dividing the plain frequency by it gives the scaled one, to the bit where a float can. */
+float rope_divisor(const rope_config *rope, int64_t i);
+
 /* Fills inverse_frequencies[dim / 2] for a sequence of `length` tokens; only `dynamic` depends on
  * the length, beyond original_context. */
 void rope_inverse_frequencies(const rope_config *rope, int64_t length, float *inverse_frequencies);

@@ -93,12 +93,31 @@ static qp_status make_synthetic(weight_source *source, weight_slot slot, const c
 }
 
 /* InternLM2 keeps q, k and v in one matrix whose rows are, for each KV head, its query heads, its
- * key and its value. Their rows are gathered into a matrix of their own. */
+ * key and its value: where row `row` of a slot lies in it. */
+static int64_t fused_row(const model_config *c, weight_slot slot, int64_t row)
+{
+    int64_t group = c->n_heads / c->n_kv_heads;
+    int64_t run = (slot == WEIGHT_ATTN_Q ? group : 1) * c->head_dim; /* rows of a KV head */
+    int64_t first = slot == WEIGHT_ATTN_Q ? 0 : slot == WEIGHT_ATTN_K ? group : group + 1;
+    return (row / run * (group + 2) + first) * c->head_dim + row % run;
+}
+
+static void gather_fused(const weight_source *source, weight_slot slot, const tensor *fused,
+                         int64_t begin, int64_t rows, void *dst)
+{
+    size_t bytes = tensor_bytes(fused) / (size_t)fused->shape[0];
+    for (int64_t i = 0; i < rows; i++)
+        memcpy((char *)dst + (size_t)i * bytes,
+               (const char *)fused->data +
+                   (size_t)fused_row(source->config, slot, begin + i) * bytes,
+               bytes);
+}
+
+/* The slot's rows in memory of their own, or a view without data where only sizes are asked for. */
 static qp_status split_wqkv(weight_source *source, weight_slot slot, const char *name,
                             const tensor *fused, tensor *out, qp_error *error)
 {
     const model_config *c = source->config;
-    int64_t group = c->n_heads / c->n_kv_heads;
     int64_t total = config_qkv_hidden_units(c);
     if (fused->shape[0] != total || fused->rank > 2) {
         char found[128];
@@ -106,17 +125,12 @@ static qp_status split_wqkv(weight_source *source, weight_slot slot, const char 
                          source->path, name, (long long)total,
                          tensor_describe(fused, found, sizeof found));
     }
-    int64_t heads = slot == WEIGHT_ATTN_Q ? group : 1; /* taken of each KV head's rows */
-    int64_t first = slot == WEIGHT_ATTN_Q ? 0 : slot == WEIGHT_ATTN_K ? group : group + 1;
-    size_t row_bytes = tensor_bytes(fused) / (size_t)total;
-    size_t run = row_bytes * (size_t)(heads * c->head_dim);
     tensor view = *fused;
-    view.shape[0] = c->n_kv_heads * heads * c->head_dim;
-    TRY(own_memory(source, run * (size_t)c->n_kv_heads, name, &view.data, error));
-    for (int64_t head = 0; head < c->n_kv_heads; head++) {
-        int64_t row = (head * (group + 2) + first) * c->head_dim;
-        memcpy((char *)view.data + run * (size_t)head,
-               (const char *)fused->data + row_bytes * (size_t)row, run);
+    view.data = NULL;
+    view.shape[0] = slot == WEIGHT_ATTN_Q ? config_q_hidden_units(c) : config_kv_hidden_units(c);
+    if (!source->options->sizes_only) {
+        TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
+        gather_fused(source, slot, fused, 0, view.shape[0], view.data);
     }
     *out = view;
     return QP_OK;
@@ -131,10 +145,36 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
     if (!source->safetensors) return bias ? QP_OK : make_synthetic(source, slot, name, out, error);
     tensor view = {0};
     TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
-    if (view.rank > 0 && !stored_name(source, slot))
-        return split_wqkv(source, slot, name, &view, out, error);
-    *out = view;
+    if (view.rank == 0 || stored_name(source, slot)) {
+        *out = view;
+        return QP_OK;
+    }
+    TRY(split_wqkv(source, slot, name, &view, out, error));
+    if (out->data && !bias && source_is_mapped(source, slot, layer, view.data))
+        buffer_release_pages(view.data, tensor_bytes(&view));
     return QP_OK;
+}
+
+void source_read_rows(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                      const tensor *view, int64_t begin, int64_t rows, void *dst)
+{
+    char name[160];
+    bool is_row = view->rank == 1 && !bias; /* a norm is one row, a bias a column */
+    int64_t columns = view->rank == 2 || is_row ? view->shape[view->rank - 1] : 1;
+    size_t bytes = dtype_row_bytes(view->type, columns);
+    source_name(source, slot, layer, bias, name, sizeof name);
+    if (view->data) {
+        memcpy(dst, (const char *)view->data + (size_t)begin * bytes, (size_t)rows * bytes);
+    } else if (source->safetensors) {
+        tensor fused = {0};
+        safetensors_get_tensor(source->safetensors, name, &fused, NULL);
+        gather_fused(source, slot, &fused, begin, rows, dst);
+    } else {
+        synthetic_distribution distribution = synthetic_distribution_of(
+            source->synthetic.config, weight_get_info(slot)->role, columns);
+        synthetic_fill(&source->synthetic, synthetic_tensor_id(name), view->type, distribution, dst,
+                       begin, rows, columns);
+    }
 }
 
 bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t layer,

@@ -29,6 +29,11 @@ typedef struct weight_source {
 qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, bool bias, tensor *out,
                      qp_error *error);
 
+/* Rows [begin, begin + rows) of a weight or bias as stored, also where its view has no data because
+ * only sizes were asked for. Several threads may read at once. */
+void source_read_rows(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
+                      const tensor *view, int64_t begin, int64_t rows, void *dst);
+
 /* The full name that the source uses for it. */
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                  char *name, size_t size);

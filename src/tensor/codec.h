@@ -16,15 +16,14 @@
  * type can be decoded; I32, I64 and F64 are rounded to the nearest float. */
 void dtype_decode(dtype type, const void *src, float *dst, int64_t n);
 
-/* Whether dtype_encode() takes the type: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q6_K,
- * Q8_1 and Q8_K. */
+/* Whether dtype_encode() takes the type: all but I32, I64 and F64. */
 bool dtype_can_encode(dtype type);
 
 /* Encodes src[n], n a multiple of the type's block, into `dst` (any alignment).
  *
- * The Q formats of 32 are ggml's to the bit. Q4_K and Q6_K search for the scales with the least
+ * The Q formats of 32 are ggml's to the bit. Q2_K to Q6_K search for the scales with the least
  * weighted error. Any float is safe; what a block's F16 scale cannot hold is not kept: the formats
- * of 32 get an infinite scale as in ggml, Q4_K and Q6_K saturate. NaNs become some level. */
+ * of 32 get an infinite scale as in ggml, Q2_K to Q6_K saturate. NaNs become some level. */
 void dtype_encode(dtype type, const float *src, void *dst, int64_t n);
 
 #endif

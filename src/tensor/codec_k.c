@@ -2,7 +2,7 @@
  *
  * Each unpacks its levels into one byte a value and its sub-block scales into one integer each,
  * then applies the formula; the order of the float operations is ggml's, so the results are the
- * same bits. The searches of the encoders are in codec_k_encode.c.
+ * same bits. The encoders are in codec_k_encode*.c.
  */
 #include "tensor/codec_blocks.h"
 #include "tensor/codec_k.h"
@@ -30,6 +30,24 @@ static void unpack_bits(const uint8_t *bits, int shift, uint8_t *levels)
 {
     for (int i = 0; i < BLOCK_K; i++)
         levels[i] |= (uint8_t)((bits[i % 32] >> i / 32 & 1) << shift);
+}
+
+void k_pack_pairs(const uint8_t *levels, uint8_t *qs)
+{
+    for (int i = 0; i < BLOCK_K; i++)
+        qs[i / 128 * 32 + i % 32] |= (uint8_t)((levels[i] & 3) << (i % 128 / 32 * 2));
+}
+
+void k_pack_nibbles(const uint8_t *levels, uint8_t *qs)
+{
+    for (int i = 0; i < BLOCK_K; i++)
+        qs[i / 64 * 32 + i % 32] |= (uint8_t)((levels[i] & 0xf) << (i % 64 / 32 * 4));
+}
+
+void k_pack_bits(const uint8_t *levels, int shift, uint8_t *bits)
+{
+    for (int i = 0; i < BLOCK_K; i++)
+        bits[i % 32] |= (uint8_t)((levels[i] >> shift & 1) << i / 32);
 }
 
 static void decode_q2_k(const void *src, float *dst, int64_t n_blocks)
@@ -162,9 +180,9 @@ static void decode_q8_k(const void *src, float *dst, int64_t n_blocks)
     }
 }
 
-const codec codec_Q2_K = {decode_q2_k, NULL};
-const codec codec_Q3_K = {decode_q3_k, NULL};
+const codec codec_Q2_K = {decode_q2_k, k_encode_q2};
+const codec codec_Q3_K = {decode_q3_k, k_encode_q3};
 const codec codec_Q4_K = {decode_q4_k, k_encode_q4};
-const codec codec_Q5_K = {decode_q5_k, NULL};
+const codec codec_Q5_K = {decode_q5_k, k_encode_q5};
 const codec codec_Q6_K = {decode_q6_k, k_encode_q6};
 const codec codec_Q8_K = {decode_q8_k, k_encode_q8};

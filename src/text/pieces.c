@@ -70,6 +70,32 @@ size_t piece_undo_letters(const char *piece, size_t length, char *out)
     return count;
 }
 
+/* The letter of a byte, as letter_byte() reads it. */
+static uint32_t byte_letter(uint8_t byte)
+{
+    if (letter_byte(byte) == byte) return byte;
+    if (byte == 0xAD) return 0x100 + 67;
+    return 0x100u + (byte <= 0x20 ? byte : byte - 0x5Eu);
+}
+
+void piece_put_letters(const char *bytes, size_t length, strbuf *out)
+{
+    for (size_t i = 0; i < length; i++) {
+        char letter[4];
+        strbuf_append(out, letter, utf8_encode(byte_letter((uint8_t)bytes[i]), letter));
+    }
+}
+
+void piece_mark_spaces(const char *bytes, size_t length, strbuf *out)
+{
+    for (size_t i = 0; i < length; i++) {
+        if (bytes[i] == ' ')
+            strbuf_append(out, space_mark, SPACE_MARK_LENGTH);
+        else
+            strbuf_putc(out, bytes[i]);
+    }
+}
+
 /* --- Normalizing. --- */
 
 bool normalizer_is_identity(const normalizer *normalizer)

@@ -55,6 +55,9 @@ void pre_tokenizer_free(pre_tokenizer *pre);
 qp_status pre_tokenizer_by_name(pre_tokenizer *pre, const char *name, bool *ignore_merges,
                                 bool *add_bos, const char *where, qp_error *error);
 
+/* The name that stands for just these steps and this habit, where there is one; NULL otherwise. */
+const char *pre_tokenizer_name(const pre_tokenizer *pre, bool ignore_merges);
+
 /* GPT-2's expression, which Hugging Face's ByteLevel applies unless told otherwise. */
 extern const char gpt2_pattern[];
 

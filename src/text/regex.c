@@ -27,6 +27,7 @@ enum {
 struct regex {
     pcre2_code *code;
     char *where;
+    char *pattern; /* as given; NULL for a plain string */
 };
 
 struct regex_scratch {
@@ -173,8 +174,9 @@ qp_status regex_compile(const char *pattern, size_t length, bool literal, const 
     }
     regex *result = calloc(1, sizeof *result);
     if (result) result->where = strdup(where);
+    if (result && !literal) result->pattern = strndup(pattern, length);
     qp_status status = QP_OK;
-    if (!result || !result->where || text.failed)
+    if (!result || !result->where || (!literal && !result->pattern) || text.failed)
         status = error_no_memory(error, "an expression", length);
     else
         status = compile(&text, options, where, &result->code, error);
@@ -194,7 +196,13 @@ void regex_free(regex *regex)
     if (!regex) return;
     pcre2_code_free(regex->code);
     free(regex->where);
+    free(regex->pattern);
     free(regex);
+}
+
+const char *regex_pattern(const regex *regex)
+{
+    return regex->pattern;
 }
 
 regex_scratch *regex_scratch_create(void)

@@ -21,6 +21,9 @@ qp_status regex_compile(const char *pattern, size_t length, bool literal, const 
                         regex **out, qp_error *error);
 void regex_free(regex *regex);
 
+/* The expression as it was given; NULL for a plain string. */
+const char *regex_pattern(const regex *regex);
+
 /* Working memory for matching: one a thread; NULL when memory is out. */
 regex_scratch *regex_scratch_create(void);
 void regex_scratch_free(regex_scratch *scratch);

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "base/strbuf.h"
 #include "file/gguf.h"
+#include "file/gguf_write.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -50,6 +51,20 @@ qp_status tokenizer_open_directory(const char *directory, tokenizer **out, qp_er
 
 /* NULL is allowed. */
 void tokenizer_free(tokenizer *tokenizer);
+
+/* --- Writing. --- */
+
+/* Puts the tokenizer.ggml.* keys of the tokenizer into a GGUF file that is being written, with ids
+ * up to n_tokens, the rows of the embedding, filled up with tokens that never occur. Byte-level
+ * vocabularies become "gpt2", the others "llama". QP_UNSUPPORTED for what GGUF cannot say and what
+ * would change ids everywhere (an unnamed pre-tokenizer, merges that no scores stand for, more
+ * tokens than rows); smaller losses are appended to `losses`, a line each. */
+qp_status tokenizer_write_gguf(const tokenizer *tokenizer, int64_t n_tokens, const char *where,
+                               gguf_writer *writer, strbuf *losses, qp_error *error);
+
+/* A vocabulary for weights that came without one: the 256 byte tokens, a space, <unk>, <s>,
+ * </s>, and the rest unused; n_tokens is at least 260. */
+qp_status tokenizer_write_minimal_gguf(int64_t n_tokens, gguf_writer *writer, qp_error *error);
 
 /* --- Encoding. --- */
 

@@ -75,6 +75,10 @@ int piece_byte(const char *piece, size_t length);
  * where the piece holds a character that is not one of the 256 letters. */
 size_t piece_undo_letters(const char *piece, size_t length, char *out);
 
+/* The ways back: bytes as GPT-2's letters, spaces as U+2581. Append to `out`. */
+void piece_put_letters(const char *bytes, size_t length, strbuf *out);
+void piece_mark_spaces(const char *bytes, size_t length, strbuf *out);
+
 bool normalizer_is_identity(const normalizer *normalizer);
 
 /* Appends the normalized text. `is_first`: it begins what is encoded. */

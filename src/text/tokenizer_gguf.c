@@ -176,13 +176,16 @@ static qp_status read_scores(gguf *file, const arrays *a, tokenizer *tokenizer, 
     const char *where = gguf_path(file);
     if (a->n_scores == 0)
         return error_set(error, QP_FORMAT, "%s: a \"llama\" tokenizer needs " KEY("scores"), where);
-    bool prefix = true;
+    bool prefix = true, remove_extra = false;
     TRY(gguf_get_bool(file, KEY("add_space_prefix"), &prefix, error));
+    TRY(gguf_get_bool(file, KEY("remove_extra_whitespaces"), &remove_extra, error));
     tokenizer->normalizer = (normalizer){
         .spaces_are_marked = true,
+        .remove_extra = remove_extra,
         .prefix = prefix ? SPACE_PREFIX_ALWAYS : SPACE_PREFIX_NEVER,
     };
     if (prefix) tokenizer->strip = DECODE_STRIP_ONE;
+    if (remove_extra) tokenizer->strip = DECODE_STRIP_EACH;
     TRY(read_special(file, tokenizer, true, error));
     TRY(set_pieces(tokenizer, a, where, error));
     tokenizer->vocabulary.unknown_id = tokenizer->special.unknown;

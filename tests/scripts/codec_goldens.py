@@ -2,7 +2,7 @@
 """Writes tests/golden/codec.bin: blocks and floats that the codecs must agree on.
 
 Decoded and encoded values come from the gguf package, which is bit for bit ggml; for the activation
-formats, which it lacks, from the few lines of numpy below. The blocks that Q4_K and Q6_K are to be
+formats, which it lacks, from the few lines of numpy below. The blocks that Q2_K to Q6_K are to be
 at least as good as come from ggml itself, through the library inside llama-cpp-python.
 
     pip install gguf numpy llama-cpp-python && python3 tests/scripts/codec_goldens.py
@@ -131,7 +131,8 @@ def write_best_of_ggml(out):
     heavy = rng.standard_t(3, (4, 256))
     uneven = (rng.standard_normal((4, 16, 16)) * np.exp(rng.standard_normal((4, 16, 1))))
     values = np.vstack([normal, heavy, uneven.reshape(4, 256)]).astype(np.float32)
-    for name, size in (("Q4_K", 144), ("Q6_K", 210)):
+    for name in ("Q4_K", "Q6_K", "Q2_K", "Q3_K", "Q5_K"):
+        size = FORMATS[name][2]
         function = getattr(ggml, "quantize_row_%s_ref" % name.lower().replace("k", "K"))
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
         for part in np.split(values, 3):

@@ -1,0 +1,24 @@
+/* quipu convert: a model as a GGUF file. */
+#include "cli/cli.h"
+
+#include "base/status.h"
+
+qp_status command_convert(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    qp_convert_options options = {.out = s->out,
+                                  .type = s->type,
+                                  .pure = s->pure,
+                                  .threads = (int)s->threads,
+                                  .cancel = &cli_interrupted,
+                                  .log = cli_log,
+                                  .log_context = (void *)call,
+                                  .progress = cli_progress()};
+    if (!options.out)
+        return error_set(call->error, QP_INVALID, "name the file to write with -o FILE.gguf");
+    TRY(cli_model_path(call, &options.model));
+    cli_catch_interrupt();
+    qp_status status = qp_convert(&options, call->error);
+    cli_release_interrupt();
+    return status;
+}

@@ -1,0 +1,200 @@
+/* Models as GGUF files: qp_convert() in quipu.h.
+ *
+ * The list of tensors is made first, so that the head of the file can be written; then each tensor
+ * goes through in pieces of whole rows, read, turned, decoded and encoded by all threads, and
+ * written by one. Rows whose type stays are copied as they are.
+ */
+#include "base/buffer.h"
+#include "convert/job.h"
+#include "tensor/codec.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { PIECE_BYTES = 4 << 20 }; /* of a tensor, as floats, for each thread */
+
+/* --- Rows. --- */
+
+/* One piece of a tensor on its way. */
+typedef struct piece {
+    const convert_job *job;
+    const target *target;
+    int64_t first, rows;
+    char *out;     /* [rows] as they will be stored */
+    char *stored;  /* [threads] a row as it is stored; of the types' larger size */
+    float *values; /* [threads][columns] */
+} piece;
+
+/* Where row `row` of the new tensor lies in the old. Neighbours 2i and 2i + 1 of a head turn
+ * together in GGUF, i and i + turned / 2 in the other order. */
+static int64_t source_row(const target *t, int64_t row)
+{
+    int64_t within = t->turned ? row % t->head_dim : 0;
+    if (within >= t->turned) return row;
+    return row - within + within % 2 * (t->turned / 2) + within / 2;
+}
+
+static void read_rows(const piece *p, int64_t row, int64_t rows, char *dst)
+{
+    const target *t = p->target;
+    size_t bytes = dtype_row_bytes(t->from, t->columns);
+    if (t->data)
+        memcpy(dst, (const char *)t->data + (size_t)row * bytes, (size_t)rows * bytes);
+    else
+        model_read_rows(p->job->model, t->slot, t->layer, t->bias, row, rows, dst);
+}
+
+static void convert_share(void *context, int worker, int n_workers)
+{
+    const piece *p = context;
+    const target *t = p->target;
+    int64_t begin, end;
+    thread_share(p->rows, worker, n_workers, &begin, &end);
+    size_t from_bytes = dtype_row_bytes(t->from, t->columns);
+    size_t to_bytes = dtype_row_bytes(t->to, t->columns);
+    if (t->from == t->to && !t->turned && begin < end) {
+        read_rows(p, p->first + begin, end - begin, p->out + (size_t)begin * to_bytes);
+        return;
+    }
+    char *stored = p->stored + (size_t)worker * from_bytes;
+    float *values = p->values + (size_t)worker * (size_t)t->columns;
+    for (int64_t i = begin; i < end; i++) {
+        char *out = p->out + (size_t)i * to_bytes;
+        int64_t row = source_row(t, p->first + i);
+        read_rows(p, row, 1, t->from == t->to ? out : stored);
+        if (t->from == t->to) continue;
+        dtype_decode(t->from, stored, values, t->columns);
+        dtype_encode(t->to, values, out, t->columns);
+    }
+}
+
+/* --- Tensors. --- */
+
+static bool is_cancelled(const convert_job *job)
+{
+    return job->options->cancel && *job->options->cancel;
+}
+
+static int64_t rows_of_piece(const convert_job *job, const target *t)
+{
+    size_t room = (size_t)PIECE_BYTES * (size_t)thread_pool_size(job->pool);
+    int64_t rows = (int64_t)(room / ((size_t)t->columns * sizeof(float)));
+    return rows < 1 ? 1 : rows < t->rows ? rows : t->rows;
+}
+
+static qp_status write_tensor(convert_job *job, const target *t, qp_error *error)
+{
+    size_t threads = (size_t)thread_pool_size(job->pool);
+    size_t from_bytes = dtype_row_bytes(t->from, t->columns);
+    size_t to_bytes = dtype_row_bytes(t->to, t->columns);
+    int64_t at_once = rows_of_piece(job, t);
+    buffer out = {0}, stored = {0}, values = {0};
+    qp_status status = buffer_alloc(&out, (size_t)at_once * to_bytes, "rows", error);
+    if (status == QP_OK) status = buffer_alloc(&stored, threads * from_bytes, "rows", error);
+    if (status == QP_OK)
+        status = buffer_alloc(&values, threads * (size_t)t->columns * sizeof(float), "rows", error);
+    for (int64_t row = 0; status == QP_OK && row < t->rows; row += at_once) {
+        int64_t rows = t->rows - row < at_once ? t->rows - row : at_once;
+        piece p = {job, t, row, rows, out.data, stored.data, values.data};
+        thread_pool_run(job->pool, convert_share, &p);
+        status = gguf_writer_data(job->writer, out.data, (size_t)rows * to_bytes, error);
+        progress_advance(&job->progress, (size_t)rows * to_bytes);
+        if (status == QP_OK && is_cancelled(job))
+            status = error_set(error, QP_CANCELLED, "%s: cancelled; nothing was written",
+                               job->options->out);
+    }
+    buffer_free(&out);
+    buffer_free(&stored);
+    buffer_free(&values);
+    /* A mapped file's pages are not needed again. */
+    if (t->data && t->slot < WEIGHT_COUNT) model_release_weight(job->model, t->slot, t->layer);
+    return status;
+}
+
+static qp_status write_tensors(convert_job *job, qp_error *error)
+{
+    uint64_t total = 0;
+    for (size_t i = 0; i < job->n_targets; i++) {
+        const target *t = &job->targets[i];
+        gguf_put_tensor(job->writer, t->name, t->to, t->rank, t->shape);
+        total += (uint64_t)t->rows * dtype_row_bytes(t->to, t->columns);
+    }
+    TRY(gguf_writer_begin(job->writer, error));
+    progress_begin(&job->progress, "writing", total);
+    for (size_t i = 0; i < job->n_targets; i++)
+        TRY(write_tensor(job, &job->targets[i], error));
+    TRY(gguf_writer_finish(job->writer, error));
+    progress_end(&job->progress);
+    return QP_OK;
+}
+
+/* --- The whole. --- */
+
+/* What is there may be replaced if it is a file, but not the model by its own conversion, which is
+ * lost if the new type was a mistake. */
+static qp_status check_out(const qp_convert_options *options, qp_error *error)
+{
+    struct stat from, to;
+    if (stat(options->out, &to) != 0) return QP_OK;
+    if (!S_ISREG(to.st_mode))
+        return error_set(error, QP_INVALID, "%s: expected a file to write, found a %s",
+                         options->out, S_ISDIR(to.st_mode) ? "directory" : "device or a pipe");
+    if (stat(options->model, &from) != 0 || from.st_dev != to.st_dev || from.st_ino != to.st_ino)
+        return QP_OK;
+    return error_set(error, QP_INVALID, "%s: is the model itself; name another file", options->out);
+}
+
+static void tell_warnings(convert_job *job)
+{
+    const qp_convert_options *options = job->options;
+    char *line = job->warnings.data;
+    while (options->log && line && *line) {
+        char *end = strchr(line, '\n');
+        if (end) *end = '\0';
+        options->log(options->log_context, QP_LOG_WARNING, line);
+        line = end ? end + 1 : NULL;
+    }
+}
+
+static void on_progress(void *context, const progress *progress)
+{
+    const convert_job *job = context;
+    strbuf line = {0};
+    progress_print(progress, &line);
+    job->options->progress(job->options->progress_context, strbuf_text(&line),
+                           progress->done >= progress->total);
+    strbuf_free(&line);
+}
+
+static qp_status run(convert_job *job, qp_error *error)
+{
+    const qp_convert_options *options = job->options;
+    model_options sizes_only = {.sizes_only = true};
+    if (!options->model || !options->out)
+        return error_set(error, QP_INVALID, "a model and a file to write are needed");
+    if (options->type) TRY(mix_find(options->type, &job->mix, error));
+    TRY(model_open(options->model, &sizes_only, &job->model, error));
+    TRY(check_out(options, error));
+    TRY(thread_pool_create(options->threads ? options->threads : threads_available(), &job->pool,
+                           error));
+    TRY(gguf_writer_create(options->out, 0, &job->writer, error));
+    TRY(convert_list_targets(job, error));
+    TRY(convert_put_keys(job, error));
+    tell_warnings(job);
+    return write_tensors(job, error);
+}
+
+qp_status qp_convert(const qp_convert_options *options, qp_error *error)
+{
+    convert_job job = {.options = options};
+    if (options->progress) job.progress = (progress){.sink = on_progress, .context = &job};
+    qp_status status = run(&job, error);
+    gguf_writer_destroy(job.writer);
+    thread_pool_destroy(job.pool);
+    model_close(job.model);
+    arena_free(&job.arena);
+    strbuf_free(&job.warnings);
+    free(job.targets);
+    return status;
+}

@@ -1,0 +1,45 @@
+/* A conversion under way: what its parts (keys, tensors, the loop over them) share. */
+#ifndef QUIPU_CONVERT_JOB_H
+#define QUIPU_CONVERT_JOB_H
+
+#include "base/log.h"
+#include "base/threads.h"
+#include "convert/mix.h"
+#include "file/gguf_write.h"
+#include "quipu.h"
+
+/* A tensor to write. It comes from a slot of the model, or from memory. */
+typedef struct target {
+    text_slice name;
+    weight_slot slot; /* WEIGHT_COUNT: `data` is what there is */
+    int64_t layer;
+    bool bias;
+    const void *data; /* rows as stored; NULL: model_read_rows() makes them */
+    dtype from, to;
+    int rank;
+    int64_t shape[TENSOR_MAX_RANK];
+    int64_t rows, columns;
+    int64_t turned, head_dim; /* the first `turned` rows of each head change from halves to pairs;
+                               * 0: none */
+} target;
+
+typedef struct convert_job {
+    const qp_convert_options *options;
+    model *model;
+    const mix *mix; /* NULL: types stay as they are */
+    gguf_writer *writer;
+    arena arena;
+    target *targets; /* [n_targets] */
+    size_t n_targets, capacity;
+    thread_pool *pool;
+    progress progress;
+    strbuf warnings; /* a line each */
+} convert_job;
+
+/* Lists the tensors of the new file. */
+qp_status convert_list_targets(convert_job *job, qp_error *error);
+
+/* Puts the keys, the vocabulary's among them. The targets are listed by then. */
+qp_status convert_put_keys(convert_job *job, qp_error *error);
+
+#endif

@@ -1,0 +1,151 @@
+/* The keys of a converted file: see job.h. Those of a GGUF file are carried over but for what the
+ * conversion changes; for other sources they are written from the model's sizes, as llama.cpp names
+ * them. */
+#include "convert/job.h"
+#include "file/synthetic.h"
+#include "generate/vocabulary.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { QUANTIZATION_VERSION = 2 }; /* of ggml's block formats */
+
+/* The mix that the file is of: the one asked for, else that of the type with the most bytes. */
+static uint32_t file_type_of(const convert_job *job)
+{
+    uint64_t bytes[DTYPE_COUNT] = {0};
+    int most = DTYPE_F32;
+    for (size_t i = 0; i < job->n_targets; i++) {
+        const target *t = &job->targets[i];
+        bytes[t->to] += (uint64_t)t->rows * (uint64_t)t->columns;
+    }
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        if (bytes[type] > bytes[most]) most = type;
+    }
+    const mix *mix = job->mix ? job->mix : mix_of_type((dtype)most);
+    return mix ? mix->file_type : 0;
+}
+
+static void put_file_type(convert_job *job)
+{
+    gguf_put_u32(job->writer, "general.file_type", file_type_of(job));
+    gguf_put_u32(job->writer, "general.quantization_version", QUANTIZATION_VERSION);
+}
+
+/* --- From a GGUF file. --- */
+
+static bool is_rewritten(text_slice key)
+{
+    static const char *const names[] = {"general.file_type", "general.quantization_version",
+                                        "general.alignment"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (slice_is(key, names[i])) return true;
+    }
+    static const char split[] = "split.";
+    return key.length >= sizeof split - 1 && memcmp(key.data, split, sizeof split - 1) == 0;
+}
+
+static void copy_keys(convert_job *job, const gguf *file)
+{
+    for (size_t i = 0; i < gguf_key_count(file); i++) {
+        const gguf_value *value = gguf_key_at(file, i);
+        if (!is_rewritten(value->key)) gguf_put_value(job->writer, value);
+    }
+}
+
+/* --- From sizes. --- */
+
+/* Puts keys "ARCHITECTURE.name". */
+typedef struct key_writer {
+    gguf_writer *writer;
+    const char *architecture;
+    char key[128];
+} key_writer;
+
+static const char *full_key(key_writer *w, const char *name)
+{
+    snprintf(w->key, sizeof w->key, "%s.%s", w->architecture, name);
+    return w->key;
+}
+
+static void put_size(key_writer *w, const char *name, int64_t value)
+{
+    gguf_put_u32(w->writer, full_key(w, name), (uint32_t)value);
+}
+
+static void put_number(key_writer *w, const char *name, double value)
+{
+    gguf_put_f32(w->writer, full_key(w, name), (float)value);
+}
+
+static void put_rope(convert_job *job, key_writer *w, const rope_config *rope)
+{
+    put_size(w, "rope.dimension_count", rope->dim);
+    put_number(w, "rope.freq_base", rope->theta);
+    if (rope->scaling == ROPE_LINEAR) {
+        gguf_put_string(w->writer, full_key(w, "rope.scaling.type"), slice_of("linear"));
+        put_number(w, "rope.scaling.factor", rope->factor);
+    }
+    if (rope->scaling == ROPE_DYNAMIC)
+        strbuf_printf(
+            &job->warnings,
+            "GGUF has no dynamic RoPE scaling: the file is for contexts up to %lld, where "
+            "there is no difference\n",
+            (long long)rope->original_context);
+}
+
+static void put_sizes(convert_job *job, const model_config *c)
+{
+    key_writer w = {.writer = job->writer, .architecture = model_family_name(c->family)};
+    gguf_put_string(job->writer, "general.architecture", slice_of(w.architecture));
+    gguf_put_string(job->writer, "general.type", slice_of("model"));
+    gguf_put_string(job->writer, "general.name", slice_of(c->name));
+    put_size(&w, "block_count", c->n_layers);
+    put_size(&w, "context_length", c->context_length);
+    put_size(&w, "embedding_length", c->hidden_size);
+    put_size(&w, "feed_forward_length", c->intermediate_size);
+    put_size(&w, "attention.head_count", c->n_heads);
+    put_size(&w, "attention.head_count_kv", c->n_kv_heads);
+    put_size(&w, "attention.key_length", c->head_dim);
+    put_size(&w, "attention.value_length", c->head_dim);
+    put_number(&w, "attention.layer_norm_rms_epsilon", c->rms_norm_eps);
+    put_size(&w, "vocab_size", c->vocab_size);
+    put_rope(job, &w, &c->rope);
+}
+
+static qp_status put_vocabulary(convert_job *job, int64_t vocab_size, qp_error *error)
+{
+    const char *path = model_path(job->model);
+    if (synthetic_is_name(path))
+        return tokenizer_write_minimal_gguf(vocab_size, job->writer, error);
+    qp_vocabulary *vocabulary;
+    TRY(vocabulary_open_beside(job->model, &vocabulary, error));
+    if (!vocabulary) {
+        gguf_put_string(job->writer, "tokenizer.ggml.model", slice_of("no_vocab"));
+        strbuf_puts(&job->warnings, "there is no tokenizer beside the weights: the file will take "
+                                    "and give token ids only\n");
+        return QP_OK;
+    }
+    qp_status status = tokenizer_write_gguf(vocabulary->tokenizer, vocab_size, path, job->writer,
+                                            &job->warnings, error);
+    if (vocabulary->template_source)
+        gguf_put_string(job->writer, "tokenizer.chat_template",
+                        slice_of(vocabulary->template_source));
+    qp_vocabulary_close(vocabulary);
+    return status;
+}
+
+qp_status convert_put_keys(convert_job *job, qp_error *error)
+{
+    const gguf *file = model_gguf(job->model);
+    const model_config *config = model_get_config(job->model);
+    if (file) {
+        copy_keys(job, file);
+        put_file_type(job);
+        return QP_OK;
+    }
+    put_sizes(job, config);
+    put_file_type(job);
+    return put_vocabulary(job, config->vocab_size, error);
+}
