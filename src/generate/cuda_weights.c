@@ -80,15 +80,24 @@ static qp_status make_on_device(load_context *load, const synthetic_stream *stre
                       "making weights on the GPU", error);
 }
 
-static qp_status copy_pieces(load_context *load, const tensor *view, cuda_address to,
-                             qp_error *error)
+/* Rows read from the file, or made, right into pinned memory. */
+static qp_status copy_rows(load_context *load, weight_slot slot, int64_t layer, bool bias,
+                           const tensor *view, cuda_address to, qp_error *error)
 {
-    size_t bytes = tensor_bytes(view);
-    for (size_t done = 0; done < bytes; done += CUDA_UPLOAD_PIECE) {
-        size_t piece = bytes - done < CUDA_UPLOAD_PIECE ? bytes - done : CUDA_UPLOAD_PIECE;
-        TRY(cuda_upload_piece(&load->upload, to + done, (const char *)view->data + done, piece,
-                              error));
-        progress_advance(load->progress, piece);
+    int64_t rows = view->rank == 2 || bias ? view->shape[0] : 1;
+    size_t row_bytes = tensor_bytes(view) / (size_t)rows;
+    int64_t at_once = (int64_t)(CUDA_UPLOAD_PIECE / row_bytes);
+    if (at_once == 0)
+        return error_set(error, QP_UNSUPPORTED, "a row of %s takes more than %d MB",
+                         weight_get_info(slot)->name, CUDA_UPLOAD_PIECE >> 20);
+    for (int64_t row = 0; row < rows; row += at_once) {
+        int64_t count = rows - row < at_once ? rows - row : at_once;
+        void *piece;
+        TRY(cuda_upload_next(&load->upload, &piece, error));
+        model_read_rows(load->weights->model, slot, layer, bias, row, count, piece);
+        TRY(cuda_upload_send(&load->upload, to + (size_t)row * row_bytes, (size_t)count * row_bytes,
+                             error));
+        progress_advance(load->progress, (size_t)count * row_bytes);
     }
     return QP_OK;
 }
@@ -102,7 +111,7 @@ static qp_status load_one(void *context, weight_slot slot, int64_t layer, bool b
     cuda_address to = load->weights->memory.address + load->used;
     load->used += round_up(tensor_bytes(view), CUDA_ALIGNMENT);
     if (!model_synthetic_stream(load->weights->model, slot, layer, &stream)) {
-        TRY(copy_pieces(load, view, to, error));
+        TRY(copy_rows(load, slot, layer, bias, view, to, error));
         if (!bias) model_release_weight(load->weights->model, slot, layer);
         return QP_OK;
     }

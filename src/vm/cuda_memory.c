@@ -61,19 +61,23 @@ qp_status cuda_upload_begin(const cuda_device *d, cuda_upload *out, qp_error *er
     return QP_OK;
 }
 
-qp_status cuda_upload_piece(cuda_upload *u, cuda_address to, const void *from, size_t bytes,
-                            qp_error *error)
+qp_status cuda_upload_next(cuda_upload *u, void **piece, qp_error *error)
+{
+    *piece = u->pieces[u->next].data;
+    return cuda_check(u->device->driver->event_synchronize(u->copied[u->next]),
+                      "copying to the GPU", error);
+}
+
+qp_status cuda_upload_send(cuda_upload *u, cuda_address to, size_t bytes, qp_error *error)
 {
     static const char operation[] = "copying to the GPU";
-    const cuda_driver *driver = u->device->driver;
-    assert(bytes <= CUDA_UPLOAD_PIECE);
+    const cuda_device *d = u->device;
     int i = u->next;
+    assert(bytes <= CUDA_UPLOAD_PIECE);
     u->next = !i;
-    TRY(cuda_check(driver->event_synchronize(u->copied[i]), operation, error));
-    memcpy(u->pieces[i].data, from, bytes);
-    TRY(cuda_check(driver->copy_to_device(to, u->pieces[i].data, bytes, u->device->stream),
-                   operation, error));
-    return cuda_check(driver->event_record(u->copied[i], u->device->stream), operation, error);
+    TRY(cuda_check(d->driver->copy_to_device(to, u->pieces[i].data, bytes, d->stream), operation,
+                   error));
+    return cuda_check(d->driver->event_record(u->copied[i], d->stream), operation, error);
 }
 
 qp_status cuda_upload_end(cuda_upload *u, qp_error *error)

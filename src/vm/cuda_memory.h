@@ -42,9 +42,9 @@ enum { CUDA_UPLOAD_PIECE = 32 << 20 };
 /* cuda_upload_end() it, also after a failure. */
 qp_status cuda_upload_begin(const cuda_device *device, cuda_upload *out, qp_error *error);
 
-/* At most CUDA_UPLOAD_PIECE bytes; `from` may be reused when it returns. */
-qp_status cuda_upload_piece(cuda_upload *upload, cuda_address to, const void *from, size_t bytes,
-                            qp_error *error);
+/* Where the next piece, of at most CUDA_UPLOAD_PIECE bytes, is to be written; then it is sent. */
+qp_status cuda_upload_next(cuda_upload *upload, void **piece, qp_error *error);
+qp_status cuda_upload_send(cuda_upload *upload, cuda_address to, size_t bytes, qp_error *error);
 
 /* Waits for the copies. */
 qp_status cuda_upload_end(cuda_upload *upload, qp_error *error);
