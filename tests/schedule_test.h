@@ -13,7 +13,7 @@
 typedef struct bench {
     model *model;
     plan plan;
-    executor executor; /* references: the oracle; lends its RoPE table */
+    executor executor; /* with features 0 references: the oracle; lends its RoPE table */
     batch batch;
     page_pool pages;
     page_list lists[2];
@@ -35,7 +35,8 @@ static inline plan_options small_options(const model_config *config)
 }
 
 /* `parts`: of a fused plan; 0: not fused. A context of 32 is one part whatever it says. */
-static inline void bench_open_parts(bench *b, const char *path, int64_t parts, int64_t context)
+static inline void bench_open_features(bench *b, const char *path, int64_t parts, int64_t context,
+                                       uint32_t features)
 {
     qp_error error;
     model_options options = {0};
@@ -47,11 +48,16 @@ static inline void bench_open_parts(bench *b, const char *path, int64_t parts, i
     small.context = context;
     if (context > BENCH_CONTEXT) small.max_tokens = context;
     assert_ok(plan_build(model_get_config(b->model), &small, &b->plan, &error));
-    assert_ok(executor_init(&b->executor, &b->plan, b->model, NULL, 0, NULL, &error));
+    assert_ok(executor_init(&b->executor, &b->plan, b->model, NULL, features, NULL, &error));
     assert_ok(batch_init(&b->batch, &b->plan, &error));
     assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 4, &error));
     for (int i = 0; i < 2; i++)
         assert_ok(page_list_init(&b->lists[i], context / 4, &error));
+}
+
+static inline void bench_open_parts(bench *b, const char *path, int64_t parts, int64_t context)
+{
+    bench_open_features(b, path, parts, context, 0);
 }
 
 static inline void bench_open(bench *b, const char *path)

@@ -48,17 +48,23 @@ static void run_tile(const attention_slice *slice, attention_tile *tile, rectang
     if (tile->n_queries > 0) slice->kernel(tile, slice->scratch);
 }
 
+static attention_tile tile_of(const attention_slice *slice, const attention_source *source)
+{
+    int64_t head_dim = slice->q->shape[2];
+    double scale = slice->sm_scale != 0 ? slice->sm_scale : 1 / sqrt((double)head_dim);
+    return (attention_tile){.source = source,
+                            .head_dim = head_dim,
+                            .q_type = slice->q->type,
+                            .out_type = slice->out->type,
+                            .scale = (float)(scale * 1.4426950408889634074)};
+}
+
 void attention_sequence(const attention_slice *slice, const attention_source *source, int64_t first,
                         int64_t count, int64_t kv_length, bool causal)
 {
-    int64_t n_heads = slice->q->shape[1], head_dim = slice->q->shape[2];
-    int64_t group = n_heads / source->k.shape[2];
-    double scale = slice->sm_scale != 0 ? slice->sm_scale : 1 / sqrt((double)head_dim);
-    attention_tile tile = {.source = source,
-                           .head_dim = head_dim,
-                           .q_type = slice->q->type,
-                           .out_type = slice->out->type,
-                           .scale = (float)(scale * 1.4426950408889634074)};
+    int64_t n_heads = slice->q->shape[1], group = n_heads / source->k.shape[2];
+    int64_t end_head = slice->end_head ? slice->end_head : n_heads;
+    attention_tile tile = tile_of(slice, source);
 
     int64_t begin = slice->begin / n_heads, end = (slice->end + n_heads - 1) / n_heads;
     if (begin < first) begin = first;
@@ -71,9 +77,22 @@ void attention_sequence(const attention_slice *slice, const attention_source *so
         heads *= ATTENTION_TILE / (part.n_tokens * heads);
         for (int64_t i = 0; i < part.n_tokens; i++)
             n_visible[i] = attention_visible(causal, part.token + i - first, count, kv_length);
-        for (part.head = 0; part.head < n_heads; part.head += part.n_heads) {
-            part.n_heads = n_heads - part.head < heads ? n_heads - part.head : heads;
+        for (part.head = slice->first_head; part.head < end_head; part.head += part.n_heads) {
+            part.n_heads = end_head - part.head < heads ? end_head - part.head : heads;
             run_tile(slice, &tile, part, group, n_visible);
         }
+    }
+}
+
+void attention_token(const attention_slice *slice, const attention_source *source, int64_t token,
+                     int64_t n_visible)
+{
+    int64_t group = slice->q->shape[1] / source->k.shape[2];
+    attention_tile tile = tile_of(slice, source);
+    rectangle part = {.token = token, .n_tokens = 1, .head = slice->first_head};
+    for (; part.head < slice->end_head; part.head += part.n_heads) {
+        int64_t left = slice->end_head - part.head;
+        part.n_heads = left < ATTENTION_TILE ? left : ATTENTION_TILE;
+        run_tile(slice, &tile, part, group, &n_visible);
     }
 }

@@ -55,6 +55,7 @@ typedef struct attention_slice {
     const tensor *lse;     /* (n, n_heads), any strides; rank 0: not wanted */
     double sm_scale;       /* 0: 1 / sqrt(head_dim) */
     int64_t begin, end;
+    int64_t first_head, end_head; /* of every token, those alone; end_head 0: all */
     attention_kernel *kernel;
     void *scratch;
 } attention_slice;
@@ -63,6 +64,11 @@ typedef struct attention_slice {
  * first + i sees attention_visible(causal, i, count, kv_length) positions. */
 void attention_sequence(const attention_slice *slice, const attention_source *source, int64_t first,
                         int64_t count, int64_t kv_length, bool causal);
+
+/* Computes the heads [first_head, end_head) of one token that sees the positions [0, n_visible) of
+ * the source. */
+void attention_token(const attention_slice *slice, const attention_source *source, int64_t token,
+                     int64_t n_visible);
 
 /* An operator's table of variants, from its run_tiles(call, kernel) and accepts(). */
 #ifdef __x86_64__

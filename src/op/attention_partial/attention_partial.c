@@ -12,6 +12,7 @@
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/attention_partial/partition.h"
+#include "op/variants.h"
 
 #include <string.h>
 
@@ -86,6 +87,15 @@ static void prepare(op_call *call, uint64_t seed)
     page_table_fill(&table, qo_indptr, seed + 1);
 }
 
+/* Positions that a token of sequence b sees. */
+static int64_t visible_of(const op_call *call, const page_table *table, int64_t token, int64_t b)
+{
+    const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
+    int64_t i = token - ((const int32_t *)qo_indptr->data)[b];
+    return attention_visible(call->params[ATTENTION_PARTIAL_CAUSAL] != 0, i,
+                             indptr_count(qo_indptr, b), page_table_length(table, b));
+}
+
 /* All heads of a KV head's group, in one token and one part. */
 static void run_unit(const op_call *call, int64_t token, int64_t kv_head, int64_t part)
 {
@@ -95,9 +105,7 @@ static void run_unit(const op_call *call, int64_t token, int64_t kv_head, int64_
     page_table table = table_of(call);
     int64_t page_size = table.k_cache->shape[1], n_kv_heads = table.k_cache->shape[2];
     int64_t group = q->shape[1] / n_kv_heads, b = indptr_find(qo_indptr, token), begin, end;
-    int64_t i = token - ((const int32_t *)qo_indptr->data)[b];
-    int64_t visible = attention_visible(call->params[ATTENTION_PARTIAL_CAUSAL] != 0, i,
-                                        indptr_count(qo_indptr, b), page_table_length(&table, b));
+    int64_t visible = visible_of(call, &table, token, b);
     tensor out = call->tensors[ATTENTION_PARTIAL_V];
     partition_range(visible, out.shape[2], page_size, part, &begin, &end);
     out = tensor_slice(out, 2, part, 1);
@@ -124,6 +132,79 @@ void attention_partial_reference(const op_call *call)
             run_unit(call, token, unit / n_states, unit % n_states);
     }
 }
+
+/* Parts [first, end) of a KV head, token by token: what a part covers is each token's own. */
+static void run_parts(const op_call *call, attention_slice *slice, attention_source *source,
+                      int64_t first, int64_t end)
+{
+    const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
+    const tensor *v = &call->tensors[ATTENTION_PARTIAL_V], *s = &call->tensors[ATTENTION_PARTIAL_S];
+    page_table table = table_of(call);
+    int64_t page_size = table.k_cache->shape[1], begin, stop;
+    for (int64_t token = 0; token < v->shape[0]; token++) {
+        int64_t b = indptr_find(qo_indptr, token);
+        int64_t visible = visible_of(call, &table, token, b);
+        for (int64_t part = first; part < end; part++) {
+            tensor out = tensor_slice(*v, 2, part, 1);
+            tensor lse = s->rank ? tensor_slice(*s, 2, part, 1) : *s;
+            partition_range(visible, v->shape[2], page_size, part, &begin, &stop);
+            source->pages = page_table_pages(&table, b) + begin / page_size;
+            slice->out = &out;
+            slice->lse = &lse;
+            attention_token(slice, source, token, stop - begin);
+        }
+    }
+}
+
+/* One part: KV heads [first, end) of whole sequences, many tokens in a tile. */
+static void run_sequences(const op_call *call, attention_slice *slice, attention_source *source)
+{
+    const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
+    page_table table = table_of(call);
+    bool causal = call->params[ATTENTION_PARTIAL_CAUSAL] != 0;
+    slice->out = &call->tensors[ATTENTION_PARTIAL_V];
+    slice->lse = &call->tensors[ATTENTION_PARTIAL_S];
+    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++) {
+        source->pages = page_table_pages(&table, b);
+        attention_sequence(slice, source, ((const int32_t *)qo_indptr->data)[b],
+                           indptr_count(qo_indptr, b), page_table_length(&table, b), causal);
+    }
+}
+
+static void run_tiles(const op_call *call, attention_kernel *kernel)
+{
+    const tensor *q = &call->tensors[ATTENTION_PARTIAL_Q];
+    attention_source source = {.k = call->tensors[ATTENTION_PARTIAL_K_CACHE],
+                               .v = call->tensors[ATTENTION_PARTIAL_V_CACHE]};
+    attention_slice slice = {.q = q,
+                             .sm_scale = call->params[ATTENTION_PARTIAL_SM_SCALE],
+                             .end = q->shape[0] * q->shape[1],
+                             .kernel = kernel,
+                             .scratch = call->scratch};
+    int64_t n_states = call->tensors[ATTENTION_PARTIAL_V].shape[2];
+    int64_t group = q->shape[1] / source.k.shape[2];
+    for (int64_t unit = call->begin, end; unit < call->end; unit = end) {
+        int64_t kv_head = unit / n_states, last = (kv_head + 1) * n_states;
+        slice.first_head = kv_head * group;
+        slice.end_head = slice.first_head + group;
+        end = last < call->end ? last : call->end;
+        if (n_states > 1) {
+            run_parts(call, &slice, &source, unit % n_states, unit % n_states + end - unit);
+            continue;
+        }
+        end = call->end;
+        slice.end_head = end * group;
+        run_sequences(call, &slice, &source);
+    }
+}
+
+static bool accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) &&
+           call->tensors[ATTENTION_PARTIAL_Q].shape[2] <= ATTENTION_MAX_HEAD_DIM;
+}
+
+ATTENTION_KERNELS(attention_partial)
 
 static const char *const cases[] = {
     "n_tokens=1 n_sequences=1 n_heads=4 n_kv_heads=4 n_states=3 head_dim=64 n_pages=20 "
@@ -222,6 +303,7 @@ const op_info op_attention_partial = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = attention_partial_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -150,9 +150,11 @@ static bool compare_tensor(const fixture *fixture, int t, dtype type, const orac
 }
 
 /* Rounding to nearest errs to both sides, on average by nothing; over 64 elements a quarter of a
- * unit is seven standard deviations. */
+ * unit is seven standard deviations. Where a variant's arithmetic is coarser, nothing is seen of
+ * how it rounds at last. */
 static bool check_lean(const fixture *fixture, int t, const sums *all, char *detail, size_t size)
 {
+    if (fixture->variant && fixture->variant->tolerances) return true;
     double mean = all->inexact ? all->lean / (double)all->inexact : 0;
     if (all->inexact < 64 || fabs(mean) <= 0.25) return true;
     snprintf(detail, size,

@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "op/merge_state/merge_state.h"
 #include "op/row.h"
+#include "op/variants.h"
 
 #include <math.h>
 
@@ -24,9 +25,13 @@ static op_columns columns(const op_call *call, int t, int64_t begin, int64_t end
     return (op_columns){begin * per_head, end * per_head};
 }
 
+/* A merged head in float64, or the states' weights in float32. */
 static size_t scratch_bytes(const op_call *call)
 {
-    return round_up((size_t)call->tensors[MERGE_STATES_OUT].shape[2] * sizeof(double), 64);
+    const tensor *v = &call->tensors[MERGE_STATES_V];
+    size_t head = (size_t)v->shape[3] * sizeof(double);
+    size_t weights = (size_t)v->shape[2] * sizeof(float);
+    return round_up(head > weights ? head : weights, 64);
 }
 
 /* One state of one head as tensors of one token and one head. */
@@ -65,6 +70,9 @@ void merge_states_reference(const op_call *call)
         }
     }
 }
+
+static const op_variant variants[] = {OP_SIMD_VARIANTS(merge_states, .accepts = op_call_has_no_f64),
+                                      {0}};
 
 static const char *const cases[] = {
     "n_tokens=1 n_heads=4 n_states=3 head_dim=64",
@@ -114,6 +122,7 @@ const op_info op_merge_states = {
     .columns = columns,
     .scratch_bytes = scratch_bytes,
     .reference = merge_states_reference,
+    .variants = variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -134,6 +134,7 @@ const op_info op_norm_gate_up_silu = {
     .check = check,
     .scratch_bytes = scratch_bytes,
     .reference = norm_gate_up_silu_reference,
+    .variants = norm_gate_up_silu_variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

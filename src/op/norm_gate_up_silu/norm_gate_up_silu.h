@@ -17,4 +17,7 @@ enum { NORM_GATE_UP_SILU_EPS };
 
 op_kernel norm_gate_up_silu_reference;
 
+/* norm_gate_up_silu_variants.c */
+extern const op_variant norm_gate_up_silu_variants[];
+
 #endif

@@ -146,6 +146,7 @@ const op_info op_norm_linear = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = norm_linear_reference,
+    .variants = norm_linear_variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -16,4 +16,7 @@ enum { NORM_LINEAR_EPS };
 
 op_kernel norm_linear_reference;
 
+/* norm_linear_variants.c */
+extern const op_variant norm_linear_variants[];
+
 #endif

@@ -200,6 +200,12 @@ static const char *const cases[] = {
     "n_tokens=2 hidden_size=160 n_heads=2 n_kv_heads=2 head_dim=20 rotary_dim=20 n_positions=99 "
     "n_sequences=2 n_pages=4 page_size=16 n_kv_indices=3 q_weight:Q8_0 k_weight:Q4_0 v_weight:Q4_1 "
     "x:F16 norm_weight:F16 q:F16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:- eps=0.25",
+    "n_tokens=5 hidden_size=256 n_heads=6 n_kv_heads=2 head_dim=32 rotary_dim=32 n_positions=99 "
+    "n_sequences=2 n_pages=4 page_size=16 n_kv_indices=3 q_weight:Q4_1 k_weight:Q4_1 "
+    "v_weight:Q6_K k_cache:F16 v_cache:F16 k_cache@0213 v_cache@0213 q_bias:- k_bias:- v_bias:-",
+    "n_tokens=1 hidden_size=64 n_heads=2 n_kv_heads=1 head_dim=48 rotary_dim=40 n_positions=99 "
+    "n_sequences=1 n_pages=4 page_size=16 n_kv_indices=3 q_weight:Q8_0 k_weight:Q8_0 "
+    "v_weight:F16 k_cache:BF16 v_cache:BF16",
     "n_tokens=0 hidden_size=64 n_heads=2 n_kv_heads=1 head_dim=16 rotary_dim=16 n_positions=8 "
     "n_sequences=2 n_pages=3 page_size=16 n_kv_indices=2 q_bias:- k_bias:- v_bias:-",
     NULL,
@@ -304,6 +310,7 @@ const op_info op_norm_qkv_rope = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = norm_qkv_rope_reference,
+    .variants = norm_qkv_rope_variants,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

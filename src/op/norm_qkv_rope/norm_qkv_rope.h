@@ -29,6 +29,9 @@ enum { NORM_QKV_ROPE_EPS, NORM_QKV_ROPE_INTERLEAVED };
 
 op_kernel norm_qkv_rope_reference;
 
+/* norm_qkv_rope_variants.c */
+extern const op_variant norm_qkv_rope_variants[];
+
 /* The pairs [begin, end) of one head. */
 typedef struct pair_run {
     int kind;

@@ -1,0 +1,173 @@
+/* Fused operators from the variants of their parts: see compose.h. */
+#include "op/compose.h"
+
+#include "base/checked.h"
+#include "op/linear/linear.h"
+#include "op/rms_norm/rms_norm.h"
+
+#include <assert.h>
+
+const op_tolerance compose_coarse_tolerances[] = {
+    {DTYPE_F32, 2e-2, 6e-2}, {DTYPE_F16, 2e-2, 6e-2}, {DTYPE_BF16, 3e-2, 7e-2}, {0}};
+
+enum { ALIGNMENT = 64 };
+
+static bool is_float(dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
+}
+
+/* A projection of `n_rows` normalised rows, without data but the weight's. */
+static op_call linear_call(const op_call *call, const compose_norm *norm, int which, int64_t n_rows)
+{
+    const tensor *weight = &call->tensors[norm->weights[which]];
+    op_call linear = {0};
+    linear.tensors[LINEAR_X] = tensor_2d(NULL, DTYPE_F32, n_rows, weight->shape[1]);
+    linear.tensors[LINEAR_WEIGHT] = *weight;
+    linear.tensors[LINEAR_BIAS] = call->tensors[norm->biases[which]];
+    linear.tensors[LINEAR_OUT] = tensor_2d(NULL, DTYPE_F32, n_rows, weight->shape[0]);
+    return linear;
+}
+
+static size_t packed_bytes_of(const op_variant *variant, const op_call *linear)
+{
+    if (!variant || !variant->packed_bytes) return 0;
+    return round_up(variant->packed_bytes(linear), ALIGNMENT);
+}
+
+void compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
+                     compose_linear out[COMPOSE_MOST])
+{
+    size_t packed_at = 0;
+    for (int i = 0; i < norm->n; i++) {
+        out[i].call = linear_call(call, norm, i, call->tensors[norm->x].shape[0]);
+        op_select(&op_linear, level, &out[i].call, &out[i].variant);
+        out[i].packed_at = packed_at;
+        packed_at += packed_bytes_of(out[i].variant, &out[i].call);
+    }
+}
+
+bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t level, bool coarse)
+{
+    bool quantised = false;
+    compose_linear parts[COMPOSE_MOST];
+    if (call->tensors[norm->x].type != DTYPE_F32) return false;
+    if (call->tensors[norm->norm_weight].type != DTYPE_F32) return false;
+    compose_linears(call, norm, level, parts);
+    for (int i = 0; i < norm->n; i++) {
+        if (!parts[i].variant) return false;
+        quantised = quantised || !is_float(parts[i].call.tensors[LINEAR_WEIGHT].type);
+    }
+    return quantised == coarse;
+}
+
+size_t compose_packed_bytes(const op_call *call, const compose_norm *norm, uint32_t level)
+{
+    compose_linear parts[COMPOSE_MOST];
+    compose_linears(call, norm, level, parts);
+    const compose_linear *last = &parts[norm->n - 1];
+    return last->packed_at + packed_bytes_of(last->variant, &last->call);
+}
+
+void compose_pack(const op_call *call, const compose_norm *norm, uint32_t level, int64_t units,
+                  void *packed)
+{
+    compose_linear parts[COMPOSE_MOST];
+    compose_linears(call, norm, level, parts);
+    for (int i = 0; i < norm->n; i++) {
+        compose_linear *part = &parts[i];
+        if (!part->variant->pack) continue;
+        int64_t rows = part->call.tensors[LINEAR_WEIGHT].shape[0], step = part->variant->pack_units;
+        int64_t panels = (rows + step - 1) / step;
+        part->call.begin = call->begin * panels / units * step;
+        part->call.end = call->end * panels / units * step;
+        if (part->call.end > rows) part->call.end = rows;
+        if (part->call.begin < part->call.end)
+            part->variant->pack(&part->call, (char *)packed + part->packed_at);
+    }
+}
+
+static size_t rows_bytes(const op_call *call, const compose_norm *norm, int64_t n_rows)
+{
+    size_t hidden_size = (size_t)call->tensors[norm->x].shape[1];
+    return round_up((size_t)n_rows * hidden_size * sizeof(float), ALIGNMENT);
+}
+
+size_t compose_scratch_bytes(const op_call *call, const compose_norm *norm, int64_t n_rows,
+                             uint32_t level)
+{
+    size_t most = 0;
+    for (int i = 0; i < norm->n; i++) {
+        op_call linear = linear_call(call, norm, i, n_rows);
+        const op_variant *variant;
+        op_select(&op_linear, level, &linear, &variant);
+        size_t bytes = variant && variant->scratch_bytes ? variant->scratch_bytes(&linear)
+                                                         : op_linear.scratch_bytes(&linear);
+        if (bytes > most) most = bytes;
+    }
+    return rows_bytes(call, norm, n_rows) + round_up(most, ALIGNMENT);
+}
+
+tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_rows,
+                    const int32_t *which, uint32_t level, void *to)
+{
+    const tensor *x = &call->tensors[norm->x];
+    tensor rows = tensor_2d(to, DTYPE_F32, n_rows, x->shape[1]);
+    op_call part = {.end = which ? 1 : n_rows};
+    part.tensors[RMS_NORM_WEIGHT] = call->tensors[norm->norm_weight];
+    part.params[RMS_NORM_EPS] = call->params[norm->eps];
+    for (int64_t row = 0; row < n_rows; row += part.end) {
+        part.tensors[RMS_NORM_X] = which ? tensor_slice(*x, 0, which[row], 1) : *x;
+        part.tensors[RMS_NORM_OUT] = which ? tensor_slice(rows, 0, row, 1) : rows;
+        compose_run(&op_rms_norm, level, &part);
+    }
+    return rows;
+}
+
+/* A projection's scratch lies behind the rows. */
+static void project(const op_variant *variant, const tensor *rows, op_call *linear)
+{
+    linear->tensors[LINEAR_X] = *rows;
+    linear->scratch = (char *)rows->data + round_up(tensor_bytes(rows), ALIGNMENT);
+    variant->kernel(linear);
+}
+
+void compose_project(const op_call *call, const compose_linear *part, const tensor *rows,
+                     int64_t begin, int64_t end, const tensor *out)
+{
+    op_call linear = part->call;
+    linear.tensors[LINEAR_OUT] = *out;
+    linear.packed = (const char *)call->packed + part->packed_at;
+    linear.begin = begin;
+    linear.end = end;
+    project(part->variant, rows, &linear);
+}
+
+int64_t compose_lead(const compose_linear *part, int64_t begin)
+{
+    assert(part->variant->pack_units <= COMPOSE_SLACK);
+    return part->variant->pack_units ? begin % part->variant->pack_units : 0;
+}
+
+void compose_project_apart(const op_call *call, const compose_linear *part, const tensor *rows,
+                           int64_t begin, int64_t end, const tensor *out)
+{
+    op_call linear = part->call, before = part->call;
+    int64_t lead = compose_lead(part, begin), base = begin - lead;
+    tensor *weight = &linear.tensors[LINEAR_WEIGHT], *bias = &linear.tensors[LINEAR_BIAS];
+    before.tensors[LINEAR_WEIGHT] = tensor_slice(*weight, 0, 0, base);
+    *weight = tensor_slice(*weight, 0, base, end - base);
+    if (bias->rank) *bias = tensor_slice(*bias, 0, base, end - base);
+    linear.tensors[LINEAR_OUT] = *out;
+    linear.packed = (const char *)call->packed + part->packed_at;
+    if (part->variant->packed_bytes)
+        linear.packed = (const char *)linear.packed + part->variant->packed_bytes(&before);
+    linear.begin = lead;
+    linear.end = end - base;
+    project(part->variant, rows, &linear);
+}
+
+void compose_run(const op_info *op, uint32_t level, const op_call *part)
+{
+    op_select(op, level, part, NULL)(part);
+}

@@ -1,0 +1,135 @@
+/* Fast variants of fused operators, put together from the variants of the operators inside them.
+ *
+ * A composed variant stands for a level of CPU features: at that level each part is the variant
+ * that the operator on its own would be given. The parts compute what they would compute one after
+ * the other, with the rows in between in scratch instead of the plan's memory, so the fused
+ * operator gives the same bits as the operators that it fuses. Its packed weights are the parts'
+ * packed weights, one behind the other.
+ */
+#ifndef QUIPU_OP_COMPOSE_H
+#define QUIPU_OP_COMPOSE_H
+
+#include "base/cpu.h"
+#include "op/op.h"
+
+/* x, norm_weight and the projections of a fused call: all of them begin so. */
+typedef struct compose_norm {
+    int x, norm_weight, eps;      /* indices of tensors and of the parameter */
+    int weights[3], biases[3], n; /* indices of the projections' tensors */
+} compose_norm;
+
+/* One projection: a call of linear but for x and out. */
+typedef struct compose_linear {
+    op_call call;
+    const op_variant *variant;
+    size_t packed_at; /* bytes into the fused call's packed weights */
+} compose_linear;
+
+enum { COMPOSE_MOST = 3 };
+void compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
+                     compose_linear out[COMPOSE_MOST]);
+
+/* Whether x, norm and biases are F32 and every projection has a variant at this level; `coarse`:
+ * and whether some weight is quantised, or none is. */
+bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t level, bool coarse);
+
+/* Hooks of a variant. A slice of units packs as large a part of each weight. */
+size_t compose_packed_bytes(const op_call *call, const compose_norm *norm, uint32_t level);
+void compose_pack(const op_call *call, const compose_norm *norm, uint32_t level, int64_t units,
+                  void *packed);
+
+/* What compose_rows() and the projections of its rows need. */
+size_t compose_scratch_bytes(const op_call *call, const compose_norm *norm, int64_t n_rows,
+                             uint32_t level);
+
+/* Rows [0, n_rows) of x, or those of `which` where it is not NULL, normalised: F32 (n_rows,
+ * hidden_size) at `to`, with the projections' scratch behind them. */
+tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_rows,
+                    const int32_t *which, uint32_t level, void *to);
+
+/* Features [begin, end) of a projection of these rows, in their places in out (n_rows, all
+ * features). */
+void compose_project(const op_call *call, const compose_linear *linear, const tensor *rows,
+                     int64_t begin, int64_t end, const tensor *out);
+
+/* The same into memory of their own: feature `begin` goes to column compose_lead() of out, and what
+ * lies before it is not touched. */
+enum { COMPOSE_SLACK = 64 }; /* more than any lead */
+int64_t compose_lead(const compose_linear *linear, int64_t begin);
+void compose_project_apart(const op_call *call, const compose_linear *linear, const tensor *rows,
+                           int64_t begin, int64_t end, const tensor *out);
+
+/* Runs a part with the best kernel of the level. */
+void compose_run(const op_info *op, uint32_t level, const op_call *part);
+
+/* What composed variants with quantised weights are held to: twice what linear is, since a norm's
+ * weight spreads the sizes of what linear rounds to 8 bits. */
+extern const op_tolerance compose_coarse_tolerances[];
+
+/* The levels, in rising order, each for float and for quantised weights. An operator defines
+ * NAME_compute(call, level), NAME_scratch(call, level), NAME_norm (a compose_norm),
+ * NAME_accepts(call) and `units`, and gets its table of variants. */
+#define COMPOSE_LEVEL_VNNI (CPU_LEVEL_AVX512 | CPU_AVX512_VNNI)
+#define COMPOSE_LEVEL_AMX  (COMPOSE_LEVEL_VNNI | CPU_AMX_TILE | CPU_AMX_INT8 | CPU_AMX_BF16)
+
+#define COMPOSE_LEVEL(op, name, level)                                                             \
+    static void op##_##name(const op_call *call)                                                   \
+    {                                                                                              \
+        op##_compute(call, level);                                                                 \
+    }                                                                                              \
+    static bool op##_accepts_##name(const op_call *call)                                           \
+    {                                                                                              \
+        return op##_accepts(call) && compose_accepts(call, &op##_norm, level, false);              \
+    }                                                                                              \
+    static bool op##_accepts_coarse_##name(const op_call *call)                                    \
+    {                                                                                              \
+        return op##_accepts(call) && compose_accepts(call, &op##_norm, level, true);               \
+    }                                                                                              \
+    static size_t op##_packed_bytes_##name(const op_call *call)                                    \
+    {                                                                                              \
+        return compose_packed_bytes(call, &op##_norm, level);                                      \
+    }                                                                                              \
+    static void op##_pack_##name(const op_call *call, void *packed)                                \
+    {                                                                                              \
+        compose_pack(call, &op##_norm, level, units(call), packed);                                \
+    }                                                                                              \
+    static size_t op##_scratch_##name(const op_call *call)                                         \
+    {                                                                                              \
+        return op##_scratch(call, level);                                                          \
+    }
+
+#define COMPOSE_VARIANT(op, text, suffix, level, accepting, together, held_to)                     \
+    {                                                                                              \
+        .name = text, .needs = level, .kernel = op##_##suffix, .accepts = op##_##accepting,        \
+        .packed_bytes = op##_packed_bytes_##suffix, .pack = op##_pack_##suffix,                    \
+        .pack_units = together, .scratch_bytes = op##_scratch_##suffix, .tolerances = held_to      \
+    }
+
+#define COMPOSE_PAIR(op, name, level, together, held_to)                                           \
+    COMPOSE_VARIANT(op, #name, name, level, accepts_##name, together, NULL),                       \
+        COMPOSE_VARIANT(op, #name "_int8", name, level, accepts_coarse_##name, together, held_to)
+
+#ifdef __x86_64__
+#define COMPOSE_VARIANTS(op, together, held_to)                                                    \
+    COMPOSE_LEVEL(op, avx2, CPU_LEVEL_AVX2)                                                        \
+    COMPOSE_LEVEL(op, avx512, CPU_LEVEL_AVX512)                                                    \
+    COMPOSE_LEVEL(op, avx512_vnni, COMPOSE_LEVEL_VNNI)                                             \
+    COMPOSE_LEVEL(op, amx, COMPOSE_LEVEL_AMX)                                                      \
+    const op_variant op##_variants[] = {                                                           \
+        COMPOSE_PAIR(op, avx2, CPU_LEVEL_AVX2, together, held_to),                                 \
+        COMPOSE_PAIR(op, avx512, CPU_LEVEL_AVX512, together, held_to),                             \
+        COMPOSE_PAIR(op, avx512_vnni, COMPOSE_LEVEL_VNNI, together, held_to),                      \
+        COMPOSE_PAIR(op, amx, COMPOSE_LEVEL_AMX, together, held_to),                               \
+        {0}};
+#else
+#define COMPOSE_VARIANTS(op, together, held_to)                                                    \
+    COMPOSE_LEVEL(op, portable, 0)                                                                 \
+    const op_variant op##_variants[] = {{.name = NULL,                                             \
+                                         .accepts = op##_accepts_portable,                         \
+                                         .kernel = op##_portable,                                  \
+                                         .packed_bytes = op##_packed_bytes_portable,               \
+                                         .pack = op##_pack_portable,                               \
+                                         .scratch_bytes = op##_scratch_portable}};
+#endif
+
+#endif
