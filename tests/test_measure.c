@@ -121,8 +121,7 @@ static cJSON *compare(compare_options options)
 }
 
 static const compare_options usual = {
-    .engine = {.model = "synthetic:tiny:BF16", .threads = 2, .context = 64, .chunk = 48},
-    .rounds = 3};
+    .model = "synthetic:tiny:BF16", .threads = 2, .context = 64, .chunk = 48, .rounds = 3};
 
 static void check_side(const cJSON *side, double least)
 {
@@ -156,6 +155,7 @@ static void test_five_strategies_in_both_settings(void **state)
             check_side(json_get(item, "predicted"), number(item, "critical_path_ns") - 1);
             check_side(json_get(item, "measured"), 1);
             assert_true(number(item, "median_ns") >= number(json_get(item, "measured"), "ns"));
+            assert_true(number(item, "undisturbed_ns") > 0);
         }
         assert_int_equal(i, 5);
     }
@@ -191,7 +191,7 @@ static void test_what_cannot_be_is_refused(void **state)
     compare_options options = usual;
     options.cancel = &cancel;
     assert_int_equal(schedule_compare(&options, &text, &error), QP_CANCELLED);
-    options.engine.model = "/nonexistent/model.gguf";
+    options.model = "/nonexistent/model.gguf";
     assert_int_equal(schedule_compare(&options, &text, &error), QP_IO);
     measure_options measured = usual_measure;
     measured.path = "/dev/null/costs";

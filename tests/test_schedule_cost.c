@@ -164,6 +164,22 @@ static void test_who_works_alone_is_faster(void **state)
     assert_true(total[0] > total[1] && total[1] > total[2]);
 }
 
+/* Instructions that take twice as long: so does the pass, but for its signals. */
+static void check_replay(const schedule *s, double total)
+{
+    qp_error error;
+    schedule_prediction p;
+    size_t places = (size_t)s->options.workers * (size_t)s->longest;
+    double *ns = calloc(places, sizeof *ns);
+    assert_non_null(ns);
+    for (size_t i = 0; i < places; i++)
+        ns[i] = 2.0 * s->instructions[i].cost_ns;
+    assert_ok(schedule_replay(s, ns, &p, &error));
+    assert_true(p.total > 1.5 * total && p.total < 2 * total);
+    prediction_free(&p);
+    free(ns);
+}
+
 /* What shares nothing ends at the same times whichever way it is run. */
 static void test_both_ways_agree(void **state)
 {
@@ -184,6 +200,7 @@ static void test_both_ways_agree(void **state)
             }
         }
         prediction_free(&apart);
+        check_replay(&s, together.total);
         prediction_free(&together);
         schedule_free(&s);
     }

@@ -292,7 +292,7 @@ static const option_spec schedule_options[] = {
     {"verify", 0, OPTION_FLAG_AT(SETTINGS, verify), .help = "prove that it is sound"},
     {"measure", 0, OPTION_FLAG_AT(SETTINGS, measure),
      .help = "measure what instructions cost on this machine with so many workers, for later "
-             "predictions; takes about a minute"},
+             "predictions; takes about two minutes"},
     {"compare", 0, OPTION_FLAG_AT(SETTINGS, compare),
      .help = "run all strategies in turn, and show what was predicted of each beside what it took"},
     {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,

@@ -26,17 +26,17 @@ static qp_status compare(const cli_call *call, int64_t workers, strbuf *out)
 {
     const cli_settings *s = call->settings;
     bool asked = option_source_at(call->options, &s->setting) != OPTION_FROM_DEFAULT;
-    compare_options options = {.engine = {.threads = (int)workers,
-                                          .context = s->context,
-                                          .chunk = s->chunk,
-                                          .progress = cli_progress()},
+    compare_options options = {.threads = (int)workers,
+                               .context = s->context,
+                               .chunk = s->chunk,
                                .costs = cli_costs_path(workers),
                                .memory_fraction = s->memory_fraction,
                                .latency = asked && s->setting == 0,
                                .throughput = asked && s->setting == 1,
                                .json = s->json,
+                               .progress = cli_progress(),
                                .cancel = &cli_interrupted};
-    TRY(cli_model_path(call, &options.engine.model));
+    TRY(cli_model_path(call, &options.model));
     cli_catch_interrupt();
     qp_status status = schedule_compare(&options, out, call->error);
     cli_release_interrupt();

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/threads.h"
 #include "generate/rig.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
@@ -24,6 +25,7 @@ typedef struct contestant {
     schedule_prediction prediction;
     compare_figures predicted, measured;
     double median;
+    double undisturbed; /* with each instruction's least time */
     double rounds[MOST_ROUNDS];
 } contestant;
 
@@ -62,7 +64,11 @@ static qp_status measure(contestant *c, qp_error *error)
     }
     c->measured = figures_of(busy, workers, c->machine.best_ns);
     free(busy);
-    return QP_OK;
+    schedule_prediction replay;
+    qp_status status = schedule_replay(s, c->machine.least, &replay, error);
+    c->undisturbed = replay.total;
+    prediction_free(&replay);
+    return status;
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -79,16 +85,14 @@ static qp_status open_contestant(comparison *x, schedule_setting setting, int st
                                       .memory_fraction = x->options->memory_fraction,
                                       .tokens = tokens,
                                       .context = context,
-                                      .last_step = x->rig.engine->logits_end,
+                                      .last_step = x->rig.logits_end,
                                       .costs = x->costs};
     contestant *c = &x->of[strategy];
     TRY(rig_machine_open(&x->rig, &options, false, &c->machine, error));
     TRY(schedule_predict(c->machine.schedule, &c->prediction, error));
     c->predicted =
         figures_of(c->prediction.busy, c->machine.schedule->options.workers, c->prediction.total);
-    TRY(rig_run(&x->rig, &c->machine, error));
-    c->machine.best_ns = 0; /* that was a warm-up */
-    return QP_OK;
+    return rig_warm_up(&x->rig, &c->machine, error);
 }
 
 static bool is_over(const comparison *x, uint64_t begin)
@@ -130,13 +134,13 @@ static void print_table(const comparison *x, strbuf *out)
                   "%-8s %12s %12s %12s %8s %14s %12s %14s\n",
                   schedule_setting_name(s->options.setting), workers, (long long)s->options.tokens,
                   (long long)s->options.context, x->n_rounds, "assign", "predicted us",
-                  "measured us", "median us", "ratio", "balance", "critical us", "waiting");
+                  "measured us", "undisturbed", "ratio", "balance", "critical us", "waiting");
     for (int i = 0; i < STRATEGIES; i++) {
         const contestant *c = &x->of[i];
         const compare_figures *p = &c->predicted, *m = &c->measured;
         strbuf_printf(out, "%-8s %12.1f %12.1f %12.1f %8.3f %6.3f  %6.3f %12.1f %5.1f%%  %5.1f%%\n",
-                      schedule_assignment_name(i), p->total / 1e3, m->total / 1e3, c->median / 1e3,
-                      m->total / p->total, p->balance, m->balance,
+                      schedule_assignment_name(i), p->total / 1e3, m->total / 1e3,
+                      c->undisturbed / 1e3, m->total / p->total, p->balance, m->balance,
                       c->prediction.critical_path / 1e3, 100 * p->waiting / (p->total * workers),
                       100 * m->waiting / (m->total * workers));
     }
@@ -170,6 +174,7 @@ static void add_json(const comparison *x, cJSON *settings)
         add_figures(item, "predicted", &c->predicted);
         add_figures(item, "measured", &c->measured);
         cJSON_AddNumberToObject(item, "median_ns", c->median);
+        cJSON_AddNumberToObject(item, "undisturbed_ns", c->undisturbed);
         cJSON_AddNumberToObject(item, "critical_path_ns", c->prediction.critical_path);
     }
 }
@@ -185,21 +190,39 @@ static void close_contestants(comparison *x)
     }
 }
 
+static qp_status run_setting(comparison *x, schedule_setting setting, strbuf *out, cJSON *json,
+                             qp_error *error)
+{
+    const plan_options *o = &x->rig.plan.options;
+    int64_t tokens = setting == SCHEDULE_LATENCY ? 1 : o->max_tokens;
+    if (tokens > o->context) tokens = o->context;
+    int64_t context = setting == SCHEDULE_LATENCY ? o->context : tokens;
+    TRY(rig_fill(&x->rig, tokens, context, error));
+    for (int i = 0; i < STRATEGIES; i++)
+        TRY(open_contestant(x, setting, i, tokens, context, error));
+    TRY(take_rounds(x, error));
+    if (json)
+        add_json(x, json);
+    else
+        print_table(x, out);
+    return QP_OK;
+}
+
 static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf *out, cJSON *json,
                                  qp_error *error)
 {
-    const plan_options *o = &x->rig.engine->plan.options;
-    int64_t usual = o->context < 1024 ? o->context : 1024;
-    int64_t tokens = setting == SCHEDULE_LATENCY ? 1 : o->max_tokens;
-    if (tokens > o->context) tokens = o->context;
-    int64_t context = tokens > usual || setting == SCHEDULE_THROUGHPUT ? tokens : usual;
-    qp_status status = rig_fill(&x->rig, tokens, context, error);
-    for (int i = 0; i < STRATEGIES && status == QP_OK; i++)
-        status = open_contestant(x, setting, i, tokens, context, error);
-    if (status == QP_OK) status = take_rounds(x, error);
-    if (status == QP_OK && json) add_json(x, json);
-    if (status == QP_OK && !json) print_table(x, out);
+    const compare_options *o = x->options;
+    const rig_options options = {.model = o->model,
+                                 .threads = o->threads,
+                                 .context = o->context,
+                                 .chunk = o->chunk,
+                                 .fuse = setting == SCHEDULE_LATENCY && rig_fuses(),
+                                 .progress = o->progress,
+                                 .progress_context = o->progress_context};
+    qp_status status = rig_open(&options, &x->rig, error);
+    if (status == QP_OK) status = run_setting(x, setting, out, json, error);
     close_contestants(x);
+    rig_close(&x->rig);
     return status;
 }
 
@@ -218,14 +241,14 @@ static void load_costs(comparison *x, int workers)
 static qp_status compare(comparison *x, strbuf *out, cJSON *json, qp_error *error)
 {
     const compare_options *o = x->options;
-    TRY(rig_open(&o->engine, &x->rig, error));
-    load_costs(x, thread_pool_size(x->rig.engine->pool));
+    load_costs(x, o->threads);
     if (o->latency || !o->throughput) TRY(compare_setting(x, SCHEDULE_LATENCY, out, json, error));
     if (o->throughput || !o->latency)
         TRY(compare_setting(x, SCHEDULE_THROUGHPUT, out, json, error));
     if (json) return QP_OK;
-    strbuf_puts(out, "measured: the quickest of the rounds; ratio: measured over predicted; "
-                     "balance and waiting: predicted, then measured\n");
+    strbuf_puts(out, "measured: the quickest of the rounds; undisturbed: with the quickest of each "
+                     "instruction;\nratio: measured over predicted; balance and waiting: "
+                     "predicted, then measured\n");
     if (x->costs)
         strbuf_printf(out, "predicted from costs measured on this machine, in %s\n", o->costs);
     else
@@ -252,7 +275,6 @@ qp_status schedule_compare(const compare_options *options, strbuf *out, qp_error
         free(text);
     }
     cJSON_Delete(root);
-    rig_close(&x->rig);
     free(x->costs);
     free(x);
     return status;

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { LEAST_PASSES = 3, MOST_PASSES = 40, LAYERS_OF_MANY = 2, DEPTH = 512 };
+enum { LEAST_PASSES = 6, MOST_PASSES = 40, LAYERS_OF_MANY = 2, DEPTH = 512, MANY_FUSED = 16 };
 
 typedef struct measuring {
     const measure_options *options;
@@ -46,12 +46,12 @@ static bool work_of(const schedule *s, const instruction *in, const schedule_mem
     return work->bytes > 0;
 }
 
-/* Takes the times of the quickest pass. */
+/* Takes every instruction's quickest time. */
 static qp_status take_samples(measuring *m, rig *r, const rig_machine *machine, bool alone,
                               qp_error *error)
 {
     const schedule *s = machine->schedule;
-    const batch *b = &r->engine->batch;
+    const batch *b = &r->batch;
     const void **no_weights = calloc((size_t)s->n_weights + 1, sizeof *no_weights);
     if (!no_weights) return error_no_memory(error, "the measurement", (size_t)s->n_weights);
     schedule_memory memory = {.inputs = b->of, .weights = no_weights};
@@ -60,29 +60,27 @@ static qp_status take_samples(measuring *m, rig *r, const rig_machine *machine, 
     for (int w = 0; w < s->options.workers; w++) {
         for (int i = 0; i < s->length[w]; i++) {
             const instruction *in = schedule_queue(s, w) + i;
-            const instruction_timing *t =
-                &machine->best[(size_t)w * (size_t)s->longest + (size_t)i];
+            double ns = machine->least[(size_t)w * (size_t)s->longest + (size_t)i];
             op_cost work;
             bool weights;
             if (!work_of(s, in, &memory, b->sizes.of, &work)) continue;
             about.op = (op_code)in->opcode;
             about.type = cost_type_of(s, (int)in->node, &weights);
             about.pass_bytes = weights ? cost_pass_bytes(s) : 0;
-            room = room && cost_add(&m->samples, &about, work, (double)(t->end - t->work));
+            room = room && cost_add(&m->samples, &about, work, ns);
         }
     }
     free(no_weights);
     return room ? QP_OK : error_no_memory(error, "samples", COST_SAMPLES * sizeof(cost_sample));
 }
 
-/* Times passes over the rig's batch and takes the quickest. */
+/* Times passes over the rig's batch. */
 static qp_status time_passes(measuring *m, rig *r, bool alone, int last_step, qp_error *error)
 {
     const schedule_options options = {.last_step = last_step};
     rig_machine machine;
     qp_status status = rig_machine_open(r, &options, alone, &machine, error);
-    if (status == QP_OK) status = rig_run(r, &machine, error);
-    machine.best_ns = 0; /* a warm-up */
+    if (status == QP_OK) status = rig_warm_up(r, &machine, error);
     double seconds = m->options->seconds > 0 ? m->options->seconds : 0.25;
     uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);
     for (int n = 0; status == QP_OK && n < MOST_PASSES; n++) {
@@ -100,14 +98,14 @@ static qp_status time_passes(measuring *m, rig *r, bool alone, int last_step, qp
 static qp_status time_model(measuring *m, rig *r, qp_error *error)
 {
     static const int64_t many[] = {4, 16, 64, 128, DEPTH};
-    const plan *p = &r->engine->plan;
-    int end = plan_find_step(p, "lm_head", -1) + 1;
-    int layers = plan_find_step(p, "attn_norm", LAYERS_OF_MANY);
-    if (layers < 0) layers = end;
+    int layers =
+        plan_find_step(&r->plan, r->plan.options.fuse ? "attn_qkv" : "attn_norm", LAYERS_OF_MANY);
+    if (layers < 0) layers = r->logits_end;
     for (int alone = 0; alone < (m->tiny ? 1 : 2); alone++) {
         TRY(rig_fill(r, 1, DEPTH, error));
-        TRY(time_passes(m, r, alone, end, error));
+        TRY(time_passes(m, r, alone, r->logits_end, error));
         for (size_t i = 0; i < sizeof many / sizeof *many && !m->tiny; i++) {
+            if (many[i] > r->plan.options.max_tokens) break;
             TRY(rig_fill(r, many[i], DEPTH, error));
             TRY(time_passes(m, r, alone, layers, error));
         }
@@ -115,17 +113,24 @@ static qp_status time_model(measuring *m, rig *r, qp_error *error)
     return QP_OK;
 }
 
+/* Both plans; that for few tokens is not meant for many. */
 static qp_status measure_model(measuring *m, const char *preset, qp_error *error)
 {
     char name[128];
-    rig r;
     snprintf(name, sizeof name, "synthetic:%s:%s", preset, dtype_name(m->type));
     tell(m, name, false);
-    qp_engine_options options = {
-        .model = name, .threads = thread_pool_size(m->pool), .context = DEPTH, .chunk = DEPTH};
-    qp_status status = rig_open(&options, &r, error);
-    if (status == QP_OK) status = time_model(m, &r, error);
-    rig_close(&r);
+    qp_status status = QP_OK;
+    for (int fuse = 0; fuse <= rig_fuses() && status == QP_OK; fuse++) {
+        rig r;
+        rig_options options = {.model = name,
+                               .threads = thread_pool_size(m->pool),
+                               .context = DEPTH,
+                               .chunk = fuse ? MANY_FUSED : DEPTH,
+                               .fuse = fuse};
+        status = rig_open(&options, &r, error);
+        if (status == QP_OK) status = time_model(m, &r, error);
+        rig_close(&r);
+    }
     return status;
 }
 

@@ -18,8 +18,9 @@ typedef struct measure_options {
 } measure_options;
 
 /* Runs synthetic models of every type, alone and with all workers, with one token and with many, on
- * the CPU machine; measures what a signal costs there, and how fast memory is read; writes the file
- * and appends a summary to `out`. Types whose model does not fit in memory are left out. */
+ * the CPU machine, and takes the least time of each instruction, which other programs disturb
+ * least; measures what a signal costs there, and how fast memory is read; writes the file and
+ * appends a summary to `out`. Types whose model does not fit in memory are left out. */
 qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error);
 
 #endif

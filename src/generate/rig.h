@@ -6,42 +6,67 @@
 #ifndef QUIPU_GENERATE_RIG_H
 #define QUIPU_GENERATE_RIG_H
 
-#include "generate/engine.h"
+#include "generate/pages.h"
+#include "generate/scheduled.h"
+
+typedef struct rig_options {
+    const char *model; /* as model_open() takes it */
+    int threads;
+    int64_t context, chunk; /* positions of the sequence, tokens in a pass; 0: the usual */
+    bool fuse;              /* the plan for few tokens */
+    void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
+    void *progress_context;
+} rig_options;
 
 typedef struct rig {
-    qp_engine *engine;
-    page_list pages;         /* of the one sequence */
-    thread_pool *alone;      /* a pool of one */
-    executor alone_executor; /* the engine's, with that pool; owns nothing */
+    const rig_options *options;
+    thread_pool *pool, *alone; /* all threads; one */
+    progress progress;
+    model *model;
+    plan plan;
+    executor executor, alone_executor; /* the latter is the former with the pool of one */
+    batch batch;
+    page_pool pages;
+    page_list sequence;
+    int logits_end; /* the step behind lm_head */
 } rig;
 
-/* The engine is opened with these options. rig_close() it, also after a failure. */
-qp_status rig_open(const qp_engine_options *options, rig *out, qp_error *error);
+/* QP_NO_MEMORY when it does not fit. The options outlive the rig. rig_close() it, also after a
+ * failure. */
+qp_status rig_open(const rig_options *options, rig *out, qp_error *error);
 void rig_close(rig *rig);
 
+/* Whether plans for few tokens are worth running: their operators have more than a reference. */
+bool rig_fuses(void);
+
 /* Makes the next pass's batch: the last `tokens` of `context` positions of one sequence, whose
- * cache holds zeros. Both must fit the engine's. */
+ * cache holds zeros. Both must fit the plan's. */
 qp_status rig_fill(rig *rig, int64_t tokens, int64_t context, qp_error *error);
 
 /* A machine that runs one schedule over the rig's batch. */
 typedef struct rig_machine {
     const schedule *schedule;
     void *self;
-    /* One pass; timings is [workers][longest] or NULL. */
+    /* One pass; timings is [workers][longest]. */
     qp_status (*run)(void *self, const batch *batch, instruction_timing *timings, qp_error *error);
     void (*close)(void *self);
     instruction_timing *memory;
     instruction_timing *timings, *best; /* [workers][longest]: of the last pass, of the quickest */
-    double last_ns, best_ns;            /* how long those took; best_ns 0: there was none */
+    double *least; /* [workers][longest]: ns of each instruction's quickest work and signal */
+    double last_ns, best_ns; /* of those passes */
+    int passes;              /* counted so far */
 } rig_machine;
 
-/* Makes the schedule that the options say, with the CPU machine for it: as many workers as the
- * engine has threads, or one. rig_machine_close() it, also after a failure. */
+/* Makes the schedule that the options say, with the CPU machine for it: as many workers as the rig
+ * has threads, or one. rig_machine_close() it, also after a failure. */
 qp_status rig_machine_open(rig *rig, const schedule_options *options, bool alone, rig_machine *out,
                            qp_error *error);
 void rig_machine_close(rig_machine *machine);
 
 /* One pass over the batch, timed. */
 qp_status rig_run(rig *rig, rig_machine *machine, qp_error *error);
+
+/* The same, but not counted: weights come to the caches, threads awake. */
+qp_status rig_warm_up(rig *rig, rig_machine *machine, qp_error *error);
 
 #endif

@@ -27,6 +27,7 @@ typedef struct worker_state {
 
 typedef struct runner {
     const schedule *s;
+    const double *ns; /* [workers][longest]: durations; NULL: the costs */
     schedule_prediction *out;
     counter_state *counters;
     worker_state *workers;
@@ -86,8 +87,9 @@ static bool advance(runner *r, int worker)
     while (w->place < r->s->length[worker]) {
         const instruction *in = next_of(r, worker);
         if (!is_ready(r, in, &ready, &path)) break;
-        double begin = later(ready, w->free_at);
-        finish(r, worker, begin, begin + in->cost_ns, path + in->cost_ns);
+        double begin = later(ready, w->free_at), ns = in->cost_ns;
+        if (r->ns) ns = r->ns[(size_t)worker * (size_t)r->s->longest + (size_t)w->place];
+        finish(r, worker, begin, begin + ns, path + ns);
     }
     return w->place > from;
 }
@@ -194,24 +196,36 @@ static bool any_shared(const schedule *s)
     return false;
 }
 
-qp_status schedule_predict(const schedule *s, schedule_prediction *out, qp_error *error)
+static qp_status run(const schedule *s, const double *ns, schedule_prediction *out, qp_error *error)
 {
     const size_t workers = (size_t)s->options.workers, places = workers * (size_t)s->longest;
     *out = (schedule_prediction){.begin = calloc(places, sizeof *out->begin),
                                  .end = calloc(places, sizeof *out->end),
                                  .busy = calloc(workers, sizeof *out->busy)};
     runner r = {.s = s,
+                .ns = ns,
                 .out = out,
                 .counters = calloc((size_t)s->n_counters, sizeof *r.counters),
                 .workers = calloc(workers, sizeof *r.workers)};
     bool enough = out->begin && out->end && out->busy && r.counters && r.workers;
-    if (enough && any_shared(s))
+    if (enough && !ns && any_shared(s))
         run_together(&r);
     else if (enough)
         run_apart(&r);
     free(r.counters);
     free(r.workers);
     return enough ? QP_OK : error_no_memory(error, "the prediction", places * sizeof(double));
+}
+
+qp_status schedule_predict(const schedule *s, schedule_prediction *out, qp_error *error)
+{
+    return run(s, NULL, out, error);
+}
+
+qp_status schedule_replay(const schedule *s, const double *ns, schedule_prediction *out,
+                          qp_error *error)
+{
+    return run(s, ns, out, error);
 }
 
 void prediction_free(schedule_prediction *p)

@@ -16,6 +16,10 @@ typedef struct schedule_prediction {
  * node's `alone` says. The schedule must be sound. prediction_free() the result, also after a
  * failure. */
 qp_status schedule_predict(const schedule *schedule, schedule_prediction *out, qp_error *error);
+
+/* The same with other durations: ns [workers][longest], whatever the others do. */
+qp_status schedule_replay(const schedule *schedule, const double *ns, schedule_prediction *out,
+                          qp_error *error);
 void prediction_free(schedule_prediction *prediction);
 
 /* Work of the busiest worker over the mean; 1 is perfect. */
