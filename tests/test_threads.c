@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "generate/scheduled.h"
 #include "schedule/schedule.h"
+#include "vm/ahead.h"
 #include "vm/threads.h"
 
 static qp_error error;
@@ -175,12 +176,49 @@ static void test_timings(void **state)
     bench_close(&b);
 }
 
+/* What is asked for ahead is the packed weights of the slice that comes next, to the byte. */
+static void test_weights_ahead(void **state)
+{
+    (void)state;
+    bench b = {0};
+    scheduled scheduled;
+    bench_open(&b, 3);
+    const schedule_options options = {.last_step = logits_end(&b)};
+    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, &options, &error));
+    const schedule *s = &scheduled.schedule;
+    ahead *table;
+    assert_ok(ahead_make(&scheduled.setup, &table, &error));
+    const char *packed = b.executor.packed.data, *end = packed + b.executor.packed.bytes;
+    int slices = 0;
+    for (int w = 0; w < 3; w++) {
+        for (int i = 0; i < s->length[w]; i++) {
+            const instruction *in = schedule_queue(s, w) + i;
+            const ahead *a = &table[w * s->longest + i];
+            if (a->data) assert_true(a->data >= packed && a->data + a->bytes <= end);
+            if (in->opcode != OP_LINEAR) {
+                assert_ptr_equal(a->data, i + 1 < s->length[w] ? a[1].data : NULL);
+                continue;
+            }
+            const machine_kernel *kernel = &scheduled.kernels[in->node];
+            assert_true(kernel->packed && in->units.begin < in->units.end);
+            assert_ptr_equal(a->data, (const char *)kernel->packed +
+                                          (size_t)in->units.begin * kernel->packed_unit_bytes);
+            slices++;
+        }
+    }
+    assert_true(slices > 0);
+    free(table);
+    scheduled_free(&scheduled);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_bits),
         cmocka_unit_test(test_watchdog),
         cmocka_unit_test(test_timings),
+        cmocka_unit_test(test_weights_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

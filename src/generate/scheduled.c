@@ -1,6 +1,7 @@
 /* A plan run as a schedule: see scheduled.h. */
 #include "generate/scheduled.h"
 
+#include "base/checked.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
 
@@ -14,6 +15,15 @@ static int step_of(const plan *p, int node)
     while (node >= p->steps[step].first_node + p->steps[step].n_nodes)
         step++;
     return step;
+}
+
+/* Packed weights lie in the order of units, in whole groups. */
+static size_t unit_bytes(const scheduled *r, int node, const op_variant *variant)
+{
+    op_call call;
+    schedule_bind_node(&r->schedule, node, NULL, r->schedule.capacity, &call);
+    size_t units = round_up((size_t)call.end, (size_t)variant->pack_units);
+    return variant->packed_bytes(&call) / units;
 }
 
 /* A schedule's nodes are the plan's in their order, less those that have nothing to do. */
@@ -30,6 +40,7 @@ static void take_kernels(scheduled *r)
         r->kernels[n].kernel =
             chosen->variant ? chosen->variant->kernel : op_get(node->op)->reference;
         r->kernels[n].packed = chosen->packed;
+        if (chosen->packed) r->kernels[n].packed_unit_bytes = unit_bytes(r, n, chosen->variant);
     }
 }
 

@@ -7,7 +7,8 @@
 /* How a node's instructions are run; chosen once, since it depends on types and weights alone. */
 typedef struct machine_kernel {
     op_kernel *kernel;
-    const void *packed; /* the variant's own form of the weights, or NULL */
+    const void *packed;       /* the variant's own form of the weights, or NULL */
+    size_t packed_unit_bytes; /* of it for each unit */
 } machine_kernel;
 
 typedef struct machine_setup {

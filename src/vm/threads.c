@@ -2,6 +2,7 @@
 #include "vm/threads.h"
 
 #include "base/clock.h"
+#include "vm/ahead.h"
 
 #include <assert.h>
 #include <sched.h>
@@ -30,6 +31,7 @@ struct threads_machine {
     thread_pool *pool;
     uint64_t patience_ns;
     counter *counters; /* [schedule->n_counters] */
+    ahead *ahead;      /* [workers][longest] */
     uint32_t pass;
     int first_step, last_step; /* that work; 0, 0: all */
     const int64_t *sizes;
@@ -48,8 +50,8 @@ qp_status threads_machine_create(const machine_setup *setup, thread_pool *pool,
     threads_machine *m = calloc(1, sizeof *m);
     size_t bytes = (size_t)s->n_counters * sizeof(counter);
     if (m) m->counters = aligned_alloc(CACHE_LINE, bytes ? bytes : CACHE_LINE);
-    if (!m || !m->counters) {
-        free(m);
+    if (!m || !m->counters || ahead_make(setup, &m->ahead, error) != QP_OK) {
+        threads_machine_destroy(m);
         return error_no_memory(error, "the machine", sizeof *m + bytes);
     }
     atomic_flag_clear(&m->reported);
@@ -66,6 +68,7 @@ void threads_machine_destroy(threads_machine *m)
 {
     if (!m) return;
     free(m->counters);
+    free(m->ahead);
     free(m);
 }
 
@@ -83,9 +86,10 @@ static void give_up(threads_machine *m, stuck_wait stuck)
 }
 
 /* Waits for one counter; false when the pass was given up. Spins while a signal is likely to come
- * soon, then lets others have the processor: they may be the ones that signal. */
+ * soon, asking for weights meanwhile, then lets others have the processor: they may be the ones
+ * that signal. */
 static bool await_counter(threads_machine *m, int worker, int index, const instruction *in,
-                          int wait)
+                          int wait, ahead *ahead)
 {
     uint32_t number = in->waits[wait].counter;
     if (number == 0) return true;
@@ -96,7 +100,7 @@ static bool await_counter(threads_machine *m, int worker, int index, const instr
         for (int i = 0; i < LOOKS_PER_CLOCK; i++) {
             if (instruction_reached(atomic_load_explicit(count, memory_order_acquire), target))
                 return true;
-            relax();
+            if (!ahead_ask(ahead)) relax();
         }
         if (atomic_load_explicit(&m->given_up, memory_order_relaxed)) return false;
         uint64_t now = clock_ns(), since = last ? now - last : 0;
@@ -127,11 +131,18 @@ static void run_queue(void *context, int worker, int n_workers)
     void *scratch = m->setup.scratch
                         ? (char *)m->setup.scratch + (size_t)worker * m->setup.scratch_bytes
                         : NULL;
+    const ahead *weights = m->ahead + (size_t)worker * (size_t)s->longest;
+    const char *asked = NULL; /* which weights were asked for */
+    ahead next = {0};
     for (int i = 0; i < s->length[worker]; i++) {
         const instruction *in = &queue[i];
+        if (weights[i].data != asked) {
+            next = weights[i];
+            asked = next.data;
+        }
         if (timing) timing[i].wait = now;
         for (int w = 0; w < INSTRUCTION_WAITS; w++) {
-            if (!await_counter(m, worker, i, in, w)) return;
+            if (!await_counter(m, worker, i, in, w, &next)) return;
         }
         if (timing)
             timing[i].work = in->waits[0].counter || in->waits[1].counter ? clock_ns() : now;

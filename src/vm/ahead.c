@@ -1,0 +1,59 @@
+/* Where each slice's weights begin: see ahead.h. */
+#include "vm/ahead.h"
+
+#include <stdlib.h>
+
+/* Of a slice, no more than memory delivers while a worker waits for others, and well inside the
+ * second cache. */
+enum { AHEAD_BYTES = 128 << 10 };
+
+/* The slice's rows of a weight that is read as stored. */
+static ahead stored_weights(const schedule *s, const instruction *in, const op_call *call)
+{
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        const schedule_view *view = &s->views[in->operands[i]];
+        if (view->rank != 2 || s->areas[view->area].base != SCHEDULE_WEIGHT) continue;
+        const tensor *weight = &call->tensors[i];
+        if (weight->shape[0] != call->end) continue; /* its rows are not the units */
+        return (ahead){(const char *)weight->data + in->units.begin * weight->stride[0],
+                       (size_t)((in->units.end - in->units.begin) * weight->stride[0])};
+    }
+    return (ahead){0};
+}
+
+static ahead weights_of(const machine_setup *setup, const instruction *in)
+{
+    const schedule *s = setup->schedule;
+    if (in->opcode == INSTRUCTION_NOOP || !(in->flags & INSTRUCTION_ROW_SLICES)) return (ahead){0};
+    const machine_kernel *kernel = &setup->kernels[in->node];
+    ahead found;
+    if (kernel->packed) {
+        size_t units = (size_t)(in->units.end - in->units.begin);
+        found.data =
+            (const char *)kernel->packed + (size_t)in->units.begin * kernel->packed_unit_bytes;
+        found.bytes = units * kernel->packed_unit_bytes;
+    } else {
+        op_call call;
+        schedule_bind_node(s, (int)in->node, &setup->memory, s->capacity, &call);
+        found = stored_weights(s, in, &call);
+    }
+    if (found.bytes > AHEAD_BYTES) found.bytes = AHEAD_BYTES;
+    return found;
+}
+
+qp_status ahead_make(const machine_setup *setup, ahead **out, qp_error *error)
+{
+    const schedule *s = setup->schedule;
+    size_t n = (size_t)s->options.workers * (size_t)s->longest;
+    *out = calloc(n ? n : 1, sizeof **out);
+    if (!*out) return error_no_memory(error, "the machine", n * sizeof **out);
+    for (int w = 0; w < s->options.workers; w++) {
+        ahead next = {0}, *row = *out + (size_t)w * (size_t)s->longest;
+        for (int i = s->length[w] - 1; i >= 0; i--) {
+            ahead own = weights_of(setup, schedule_queue(s, w) + i);
+            if (own.data) next = own;
+            row[i] = next;
+        }
+    }
+    return QP_OK;
+}
