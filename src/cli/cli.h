@@ -54,7 +54,7 @@ typedef struct cli_settings {
     bool all, last, markdown;
     int page_format;
     const char *variant, *kernel, *workload;
-    int kernel_device; /* 1: the GPU's kernels */
+    int kernel_device; /* 1: the GPU's kernels, or its memory */
     int64_t timeout;
 } cli_settings;
 

@@ -155,6 +155,8 @@ static const option_spec convert_options[] = {
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {0}};
 
+static const char *const cli_kernel_devices[] = {"cpu", "cuda", NULL};
+
 static const option_spec plan_options[] = {
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 20, .help = "new tokens in one forward pass"},
@@ -175,6 +177,9 @@ static const option_spec plan_options[] = {
     {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
      .fallback = "1", .minimum = 1, .maximum = 1024,
      .help = "fused: parts of a sequence's positions that attention is split in"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
+     .fallback = "cpu", .argument = "DEVICE",
+     .help = "cuda: the exact memory that a run takes on a GPU too"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 
@@ -203,8 +208,6 @@ static const option_spec prompt_page_options[] = {
     {"last", 0, OPTION_FLAG_AT(SETTINGS, last),
      .help = "end with the verdict on the last candidate that was checked"},
     {0}};
-
-static const char *const cli_kernel_devices[] = {"cpu", "cuda", NULL};
 
 static const option_spec kernel_options[] = {
     {"variant", 0, OPTION_STRING_AT(SETTINGS, variant), .argument = "NAME",

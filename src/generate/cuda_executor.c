@@ -164,7 +164,7 @@ qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_err
         x->memory.data[id] = host_form(x->inputs.address + at);
     }
     TRY(cuda_device_enter(x->device, error));
-    if (x->plan->config.rope.scaling == ROPE_DYNAMIC) TRY(copy_table(x, error));
+    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC) TRY(copy_table(x, error));
     return cuda_check(x->device->driver->copy_to_device(x->inputs.address, batch->memory,
                                                         batch->memory_bytes, x->device->stream),
                       "copying inputs to the GPU", error);

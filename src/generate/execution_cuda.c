@@ -32,8 +32,10 @@ static qp_status open_cuda(const execution_setup *setup, void **self, qp_error *
     TRY(cuda_device_open(&e->device, error));
     TRY(executor_init_host(&e->host, setup->plan, setup->model, setup->pool, setup->cpu_features,
                            error));
-    return cuda_executor_init(&e->executor, &e->device, setup->plan, setup->model,
-                              e->host.rope_table.data, setup->progress, error);
+    TRY(cuda_executor_init(&e->executor, &e->device, setup->plan, setup->model,
+                           e->host.rope_table.data, setup->progress, error));
+    e->executor.table = NULL; /* what changes of it is written like other tensors */
+    return QP_OK;
 }
 
 static qp_status run_cuda(void *self, const batch *batch, int first, int last, qp_error *error)

@@ -9,12 +9,13 @@
 
 enum {
     FEW_ROWS = 8,
-    FEW_WARPS = 8,      /* linear.cuh's LINEAR_WARPS */
-    FEW_BLOCKS = 6,     /* of a multiprocessor at once, by shared memory and registers */
-    TILE_ROWS = 64,     /* linear.cuh's, and of features too */
-    TILE_THREADS = 128, /* linear.cuh's */
-    MANY_ROWS = 64,     /* from here on cuBLASLt pays */
-    WIDENED = 64 << 20, /* bytes of BF16 that weights are decoded to at a time, at least */
+    FEW_WARPS = 8,         /* linear.cuh's LINEAR_WARPS */
+    FEW_BLOCKS = 6,        /* of a multiprocessor at once, by shared memory and registers */
+    TILE_ROWS = 64,        /* linear.cuh's, and of features too */
+    TILE_THREADS = 128,    /* linear.cuh's */
+    MANY_ROWS = 64,        /* from here on cuBLASLt pays, */
+    MANY_ROWS_STORED = 16, /* and from here on where the weight is BF16 as stored */
+    WIDENED = 64 << 20,    /* bytes of BF16 that weights are decoded to at a time, at least */
     NARROW_THREADS = 256,
 };
 
@@ -103,14 +104,15 @@ bool cuda_linear_blas_accepts(const op_call *call)
            t[LINEAR_WEIGHT].shape[0] % 4 == 0 && rows_are_aligned(&t[LINEAR_OUT]);
 }
 
-bool cuda_linear_blas_pays(const op_call *call)
-{
-    return call->tensors[LINEAR_X].shape[0] >= MANY_ROWS;
-}
-
 static bool reads_as_stored(const tensor *weight)
 {
     return weight->type == DTYPE_BF16 && rows_are_aligned(weight);
+}
+
+bool cuda_linear_blas_pays(const op_call *call)
+{
+    int64_t rows = call->tensors[LINEAR_X].shape[0];
+    return rows >= (reads_as_stored(&call->tensors[LINEAR_WEIGHT]) ? MANY_ROWS_STORED : MANY_ROWS);
 }
 
 /* Rows of a weight that are decoded at a time. */

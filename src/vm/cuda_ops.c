@@ -75,6 +75,7 @@ const cuda_kernel cuda_kernels[] = {
      .pays = cuda_linear_blas_pays,
      .workspace = cuda_linear_blas_workspace,
      .launch = cuda_linear_blas,
+     .whole = true,
      .tolerances = cuda_linear_blas_tolerances},
     {.op = OP_LINEAR,
      .name = "cuda",

@@ -24,6 +24,7 @@ typedef struct cuda_kernel {
     size_t (*workspace)(const op_call *call); /* bytes; NULL: none */
     qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
                         qp_error *error);
+    bool whole;                     /* how units are cut changes the last bits: for whole calls */
     const op_tolerance *tolerances; /* where coarser than the operator's; or NULL */
 } cuda_kernel;
 

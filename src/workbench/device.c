@@ -85,7 +85,9 @@ static size_t place(const op_call *call, op_call *there, carried *ranges, int *n
         while (known < *n && ranges[known].host != host)
             known++;
         if (known == *n) {
-            carried range = {host, longest_span(call, host), used + (uintptr_t)host % GUARD};
+            /* Kernels for whole calls get tensors as plans place them: aligned. */
+            size_t shift = bench.kernel->whole ? 0 : (uintptr_t)host % GUARD;
+            carried range = {host, longest_span(call, host), used + shift};
             ranges[(*n)++] = range;
             used = round_up(range.at + range.bytes, GUARD) + GUARD;
             if (used > MEMORY_BYTES) return 0;
@@ -113,6 +115,10 @@ static qp_status carry_and_run(const op_call *call, qp_error *error)
     TRY(cuda_check(driver->copy_to_device(bench.memory.address, staging, used, bench.device.stream),
                    "carrying tensors to the GPU", error));
     bench.ops.narrowed.rank = 0;
+    if (bench.kernel->whole) {
+        there.begin = 0;
+        there.end = op_get(bench.kernel->op)->units(call);
+    }
     TRY(cuda_ops_launch(&bench.ops, bench.kernel, &there, error));
     TRY(cuda_check(driver->copy_to_host(staging, bench.memory.address, used, bench.device.stream),
                    "carrying tensors from the GPU", error));

@@ -2,9 +2,9 @@
  *
  * Few rows: a warp an output feature, bound by reading the weight. A lane takes groups of eight
  * elements, 256 apart, and the lanes are added at the end: the order depends on in_features alone.
- * More rows: tiles on the tensor cores. Both sides are split in two BF16 parts each, whose three
- * larger products are added in float32: 16 bits of every factor count. The cost of a third product
- * is spared where the weight is BF16 itself.
+ * More rows: tiles on the tensor cores. Both sides are split in three BF16 parts each, all 24 bits
+ * of a float, and the six larger of their nine products are added in float32. Where the weight is
+ * BF16 itself three suffice.
  */
 #ifndef QUIPU_OP_LINEAR_CUH
 #define QUIPU_OP_LINEAR_CUH
@@ -118,10 +118,7 @@ enum {
     TILE_PITCH = TILE_DEPTH + 8, /* BF16 from row to row in shared memory: no bank conflicts */
 };
 
-/* Two parts of a float, high and low, packed for two neighbours. */
-struct bf16_parts {
-    uint32_t high, low;
-};
+enum { PARTS = 3 };
 
 DEVICE_FN uint32_t bf16_pair(float a, float b)
 {
@@ -129,13 +126,13 @@ DEVICE_FN uint32_t bf16_pair(float a, float b)
     return *(uint32_t *)&pair;
 }
 
-DEVICE_FN bf16_parts bf16_split(float a, float b)
+/* Takes the BF16 nearest to each of two floats out of them. */
+DEVICE_FN uint32_t bf16_take(float *a, float *b)
 {
-    bf16_parts parts;
-    parts.high = bf16_pair(a, b);
-    parts.low = bf16_pair(a - __uint_as_float(parts.high << 16),
-                          b - __uint_as_float(parts.high & 0xffff0000u));
-    return parts;
+    uint32_t part = bf16_pair(*a, *b);
+    *a -= __uint_as_float(part << 16);
+    *b -= __uint_as_float(part & 0xffff0000u);
+    return part;
 }
 
 /* d += a b for 16 x 16 by 16 x 8, BF16 in float32. */
@@ -148,8 +145,8 @@ DEVICE_FN void mma_bf16(float *d, const uint32_t *a, const uint32_t *b)
 }
 
 struct linear_tile {
-    uint16_t x[2][TILE_ROWS][TILE_PITCH]; /* high and low parts */
-    uint16_t w[2][TILE_FEATURES][TILE_PITCH];
+    uint16_t x[PARTS][TILE_ROWS][TILE_PITCH]; /* from the highest part to the lowest */
+    uint16_t w[PARTS][TILE_FEATURES][TILE_PITCH];
 };
 
 /* Puts both sides' elements [k, k + TILE_DEPTH) into the tile, eight a thread and round. */
@@ -166,12 +163,10 @@ DEVICE_FN void linear_fill_tile(const op_call &call, int64_t row, int64_t o, int
         if (k + column < n && at < (of_x ? x.shape[0] : end))
             decode8_of<DTYPE_COUNT>(of_x ? x.type : weight.type, device_row(of_x ? x : weight, at),
                                     k + column, n, values);
-        uint16_t *high = of_x ? tile.x[0][line] : tile.w[0][line - TILE_ROWS];
-        uint16_t *low = of_x ? tile.x[1][line] : tile.w[1][line - TILE_ROWS];
-        for (int j = 0; j < 8; j += 2) {
-            bf16_parts parts = bf16_split(values[j], values[j + 1]);
-            *(uint32_t *)(high + column + j) = parts.high;
-            *(uint32_t *)(low + column + j) = parts.low;
+        for (int part = 0; part < PARTS; part++) {
+            uint16_t *to = of_x ? tile.x[part][line] : tile.w[part][line - TILE_ROWS];
+            for (int j = 0; j < 8; j += 2)
+                *(uint32_t *)(to + column + j) = bf16_take(&values[j], &values[j + 1]);
         }
     }
 }
@@ -199,19 +194,18 @@ DEVICE_FN void linear_multiply_tile(const linear_tile &tile, bool exact_weight, 
 {
     int warp = threadIdx.x / WARP, row = warp / 2 * 32, o = warp % 2 * 32;
     for (int k = 0; k < TILE_DEPTH; k += 16) {
-        uint32_t high[2][4], low[2][4];
-        for (int i = 0; i < 2; i++) {
-            load_left(tile.x[0], row + 16 * i, k, high[i]);
-            load_left(tile.x[1], row + 16 * i, k, low[i]);
-        }
+        uint32_t x[PARTS][2][4];
+        for (int part = 0; part < PARTS; part++)
+            for (int i = 0; i < 2; i++)
+                load_left(tile.x[part], row + 16 * i, k, x[part][i]);
         for (int j = 0; j < 4; j++) {
-            uint32_t w_high[2], w_low[2];
-            load_right(tile.w[0], o + 8 * j, k, w_high);
-            load_right(tile.w[1], o + 8 * j, k, w_low);
-            for (int i = 0; i < 2; i++) {
-                mma_bf16(sums[i][j], high[i], w_high);
-                mma_bf16(sums[i][j], low[i], w_high);
-                if (!exact_weight) mma_bf16(sums[i][j], high[i], w_low);
+            for (int part = PARTS - 1; part >= 0; part--) {
+                uint32_t w[2];
+                if (exact_weight && part > 0) continue;
+                load_right(tile.w[part], o + 8 * j, k, w);
+                for (int of_x = PARTS - 1 - part; of_x >= 0; of_x--)
+                    for (int i = 0; i < 2; i++)
+                        mma_bf16(sums[i][j], x[of_x][i], w);
             }
         }
     }

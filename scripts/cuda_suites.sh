@@ -1,0 +1,52 @@
+# Checking the GPU side on a machine with one. Sourced by ./dev; uses suites.sh's tally.
+
+# The program just built, or the one that QUIPU_BINARY names: a machine with a GPU need not be the
+# one that it was built on.
+gpu_quipu() { "${QUIPU_BINARY:-$PWD/build/quipu}" "$@"; }
+
+# same_text MODEL PROMPT N: greedy text of N tokens, on the CPU's references and on the GPU.
+same_text() {
+    local words=(run -m "$1" -p "$2" -n "$3" --temp 0 --raw) expected found
+    expected=$(gpu_quipu "${words[@]}" --device cpu --exec ref 2>/dev/null) || return 1
+    found=$(gpu_quipu "${words[@]}" --device cuda 2>/dev/null) || return 1
+    [ "$expected" = "$found" ] || {
+        say "on the CPU: $expected"
+        say "on the GPU: $found"
+        return 1
+    }
+}
+
+# same_answer MODEL PROMPT: a conversation's first answer, as the model's template asks for it.
+same_answer() {
+    local words=(run -m "$1" -p "$2" -n 60 --temp 0)
+    [ "$(gpu_quipu "${words[@]}" --device cpu --exec ref 2>/dev/null)" = \
+        "$(gpu_quipu "${words[@]}" --device cuda 2>/dev/null)" ]
+}
+
+# Every kernel on every case, every tensor of the small models, and texts token by token.
+test_cuda() {
+    local model type data
+    begin_tally
+    check "kernels of operators" gpu_quipu ops check --device cuda "$@" || true
+    for model in tests/golden/models/*/config.json tests/golden/models/*.gguf; do
+        model=${model%/config.json}
+        case $model in *-00002-of-*) continue ;; esac
+        check "tensors of $(basename "$model")" \
+            gpu_quipu diff -m "$PWD/$model" --a ref --b cuda-ops || true
+    done
+    for type in BF16 F16 F32 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q6_K; do
+        check "tensors of synthetic:tiny:$type" \
+            gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 || true
+    done
+    data=$(find_test_data)
+    for model in "$data"/stories260K/*.gguf; do
+        [ -f "$model" ] || continue
+        check "text of $(basename "$model")" same_text "$model" "Once upon a time" 200 || true
+    done
+    model=$(scripts/fetch-model --path)
+    if [ -f "$model" ]; then
+        check "the default model's text" same_text "$model" "The capital of France is" 60 || true
+        check "the default model's answer" same_answer "$model" "What is a quipu?" || true
+    fi
+    end_tally
+}
