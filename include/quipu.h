@@ -102,8 +102,9 @@ typedef struct qp_engine_options {
     const char *device;   /* "cpu" (default), "cuda": an NVIDIA GPU, or "auto": that GPU where it
                            * can be used and the model fits, with a notice that says so */
     const char *exec;     /* on the CPU "threads" (default): as a schedule, a queue for each thread;
-                           * "ops" (default on a GPU): operator by operator; "ref": the same with
-                           * the references, on the CPU; or "auto": the default */
+                           * "serial": the same queues, one instruction at a time; "ops" (default
+                           * on a GPU): operator by operator; "ref": the same with the references,
+                           * on the CPU; or "auto": the default */
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
     void *log_context;
@@ -290,7 +291,10 @@ const char *qp_finish_name(qp_finish finish);
 
 /* ---- Trace --------------------------------------------------------------------------------- */
 
-/* A record of when each worker waited, worked and signalled in every instruction. */
+/* A record of when each worker waited, worked and signalled in every instruction. Where the engine
+ * runs one instruction at a time ("serial"), it is of what instructions are in mathematics: while
+ * the trace is open attention runs as products, maxima, powers and divisions, and residuals are
+ * added apart, which moves logits by rounding. */
 typedef struct qp_trace qp_trace;
 
 typedef struct qp_trace_options {

@@ -76,7 +76,7 @@ static void check_passes(const bench *b, const schedule_options *options, const 
     assert_ok(scheduled_init(&scheduled, &b->executor, b->model, options, &error));
     for (int pass = 0; pass < 20; pass++) {
         memset(executor_logits(&b->executor), 0x7f, bytes);
-        assert_ok(scheduled_run(&scheduled, &b->batch, NULL, &error));
+        assert_ok(scheduled_run(&scheduled, &b->batch, (scheduled_record){0}, &error));
         assert_memory_equal(executor_logits(&b->executor), expected, bytes);
     }
     scheduled_free(&scheduled);

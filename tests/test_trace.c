@@ -176,7 +176,7 @@ static void test_table_adds_up(void **state)
                                         "\nlinear ",
                                         "\nwaiting ",
                                         "\nsignals ",
-                                        "\nbegin and end ",
+                                        "\noutside ",
                                         "of limit",
                                         "sampling, between the passes: "};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -282,6 +282,107 @@ static void test_same_answer(void **state)
     recording_free(&r);
 }
 
+/* Logits of two sequences of different lengths in chunks, then of a token for each; float32
+ * [n][vocab_size], to free(). */
+static float *two_sequences(qp_engine *engine, size_t *n)
+{
+    qp_error error;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    *n = (PROMPT_TOKENS + 3 + 2) * vocab_size;
+    float *all = calloc(*n, sizeof *all);
+    assert_non_null(all);
+    float *rows[] = {all, all + PROMPT_TOKENS * vocab_size};
+    float *next[] = {rows[1] + 3 * vocab_size, rows[1] + 4 * vocab_size};
+    logit_sink first = {rows, vocab_size}, second = {next, vocab_size};
+    qp_session *a = open_session(engine), *b = open_session(engine);
+    qp_input prompts[] = {{a, PROMPT, PROMPT_TOKENS, true}, {b, PROMPT + 2, 3, true}};
+    qp_input tokens[] = {{a, PROMPT, 1, true}, {b, PROMPT + 1, 1, true}};
+    assert_ok(qp_eval(engine, prompts, 2, take_logits, &first, NULL, &error));
+    assert_ok(qp_eval(engine, tokens, 2, take_logits, &second, NULL, &error));
+    qp_session_close(a);
+    qp_session_close(b);
+    return all;
+}
+
+static qp_engine *open_small(const char *exec, const char *kv_type)
+{
+    return open_engine((qp_engine_options){.model = "synthetic:tiny:F32",
+                                           .exec = exec,
+                                           .kv_type = kv_type,
+                                           .threads = 3,
+                                           .context = 32,
+                                           .chunk = 5,
+                                           .page_size = 4,
+                                           .max_sessions = 2,
+                                           .max_outputs = 8});
+}
+
+/* One instruction at a time gives the same bits as threads; in parts the same but for rounding. */
+static void test_serial_in_parts(void **state)
+{
+    (void)state;
+    static const char *const kv_types[] = {"F32", "F16", "BF16"};
+    for (size_t k = 0; k < 3; k++) {
+        qp_error error;
+        size_t n;
+        qp_engine *threads = open_small("threads", kv_types[k]);
+        qp_engine *serial = open_small("serial", kv_types[k]);
+        float *expected = two_sequences(threads, &n), *whole = two_sequences(serial, &n);
+        assert_memory_equal(whole, expected, n * sizeof *whole);
+        qp_trace *trace;
+        assert_ok(qp_trace_open(serial, &(qp_trace_options){16, NULL}, &trace, &error));
+        float *parts = two_sequences(serial, &n);
+        double worst = 0, largest = 0;
+        for (size_t i = 0; i < n; i++) {
+            worst = fmax(worst, fabs((double)parts[i] - (double)expected[i]));
+            largest = fmax(largest, fabs((double)expected[i]));
+        }
+        if (!(worst <= 1e-5 * largest)) fail_msg("%s: %g of %g", kv_types[k], worst, largest);
+        free(expected);
+        free(whole);
+        free(parts);
+        qp_trace_close(trace);
+        qp_engine_close(serial);
+        qp_engine_close(threads);
+    }
+}
+
+/* Every kind of work is there, one after the other, and the table adds up. */
+static void test_kinds_of_parts(void **state)
+{
+    (void)state;
+    recording r = record((qp_engine_options){.threads = 2, .exec = "serial"}, 16);
+    cJSON *json = trace_json(r.trace);
+    static const char *const kinds[] = {
+        "Embedding", "RMSNorm",        "Linear",    "RoPE", "MemCopy", "MatMul", "Mask",
+        "ReduceMax", "ElementwiseExp", "Normalize", "SiLU", "Add",     "Sample"};
+    int counts[sizeof kinds / sizeof *kinds] = {0};
+    double free_at = 0;
+    const cJSON *event;
+    cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
+    {
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+            counts[i] += strcmp(string(event, "name"), kinds[i]) == 0;
+        if (strcmp(string(event, "ph"), "X") != 0 || number(event, "tid") == 0) continue;
+        assert_true(number(event, "tid") == 1 && number(event, "ts") >= free_at - 1e-6);
+        free_at = number(event, "ts") + number(event, "dur");
+        assert_true(strlen(string(json_get(event, "args"), "shape")) > 0);
+    }
+    cJSON_Delete(json);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (counts[i] == 0) fail_msg("no %s", kinds[i]);
+    }
+    char *text;
+    print_trace(r.trace, QP_TRACE_TABLE, &text);
+    check_sums(strstr(text, "prompt: "));
+    check_sums(strstr(text, "generation: "));
+    free(text);
+    print_trace(r.trace, QP_TRACE_HTML, &text);
+    assert_non_null(strstr(text, "\"planned\":null"));
+    free(text);
+    recording_free(&r);
+}
+
 static void test_what_cannot_be_is_refused(void **state)
 {
     (void)state;
@@ -321,6 +422,8 @@ int main(void)
         cmocka_unit_test(test_page_is_complete),
         cmocka_unit_test(test_passes_are_bounded),
         cmocka_unit_test(test_same_answer),
+        cmocka_unit_test(test_serial_in_parts),
+        cmocka_unit_test(test_kinds_of_parts),
         cmocka_unit_test(test_what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

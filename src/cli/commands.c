@@ -7,7 +7,7 @@
 #define SETTINGS cli_settings
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
-const char *const cli_execs[] = {"auto", "threads", "ops", "ref", NULL};
+const char *const cli_execs[] = {"auto", "threads", "serial", "ops", "ref", NULL};
 const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
@@ -30,8 +30,10 @@ static const option_spec engine_options[] = {
      .argument = "TYPE", .help = "element type of the KV cache"},
     {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = cli_execs, .fallback = "auto",
      .argument = "HOW",
-     .help = "as a schedule on threads, operator by operator, or the references; "
-             "auto: threads on the CPU, ops on a GPU"},
+     .help =
+         "threads: as a schedule, a queue for each; serial: the same, one instruction at a time; "
+         "ops: operator by operator; ref: the references; auto: threads on the CPU, ops on a "
+         "GPU"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
      .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
@@ -459,7 +461,8 @@ static const command_spec commands[] = {
                     "with a record of every instruction, then tells where the time went. GB/s and "
                     "GFLOP/s are those of all workers together while they do such work; \"of "
                     "limit\" is the time that the machine's own rates would allow, over the time "
-                    "taken.",
+                    "taken. With --exec serial it is one instruction after the other, each as what "
+                    "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize...",
      .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group)},
     {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
      .summary = "hold one way to run a forward pass against another, tensor by tensor",

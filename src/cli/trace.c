@@ -4,6 +4,7 @@
 #include "base/status.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The forms that a trace can be told in, and where each is wanted. */
 static qp_status write_form(const cli_call *call, const qp_trace *trace, qp_trace_form form,
@@ -75,10 +76,20 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     return status;
 }
 
+/* What is traced are instructions, which a GPU does not run: by itself the trace is of threads. */
+static void choose_exec(cli_settings *s)
+{
+    if (strcmp(cli_execs[s->exec], "auto") != 0 || strcmp(cli_devices[s->device], "cuda") == 0)
+        return;
+    while (strcmp(cli_execs[s->exec], "threads") != 0)
+        s->exec++;
+}
+
 qp_status command_trace(const cli_call *call)
 {
     qp_engine *engine = NULL;
     qp_tokens tokens = {0};
+    choose_exec(call->settings);
     qp_status status = cli_open_engine(call, 1, &engine);
     if (status == QP_OK) status = cli_read_tokens(call, qp_engine_vocabulary(engine), &tokens);
     cli_catch_interrupt();

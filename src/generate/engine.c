@@ -67,17 +67,17 @@ static qp_status choose_features(const qp_engine_options *options, uint32_t *fea
     const char *exec = options->exec;
     *features = is_named(exec, "ref") ? 0 : cpu_features(off);
     if (is_automatic(exec) || is_named(exec, "ref") || is_named(exec, "ops") ||
-        is_named(exec, "threads"))
+        is_named(exec, "threads") || is_named(exec, "serial"))
         return QP_OK;
-    return error_set(error, QP_INVALID, "exec must be auto, threads, ops or ref, found \"%s\"",
-                     exec);
+    return error_set(error, QP_INVALID,
+                     "exec must be auto, threads, serial, ops or ref, found \"%s\"", exec);
 }
 
 /* Opens the GPU if it is asked for, or if nobody minds and there is one. */
 static qp_status choose_device(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     const char *device = options->device, *exec = options->exec;
-    bool of_cpu = is_named(exec, "threads") || is_named(exec, "ref");
+    bool of_cpu = is_named(exec, "threads") || is_named(exec, "serial") || is_named(exec, "ref");
     if (!device || is_named(device, "cpu")) return QP_OK;
     if (is_named(device, "cuda")) {
         if (of_cpu)
@@ -131,8 +131,8 @@ static void warn_of_context(const qp_engine *e)
     say(e, QP_LOG_WARNING, message);
 }
 
-/* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are made
- * on their way. */
+/* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are
+ * made on their way. */
 static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     model_options sizes_only = {.sizes_only = true};
@@ -167,7 +167,8 @@ static qp_status open_executors(qp_engine *e, const qp_engine_options *options, 
     TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, &e->progress, error));
     if (is_named(options->exec, "ref") || is_named(options->exec, "ops")) return QP_OK;
     schedule_options as_usual = {.setting = SCHEDULE_LATENCY, .last_step = e->logits_end};
-    return scheduled_init(&e->scheduled, &e->executor, e->model, &as_usual, error);
+    TRY(scheduled_init(&e->scheduled, &e->executor, e->model, &as_usual, error));
+    return is_named(options->exec, "serial") ? scheduled_make_serial(&e->scheduled, error) : QP_OK;
 }
 
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)

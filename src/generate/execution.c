@@ -72,7 +72,7 @@ static qp_status threads_run(void *self, const batch *batch, int first, int last
     cpu_execution *e = self;
     executor_take_inputs(&e->executor, batch);
     threads_machine_select(e->scheduled.machine, first, last);
-    return scheduled_run(&e->scheduled, batch, NULL, error);
+    return scheduled_run(&e->scheduled, batch, (scheduled_record){0}, error);
 }
 
 /* In an order drawn anew for every pass. */

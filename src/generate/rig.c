@@ -132,7 +132,7 @@ qp_status rig_fill(rig *r, int64_t tokens, int64_t context, qp_error *error)
 static qp_status run_scheduled(void *self, const batch *batch, instruction_timing *timings,
                                qp_error *error)
 {
-    return scheduled_run(self, batch, timings, error);
+    return scheduled_run(self, batch, (scheduled_record){.timings = timings}, error);
 }
 
 static void close_scheduled(void *self)

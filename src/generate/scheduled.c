@@ -90,14 +90,24 @@ qp_status scheduled_init(scheduled *r, const executor *executor, const model *mo
 void scheduled_free(scheduled *r)
 {
     threads_machine_destroy(r->machine);
+    serial_destroy(r->serial);
     schedule_free(&r->schedule);
     free(r->kernels);
     free(r->weights);
     *r = (scheduled){0};
 }
 
-qp_status scheduled_run(scheduled *r, const batch *batch, instruction_timing *timings,
-                        qp_error *error)
+qp_status scheduled_make_serial(scheduled *r, qp_error *error)
 {
-    return threads_machine_run(r->machine, batch->sizes.of, timings, error);
+    return serial_create(&r->schedule, &r->serial, error);
+}
+
+qp_status scheduled_run(scheduled *r, const batch *batch, scheduled_record record, qp_error *error)
+{
+    if (!r->serial) return threads_machine_run(r->machine, batch->sizes.of, record.timings, error);
+    const serial_options options = {.nodes = r->kernels,
+                                    .scratch = r->setup.scratch,
+                                    .hook = record.parts ? parts_run : NULL,
+                                    .context = record.parts};
+    return serial_run(r->serial, &r->setup.memory, batch->sizes.of, &options, error);
 }

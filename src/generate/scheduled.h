@@ -4,6 +4,8 @@
 
 #include "generate/execute.h"
 #include "schedule/schedule.h"
+#include "vm/parts.h"
+#include "vm/serial.h"
 #include "vm/threads.h"
 
 typedef struct scheduled {
@@ -13,6 +15,7 @@ typedef struct scheduled {
     const void **weights;    /* [schedule.n_weights] */
     machine_setup setup;     /* of all these, for any machine */
     threads_machine *machine;
+    serial_machine *serial; /* runs in its place where it is not NULL */
 } scheduled;
 
 /* Makes a schedule with a queue for each worker of the executor's pool, whatever the options (NULL:
@@ -22,8 +25,17 @@ qp_status scheduled_init(scheduled *scheduled, const executor *executor, const m
                          const schedule_options *options, qp_error *error);
 void scheduled_free(scheduled *scheduled);
 
-/* One forward pass over the batch. `timings`: [workers][longest], or NULL. */
-qp_status scheduled_run(scheduled *scheduled, const batch *batch, instruction_timing *timings,
+/* From now on instructions run one at a time. */
+qp_status scheduled_make_serial(scheduled *scheduled, qp_error *error);
+
+/* What is recorded of a pass; all may be NULL. */
+typedef struct scheduled_record {
+    instruction_timing *timings; /* [workers][longest]: by the CPU machine */
+    parts *parts;                /* by the serial machine */
+} scheduled_record;
+
+/* One forward pass over the batch. */
+qp_status scheduled_run(scheduled *scheduled, const batch *batch, scheduled_record record,
                         qp_error *error);
 
 #endif

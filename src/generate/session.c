@@ -169,8 +169,8 @@ static qp_status run_batch(qp_engine *e, qp_error *error)
         return QP_OK;
     }
     executor_take_inputs(&e->executor, &e->batch);
-    instruction_timing *timings = trace_begin_pass(e->trace, &e->batch);
-    TRY(scheduled_run(&e->scheduled, &e->batch, timings, error));
+    scheduled_record record = trace_begin_pass(e->trace, &e->batch);
+    TRY(scheduled_run(&e->scheduled, &e->batch, record, error));
     trace_end_pass(e->trace);
     return QP_OK;
 }

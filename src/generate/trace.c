@@ -22,6 +22,22 @@ static bool allocate_indices(qp_trace *t, trace_indices *out)
     return true;
 }
 
+static void keep_part(void *context, const timeline_part *part)
+{
+    qp_trace *t = context;
+    if (t->n_parts == t->parts_capacity) {
+        size_t capacity = t->parts_capacity ? 2 * t->parts_capacity : 4096;
+        timeline_part *larger = realloc(t->parts, capacity * sizeof *larger);
+        if (!larger) {
+            t->lost = true;
+            return;
+        }
+        t->parts = larger;
+        t->parts_capacity = capacity;
+    }
+    t->parts[t->n_parts++] = *part;
+}
+
 static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
 {
     const schedule *s = &t->engine->scheduled.schedule;
@@ -31,12 +47,14 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
     t->passes = arena_alloc(&t->memory, max_passes, sizeof *t->passes);
     t->samplings = arena_alloc(&t->memory, max_passes + 1, sizeof *t->samplings);
     if (!t->passes || !t->samplings) return error_no_memory(error, "the trace", bytes);
-    TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
+    bool serial = t->engine->scheduled.serial != NULL;
+    if (!serial) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
     /* Touched now, so that no page is taken while the clock runs. */
-    if (bytes > 0) memset(t->timings.data, 0, bytes);
+    if (t->timings.bytes > 0) memset(t->timings.data, 0, bytes);
     t->max_passes = max_passes;
     for (size_t i = 0; i < max_passes; i++) {
-        t->passes[i].timings = (instruction_timing *)t->timings.data + i * instructions;
+        if (!serial)
+            t->passes[i].timings = (instruction_timing *)t->timings.data + i * instructions;
         if (!allocate_indices(t, &t->passes[i].indices))
             return error_no_memory(error, "the trace", bytes);
     }
@@ -51,9 +69,12 @@ static qp_status measure_limits(qp_trace *t, double weight_bytes, qp_error *erro
     while (bytes > LEAST && bytes > buffer_available() / 4)
         bytes /= 2;
     buffer memory = {0};
-    machine *machine;
-    TRY(machine_create(1, t->engine->executor.cpu_features, t->engine->pool, &machine, error));
-    qp_status status = buffer_alloc(&memory, bytes, "memory to read", error);
+    machine *machine = NULL;
+    thread_pool *alone = NULL;
+    TRY(thread_pool_create(1, &alone, error));
+    thread_pool *pool = t->runner ? alone : t->engine->pool;
+    qp_status status = machine_create(1, t->engine->executor.cpu_features, pool, &machine, error);
+    if (status == QP_OK) status = buffer_alloc(&memory, bytes, "memory to read", error);
     if (status == QP_OK) memset(memory.data, 1, bytes);
     for (int i = 0; i < TIMES && status == QP_OK; i++) {
         double read = machine_read(machine, memory.data, bytes);
@@ -63,6 +84,7 @@ static qp_status measure_limits(qp_trace *t, double weight_bytes, qp_error *erro
     }
     buffer_free(&memory);
     machine_destroy(machine);
+    thread_pool_destroy(alone);
     return status;
 }
 
@@ -70,10 +92,9 @@ static qp_status measure_limits(qp_trace *t, double weight_bytes, qp_error *erro
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
     double weights = (double)model_weight_bytes(t->engine->model);
+    int workers = t->runner ? 1 : thread_pool_size(t->engine->pool);
     cost_table *costs = malloc(sizeof *costs);
-    bool found =
-        costs && t->costs &&
-        cost_load(t->costs, "cpu", thread_pool_size(t->engine->pool), costs, NULL) == QP_OK;
+    bool found = costs && t->costs && cost_load(t->costs, "cpu", workers, costs, NULL) == QP_OK;
     if (found) {
         t->limits = costs->limits;
         t->limits.bytes_per_second = cost_read_rate(costs, weights);
@@ -89,7 +110,7 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
     if (!engine->scheduled.machine)
         return error_set(error, QP_UNSUPPORTED,
                          "a trace is of a schedule's instructions, but the engine runs operator by "
-                         "operator; open it with exec threads");
+                         "operator; open it with exec threads or serial");
     if (engine->trace)
         return error_set(error, QP_INVALID, "the engine has a trace already; close that first");
     qp_trace *t = calloc(1, sizeof *t);
@@ -97,6 +118,9 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
     t->engine = engine;
     t->costs = options->costs;
     qp_status status = allocate(t, options->max_passes, error);
+    if (status == QP_OK && engine->scheduled.serial)
+        status = parts_create(&engine->scheduled.schedule, engine->executor.cpu_features, keep_part,
+                              t, &t->runner, error);
     if (status == QP_OK) status = find_limits(t, error);
     if (status != QP_OK) {
         qp_trace_close(t);
@@ -111,14 +135,16 @@ void qp_trace_close(qp_trace *t)
 {
     if (!t) return;
     if (t->engine->trace == t) t->engine->trace = NULL;
+    parts_destroy(t->runner);
+    free(t->parts);
     buffer_free(&t->timings);
     arena_free(&t->memory);
     free(t);
 }
 
-instruction_timing *trace_begin_pass(qp_trace *t, const batch *batch)
+scheduled_record trace_begin_pass(qp_trace *t, const batch *batch)
 {
-    if (!t || t->n_passes == t->max_passes) return NULL;
+    if (!t || t->n_passes == t->max_passes) return (scheduled_record){0};
     trace_pass *pass = &t->passes[t->n_passes];
     memcpy(pass->sizes, batch->sizes.of, sizeof pass->sizes);
     size_t ends = (size_t)pass->sizes[SCHEDULE_SEQUENCE_ENDS] * sizeof(int32_t);
@@ -126,14 +152,17 @@ instruction_timing *trace_begin_pass(qp_trace *t, const batch *batch)
     memcpy(pass->indices.kv_indptr, batch->of[PLAN_KV_INDPTR], ends);
     memcpy(pass->indices.kv_last_page_len, batch->of[PLAN_KV_LAST_PAGE_LEN],
            ends - sizeof(int32_t));
+    pass->first_part = t->n_parts;
     pass->begin = clock_ns();
-    return pass->timings;
+    return (scheduled_record){pass->timings, t->runner};
 }
 
 void trace_end_pass(qp_trace *t)
 {
     if (!t || t->n_passes == t->max_passes) return;
-    t->passes[t->n_passes++].end = clock_ns();
+    trace_pass *pass = &t->passes[t->n_passes++];
+    pass->end = clock_ns();
+    pass->n_parts = t->n_parts - pass->first_part;
 }
 
 uint64_t trace_begin_sampling(const qp_trace *t)

@@ -5,6 +5,7 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "generate/batch.h"
+#include "generate/scheduled.h"
 #include "quipu.h"
 #include "schedule/schedule.h"
 
@@ -17,7 +18,8 @@ typedef struct trace_pass {
     uint64_t begin, end; /* clock_ns(); end 0: not done */
     int64_t sizes[SCHEDULE_AXES];
     trace_indices indices;
-    instruction_timing *timings; /* [workers][longest] */
+    instruction_timing *timings; /* [workers][longest]; NULL in parts */
+    size_t first_part, n_parts;
 } trace_pass;
 
 typedef struct trace_span {
@@ -35,12 +37,17 @@ struct qp_trace {
     size_t n_samplings;
     arena memory;
     buffer timings; /* of all passes */
+    /* Of an engine that runs one instruction at a time; what they take is not known beforehand. */
+    parts *runner;
+    timeline_part *parts;
+    size_t n_parts, parts_capacity;
+    bool lost; /* memory for parts was out */
 };
 
 /* Each may be called with a trace of NULL, where nothing is recorded.
  *
- * Where the next pass's times go: [workers][longest], or NULL when it is not recorded. */
-instruction_timing *trace_begin_pass(qp_trace *trace, const batch *batch);
+ * Where the next pass's times go; nowhere when it is not recorded. */
+scheduled_record trace_begin_pass(qp_trace *trace, const batch *batch);
 
 /* The pass is done. */
 void trace_end_pass(qp_trace *trace);

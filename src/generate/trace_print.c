@@ -22,7 +22,7 @@ static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
     return total;
 }
 
-static qp_status measure_pass(const qp_trace *t, size_t number, timeline_panel *out,
+static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, timeline_panel *out,
                               qp_error *error)
 {
     const trace_pass *pass = &t->passes[number];
@@ -33,8 +33,13 @@ static qp_status measure_pass(const qp_trace *t, size_t number, timeline_panel *
         [PLAN_KV_LAST_PAGE_LEN] = pass->indices.kv_last_page_len,
     };
     schedule_memory memory = {.inputs = inputs, .weights = t->engine->scheduled.weights};
-    TRY(timeline_measured(s, pass->timings, pass->begin, pass->end, &memory, pass->sizes, out,
-                          error));
+    if (t->runner)
+        TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, pass->begin,
+                              pass->end, out, error));
+    else
+        TRY(timeline_measured(s, pass->timings, pass->begin, pass->end, &memory, pass->sizes, out,
+                              error));
+    out->tokens = pass->sizes[SCHEDULE_TOKENS];
     int64_t positions = positions_of(t, pass);
     snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld positions", number,
              (long long)out->tokens, out->tokens == 1 ? "" : "s", (long long)positions);
@@ -57,12 +62,12 @@ static void print_sampling(const qp_trace *t, strbuf *out)
                       ns / (double)t->n_samplings / 1e3);
 }
 
-static qp_status print_table(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
     timeline_table tables[2] = {{.passes = 0}, {.passes = 0}}; /* prompt, generation */
     for (size_t i = 0; i < t->n_passes; i++) {
         timeline_panel panel = {0};
-        qp_status status = measure_pass(t, i, &panel, error);
+        qp_status status = measure_pass(t, line, i, &panel, error);
         if (status == QP_OK)
             timeline_table_add(&tables[is_generation(&t->passes[i])], line, &panel);
         timeline_panel_free(&panel);
@@ -77,19 +82,19 @@ static qp_status print_table(const qp_trace *t, const timeline *line, strbuf *ou
     return QP_OK;
 }
 
-static qp_status print_chrome(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+static qp_status print_chrome(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
     timeline_chrome_begin(line, out);
     for (size_t i = 0; i < t->n_passes; i++) {
         timeline_panel panel = {0};
-        qp_status status = measure_pass(t, i, &panel, error);
+        qp_status status = measure_pass(t, line, i, &panel, error);
         if (status == QP_OK)
             timeline_chrome_panel(line, &panel, t->passes[i].begin - t->begin, out);
         timeline_panel_free(&panel);
         TRY(status);
     }
     for (size_t i = 0; i < t->n_samplings; i++)
-        timeline_chrome_between("sampling", t->samplings[i].begin - t->begin,
+        timeline_chrome_between(t->runner ? "Sample" : "sampling", t->samplings[i].begin - t->begin,
                                 t->samplings[i].end - t->begin, out);
     timeline_chrome_end(out);
     return QP_OK;
@@ -98,14 +103,14 @@ static qp_status print_chrome(const qp_trace *t, const timeline *line, strbuf *o
 enum { PAGE_SLICES = 200000 }; /* a page with more takes a browser long to open */
 
 /* Passes from the first on, as many as the page bears, and the last. */
-static qp_status print_passes(const qp_trace *t, const timeline *line, int32_t in_each, strbuf *out,
+static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each, strbuf *out,
                               qp_error *error)
 {
     size_t most = in_each > 0 ? PAGE_SLICES / (size_t)in_each : 1;
     for (size_t i = 0; i < t->n_passes; i++) {
         if (i + 1 >= most && i + 1 < t->n_passes) continue;
         timeline_panel panel = {0};
-        qp_status status = measure_pass(t, i, &panel, error);
+        qp_status status = measure_pass(t, line, i, &panel, error);
         if (status == QP_OK) timeline_page_panel(line, &panel, i == 0, out);
         timeline_panel_free(&panel);
         TRY(status);
@@ -140,14 +145,28 @@ static qp_status plan_panel(const qp_trace *t, schedule *s, timeline_panel *out,
     return status;
 }
 
-static qp_status print_page(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+/* Enters the nodes of all parts. */
+static qp_status find_parts(const qp_trace *t, timeline *line, qp_error *error)
+{
+    for (size_t i = 0; i < t->n_passes; i++) {
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, line, i, &panel, error);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    return QP_OK;
+}
+
+static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
     schedule s = {0};
     timeline_panel planned = {0};
-    qp_status status = plan_panel(t, &s, &planned, error);
+    /* Nodes of parts come with the parts, and are told before them. */
+    qp_status status = t->runner ? find_parts(t, line, error) : plan_panel(t, &s, &planned, error);
     if (status == QP_OK) {
-        timeline_page_begin(line, &planned, out);
-        status = print_passes(t, line, planned.count, out, error);
+        int32_t in_each = t->runner ? (int32_t)t->passes[0].n_parts : planned.count;
+        timeline_page_begin(line, t->runner ? NULL : &planned, out);
+        status = print_passes(t, line, in_each, out, error);
         timeline_page_end(out);
     }
     timeline_panel_free(&planned);
@@ -178,16 +197,17 @@ static size_t usual_pass(const qp_trace *t, const trace_pass **memory)
     return (size_t)(memory[n / 2] - t->passes);
 }
 
-static qp_status print_svg(const qp_trace *t, const timeline *line, strbuf *out, qp_error *error)
+static qp_status print_svg(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
     schedule s = {0};
     timeline_panel planned = {0}, measured = {0};
     const trace_pass **memory = calloc(t->n_passes, sizeof *memory);
     if (!memory) return error_no_memory(error, "the picture", t->n_passes * sizeof *memory);
-    qp_status status = plan_panel(t, &s, &planned, error);
-    if (status == QP_OK) status = measure_pass(t, usual_pass(t, memory), &measured, error);
+    qp_status status = t->runner ? QP_OK : plan_panel(t, &s, &planned, error);
+    if (status == QP_OK) status = measure_pass(t, line, usual_pass(t, memory), &measured, error);
     const timeline_panel *panels[] = {&planned, &measured};
-    if (status == QP_OK) timeline_svg_print(line, panels, 2, out);
+    int skip = t->runner ? 1 : 0;
+    if (status == QP_OK) timeline_svg_print(line, panels + skip, 2 - skip, out);
     timeline_panel_free(&planned);
     timeline_panel_free(&measured);
     schedule_free(&s);
@@ -195,8 +215,8 @@ static qp_status print_svg(const qp_trace *t, const timeline *line, strbuf *out,
     return status;
 }
 
-static qp_status print_form(const qp_trace *t, const timeline *line, qp_trace_form form,
-                            strbuf *out, qp_error *error)
+static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form form, strbuf *out,
+                            qp_error *error)
 {
     switch (form) {
     case QP_TRACE_TABLE:
@@ -217,11 +237,14 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     *text = NULL;
     if (t->n_passes == 0)
         return error_set(error, QP_INVALID, "nothing has been traced: no pass has been run");
+    if (t->lost) return error_no_memory(error, "the trace", t->n_parts * sizeof *t->parts);
     timeline line;
     strbuf out = {0};
     qp_status status =
         timeline_create(&t->engine->scheduled.schedule, model_path(t->engine->model), &line, error);
     line.limits = t->limits;
+    if (status == QP_OK && t->runner)
+        status = timeline_take_parts(&line, &t->engine->scheduled.schedule, error);
     if (status == QP_OK) status = print_form(t, &line, form, &out, error);
     timeline_free(&line);
     *length = out.length;

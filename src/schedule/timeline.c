@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <assert.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -271,19 +272,25 @@ int timeline_slice_kind(const timeline *t, const timeline_slice *slice)
 const char *timeline_color(const char *kind)
 {
     static const struct {
-        const char *part, *color; /* of a kind's name */
+        const char *part, *color; /* of a kind's name, in small letters; the first that is found */
     } colors[] = {
         {"noop", "#8d959e"},        {"norm_qkv_rope", "#2f6f9f"}, {"norm_gate_up", "#3b8ec2"},
         {"norm_linear", "#2c5680"}, {"merge", "#b5832a"},         {"prefill", "#d0702a"},
-        {"decode", "#d0702a"},      {"attention", "#d0702a"},     {"masked", "#a8663f"},
-        {"norm", "#4c9a57"},        {"linear", "#4a78b5"},        {"silu", "#9260ad"},
-        {"rope", "#a08c1f"},        {"append", "#8a6a55"},        {"embedding", "#35918a"},
-        {"top_k", "#a8577f"},       {"sampling", "#c04f83"},      {"argmax", "#c04f83"},
+        {"decode", "#d0702a"},      {"attention", "#d0702a"},     {"matmul", "#d0702a"},
+        {"mask", "#8d7f72"},        {"normalize", "#a3485e"},     {"norm", "#4c9a57"},
+        {"linear", "#4a78b5"},      {"silu", "#9260ad"},          {"rope", "#a08c1f"},
+        {"append", "#8a6a55"},      {"copy", "#8a6a55"},          {"embedding", "#35918a"},
+        {"top_k", "#a8577f"},       {"sampl", "#c04f83"},         {"argmax", "#c04f83"},
         {"all_reduce", "#b0504a"},  {"add", "#5f7f6a"},           {"exp", "#c2574a"},
-        {"max", "#b86f4f"},
+        {"max", "#c9862f"},
     };
+    char small[64];
+    size_t length = 0;
+    for (; kind[length] && length + 1 < sizeof small; length++)
+        small[length] = (char)tolower((unsigned char)kind[length]);
+    small[length] = '\0';
     for (size_t i = 0; i < sizeof colors / sizeof *colors; i++) {
-        if (strstr(kind, colors[i].part)) return colors[i].color;
+        if (strstr(small, colors[i].part)) return colors[i].color;
     }
     return "#6b7683";
 }

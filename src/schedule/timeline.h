@@ -34,6 +34,16 @@ typedef struct timeline_slice {
                     * the pass waited for */
 } timeline_slice;
 
+/* A part of an instruction by what it is in mathematics, as a machine tells it that runs one part
+ * after the other. */
+typedef struct timeline_part {
+    const instruction *in;
+    const char *kind; /* "MatMul"; a text that stays */
+    char shape[48];
+    uint64_t begin, end; /* ns of any clock */
+    double flops, bytes;
+} timeline_part;
+
 typedef struct timeline_panel {
     char title[96];         /* "pass 3: 1 token at position 17" */
     int64_t tokens;         /* new in the pass */
@@ -53,7 +63,9 @@ typedef struct timeline {
     timeline_node *nodes;
     int n_nodes;
     machine_profile limits;
-    const char *unit; /* what a track is called: "worker" */
+    const char *unit;    /* what a track is called: "worker" */
+    int32_t *part_nodes; /* [nodes of the schedule][TIMELINE_KINDS]: 1 + the node of a kind's parts;
+                          * NULL where slices are instructions */
     arena memory;
 } timeline;
 
@@ -75,6 +87,14 @@ qp_status timeline_measured(const schedule *schedule, const instruction_timing *
                             uint64_t begin, uint64_t end, const schedule_memory *memory,
                             const int64_t *sizes, timeline_panel *out, qp_error *error);
 void timeline_panel_free(timeline_panel *panel);
+
+/* Makes the timeline one of parts: a single track, and no nodes but those that parts bring. */
+qp_status timeline_take_parts(timeline *timeline, const schedule *schedule, qp_error *error);
+
+/* A pass of parts, in order of time. Their shapes are borrowed. */
+qp_status timeline_in_parts(timeline *timeline, const schedule *schedule,
+                            const timeline_part *parts, size_t count, uint64_t begin, uint64_t end,
+                            timeline_panel *out, qp_error *error);
 
 /* The number of a kind of work, which is entered where it is new; `name` is borrowed. */
 int timeline_find_kind(timeline *timeline, const char *name);

@@ -65,8 +65,9 @@ static void print_work(const timeline *t, const timeline_slice *slice, strbuf *o
     timeline_print_step(node, out);
     strbuf_printf(out, "\",\"%s\":\"", slice->shape ? "shape" : "slice");
     timeline_print_shape(slice, out);
-    strbuf_printf(out, "\",\"operands\":\"%s\",\"flops\":%.0f,\"bytes\":%.0f,\"critical\":%s",
-                  node->detail, slice->flops, slice->bytes, slice->critical ? "true" : "false");
+    strbuf_printf(out, "\",\"%s\":\"%s\",\"flops\":%.0f,\"bytes\":%.0f,\"critical\":%s",
+                  slice->in ? "operands" : "operator", node->detail, slice->flops, slice->bytes,
+                  slice->critical ? "true" : "false");
     if (slice->in) strbuf_printf(out, ",\"instruction\":%d", slice->number);
     strbuf_puts(out, "}}");
 }

@@ -189,10 +189,12 @@ static void draw_legend(const drawing *d, const timeline_panel *const *panels, i
                       timeline_color(name), x, y - 8, x + 13, y, name);
         x += 34 + 6.2 * (double)strlen(name);
     }
-    strbuf_printf(d->out,
-                  "<rect class=\"critical\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"3\"/><text "
-                  "class=\"soft\" x=\"%.1f\" y=\"%.1f\">critical path</text>\n",
-                  x, y - 5, x + 16, y);
+    if (panels[0]->n_chain > 0)
+        strbuf_printf(
+            d->out,
+            "<rect class=\"critical\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"3\"/><text "
+            "class=\"soft\" x=\"%.1f\" y=\"%.1f\">critical path</text>\n",
+            x, y - 5, x + 16, y);
 }
 
 /* Colours that show on white and on black. */

@@ -90,8 +90,8 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
         work += sums[i].work / tracks;
     }
     double signal = table->signal / tracks;
-    print_rest(table, "waiting", wait, out);
-    print_rest(table, "signals", signal, out);
-    print_rest(table, "begin and end", table->length - work - wait - signal, out);
+    if (wait > 0) print_rest(table, "waiting", wait, out);
+    if (signal > 0) print_rest(table, "signals", signal, out);
+    print_rest(table, "outside", table->length - work - wait - signal, out);
     print_rest(table, "pass", table->length, out);
 }

@@ -112,7 +112,11 @@ static void step(serial_machine *m, int worker, const schedule_memory *memory, c
         op_kernel *kernel = o->nodes ? o->nodes[in->node].kernel : NULL;
         call.packed = o->nodes ? o->nodes[in->node].packed : NULL;
         call.scratch = o->scratch;
-        (kernel ? kernel : op_get((op_code)in->opcode)->reference)(&call);
+        if (!kernel) kernel = op_get((op_code)in->opcode)->reference;
+        if (o->hook)
+            o->hook(o->context, in, &call, kernel);
+        else
+            kernel(&call);
     }
     m->counters[in->signal]++; /* counter 0 is nobody's */
     m->place[worker]++;
