@@ -1,0 +1,57 @@
+/* The kernels of attention over a paged cache on tensor cores, by the names that paged_kernels.c
+ * knows. Those with wgmma exist for sm_90a only; what is compiled for later GPUs has mma.sync.
+ */
+#include "op/paged_decode/paged_decode_batch.cuh"
+#include "op/paged_prefill/paged_prefill_mma.cuh"
+
+typedef __nv_bfloat16 element_BF16;
+typedef __half element_F16;
+
+/* Blocks per multiprocessor are what shared memory and registers give room for: without the number
+ * the compiler takes more registers than fit. */
+#define PREFILL_MMA(type, head_dim)                                                                \
+    extern "C" __global__ void __launch_bounds__(PREFILL_MMA_WARPS * 32, 2)                        \
+        run_paged_prefill_mma_##type##_##head_dim(const __grid_constant__ paged_attention call)    \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        paged_prefill_mma<element_##type, head_dim, PAGED_STEP>(call, shared);                     \
+    }
+PAGED_TYPES(PREFILL_MMA)
+
+/* With head_dim 64 a warp has one fetch of 16 positions in flight and five blocks are resident,
+ * with 128 two and two. */
+#define DECODE_BATCH(type, head_dim)                                                               \
+    extern "C" __global__ void __launch_bounds__(PAGED_DECODE_WARPS * 32, head_dim == 64 ? 5 : 2)  \
+        run_paged_decode_batch_##type##_##head_dim(const __grid_constant__ paged_attention call)   \
+    {                                                                                              \
+        paged_decode_batch<element_##type, head_dim, PAGED_CHUNK, PAGED_DECODE_WARPS,              \
+                           head_dim / 64>(call);                                                   \
+    }
+PAGED_TYPES(DECODE_BATCH)
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "op/paged_prefill/paged_prefill_split.cuh"
+
+#define PREFILL_WGMMA(type, head_dim, groups)                                                      \
+    extern "C" __global__ void __launch_bounds__(groups * 128, 2)                                  \
+        run_paged_prefill_wgmma##groups##_##type##_##head_dim(                                     \
+            const __grid_constant__ paged_attention call)                                          \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        paged_prefill_wgmma<element_##type, head_dim, PAGED_STEP, groups>(call, shared);           \
+    }
+PAGED_PREFILL_WGMMA_KERNELS(PREFILL_WGMMA)
+
+/* 64K registers: of three or four groups, the one that copies leaves most of its own to the rest.
+ */
+#define PREFILL_SPLIT(type, head_dim, groups)                                                      \
+    extern "C" __global__ void __launch_bounds__(groups * 128 + 128, 1)                            \
+        run_paged_prefill_wgmma##groups##_##type##_##head_dim(                                     \
+            const __grid_constant__ paged_attention call)                                          \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        paged_prefill_split<element_##type, head_dim, PAGED_STEP, groups, groups == 2 ? 232 : 152, \
+                            groups == 2 ? 40 : 56>(call, shared);                                  \
+    }
+PAGED_PREFILL_SPLIT_KERNELS(PREFILL_SPLIT)
+#endif

@@ -1,0 +1,68 @@
+/* Attention over a paged cache on the GPU's tensor cores: what host and kernels agree on.
+ *
+ * The kernels' only parameter is a paged_attention, passed by value. Rows of q and of the caches
+ * begin at multiples of 16 bytes, rows of out at multiples of 8; page_size is a multiple of 16, a
+ * group at most 8 heads in paged_decode. All strides are bytes.
+ *
+ * Every kernel of paged_prefill looks at the maximum each PAGED_STEP positions, counted from 0, and
+ * those with wgmma do the same arithmetic whatever their number of rows: which of them is launched
+ * changes no bit.
+ */
+#ifndef QUIPU_OP_ATTENTION_PAGED_CUDA_H
+#define QUIPU_OP_ATTENTION_PAGED_CUDA_H
+
+#include "quipu_kernel.h"
+
+enum {
+    PAGED_STEP = 64,        /* positions that paged_prefill takes at once */
+    PAGED_CHUNK = 1024,     /* positions of a block of paged_decode */
+    PAGED_DECODE_WARPS = 4, /* of such a block */
+    PAGED_DECODE_MAX_GROUP = 8
+};
+
+typedef struct paged_strides {
+    int64_t page, position, head;
+} paged_strides;
+
+typedef struct row_strides {
+    int64_t token, head;
+} row_strides;
+
+typedef struct paged_attention {
+    const void *q;     /* (n_tokens, n_kv_heads * group, head_dim), F32, F16 or BF16 */
+    const char *k, *v; /* (n_pages, page_size, n_kv_heads, head_dim), the kernel's type */
+    void *out;         /* as q, of out_type; may be q */
+    float *lse;        /* (n_tokens, n_kv_heads * group), base 2; or NULL */
+    row_strides q_strides, out_strides, lse_strides;
+    paged_strides k_strides, v_strides;
+    const int32_t *qo_indptr;        /* (n_sequences + 1); paged_decode: not used */
+    const int32_t *kv_indptr;        /* (n_sequences + 1) */
+    const int32_t *kv_indices;       /* (n_kv_indices) */
+    const int32_t *kv_last_page_len; /* (n_sequences) */
+    void *partial;                   /* paged_decode: see paged_decode_partial_bytes() */
+    uint32_t *arrived;               /* paged_decode: see paged_decode_arrived_bytes() */
+    int64_t begin, end;              /* units, token * n_heads + head, of which out is written */
+    float sm_scale;                  /* not 0 */
+    int32_t n_sequences, n_kv_heads, group, page_size;
+    int32_t causal;           /* paged_prefill alone */
+    int32_t q_type, out_type; /* of dtype */
+} paged_attention;
+
+/* KERNEL(type, head_dim, groups): paged_prefill with wgmma, groups of four warps of 64 rows. With
+ * head_dim 64 two blocks of two groups fit into a multiprocessor and fill each other's waits; with
+ * 128 one does, its warps split by role; three groups do more with a key that has come, two leave
+ * less of a small batch's last tiles empty. */
+#define PAGED_PREFILL_WGMMA_KERNELS(KERNEL) KERNEL(BF16, 64, 2) KERNEL(F16, 64, 2)
+#define PAGED_PREFILL_SPLIT_KERNELS(KERNEL)                                                        \
+    KERNEL(BF16, 128, 2) KERNEL(BF16, 128, 3) KERNEL(F16, 128, 2) KERNEL(F16, 128, 3)
+/* KERNEL(type, head_dim): paged_prefill with mma.sync, and paged_decode for batches. */
+#define PAGED_TYPES(KERNEL) KERNEL(BF16, 64) KERNEL(F16, 64) KERNEL(BF16, 128) KERNEL(F16, 128)
+
+enum { PAGED_PREFILL_MMA_ROWS = 128, PAGED_PREFILL_MMA_THREADS = 128 }; /* a warp: 32 rows */
+
+/* Dynamic shared memory of a kernel of paged_prefill: queries, two stages of keys and of values,
+ * and what the warps tell one another. */
+#define PAGED_PREFILL_SHARED(rows, head_dim)                                                       \
+    (((rows) + 4 * PAGED_STEP) * (head_dim)*2 + 4 * PAGED_STEP)
+
+#endif

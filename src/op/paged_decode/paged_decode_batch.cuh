@@ -1,0 +1,303 @@
+/* paged_decode for many sequences: bound by reading the cache once.
+ *
+ * A block takes CHUNK positions of one sequence and one KV head, for all heads of the group; its
+ * warps take 16 positions in turn, straight from the cache to the registers of mma.sync. No shared
+ * memory is in the way because an mma's order of summands is free: a lane reads 16 bytes of a key
+ * where the fragment would have it read four times 4, and the query is read in the same order; of
+ * the values a lane reads 16 bytes in four positions, and what an output column is called does not
+ * matter until the end. In the first product heads are rows, of which a group of 8 leaves 8 empty;
+ * the second one is transposed, heads are columns, because the weights stand right for both.
+ *
+ * The warps' parts, and then the chunks' if a sequence has several, are merged in the order of
+ * positions: by the block that comes last, for which each counts itself in `arrived`. The chunks
+ * are fixed, so a sequence's result does not depend on its batch.
+ */
+#ifndef QUIPU_OP_PAGED_DECODE_BATCH_CUH
+#define QUIPU_OP_PAGED_DECODE_BATCH_CUH
+
+#include "op/attention/paged.cuh"
+
+__device__ __forceinline__ uint4 load_once(const char *from)
+{
+    uint4 d;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w)
+                 : "l"(from));
+    return d;
+}
+
+/* Keys: rows g and g + 8, pieces t, t + 4 .. of each; all there is, because scores of positions
+ * that are not seen are thrown away whatever they are. */
+template <int HEAD_DIM>
+__device__ __forceinline__ void decode_load_keys(uint4 (&piece)[2][HEAD_DIM / 32], const char *rows,
+                                                 int64_t stride)
+{
+    int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 32; i++)
+            piece[r][i] = load_once(rows + (g + r * 8) * stride + (i * 4 + t) * 16);
+}
+
+/* Values: positions 2 t, 2 t + 1, 2 t + 8, 2 t + 9, pieces g, g + 8 .. of each. */
+template <int HEAD_DIM>
+__device__ __forceinline__ void decode_load_values(uint4 (&piece)[4][HEAD_DIM / 64],
+                                                   const char *rows, int64_t stride, int n_seen)
+{
+    int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int position = t * 2 + r % 2 + r / 2 * 8;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 64; i++)
+            piece[r][i] = position < n_seen ? load_once(rows + position * stride + (i * 8 + g) * 16)
+                                            : make_uint4(0, 0, 0, 0);
+    }
+}
+
+__device__ __forceinline__ uint32_t word_of(const uint4 &piece, int i)
+{
+    return i == 0 ? piece.x : i == 1 ? piece.y : i == 2 ? piece.z : piece.w;
+}
+
+/* Scores of 16 positions: s[i] of positions 8 i + 2 t and + 1, for head g. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void decode_scores(float (&s)[2][4], const uint4 (&query)[HEAD_DIM / 32],
+                                              const uint4 (&key)[2][HEAD_DIM / 32])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            s[r][j] = 0;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 32; i++) {
+            uint32_t low[4] = {query[i].x, 0, query[i].y, 0};
+            uint32_t high[4] = {query[i].z, 0, query[i].w, 0};
+            mma_16816(T(), s[r], low, key[r][i].x, key[r][i].y);
+            mma_16816(T(), s[r], high, key[r][i].z, key[r][i].w);
+        }
+    }
+}
+
+/* o (HEAD_DIM, 8) += v^T (HEAD_DIM, 16) weights^T (16, 8): o[4 p + i] has the heads 2 t and 2 t + 1
+ * of column 64 p + 8 g + 2 i, then those of the next column. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void decode_values(float (&o)[HEAD_DIM / 16][4], const float (&s)[2][4],
+                                              const uint4 (&value)[4][HEAD_DIM / 64])
+{
+    uint32_t near = pack_pair(T(), s[0][0], s[0][1]), far = pack_pair(T(), s[1][0], s[1][1]);
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+        uint32_t word[4], a[4];
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+            word[r] = word_of(value[r][i / 4], i % 4);
+        a[0] = __byte_perm(word[0], word[1], 0x5410);
+        a[1] = __byte_perm(word[0], word[1], 0x7632);
+        a[2] = __byte_perm(word[2], word[3], 0x5410);
+        a[3] = __byte_perm(word[2], word[3], 0x7632);
+        mma_16816(T(), o[i], a, near, far);
+    }
+}
+
+/* A warp's, a chunk's or a head's softmax: relative to 2^base; base -inf: nothing seen. */
+typedef struct decode_state {
+    float base, sum;
+    float2 out;
+} decode_state;
+
+/* Floats of a part: base, sum, and the outputs. */
+template <int HEAD_DIM> struct decode_part {
+    float base, sum, out[HEAD_DIM];
+};
+
+template <bool SHARED> __device__ __forceinline__ float read_part(const float *from)
+{
+    return SHARED ? *from : __ldcg(from); /* what other blocks wrote is not in the L1 */
+}
+template <bool SHARED> __device__ __forceinline__ float2 read_part2(const float *from)
+{
+    return SHARED ? *(const float2 *)from : __ldcg((const float2 *)from);
+}
+
+/* Elements `element` and the next of n parts merged in order; parts are `stride` apart. */
+template <int HEAD_DIM, bool SHARED>
+__device__ __forceinline__ decode_state decode_merge(const decode_part<HEAD_DIM> *part, int stride,
+                                                     int n, int element)
+{
+    decode_state state = {-INFINITY, 0, {0, 0}};
+    for (int i = 0; i < n; i++)
+        state.base = fmaxf(state.base, read_part<SHARED>(&part[i * stride].base));
+    float base = state.base == -INFINITY ? 0 : state.base;
+    for (int i = 0; i < n; i++) {
+        const decode_part<HEAD_DIM> *from = part + i * stride;
+        float factor = exp2_fast(read_part<SHARED>(&from->base) - base);
+        float2 out = read_part2<SHARED>(from->out + element);
+        state.sum = fmaf(factor, read_part<SHARED>(&from->sum), state.sum);
+        state.out.x = fmaf(factor, out.x, state.out.x);
+        state.out.y = fmaf(factor, out.y, state.out.y);
+    }
+    return state;
+}
+
+__device__ __forceinline__ void decode_store(const paged_attention &call, int sequence, int head,
+                                             int element, const decode_state &state)
+{
+    if (!is_wanted(call, sequence, head)) return;
+    char *out = (char *)call.out + sequence * call.out_strides.token + head * call.out_strides.head;
+    float factor = state.sum == 0 ? 0 : 1 / state.sum;
+    store_pair(call.out_type, out, element, state.out.x * factor, state.out.y * factor);
+    if (call.lse && element == 0)
+        *(float *)((char *)call.lse + sequence * call.lse_strides.token +
+                   head * call.lse_strides.head) =
+            state.sum == 0 ? -INFINITY : state.base + log2f(state.sum);
+}
+
+/* Where the sixteens of a chunk begin in the two caches, in bytes. */
+typedef struct decode_place {
+    int64_t k, v;
+} decode_place;
+
+/* The warp's part of a chunk of n_seen positions: DEPTH sixteens, then those after the other
+ * warps'. */
+template <typename T, int HEAD_DIM, int WARPS, int DEPTH>
+__device__ __forceinline__ void decode_warp(const paged_attention &call, const char *query_row,
+                                            int kv_head, const decode_place *place, int n_seen,
+                                            decode_part<HEAD_DIM> *part)
+{
+    int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    bool is_head = g < call.group;
+    float scale = fabsf(call.sm_scale) * 1.4426950408889634f;
+    const char *k_cache = call.k + kv_head * call.k_strides.head;
+    const char *v_cache = call.v + kv_head * call.v_strides.head;
+    uint4 key[DEPTH][2][HEAD_DIM / 32], value[DEPTH][4][HEAD_DIM / 64], query[HEAD_DIM / 32];
+    int n = (n_seen + 15) / 16, i = (int)threadIdx.x / 32 * DEPTH;
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+        if (i + d >= n) continue;
+        decode_load_keys<HEAD_DIM>(key[d], k_cache + place[i + d].k, call.k_strides.position);
+        decode_load_values<HEAD_DIM>(value[d], v_cache + place[i + d].v, call.v_strides.position,
+                                     n_seen - (i + d) * 16);
+    }
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 32; i++)
+        query[i] = is_head ? load_query<T>(call.q_type, query_row + g * call.q_strides.head,
+                                           (i * 4 + t) * 8, call.sm_scale < 0 ? -1.0f : 1.0f)
+                           : make_uint4(0, 0, 0, 0);
+
+    float o[HEAD_DIM / 16][4] = {}, maximum = -INFINITY, sum = 0;
+    for (; i < n; i += WARPS * DEPTH) {
+        int next = i + WARPS * DEPTH;
+        float s[DEPTH][2][4], highest = maximum;
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            decode_scores<T, HEAD_DIM>(s[d], query, key[d]);
+            if (next + d < n)
+                decode_load_keys<HEAD_DIM>(key[d], k_cache + place[next + d].k,
+                                           call.k_strides.position);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float &score = s[d][j / 2][j % 2];
+                if ((i + d) * 16 + j / 2 * 8 + t * 2 + j % 2 >= n_seen) score = -INFINITY;
+                highest = fmaxf(highest, score);
+            }
+        }
+        highest = quad_max(highest);
+        float base = softmax_base(highest, scale), shrink = softmax_shrink(maximum, scale, base);
+        maximum = highest;
+        sum *= shrink;
+        float shrinks[2] = {__shfl_sync(0xffffffffu, shrink, t * 8),
+                            __shfl_sync(0xffffffffu, shrink, t * 8 + 4)};
+#pragma unroll
+        for (int j = 0; j < HEAD_DIM / 4; j++)
+            o[j / 4][j % 4] *= shrinks[j % 2];
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            if (i + d >= n) continue;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                float &score = s[d][j / 2][j % 2];
+                score = exp2_fast(fmaf(score, scale, -base));
+                sum += score;
+            }
+            decode_values<T, HEAD_DIM>(o, s[d], value[d]);
+            if (next + d < n)
+                decode_load_values<HEAD_DIM>(value[d], v_cache + place[next + d].v,
+                                             call.v_strides.position, n_seen - (next + d) * 16);
+        }
+    }
+    sum = quad_sum(sum);
+    if (t == 0) {
+        part[g].base = maximum == -INFINITY ? -INFINITY : maximum * scale;
+        part[g].sum = sum;
+    }
+#pragma unroll
+    for (int j = 0; j < HEAD_DIM / 4; j++)
+        part[t * 2 + j % 2].out[j / 16 * 64 + g * 8 + j / 4 % 4 * 2 + j / 2 % 2] = o[j / 4][j % 4];
+}
+
+/* Grid: n_kv_heads, n_sequences, the most chunks of a sequence. `partial`: a decode_part for each
+ * sequence, chunk of the grid and head, `arrived`: a counter for each sequence and KV head, 0
+ * before the first launch and again after each; neither is needed if no sequence has two chunks. */
+template <typename T, int HEAD_DIM, int CHUNK, int WARPS, int DEPTH>
+__device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
+{
+    constexpr int THREADS = WARPS * 32;
+    __shared__ decode_place place[CHUNK / 16];
+    __shared__ decode_part<HEAD_DIM> parts[WARPS][PAGED_DECODE_MAX_GROUP];
+    __shared__ bool is_last;
+    int kv_head = (int)blockIdx.x, sequence = (int)blockIdx.y, chunk = (int)blockIdx.z;
+    page_walk walk = page_walk_of(call, sequence);
+    int n_chunks = max((walk.length + CHUNK - 1) / CHUNK, 1);
+    if (chunk >= n_chunks) return;
+    int n_seen = min(walk.length - chunk * CHUNK, CHUNK);
+    for (int i = (int)threadIdx.x; i * 16 < n_seen; i += THREADS) {
+        uint32_t sixteen = (uint32_t)(chunk * (CHUNK / 16) + i);
+        place[i].k = page_offset(walk, call.k_strides, sixteen);
+        place[i].v = page_offset(walk, call.v_strides, sixteen);
+    }
+    __syncthreads(); /* the places are known */
+    int first_head = kv_head * call.group;
+    decode_warp<T, HEAD_DIM, WARPS, DEPTH>(call,
+                                           (const char *)call.q + sequence * call.q_strides.token +
+                                               first_head * call.q_strides.head,
+                                           kv_head, place, n_seen, parts[threadIdx.x / 32]);
+    __syncthreads(); /* the warps' parts are there */
+
+    int n_heads = call.n_kv_heads * call.group, per_chunk = n_heads;
+    decode_part<HEAD_DIM> *partial = (decode_part<HEAD_DIM> *)call.partial +
+                                     (int64_t)sequence * gridDim.z * per_chunk + first_head;
+    for (int i = (int)threadIdx.x; i < call.group * HEAD_DIM / 2; i += THREADS) {
+        int head = i / (HEAD_DIM / 2), element = i % (HEAD_DIM / 2) * 2;
+        decode_state state =
+            decode_merge<HEAD_DIM, true>(&parts[0][head], PAGED_DECODE_MAX_GROUP, WARPS, element);
+        if (n_chunks == 1) {
+            decode_store(call, sequence, first_head + head, element, state);
+            continue;
+        }
+        decode_part<HEAD_DIM> *part = partial + (int64_t)chunk * per_chunk + head;
+        if (element == 0) part->base = state.base, part->sum = state.sum;
+        *(float2 *)(part->out + element) = state.out;
+    }
+    if (n_chunks == 1) return;
+
+    __threadfence();
+    __syncthreads(); /* the chunk's part is written before it is counted */
+    uint32_t *arrived = call.arrived + sequence * call.n_kv_heads + kv_head;
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(arrived, 1) == (uint32_t)n_chunks - 1;
+        if (is_last) *arrived = 0;
+        __threadfence();
+    }
+    __syncthreads(); /* is_last is known */
+    if (!is_last) return;
+    for (int i = (int)threadIdx.x; i < call.group * HEAD_DIM / 2; i += THREADS) {
+        int head = i / (HEAD_DIM / 2), element = i % (HEAD_DIM / 2) * 2;
+        decode_store(call, sequence, first_head + head, element,
+                     decode_merge<HEAD_DIM, false>(partial + head, per_chunk, n_chunks, element));
+    }
+}
+
+#endif

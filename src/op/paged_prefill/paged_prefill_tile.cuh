@@ -1,0 +1,142 @@
+/* What the kernels of paged_prefill on tensor cores share: which rows a block has, and how these
+ * come and go.
+ *
+ * A block computes a tile of rows of one sequence and one KV head. Rows are the heads of the group
+ * of one token, then of the next: they read the same keys, so a tile of 128 rows is filled by 32
+ * tokens of 4 heads, and a causal tile's corner that nobody sees is as small. The grid has room for
+ * the tiles of any cut of the tokens into sequences; a block finds its tile itself.
+ */
+#ifndef QUIPU_OP_PAGED_PREFILL_TILE_CUH
+#define QUIPU_OP_PAGED_PREFILL_TILE_CUH
+
+#include "op/attention/paged.cuh"
+
+/* The rows of a block, counted from the sequence's first. */
+typedef struct prefill_tile {
+    int first_token; /* of the sequence */
+    int n_tokens;
+    int first_row, n_rows; /* n_rows: of the sequence */
+    int kv_head;
+    page_walk walk;
+} prefill_tile;
+
+/* The block's tile, or false where the grid has more blocks than there are tiles. Blocks go through
+ * KV heads first and begin with a sequence's last tile, which sees most. */
+__device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, int rows,
+                                                  prefill_tile &tile)
+{
+    int lane = (int)threadIdx.x % 32, wanted = (int)blockIdx.x / call.n_kv_heads;
+    tile.kv_head = (int)blockIdx.x % call.n_kv_heads;
+    for (int first = 0; first < call.n_sequences; first += 32) {
+        int border = 0, n_tokens = 0;
+        if (first + lane < call.n_sequences) {
+            border = call.qo_indptr[first + lane];
+            n_tokens = call.qo_indptr[first + lane + 1] - border;
+        }
+        int tiles = (n_tokens * call.group + rows - 1) / rows, through = tiles;
+        for (int step = 1; step < 32; step *= 2) {
+            int before = __shfl_up_sync(0xffffffffu, through, step);
+            if (lane >= step) through += before;
+        }
+        unsigned reached = __ballot_sync(0xffffffffu, through > wanted);
+        if (reached == 0) {
+            wanted -= __shfl_sync(0xffffffffu, through, 31);
+            continue;
+        }
+        int owner = __ffs((int)reached) - 1;
+        tile.first_row = (__shfl_sync(0xffffffffu, through, owner) - 1 - wanted) * rows;
+        tile.first_token = __shfl_sync(0xffffffffu, border, owner);
+        tile.n_tokens = __shfl_sync(0xffffffffu, n_tokens, owner);
+        tile.n_rows = tile.n_tokens * call.group;
+        tile.walk = page_walk_of(call, first + owner);
+        return true;
+    }
+    return false;
+}
+
+/* Positions that a row of the sequence sees; rows past the end see what the last one does. */
+__device__ __forceinline__ int prefill_visible(const paged_attention &call,
+                                               const prefill_tile &tile, int row)
+{
+    if (!call.causal) return tile.walk.length;
+    int token = min(row, tile.n_rows - 1) / call.group;
+    return max(tile.walk.length - tile.n_tokens + token + 1, 0);
+}
+
+/* Converts the tile's queries into shared memory; zeros for rows past the end. */
+template <typename T, int HEAD_DIM, int ROWS, int THREADS>
+__device__ __forceinline__ void prefill_load_queries(const paged_attention &call,
+                                                     const prefill_tile &tile, char *shared)
+{
+    constexpr int CHUNKS = HEAD_DIM / 8;
+    float sign = call.sm_scale < 0 ? -1.0f : 1.0f;
+    for (int i = (int)threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+        int chunk = i % CHUNKS, row = i / CHUNKS, unit = tile.first_row + row;
+        uint4 query = make_uint4(0, 0, 0, 0);
+        if (unit < tile.n_rows) {
+            const char *from =
+                (const char *)call.q +
+                (tile.first_token + unit / call.group) * call.q_strides.token +
+                (tile.kv_head * call.group + unit % call.group) * call.q_strides.head;
+            query = load_query<T>(call.q_type, from, chunk * 8, sign);
+        }
+        *(uint4 *)(shared + tile_byte(ROWS, row, chunk)) = query;
+    }
+}
+
+/* Writes a lane's columns of its row r, times `factor`. */
+template <int HEAD_DIM>
+__device__ __forceinline__ void store_columns(int type, char *out, int r, float factor,
+                                              const float (&o)[HEAD_DIM / 8][4])
+{
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++)
+        store_pair(type, out, i * 8 + (int)threadIdx.x % 4 * 2, o[i][2 * r] * factor,
+                   o[i][2 * r + 1] * factor);
+}
+
+/* Divides by the sums and writes a lane's two rows; `row`: the first one's, of the tile. */
+template <int HEAD_DIM>
+__device__ __forceinline__ void prefill_store(const paged_attention &call, const prefill_tile &tile,
+                                              int row, const softmax_rows &rows, float scale,
+                                              const float (&o)[HEAD_DIM / 8][4])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = quad_sum(rows.sum[r]);
+        int unit = tile.first_row + row + r * 8;
+        if (unit >= tile.n_rows) continue;
+        int64_t token = tile.first_token + unit / call.group;
+        int64_t head = tile.kv_head * call.group + unit % call.group;
+        if (!is_wanted(call, token, head)) continue;
+        char *out =
+            (char *)call.out + token * call.out_strides.token + head * call.out_strides.head;
+        float factor = sum == 0 ? 0 : 1 / sum;
+        if (call.out_type == DTYPE_F32)
+            store_columns<HEAD_DIM>(DTYPE_F32, out, r, factor, o);
+        else
+            store_columns<HEAD_DIM>(call.out_type, out, r, factor, o);
+        if (call.lse && threadIdx.x % 4 == 0)
+            *(float *)((char *)call.lse + token * call.lse_strides.token +
+                       head * call.lse_strides.head) =
+                sum == 0 ? -INFINITY : softmax_base(rows.maximum[r], scale) + log2f(sum);
+    }
+}
+
+/* The state of a lane's two rows before the first position. */
+__device__ __forceinline__ softmax_rows prefill_rows(const paged_attention &call,
+                                                     const prefill_tile &tile, int row)
+{
+    softmax_rows rows = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    rows.n_visible[0] = prefill_visible(call, tile, tile.first_row + row);
+    rows.n_visible[1] = prefill_visible(call, tile, tile.first_row + row + 8);
+    return rows;
+}
+
+/* Positive: a negative factor's sign is the queries'. */
+__device__ __forceinline__ float prefill_scale(const paged_attention &call)
+{
+    return fabsf(call.sm_scale) * 1.4426950408889634f;
+}
+
+#endif
