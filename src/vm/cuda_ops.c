@@ -8,6 +8,7 @@
 #include "op/ragged_prefill/ragged_prefill.h"
 #include "op/rms_norm/rms_norm.h"
 #include "op/variants.h"
+#include "vm/cuda_attention.h"
 #include "vm/cuda_linear.h"
 
 #include <stdio.h>
@@ -87,6 +88,22 @@ const cuda_kernel cuda_kernels[] = {
     UNITS(KV_APPEND, kv_append, 256, 1, op_call_has_no_f64),
     UNITS(RAGGED_PREFILL, ragged_prefill, ATTENTION_THREADS, 1, accepts_attention),
     UNITS(PAGED_PREFILL, paged_prefill, ATTENTION_THREADS, 1, accepts_attention),
+    {.op = OP_PAGED_PREFILL,
+     .name = "cuda_mma",
+     .image = "attention_paged",
+     .function = "run_paged_prefill_mma_BF16_64",
+     .accepts = cuda_prefill_accepts,
+     .pays = cuda_prefill_mma_pays,
+     .launch = cuda_prefill_mma,
+     .tolerances = cuda_prefill_tolerances},
+    {.op = OP_PAGED_PREFILL,
+     .name = "cuda_tiles",
+     .image = "attention_paged",
+     .function = "run_paged_prefill_mma_BF16_64",
+     .accepts = cuda_prefill_accepts,
+     .pays = cuda_prefill_pays,
+     .launch = cuda_prefill,
+     .tolerances = cuda_prefill_tolerances},
     UNITS(PAGED_DECODE, paged_decode, ATTENTION_THREADS, 1, accepts_attention),
     UNITS(MERGE_STATE, merge_state, 256, 8, op_call_has_no_f64),
     UNITS(MERGE_STATES, merge_states, 256, 1, op_call_has_no_f64),

@@ -38,7 +38,7 @@ struct cuda_ops {
     cuda_blas *blas; /* NULL: not there, or not wanted */
     cuda_buffer workspace;
     cuda_function functions[CUDA_MAX_KERNELS]; /* of cuda_kernels, found when first launched */
-    cuda_function helpers[40];                 /* further kernels, by cuda_ops.c's numbers */
+    cuda_function helpers[48];                 /* further kernels, by their users' numbers */
     tensor narrowed; /* the x of linear whose BF16 form the workspace holds; rank 0: none */
 };
 

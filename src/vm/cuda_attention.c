@@ -1,0 +1,163 @@
+/* Attention on the tensor cores: see cuda_attention.h. */
+#include "vm/cuda_attention.h"
+
+#include "op/paged_prefill/paged_prefill.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum {
+    HELPER_PREFILL = 32, /* of cuda_ops.helpers: 2 types, 2 head_dims, 3 kernels */
+    FEW_TOKENS = 8,      /* of which each head takes a block of its own */
+    GROUP_THREADS = 128, /* warps that wgmma needs */
+};
+
+/* Mostly from rounding F32 queries to the cache's type; lse in the same units as out. */
+const op_tolerance cuda_prefill_tolerances[] = {
+    {DTYPE_F32, 1e-2, 5e-2}, {DTYPE_F16, 1e-2, 5e-2}, {DTYPE_BF16, 1e-2, 5e-2}, {0}};
+
+static bool rows_are_aligned(const tensor *view, int64_t bytes)
+{
+    bool aligned = (uintptr_t)view->data % (uintptr_t)bytes == 0;
+    for (int d = 0; d < view->rank - 1; d++)
+        aligned = aligned && view->stride[d] % bytes == 0;
+    return aligned;
+}
+
+static bool is_cache(const tensor *cache)
+{
+    int64_t page_bytes = cache->shape[1] * cache->stride[1]; /* 32 bits in the kernels */
+    return (cache->type == DTYPE_F16 || cache->type == DTYPE_BF16) && cache->shape[1] > 0 &&
+           cache->shape[1] % 16 == 0 && cache->stride[1] >= 0 && page_bytes <= UINT32_MAX &&
+           rows_are_aligned(cache, 16);
+}
+
+bool cuda_prefill_accepts(const op_call *call)
+{
+    const tensor *q = &call->tensors[PAGED_PREFILL_Q], *k = &call->tensors[PAGED_PREFILL_K_CACHE],
+                 *v = &call->tensors[PAGED_PREFILL_V_CACHE],
+                 *out = &call->tensors[PAGED_PREFILL_OUT], *lse = &call->tensors[PAGED_PREFILL_LSE];
+    bool types = (q->type == DTYPE_F32 || q->type == k->type) && v->type == k->type &&
+                 (out->type == DTYPE_F32 || out->type == DTYPE_F16 || out->type == DTYPE_BF16) &&
+                 (!lse->rank || lse->type == DTYPE_F32);
+    return types && (q->shape[2] == 64 || q->shape[2] == 128) && is_cache(k) && is_cache(v) &&
+           rows_are_aligned(q, 16) && rows_are_aligned(out, 8);
+}
+
+bool cuda_prefill_pays(const op_call *call)
+{
+    return call->tensors[PAGED_PREFILL_Q].shape[0] > FEW_TOKENS;
+}
+
+bool cuda_prefill_mma_pays(const op_call *call)
+{
+    (void)call;
+    return false;
+}
+
+static paged_strides strides_of_cache(const tensor *cache)
+{
+    return (paged_strides){cache->stride[0], cache->stride[1], cache->stride[2]};
+}
+
+static row_strides strides_of_rows(const tensor *view)
+{
+    return (row_strides){view->stride[0], view->stride[1]};
+}
+
+paged_attention cuda_prefill_arguments(const op_call *call)
+{
+    const tensor *t = call->tensors, *q = &t[PAGED_PREFILL_Q], *k = &t[PAGED_PREFILL_K_CACHE],
+                 *v = &t[PAGED_PREFILL_V_CACHE], *out = &t[PAGED_PREFILL_OUT],
+                 *lse = &t[PAGED_PREFILL_LSE];
+    double scale = call->params[PAGED_PREFILL_SM_SCALE];
+    return (paged_attention){
+        .q = q->data,
+        .k = k->data,
+        .v = v->data,
+        .out = out->data,
+        .lse = lse->rank ? lse->data : NULL,
+        .q_strides = strides_of_rows(q),
+        .out_strides = strides_of_rows(out),
+        .lse_strides = lse->rank ? strides_of_rows(lse) : (row_strides){0},
+        .k_strides = strides_of_cache(k),
+        .v_strides = strides_of_cache(v),
+        .qo_indptr = t[PAGED_PREFILL_QO_INDPTR].data,
+        .kv_indptr = t[PAGED_PREFILL_KV_INDPTR].data,
+        .kv_indices = t[PAGED_PREFILL_KV_INDICES].data,
+        .kv_last_page_len = t[PAGED_PREFILL_KV_LAST_PAGE_LEN].data,
+        .begin = call->begin,
+        .end = call->end,
+        .sm_scale = (float)(scale != 0 ? scale : 1 / sqrt((double)q->shape[2])),
+        .n_sequences = (int32_t)(t[PAGED_PREFILL_QO_INDPTR].shape[0] - 1),
+        .n_kv_heads = (int32_t)k->shape[2],
+        .group = (int32_t)(q->shape[1] / k->shape[2]),
+        .page_size = (int32_t)k->shape[1],
+        .causal = call->params[PAGED_PREFILL_CAUSAL] != 0,
+        .q_type = (int32_t)q->type,
+        .out_type = (int32_t)out->type,
+    };
+}
+
+/* Blocks that hold the tiles of any cut of the tokens into sequences. */
+static int64_t blocks_of(const op_call *call, int rows)
+{
+    int64_t n_tokens = call->tensors[PAGED_PREFILL_Q].shape[0],
+            n_heads = call->tensors[PAGED_PREFILL_Q].shape[1],
+            n_kv_heads = call->tensors[PAGED_PREFILL_K_CACHE].shape[2],
+            n_sequences = call->tensors[PAGED_PREFILL_QO_INDPTR].shape[0] - 1;
+    if (n_sequences > n_tokens) n_sequences = n_tokens; /* the others have no tile */
+    return n_kv_heads * (n_tokens * (n_heads / n_kv_heads) / rows + n_sequences);
+}
+
+cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n_multiprocessors)
+{
+    bool bf16 = call->tensors[PAGED_PREFILL_K_CACHE].type == DTYPE_BF16;
+    int head_dim = (int)call->tensors[PAGED_PREFILL_Q].shape[2], groups = 2;
+    /* Three groups of rows do more with what has come; two fill the GPU with less. */
+    if (head_dim == 128 && blocks_of(call, 192) >= 2 * n_multiprocessors) groups = 3;
+    int copying = head_dim == 128 ? GROUP_THREADS : 0;
+    cuda_prefill_launch launch = {
+        .rows = has_wgmma ? groups * 64 : PAGED_PREFILL_MMA_ROWS,
+        .threads = has_wgmma ? groups * GROUP_THREADS + copying : PAGED_PREFILL_MMA_THREADS,
+        .helper = HELPER_PREFILL + (has_wgmma ? groups - 1 : 0) * 4 + (head_dim == 128) * 2 + bf16};
+    launch.shared_bytes = PAGED_PREFILL_SHARED(launch.rows, head_dim);
+    launch.blocks = (unsigned)blocks_of(call, launch.rows);
+    char number[2] = {has_wgmma ? (char)('0' + groups) : 0};
+    snprintf(launch.function, sizeof launch.function, "run_paged_prefill_%s%s_%s_%d",
+             has_wgmma ? "wgmma" : "mma", number, bf16 ? "BF16" : "F16", head_dim);
+    return launch;
+}
+
+static qp_status launch_prefill(cuda_ops *ops, const op_call *call, bool has_wgmma, qp_error *error)
+{
+    paged_attention arguments = cuda_prefill_arguments(call);
+    cuda_prefill_launch launch = cuda_prefill_plan(call, has_wgmma, ops->device->n_multiprocessors);
+    cuda_function *function = &ops->helpers[launch.helper];
+    if (!*function)
+        TRY(cuda_device_function(ops->device, "attention_paged", launch.function,
+                                 launch.shared_bytes, function, error));
+    char operation[80];
+    snprintf(operation, sizeof operation, "launching %s", launch.function);
+    if (launch.blocks == 0) return QP_OK;
+    return cuda_check(
+        ops->device->driver->launch(*function, launch.blocks, 1, 1, (unsigned)launch.threads, 1, 1,
+                                    (unsigned)launch.shared_bytes, ops->device->stream,
+                                    (void *[]){&arguments}, NULL),
+        operation, error);
+}
+
+qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                       qp_error *error)
+{
+    (void)kernel;
+    bool has_wgmma = ops->device->major == 9 && ops->device->minor == 0;
+    return launch_prefill(ops, call, has_wgmma, error);
+}
+
+qp_status cuda_prefill_mma(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                           qp_error *error)
+{
+    (void)kernel;
+    return launch_prefill(ops, call, false, error);
+}

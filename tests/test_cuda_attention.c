@@ -1,0 +1,130 @@
+/* Which kernel the GPU's attention on tensor cores takes for a call, and with what: all of it is
+ * known without a GPU. */
+#include "op/paged_prefill/paged_prefill.h"
+#include "vm/cuda_attention.h"
+
+#include <math.h>
+
+#include "test.h"
+
+enum { N_TOKENS = 2048, N_SEQUENCES = 3, N_PAGES = 200, PAGE = 16, N_KV_HEADS = 8, GROUP = 4 };
+
+/* A call over made-up addresses: nothing is read. */
+static op_call make_call(dtype cache, int64_t head_dim)
+{
+    op_call call = {.end = N_TOKENS * N_KV_HEADS * GROUP};
+    tensor *t = call.tensors;
+    int64_t pages[] = {N_PAGES, PAGE, N_KV_HEADS, head_dim};
+    char *at = (char *)0x1000;
+    t[PAGED_PREFILL_Q] = tensor_3d(at, DTYPE_F32, N_TOKENS, N_KV_HEADS * GROUP, head_dim);
+    t[PAGED_PREFILL_K_CACHE] = tensor_make(at + 0x1000, cache, 4, pages);
+    t[PAGED_PREFILL_V_CACHE] = tensor_make(at + 0x2000, cache, 4, pages);
+    t[PAGED_PREFILL_QO_INDPTR] = tensor_1d(at + 0x3000, DTYPE_I32, N_SEQUENCES + 1);
+    t[PAGED_PREFILL_KV_INDPTR] = tensor_1d(at + 0x4000, DTYPE_I32, N_SEQUENCES + 1);
+    t[PAGED_PREFILL_KV_INDICES] = tensor_1d(at + 0x5000, DTYPE_I32, N_PAGES);
+    t[PAGED_PREFILL_KV_LAST_PAGE_LEN] = tensor_1d(at + 0x6000, DTYPE_I32, N_SEQUENCES);
+    t[PAGED_PREFILL_OUT] =
+        tensor_3d(at + 0x7000, DTYPE_F32, N_TOKENS, N_KV_HEADS * GROUP, head_dim);
+    call.params[PAGED_PREFILL_CAUSAL] = 1;
+    return call;
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    op_call call = make_call(DTYPE_F16, 64);
+    call.begin = 7;
+    paged_attention a = cuda_prefill_arguments(&call);
+    assert_ptr_equal(a.q, call.tensors[PAGED_PREFILL_Q].data);
+    assert_ptr_equal(a.v, call.tensors[PAGED_PREFILL_V_CACHE].data);
+    assert_ptr_equal(a.kv_last_page_len, call.tensors[PAGED_PREFILL_KV_LAST_PAGE_LEN].data);
+    assert_null(a.lse);
+    assert_int_equal(a.q_strides.token, N_KV_HEADS * GROUP * 64 * 4);
+    assert_int_equal(a.q_strides.head, 64 * 4);
+    assert_int_equal(a.k_strides.page, PAGE * N_KV_HEADS * 64 * 2);
+    assert_int_equal(a.k_strides.position, N_KV_HEADS * 64 * 2);
+    assert_int_equal(a.k_strides.head, 64 * 2);
+    assert_int_equal(a.n_sequences, N_SEQUENCES);
+    assert_int_equal(a.n_kv_heads, N_KV_HEADS);
+    assert_int_equal(a.group, GROUP);
+    assert_int_equal(a.page_size, PAGE);
+    assert_int_equal(a.q_type, DTYPE_F32);
+    assert_int_equal(a.begin, 7);
+    assert_int_equal(a.end, call.end);
+    assert_true(a.causal == 1 && fabsf(a.sm_scale - 0.125f) < 1e-7f);
+    call.params[PAGED_PREFILL_SM_SCALE] = -2;
+    assert_true(cuda_prefill_arguments(&call).sm_scale == -2);
+}
+
+static void assert_plan(const op_call *call, bool has_wgmma, const char *function, int rows,
+                        int threads, unsigned blocks)
+{
+    cuda_prefill_launch launch = cuda_prefill_plan(call, has_wgmma, 132);
+    assert_string_equal(launch.function, function);
+    assert_int_equal(launch.rows, rows);
+    assert_int_equal(launch.threads, threads);
+    assert_int_equal(launch.blocks, blocks);
+    assert_in_range(launch.shared_bytes, 1, 227 * 1024);
+    assert_in_range(launch.helper, 0, sizeof((cuda_ops *)0)->helpers / sizeof(cuda_function) - 1);
+}
+
+static void test_plan(void **state)
+{
+    (void)state;
+    const int64_t rows = N_TOKENS * GROUP;
+    op_call call = make_call(DTYPE_BF16, 64);
+    assert_plan(&call, true, "run_paged_prefill_wgmma2_BF16_64", 128, 256,
+                N_KV_HEADS * (rows / 128 + N_SEQUENCES));
+    assert_plan(&call, false, "run_paged_prefill_mma_BF16_64", 128, 128,
+                N_KV_HEADS * (rows / 128 + N_SEQUENCES));
+    call = make_call(DTYPE_F16, 128);
+    assert_plan(&call, true, "run_paged_prefill_wgmma3_F16_128", 192, 512,
+                N_KV_HEADS * (rows / 192 + N_SEQUENCES));
+    /* Of few tokens smaller tiles; of fewer tokens than sequences no more tiles than tokens. */
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 512;
+    assert_plan(&call, true, "run_paged_prefill_wgmma2_F16_128", 128, 384,
+                N_KV_HEADS * (512 * GROUP / 128 + N_SEQUENCES));
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 1;
+    assert_plan(&call, true, "run_paged_prefill_wgmma2_F16_128", 128, 384, N_KV_HEADS);
+    call.tensors[PAGED_PREFILL_Q].shape[0] = 0;
+    assert_int_equal(cuda_prefill_plan(&call, true, 132).blocks, 0);
+}
+
+static void test_accepts(void **state)
+{
+    (void)state;
+    const op_call good = make_call(DTYPE_BF16, 128);
+    assert_true(cuda_prefill_accepts(&good));
+    assert_true(cuda_prefill_pays(&good));
+
+    op_call call = make_call(DTYPE_F32, 128);
+    assert_false(cuda_prefill_accepts(&call));
+    call = make_call(DTYPE_BF16, 96);
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_V_CACHE].type = DTYPE_F16;
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_Q].type = DTYPE_F16;
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_K_CACHE].shape[1] = 24;
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_K_CACHE].data = (char *)0x1008;
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_V_CACHE].stride[2] += 8;
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_K_CACHE].stride[1] = (int64_t)1 << 29;
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_OUT].data = (char *)0x1004;
+    assert_false(cuda_prefill_accepts(&call));
+    call = good, call.tensors[PAGED_PREFILL_Q].shape[0] = 8;
+    assert_false(cuda_prefill_pays(&call));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_accepts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
