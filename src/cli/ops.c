@@ -109,6 +109,7 @@ qp_status command_ops_bench(const cli_call *call)
                                      .workload = s->workload,
                                      .seed = 1,
                                      .features = cpu_features(off),
+                                     .device = s->kernel_device == 1,
                                      .threads = s->threads ? (int)s->threads : threads_available(),
                                      .rounds = (int)s->repetitions,
                                      .timeout_ms = (int)s->timeout * 1000,

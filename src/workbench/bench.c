@@ -1,11 +1,13 @@
 /* Timing operators on the workloads of real models, as a table or as JSON. */
 #include "workbench/describe.h"
+#include "workbench/device_bench.h"
 #include "workbench/output.h"
 #include "workbench/timing.h"
 #include "workbench/workbench.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct bench_page {
     const workbench_bench_options *options;
@@ -106,9 +108,93 @@ static void bench_workload(bench_page *page, timing_request *request)
     if (report.detail[0]) strbuf_printf(&page->notes, "%s: %s\n", what, report.detail);
 }
 
+static void add_device_json(bench_page *page, const op_info *op, const char *text,
+                            const char *kernel, const device_timing *entry)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "operator", op->name);
+    cJSON_AddStringToObject(item, "workload", text);
+    cJSON_AddStringToObject(item, "kernel", kernel);
+    cJSON_AddStringToObject(item, "status", check_status_name(entry->status));
+    cJSON_AddNumberToObject(item, "seconds", entry->seconds.median);
+    cJSON_AddNumberToObject(item, "seconds_low", entry->seconds.low);
+    cJSON_AddNumberToObject(item, "seconds_high", entry->seconds.high);
+    cJSON_AddNumberToObject(item, "bytes_per_second", entry->bytes);
+    cJSON_AddNumberToObject(item, "flops_per_second", entry->flops);
+    cJSON_AddNumberToObject(item, "copying_bytes_per_second", entry->copying);
+    cJSON_AddNumberToObject(item, "relative_error", entry->error);
+    cJSON_AddItemToArray(page->results, item);
+}
+
+/* A row of the GPU's: what a copy inside its memory moves takes the place of reading. */
+static void add_device_row(bench_page *page, const op_info *op, const char *text,
+                           const char *kernel, const device_timing *entry)
+{
+    char name[64], time[32], spread[48], bytes[32], flops[32], share[32];
+    workload_name(text, name, sizeof name);
+    snprintf(time, sizeof time, "%.2f", entry->seconds.median * 1e6);
+    snprintf(spread, sizeof spread, "%.2f-%.2f", entry->seconds.low * 1e6,
+             entry->seconds.high * 1e6);
+    snprintf(bytes, sizeof bytes, "%.1f", entry->bytes * 1e-9);
+    snprintf(flops, sizeof flops, "%.1f", entry->flops * 1e-9);
+    snprintf(share, sizeof share, "%.0f%%", entry->bytes / entry->copying * 100);
+    page_row(&page->table,
+             (const char *const[]){op->name, name, kernel, check_status_name(entry->status), time,
+                                   spread, bytes, share, flops, ""});
+}
+
+static void bench_on_device(bench_page *page, const device_timing_request *request,
+                            const char *kernel)
+{
+    char name[64];
+    device_timing entry;
+    workload_name(request->workload, name, sizeof name);
+    device_timing_run(request, &entry);
+    if (entry.declined) return;
+    page->n_wrong += entry.status != CHECK_PASSED;
+    if (entry.detail[0])
+        strbuf_printf(&page->notes, "%s %s %s: %s: %s\n", request->op->name, name, kernel,
+                      check_status_name(entry.status), entry.detail);
+    if (entry.seconds.median == 0) return;
+    page->n_rows++;
+    if (page->results)
+        add_device_json(page, request->op, request->workload, kernel, &entry);
+    else
+        add_device_row(page, request->op, request->workload, kernel, &entry);
+}
+
+/* Every kernel of the GPU that takes the workload, or a .cu file's launcher. */
+static void bench_op_on_device(bench_page *page, const op_info *op, const candidate *candidate)
+{
+    const workbench_bench_options *options = page->options;
+    for (const char *const *text = op->workloads; text && *text; text++) {
+        char name[64];
+        workload_name(*text, name, sizeof name);
+        if (options->workload && !strstr(name, options->workload)) continue;
+        device_timing_request request = {.op = op,
+                                         .workload = *text,
+                                         .candidate = candidate,
+                                         .rounds = options->rounds,
+                                         .timeout_ms = options->timeout_ms,
+                                         .seed = options->seed};
+        if (candidate) bench_on_device(page, &request, "candidate");
+        for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
+            if (op_get(k->op) != op) continue;
+            if (options->variant && strcmp(options->variant, k->name) != 0) continue;
+            request.kernel = k;
+            request.candidate = NULL;
+            bench_on_device(page, &request, k->name);
+        }
+    }
+}
+
 static qp_status bench_op(bench_page *page, const op_info *op, const candidate *candidate,
                           qp_error *error)
 {
+    if (page->options->device || (candidate && candidate->cuda)) {
+        bench_op_on_device(page, op, candidate);
+        return QP_OK;
+    }
     const workbench_bench_options *options = page->options;
     const op_variant *variant = NULL;
     for (const op_variant *v = op->variants; options->variant && v && v->name; v++) {
@@ -146,11 +232,6 @@ static qp_status bench_file(bench_page *page, const op_info *op, strbuf *out, qp
     if (candidate.verdict.status != CHECK_PASSED)
         status = error_set(error, QP_FORMAT, "%s: %s", check_status_name(candidate.verdict.status),
                            candidate.verdict.detail);
-    else if (candidate.cuda)
-        status = error_set(error, QP_UNSUPPORTED,
-                           "%s: a .cu file is checked, not timed: its tensors are carried to the "
-                           "device and back at every call",
-                           page->options->kernel);
     if (status == QP_OK && page->options->format != WORKBENCH_JSON)
         strbuf_printf(out, "%s\n", candidate.command);
     if (status == QP_OK) status = bench_op(page, op, &candidate, error);
@@ -164,6 +245,9 @@ static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
     if (options->kernel && (options->n_ops != 1 || options->variant))
         return error_set(error, QP_INVALID,
                          "--kernel goes with the name of one operator and without --variant");
+    /* The driver itself is left to the children: it does not survive a fork. */
+    if (options->device && access("/dev/nvidiactl", F_OK) != 0)
+        return error_set(error, QP_DEVICE, "--device cuda: there is no NVIDIA GPU here");
     int n = options->n_ops ? options->n_ops : OP_COUNT;
     for (int i = 0; i < n; i++) {
         const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
@@ -214,7 +298,7 @@ qp_status workbench_bench(const workbench_bench_options *options, strbuf *out, i
         page.table.out = out;
         if (page.n_rows > 0) {
             page_table_end(&page.table);
-            print_limits(&page, out);
+            if (page.limits[MACHINE_READ].median > 0) print_limits(&page, out);
         }
         if (page.notes.length) strbuf_printf(out, "\n%s", strbuf_text(&page.notes));
         status = output_done(out, error);

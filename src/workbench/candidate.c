@@ -230,6 +230,20 @@ bool candidate_load(const candidate *candidate, op_variant *out, char *message, 
     return true;
 }
 
+bool candidate_load_launcher(const candidate *candidate,
+                             void (**out)(const op_call *call, cuda_stream stream), char *message,
+                             size_t size)
+{
+    void *library = dlopen(candidate->library, RTLD_NOW | RTLD_LOCAL);
+    void *launcher = library ? find_symbol(library, candidate->op, "launch") : NULL;
+    if (!library)
+        snprintf(message, size, "%s", dlerror());
+    else if (!launcher)
+        snprintf(message, size, "it does not export %s_launch", candidate->op->name);
+    memcpy(out, &launcher, sizeof launcher);
+    return launcher;
+}
+
 int candidate_threads(void)
 {
     DIR *folder = opendir("/proc/self/task");

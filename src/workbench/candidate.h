@@ -4,6 +4,7 @@
 
 #include "op/harness/check.h"
 #include "op/op.h"
+#include "vm/cuda_driver.h"
 
 /* How a .c file is compiled; the folder with the header stands for FOLDER. */
 #define CANDIDATE_FLAGS_C      "-std=gnu17 -O3 -march=native -shared -fPIC"
@@ -29,6 +30,12 @@ void candidate_close(candidate *candidate);
 /* Loads it into this process and fills `out`, with a name that belongs to the candidate. Only to be
  * called in a child process: loading runs code. False: `message` says why. */
 bool candidate_load(const candidate *candidate, op_variant *out, char *message, size_t size);
+
+/* The launcher of a .cu file, NAME_launch(call, stream), to be given tensors on the GPU; the same
+ * holds. */
+bool candidate_load_launcher(const candidate *candidate,
+                             void (**out)(const op_call *call, cuda_stream stream), char *message,
+                             size_t size);
 
 /* Checks the candidate on one case, in a child process. *declined: it does not take the case's
  * types and shapes, and was not run. */

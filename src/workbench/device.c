@@ -2,6 +2,7 @@
 #include "workbench/device.h"
 
 #include "base/checked.h"
+#include "op/bench/copies.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -37,23 +38,14 @@ void device_close(void)
     cuda_device_close(&bench.device);
 }
 
+cuda_device *device_gpu(void)
+{
+    return &bench.device;
+}
+
 cuda_ops *device_ops(void)
 {
     return &bench.ops;
-}
-
-/* Bytes from a view's first element to the end of its last. */
-static size_t span_of(const tensor *view)
-{
-    if (view->rank == 0 || !view->data) return 0;
-    int last = view->rank - 1;
-    int64_t bytes = view->shape[last] / dtype_block_elements(view->type) *
-                    (int64_t)dtype_block_bytes(view->type);
-    for (int d = 0; d < last; d++) {
-        if (view->shape[d] == 0) return 0;
-        bytes += (view->shape[d] - 1) * view->stride[d];
-    }
-    return (size_t)bytes;
 }
 
 /* A range of the host's memory and where it lies in the staging memory. */
@@ -67,7 +59,7 @@ static size_t longest_span(const op_call *call, const void *data)
 {
     size_t most = 0;
     for (int t = 0; t < OP_MAX_TENSORS; t++) {
-        size_t bytes = call->tensors[t].data == data ? span_of(&call->tensors[t]) : 0;
+        size_t bytes = call->tensors[t].data == data ? copies_span(&call->tensors[t]) : 0;
         if (bytes > most) most = bytes;
     }
     return most;
@@ -81,7 +73,7 @@ static size_t place(const op_call *call, op_call *there, carried *ranges, int *n
     for (int t = 0; t < OP_MAX_TENSORS; t++) {
         char *host = call->tensors[t].data;
         int known = 0;
-        if (span_of(&call->tensors[t]) == 0) continue;
+        if (copies_span(&call->tensors[t]) == 0) continue;
         while (known < *n && ranges[known].host != host)
             known++;
         if (known == *n) {

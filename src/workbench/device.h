@@ -20,6 +20,7 @@ op_variant device_variant(const cuda_kernel *kernel);
 qp_status device_failure(qp_error *error);
 
 /* The GPU and its kernels, for those who time them. */
+cuda_device *device_gpu(void);
 cuda_ops *device_ops(void);
 
 #endif

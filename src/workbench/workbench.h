@@ -60,6 +60,8 @@ typedef struct workbench_bench_options {
     const char *workload;   /* only those whose name contains this; NULL: all */
     uint64_t seed;
     uint32_t features;
+    bool device;                     /* the GPU's kernels instead of the CPU's; a .cu is timed there
+                                      * anyway, beside them */
     int threads, rounds, timeout_ms; /* of a workload */
     workbench_format format;
     void (*progress)(void *context, const char *what); /* NULL: silent */
