@@ -21,16 +21,20 @@ typedef struct bench {
     progress silent;
 } bench;
 
-static const int64_t LENGTHS[2] = {19, 3};
+enum { CONTEXT = 96 };
+static const int64_t LENGTHS[2] = {75, 3}; /* in three parts: one full, one begun, one empty */
 
-static void bench_open(bench *b, int threads)
+/* `parts`: of a fused plan; 0: not fused. */
+static void bench_open_parts(bench *b, int threads, int64_t parts)
 {
     uint32_t features = cpu_features(0);
     assert_ok(model_open("synthetic:tiny:Q8_0", NULL, &b->model, &error));
     plan_options options = plan_default_options(model_get_config(b->model));
-    options.max_tokens = 32;
+    options.max_tokens = CONTEXT;
     options.max_sequences = options.max_outputs = 2;
-    options.context = 64;
+    options.context = CONTEXT;
+    options.fuse = parts > 0;
+    options.kv_partitions = parts;
     assert_ok(plan_build(model_get_config(b->model), &options, &b->plan, &error));
     assert_ok(thread_pool_create(threads, &b->pool, &error));
     assert_ok(
@@ -40,15 +44,20 @@ static void bench_open(bench *b, int threads)
     batch_clear(&b->batch);
     int64_t row = 0;
     for (int i = 0; i < 2; i++) {
-        int32_t tokens[32];
-        for (int t = 0; t < 32; t++)
+        int32_t tokens[CONTEXT];
+        for (int t = 0; t < CONTEXT; t++)
             tokens[t] = (t * 37 + i * 11 + 5) % 256;
-        assert_ok(page_list_init(&b->lists[i], 4, &error));
+        assert_ok(page_list_init(&b->lists[i], CONTEXT / 16, &error));
         assert_ok(page_list_resize(&b->lists[i], &b->pages, LENGTHS[i], &error));
         batch_add(&b->batch, tokens, LENGTHS[i], 0, &b->lists[i]);
         row += LENGTHS[i];
         batch_want(&b->batch, row - 1);
     }
+}
+
+static void bench_open(bench *b, int threads)
+{
+    bench_open_parts(b, threads, 0);
 }
 
 static void bench_close(bench *b)
@@ -82,29 +91,36 @@ static void check_passes(const bench *b, const schedule_options *options, const 
     scheduled_free(&scheduled);
 }
 
+/* Every setting and strategy on so many threads. */
+static void check_threads(int threads, int64_t parts)
+{
+    bench b = {0};
+    bench_open_parts(&b, threads, parts);
+    size_t bytes = 2 * (size_t)b.plan.config.vocab_size * sizeof(float);
+    float *expected = malloc(bytes);
+    assert_non_null(expected);
+    executor_run(&b.executor, &b.batch, 0, logits_end(&b));
+    memcpy(expected, executor_logits(&b.executor), bytes);
+    for (int setting = 0; schedule_setting_name(setting); setting++) {
+        for (int how = 0; schedule_assignment_name(how); how++) {
+            schedule_options options = {.setting = (schedule_setting)setting,
+                                        .assignment = (schedule_assignment)how,
+                                        .tile = 16,
+                                        .last_step = logits_end(&b)};
+            check_passes(&b, &options, expected, bytes);
+        }
+    }
+    free(expected);
+    bench_close(&b);
+}
+
 static void test_same_bits(void **state)
 {
     (void)state;
     static const int threads[] = {1, 2, 3, 8};
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
-        bench b = {0};
-        bench_open(&b, threads[i]);
-        size_t bytes = 2 * (size_t)b.plan.config.vocab_size * sizeof(float);
-        float *expected = malloc(bytes);
-        assert_non_null(expected);
-        executor_run(&b.executor, &b.batch, 0, logits_end(&b));
-        memcpy(expected, executor_logits(&b.executor), bytes);
-        for (int setting = 0; schedule_setting_name(setting); setting++) {
-            for (int how = 0; schedule_assignment_name(how); how++) {
-                schedule_options options = {.setting = (schedule_setting)setting,
-                                            .assignment = (schedule_assignment)how,
-                                            .tile = 4,
-                                            .last_step = logits_end(&b)};
-                check_passes(&b, &options, expected, bytes);
-            }
-        }
-        free(expected);
-        bench_close(&b);
+        for (int64_t parts = 0; parts <= 3; parts += parts + 1)
+            check_threads(threads[i], parts);
     }
 }
 

@@ -36,6 +36,9 @@ static const option_spec engine_options[] = {
          "GPU"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
      .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
+     .help = "operators that need no other thread's results as one: the same answer with fewer "
+             "waits, for few tokens on many threads"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};

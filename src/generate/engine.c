@@ -41,6 +41,7 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
         out->max_tokens = out->max_sequences;
     out->max_outputs = given->max_outputs ? given->max_outputs : out->max_sequences;
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
+    out->fuse = given->fuse;
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
     if (out->kv_type == DTYPE_COUNT)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
