@@ -17,13 +17,16 @@ static int step_of(const plan *p, int node)
     return step;
 }
 
-/* Packed weights lie in the order of units, in whole groups. */
+/* Packed weights lie in the order of units, in whole groups; of several, the first is read first.
+ */
 static size_t unit_bytes(const scheduled *r, int node, const op_variant *variant)
 {
     op_call call;
     schedule_bind_node(&r->schedule, node, NULL, r->schedule.capacity, &call);
     size_t units = round_up((size_t)call.end, (size_t)variant->pack_units);
-    return variant->packed_bytes(&call) / units;
+    size_t bytes =
+        variant->packed_first ? variant->packed_first(&call) : variant->packed_bytes(&call);
+    return bytes / units;
 }
 
 /* A schedule's nodes are the plan's in their order, less those that have nothing to do. */

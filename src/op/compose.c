@@ -69,6 +69,13 @@ size_t compose_packed_bytes(const op_call *call, const compose_norm *norm, uint3
     return last->packed_at + packed_bytes_of(last->variant, &last->call);
 }
 
+size_t compose_packed_first(const op_call *call, const compose_norm *norm, uint32_t level)
+{
+    compose_linear parts[COMPOSE_MOST];
+    compose_linears(call, norm, level, parts);
+    return packed_bytes_of(parts[0].variant, &parts[0].call);
+}
+
 void compose_pack(const op_call *call, const compose_norm *norm, uint32_t level, int64_t units,
                   void *packed)
 {

@@ -35,6 +35,7 @@ bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t lev
 
 /* Hooks of a variant. A slice of units packs as large a part of each weight. */
 size_t compose_packed_bytes(const op_call *call, const compose_norm *norm, uint32_t level);
+size_t compose_packed_first(const op_call *call, const compose_norm *norm, uint32_t level);
 void compose_pack(const op_call *call, const compose_norm *norm, uint32_t level, int64_t units,
                   void *packed);
 
@@ -89,6 +90,10 @@ extern const op_tolerance compose_coarse_tolerances[];
     {                                                                                              \
         return compose_packed_bytes(call, &op##_norm, level);                                      \
     }                                                                                              \
+    static size_t op##_packed_first_##name(const op_call *call)                                    \
+    {                                                                                              \
+        return compose_packed_first(call, &op##_norm, level);                                      \
+    }                                                                                              \
     static void op##_pack_##name(const op_call *call, void *packed)                                \
     {                                                                                              \
         compose_pack(call, &op##_norm, level, units(call), packed);                                \
@@ -102,7 +107,8 @@ extern const op_tolerance compose_coarse_tolerances[];
     {                                                                                              \
         .name = text, .needs = level, .kernel = op##_##suffix, .accepts = op##_##accepting,        \
         .packed_bytes = op##_packed_bytes_##suffix, .pack = op##_pack_##suffix,                    \
-        .pack_units = together, .scratch_bytes = op##_scratch_##suffix, .tolerances = held_to      \
+        .packed_first = op##_packed_first_##suffix, .pack_units = together,                        \
+        .scratch_bytes = op##_scratch_##suffix, .tolerances = held_to                              \
     }
 
 #define COMPOSE_PAIR(op, name, level, together, held_to)                                           \
@@ -127,6 +133,7 @@ extern const op_tolerance compose_coarse_tolerances[];
     const op_variant op##_variants[] = {{.name = NULL,                                             \
                                          .accepts = op##_accepts_portable,                         \
                                          .kernel = op##_portable,                                  \
+                                         .packed_first = op##_packed_first_portable,               \
                                          .packed_bytes = op##_packed_bytes_portable,               \
                                          .pack = op##_pack_portable,                               \
                                          .scratch_bytes = op##_scratch_portable}};

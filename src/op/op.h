@@ -81,6 +81,9 @@ typedef struct op_variant {
     size_t (*packed_bytes)(const op_call *call);
     void (*pack)(const op_call *call, void *packed);
     int64_t pack_units;
+    /* Bytes of the first of several matrices that lie one behind the other in the packed form, each
+     * in the order of units; NULL: there is one. */
+    size_t (*packed_first)(const op_call *call);
     /* Scratch that this variant's slice needs; NULL: the operator's. */
     size_t (*scratch_bytes)(const op_call *call);
     /* What it is held to where its arithmetic is coarser than the operator asks for, not scaled;
