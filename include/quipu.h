@@ -106,7 +106,7 @@ typedef struct qp_engine_options {
                            * on a GPU): operator by operator; "ref": the same with the references,
                            * on the CPU; or "auto": the default */
     bool fuse;            /* operators that need no other thread's results as one: fewer waits, for
-                           * few tokens on many threads; the same logits to the bit */
+                           * few tokens on many threads; on the CPU the same logits to the bit */
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
     void *log_context;
