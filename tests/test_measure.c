@@ -149,6 +149,7 @@ static void test_five_strategies_in_both_settings(void **state)
         assert_true(number(setting, "tokens") == (latency ? 1 : 48));
         assert_true(number(setting, "context") == (latency ? 64 : 48));
         assert_true(number(setting, "rounds") == 3);
+        assert_true(cJSON_IsBool(json_get(setting, "busy")));
         cJSON_ArrayForEach(item, json_get(setting, "strategies"))
         {
             assert_string_equal(json_get(item, "assign")->valuestring, names[i++]);

@@ -164,6 +164,27 @@ static void test_who_works_alone_is_faster(void **state)
     assert_true(total[0] > total[1] && total[1] > total[2]);
 }
 
+/* Passes of hours, at odd moments: what is left of an instruction may round to nothing. */
+static void test_long_passes_end(void **state)
+{
+    (void)state;
+    for (int workers = 2; workers <= 5; workers++) {
+        cost_table table = example(workers, 0.7 + 0.01 * workers);
+        for (int i = 0; i < table.curves[0].n_points; i++)
+            table.curves[0].points[i].ns_per_byte *= 31415.9;
+        for (int assignment = 0; schedule_assignment_name(assignment); assignment++) {
+            schedule s;
+            build(&table, workers, (schedule_assignment)assignment, &s);
+            for (int n = 0; n < s.n_nodes; n++)
+                s.nodes[n].alone = 0.61F + 0.003F * (float)n;
+            schedule_prediction p = predict(&s);
+            assert_true(p.total > 1e9);
+            prediction_free(&p);
+            schedule_free(&s);
+        }
+    }
+}
+
 /* Instructions that take twice as long: so does the pass, but for its signals. */
 static void check_replay(const schedule *s, double total)
 {
@@ -342,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_weights_in_a_cache_come_faster),
         cmocka_unit_test(test_a_table_for_other_workers_is_not_used),
         cmocka_unit_test(test_who_works_alone_is_faster),
+        cmocka_unit_test(test_long_passes_end),
         cmocka_unit_test(test_both_ways_agree),
         cmocka_unit_test(test_samples_give_their_curve),
         cmocka_unit_test(test_equal_samples_give_their_curve),

@@ -125,6 +125,15 @@ static qp_status take_rounds(comparison *x, qp_error *error)
 
 /* ---- print --------------------------------------------------------------------------------- */
 
+/* Whether even the quickest passes took much longer than their instructions need. */
+static bool was_busy(const comparison *x)
+{
+    int busy = 0;
+    for (int i = 0; i < STRATEGIES; i++)
+        busy += x->of[i].measured.total > 1.1 * x->of[i].undisturbed;
+    return busy > STRATEGIES / 2;
+}
+
 static void print_table(const comparison *x, strbuf *out)
 {
     const schedule *s = x->of[0].machine.schedule;
@@ -144,6 +153,9 @@ static void print_table(const comparison *x, strbuf *out)
                       c->prediction.critical_path / 1e3, 100 * p->waiting / (p->total * workers),
                       100 * m->waiting / (m->total * workers));
     }
+    if (was_busy(x))
+        strbuf_puts(out, "other programs had the processors, too: ratios mean little until this is "
+                         "repeated without them\n");
     strbuf_putc(out, '\n');
 }
 
@@ -165,6 +177,7 @@ static void add_json(const comparison *x, cJSON *settings)
     cJSON_AddNumberToObject(object, "tokens", (double)s->options.tokens);
     cJSON_AddNumberToObject(object, "context", (double)s->options.context);
     cJSON_AddNumberToObject(object, "rounds", x->n_rounds);
+    cJSON_AddBoolToObject(object, "busy", was_busy(x));
     cJSON *strategies = cJSON_AddArrayToObject(object, "strategies");
     for (int i = 0; i < STRATEGIES; i++) {
         const contestant *c = &x->of[i];

@@ -155,7 +155,7 @@ static double next_event(const runner *r, double now, int working)
 /* Everyone works until `then`; who ends there ends. */
 static void pass_time(runner *r, double now, double then, int *working)
 {
-    const double rounding = 1e-6; /* ns */
+    const double rounding = 1e-3 + 1e-14 * then; /* ns; a double's own grows with the time */
     const int before = *working;
     for (int i = 0; i < r->s->options.workers; i++) {
         worker_state *w = &r->workers[i];
