@@ -34,10 +34,14 @@ static void test_kernels_are_within_tolerance(void **state)
                                          "synthetic:tiny:Q8_0",
                                          "synthetic:tiny:BF16"};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        for (int threads = 1; threads <= 3; threads += 2) {
+        for (int threads = 1; threads <= 3; threads++) {
             bool equal = false;
-            const char *text = diff_of(
-                (diff_options){.model = models[i], .threads = threads, .singles = 2}, &equal);
+            const char *text = diff_of((diff_options){.model = models[i],
+                                                      .threads = threads,
+                                                      .singles = 2,
+                                                      .fuse = threads != 1,
+                                                      .kv_partitions = threads},
+                                       &equal);
             if (!equal) fail_msg("%s on %d threads:\n%s", models[i], threads, text);
             assert_non_null(strstr(text, "the same bits"));
         }

@@ -120,3 +120,19 @@ void diff_compare(const diff_views *views, const op_limits *limits, int pass, in
     if (sums.worst.index[0] && (sums.share > m->share || !m->worst.index[0])) m->worst = sums.worst;
     if (sums.share > m->share) m->share = sums.share;
 }
+
+int64_t diff_likeliest(const float *row, int64_t n, float *margin)
+{
+    int64_t best = 0;
+    float second = -INFINITY;
+    for (int64_t i = 1; i < n; i++) {
+        if (row[i] > row[best]) {
+            second = row[best];
+            best = i;
+        } else if (row[i] > second) {
+            second = row[i];
+        }
+    }
+    *margin = row[best] - second;
+    return best;
+}

@@ -28,6 +28,9 @@ typedef struct diff_views {
 /* Adds one comparison to a measure. */
 void diff_compare(const diff_views *views, const op_limits *limits, int pass, int64_t layer,
                   diff_measure *measure);
+/* The largest of n logits, and by how much it leads. */
+int64_t diff_likeliest(const float *row, int64_t n, float *margin);
+
 /* Fills the report's rows; they are NULL when memory is out. */
 void diff_list_rows(const plan *plan, const execution *a, const execution *b,
                     const diff_request *request, diff_report *report);

@@ -4,7 +4,6 @@
 #include "base/hash.h"
 #include "generate/diff_compare.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -238,23 +237,6 @@ static qp_status hand_over(const runner *r, int step, qp_error *error)
 
 /* --- comparing ------------------------------------------------------------------------------- */
 
-/* The two largest of a row. */
-static int64_t likeliest(const float *row, int64_t n, float *margin)
-{
-    int64_t best = 0;
-    float second = -INFINITY;
-    for (int64_t i = 1; i < n; i++) {
-        if (row[i] > row[best]) {
-            second = row[best];
-            best = i;
-        } else if (row[i] > second) {
-            second = row[i];
-        }
-    }
-    *margin = row[best] - second;
-    return best;
-}
-
 static void compare_choices(const runner *r)
 {
     diff_report *report = r->report;
@@ -262,12 +244,50 @@ static void compare_choices(const runner *r)
     const float *a = r->a.memory.data[PLAN_LOGITS], *b = r->b.memory.data[PLAN_LOGITS];
     for (int64_t row = 0; row < batch_outputs(&r->batch); row++) {
         float margin, ignored;
-        bool same = likeliest(a + row * n, n, &margin) == likeliest(b + row * n, n, &ignored);
+        bool same =
+            diff_likeliest(a + row * n, n, &margin) == diff_likeliest(b + row * n, n, &ignored);
         report->logit_rows++;
         report->same_choice += same;
         if (!same && (double)margin > report->closest_margin)
             report->closest_margin = (double)margin;
     }
+}
+
+static bool reads(const plan_node *node, const plan_operand *written)
+{
+    const op_info *op = op_get(node->op);
+    for (int i = 0; i < op_n_tensors(op); i++) {
+        const plan_operand *it = &node->operands[i];
+        if (op->tensors[i].direction != OP_OUT && it->kind == OPERAND_TENSOR &&
+            written->kind == OPERAND_TENSOR && it->id == written->id)
+            return true;
+    }
+    return false;
+}
+
+/* What a node's output may differ by: its own part, and that of what it reads from nodes before it
+ * in its step, which ran on each side's own values. */
+static op_limits limits_of(const runner *r, int step, int n, int operand)
+{
+    const plan_node *nodes = r->plan->nodes;
+    op_call call;
+    plan_bind(r->plan, &nodes[n], &r->a.memory, &r->batch.sizes, &call);
+    execution_kernel a = r->a.of->type->kernel(r->a.of->self, n);
+    execution_kernel b = r->b.of->type->kernel(r->b.of->self, n);
+    op_limits sum = diff_limits(op_get(nodes[n].op), &call, call.tensors[operand].type, &a, &b);
+    for (int m = r->plan->steps[step].first_node; m < n; m++) {
+        const op_info *op = op_get(nodes[m].op);
+        for (int i = 0; i < op_n_tensors(op); i++) {
+            if (op->tensors[i].direction == OP_IN || !reads(&nodes[n], &nodes[m].operands[i]))
+                continue;
+            op_limits before = limits_of(r, step, m, i);
+            if (before.exact) continue;
+            sum.exact = false;
+            sum.relative += before.relative;
+            sum.absolute += before.absolute;
+        }
+    }
+    return sum;
 }
 
 static void compare_row(const runner *r, int index, diff_round round)
@@ -277,10 +297,8 @@ static void compare_row(const runner *r, int index, diff_round round)
     op_call expected, found;
     plan_bind(r->plan, node, &r->a.memory, &r->batch.sizes, &expected);
     plan_bind(r->plan, node, &r->b.memory, &r->batch.sizes, &found);
-    execution_kernel a = r->a.of->type->kernel(r->a.of->self, row->node);
-    execution_kernel b = r->b.of->type->kernel(r->b.of->self, row->node);
     const tensor *view = &expected.tensors[row->operand];
-    op_limits limits = diff_limits(op_get(node->op), &expected, view->type, &a, &b);
+    op_limits limits = limits_of(r, row->step, row->node, row->operand);
     diff_measure *measure = round == ROUND_ALONE ? &row->alone : &row->together;
     diff_views views = {.expected = *view, .found = found.tensors[row->operand]};
     op_call oracle;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "op/linear/linear.h"
+#include "op/linear/linear_quant.h"
 #include "op/rms_norm/rms_norm.h"
 
 #include <assert.h>
@@ -29,6 +30,19 @@ static op_call linear_call(const op_call *call, const compose_norm *norm, int wh
     return linear;
 }
 
+/* The best variant of linear at a level; NULL: there is none. */
+static const op_variant *choose_linear(const op_call *linear, uint32_t level)
+{
+    static const op_variant reference = {.name = "reference", .kernel = linear_reference};
+    static const op_variant rounded = {.name = "rounded",
+                                       .kernel = linear_quant_rounded,
+                                       .scratch_bytes = linear_quant_rounded_bytes};
+    const op_variant *variant;
+    op_select(&op_linear, level & ~(uint32_t)COMPOSE_ROUNDED, linear, &variant);
+    if (!(level & COMPOSE_ROUNDED) || !variant) return variant;
+    return variant->rounded ? &rounded : &reference;
+}
+
 static size_t packed_bytes_of(const op_variant *variant, const op_call *linear)
 {
     if (!variant || !variant->packed_bytes) return 0;
@@ -41,7 +55,7 @@ void compose_linears(const op_call *call, const compose_norm *norm, uint32_t lev
     size_t packed_at = 0;
     for (int i = 0; i < norm->n; i++) {
         out[i].call = linear_call(call, norm, i, call->tensors[norm->x].shape[0]);
-        op_select(&op_linear, level, &out[i].call, &out[i].variant);
+        out[i].variant = choose_linear(&out[i].call, level);
         out[i].packed_at = packed_at;
         packed_at += packed_bytes_of(out[i].variant, &out[i].call);
     }
@@ -106,8 +120,7 @@ size_t compose_scratch_bytes(const op_call *call, const compose_norm *norm, int6
     size_t most = 0;
     for (int i = 0; i < norm->n; i++) {
         op_call linear = linear_call(call, norm, i, n_rows);
-        const op_variant *variant;
-        op_select(&op_linear, level, &linear, &variant);
+        const op_variant *variant = choose_linear(&linear, level);
         size_t bytes = variant && variant->scratch_bytes ? variant->scratch_bytes(&linear)
                                                          : op_linear.scratch_bytes(&linear);
         if (bytes > most) most = bytes;
@@ -131,6 +144,11 @@ tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_row
     return rows;
 }
 
+static const void *packed_of(const op_call *call, const compose_linear *part)
+{
+    return call->packed ? (const char *)call->packed + part->packed_at : NULL;
+}
+
 /* A projection's scratch lies behind the rows. */
 static void project(const op_variant *variant, const tensor *rows, op_call *linear)
 {
@@ -144,7 +162,7 @@ void compose_project(const op_call *call, const compose_linear *part, const tens
 {
     op_call linear = part->call;
     linear.tensors[LINEAR_OUT] = *out;
-    linear.packed = (const char *)call->packed + part->packed_at;
+    linear.packed = packed_of(call, part);
     linear.begin = begin;
     linear.end = end;
     project(part->variant, rows, &linear);
@@ -166,7 +184,7 @@ void compose_project_apart(const op_call *call, const compose_linear *part, cons
     *weight = tensor_slice(*weight, 0, base, end - base);
     if (bias->rank) *bias = tensor_slice(*bias, 0, base, end - base);
     linear.tensors[LINEAR_OUT] = *out;
-    linear.packed = (const char *)call->packed + part->packed_at;
+    linear.packed = packed_of(call, part);
     if (part->variant->packed_bytes)
         linear.packed = (const char *)linear.packed + part->variant->packed_bytes(&before);
     linear.begin = lead;
@@ -176,5 +194,5 @@ void compose_project_apart(const op_call *call, const compose_linear *part, cons
 
 void compose_run(const op_info *op, uint32_t level, const op_call *part)
 {
-    op_select(op, level, part, NULL)(part);
+    op_select(op, level & ~(uint32_t)COMPOSE_ROUNDED, part, NULL)(part);
 }

@@ -12,6 +12,10 @@
 #include "base/cpu.h"
 #include "op/op.h"
 
+/* In a level: quantised projections are linear's reference on x with the variant's roundings
+ * (op_variant.rounded), others linear's reference, and nothing is packed. */
+enum { COMPOSE_ROUNDED = 1 << 30 };
+
 /* x, norm_weight and the projections of a fused call: all of them begin so. */
 typedef struct compose_norm {
     int x, norm_weight, eps;      /* indices of tensors and of the parameter */
@@ -101,19 +105,29 @@ extern const op_tolerance compose_coarse_tolerances[];
     static size_t op##_scratch_##name(const op_call *call)                                         \
     {                                                                                              \
         return op##_scratch(call, level);                                                          \
+    }                                                                                              \
+    static void op##_rounded_##name(const op_call *call)                                           \
+    {                                                                                              \
+        op##_compute(call, level | COMPOSE_ROUNDED);                                               \
+    }                                                                                              \
+    static size_t op##_rounded_scratch_##name(const op_call *call)                                 \
+    {                                                                                              \
+        return op##_scratch(call, level | COMPOSE_ROUNDED);                                        \
     }
 
-#define COMPOSE_VARIANT(op, text, suffix, level, accepting, together, held_to)                     \
+#define COMPOSE_VARIANT(op, text, suffix, level, accepting, together, ...)                         \
     {                                                                                              \
         .name = text, .needs = level, .kernel = op##_##suffix, .accepts = op##_##accepting,        \
         .packed_bytes = op##_packed_bytes_##suffix, .pack = op##_pack_##suffix,                    \
         .packed_first = op##_packed_first_##suffix, .pack_units = together,                        \
-        .scratch_bytes = op##_scratch_##suffix, .tolerances = held_to                              \
+        .scratch_bytes = op##_scratch_##suffix, __VA_ARGS__                                        \
     }
 
 #define COMPOSE_PAIR(op, name, level, together, held_to)                                           \
-    COMPOSE_VARIANT(op, #name, name, level, accepts_##name, together, NULL),                       \
-        COMPOSE_VARIANT(op, #name "_int8", name, level, accepts_coarse_##name, together, held_to)
+    COMPOSE_VARIANT(op, #name, name, level, accepts_##name, together, .tolerances = NULL),         \
+        COMPOSE_VARIANT(op, #name "_int8", name, level, accepts_coarse_##name, together,           \
+                        .tolerances = held_to, .rounded = op##_rounded_##name,                     \
+                        .rounded_scratch_bytes = op##_rounded_scratch_##name)
 
 #ifdef __x86_64__
 #define COMPOSE_VARIANTS(op, together, held_to)                                                    \
@@ -136,7 +150,9 @@ extern const op_tolerance compose_coarse_tolerances[];
                                          .packed_first = op##_packed_first_portable,               \
                                          .packed_bytes = op##_packed_bytes_portable,               \
                                          .pack = op##_pack_portable,                               \
-                                         .scratch_bytes = op##_scratch_portable}};
+                                         .scratch_bytes = op##_scratch_portable,                   \
+                                         .rounded = op##_rounded_portable,                         \
+                                         .rounded_scratch_bytes = op##_rounded_scratch_portable}};
 #endif
 
 #endif
