@@ -42,6 +42,13 @@ void buffer_free(buffer *buffer)
     *buffer = (struct buffer){0};
 }
 
+void buffer_discard(const buffer *buffer)
+{
+    if (!buffer->data) return;
+    madvise(buffer->data, buffer->bytes, MADV_DONTNEED);
+    mprotect(buffer->data, buffer->bytes, PROT_NONE);
+}
+
 uint64_t buffer_available(void)
 {
     FILE *file = fopen("/proc/meminfo", "r");
@@ -54,10 +61,22 @@ uint64_t buffer_available(void)
     return kib ? (uint64_t)kib * 1024 : UINT64_MAX;
 }
 
-void buffer_release_pages(const void *data, size_t bytes)
+/* Advice for the whole pages inside. */
+static void advise(const void *data, size_t bytes, int advice)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = round_up((uintptr_t)data, page),
               end = ((uintptr_t)data + bytes) & ~(page - 1);
-    if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+    if (begin < end) madvise((void *)begin, end - begin, advice);
+}
+
+void buffer_release_pages(const void *data, size_t bytes)
+{
+    advise(data, bytes, MADV_DONTNEED);
+}
+
+void buffer_read_sparsely(const void *data, size_t bytes)
+{
+    advise(data, bytes, MADV_NOHUGEPAGE); /* or 2 MB are mapped for a row */
+    advise(data, bytes, MADV_RANDOM);
 }

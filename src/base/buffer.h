@@ -18,9 +18,17 @@ typedef struct buffer {
 qp_status buffer_alloc(buffer *buffer, size_t bytes, const char *what, qp_error *error);
 void buffer_free(buffer *buffer);
 
+/* Gives the buffer's memory back, but not its addresses: touching them faults from now on.
+ * buffer_free() it all the same. */
+void buffer_discard(const buffer *buffer);
+
 /* Gives the whole pages inside [data, data + bytes) of a read-only file mapping back to the system;
  * they are read from the file again when touched. */
 void buffer_release_pages(const void *data, size_t bytes);
+
+/* Tells the system that only a few places of a file mapping will be read: it brings less of what is
+ * around them into memory. */
+void buffer_read_sparsely(const void *data, size_t bytes);
 
 /* Bytes that can be had now without swapping, page cache that can be dropped included; UINT64_MAX
  * where the system does not say. */

@@ -2,6 +2,7 @@
 #include "generate/engine.h"
 
 #include "base/cpu.h"
+#include "generate/pack.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,10 +104,16 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options, q
     return QP_OK;
 }
 
-/* A run that does not fit is refused before any weight is read. */
-static qp_status check_memory(const qp_engine *e, qp_error *error)
+/* A run that does not fit is refused before any weight is read. Weights count as the kernels keep
+ * them. */
+static qp_status check_memory(const qp_engine *e, uint32_t features, qp_error *error)
 {
-    plan_bytes need = plan_count_bytes(&e->plan, model_weight_bytes(e->model));
+    executor sizes;
+    qp_status status = executor_choose(&sizes, &e->plan, e->model, features, error);
+    uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
+    executor_free(&sizes);
+    TRY(status);
+    plan_bytes need = plan_count_bytes(&e->plan, weights);
     uint64_t available = buffer_available();
     if (need.total <= available) return QP_OK;
     const double gib = 1 << 30;
@@ -134,7 +141,8 @@ static void warn_of_context(const qp_engine *e)
 
 /* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are
  * made on their way. */
-static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_error *error)
+static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint32_t features,
+                            qp_error *error)
 {
     model_options sizes_only = {.sizes_only = true};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
@@ -143,12 +151,12 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, qp_e
                        e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
     TRY(plan_build(model_get_config(e->model), &chosen, &e->plan, error));
     if (e->device.context) return QP_OK;
-    TRY(check_memory(e, error));
+    TRY(check_memory(e, features, error));
     if (model_has_weights(e->model)) return QP_OK;
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;
-    model_options whole = {.pool = e->pool, .progress = &e->progress};
+    model_options whole = {.discardable = true, .pool = e->pool, .progress = &e->progress};
     progress_begin(&e->progress, "making weights", weight_bytes);
     TRY(model_open(options->model, &whole, &e->model, error));
     progress_end(&e->progress);
@@ -180,7 +188,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(choose_features(options, &features, error));
     TRY(thread_pool_create(threads, &e->pool, error));
     TRY(choose_device(e, options, error));
-    TRY(open_model(e, options, error));
+    TRY(open_model(e, options, features, error));
     e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
     e->sample_step = plan_find_step(&e->plan, "sample", -1);
     TRY(open_executors(e, options, features, error));

@@ -2,6 +2,7 @@
 #include "generate/execute.h"
 
 #include "base/checked.h"
+#include "generate/pack.h"
 #include "op/run.h"
 
 #include <assert.h>
@@ -23,7 +24,7 @@ static size_t scratch_of(const op_info *op, const op_variant *variant, const op_
     return op->scratch_bytes ? op->scratch_bytes(call) : 0;
 }
 
-static void bind_node(const executor *x, int n, const plan_sizes *sizes, op_call *call)
+void executor_bind(const executor *x, int n, const plan_sizes *sizes, op_call *call)
 {
     plan_bind(x->plan, &x->plan->nodes[n], &x->memory, sizes, call);
     call->packed = x->nodes[n].packed;
@@ -36,74 +37,12 @@ static void choose_kernels(executor *x)
     for (int n = 0; n < x->plan->n_nodes; n++) {
         const op_info *op = op_get(x->plan->nodes[n].op);
         op_call call;
-        bind_node(x, n, &x->plan->capacity, &call);
+        executor_bind(x, n, &x->plan->capacity, &call);
         op_select(op, x->cpu_features, &call, &x->nodes[n].variant);
         size_t bytes = scratch_of(op, x->nodes[n].variant, &call);
         if (bytes > most) most = bytes;
     }
     x->scratch_bytes = round_up(most, SCRATCH_ALIGNMENT);
-}
-
-typedef struct pack_task {
-    const op_info *op;
-    const op_variant *variant;
-    const op_call *call;
-    void *packed;
-} pack_task;
-
-static void pack_share(void *context, int worker, int n_workers)
-{
-    const pack_task *task = context;
-    op_call call = *task->call;
-    int64_t units = task->op->units(&call), group = task->variant->pack_units;
-    int64_t groups = (units + group - 1) / group, begin, end;
-    thread_share(groups, worker, n_workers, &begin, &end);
-    call.begin = begin * group;
-    call.end = end * group < units ? end * group : units;
-    if (call.begin < call.end) task->variant->pack(&call, task->packed);
-}
-
-/* Bytes of a node's packed weights, 0 where they are read as stored. */
-static size_t packed_bytes_of(const executor *x, int n, op_call *call)
-{
-    const op_variant *variant = x->nodes[n].variant;
-    if (!variant || !variant->packed_bytes) return 0;
-    bind_node(x, n, &x->plan->capacity, call);
-    return round_up(variant->packed_bytes(call), SCRATCH_ALIGNMENT);
-}
-
-/* Weights as stored are not needed once they are packed. */
-static void release_weights(const executor *x, const plan_node *node)
-{
-    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
-        const plan_operand *operand = &node->operands[i];
-        if (operand->kind == OPERAND_WEIGHT)
-            model_release_weight(x->memory.model, (weight_slot)operand->id, node->layer);
-    }
-}
-
-static qp_status pack_weights(executor *x, progress *progress, qp_error *error)
-{
-    op_call call;
-    size_t total = 0, offset = 0;
-    for (int n = 0; n < x->plan->n_nodes; n++)
-        total += packed_bytes_of(x, n, &call);
-    TRY(buffer_alloc(&x->packed, total, "packed weights", error));
-    progress_begin(progress, "arranging weights", total);
-    for (int n = 0; n < x->plan->n_nodes; n++) {
-        size_t bytes = packed_bytes_of(x, n, &call);
-        if (bytes == 0) continue;
-        const plan_node *node = &x->plan->nodes[n];
-        pack_task task = {op_get(node->op), x->nodes[n].variant, &call,
-                          (char *)x->packed.data + offset};
-        thread_pool_run(x->pool, pack_share, &task);
-        x->nodes[n].packed = task.packed;
-        offset += bytes;
-        progress_advance(progress, bytes);
-        release_weights(x, node);
-    }
-    progress_end(progress);
-    return QP_OK;
 }
 
 static void place_tensors(executor *x)
@@ -119,20 +58,27 @@ static void place_tensors(executor *x)
     x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
 }
 
+qp_status executor_choose(executor *x, const plan *plan, const model *model, uint32_t cpu_features,
+                          qp_error *error)
+{
+    *x = (executor){.plan = plan, .cpu_features = cpu_features, .memory = {.model = model}};
+    x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
+    if (!x->nodes) return error_no_memory(error, "the choice of kernels", 0);
+    choose_kernels(x);
+    return QP_OK;
+}
+
 /* All but weights and KV cache. */
 qp_status executor_init_host(executor *x, const plan *plan, const model *model, thread_pool *pool,
                              uint32_t cpu_features, qp_error *error)
 {
     assert(plan->config.rope.dim <= ROPE_MAX_DIM);
-    *x = (executor){.plan = plan, .pool = pool, .cpu_features = cpu_features};
+    TRY(executor_choose(x, plan, model, cpu_features, error));
+    x->pool = pool;
     TRY(buffer_alloc(&x->arena, plan->arena_bytes, "activations", error));
     TRY(buffer_alloc(&x->rope_table, plan->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
                      error));
-    x->memory.model = model;
     place_tensors(x);
-    x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
-    if (!x->nodes) return error_no_memory(error, "the choice of kernels", 0);
-    choose_kernels(x);
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
     if (plan->config.rope.scaling != ROPE_DYNAMIC)
@@ -150,7 +96,7 @@ qp_status executor_init(executor *x, const plan *plan, const model *model, threa
     TRY(buffer_alloc(&x->k_cache, cache_bytes, "the KV cache", error));
     TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
     place_tensors(x);
-    return pack_weights(x, progress, error);
+    return executor_pack(x, progress, error);
 }
 
 void executor_free(executor *x)
@@ -180,7 +126,7 @@ void executor_run(executor *x, const batch *batch, int first, int last)
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
             const op_info *op = op_get(x->plan->nodes[n].op);
             op_call call;
-            bind_node(x, n, &batch->sizes, &call);
+            executor_bind(x, n, &batch->sizes, &call);
             const op_variant *variant = x->nodes[n].variant;
             op_run(op, variant ? variant->kernel : op->reference, &call, x->pool, x->scratch.data,
                    x->scratch_bytes);

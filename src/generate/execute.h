@@ -29,6 +29,10 @@ typedef struct executor {
     plan_memory memory;
 } executor;
 
+/* Only chooses the kernels, for questions about them: nothing can be run. executor_free() it. */
+qp_status executor_choose(executor *executor, const plan *plan, const model *model,
+                          uint32_t cpu_features, qp_error *error);
+
 /* `progress` is told of the packing of weights. */
 qp_status executor_init(executor *executor, const plan *plan, const model *model, thread_pool *pool,
                         uint32_t cpu_features, progress *progress, qp_error *error);
@@ -38,6 +42,9 @@ qp_status executor_init(executor *executor, const plan *plan, const model *model
 qp_status executor_init_host(executor *executor, const plan *plan, const model *model,
                              thread_pool *pool, uint32_t cpu_features, qp_error *error);
 void executor_free(executor *executor);
+
+/* A node's call at these sizes, whole. */
+void executor_bind(const executor *executor, int node, const plan_sizes *sizes, op_call *call);
 
 /* Points the plan's inputs to the batch's arrays. */
 void executor_take_inputs(executor *executor, const batch *batch);

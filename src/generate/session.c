@@ -1,5 +1,6 @@
 /* Sessions, and the evaluation of new tokens in batches. */
 #include "generate/engine.h"
+#include "generate/pack.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -166,12 +167,13 @@ static qp_status run_batch(qp_engine *e, qp_error *error)
     }
     if (!e->scheduled.machine) {
         executor_run(&e->executor, &e->batch, 0, e->logits_end);
-        return QP_OK;
+    } else {
+        executor_take_inputs(&e->executor, &e->batch);
+        scheduled_record record = trace_begin_pass(e->trace, &e->batch);
+        TRY(scheduled_run(&e->scheduled, &e->batch, record, error));
+        trace_end_pass(e->trace);
     }
-    executor_take_inputs(&e->executor, &e->batch);
-    scheduled_record record = trace_begin_pass(e->trace, &e->batch);
-    TRY(scheduled_run(&e->scheduled, &e->batch, record, error));
-    trace_end_pass(e->trace);
+    executor_release_embedding(&e->executor);
     return QP_OK;
 }
 

@@ -272,11 +272,30 @@ bool model_synthetic_stream(const model *m, weight_slot slot, int64_t layer, syn
     return true;
 }
 
+/* The weight's bytes where they lie in a mapped file; NULL where they do not. */
+static const tensor *mapped_weight(const model *m, weight_slot slot, int64_t layer)
+{
+    if (slot == WEIGHT_OUTPUT && m->config.tied) slot = WEIGHT_TOKEN_EMBD;
+    const tensor *view = &model_get_weight(m, slot, layer)->weight;
+    return source_is_mapped(&m->source, slot, layer, view->data) ? view : NULL;
+}
+
 void model_release_weight(const model *m, weight_slot slot, int64_t layer)
 {
+    const tensor *view = mapped_weight(m, slot, layer);
+    if (view) buffer_release_pages(view->data, tensor_bytes(view));
+}
+
+void model_read_sparsely(const model *m, weight_slot slot, int64_t layer)
+{
+    const tensor *view = mapped_weight(m, slot, layer);
+    if (view) buffer_read_sparsely(view->data, tensor_bytes(view));
+}
+
+void model_discard_weight(const model *m, weight_slot slot, int64_t layer)
+{
     const tensor *view = &model_get_weight(m, slot, layer)->weight;
-    if (source_is_mapped(&m->source, slot, layer, view->data))
-        buffer_release_pages(view->data, tensor_bytes(view));
+    if (m->options.discardable) source_discard(&m->source, view->data);
 }
 
 uint64_t model_weight_bytes(const model *m)

@@ -42,6 +42,7 @@ typedef struct model model;
 typedef struct model_options {
     bool sizes_only;    /* leave unmade what no file holds as it is needed (synthetic weights, the
                          * parts of a fused matrix): those views have no data */
+    bool discardable;   /* model_discard_weight() may be called: there is one reader */
     thread_pool *pool;  /* makes synthetic weights; may be NULL */
     progress *progress; /* is told of them; may be NULL */
 } model_options;
@@ -78,6 +79,14 @@ bool model_synthetic_stream(const model *model, weight_slot slot, int64_t layer,
 /* Gives the memory of a weight that lies in a mapped file back to the system until it is touched
  * again: for those who have made their own form of it. */
 void model_release_weight(const model *model, weight_slot slot, int64_t layer);
+
+/* Tells the system that few and scattered bytes will be read of a weight in a mapped file. */
+void model_read_sparsely(const model *model, weight_slot slot, int64_t layer);
+
+/* The same as releasing, for good, of a weight that was made in memory of its own (synthetic, or split from a
+ * fused matrix): whoever touches it later faults. Does nothing to others, nor where model_options
+ * did not allow it. */
+void model_discard_weight(const model *model, weight_slot slot, int64_t layer);
 
 /* Bytes of all weights as stored (a tied output counts once). */
 uint64_t model_weight_bytes(const model *model);

@@ -188,6 +188,13 @@ bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t lay
     return stored && data && stored->data == data;
 }
 
+void source_discard(const weight_source *source, const void *data)
+{
+    for (const owned_buffer *owned = source->owned; data && owned; owned = owned->next) {
+        if (owned->memory.data == data) buffer_discard(&owned->memory);
+    }
+}
+
 void source_close(weight_source *source)
 {
     gguf_close(source->gguf);

@@ -47,6 +47,9 @@ synthetic_stream source_synthetic_stream(const weight_source *source, weight_slo
 bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t layer,
                       const void *data);
 
+/* Gives up the memory of a tensor that the source made, where `data` is one. */
+void source_discard(const weight_source *source, const void *data);
+
 void source_close(weight_source *source);
 
 #endif

@@ -1,0 +1,107 @@
+/* Weights as kernels keep them: what packing leaves in memory, and what it gives back. */
+#include "test.h"
+
+#include "base/cpu.h"
+#include "generate/pack.h"
+
+#include <unistd.h>
+
+static qp_error error;
+
+static plan plan_of(const model *m)
+{
+    plan p;
+    plan_options options = plan_default_options(model_get_config(m));
+    options.context = 64;
+    options.max_tokens = 16;
+    assert_ok(plan_build(model_get_config(m), &options, &p, &error));
+    return p;
+}
+
+/* Whether an address can be read: the system says so without a fault. */
+static bool can_read(const void *address)
+{
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    bool can = write(ends[1], address, 1) == 1;
+    close(ends[0]);
+    close(ends[1]);
+    return can;
+}
+
+static const char *const models[] = {"synthetic:tiny",
+                                     "synthetic:tiny:Q8_0",
+                                     "synthetic:tiny:Q4_K",
+                                     "golden/models/llama-tied-gqa3",
+                                     "golden/models/llama-tied-gqa3.gguf",
+                                     "golden/models/internlm2"};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+/* The bytes told before any weight is there are those that are taken. */
+static void bytes_are_known_before(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_MODELS; i++) {
+        model *sizes, *whole;
+        model_options sizes_only = {.sizes_only = true};
+        assert_ok(model_open(models[i], &sizes_only, &sizes, &error));
+        assert_ok(model_open(models[i], NULL, &whole, &error));
+        assert_true(model_has_weights(whole));
+        plan p = plan_of(sizes);
+        executor before, x;
+        progress silent = {0};
+        for (int vectors = 0; vectors < 2; vectors++) {
+            uint32_t features = vectors ? cpu_features(0) : 0;
+            assert_ok(executor_choose(&before, &p, sizes, features, &error));
+            assert_ok(executor_init(&x, &p, whole, NULL, features, &silent, &error));
+            uint64_t told = executor_weight_bytes(&before);
+            assert_int_equal(told, executor_weight_bytes(&x));
+            assert_true(told >= x.packed.bytes);
+            /* References read everything as it is stored, a tied table for its two uses. */
+            if (!vectors) assert_true(told >= model_weight_bytes(whole) && !x.packed.data);
+            executor_free(&before);
+            executor_free(&x);
+        }
+        plan_free(&p);
+        model_close(sizes);
+        model_close(whole);
+    }
+}
+
+/* Weights that were made are given back when they are packed, those still read are not; and nothing
+ * is without leave, since two may read one model. */
+static void made_weights_are_given_back(void **state)
+{
+    (void)state;
+    for (int leave = 0; leave < 2; leave++) {
+        for (int i = 0; i < N_MODELS; i++) {
+            model *m;
+            model_options options = {.discardable = leave};
+            assert_ok(model_open(models[i], &options, &m, &error));
+            plan p = plan_of(m);
+            executor x;
+            progress silent = {0};
+            assert_ok(executor_init(&x, &p, m, NULL, cpu_features(0), &silent, &error));
+            bool synthetic = strncmp(models[i], "synthetic:", 10) == 0;
+            bool made = synthetic || strcmp(models[i], "golden/models/internlm2") == 0;
+            const void *q = model_get_weight(m, WEIGHT_ATTN_Q, 0)->weight.data;
+            const void *norm = model_get_weight(m, WEIGHT_ATTN_NORM, 0)->weight.data;
+            const void *table = model_get_weight(m, WEIGHT_TOKEN_EMBD, 0)->weight.data;
+            bool given_back = leave && made && x.packed.data;
+            assert_int_equal(can_read(q), !given_back);
+            assert_true(can_read(norm) && can_read(table));
+            executor_free(&x);
+            plan_free(&p);
+            model_close(m);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_are_known_before),
+        cmocka_unit_test(made_weights_are_given_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
