@@ -2,6 +2,7 @@
 #include "generate/cuda_executor.h"
 
 #include "base/checked.h"
+#include "op/linear/linear.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -170,25 +171,63 @@ qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_err
                       "copying inputs to the GPU", error);
 }
 
+static bool same_rows(const tensor *a, const tensor *b)
+{
+    return a->data == b->data && a->type == b->type && a->shape[0] == b->shape[0] &&
+           a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
+}
+
+/* Whether what a node writes is what the next node, behind which `end` lies, multiplies by
+ * cuBLASLt. */
+static bool feeds_product(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                          const cuda_kernel *kernel, const tensor *out)
+{
+    op_call next;
+    if (!kernel->narrowing || node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR)
+        return false;
+    cuda_executor_bind(x, node + 1, sizes, &next);
+    const cuda_kernel *product = cuda_ops_choose(&x->ops, OP_LINEAR, &next);
+    return product && product->whole && same_rows(&next.tensors[LINEAR_X], out);
+}
+
+/* The first output among a call's tensors. */
+static const tensor *output_of(op_code op, const op_call *call)
+{
+    int t = 0;
+    while (op_get(op)->tensors[t].direction != OP_OUT)
+        t++;
+    return &call->tensors[t];
+}
+
+/* Runs a node; `end`: behind the last of this pass. */
+static qp_status launch_node(cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                             qp_error *error)
+{
+    op_code op = x->plan->nodes[node].op;
+    op_call call;
+    if (op == OP_ALL_REDUCE && x->plan->options.ranks == 1) return QP_OK; /* of one: itself */
+    cuda_executor_bind(x, node, sizes, &call);
+    const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
+    if (!kernel)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the GPU has no kernel of %s for this model: use --device cpu",
+                         op_get(op)->name);
+    if (kernel->narrowing) {
+        const tensor *out = output_of(op, &call);
+        if (feeds_product(x, node, end, sizes, kernel, out)) cuda_ops_narrow_next(&x->ops, out);
+    }
+    return cuda_ops_launch(&x->ops, kernel, &call, error);
+}
+
 static qp_status launch_steps(cuda_executor *x, const plan_sizes *sizes, int first, int last,
                               qp_error *error)
 {
     const plan_step *steps = x->plan->steps;
+    if (first == last) return QP_OK;
+    int end = steps[last - 1].first_node + steps[last - 1].n_nodes;
     x->ops.narrowed.rank = 0;
-    for (int s = first; s < last; s++) {
-        for (int n = steps[s].first_node; n < steps[s].first_node + steps[s].n_nodes; n++) {
-            op_code op = x->plan->nodes[n].op;
-            op_call call;
-            if (op == OP_ALL_REDUCE && x->plan->options.ranks == 1) continue; /* of one: itself */
-            cuda_executor_bind(x, n, sizes, &call);
-            const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
-            if (!kernel)
-                return error_set(error, QP_UNSUPPORTED,
-                                 "the GPU has no kernel of %s for this model: use --device cpu",
-                                 op_get(op)->name);
-            TRY(cuda_ops_launch(&x->ops, kernel, &call, error));
-        }
-    }
+    for (int n = steps[first].first_node; n < end; n++)
+        TRY(launch_node(x, n, end, sizes, error));
     return QP_OK;
 }
 

@@ -196,11 +196,16 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, cuda_address x, cu
                               error);
 }
 
+cuda_address cuda_linear_narrowed(const cuda_ops *ops)
+{
+    return ops->workspace.address + CUDA_BLAS_WORKSPACE;
+}
+
 qp_status cuda_linear_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                            qp_error *error)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
-    cuda_address narrowed = ops->workspace.address + CUDA_BLAS_WORKSPACE;
+    cuda_address narrowed = cuda_linear_narrowed(ops);
     cuda_address widened = narrowed + narrowed_bytes(x);
     bool stored = reads_as_stored(weight);
     int64_t step = stored ? call->end - call->begin : widened_rows(weight);

@@ -21,6 +21,9 @@ extern const op_tolerance cuda_linear_blas_tolerances[];
 qp_status cuda_linear_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                            qp_error *error);
 
+/* Where cuBLASLt's products look for x in BF16. */
+cuda_address cuda_linear_narrowed(const cuda_ops *ops);
+
 /* Launches a kernel on a grid; one without blocks is left out. */
 qp_status cuda_ops_launch_grid(cuda_ops *ops, cuda_function function, const char *name,
                                unsigned grid_x, unsigned grid_y, unsigned threads, void **arguments,

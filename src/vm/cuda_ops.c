@@ -41,6 +41,23 @@ qp_status cuda_ops_launch_grid(cuda_ops *ops, cuda_function function, const char
                       operation, error);
 }
 
+void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out)
+{
+    ops->narrowed = *out;
+    ops->narrow_next = true;
+}
+
+static qp_status find_narrowing(cuda_ops *ops, const cuda_kernel *kernel, cuda_function *out,
+                                qp_error *error)
+{
+    cuda_function *function = &ops->narrowing[kernel - cuda_kernels];
+    if (!*function)
+        TRY(cuda_device_function(ops->device, kernel->image, kernel->narrowing, 0, function,
+                                 error));
+    *out = *function;
+    return QP_OK;
+}
+
 /* A kernel whose blocks take kernel->units units each. */
 static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                               qp_error *error)
@@ -48,19 +65,28 @@ static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op
     op_call own = *call;
     int64_t units = kernel->units, blocks = (call->end - call->begin + units - 1) / units;
     cuda_function function = ops->functions[kernel - cuda_kernels];
+    cuda_address narrowed = cuda_linear_narrowed(ops);
+    if (ops->narrow_next) TRY(find_narrowing(ops, kernel, &function, error));
     return cuda_ops_launch_grid(ops, function, kernel->function, (unsigned)blocks, 1,
-                                (unsigned)kernel->threads, (void *[]){&own, &units}, error);
+                                (unsigned)kernel->threads, (void *[]){&own, &units, &narrowed},
+                                error);
 }
 
-#define UNITS(NAME, short_name, thread_count, unit_count, accept)                                  \
+#define FIELDS(NAME, short_name, thread_count, unit_count, accept)                                 \
+    .op = OP_##NAME, .name = "cuda", .image = "cuda_ops", .function = "run_" #short_name,          \
+    .threads = thread_count, .units = unit_count, .accepts = accept, .launch = launch_units
+#define UNITS(...)                                                                                 \
     {                                                                                              \
-        .op = OP_##NAME, .name = "cuda", .image = "cuda_ops", .function = "run_" #short_name,      \
-        .threads = thread_count, .units = unit_count, .accepts = accept, .launch = launch_units    \
+        FIELDS(__VA_ARGS__)                                                                        \
+    }
+#define NARROWING_UNITS(NAME, short_name, ...)                                                     \
+    {                                                                                              \
+        FIELDS(NAME, short_name, __VA_ARGS__), .narrowing = "run_" #short_name "_narrow"           \
     }
 
 const cuda_kernel cuda_kernels[] = {
     UNITS(EMBEDDING, embedding, 256, 1, op_call_has_no_f64),
-    UNITS(RMS_NORM, rms_norm, 256, 1, accepts_rms_norm),
+    NARROWING_UNITS(RMS_NORM, rms_norm, 256, 1, accepts_rms_norm),
     UNITS(ADD_RMS_NORM, add_rms_norm, 256, 1, op_call_has_no_f64),
     {.op = OP_LINEAR,
      .name = "cuda_tiles",
@@ -76,6 +102,7 @@ const cuda_kernel cuda_kernels[] = {
      .pays = cuda_linear_blas_pays,
      .workspace = cuda_linear_blas_workspace,
      .launch = cuda_linear_blas,
+     .aligned = true,
      .whole = true,
      .tolerances = cuda_linear_blas_tolerances},
     {.op = OP_LINEAR,
@@ -95,6 +122,7 @@ const cuda_kernel cuda_kernels[] = {
      .accepts = cuda_prefill_accepts,
      .pays = cuda_prefill_mma_pays,
      .launch = cuda_prefill_mma,
+     .aligned = true,
      .tolerances = cuda_prefill_tolerances},
     {.op = OP_PAGED_PREFILL,
      .name = "cuda_tiles",
@@ -103,11 +131,12 @@ const cuda_kernel cuda_kernels[] = {
      .accepts = cuda_prefill_accepts,
      .pays = cuda_prefill_pays,
      .launch = cuda_prefill,
+     .aligned = true,
      .tolerances = cuda_prefill_tolerances},
     UNITS(PAGED_DECODE, paged_decode, ATTENTION_THREADS, 1, accepts_attention),
     UNITS(MERGE_STATE, merge_state, 256, 8, op_call_has_no_f64),
     UNITS(MERGE_STATES, merge_states, 256, 1, op_call_has_no_f64),
-    UNITS(SILU_AND_MUL, silu_and_mul, 256, 2048, op_call_has_no_f64),
+    NARROWING_UNITS(SILU_AND_MUL, silu_and_mul, 256, 2048, op_call_has_no_f64),
     UNITS(ADD, add, 256, 1024, op_call_has_no_f64),
     UNITS(ARGMAX, argmax, 1024, 1, op_call_has_no_f64),
     UNITS(TOP_K, top_k, 1024, 1, op_call_has_no_f64),
@@ -170,6 +199,8 @@ qp_status cuda_ops_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     cuda_function *function = &ops->functions[kernel - cuda_kernels];
     if (!*function)
         TRY(cuda_device_function(ops->device, kernel->image, kernel->function, 0, function, error));
-    if (kernel->launch != cuda_linear_blas) ops->narrowed.rank = 0;
-    return kernel->launch(ops, kernel, call, error);
+    if (kernel->launch != cuda_linear_blas && !ops->narrow_next) ops->narrowed.rank = 0;
+    qp_status status = kernel->launch(ops, kernel, call, error);
+    ops->narrow_next = false;
+    return status;
 }

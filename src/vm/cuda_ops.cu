@@ -42,6 +42,18 @@ KERNEL(rope, 256)
 KERNEL(silu_and_mul, 256)
 KERNEL(top_k, 1024)
 
+/* The same, leaving the output in BF16 too for the product that follows. */
+#define NARROWING_KERNEL(name, threads)                                                            \
+    extern "C" __global__ void __launch_bounds__(threads) run_##name##_narrow(                     \
+        const __grid_constant__ op_call call, int64_t units, uint16_t *narrowed)                   \
+    {                                                                                              \
+        int64_t begin = call.begin + blockIdx.x * units;                                           \
+        name##_block(call, begin, min(begin + units, call.end), narrowed);                         \
+    }
+
+NARROWING_KERNEL(rms_norm, 256)
+NARROWING_KERNEL(silu_and_mul, 256)
+
 /* linear for few rows: block x takes every gridDim.x-th group of LINEAR_WARPS features, block y a
  * group of M rows. */
 #define LINEAR_FEW(T, M)                                                                           \

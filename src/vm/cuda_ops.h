@@ -24,7 +24,9 @@ typedef struct cuda_kernel {
     size_t (*workspace)(const op_call *call); /* bytes; NULL: none */
     qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
                         qp_error *error);
-    bool whole;                     /* how units are cut changes the last bits: for whole calls */
+    const char *narrowing; /* the form that leaves its output in BF16 too; or NULL */
+    bool aligned;          /* tensors must lie as plans place them, at multiples of 16 bytes */
+    bool whole;            /* how units are cut changes the last bits: for whole calls */
     const op_tolerance *tolerances; /* where coarser than the operator's; or NULL */
 } cuda_kernel;
 
@@ -37,9 +39,11 @@ struct cuda_ops {
     cuda_device *device;
     cuda_blas *blas; /* NULL: not there, or not wanted */
     cuda_buffer workspace;
-    cuda_function functions[CUDA_MAX_KERNELS]; /* of cuda_kernels, found when first launched */
-    cuda_function helpers[48];                 /* further kernels, by their users' numbers */
-    tensor narrowed; /* the x of linear whose BF16 form the workspace holds; rank 0: none */
+    /* Of cuda_kernels, found when first launched; and their narrowing forms. */
+    cuda_function functions[CUDA_MAX_KERNELS], narrowing[CUDA_MAX_KERNELS];
+    cuda_function helpers[48]; /* further kernels, by their users' numbers */
+    tensor narrowed;  /* the x of linear whose BF16 form the workspace holds; rank 0: none */
+    bool narrow_next; /* the next launch is to leave it there */
 };
 
 /* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(). With `with_blas`,
@@ -53,6 +57,10 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
 
 /* Bytes of workspace that a call needs, whichever kernel is chosen. */
 size_t cuda_ops_workspace(op_code op, const op_call *call);
+
+/* Lets the next launch, of a kernel with a narrowing form, leave its output `out` in BF16 where
+ * cuBLASLt's products look for it. */
+void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out);
 
 /* Puts units [call->begin, call->end) into the device's stream. The call's tensors hold addresses
  * of the GPU. */

@@ -39,6 +39,7 @@ typedef struct report {
     page table;     /* without */
     strbuf failures;
     int n_cases, n_failed;
+    bool device_lost;
 } report;
 
 /* --- one case -------------------------------------------------------------------------------- */
@@ -134,8 +135,10 @@ static void check_one(report *report, check_run *run)
             run->n_declined++;
         else
             add_outcome(report, run, *text, &out);
-        /* A candidate that cannot be loaded fails everywhere alike. */
-        if (out.verdict.status == CHECK_COMPILE_ERROR) break;
+        /* A candidate that cannot be loaded fails everywhere alike, and after a kernel that crashed
+         * no other one can be run on the GPU. */
+        report->device_lost = run->on_device && out.verdict.status == CHECK_RUNTIME_ERROR;
+        if (out.verdict.status == CHECK_COMPILE_ERROR || report->device_lost) break;
     }
     if (run->candidate && run->n_cases == 0) {
         outcome none = {.verdict.status = CHECK_RUNTIME_ERROR};
@@ -198,7 +201,7 @@ static void check_variants(report *report, const op_info *op)
 static void check_device(report *report, const op_info *op)
 {
     const char *wanted = report->options->variant;
-    for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
+    for (const cuda_kernel *k = cuda_kernels; k->name && !report->device_lost; k++) {
         if (op_get(k->op) != op || (wanted && strcmp(wanted, k->name) != 0)) continue;
         op_variant variant = device_variant(k);
         check_run run = {.options = report->options,
@@ -252,6 +255,8 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
         else
             check_variants(report, op);
     }
+    if (report->device_lost)
+        strbuf_puts(&report->failures, "the kernels behind this one were not checked\n");
     if (report->n_cases > 0) return QP_OK;
     return error_set(error, QP_INVALID,
                      "no variant '%.60s' can run here; `quipu ops list` shows those that can",

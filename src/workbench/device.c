@@ -77,8 +77,7 @@ static size_t place(const op_call *call, op_call *there, carried *ranges, int *n
         while (known < *n && ranges[known].host != host)
             known++;
         if (known == *n) {
-            /* Kernels for whole calls get tensors as plans place them: aligned. */
-            size_t shift = bench.kernel->whole ? 0 : (uintptr_t)host % GUARD;
+            size_t shift = bench.kernel->aligned ? 0 : (uintptr_t)host % GUARD;
             carried range = {host, longest_span(call, host), used + shift};
             ranges[(*n)++] = range;
             used = round_up(range.at + range.bytes, GUARD) + GUARD;

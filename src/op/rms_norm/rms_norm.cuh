@@ -40,7 +40,9 @@ DEVICE_FN float rms_norm_scale(dtype type, const void *row, int64_t n, float eps
     return 1.0f / sqrtf(block_sum(sum, cells) / (float)n + eps);
 }
 
-DEVICE_FN void rms_norm_block(const op_call &call, int64_t begin, int64_t end)
+/* `narrowed` (n_tokens, hidden_size), if not NULL, gets the output rounded to BF16 too. */
+DEVICE_FN void rms_norm_block(const op_call &call, int64_t begin, int64_t end,
+                              uint16_t *narrowed = nullptr)
 {
     __shared__ float cells[MAX_WARPS];
     const tensor &x = call.tensors[RMS_NORM_X], &w = call.tensors[RMS_NORM_WEIGHT];
@@ -52,9 +54,10 @@ DEVICE_FN void rms_norm_block(const op_call &call, int64_t begin, int64_t end)
         float scale = rms_norm_scale(x.type, in, n, (float)call.params[RMS_NORM_EPS], cells);
         for (int64_t i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x) {
             float4 v = rms_norm_load(x.type, in, i, n), f = rms_norm_load(w.type, w.data, i, n);
-            rms_norm_store(out.type, to, i, n,
-                           make_float4(v.x * scale * f.x, v.y * scale * f.y, v.z * scale * f.z,
-                                       v.w * scale * f.w));
+            float4 y = make_float4(v.x * scale * f.x, v.y * scale * f.y, v.z * scale * f.z,
+                                   v.w * scale * f.w);
+            rms_norm_store(out.type, to, i, n, y);
+            if (narrowed) device_narrow(narrowed + row * n + i, y);
         }
     }
 }

@@ -10,7 +10,9 @@ DEVICE_FN float silu(float gate)
     return gate / (1.0f + expf(-gate));
 }
 
-DEVICE_FN void silu_and_mul_block(const op_call &call, int64_t begin, int64_t end)
+/* `narrowed` (n_tokens, intermediate_size), if not NULL, gets the output rounded to BF16 too. */
+DEVICE_FN void silu_and_mul_block(const op_call &call, int64_t begin, int64_t end,
+                                  uint16_t *narrowed = nullptr)
 {
     const tensor &x = call.tensors[SILU_AND_MUL_X], &out = call.tensors[SILU_AND_MUL_OUT];
     int64_t n = out.shape[1];
@@ -21,8 +23,10 @@ DEVICE_FN void silu_and_mul_block(const op_call &call, int64_t begin, int64_t en
         for (int64_t unit = begin + 4 * threadIdx.x; unit < end; unit += 4 * blockDim.x) {
             const float *in = (const float *)device_row(x, unit / n) + unit % n;
             float4 gate = *(const float4 *)in, up = *(const float4 *)(in + n);
-            *(float4 *)((float *)device_row(out, unit / n) + unit % n) = make_float4(
-                silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z, silu(gate.w) * up.w);
+            float4 y = make_float4(silu(gate.x) * up.x, silu(gate.y) * up.y, silu(gate.z) * up.z,
+                                   silu(gate.w) * up.w);
+            *(float4 *)((float *)device_row(out, unit / n) + unit % n) = y;
+            if (narrowed) device_narrow(narrowed + unit, y);
         }
         return;
     }
@@ -30,6 +34,7 @@ DEVICE_FN void silu_and_mul_block(const op_call &call, int64_t begin, int64_t en
         const char *in = device_row(x, unit / n);
         float gate = device_load(x.type, in, unit % n), up = device_load(x.type, in, n + unit % n);
         device_store(out.type, device_row(out, unit / n), unit % n, silu(gate) * up);
+        if (narrowed) device_store(DTYPE_BF16, narrowed, unit, silu(gate) * up);
     }
 }
 
