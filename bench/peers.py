@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""quipu beside other engines on the same GGUF files, in turn; prints a Markdown table with ratios.
+
+    bench/peers.py MODEL.gguf... [--quipu build/quipu] [--llama-bench PATH]... [-t 2,1] [-p 512]
+                   [-n 128] [--rounds 3] [--budget 850]
+
+Engines: quipu; llama.cpp through the PyPI package llama-cpp-python, where it is installed; and every
+llama-bench named, a build of llama.cpp or ik_llama.cpp (of the latter, which knows -rtr, once as it
+is and once with weights repacked at run time). `quipu convert` writes the files.
+
+Each measurement is a process of its own, engines in turn, so that a drift of the machine's speed
+meets all. Rounds go over all models, first with the first number of threads; medians are printed. No
+measurement begins that would end after the budget (seconds), judged by the last of its kind: files
+given first, and thread counts given first, have more rounds. "ratio" is quipu's speed over the
+fastest peer's. Peak memory is the process's, all rounds, with the file's pages that it maps.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def run(command):
+    """(stdout, peak bytes) of a process."""
+    with tempfile.TemporaryFile("w+") as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        if child.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: status {child.returncode}")
+        return out.read(), usage.ru_maxrss * 1024
+
+
+def time_quipu(options, model, threads):
+    out, peak = run([options.quipu, "bench", "-m", model, "-p", str(options.p), "-n",
+                     str(options.n), "-t", str(threads), "-r", "1", "-o", "json"])
+    speeds = {row["test"][:2]: row["tokens_per_second"] for row in json.loads(out)}
+    return speeds, peak
+
+
+def time_llama_cpp(options, model, threads):
+    helper = Path(__file__).with_name("peer_llama_cpp.py")
+    out, peak = run([sys.executable, str(helper), model, "--peer", "-p", str(options.p), "-n",
+                     str(options.n), "-t", str(threads)])
+    line = next(line for line in out.splitlines() if line.startswith("RESULT"))
+    result = json.loads(line.split(" ", 1)[1])
+    return {"pp": result["pp"], "tg": result["tg"]}, peak
+
+
+def time_llama_bench(binary, extra):
+    def measure(options, model, threads):
+        out, peak = run([binary, "-m", model, "-p", str(options.p), "-n", str(options.n), "-t",
+                         str(threads), "-r", "1", "-w", "0", "-o", "json", *extra])
+        rows = json.loads(out[out.index("["):])
+        return {"tg" if row["n_gen"] else "pp": row["avg_ts"] for row in rows}, peak
+    return measure
+
+
+def list_engines(options):
+    engines = {"quipu": time_quipu}
+    try:
+        import llama_cpp
+        engines[f"llama-cpp-python {llama_cpp.__version__}"] = time_llama_cpp
+    except ImportError:
+        pass
+    for binary in options.llama_bench:
+        name = Path(binary).resolve().parts[-4] if len(Path(binary).resolve().parts) > 4 else binary
+        engines[name] = time_llama_bench(binary, [])
+        text = subprocess.run([binary, "--help"], capture_output=True, text=True)
+        if "-rtr" in text.stdout + text.stderr:
+            engines[name + ", repacked"] = time_llama_bench(binary, ["-rtr", "1"])
+    return engines
+
+
+def measure_all(options, engines):
+    """{(model, threads, engine): [(speeds, peak)]}"""
+    results, seconds, begin = {}, {}, time.monotonic()
+    for number in range(options.rounds):
+        for threads in options.t:
+            for model in options.models:
+                for name, engine in engines.items():
+                    key = model, threads, name
+                    left = options.budget - (time.monotonic() - begin)
+                    if left < seconds.get(key, 0):
+                        continue
+                    start = time.monotonic()
+                    try:
+                        results.setdefault(key, []).append(engine(options, model, threads))
+                    except (RuntimeError, ValueError, StopIteration) as error:
+                        print(f"{name}, {Path(model).name}: {error}", file=sys.stderr)
+                    seconds[key] = time.monotonic() - start
+                    print(f"round {number + 1}: {Path(model).name}, {threads} threads, {name}: "
+                          f"{seconds[key]:.0f} s", file=sys.stderr)
+                    if left <= 0:
+                        return results
+    return results
+
+
+def print_table(options, engines, results):
+    columns = list(engines)
+    print("| file | threads | test | " + " | ".join(columns) + " | ratio |")
+    print("|---|---|---|" + "---|" * (len(columns) + 1))
+    for model in options.models:
+        for threads in options.t:
+            for test, count in (("pp", options.p), ("tg", options.n)):
+                found = {}
+                for name in columns:
+                    runs = [s[test] for s, _ in results.get((model, threads, name), []) if test in s]
+                    if runs:
+                        found[name] = statistics.median(runs)
+                peers = [speed for name, speed in found.items() if name != "quipu"]
+                ratio = f"{found['quipu'] / max(peers):.2f}" if peers and "quipu" in found else ""
+                cells = [f"{found[name]:.1f}" if name in found else "" for name in columns]
+                print(f"| {Path(model).name} | {threads} | {test}{count} | {' | '.join(cells)} | "
+                      f"{ratio} |")
+        cells = []
+        for name in columns:
+            peaks = [p for t in options.t for _, p in results.get((model, t, name), [])]
+            cells.append(f"{max(peaks) / 1e6:.0f}" if peaks else "")
+        size = os.path.getsize(model) / 1e6
+        print(f"| {Path(model).name}, {size:.0f} MB | | peak MB | {' | '.join(cells)} | |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--quipu", default="build/quipu")
+    parser.add_argument("--llama-bench", action="append", default=[], metavar="PATH")
+    parser.add_argument("-t", default="2,1", type=lambda text: [int(t) for t in text.split(",")])
+    parser.add_argument("-p", type=int, default=512)
+    parser.add_argument("-n", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=850)
+    options = parser.parse_args()
+    engines = list_engines(options)
+    print_table(options, engines, measure_all(options, engines))
+
+
+if __name__ == "__main__":
+    main()
