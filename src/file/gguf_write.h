@@ -43,8 +43,8 @@ void gguf_put_value(gguf_writer *writer, const gguf_value *value);
 void gguf_put_tensor(gguf_writer *writer, text_slice name, dtype type, int rank,
                      const int64_t *shape);
 
-/* Creates the temporary file and writes all that precedes the data. QP_IO where the disk has no room
- * for the whole file. */
+/* Creates the temporary file and writes all that precedes the data. QP_IO where the disk has no
+ * room for the whole file. */
 qp_status gguf_writer_begin(gguf_writer *writer, qp_error *error);
 
 /* The next bytes of the tensors' data, in pieces of any size that do not cross a tensor's end.

@@ -83,9 +83,9 @@ void model_release_weight(const model *model, weight_slot slot, int64_t layer);
 /* Tells the system that few and scattered bytes will be read of a weight in a mapped file. */
 void model_read_sparsely(const model *model, weight_slot slot, int64_t layer);
 
-/* The same as releasing, for good, of a weight that was made in memory of its own (synthetic, or split from a
- * fused matrix): whoever touches it later faults. Does nothing to others, nor where model_options
- * did not allow it. */
+/* The same as releasing, for good, of a weight that was made in memory of its own (synthetic, or
+ * split from a fused matrix): whoever touches it later faults. Does nothing to others, nor where
+ * model_options did not allow it. */
 void model_discard_weight(const model *model, weight_slot slot, int64_t layer);
 
 /* Bytes of all weights as stored (a tied output counts once). */

@@ -3,6 +3,8 @@
 #ifndef QUIPU_OP_PORTABLE_H
 #define QUIPU_OP_PORTABLE_H
 
+#include <stdint.h>
+
 #ifdef __CUDACC__
 #define OP_FN __host__ __device__ static inline
 #else
