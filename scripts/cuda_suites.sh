@@ -26,6 +26,7 @@ same_answer() {
 # Every kernel on every case, every tensor of the small models, and texts token by token.
 test_cuda() {
     local model type data
+    [ -e /dev/nvidiactl ] || die "cuda-test: there is no NVIDIA GPU here"
     begin_tally
     check "kernels of operators" gpu_quipu ops check --device cuda "$@" || true
     for model in tests/golden/models/*/config.json tests/golden/models/*.gguf; do
