@@ -7,7 +7,7 @@
 #define SETTINGS cli_settings
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
-const char *const cli_execs[] = {"auto", "threads", "serial", "ops", "ref", NULL};
+const char *const cli_execs[] = {"auto", "threads", "serial", "ops", "ref", "mk", NULL};
 const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {

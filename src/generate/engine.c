@@ -69,10 +69,10 @@ static qp_status choose_features(const qp_engine_options *options, uint32_t *fea
     const char *exec = options->exec;
     *features = is_named(exec, "ref") ? 0 : cpu_features(off);
     if (is_automatic(exec) || is_named(exec, "ref") || is_named(exec, "ops") ||
-        is_named(exec, "threads") || is_named(exec, "serial"))
+        is_named(exec, "threads") || is_named(exec, "serial") || is_named(exec, "mk"))
         return QP_OK;
     return error_set(error, QP_INVALID,
-                     "exec must be auto, threads, serial, ops or ref, found \"%s\"", exec);
+                     "exec must be auto, threads, serial, ops, ref or mk, found \"%s\"", exec);
 }
 
 /* Opens the GPU if it is asked for, or if nobody minds and there is one. */
@@ -80,11 +80,13 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options, q
 {
     const char *device = options->device, *exec = options->exec;
     bool of_cpu = is_named(exec, "threads") || is_named(exec, "serial") || is_named(exec, "ref");
+    if (is_named(exec, "mk") && (!device || is_named(device, "cpu")))
+        return error_set(error, QP_INVALID, "--exec mk runs on a GPU: with --device cuda");
     if (!device || is_named(device, "cpu")) return QP_OK;
     if (is_named(device, "cuda")) {
         if (of_cpu)
             return error_set(error, QP_INVALID,
-                             "--exec %s runs on the CPU; with --device cuda it is ops or auto",
+                             "--exec %s runs on the CPU; with --device cuda it is mk, ops or auto",
                              exec);
         return cuda_device_open(&e->device, error);
     }
@@ -163,6 +165,18 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint
     return QP_OK;
 }
 
+/* The megakernel, unless operators are asked for; what it does not do is run as operators. */
+static qp_status open_mega(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    if (is_named(options->exec, "ops")) return QP_OK;
+    TRY(cuda_mega_init(&e->mega, &e->cuda, 0, error));
+    if (e->mega.kernel) return QP_OK;
+    if (is_named(options->exec, "mk"))
+        return error_set(error, QP_UNSUPPORTED, "%s; --exec ops runs any model", e->mega.why_not);
+    say(e, QP_LOG_INFO, e->mega.why_not);
+    return QP_OK;
+}
+
 /* What runs the plan: the GPU with the CPU behind it, the CPU as a schedule, or operator by
  * operator. */
 static qp_status open_executors(qp_engine *e, const qp_engine_options *options, uint32_t features,
@@ -170,8 +184,9 @@ static qp_status open_executors(qp_engine *e, const qp_engine_options *options, 
 {
     if (e->device.context) {
         TRY(executor_init_host(&e->executor, &e->plan, e->model, e->pool, features, error));
-        return cuda_executor_init(&e->cuda, &e->device, &e->plan, e->model,
-                                  e->executor.rope_table.data, &e->progress, error);
+        TRY(cuda_executor_init(&e->cuda, &e->device, &e->plan, e->model,
+                               e->executor.rope_table.data, &e->progress, error));
+        return open_mega(e, options, error);
     }
     TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, &e->progress, error));
     if (is_named(options->exec, "ref") || is_named(options->exec, "ops")) return QP_OK;
@@ -226,6 +241,7 @@ void qp_engine_close(qp_engine *e)
     page_pool_free(&e->pages);
     batch_free(&e->batch);
     scheduled_free(&e->scheduled);
+    cuda_mega_free(&e->mega);
     cuda_executor_free(&e->cuda);
     executor_free(&e->executor);
     cuda_device_close(&e->device);

@@ -3,7 +3,7 @@
 #define QUIPU_GENERATE_ENGINE_H
 
 #include "generate/batch.h"
-#include "generate/cuda_executor.h"
+#include "generate/cuda_mega.h"
 #include "generate/execute.h"
 #include "generate/generation_config.h"
 #include "generate/pages.h"
@@ -18,6 +18,7 @@ struct qp_engine {
     executor executor;
     cuda_device device;  /* its context is NULL where the CPU runs the plan */
     cuda_executor cuda;  /* runs the plan up to the logits; the CPU's executor does what follows */
+    cuda_mega mega;      /* runs passes of one token there; its kernel is NULL where it does not */
     scheduled scheduled; /* its machine is NULL where the plan runs operator by operator */
     int logits_end;      /* the step behind lm_head */
     int sample_step;     /* run when a token is wanted */
@@ -35,6 +36,13 @@ struct qp_engine {
     void (*tell_progress)(void *context, const char *text, bool finished);
     void *progress_context;
 };
+
+/* Feeds the GPU's likeliest tokens back to it: the session reads `count` tokens, the first of which
+ * is given, the others the likeliest behind them, as tokens[count] is behind the last; no logits
+ * are kept. Only where the engine's mega has a kernel. */
+struct qp_session;
+qp_status session_feed_back(struct qp_session *session, int64_t count, int32_t *tokens,
+                            qp_error *error);
 
 struct qp_session {
     qp_engine *engine;

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { DEVICE_EOS_INTERVAL = 16 }; /* tokens that a GPU makes before they are looked at */
+
 /* One call of qp_generate(). */
 typedef struct generation {
     qp_session *session;
@@ -88,6 +90,28 @@ static qp_status read_token(generation *g, int32_t token, qp_error *error)
     return QP_OK;
 }
 
+/* Whether the GPU makes the next tokens itself: the likeliest ones, and nothing changes logits. */
+static bool feeds_back(const generation *g)
+{
+    const double *value = g->options->sampling->value;
+    return g->session->engine->mega.kernel && value[QP_TEMPERATURE] == 0 &&
+           value[QP_REPETITION_PENALTY] == 1 && value[QP_PRESENCE_PENALTY] == 0 &&
+           value[QP_FREQUENCY_PENALTY] == 0 && g->options->sampling->n_logit_bias == 0;
+}
+
+/* The rest of `most` tokens, behind the one that there is. */
+static qp_status make_on_device(generation *g, int64_t most, int32_t *tokens, int64_t *made,
+                                qp_error *error)
+{
+    qp_session *s = g->session;
+    int64_t room = s->engine->plan.options.context - (int64_t)s->count;
+    int64_t count = most - *made < room ? most - *made : room;
+    TRY(session_feed_back(s, count, tokens + *made - 1, error));
+    *made += count;
+    g->result->generate_passes += (size_t)count;
+    return QP_OK;
+}
+
 /* Makes up to `most` tokens without looking at them; all but the last have been through the model.
  * *made counts those that there are, after a failure too. */
 static qp_status make_tokens(generation *g, int64_t most, int32_t *tokens, int64_t *made,
@@ -98,6 +122,7 @@ static qp_status make_tokens(generation *g, int64_t most, int32_t *tokens, int64
         int32_t token = sampler_pick(&g->sampler, s->logits, s->count);
         tokens[(*made)++] = token;
         if (*made == most || s->count >= (size_t)s->engine->plan.options.context) return QP_OK;
+        if (feeds_back(g)) return make_on_device(g, most, tokens, made, error);
         TRY(read_token(g, token, error));
     }
 }
@@ -124,7 +149,8 @@ static qp_status take_token(generation *g, int32_t token, size_t before, bool *e
  * past the end. */
 static qp_status answer(generation *g, qp_finish *finish, qp_error *error)
 {
-    const int64_t interval = g->options->eos_interval ? g->options->eos_interval : 1;
+    const int64_t usual = feeds_back(g) ? DEVICE_EOS_INTERVAL : 1;
+    const int64_t interval = g->options->eos_interval ? g->options->eos_interval : usual;
     for (;;) {
         int32_t tokens[QP_MAX_EOS_INTERVAL];
         int64_t most = interval, made;

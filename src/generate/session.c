@@ -161,7 +161,10 @@ static qp_status take_pages(qp_engine *e, const qp_input *inputs, size_t n_input
 static qp_status run_batch(qp_engine *e, qp_error *error)
 {
     if (e->device.context) {
-        TRY(cuda_executor_run(&e->cuda, &e->batch, 0, e->logits_end, error));
+        if (cuda_mega_takes(&e->mega, &e->batch))
+            TRY(cuda_mega_run(&e->mega, &e->batch, 1, NULL, error));
+        else
+            TRY(cuda_executor_run(&e->cuda, &e->batch, 0, e->logits_end, error));
         return cuda_executor_read_logits(&e->cuda, batch_outputs(&e->batch),
                                          executor_logits(&e->executor), error);
     }
@@ -206,5 +209,22 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
         for (int i = 0; i < n_parts; i++)
             TRY(deliver(e, &parts[i], on_logits, context));
     }
+    return QP_OK;
+}
+
+qp_status session_feed_back(qp_session *s, int64_t count, int32_t *tokens, qp_error *error)
+{
+    qp_engine *e = s->engine;
+    int64_t length = (int64_t)s->count + count;
+    TRY(page_list_resize(&s->pages, &e->pages, length, error));
+    s->rope_length = length;
+    batch_clear(&e->batch);
+    batch_add(&e->batch, tokens, 1, (int64_t)s->count, &s->pages);
+    memcpy(e->batch.of[PLAN_KV_INDICES], s->pages.pages,
+           (size_t)s->pages.count * sizeof *s->pages.pages); /* those of later passes too */
+    batch_want(&e->batch, 0);
+    TRY(cuda_mega_run(&e->mega, &e->batch, (int)count, tokens + 1, error));
+    memcpy(s->tokens + s->count, tokens, (size_t)count * sizeof *tokens);
+    s->count += (size_t)count;
     return QP_OK;
 }

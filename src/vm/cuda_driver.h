@@ -85,6 +85,10 @@ typedef struct CUgraphExec_st *cuda_graph_exec;
              (cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,           \
               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,         \
               cuda_stream stream, void **parameters))                                              \
+    FUNCTION(tensor_map, "cuTensorMapEncodeTiled",                                                 \
+             (void *map, int type, unsigned rank, void *address, const uint64_t *sizes,            \
+              const uint64_t *strides, const uint32_t *box, const uint32_t *steps, int interleave, \
+              int swizzle, int promotion, int fill))                                               \
     FUNCTION(capture_begin, "cuStreamBeginCapture_v2", (cuda_stream stream, int mode))             \
     FUNCTION(capture_end, "cuStreamEndCapture", (cuda_stream stream, cuda_graph * graph))          \
     FUNCTION(graph_instantiate, "cuGraphInstantiateWithFlags",                                     \

@@ -1,0 +1,38 @@
+/* The megakernel over a cuda_executor's memory: passes of one token of one sequence, many a launch.
+ *
+ * Every token is fed back to the next pass on the GPU, so that a launch makes the tokens of greedy
+ * decoding without the host; the last pass's logits lie where the executor's do.
+ */
+#ifndef QUIPU_GENERATE_CUDA_MEGA_H
+#define QUIPU_GENERATE_CUDA_MEGA_H
+
+#include "generate/cuda_executor.h"
+#include "vm/mega/mega.h"
+
+typedef struct cuda_mega {
+    cuda_executor *executor;
+    cuda_function kernel; /* NULL: the model is run operator by operator */
+    const char *why_not;  /* what the megakernel does not do of this model */
+    int n_blocks;
+    cuda_buffer program, maps, down, own; /* own: x, lists, states, counters, keys */
+    cuda_pinned tokens, report;
+    mega_arguments arguments;
+} cuda_mega;
+
+enum { CUDA_MEGA_MAX_PASSES = 1024 };
+
+/* Makes the program for the executor's model, with `n_blocks` blocks (0: one a multiprocessor).
+ * QP_OK without a kernel and with why_not where the model is not of its kind. cuda_mega_free() it,
+ * also after a failure. */
+qp_status cuda_mega_init(cuda_mega *mega, cuda_executor *executor, int n_blocks, qp_error *error);
+void cuda_mega_free(cuda_mega *mega);
+
+/* Whether a pass over the batch is one that it runs. */
+bool cuda_mega_takes(const cuda_mega *mega, const batch *batch);
+
+/* Runs `n_passes` passes from the batch's one token on, whose pages hold them all, and waits.
+ * tokens[i]: the likeliest token behind pass i; may be NULL. */
+qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
+                        qp_error *error);
+
+#endif

@@ -1,0 +1,219 @@
+/* A block's own state: shared memory, the ring of weights from both ends, the residual. */
+#ifndef QUIPU_VM_MEGA_BLOCK_CUH
+#define QUIPU_VM_MEGA_BLOCK_CUH
+
+#include "vm/mega/async.cuh"
+#include "vm/mega/mega.h"
+
+#define FIXED_ONE 4294967296.0f /* 2^32: x in fixed point */
+
+MEGA_FN int64_t sum_value(int64_t sum)
+{
+    return (int64_t)((uint64_t)sum << (64 - MEGA_COUNT_AT)) >> (64 - MEGA_COUNT_AT);
+}
+MEGA_FN uint32_t sum_count(int64_t sum)
+{
+    return (uint32_t)((uint64_t)(sum - sum_value(sum)) >> MEGA_COUNT_AT);
+}
+/* One part of a sum. */
+MEGA_FN int64_t sum_part(float v)
+{
+    return __float2ll_rn(v * FIXED_ONE) + ((int64_t)1 << MEGA_COUNT_AT);
+}
+
+/* A place in the ring: which stage, and in which round. */
+struct ring_place {
+    int stage;
+    uint32_t parity;
+    MEGA_FN void advance(int stages)
+    {
+        if (++stage < stages) return;
+        stage = 0;
+        parity ^= 1;
+    }
+};
+
+/* What a computing thread knows. Registers, not memory: every function of it is inlined. */
+struct mega_block {
+    char *memory;       /* what lies behind the ring */
+    uint32_t ring, own; /* addresses in shared memory: of the ring, of what lies behind it */
+    ring_place place;
+    int stages, thread, warp, lane;
+    uint32_t pass;
+    int entry;
+
+    template <typename T> MEGA_FN T *at(uint32_t offset) const { return (T *)(memory + offset); }
+    MEGA_FN void sync() const
+    {
+        asm volatile("bar.sync 1, %0;" ::"r"((int)MEGA_CONSUMERS) : "memory");
+    }
+};
+
+__device__ __noinline__ void mega_stuck(const mega_arguments &a, const instruction &in, int entry,
+                                        uint32_t pass, int waits_for, uint32_t expected,
+                                        uint32_t found)
+{
+    mega_report *report = (mega_report *)a.report;
+    if (atomicCAS(&report->state, 0, 1) == 0) {
+        report->block = blockIdx.x;
+        report->entry = entry;
+        report->opcode = in.opcode;
+        report->layer = in.layer;
+        report->waits_for = waits_for;
+        report->expected = expected;
+        report->found = found;
+        report->pass = pass;
+        __threadfence_system();
+        *(volatile int32_t *)&report->state = 2;
+    }
+    __threadfence_system();
+    for (uint64_t start = global_ns(); global_ns() - start < 10000000;) {
+    } /* others' reports */
+    __trap();
+}
+
+/* Looks at the clock now and then. */
+struct patience {
+    uint64_t start;
+    uint32_t tries;
+    MEGA_FN bool over()
+    {
+        if (++tries & 255) return false;
+        uint64_t now = global_ns();
+        if (!start) start = now;
+        return now - start > 1000000000;
+    }
+};
+
+MEGA_FN void wait_counter(const mega_arguments &a, const mega_block &b, const instruction &in,
+                          uint32_t counter, uint32_t target)
+{
+    const uint32_t *p = (const uint32_t *)a.counters + counter * MEGA_COUNTER_WORDS;
+    patience patience = {0, 0};
+    for (;;) {
+        uint32_t v = load_acquire(p);
+        if ((int32_t)(v - target) >= 0) return;
+        if (patience.over()) mega_stuck(a, in, b.entry, b.pass, (int)counter, target, v);
+    }
+}
+
+MEGA_FN void wait_chunk(uint32_t barrier, uint32_t parity)
+{
+    if (barrier_try(barrier, parity)) return;
+    uint64_t start = global_ns();
+    while (!barrier_try(barrier, parity))
+        if (global_ns() - start > 1500000000) __trap();
+}
+
+/* The next chunk, once it has come. */
+MEGA_FN uint32_t take_chunk(const mega_arguments &a, mega_block &b)
+{
+    wait_chunk(b.own + a.shared.full + 8 * b.place.stage, b.place.parity);
+    return b.ring + b.place.stage * MEGA_STAGE;
+}
+/* This warp has read it. */
+MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
+{
+    __syncwarp();
+    if (b.lane == 0) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
+    b.place.advance(b.stages);
+}
+
+/* A float32 as the sum of three bf16, exactly. */
+MEGA_FN void split_float(float v, __nv_bfloat16 *to, int plane)
+{
+    __nv_bfloat16 high = __float2bfloat16(v);
+    v -= __bfloat162float(high);
+    __nv_bfloat16 middle = __float2bfloat16(v);
+    v -= __bfloat162float(middle);
+    to[0] = high;
+    to[plane] = middle;
+    to[2 * plane] = __float2bfloat16(v);
+}
+
+MEGA_FN int entry_kv_head(const mega_arguments &a, const instruction &in)
+{
+    return in.opcode == MEGA_ATTENTION_OUTPUT ? in.units.begin / a.hidden : in.units.begin;
+}
+
+/* The residual sums of a step of this pass: x[0] from the embedding, then two a layer. */
+MEGA_FN int64_t *residual(const mega_arguments &a, uint32_t pass, int step)
+{
+    return (int64_t *)a.x + ((size_t)(pass & 1) * (2 * a.n_layers + 1) + step) * a.hidden;
+}
+
+/* Waits for four neighbouring elements of x to be complete, in all lanes of the warp. */
+MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const instruction &in,
+                           const int64_t *x, uint32_t parts, bool inside, longlong2 *out)
+{
+    patience patience = {0, 0};
+    /* One element at first: many readers would slow down those who add. */
+    while (inside && sum_count(load_relaxed(x - 4 * b.lane)) != parts)
+        if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -1, parts, 0);
+    for (;;) {
+        bool complete = true;
+        if (inside) {
+            out[0] = load_relaxed_two(x);
+            out[1] = load_relaxed_two(x + 2);
+            complete = sum_count(out[0].x) == parts && sum_count(out[0].y) == parts &&
+                       sum_count(out[1].x) == parts && sum_count(out[1].y) == parts;
+        }
+        if (__all_sync(~0u, complete)) return;
+        if (patience.over() && b.lane == 0)
+            mega_stuck(a, in, b.entry, b.pass, -1, parts, sum_count(out[0].x));
+    }
+}
+
+/* x times the norm's weight as three planes in shared memory, and parts of the sum of squares. The
+ * norm's own factor is left for the results. */
+MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
+                           uint32_t parts)
+{
+    const int64_t *x = residual(a, b.pass, step);
+    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.planes);
+    int padded = a.shared.plane - 8; /* a multiple of the block */
+    float squares = 0;
+    for (int i = 4 * b.thread; i < padded; i += 4 * MEGA_CONSUMERS) {
+        bool inside = i < a.hidden;
+        float w[4] = {0, 0, 0, 0};
+        if (inside && e.weights.norm_is_f32) {
+            uint4 v = load_early_16((const float *)e.weights.norm + i);
+            w[0] = __uint_as_float(v.x), w[1] = __uint_as_float(v.y);
+            w[2] = __uint_as_float(v.z), w[3] = __uint_as_float(v.w);
+        } else if (inside) {
+            uint2 v = load_early_8((const __nv_bfloat16 *)e.weights.norm + i);
+            w[0] = __uint_as_float(v.x << 16), w[1] = __uint_as_float(v.x & 0xffff0000);
+            w[2] = __uint_as_float(v.y << 16), w[3] = __uint_as_float(v.y & 0xffff0000);
+        }
+        longlong2 sums[2] = {{0, 0}, {0, 0}};
+        wait_residual(a, b, e.in, x + i, parts, inside, sums);
+        const int64_t s[4] = {sums[0].x, sums[0].y, sums[1].x, sums[1].y};
+        __nv_bfloat16 split[12];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float v = (float)sum_value(s[j]) * (1 / FIXED_ONE);
+            squares = fmaf(v, v, squares);
+            split_float(v * w[j], split + j, 4);
+        }
+#pragma unroll
+        for (int p = 0; p < MEGA_PARTS; p++)
+            *(uint2 *)(planes + p * a.shared.plane + i) = *(uint2 *)(split + 4 * p);
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        squares += __shfl_xor_sync(~0u, squares, o);
+    if (b.lane == 0) b.at<float>(a.shared.squares)[b.warp] = squares;
+    b.sync();
+}
+
+MEGA_FN float inverse_rms(const mega_arguments &a, const mega_block &b)
+{
+    const float *squares = b.at<float>(a.shared.squares);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < MEGA_WARPS; i++)
+        sum += squares[i];
+    return rsqrtf(sum / (float)a.hidden + a.eps);
+}
+
+#endif

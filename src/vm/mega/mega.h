@@ -1,0 +1,99 @@
+/* The megakernel's tables, the same for the host and the GPU.
+ *
+ * A program is one queue of entries a block: the instruction record, as every machine has it, and
+ * beside it the addresses of its weights. Three things flow between blocks, and each carries what
+ * says that it is complete, so that a reader needs no counter and a writer no fence:
+ *
+ *     x        the residual, in fixed point: every block adds its part with an integer reduction,
+ *              in any order to the same bits; the top bits count the parts
+ *     q, k, v  of a KV head: pairs of a value and the pass that made it
+ *     states   of a part of a long context: counted, the only ones with a fence
+ */
+#ifndef QUIPU_VM_MEGA_MEGA_H
+#define QUIPU_VM_MEGA_MEGA_H
+
+#include "schedule/instruction.h"
+
+enum {
+    MEGA_WARPS = 16, /* that compute; one more fetches */
+    MEGA_CONSUMERS = 32 * MEGA_WARPS,
+    MEGA_THREADS = MEGA_CONSUMERS + 32,
+    MEGA_TILE = 8,     /* rows of weights in a chunk */
+    MEGA_BLOCK = 2048, /* columns of them */
+    MEGA_PITCH =
+        2 * MEGA_BLOCK + 16, /* bytes from row to row in shared memory: no bank conflicts */
+    MEGA_STAGE = 33 << 10,   /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
+    MEGA_BOX = 32 << 10,
+    MEGA_MAX_STAGES = 8,
+    MEGA_UNDER_WAY = 2, /* chunks; more only lengthens everybody's queue to memory */
+    MEGA_MAX_GROUP = 8, /* query heads of a KV head */
+    MEGA_MAX_HIDDEN = 2 * MEGA_BLOCK,
+    MEGA_PARTS = 3,            /* bf16 that make up a float32 */
+    MEGA_COUNT_AT = 53,        /* x: value below, number of parts above */
+    MEGA_COUNTER_WORDS = 32,   /* a counter has a cache line of its own */
+    MEGA_MAX_PARTITIONS = 160, /* of a KV head's context */
+    MEGA_MAP_BYTES = 128,
+};
+
+/* Operators that are fused further than the plan's: what they add up goes into x. */
+enum {
+    MEGA_ATTENTION_OUTPUT = OP_COUNT + 1, /* a KV head's attention, then its columns of W_o: units
+                                           * are the KV head times the hidden size, plus the row */
+    MEGA_MLP,                             /* norm, gate, up, SiLU, W_down: units are features */
+};
+
+/* Where an instruction's weights lie: rows of one size, `row_bytes` from row to row. */
+typedef struct mega_weights {
+    uint64_t norm;      /* (hidden) */
+    uint64_t matrix[3]; /* q, k, v; gate, up, down transposed; the output projection */
+    uint32_t norm_is_f32, map;
+    uint64_t zero[11];
+} mega_weights;
+
+typedef struct mega_entry {
+    instruction in;
+    mega_weights weights;
+} mega_entry;
+
+/* What stopped a wait for longer than a second. */
+typedef struct mega_report {
+    int32_t state; /* 2: filled in */
+    int32_t block, entry, opcode, layer, waits_for;
+    uint32_t expected, found, pass;
+} mega_report;
+
+/* Offsets in shared memory, behind the ring. */
+typedef struct mega_shared {
+    uint32_t planes, heads, features, sums, squares, qkv, states, keys, full, empty, entries, begun;
+    uint32_t plane, head_plane, feature_plane; /* elements from plane to plane */
+    uint32_t sum_pitch;                        /* floats from warp to warp */
+    uint32_t bytes;
+} mega_shared;
+
+typedef struct mega_arguments {
+    uint64_t program; /* mega_entry [blocks][longest] */
+    uint64_t lengths; /* int32 [blocks] */
+    uint64_t maps;    /* CUtensorMap [layers]: W_o, 64 columns of some rows a box */
+    uint64_t embedding, rope_table, k_cache, v_cache, pages;
+    uint64_t x, qkv, states, counters, key; /* the machine's own */
+    uint64_t logits;
+    uint64_t tokens_out; /* int32 [passes], of the host */
+    uint64_t report;     /* mega_report, of the host */
+    mega_shared shared;
+    int32_t longest, stages;
+    int32_t hidden, n_layers, group, n_kv_heads, vocab, page_size, pages_per_layer;
+    int32_t interleaved;
+    int32_t box_rows;  /* rows of W_o in a box */
+    int32_t recompute; /* contexts up to here: each block its own attention */
+    int32_t token, first_position, n_passes;
+    uint32_t first_pass;
+    float eps, scale; /* of RMSNorm; of scores, times log2 e */
+} mega_arguments;
+
+#ifdef __cplusplus
+static_assert(sizeof(mega_entry) == 256, "an entry is two records long");
+#else
+_Static_assert(sizeof(mega_entry) == 256, "an entry is two records long");
+#endif
+
+#endif

@@ -1,0 +1,165 @@
+/* Rows of weights times vectors, by the matrix units.
+ *
+ * A chunk is 8 rows of up to 2048 columns; warp w has the columns [128 w, 128 w + 128) of all of
+ * them. The vector comes as three bf16 planes in the first three columns of the other operand, so
+ * that every product is exact and sums are float32: the same to the bit in every run.
+ */
+#ifndef QUIPU_VM_MEGA_PRODUCT_CUH
+#define QUIPU_VM_MEGA_PRODUCT_CUH
+
+#include "vm/mega/block.cuh"
+
+/* The sum of an accumulator's first three columns: rows g and g + 8, in lanes 4 g. */
+MEGA_FN float sum_columns(float c0, float c1)
+{
+    float sum = c0 + c1;
+    return sum + __shfl_down_sync(~0u, sum, 1);
+}
+
+/* The vector's two registers for 16 columns from `at`, which is this lane's place in its plane. */
+MEGA_FN void load_vector(uint32_t at, bool used, uint32_t *v)
+{
+    uint32_t low = load_shared(at), high = load_shared(at + 16);
+    v[0] = used ? low : 0;
+    v[1] = used ? high : 0;
+}
+
+/* Tiles of 8 rows from the ring times the planes: each warp's sums to sums[warp][first + row].
+ * BLOCKS: column blocks of a row, a chunk each. */
+template <int BLOCKS>
+__device__ __noinline__ ring_place product_tiles(const mega_arguments &a, mega_block b, int tiles,
+                                                 int first)
+{
+    int g = b.lane >> 2, t = b.lane & 3;
+    uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
+    uint32_t mine = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 3) * 16;
+    uint32_t plane =
+        b.own + a.shared.planes + 2 * (min(g, 2) * a.shared.plane + b.warp * 128 + 2 * t);
+    float *sums = b.at<float>(a.shared.sums) + b.warp * a.shared.sum_pitch + first + g;
+    uint32_t v[BLOCKS][16];
+#pragma unroll
+    for (int j = 0; j < 8 * BLOCKS; j++)
+        load_vector(plane + 2 * MEGA_BLOCK * (j / 8) + (j % 8) * 32, g < MEGA_PARTS,
+                    &v[j / 8][2 * (j % 8)]);
+#pragma unroll 1
+    for (int i = 0; i < tiles; i++) {
+        float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int k = 0; k < BLOCKS; k++) {
+            uint32_t m[4][4], at = mine + b.place.stage * MEGA_STAGE;
+            wait_chunk(full + 8 * b.place.stage, b.place.parity);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                load_matrices(m[j], at + j * 64);
+            __syncwarp();
+            if (b.lane == 0) barrier_arrive(empty + 8 * b.place.stage);
+            b.place.advance(b.stages);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                multiply(c, m[j][0], 0, m[j][1], 0, v[k][4 * j], v[k][4 * j + 1]);
+                multiply(d, m[j][2], 0, m[j][3], 0, v[k][4 * j + 2], v[k][4 * j + 3]);
+            }
+        }
+        float sum = sum_columns(c[0] + d[0], c[1] + d[1]);
+        if (t == 0) sums[i * MEGA_TILE] = sum;
+    }
+    return b.place;
+}
+
+MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, int rows, int first)
+{
+    int tiles = (rows + MEGA_TILE - 1) / MEGA_TILE;
+    b.place = a.hidden <= MEGA_BLOCK ? product_tiles<1>(a, b, tiles, first)
+                                     : product_tiles<2>(a, b, tiles, first);
+}
+
+/* A row's sum over the first `warps` warps. */
+MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int warps)
+{
+    const float *sums = b.at<float>(a.shared.sums) + row;
+    float sum = 0;
+    for (int w = 0; w < warps; w++)
+        sum += sums[w * a.shared.sum_pitch];
+    return sum;
+}
+
+/* Rows of W_down^T weighted by the features and added up: 2048 outputs, 128 of them a warp's, to
+ * out[2048]. */
+MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, int rows, float *out)
+{
+    float c[8][4];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            c[j][i] = 0;
+    int g = b.lane >> 2, t = b.lane & 3;
+    uint32_t plane = b.own + a.shared.features + 2 * (min(g, 2) * a.shared.feature_plane + 2 * t);
+    uint32_t mine = (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 3) * 16;
+#pragma unroll 1
+    for (int row = 0; row < rows; row += MEGA_TILE) {
+        uint32_t features = load_shared(plane + 2 * row), m[4][4];
+        if (g >= MEGA_PARTS) features = 0;
+        uint32_t at = take_chunk(a, b) + mine;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            load_matrices_transposed(m[j], at + j * 64);
+        give_chunk(a, b);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            multiply(c[2 * j], m[j][0], m[j][1], 0, 0, features, 0);
+            multiply(c[2 * j + 1], m[j][2], m[j][3], 0, 0, features, 0);
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float low = sum_columns(c[j][0], c[j][1]), high = sum_columns(c[j][2], c[j][3]);
+        if (t) continue;
+        out[b.warp * 128 + j * 16 + g] = low;
+        out[b.warp * 128 + j * 16 + g + 8] = high;
+    }
+}
+
+/* A KV head's columns of W_o, in boxes of box_rows rows, times its heads' outputs: sums of 64
+ * columns each to sums[group of columns][row]. */
+MEGA_FN void product_heads(const mega_arguments &a, mega_block &b, int rows, int groups)
+{
+    int g = b.lane >> 2, t = b.lane & 3;
+    int slice = b.warp % groups, tile = b.warp / groups;
+    bool busy = tile * 16 < a.box_rows;
+    int line = slice * a.box_rows + tile * 16 + (b.lane & 15);
+    uint32_t mine = line * 128 + (((b.lane >> 4) ^ (line & 7)) << 4);
+    uint32_t plane =
+        b.own + a.shared.heads + 2 * (min(g, 2) * a.shared.head_plane + slice * 64 + 2 * t);
+    uint32_t v[8];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        load_vector(plane + j * 32, g < MEGA_PARTS, v + 2 * j);
+    float *sums = b.at<float>(a.shared.sums) + slice * a.shared.sum_pitch + tile * 16 + g;
+#pragma unroll 1
+    for (int row = 0; row < rows; row += a.box_rows) {
+        uint32_t m[4][4], at = take_chunk(a, b) + mine;
+        if (busy) {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                load_matrices(m[j], at ^ (j << 5));
+        }
+        give_chunk(a, b);
+        if (!busy) continue;
+        float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+            multiply(c, m[j][0], m[j][1], m[j][2], m[j][3], v[2 * j], v[2 * j + 1]);
+            multiply(d, m[j + 1][0], m[j + 1][1], m[j + 1][2], m[j + 1][3], v[2 * j + 2],
+                     v[2 * j + 3]);
+        }
+        float low = sum_columns(c[0] + d[0], c[1] + d[1]);
+        float high = sum_columns(c[2] + d[2], c[3] + d[3]);
+        if (t == 0) {
+            sums[row] = low;
+            sums[row + 8] = high;
+        }
+    }
+}
+
+#endif

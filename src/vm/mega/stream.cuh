@@ -1,0 +1,174 @@
+/* The fetching warp: it walks the block's program ahead of the others and fills the ring, so that
+ * weights are on their way, or there, when a wait for activations ends. */
+#ifndef QUIPU_VM_MEGA_STREAM_CUH
+#define QUIPU_VM_MEGA_STREAM_CUH
+
+#include "op/norm_qkv_rope/pairs.h"
+#include "vm/mega/attention.cuh"
+
+struct mega_fetch {
+    ring_place place, arrived;
+    uint32_t ring, full, empty;
+    int stages, lane, under_way;
+    uint64_t policy;
+    volatile uint32_t *begun; /* the pass that the block has begun, plus 1 */
+    uint32_t pass;
+
+    /* The cache is what the pass before has left, by ordinary stores of other blocks. */
+    MEGA_FN void wait_begun()
+    {
+        while ((int32_t)(*begun - pass) <= 0) {
+        }
+        __threadfence();
+        fence_async();
+    }
+
+    /* Waits for room, and for enough of what is under way, then announces a chunk. */
+    MEGA_FN void begin(int bytes)
+    {
+        if (under_way == MEGA_UNDER_WAY) {
+            wait_chunk(full + 8 * arrived.stage, arrived.parity);
+            arrived.advance(stages);
+        } else {
+            under_way++;
+        }
+        uint32_t barrier = empty + 8 * place.stage;
+        while (!barrier_try(barrier, place.parity)) {
+        } /* the computing warps watch the time */
+        if (lane == 0) barrier_expect(full + 8 * place.stage, bytes);
+        __syncwarp();
+    }
+    MEGA_FN uint32_t stage() const { return ring + place.stage * MEGA_STAGE; }
+    MEGA_FN uint32_t barrier() const { return full + 8 * place.stage; }
+    MEGA_FN void end() { place.advance(stages); }
+
+    /* Columns [first, first + columns) of up to eight rows, one from each lane. */
+    MEGA_FN void rows(const __nv_bfloat16 *row, int n, int first, int columns)
+    {
+        begin(n * 2 * columns);
+        if (lane < n)
+            copy_bytes(stage() + lane * MEGA_PITCH, row + first, 2 * columns, barrier(), policy);
+        end();
+    }
+    /* Rows [begin, begin + n) of a matrix of `hidden` columns, tile by tile. */
+    MEGA_FN void matrix(uint64_t matrix, int64_t begin, int n, int hidden)
+    {
+        const __nv_bfloat16 *rows_at = (const __nv_bfloat16 *)matrix + (begin + lane) * hidden;
+        for (int row = 0; row < n; row += MEGA_TILE)
+            for (int c = 0; c < hidden; c += MEGA_BLOCK)
+                rows(rows_at + (int64_t)row * hidden, min(MEGA_TILE, n - row), c,
+                     min(MEGA_BLOCK, hidden - c));
+    }
+};
+
+/* A quad of pairs: four first features, four second ones. */
+template <int DIM>
+MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    for (int quad = e.in.units.begin / 4; quad < e.in.units.end / 4; quad++) {
+        pair_place p = pair_place_of(quad * 4 + (f.lane & 3), a.group, DIM / 2);
+        int64_t features[2];
+        pair_features(p.kind, a.interleaved, p.pair, DIM, features);
+        const __nv_bfloat16 *row = (const __nv_bfloat16 *)e.weights.matrix[p.kind] +
+                                   (p.head * DIM + features[f.lane >> 2 & 1]) * a.hidden;
+        for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
+            f.rows(row, MEGA_TILE, c, min(MEGA_BLOCK, a.hidden - c));
+    }
+}
+
+/* Keys and values of old positions, by pages. */
+template <int DIM>
+MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old,
+                         int first, int chunks)
+{
+    const int each = attention_chunk<DIM>::POSITIONS;
+    int pages = each / a.page_size, bytes = a.page_size * DIM * 2;
+    if (chunks > 0) f.wait_begun();
+    int page = f.lane % pages, cache = f.lane / pages;
+    for (int c = first; c < first + chunks; c++) {
+        int here = min(pages, (old - c * each + a.page_size - 1) / a.page_size);
+        f.begin(2 * here * bytes);
+        if (page < here && cache < 2) {
+            int64_t at = ((const int32_t *)a.pages)[c * pages + page] +
+                         (int64_t)e.in.layer * a.pages_per_layer;
+            copy_bytes(f.stage() + cache * (MEGA_BOX / 2) + page * bytes,
+                       (const char *)(cache ? a.v_cache : a.k_cache) +
+                           (at * a.n_kv_heads + entry_kv_head(a, e.in)) * bytes,
+                       bytes, f.barrier(), f.policy);
+        }
+        f.end();
+    }
+}
+
+template <int DIM>
+MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old)
+{
+    int begin = e.in.units.begin, n = e.in.units.end - begin, first;
+    switch (e.in.opcode) {
+    case OP_NORM_QKV_ROPE:
+        fetch_qkv<DIM>(a, e, f);
+        break;
+    case OP_ATTENTION_PARTIAL: {
+        int chunks = attention_chunks<DIM>(a, e.in, old, &first);
+        fetch_cache<DIM>(a, e, f, old, first, chunks);
+        break;
+    }
+    case MEGA_ATTENTION_OUTPUT: {
+        int chunks = attention_chunks<DIM>(a, e.in, old, &first);
+        fetch_cache<DIM>(a, e, f, old, first, chunks);
+        int groups = a.group * DIM / 64;
+        for (int row = 0; row < n; row += a.box_rows) {
+            f.begin(a.box_rows * groups * 128);
+            if (f.lane == 0)
+                copy_box(f.stage(), a.maps + MEGA_MAP_BYTES * e.weights.map, 0,
+                         begin % a.hidden + row, entry_kv_head(a, e.in) * groups, f.barrier(),
+                         f.policy);
+            f.end();
+        }
+        break;
+    }
+    case MEGA_MLP:
+        f.matrix(e.weights.matrix[0], begin, n, a.hidden);
+        f.matrix(e.weights.matrix[1], begin, n, a.hidden);
+        for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
+            for (int row = 0; row < n; row += MEGA_TILE)
+                f.rows((const __nv_bfloat16 *)e.weights.matrix[2] +
+                           (int64_t)(begin + row + f.lane) * a.hidden,
+                       min(MEGA_TILE, n - row), c, min(MEGA_BLOCK, a.hidden - c));
+        break;
+    case OP_NORM_LINEAR:
+        f.matrix(e.weights.matrix[0], begin, n, a.hidden);
+        break;
+    }
+}
+
+template <int DIM>
+MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane)
+{
+    uint32_t own = ring + a.stages * MEGA_STAGE;
+    mega_fetch f = {{0, 1},
+                    {0, 0},
+                    ring,
+                    own + a.shared.full,
+                    own + a.shared.empty,
+                    a.stages,
+                    lane,
+                    0,
+                    policy_evict_first(),
+                    (volatile uint32_t *)(memory + a.shared.begun),
+                    a.first_pass};
+    int length = ((const int32_t *)a.lengths)[blockIdx.x];
+    const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
+    mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + 2; /* this warp's own */
+    for (int pass = 0; pass < a.n_passes; pass++) {
+        f.pass = a.first_pass + (uint32_t)pass;
+        for (int i = 0; i < length; i++) {
+            __syncwarp();
+            if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
+            __syncwarp();
+            fetch_entry<DIM>(a, *slot, f, a.first_position + pass);
+        }
+    }
+}
+
+#endif
