@@ -173,14 +173,12 @@ static void test_no_harmful_mutation_is_accepted(void **state)
 
 int main(void)
 {
-    static int parts[] = {1, 3};
+    static int parts = 3;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
                                         close_tiny),
         cmocka_unit_test_prestate_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
-                                                 close_tiny, &parts[0]),
-        cmocka_unit_test_prestate_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
-                                                 close_tiny, &parts[1]),
+                                                 close_tiny, &parts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
