@@ -258,9 +258,9 @@ static void lay_out_shared(cuda_mega *m)
     s->qkv = place(&used, (size_t)((group + 2) * c->head_dim) * sizeof(float));
     s->states = place(&used, (size_t)(MEGA_WARPS * group * 2) * sizeof(float));
     s->keys = place(&used, MEGA_WARPS * sizeof(uint64_t));
-    s->full = place(&used, MEGA_MAX_STAGES * sizeof(uint64_t));
-    s->empty = place(&used, MEGA_MAX_STAGES * sizeof(uint64_t));
-    s->entries = place(&used, 3 * sizeof(mega_entry));
+    s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
+    s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
+    s->entries = place(&used, (MEGA_SLOTS + 1) * sizeof(mega_entry));
     s->begun = place(&used, sizeof(uint32_t));
     s->bytes = used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / MEGA_STAGE;
@@ -365,8 +365,9 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, int n_blocks, qp_error 
     TRY(transpose_down(m, error));
     TRY(make_maps(m, error));
     TRY(make_program(m, error));
-    snprintf(name, sizeof name, "mega_%d_%s", (int)c->head_dim,
-             x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16");
+    snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
+             x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
+             c->hidden_size <= MEGA_BLOCK ? 1 : 2);
     int shared = m->arguments.stages * MEGA_STAGE + (int)m->arguments.shared.bytes;
     return cuda_device_function(x->device, "mega", name, shared, &m->kernel, error);
 }

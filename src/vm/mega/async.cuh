@@ -59,6 +59,19 @@ MEGA_FN void copy_box(uint32_t to, uint64_t map, int c0, int c1, int c2, uint32_
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
                  : "memory");
 }
+/* 16 bytes for one thread, which waits until at most N of its later groups are under way. */
+MEGA_FN void copy_16(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+MEGA_FN void copies_commit(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int N> MEGA_FN void copies_arrived(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 MEGA_FN void fence_async(void)
 {
     asm volatile("fence.proxy.async;" ::: "memory");
@@ -135,6 +148,10 @@ MEGA_FN uint32_t load_shared(uint32_t at)
     uint32_t v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
     return v;
+}
+MEGA_FN void store_shared(uint32_t at, float v)
+{
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
 }
 MEGA_FN uint4 load_shared_16(uint32_t at)
 {

@@ -103,17 +103,19 @@ MEGA_FN void attention_walk(const mega_arguments &a, mega_block &b, head_states 
         int position = (first + c) * each + share * mine;
 #pragma unroll 1
         for (int i = 0; i < mine && position + i < old; i += 2 * beside) {
-            float k[2][8], v[2][8];
+            uint4 words[2][2]; /* keys and values */
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                uint32_t p = at + (i + j * beside) * DIM * 2;
-                cache_values<HALF>(load_shared_16(p), k[j]);
-                cache_values<HALF>(load_shared_16(p + MEGA_BOX / 2), v[j]);
-            }
+            for (int j = 0; j < 4; j++)
+                words[j / 2][j % 2] =
+                    load_shared_16(at + (i + j / 2 * beside) * DIM * 2 + j % 2 * (MEGA_BOX / 2));
             int p = position + i + b.lane / lanes;
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                attention_step<DIM>(s, k[j], v[j], p + j * beside < old && i + j * beside < mine);
+            for (int j = 0; j < 2; j++) {
+                float k[8], v[8];
+                cache_values<HALF>(words[j][0], k);
+                cache_values<HALF>(words[j][1], v);
+                attention_step<DIM>(s, k, v, p + j * beside < old && i + j * beside < mine);
+            }
         }
         give_chunk(a, b);
     }

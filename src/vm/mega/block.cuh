@@ -2,6 +2,7 @@
 #ifndef QUIPU_VM_MEGA_BLOCK_CUH
 #define QUIPU_VM_MEGA_BLOCK_CUH
 
+#include "op/norm_qkv_rope/pairs.h"
 #include "vm/mega/async.cuh"
 #include "vm/mega/mega.h"
 
@@ -49,9 +50,9 @@ struct mega_block {
     }
 };
 
-__device__ __noinline__ void mega_stuck(const mega_arguments &a, const instruction &in, int entry,
-                                        uint32_t pass, int waits_for, uint32_t expected,
-                                        uint32_t found)
+[[noreturn]] __device__ __noinline__ void mega_stuck(const mega_arguments &a, const instruction &in,
+                                                     int entry, uint32_t pass, int waits_for,
+                                                     uint32_t expected, uint32_t found)
 {
     mega_report *report = (mega_report *)a.report;
     if (atomicCAS(&report->state, 0, 1) == 0) {
@@ -70,6 +71,7 @@ __device__ __noinline__ void mega_stuck(const mega_arguments &a, const instructi
     for (uint64_t start = global_ns(); global_ns() - start < 10000000;) {
     } /* others' reports */
     __trap();
+    __builtin_unreachable();
 }
 
 /* Looks at the clock now and then. */
@@ -134,6 +136,26 @@ MEGA_FN void split_float(float v, __nv_bfloat16 *to, int plane)
 MEGA_FN int entry_kv_head(const mega_arguments &a, const instruction &in)
 {
     return in.opcode == MEGA_ATTENTION_OUTPUT ? in.units.begin / a.hidden : in.units.begin;
+}
+
+/* A unit of QKV, as op/norm_qkv_rope/pairs.h has them, for whole heads that turn and in 32 bits:
+ * divisions of 64 bits take hundreds of instructions here. */
+struct qkv_pair {
+    int kind, kv_head, member, head, pair, features[2]; /* member: of the KV head's heads */
+};
+template <int DIM> MEGA_FN qkv_pair qkv_pair_at(const mega_arguments &a, int unit)
+{
+    unsigned each = (unsigned)(a.group + 2) * (DIM / 2), rest = (unsigned)unit % each;
+    qkv_pair p;
+    p.kv_head = (int)((unsigned)unit / each);
+    p.member = (int)(rest / (DIM / 2));
+    p.pair = (int)(rest % (DIM / 2));
+    p.kind = p.member < a.group ? PAIR_QUERY : p.member == a.group ? PAIR_KEY : PAIR_VALUE;
+    p.head = p.kind == PAIR_QUERY ? p.kv_head * a.group + p.member : p.kv_head;
+    bool apart = !a.interleaved && p.kind != PAIR_VALUE;
+    p.features[0] = apart ? p.pair : 2 * p.pair;
+    p.features[1] = apart ? p.pair + DIM / 2 : 2 * p.pair + 1;
+    return p;
 }
 
 /* The residual sums of a step of this pass: x[0] from the embedding, then two a layer. */

@@ -58,12 +58,10 @@ template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
 /* One pair's sums to the KV head's list, and to the cache. */
 template <int DIM, bool HALF>
 MEGA_FN void finish_pair(const mega_arguments &a, mega_block &b, const instruction &in, int lane,
-                         float inverse, float cosine, float sine)
+                         float inverse, float cosine, float sine, int position, int page)
 {
     int unit = in.units.begin + lane, row = (lane >> 2) * MEGA_TILE + (lane & 3);
-    pair_place p = pair_place_of(unit, a.group, DIM / 2);
-    int64_t features[2];
-    pair_features(p.kind, a.interleaved, p.pair, DIM, features);
+    qkv_pair p = qkv_pair_at<DIM>(a, unit);
     float v[2] = {row_sum(a, b, row, MEGA_WARPS) * inverse,
                   row_sum(a, b, row + 4, MEGA_WARPS) * inverse};
     if (p.kind != PAIR_VALUE) {
@@ -71,47 +69,58 @@ MEGA_FN void finish_pair(const mega_arguments &a, mega_block &b, const instructi
         v[1] = v[1] * cosine + v[0] * sine;
         v[0] = first;
     }
-    int kv_head = unit / ((a.group + 2) * (DIM / 2));
-    int member = p.kind == PAIR_QUERY ? (int)p.head % a.group : a.group + p.kind - PAIR_KEY;
     int64_t *list =
-        (int64_t *)a.qkv + ((int64_t)in.layer * a.n_kv_heads + kv_head) * (a.group + 2) * DIM;
-    int position = a.first_position + (int)(b.pass - a.first_pass);
-    int64_t page =
-        ((const int32_t *)a.pages)[position / a.page_size] + (int64_t)in.layer * a.pages_per_layer;
-    int64_t place = (page * a.n_kv_heads + kv_head) * a.page_size + position % a.page_size;
+        (int64_t *)a.qkv + (int64_t)(in.layer * a.n_kv_heads + p.kv_head) * (a.group + 2) * DIM;
+    int64_t head = ((int64_t)in.layer * a.pages_per_layer + page) * a.n_kv_heads + p.kv_head;
+    int64_t place = head * a.page_size + position % a.page_size;
     uint16_t *cache = (uint16_t *)(p.kind == PAIR_KEY ? a.k_cache : a.v_cache) + place * DIM;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         if (p.kind != PAIR_QUERY) {
             uint16_t bits = cache_bits<DIM, HALF>(v[i]);
-            cache[features[i]] = bits;
+            cache[p.features[i]] = bits;
             v[i] = cache_float<HALF>(bits);
         }
-        store_relaxed(list + member * DIM + features[i],
+        store_relaxed(list + p.member * DIM + p.features[i],
                       (int64_t)((uint64_t)(b.pass + 1) << 32 | __float_as_uint(v[i])));
     }
 }
 
-template <int DIM, bool HALF>
-MEGA_FN void run_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e)
+/* What the first warp of QKV needs behind its sums, loaded before them. */
+struct qkv_early {
+    float cosine, sine;
+    int position, page;
+};
+template <int DIM>
+MEGA_FN qkv_early load_qkv_early(const mega_arguments &a, const mega_block &b,
+                                 const instruction &in)
 {
-    int n = e.in.units.end - e.in.units.begin;
-    int position = a.first_position + (int)(b.pass - a.first_pass);
-    const float *table = (const float *)a.rope_table + (int64_t)position * DIM;
-    int pair = (e.in.units.begin + b.lane) % (DIM / 2);
-    float cosine = load_early(table + pair), sine = load_early(table + DIM / 2 + pair);
-    read_residual(a, b, e, 2 * e.in.layer, e.in.layer ? gridDim.x : 1);
-    multiply_rows(a, b, 2 * n, 0);
-    b.sync();
+    qkv_early early = {0, 0, a.first_position + (int)(b.pass - a.first_pass), 0};
+    if (in.opcode != OP_NORM_QKV_ROPE || b.warp) return early;
+    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM;
+    int pair = (in.units.begin + b.lane) % (DIM / 2);
+    early.cosine = load_early(table + pair);
+    early.sine = load_early(table + DIM / 2 + pair);
+    early.page = __float_as_int(load_early((const float *)a.pages + early.position / a.page_size));
+    return early;
+}
+
+template <int DIM, bool HALF>
+MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const instruction &in,
+                        const qkv_early &early)
+{
+    int n = in.units.end - in.units.begin;
     if (b.warp) return;
-    float inverse = inverse_rms(a, b);
+    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM;
+    float inverse = inverse_rms(a, b), cosine = early.cosine, sine = early.sine;
+#pragma unroll 1
     for (int i = b.lane; i < n; i += 32) {
         if (i >= 32) {
-            pair = (e.in.units.begin + i) % (DIM / 2);
+            int pair = (in.units.begin + i) % (DIM / 2);
             cosine = table[pair];
             sine = table[DIM / 2 + pair];
         }
-        finish_pair<DIM, HALF>(a, b, e.in, i, inverse, cosine, sine);
+        finish_pair<DIM, HALF>(a, b, in, i, inverse, cosine, sine, early.position, early.page);
     }
 }
 
@@ -245,14 +254,10 @@ MEGA_FN void run_attention_output(const mega_arguments &a, mega_block &b, const 
 
 /* ---- norm, gate, up, SiLU, down ---- */
 
-MEGA_FN void run_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
+MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const instruction &in)
 {
-    int n = e.in.units.end - e.in.units.begin, step = 2 * e.in.layer + 1;
+    int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
     int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its sums */
-    read_residual(a, b, e, step, a.n_kv_heads);
-    multiply_rows(a, b, n, 0);
-    multiply_rows(a, b, n, up);
-    b.sync();
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
     for (int i = b.thread; i < up; i += MEGA_CONSUMERS) {
         float v = 0;
@@ -268,18 +273,24 @@ MEGA_FN void run_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e
     int64_t *next = residual(a, b.pass, step + 1);
     float *out = b.at<float>(a.shared.planes);
     /* A share of the residual itself comes along; each block begins adding elsewhere. */
-    int share_begin = (int)((int64_t)a.hidden * blockIdx.x / gridDim.x);
-    int share_end = (int)((int64_t)a.hidden * (blockIdx.x + 1) / gridDim.x);
+    int share_begin = a.hidden * blockIdx.x / gridDim.x;
+    int share_end = a.hidden * (blockIdx.x + 1) / gridDim.x;
+#pragma unroll 1
     for (int c = 0; c < a.hidden; c += MEGA_BLOCK) {
-        int width = min(MEGA_BLOCK, a.hidden - c);
+        int64_t carried = 0; /* of the one output of this thread that is in the share, if any */
+#pragma unroll
+        for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
+            int at = c + ((j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1));
+            if (at >= share_begin && at < share_end) carried = sum_value(load_relaxed(x + at));
+        }
         product_transposed(a, b, n, out);
         b.sync();
-        for (int i = b.thread; i < MEGA_BLOCK; i += MEGA_CONSUMERS) {
-            int o = (i + 16 * blockIdx.x) & (MEGA_BLOCK - 1), at = c + o;
-            if (o >= width) continue;
-            int64_t carried =
-                at >= share_begin && at < share_end ? sum_value(load_relaxed(x + at)) : 0;
-            add_relaxed(next + at, sum_part(out[o]) + carried);
+#pragma unroll
+        for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
+            int o = (j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1);
+            int at = c + o;
+            bool brings = at >= share_begin && at < share_end;
+            if (at < a.hidden) add_relaxed(next + at, sum_part(out[o]) + (brings ? carried : 0));
         }
         b.sync();
     }
@@ -294,24 +305,23 @@ MEGA_FN uint64_t logit_key(const mega_arguments &a, float v, int token)
     return (uint64_t)bits << 32 | (uint32_t)(a.vocab - 1 - token); /* of equals, the lowest */
 }
 
-MEGA_FN void run_logits(const mega_arguments &a, mega_block &b, const mega_entry &e)
+/* Logits of `rows` rows; the largest key of this thread's. */
+MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int begin, int rows,
+                               uint64_t best)
 {
-    int begin = e.in.units.begin, n = e.in.units.end - begin;
-    int at_once = (int)((a.shared.sum_pitch - 4) / MEGA_TILE * MEGA_TILE);
-    uint64_t best = 0, *keys = b.at<uint64_t>(a.shared.keys);
-    read_residual(a, b, e, 2 * a.n_layers, gridDim.x);
-    for (int first = 0; first < n; first += at_once) {
-        int rows = min(at_once, n - first);
-        multiply_rows(a, b, rows, 0);
-        b.sync();
-        for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
-            int token = begin + first + i;
-            float v = row_sum(a, b, i, MEGA_WARPS) * inverse_rms(a, b);
-            ((float *)a.logits)[token] = v;
-            best = max(best, logit_key(a, v, token));
-        }
-        b.sync();
+    for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
+        float v = row_sum(a, b, i, MEGA_WARPS) * inverse_rms(a, b);
+        ((float *)a.logits)[begin + i] = v;
+        best = max(best, logit_key(a, v, begin + i));
     }
+    b.sync();
+    return best;
+}
+
+/* The largest key of all threads, and the end of the block's pass. */
+MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, uint64_t best)
+{
+    uint64_t *keys = b.at<uint64_t>(a.shared.keys);
 #pragma unroll
     for (int o = 16; o; o >>= 1)
         best = max(best, __shfl_xor_sync(~0u, best, o));
@@ -324,31 +334,73 @@ MEGA_FN void run_logits(const mega_arguments &a, mega_block &b, const mega_entry
     add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
 }
 
+/* ---- norm and rows of weights: QKV, the MLP and the logits begin alike ---- */
+
+template <int DIM, bool HALF, int BLOCKS>
+MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
+    bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
+    int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
+    uint32_t parts = step == 0 ? 1 : mlp ? a.n_kv_heads : gridDim.x;
+    int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
+    int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
+    qkv_early early = load_qkv_early<DIM>(a, b, e.in);
+    uint64_t best = 0;
+    read_residual(a, b, e, step, parts);
+    int first = 0;
+    do {
+        /* The MLP's gate, then up. */
+#pragma unroll 1
+        for (int matrix = 0; matrix <= mlp; matrix++)
+            multiply_rows<BLOCKS>(a, b, min(at_once, tiles - first), matrix * tiles * MEGA_TILE);
+        b.sync();
+        if (mlp)
+            finish_mlp(a, b, e.in);
+        else if (!logits)
+            finish_qkv<DIM, HALF>(a, b, e.in, early);
+        else
+            best = finish_logits(a, b, e.in.units.begin + first * MEGA_TILE,
+                                 min(at_once * MEGA_TILE, n - first * MEGA_TILE), best);
+        first += at_once;
+    } while (first < tiles);
+    if (logits) finish_pass(a, b, best);
+}
+
 /* ---- the kernel ---- */
 
-template <int DIM, bool HALF> MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
+enum { ENTRIES_AHEAD = MEGA_SLOTS - 1 };
+
+/* 16 bytes of an entry, on their way to shared memory. */
+MEGA_FN void fetch_word(const mega_entry *from, mega_entry *to, int word)
+{
+    uint32_t at = (uint32_t)__cvta_generic_to_shared((uint4 *)to + word);
+    if (word >= 0) copy_16(at, (const uint4 *)from + word);
+    copies_commit();
+}
+
+template <int DIM, bool HALF, int BLOCKS>
+MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
 {
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
     mega_entry *slots = b.at<mega_entry>(a.shared.entries);
-    int turn = 0;
-    if (b.thread < 16) ((uint4 *)slots)[b.thread] = __ldg((const uint4 *)queue + b.thread);
+    int word = b.thread - MEGA_CONSUMERS + 16, slot = 0, ahead = 0; /* the last 16 threads fetch */
+    for (; ahead < ENTRIES_AHEAD; ahead++)
+        fetch_word(queue + ahead % length, slots + ahead, word);
+    copies_arrived<ENTRIES_AHEAD - 1>();
     b.sync();
+    ahead %= length;
     for (int pass = 0; pass < a.n_passes; pass++) {
         b.pass = a.first_pass + pass;
-        for (b.entry = 0; b.entry < length; b.entry++, turn ^= 1) {
-            const mega_entry &e = slots[turn];
-            /* The next entry is on its way while this one runs. */
-            int following = b.entry + 1 < length ? b.entry + 1 : 0,
-                word = b.thread - MEGA_CONSUMERS + 16;
-            uint4 part;
-            if (word >= 0) part = load_early_16((const uint4 *)(queue + following) + word);
+        for (b.entry = 0; b.entry < length; b.entry++) {
+            const mega_entry &e = slots[slot];
+            int free = (slot + ENTRIES_AHEAD) % MEGA_SLOTS;
+            fetch_word(queue + ahead, slots + free, word);
+            if (++ahead == length) ahead = 0;
             switch (e.in.opcode) {
             case OP_EMBEDDING:
                 run_embedding(a, b, e);
-                break;
-            case OP_NORM_QKV_ROPE:
-                run_qkv<DIM, HALF>(a, b, e);
                 break;
             case OP_ATTENTION_PARTIAL:
                 run_partial<DIM, HALF>(a, b, e);
@@ -356,21 +408,18 @@ template <int DIM, bool HALF> MEGA_FN void run_program(const mega_arguments &a, 
             case MEGA_ATTENTION_OUTPUT:
                 run_attention_output<DIM, HALF>(a, b, e);
                 break;
-            case MEGA_MLP:
-                run_mlp(a, b, e);
-                break;
-            case OP_NORM_LINEAR:
-                run_logits(a, b, e);
-                tell_token(a, b, e.in, pass);
-                break;
+            default:
+                run_rows<DIM, HALF, BLOCKS>(a, b, e);
+                if (e.in.opcode == OP_NORM_LINEAR) tell_token(a, b, e.in, pass);
             }
-            if (word >= 0) ((uint4 *)(slots + (turn ^ 1)))[word] = part;
+            copies_arrived<ENTRIES_AHEAD - 1>();
             b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
+            slot = (slot + 1) % MEGA_SLOTS;
         }
     }
 }
 
-template <int DIM, bool HALF> MEGA_FN void mega(const mega_arguments &a)
+template <int DIM, bool HALF, int BLOCKS> MEGA_FN void mega(const mega_arguments &a)
 {
     extern __shared__ __align__(1024) char dynamic[];
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(dynamic);
@@ -403,7 +452,7 @@ template <int DIM, bool HALF> MEGA_FN void mega(const mega_arguments &a)
                     (int)threadIdx.x & 31,
                     0,
                     0};
-    run_program<DIM, HALF>(a, b);
+    run_program<DIM, HALF, BLOCKS>(a, b);
 }
 
 /* out (columns, rows) = in (rows, columns) transposed: W_down, once. Blocks of 32 x 8 threads. */
@@ -420,14 +469,18 @@ extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int
             out[(int64_t)(column + y) * rows + row + x] = tile[x][y];
 }
 
-#define MEGA(dim, name, half)                                                                      \
+#define MEGA(dim, name, half, blocks)                                                              \
     extern "C" __global__ void __launch_bounds__(MEGA_THREADS, 1)                                  \
-        mega_##dim##_##name(const __grid_constant__ mega_arguments a)                              \
+        mega_##dim##_##name##_##blocks(const __grid_constant__ mega_arguments a)                   \
     {                                                                                              \
-        mega<dim, half>(a);                                                                        \
+        mega<dim, half, blocks>(a);                                                                \
     }
 
-MEGA(64, F16, true)
-MEGA(64, BF16, false)
-MEGA(128, F16, true)
-MEGA(128, BF16, false)
+MEGA(64, F16, true, 1)
+MEGA(64, F16, true, 2)
+MEGA(64, BF16, false, 1)
+MEGA(64, BF16, false, 2)
+MEGA(128, F16, true, 1)
+MEGA(128, F16, true, 2)
+MEGA(128, BF16, false, 1)
+MEGA(128, BF16, false, 2)

@@ -25,6 +25,7 @@ enum {
     MEGA_STAGE = 33 << 10,   /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
     MEGA_BOX = 32 << 10,
     MEGA_MAX_STAGES = 8,
+    MEGA_SLOTS = 4,     /* entries of the program in shared memory */
     MEGA_UNDER_WAY = 2, /* chunks; more only lengthens everybody's queue to memory */
     MEGA_MAX_GROUP = 8, /* query heads of a KV head */
     MEGA_MAX_HIDDEN = 2 * MEGA_BLOCK,

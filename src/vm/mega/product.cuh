@@ -24,53 +24,50 @@ MEGA_FN void load_vector(uint32_t at, bool used, uint32_t *v)
     v[1] = used ? high : 0;
 }
 
-/* Tiles of 8 rows from the ring times the planes: each warp's sums to sums[warp][first + row].
- * BLOCKS: column blocks of a row, a chunk each. */
+/* `tiles` tiles of 8 rows from the ring times the planes: sums[warp][first + row]. Two tiles at a
+ * time are the 16 rows of the matrix units; of an odd number the last one goes alone. BLOCKS:
+ * column blocks of a row; a pair's tiles come block by block. Called in one place and inlined
+ * there: what is spilled or saved around a call goes to local memory, which has no cache to speak
+ * of beside a ring of this size. */
 template <int BLOCKS>
-__device__ __noinline__ ring_place product_tiles(const mega_arguments &a, mega_block b, int tiles,
-                                                 int first)
+MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, int tiles, int first)
 {
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
-    uint32_t mine = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 3) * 16;
-    uint32_t plane =
+    uint32_t mine = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16;
+    uint32_t planes =
         b.own + a.shared.planes + 2 * (min(g, 2) * a.shared.plane + b.warp * 128 + 2 * t);
-    float *sums = b.at<float>(a.shared.sums) + b.warp * a.shared.sum_pitch + first + g;
-    uint32_t v[BLOCKS][16];
-#pragma unroll
-    for (int j = 0; j < 8 * BLOCKS; j++)
-        load_vector(plane + 2 * MEGA_BLOCK * (j / 8) + (j % 8) * 32, g < MEGA_PARTS,
-                    &v[j / 8][2 * (j % 8)]);
+    uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * a.shared.sum_pitch + first + g);
+    bool second = b.lane & 8; /* this lane's rows are the pair's second tile */
 #pragma unroll 1
-    for (int i = 0; i < tiles; i++) {
+    for (int i = 0; i < tiles; i += 2) {
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-#pragma unroll
+        bool both = i + 1 < tiles;
+#pragma unroll 1
         for (int k = 0; k < BLOCKS; k++) {
-            uint32_t m[4][4], at = mine + b.place.stage * MEGA_STAGE;
-            wait_chunk(full + 8 * b.place.stage, b.place.parity);
+            ring_place one = b.place, two = b.place;
+            two.advance(b.stages);
+            wait_chunk(full + 8 * one.stage, one.parity);
+            if (both) wait_chunk(full + 8 * two.stage, two.parity);
+            uint32_t at = mine + (second && both ? two.stage : one.stage) * MEGA_STAGE;
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                load_matrices(m[j], at + j * 64);
-            __syncwarp();
-            if (b.lane == 0) barrier_arrive(empty + 8 * b.place.stage);
-            b.place.advance(b.stages);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                multiply(c, m[j][0], 0, m[j][1], 0, v[k][4 * j], v[k][4 * j + 1]);
-                multiply(d, m[j][2], 0, m[j][3], 0, v[k][4 * j + 2], v[k][4 * j + 3]);
+            for (int j = 0; j < 8; j++) {
+                uint32_t m[4], v[2];
+                load_matrices(m, at + j * 32);
+                load_vector(planes + 2 * MEGA_BLOCK * k + j * 32, g < MEGA_PARTS, v);
+                multiply(j & 1 ? d : c, m[0], m[1], m[2], m[3], v[0], v[1]);
             }
+            __syncwarp();
+            if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
+            if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
+            if (both) b.place = two;
+            b.place.advance(b.stages);
         }
-        float sum = sum_columns(c[0] + d[0], c[1] + d[1]);
-        if (t == 0) sums[i * MEGA_TILE] = sum;
+        float low = sum_columns(c[0] + d[0], c[1] + d[1]);
+        float high = sum_columns(c[2] + d[2], c[3] + d[3]);
+        if (t == 0) store_shared(sums + i * 4 * MEGA_TILE, low);
+        if (t == 0 && both) store_shared(sums + (i + 1) * 4 * MEGA_TILE, high);
     }
-    return b.place;
-}
-
-MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, int rows, int first)
-{
-    int tiles = (rows + MEGA_TILE - 1) / MEGA_TILE;
-    b.place = a.hidden <= MEGA_BLOCK ? product_tiles<1>(a, b, tiles, first)
-                                     : product_tiles<2>(a, b, tiles, first);
 }
 
 /* A row's sum over the first `warps` warps. */

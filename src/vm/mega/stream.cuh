@@ -3,7 +3,6 @@
 #ifndef QUIPU_VM_MEGA_STREAM_CUH
 #define QUIPU_VM_MEGA_STREAM_CUH
 
-#include "op/norm_qkv_rope/pairs.h"
 #include "vm/mega/attention.cuh"
 
 struct mega_fetch {
@@ -54,10 +53,11 @@ struct mega_fetch {
     MEGA_FN void matrix(uint64_t matrix, int64_t begin, int n, int hidden)
     {
         const __nv_bfloat16 *rows_at = (const __nv_bfloat16 *)matrix + (begin + lane) * hidden;
-        for (int row = 0; row < n; row += MEGA_TILE)
+        for (int pair = 0; pair < n; pair += 2 * MEGA_TILE)
             for (int c = 0; c < hidden; c += MEGA_BLOCK)
-                rows(rows_at + (int64_t)row * hidden, min(MEGA_TILE, n - row), c,
-                     min(MEGA_BLOCK, hidden - c));
+                for (int row = pair; row < min(n, pair + 2 * MEGA_TILE); row += MEGA_TILE)
+                    rows(rows_at + (int64_t)row * hidden, min(MEGA_TILE, n - row), c,
+                         min(MEGA_BLOCK, hidden - c));
     }
 };
 
@@ -65,15 +65,15 @@ struct mega_fetch {
 template <int DIM>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    for (int quad = e.in.units.begin / 4; quad < e.in.units.end / 4; quad++) {
-        pair_place p = pair_place_of(quad * 4 + (f.lane & 3), a.group, DIM / 2);
-        int64_t features[2];
-        pair_features(p.kind, a.interleaved, p.pair, DIM, features);
-        const __nv_bfloat16 *row = (const __nv_bfloat16 *)e.weights.matrix[p.kind] +
-                                   (p.head * DIM + features[f.lane >> 2 & 1]) * a.hidden;
+    for (int pair = e.in.units.begin; pair < e.in.units.end; pair += 8)
         for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
-            f.rows(row, MEGA_TILE, c, min(MEGA_BLOCK, a.hidden - c));
-    }
+            for (int unit = pair; unit < min(e.in.units.end, pair + 8); unit += 4) {
+                qkv_pair p = qkv_pair_at<DIM>(a, unit + (f.lane & 3));
+                const __nv_bfloat16 *row =
+                    (const __nv_bfloat16 *)e.weights.matrix[p.kind] +
+                    (int64_t)(p.head * DIM + p.features[f.lane >> 2 & 1]) * a.hidden;
+                f.rows(row, MEGA_TILE, c, min(MEGA_BLOCK, a.hidden - c));
+            }
 }
 
 /* Keys and values of old positions, by pages. */
@@ -159,7 +159,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
                     a.first_pass};
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
-    mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + 2; /* this warp's own */
+    mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS; /* this warp's own */
     for (int pass = 0; pass < a.n_passes; pass++) {
         f.pass = a.first_pass + (uint32_t)pass;
         for (int i = 0; i < length; i++) {
