@@ -170,8 +170,10 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
 {
     patience patience = {0, 0};
     /* One element at first: many readers would slow down those who add. */
-    while (inside && sum_count(load_relaxed(x - 4 * b.lane)) != parts)
+    while (inside && sum_count(load_relaxed(x - 4 * b.lane)) != parts) {
+        __nanosleep(100);
         if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -1, parts, 0);
+    }
     for (;;) {
         bool complete = true;
         if (inside) {

@@ -133,6 +133,15 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
     float *qkv = b.at<float>(a.shared.qkv);
     int n = (a.group + 2) * DIM;
     const int64_t *list = (const int64_t *)a.qkv + ((int64_t)in.layer * a.n_kv_heads + kv_head) * n;
+    if (b.thread == 0) { /* one looks for what is likely to come last, then all do */
+        patience patience = {0, 0};
+        for (;;) {
+            uint32_t made = (uint32_t)((uint64_t)load_relaxed(list + n - 1) >> 32);
+            if (made == b.pass + 1) break;
+            if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -2, b.pass + 1, made);
+        }
+    }
+    b.sync();
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
         patience patience = {0, 0};
         for (;;) {
