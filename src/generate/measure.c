@@ -162,10 +162,11 @@ static qp_status measure_types(measuring *m, qp_error *error)
 
 /* ---- signals ------------------------------------------------------------------------------- */
 
-/* Rounds of noops: all workers signal what all wait for in the next. */
+/* Rounds of noops: all workers signal what all wait for in the next. A pass is shorter than the
+ * turns that a busy system gives its programs, so that the quickest of many was not interrupted. */
 static qp_status time_signals(measuring *m, qp_error *error)
 {
-    enum { ROUNDS = 1000, PASSES = 15 };
+    enum { ROUNDS = 200, LEAST_PASSES = 50, LEAST_NS = 500000000 };
     const int workers = thread_pool_size(m->pool);
     const int64_t sizes[SCHEDULE_AXES] = {0};
     schedule s = {.options.workers = workers,
@@ -191,8 +192,10 @@ static qp_status time_signals(measuring *m, qp_error *error)
     }
     if (status == QP_OK) status = threads_machine_create(&setup, m->pool, 0, &machine, error);
     double best = 0;
-    for (int pass = 0; status == QP_OK && pass < PASSES; pass++) {
+    uint64_t start = clock_ns();
+    for (int pass = 0; status == QP_OK; pass++) {
         uint64_t begin = clock_ns();
+        if (pass >= LEAST_PASSES && begin - start > LEAST_NS) break;
         status = threads_machine_run(machine, sizes, NULL, error);
         double ns = (double)(clock_ns() - begin) / ROUNDS;
         if (pass == 0 || ns < best) best = ns;
@@ -205,7 +208,8 @@ static qp_status time_signals(measuring *m, qp_error *error)
 
 /* ---- the machine --------------------------------------------------------------------------- */
 
-/* Reading more and more memory, each size again and again; at least a few milliseconds long. */
+/* Reading more and more memory, each size again and again; at least a few milliseconds long. Keeps
+ * the best, of earlier calls too. */
 static qp_status time_reads(measuring *m, machine *machine, qp_error *error)
 {
     enum { SMALLEST = 8 << 20, LARGEST = 1 << 30, TIMES = 5 };
@@ -215,15 +219,17 @@ static qp_status time_reads(measuring *m, machine *machine, qp_error *error)
         most /= 2;
     TRY(buffer_alloc(&memory, most, "memory to read", error));
     memset(memory.data, 1, memory.bytes);
-    for (size_t bytes = SMALLEST; bytes <= most; bytes *= 2) {
-        double best = 0;
+    int n = 0;
+    for (size_t bytes = SMALLEST; bytes <= most; bytes *= 2, n++) {
+        double best = n < m->table.n_reads ? m->table.reads[n].bytes_per_second : 0;
         for (int i = 0; i < TIMES; i++) {
             double rate = machine_read(machine, memory.data, bytes);
             if (rate > best) best = rate;
         }
-        m->table.reads[m->table.n_reads++] = (cost_read){(double)bytes, best};
+        m->table.reads[n] = (cost_read){(double)bytes, best};
         m->table.limits.bytes_per_second = best;
     }
+    m->table.n_reads = n;
     buffer_free(&memory);
     return QP_OK;
 }
@@ -293,6 +299,7 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
     TRY(time_signals(m, error));
     TRY(time_limits(m, error));
     TRY(measure_types(m, error));
+    TRY(time_limits(m, error)); /* again: others may have disturbed the first */
     tell(m, "", true);
     strbuf text = {0};
     qp_status status = cost_print(t, &text, error);
