@@ -169,8 +169,14 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint
 static qp_status open_mega(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     if (is_named(options->exec, "ops")) return QP_OK;
-    TRY(cuda_mega_init(&e->mega, &e->cuda, 0, error));
-    if (e->mega.kernel) return QP_OK;
+    qp_status status = cuda_mega_init(&e->mega, &e->cuda, 0, error);
+    if (status == QP_NO_MEMORY && !is_named(options->exec, "mk")) {
+        cuda_mega_free(&e->mega);
+        say(e, QP_LOG_NOTICE,
+            "the GPU has no room for the megakernel's tables: running operator by operator");
+        return QP_OK;
+    }
+    if (status != QP_OK || e->mega.kernel) return status;
     if (is_named(options->exec, "mk"))
         return error_set(error, QP_UNSUPPORTED, "%s; --exec ops runs any model", e->mega.why_not);
     say(e, QP_LOG_INFO, e->mega.why_not);
