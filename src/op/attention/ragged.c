@@ -2,6 +2,9 @@
 #include "op/attention/ragged.h"
 
 #include "base/hash.h"
+#include "op/attention/attention.h"
+
+#include <string.h>
 
 enum { STREAM_CUT = 1, STREAM_PAGE, STREAM_LAST };
 
@@ -168,4 +171,22 @@ void page_table_fill(const page_table *table, const tensor *qo_indptr, uint64_t 
     }
     accumulate(border, n);
     shuffle_pages(table, seed);
+}
+
+qp_status paged_check(const char *op, const tensor *q, const tensor *qo_indptr,
+                      const page_table *table, qp_error *error)
+{
+    TRY(attention_check_heads(op, q->shape[1], table->k_cache->shape[2], error));
+    TRY(indptr_check(op, "qo_indptr", qo_indptr, q->shape[0], error));
+    return page_table_check(op, table, error);
+}
+
+double paged_derive(const tensor *qo_indptr, const page_table *table, bool causal, const char *axis)
+{
+    if (!qo_indptr->data || !page_table_has_data(table)) return 0;
+    if (strcmp(axis, "kv_tokens") == 0) return page_table_total(table);
+    double pairs = 0;
+    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++)
+        pairs += attention_pairs(causal, indptr_count(qo_indptr, b), page_table_length(table, b));
+    return pairs;
 }

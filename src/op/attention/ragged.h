@@ -69,6 +69,15 @@ qp_status indptr_check(const char *op, const char *name, const tensor *indptr, i
 /* Whether every page exists and every last page's length is possible. */
 qp_status page_table_check(const char *op, const page_table *table, qp_error *error);
 
+/* The check() of an operator with ragged queries q (n_tokens, n_heads, head_dim) over a page table.
+ */
+qp_status paged_check(const char *op, const tensor *q, const tensor *qo_indptr,
+                      const page_table *table, qp_error *error);
+
+/* Its derive(): "kv_tokens", or the pairs of a query and a key that it sees; 0 without data. */
+double paged_derive(const tensor *qo_indptr, const page_table *table, bool causal,
+                    const char *axis);
+
 /* Test contents: `total` entries over the sequences, evenly where that goes up, else cut at random
  * places, so that some sequences may be empty. */
 void indptr_fill(const tensor *indptr, int64_t total, uint64_t seed);

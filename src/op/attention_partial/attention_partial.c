@@ -14,8 +14,6 @@
 #include "op/attention_partial/partition.h"
 #include "op/variants.h"
 
-#include <string.h>
-
 static int64_t units(const op_call *call)
 {
     return call->tensors[ATTENTION_PARTIAL_K_CACHE].shape[2] *
@@ -53,25 +51,16 @@ static page_table table_of(const op_call *call)
 
 static qp_status check(const op_call *call, qp_error *error)
 {
-    const tensor *q = &call->tensors[ATTENTION_PARTIAL_Q];
     page_table table = table_of(call);
-    TRY(attention_check_heads("attention_partial", q->shape[1], table.k_cache->shape[2], error));
-    TRY(indptr_check("attention_partial", "qo_indptr", &call->tensors[ATTENTION_PARTIAL_QO_INDPTR],
-                     q->shape[0], error));
-    return page_table_check("attention_partial", &table, error);
+    return paged_check("attention_partial", &call->tensors[ATTENTION_PARTIAL_Q],
+                       &call->tensors[ATTENTION_PARTIAL_QO_INDPTR], &table, error);
 }
 
 static double derive(const op_call *call, const char *axis)
 {
-    const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
     page_table table = table_of(call);
-    if (!qo_indptr->data || !page_table_has_data(&table)) return 0;
-    if (strcmp(axis, "kv_tokens") == 0) return page_table_total(&table);
-    bool causal = call->params[ATTENTION_PARTIAL_CAUSAL] != 0;
-    double pairs = 0;
-    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++)
-        pairs += attention_pairs(causal, indptr_count(qo_indptr, b), page_table_length(&table, b));
-    return pairs;
+    return paged_derive(&call->tensors[ATTENTION_PARTIAL_QO_INDPTR], &table,
+                        call->params[ATTENTION_PARTIAL_CAUSAL] != 0, axis);
 }
 
 static size_t scratch_bytes(const op_call *call)

@@ -10,8 +10,6 @@
 #include "op/attention/tile.h"
 #include "op/variants.h"
 
-#include <string.h>
-
 static int64_t units(const op_call *call)
 {
     const tensor *q = &call->tensors[PAGED_PREFILL_Q];
@@ -28,25 +26,16 @@ static page_table table_of(const op_call *call)
 
 static qp_status check(const op_call *call, qp_error *error)
 {
-    const tensor *q = &call->tensors[PAGED_PREFILL_Q];
     page_table table = table_of(call);
-    TRY(attention_check_heads("paged_prefill", q->shape[1], table.k_cache->shape[2], error));
-    TRY(indptr_check("paged_prefill", "qo_indptr", &call->tensors[PAGED_PREFILL_QO_INDPTR],
-                     q->shape[0], error));
-    return page_table_check("paged_prefill", &table, error);
+    return paged_check("paged_prefill", &call->tensors[PAGED_PREFILL_Q],
+                       &call->tensors[PAGED_PREFILL_QO_INDPTR], &table, error);
 }
 
 static double derive(const op_call *call, const char *axis)
 {
-    const tensor *qo_indptr = &call->tensors[PAGED_PREFILL_QO_INDPTR];
     page_table table = table_of(call);
-    if (!qo_indptr->data || !page_table_has_data(&table)) return 0;
-    if (strcmp(axis, "kv_tokens") == 0) return page_table_total(&table);
-    bool causal = call->params[PAGED_PREFILL_CAUSAL] != 0;
-    double pairs = 0;
-    for (int64_t b = 0; b < indptr_sequences(qo_indptr); b++)
-        pairs += attention_pairs(causal, indptr_count(qo_indptr, b), page_table_length(&table, b));
-    return pairs;
+    return paged_derive(&call->tensors[PAGED_PREFILL_QO_INDPTR], &table,
+                        call->params[PAGED_PREFILL_CAUSAL] != 0, axis);
 }
 
 static size_t scratch_bytes(const op_call *call)
