@@ -249,6 +249,7 @@ static void bench_open(bench *b, const char *path, const char *of)
     assert_ok(execution_open("ref", &b->setup, &b->a, &error));
     assert_ok(execution_open(of, &b->setup, &b->b.inner, &error));
     b->b.plan = &b->plan;
+    b->b.step = -1; /* nothing is planted yet */
     b->planted = (execution){&planted_type, &b->b};
 }
 

@@ -107,6 +107,7 @@ void executor_free(executor *x)
     buffer_free(&x->v_cache);
     buffer_free(&x->scratch);
     buffer_free(&x->packed);
+    buffer_free(&x->rows.memory);
     free(x->nodes);
     x->nodes = NULL;
 }
@@ -116,6 +117,7 @@ void executor_take_inputs(executor *x, const batch *batch)
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (x->plan->tensors[id].kind == PLAN_INPUT) x->memory.data[id] = batch->of[id];
     }
+    if (x->rows.table) executor_take_rows(x, batch);
 }
 
 void executor_run(executor *x, const batch *batch, int first, int last)

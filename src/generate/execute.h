@@ -19,12 +19,21 @@ typedef struct executor_node {
     const void *packed;        /* the variant's own form of the weights, or NULL */
 } executor_node;
 
+/* The embedding's rows of one batch: see pack.h. */
+typedef struct embedding_rows {
+    buffer memory;     /* rows, then their numbers; empty where the table is read as it lies */
+    const char *table; /* in the model's file */
+    size_t row_bytes;
+    int32_t *numbers; /* 0, 1, ... */
+} embedding_rows;
+
 typedef struct executor {
     const plan *plan;
     thread_pool *pool;
     uint32_t cpu_features; /* variants may use these; 0: references only */
     executor_node *nodes;  /* [plan->n_nodes] */
     buffer arena, rope_table, k_cache, v_cache, scratch, packed;
+    embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
     plan_memory memory;
 } executor;

@@ -3,8 +3,11 @@
 
 #include "base/checked.h"
 
+#include <string.h>
+
 enum {
     PACKED_ALIGNMENT = 64,
+    ROWS_AT_ONCE = 4,      /* of the embedding, before the pages around them are given back */
     PIECE_BYTES = 8 << 20, /* stored, packed between two releases: a few instructions' worth of
                             * memory beside the weights */
 };
@@ -122,6 +125,34 @@ static void release_all(const executor *x)
     }
 }
 
+/* Whether the table lies in a file and nothing but rows of it is still read. */
+static bool is_read_by_rows(const executor *x)
+{
+    if (!model_is_mapped(x->memory.model, WEIGHT_TOKEN_EMBD, 0)) return false;
+    for (int n = 0; n < x->plan->n_nodes; n++) {
+        if (!x->nodes[n].packed && x->plan->nodes[n].op != OP_EMBEDDING &&
+            reads_weight(x, n, WEIGHT_TOKEN_EMBD, 0))
+            return false;
+    }
+    return true;
+}
+
+static qp_status make_rows(executor *x, qp_error *error)
+{
+    const tensor *table = &model_get_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0)->weight;
+    size_t row_bytes = (size_t)table->stride[0], tokens = (size_t)x->plan->options.max_tokens;
+    size_t rows_bytes = round_up(tokens * row_bytes, PACKED_ALIGNMENT);
+    TRY(buffer_alloc(&x->rows.memory, rows_bytes + tokens * sizeof(int32_t), "embedding rows",
+                     error));
+    x->rows.table = table->data;
+    x->rows.row_bytes = row_bytes;
+    x->rows.numbers = (int32_t *)((char *)x->rows.memory.data + rows_bytes);
+    for (size_t i = 0; i < tokens; i++)
+        x->rows.numbers[i] = (int32_t)i;
+    x->memory.rows = x->rows.memory.data;
+    return QP_OK;
+}
+
 qp_status executor_pack(executor *x, progress *progress, qp_error *error)
 {
     op_call call;
@@ -138,7 +169,7 @@ qp_status executor_pack(executor *x, progress *progress, qp_error *error)
     }
     if (total > 0) release_all(x);
     progress_end(progress);
-    return QP_OK;
+    return total > 0 && is_read_by_rows(x) ? make_rows(x, error) : QP_OK;
 }
 
 /* Bytes of the node's weights that stay as they are stored. The embedding is counted once, although
@@ -165,8 +196,15 @@ uint64_t executor_weight_bytes(const executor *x)
     return bytes;
 }
 
-void executor_release_embedding(const executor *x)
+void executor_take_rows(executor *x, const batch *batch)
 {
-    if (x->packed.data && x->plan->config.tied)
-        model_release_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0);
+    const int32_t *ids = batch->of[PLAN_TOKEN_IDS];
+    const size_t row_bytes = x->rows.row_bytes;
+    for (int64_t i = 0; i < batch_tokens(batch); i++) {
+        memcpy((char *)x->rows.memory.data + (size_t)i * row_bytes,
+               x->rows.table + (size_t)ids[i] * row_bytes, row_bytes);
+        if (i % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 || i == batch_tokens(batch) - 1)
+            model_release_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0);
+    }
+    x->memory.data[PLAN_TOKEN_IDS] = x->rows.numbers;
 }

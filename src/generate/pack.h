@@ -9,10 +9,10 @@
  * allows it (model_options): at no time is much more in memory than the weights once. */
 qp_status executor_pack(executor *executor, progress *progress, qp_error *error);
 
-/* After a pass: rows of the embedding stay mapped where they were read, and the pages around them.
- * Where the output projection was packed from the same table, it would be in memory twice bit by
- * bit. */
-void executor_release_embedding(const executor *executor);
+/* Copies the rows of the embedding that the batch's tokens name, and has kernels read those. Where
+ * the table lies in a file a touched row brings what lies around it into memory, a megabyte and
+ * more; where the output projection was packed from the same table, all of it is there already. */
+void executor_take_rows(executor *executor, const batch *batch);
 
 /* Bytes of weights that stay in memory once they are packed: the packed forms, what kernels read as
  * it is stored, and the embedding. The kernels are chosen by then; no weight is read. */

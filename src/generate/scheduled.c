@@ -53,6 +53,8 @@ static void take_weights(scheduled *r, const model *model)
         const schedule_weight *from = &r->schedule.weights[i];
         const model_weight *weight = model_get_weight(model, (weight_slot)from->slot, from->layer);
         r->weights[i] = from->bias ? weight->bias.data : weight->weight.data;
+        if (from->slot == WEIGHT_TOKEN_EMBD && r->executor->memory.rows)
+            r->weights[i] = r->executor->memory.rows;
     }
 }
 

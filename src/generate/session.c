@@ -176,7 +176,6 @@ static qp_status run_batch(qp_engine *e, qp_error *error)
         TRY(scheduled_run(&e->scheduled, &e->batch, record, error));
         trace_end_pass(e->trace);
     }
-    executor_release_embedding(&e->executor);
     return QP_OK;
 }
 

@@ -280,6 +280,11 @@ static const tensor *mapped_weight(const model *m, weight_slot slot, int64_t lay
     return source_is_mapped(&m->source, slot, layer, view->data) ? view : NULL;
 }
 
+bool model_is_mapped(const model *m, weight_slot slot, int64_t layer)
+{
+    return mapped_weight(m, slot, layer) != NULL;
+}
+
 void model_release_weight(const model *m, weight_slot slot, int64_t layer)
 {
     const tensor *view = mapped_weight(m, slot, layer);

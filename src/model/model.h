@@ -80,6 +80,9 @@ bool model_synthetic_stream(const model *model, weight_slot slot, int64_t layer,
  * again: for those who have made their own form of it. */
 void model_release_weight(const model *model, weight_slot slot, int64_t layer);
 
+/* Whether a weight lies in a mapped file as it is. */
+bool model_is_mapped(const model *model, weight_slot slot, int64_t layer);
+
 /* Tells the system that few and scattered bytes will be read of a weight in a mapped file. */
 void model_read_sparsely(const model *model, weight_slot slot, int64_t layer);
 

@@ -237,7 +237,10 @@ static tensor bind_weight(const plan *p, const plan_operand *operand, int64_t la
     if (memory->model) {
         const model_weight *weight =
             model_get_weight(memory->model, (weight_slot)operand->id, layer);
-        return operand->kind == OPERAND_BIAS ? weight->bias : weight->weight;
+        tensor view = operand->kind == OPERAND_BIAS ? weight->bias : weight->weight;
+        if (operand->id == WEIGHT_TOKEN_EMBD && memory->rows)
+            view.data = (void *)(uintptr_t)memory->rows;
+        return view;
     }
     if (operand->kind == OPERAND_BIAS) return (tensor){0};
     int64_t rows, columns;

@@ -184,6 +184,7 @@ typedef struct plan_memory {
     void *k_cache, *v_cache;       /* [n_layers] caches, one after the other */
     size_t cache_layer_bytes;
     const model *model; /* NULL: weights are bound without data */
+    const void *rows;   /* of the embedding, in the order of the token ids; NULL: the model's */
 } plan_memory;
 
 /* Views for a node's operands, in the order of its operator's description. */
