@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "op/op.h"
 #include "workbench/exchange.h"
-#include "workbench/files.h"
+#include "base/files.h"
 #include "workbench/workbench.h"
 #include "workbench/workload.h"
 

@@ -1,5 +1,6 @@
 /* What a model is, in words or as JSON: qp_describe_model() in quipu.h. */
 #include "base/json.h"
+#include "base/output.h"
 #include "base/strbuf.h"
 #include "file/mapping.h"
 #include "file/synthetic.h"
@@ -9,7 +10,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* What there is to describe; each part may be absent. */
 typedef struct description {
@@ -225,13 +225,7 @@ static void print_json(const description *d, const type_count *counts, strbuf *o
     cJSON *root = cJSON_CreateObject();
     if (d->model) json_model(root, d->model, counts);
     if (d->vocabulary) json_vocabulary(root, d->vocabulary);
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
-    if (text)
-        strbuf_printf(out, "%s\n", text);
-    else
-        out->failed = true;
-    free(text);
+    output_json(root, out, NULL);
 }
 
 /* Whether the directory holds weights; otherwise it may still hold a tokenizer. */

@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "generate/diff_run.h"
 
 #include <inttypes.h>
@@ -380,13 +381,7 @@ static void print_json(const diff *d, strbuf *out)
         cJSON_AddItemToObject(item, "together", measure_json(&row->together));
         cJSON_AddItemToArray(rows, item);
     }
-    char *text = cJSON_PrintUnformatted(root);
-    cJSON_Delete(root);
-    if (text)
-        strbuf_printf(out, "%s\n", text);
-    else
-        out->failed = true;
-    free(text);
+    output_json_line(root, out, NULL);
 }
 
 qp_status diff_print(const diff_options *options, strbuf *out, bool *equal, qp_error *error)

@@ -3,16 +3,15 @@
 
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/files.h"
 #include "base/version.h"
 #include "generate/rig.h"
 #include "op/bench/machine.h"
 #include "schedule/cost_fit.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { LEAST_PASSES = 6, MOST_PASSES = 40, LAYERS_OF_MANY = 2, DEPTH = 512, MANY_FUSED = 16 };
 
@@ -249,26 +248,7 @@ static qp_status time_limits(measuring *m, qp_error *error)
     return status;
 }
 
-/* ---- the file ------------------------------------------------------------------------------ */
-
-static qp_status write_file(const char *path, const strbuf *text, qp_error *error)
-{
-    char folder[4096];
-    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder)
-        return error_set(error, QP_INVALID, "%.60s...: the path is too long", path);
-    for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-            return error_set(error, QP_IO, "%s cannot be made: %s", folder, strerror(errno));
-        *slash = '/';
-    }
-    FILE *file = fopen(path, "wb");
-    bool written = file && fwrite(text->data, 1, text->length, file) == text->length;
-    int why = errno;
-    if (file && fclose(file) != 0) written = false;
-    if (written) return QP_OK;
-    return error_set(error, QP_IO, "%s cannot be written: %s", path, strerror(why));
-}
+/* ---- all of it ------------------------------------------------------------------------------ */
 
 /* What the curve says of reading weights with one token, and of arithmetic with many. */
 static void summarize(const cost_table *t, const char *path, strbuf *out)
@@ -303,7 +283,7 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
     tell(m, "", true);
     strbuf text = {0};
     qp_status status = cost_print(t, &text, error);
-    if (status == QP_OK) status = write_file(m->options->path, &text, error);
+    if (status == QP_OK) status = files_write(m->options->path, text.data, text.length, error);
     if (status == QP_OK) summarize(t, m->options->path, out);
     strbuf_free(&text);
     return status;

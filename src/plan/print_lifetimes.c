@@ -2,6 +2,7 @@
 #include "plan/print.h"
 
 #include "base/json.h"
+#include "base/output.h"
 #include "plan/lifetime.h"
 #include "plan/plan.h"
 
@@ -360,12 +361,7 @@ static qp_status print_json(const lifetime_view *v, strbuf *out, qp_error *error
     cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
     cJSON_AddNumberToObject(root, "context", (double)v->plan->options.context);
     cJSON_AddNumberToObject(root, "largest_context", (double)v->largest_context);
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
-    if (!text) return error_no_memory(error, "the plan", 0);
-    strbuf_printf(out, "%s\n", text);
-    free(text);
-    return QP_OK;
+    return output_json(root, out, error);
 }
 
 static qp_status print_plan(const plan *p, const plan_print_options *o, uint64_t weight_bytes,

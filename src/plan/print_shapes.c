@@ -2,9 +2,8 @@
 #include "plan/print.h"
 
 #include "base/json.h"
+#include "base/output.h"
 #include "plan/plan.h"
-
-#include <stdlib.h>
 
 /* A node's operand as "[n_tokens, n_heads, head_dim]". */
 static void symbolic_shape(const plan *p, const plan_operand *operand, strbuf *out)
@@ -196,14 +195,7 @@ static qp_status print_plan(const plan *p, int64_t tokens, int64_t batch, bool j
                       "part", "shape", "prefill", "decode");
     print_steps(&s);
     if (!json) print_legend(&s, out);
-    if (json) {
-        char *text = cJSON_Print(s.rows);
-        cJSON_Delete(s.rows);
-        if (!text) return error_no_memory(error, "the shapes", 0);
-        strbuf_printf(out, "%s\n", text);
-        free(text);
-    }
-    return out->failed ? error_no_memory(error, "the shapes", out->length) : QP_OK;
+    return json ? output_json(s.rows, out, error) : output_done(out, error);
 }
 
 qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error *error)

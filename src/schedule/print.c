@@ -2,6 +2,7 @@
 #include "schedule/print.h"
 
 #include "base/json.h"
+#include "base/output.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
@@ -231,13 +232,7 @@ static void print_json(const report *r, strbuf *out)
             cJSON_AddItemToArray(queue, instruction_json(r, w, i));
         cJSON_AddItemToArray(queues, queue);
     }
-    char *text = cJSON_PrintUnformatted(root);
-    cJSON_Delete(root);
-    if (text)
-        strbuf_printf(out, "%s\n", text);
-    else
-        out->failed = true;
-    free(text);
+    output_json_line(root, out, NULL);
 }
 
 /* The number of a name; one past the last, which is refused, where there is none. */

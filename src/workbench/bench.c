@@ -1,7 +1,7 @@
 /* Timing operators on the workloads of real models, as a table or as JSON. */
 #include "workbench/describe.h"
 #include "workbench/device_bench.h"
-#include "workbench/output.h"
+#include "base/output.h"
 #include "workbench/timing.h"
 #include "workbench/workbench.h"
 

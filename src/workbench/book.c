@@ -2,8 +2,8 @@
 #include "base/json.h"
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
-#include "workbench/files.h"
-#include "workbench/output.h"
+#include "base/files.h"
+#include "base/output.h"
 #include "workbench/workbench.h"
 
 #include <stdio.h>

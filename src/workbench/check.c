@@ -5,8 +5,8 @@
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
 #include "workbench/device.h"
-#include "workbench/files.h"
-#include "workbench/output.h"
+#include "base/files.h"
+#include "base/output.h"
 #include "workbench/workbench.h"
 
 #include <stdio.h>

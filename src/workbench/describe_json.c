@@ -1,7 +1,7 @@
 /* An operator's description as JSON, and the list of all. */
 #include "base/cpu.h"
 #include "workbench/describe.h"
-#include "workbench/output.h"
+#include "base/output.h"
 #include "workbench/sources.h"
 #include "workbench/workbench.h"
 

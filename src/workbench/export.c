@@ -1,8 +1,8 @@
 /* Writing the operators as a FlashInfer-Bench data set: definitions/OP_TYPE/NAME.json,
  * workloads/OP_TYPE/NAME.jsonl, and the index tensors of workloads as safetensors files. */
 #include "workbench/exchange.h"
-#include "workbench/files.h"
-#include "workbench/output.h"
+#include "base/files.h"
+#include "base/output.h"
 #include "workbench/workbench.h"
 #include "workbench/workload.h"
 

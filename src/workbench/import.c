@@ -8,8 +8,8 @@
 #include "base/cpu.h"
 #include "base/json.h"
 #include "workbench/exchange.h"
-#include "workbench/files.h"
-#include "workbench/output.h"
+#include "base/files.h"
+#include "base/output.h"
 #include "workbench/timing.h"
 #include "workbench/workbench.h"
 

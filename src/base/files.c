@@ -1,5 +1,5 @@
 /* Files read and written whole: see files.h. */
-#include "workbench/files.h"
+#include "base/files.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Small things with files that several commands need. */
-#ifndef QUIPU_WORKBENCH_FILES_H
-#define QUIPU_WORKBENCH_FILES_H
+#ifndef QUIPU_BASE_FILES_H
+#define QUIPU_BASE_FILES_H
 
 #include "base/status.h"
 #include "base/strbuf.h"

@@ -1,5 +1,5 @@
 /* Ends of texts: see output.h. */
-#include "workbench/output.h"
+#include "base/output.h"
 
 #include <stdlib.h>
 
@@ -11,8 +11,10 @@ qp_status output_done(const strbuf *out, qp_error *error)
 static qp_status finish(cJSON *tree, char *text, strbuf *out, qp_error *error)
 {
     cJSON_Delete(tree);
-    if (!text) return error_no_memory(error, "JSON", 0);
-    strbuf_printf(out, "%s\n", text);
+    if (text)
+        strbuf_printf(out, "%s\n", text);
+    else
+        out->failed = true;
     cJSON_free(text);
     return output_done(out, error);
 }

@@ -1,13 +1,14 @@
 /* Ends of texts: JSON trees printed, and the one check for lack of memory. */
-#ifndef QUIPU_WORKBENCH_OUTPUT_H
-#define QUIPU_WORKBENCH_OUTPUT_H
+#ifndef QUIPU_BASE_OUTPUT_H
+#define QUIPU_BASE_OUTPUT_H
 
 #include "base/status.h"
 #include "base/strbuf.h"
 
 #include <cjson/cJSON.h>
 
-/* Prints the tree with a line break at its end, and deletes it. */
+/* Prints the tree with a line break at its end, and deletes it. A failure stays in out->failed too.
+ */
 qp_status output_json(cJSON *tree, strbuf *out, qp_error *error);
 
 /* The same on one line. */
