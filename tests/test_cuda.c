@@ -104,11 +104,37 @@ static void memory_is_counted_exactly(void **state)
     assert_int_equal(bytes.weights, model_weight_bytes(model));
     assert_int_equal(bytes.kv_cache, 2 * 16 * 4096 * 8 * 64 * 2);
     assert_int_equal(bytes.arena, plan.arena_bytes);
-    /* cuBLASLt's own, and for the output's product a row in BF16 and 64 MiB of decoded weights. */
-    assert_int_equal(bytes.workspace, (32 << 20) + 2048 * 2 + (64 << 20));
+    /* cuBLASLt's own, counters, and for the output's product a row in BF16 and 64 MiB of decoded
+     * weights. */
+    assert_int_equal(bytes.workspace, (32 << 20) + 16384 * 4 + 2048 * 2 + (64 << 20));
     assert_int_equal(bytes.total, bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table +
                                       bytes.inputs + bytes.workspace);
     plan_free(&plan);
+    model_close(model);
+}
+
+/* Sequences that decode side by side have room for the parts of their attention. */
+static void parts_of_attention_are_counted(void **state)
+{
+    (void)state;
+    model *model;
+    plan plan;
+    qp_error error;
+    model_options sizes_only = {.sizes_only = true};
+    assert_int_equal(model_open("synthetic:tiny:BF16", &sizes_only, &model, &error), QP_OK);
+    const model_config *config = model_get_config(model);
+    size_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        plan_options options = plan_default_options(config);
+        options.context = i ? 4096 : 1536;
+        options.max_sequences = options.max_tokens = 64;
+        assert_int_equal(plan_build(config, &options, &plan, &error), QP_OK);
+        bytes[i] = cuda_executor_count(&plan, model).workspace;
+        plan_free(&plan);
+    }
+    if (config->head_dim == 64)
+        assert_int_equal(bytes[1] >= (size_t)64 * 4 * (size_t)config->n_heads * 66 * 4, true);
+    assert_true(bytes[1] >= bytes[0]);
     model_close(model);
 }
 
@@ -152,6 +178,7 @@ int main(void)
         cmocka_unit_test(a_failed_driver_call_is_named),
         cmocka_unit_test(every_step_has_a_kernel),
         cmocka_unit_test(memory_is_counted_exactly),
+        cmocka_unit_test(parts_of_attention_are_counted),
         cmocka_unit_test(memory_is_printed_without_a_gpu),
         cmocka_unit_test(synthetic_streams_make_the_weights),
     };

@@ -1,5 +1,6 @@
 /* Which kernel the GPU's attention on tensor cores takes for a call, and with what: all of it is
  * known without a GPU. */
+#include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "vm/cuda_attention.h"
 
@@ -119,12 +120,60 @@ static void test_accepts(void **state)
     assert_false(cuda_prefill_pays(&call));
 }
 
+/* A pass in which every sequence has one token is one of paged_decode. */
+static void test_decode(void **state)
+{
+    (void)state;
+    op_call prefill = make_call(DTYPE_BF16, 64);
+    prefill.tensors[PAGED_PREFILL_Q].shape[0] = 64;
+    prefill.tensors[PAGED_PREFILL_KV_INDPTR].shape[0] = 65;
+    prefill.params[PAGED_PREFILL_SM_SCALE] = 0.5;
+    op_call call = cuda_decode_of_prefill(&prefill);
+    const tensor *t = call.tensors, *p = prefill.tensors;
+    assert_ptr_equal(t[PAGED_DECODE_Q].data, p[PAGED_PREFILL_Q].data);
+    assert_ptr_equal(t[PAGED_DECODE_V_CACHE].data, p[PAGED_PREFILL_V_CACHE].data);
+    assert_ptr_equal(t[PAGED_DECODE_KV_INDPTR].data, p[PAGED_PREFILL_KV_INDPTR].data);
+    assert_ptr_equal(t[PAGED_DECODE_KV_INDICES].data, p[PAGED_PREFILL_KV_INDICES].data);
+    assert_ptr_equal(t[PAGED_DECODE_KV_LAST_PAGE_LEN].data, p[PAGED_PREFILL_KV_LAST_PAGE_LEN].data);
+    assert_ptr_equal(t[PAGED_DECODE_OUT].data, p[PAGED_PREFILL_OUT].data);
+    assert_int_equal(t[PAGED_DECODE_LSE].rank, 0);
+    assert_true(call.params[PAGED_DECODE_SM_SCALE] == 0.5);
+    assert_int_equal(call.end, prefill.end);
+    assert_true(cuda_decode_accepts(&call));
+    assert_true(cuda_decode_pays(&call));
+    call.tensors[PAGED_DECODE_Q].shape[0] = 8;
+    assert_false(cuda_decode_pays(&call));
+    call.tensors[PAGED_DECODE_Q].shape[0] = CUDA_COUNTERS / N_KV_HEADS + 1;
+    assert_false(cuda_decode_accepts(&call));
+    call.tensors[PAGED_DECODE_Q].shape[0] = 64;
+    call.tensors[PAGED_DECODE_K_CACHE].shape[2] = call.tensors[PAGED_DECODE_V_CACHE].shape[2] = 2;
+    assert_false(cuda_decode_accepts(&call)); /* groups of 16 */
+}
+
+/* A remainder of less than half a chunk is the last chunk's; parts need room behind the output in
+ * BF16 where there are several. */
+static void test_decode_chunks(void **state)
+{
+    (void)state;
+    static const int64_t lengths[][2] = {{0, 1},    {1, 1},    {1024, 1}, {1536, 1},
+                                         {1537, 2}, {2560, 2}, {2561, 3}, {8192, 8}};
+    op_call prefill = make_call(DTYPE_BF16, 64), call = cuda_decode_of_prefill(&prefill);
+    const size_t row = N_KV_HEADS * GROUP, narrowed = N_TOKENS * row * 64 * 2;
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int64_t length = lengths[i][0], chunks = lengths[i][1];
+        size_t parts = chunks > 1 ? N_TOKENS * row * (size_t)chunks * (64 + 2) * 4 : 0;
+        assert_int_equal(cuda_decode_chunks(length), chunks);
+        assert_int_equal(cuda_decode_workspace_of(&call, length), narrowed + parts);
+    }
+    assert_int_equal(cuda_decode_workspace(&call), cuda_decode_workspace_of(&call, N_PAGES * PAGE));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_accepts),
+        cmocka_unit_test(test_arguments),     cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_accepts),       cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_decode_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -303,6 +303,83 @@ static void sessions_are_counted(void **state)
     qp_engine_close(NULL);
 }
 
+/* The likeliest token behind each of a session's, one after the other. */
+static void follow_likeliest(qp_engine *engine, qp_session *session, int32_t first, size_t count,
+                             int32_t *tokens)
+{
+    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    tokens[0] = first;
+    for (size_t i = 0; i < count; i++) {
+        float *row = eval_rows(engine, session, tokens + i, 1);
+        tokens[i + 1] = 0;
+        for (int32_t id = 1; id < vocab_size; id++)
+            if (row[id] > row[tokens[i + 1]]) tokens[i + 1] = id;
+        free(row);
+    }
+}
+
+/* Sessions of different lengths, side by side, get the tokens that each gets alone. */
+static void sessions_decode_side_by_side(void **state)
+{
+    (void)state;
+    enum { SESSIONS = 3, COUNT = 19 };
+    qp_engine *engine =
+        open_engine((qp_engine_options){.model = small_model, .max_sessions = SESSIONS});
+    qp_session *sessions[SESSIONS];
+    int32_t prompt[16], tokens[(COUNT + 1) * SESSIONS], expected[SESSIONS][COUNT + 1];
+    make_ids(prompt, 16, qp_engine_get_info(engine).vocab_size, 3);
+    for (size_t i = 0; i < SESSIONS; i++) {
+        sessions[i] = open_session(engine);
+        qp_input input = {.session = sessions[i], .tokens = prompt, .count = 5 * i};
+        assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
+        follow_likeliest(engine, sessions[i], prompt[i], COUNT, expected[i]);
+        qp_session_truncate(sessions[i], 5 * i);
+        tokens[i] = prompt[i];
+    }
+    assert_ok(qp_decode(engine, sessions, SESSIONS, COUNT, tokens, NULL, &error));
+    for (size_t i = 0; i < SESSIONS; i++) {
+        size_t held;
+        const int32_t *ids = qp_session_tokens(sessions[i], &held);
+        for (size_t pass = 0; pass <= COUNT; pass++)
+            assert_int_equal(tokens[pass * SESSIONS + i], expected[i][pass]);
+        assert_int_equal(held, 5 * i + COUNT);
+        assert_memory_equal(ids + 5 * i, expected[i], COUNT * sizeof *ids);
+        qp_session_close(sessions[i]);
+    }
+    qp_engine_close(engine);
+}
+
+static void decoding_refuses_what_it_cannot_do(void **state)
+{
+    (void)state;
+    qp_engine *engine = open_engine((qp_engine_options){
+        .model = small_model, .max_sessions = 2, .max_outputs = 1, .context = 32});
+    qp_session *sessions[] = {open_session(engine), open_session(engine)};
+    int32_t tokens[34 * 2] = {1, 2};
+    const volatile int cancelled = 1;
+    assert_int_equal(qp_decode(engine, sessions, 2, 1, tokens, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "2 sessions"));
+    assert_int_equal(qp_decode(engine, sessions, 1, 33, tokens, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "room for 32"));
+    assert_int_equal(qp_decode(engine, sessions, 1, 1, tokens, &cancelled, &error), QP_CANCELLED);
+    tokens[0] = -1;
+    assert_int_equal(qp_decode(engine, sessions, 1, 1, tokens, NULL, &error), QP_INVALID);
+    tokens[0] = 1;
+    assert_ok(qp_decode(engine, sessions, 0, 5, tokens, NULL, &error));
+    assert_ok(qp_decode(engine, sessions, 1, 32, tokens, NULL, &error));
+    qp_engine *wider = open_engine((qp_engine_options){.model = small_model, .max_sessions = 2});
+    qp_session *own = open_session(wider), *twice[] = {own, own};
+    assert_int_equal(qp_decode(wider, twice, 2, 1, tokens, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "twice"));
+    assert_int_equal(qp_decode(wider, sessions, 2, 1, tokens, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "another engine"));
+    qp_session_close(own);
+    qp_engine_close(wider);
+    qp_session_close(sessions[0]);
+    qp_session_close(sessions[1]);
+    qp_engine_close(engine);
+}
+
 /* Inputs without tokens are legal, also where no row of logits is left in the batch. */
 static void empty_inputs_do_nothing(void **state)
 {
@@ -584,6 +661,8 @@ int main(void)
         cmocka_unit_test(a_full_context_is_refused_with_both_numbers),
         cmocka_unit_test(tokens_outside_the_vocabulary_change_nothing),
         cmocka_unit_test(sessions_are_counted),
+        cmocka_unit_test(sessions_decode_side_by_side),
+        cmocka_unit_test(decoding_refuses_what_it_cannot_do),
         cmocka_unit_test(empty_inputs_do_nothing),
         cmocka_unit_test(a_session_twice_in_a_call_is_refused),
         cmocka_unit_test(cancellation_keeps_whole_chunks),

@@ -1,7 +1,9 @@
 /* quipu bench: how fast a model reads a prompt and generates, in the conventions of llama-bench.
  *
  * pp N: one prompt of N tokens. tg N: N forward passes of one token each. Both begin after --depth
- * tokens of context. The model is loaded once; every test has one warm-up run that is not counted.
+ * tokens of context. With --parallel, as many sequences of other tokens side by side, as
+ * llama-batched-bench has them: all their tokens count, and those generated are the likeliest. The
+ * model is loaded once; every test has one warm-up run that is not counted.
  */
 #include "cli/cli.h"
 
@@ -15,9 +17,11 @@
 typedef struct bench {
     const cli_call *call;
     qp_engine *engine;
-    qp_session *session;
+    qp_session **sessions; /* [parallel] */
+    qp_input *inputs;      /* [parallel] */
     qp_engine_info info;
-    int32_t *tokens; /* [context]: fixed pseudo-random ids */
+    int32_t *tokens; /* [parallel][context]: fixed pseudo-random ids */
+    int32_t *next;   /* [n_generate + 1][parallel]: what is generated side by side */
 } bench;
 
 typedef struct bench_result {
@@ -27,23 +31,44 @@ typedef struct bench_result {
     double gigabytes;       /* of weights per second */
 } bench_result;
 
+static size_t parallel_of(const bench *b)
+{
+    return (size_t)b->call->settings->parallel;
+}
+
 static qp_status eval(bench *b, size_t first, size_t count)
 {
-    qp_input input = {.session = b->session, .tokens = b->tokens + first, .count = count};
-    return qp_eval(b->engine, &input, 1, NULL, NULL, &cli_interrupted, b->call->error);
+    for (size_t i = 0; i < parallel_of(b); i++)
+        b->inputs[i] = (qp_input){
+            .session = b->sessions[i],
+            .tokens = b->tokens + i * (size_t)b->call->settings->context + first,
+            .count = count,
+        };
+    return qp_eval(b->engine, b->inputs, parallel_of(b), NULL, NULL, &cli_interrupted,
+                   b->call->error);
+}
+
+/* `count` passes behind the depth. */
+static qp_status generate(bench *b, size_t depth, size_t count)
+{
+    if (parallel_of(b) == 1) {
+        for (size_t i = 0; i < count; i++)
+            TRY(eval(b, depth + i, 1));
+        return QP_OK;
+    }
+    for (size_t i = 0; i < parallel_of(b); i++)
+        b->next[i] = b->tokens[i * (size_t)b->call->settings->context + depth];
+    return qp_decode(b->engine, b->sessions, parallel_of(b), count, b->next, &cli_interrupted,
+                     b->call->error);
 }
 
 /* One run: `count` tokens behind the depth, all at once or one by one; *seconds is their time. */
 static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one, double *seconds)
 {
-    qp_session_truncate(b->session, depth);
+    for (size_t i = 0; i < parallel_of(b); i++)
+        qp_session_truncate(b->sessions[i], depth);
     uint64_t start = clock_ns();
-    if (one_by_one) {
-        for (size_t i = 0; i < count; i++)
-            TRY(eval(b, depth + i, 1));
-    } else {
-        TRY(eval(b, depth, count));
-    }
+    TRY(one_by_one ? generate(b, depth, count) : eval(b, depth, count));
     *seconds = (double)(clock_ns() - start) * 1e-9;
     return QP_OK;
 }
@@ -57,14 +82,14 @@ static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result
     TRY(time_run(b, (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
     for (int64_t i = 0; i < runs; i++) {
         TRY(time_run(b, (size_t)s->depth, (size_t)count, one_by_one, &seconds));
-        double speed = (double)count / seconds;
+        double speed = (double)(count * s->parallel) / seconds;
         sum += speed;
         squares += speed * speed;
     }
     double mean = sum / (double)runs, n = (double)runs;
     double variance = runs > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
-    double passes =
-        one_by_one ? mean : mean / (double)(count < b->info.chunk ? count : b->info.chunk);
+    int64_t tokens = one_by_one ? s->parallel : count * s->parallel;
+    double passes = mean / (double)(tokens < b->info.chunk ? tokens : b->info.chunk);
     *out = (bench_result){.kind = one_by_one ? "tg" : "pp",
                           .tokens = count,
                           .mean = mean,
@@ -76,30 +101,30 @@ static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result
 static void print_result(const bench *b, const bench_result *r, bool first, strbuf *out)
 {
     static const char *const rows[] = {
-        "| %s | %.2f | %d | %lld | %s%lld | %.2f ± %.2f | %.1f |\n",
-        "%s,%.3f,%d,%lld,%s%lld,%.4f,%.4f,%.3f\n",
-        "%s{\"model\": \"%s\", \"gigabytes\": %.4f, \"threads\": %d, \"depth\": %lld, \"test\": "
-        "\"%s%lld\", \"tokens_per_second\": %.4f, \"deviation\": %.4f, \"gigabytes_per_second\": "
-        "%.3f}",
+        "| %s | %.2f | %d | %lld | %lld | %s%lld | %.2f ± %.2f | %.1f |\n",
+        "%s,%.3f,%d,%lld,%lld,%s%lld,%.4f,%.4f,%.3f\n",
+        "%s{\"model\": \"%s\", \"gigabytes\": %.4f, \"threads\": %d, \"parallel\": %lld, "
+        "\"depth\": %lld, \"test\": \"%s%lld\", \"tokens_per_second\": %.4f, \"deviation\": %.4f, "
+        "\"gigabytes_per_second\": %.3f}",
     };
     const cli_settings *s = b->call->settings;
     const char *model = s->model ? s->model : "default";
     double size = (double)b->info.weight_bytes * 1e-9;
-    long long depth = s->depth, tokens = r->tokens;
+    long long parallel = s->parallel, depth = s->depth, tokens = r->tokens;
     if (s->format == 2)
-        strbuf_printf(out, rows[2], first ? "[" : ",\n ", model, size, b->info.threads, depth,
-                      r->kind, tokens, r->mean, r->deviation, r->gigabytes);
+        strbuf_printf(out, rows[2], first ? "[" : ",\n ", model, size, b->info.threads, parallel,
+                      depth, r->kind, tokens, r->mean, r->deviation, r->gigabytes);
     else
-        strbuf_printf(out, rows[s->format], model, size, b->info.threads, depth, r->kind, tokens,
-                      r->mean, r->deviation, r->gigabytes);
+        strbuf_printf(out, rows[s->format], model, size, b->info.threads, parallel, depth, r->kind,
+                      tokens, r->mean, r->deviation, r->gigabytes);
 }
 
 static qp_status run_tests(bench *b, strbuf *out)
 {
     static const char *const heads[] = {
-        "| model | weights GB | threads | depth | test | tokens/s | "
-        "weights GB/s |\n|---|---|---|---|---|---|---|\n",
-        "model,gigabytes,threads,depth,test,tokens_per_second,"
+        "| model | weights GB | threads | parallel | depth | test | tokens/s | "
+        "weights GB/s |\n|---|---|---|---|---|---|---|---|\n",
+        "model,gigabytes,threads,parallel,depth,test,tokens_per_second,"
         "deviation,gigabytes_per_second\n",
         ""};
     const cli_settings *s = b->call->settings;
@@ -124,14 +149,31 @@ static qp_status open_bench(bench *b)
     cli_settings *s = b->call->settings;
     int64_t most = s->n_prompt > s->n_generate ? s->n_prompt : s->n_generate;
     s->context = s->depth + (most > 0 ? most : 1);
-    TRY(cli_open_engine(b->call, 1, &b->engine));
-    TRY(qp_session_open(b->engine, &b->session, b->call->error));
+    size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
+    TRY(cli_open_engine(b->call, s->parallel, &b->engine));
     b->info = qp_engine_get_info(b->engine);
-    b->tokens = malloc((size_t)s->context * sizeof *b->tokens);
-    if (!b->tokens) return error_no_memory(b->call->error, "the tokens", (size_t)s->context);
-    for (int64_t i = 0; i < s->context; i++)
+    b->sessions = calloc(parallel, sizeof *b->sessions);
+    b->inputs = calloc(parallel, sizeof *b->inputs);
+    b->tokens = malloc(ids * sizeof *b->tokens);
+    b->next = malloc(((size_t)s->n_generate + 1) * parallel * sizeof *b->next);
+    if (!b->sessions || !b->inputs || !b->tokens || !b->next)
+        return error_no_memory(b->call->error, "the tokens", ids);
+    for (size_t i = 0; i < parallel; i++)
+        TRY(qp_session_open(b->engine, &b->sessions[i], b->call->error));
+    for (size_t i = 0; i < ids; i++)
         b->tokens[i] = (int32_t)(hash_random(1, 0, (uint64_t)i) % (uint64_t)b->info.vocab_size);
     return QP_OK;
+}
+
+static void close_bench(bench *b)
+{
+    for (size_t i = 0; b->sessions && i < parallel_of(b); i++)
+        qp_session_close(b->sessions[i]);
+    qp_engine_close(b->engine);
+    free(b->sessions);
+    free(b->inputs);
+    free(b->tokens);
+    free(b->next);
 }
 
 qp_status command_bench(const cli_call *call)
@@ -144,8 +186,6 @@ qp_status command_bench(const cli_call *call)
     cli_release_interrupt();
     if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
     strbuf_free(&text);
-    free(b.tokens);
-    qp_session_close(b.session);
-    qp_engine_close(b.engine);
+    close_bench(&b);
     return status;
 }

@@ -30,7 +30,7 @@ typedef struct cli_settings {
     int64_t top;
     int64_t chunks;
     /* bench */
-    int64_t n_prompt, n_generate, depth, repetitions;
+    int64_t n_prompt, n_generate, depth, parallel, repetitions;
     int format;
     /* convert */
     const char *type;

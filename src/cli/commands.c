@@ -142,6 +142,9 @@ static const option_spec bench_options[] = {
      .maximum = 1 << 24, .help = "tokens of the generation test; 0: none"},
     {"depth", 'd', OPTION_INTEGER_AT(SETTINGS, depth), .argument = "N", .fallback = "0",
      .maximum = 1 << 24, .help = "tokens of context before each test"},
+    {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "1",
+     .minimum = 1, .maximum = 512,
+     .help = "sequences side by side; a pass reads a token of each, and takes the likeliest next"},
     {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N", .fallback = "5",
      .minimum = 1, .maximum = 1000, .help = "runs of each test"},
     {"output", 'o', OPTION_CHOICE_AT(SETTINGS, format), .choices = formats, .fallback = "md",
@@ -479,7 +482,8 @@ static const command_spec commands[] = {
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "tokens per second of prompts and of generation",
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
-                    "each; mean and standard deviation over the repetitions.",
+                    "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
+                    "count. Mean and standard deviation over the repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &engine_group)},
     {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",

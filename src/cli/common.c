@@ -64,6 +64,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
     qp_engine_options options = {.threads = (int)s->threads,
                                  .context = s->context,
                                  .chunk = s->chunk,
+                                 .max_sessions = s->parallel,
                                  .max_outputs = max_outputs,
                                  .page_size = s->page_size,
                                  .kv_type = cli_kv_types[s->kv_type],

@@ -2,13 +2,18 @@
 #include "generate/cuda_executor.h"
 
 #include "base/checked.h"
-#include "op/linear/linear.h"
+#include "op/argmax/argmax.h"
+#include "op/paged_decode/paged_decode.h"
+#include "vm/cuda_attention.h"
 
 #include <stdint.h>
 #include <string.h>
 
 enum {
-    GRAPH_TOKENS = 8,         /* passes of more tokens are long enough to be launched as they are */
+    /* Passes of more tokens are long enough to be launched as they are, unless all sequences
+     * decode: then it is one launch after the other that counts. */
+    GRAPH_TOKENS = 8,
+    GRAPH_SEQUENCES = 512,
     PINNED_LOGITS = 64 << 20, /* bytes; more outputs go through pageable memory */
 };
 
@@ -22,6 +27,15 @@ static size_t inputs_bytes(const plan *p)
     return bytes;
 }
 
+/* What attention wants when all sequences that there may be decode at full context. */
+static size_t decoding_workspace(const plan *p, const op_call *attention)
+{
+    op_call call = cuda_decode_of_prefill(attention);
+    call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
+    bool decodes = cuda_decode_accepts(&call) && cuda_decode_pays(&call);
+    return decodes ? cuda_decode_workspace_of(&call, p->options.context) : 0;
+}
+
 /* The most that any node's kernel wants, at the plan's capacity. */
 static size_t workspace_bytes(const plan *p, const model *model)
 {
@@ -31,9 +45,10 @@ static size_t workspace_bytes(const plan *p, const model *model)
         op_call call;
         plan_bind(p, &p->nodes[n], &memory, &p->capacity, &call);
         size_t bytes = cuda_ops_workspace(p->nodes[n].op, &call);
+        if (p->nodes[n].op == OP_PAGED_PREFILL) bytes = decoding_workspace(p, &call);
         if (bytes > most) most = bytes;
     }
-    return most;
+    return round_up(most, CUDA_ALIGNMENT);
 }
 
 cuda_bytes cuda_executor_count(const plan *p, const model *model)
@@ -43,7 +58,7 @@ cuda_bytes cuda_executor_count(const plan *p, const model *model)
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
                         .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
                         .inputs = inputs_bytes(p),
-                        .workspace = workspace_bytes(p, model) + CUDA_BLAS_WORKSPACE};
+                        .workspace = workspace_bytes(p, model) + CUDA_OWN_WORKSPACE};
     bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.inputs +
                   bytes.workspace;
     return bytes;
@@ -95,7 +110,7 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->k_cache, error));
     TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->v_cache, error));
     TRY(cuda_buffer_alloc(d, bytes.inputs, "inputs", &x->inputs, error));
-    TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_BLAS_WORKSPACE, true, error));
+    TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_OWN_WORKSPACE, true, error));
     size_t logits = p->tensors[PLAN_LOGITS].bytes;
     if (logits <= PINNED_LOGITS) TRY(cuda_pinned_alloc(d, logits, "logits", &x->logits, error));
     place_tensors(x);
@@ -130,6 +145,8 @@ void cuda_executor_free(cuda_executor *x)
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
         if (x->passes[i].graph) d->driver->graph_exec_destroy(x->passes[i].graph);
     cuda_ops_free(&x->ops);
+    cuda_pinned_free(d, &x->staged);
+    cuda_pinned_free(d, &x->tokens);
     cuda_pinned_free(d, &x->logits);
     cuda_buffer_free(d, &x->inputs);
     cuda_buffer_free(d, &x->v_cache);
@@ -157,78 +174,28 @@ void cuda_executor_bind(const cuda_executor *x, int node, const plan_sizes *size
     call->end = op->units(call);
 }
 
-qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_error *error)
+static void place_inputs(cuda_executor *x, const batch *batch)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (x->plan->tensors[id].kind != PLAN_INPUT) continue;
         size_t at = (size_t)((char *)batch->of[id] - (char *)batch->memory);
         x->memory.data[id] = host_form(x->inputs.address + at);
     }
-    TRY(cuda_device_enter(x->device, error));
+}
+
+static qp_status copy_inputs(cuda_executor *x, const void *from, size_t bytes, qp_error *error)
+{
     if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC) TRY(copy_table(x, error));
-    return cuda_check(x->device->driver->copy_to_device(x->inputs.address, batch->memory,
-                                                        batch->memory_bytes, x->device->stream),
-                      "copying inputs to the GPU", error);
+    return cuda_check(
+        x->device->driver->copy_to_device(x->inputs.address, from, bytes, x->device->stream),
+        "copying inputs to the GPU", error);
 }
 
-static bool same_rows(const tensor *a, const tensor *b)
+qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_error *error)
 {
-    return a->data == b->data && a->type == b->type && a->shape[0] == b->shape[0] &&
-           a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
-}
-
-/* Whether what a node writes is what the next node, behind which `end` lies, multiplies by
- * cuBLASLt. */
-static bool feeds_product(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
-                          const cuda_kernel *kernel, const tensor *out)
-{
-    op_call next;
-    if (!kernel->narrowing || node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR)
-        return false;
-    cuda_executor_bind(x, node + 1, sizes, &next);
-    const cuda_kernel *product = cuda_ops_choose(&x->ops, OP_LINEAR, &next);
-    return product && product->whole && same_rows(&next.tensors[LINEAR_X], out);
-}
-
-/* The first output among a call's tensors. */
-static const tensor *output_of(op_code op, const op_call *call)
-{
-    int t = 0;
-    while (op_get(op)->tensors[t].direction != OP_OUT)
-        t++;
-    return &call->tensors[t];
-}
-
-/* Runs a node; `end`: behind the last of this pass. */
-static qp_status launch_node(cuda_executor *x, int node, int end, const plan_sizes *sizes,
-                             qp_error *error)
-{
-    op_code op = x->plan->nodes[node].op;
-    op_call call;
-    if (op == OP_ALL_REDUCE && x->plan->options.ranks == 1) return QP_OK; /* of one: itself */
-    cuda_executor_bind(x, node, sizes, &call);
-    const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
-    if (!kernel)
-        return error_set(error, QP_UNSUPPORTED,
-                         "the GPU has no kernel of %s for this model: use --device cpu",
-                         op_get(op)->name);
-    if (kernel->narrowing) {
-        const tensor *out = output_of(op, &call);
-        if (feeds_product(x, node, end, sizes, kernel, out)) cuda_ops_narrow_next(&x->ops, out);
-    }
-    return cuda_ops_launch(&x->ops, kernel, &call, error);
-}
-
-static qp_status launch_steps(cuda_executor *x, const plan_sizes *sizes, int first, int last,
-                              qp_error *error)
-{
-    const plan_step *steps = x->plan->steps;
-    if (first == last) return QP_OK;
-    int end = steps[last - 1].first_node + steps[last - 1].n_nodes;
-    x->ops.narrowed.rank = 0;
-    for (int n = steps[first].first_node; n < end; n++)
-        TRY(launch_node(x, n, end, sizes, error));
-    return QP_OK;
+    place_inputs(x, batch);
+    TRY(cuda_device_enter(x->device, error));
+    return copy_inputs(x, batch->memory, batch->memory_bytes, error);
 }
 
 /* The pass of that shape, a new one where there is none; the oldest gives way. */
@@ -238,12 +205,14 @@ static cuda_pass *find_pass(cuda_executor *x, const batch *batch, int first, int
     cuda_pass wanted = {.n_tokens = of[-PLAN_TOKENS],
                         .n_sequences = of[-PLAN_SEQUENCES],
                         .n_outputs = of[-PLAN_OUTPUTS],
+                        .n_chunks = cuda_decode_chunks(x->ops.longest),
                         .first = first,
                         .last = last};
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         cuda_pass *p = &x->passes[i];
         if (p->runs && p->n_tokens == wanted.n_tokens && p->n_sequences == wanted.n_sequences &&
-            p->n_outputs == wanted.n_outputs && p->first == first && p->last == last)
+            p->n_outputs == wanted.n_outputs && p->n_chunks == wanted.n_chunks &&
+            p->first == first && p->last == last)
             return p;
     }
     cuda_pass *pass = &x->passes[x->next_pass];
@@ -261,7 +230,7 @@ static qp_status capture(cuda_executor *x, const plan_sizes *sizes, cuda_pass *p
     cuda_graph graph = NULL;
     TRY(cuda_check(driver->capture_begin(x->device->stream, CUDA_CAPTURE_THREAD_LOCAL), operation,
                    error));
-    qp_status status = launch_steps(x, sizes, pass->first, pass->last, error);
+    qp_status status = cuda_executor_launch(x, sizes, pass->first, pass->last, error);
     cuda_result ended = driver->capture_end(x->device->stream, &graph);
     if (status == QP_OK) status = cuda_check(ended, operation, error);
     if (status == QP_OK)
@@ -270,20 +239,97 @@ static qp_status capture(cuda_executor *x, const plan_sizes *sizes, cuda_pass *p
     return status;
 }
 
-qp_status cuda_executor_run(cuda_executor *x, const batch *batch, int first, int last,
-                            qp_error *error)
+/* The most positions of a sequence, where each of several has one new token; else 0. */
+static int64_t longest_decoding(const batch *batch)
+{
+    int64_t n = batch->sizes.of[-PLAN_SEQUENCES], longest = 0;
+    if (n < 2 || n != batch_tokens(batch)) return 0;
+    const int32_t *positions = batch_i32(batch, PLAN_POSITION_IDS);
+    for (int64_t i = 0; i < n; i++)
+        if (positions[i] >= longest) longest = positions[i] + 1;
+    return longest;
+}
+
+/* Puts steps [first, last) into the stream, whose inputs are on the GPU. */
+static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int last,
+                           qp_error *error)
 {
     /* No kernel looks at how many pages there are in all, so that a graph outlives their growth. */
     plan_sizes sizes = batch->sizes;
     sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
-    TRY(cuda_executor_take_inputs(x, batch, error));
-    if (batch_tokens(batch) > GRAPH_TOKENS || last - first < 2)
-        return launch_steps(x, &sizes, first, last, error);
+    x->ops.longest = longest_decoding(batch);
+    int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
+    if (batch_tokens(batch) > most || last - first < 2)
+        return cuda_executor_launch(x, &sizes, first, last, error);
     cuda_pass *pass = find_pass(x, batch, first, last);
-    if (pass->runs++ == 0) return launch_steps(x, &sizes, first, last, error);
+    if (pass->runs++ == 0) return cuda_executor_launch(x, &sizes, first, last, error);
     if (!pass->graph) TRY(capture(x, &sizes, pass, error));
     return cuda_check(x->device->driver->graph_launch(pass->graph, x->device->stream),
                       "running a forward pass", error);
+}
+
+qp_status cuda_executor_run(cuda_executor *x, const batch *batch, int first, int last,
+                            qp_error *error)
+{
+    TRY(cuda_executor_take_inputs(x, batch, error));
+    return run_steps(x, batch, first, last, error);
+}
+
+/* ---- decoding ahead ------------------------------------------------------------------------ */
+
+static qp_status allocate_ahead(cuda_executor *x, size_t input_bytes, qp_error *error)
+{
+    size_t token_bytes = x->plan->tensors[PLAN_NEXT].bytes;
+    if (x->tokens.data) return QP_OK;
+    TRY(cuda_pinned_alloc(x->device, CUDA_MAX_AHEAD * input_bytes, "inputs", &x->staged, error));
+    return cuda_pinned_alloc(x->device, CUDA_MAX_AHEAD * token_bytes, "tokens", &x->tokens, error);
+}
+
+/* The likeliest token of each row of logits, to PLAN_NEXT. */
+static qp_status launch_argmax(cuda_executor *x, int64_t n, qp_error *error)
+{
+    op_call call = {.end = n};
+    call.tensors[ARGMAX_LOGITS] =
+        tensor_2d(x->memory.data[PLAN_LOGITS], DTYPE_F32, n, x->plan->config.vocab_size);
+    call.tensors[ARGMAX_IDS] = tensor_1d(x->memory.data[PLAN_NEXT], DTYPE_I32, n);
+    const cuda_kernel *kernel = cuda_ops_choose(&x->ops, OP_ARGMAX, &call);
+    return cuda_ops_launch(&x->ops, kernel, &call, error);
+}
+
+qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int pass,
+                               qp_error *error)
+{
+    const cuda_device *d = x->device;
+    size_t bytes = batch->memory_bytes, token_bytes = x->plan->tensors[PLAN_NEXT].bytes;
+    size_t n_bytes = (size_t)batch_outputs(batch) * sizeof(int32_t);
+    cuda_address next = cuda_executor_address(x, PLAN_NEXT, 0);
+    TRY(cuda_device_enter(d, error));
+    TRY(allocate_ahead(x, bytes, error));
+    char *staged = (char *)x->staged.data + (size_t)pass * bytes;
+    memcpy(staged, batch->memory, bytes);
+    place_inputs(x, batch);
+    TRY(copy_inputs(x, staged, bytes, error));
+    if (pass > 0)
+        TRY(cuda_check(d->driver->copy_on_device(cuda_executor_address(x, PLAN_TOKEN_IDS, 0), next,
+                                                 n_bytes, d->stream),
+                       "feeding tokens back", error));
+    TRY(run_steps(x, batch, 0, last, error));
+    TRY(launch_argmax(x, batch_outputs(batch), error));
+    return cuda_check(d->driver->copy_to_host((char *)x->tokens.data + (size_t)pass * token_bytes,
+                                              next, n_bytes, d->stream),
+                      "copying tokens from the GPU", error);
+}
+
+qp_status cuda_executor_read_tokens(cuda_executor *x, int64_t n, int n_passes, int32_t *tokens,
+                                    qp_error *error)
+{
+    size_t token_bytes = x->plan->tensors[PLAN_NEXT].bytes;
+    TRY(cuda_device_enter(x->device, error));
+    TRY(cuda_device_wait(x->device, "the forward passes", error));
+    for (int pass = 0; pass < n_passes; pass++)
+        memcpy(tokens + pass * n, (char *)x->tokens.data + (size_t)pass * token_bytes,
+               (size_t)n * sizeof *tokens);
+    return QP_OK;
 }
 
 /* ---- reading back -------------------------------------------------------------------------- */

@@ -1,9 +1,11 @@
 /* Runs a plan on the GPU, operator by operator.
  *
  * What the CPU's executor is there: memory of its own, a kernel for every node chosen by types and
- * shapes, inputs taken from a batch. A forward pass of few tokens is captured in a CUDA graph when
- * it is run for the second time, one for each number of tokens, sequences and outputs. Everything
- * goes through the device's one stream; only what reads back waits for it.
+ * shapes, inputs taken from a batch. Neighbours that are one launch are made one: products of the
+ * same x, rope and the kv_append behind it. A forward pass of few tokens, or in which all sequences
+ * decode, is captured in a CUDA graph when it is run for the second time, one for each number of
+ * tokens, sequences, outputs and parts of attention. Everything goes through the device's one
+ * stream; only what reads back waits for it.
  *
  * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
  */
@@ -15,11 +17,12 @@
 #include "plan/plan.h"
 #include "vm/cuda_ops.h"
 
-enum { CUDA_MAX_GRAPHS = 16 };
+enum { CUDA_MAX_GRAPHS = 16, CUDA_MAX_AHEAD = 16 };
 
 /* A forward pass of steps [first, last) as a graph, for one shape of batch. */
 typedef struct cuda_pass {
     int64_t n_tokens, n_sequences, n_outputs;
+    int64_t n_chunks; /* of the longest sequence, where all decode */
     int first, last;
     int runs;
     cuda_graph_exec graph; /* NULL: not captured yet */
@@ -32,9 +35,10 @@ typedef struct cuda_executor {
     cuda_ops ops;
     cuda_weights weights;
     cuda_buffer arena, rope_table, k_cache, v_cache, inputs;
-    cuda_pinned logits; /* where logits come to on this machine; of few outputs */
-    plan_memory memory; /* addresses of the GPU; inputs as the last batch had them */
-    const float *table; /* this machine's RoPE table, copied before passes if it changes */
+    cuda_pinned logits;         /* where logits come to on this machine; of few outputs */
+    cuda_pinned staged, tokens; /* of passes ahead: their inputs, and what they make */
+    plan_memory memory;         /* addresses of the GPU; inputs as the last batch had them */
+    const float *table;         /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
 } cuda_executor;
@@ -63,6 +67,17 @@ qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int fir
 qp_status cuda_executor_read_logits(cuda_executor *executor, int64_t n_outputs, float *out,
                                     qp_error *error);
 
+/* Puts pass `pass` (0 .. CUDA_MAX_AHEAD - 1, in turn) of several one behind another into the
+ * stream: steps [0, last) over a batch of sequences of one token and one output each, in the same
+ * order. Tokens of later passes are the likeliest behind the pass before, whatever the batch has
+ * there. */
+qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int pass,
+                               qp_error *error);
+
+/* Waits, and copies the likeliest tokens behind each pass: (n_passes, n_sequences). */
+qp_status cuda_executor_read_tokens(cuda_executor *executor, int64_t n_sequences, int n_passes,
+                                    int32_t *tokens, qp_error *error);
+
 /* Where a tensor lies on the GPU; of a cache, the part of one layer. */
 cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
 
@@ -71,6 +86,10 @@ qp_status cuda_executor_read(cuda_executor *executor, plan_tensor_id id, int64_t
                              size_t bytes, qp_error *error);
 qp_status cuda_executor_write(cuda_executor *executor, plan_tensor_id id, int64_t layer,
                               const void *data, size_t bytes, qp_error *error);
+
+/* Puts the kernels of steps [first, last) into the stream. */
+qp_status cuda_executor_launch(cuda_executor *executor, const plan_sizes *sizes, int first,
+                               int last, qp_error *error);
 
 /* The views of a node's operands on the GPU. */
 void cuda_executor_bind(const cuda_executor *executor, int node, const plan_sizes *sizes,

@@ -37,6 +37,10 @@ struct qp_engine {
     void *progress_context;
 };
 
+/* A forward pass over the engine's batch, up to the logits; `logits`: they are wanted here, in the
+ * executor's. */
+qp_status engine_run_batch(struct qp_engine *engine, bool logits, qp_error *error);
+
 /* Feeds the GPU's likeliest tokens back to it: the session reads `count` tokens, the first of which
  * is given, the others the likeliest behind them, as tokens[count] is behind the last; no logits
  * are kept. Only where the engine's mega has a kernel. */

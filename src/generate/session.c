@@ -157,15 +157,14 @@ static qp_status take_pages(qp_engine *e, const qp_input *inputs, size_t n_input
     return QP_OK;
 }
 
-/* The forward pass up to the logits. */
-static qp_status run_batch(qp_engine *e, qp_error *error)
+qp_status engine_run_batch(qp_engine *e, bool logits, qp_error *error)
 {
     if (e->device.context) {
         if (cuda_mega_takes(&e->mega, &e->batch))
             TRY(cuda_mega_run(&e->mega, &e->batch, 1, NULL, error));
         else
             TRY(cuda_executor_run(&e->cuda, &e->batch, 0, e->logits_end, error));
-        return cuda_executor_read_logits(&e->cuda, batch_outputs(&e->batch),
+        return cuda_executor_read_logits(&e->cuda, logits ? batch_outputs(&e->batch) : 0,
                                          executor_logits(&e->executor), error);
     }
     if (!e->scheduled.machine) {
@@ -191,7 +190,7 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
     while (input < n_inputs) {
         if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
         batch_clear(&e->batch);
-        enum { MAX_PARTS = 64 };
+        enum { MAX_PARTS = 512 };
         batch_part parts[MAX_PARTS];
         int n_parts = 0;
         while (input < n_inputs && n_parts < MAX_PARTS && batch_room(&e->batch) > 0) {
@@ -204,7 +203,7 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
             done = 0;
         }
         if (n_parts == 0) continue;
-        TRY(run_batch(e, error));
+        TRY(engine_run_batch(e, on_logits != NULL, error));
         for (int i = 0; i < n_parts; i++)
             TRY(deliver(e, &parts[i], on_logits, context));
     }

@@ -1,19 +1,25 @@
 /* Attention on the tensor cores: see cuda_attention.h. */
 #include "vm/cuda_attention.h"
 
+#include "base/checked.h"
+#include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
+#include "vm/cuda_linear.h"
 
 #include <math.h>
 #include <stdio.h>
 
 enum {
     HELPER_PREFILL = 32, /* of cuda_ops.helpers: 2 types, 2 head_dims, 3 kernels */
+    HELPER_DECODE = 44,  /* 2 types, 2 head_dims */
     FEW_TOKENS = 8,      /* of which each head takes a block of its own */
     GROUP_THREADS = 128, /* warps that wgmma needs */
 };
 
 /* Mostly from rounding F32 queries to the cache's type; lse in the same units as out. */
 const op_tolerance cuda_prefill_tolerances[] = {
+    {DTYPE_F32, 1e-2, 5e-2}, {DTYPE_F16, 1e-2, 5e-2}, {DTYPE_BF16, 1e-2, 5e-2}, {0}};
+const op_tolerance cuda_decode_tolerances[] = {
     {DTYPE_F32, 1e-2, 5e-2}, {DTYPE_F16, 1e-2, 5e-2}, {DTYPE_BF16, 1e-2, 5e-2}, {0}};
 
 static bool rows_are_aligned(const tensor *view, int64_t bytes)
@@ -32,16 +38,21 @@ static bool is_cache(const tensor *cache)
            rows_are_aligned(cache, 16);
 }
 
-bool cuda_prefill_accepts(const op_call *call)
+static bool accepts(const tensor *q, const tensor *k, const tensor *v, const tensor *out,
+                    const tensor *lse)
 {
-    const tensor *q = &call->tensors[PAGED_PREFILL_Q], *k = &call->tensors[PAGED_PREFILL_K_CACHE],
-                 *v = &call->tensors[PAGED_PREFILL_V_CACHE],
-                 *out = &call->tensors[PAGED_PREFILL_OUT], *lse = &call->tensors[PAGED_PREFILL_LSE];
     bool types = (q->type == DTYPE_F32 || q->type == k->type) && v->type == k->type &&
                  (out->type == DTYPE_F32 || out->type == DTYPE_F16 || out->type == DTYPE_BF16) &&
                  (!lse->rank || lse->type == DTYPE_F32);
     return types && (q->shape[2] == 64 || q->shape[2] == 128) && is_cache(k) && is_cache(v) &&
            rows_are_aligned(q, 16) && rows_are_aligned(out, 8);
+}
+
+bool cuda_prefill_accepts(const op_call *call)
+{
+    const tensor *t = call->tensors;
+    return accepts(&t[PAGED_PREFILL_Q], &t[PAGED_PREFILL_K_CACHE], &t[PAGED_PREFILL_V_CACHE],
+                   &t[PAGED_PREFILL_OUT], &t[PAGED_PREFILL_LSE]);
 }
 
 bool cuda_prefill_pays(const op_call *call)
@@ -160,4 +171,128 @@ qp_status cuda_prefill_mma(cuda_ops *ops, const cuda_kernel *kernel, const op_ca
 {
     (void)kernel;
     return launch_prefill(ops, call, false, error);
+}
+
+/* ---- decoding many sequences --------------------------------------------------------------- */
+
+bool cuda_decode_accepts(const op_call *call)
+{
+    const tensor *t = call->tensors, *q = &t[PAGED_DECODE_Q], *k = &t[PAGED_DECODE_K_CACHE];
+    return accepts(q, k, &t[PAGED_DECODE_V_CACHE], &t[PAGED_DECODE_OUT], &t[PAGED_DECODE_LSE]) &&
+           q->shape[1] / k->shape[2] <= PAGED_DECODE_MAX_GROUP &&
+           q->shape[0] * k->shape[2] <= CUDA_COUNTERS && q->shape[0] < 65536;
+}
+
+bool cuda_decode_pays(const op_call *call)
+{
+    return call->tensors[PAGED_DECODE_Q].shape[0] > FEW_TOKENS;
+}
+
+op_call cuda_decode_of_prefill(const op_call *prefill)
+{
+    static const int from[] = {
+        [PAGED_DECODE_Q] = PAGED_PREFILL_Q,
+        [PAGED_DECODE_K_CACHE] = PAGED_PREFILL_K_CACHE,
+        [PAGED_DECODE_V_CACHE] = PAGED_PREFILL_V_CACHE,
+        [PAGED_DECODE_KV_INDPTR] = PAGED_PREFILL_KV_INDPTR,
+        [PAGED_DECODE_KV_INDICES] = PAGED_PREFILL_KV_INDICES,
+        [PAGED_DECODE_KV_LAST_PAGE_LEN] = PAGED_PREFILL_KV_LAST_PAGE_LEN,
+        [PAGED_DECODE_OUT] = PAGED_PREFILL_OUT,
+        [PAGED_DECODE_LSE] = PAGED_PREFILL_LSE,
+    };
+    op_call call = {.begin = prefill->begin, .end = prefill->end};
+    for (int i = 0; i <= PAGED_DECODE_LSE; i++)
+        call.tensors[i] = prefill->tensors[from[i]];
+    call.params[PAGED_DECODE_SM_SCALE] = prefill->params[PAGED_PREFILL_SM_SCALE];
+    return call;
+}
+
+/* Bytes of the output in BF16, where a product may look for it; the parts lie behind. */
+static size_t narrowed_bytes(const op_call *call)
+{
+    const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
+    return round_up((size_t)(shape[0] * shape[1] * shape[2]) * 2, CUDA_ALIGNMENT);
+}
+
+int64_t cuda_decode_chunks(int64_t longest)
+{
+    return PAGED_DECODE_CHUNKS(longest, PAGED_CHUNK);
+}
+
+size_t cuda_decode_workspace_of(const op_call *call, int64_t longest)
+{
+    const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
+    int64_t chunks = cuda_decode_chunks(longest),
+            parts = chunks > 1 ? shape[0] * chunks * shape[1] : 0;
+    return narrowed_bytes(call) + (size_t)(parts * (shape[2] + 2)) * sizeof(float);
+}
+
+/* All pages may be one sequence's. */
+static int64_t longest_of(const op_call *call)
+{
+    return call->tensors[PAGED_DECODE_KV_INDICES].shape[0] *
+           call->tensors[PAGED_DECODE_K_CACHE].shape[1];
+}
+
+size_t cuda_decode_workspace(const op_call *call)
+{
+    return cuda_decode_workspace_of(call, longest_of(call));
+}
+
+static paged_attention decode_arguments(const cuda_ops *ops, const op_call *call)
+{
+    const tensor *t = call->tensors, *q = &t[PAGED_DECODE_Q], *k = &t[PAGED_DECODE_K_CACHE],
+                 *v = &t[PAGED_DECODE_V_CACHE], *out = &t[PAGED_DECODE_OUT],
+                 *lse = &t[PAGED_DECODE_LSE];
+    cuda_address narrowed = cuda_linear_narrowed(ops);
+    double scale = call->params[PAGED_DECODE_SM_SCALE];
+    return (paged_attention){
+        .q = q->data,
+        .k = k->data,
+        .v = v->data,
+        .out = out->data,
+        .lse = lse->rank ? lse->data : NULL,
+        .q_strides = strides_of_rows(q),
+        .out_strides = strides_of_rows(out),
+        .lse_strides = lse->rank ? strides_of_rows(lse) : (row_strides){0},
+        .k_strides = strides_of_cache(k),
+        .v_strides = strides_of_cache(v),
+        .kv_indptr = t[PAGED_DECODE_KV_INDPTR].data,
+        .kv_indices = t[PAGED_DECODE_KV_INDICES].data,
+        .kv_last_page_len = t[PAGED_DECODE_KV_LAST_PAGE_LEN].data,
+        .narrowed = ops->narrow_next ? (void *)(uintptr_t)narrowed : NULL,
+        .partial = (void *)(uintptr_t)(narrowed + narrowed_bytes(call)),
+        .arrived = (void *)(uintptr_t)cuda_ops_counters(ops),
+        .begin = call->begin,
+        .end = call->end,
+        .sm_scale = (float)(scale != 0 ? scale : 1 / sqrt((double)q->shape[2])),
+        .n_sequences = (int32_t)q->shape[0],
+        .n_kv_heads = (int32_t)k->shape[2],
+        .group = (int32_t)(q->shape[1] / k->shape[2]),
+        .page_size = (int32_t)k->shape[1],
+        .q_type = (int32_t)q->type,
+        .out_type = (int32_t)out->type,
+    };
+}
+
+qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                      qp_error *error)
+{
+    const tensor *k = &call->tensors[PAGED_DECODE_K_CACHE];
+    paged_attention arguments = decode_arguments(ops, call);
+    bool bf16 = k->type == DTYPE_BF16, wide = k->shape[3] == 128;
+    cuda_function *function = &ops->helpers[HELPER_DECODE + wide * 2 + bf16];
+    char name[48], operation[80];
+    snprintf(name, sizeof name, "run_paged_decode_batch_%s_%d", bf16 ? "BF16" : "F16",
+             wide ? 128 : 64);
+    snprintf(operation, sizeof operation, "launching %s", name);
+    if (!*function) TRY(cuda_device_function(ops->device, kernel->image, name, 0, function, error));
+    if (arguments.n_sequences == 0) return QP_OK;
+    int64_t chunks = cuda_decode_chunks(ops->longest ? ops->longest : longest_of(call));
+    return cuda_check(ops->device->driver->launch(*function, (unsigned)arguments.n_kv_heads,
+                                                  (unsigned)arguments.n_sequences, (unsigned)chunks,
+                                                  PAGED_DECODE_WARPS * 32, 1, 1, 0,
+                                                  ops->device->stream, (void *[]){&arguments},
+                                                  NULL),
+                      operation, error);
 }

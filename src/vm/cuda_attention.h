@@ -1,8 +1,9 @@
-/* Attention on the tensor cores: for cuda_ops.c's table.
+/* Attention on the tensor cores: for cuda_ops.c's table, and for passes of many sequences.
  *
  * paged_prefill for caches in F16 or BF16, head_dim 64 or 128 and pages of a multiple of 16
  * positions: with wgmma on compute capability 9.0, with mma.sync elsewhere or by name. Queries and
- * weights are rounded to the cache's type before their products.
+ * weights are rounded to the cache's type before their products. paged_decode for the same caches,
+ * many sequences at once.
  */
 #ifndef QUIPU_VM_CUDA_ATTENTION_H
 #define QUIPU_VM_CUDA_ATTENTION_H
@@ -33,5 +34,23 @@ typedef struct cuda_prefill_launch {
     int helper; /* of cuda_ops.helpers */
 } cuda_prefill_launch;
 cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n_multiprocessors);
+
+/* paged_decode of many sequences. Parts of long ones are merged by the block that comes last, which
+ * is counted in the workspace. */
+bool cuda_decode_accepts(const op_call *call);
+bool cuda_decode_pays(const op_call *call);
+extern const op_tolerance cuda_decode_tolerances[];
+size_t cuda_decode_workspace(const op_call *call);
+qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                      qp_error *error);
+
+/* The workspace when no sequence is longer than `longest`. */
+size_t cuda_decode_workspace_of(const op_call *call, int64_t longest);
+
+/* Parts that a sequence of so many positions is cut into. */
+int64_t cuda_decode_chunks(int64_t longest);
+
+/* A call of paged_prefill as one of paged_decode: where every sequence has one token. */
+op_call cuda_decode_of_prefill(const op_call *prefill);
 
 #endif

@@ -17,6 +17,8 @@
 enum {
     MAX_HEAD_DIM = 256, /* attention.cuh's */
     ATTENTION_THREADS = 256,
+    ROPE_THREADS = 256,
+    HELPER_ROPE_APPEND = 48,
 };
 
 static bool accepts_rms_norm(const op_call *call)
@@ -134,6 +136,17 @@ const cuda_kernel cuda_kernels[] = {
      .aligned = true,
      .tolerances = cuda_prefill_tolerances},
     UNITS(PAGED_DECODE, paged_decode, ATTENTION_THREADS, 1, accepts_attention),
+    {.op = OP_PAGED_DECODE,
+     .name = "cuda_batch",
+     .image = "attention_paged",
+     .function = "run_paged_decode_batch_BF16_64",
+     .narrowing = "run_paged_decode_batch_BF16_64",
+     .accepts = cuda_decode_accepts,
+     .pays = cuda_decode_pays,
+     .workspace = cuda_decode_workspace,
+     .launch = cuda_decode,
+     .aligned = true,
+     .tolerances = cuda_decode_tolerances},
     UNITS(MERGE_STATE, merge_state, 256, 8, op_call_has_no_f64),
     UNITS(MERGE_STATES, merge_states, 256, 1, op_call_has_no_f64),
     NARROWING_UNITS(SILU_AND_MUL, silu_and_mul, 256, 2048, op_call_has_no_f64),
@@ -159,8 +172,13 @@ qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_byt
     *ops = (cuda_ops){.device = device};
     /* Without the library tiles serve. */
     if (with_blas && cuda_blas_open(&ops->blas, NULL) != QP_OK) ops->blas = NULL;
-    return cuda_buffer_alloc(device, workspace_bytes + CUDA_BLAS_WORKSPACE, "workspace",
+    return cuda_buffer_alloc(device, workspace_bytes + CUDA_OWN_WORKSPACE, "workspace",
                              &ops->workspace, error);
+}
+
+cuda_address cuda_ops_counters(const cuda_ops *ops)
+{
+    return ops->workspace.address + ops->workspace.bytes - CUDA_COUNTERS * 4;
 }
 
 void cuda_ops_free(cuda_ops *ops)
@@ -203,4 +221,16 @@ qp_status cuda_ops_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     qp_status status = kernel->launch(ops, kernel, call, error);
     ops->narrow_next = false;
     return status;
+}
+
+qp_status cuda_ops_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
+                               qp_error *error)
+{
+    static const char name[] = "run_rope_kv_append";
+    op_call first = *rope, second = *append;
+    cuda_function *function = &ops->helpers[HELPER_ROPE_APPEND];
+    if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
+    ops->narrowed.rank = 0;
+    return cuda_ops_launch_grid(ops, *function, name, (unsigned)(rope->end - rope->begin), 1,
+                                ROPE_THREADS, (void *[]){&first, &second}, error);
 }

@@ -42,7 +42,17 @@ KERNEL(rope, 256)
 KERNEL(silu_and_mul, 256)
 KERNEL(top_k, 1024)
 
-/* The same, leaving the output in BF16 too for the product that follows. */
+/* A token's rope, then the kv_append of what it turned: a token a block. */
+extern "C" __global__ void __launch_bounds__(256)
+    run_rope_kv_append(const __grid_constant__ op_call rope, const __grid_constant__ op_call append)
+{
+    int64_t token = rope.begin + blockIdx.x;
+    rope_block(rope, token, token + 1);
+    __syncthreads(); /* the token's k is turned */
+    kv_append_block(append, token, token + 1);
+}
+
+/* Kernels that leave the output in BF16 too, for the product that follows. */
 #define NARROWING_KERNEL(name, threads)                                                            \
     extern "C" __global__ void __launch_bounds__(threads) run_##name##_narrow(                     \
         const __grid_constant__ op_call call, int64_t units, uint16_t *narrowed)                   \

@@ -33,7 +33,11 @@ typedef struct cuda_kernel {
 /* All kernels, an operator's in rising order of preference; the last has no name. */
 extern const cuda_kernel cuda_kernels[];
 
-enum { CUDA_MAX_KERNELS = 64 };
+enum {
+    CUDA_MAX_KERNELS = 64,
+    CUDA_COUNTERS = 16384, /* that kernels find at zero and leave at zero */
+    CUDA_OWN_WORKSPACE = CUDA_BLAS_WORKSPACE + CUDA_COUNTERS * 4, /* beside what calls need */
+};
 
 struct cuda_ops {
     cuda_device *device;
@@ -41,12 +45,15 @@ struct cuda_ops {
     cuda_buffer workspace;
     /* Of cuda_kernels, found when first launched; and their narrowing forms. */
     cuda_function functions[CUDA_MAX_KERNELS], narrowing[CUDA_MAX_KERNELS];
-    cuda_function helpers[48]; /* further kernels, by their users' numbers */
+    cuda_function helpers[64]; /* further kernels, by their users' numbers */
     tensor narrowed;  /* the x of linear whose BF16 form the workspace holds; rank 0: none */
     bool narrow_next; /* the next launch is to leave it there */
+    int64_t longest;  /* positions that no sequence of paged_decode has more of; 0: as many as the
+                       * pages in use have */
 };
 
-/* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(). With `with_blas`,
+/* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(); CUDA_OWN_WORKSPACE comes
+ * on top. With `with_blas`,
  * cuBLASLt is used where it can be found. cuda_ops_free() it, also after a failure. */
 qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
                         qp_error *error);
@@ -61,6 +68,13 @@ size_t cuda_ops_workspace(op_code op, const op_call *call);
 /* Lets the next launch, of a kernel with a narrowing form, leave its output `out` in BF16 where
  * cuBLASLt's products look for it. */
 void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out);
+
+/* Where the counters lie. */
+cuda_address cuda_ops_counters(const cuda_ops *ops);
+
+/* Puts rope and the kv_append of its k behind it into the stream, as one launch. */
+qp_status cuda_ops_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
+                               qp_error *error);
 
 /* Puts units [call->begin, call->end) into the device's stream. The call's tensors hold addresses
  * of the GPU. */

@@ -43,6 +43,31 @@ DEVICE_FN float rank_value(float value)
     return isnan(value) ? -CUDART_INF_F : value;
 }
 
+DEVICE_FN ranked ranked_first(ranked a, ranked b)
+{
+    return ranked_before(b, a) ? b : a;
+}
+
+/* This thread's first of a row; of floats on whole vectors several are on their way at once. */
+DEVICE_FN ranked argmax_of_thread(dtype type, const char *row, int64_t n)
+{
+    ranked best = {-CUDART_INF_F, -1};
+    int64_t done = 0;
+    if (type == DTYPE_F32 && device_aligned(row, 16)) {
+        done = n / 4 * 4;
+#pragma unroll 8
+        for (int64_t i = 4 * threadIdx.x; i < done; i += 4 * blockDim.x) {
+            float4 v = *(const float4 *)((const float *)row + i);
+            const float values[4] = {v.x, v.y, v.z, v.w};
+            for (int j = 0; j < 4; j++)
+                best = ranked_first(best, ranked{rank_value(values[j]), (int32_t)i + j});
+        }
+    }
+    for (int64_t i = done + threadIdx.x; i < n; i += blockDim.x)
+        best = ranked_first(best, ranked{rank_value(device_load(type, row, i)), (int32_t)i});
+    return best;
+}
+
 DEVICE_FN void argmax_block(const op_call &call, int64_t begin, int64_t end)
 {
     __shared__ ranked cells[MAX_WARPS];
@@ -50,12 +75,7 @@ DEVICE_FN void argmax_block(const op_call &call, int64_t begin, int64_t end)
     int32_t *ids = (int32_t *)call.tensors[ARGMAX_IDS].data;
     for (int64_t row = begin; row < end; row++) {
         const char *in = device_row(logits, row);
-        ranked best = {-CUDART_INF_F, -1};
-        for (int64_t i = threadIdx.x; i < logits.shape[1]; i += blockDim.x) {
-            ranked next = {rank_value(device_load(logits.type, in, i)), (int32_t)i};
-            if (ranked_before(next, best)) best = next;
-        }
-        best = block_first(best, cells);
+        ranked best = block_first(argmax_of_thread(logits.type, in, logits.shape[1]), cells);
         if (threadIdx.x == 0) ids[row] = best.id;
     }
 }

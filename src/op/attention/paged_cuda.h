@@ -14,8 +14,8 @@
 #include "quipu_kernel.h"
 
 enum {
-    PAGED_STEP = 64,        /* positions that paged_prefill takes at once */
-    PAGED_CHUNK = 1024,     /* positions of a block of paged_decode */
+    PAGED_STEP = 64,    /* positions that paged_prefill takes at once */
+    PAGED_CHUNK = 1024, /* positions of a block of paged_decode, half as many more of the last */
     PAGED_DECODE_WARPS = 4, /* of such a block */
     PAGED_DECODE_MAX_GROUP = 8
 };
@@ -39,14 +39,19 @@ typedef struct paged_attention {
     const int32_t *kv_indptr;        /* (n_sequences + 1) */
     const int32_t *kv_indices;       /* (n_kv_indices) */
     const int32_t *kv_last_page_len; /* (n_sequences) */
-    void *partial;                   /* paged_decode: see paged_decode_partial_bytes() */
-    uint32_t *arrived;               /* paged_decode: see paged_decode_arrived_bytes() */
-    int64_t begin, end;              /* units, token * n_heads + head, of which out is written */
-    float sm_scale;                  /* not 0 */
+    void *narrowed;                  /* paged_decode: out in BF16 too, contiguous; or NULL */
+    void *partial;      /* paged_decode: (n_sequences, chunks, n_heads, head_dim + 2) floats */
+    uint32_t *arrived;  /* paged_decode: (n_sequences, n_kv_heads), zeros before and after */
+    int64_t begin, end; /* units, token * n_heads + head, of which out is written */
+    float sm_scale;     /* not 0 */
     int32_t n_sequences, n_kv_heads, group, page_size;
     int32_t causal;           /* paged_prefill alone */
     int32_t q_type, out_type; /* of dtype */
 } paged_attention;
+
+/* Parts that paged_decode cuts a sequence into. */
+#define PAGED_DECODE_CHUNKS(length, chunk)                                                         \
+    ((length) <= (chunk) ? 1 : ((length) + (chunk) / 2 - 1) / (chunk))
 
 /* KERNEL(type, head_dim, groups): paged_prefill with wgmma, groups of four warps of 64 rows. With
  * head_dim 64 two blocks of two groups fit into a multiprocessor and fill each other's waits; with

@@ -112,6 +112,8 @@ static const char *const cases[] = {
     "q:F16 k_cache:F16 v_cache:F16 out:F16 q+8 out+16 k_cache@0213 v_cache@0213",
     "n_sequences=4 n_heads=9 n_kv_heads=3 head_dim=64 n_pages=12 page_size=16 n_kv_indices=10 "
     "k_cache:F16 v_cache:F16 sm_scale=0.25 out=q",
+    "n_sequences=3 n_heads=4 n_kv_heads=2 head_dim=64 n_pages=300 page_size=16 n_kv_indices=290 "
+    "q:BF16 k_cache:BF16 v_cache:BF16 out:BF16",
     "n_sequences=5 n_heads=2 n_kv_heads=2 head_dim=8 n_pages=4 page_size=16 n_kv_indices=0",
     "n_sequences=0 n_heads=2 n_kv_heads=2 head_dim=8 n_pages=4 page_size=16 n_kv_indices=0",
     NULL,

@@ -9,8 +9,10 @@
  * the second one is transposed, heads are columns, because the weights stand right for both.
  *
  * The warps' parts, and then the chunks' if a sequence has several, are merged in the order of
- * positions: by the block that comes last, for which each counts itself in `arrived`. The chunks
- * are fixed, so a sequence's result does not depend on its batch.
+ * positions: by the block that comes last, for which each counts itself in `arrived`. How a
+ * sequence is cut depends on its length alone, so its result does not depend on its batch; a
+ * remainder of less than half a chunk is the last chunk's, since a block for it would cost more
+ * than it reads.
  */
 #ifndef QUIPU_OP_PAGED_DECODE_BATCH_CUH
 #define QUIPU_OP_PAGED_DECODE_BATCH_CUH
@@ -142,6 +144,7 @@ __device__ __forceinline__ decode_state decode_merge(const decode_part<HEAD_DIM>
     return state;
 }
 
+template <int HEAD_DIM>
 __device__ __forceinline__ void decode_store(const paged_attention &call, int sequence, int head,
                                              int element, const decode_state &state)
 {
@@ -149,6 +152,11 @@ __device__ __forceinline__ void decode_store(const paged_attention &call, int se
     char *out = (char *)call.out + sequence * call.out_strides.token + head * call.out_strides.head;
     float factor = state.sum == 0 ? 0 : 1 / state.sum;
     store_pair(call.out_type, out, element, state.out.x * factor, state.out.y * factor);
+    if (call.narrowed) {
+        int64_t row = (int64_t)sequence * call.n_kv_heads * call.group + head;
+        store_pair(DTYPE_BF16, (char *)call.narrowed + row * HEAD_DIM * 2, element,
+                   state.out.x * factor, state.out.y * factor);
+    }
     if (call.lse && element == 0)
         *(float *)((char *)call.lse + sequence * call.lse_strides.token +
                    head * call.lse_strides.head) =
@@ -245,14 +253,14 @@ template <typename T, int HEAD_DIM, int CHUNK, int WARPS, int DEPTH>
 __device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
 {
     constexpr int THREADS = WARPS * 32;
-    __shared__ decode_place place[CHUNK / 16];
+    __shared__ decode_place place[CHUNK / 16 + CHUNK / 32];
     __shared__ decode_part<HEAD_DIM> parts[WARPS][PAGED_DECODE_MAX_GROUP];
     __shared__ bool is_last;
     int kv_head = (int)blockIdx.x, sequence = (int)blockIdx.y, chunk = (int)blockIdx.z;
     page_walk walk = page_walk_of(call, sequence);
-    int n_chunks = max((walk.length + CHUNK - 1) / CHUNK, 1);
+    int n_chunks = PAGED_DECODE_CHUNKS(walk.length, CHUNK);
     if (chunk >= n_chunks) return;
-    int n_seen = min(walk.length - chunk * CHUNK, CHUNK);
+    int n_seen = chunk + 1 < n_chunks ? CHUNK : walk.length - chunk * CHUNK;
     for (int i = (int)threadIdx.x; i * 16 < n_seen; i += THREADS) {
         uint32_t sixteen = (uint32_t)(chunk * (CHUNK / 16) + i);
         place[i].k = page_offset(walk, call.k_strides, sixteen);
@@ -274,7 +282,7 @@ __device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
         decode_state state =
             decode_merge<HEAD_DIM, true>(&parts[0][head], PAGED_DECODE_MAX_GROUP, WARPS, element);
         if (n_chunks == 1) {
-            decode_store(call, sequence, first_head + head, element, state);
+            decode_store<HEAD_DIM>(call, sequence, first_head + head, element, state);
             continue;
         }
         decode_part<HEAD_DIM> *part = partial + (int64_t)chunk * per_chunk + head;
@@ -295,8 +303,9 @@ __device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
     if (!is_last) return;
     for (int i = (int)threadIdx.x; i < call.group * HEAD_DIM / 2; i += THREADS) {
         int head = i / (HEAD_DIM / 2), element = i % (HEAD_DIM / 2) * 2;
-        decode_store(call, sequence, first_head + head, element,
-                     decode_merge<HEAD_DIM, false>(partial + head, per_chunk, n_chunks, element));
+        decode_store<HEAD_DIM>(
+            call, sequence, first_head + head, element,
+            decode_merge<HEAD_DIM, false>(partial + head, per_chunk, n_chunks, element));
     }
 }
 

@@ -1,0 +1,139 @@
+/* Which kernels a pass is on the GPU: nodes of the plan, and those neighbours that are one launch.
+ * For passes of few rows it is the number of launches that counts. See cuda_executor.h.
+ */
+#include "generate/cuda_executor.h"
+#include "op/kv_append/kv_append.h"
+#include "op/linear/linear.h"
+#include "op/paged_prefill/paged_prefill.h"
+#include "op/rope/rope.h"
+#include "op/variants.h"
+#include "vm/cuda_attention.h"
+
+enum { FEW_ROWS = 8 }; /* that linear takes as they are, whatever the weights' type */
+
+static bool same_rows(const tensor *a, const tensor *b)
+{
+    return a->data == b->data && a->type == b->type && a->shape[0] == b->shape[0] &&
+           a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
+}
+
+/* Whether what a node writes is what the next node, behind which `end` lies, multiplies by
+ * cuBLASLt. */
+static bool feeds_product(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                          const cuda_kernel *kernel, const tensor *out)
+{
+    op_call next;
+    if (!kernel->narrowing || node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR)
+        return false;
+    cuda_executor_bind(x, node + 1, sizes, &next);
+    const cuda_kernel *product = cuda_ops_choose(&x->ops, OP_LINEAR, &next);
+    return product && product->whole && same_rows(&next.tensors[LINEAR_X], out);
+}
+
+/* The first output among a call's tensors; its heads as one row. */
+static tensor output_of(op_code op, const op_call *call)
+{
+    int t = 0;
+    while (op_get(op)->tensors[t].direction != OP_OUT)
+        t++;
+    tensor out = call->tensors[t];
+    if (out.rank == 3 && out.stride[1] == out.shape[2] * out.stride[2]) {
+        out.rank = 2;
+        out.shape[1] *= out.shape[2];
+        out.stride[1] = out.stride[2];
+    }
+    return out;
+}
+
+/* Whether two products of the same x are one: weights and outputs lie side by side. Of weights that
+ * are decoded for cuBLASLt less is decoded at a time. */
+static bool lies_behind(const op_call *first, const op_call *next)
+{
+    const tensor *a = first->tensors, *b = next->tensors;
+    const tensor *w = &a[LINEAR_WEIGHT], *w2 = &b[LINEAR_WEIGHT];
+    return same_rows(&a[LINEAR_X], &b[LINEAR_X]) && w->type == w2->type &&
+           (w->type == DTYPE_BF16 || a[LINEAR_X].shape[0] <= FEW_ROWS) &&
+           w->stride[0] == w2->stride[0] &&
+           (char *)w->data + w->shape[0] * w->stride[0] == w2->data &&
+           a[LINEAR_OUT].type == DTYPE_F32 && b[LINEAR_OUT].type == DTYPE_F32 &&
+           a[LINEAR_OUT].stride[0] == b[LINEAR_OUT].stride[0] &&
+           (float *)a[LINEAR_OUT].data + a[LINEAR_OUT].shape[1] == b[LINEAR_OUT].data &&
+           !a[LINEAR_BIAS].rank && !b[LINEAR_BIAS].rank && !a[LINEAR_RESIDUAL].rank &&
+           !b[LINEAR_RESIDUAL].rank;
+}
+
+/* Makes a product one with those behind it, as far as they are; returns how many it then is. */
+static int join_products(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                         op_call *call)
+{
+    int n = node + 1;
+    for (; n < end && x->plan->nodes[n].op == OP_LINEAR; n++) {
+        op_call next;
+        cuda_executor_bind(x, n, sizes, &next);
+        if (!lies_behind(call, &next)) break;
+        call->tensors[LINEAR_WEIGHT].shape[0] += next.tensors[LINEAR_WEIGHT].shape[0];
+        call->tensors[LINEAR_OUT].shape[1] += next.tensors[LINEAR_OUT].shape[1];
+        call->end = op_get(OP_LINEAR)->units(call);
+    }
+    return n - node;
+}
+
+/* Whether the node behind a rope puts into the cache what it turned; then that is its call. */
+static bool appends_next(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                         const op_call *rope, op_call *append)
+{
+    if (node + 1 >= end || x->plan->nodes[node + 1].op != OP_KV_APPEND) return false;
+    cuda_executor_bind(x, node + 1, sizes, append);
+    return append->tensors[KV_APPEND_K].data == rope->tensors[ROPE_K].data &&
+           append->end == rope->end && op_call_has_no_f64(rope) && op_call_has_no_f64(append);
+}
+
+/* Where every sequence of the pass decodes, and there are many, attention is paged_decode. */
+static op_code take_decoding(const cuda_executor *x, op_code op, op_call *call)
+{
+    if (op != OP_PAGED_PREFILL || x->ops.longest == 0) return op;
+    op_call decode = cuda_decode_of_prefill(call);
+    if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(&decode)) return op;
+    *call = decode;
+    return OP_PAGED_DECODE;
+}
+
+/* Runs a node, and those behind it that are one launch with it: *count in all. `end`: behind the
+ * last of this pass. */
+static qp_status launch_node(cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                             int *count, qp_error *error)
+{
+    op_code op = x->plan->nodes[node].op;
+    op_call call, append;
+    *count = 1;
+    if (op == OP_ALL_REDUCE && x->plan->options.ranks == 1) return QP_OK; /* of one: itself */
+    cuda_executor_bind(x, node, sizes, &call);
+    if (op == OP_LINEAR) *count = join_products(x, node, end, sizes, &call);
+    if (op == OP_ROPE && appends_next(x, node, end, sizes, &call, &append)) {
+        *count = 2;
+        return cuda_ops_rope_append(&x->ops, &call, &append, error);
+    }
+    op = take_decoding(x, op, &call);
+    const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
+    if (!kernel)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the GPU has no kernel of %s for this model: use --device cpu",
+                         op_get(op)->name);
+    if (kernel->narrowing) {
+        const tensor out = output_of(op, &call);
+        if (feeds_product(x, node, end, sizes, kernel, &out)) cuda_ops_narrow_next(&x->ops, &out);
+    }
+    return cuda_ops_launch(&x->ops, kernel, &call, error);
+}
+
+qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int first, int last,
+                               qp_error *error)
+{
+    const plan_step *steps = x->plan->steps;
+    if (first == last) return QP_OK;
+    int end = steps[last - 1].first_node + steps[last - 1].n_nodes;
+    x->ops.narrowed.rank = 0;
+    for (int n = steps[first].first_node, count; n < end; n += count)
+        TRY(launch_node(x, n, end, sizes, &count, error));
+    return QP_OK;
+}
