@@ -37,14 +37,13 @@ static bool all_bf16(const model *m, const model_config *c)
 }
 
 /* NULL, or what of the model it does not do. */
-static const char *refusal(const cuda_executor *x, int n_blocks)
+static const char *refusal(const plan *p, const model *m, int n_blocks)
 {
-    const model_config *c = &x->plan->config;
-    const plan_options *o = &x->plan->options;
+    const model_config *c = &p->config;
+    const plan_options *o = &p->options;
     int64_t group = c->n_heads / c->n_kv_heads;
     int64_t chunk = 8192 / c->head_dim; /* positions */
-    if (x->device->major != 9) return "the megakernel is for GPUs of compute capability 9.0";
-    if (!all_bf16(x->model, c)) return "the megakernel reads BF16 weights without biases";
+    if (!all_bf16(m, c)) return "the megakernel reads BF16 weights without biases";
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
     if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
         return "the megakernel turns whole heads by angles that do not change";
@@ -59,6 +58,53 @@ static const char *refusal(const cuda_executor *x, int n_blocks)
     if (c->intermediate_size > (int64_t)n_blocks * MAX_FEATURES)
         return "the model's MLP is too wide for the megakernel";
     return NULL;
+}
+
+/* ---- memory of the GPU ------------------------------------------------------------------- */
+
+enum { OWN_PARTS = 5 };
+
+/* The machine's own memory: x, lists of q, k and v, states, counters, keys. Returns all of it. */
+static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
+{
+    size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
+    size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
+    const size_t parts[OWN_PARTS] = {
+        2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(int64_t),
+        layers * heads * (group + 2) * dim * sizeof(uint64_t),
+        heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(float),
+        (1 + layers * heads) * MEGA_COUNTER_WORDS * sizeof(uint32_t),
+        2 * sizeof(uint64_t),
+    };
+    size_t total = 0;
+    for (int i = 0; i < OWN_PARTS; i++)
+        total += bytes[i] = round_up(parts[i], CUDA_ALIGNMENT);
+    return total;
+}
+
+static size_t count_down(const model_config *c)
+{
+    return 2 * (size_t)(c->n_layers * c->hidden_size * c->intermediate_size);
+}
+
+static int64_t longest_queue(const model_config *c)
+{
+    return 4 * c->n_layers + 2;
+}
+
+static size_t count_program(const model_config *c, int n_blocks)
+{
+    return (size_t)n_blocks * ((size_t)longest_queue(c) * sizeof(mega_entry) + sizeof(int32_t));
+}
+
+cuda_mega_bytes cuda_mega_count(const plan *p, const model *model, int n_blocks)
+{
+    const model_config *c = &p->config;
+    size_t own[OWN_PARTS];
+    if (refusal(p, model, n_blocks)) return (cuda_mega_bytes){0};
+    return (cuda_mega_bytes){.down = count_down(c),
+                             .tables = count_own(c, own) + count_program(c, n_blocks) +
+                                       (size_t)c->n_layers * MEGA_MAP_BYTES};
 }
 
 /* ---- the program ---------------------------------------------------------------------------- */
@@ -157,9 +203,10 @@ static qp_status copy_now(const cuda_device *d, cuda_address to, const void *fro
 static qp_status make_program(cuda_mega *m, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
-    int64_t longest = 4 * m->executor->plan->config.n_layers + 2;
-    size_t entries = (size_t)(m->n_blocks * longest), bytes = entries * sizeof(mega_entry);
-    size_t total = bytes + (size_t)m->n_blocks * sizeof(int32_t);
+    const model_config *c = &m->executor->plan->config;
+    int64_t longest = longest_queue(c);
+    size_t total = count_program(c, m->n_blocks);
+    size_t bytes = total - (size_t)m->n_blocks * sizeof(int32_t);
     char *memory = calloc(1, total);
     if (!memory) return error_no_memory(error, "the megakernel's program", total);
     int32_t *lengths = (int32_t *)(void *)(memory + bytes);
@@ -267,30 +314,18 @@ static void lay_out_shared(cuda_mega *m)
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;
 }
 
-/* The machine's own memory: x, lists of q, k and v, states, counters, keys. */
+/* Allocates what count_own() counts, and what the host reads. */
 static qp_status take_memory(cuda_mega *m, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
-    const model_config *c = &m->executor->plan->config;
     mega_arguments *a = &m->arguments;
-    size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
-    size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
-    const size_t bytes[] = {
-        2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(int64_t),
-        layers * heads * (group + 2) * dim * sizeof(uint64_t),
-        heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(float),
-        (1 + layers * heads) * MEGA_COUNTER_WORDS * sizeof(uint32_t),
-        2 * sizeof(uint64_t),
-    };
-    uint64_t *const places[] = {&a->x, &a->qkv, &a->states, &a->counters, &a->key};
-    size_t total = 0;
-    for (int i = 0; i < 5; i++)
-        total += round_up(bytes[i], CUDA_ALIGNMENT);
+    uint64_t *const places[OWN_PARTS] = {&a->x, &a->qkv, &a->states, &a->counters, &a->key};
+    size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, bytes);
     TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
     cuda_address at = m->own.address;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < OWN_PARTS; i++) {
         *places[i] = at;
-        at += round_up(bytes[i], CUDA_ALIGNMENT);
+        at += bytes[i];
     }
     TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_PASSES * sizeof(int32_t), "tokens", &m->tokens, error));
     TRY(cuda_pinned_alloc(d, sizeof(mega_report), "a report", &m->report, error));
@@ -307,8 +342,7 @@ static qp_status transpose_down(cuda_mega *m, qp_error *error)
     int rows = (int)c->hidden_size, columns = (int)c->intermediate_size;
     size_t bytes = (size_t)rows * (size_t)columns * 2;
     cuda_function transpose;
-    TRY(cuda_buffer_alloc(x->device, bytes * (size_t)c->n_layers, "W_down transposed", &m->down,
-                          error));
+    TRY(cuda_buffer_alloc(x->device, count_down(c), "W_down transposed", &m->down, error));
     TRY(cuda_device_function(x->device, "mega", "mega_transpose", 0, &transpose, error));
     for (int64_t layer = 0; layer < c->n_layers; layer++) {
         cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
@@ -353,7 +387,8 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, int n_blocks, qp_error 
     char name[32];
     *m = (cuda_mega){.executor = x, .n_blocks = n_blocks};
     if (!m->n_blocks) m->n_blocks = x->device->n_multiprocessors;
-    m->why_not = refusal(x, m->n_blocks);
+    m->why_not = x->device->major == 9 ? refusal(x->plan, x->model, m->n_blocks)
+                                       : "the megakernel is for GPUs of compute capability 9.0";
     if (m->why_not) return QP_OK;
     set_sizes(m);
     lay_out_shared(m);

@@ -21,6 +21,13 @@ typedef struct cuda_mega {
 
 enum { CUDA_MEGA_MAX_PASSES = 1024 };
 
+/* Bytes of the GPU's memory that it takes beside the executor's: the copy of W_down, and the rest.
+ * None of a model that it does not run. */
+typedef struct cuda_mega_bytes {
+    size_t down, tables;
+} cuda_mega_bytes;
+cuda_mega_bytes cuda_mega_count(const plan *plan, const model *model, int n_blocks);
+
 /* Makes the program for the executor's model, with `n_blocks` blocks (0: one a multiprocessor).
  * QP_OK without a kernel and with why_not where the model is not of its kind. cuda_mega_free() it,
  * also after a failure. */
