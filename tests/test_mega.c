@@ -1,11 +1,14 @@
 /* The megakernel: the tokens that a GPU makes by itself are those that it makes operator by
  * operator. Without a GPU, what is said where one is asked for. */
 #include "engine_test.h"
+#include "base/clock.h"
 #include "generate/engine.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT = 21, MADE = 120 };
+enum { PROMPT = 21, MADE = 120, MOST_MADE = 1000, RUNS = 100, DELAY_NS = 20000 };
 
 static bool gpu_is_here(void)
 {
@@ -16,7 +19,7 @@ static bool gpu_is_here(void)
 }
 
 typedef struct token_list {
-    int32_t of[MADE];
+    int32_t of[MOST_MADE];
     int count;
 } token_list;
 
@@ -24,20 +27,23 @@ static qp_status keep_token(void *context, int32_t token, const char *text, size
 {
     token_list *list = context;
     (void)text, (void)length;
-    if (token >= 0 && list->count < MADE) list->of[list->count++] = token;
+    if (token >= 0 && list->count < MOST_MADE) list->of[list->count++] = token;
     return QP_OK;
 }
 
-/* The likeliest tokens behind a prompt that ends within a page. */
-static void make_tokens(const char *model, const char *exec, const char *kv_type, int64_t interval,
-                        token_list *out)
+static void make_prompt(int32_t prompt[PROMPT])
 {
-    qp_engine *engine = open_engine((qp_engine_options){
-        .model = model, .device = "cuda", .exec = exec, .kv_type = kv_type, .context = 1024});
-    qp_session *session = open_session(engine);
-    int32_t prompt[PROMPT];
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = (i * 97 + 5) % 500;
+}
+
+/* The likeliest tokens behind a prompt that ends within a page. */
+static qp_status generate(qp_engine *engine, int64_t count, int64_t interval, token_list *out,
+                          qp_error *why)
+{
+    qp_session *session = open_session(engine);
+    int32_t prompt[PROMPT];
+    make_prompt(prompt);
     qp_error error;
     qp_sampling sampling;
     qp_sampling_defaults(engine, &sampling);
@@ -47,30 +53,111 @@ static void make_tokens(const char *model, const char *exec, const char *kv_type
     qp_generate_options options = {.prompt = prompt,
                                    .n_prompt = PROMPT,
                                    .sampling = &sampling,
-                                   .max_tokens = MADE,
+                                   .max_tokens = count,
                                    .eos_interval = interval,
                                    .on_token = keep_token,
                                    .context = out};
-    assert_ok(qp_generate(session, &options, NULL, &error));
-    assert_int_equal(out->count, MADE);
+    qp_status status = qp_generate(session, &options, NULL, why);
     qp_session_close(session);
+    return status;
+}
+
+static void make_tokens(const qp_engine_options *options, int64_t count, int64_t interval,
+                        token_list *out)
+{
+    qp_error error;
+    qp_engine *engine = open_engine(*options);
+    assert_ok(generate(engine, count, interval, out, &error));
+    assert_int_equal(out->count, count);
     qp_engine_close(engine);
 }
+
+static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};
 
 static void it_makes_the_same_tokens(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};
     static const char *const kv_types[] = {"F16", "BF16"};
     for (int i = 0; i < 4; i++) {
         token_list expected, found;
-        make_tokens(models[i / 2], "ops", kv_types[i % 2], 1, &expected);
+        qp_engine_options options = {.model = models[i / 2],
+                                     .device = "cuda",
+                                     .exec = "ops",
+                                     .kv_type = kv_types[i % 2],
+                                     .context = 1024};
+        make_tokens(&options, MADE, 1, &expected);
+        options.exec = "mk";
         static const int64_t intervals[] = {1, 16, 50, 128};
         for (int j = 0; j < 4; j++) {
-            make_tokens(models[i / 2], "mk", kv_types[i % 2], intervals[j], &found);
-            assert_memory_equal(expected.of, found.of, sizeof expected.of);
+            make_tokens(&options, MADE, intervals[j], &found);
+            assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         }
+    }
+}
+
+static void it_makes_what_the_reference_makes(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    token_list expected, found;
+    qp_engine_options options = {
+        .model = models[0], .exec = "ref", .kv_type = "F16", .context = 1024};
+    make_tokens(&options, MOST_MADE, 1, &expected);
+    options.device = "cuda";
+    options.exec = "mk";
+    make_tokens(&options, MOST_MADE, 128, &found);
+    for (int i = 0; i < MOST_MADE; i++)
+        if (expected.of[i] != found.of[i])
+            fail_msg("token %d of %d: expected %d, found %d", i, MOST_MADE, expected.of[i],
+                     found.of[i]);
+}
+
+/* The same with delays. */
+static cuda_function dawdling_kernel(qp_engine *engine)
+{
+    mega_arguments *a = &engine->mega.arguments;
+    int shared = a->stages * MEGA_STAGE + (int)a->shared.bytes;
+    cuda_function kernel;
+    qp_error error;
+    a->delay = DELAY_NS;
+    assert_ok(cuda_device_function(&engine->device, "mega", "mega_64_F16_1_dawdling", shared,
+                                   &kernel, &error));
+    return kernel;
+}
+
+/* Whoever comes first: warps sleep at random in every other run. */
+static void its_bits_do_not_depend_on_the_order(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    for (int m = 0; m < 2; m++) {
+        qp_engine *engine = open_engine((qp_engine_options){
+            .model = models[m], .device = "cuda", .exec = "mk", .context = 256});
+        cuda_function usual = engine->mega.kernel, dawdling = dawdling_kernel(engine);
+        qp_session *session = open_session(engine);
+        size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
+        int32_t prompt[PROMPT];
+        make_prompt(prompt);
+        free(eval_rows(engine, session, prompt, PROMPT - 1));
+        float *first = eval_rows(engine, session, prompt + PROMPT - 1, 1);
+        for (int run = 1; run < RUNS; run++) {
+            engine->mega.kernel = run % 2 ? dawdling : usual;
+            qp_session_truncate(session, PROMPT - 1);
+            float *again = eval_rows(engine, session, prompt + PROMPT - 1, 1);
+            assert_memory_equal(first, again, bytes);
+            free(again);
+        }
+        free(first);
+        qp_session_close(session);
+        token_list expected, found;
+        qp_error error;
+        engine->mega.kernel = usual;
+        assert_ok(generate(engine, MADE, 16, &expected, &error));
+        engine->mega.kernel = dawdling;
+        assert_ok(generate(engine, MADE, 50, &found, &error));
+        assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
+        qp_engine_close(engine);
     }
 }
 
@@ -100,12 +187,52 @@ static void it_runs_on_no_cpu(void **state)
     assert_non_null(strstr(error.message, "--device cuda"));
 }
 
+/* A block that leaves out its part of an MLP. The GPU is of no use to this process afterwards. */
+static void it_reports_what_does_not_come(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    qp_engine *engine = open_engine(
+        (qp_engine_options){.model = models[0], .device = "cuda", .exec = "mk", .context = 256});
+    const mega_arguments *a = &engine->mega.arguments;
+    const cuda_device *device = &engine->device;
+    const int block = 5, missing = 4; /* embedding, QKV, attention in parts, its output, MLP */
+    size_t bytes = (size_t)a->longest * sizeof(mega_entry);
+    cuda_address at = a->program + block * bytes, length_at = a->lengths + block * sizeof(int32_t);
+    mega_entry *queue = malloc(bytes);
+    int32_t length = a->longest - 1;
+    qp_error error;
+    assert_non_null(queue);
+    assert_int_equal(device->driver->copy_to_host(queue, at, bytes, device->stream), 0);
+    assert_ok(cuda_device_wait(device, "reading", &error));
+    assert_int_equal(queue[missing].in.opcode, MEGA_MLP);
+    memmove(queue + missing, queue + missing + 1, bytes - (missing + 1) * sizeof *queue);
+    assert_int_equal(device->driver->copy_to_device(at, queue, bytes, device->stream), 0);
+    assert_int_equal(
+        device->driver->copy_to_device(length_at, &length, sizeof length, device->stream), 0);
+    assert_ok(cuda_device_wait(device, "writing", &error));
+    free(queue);
+    token_list list;
+    uint64_t start = clock_ns();
+    assert_int_equal(generate(engine, MADE, 16, &list, &error), QP_DEVICE);
+    assert_true(clock_ns() - start < UINT64_C(2000000000));
+    assert_non_null(strstr(error.message, "waited for x"));
+    char counts[64];
+    snprintf(counts, sizeof counts, "expected %d, found %d", engine->mega.n_blocks,
+             engine->mega.n_blocks - 1);
+    assert_non_null(strstr(error.message, counts));
+    qp_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_makes_the_same_tokens),
+        cmocka_unit_test(it_makes_what_the_reference_makes),
+        cmocka_unit_test(its_bits_do_not_depend_on_the_order),
         cmocka_unit_test(it_says_what_it_does_not_run),
         cmocka_unit_test(it_runs_on_no_cpu),
+        cmocka_unit_test(it_reports_what_does_not_come), /* last */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -308,7 +308,7 @@ static void lay_out_shared(cuda_mega *m)
     s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
     s->entries = place(&used, (MEGA_SLOTS + 1) * sizeof(mega_entry));
-    s->begun = place(&used, sizeof(uint32_t));
+    s->begun = place(&used, sizeof(uint64_t));
     s->bytes = used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / MEGA_STAGE;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;

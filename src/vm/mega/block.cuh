@@ -133,6 +133,15 @@ MEGA_FN void split_float(float v, __nv_bfloat16 *to, int plane)
     to[2 * plane] = __float2bfloat16(v);
 }
 
+/* Sleeps at random, before one entry in sixteen. */
+MEGA_FN void dawdle(const mega_arguments &a, uint32_t pass, int entry)
+{
+    uint32_t h = (pass * 1315423911u + (uint32_t)entry) * 2654435761u;
+    h = (h ^ (blockIdx.x * 64 + (threadIdx.x >> 5))) * 2246822519u;
+    h = (h ^ h >> 15) * 3266489917u;
+    if (h >> 28 == 0) __nanosleep((h >> 3) % a.delay);
+}
+
 MEGA_FN int entry_kv_head(const mega_arguments &a, const instruction &in)
 {
     return in.opcode == MEGA_ATTENTION_OUTPUT ? in.units.begin / a.hidden : in.units.begin;
@@ -170,9 +179,11 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
 {
     patience patience = {0, 0};
     /* One element at first: many readers would slow down those who add. */
-    while (inside && sum_count(load_relaxed(x - 4 * b.lane)) != parts) {
+    while (inside) {
+        uint32_t found = sum_count(load_relaxed(x - 4 * b.lane));
+        if (found == parts) break;
         __nanosleep(100);
-        if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -1, parts, 0);
+        if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -1, parts, found);
     }
     for (;;) {
         bool complete = true;

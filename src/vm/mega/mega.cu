@@ -17,7 +17,7 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
     const int begin = e.in.units.begin, n = e.in.units.end - begin;
     if (b.thread == 0) {
         wait_counter(a, b, e.in, 0, b.pass * gridDim.x);
-        *b.at<volatile uint32_t>(a.shared.begun) = b.pass + 1;
+        barrier_arrive(b.own + a.shared.begun);
     }
     b.sync();
     bool given = b.pass == a.first_pass;
@@ -388,7 +388,7 @@ MEGA_FN void fetch_word(const mega_entry *from, mega_entry *to, int word)
     copies_commit();
 }
 
-template <int DIM, bool HALF, int BLOCKS>
+template <int DIM, bool HALF, int BLOCKS, bool DAWDLES>
 MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
 {
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
@@ -407,6 +407,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
             int free = (slot + ENTRIES_AHEAD) % MEGA_SLOTS;
             fetch_word(queue + ahead, slots + free, word);
             if (++ahead == length) ahead = 0;
+            if (DAWDLES) dawdle(a, b.pass, b.entry);
             switch (e.in.opcode) {
             case OP_EMBEDDING:
                 run_embedding(a, b, e);
@@ -428,7 +429,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
     }
 }
 
-template <int DIM, bool HALF, int BLOCKS> MEGA_FN void mega(const mega_arguments &a)
+template <int DIM, bool HALF, int BLOCKS, bool DAWDLES> MEGA_FN void mega(const mega_arguments &a)
 {
     extern __shared__ __align__(1024) char dynamic[];
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(dynamic);
@@ -440,6 +441,7 @@ template <int DIM, bool HALF, int BLOCKS> MEGA_FN void mega(const mega_arguments
     for (int i = threadIdx.x; i < bytes / 16; i += MEGA_THREADS)
         ((uint4 *)dynamic)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
+    if (threadIdx.x == 0) barrier_init(own + a.shared.begun, 1);
     if (threadIdx.x == 0)
         for (int i = 0; i < a.stages; i++) {
             barrier_init(own + a.shared.full + 8 * i, 1);
@@ -448,7 +450,7 @@ template <int DIM, bool HALF, int BLOCKS> MEGA_FN void mega(const mega_arguments
     fence_async();
     __syncthreads();
     if (threadIdx.x >= MEGA_CONSUMERS) {
-        fetch_program<DIM>(a, memory, ring, threadIdx.x & 31);
+        fetch_program<DIM, DAWDLES>(a, memory, ring, threadIdx.x & 31);
         return;
     }
     mega_block b = {memory,
@@ -461,7 +463,7 @@ template <int DIM, bool HALF, int BLOCKS> MEGA_FN void mega(const mega_arguments
                     (int)threadIdx.x & 31,
                     0,
                     0};
-    run_program<DIM, HALF, BLOCKS>(a, b);
+    run_program<DIM, HALF, BLOCKS, DAWDLES>(a, b);
 }
 
 /* out (columns, rows) = in (rows, columns) transposed: W_down, once. Blocks of 32 x 8 threads. */
@@ -478,12 +480,14 @@ extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int
             out[(int64_t)(column + y) * rows + row + x] = tile[x][y];
 }
 
-#define MEGA(dim, name, half, blocks)                                                              \
+#define MEGA_KERNEL(dim, name, half, blocks, suffix, dawdles)                                      \
     extern "C" __global__ void __launch_bounds__(MEGA_THREADS, 1)                                  \
-        mega_##dim##_##name##_##blocks(const __grid_constant__ mega_arguments a)                   \
+        mega_##dim##_##name##_##blocks##suffix(const __grid_constant__ mega_arguments a)           \
     {                                                                                              \
-        mega<dim, half, blocks>(a);                                                                \
+        mega<dim, half, blocks, dawdles>(a);                                                       \
     }
+
+#define MEGA(dim, name, half, blocks) MEGA_KERNEL(dim, name, half, blocks, , false)
 
 MEGA(64, F16, true, 1)
 MEGA(64, F16, true, 2)
@@ -493,3 +497,4 @@ MEGA(128, F16, true, 1)
 MEGA(128, F16, true, 2)
 MEGA(128, BF16, false, 1)
 MEGA(128, BF16, false, 2)
+MEGA_KERNEL(64, F16, true, 1, _dawdling, true) /* for tests: races show */

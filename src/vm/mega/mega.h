@@ -86,6 +86,7 @@ typedef struct mega_arguments {
     int32_t interleaved;
     int32_t box_rows;  /* rows of W_o in a box */
     int32_t recompute; /* contexts up to here: each block its own attention */
+    uint32_t delay;    /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
     int32_t token, first_position, n_passes;
     uint32_t first_pass;
     float eps, scale; /* of RMSNorm; of scores, times log2 e */

@@ -10,13 +10,13 @@ struct mega_fetch {
     uint32_t ring, full, empty;
     int stages, lane, under_way;
     uint64_t policy;
-    volatile uint32_t *begun; /* the pass that the block has begun, plus 1 */
-    uint32_t pass;
+    uint32_t begun; /* a barrier: each pass that the block begins is a phase */
+    int index;      /* of the pass in this launch */
 
     /* The cache is what the pass before has left, by ordinary stores of other blocks. */
     MEGA_FN void wait_begun()
     {
-        while ((int32_t)(*begun - pass) <= 0) {
+        while (!barrier_try(begun, index & 1)) {
         }
         __threadfence();
         fence_async();
@@ -142,30 +142,23 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-template <int DIM>
+template <int DIM, bool DAWDLES>
 MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane)
 {
     uint32_t own = ring + a.stages * MEGA_STAGE;
-    mega_fetch f = {{0, 1},
-                    {0, 0},
-                    ring,
-                    own + a.shared.full,
-                    own + a.shared.empty,
-                    a.stages,
-                    lane,
-                    0,
-                    policy_evict_first(),
-                    (volatile uint32_t *)(memory + a.shared.begun),
-                    a.first_pass};
+    mega_fetch f = {{0, 1},   {0, 0}, ring, own + a.shared.full,  own + a.shared.empty,
+                    a.stages, lane,   0,    policy_evict_first(), own + a.shared.begun,
+                    0};
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
     mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS; /* this warp's own */
     for (int pass = 0; pass < a.n_passes; pass++) {
-        f.pass = a.first_pass + (uint32_t)pass;
+        f.index = pass;
         for (int i = 0; i < length; i++) {
             __syncwarp();
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
+            if (DAWDLES) dawdle(a, a.first_pass + pass, i);
             fetch_entry<DIM>(a, *slot, f, a.first_position + pass);
         }
     }
