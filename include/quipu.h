@@ -131,6 +131,10 @@ typedef struct qp_engine_info {
 } qp_engine_info;
 qp_engine_info qp_engine_get_info(const qp_engine *engine);
 
+/* Bytes a second that the engine's GPU reads of its memory when it does nothing else, now: the
+ * weights, by a kernel that only reads, the best of some runs. QP_UNSUPPORTED on a CPU. */
+qp_status qp_measure_read(qp_engine *engine, double *bytes_per_second, qp_error *error);
+
 /* The model's vocabulary, owned by the engine; NULL where it has none (synthetic models). */
 const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
 

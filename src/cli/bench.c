@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct bench {
     const cli_call *call;
@@ -20,6 +21,7 @@ typedef struct bench {
     qp_session **sessions; /* [parallel] */
     qp_input *inputs;      /* [parallel] */
     qp_engine_info info;
+    bool feeds_back; /* a GPU finds the likeliest token and reads it next */
     int32_t *tokens; /* [parallel][context]: fixed pseudo-random ids */
     int32_t *next;   /* [n_generate + 1][parallel]: what is generated side by side */
 } bench;
@@ -51,7 +53,7 @@ static qp_status eval(bench *b, size_t first, size_t count)
 /* `count` passes behind the depth. */
 static qp_status generate(bench *b, size_t depth, size_t count)
 {
-    if (parallel_of(b) == 1) {
+    if (parallel_of(b) == 1 && !b->feeds_back) {
         for (size_t i = 0; i < count; i++)
             TRY(eval(b, depth + i, 1));
         return QP_OK;
@@ -119,6 +121,19 @@ static void print_result(const bench *b, const bench_result *r, bool first, strb
                       tokens, r->mean, r->deviation, r->gigabytes);
 }
 
+/* What generating is held against: the GPU's own reading, in the same run. */
+static qp_status print_read_speed(const bench *b, double gigabytes, strbuf *out)
+{
+    double speed;
+    TRY(qp_measure_read(b->engine, &speed, b->call->error));
+    strbuf_printf(out, "\nread bandwidth of this GPU in this run: %.0f GB/s", speed * 1e-9);
+    if (b->call->settings->n_generate)
+        strbuf_printf(out, "; generating reads weights at %.1f %% of it",
+                      100e9 * gigabytes / speed);
+    strbuf_puts(out, "\n");
+    return QP_OK;
+}
+
 static qp_status run_tests(bench *b, strbuf *out)
 {
     static const char *const heads[] = {
@@ -132,15 +147,18 @@ static qp_status run_tests(bench *b, strbuf *out)
     double seconds;
     if (s->depth) TRY(time_run(b, 0, (size_t)s->depth, false, &seconds));
     bool first = true;
+    double gigabytes = 0; /* of the last test */
     for (int generate = 0; generate < 2; generate++) {
         int64_t count = generate ? s->n_generate : s->n_prompt;
         bench_result result;
         if (count == 0) continue;
         TRY(run_test(b, generate, count, &result));
         print_result(b, &result, first, out);
+        gigabytes = result.gigabytes;
         first = false;
     }
     if (s->format == 2) strbuf_puts(out, first ? "[]\n" : "]\n");
+    if (s->format == 0 && b->feeds_back) return print_read_speed(b, gigabytes, out);
     return QP_OK;
 }
 
@@ -152,6 +170,7 @@ static qp_status open_bench(bench *b)
     size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
     TRY(cli_open_engine(b->call, s->parallel, &b->engine));
     b->info = qp_engine_get_info(b->engine);
+    b->feeds_back = strcmp(b->info.device, "cpu") != 0;
     b->sessions = calloc(parallel, sizeof *b->sessions);
     b->inputs = calloc(parallel, sizeof *b->inputs);
     b->tokens = malloc(ids * sizeof *b->tokens);
