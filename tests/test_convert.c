@@ -261,7 +261,7 @@ static void assert_same_ids(const tokenizer *a, const tokenizer *b, const char *
     flags |= TOKENIZER_SPECIAL;
     assert_ok(tokenizer_encode(a, text, strlen(text), flags, &x, &error));
     assert_ok(tokenizer_encode(b, text, strlen(text), flags, &y, &error));
-    if (x.count != y.count || memcmp(x.data, y.data, x.count * sizeof *x.data) != 0)
+    if (x.count != y.count || (x.count && memcmp(x.data, y.data, x.count * sizeof *x.data) != 0))
         fail_msg("other ids for \"%s\"", text);
     token_ids_free(&x);
     token_ids_free(&y);

@@ -481,11 +481,12 @@ static const command_spec commands[] = {
      .groups = GROUPS(&model_group, &diff_group)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "tokens per second of prompts and of generation",
-     .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
-                    "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
-                    "count. A GPU reads the likeliest token next by itself, 16 passes at once, and is "
-                    "held against its own read bandwidth. Mean and standard deviation over the "
-                    "repetitions.",
+     .description =
+         "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
+         "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
+         "count. A GPU reads the likeliest token next by itself, 16 passes at once, and is "
+         "held against its own read bandwidth. Mean and standard deviation over the "
+         "repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &engine_group)},
     {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",
