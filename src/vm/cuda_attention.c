@@ -76,38 +76,53 @@ static row_strides strides_of_rows(const tensor *view)
     return (row_strides){view->stride[0], view->stride[1]};
 }
 
-paged_attention cuda_prefill_arguments(const op_call *call)
+/* Tensors that both kinds of attention have, and the usual scale where `scale` is 0. */
+typedef struct paged_tensors {
+    const tensor *q, *k, *v, *out, *lse, *kv_indptr, *kv_indices, *kv_last_page_len;
+} paged_tensors;
+
+static paged_attention arguments_of(const op_call *call, paged_tensors t, double scale)
 {
-    const tensor *t = call->tensors, *q = &t[PAGED_PREFILL_Q], *k = &t[PAGED_PREFILL_K_CACHE],
-                 *v = &t[PAGED_PREFILL_V_CACHE], *out = &t[PAGED_PREFILL_OUT],
-                 *lse = &t[PAGED_PREFILL_LSE];
-    double scale = call->params[PAGED_PREFILL_SM_SCALE];
     return (paged_attention){
-        .q = q->data,
-        .k = k->data,
-        .v = v->data,
-        .out = out->data,
-        .lse = lse->rank ? lse->data : NULL,
-        .q_strides = strides_of_rows(q),
-        .out_strides = strides_of_rows(out),
-        .lse_strides = lse->rank ? strides_of_rows(lse) : (row_strides){0},
-        .k_strides = strides_of_cache(k),
-        .v_strides = strides_of_cache(v),
-        .qo_indptr = t[PAGED_PREFILL_QO_INDPTR].data,
-        .kv_indptr = t[PAGED_PREFILL_KV_INDPTR].data,
-        .kv_indices = t[PAGED_PREFILL_KV_INDICES].data,
-        .kv_last_page_len = t[PAGED_PREFILL_KV_LAST_PAGE_LEN].data,
+        .q = t.q->data,
+        .k = t.k->data,
+        .v = t.v->data,
+        .out = t.out->data,
+        .lse = t.lse->rank ? t.lse->data : NULL,
+        .q_strides = strides_of_rows(t.q),
+        .out_strides = strides_of_rows(t.out),
+        .lse_strides = t.lse->rank ? strides_of_rows(t.lse) : (row_strides){0},
+        .k_strides = strides_of_cache(t.k),
+        .v_strides = strides_of_cache(t.v),
+        .kv_indptr = t.kv_indptr->data,
+        .kv_indices = t.kv_indices->data,
+        .kv_last_page_len = t.kv_last_page_len->data,
         .begin = call->begin,
         .end = call->end,
-        .sm_scale = (float)(scale != 0 ? scale : 1 / sqrt((double)q->shape[2])),
-        .n_sequences = (int32_t)(t[PAGED_PREFILL_QO_INDPTR].shape[0] - 1),
-        .n_kv_heads = (int32_t)k->shape[2],
-        .group = (int32_t)(q->shape[1] / k->shape[2]),
-        .page_size = (int32_t)k->shape[1],
-        .causal = call->params[PAGED_PREFILL_CAUSAL] != 0,
-        .q_type = (int32_t)q->type,
-        .out_type = (int32_t)out->type,
+        .sm_scale = (float)(scale != 0 ? scale : 1 / sqrt((double)t.q->shape[2])),
+        .n_kv_heads = (int32_t)t.k->shape[2],
+        .group = (int32_t)(t.q->shape[1] / t.k->shape[2]),
+        .page_size = (int32_t)t.k->shape[1],
+        .q_type = (int32_t)t.q->type,
+        .out_type = (int32_t)t.out->type,
     };
+}
+
+#define PAGED_TENSORS(call, OP)                                                                    \
+    ((paged_tensors){&(call)->tensors[OP##_Q], &(call)->tensors[OP##_K_CACHE],                     \
+                     &(call)->tensors[OP##_V_CACHE], &(call)->tensors[OP##_OUT],                   \
+                     &(call)->tensors[OP##_LSE], &(call)->tensors[OP##_KV_INDPTR],                 \
+                     &(call)->tensors[OP##_KV_INDICES], &(call)->tensors[OP##_KV_LAST_PAGE_LEN]})
+
+paged_attention cuda_prefill_arguments(const op_call *call)
+{
+    paged_attention a = arguments_of(call, PAGED_TENSORS(call, PAGED_PREFILL),
+                                     call->params[PAGED_PREFILL_SM_SCALE]);
+    const tensor *qo_indptr = &call->tensors[PAGED_PREFILL_QO_INDPTR];
+    a.qo_indptr = qo_indptr->data;
+    a.n_sequences = (int32_t)(qo_indptr->shape[0] - 1);
+    a.causal = call->params[PAGED_PREFILL_CAUSAL] != 0;
+    return a;
 }
 
 /* Blocks that hold the tiles of any cut of the tokens into sequences. */
@@ -241,38 +256,14 @@ size_t cuda_decode_workspace(const op_call *call)
 
 static paged_attention decode_arguments(const cuda_ops *ops, const op_call *call)
 {
-    const tensor *t = call->tensors, *q = &t[PAGED_DECODE_Q], *k = &t[PAGED_DECODE_K_CACHE],
-                 *v = &t[PAGED_DECODE_V_CACHE], *out = &t[PAGED_DECODE_OUT],
-                 *lse = &t[PAGED_DECODE_LSE];
+    paged_attention a =
+        arguments_of(call, PAGED_TENSORS(call, PAGED_DECODE), call->params[PAGED_DECODE_SM_SCALE]);
     cuda_address narrowed = cuda_linear_narrowed(ops);
-    double scale = call->params[PAGED_DECODE_SM_SCALE];
-    return (paged_attention){
-        .q = q->data,
-        .k = k->data,
-        .v = v->data,
-        .out = out->data,
-        .lse = lse->rank ? lse->data : NULL,
-        .q_strides = strides_of_rows(q),
-        .out_strides = strides_of_rows(out),
-        .lse_strides = lse->rank ? strides_of_rows(lse) : (row_strides){0},
-        .k_strides = strides_of_cache(k),
-        .v_strides = strides_of_cache(v),
-        .kv_indptr = t[PAGED_DECODE_KV_INDPTR].data,
-        .kv_indices = t[PAGED_DECODE_KV_INDICES].data,
-        .kv_last_page_len = t[PAGED_DECODE_KV_LAST_PAGE_LEN].data,
-        .narrowed = ops->narrow_next ? (void *)(uintptr_t)narrowed : NULL,
-        .partial = (void *)(uintptr_t)(narrowed + narrowed_bytes(call)),
-        .arrived = (void *)(uintptr_t)cuda_ops_counters(ops),
-        .begin = call->begin,
-        .end = call->end,
-        .sm_scale = (float)(scale != 0 ? scale : 1 / sqrt((double)q->shape[2])),
-        .n_sequences = (int32_t)q->shape[0],
-        .n_kv_heads = (int32_t)k->shape[2],
-        .group = (int32_t)(q->shape[1] / k->shape[2]),
-        .page_size = (int32_t)k->shape[1],
-        .q_type = (int32_t)q->type,
-        .out_type = (int32_t)out->type,
-    };
+    a.n_sequences = (int32_t)call->tensors[PAGED_DECODE_Q].shape[0];
+    a.narrowed = ops->narrow_next ? (void *)(uintptr_t)narrowed : NULL;
+    a.partial = (void *)(uintptr_t)(narrowed + narrowed_bytes(call));
+    a.arrived = (void *)(uintptr_t)cuda_ops_counters(ops);
+    return a;
 }
 
 qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
