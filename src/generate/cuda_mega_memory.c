@@ -1,0 +1,102 @@
+/* What the megakernel keeps in the GPU's memory for itself, and how it lays out shared memory. */
+#include "generate/cuda_mega_parts.h"
+
+#include "base/checked.h"
+
+enum { OWN_PARTS = 5 };
+
+/* The machine's own memory: x, lists of q, k and v, states, counters, keys. Returns all of it. */
+static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
+{
+    size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
+    size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
+    const size_t parts[OWN_PARTS] = {
+        2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(int64_t),
+        layers * heads * (group + 2) * dim * sizeof(uint64_t),
+        heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(float),
+        (1 + layers * heads) * MEGA_COUNTER_WORDS * sizeof(uint32_t),
+        2 * sizeof(uint64_t),
+    };
+    size_t total = 0;
+    for (int i = 0; i < OWN_PARTS; i++)
+        total += bytes[i] = round_up(parts[i], CUDA_ALIGNMENT);
+    return total;
+}
+
+size_t mega_count_activations(const model_config *c)
+{
+    size_t bytes[OWN_PARTS];
+    return count_own(c, bytes);
+}
+
+static uint32_t place(uint32_t *used, size_t bytes)
+{
+    uint32_t at = *used;
+    *used += (uint32_t)round_up(bytes, 128);
+    return at;
+}
+
+static int64_t largest_share(int64_t units, int64_t count)
+{
+    return (units + count - 1) / count;
+}
+
+void mega_lay_out_shared(cuda_mega *m)
+{
+    const model_config *c = &m->executor->plan->config;
+    mega_arguments *a = &m->arguments;
+    mega_shared *s = &a->shared;
+    int64_t blocks_of_head = m->n_blocks / c->n_kv_heads, group = c->n_heads / c->n_kv_heads;
+    int64_t heads = group * c->head_dim, padded = round_up((size_t)c->hidden_size, MEGA_BLOCK);
+    int64_t features =
+        round_up((size_t)largest_share(c->intermediate_size, m->n_blocks), MEGA_TILE);
+    int64_t output_rows = largest_share(c->hidden_size, blocks_of_head);
+    output_rows = round_up((size_t)output_rows, (size_t)a->box_rows);
+    int64_t qkv_rows = 8 * largest_share((group + 2) * c->head_dim / 8, blocks_of_head);
+    int64_t rows = 128;
+    rows = 2 * features > rows ? 2 * features : rows;
+    rows = output_rows > rows ? output_rows : rows;
+    rows = qkv_rows > rows ? qkv_rows : rows;
+    int sets = group <= 2 ? 1 : group <= 4 ? 2 : 4;
+    size_t merged = (size_t)(MEGA_WARPS / sets * heads) * sizeof(float);
+    size_t planes = (size_t)(padded + 8) * MEGA_PARTS * 2;
+    s->plane = (uint32_t)padded + 8;
+    s->head_plane = (uint32_t)heads + 8;
+    s->feature_plane = (uint32_t)features + 8;
+    s->sum_pitch = (uint32_t)rows + 4;
+    uint32_t used = 0;
+    s->planes = place(&used, planes > merged ? planes : merged);
+    s->heads = place(&used, s->head_plane * MEGA_PARTS * 2);
+    s->features = place(&used, s->feature_plane * MEGA_PARTS * 2);
+    s->sums = place(&used, s->sum_pitch * MEGA_WARPS * sizeof(float));
+    s->squares = place(&used, MEGA_WARPS * sizeof(float));
+    s->qkv = place(&used, (size_t)((group + 2) * c->head_dim) * sizeof(float));
+    s->states = place(&used, (size_t)(MEGA_WARPS * group * 2) * sizeof(float));
+    s->keys = place(&used, MEGA_WARPS * sizeof(uint64_t));
+    s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
+    s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
+    s->entries = place(&used, (MEGA_SLOTS + 1) * sizeof(mega_entry));
+    s->begun = place(&used, sizeof(uint64_t));
+    s->bytes = used;
+    a->stages = (m->executor->device->shared_bytes - (int)used) / MEGA_STAGE;
+    if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;
+}
+
+qp_status mega_take_memory(cuda_mega *m, qp_error *error)
+{
+    const cuda_device *d = m->executor->device;
+    mega_arguments *a = &m->arguments;
+    uint64_t *const places[OWN_PARTS] = {&a->x, &a->qkv, &a->states, &a->counters, &a->key};
+    size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, bytes);
+    TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
+    cuda_address at = m->own.address;
+    for (int i = 0; i < OWN_PARTS; i++) {
+        *places[i] = at;
+        at += bytes[i];
+    }
+    TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_PASSES * sizeof(int32_t), "tokens", &m->tokens, error));
+    TRY(cuda_pinned_alloc(d, sizeof(mega_report), "a report", &m->report, error));
+    a->tokens_out = m->tokens.address;
+    a->report = m->report.address;
+    return QP_OK;
+}

@@ -1,0 +1,69 @@
+/* Weights as the megakernel wants them: W_down transposed, W_o by KV heads. */
+#include "generate/cuda_mega_parts.h"
+
+#include <stdlib.h>
+
+enum {
+    TENSOR_MAP_BF16 = 9, /* CUDA's numbers */
+    TENSOR_MAP_SWIZZLE_128 = 3,
+    TENSOR_MAP_PROMOTION_256 = 3,
+};
+
+size_t mega_count_down(const model_config *c)
+{
+    return 2 * (size_t)(c->n_layers * c->hidden_size * c->intermediate_size);
+}
+
+qp_status mega_transpose_down(cuda_mega *m, qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    int rows = (int)c->hidden_size, columns = (int)c->intermediate_size;
+    size_t bytes = (size_t)rows * (size_t)columns * 2;
+    cuda_function transpose;
+    TRY(cuda_buffer_alloc(x->device, mega_count_down(c), "W_down transposed", &m->down, error));
+    TRY(cuda_device_function(x->device, "mega", "mega_transpose", 0, &transpose, error));
+    for (int64_t layer = 0; layer < c->n_layers; layer++) {
+        cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
+        cuda_address to = m->down.address + (size_t)layer * bytes;
+        TRY(cuda_check(x->device->driver->launch(transpose, (unsigned)(columns + 31) / 32,
+                                                 (unsigned)(rows + 31) / 32, 1, 32, 8, 1, 0,
+                                                 x->device->stream,
+                                                 (void *[]){&from, &to, &rows, &columns}, NULL),
+                       "transposing weights", error));
+    }
+    return cuda_device_wait(x->device, "transposing weights", error);
+}
+
+static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const uint64_t sizes[3],
+                          const uint64_t strides[2], const uint32_t box[3], qp_error *error)
+{
+    const uint32_t steps[3] = {1, 1, 1};
+    return cuda_check(m->executor->device->driver->tensor_map(
+                          map, TENSOR_MAP_BF16, 3, (void *)(uintptr_t)at, sizes, strides, box,
+                          steps, 0, TENSOR_MAP_SWIZZLE_128, TENSOR_MAP_PROMOTION_256, 0),
+                      "describing a tensor to the GPU", error);
+}
+
+qp_status mega_make_maps(cuda_mega *m, qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    size_t bytes = (size_t)c->n_layers * MEGA_MAP_BYTES;
+    char *maps = aligned_alloc(MEGA_MAP_BYTES, bytes);
+    if (!maps) return error_no_memory(error, "tensor maps", bytes);
+    uint64_t q = (uint64_t)config_q_hidden_units(c), hidden = (uint64_t)c->hidden_size;
+    uint32_t groups = (uint32_t)(q / (uint64_t)c->n_kv_heads / 64);
+    qp_status status = QP_OK;
+    for (int64_t l = 0; l < c->n_layers && status == QP_OK; l++)
+        status = make_map(m, maps + l * MEGA_MAP_BYTES,
+                          cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, l, false),
+                          (uint64_t[]){64, hidden, q / 64}, (uint64_t[]){2 * q, 128},
+                          (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, error);
+    if (status == QP_OK)
+        status = cuda_buffer_alloc(x->device, bytes, "tensor maps", &m->maps, error);
+    if (status == QP_OK) status = mega_copy(x->device, m->maps.address, maps, bytes, error);
+    free(maps);
+    m->arguments.maps = m->maps.address;
+    return status;
+}

@@ -1,0 +1,76 @@
+/* A pass's two ends: the token's row of x and clear sums for the next pass; the logits, the largest
+ * of them, and the token for the host. */
+#ifndef QUIPU_VM_MEGA_PASS_CUH
+#define QUIPU_VM_MEGA_PASS_CUH
+
+#include "vm/mega/product.cuh"
+
+MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    const int begin = e.in.units.begin, n = e.in.units.end - begin;
+    if (b.thread == 0) {
+        wait_counter(a, b, e.in, 0, b.pass * gridDim.x);
+        barrier_arrive(b.own + a.shared.begun);
+    }
+    b.sync();
+    bool given = b.pass == a.first_pass;
+    volatile uint64_t *keys = (volatile uint64_t *)a.key;
+    int token = given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass & 1];
+    const __nv_bfloat16 *row = (const __nv_bfloat16 *)a.embedding + (int64_t)token * a.hidden;
+    int64_t *x = residual(a, b.pass, 0), *next = residual(a, b.pass + 1, 0);
+    for (int i = b.thread; i < n; i += MEGA_CONSUMERS)
+        store_relaxed(x + begin + i, sum_part(__bfloat162float(row[begin + i])));
+    for (int i = b.thread; i < n * (2 * a.n_layers + 1); i += MEGA_CONSUMERS)
+        next[(int64_t)(i / n) * a.hidden + begin + i % n] = 0;
+    b.sync();
+    if (blockIdx.x == 0 && b.thread == 0) keys[(b.pass + 1) & 1] = 0;
+}
+
+/* The pass's token, for the host: by block 0 once the last block has ended its logits. */
+MEGA_FN void tell_token(const mega_arguments &a, mega_block &b, const instruction &in, int index)
+{
+    if (blockIdx.x || b.thread) return;
+    wait_counter(a, b, in, 0, (b.pass + 1) * gridDim.x);
+    uint64_t key = ((volatile uint64_t *)a.key)[(b.pass + 1) & 1];
+    ((volatile int32_t *)a.tokens_out)[index] = a.vocab - 1 - (int)(uint32_t)key;
+}
+
+/* ---- the last norm, logits, the largest of them ---- */
+
+MEGA_FN uint64_t logit_key(const mega_arguments &a, float v, int token)
+{
+    uint32_t bits = __float_as_uint(v);
+    bits = bits >> 31 ? ~bits : bits | 0x80000000;
+    return (uint64_t)bits << 32 | (uint32_t)(a.vocab - 1 - token); /* of equals, the lowest */
+}
+
+/* Logits of `rows` rows; the largest key of this thread's. */
+MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int begin, int rows,
+                               uint64_t best)
+{
+    for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
+        float v = row_sum(a, b, i, MEGA_WARPS) * inverse_rms(a, b);
+        ((float *)a.logits)[begin + i] = v;
+        best = max(best, logit_key(a, v, begin + i));
+    }
+    b.sync();
+    return best;
+}
+
+/* The largest key of all threads, and the end of the block's pass. */
+MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, uint64_t best)
+{
+    uint64_t *keys = b.at<uint64_t>(a.shared.keys);
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        best = max(best, __shfl_xor_sync(~0u, best, o));
+    if (b.lane == 0) keys[b.warp] = best;
+    b.sync();
+    if (b.thread) return;
+    for (int w = 1; w < MEGA_WARPS; w++)
+        best = max(best, keys[w]);
+    atomicMax((unsigned long long *)a.key + ((b.pass + 1) & 1), (unsigned long long)best);
+    add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
+}
+
+#endif

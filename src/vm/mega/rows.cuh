@@ -1,0 +1,166 @@
+/* A norm, then rows of weights: QKV with RoPE and append, the MLP, the logits. */
+#ifndef QUIPU_VM_MEGA_ROWS_CUH
+#define QUIPU_VM_MEGA_ROWS_CUH
+
+#include "vm/mega/pass.cuh"
+
+/* ---- norm, QKV, RoPE, append ---- */
+
+template <int DIM, bool HALF> MEGA_FN uint16_t cache_bits(float v)
+{
+    if (HALF) return __half_as_ushort(__float2half_rn(v));
+    return __bfloat16_as_ushort(__float2bfloat16(v));
+}
+template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
+{
+    if (HALF) return __half2float(__ushort_as_half(bits));
+    return __bfloat162float(__ushort_as_bfloat16(bits));
+}
+
+/* One pair's sums to the KV head's list, and to the cache. */
+template <int DIM, bool HALF>
+MEGA_FN void finish_pair(const mega_arguments &a, mega_block &b, const instruction &in, int lane,
+                         float inverse, float cosine, float sine, int position, int page)
+{
+    int unit = in.units.begin + lane, row = (lane >> 2) * MEGA_TILE + (lane & 3);
+    qkv_pair p = qkv_pair_at<DIM>(a, unit);
+    float v[2] = {row_sum(a, b, row, MEGA_WARPS) * inverse,
+                  row_sum(a, b, row + 4, MEGA_WARPS) * inverse};
+    if (p.kind != PAIR_VALUE) {
+        float first = v[0] * cosine - v[1] * sine;
+        v[1] = v[1] * cosine + v[0] * sine;
+        v[0] = first;
+    }
+    int64_t *list =
+        (int64_t *)a.qkv + (int64_t)(in.layer * a.n_kv_heads + p.kv_head) * (a.group + 2) * DIM;
+    int64_t head = ((int64_t)in.layer * a.pages_per_layer + page) * a.n_kv_heads + p.kv_head;
+    int64_t place = head * a.page_size + position % a.page_size;
+    uint16_t *cache = (uint16_t *)(p.kind == PAIR_KEY ? a.k_cache : a.v_cache) + place * DIM;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (p.kind != PAIR_QUERY) {
+            uint16_t bits = cache_bits<DIM, HALF>(v[i]);
+            cache[p.features[i]] = bits;
+            v[i] = cache_float<HALF>(bits);
+        }
+        store_relaxed(list + p.member * DIM + p.features[i],
+                      (int64_t)((uint64_t)(b.pass + 1) << 32 | __float_as_uint(v[i])));
+    }
+}
+
+/* What the first warp of QKV needs behind its sums, loaded before them. */
+struct qkv_early {
+    float cosine, sine;
+    int position, page;
+};
+template <int DIM>
+MEGA_FN qkv_early load_qkv_early(const mega_arguments &a, const mega_block &b,
+                                 const instruction &in)
+{
+    qkv_early early = {0, 0, a.first_position + (int)(b.pass - a.first_pass), 0};
+    if (in.opcode != OP_NORM_QKV_ROPE || b.warp) return early;
+    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM;
+    int pair = (in.units.begin + b.lane) % (DIM / 2);
+    early.cosine = load_early(table + pair);
+    early.sine = load_early(table + DIM / 2 + pair);
+    early.page = __float_as_int(load_early((const float *)a.pages + early.position / a.page_size));
+    return early;
+}
+
+template <int DIM, bool HALF>
+MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const instruction &in,
+                        const qkv_early &early)
+{
+    int n = in.units.end - in.units.begin;
+    if (b.warp) return;
+    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM;
+    float inverse = inverse_rms(a, b), cosine = early.cosine, sine = early.sine;
+#pragma unroll 1
+    for (int i = b.lane; i < n; i += 32) {
+        if (i >= 32) {
+            int pair = (in.units.begin + i) % (DIM / 2);
+            cosine = table[pair];
+            sine = table[DIM / 2 + pair];
+        }
+        finish_pair<DIM, HALF>(a, b, in, i, inverse, cosine, sine, early.position, early.page);
+    }
+}
+
+/* ---- norm, gate, up, SiLU, down ---- */
+
+MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const instruction &in)
+{
+    int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
+    int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its sums */
+    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
+    for (int i = b.thread; i < up; i += MEGA_CONSUMERS) {
+        float v = 0;
+        if (i < n) {
+            float inverse = inverse_rms(a, b);
+            float gate = row_sum(a, b, i, MEGA_WARPS) * inverse;
+            v = gate / (1 + __expf(-gate)) * (row_sum(a, b, up + i, MEGA_WARPS) * inverse);
+        }
+        split_float(v, planes + i, a.shared.feature_plane);
+    }
+    b.sync();
+    const int64_t *x = residual(a, b.pass, step);
+    int64_t *next = residual(a, b.pass, step + 1);
+    float *out = b.at<float>(a.shared.planes);
+    /* A share of the residual itself comes along; each block begins adding elsewhere. */
+    int share_begin = a.hidden * blockIdx.x / gridDim.x;
+    int share_end = a.hidden * (blockIdx.x + 1) / gridDim.x;
+#pragma unroll 1
+    for (int c = 0; c < a.hidden; c += MEGA_BLOCK) {
+        int64_t carried = 0; /* of the one output of this thread that is in the share, if any */
+#pragma unroll
+        for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
+            int at = c + ((j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1));
+            if (at >= share_begin && at < share_end) carried = sum_value(load_relaxed(x + at));
+        }
+        product_transposed(a, b, n, out);
+        b.sync();
+#pragma unroll
+        for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
+            int o = (j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1);
+            int at = c + o;
+            bool brings = at >= share_begin && at < share_end;
+            if (at < a.hidden) add_relaxed(next + at, sum_part(out[o]) + (brings ? carried : 0));
+        }
+        b.sync();
+    }
+}
+
+/* ---- norm and rows of weights: QKV, the MLP and the logits begin alike ---- */
+
+template <int DIM, bool HALF, int BLOCKS>
+MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
+    bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
+    int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
+    uint32_t parts = step == 0 ? 1 : mlp ? a.n_kv_heads : gridDim.x;
+    int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
+    int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
+    qkv_early early = load_qkv_early<DIM>(a, b, e.in);
+    uint64_t best = 0;
+    read_residual(a, b, e, step, parts);
+    int first = 0;
+    do {
+        /* The MLP's gate, then up. */
+#pragma unroll 1
+        for (int matrix = 0; matrix <= mlp; matrix++)
+            multiply_rows<BLOCKS>(a, b, min(at_once, tiles - first), matrix * tiles * MEGA_TILE);
+        b.sync();
+        if (mlp)
+            finish_mlp(a, b, e.in);
+        else if (!logits)
+            finish_qkv<DIM, HALF>(a, b, e.in, early);
+        else
+            best = finish_logits(a, b, e.in.units.begin + first * MEGA_TILE,
+                                 min(at_once * MEGA_TILE, n - first * MEGA_TILE), best);
+        first += at_once;
+    } while (first < tiles);
+    if (logits) finish_pass(a, b, best);
+}
+
+#endif
