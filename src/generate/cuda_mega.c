@@ -132,6 +132,7 @@ void cuda_mega_free(cuda_mega *m)
     cuda_buffer_free(d, &m->maps);
     cuda_buffer_free(d, &m->down);
     cuda_buffer_free(d, &m->own);
+    cuda_buffer_free(d, &m->timings);
     cuda_pinned_free(d, &m->tokens);
     cuda_pinned_free(d, &m->report);
     *m = (cuda_mega){0};
@@ -171,6 +172,7 @@ qp_status cuda_mega_run(cuda_mega *m, const batch *b, int n_passes, int32_t *tok
     a->token = batch_i32(b, PLAN_TOKEN_IDS)[0];
     a->first_position = batch_i32(b, PLAN_POSITION_IDS)[0];
     a->n_passes = n_passes;
+    bool timed = mega_begin_timing(m, n_passes);
     int shared = a->stages * MEGA_STAGE + (int)a->shared.bytes;
     qp_status status = cuda_check(
         d->driver->launch_cooperative(m->kernel, (unsigned)m->n_blocks, 1, 1, MEGA_THREADS, 1, 1,
@@ -179,6 +181,7 @@ qp_status cuda_mega_run(cuda_mega *m, const batch *b, int n_passes, int32_t *tok
     if (status == QP_OK) status = cuda_device_wait(d, "the megakernel", error);
     TRY(explain(m, status, error));
     a->first_pass += (uint32_t)n_passes;
+    if (timed) m->n_timed += (size_t)n_passes;
     if (tokens) memcpy(tokens, m->tokens.data, (size_t)n_passes * sizeof *tokens);
     return QP_OK;
 }

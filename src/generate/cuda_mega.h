@@ -16,6 +16,8 @@ typedef struct cuda_mega {
     int n_blocks;
     cuda_buffer program, maps, down, own; /* own: x, lists, states, counters, keys */
     cuda_pinned tokens, report;
+    cuda_buffer timings; /* mega_timing [max_timed][blocks][longest]; none: nobody asked for them */
+    size_t n_timed, max_timed; /* passes */
     mega_arguments arguments;
 } cuda_mega;
 
@@ -41,5 +43,19 @@ bool cuda_mega_takes(const cuda_mega *mega, const batch *batch);
  * tokens[i]: the likeliest token behind pass i; may be NULL. */
 qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
                         qp_error *error);
+
+/* From now on records when every block runs each entry, for `max_passes` passes; a launch that goes
+ * beyond them is not recorded at all. */
+qp_status cuda_mega_time(cuda_mega *mega, size_t max_passes, qp_error *error);
+void cuda_mega_time_no_more(cuda_mega *mega);
+
+/* What was recorded of a pass, the first being 0: timings [blocks][longest], complete and in order
+ * of time. `fetching`, [blocks][longest] too, may be NULL. */
+typedef struct mega_fetching {
+    uint32_t room_ns,
+        memory_ns; /* that the fetching warp waited for room in the ring, for memory */
+} mega_fetching;
+qp_status cuda_mega_read_timings(const cuda_mega *mega, size_t pass, instruction_timing *timings,
+                                 mega_fetching *fetching, qp_error *error);
 
 #endif

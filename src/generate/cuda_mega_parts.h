@@ -27,6 +27,11 @@ qp_status mega_make_maps(cuda_mega *mega, qp_error *error);
 size_t mega_count_program(const model_config *config, int n_blocks);
 qp_status mega_make_program(cuda_mega *mega, qp_error *error);
 
+/* ---- cuda_mega_timing.c ---- */
+
+/* Gives the next launch its slots, or none; whether it gets some. */
+bool mega_begin_timing(cuda_mega *mega, int n_passes);
+
 /* To the GPU, and waits. */
 qp_status mega_copy(const cuda_device *device, cuda_address to, const void *from, size_t bytes,
                     qp_error *error);

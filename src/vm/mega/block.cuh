@@ -5,6 +5,7 @@
 #include "op/norm_qkv_rope/pairs.h"
 #include "vm/mega/async.cuh"
 #include "vm/mega/mega.h"
+#include "vm/mega/timing.cuh"
 
 #define FIXED_ONE 4294967296.0f /* 2^32: x in fixed point */
 
@@ -47,6 +48,10 @@ struct mega_block {
     MEGA_FN void sync() const
     {
         asm volatile("bar.sync 1, %0;" ::"r"((int)MEGA_CONSUMERS) : "memory");
+    }
+    MEGA_FN void stamp(const mega_arguments &a, mega_moment moment) const
+    {
+        timing_stamp(a, thread, pass, entry, moment);
     }
 };
 
@@ -239,6 +244,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
         squares += __shfl_xor_sync(~0u, squares, o);
     if (b.lane == 0) b.at<float>(a.shared.squares)[b.warp] = squares;
     b.sync();
+    b.stamp(a, MEGA_WORKS);
 }
 
 MEGA_FN float inverse_rms(const mega_arguments &a, const mega_block &b)

@@ -34,6 +34,7 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
         }
     }
     b.sync();
+    b.stamp(a, MEGA_WORKS);
 }
 
 /* A partition's states: of each head maximum, sum and outputs. */
@@ -77,6 +78,7 @@ MEGA_FN void run_partial(const mega_arguments &a, mega_block &b, const mega_entr
         if (i % DIM == 0) to[i / DIM] = most, to[heads + i / DIM] = sum;
     }
     b.sync();
+    b.stamp(a, MEGA_SIGNALS);
     if (b.thread == 0) add_release(counter);
 }
 
@@ -125,6 +127,7 @@ MEGA_FN void run_attention_output(const mega_arguments &a, mega_block &b, const 
         uint32_t target = (b.pass + 1) * e.in.parts;
         if (b.thread == 0) wait_counter(a, b, e.in, partition_counter(a, e.in, kv_head), target);
         b.sync();
+        b.stamp(a, MEGA_WORKS);
     }
     merge_heads<DIM>(a, b, kv_head, alone ? 0 : e.in.parts);
     const int64_t *x = residual(a, b.pass, 2 * e.in.layer) + row;
@@ -134,6 +137,7 @@ MEGA_FN void run_attention_output(const mega_arguments &a, mega_block &b, const 
     int groups = a.group * DIM / 64;
     product_heads(a, b, n, groups);
     b.sync();
+    b.stamp(a, MEGA_SIGNALS);
     for (int i = b.thread; i < n; i += MEGA_CONSUMERS) {
         if (i >= MEGA_CONSUMERS && kv_head == 0) carried = sum_value(load_relaxed(x + i));
         add_relaxed(next + i, sum_part(row_sum(a, b, i, groups)) + carried);

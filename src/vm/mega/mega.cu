@@ -41,6 +41,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
             int free = (slot + ENTRIES_AHEAD) % MEGA_SLOTS;
             fetch_word(queue + ahead, slots + free, word);
             if (++ahead == length) ahead = 0;
+            b.stamp(a, MEGA_BEGINS);
             if (DAWDLES) dawdle(a, b.pass, b.entry);
             switch (e.in.opcode) {
             case OP_EMBEDDING:
@@ -58,6 +59,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
             }
             copies_arrived<ENTRIES_AHEAD - 1>();
             b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
+            b.stamp(a, MEGA_ENDS);
             slot = (slot + 1) % MEGA_SLOTS;
         }
     }

@@ -63,6 +63,14 @@ typedef struct mega_report {
     uint32_t expected, found, pass;
 } mega_report;
 
+/* When a block ran an entry: its computing warps, then how long its fetching warp waited for room
+ * in the ring, which is full while they wait, and for the memory. A moment that an entry does not
+ * have is 0. */
+typedef struct mega_timing {
+    instruction_timing of;
+    uint32_t room_ns, memory_ns;
+} mega_timing;
+
 /* Offsets in shared memory, behind the ring. */
 typedef struct mega_shared {
     uint32_t planes, heads, features, sums, squares, qkv, states, keys, full, empty, entries, begun;
@@ -80,6 +88,7 @@ typedef struct mega_arguments {
     uint64_t logits;
     uint64_t tokens_out; /* int32 [passes], of the host */
     uint64_t report;     /* mega_report, of the host */
+    uint64_t timings;    /* mega_timing [passes][blocks][longest]; 0: nobody asked for them */
     mega_shared shared;
     int32_t longest, stages;
     int32_t hidden, n_layers, group, n_kv_heads, vocab, page_size, pages_per_layer;

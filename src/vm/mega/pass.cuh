@@ -13,6 +13,7 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
         barrier_arrive(b.own + a.shared.begun);
     }
     b.sync();
+    b.stamp(a, MEGA_WORKS);
     bool given = b.pass == a.first_pass;
     volatile uint64_t *keys = (volatile uint64_t *)a.key;
     int token = given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass & 1];
@@ -66,6 +67,7 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, uint64_t best)
         best = max(best, __shfl_xor_sync(~0u, best, o));
     if (b.lane == 0) keys[b.warp] = best;
     b.sync();
+    b.stamp(a, MEGA_SIGNALS);
     if (b.thread) return;
     for (int w = 1; w < MEGA_WARPS; w++)
         best = max(best, keys[w]);

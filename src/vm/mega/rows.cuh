@@ -72,6 +72,7 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const instructio
                         const qkv_early &early)
 {
     int n = in.units.end - in.units.begin;
+    b.stamp(a, MEGA_SIGNALS);
     if (b.warp) return;
     const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM;
     float inverse = inverse_rms(a, b), cosine = early.cosine, sine = early.sine;
@@ -119,6 +120,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const instructio
         }
         product_transposed(a, b, n, out);
         b.sync();
+        b.stamp(a, MEGA_SIGNALS);
 #pragma unroll
         for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
             int o = (j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1);

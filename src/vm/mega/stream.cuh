@@ -12,6 +12,8 @@ struct mega_fetch {
     uint64_t policy;
     uint32_t begun; /* a barrier: each pass that the block begins is a phase */
     int index;      /* of the pass in this launch */
+    const mega_arguments &a;
+    fetch_timing timing;
 
     /* The cache is what the pass before has left, by ordinary stores of other blocks. */
     MEGA_FN void wait_begun()
@@ -25,15 +27,18 @@ struct mega_fetch {
     /* Waits for room, and for enough of what is under way, then announces a chunk. */
     MEGA_FN void begin(int bytes)
     {
+        timing.begin(a);
         if (under_way == MEGA_UNDER_WAY) {
             wait_chunk(full + 8 * arrived.stage, arrived.parity);
             arrived.advance(stages);
         } else {
             under_way++;
         }
+        timing.end(a, &timing.memory);
         uint32_t barrier = empty + 8 * place.stage;
         while (!barrier_try(barrier, place.parity)) {
         } /* the computing warps watch the time */
+        timing.end(a, &timing.room);
         if (lane == 0) barrier_expect(full + 8 * place.stage, bytes);
         __syncwarp();
     }
@@ -148,7 +153,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
     uint32_t own = ring + a.stages * MEGA_STAGE;
     mega_fetch f = {{0, 1},   {0, 0}, ring, own + a.shared.full,  own + a.shared.empty,
                     a.stages, lane,   0,    policy_evict_first(), own + a.shared.begun,
-                    0};
+                    0,        a,      {}};
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
     mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS; /* this warp's own */
@@ -160,6 +165,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             __syncwarp();
             if (DAWDLES) dawdle(a, a.first_pass + pass, i);
             fetch_entry<DIM>(a, *slot, f, a.first_position + pass);
+            f.timing.keep(a, lane, a.first_pass + pass, i);
         }
     }
 }
