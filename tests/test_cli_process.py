@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import xml.etree.ElementTree
 from pathlib import Path
@@ -317,6 +318,19 @@ def traces():
     expect(2, "from 1 to 65536", *trace, "-n", "0")
 
 
+def until(condition, what, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    check(condition(), what)
+
+
+def catches(pid, number):
+    """Whether the process has a handler for the signal."""
+    caught = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)[1]
+    return int(caught, 16) >> (number - 1) & 1 == 1
+
+
 def interrupts():
     random.seed(7)
     for command, stdin in ((["run", "-p", "a"], b""), (["chat"], b"a\nb\n"), (["run"], None)):
@@ -328,11 +342,13 @@ def interrupts():
                 child.stdin.write(stdin)
                 child.stdin.close()
                 child.stdin = None
-            time.sleep(0.05 + delay)  # the dynamic loader is not ours
+            if delay == 0.5:  # sooner, it may still be loading
+                until(lambda: catches(child.pid, signal.SIGINT), f"{command} catches interrupts")
+            time.sleep(delay)
             child.send_signal(signal.SIGINT)
             err = child.communicate(timeout=60)[1].decode()
             check(child.returncode in (130, -signal.SIGINT), f"{command}: {child.returncode} {err}")
-            check("interrupted" in err or delay < 0.1, f"{command} after {delay}: {err!r}")
+            check("interrupted" in err or delay < 0.5, f"{command} after {delay}: {err!r}")
 
 
 class Terminal:
@@ -356,9 +372,13 @@ class Terminal:
         check(re.search(pattern, self.text), f"terminal: {pattern!r} in {self.text[-500:]!r}")
         self.text = self.text[self.text.rfind("\n") + 1:]
 
-    def type(self, text):
-        time.sleep(0.2)  # the editor shows its prompt before it takes the terminal over
+    def edit(self, text):
+        """Types into the editor, which shows its prompt before it takes the terminal over."""
+        until(lambda: not termios.tcgetattr(self.fd)[3] & termios.ICANON, "the editor's terminal")
         os.write(self.fd, text.encode())
+
+    def interrupt(self):
+        os.write(self.fd, b"\x03")
 
     def status(self):
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -367,21 +387,21 @@ class Terminal:
 def terminal():
     t = Terminal("chat", "-m", *SLOW)
     t.until(r"llama-text.gguf, context 200000. Type a message, or .help.\r\n> ")
-    t.type("tell me\n")
+    t.edit("tell me\n")
     t.until(r"tell me\r\n.")
-    t.type("\x03")
+    t.interrupt()
     t.until(r"\(Stopped\.\)\r\n> ")
-    t.type("half a lüne")
+    t.edit("half a lüne")
     t.until(r"half a lüne")
-    os.write(t.fd, b"\x03")
+    t.interrupt()
     t.until(r"\n> ")
-    t.type("/save kept\x7f\x7f\x7f\x7f/dev/null\n")  # editing
+    t.edit("/save kept\x7f\x7f\x7f\x7f/dev/null\n")  # editing
     t.until(r"2 messages saved to /dev/null\r\n> ")
-    t.type("\x10\n")  # Ctrl-P: the line before
+    t.edit("\x10\n")  # Ctrl-P: the line before
     t.until(r"2 messages saved to /dev/null\r\n> ")
-    t.type("/bogus\n")
+    t.edit("/bogus\n")
     t.until(r"/bogus is not a command; /help lists them\r\n> ")
-    t.type("\x04")
+    t.edit("\x04")
     t.until(r"\n$")
     check(t.status() == 0, "Ctrl-D ends a chat at a terminal with success")
     history = Path(TEMPORARY, "quipu/history")
