@@ -5,6 +5,7 @@
  */
 #include "file/gguf_part.h"
 
+#include "base/buffer.h"
 #include "file/extents.h"
 
 #include <stdio.h>
@@ -228,6 +229,12 @@ void gguf_close(gguf *file)
     free(file->parts);
     arena_free(&file->memory);
     free(file);
+}
+
+void gguf_release_pages(const gguf *file)
+{
+    for (int i = 0; i < file->n_parts; i++)
+        buffer_release_pages(file->parts[i].map.data, file->parts[i].map.size);
 }
 
 const char *gguf_path(const gguf *file)

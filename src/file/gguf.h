@@ -50,6 +50,9 @@ qp_status gguf_open_memory(const void *data, size_t size, const char *name, gguf
 /* NULL is allowed. */
 void gguf_close(gguf *file);
 
+/* Gives the memory of what was read of it back to the system, until it is touched again. */
+void gguf_release_pages(const gguf *file);
+
 /* The path given to gguf_open(): what messages call the file. */
 const char *gguf_path(const gguf *file);
 uint32_t gguf_version(const gguf *file);

@@ -218,6 +218,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     e->max_sessions = e->plan.options.max_sequences;
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
+    model_release_metadata(e->model);
     warn_of_context(e);
     return QP_OK;
 }

@@ -7,7 +7,6 @@
 
 enum {
     PACKED_ALIGNMENT = 64,
-    ROWS_AT_ONCE = 4,      /* of the embedding, before the pages around them are given back */
     PIECE_BYTES = 8 << 20, /* stored, packed between two releases: a few instructions' worth of
                             * memory beside the weights */
 };
@@ -203,8 +202,7 @@ void executor_take_rows(executor *x, const batch *batch)
     for (int64_t i = 0; i < batch_tokens(batch); i++) {
         memcpy((char *)x->rows.memory.data + (size_t)i * row_bytes,
                x->rows.table + (size_t)ids[i] * row_bytes, row_bytes);
-        if (i % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 || i == batch_tokens(batch) - 1)
-            model_release_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0);
+        model_release_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0); /* a row maps a megabyte */
     }
     x->memory.data[PLAN_TOKEN_IDS] = x->rows.numbers;
 }

@@ -285,6 +285,11 @@ bool model_is_mapped(const model *m, weight_slot slot, int64_t layer)
     return mapped_weight(m, slot, layer) != NULL;
 }
 
+void model_release_metadata(const model *m)
+{
+    if (m->source.gguf) gguf_release_pages(m->source.gguf);
+}
+
 void model_release_weight(const model *m, weight_slot slot, int64_t layer)
 {
     const tensor *view = mapped_weight(m, slot, layer);

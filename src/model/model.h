@@ -76,6 +76,10 @@ gguf *model_gguf(const model *model);
 bool model_synthetic_stream(const model *model, weight_slot slot, int64_t layer,
                             synthetic_stream *out);
 
+/* Gives the memory of the file's metadata back to the system until it is touched again, a
+ * vocabulary of megabytes: for those who have read them. */
+void model_release_metadata(const model *model);
+
 /* Gives the memory of a weight that lies in a mapped file back to the system until it is touched
  * again: for those who have made their own form of it. */
 void model_release_weight(const model *model, weight_slot slot, int64_t layer);
