@@ -241,6 +241,14 @@ def conversion():
     status, out, err = quipu("convert", "-m", MODEL, "-o", str(made), "--type", "Q8_0")
     check((status, out) == (0, ""), err)
     check([p.name for p in made.parent.glob("made*")] == ["made.gguf"], "the file alone")
+    own = Path(TEMPORARY, "settled.gguf")
+    own.symlink_to(MODELS / MODEL)
+    settings = own.with_suffix(".generation_config.json")
+    settings.write_text('{"temperature": 0.25}')
+    check(quipu("convert", "-m", str(own), "-o", str(made))[0] == 0, "a model with settings")
+    copied = made.with_suffix(".generation_config.json")
+    check(copied.read_text() == settings.read_text(), "settings go along")
+    copied.unlink()
     command = "run", "-p", "one two", "-n", "5", "--temp", "0"
     check(quipu(*command, "-m", str(made))[0] == 0, "the file runs")
     child = subprocess.Popen([QUIPU, "convert", "-m", "synthetic:llama-3.2-1b", "-o", str(made),

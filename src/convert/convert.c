@@ -5,7 +5,11 @@
  * written by one. Rows whose type stays are copied as they are.
  */
 #include "base/buffer.h"
+#include "base/files.h"
 #include "convert/job.h"
+#include "file/mapping.h"
+#include "file/synthetic.h"
+#include "generate/generation_config.h"
 #include "tensor/codec.h"
 
 #include <stdlib.h>
@@ -167,6 +171,22 @@ static void on_progress(void *context, const progress *progress)
     strbuf_free(&line);
 }
 
+/* The model's settings for sampling go beside the new file. */
+static qp_status copy_settings(const qp_convert_options *options, qp_error *error)
+{
+    enum { LIMIT = 1 << 20 };
+    char from[GENERATION_CONFIG_PATH], to[GENERATION_CONFIG_PATH];
+    strbuf text = {0};
+    if (synthetic_is_name(options->model)) return QP_OK;
+    TRY(generation_config_path(options->model, from, error));
+    TRY(generation_config_path(options->out, to, error));
+    if (!file_is_regular(from)) return QP_OK;
+    qp_status status = files_read(from, LIMIT, &text, error);
+    if (status == QP_OK) status = files_write(to, text.data, text.length, error);
+    strbuf_free(&text);
+    return status;
+}
+
 static qp_status run(convert_job *job, qp_error *error)
 {
     const qp_convert_options *options = job->options;
@@ -182,7 +202,8 @@ static qp_status run(convert_job *job, qp_error *error)
     TRY(convert_list_targets(job, error));
     TRY(convert_put_keys(job, error));
     tell_warnings(job);
-    return write_tensors(job, error);
+    TRY(write_tensors(job, error));
+    return copy_settings(options, error);
 }
 
 qp_status qp_convert(const qp_convert_options *options, qp_error *error)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONFIG_LIMIT = 1 << 20, PATH_SIZE = 4096 };
+enum { CONFIG_LIMIT = 1 << 20 };
 
 /* Negative numbers stand for "none". False when there is no room for one more. */
 static bool add_stop_token(generation_config *config, int64_t token)
@@ -105,34 +105,26 @@ static qp_status read_generation(const cJSON *json, const char *where, generatio
 }
 
 /* The first `length` bytes of `base` and `name` behind them. */
-static qp_status join(const char *base, size_t length, const char *name, char path[PATH_SIZE],
-                      qp_error *error)
+static qp_status join(const char *base, size_t length, const char *name,
+                      char path[GENERATION_CONFIG_PATH], qp_error *error)
 {
-    if (length + strlen(name) >= PATH_SIZE)
+    if (length + strlen(name) >= GENERATION_CONFIG_PATH)
         return error_set(error, QP_INVALID, "%s: the path is too long", base);
     memcpy(path, base, length);
     memcpy(path + length, name, strlen(name) + 1);
     return QP_OK;
 }
 
-static qp_status read_directory(const char *directory, generation_config *out, qp_error *error)
-{
-    char path[PATH_SIZE];
-    TRY(join(directory, strlen(directory), "/config.json", path, error));
-    TRY(read_file(path, read_stop_tokens, out, error));
-    TRY(join(directory, strlen(directory), "/generation_config.json", path, error));
-    return read_file(path, read_generation, out, error);
-}
-
 /* GGUF has no keys for sampling; a folder may hold several models, so the name says whose it is. */
-static qp_status read_beside(const char *file, generation_config *out, qp_error *error)
+qp_status generation_config_path(const char *model, char path[GENERATION_CONFIG_PATH],
+                                 qp_error *error)
 {
     static const char suffix[] = ".gguf";
-    char path[PATH_SIZE];
-    size_t length = strlen(file), tail = sizeof suffix - 1;
-    if (length > tail && strcmp(file + length - tail, suffix) == 0) length -= tail;
-    TRY(join(file, length, ".generation_config.json", path, error));
-    return read_file(path, read_generation, out, error);
+    size_t length = strlen(model), tail = sizeof suffix - 1;
+    if (file_is_directory(model))
+        return join(model, length, "/generation_config.json", path, error);
+    if (length > tail && strcmp(model + length - tail, suffix) == 0) length -= tail;
+    return join(model, length, ".generation_config.json", path, error);
 }
 
 qp_status generation_config_read(const model *model, const qp_vocabulary *vocabulary,
@@ -144,8 +136,13 @@ qp_status generation_config_read(const model *model, const qp_vocabulary *vocabu
         add_stop_token(out, special.eos);
         add_stop_token(out, special.eot);
     }
-    const char *path = model_path(model);
-    if (synthetic_is_name(path)) return QP_OK;
-    return file_is_directory(path) ? read_directory(path, out, error)
-                                   : read_beside(path, out, error);
+    char path[GENERATION_CONFIG_PATH];
+    const char *source = model_path(model);
+    if (synthetic_is_name(source)) return QP_OK;
+    if (file_is_directory(source)) {
+        TRY(join(source, strlen(source), "/config.json", path, error));
+        TRY(read_file(path, read_stop_tokens, out, error));
+    }
+    TRY(generation_config_path(source, path, error));
+    return read_file(path, read_generation, out, error);
 }

@@ -13,6 +13,13 @@ typedef struct generation_config {
     size_t n_stop_tokens;
 } generation_config;
 
+enum { GENERATION_CONFIG_PATH = 4096 };
+
+/* Where the settings of a model lie, if it has any: generation_config.json in a folder,
+ * MODEL.generation_config.json beside MODEL.gguf. QP_INVALID when the path is too long. */
+qp_status generation_config_path(const char *model, char path[GENERATION_CONFIG_PATH],
+                                 qp_error *error);
+
 /* Reads a Hugging Face model's generation_config.json, or MODEL.generation_config.json beside
  * MODEL.gguf (do_sample false means temperature 0), and the tokens that end an answer from it, from
  * config.json and from the vocabulary. */
