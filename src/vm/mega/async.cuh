@@ -162,6 +162,15 @@ MEGA_FN uint4 load_shared_16(uint32_t at)
                  : "memory");
     return v;
 }
+MEGA_FN void load_shared_words(uint32_t *v, uint32_t at)
+{
+    uint4 all = load_shared_16(at);
+    v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
+}
+MEGA_FN void load_shared_8(uint32_t *v, uint32_t at)
+{
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v[0]), "=r"(v[1]) : "r"(at) : "memory");
+}
 MEGA_FN void load_matrices(uint32_t *m, uint32_t at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

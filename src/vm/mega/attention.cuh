@@ -20,9 +20,10 @@ MEGA_FN attention_shape attention_shape_of(const mega_arguments &a)
     return {sets, MEGA_WARPS / sets};
 }
 
-/* Positions of a chunk: 16 KB of keys and as much of values. */
+/* Positions of a chunk: half of it keys, half values. */
+enum { CACHE_CHUNK = MEGA_BRICKS ? MEGA_CACHE_BRICKS : MEGA_BOX };
 template <int DIM> struct attention_chunk {
-    enum { POSITIONS = 8192 / DIM };
+    enum { POSITIONS = CACHE_CHUNK / 4 / DIM };
 };
 
 /* Chunks of an instruction, from the first; none when it recomputes nothing or has no part. */
@@ -107,7 +108,7 @@ MEGA_FN void attention_walk(const mega_arguments &a, mega_block &b, head_states 
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 words[j / 2][j % 2] =
-                    load_shared_16(at + (i + j / 2 * beside) * DIM * 2 + j % 2 * (MEGA_BOX / 2));
+                    load_shared_16(at + (i + j / 2 * beside) * DIM * 2 + j % 2 * (CACHE_CHUNK / 2));
             int p = position + i + b.lane / lanes;
 #pragma unroll
             for (int j = 0; j < 2; j++) {

@@ -7,6 +7,16 @@
 #include "vm/mega/mega.h"
 #include "vm/mega/timing.cuh"
 
+#ifndef MEGA_BRICKS
+#define MEGA_BRICKS 0 /* 1 in the kernels that read quantised weights */
+#endif
+
+/* A stage of the ring: a constant where it can be one. */
+MEGA_FN int stage_bytes(const mega_arguments &a)
+{
+    return MEGA_BRICKS ? a.stage_bytes : (int)MEGA_STAGE;
+}
+
 #define FIXED_ONE 4294967296.0f /* 2^32: x in fixed point */
 
 MEGA_FN int64_t sum_value(int64_t sum)
@@ -116,7 +126,7 @@ MEGA_FN void wait_chunk(uint32_t barrier, uint32_t parity)
 MEGA_FN uint32_t take_chunk(const mega_arguments &a, mega_block &b)
 {
     wait_chunk(b.own + a.shared.full + 8 * b.place.stage, b.place.parity);
-    return b.ring + b.place.stage * MEGA_STAGE;
+    return b.ring + b.place.stage * stage_bytes(a);
 }
 /* This warp has read it. */
 MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
@@ -124,6 +134,12 @@ MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
     __syncwarp();
     if (b.lane == 0) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
     b.place.advance(b.stages);
+}
+
+/* What a column's value is multiplied by before it is split: as quantised weights want it. */
+MEGA_FN float column_factor(int column)
+{
+    return !MEGA_BRICKS ? 1 : column & 2 ? 0x1p92f : 0x1p96f;
 }
 
 /* A float32 as the sum of three bf16, exactly. */
@@ -136,6 +152,16 @@ MEGA_FN void split_float(float v, __nv_bfloat16 *to, int plane)
     to[0] = high;
     to[plane] = middle;
     to[2 * plane] = __float2bfloat16(v);
+}
+
+/* A row's sum over its parts, one a warp or a slice of columns. */
+MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int slices)
+{
+    const float *sums = b.at<float>(a.shared.sums) + row;
+    float sum = 0;
+    for (int w = 0; w < slices; w++)
+        sum += sums[w * a.shared.sum_pitch];
+    return sum;
 }
 
 /* Sleeps at random, before one entry in sixteen. */
@@ -211,7 +237,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
 {
     const int64_t *x = residual(a, b.pass, step);
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.planes);
-    int padded = a.shared.plane - 8; /* a multiple of the block */
+    int padded = (a.hidden + MEGA_BLOCK - 1) / MEGA_BLOCK * MEGA_BLOCK;
     float squares = 0;
     for (int i = 4 * b.thread; i < padded; i += 4 * MEGA_CONSUMERS) {
         bool inside = i < a.hidden;
@@ -233,7 +259,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
         for (int j = 0; j < 4; j++) {
             float v = (float)sum_value(s[j]) * (1 / FIXED_ONE);
             squares = fmaf(v, v, squares);
-            split_float(v * w[j], split + j, 4);
+            split_float(v * w[j] * column_factor(j), split + j, 4);
         }
 #pragma unroll
         for (int p = 0; p < MEGA_PARTS; p++)

@@ -4,7 +4,7 @@
 #define QUIPU_VM_MEGA_HEADS_CUH
 
 #include "vm/mega/attention.cuh"
-#include "vm/mega/product.cuh"
+#include "vm/mega/weights.cuh"
 
 /* The KV head's queries, newest key and value of this pass. */
 template <int DIM>
@@ -107,7 +107,7 @@ MEGA_FN void merge_heads(const mega_arguments &a, mega_block &b, int kv_head, in
                     return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
                 },
                 &most, &sum, &out);
-        split_float(out / sum, planes + i, a.shared.head_plane);
+        split_float(out / sum * column_factor(i), planes + i, a.shared.head_plane);
     }
     b.sync();
 }
@@ -134,8 +134,7 @@ MEGA_FN void run_attention_output(const mega_arguments &a, mega_block &b, const 
     int64_t *next = residual(a, b.pass, 2 * e.in.layer + 1) + row;
     /* The first KV head brings the residual itself along. */
     int64_t carried = kv_head == 0 && b.thread < n ? sum_value(load_relaxed(x + b.thread)) : 0;
-    int groups = a.group * DIM / 64;
-    product_heads(a, b, n, groups);
+    int groups = product_heads<DIM>(a, b, e, n);
     b.sync();
     b.stamp(a, MEGA_SIGNALS);
     for (int i = b.thread; i < n; i += MEGA_CONSUMERS) {

@@ -70,10 +70,10 @@ template <int DIM, bool HALF, int BLOCKS, bool DAWDLES> MEGA_FN void mega(const 
     extern __shared__ __align__(1024) char dynamic[];
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(dynamic);
     asm volatile("" : "+r"(ring)); /* so that it stays in a register */
-    uint32_t own = ring + a.stages * MEGA_STAGE;
-    char *memory = dynamic + a.stages * MEGA_STAGE;
+    uint32_t own = ring + a.stages * stage_bytes(a);
+    char *memory = dynamic + a.stages * stage_bytes(a);
     /* What was never copied must be numbers: it is multiplied by zero. */
-    int bytes = a.stages * MEGA_STAGE + (int)a.shared.bytes;
+    int bytes = a.stages * stage_bytes(a) + (int)a.shared.bytes;
     for (int i = threadIdx.x; i < bytes / 16; i += MEGA_THREADS)
         ((uint4 *)dynamic)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
@@ -102,6 +102,15 @@ template <int DIM, bool HALF, int BLOCKS, bool DAWDLES> MEGA_FN void mega(const 
     run_program<DIM, HALF, BLOCKS, DAWDLES>(a, b);
 }
 
+#define MEGA_KERNEL(dim, name, half, blocks, suffix, dawdles)                                      \
+    extern "C" __global__ void __launch_bounds__(MEGA_THREADS, 1)                                  \
+        mega_##dim##_##name##_##blocks##suffix(const __grid_constant__ mega_arguments a)           \
+    {                                                                                              \
+        mega<dim, half, blocks, dawdles>(a);                                                       \
+    }
+
+#if !MEGA_BRICKS
+
 /* out (columns, rows) = in (rows, columns) transposed: W_down, once. Blocks of 32 x 8 threads. */
 extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int rows, int columns)
 {
@@ -116,13 +125,6 @@ extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int
             out[(int64_t)(column + y) * rows + row + x] = tile[x][y];
 }
 
-#define MEGA_KERNEL(dim, name, half, blocks, suffix, dawdles)                                      \
-    extern "C" __global__ void __launch_bounds__(MEGA_THREADS, 1)                                  \
-        mega_##dim##_##name##_##blocks##suffix(const __grid_constant__ mega_arguments a)           \
-    {                                                                                              \
-        mega<dim, half, blocks, dawdles>(a);                                                       \
-    }
-
 #define MEGA(dim, name, half, blocks) MEGA_KERNEL(dim, name, half, blocks, , false)
 
 MEGA(64, F16, true, 1)
@@ -134,3 +136,5 @@ MEGA(128, F16, true, 2)
 MEGA(128, BF16, false, 1)
 MEGA(128, BF16, false, 2)
 MEGA_KERNEL(64, F16, true, 1, _dawdling, true) /* for tests: races show */
+
+#endif

@@ -24,10 +24,12 @@ enum {
         2 * MEGA_BLOCK + 16, /* bytes from row to row in shared memory: no bank conflicts */
     MEGA_STAGE = 33 << 10,   /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
     MEGA_BOX = 32 << 10,
-    MEGA_MAX_STAGES = 8,
-    MEGA_SLOTS = 4,     /* entries of the program in shared memory */
-    MEGA_UNDER_WAY = 2, /* chunks; more only lengthens everybody's queue to memory */
-    MEGA_MAX_GROUP = 8, /* query heads of a KV head */
+    MEGA_CACHE_BRICKS = 16 << 10, /* keys and values in a stage that is made for bricks */
+    MEGA_MAX_STAGES = 14,
+    MEGA_SLOTS = 4,            /* entries of the program in shared memory */
+    MEGA_UNDER_WAY = 2,        /* chunks; more only lengthens everybody's queue to memory */
+    MEGA_UNDER_WAY_BRICKS = 4, /* of half the size */
+    MEGA_MAX_GROUP = 8,        /* query heads of a KV head */
     MEGA_MAX_HIDDEN = 2 * MEGA_BLOCK,
     MEGA_PARTS = 3,            /* bf16 that make up a float32 */
     MEGA_COUNT_AT = 53,        /* x: value below, number of parts above */
@@ -43,12 +45,13 @@ enum {
     MEGA_MLP,                             /* norm, gate, up, SiLU, W_down: units are features */
 };
 
-/* Where an instruction's weights lie: rows of one size, `row_bytes` from row to row. */
+/* Where an instruction's weights lie: rows as stored, or bricks. */
 typedef struct mega_weights {
     uint64_t norm;      /* (hidden) */
     uint64_t matrix[3]; /* q, k, v; gate, up, down transposed; the output projection */
     uint32_t norm_is_f32, map;
-    uint64_t zero[11];
+    uint8_t kinds[8]; /* of bricks: each matrix's */
+    uint64_t zero[10];
 } mega_weights;
 
 typedef struct mega_entry {
@@ -90,12 +93,13 @@ typedef struct mega_arguments {
     uint64_t report;     /* mega_report, of the host */
     uint64_t timings;    /* mega_timing [passes][blocks][longest]; 0: nobody asked for them */
     mega_shared shared;
-    int32_t longest, stages;
+    int32_t longest, stages, stage_bytes;
     int32_t hidden, n_layers, group, n_kv_heads, vocab, page_size, pages_per_layer;
     int32_t interleaved;
-    int32_t box_rows;  /* rows of W_o in a box */
-    int32_t recompute; /* contexts up to here: each block its own attention */
-    uint32_t delay;    /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
+    int32_t embedding_type, embedding_bytes; /* a dtype; of a row */
+    int32_t box_rows;                        /* rows of W_o in a box */
+    int32_t recompute;                       /* contexts up to here: each block its own attention */
+    uint32_t delay; /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
     int32_t token, first_position, n_passes;
     uint32_t first_pass;
     float eps, scale; /* of RMSNorm; of scores, times log2 e */

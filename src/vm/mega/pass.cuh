@@ -3,7 +3,31 @@
 #ifndef QUIPU_VM_MEGA_PASS_CUH
 #define QUIPU_VM_MEGA_PASS_CUH
 
-#include "vm/mega/product.cuh"
+#include "vm/mega/weights.cuh"
+#if MEGA_BRICKS
+#include "tensor/decode.cuh"
+#endif
+
+/* Elements [begin, begin + n) of a token's row to x. */
+MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int token, int begin,
+                            int n, int64_t *x)
+{
+#if MEGA_BRICKS
+    const char *row = (const char *)a.embedding + (int64_t)token * a.embedding_bytes;
+    int first = begin & ~7;
+    for (int i = first + 8 * b.thread; i < begin + n; i += 8 * MEGA_CONSUMERS) {
+        float v[8];
+        decode8<DTYPE_COUNT>((dtype)a.embedding_type, row, i, v);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (i + j >= begin && i + j < begin + n) store_relaxed(x + i + j, sum_part(v[j]));
+    }
+#else
+    const __nv_bfloat16 *row = (const __nv_bfloat16 *)a.embedding + (int64_t)token * a.hidden;
+    for (int i = begin + b.thread; i < begin + n; i += MEGA_CONSUMERS)
+        store_relaxed(x + i, sum_part(__bfloat162float(row[i])));
+#endif
+}
 
 MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
@@ -17,10 +41,8 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
     bool given = b.pass == a.first_pass;
     volatile uint64_t *keys = (volatile uint64_t *)a.key;
     int token = given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass & 1];
-    const __nv_bfloat16 *row = (const __nv_bfloat16 *)a.embedding + (int64_t)token * a.hidden;
     int64_t *x = residual(a, b.pass, 0), *next = residual(a, b.pass + 1, 0);
-    for (int i = b.thread; i < n; i += MEGA_CONSUMERS)
-        store_relaxed(x + begin + i, sum_part(__bfloat162float(row[begin + i])));
+    read_embedding(a, b, token, begin, n, x);
     for (int i = b.thread; i < n * (2 * a.n_layers + 1); i += MEGA_CONSUMERS)
         next[(int64_t)(i / n) * a.hidden + begin + i % n] = 0;
     b.sync();
@@ -46,11 +68,11 @@ MEGA_FN uint64_t logit_key(const mega_arguments &a, float v, int token)
 }
 
 /* Logits of `rows` rows; the largest key of this thread's. */
-MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int begin, int rows,
-                               uint64_t best)
+MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slices, int begin,
+                               int rows, uint64_t best)
 {
     for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
-        float v = row_sum(a, b, i, MEGA_WARPS) * inverse_rms(a, b);
+        float v = row_sum(a, b, i, slices) * inverse_rms(a, b);
         ((float *)a.logits)[begin + i] = v;
         best = max(best, logit_key(a, v, begin + i));
     }

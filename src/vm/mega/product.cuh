@@ -29,8 +29,9 @@ MEGA_FN void load_vector(uint32_t at, bool used, uint32_t *v)
  * column blocks of a row; a pair's tiles come block by block. Called in one place and inlined
  * there: what is spilled or saved around a call goes to local memory, which has no cache to speak
  * of beside a ring of this size. */
-template <int BLOCKS>
-MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, int tiles, int first)
+template <int DIM, int BLOCKS>
+MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_entry &, int,
+                           int tiles, int first)
 {
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
@@ -70,19 +71,16 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, int tiles, in
     }
 }
 
-/* A row's sum over the first `warps` warps. */
-MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int warps)
+/* Parts of a row's sum. */
+MEGA_FN int row_slices(const mega_arguments &, const mega_entry &, int)
 {
-    const float *sums = b.at<float>(a.shared.sums) + row;
-    float sum = 0;
-    for (int w = 0; w < warps; w++)
-        sum += sums[w * a.shared.sum_pitch];
-    return sum;
+    return MEGA_WARPS;
 }
 
 /* Rows of W_down^T weighted by the features and added up: 2048 outputs, 128 of them a warp's, to
  * out[2048]. */
-MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, int rows, float *out)
+MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &,
+                                int rows, int, float *out)
 {
     float c[8][4];
 #pragma unroll
@@ -118,9 +116,11 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, int rows
 }
 
 /* A KV head's columns of W_o, in boxes of box_rows rows, times its heads' outputs: sums of 64
- * columns each to sums[group of columns][row]. */
-MEGA_FN void product_heads(const mega_arguments &a, mega_block &b, int rows, int groups)
+ * columns each to sums[group of columns][row]. Returns the number of groups. */
+template <int DIM>
+MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_entry &, int rows)
 {
+    int groups = a.group * DIM / 64;
     int g = b.lane >> 2, t = b.lane & 3;
     int slice = b.warp % groups, tile = b.warp / groups;
     bool busy = tile * 16 < a.box_rows;
@@ -157,6 +157,7 @@ MEGA_FN void product_heads(const mega_arguments &a, mega_block &b, int rows, int
             sums[row + 8] = high;
         }
     }
+    return groups;
 }
 
 #endif

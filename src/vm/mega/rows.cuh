@@ -19,13 +19,14 @@ template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
 
 /* One pair's sums to the KV head's list, and to the cache. */
 template <int DIM, bool HALF>
-MEGA_FN void finish_pair(const mega_arguments &a, mega_block &b, const instruction &in, int lane,
+MEGA_FN void finish_pair(const mega_arguments &a, mega_block &b, const mega_entry &e, int lane,
                          float inverse, float cosine, float sine, int position, int page)
 {
+    const instruction &in = e.in;
     int unit = in.units.begin + lane, row = (lane >> 2) * MEGA_TILE + (lane & 3);
     qkv_pair p = qkv_pair_at<DIM>(a, unit);
-    float v[2] = {row_sum(a, b, row, MEGA_WARPS) * inverse,
-                  row_sum(a, b, row + 4, MEGA_WARPS) * inverse};
+    int slices = row_slices(a, e, p.kind);
+    float v[2] = {row_sum(a, b, row, slices) * inverse, row_sum(a, b, row + 4, slices) * inverse};
     if (p.kind != PAIR_VALUE) {
         float first = v[0] * cosine - v[1] * sine;
         v[1] = v[1] * cosine + v[0] * sine;
@@ -68,9 +69,10 @@ MEGA_FN qkv_early load_qkv_early(const mega_arguments &a, const mega_block &b,
 }
 
 template <int DIM, bool HALF>
-MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const instruction &in,
+MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e,
                         const qkv_early &early)
 {
+    const instruction &in = e.in;
     int n = in.units.end - in.units.begin;
     b.stamp(a, MEGA_SIGNALS);
     if (b.warp) return;
@@ -83,14 +85,15 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const instructio
             cosine = table[pair];
             sine = table[DIM / 2 + pair];
         }
-        finish_pair<DIM, HALF>(a, b, in, i, inverse, cosine, sine, early.position, early.page);
+        finish_pair<DIM, HALF>(a, b, e, i, inverse, cosine, sine, early.position, early.page);
     }
 }
 
 /* ---- norm, gate, up, SiLU, down ---- */
 
-MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const instruction &in)
+MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
+    const instruction &in = e.in;
     int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
     int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its sums */
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
@@ -98,10 +101,10 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const instructio
         float v = 0;
         if (i < n) {
             float inverse = inverse_rms(a, b);
-            float gate = row_sum(a, b, i, MEGA_WARPS) * inverse;
-            v = gate / (1 + __expf(-gate)) * (row_sum(a, b, up + i, MEGA_WARPS) * inverse);
+            float gate = row_sum(a, b, i, row_slices(a, e, 0)) * inverse;
+            v = gate / (1 + __expf(-gate)) * (row_sum(a, b, up + i, row_slices(a, e, 1)) * inverse);
         }
-        split_float(v, planes + i, a.shared.feature_plane);
+        split_float(v * column_factor(i), planes + i, a.shared.feature_plane);
     }
     b.sync();
     const int64_t *x = residual(a, b.pass, step);
@@ -118,7 +121,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const instructio
             int at = c + ((j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1));
             if (at >= share_begin && at < share_end) carried = sum_value(load_relaxed(x + at));
         }
-        product_transposed(a, b, n, out);
+        product_transposed(a, b, e, n, c, out);
         b.sync();
         b.stamp(a, MEGA_SIGNALS);
 #pragma unroll
@@ -151,14 +154,15 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
         /* The MLP's gate, then up. */
 #pragma unroll 1
         for (int matrix = 0; matrix <= mlp; matrix++)
-            multiply_rows<BLOCKS>(a, b, min(at_once, tiles - first), matrix * tiles * MEGA_TILE);
+            multiply_rows<DIM, BLOCKS>(a, b, e, matrix, min(at_once, tiles - first),
+                                       matrix * tiles * MEGA_TILE);
         b.sync();
         if (mlp)
-            finish_mlp(a, b, e.in);
+            finish_mlp(a, b, e);
         else if (!logits)
-            finish_qkv<DIM, HALF>(a, b, e.in, early);
+            finish_qkv<DIM, HALF>(a, b, e, early);
         else
-            best = finish_logits(a, b, e.in.units.begin + first * MEGA_TILE,
+            best = finish_logits(a, b, row_slices(a, e, 0), e.in.units.begin + first * MEGA_TILE,
                                  min(at_once * MEGA_TILE, n - first * MEGA_TILE), best);
         first += at_once;
     } while (first < tiles);

@@ -4,6 +4,7 @@
 #define QUIPU_VM_MEGA_STREAM_CUH
 
 #include "vm/mega/attention.cuh"
+#include "vm/mega/weights.cuh"
 
 struct mega_fetch {
     ring_place place, arrived;
@@ -28,7 +29,7 @@ struct mega_fetch {
     MEGA_FN void begin(int bytes)
     {
         timing.begin(a);
-        if (under_way == MEGA_UNDER_WAY) {
+        if (under_way == (MEGA_BRICKS ? MEGA_UNDER_WAY_BRICKS : MEGA_UNDER_WAY)) {
             wait_chunk(full + 8 * arrived.stage, arrived.parity);
             arrived.advance(stages);
         } else {
@@ -42,10 +43,17 @@ struct mega_fetch {
         if (lane == 0) barrier_expect(full + 8 * place.stage, bytes);
         __syncwarp();
     }
-    MEGA_FN uint32_t stage() const { return ring + place.stage * MEGA_STAGE; }
+    MEGA_FN uint32_t stage() const { return ring + place.stage * stage_bytes(a); }
     MEGA_FN uint32_t barrier() const { return full + 8 * place.stage; }
     MEGA_FN void end() { place.advance(stages); }
 
+    /* A chunk that is one piece of memory. */
+    MEGA_FN void piece(const void *from, int bytes)
+    {
+        begin(bytes);
+        if (lane == 0) copy_bytes(stage(), from, bytes, barrier(), policy);
+        end();
+    }
     /* Columns [first, first + columns) of up to eight rows, one from each lane. */
     MEGA_FN void rows(const __nv_bfloat16 *row, int n, int first, int columns)
     {
@@ -66,6 +74,72 @@ struct mega_fetch {
     }
 };
 
+#if MEGA_BRICKS
+
+/* Tiles [first, first + tiles) of a matrix, or of a KV head's columns of one. */
+MEGA_FN void fetch_tiles(mega_fetch &f, uint64_t matrix, int kind, int columns, int64_t first,
+                         int tiles)
+{
+    tile_chunks shape(kind, columns);
+    const char *at = (const char *)matrix + first * shape.across * brick_bytes(kind);
+    for (int i = 0; i < tiles; i += shape.beside)
+        for (int k = 0; k < shape.chunks; k++) {
+            int n = shape.across - k * MEGA_WARPS;
+            n = n > MEGA_WARPS ? (int)MEGA_WARPS : n * min(shape.beside, tiles - i);
+            f.piece(at, n * brick_bytes(kind));
+            at += n * brick_bytes(kind);
+        }
+}
+
+/* `tiles` tiles of an entry's rows. */
+template <int DIM>
+MEGA_FN void fetch_rows(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int matrix,
+                        int tiles)
+{
+    for (int tile = 0; tile < tiles;) {
+        tile_run run = tile_run_from<DIM>(a, e, matrix, tile, tiles);
+        fetch_tiles(f, e.weights.matrix[run.matrix], e.weights.kinds[run.matrix], a.hidden,
+                    run.first, run.tiles);
+        tile += run.tiles;
+    }
+}
+
+template <int DIM>
+MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    fetch_rows<DIM>(a, e, f, 0, 2 * (e.in.units.end - e.in.units.begin) / BRICK_ROWS);
+}
+
+template <int DIM>
+MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    int begin = e.in.units.begin, n = e.in.units.end - begin, head = entry_kv_head(a, e.in);
+    int64_t first = (head * a.hidden + begin % a.hidden) / BRICK_ROWS;
+    fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], a.group * DIM, first, n / BRICK_ROWS);
+}
+
+template <int DIM>
+MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    int begin = e.in.units.begin, n = e.in.units.end - begin, kind = e.weights.kinds[2];
+    fetch_rows<DIM>(a, e, f, 0, n / BRICK_ROWS);
+    fetch_rows<DIM>(a, e, f, 1, n / BRICK_ROWS);
+    int below = bricks_below(kind, a.hidden), bytes = brick_bytes(kind);
+    for (int i = 0; i < below; i += MEGA_WARPS)
+        for (int group = begin / BRICK_COLUMNS; group < (begin + n) / BRICK_COLUMNS; group++)
+            f.piece((const char *)e.weights.matrix[2] + ((int64_t)group * below + i) * bytes,
+                    min((int)MEGA_WARPS, below - i) * bytes);
+}
+
+template <int DIM>
+MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    int n = e.in.units.end - e.in.units.begin;
+    fetch_rows<DIM>(a, e, f, 0, (n + BRICK_ROWS - 1) / BRICK_ROWS);
+}
+
+#else
+
 /* A quad of pairs: four first features, four second ones. */
 template <int DIM>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
@@ -80,6 +154,40 @@ MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch 
                 f.rows(row, MEGA_TILE, c, min(MEGA_BLOCK, a.hidden - c));
             }
 }
+
+template <int DIM>
+MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    int begin = e.in.units.begin, n = e.in.units.end - begin, groups = a.group * DIM / 64;
+    for (int row = 0; row < n; row += a.box_rows) {
+        f.begin(a.box_rows * groups * 128);
+        if (f.lane == 0)
+            copy_box(f.stage(), a.maps + MEGA_MAP_BYTES * e.weights.map, 0, begin % a.hidden + row,
+                     entry_kv_head(a, e.in) * groups, f.barrier(), f.policy);
+        f.end();
+    }
+}
+
+template <int DIM>
+MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    int begin = e.in.units.begin, n = e.in.units.end - begin;
+    f.matrix(e.weights.matrix[0], begin, n, a.hidden);
+    f.matrix(e.weights.matrix[1], begin, n, a.hidden);
+    for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
+        for (int row = 0; row < n; row += MEGA_TILE)
+            f.rows((const __nv_bfloat16 *)e.weights.matrix[2] +
+                       (int64_t)(begin + row + f.lane) * a.hidden,
+                   min(MEGA_TILE, n - row), c, min(MEGA_BLOCK, a.hidden - c));
+}
+
+template <int DIM>
+MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    f.matrix(e.weights.matrix[0], e.in.units.begin, e.in.units.end - e.in.units.begin, a.hidden);
+}
+
+#endif
 
 /* Keys and values of old positions, by pages. */
 template <int DIM>
@@ -96,7 +204,7 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
         if (page < here && cache < 2) {
             int64_t at = ((const int32_t *)a.pages)[c * pages + page] +
                          (int64_t)e.in.layer * a.pages_per_layer;
-            copy_bytes(f.stage() + cache * (MEGA_BOX / 2) + page * bytes,
+            copy_bytes(f.stage() + cache * (CACHE_CHUNK / 2) + page * bytes,
                        (const char *)(cache ? a.v_cache : a.k_cache) +
                            (at * a.n_kv_heads + entry_kv_head(a, e.in)) * bytes,
                        bytes, f.barrier(), f.policy);
@@ -108,7 +216,7 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
 template <int DIM>
 MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old)
 {
-    int begin = e.in.units.begin, n = e.in.units.end - begin, first;
+    int first;
     switch (e.in.opcode) {
     case OP_NORM_QKV_ROPE:
         fetch_qkv<DIM>(a, e, f);
@@ -121,28 +229,14 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
     case MEGA_ATTENTION_OUTPUT: {
         int chunks = attention_chunks<DIM>(a, e.in, old, &first);
         fetch_cache<DIM>(a, e, f, old, first, chunks);
-        int groups = a.group * DIM / 64;
-        for (int row = 0; row < n; row += a.box_rows) {
-            f.begin(a.box_rows * groups * 128);
-            if (f.lane == 0)
-                copy_box(f.stage(), a.maps + MEGA_MAP_BYTES * e.weights.map, 0,
-                         begin % a.hidden + row, entry_kv_head(a, e.in) * groups, f.barrier(),
-                         f.policy);
-            f.end();
-        }
+        fetch_output<DIM>(a, e, f);
         break;
     }
     case MEGA_MLP:
-        f.matrix(e.weights.matrix[0], begin, n, a.hidden);
-        f.matrix(e.weights.matrix[1], begin, n, a.hidden);
-        for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
-            for (int row = 0; row < n; row += MEGA_TILE)
-                f.rows((const __nv_bfloat16 *)e.weights.matrix[2] +
-                           (int64_t)(begin + row + f.lane) * a.hidden,
-                       min(MEGA_TILE, n - row), c, min(MEGA_BLOCK, a.hidden - c));
+        fetch_mlp<DIM>(a, e, f);
         break;
     case OP_NORM_LINEAR:
-        f.matrix(e.weights.matrix[0], begin, n, a.hidden);
+        fetch_logits<DIM>(a, e, f);
         break;
     }
 }
@@ -150,7 +244,7 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
 template <int DIM, bool DAWDLES>
 MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane)
 {
-    uint32_t own = ring + a.stages * MEGA_STAGE;
+    uint32_t own = ring + a.stages * stage_bytes(a);
     mega_fetch f = {{0, 1},   {0, 0}, ring, own + a.shared.full,  own + a.shared.empty,
                     a.stages, lane,   0,    policy_evict_first(), own + a.shared.begun,
                     0,        a,      {}};

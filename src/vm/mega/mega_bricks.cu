@@ -1,0 +1,19 @@
+/* The megakernel's instances for quantised weights, of which a model may mix the kinds; and the
+ * kernel that makes their bricks. */
+#define MEGA_BRICKS 1
+#include "vm/mega/mega.cu"
+
+/* A warp a brick. */
+extern "C" __global__ void mega_make_bricks(const __grid_constant__ brick_matrix m)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, count = brick_count(&m);
+    int lane = threadIdx.x & 31;
+    for (int64_t n = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; n < count; n += warps)
+        brick_write(&m, (const uint8_t *)m.from, (uint8_t *)m.to, n, lane);
+}
+
+MEGA_KERNEL(64, F16, true, 0, , false)
+MEGA_KERNEL(64, BF16, false, 0, , false)
+MEGA_KERNEL(128, F16, true, 0, , false)
+MEGA_KERNEL(128, BF16, false, 0, , false)
+MEGA_KERNEL(64, F16, true, 0, _dawdling, true) /* for tests: races show */

@@ -1,0 +1,13 @@
+/* Weights times vectors: as the kernels of a file want it, of 16 bits or quantised. */
+#ifndef QUIPU_VM_MEGA_WEIGHTS_CUH
+#define QUIPU_VM_MEGA_WEIGHTS_CUH
+
+#include "vm/mega/block.cuh"
+
+#if MEGA_BRICKS
+#include "vm/mega/bricks.cuh"
+#else
+#include "vm/mega/product.cuh"
+#endif
+
+#endif
