@@ -1,12 +1,8 @@
 /* Traces: every slice once, none over another, and sums that add up to the passes. */
-#include "engine_test.h"
-
-#include "base/json.h"
-
-#include <math.h>
+#include "trace_test.h"
 
 static const int32_t PROMPT[] = {3, 1, 4, 1, 5, 9, 2, 6};
-enum { PROMPT_TOKENS = 8, GENERATED = 5, MAX_TRACKS = 16 };
+enum { PROMPT_TOKENS = 8, GENERATED = 5 };
 
 /* A model's answer to the prompt, recorded. */
 typedef struct recording {
@@ -48,65 +44,14 @@ static void recording_free(recording *r)
     qp_engine_close(r->engine);
 }
 
-/* To free(). */
-static void print_trace(const qp_trace *trace, qp_trace_form form, char **text)
-{
-    qp_error error;
-    size_t length;
-    assert_ok(qp_trace_print(trace, form, text, &length, &error));
-    assert_int_equal(strlen(*text), length);
-}
-
-static cJSON *trace_json(const qp_trace *trace)
-{
-    qp_error error;
-    cJSON *json;
-    char *text;
-    print_trace(trace, QP_TRACE_CHROME, &text);
-    assert_ok(json_parse(text, strlen(text), "the trace", &json, &error));
-    free(text);
-    return json;
-}
-
-static double number(const cJSON *json, const char *key)
-{
-    const cJSON *item = json_get(json, key);
-    if (!cJSON_IsNumber(item)) fail_msg("%s is missing", key);
-    return item->valuedouble;
-}
-
-static const char *string(const cJSON *json, const char *key)
-{
-    const cJSON *item = json_get(json, key);
-    if (!cJSON_IsString(item)) fail_msg("%s is missing", key);
-    return item->valuestring;
-}
-
-/* Events of a track come in order, and none begins before the one before has ended. */
 static void test_no_two_slices_overlap(void **state)
 {
     (void)state;
     for (int threads = 1; threads <= 3; threads++) {
         recording r = record((qp_engine_options){.threads = threads}, 16);
         cJSON *json = trace_json(r.trace);
-        double free_at[MAX_TRACKS] = {0};
-        int passes = 0, works[MAX_TRACKS] = {0};
-        const cJSON *event;
-        cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
-        {
-            if (strcmp(string(event, "ph"), "X") != 0) continue;
-            int track = (int)number(event, "tid");
-            const char *category = string(event, "cat");
-            bool host = strcmp(category, "host") == 0;
-            assert_true(number(event, "dur") >= 0);
-            assert_in_range(track, 0, threads);
-            /* What happens between passes is listed behind them. */
-            if (host) continue;
-            assert_true(number(event, "ts") >= free_at[track] - 1e-6);
-            free_at[track] = number(event, "ts") + number(event, "dur");
-            passes += strcmp(category, "pass") == 0;
-            works[track] += strcmp(category, "work") == 0;
-        }
+        int works[MAX_TRACKS + 1];
+        int passes = check_tracks(json, threads, works);
         assert_int_equal(passes, 2 + GENERATED - 1);
         for (int track = 1; track <= threads; track++)
             assert_true(works[track] > 0 && works[track] % passes == 0);
@@ -138,27 +83,6 @@ static void test_costs_do_not_depend_on_the_cut(void **state)
         assert_true(fabs(flops[i] / flops[0] - 1) < 1e-4);
         assert_true(fabs(bytes[i] / bytes[0] - 1) < 1e-4);
     }
-}
-
-/* The rows of a table add up to its last, "pass". */
-static void check_sums(const char *table)
-{
-    double sum = 0, pass = -1, time;
-    char name[32];
-    const char *line = strstr(table, "\noperator");
-    assert_non_null(line);
-    line = strchr(line + 1, '\n') + 1;
-    for (; pass < 0; line = strchr(line, '\n') + 1) {
-        const char *from = line + 27; /* behind the numbers of slices */
-        assert_int_equal(sscanf(line, "%31s", name), 1);
-        assert_int_equal(sscanf(from, "%lf", &time), 1);
-        if (strcmp(name, "pass") == 0)
-            pass = time;
-        else
-            sum += time;
-    }
-    assert_true(pass > 0);
-    if (fabs(sum - pass) > 1) fail_msg("rows of %g us, a pass of %g:\n%s", sum, pass, table);
 }
 
 static void test_table_adds_up(void **state)

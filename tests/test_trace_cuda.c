@@ -1,6 +1,7 @@
-/* Times of the megakernel's entries: in order on every block, pass after pass, and no token is
- * another for them. They need a GPU. */
-#include "engine_test.h"
+/* Traces of a GPU: times in order, no slice over another, tables that add up, and no token another
+ * for being traced. All but the placing of passes needs a GPU. */
+#include "trace_test.h"
+
 #include "generate/engine.h"
 
 #include <stdlib.h>
@@ -17,10 +18,13 @@ static bool gpu_is_here(void)
     return here;
 }
 
-static qp_engine *open_mega(void)
+static qp_engine *open_gpu(const char *exec, int workers)
 {
-    return open_engine((qp_engine_options){
-        .model = "synthetic:tiny:BF16", .device = "cuda", .exec = "mk", .context = 256});
+    return open_engine((qp_engine_options){.model = "synthetic:tiny:BF16",
+                                           .device = "cuda",
+                                           .exec = exec,
+                                           .workers = workers,
+                                           .context = 256});
 }
 
 /* The likeliest tokens behind the prompt. */
@@ -75,7 +79,7 @@ static void test_times_are_in_order(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     qp_error error;
-    qp_engine *engine = open_mega();
+    qp_engine *engine = open_gpu("mk", 0);
     int32_t expected[GENERATED], found[GENERATED];
     generate(engine, expected);
     assert_ok(cuda_mega_time(&engine->mega, MAX_PASSES, &error));
@@ -92,7 +96,7 @@ static void test_no_more_passes_than_asked_for(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     qp_error error;
-    qp_engine *engine = open_mega();
+    qp_engine *engine = open_gpu("mk", 0);
     int32_t tokens[GENERATED];
     assert_ok(cuda_mega_time(&engine->mega, 20, &error));
     generate(engine, tokens);
@@ -105,11 +109,135 @@ static void test_no_more_passes_than_asked_for(void **state)
     qp_engine_close(engine);
 }
 
+/* Every launch is a slice of the one track, and the tables add up to the passes. */
+static void test_operators_are_traced(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    qp_error error;
+    qp_trace *trace;
+    qp_engine *engine = open_gpu("ops", 0);
+    int32_t expected[GENERATED], found[GENERATED];
+    generate(engine, expected);
+    assert_ok(qp_trace_open(engine, &(qp_trace_options){MAX_PASSES, NULL}, &trace, &error));
+    generate(engine, found);
+    assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
+    cJSON *json = trace_json(trace);
+    int works[MAX_TRACKS + 1];
+    assert_int_equal(check_tracks(json, 1, works), GENERATED);
+    assert_true(works[1] >= GENERATED * 10);
+    cJSON_Delete(json);
+    char *text;
+    print_trace(trace, QP_TRACE_TABLE, &text);
+    check_sums(strstr(text, "prompt: 1 pass of 8 tokens"));
+    check_sums(strstr(text, "generation: "));
+    free(text);
+    print_trace(trace, QP_TRACE_HTML, &text);
+    assert_non_null(strstr(text, "\"unit\":\"stream\""));
+    free(text);
+    qp_trace_close(trace);
+    generate(engine, found); /* in graphs again */
+    assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
+    qp_engine_close(engine);
+}
+
+/* Any number of blocks makes the same tokens. */
+static void test_any_number_of_blocks(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const int workers[] = {4, 5, 7, 31, 64, 131, 132};
+    int32_t expected[GENERATED], found[GENERATED];
+    qp_engine *engine = open_gpu("mk", 0);
+    generate(engine, expected);
+    qp_engine_close(engine);
+    for (size_t i = 0; i < sizeof workers / sizeof *workers; i++) {
+        engine = open_gpu("mk", workers[i]);
+        assert_int_equal(engine->mega.n_blocks, workers[i]);
+        generate(engine, found);
+        assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
+        qp_engine_close(engine);
+    }
+}
+
+static void check_refused(const char *device, const char *exec, int workers, qp_status status,
+                          const char *what)
+{
+    qp_error error;
+    qp_engine *engine = NULL;
+    qp_engine_options options = {.model = "synthetic:tiny:BF16",
+                                 .threads = 1,
+                                 .device = device,
+                                 .exec = exec,
+                                 .workers = workers};
+    assert_int_equal(qp_engine_open(&options, &engine, &error), status);
+    if (!strstr(error.message, what)) fail_msg("no \"%s\" in \"%s\"", what, error.message);
+}
+
+static void test_blocks_that_cannot_be_are_refused(void **state)
+{
+    (void)state;
+    check_refused("cpu", NULL, 4, QP_INVALID, "--threads");
+    if (!gpu_is_here()) skip();
+    check_refused("cuda", "ops", 4, QP_INVALID, "--workers");
+    check_refused("cuda", NULL, 1000, QP_INVALID, "1 to 132 blocks");
+    check_refused("cuda", "mk", 1, QP_UNSUPPORTED, "a block for every KV head");
+    check_refused("cuda", NULL, 3, QP_UNSUPPORTED, "--workers 3 has no meaning");
+}
+
+/* A launch's times, as blocks of an arbitrary schedule could have stamped them: each pass lies
+ * where its time is, behind the one before, and its slices inside it. */
+static void test_passes_are_placed(void **state)
+{
+    (void)state;
+    enum { PASSES = 3, WORKERS = 3 };
+    qp_engine *engine =
+        open_engine((qp_engine_options){.model = "synthetic:tiny:BF16", .threads = WORKERS});
+    const schedule *s = &engine->scheduled.schedule;
+    const size_t longest = (size_t)s->longest, slots = WORKERS * longest;
+    instruction_timing *timings = calloc(PASSES * slots, sizeof *timings);
+    trace_pass passes[PASSES] = {0};
+    uint64_t at[WORKERS] = {1000, 1010, 1020}, now = 5000000;
+    assert_non_null(timings);
+    for (int p = 0; p < PASSES; p++) {
+        passes[p].timings = timings + (size_t)p * slots;
+        for (int w = 0; w < WORKERS; w++) {
+            for (int i = 0; i < s->length[w]; i++) {
+                uint64_t begin = at[w], step = (uint64_t)(10 + 7 * w);
+                passes[p].timings[(size_t)w * longest + (size_t)i] =
+                    (instruction_timing){begin, begin + step, begin + 2 * step, begin + 3 * step};
+                at[w] += 3 * step;
+            }
+        }
+    }
+    trace_place_passes(s, passes, PASSES, now);
+    assert_int_equal(passes[PASSES - 1].end, now);
+    for (int p = 0; p < PASSES; p++) {
+        assert_true(passes[p].begin < passes[p].end);
+        if (p > 0) assert_int_equal(passes[p].begin, passes[p - 1].end);
+        for (int w = 0; w < WORKERS; w++) {
+            uint64_t last = passes[p].begin;
+            for (int i = 0; i < s->length[w]; i++) {
+                const instruction_timing *t = &passes[p].timings[(size_t)w * longest + (size_t)i];
+                assert_true(t->wait >= last && t->work >= t->wait && t->signal >= t->work);
+                assert_true(t->end >= t->signal && t->end <= passes[p].end);
+                last = t->end;
+            }
+        }
+    }
+    free(timings);
+    qp_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_times_are_in_order),
         cmocka_unit_test(test_no_more_passes_than_asked_for),
+        cmocka_unit_test(test_operators_are_traced),
+        cmocka_unit_test(test_any_number_of_blocks),
+        cmocka_unit_test(test_blocks_that_cannot_be_are_refused),
+        cmocka_unit_test(test_passes_are_placed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

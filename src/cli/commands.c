@@ -32,10 +32,12 @@ static const option_spec engine_options[] = {
      .argument = "HOW",
      .help =
          "threads: as a schedule, a queue for each; serial: the same, one instruction at a time; "
-         "ops: operator by operator; ref: the references; auto: threads on the CPU, ops on a "
-         "GPU"},
+         "ops: operator by operator; ref: the references; mk: tokens in one kernel on a GPU; auto: "
+         "threads on the CPU, mk on a GPU where it runs the model, else ops"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
      .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
+    {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "thread blocks of mk; 0: one for each multiprocessor of the GPU"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
      .help = "operators that need no other thread's results as one: the same answer with fewer "
              "waits, for few tokens on many threads"},
@@ -468,7 +470,8 @@ static const command_spec commands[] = {
                     "GFLOP/s are those of all workers together while they do such work; \"of "
                     "limit\" is the time that the machine's own rates would allow, over the time "
                     "taken. With --exec serial it is one instruction after the other, each as what "
-                    "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize...",
+                    "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... With "
+                    "--device cuda --exec ops it is the GPU's operators as launches, by events.",
      .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group)},
     {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
      .summary = "hold one way to run a forward pass against another, tensor by tensor",

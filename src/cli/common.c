@@ -70,6 +70,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .kv_type = cli_kv_types[s->kv_type],
                                  .exec = cli_execs[s->exec],
                                  .device = cli_devices[s->device],
+                                 .workers = (int)s->workers,
                                  .fuse = s->fuse,
                                  .cpu_mask = s->cpu_mask,
                                  .log = cli_log,

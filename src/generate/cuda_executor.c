@@ -259,7 +259,7 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
     sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
     x->ops.longest = longest_decoding(batch);
     int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
-    if (batch_tokens(batch) > most || last - first < 2)
+    if (batch_tokens(batch) > most || last - first < 2 || x->marks)
         return cuda_executor_launch(x, &sizes, first, last, error);
     cuda_pass *pass = find_pass(x, batch, first, last);
     if (pass->runs++ == 0) return cuda_executor_launch(x, &sizes, first, last, error);

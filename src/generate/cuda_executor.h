@@ -28,6 +28,13 @@ typedef struct cuda_pass {
     cuda_graph_exec graph; /* NULL: not captured yet */
 } cuda_pass;
 
+/* Where a pass's launches lie in time: an event before each, and one behind the last. */
+typedef struct cuda_marks {
+    cuda_event *events;
+    int *nodes; /* the first of each launch */
+    int count, capacity;
+} cuda_marks;
+
 typedef struct cuda_executor {
     const plan *plan;
     const model *model;
@@ -41,6 +48,7 @@ typedef struct cuda_executor {
     const float *table;         /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
+    cuda_marks *marks; /* of the pass that runs next, which then is no graph; NULL: none */
 } cuda_executor;
 
 /* Bytes of the GPU's memory that a run needs, each part exact. */

@@ -126,6 +126,15 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
     return cuda_ops_launch(&x->ops, kernel, &call, error);
 }
 
+static qp_status mark(const cuda_executor *x, int node, qp_error *error)
+{
+    cuda_marks *m = x->marks;
+    if (!m || m->count == m->capacity) return QP_OK;
+    m->nodes[m->count] = node;
+    return cuda_check(x->device->driver->event_record(m->events[m->count++], x->device->stream),
+                      "marking an operator", error);
+}
+
 qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int first, int last,
                                qp_error *error)
 {
@@ -133,7 +142,9 @@ qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int fi
     if (first == last) return QP_OK;
     int end = steps[last - 1].first_node + steps[last - 1].n_nodes;
     x->ops.narrowed.rank = 0;
-    for (int n = steps[first].first_node, count; n < end; n += count)
+    for (int n = steps[first].first_node, count; n < end; n += count) {
+        TRY(mark(x, n, error));
         TRY(launch_node(x, n, end, sizes, &count, error));
-    return QP_OK;
+    }
+    return mark(x, end, error);
 }

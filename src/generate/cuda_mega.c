@@ -50,7 +50,7 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
         return "the megakernel has pages of 8, 16, 32 or 64 positions";
     if (n_blocks < c->n_kv_heads) return "the megakernel needs a block for every KV head";
     if (c->intermediate_size > (int64_t)n_blocks * MAX_FEATURES)
-        return "the model's MLP is too wide for the megakernel";
+        return "the model's MLP is too wide for so few of the megakernel's blocks";
     return NULL;
 }
 

@@ -169,7 +169,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint
 static qp_status open_mega(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     if (is_named(options->exec, "ops")) return QP_OK;
-    qp_status status = cuda_mega_init(&e->mega, &e->cuda, 0, error);
+    qp_status status = cuda_mega_init(&e->mega, &e->cuda, options->workers, error);
     if (status == QP_NO_MEMORY && !is_named(options->exec, "mk")) {
         cuda_mega_free(&e->mega);
         say(e, QP_LOG_NOTICE,
@@ -179,8 +179,27 @@ static qp_status open_mega(qp_engine *e, const qp_engine_options *options, qp_er
     if (status != QP_OK || e->mega.kernel) return status;
     if (is_named(options->exec, "mk"))
         return error_set(error, QP_UNSUPPORTED, "%s; --exec ops runs any model", e->mega.why_not);
+    if (options->workers)
+        return error_set(error, QP_UNSUPPORTED, "%s, so that --workers %d has no meaning",
+                         e->mega.why_not, options->workers);
     say(e, QP_LOG_INFO, e->mega.why_not);
     return QP_OK;
+}
+
+/* Workers are the megakernel's blocks, all of which run at once. */
+static qp_status check_workers(const qp_engine *e, const qp_engine_options *options,
+                               qp_error *error)
+{
+    const int workers = options->workers, most = e->device.n_multiprocessors;
+    if (workers == 0) return QP_OK;
+    if (!e->device.context || is_named(options->exec, "ops"))
+        return error_set(error, QP_INVALID,
+                         "--workers is the number of the megakernel's thread blocks, and this does "
+                         "not run it: on a CPU give --threads");
+    if (workers > 0 && workers <= most) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "this GPU runs 1 to %d blocks of the megakernel at once, --workers says %d",
+                     most, workers);
 }
 
 /* What runs the plan: the GPU with the CPU behind it, the CPU as a schedule, or operator by
@@ -209,6 +228,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(choose_features(options, &features, error));
     TRY(thread_pool_create(threads, &e->pool, error));
     TRY(choose_device(e, options, error));
+    TRY(check_workers(e, options, error));
     TRY(open_model(e, options, features, error));
     e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
     e->sample_step = plan_find_step(&e->plan, "sample", -1);

@@ -160,10 +160,15 @@ static qp_status take_pages(qp_engine *e, const qp_input *inputs, size_t n_input
 qp_status engine_run_batch(qp_engine *e, bool logits, qp_error *error)
 {
     if (e->device.context) {
-        if (cuda_mega_takes(&e->mega, &e->batch))
+        if (cuda_mega_takes(&e->mega, &e->batch)) {
+            trace_begin_launch(e->trace);
             TRY(cuda_mega_run(&e->mega, &e->batch, 1, NULL, error));
-        else
+            TRY(trace_end_launch(e->trace, &e->batch, 1, error));
+        } else {
+            trace_begin_operators(e->trace, &e->batch);
             TRY(cuda_executor_run(&e->cuda, &e->batch, 0, e->logits_end, error));
+            TRY(trace_end_operators(e->trace, error));
+        }
         return cuda_executor_read_logits(&e->cuda, logits ? batch_outputs(&e->batch) : 0,
                                          executor_logits(&e->executor), error);
     }
@@ -221,7 +226,9 @@ qp_status session_feed_back(qp_session *s, int64_t count, int32_t *tokens, qp_er
     memcpy(e->batch.of[PLAN_KV_INDICES], s->pages.pages,
            (size_t)s->pages.count * sizeof *s->pages.pages); /* those of later passes too */
     batch_want(&e->batch, 0);
+    trace_begin_launch(e->trace);
     TRY(cuda_mega_run(&e->mega, &e->batch, (int)count, tokens + 1, error));
+    TRY(trace_end_launch(e->trace, &e->batch, (int)count, error));
     memcpy(s->tokens + s->count, tokens, (size_t)count * sizeof *tokens);
     s->count += (size_t)count;
     return QP_OK;

@@ -40,13 +40,15 @@ static void keep_part(void *context, const timeline_part *part)
 
 static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
 {
-    const schedule *s = &t->engine->scheduled.schedule;
+    const schedule *s = t->schedule;
     size_t instructions = (size_t)s->options.workers * (size_t)s->longest, bytes;
     if (!checked_mul(instructions * sizeof(instruction_timing), max_passes, &bytes))
         return error_set(error, QP_NO_MEMORY, "a trace of %zu passes is too large", max_passes);
     t->passes = arena_alloc(&t->memory, max_passes, sizeof *t->passes);
     t->samplings = arena_alloc(&t->memory, max_passes + 1, sizeof *t->samplings);
-    if (!t->passes || !t->samplings) return error_no_memory(error, "the trace", bytes);
+    t->no_weights = arena_alloc(&t->memory, (size_t)s->n_weights + 1, sizeof *t->no_weights);
+    if (!t->passes || !t->samplings || !t->no_weights)
+        return error_no_memory(error, "the trace", bytes);
     bool serial = t->engine->scheduled.serial != NULL;
     if (!serial) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
     /* Touched now, so that no page is taken while the clock runs. */
@@ -91,6 +93,7 @@ static qp_status measure_limits(qp_trace *t, double weight_bytes, qp_error *erro
 /* Those of the file of costs, or measured now. */
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
+    if (t->engine->device.context) return trace_cuda_limits(t, error);
     double weights = (double)model_weight_bytes(t->engine->model);
     int workers = t->runner ? 1 : thread_pool_size(t->engine->pool);
     cost_table *costs = malloc(sizeof *costs);
@@ -107,7 +110,7 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
                         qp_error *error)
 {
     *out = NULL;
-    if (!engine->scheduled.machine)
+    if (!engine->scheduled.machine && !engine->device.context)
         return error_set(error, QP_UNSUPPORTED,
                          "a trace is of a schedule's instructions, but the engine runs operator by "
                          "operator; open it with exec threads or serial");
@@ -116,8 +119,12 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
     qp_trace *t = calloc(1, sizeof *t);
     if (!t) return error_no_memory(error, "the trace", sizeof *t);
     t->engine = engine;
+    t->plan = &engine->plan;
+    t->schedule = &engine->scheduled.schedule;
     t->costs = options->costs;
-    qp_status status = allocate(t, options->max_passes, error);
+    qp_status status = QP_OK;
+    if (engine->device.context) status = trace_cuda_open(t, options->max_passes, error);
+    if (status == QP_OK) status = allocate(t, options->max_passes, error);
     if (status == QP_OK && engine->scheduled.serial)
         status = parts_create(&engine->scheduled.schedule, engine->executor.cpu_features, keep_part,
                               t, &t->runner, error);
@@ -135,6 +142,7 @@ void qp_trace_close(qp_trace *t)
 {
     if (!t) return;
     if (t->engine->trace == t) t->engine->trace = NULL;
+    if (t->engine->device.context) trace_cuda_close(t);
     parts_destroy(t->runner);
     free(t->parts);
     buffer_free(&t->timings);
@@ -142,9 +150,9 @@ void qp_trace_close(qp_trace *t)
     free(t);
 }
 
-scheduled_record trace_begin_pass(qp_trace *t, const batch *batch)
+trace_pass *trace_take_pass(qp_trace *t, const batch *batch)
 {
-    if (!t || t->n_passes == t->max_passes) return (scheduled_record){0};
+    if (!t || t->n_passes == t->max_passes) return NULL;
     trace_pass *pass = &t->passes[t->n_passes];
     memcpy(pass->sizes, batch->sizes.of, sizeof pass->sizes);
     size_t ends = (size_t)pass->sizes[SCHEDULE_SEQUENCE_ENDS] * sizeof(int32_t);
@@ -154,7 +162,13 @@ scheduled_record trace_begin_pass(qp_trace *t, const batch *batch)
            ends - sizeof(int32_t));
     pass->first_part = t->n_parts;
     pass->begin = clock_ns();
-    return (scheduled_record){pass->timings, t->runner};
+    return pass;
+}
+
+scheduled_record trace_begin_pass(qp_trace *t, const batch *batch)
+{
+    const trace_pass *pass = trace_take_pass(t, batch);
+    return pass ? (scheduled_record){pass->timings, t->runner} : (scheduled_record){0};
 }
 
 void trace_end_pass(qp_trace *t)

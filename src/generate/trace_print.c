@@ -22,18 +22,31 @@ static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
     return total;
 }
 
+static void name_device(const qp_trace *t, timeline *line)
+{
+    const char *device = t->engine->device.name;
+    line->unit = t->cuda.mega ? "block" : "stream";
+    if (t->cuda.mega)
+        snprintf(line->about, sizeof line->about, "%s, %d blocks on %s",
+                 schedule_assignment_name(t->schedule->options.assignment), line->n_tracks, device);
+    else
+        snprintf(line->about, sizeof line->about, "operator by operator on %s", device);
+}
+
 static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, timeline_panel *out,
                               qp_error *error)
 {
     const trace_pass *pass = &t->passes[number];
-    const schedule *s = &t->engine->scheduled.schedule;
+    const schedule *s = t->schedule;
     void *inputs[PLAN_TENSOR_COUNT] = {
         [PLAN_QO_INDPTR] = pass->indices.qo_indptr,
         [PLAN_KV_INDPTR] = pass->indices.kv_indptr,
         [PLAN_KV_LAST_PAGE_LEN] = pass->indices.kv_last_page_len,
     };
-    schedule_memory memory = {.inputs = inputs, .weights = t->engine->scheduled.weights};
-    if (t->runner)
+    schedule_memory memory = {.inputs = inputs, .weights = t->no_weights};
+    if (pass->bare)
+        *out = (timeline_panel){.length = pass->end - pass->begin};
+    else if (t->runner)
         TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, pass->begin,
                               pass->end, out, error));
     else
@@ -62,11 +75,39 @@ static void print_sampling(const qp_trace *t, strbuf *out)
                       ns / (double)t->n_samplings / 1e3);
 }
 
+/* What a GPU's megakernel leaves to operators, and what its fetching warps waited for. */
+static void print_launches(const qp_trace *t, strbuf *out)
+{
+    double ns = 0, tokens = 0, room = 0, memory = 0;
+    size_t bare = 0;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        const trace_pass *pass = &t->passes[i];
+        bare += pass->bare;
+        tokens += pass->bare ? (double)pass->sizes[SCHEDULE_TOKENS] : 0;
+        ns += pass->bare ? (double)(pass->end - pass->begin) : 0;
+        room += pass->room_ns;
+        memory += pass->memory_ns;
+    }
+    double timed = (double)(t->n_passes - bare);
+    if (timed > 0)
+        strbuf_printf(
+            out,
+            "\nfetching weights, beside all that: waited %.1f us a pass for memory, %.1f us "
+            "for room in the ring\n",
+            memory / timed / 1e3, room / timed / 1e3);
+    if (bare > 0)
+        strbuf_printf(out,
+                      "\nprompt: %zu pass%s of %.4g tokens, %.3f ms, operator by operator: --exec "
+                      "ops tells more\n",
+                      bare, bare == 1 ? "" : "es", tokens / (double)bare, ns / (double)bare / 1e6);
+}
+
 static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
     timeline_table tables[2] = {{.passes = 0}, {.passes = 0}}; /* prompt, generation */
     for (size_t i = 0; i < t->n_passes; i++) {
         timeline_panel panel = {0};
+        if (t->passes[i].bare) continue;
         qp_status status = measure_pass(t, line, i, &panel, error);
         if (status == QP_OK)
             timeline_table_add(&tables[is_generation(&t->passes[i])], line, &panel);
@@ -78,6 +119,7 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
     timeline_table_print(&tables[0], line, "prompt", out);
     if (tables[0].passes && tables[1].passes) strbuf_putc(out, '\n');
     timeline_table_print(&tables[1], line, "generation", out);
+    if (t->cuda.mega) print_launches(t, out);
     print_sampling(t, out);
     return QP_OK;
 }
@@ -107,13 +149,15 @@ static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each
                               qp_error *error)
 {
     size_t most = in_each > 0 ? PAGE_SLICES / (size_t)in_each : 1;
+    bool first = true;
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (i + 1 >= most && i + 1 < t->n_passes) continue;
+        if ((i + 1 >= most && i + 1 < t->n_passes) || t->passes[i].bare) continue;
         timeline_panel panel = {0};
         qp_status status = measure_pass(t, line, i, &panel, error);
-        if (status == QP_OK) timeline_page_panel(line, &panel, i == 0, out);
+        if (status == QP_OK) timeline_page_panel(line, &panel, first, out);
         timeline_panel_free(&panel);
         TRY(status);
+        first = false;
     }
     return QP_OK;
 }
@@ -123,13 +167,13 @@ static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each
 static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
 {
     const qp_engine *e = t->engine;
-    schedule_options options = e->scheduled.schedule.options;
+    schedule_options options = t->schedule->options;
     cost_table *costs = t->costs ? malloc(sizeof *costs) : NULL;
     options.profile = t->limits;
     options.context = positions_of(t, &t->passes[t->n_passes - 1]);
     if (costs && cost_load(t->costs, "cpu", options.workers, costs, NULL) == QP_OK)
         options.costs = costs;
-    qp_status status = schedule_build(&e->plan, e->model, &options, out, error);
+    qp_status status = schedule_build(t->plan, e->model, &options, out, error);
     free(costs);
     return status;
 }
@@ -184,14 +228,15 @@ static int by_length(const void *a, const void *b)
 /* Of the passes with the fewest tokens one that took as long as most. */
 static size_t usual_pass(const qp_trace *t, const trace_pass **memory)
 {
-    int64_t least = t->passes[0].sizes[SCHEDULE_TOKENS];
+    int64_t least = INT64_MAX;
     size_t n = 0;
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (t->passes[i].sizes[SCHEDULE_TOKENS] < least)
+        if (!t->passes[i].bare && t->passes[i].sizes[SCHEDULE_TOKENS] < least)
             least = t->passes[i].sizes[SCHEDULE_TOKENS];
     }
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (t->passes[i].sizes[SCHEDULE_TOKENS] == least) memory[n++] = &t->passes[i];
+        if (!t->passes[i].bare && t->passes[i].sizes[SCHEDULE_TOKENS] == least)
+            memory[n++] = &t->passes[i];
     }
     qsort(memory, n, sizeof *memory, by_length);
     return (size_t)(memory[n / 2] - t->passes);
@@ -213,6 +258,14 @@ static qp_status print_svg(const qp_trace *t, timeline *line, strbuf *out, qp_er
     schedule_free(&s);
     free(memory);
     return status;
+}
+
+static bool all_bare(const qp_trace *t)
+{
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (!t->passes[i].bare) return false;
+    }
+    return true;
 }
 
 static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form form, strbuf *out,
@@ -237,14 +290,17 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     *text = NULL;
     if (t->n_passes == 0)
         return error_set(error, QP_INVALID, "nothing has been traced: no pass has been run");
+    if (all_bare(t))
+        return error_set(error, QP_INVALID,
+                         "nothing has been traced: no token came back to the "
+                         "megakernel; generate 2 or more");
     if (t->lost) return error_no_memory(error, "the trace", t->n_parts * sizeof *t->parts);
     timeline line;
     strbuf out = {0};
-    qp_status status =
-        timeline_create(&t->engine->scheduled.schedule, model_path(t->engine->model), &line, error);
+    qp_status status = timeline_create(t->schedule, model_path(t->engine->model), &line, error);
     line.limits = t->limits;
-    if (status == QP_OK && t->runner)
-        status = timeline_take_parts(&line, &t->engine->scheduled.schedule, error);
+    if (t->engine->device.context) name_device(t, &line);
+    if (status == QP_OK && t->runner) status = timeline_take_parts(&line, t->schedule, error);
     if (status == QP_OK) status = print_form(t, &line, form, &out, error);
     timeline_free(&line);
     *length = out.length;

@@ -1,0 +1,93 @@
+/* What suites of traces share: their JSON and tables, read again. */
+#ifndef QUIPU_TESTS_TRACE_TEST_H
+#define QUIPU_TESTS_TRACE_TEST_H
+
+#include "engine_test.h"
+
+#include "base/json.h"
+
+#include <math.h>
+
+enum { MAX_TRACKS = 256 };
+
+/* To free(). */
+static inline void print_trace(const qp_trace *trace, qp_trace_form form, char **text)
+{
+    qp_error error;
+    size_t length;
+    assert_ok(qp_trace_print(trace, form, text, &length, &error));
+    assert_int_equal(strlen(*text), length);
+}
+
+static inline cJSON *trace_json(const qp_trace *trace)
+{
+    qp_error error;
+    cJSON *json;
+    char *text;
+    print_trace(trace, QP_TRACE_CHROME, &text);
+    assert_ok(json_parse(text, strlen(text), "the trace", &json, &error));
+    free(text);
+    return json;
+}
+
+static inline double number(const cJSON *json, const char *key)
+{
+    const cJSON *item = json_get(json, key);
+    if (!cJSON_IsNumber(item)) fail_msg("%s is missing", key);
+    return item->valuedouble;
+}
+
+static inline const char *string(const cJSON *json, const char *key)
+{
+    const cJSON *item = json_get(json, key);
+    if (!cJSON_IsString(item)) fail_msg("%s is missing", key);
+    return item->valuestring;
+}
+
+/* Events of a track come in order, and none begins before the one before has ended. Returns how
+ * many passes there are; works[track], of tracks 1 and on: slices of work. */
+static inline int check_tracks(const cJSON *json, int tracks, int works[MAX_TRACKS + 1])
+{
+    double free_at[MAX_TRACKS + 1] = {0};
+    int passes = 0;
+    memset(works, 0, (MAX_TRACKS + 1) * sizeof *works);
+    const cJSON *event;
+    cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
+    {
+        if (strcmp(string(event, "ph"), "X") != 0) continue;
+        int track = (int)number(event, "tid");
+        const char *category = string(event, "cat");
+        assert_true(number(event, "dur") >= 0);
+        assert_in_range(track, 0, tracks);
+        /* What happens between passes is listed behind them. */
+        if (strcmp(category, "host") == 0) continue;
+        assert_true(number(event, "ts") >= free_at[track] - 1e-6);
+        free_at[track] = number(event, "ts") + number(event, "dur");
+        passes += strcmp(category, "pass") == 0;
+        works[track] += strcmp(category, "work") == 0;
+    }
+    return passes;
+}
+
+/* The rows of a table add up to its last, "pass". */
+static inline void check_sums(const char *table)
+{
+    double sum = 0, pass = -1, time;
+    char name[32];
+    const char *line = strstr(table, "\noperator");
+    assert_non_null(line);
+    line = strchr(line + 1, '\n') + 1;
+    for (; pass < 0; line = strchr(line, '\n') + 1) {
+        const char *from = line + 27; /* behind the numbers of slices */
+        assert_int_equal(sscanf(line, "%31s", name), 1);
+        assert_int_equal(sscanf(from, "%lf", &time), 1);
+        if (strcmp(name, "pass") == 0)
+            pass = time;
+        else
+            sum += time;
+    }
+    assert_true(pass > 0);
+    if (fabs(sum - pass) > 1) fail_msg("rows of %g us, a pass of %g:\n%s", sum, pass, table);
+}
+
+#endif
