@@ -1,8 +1,9 @@
 /* Timing a kernel of the GPU on one workload, in a process of its own.
  *
- * The call's tensors lie on the GPU, in copies that together are larger than its caches; calls are
- * put into a stream one after the other between two events. Afterwards one more call, over poisoned
- * outputs, is held against the reference on units spread over the whole.
+ * The call's tensors lie on the GPU, in copies that together are larger than its caches, unless a
+ * call is small; calls follow one another in a graph between two events, so that what the host
+ * needs for a launch is not counted. Afterwards one more call, over poisoned outputs, is held
+ * against the reference on units spread over the whole.
  */
 #ifndef QUIPU_WORKBENCH_DEVICE_BENCH_H
 #define QUIPU_WORKBENCH_DEVICE_BENCH_H

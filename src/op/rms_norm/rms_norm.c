@@ -62,7 +62,7 @@ static const char *const cases[] = {
 static const char *const workloads[] = {
     "llama-3.1-8b: n_tokens=1 hidden_size=4096",
     "llama-3.2-1b: n_tokens=1 hidden_size=2048",
-    "internlm2-1.8b: n_tokens=512 hidden_size=2048",
+    "internlm2-1.8b: n_tokens=512 hidden_size=2048 x:BF16 weight:BF16 out:BF16",
     "smollm2-135m: n_tokens=512 hidden_size=576",
     NULL,
 };
