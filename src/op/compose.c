@@ -2,6 +2,7 @@
 #include "op/compose.h"
 
 #include "base/checked.h"
+#include "op/fixed.h"
 #include "op/linear/linear.h"
 #include "op/linear/linear_quant.h"
 #include "op/rms_norm/rms_norm.h"
@@ -65,7 +66,8 @@ bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t lev
 {
     bool quantised = false;
     compose_linear parts[COMPOSE_MOST];
-    if (call->tensors[norm->x].type != DTYPE_F32) return false;
+    dtype type = call->tensors[norm->x].type;
+    if (type != DTYPE_F32 && type != DTYPE_I64) return false;
     if (call->tensors[norm->norm_weight].type != DTYPE_F32) return false;
     compose_linears(call, norm, level, parts);
     for (int i = 0; i < norm->n; i++) {
@@ -128,6 +130,15 @@ size_t compose_scratch_bytes(const op_call *call, const compose_norm *norm, int6
     return rows_bytes(call, norm, n_rows) + round_up(most, ALIGNMENT);
 }
 
+/* Rows of sums in fixed point as floats, where they will be normalised. */
+static tensor load_sums(const op_call *norm)
+{
+    const tensor *x = &norm->tensors[RMS_NORM_X], *out = &norm->tensors[RMS_NORM_OUT];
+    for (int64_t row = 0; row < norm->end; row++)
+        fixed_load_f32(tensor_row(x, row), x->shape[1], tensor_row(out, row));
+    return *out;
+}
+
 tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_rows,
                     const int32_t *which, uint32_t level, void *to)
 {
@@ -139,6 +150,7 @@ tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_row
     for (int64_t row = 0; row < n_rows; row += part.end) {
         part.tensors[RMS_NORM_X] = which ? tensor_slice(*x, 0, which[row], 1) : *x;
         part.tensors[RMS_NORM_OUT] = which ? tensor_slice(rows, 0, row, 1) : rows;
+        if (x->type == DTYPE_I64) part.tensors[RMS_NORM_X] = load_sums(&part);
         compose_run(&op_rms_norm, level, &part);
     }
     return rows;

@@ -33,8 +33,8 @@ enum { COMPOSE_MOST = 3 };
 void compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
                      compose_linear out[COMPOSE_MOST]);
 
-/* Whether x, norm and biases are F32 and every projection has a variant at this level; `coarse`:
- * and whether some weight is quantised, or none is. */
+/* Whether x is F32 or in fixed point (fixed.h), norm and biases are F32 and every projection has a
+ * variant at this level; `coarse`: and whether some weight is quantised, or none is. */
 bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t level, bool coarse);
 
 /* Hooks of a variant. A slice of units packs as large a part of each weight. */

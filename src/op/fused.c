@@ -2,6 +2,7 @@
 #include "op/fused.h"
 
 #include "base/checked.h"
+#include "op/fixed.h"
 #include "op/linear/linear.h"
 #include "op/rms_norm/rms_norm.h"
 
@@ -35,6 +36,11 @@ void fused_norm_rows(const fused_norm *norm, int64_t first, int64_t count, const
             tensor_slice(*norm->x, 0, which ? which[first + i] : first + i, 1);
         call.tensors[RMS_NORM_WEIGHT] = *norm->weight;
         call.tensors[RMS_NORM_OUT] = tensor_slice(norm->rows, 0, i, 1);
+        if (norm->x->type == DTYPE_I64) {
+            fixed_load(call.tensors[RMS_NORM_X].data, norm->x->shape[1],
+                       call.tensors[RMS_NORM_OUT].data);
+            call.tensors[RMS_NORM_X] = call.tensors[RMS_NORM_OUT];
+        }
         call.params[RMS_NORM_EPS] = norm->eps;
         rms_norm_reference(&call);
     }

@@ -8,7 +8,7 @@
 enum { FUSED_ROWS = 16 }; /* rows that are normalised at a time */
 
 typedef struct fused_norm {
-    const tensor *x;      /* (n_rows, hidden_size) */
+    const tensor *x;      /* (n_rows, hidden_size); I64: in fixed point (fixed.h) */
     const tensor *weight; /* (hidden_size) */
     double eps;
     tensor rows;   /* F64 (FUSED_ROWS, hidden_size) */

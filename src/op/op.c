@@ -287,7 +287,7 @@ op_cost op_cost_of(const op_info *op, const op_call *call)
     }
     for (int t = 0; t < op_n_tensors(op); t++) {
         if (is_absent(op, call, t)) continue;
-        double times = op->tensors[t].direction == OP_INOUT ? 2 : 1;
+        double times = op->tensors[t].direction >= OP_INOUT ? 2 : 1;
         cost.bytes += times * (double)tensor_bytes(&call->tensors[t]);
     }
     return cost;

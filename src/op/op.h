@@ -32,7 +32,20 @@ typedef struct op_axis {
     const char *help;
 } op_axis;
 
-typedef enum op_direction { OP_IN, OP_OUT, OP_INOUT } op_direction;
+/* What is done to a tensor's elements. OP_ACCUMULATE: integers are added to them, in an order that
+ * makes no difference, by any number of calls at once; they are there before and can be read when
+ * all of those have ended. */
+typedef enum op_direction { OP_IN, OP_OUT, OP_INOUT, OP_ACCUMULATE } op_direction;
+
+/* Whether what a tensor holds before the call matters to it, and whether the call changes it. */
+static inline bool op_reads(op_direction direction)
+{
+    return direction != OP_OUT;
+}
+static inline bool op_writes(op_direction direction)
+{
+    return direction != OP_IN;
+}
 
 /* Sets of element types. */
 #define OP_TYPE(name) (1u << DTYPE_##name)

@@ -52,7 +52,7 @@ static void print_axes(const op_info *op, page *page)
 static void print_tensors(const op_info *op, page *page)
 {
     static const char *const directions[] = {
-        [OP_IN] = "in", [OP_OUT] = "out", [OP_INOUT] = "in, out"};
+        [OP_IN] = "in", [OP_OUT] = "out", [OP_INOUT] = "in, out", [OP_ACCUMULATE] = "adds"};
     page_section(page, "Tensors");
     page_paragraph(page, "In the order of call->tensors. The innermost dimension is contiguous; "
                          "the others have strides of their own, in bytes. An optional tensor that "

@@ -36,7 +36,7 @@ static cJSON *axes_json(const op_info *op)
 static cJSON *tensors_json(const op_info *op)
 {
     static const char *const directions[] = {
-        [OP_IN] = "in", [OP_OUT] = "out", [OP_INOUT] = "inout"};
+        [OP_IN] = "in", [OP_OUT] = "out", [OP_INOUT] = "inout", [OP_ACCUMULATE] = "accumulate"};
     cJSON *list = cJSON_CreateArray();
     for (int t = 0; t < op_n_tensors(op); t++) {
         const op_tensor *about = &op->tensors[t];

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static bool is_output(const fixture *fixture, int t)
 {
@@ -28,7 +29,8 @@ static void copy_elements(const tensor *from, const tensor *to)
     for (int64_t row = 0; row < view_rows(from); row++) {
         const void *in = view_row(from, row);
         void *out = view_row(to, row);
-        for (int64_t i = 0; i < n; i++)
+        if (from->type == to->type) memcpy(out, in, dtype_row_bytes(from->type, n));
+        for (int64_t i = 0; i < n && from->type != to->type; i++)
             element_store(to->type, out, i, element_load(from->type, in, i));
     }
 }
@@ -46,7 +48,7 @@ qp_status oracle_create(const fixture *fixture, oracle *out, qp_error *error)
         dtype type = op->tensors[t].types & OP_TYPE(F64) ? DTYPE_F64 : view->type;
         out->outputs[t] = call.tensors[t] = tensor_like(view, type);
         if (!call.tensors[t].data) goto no_memory;
-        if (op->tensors[t].direction == OP_INOUT) copy_elements(view, &call.tensors[t]);
+        if (op_reads(op->tensors[t].direction)) copy_elements(view, &call.tensors[t]);
     }
     size_t scratch_bytes = op->scratch_bytes ? op->scratch_bytes(&call) : 0;
     call.scratch = malloc(scratch_bytes + 1);

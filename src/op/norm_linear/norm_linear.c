@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/hash.h"
+#include "op/fixed.h"
 #include "op/fused.h"
 #include "op/row.h"
 
@@ -46,7 +47,8 @@ static qp_status check(const op_call *call, qp_error *error)
 
 static void prepare(op_call *call, uint64_t seed)
 {
-    const tensor *rows = &call->tensors[NORM_LINEAR_ROWS];
+    const tensor *rows = &call->tensors[NORM_LINEAR_ROWS], *x = &call->tensors[NORM_LINEAR_X];
+    if (x->type == DTYPE_I64) fixed_fill(x, true, seed);
     if (!rows->rank) return;
     uint64_t n_rows = (uint64_t)call->tensors[NORM_LINEAR_X].shape[0];
     int32_t *row = rows->data;
@@ -93,6 +95,8 @@ static const char *const cases[] = {
     "n_rows=4 n_outputs=1 hidden_size=160 out_features=40 weight:Q8_0 bias:- x+16 out+8",
     "n_rows=2 n_outputs=2 hidden_size=512 out_features=17 weight:Q6_K bias:-",
     "n_rows=2 n_outputs=1 hidden_size=192 out_features=24 weight:Q4_1 bias:- eps=0.25",
+    "n_rows=5 n_outputs=3 hidden_size=96 out_features=40 x:I64 weight:BF16 bias:- x+8",
+    "n_rows=1 n_outputs=1 hidden_size=64 out_features=33 x:I64 rows:- weight:Q8_0",
     "n_rows=4 n_outputs=0 hidden_size=64 out_features=8 bias:-",
     NULL,
 };
@@ -128,7 +132,8 @@ const op_info op_norm_linear = {
              {"hidden_size", AXIS_CONSTANT, "elements of a row of x"},
              {"n_outputs", AXIS_VARIABLE, "rows of out"},
              {"out_features", AXIS_CONSTANT, "rows of the weight, elements of a row of out"}},
-    .tensors = {{"x", OP_IN, OP_FLOATS, "n_rows, hidden_size", false, "rows may be strided"},
+    .tensors = {{"x", OP_IN, OP_FLOATS | OP_TYPE(I64), "n_rows, hidden_size", false,
+                 "rows may be strided; I64: in fixed point (op/fixed.h)"},
                 {"rows", OP_IN, OP_TYPE(I32), "n_outputs", true,
                  "which row of x makes each row of out; absent: its own"},
                 {"norm_weight", OP_IN, OP_FLOATS, "hidden_size", false,

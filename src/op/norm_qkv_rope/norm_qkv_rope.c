@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "op/attention/attention.h"
+#include "op/fixed.h"
 #include "op/fused.h"
 #include "op/kv_append/kv_append.h"
 #include "op/rope/rope.h"
@@ -106,6 +107,8 @@ static void prepare(op_call *call, uint64_t seed)
 {
     op_call rope = rope_call(call, call->tensors[NORM_QKV_ROPE_Q]);
     op_call append = append_call(call, rope.tensors[ROPE_Q], rope.tensors[ROPE_Q]);
+    const tensor *x = &call->tensors[NORM_QKV_ROPE_X];
+    if (x->type == DTYPE_I64) fixed_fill(x, true, seed + 1);
     op_rope.prepare(&rope, seed);
     op_kv_append.prepare(&append, seed);
 }
@@ -206,6 +209,9 @@ static const char *const cases[] = {
     "n_tokens=1 hidden_size=64 n_heads=2 n_kv_heads=1 head_dim=48 rotary_dim=40 n_positions=99 "
     "n_sequences=1 n_pages=4 page_size=16 n_kv_indices=3 q_weight:Q8_0 k_weight:Q8_0 "
     "v_weight:F16 k_cache:BF16 v_cache:BF16",
+    "n_tokens=3 hidden_size=64 n_heads=4 n_kv_heads=2 head_dim=16 rotary_dim=16 n_positions=99 "
+    "n_sequences=1 n_pages=4 page_size=16 n_kv_indices=3 x:I64 x+8 q_weight:BF16 k_weight:BF16 "
+    "v_weight:BF16 k_cache:F16 v_cache:F16 q_bias:- k_bias:- v_bias:-",
     "n_tokens=0 hidden_size=64 n_heads=2 n_kv_heads=1 head_dim=16 rotary_dim=16 n_positions=8 "
     "n_sequences=2 n_pages=3 page_size=16 n_kv_indices=2 q_bias:- k_bias:- v_bias:-",
     NULL,
@@ -268,7 +274,8 @@ const op_info op_norm_qkv_rope = {
              {"n_kv_indices", AXIS_VARIABLE, "pages in use, over all sequences"},
              {"n_pages", AXIS_CONSTANT, "pages of the cache"},
              {"page_size", AXIS_CONSTANT, "positions in a page"}},
-    .tensors = {{"x", OP_IN, OP_FLOATS, "n_tokens, hidden_size", false, "rows may be strided"},
+    .tensors = {{"x", OP_IN, OP_FLOATS | OP_TYPE(I64), "n_tokens, hidden_size", false,
+                 "rows may be strided; I64: in fixed point (op/fixed.h)"},
                 {"norm_weight", OP_IN, OP_FLOATS, "hidden_size", false,
                  "scale of each element of a normalised row"},
                 {"q_weight", OP_IN, OP_WEIGHTS, "n_heads * head_dim, hidden_size", false,

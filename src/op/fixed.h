@@ -1,0 +1,70 @@
+/* Sums in fixed point: what several workers add up in any order, to the same bits.
+ *
+ *       63      53 52                                 32 31                                   0
+ *      +----------+------------------------------------+--------------------------------------+
+ *      | count    | whole part, in two's complement    | fraction                             |
+ *      +----------+------------------------------------+--------------------------------------+
+ *
+ * The value is the low 53 bits with their sign, times 2^-32: magnitudes below 2^20, and nothing
+ * lost of a float32 above 2^-9. The bits above are a machine's own: where a sum has to say by
+ * itself that it is complete, every contribution adds one there. Who wants the value ignores them.
+ * One source for C and CUDA C.
+ */
+#ifndef QUIPU_OP_FIXED_H
+#define QUIPU_OP_FIXED_H
+
+#include "op/portable.h"
+
+enum { FIXED_FRACTION = 32, FIXED_COUNT_AT = 53, FIXED_MOST_COUNTED = (1 << (64 - 53)) - 1 };
+#define FIXED_ONE 4294967296.0f /* 2^FIXED_FRACTION */
+
+/* The value without the count, times 2^32. */
+OP_FN int64_t fixed_value(int64_t sum)
+{
+    return (int64_t)((uint64_t)sum << (64 - FIXED_COUNT_AT)) >> (64 - FIXED_COUNT_AT);
+}
+
+/* The contributions counted in a sum. */
+OP_FN uint32_t fixed_count(int64_t sum)
+{
+    return (uint32_t)(((uint64_t)sum - (uint64_t)fixed_value(sum)) >> FIXED_COUNT_AT);
+}
+
+#ifdef __CUDACC__
+
+/* A contribution that is counted. */
+__device__ static inline int64_t fixed_part(float v)
+{
+    return __float2ll_rn(v * FIXED_ONE) + ((int64_t)1 << FIXED_COUNT_AT);
+}
+
+#else
+
+#include "tensor/tensor.h"
+
+#include <stdbool.h>
+
+/* The nearest value, ties to even, uncounted; what is too large becomes the largest there is, and
+ * NaN 0. */
+int64_t fixed_from(double v);
+
+static inline double fixed_to_double(int64_t sum)
+{
+    return (double)fixed_value(sum) * 0x1p-32;
+}
+
+/* Adds to a sum that others may be adding to. */
+static inline void fixed_add(int64_t *sum, int64_t contribution)
+{
+    __atomic_fetch_add(sum, contribution, __ATOMIC_RELAXED);
+}
+
+/* A row of sums as numbers. */
+void fixed_load(const int64_t *row, int64_t n, double *out);
+void fixed_load_f32(const int64_t *row, int64_t n, float *out);
+
+/* Sums of a usual size, with counts on top or without, for test calls. */
+void fixed_fill(const tensor *view, bool counted, uint64_t seed);
+
+#endif
+#endif
