@@ -20,7 +20,8 @@ typedef struct bench {
     int64_t past[2];
 } bench;
 
-enum { BENCH_CONTEXT = 32, BENCH_TOKENS = 256 };
+/* BENCH_SUMS + parts: of a plan of sums. */
+enum { BENCH_CONTEXT = 32, BENCH_TOKENS = 256, BENCH_SUMS = 1000 };
 
 static inline plan_options small_options(const model_config *config)
 {
@@ -44,7 +45,8 @@ static inline void bench_open_features(bench *b, const char *path, int64_t parts
     assert_ok(model_open(path, &options, &b->model, &error));
     plan_options small = small_options(model_get_config(b->model));
     small.fuse = parts > 0;
-    small.kv_partitions = parts;
+    small.sums = parts > BENCH_SUMS;
+    small.kv_partitions = parts % BENCH_SUMS;
     small.context = context;
     if (context > BENCH_CONTEXT) small.max_tokens = context;
     assert_ok(plan_build(model_get_config(b->model), &small, &b->plan, &error));
@@ -106,6 +108,7 @@ static inline void bench_fill(bench *b, int64_t first, int64_t second)
 typedef struct machine_memory {
     schedule_memory bound;
     const void **weights;
+    void *inputs[PLAN_TENSOR_COUNT];
     size_t cache_bytes;
 } machine_memory;
 
@@ -118,8 +121,12 @@ static inline void memory_open(machine_memory *m, const bench *b, const schedule
         const model_weight *found = model_get_weight(b->model, (weight_slot)w->slot, w->layer);
         m->weights[i] = w->bias ? found->bias.data : found->weight.data;
     }
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        bool sums = b->plan.tensors[id].kind == PLAN_CARRIED;
+        m->inputs[id] = sums ? calloc(1, b->plan.tensors[id].bytes) : b->batch.of[id];
+    }
     m->bound = (schedule_memory){.arena = malloc(b->plan.arena_bytes),
-                                 .inputs = b->batch.of,
+                                 .inputs = m->inputs,
                                  .rope_table = b->executor.rope_table.data,
                                  .k_cache = calloc(1, m->cache_bytes),
                                  .v_cache = calloc(1, m->cache_bytes),
@@ -127,8 +134,18 @@ static inline void memory_open(machine_memory *m, const bench *b, const schedule
     memset(m->bound.arena, 0xab, b->plan.arena_bytes);
 }
 
+/* A pass begins: the sums that the last one has cleared are this one's. */
+static inline void memory_begin_pass(machine_memory *m)
+{
+    void *cleared = m->inputs[PLAN_SUMS_NEXT];
+    m->inputs[PLAN_SUMS_NEXT] = m->inputs[PLAN_SUMS];
+    m->inputs[PLAN_SUMS] = cleared;
+}
+
 static inline void memory_close(machine_memory *m)
 {
+    free(m->inputs[PLAN_SUMS]);
+    free(m->inputs[PLAN_SUMS_NEXT]);
     free(m->bound.arena);
     free(m->bound.k_cache);
     free(m->bound.v_cache);

@@ -48,6 +48,30 @@ static void test_kernels_are_within_tolerance(void **state)
     }
 }
 
+/* The plan of sums, whose passes hand cleared memory to one another, in every strategy. */
+static void test_sums(void **state)
+{
+    (void)state;
+    static const char *const models[] = {
+        "golden/models/llama-gqa8-f16.gguf", "golden/models/internlm2-bias-dynamic",
+        "golden/models/llama-blocks256.gguf", "synthetic:tiny:Q4_0", "synthetic:tiny:BF16"};
+    for (int i = 0; i < 5; i++) {
+        bool equal = false;
+        diff_options options = {.model = models[i],
+                                .b = i % 2 ? "serial" : "threads",
+                                .threads = 3,
+                                .chunk = 5,
+                                .singles = 3,
+                                .sums = true,
+                                .kv_partitions = 1 + i,
+                                .assignment = i};
+        const char *text = diff_of(options, &equal);
+        if (!equal) fail_msg("%s:\n%s", models[i], text);
+        assert_non_null(strstr(text, "x_next"));
+        assert_non_null(strstr(text, "the same bits"));
+    }
+}
+
 /* The other way round, the roundings to 8 bits are a's. */
 static void test_sides_may_change(void **state)
 {
@@ -415,6 +439,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kernels_are_within_tolerance),
+        cmocka_unit_test(test_sums),
         cmocka_unit_test(test_sides_may_change),
         cmocka_unit_test(test_schedules_keep_the_bits),
         cmocka_unit_test(test_other_plans_and_schedules),

@@ -1,5 +1,6 @@
-/* The fused plan against the one that it fuses: in one part the same bits, kernel for kernel, and
- * in several the same up to rounding, however a prompt is cut and whoever stands beside it.
+/* The fused plans against the one that they fuse: in one part the same bits, kernel for kernel, in
+ * several and with sums in fixed point the same up to rounding, however a prompt is cut and whoever
+ * stands beside it.
  */
 #include "schedule_test.h"
 
@@ -92,19 +93,27 @@ static void forms_agree(void **state)
 {
     (void)state;
     static const int64_t counts[][2] = {{150, 0}, {1, 60}, {1, 1}};
-    bench apart, split, fast;
+    bench apart, split, fast, sums, fast_sums;
     open_form(&apart, "synthetic:tiny:F32", 0, 0);
     open_form(&split, "synthetic:tiny:F32", 3, 0);
     open_form(&fast, "synthetic:tiny:F32", 5, cpu_features(0));
+    open_form(&sums, "synthetic:tiny:F32", BENCH_SUMS + 1, 0);
+    open_form(&fast_sums, "synthetic:tiny:F32", BENCH_SUMS + 4, cpu_features(0));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         run(&apart, counts[i][0], counts[i][1]);
         run(&split, counts[i][0], counts[i][1]);
         run(&fast, counts[i][0], counts[i][1]);
+        run(&sums, counts[i][0], counts[i][1]);
+        run(&fast_sums, counts[i][0], counts[i][1]);
         const float *expected = executor_logits(&apart.executor);
         size_t n = logits_bytes(&apart) / sizeof(float);
         assert_true(distance(executor_logits(&split.executor), expected, n) < 1e-5);
         assert_true(distance(executor_logits(&fast.executor), expected, n) < 1e-5);
+        assert_true(distance(executor_logits(&sums.executor), expected, n) < 1e-5);
+        assert_true(distance(executor_logits(&fast_sums.executor), expected, n) < 1e-5);
     }
+    bench_close(&sums);
+    bench_close(&fast_sums);
     bench_close(&apart);
     bench_close(&split);
     bench_close(&fast);
@@ -116,10 +125,11 @@ static void chunks_and_neighbours_are_not_seen(void **state)
     (void)state;
     enum { PROMPT = 147 };
     static const int64_t steps[][2] = {{1, 7}, {64, 1}, {81, 100}, {1, 1}};
-    for (int64_t parts = 1; parts <= 4; parts += 3) {
+    static const int64_t forms[] = {1, 4, BENCH_SUMS + 1, BENCH_SUMS + 4};
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
         bench whole, cut;
-        open_form(&whole, "synthetic:tiny:Q8_0", parts, cpu_features(0));
-        open_form(&cut, "synthetic:tiny:Q8_0", parts, cpu_features(0));
+        open_form(&whole, "synthetic:tiny:Q8_0", forms[f], cpu_features(0));
+        open_form(&cut, "synthetic:tiny:Q8_0", forms[f], cpu_features(0));
         run(&whole, PROMPT, 0);
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
             run(&cut, steps[i][0], steps[i][1]);

@@ -296,6 +296,7 @@ static plan_options random_options(const model_config *c)
     o.ranks = (int)random_between(1, 2);
     o.rank = (int)random_between(0, o.ranks - 1);
     o.fuse = random_between(0, 1);
+    o.sums = o.ranks == 1 && random_between(0, 2) == 0;
     o.kv_partitions = random_between(0, 5);
     return o;
 }
@@ -439,7 +440,8 @@ static void bytes_are_those_that_are_allocated(void **state)
         assert_int_equal(bytes.arena, x.arena.bytes);
         assert_int_equal(bytes.rope_table, x.rope_table.bytes);
         assert_int_equal(bytes.kv_cache, x.k_cache.bytes + x.v_cache.bytes);
-        assert_int_equal(bytes.total, bytes.weights + bytes.arena + bytes.kv_cache +
+        assert_int_equal(bytes.sums, x.sums.bytes);
+        assert_int_equal(bytes.total, bytes.weights + bytes.arena + bytes.sums + bytes.kv_cache +
                                           bytes.rope_table + bytes.inputs);
         /* pages x page_size x KV heads x head_dim, two caches a layer */
         int64_t pages = (options.context + options.page_size - 1) / options.page_size;
@@ -705,13 +707,13 @@ static void shapes_are_those_of_the_model(void **state)
 }
 
 /* Every node of a plan is a call that its operator's own check accepts, at any size. */
-static void bind_every_node(bool fuse, int64_t kv_partitions)
+static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
 {
     model *model;
     assert_ok(model_open("synthetic:tiny:F32", NULL, &model, &error));
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = 20, options.context = 64;
-    options.fuse = fuse, options.kv_partitions = kv_partitions;
+    options.fuse = fuse, options.sums = sums, options.kv_partitions = kv_partitions;
     plan p;
     assert_ok(plan_build(model_get_config(model), &options, &p, &error));
     executor x;
@@ -754,9 +756,11 @@ static void bind_every_node(bool fuse, int64_t kv_partitions)
 static void every_node_binds(void **state)
 {
     (void)state;
-    bind_every_node(false, 1);
-    bind_every_node(true, 1);
-    bind_every_node(true, 3);
+    bind_every_node(false, false, 1);
+    bind_every_node(true, false, 1);
+    bind_every_node(true, false, 3);
+    bind_every_node(false, true, 1);
+    bind_every_node(false, true, 3);
 }
 
 int main(void)

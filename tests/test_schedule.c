@@ -3,8 +3,9 @@
 
 #include "base/clock.h"
 
-/* The plan as it is for many tokens, fused in one part, and in three with room for them. */
-enum { TINY, FUSED, SPLIT, BENCHES };
+/* The plan as it is for many tokens, fused in one part, in three with room for them, and of sums.
+ */
+enum { TINY, FUSED, SPLIT, SUMS, BENCHES };
 static bench benches[BENCHES];
 #define tiny benches[TINY]
 
@@ -14,6 +15,7 @@ static int open_tiny(void **state)
     bench_open(&benches[TINY], "synthetic:tiny:BF16");
     bench_open_parts(&benches[FUSED], "synthetic:tiny:BF16", 1, BENCH_CONTEXT);
     bench_open_parts(&benches[SPLIT], "synthetic:tiny:BF16", 3, 200);
+    bench_open_parts(&benches[SUMS], "synthetic:tiny:BF16", BENCH_SUMS + 2, BENCH_CONTEXT);
     return 0;
 }
 
@@ -114,6 +116,7 @@ static void check_orders(bench *b, int workers, int setting, int assignment,
         executor_run(&b->executor, &b->batch, 0, b->plan.n_steps);
         serial_options options = {.scratch = scratch,
                                   .seed = (uint64_t)pass * 31 + (uint64_t)workers};
+        memory_begin_pass(&memory);
         assert_ok(serial_run(machine, &memory.bound, b->batch.sizes.of, &options, &error));
         assert_true(same_outputs(b, &memory));
     }
@@ -133,6 +136,7 @@ static void test_any_order_gives_the_same_bits(void **state)
             for (int assignment = 0; schedule_assignment_name(assignment); assignment++) {
                 check_orders(&benches[TINY], workers[w], setting, assignment, counts);
                 check_orders(&benches[FUSED], workers[w], setting, assignment, counts);
+                check_orders(&benches[SUMS], workers[w], setting, assignment, counts);
             }
         }
     }
@@ -177,6 +181,32 @@ static void test_attention_waits_by_kv_head(void **state)
         bool by_head = op == OP_NORM_QKV_ROPE || op == OP_ATTENTION_PARTIAL;
         assert_int_equal(counters[node], by_head ? heads : 1);
     }
+    schedule_free(&s);
+}
+
+/* In a plan of sums: two waits a layer for all of a step. KV heads add to the residual without
+ * waiting for one another, and each worker has one instruction of a node at most, always of the
+ * same KV head. */
+static void test_sums_wait_for_nobody_who_adds(void **state)
+{
+    (void)state;
+    const bench *b = &benches[SUMS];
+    const int64_t heads = b->plan.config.n_kv_heads, hidden = b->plan.config.hidden_size;
+    schedule s;
+    build(b, 8, SCHEDULE_LATENCY, SCHEDULE_RR, &s);
+    for (int w = 0; w < 8; w++) {
+        for (int i = 0; i < s.length[w]; i++) {
+            const instruction *in = schedule_queue(&s, w) + i;
+            if (in->layer < 0) continue;
+            assert_true(i == 0 || in->node != in[-1].node);
+            assert_int_equal(in->waits[1].counter, 0);
+            if (in->opcode != OP_ATTENTION_OUTPUT) continue;
+            assert_int_equal(in->units.begin / hidden, (in->units.end - 1) / hidden);
+            assert_int_equal(in->units.begin / hidden, w * heads / 8);
+            assert_true(in->waits[0].needed < 8); /* its KV head's parts */
+        }
+    }
+    assert_true(s.n_counters - 1 <= b->plan.config.n_layers * (2 + 2 * heads) + 8);
     schedule_free(&s);
 }
 
@@ -280,7 +310,7 @@ static void test_a_schedule_may_end_early(void **state)
 }
 
 /* 132 workers of an 8B model in under a second, with much to spare. */
-static void check_large(bool fuse)
+static void check_large(bool fuse, bool sums)
 {
     qp_error error;
     model *m;
@@ -291,6 +321,7 @@ static void check_large(bool fuse)
     plan_options options = plan_default_options(model_get_config(m));
     options.context = 8192;
     options.fuse = fuse;
+    options.sums = sums;
     options.kv_partitions = schedule_kv_partitions(132, model_get_config(m)->n_kv_heads);
     assert_int_equal(options.kv_partitions, 16);
     assert_ok(plan_build(model_get_config(m), &options, &p, &error));
@@ -307,8 +338,9 @@ static void check_large(bool fuse)
 static void test_a_large_model_is_quick(void **state)
 {
     (void)state;
-    check_large(false);
-    check_large(true);
+    check_large(false, false);
+    check_large(true, false);
+    check_large(true, true);
 }
 
 /* However unequal the costs, and whatever is asked for: queues are padded to the longest. */
@@ -346,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_any_order_gives_the_same_bits),
         cmocka_unit_test(test_parts_of_the_context_in_any_order),
         cmocka_unit_test(test_attention_waits_by_kv_head),
+        cmocka_unit_test(test_sums_wait_for_nobody_who_adds),
         cmocka_unit_test(test_workers_differ_by_one_group),
         cmocka_unit_test(test_fused_shares_differ_by_one_group),
         cmocka_unit_test(test_bad_options_are_refused),

@@ -126,6 +126,7 @@ static bool runs_right(const schedule *s, uint64_t seed)
     bool right = true;
     for (int pass = 0; pass < 2 && right; pass++) {
         serial_options options = {.scratch = scratch, .seed = seed};
+        memory_begin_pass(&memory);
         right =
             serial_run(machine, &memory.bound, tiny.batch.sizes.of, &options, &error) == QP_OK &&
             same_outputs(&tiny, &memory);
@@ -171,14 +172,35 @@ static void test_no_harmful_mutation_is_accepted(void **state)
     assert_true(harmful * 10 > tried);
 }
 
+/* The next pass would add to what this one has left. */
+static void test_sums_that_nobody_clears_are_refused(void **state)
+{
+    (void)state;
+    qp_error error;
+    schedule s;
+    const schedule_options options = {.workers = 3};
+    assert_ok(schedule_build(&tiny.plan, tiny.model, &options, &s, &error));
+    assert_ok(schedule_verify(&s, &error));
+    const int x_next = op_tensor_index(op_get(OP_EMBEDDING_CLEAR), "x_next");
+    assert_int_equal(s.nodes[0].op, OP_EMBEDDING_CLEAR);
+    s.views[s.nodes[0].operands[x_next]].shape[0]--;
+    assert_int_equal(schedule_verify(&s, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "nobody clears \"x_next\""));
+    schedule_free(&s);
+}
+
 int main(void)
 {
-    static int parts = 3;
+    static int parts = 3, sums = BENCH_SUMS + 3;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
                                         close_tiny),
         cmocka_unit_test_prestate_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
                                                  close_tiny, &parts),
+        cmocka_unit_test_prestate_setup_teardown(test_no_harmful_mutation_is_accepted, open_tiny,
+                                                 close_tiny, &sums),
+        cmocka_unit_test_prestate_setup_teardown(test_sums_that_nobody_clears_are_refused,
+                                                 open_tiny, close_tiny, &sums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

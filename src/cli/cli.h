@@ -38,7 +38,7 @@ typedef struct cli_settings {
     /* plan and shapes */
     int64_t tokens, sequences, ranks, batch, kv_partitions;
     uint64_t memory;
-    bool fuse;
+    bool fuse, sums;
     /* schedule */
     int64_t workers, group;
     int setting, assign;

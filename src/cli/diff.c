@@ -44,6 +44,7 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .after = s->start_after,
                             .stop = s->stop_after,
                             .fuse = s->fuse,
+                            .sums = s->sums,
                             .kv_partitions = s->kv_partitions,
                             .setting = s->setting,
                             .assignment = s->assign,

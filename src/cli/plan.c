@@ -37,6 +37,7 @@ qp_status command_plan(const cli_call *call)
                                   .kv_type = cli_kv_types[s->kv_type],
                                   .available = s->memory ? s->memory : buffer_available(),
                                   .fuse = s->fuse,
+                                  .sums = s->sums,
                                   .kv_partitions = s->kv_partitions,
                                   .json = s->json};
     if (s->json && s->kernel_device)
@@ -53,6 +54,7 @@ qp_status command_shapes(const cli_call *call)
     shapes_print_options options = {.tokens = s->tokens,
                                     .batch = s->batch,
                                     .fuse = s->fuse,
+                                    .sums = s->sums,
                                     .kv_partitions = s->kv_partitions,
                                     .json = s->json};
     TRY(cli_model_path(call, &options.model));

@@ -56,6 +56,7 @@ static qp_status print(const cli_call *call, int64_t workers, strbuf *out)
                                       .context = s->context,
                                       .chunk = s->chunk,
                                       .kv_partitions = s->kv_partitions,
+                                      .sums = s->sums,
                                       .group = s->group,
                                       .bytes_per_second = s->bandwidth * 1e9,
                                       .flops_per_second = s->gflops * 1e9,

@@ -23,6 +23,7 @@ typedef struct diff_options {
     const char *cpu_mask;       /* CPU features to leave unused */
     const char *after, *stop;   /* compare the steps behind `after` up to `stop`: "5.attn_qkv" */
     bool fuse;                  /* the plan for few tokens, in fused operators */
+    bool sums;                  /* the megakernel's */
     int64_t kv_partitions;      /* of it; default 1 */
     int setting, assignment;    /* of schedules: numbers of schedule_setting and -assignment */
     bool list, json;            /* every layer's steps; JSON */

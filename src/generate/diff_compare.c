@@ -2,6 +2,7 @@
 #include "generate/diff_compare.h"
 
 #include "op/element.h"
+#include "op/fixed.h"
 #include "op/view.h"
 
 #include <math.h>
@@ -40,6 +41,13 @@ op_limits diff_limits(const op_info *op, const op_call *call, dtype type, const 
     return sum;
 }
 
+/* An element as a number: of 64-bit integers there are sums in fixed point alone. */
+static double load(dtype type, const void *row, int64_t i)
+{
+    return type == DTYPE_I64 ? fixed_to_double(((const int64_t *)row)[i])
+                             : element_load(type, row, i);
+}
+
 /* One comparison in the making. */
 typedef struct pass_sums {
     double error, expected; /* squares */
@@ -76,12 +84,12 @@ static void compare_row(const diff_views *views, int64_t row, const op_limits *l
     const void *from = shifted ? view_row(&views->oracle_expected, row) : NULL;
     const void *to = shifted ? view_row(&views->oracle_found, row) : NULL;
     for (int64_t i = 0; i < expected->shape[expected->rank - 1]; i++) {
-        at->expected = element_load(type, theirs, i);
-        at->found = element_load(type, ours, i);
-        if (shifted) at->expected += element_load(type, to, i) - element_load(type, from, i);
+        at->expected = load(type, theirs, i);
+        at->found = load(type, ours, i);
+        if (shifted) at->expected += load(type, to, i) - load(type, from, i);
         if (isfinite(at->expected)) sums->expected += at->expected * at->expected;
         if (at->expected == at->found) continue;
-        double share = share_of(limits, type, at, typical);
+        double share = share_of(limits, type == DTYPE_I64 ? DTYPE_F64 : type, at, typical);
         double apart = fabs(at->found - at->expected);
         if (!isfinite(apart)) apart = share > 1 ? INFINITY : 0;
         sums->error += apart * apart;
@@ -99,7 +107,7 @@ void diff_compare(const diff_views *views, const op_limits *limits, int pass, in
     const tensor *expected = &views->expected;
     pass_sums sums = {0};
     diff_element at = {.pass = pass, .layer = layer};
-    double typical = op_typical_size(expected);
+    double typical = op_typical_size(expected) * (expected->type == DTYPE_I64 ? 0x1p-32 : 1);
     int64_t elements = tensor_elements(expected), wrong = m->wrong;
     for (int64_t row = 0; row < view_rows(expected); row++)
         compare_row(views, row, limits, &at, typical, &sums, m);

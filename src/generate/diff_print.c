@@ -83,6 +83,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     int64_t chunk = or_usual(o->chunk, USUAL_CHUNK);
     options.context = n;
     options.fuse = o->fuse;
+    options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
     options.page_size = or_usual(o->page_size, USUAL_PAGE_SIZE);
     options.max_tokens = together > chunk ? chunk : or_usual(together, 1);

@@ -38,7 +38,8 @@ typedef struct runner {
 
 static bool is_compared(plan_kind kind)
 {
-    return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CACHE;
+    return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CACHE ||
+           kind == PLAN_CARRIED;
 }
 
 /* Bytes of the rows that the batch has. */
@@ -228,7 +229,7 @@ static qp_status hand_over(const runner *r, int step, qp_error *error)
 {
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_kind kind = r->plan->tensors[i].kind;
-        if (kind != PLAN_ACTIVATION && kind != PLAN_OUTPUT) continue;
+        if (!is_compared(kind) || kind == PLAN_CACHE) continue;
         if (is_read_later(r->plan, step, (plan_tensor_id)i))
             TRY(hand(r, &r->a, &r->b, (plan_tensor_id)i, -1, error));
     }

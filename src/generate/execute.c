@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SCRATCH_ALIGNMENT = 64 };
 
@@ -52,6 +53,10 @@ static void place_tensors(executor *x)
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
             x->memory.data[id] = (char *)x->arena.data + t->offset;
     }
+    if (x->sums.data) {
+        x->memory.data[PLAN_SUMS] = x->sums.data;
+        x->memory.data[PLAN_SUMS_NEXT] = (char *)x->sums.data + x->plan->tensors[PLAN_SUMS].bytes;
+    }
     x->memory.data[PLAN_ROPE_TABLE] = x->rope_table.data;
     x->memory.k_cache = x->k_cache.data;
     x->memory.v_cache = x->v_cache.data;
@@ -76,6 +81,9 @@ qp_status executor_init_host(executor *x, const plan *plan, const model *model, 
     TRY(executor_choose(x, plan, model, cpu_features, error));
     x->pool = pool;
     TRY(buffer_alloc(&x->arena, plan->arena_bytes, "activations", error));
+    size_t sums = plan->tensors[PLAN_SUMS].bytes + plan->tensors[PLAN_SUMS_NEXT].bytes;
+    if (sums) TRY(buffer_alloc(&x->sums, sums, "sums", error));
+    if (sums) memset(x->sums.data, 0, sums);
     TRY(buffer_alloc(&x->rope_table, plan->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
                      error));
     place_tensors(x);
@@ -102,6 +110,7 @@ qp_status executor_init(executor *x, const plan *plan, const model *model, threa
 void executor_free(executor *x)
 {
     buffer_free(&x->arena);
+    buffer_free(&x->sums);
     buffer_free(&x->rope_table);
     buffer_free(&x->k_cache);
     buffer_free(&x->v_cache);
@@ -120,9 +129,17 @@ void executor_take_inputs(executor *x, const batch *batch)
     if (x->rows.table) executor_take_rows(x, batch);
 }
 
+void executor_begin_pass(executor *x)
+{
+    void *cleared = x->memory.data[PLAN_SUMS_NEXT];
+    x->memory.data[PLAN_SUMS_NEXT] = x->memory.data[PLAN_SUMS];
+    x->memory.data[PLAN_SUMS] = cleared;
+}
+
 void executor_run(executor *x, const batch *batch, int first, int last)
 {
     executor_take_inputs(x, batch);
+    if (first == 0) executor_begin_pass(x);
     for (int s = first; s < last; s++) {
         const plan_step *step = &x->plan->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {

@@ -32,7 +32,7 @@ typedef struct executor {
     thread_pool *pool;
     uint32_t cpu_features; /* variants may use these; 0: references only */
     executor_node *nodes;  /* [plan->n_nodes] */
-    buffer arena, rope_table, k_cache, v_cache, scratch, packed;
+    buffer arena, sums, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
     plan_memory memory;
@@ -58,7 +58,10 @@ void executor_bind(const executor *executor, int node, const plan_sizes *sizes, 
 /* Points the plan's inputs to the batch's arrays. */
 void executor_take_inputs(executor *executor, const batch *batch);
 
-/* Runs steps [first, last) of the plan over the batch. */
+/* A pass begins: the sums that the last one has cleared are this one's. */
+void executor_begin_pass(executor *executor);
+
+/* Runs steps [first, last) of the plan over the batch; from the first step on a pass begins. */
 void executor_run(executor *executor, const batch *batch, int first, int last);
 
 /* Where a tensor lies; of a cache, the part of one layer. */

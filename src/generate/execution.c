@@ -71,6 +71,7 @@ static qp_status threads_run(void *self, const batch *batch, int first, int last
 {
     cpu_execution *e = self;
     executor_take_inputs(&e->executor, batch);
+    if (first == 0) executor_begin_pass(&e->executor);
     threads_machine_select(e->scheduled.machine, first, last);
     return scheduled_run(&e->scheduled, batch, (scheduled_record){0}, error);
 }
@@ -81,6 +82,7 @@ static qp_status serial_run_steps(void *self, const batch *batch, int first, int
 {
     cpu_execution *e = self;
     executor_take_inputs(&e->executor, batch);
+    if (first == 0) executor_begin_pass(&e->executor);
     serial_options options = {.nodes = e->scheduled.kernels,
                               .scratch = e->executor.scratch.data,
                               .seed = 1,

@@ -8,6 +8,7 @@ typedef struct plan_builder {
     plan *plan;
     int step_capacity, node_capacity;
     int64_t layer; /* of the steps that follow; -1: outside the layers */
+    int64_t sum;   /* of the plan of sums: the residual's latest value */
     bool failed;   /* memory ran out */
 } plan_builder;
 
@@ -54,5 +55,16 @@ void llama_attention_params(const plan_builder *b, plan_node *node);
 /* The fused layers and the fused head: llama_fused.c. */
 void llama_fused_layer(plan_builder *b);
 void llama_fused_logits(plan_builder *b);
+
+/* Of these the plan of sums has the same, from its own residual: QKV, and attention in parts. */
+void llama_fused_norm(const plan_builder *b, plan_node *node, weight_slot weight);
+void llama_fused_qkv(plan_builder *b);
+plan_node *llama_fused_attend(plan_builder *b);
+
+/* The layers that add up sums, and what comes before them: llama_sums.c. */
+void llama_sums_embedding(plan_builder *b);
+void llama_sums_layer(plan_builder *b);
+/* Sees the residual's latest value, or the one that comes `ahead` of it. */
+void llama_sums_view(const plan_builder *b, plan_node *node, const char *name, int64_t ahead);
 
 #endif

@@ -16,7 +16,8 @@ typedef struct plan_cell {
 
 /* cells[step * PLAN_TENSOR_COUNT + tensor] for all steps; free() it. A tensor of the arena is alive
  * from a step that writes it without reading it to its last use before the next such step; outputs
- * stay alive to the end; tables, caches and weights outlive the plan and are never destroyed. */
+ * stay alive to the end; tables, caches, sums and weights outlive the plan and are never destroyed.
+ */
 qp_status lifetime_compute(const plan *plan, plan_cell **cells, qp_error *error);
 
 /* Gives every activation and output its offset: the largest first, each at the lowest place where

@@ -6,7 +6,7 @@
  *     ffn    [n_tokens, 2 * intermediate_size]  gate and up; the activation writes over gate
  *
  * Fused (llama_fused.c), for few tokens, there is no x_, attn is q alone and ffn is what the
- * activation leaves.
+ * activation leaves. Fused further (llama_sums.c) x is sums in fixed point.
  *
  * With several ranks each holds its own heads and its own part of the FFN; the partial sums of the
  * output and the down projection are added by an all-reduce, and rank 0 alone adds the residual.
@@ -51,12 +51,21 @@ static void declare_tensors(plan_builder *b)
                    DIMS({"n_positions", "c", PLAN_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
     builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
     builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
-    builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
+    if (o->sums) {
+        const plan_dim sums = {"(2 * n_layers + 1) * hidden_size", "(2 nl + 1) d",
+                               (2 * c->n_layers + 1) * c->hidden_size};
+        builder_tensor(b, PLAN_SUMS, "x", PLAN_CARRIED, DTYPE_I64, DIMS(n, sums));
+        builder_tensor(b, PLAN_SUMS_NEXT, "x_next", PLAN_CARRIED, DTYPE_I64,
+                       DIMS({"most_tokens", "mn", o->max_tokens}, sums));
+    } else {
+        builder_tensor(b, PLAN_X, "x", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
+    }
     if (o->fuse) {
         builder_tensor(b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
                        DIMS(n, {"q_hidden_units", "nh dh", config_q_hidden_units(c)}));
-        builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
-                       DIMS(n, {"intermediate_size", "di", c->intermediate_size}));
+        if (!o->sums)
+            builder_tensor(b, PLAN_FFN, "ffn", PLAN_ACTIVATION, DTYPE_F32,
+                           DIMS(n, {"intermediate_size", "di", c->intermediate_size}));
     } else {
         builder_tensor(
             b, PLAN_ATTN, "attn", PLAN_ACTIVATION, DTYPE_F32,
@@ -66,7 +75,7 @@ static void declare_tensors(plan_builder *b)
         builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
         builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
     }
-    if (o->fuse && o->kv_partitions > 1) {
+    if (o->sums || (o->fuse && o->kv_partitions > 1)) {
         const plan_dim heads = {"n_heads", "nh", c->n_heads},
                        parts = {"n_states", "ns", o->kv_partitions};
         builder_tensor(b, PLAN_PART_VALUES, "part_v", PLAN_ACTIVATION, DTYPE_F32,
@@ -259,20 +268,24 @@ static void choose(plan_builder *b)
     node_tensor(sample, "ids", PLAN_NEXT);
 }
 
-void llama_forward(plan_builder *b)
+static void embed(plan_builder *b)
 {
-    declare_tensors(b);
-    b->layer = -1;
-    builder_graph(b, "setup"); /* the host maps the inputs */
     builder_kernel(b, "embedding");
     plan_node *embed = builder_node(b, OP_EMBEDDING);
     node_tensor(embed, "ids", PLAN_TOKEN_IDS);
     node_weight(embed, "table", WEIGHT_TOKEN_EMBD);
     node_tensor(embed, "out", PLAN_X);
+}
 
-    const bool fuse = b->plan->options.fuse;
+void llama_forward(plan_builder *b)
+{
+    const bool fuse = b->plan->options.fuse, sums = b->plan->options.sums;
+    declare_tensors(b);
+    b->layer = -1;
+    builder_graph(b, "setup"); /* the host maps the inputs */
+    sums ? llama_sums_embedding(b) : embed(b);
     for (b->layer = 0; b->layer < b->plan->config.n_layers; b->layer++)
-        fuse ? llama_fused_layer(b) : llama_layer(b);
+        sums ? llama_sums_layer(b) : fuse ? llama_fused_layer(b) : llama_layer(b);
     b->layer = -1;
     fuse ? llama_fused_logits(b) : llama_logits(b);
     choose(b);

@@ -12,9 +12,12 @@
  */
 #include "plan/builder.h"
 
-static void norm(const plan_builder *b, plan_node *node, weight_slot weight)
+void llama_fused_norm(const plan_builder *b, plan_node *node, weight_slot weight)
 {
-    node_tensor(node, "x", PLAN_X);
+    if (b->plan->options.sums)
+        llama_sums_view(b, node, "x", 0);
+    else
+        node_tensor(node, "x", PLAN_X);
     node_weight(node, "norm_weight", weight);
     node_param(node, "eps", b->plan->config.rms_norm_eps);
 }
@@ -26,12 +29,12 @@ static void project(plan_node *node, const char *weight, const char *bias, weigh
 }
 
 /* q into attn, keys and values into the cache. */
-static void qkv(plan_builder *b)
+void llama_fused_qkv(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
     builder_kernel(b, "attn_qkv");
     plan_node *node = builder_node(b, OP_NORM_QKV_ROPE);
-    norm(b, node, WEIGHT_ATTN_NORM);
+    llama_fused_norm(b, node, WEIGHT_ATTN_NORM);
     project(node, "q_weight", "q_bias", WEIGHT_ATTN_Q);
     project(node, "k_weight", "k_bias", WEIGHT_ATTN_K);
     project(node, "v_weight", "v_bias", WEIGHT_ATTN_V);
@@ -43,16 +46,23 @@ static void qkv(plan_builder *b)
     node_heads(node, "q", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");
 }
 
+plan_node *llama_fused_attend(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    plan_node *attend = builder_node(b, OP_ATTENTION_PARTIAL);
+    node_heads(attend, "q", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");
+    llama_paging(attend);
+    llama_attention_params(b, attend);
+    return attend;
+}
+
 static void attention(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
     const int64_t q = config_q_hidden_units(c);
     const bool parts = b->plan->options.kv_partitions > 1;
     builder_graph(b, "attention");
-    plan_node *attend = builder_node(b, OP_ATTENTION_PARTIAL);
-    node_heads(attend, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
-    llama_paging(attend);
-    llama_attention_params(b, attend);
+    plan_node *attend = llama_fused_attend(b);
     if (!parts) {
         node_one_part(attend, "v", PLAN_ATTN, q, c->n_heads, "n_heads");
         return;
@@ -68,7 +78,7 @@ static void attention(plan_builder *b)
 void llama_fused_layer(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
-    qkv(b);
+    llama_fused_qkv(b);
     attention(b);
     builder_kernel(b, "attn_output");
     llama_project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, config_q_hidden_units(c),
@@ -77,7 +87,7 @@ void llama_fused_layer(plan_builder *b)
 
     builder_kernel(b, "ffn_up");
     plan_node *up = builder_node(b, OP_NORM_GATE_UP_SILU);
-    norm(b, up, WEIGHT_FFN_NORM);
+    llama_fused_norm(b, up, WEIGHT_FFN_NORM);
     project(up, "gate_weight", "gate_bias", WEIGHT_FFN_GATE);
     project(up, "up_weight", "up_bias", WEIGHT_FFN_UP);
     node_tensor(up, "out", PLAN_FFN);
@@ -90,7 +100,7 @@ void llama_fused_logits(plan_builder *b)
 {
     builder_kernel(b, "lm_head");
     plan_node *head = builder_node(b, OP_NORM_LINEAR);
-    norm(b, head, WEIGHT_OUTPUT_NORM);
+    llama_fused_norm(b, head, WEIGHT_OUTPUT_NORM);
     node_tensor(head, "rows", PLAN_OUTPUT_ROWS);
     project(head, "weight", "bias", WEIGHT_OUTPUT);
     node_tensor(head, "out", PLAN_LOGITS);

@@ -106,7 +106,12 @@ qp_status plan_build(const model_config *config, const plan_options *options, pl
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     TRY(check_options(&out->options, error));
     TRY(share_of_rank(&out->config, options, error));
-    if (options->fuse && config->head_dim % 2 != 0)
+    if (options->sums) out->options.fuse = true;
+    if (options->sums && options->ranks > 1)
+        return error_set(error, QP_UNSUPPORTED,
+                         "a plan of sums is for a model on one rank, found %d ranks",
+                         options->ranks);
+    if (out->options.fuse && config->head_dim % 2 != 0)
         return error_set(error, QP_UNSUPPORTED,
                          "a fused plan needs heads of an even size, found %lld; leave fuse out",
                          (long long)config->head_dim);
@@ -275,9 +280,11 @@ plan_bytes plan_count_bytes(const plan *p, uint64_t weight_bytes)
         const plan_tensor *t = &p->tensors[id];
         if (t->kind == PLAN_INPUT) bytes.inputs += t->bytes;
         if (t->kind == PLAN_TABLE) bytes.rope_table += t->bytes;
+        if (t->kind == PLAN_CARRIED) bytes.sums += t->bytes;
         if (t->kind == PLAN_CACHE) bytes.kv_cache += t->bytes * (uint64_t)p->config.n_layers;
     }
-    bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.inputs;
+    bytes.total =
+        bytes.weights + bytes.arena + bytes.sums + bytes.kv_cache + bytes.rope_table + bytes.inputs;
     return bytes;
 }
 

@@ -42,6 +42,8 @@ typedef enum plan_kind {
     PLAN_OUTPUT,     /* in the arena until the end: the host reads it */
     PLAN_TABLE,      /* made once: the RoPE table */
     PLAN_CACHE,      /* the KV cache of one layer */
+    PLAN_CARRIED,    /* memory of its own: this pass's sums and the next one's, which change places
+                      * from pass to pass */
 } plan_kind;
 
 typedef enum plan_tensor_id {
@@ -66,6 +68,8 @@ typedef enum plan_tensor_id {
     PLAN_V_CACHE,
     /* activations */
     PLAN_X,
+    PLAN_SUMS,      /* x in fixed point: every value that it has in a pass */
+    PLAN_SUMS_NEXT, /* the same of the next pass, cleared in this one */
     PLAN_X_NORM,
     PLAN_ATTN,
     PLAN_PART_VALUES,
@@ -128,6 +132,8 @@ typedef struct plan_options {
     dtype kv_type;         /* F32, F16 or BF16 */
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
     bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
+    bool sums; /* fused further, as the megakernel has it: workers add up the residual in
+                * fixed point; fuse follows */
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
                             * which bits depend; 0: 1 */
 } plan_options;
@@ -197,7 +203,7 @@ tensor plan_bind_operand(const plan *plan, const plan_node *node, int operand,
 
 /* Bytes that a run needs, each part exact. */
 typedef struct plan_bytes {
-    uint64_t weights, arena, kv_cache, rope_table, inputs, total;
+    uint64_t weights, arena, sums, kv_cache, rope_table, inputs, total;
 } plan_bytes;
 plan_bytes plan_count_bytes(const plan *plan, uint64_t weight_bytes);
 

@@ -17,6 +17,7 @@ typedef struct plan_print_options {
     const char *kv_type;
     uint64_t available;    /* bytes that the largest context is computed for */
     bool fuse;             /* the forward pass for few tokens */
+    bool sums;             /* that of the megakernel */
     int64_t kv_partitions; /* fused: parts that attention is split in */
     bool json;
 } plan_print_options;
@@ -28,7 +29,7 @@ qp_status plan_print_lifetimes(const plan_print_options *options, strbuf *out, q
 typedef struct shapes_print_options {
     const char *model;
     int64_t tokens, batch;
-    bool fuse;
+    bool fuse, sums;
     int64_t kv_partitions;
     bool json;
 } shapes_print_options;

@@ -121,8 +121,8 @@ static void fill_panels(const lifetime_view *v, panel panels[2])
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         plan_kind kind = v->plan->tensors[id].kind;
         if (kind == PLAN_ABSENT) continue;
-        bool flows = kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || id == PLAN_TOKEN_IDS ||
-                     id == PLAN_POSITION_IDS;
+        bool flows = kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CARRIED ||
+                     id == PLAN_TOKEN_IDS || id == PLAN_POSITION_IDS;
         panel_add(v, &panels[flows ? 0 : 1], id);
     }
 }
@@ -212,6 +212,9 @@ static void legend_line(const char *brief, const char *symbol, int64_t size, str
 
 static void print_legend(const plan *p, strbuf *out)
 {
+    if (p->options.sums)
+        strbuf_puts(out, "x and x_next have memory of their own and change places from pass to "
+                         "pass: each pass clears the sums of the next.\n\n");
     strbuf_puts(out,
                 "+ created  o kept  m mapped from the host  r read  w written  x destroyed\n\n");
     const char *seen[PLAN_TENSOR_COUNT * TENSOR_MAX_RANK] = {"1"};
@@ -249,13 +252,16 @@ static void print_bytes(const lifetime_view *v, strbuf *out)
     const struct {
         const char *name;
         uint64_t bytes;
-    } rows[] = {{"weights", b->weights},    {"arena", b->arena},
-                {"KV cache", b->kv_cache},  {"RoPE table", b->rope_table},
-                {"batch state", b->inputs}, {"everything", b->total}};
+    } rows[] = {
+        {"weights", b->weights},   {"arena", b->arena},           {"sums", b->sums},
+        {"KV cache", b->kv_cache}, {"RoPE table", b->rope_table}, {"batch state", b->inputs},
+        {"everything", b->total}};
     strbuf_puts(out, "\nmemory                bytes         MiB\n");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (i == 2 && b->sums == 0) continue;
         strbuf_printf(out, "%-12s %14llu %11.2f\n", rows[i].name, (unsigned long long)rows[i].bytes,
                       (double)rows[i].bytes / 0x1p20);
+    }
     strbuf_printf(out,
                   "\ncontext %lld; the largest that fits in %.2f GiB is %lld (the model was "
                   "trained for %lld)\n",
@@ -295,8 +301,8 @@ static void print_text(const lifetime_view *v, strbuf *out)
 
 static const char *kind_name(plan_kind kind)
 {
-    static const char *const names[] = {"absent", "input", "activation",
-                                        "output", "table", "cache"};
+    static const char *const names[] = {"absent", "input", "activation", "output",
+                                        "table",  "cache", "sums"};
     return names[kind];
 }
 
@@ -356,6 +362,7 @@ static qp_status print_json(const lifetime_view *v, strbuf *out, qp_error *error
     cJSON_AddNumberToObject(bytes, "weights", (double)v->bytes.weights);
     cJSON_AddNumberToObject(bytes, "kv_cache", (double)v->bytes.kv_cache);
     cJSON_AddNumberToObject(bytes, "arena", (double)v->bytes.arena);
+    if (v->bytes.sums) cJSON_AddNumberToObject(bytes, "sums", (double)v->bytes.sums);
     cJSON_AddNumberToObject(bytes, "rope_table", (double)v->bytes.rope_table);
     cJSON_AddNumberToObject(bytes, "batch_state", (double)v->bytes.inputs);
     cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
@@ -413,6 +420,7 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     options.kv_type = dtype_from_name(o->kv_type);
     options.ranks = (int)o->ranks;
     options.fuse = o->fuse;
+    options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
     plan p;
     qp_status status = plan_build(model_get_config(model), &options, &p, error);

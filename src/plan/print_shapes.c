@@ -207,6 +207,7 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     options.max_tokens = o->tokens > o->batch ? o->tokens : o->batch;
     options.max_sequences = options.max_outputs = o->batch;
     options.fuse = o->fuse;
+    options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
     plan p;
     qp_status status = plan_build(model_get_config(model), &options, &p, error);

@@ -3,7 +3,8 @@
  * Going through the groups in the plan's order, every tensor remembers who touched which of its
  * rows and columns since they were last written over; of a cache a row is a page. A group depends
  * on those whose region it overlaps where one of the two writes: the value it reads, the value it
- * writes over, the readers of bytes that the arena uses again. Dependencies that follow from others
+ * writes over, the readers of bytes that the arena uses again. Two that both add to sums depend on
+ * one another in nothing. Dependencies that follow from others
  * are left out. What remains becomes counters: a group of producers signals one, its consumers wait
  * for all of them.
  */
@@ -13,10 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef enum access_kind { ACCESS_READ, ACCESS_ADD, ACCESS_WRITE } access_kind;
+
 /* What a group does to a tensor. */
 typedef struct access {
     int group, area;
-    bool write;
+    access_kind kind;
     instruction_span rows;
     uint64_t columns[2]; /* bytes of a row: begin, end */
 } access;
@@ -65,8 +68,7 @@ static void push(dag *g, int_list *list, int value)
 
 static bool changes(const schedule_area *area)
 {
-    return area->base == SCHEDULE_ARENA || area->base == SCHEDULE_K_CACHE ||
-           area->base == SCHEDULE_V_CACHE;
+    return schedule_changes(area->base);
 }
 
 static void find_overlaps(dag *g)
@@ -131,7 +133,10 @@ static access access_of(dag *g, int group, int operand)
     const schedule_node *node = &s->nodes[of->node];
     const schedule_view *view = &s->views[node->operands[operand]];
     access a = {.group = group, .area = view->area, .rows = {0, INSTRUCTION_ALL_TOKENS}};
-    a.write = op_get(node->op)->tensors[operand].direction != OP_IN;
+    op_direction direction = op_get(node->op)->tensors[operand].direction;
+    a.kind = direction == OP_IN           ? ACCESS_READ
+             : direction == OP_ACCUMULATE ? ACCESS_ADD
+                                          : ACCESS_WRITE;
     if (view->shape[0] == -(int64_t)node->row_axis) a.rows = of->tokens;
     segment_columns(g, of, operand, view, a.columns);
     return a;
@@ -151,7 +156,7 @@ static void byte_range(const schedule *s, const access *a, uint64_t range[2])
 
 static bool conflicts(const schedule *s, const access *a, const access *b)
 {
-    if (!a->write && !b->write) return false;
+    if (a->kind == b->kind && a->kind != ACCESS_WRITE) return false;
     if (a->area == b->area)
         return a->rows.begin < b->rows.end && b->rows.begin < a->rows.end &&
                a->columns[0] < b->columns[1] && b->columns[0] < a->columns[1];
@@ -224,12 +229,14 @@ static void forget(dag *g, const schedule_view *view)
     list->count = kept;
 }
 
-/* Whether a write leaves nothing of what was there: caches are written in single slots. */
+/* Whether a write leaves nothing of what was there: caches are written in single slots, and who
+ * adds to sums comes after none of the others that do. */
 static bool writes_all_rows(const schedule *s, const schedule_node *node, int operand)
 {
     const schedule_view *view = &s->views[node->operands[operand]];
-    return op_get(node->op)->tensors[operand].direction != OP_IN &&
-           changes(&s->areas[view->area]) && view->shape[0] == -(int64_t)node->row_axis;
+    op_direction direction = op_get(node->op)->tensors[operand].direction;
+    return op_writes(direction) && direction != OP_ACCUMULATE && changes(&s->areas[view->area]) &&
+           view->shape[0] == -(int64_t)node->row_axis;
 }
 
 static void remember(dag *g, int first_group, int end_group)

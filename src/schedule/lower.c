@@ -1,7 +1,9 @@
 /* Plan to instructions: a node's units are dealt over the workers.
  *
  * Output features are cut once and for all, in groups that kernels take together, so that workers
- * differ by one group at most, and besides where a segment ends (segment.c). What goes row by row
+ * differ by one group at most, and besides where a segment ends (segment.c); in a plan of sums
+ * segments are dealt workers instead, so that a worker has one instruction of a node, and what a
+ * machine carries for a KV head stays with few of them. What goes row by row
  * is cut into parts, which are dealt when the instruction runs: how many rows there are is the
  * batch's business. In the throughput setting a node has instructions for each tile of rows; a tile
  * past the batch's end is empty.
@@ -15,6 +17,7 @@
 
 enum {
     FEATURES_TOGETHER = 16, /* output features that a kernel takes at a time */
+    FEATURES_OF_SUMS = 4,   /* in a plan of sums: four pairs, a tile of a GPU's matrix units */
     ELEMENT_GRAIN = 64,     /* elements that stay together where a unit is one */
     MAX_TILES = 64,
 };
@@ -51,10 +54,11 @@ typedef struct cut {
 
 /* Features that stay together: what kernels take at a time. Units that are worth an instruction of
  * their own, such as heads, stand alone. */
-static int64_t group_of(const schedule_options *o, const op_info *op, const op_call *call)
+static int64_t group_of(const draft *d, const op_info *op, const op_call *call)
 {
     if (op->grain == 0) return 1;
-    if (o->group > 0) return o->group;
+    if (d->out->options.group > 0) return d->out->options.group;
+    if (d->plan->options.sums) return FEATURES_OF_SUMS;
     int64_t group = FEATURES_TOGETHER;
     for (const op_variant *v = op->variants; v && v->name; v++) {
         bool takes = !v->accepts || v->accepts(call);
@@ -81,7 +85,7 @@ static cut cut_node(const draft *d, int node)
     schedule_bind_node(s, node, NULL, s->capacity, &call);
     int64_t rows = s->capacity[s->nodes[node].row_axis];
     cut c = {.columns = op->columns != NULL, .units = call.end, .tile = rows, .n_tiles = 1};
-    c.group = group_of(&s->options, op, &call);
+    c.group = group_of(d, op, &call);
     c.grain = op->grain > 0 ? ELEMENT_GRAIN : 1;
     c.usual_per_row = c.columns ? 0 : call.end / rows;
     c.segments = d->segments[node];
@@ -218,6 +222,46 @@ static bool add_slices(draft *d, const cut *c, const lowered_tile *tile)
     return true;
 }
 
+/* The segment's workers [first, end) have equal shares of it. */
+static bool add_shares(draft *d, const cut *c, const lowered_tile *tile, const segment *part,
+                       int first, int end)
+{
+    draft_group *group = add_group(d, tile->node, tile->tokens);
+    if (!group) return false;
+    group->units[0] = part->begin;
+    group->units[1] = part->end;
+    for (int i = first; i < end; i++) {
+        int64_t from, to;
+        thread_share(part->pieces, i - first, end - first, &from, &to);
+        if (from >= to) continue;
+        instruction *in = add_item(d, tile->node, tile->tokens, i);
+        if (!in) return false;
+        in->cost_ns = cost_of_share(tile, to - from, part->all);
+        in->flags = INSTRUCTION_ROW_SLICES;
+        in->units.begin = (int32_t)(part->begin + from * c->group);
+        in->units.end = (int32_t)at_most(part->begin + to * c->group, part->end);
+        group->count++;
+    }
+    return true;
+}
+
+/* Every segment has workers of its own, beside one another, always the same. */
+static bool add_apart(draft *d, const cut *c, const lowered_tile *tile)
+{
+    int workers = d->out->options.workers, n = c->segments.count + 1;
+    segment part = {.all = divide_up(c->units, c->group)};
+    for (int i = 0; i < n; i++) {
+        part.end = i + 1 < n ? c->segments.borders[i] : c->units;
+        part.pieces = divide_up(part.end - part.begin, c->group);
+        if (!add_shares(d, c, tile, &part, (int)((int64_t)workers * i / n),
+                        (int)((int64_t)workers * (i + 1) / n)))
+            return false;
+        part.begin = part.end;
+    }
+    d->next_lane += workers;
+    return true;
+}
+
 static bool add_tile(draft *d, int node, const cut *c, int64_t number)
 {
     int64_t begin = number * c->tile, end = begin + c->tile, usual = cost_usual_rows(d, node);
@@ -226,7 +270,8 @@ static bool add_tile(draft *d, int node, const cut *c, int64_t number)
                          .rows = at_most(usual, end) - at_most(usual, begin)};
     if (c->n_tiles == 1) tile.tokens.end = INSTRUCTION_ALL_TOKENS;
     tile.cost = cost_of_rows(d, node, begin, tile.rows);
-    return c->columns ? add_slices(d, c, &tile) : add_parts(d, c, &tile);
+    if (!c->columns) return add_parts(d, c, &tile);
+    return d->plan->options.sums ? add_apart(d, c, &tile) : add_slices(d, c, &tile);
 }
 
 qp_status lower_nodes(draft *d, qp_error *error)

@@ -16,6 +16,7 @@ typedef struct schedule_print_options {
     double memory_fraction; /* 0: from the costs */
     int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
     int64_t chunk;          /* tokens that one pass may have */
+    bool sums;              /* latency: the plan of sums, as the megakernel runs it */
     int64_t group;          /* output features that stay together; 0: the usual */
     int64_t kv_partitions;  /* latency: parts that attention is split in; 0: by the workers */
     double bytes_per_second, flops_per_second, signal_ns; /* 0: the usual */

@@ -36,13 +36,22 @@ typedef enum schedule_base {
     SCHEDULE_TABLE, /* the RoPE table */
     SCHEDULE_K_CACHE,
     SCHEDULE_V_CACHE,
-    SCHEDULE_WEIGHT, /* index: of schedule.weights */
+    SCHEDULE_WEIGHT,    /* index: of schedule.weights */
+    SCHEDULE_SUMS,      /* index: of the plan's tensor; cleared by the pass before */
+    SCHEDULE_SUMS_NEXT, /* the same: the next pass's, which this one clears */
 } schedule_base;
+
+/* Whether instructions change what lies there. */
+static inline bool schedule_changes(schedule_base base)
+{
+    return base == SCHEDULE_ARENA || base == SCHEDULE_K_CACHE || base == SCHEDULE_V_CACHE ||
+           base == SCHEDULE_SUMS || base == SCHEDULE_SUMS_NEXT;
+}
 
 /* Memory of one tensor. Areas of the arena may share bytes, at different times. */
 typedef struct schedule_area {
     schedule_base base;
-    int index;          /* of the input or weight; the layer of a cache */
+    int index;          /* of the input, sums or weight; the layer of a cache */
     uint64_t offset;    /* from the base, bytes */
     uint64_t bytes;     /* at the plan's capacity */
     uint64_t row_bytes; /* of a row of the batch, or of a page of a cache; 0: it has neither */
@@ -141,7 +150,7 @@ void schedule_free(schedule *schedule);
 /* Where a machine's memory lies. */
 typedef struct schedule_memory {
     void *arena;
-    void *const *inputs; /* by index of the area */
+    void *const *inputs; /* by index of the area; of sums too */
     void *rope_table;
     void *k_cache, *v_cache;    /* of all layers */
     const void *const *weights; /* [n_weights] */

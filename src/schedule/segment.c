@@ -42,28 +42,31 @@ typedef struct segmenter {
     run_list produced, consumed;
 } segmenter;
 
-static bool changes(const schedule_area *area)
-{
-    return area->base == SCHEDULE_ARENA || area->base == SCHEDULE_K_CACHE ||
-           area->base == SCHEDULE_V_CACHE;
-}
-
 static bool is_before(const segmenter *g, int earlier, int later)
 {
     return g->before[(size_t)later * g->words + (size_t)earlier / 64] >> (earlier % 64) & 1;
 }
 
-/* What a unit writes (or reads) of the areas that change. */
-static void find_reaches(const schedule *s, const schedule_node *node, const op_call *whole,
-                         bool written, int64_t unit, reach reaches[OP_MAX_TENSORS])
+/* Whether a reader of what others wrote: who adds to sums need not see them. */
+static bool waits_to_read(op_direction direction)
 {
+    return op_reads(direction) && direction != OP_ACCUMULATE;
+}
+
+/* What a unit writes of the areas that change, or reads of those that `producer` wrote last; -1: it
+ * writes. */
+static void find_reaches(const segmenter *g, const schedule_node *node, const op_call *whole,
+                         int producer, int64_t unit, reach reaches[OP_MAX_TENSORS])
+{
+    const schedule *s = g->d->out;
     const op_info *op = op_get(node->op);
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         reaches[i] = (reach){0};
         const schedule_view *view = &s->views[node->operands[i]];
-        if (node->operands[i] == 0 || !changes(&s->areas[view->area])) continue;
+        if (node->operands[i] == 0 || !schedule_changes(s->areas[view->area].base)) continue;
         op_direction direction = op->tensors[i].direction;
-        if (written ? direction == OP_IN : direction == OP_OUT) continue;
+        if (producer < 0 ? !op_writes(direction) : !waits_to_read(direction)) continue;
+        if (producer >= 0 && g->writer[view->area] != producer) continue;
         op_columns part = op->columns(whole, i, unit, unit + 1);
         uint64_t element = dtype_block_bytes(view->type);
         reaches[i] = (reach){.area = view->area,
@@ -81,8 +84,8 @@ static bool touch_alike(const unit_run *a, const unit_run *b)
     return true;
 }
 
-/* The runs of a node's units; none where it goes row by row. */
-static void find_runs(const segmenter *g, int node, bool written, run_list *out)
+/* The runs of a node's units, as find_reaches() has them; none where it goes row by row. */
+static void find_runs(const segmenter *g, int node, int producer, run_list *out)
 {
     const schedule *s = g->d->out;
     const schedule_node *about = &s->nodes[node];
@@ -93,7 +96,7 @@ static void find_runs(const segmenter *g, int node, bool written, run_list *out)
     out->units = whole.end;
     for (int64_t unit = 0; unit < whole.end; unit++) {
         unit_run run = {.first = unit};
-        find_reaches(s, about, &whole, written, unit, run.reaches);
+        find_reaches(g, about, &whole, producer, unit, run.reaches);
         const unit_run *last = out->count ? &out->runs[out->count - 1] : NULL;
         if (last && touch_alike(last, &run)) continue;
         if (out->count == RUNS_MOST) {
@@ -184,9 +187,9 @@ static bool cut_pair(segmenter *g, int producer, int consumer)
 {
     int workers = g->d->out->options.workers, n = 0, border;
     int at[RUNS_MOST], to[RUNS_MOST];
-    find_runs(g, consumer, false, &g->consumed);
+    find_runs(g, consumer, producer, &g->consumed);
     if (g->consumed.count < 2) return true;
-    find_runs(g, producer, true, &g->produced);
+    find_runs(g, producer, -1, &g->produced);
     if (g->produced.count < 2) return true;
     find_components(&g->produced, &g->consumed);
     for (int i = 1; i < g->produced.count; i++) {
@@ -220,7 +223,7 @@ static int find_producers(const segmenter *g, const schedule_node *node,
     int n = 0;
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         int writer = node->operands[i] ? g->writer[g->d->out->views[node->operands[i]].area] : -1;
-        bool there = writer < 0 || op_get(node->op)->tensors[i].direction == OP_OUT;
+        bool there = writer < 0 || !waits_to_read(op_get(node->op)->tensors[i].direction);
         for (int j = 0; j < n; j++)
             there = there || producers[j] == writer;
         if (!there) producers[n++] = writer;
@@ -246,7 +249,8 @@ static bool cut_node(segmenter *g, int node)
     }
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         const schedule_area *area = &s->areas[s->views[about->operands[i]].area];
-        if (about->operands[i] && op_get(about->op)->tensors[i].direction != OP_IN && changes(area))
+        if (about->operands[i] && op_writes(op_get(about->op)->tensors[i].direction) &&
+            schedule_changes(area->base))
             g->writer[s->views[about->operands[i]].area] = node;
     }
     return true;

@@ -39,14 +39,17 @@ static void add_tensor(tables *t, int id)
     static const schedule_base bases[] = {[PLAN_INPUT] = SCHEDULE_INPUT,
                                           [PLAN_ACTIVATION] = SCHEDULE_ARENA,
                                           [PLAN_OUTPUT] = SCHEDULE_ARENA,
-                                          [PLAN_TABLE] = SCHEDULE_TABLE};
+                                          [PLAN_TABLE] = SCHEDULE_TABLE,
+                                          [PLAN_CARRIED] = SCHEDULE_SUMS};
     const plan_tensor *tensor = &t->plan->tensors[id];
     schedule_area area = {.base = bases[tensor->kind],
-                          .index = tensor->kind == PLAN_INPUT ? id : 0,
+                          .index = id,
                           .bytes = tensor->bytes,
                           .row_bytes = row_bytes_of(tensor),
                           .name = tensor->name};
+    if (area.base == SCHEDULE_ARENA || area.base == SCHEDULE_TABLE) area.index = 0;
     if (area.base == SCHEDULE_ARENA) area.offset = tensor->offset;
+    if (id == PLAN_SUMS_NEXT) area.base = SCHEDULE_SUMS_NEXT;
     t->area_of[id] = add_area(t->out, area);
 }
 

@@ -10,11 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+typedef enum touch_kind { TOUCH_READ, TOUCH_ADD, TOUCH_WRITE } touch_kind;
+
 /* What an instruction does to an area: the rows and the bytes of a row that it touches. */
 typedef struct touch {
     int32_t index;
     int area;
-    bool write;
+    touch_kind kind;
     int64_t row, end_row;
     uint64_t column, end_column;
     struct touch *next; /* of its bundle */
@@ -34,6 +36,7 @@ typedef struct memory_map {
     bundle **of;     /* [areas]: since they were last written over */
     int **sharing;   /* [areas]: the areas that have bytes in common with it, itself too; -1 ends */
     uint64_t *valid; /* [areas][2]: bytes of a row that hold the area's own value */
+    bool *cleared;   /* [areas]: written over as a whole, for the next pass */
     bundle *now;     /* of the node at hand */
 } memory_map;
 
@@ -44,8 +47,7 @@ static qp_status no_memory(const verifier *v)
 
 static bool is_written(const schedule_area *area)
 {
-    return area->base == SCHEDULE_ARENA || area->base == SCHEDULE_K_CACHE ||
-           area->base == SCHEDULE_V_CACHE;
+    return schedule_changes(area->base);
 }
 
 static bool counts_rows(const schedule_area *area, const schedule_view *view)
@@ -61,6 +63,12 @@ static uint64_t row_elements(const schedule_view *view)
     return elements;
 }
 
+static touch_kind kind_of(op_direction direction)
+{
+    if (direction == OP_IN) return TOUCH_READ;
+    return direction == OP_ACCUMULATE ? TOUCH_ADD : TOUCH_WRITE;
+}
+
 static touch touch_of(const verifier *v, int32_t index, int i, const op_call *whole)
 {
     const schedule *s = v->s;
@@ -70,7 +78,7 @@ static touch touch_of(const verifier *v, int32_t index, int i, const op_call *wh
     const schedule_area *area = &s->areas[view->area];
     touch t = {.index = index,
                .area = view->area,
-               .write = op->tensors[i].direction != OP_IN,
+               .kind = kind_of(op->tensors[i].direction),
                .end_row = INT64_MAX,
                .end_column = area->row_bytes ? area->row_bytes : area->bytes};
     if (!counts_rows(area, view)) return t;
@@ -98,9 +106,10 @@ static void span_of(const verifier *v, const touch *t, uint64_t span[2])
     if (end < span[1]) span[1] = end;
 }
 
+/* Additions of integers are the same in any order. */
 static bool conflict(const verifier *v, const touch *a, const touch *b)
 {
-    if (!a->write && !b->write) return false;
+    if (a->kind == b->kind && a->kind != TOUCH_WRITE) return false;
     if (a->area == b->area)
         return a->row < b->end_row && b->row < a->end_row && a->column < b->end_column &&
                b->column < a->end_column;
@@ -122,12 +131,13 @@ static bool knows_all(const verifier *v, const int32_t *clock, bundle *before)
 
 static qp_status refuse_order(const verifier *v, const touch *t, const touch *before)
 {
+    static const char *const verbs[] = {
+        [TOUCH_READ] = "reads", [TOUCH_ADD] = "adds to", [TOUCH_WRITE] = "writes"};
     char what[200];
     snprintf(what, sizeof what,
              "it %s \"%s\" without waiting for worker %d, instruction %d, which %s it",
-             t->write ? "writes" : "reads", v->s->areas[t->area].name,
-             (int)(before->index / v->s->longest), (int)(before->index % v->s->longest),
-             before->write ? "writes" : "reads");
+             verbs[t->kind], v->s->areas[t->area].name, (int)(before->index / v->s->longest),
+             (int)(before->index % v->s->longest), verbs[before->kind]);
     return verifier_refuse(v, t->index, what);
 }
 
@@ -145,11 +155,15 @@ static qp_status check_order(const memory_map *m, const touch *t, bundle *before
     return QP_OK;
 }
 
-/* What is read must be the area's own, of this pass; caches hold earlier passes' too. */
+/* What is read must be the area's own, of this pass; caches hold earlier passes' too. What is added
+ * to must have a value, which sums have from the pass before. */
 static qp_status check_value(const memory_map *m, const touch *t)
 {
     const uint64_t *valid = m->valid + 2 * t->area;
-    if (m->v->s->areas[t->area].base != SCHEDULE_ARENA) return QP_OK;
+    schedule_base base = m->v->s->areas[t->area].base;
+    if (base == SCHEDULE_SUMS_NEXT)
+        return verifier_refuse(m->v, t->index, "it reads the next pass's sums");
+    if (base == SCHEDULE_SUMS ? t->kind == TOUCH_ADD : base != SCHEDULE_ARENA) return QP_OK;
     if (t->column >= valid[0] && t->end_column <= valid[1]) return QP_OK;
     return verifier_refuse(m->v, t->index, "it reads what nobody has written in this pass");
 }
@@ -195,10 +209,20 @@ static qp_status check_instruction(memory_map *m, int32_t index, const op_call *
         touch t = touch_of(m->v, index, i, whole);
         for (const int *other = m->sharing[t.area]; *other >= 0; other++)
             TRY(check_order(m, &t, m->of[*other]));
-        if (op->tensors[i].direction != OP_OUT) TRY(check_value(m, &t));
+        if (op_reads(op->tensors[i].direction)) TRY(check_value(m, &t));
         TRY(remember(m, &t, i));
     }
     return QP_OK;
+}
+
+/* Whether a view is all of its area. */
+static bool is_whole(const schedule *s, const schedule_view *view)
+{
+    uint64_t bytes = dtype_block_bytes(view->type);
+    for (int d = 0; d < view->rank; d++)
+        bytes *=
+            view->shape[d] < 0 ? (uint64_t)s->capacity[-view->shape[d]] : (uint64_t)view->shape[d];
+    return view->offset == 0 && bytes == s->areas[view->area].bytes;
 }
 
 /* Bundles inside the bytes [begin, end) of a row are done with: whoever comes next must come after
@@ -215,20 +239,23 @@ static void forget(bundle **list, uint64_t begin, uint64_t end)
 }
 
 /* A node's whole view holds its value afterwards, and areas that lie in the same bytes have lost
- * theirs. */
+ * theirs. Those who added to it before come after none of this node's additions. */
 static void write_over(memory_map *m, const schedule_node *node, int i)
 {
     const schedule *s = m->v->s;
     const schedule_view *view = &s->views[node->operands[i]];
     const schedule_area *area = &s->areas[view->area];
-    if (area->base != SCHEDULE_ARENA) return;
+    bool adds = op_get(node->op)->tensors[i].direction == OP_ACCUMULATE;
+    if (area->base == SCHEDULE_SUMS_NEXT && !adds && is_whole(s, view))
+        m->cleared[view->area] = true;
+    if (area->base != SCHEDULE_ARENA && area->base != SCHEDULE_SUMS) return;
     for (const int *other = m->sharing[view->area]; *other >= 0; other++) {
         if (*other != view->area) m->valid[2 * *other] = m->valid[2 * *other + 1] = 0;
     }
     if (!counts_rows(area, view) || view->shape[0] != -(int64_t)node->row_axis) return;
     uint64_t begin = view->offset;
     uint64_t end = begin + row_elements(view) * dtype_block_bytes(view->type);
-    forget(&m->of[view->area], begin, end);
+    if (!adds) forget(&m->of[view->area], begin, end);
     uint64_t *valid = m->valid + 2 * view->area;
     bool apart = valid[0] == valid[1] || begin > valid[1] || end < valid[0];
     if (apart || begin < valid[0]) valid[0] = begin;
@@ -245,7 +272,7 @@ static qp_status check_node(memory_map *m, int node)
         TRY(check_instruction(m, v->by_node[i], &whole));
     const op_info *op = op_get(about->op);
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        if (about->operands[i] && op->tensors[i].direction != OP_IN) write_over(m, about, i);
+        if (about->operands[i] && op_writes(op->tensors[i].direction)) write_over(m, about, i);
     }
     while (m->now) {
         bundle *b = m->now;
@@ -282,16 +309,29 @@ static qp_status find_sharing(memory_map *m)
     return m->sharing[s->n_areas - 1] ? QP_OK : no_memory(m->v);
 }
 
+/* The next pass finds its sums cleared. */
+static qp_status check_cleared(const memory_map *m)
+{
+    const schedule *s = m->v->s;
+    for (int a = 0; a < s->n_areas; a++) {
+        if (s->areas[a].base == SCHEDULE_SUMS_NEXT && !m->cleared[a])
+            return error_set(m->v->error, QP_INVALID,
+                             "schedule: nobody clears \"%s\" for the next pass", s->areas[a].name);
+    }
+    return QP_OK;
+}
+
 qp_status verifier_check_memory(verifier *v)
 {
     const size_t areas = (size_t)v->s->n_areas;
     memory_map m = {.v = v,
                     .of = arena_alloc(&v->memory, areas, sizeof *m.of),
                     .sharing = arena_alloc(&v->memory, areas, sizeof *m.sharing),
-                    .valid = arena_alloc(&v->memory, 2 * areas, sizeof *m.valid)};
-    if (!m.of || !m.sharing || !m.valid) return no_memory(v);
+                    .valid = arena_alloc(&v->memory, 2 * areas, sizeof *m.valid),
+                    .cleared = arena_alloc(&v->memory, areas, sizeof *m.cleared)};
+    if (!m.of || !m.sharing || !m.valid || !m.cleared) return no_memory(v);
     TRY(find_sharing(&m));
     for (int node = 0; node < v->s->n_nodes; node++)
         TRY(check_node(&m, node));
-    return QP_OK;
+    return check_cleared(&m);
 }
