@@ -35,10 +35,11 @@ bool mega_begin_timing(cuda_mega *m, int n_passes)
     return m->arguments.timings != 0;
 }
 
-/* Moments that an entry does not have are those beside them. */
-static instruction_timing complete(const mega_timing *t)
+/* Moments that an entry does not have are those beside them; `before`: the block's last end. */
+static instruction_timing complete(const mega_timing *t, uint64_t before)
 {
     instruction_timing of = t->of;
+    if (of.wait == 0) of.wait = before;
     if (of.work == 0) of.work = of.wait;
     if (of.signal == 0) of.signal = of.end;
     return of;
@@ -57,7 +58,8 @@ qp_status cuda_mega_read_timings(const cuda_mega *m, size_t pass, instruction_ti
         operation, error);
     if (status == QP_OK) status = cuda_device_wait(d, operation, error);
     for (size_t i = 0; i < slots && status == QP_OK; i++) {
-        timings[i] = complete(&memory[i]);
+        bool first = i % (size_t)m->arguments.longest == 0;
+        timings[i] = complete(&memory[i], first ? 0 : timings[i - 1].end);
         if (fetching) fetching[i] = (mega_fetching){memory[i].room_ns, memory[i].memory_ns};
     }
     free(memory);

@@ -41,7 +41,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
             int free = (slot + ENTRIES_AHEAD) % MEGA_SLOTS;
             fetch_word(queue + ahead, slots + free, word);
             if (++ahead == length) ahead = 0;
-            b.stamp(a, MEGA_BEGINS);
+            if (b.entry == 0) b.stamp(a, MEGA_BEGINS);
             if (DAWDLES) dawdle(a, b.pass, b.entry);
             switch (e.in.opcode) {
             case OP_EMBEDDING:

@@ -67,8 +67,8 @@ typedef struct mega_report {
 } mega_report;
 
 /* When a block ran an entry: its computing warps, then how long its fetching warp waited for room
- * in the ring, which is full while they wait, and for the memory. A moment that an entry does not
- * have is 0. */
+ * in the ring, which is full while they wait, and for the memory. 0: a moment that the entry does
+ * not have; all but a block's first begin to wait when the one before has ended. */
 typedef struct mega_timing {
     instruction_timing of;
     uint32_t room_ns, memory_ns;
