@@ -96,6 +96,27 @@ static void it_makes_the_same_tokens(void **state)
     }
 }
 
+/* Every kind of bricks; tiles wider than a chunk and several in one. */
+static void it_reads_quantised_weights(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const char *const quantised[] = {
+        "synthetic:tiny:Q8_0", "synthetic:tiny:Q4_0",         "synthetic:tiny:Q4_K",
+        "synthetic:tiny:Q6_K", "synthetic:smollm2-135m:Q8_0", "synthetic:smollm2-135m:Q4_0"};
+    for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++) {
+        token_list expected, found;
+        qp_engine_options options = {
+            .model = quantised[i], .device = "cuda", .exec = "ops", .context = 1024};
+        make_tokens(&options, MADE, 1, &expected);
+        options.exec = "mk";
+        make_tokens(&options, MADE, 50, &found);
+        assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
+        options.kv_type = "BF16";
+        make_tokens(&options, MADE, 50, &found);
+    }
+}
+
 static void it_makes_what_the_reference_makes(void **state)
 {
     (void)state;
@@ -117,12 +138,14 @@ static void it_makes_what_the_reference_makes(void **state)
 static cuda_function dawdling_kernel(qp_engine *engine)
 {
     mega_arguments *a = &engine->mega.arguments;
-    int shared = a->stages * MEGA_STAGE + (int)a->shared.bytes;
+    int shared = cuda_mega_shared_bytes(&engine->mega);
     cuda_function kernel;
     qp_error error;
     a->delay = DELAY_NS;
-    assert_ok(cuda_device_function(&engine->device, "mega", "mega_64_F16_1_dawdling", shared,
-                                   &kernel, &error));
+    bool quantized = engine->mega.quantized;
+    assert_ok(cuda_device_function(&engine->device, quantized ? "mega_bricks" : "mega",
+                                   quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling",
+                                   shared, &kernel, &error));
     return kernel;
 }
 
@@ -131,9 +154,11 @@ static void its_bits_do_not_depend_on_the_order(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    for (int m = 0; m < 2; m++) {
+    static const char *const dawdlers[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16",
+                                           "synthetic:tiny:Q4_K"};
+    for (int m = 0; m < 3; m++) {
         qp_engine *engine = open_engine((qp_engine_options){
-            .model = models[m], .device = "cuda", .exec = "mk", .context = 256});
+            .model = dawdlers[m], .device = "cuda", .exec = "mk", .context = 256});
         cuda_function usual = engine->mega.kernel, dawdling = dawdling_kernel(engine);
         qp_session *session = open_session(engine);
         size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
@@ -168,7 +193,7 @@ static void it_says_what_it_does_not_run(void **state)
     qp_engine *engine = NULL;
     qp_error error;
     qp_engine_options options = {
-        .model = "synthetic:tiny:Q8_0", .threads = 1, .device = "cuda", .exec = "mk"};
+        .model = "synthetic:tiny:Q5_0", .threads = 1, .device = "cuda", .exec = "mk"};
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "BF16"));
     options.exec = NULL; /* operators then */
@@ -228,6 +253,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_makes_the_same_tokens),
+        cmocka_unit_test(it_reads_quantised_weights),
         cmocka_unit_test(it_makes_what_the_reference_makes),
         cmocka_unit_test(its_bits_do_not_depend_on_the_order),
         cmocka_unit_test(it_says_what_it_does_not_run),

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -14,17 +15,19 @@ enum {
 
 /* ---- which models ------------------------------------------------------------------------- */
 
-static bool all_bf16(const model *m, const model_config *c)
+/* Whether matrices are BF16, or quantised in kinds that there are bricks of; vectors BF16 or F32.
+ */
+static bool has_types(const model *m, const model_config *c)
 {
+    bool quantized = mega_is_quantized(m);
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         const weight_info *info = weight_get_info((weight_slot)slot);
         int64_t layers = info->per_layer ? c->n_layers : 1;
         for (int64_t layer = 0; layer < layers; layer++) {
             const model_weight *w = model_get_weight(m, (weight_slot)slot, layer);
-            bool vector = w->weight.rank == 1;
+            bool bf16 = w->weight.type == DTYPE_BF16, vector = w->weight.rank == 1;
             if (w->bias.rank) return false;
-            if (w->weight.type != DTYPE_BF16 && !(vector && w->weight.type == DTYPE_F32))
-                return false;
+            if (vector ? !bf16 && w->weight.type != DTYPE_F32 : !bf16 && !quantized) return false;
         }
     }
     return true;
@@ -36,8 +39,11 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
     const model_config *c = &p->config;
     const plan_options *o = &p->options;
     int64_t group = c->n_heads / c->n_kv_heads;
-    int64_t chunk = 8192 / c->head_dim; /* positions */
-    if (!all_bf16(m, c)) return "the megakernel reads BF16 weights without biases";
+    int64_t cache = mega_is_quantized(m) ? MEGA_CACHE_BRICKS : MEGA_BOX;
+    int64_t chunk = cache / 4 / c->head_dim; /* positions */
+    if (!has_types(m, c))
+        return "the megakernel reads weights in BF16, or in Q8_0, Q4_0, Q4_K and Q6_K, and has no "
+               "biases";
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
     if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
         return "the megakernel turns whole heads by angles that do not change";
@@ -47,7 +53,8 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
         return "the megakernel has hidden sizes up to 4096, in multiples of 64";
     if (o->kv_type == DTYPE_F32) return "the megakernel keeps keys and values in 16 bits";
     if (o->page_size < 8 || chunk % o->page_size)
-        return "the megakernel has pages of 8, 16, 32 or 64 positions";
+        return "the megakernel's pages are of 8 positions or more and divide its chunks of the "
+               "cache";
     if (n_blocks < c->n_kv_heads) return "the megakernel needs a block for every KV head";
     if (c->intermediate_size > (int64_t)n_blocks * MAX_FEATURES)
         return "the model's MLP is too wide for so few of the megakernel's blocks";
@@ -58,9 +65,10 @@ cuda_mega_bytes cuda_mega_count(const plan *p, const model *model, int n_blocks)
 {
     const model_config *c = &p->config;
     if (refusal(p, model, n_blocks)) return (cuda_mega_bytes){0};
-    return (cuda_mega_bytes){.down = mega_count_down(c),
-                             .tables = mega_count_activations(c) + mega_count_program(c, n_blocks) +
-                                       (size_t)c->n_layers * MEGA_MAP_BYTES};
+    return (cuda_mega_bytes){
+        .weights = mega_count_weights(model),
+        .tables = mega_count_activations(c) + mega_count_program(c, n_blocks) +
+                  (mega_is_quantized(model) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
 }
 
 qp_status mega_copy(const cuda_device *d, cuda_address to, const void *from, size_t bytes,
@@ -91,6 +99,11 @@ static void set_sizes(cuda_mega *m)
     a->recompute = RECOMPUTE;
     a->eps = (float)c->rms_norm_eps;
     a->scale = (float)(1 / sqrt((double)c->head_dim) / log(2));
+    const tensor *embedding = &model_get_weight(x->model, WEIGHT_TOKEN_EMBD, 0)->weight;
+    m->quantized = mega_is_quantized(x->model);
+    a->stage_bytes = m->quantized ? mega_stage_bytes(x->model) : MEGA_STAGE;
+    a->embedding_type = embedding->type;
+    a->embedding_bytes = (int32_t)(tensor_bytes(embedding) / (size_t)c->vocab_size);
     a->embedding = cuda_weights_address(&x->weights, WEIGHT_TOKEN_EMBD, -1, false);
     a->rope_table = x->rope_table.address;
     a->k_cache = x->k_cache.address;
@@ -114,14 +127,20 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, int n_blocks, qp_error 
         return QP_OK;
     }
     TRY(mega_take_memory(m, error));
-    TRY(mega_transpose_down(m, error));
-    TRY(mega_make_maps(m, error));
+    TRY(mega_make_weights(m, error));
     TRY(mega_make_program(m, error));
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
              x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
-             c->hidden_size <= MEGA_BLOCK ? 1 : 2);
-    int shared = m->arguments.stages * MEGA_STAGE + (int)m->arguments.shared.bytes;
-    return cuda_device_function(x->device, "mega", name, shared, &m->kernel, error);
+             m->quantized                   ? 0
+             : c->hidden_size <= MEGA_BLOCK ? 1
+                                            : 2);
+    return cuda_device_function(x->device, m->quantized ? mega_image(x->model) : "mega", name,
+                                cuda_mega_shared_bytes(m), &m->kernel, error);
+}
+
+int cuda_mega_shared_bytes(const cuda_mega *m)
+{
+    return m->arguments.stages * m->arguments.stage_bytes + (int)m->arguments.shared.bytes;
 }
 
 void cuda_mega_free(cuda_mega *m)
@@ -130,7 +149,8 @@ void cuda_mega_free(cuda_mega *m)
     const cuda_device *d = m->executor->device;
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);
-    cuda_buffer_free(d, &m->down);
+    cuda_buffer_free(d, &m->weights);
+    free(m->bricks);
     cuda_buffer_free(d, &m->own);
     cuda_buffer_free(d, &m->timings);
     cuda_pinned_free(d, &m->tokens);
@@ -173,7 +193,7 @@ qp_status cuda_mega_run(cuda_mega *m, const batch *b, int n_passes, int32_t *tok
     a->first_position = batch_i32(b, PLAN_POSITION_IDS)[0];
     a->n_passes = n_passes;
     bool timed = mega_begin_timing(m, n_passes);
-    int shared = a->stages * MEGA_STAGE + (int)a->shared.bytes;
+    int shared = cuda_mega_shared_bytes(m);
     qp_status status = cuda_check(
         d->driver->launch_cooperative(m->kernel, (unsigned)m->n_blocks, 1, 1, MEGA_THREADS, 1, 1,
                                       (unsigned)shared, d->stream, (void *[]){a}),

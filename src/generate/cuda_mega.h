@@ -14,7 +14,9 @@ typedef struct cuda_mega {
     cuda_function kernel; /* NULL: the model is run operator by operator */
     const char *why_not;  /* what the megakernel does not do of this model */
     int n_blocks;
-    cuda_buffer program, maps, down, own; /* own: x, lists, states, counters, keys */
+    cuda_buffer program, maps, weights, own; /* own: x, lists, states, counters, keys */
+    bool quantized; /* `weights` holds all matrices as bricks, else W_down transposed */
+    size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: from the beginning of `weights` */
     cuda_pinned tokens, report;
     cuda_buffer timings; /* mega_timing [max_timed][blocks][longest]; none: nobody asked for them */
     size_t n_timed, max_timed; /* passes */
@@ -23,10 +25,10 @@ typedef struct cuda_mega {
 
 enum { CUDA_MEGA_MAX_PASSES = 1024 };
 
-/* Bytes of the GPU's memory that it takes beside the executor's: the copy of W_down, and the rest.
- * None of a model that it does not run. */
+/* Bytes of the GPU's memory that it takes beside the executor's: weights in an order of its own
+ * (W_down, or all quantised ones), and the rest. None of a model that it does not run. */
 typedef struct cuda_mega_bytes {
-    size_t down, tables;
+    size_t weights, tables;
 } cuda_mega_bytes;
 cuda_mega_bytes cuda_mega_count(const plan *plan, const model *model, int n_blocks);
 
@@ -35,6 +37,9 @@ cuda_mega_bytes cuda_mega_count(const plan *plan, const model *model, int n_bloc
  * also after a failure. */
 qp_status cuda_mega_init(cuda_mega *mega, cuda_executor *executor, int n_blocks, qp_error *error);
 void cuda_mega_free(cuda_mega *mega);
+
+/* Bytes of shared memory of its kernels. */
+int cuda_mega_shared_bytes(const cuda_mega *mega);
 
 /* Whether a pass over the batch is one that it runs. */
 bool cuda_mega_takes(const cuda_mega *mega, const batch *batch);

@@ -41,6 +41,30 @@ static int64_t largest_share(int64_t units, int64_t count)
     return (units + count - 1) / count;
 }
 
+/* Elements from plane to plane: lanes that read all three of them meet no bank twice, and bricks
+ * wider than a vector read inside its plane. */
+static uint32_t plane_pitch(const cuda_mega *m, int64_t columns)
+{
+    return (uint32_t)(m->quantized ? round_up((size_t)columns, 128) + 32 : (size_t)columns + 8);
+}
+
+static mega_tiles tiles_over(int kind, int64_t columns)
+{
+    int across = bricks_across(kind, (int)columns);
+    return (mega_tiles){across, (across + MEGA_WARPS - 1) / MEGA_WARPS,
+                        across < MEGA_WARPS ? MEGA_WARPS / across : 1, (255 + across) / across};
+}
+
+static void set_tiles(cuda_mega *m)
+{
+    static const int kinds[] = {BRICK_Q8_0, BRICK_Q4_0}; /* of 2 and 4 blocks */
+    const model_config *c = &m->executor->plan->config;
+    int64_t columns[] = {c->hidden_size, c->n_heads / c->n_kv_heads * c->head_dim};
+    for (int over = 0; over < 2; over++)
+        for (int i = 0; i < 2; i++)
+            m->arguments.tiles[over][i] = tiles_over(kinds[i], columns[over]);
+}
+
 void mega_lay_out_shared(cuda_mega *m)
 {
     const model_config *c = &m->executor->plan->config;
@@ -48,21 +72,25 @@ void mega_lay_out_shared(cuda_mega *m)
     mega_shared *s = &a->shared;
     int64_t blocks_of_head = m->n_blocks / c->n_kv_heads, group = c->n_heads / c->n_kv_heads;
     int64_t heads = group * c->head_dim, padded = round_up((size_t)c->hidden_size, MEGA_BLOCK);
+    mega_grains grains = mega_grains_of(m);
+    set_tiles(m);
     int64_t features =
-        round_up((size_t)largest_share(c->intermediate_size, m->n_blocks), MEGA_TILE);
-    int64_t output_rows = largest_share(c->hidden_size, blocks_of_head);
+        grains.features * largest_share(c->intermediate_size / grains.features, m->n_blocks);
+    features = round_up((size_t)features, MEGA_TILE);
+    int64_t output_rows = grains.rows * largest_share(c->hidden_size / grains.rows, blocks_of_head);
     output_rows = round_up((size_t)output_rows, (size_t)a->box_rows);
-    int64_t qkv_rows = 8 * largest_share((group + 2) * c->head_dim / 8, blocks_of_head);
+    int64_t pairs = (group + 2) * c->head_dim / 2;
+    int64_t qkv_rows = 2 * grains.pairs * largest_share(pairs / grains.pairs, blocks_of_head);
     int64_t rows = 128;
     rows = 2 * features > rows ? 2 * features : rows;
     rows = output_rows > rows ? output_rows : rows;
     rows = qkv_rows > rows ? qkv_rows : rows;
     int sets = group <= 2 ? 1 : group <= 4 ? 2 : 4;
     size_t merged = (size_t)(MEGA_WARPS / sets * heads) * sizeof(float);
-    size_t planes = (size_t)(padded + 8) * MEGA_PARTS * 2;
-    s->plane = (uint32_t)padded + 8;
-    s->head_plane = (uint32_t)heads + 8;
-    s->feature_plane = (uint32_t)features + 8;
+    s->plane = plane_pitch(m, padded);
+    s->head_plane = plane_pitch(m, heads);
+    s->feature_plane = plane_pitch(m, features);
+    size_t planes = (size_t)s->plane * MEGA_PARTS * 2;
     s->sum_pitch = (uint32_t)rows + 4;
     uint32_t used = 0;
     s->planes = place(&used, planes > merged ? planes : merged);
@@ -78,7 +106,7 @@ void mega_lay_out_shared(cuda_mega *m)
     s->entries = place(&used, (MEGA_SLOTS + 1) * sizeof(mega_entry));
     s->begun = place(&used, sizeof(uint64_t));
     s->bytes = used;
-    a->stages = (m->executor->device->shared_bytes - (int)used) / MEGA_STAGE;
+    a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;
 }
 

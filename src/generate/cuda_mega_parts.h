@@ -15,14 +15,34 @@ qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 
 /* ---- cuda_mega_weights.c ---- */
 
-size_t mega_count_down(const model_config *config);
-/* W_down with its columns as rows: what a block's features add lies together. */
-qp_status mega_transpose_down(cuda_mega *mega, qp_error *error);
-/* W_o of each layer: a box is a KV head's columns of some rows, 64 columns of all rows after the
- * next 64, as the matrix units read it. */
-qp_status mega_make_maps(cuda_mega *mega, qp_error *error);
+/* Bytes of the weights that it has in an order of its own: W_down, or all as bricks. */
+size_t mega_count_weights(const model *model);
+/* Makes them. */
+qp_status mega_make_weights(cuda_mega *mega, qp_error *error);
+/* Where an instruction's i-th matrix lies, and of which kind of bricks it is. */
+void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight_slot slot,
+                     int64_t layer);
+
+/* ---- cuda_mega_bricks.c ---- */
+
+/* BRICK_NONE: of a type that it does not read as bricks. */
+int mega_brick_kind(dtype type);
+/* Whether every matrix that a pass multiplies by can be bricks. */
+bool mega_is_quantized(const model *model);
+/* The image whose kernels read the model's kinds of bricks, and as few others as there is. */
+const char *mega_image(const model *model);
+/* A stage of the ring that holds a chunk of any of the model's bricks. */
+int mega_stage_bytes(const model *model);
+size_t mega_count_bricks(const model *model);
+qp_status mega_make_bricks(cuda_mega *mega, qp_error *error);
 
 /* ---- cuda_mega_program.c ---- */
+
+/* What shares are cut in: QKV's pairs, rows of W_o and of the output, the MLP's features. */
+typedef struct mega_grains {
+    int64_t pairs, rows, features;
+} mega_grains;
+mega_grains mega_grains_of(const cuda_mega *mega);
 
 size_t mega_count_program(const model_config *config, int n_blocks);
 qp_status mega_make_program(cuda_mega *mega, qp_error *error);

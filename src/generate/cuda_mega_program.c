@@ -29,10 +29,19 @@ static kv_place kv_place_of(int64_t block, int64_t n_blocks, int64_t n_kv_heads)
     return p;
 }
 
-static instruction_span share(int64_t units, int64_t index, int64_t count, int64_t base)
+mega_grains mega_grains_of(const cuda_mega *m)
 {
-    return (instruction_span){(int32_t)(base + units * index / count),
-                              (int32_t)(base + units * (index + 1) / count)};
+    if (m->quantized) return (mega_grains){BRICK_ROWS / 2, BRICK_ROWS, BRICK_COLUMNS};
+    return (mega_grains){MEGA_TILE / 2, 1, 1};
+}
+
+/* Units of which `grain` stay together. */
+static instruction_span share(int64_t units, int64_t grain, int64_t index, int64_t count,
+                              int64_t base)
+{
+    int64_t grains = (units + grain - 1) / grain, end = grains * (index + 1) / count * grain;
+    return (instruction_span){(int32_t)(base + grains * index / count * grain),
+                              (int32_t)(base + (end < units ? end : units))};
 }
 
 static mega_entry *add_entry(mega_entry *queue, int *length, int opcode, int64_t layer,
@@ -57,43 +66,43 @@ static void add_layer(const cuda_mega *m, mega_entry *queue, int *length, int64_
 {
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
-    const cuda_weights *w = &x->weights;
+    mega_grains grains = mega_grains_of(m);
     kv_place kv = kv_place_of(block, m->n_blocks, c->n_kv_heads);
-    int64_t quads = (c->n_heads / c->n_kv_heads + 2) * c->head_dim / 8;
-    instruction_span units = share(quads, kv.index, kv.count, quads * kv.kv_head);
-    units.begin *= 4, units.end *= 4;
-    mega_entry *e = add_entry(queue, length, OP_NORM_QKV_ROPE, layer, units);
+    int64_t pairs = (c->n_heads / c->n_kv_heads + 2) * c->head_dim / 2;
+    mega_entry *e = add_entry(queue, length, OP_NORM_QKV_ROPE, layer,
+                              share(pairs, grains.pairs, kv.index, kv.count, pairs * kv.kv_head));
     add_norm(x, e, WEIGHT_ATTN_NORM, layer);
     const weight_slot qkv[] = {WEIGHT_ATTN_Q, WEIGHT_ATTN_K, WEIGHT_ATTN_V};
     for (int i = 0; i < 3; i++)
-        e->weights.matrix[i] = cuda_weights_address(w, qkv[i], layer, false);
-    e = add_entry(queue, length, OP_ATTENTION_PARTIAL, layer, share(1, 0, 1, kv.kv_head));
+        mega_set_matrix(m, &e->weights, i, qkv[i], layer);
+    e = add_entry(queue, length, OP_ATTENTION_PARTIAL, layer, share(1, 1, 0, 1, kv.kv_head));
     e->in.part = (uint16_t)kv.index;
     e->in.parts = (uint16_t)kv.count;
-    e = add_entry(queue, length, MEGA_ATTENTION_OUTPUT, layer,
-                  share(c->hidden_size, kv.index, kv.count, c->hidden_size * kv.kv_head));
+    e = add_entry(
+        queue, length, MEGA_ATTENTION_OUTPUT, layer,
+        share(c->hidden_size, grains.rows, kv.index, kv.count, c->hidden_size * kv.kv_head));
     e->in.parts = (uint16_t)kv.count;
+    mega_set_matrix(m, &e->weights, 0, WEIGHT_ATTN_OUTPUT, layer);
     e->weights.map = (uint32_t)layer;
     e = add_entry(queue, length, MEGA_MLP, layer,
-                  share(c->intermediate_size, block, m->n_blocks, 0));
+                  share(c->intermediate_size, grains.features, block, m->n_blocks, 0));
     add_norm(x, e, WEIGHT_FFN_NORM, layer);
-    e->weights.matrix[0] = cuda_weights_address(w, WEIGHT_FFN_GATE, layer, false);
-    e->weights.matrix[1] = cuda_weights_address(w, WEIGHT_FFN_UP, layer, false);
-    e->weights.matrix[2] =
-        m->down.address + (size_t)(layer * c->intermediate_size * c->hidden_size * 2);
+    const weight_slot mlp[] = {WEIGHT_FFN_GATE, WEIGHT_FFN_UP, WEIGHT_FFN_DOWN};
+    for (int i = 0; i < 3; i++)
+        mega_set_matrix(m, &e->weights, i, mlp[i], layer);
 }
 
 static void fill_queue(const cuda_mega *m, mega_entry *queue, int *length, int block)
 {
     const model_config *c = &m->executor->plan->config;
     *length = 0;
-    add_entry(queue, length, OP_EMBEDDING, -1, share(c->hidden_size, block, m->n_blocks, 0));
+    add_entry(queue, length, OP_EMBEDDING, -1, share(c->hidden_size, 1, block, m->n_blocks, 0));
     for (int64_t layer = 0; layer < c->n_layers; layer++)
         add_layer(m, queue, length, layer, block);
-    mega_entry *e =
-        add_entry(queue, length, OP_NORM_LINEAR, -1, share(c->vocab_size, block, m->n_blocks, 0));
+    mega_entry *e = add_entry(queue, length, OP_NORM_LINEAR, -1,
+                              share(c->vocab_size, mega_grains_of(m).rows, block, m->n_blocks, 0));
     add_norm(m->executor, e, WEIGHT_OUTPUT_NORM, -1);
-    e->weights.matrix[0] = cuda_weights_address(&m->executor->weights, WEIGHT_OUTPUT, -1, false);
+    mega_set_matrix(m, &e->weights, 0, WEIGHT_OUTPUT, -1);
 }
 
 qp_status mega_make_program(cuda_mega *m, qp_error *error)

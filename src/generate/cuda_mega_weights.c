@@ -1,4 +1,5 @@
-/* Weights as the megakernel wants them: W_down transposed, W_o by KV heads. */
+/* Weights as the megakernel wants them: of 16 bits W_down transposed, W_o by KV heads; quantised
+ * ones as bricks. */
 #include "generate/cuda_mega_parts.h"
 
 #include <stdlib.h>
@@ -9,23 +10,29 @@ enum {
     TENSOR_MAP_PROMOTION_256 = 3,
 };
 
-size_t mega_count_down(const model_config *c)
+static size_t count_down(const model_config *c)
 {
     return 2 * (size_t)(c->n_layers * c->hidden_size * c->intermediate_size);
 }
 
-qp_status mega_transpose_down(cuda_mega *m, qp_error *error)
+size_t mega_count_weights(const model *m)
+{
+    return mega_is_quantized(m) ? mega_count_bricks(m) : count_down(model_get_config(m));
+}
+
+/* W_down with its columns as rows: what a block's features add lies together. */
+static qp_status transpose_down(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
     int rows = (int)c->hidden_size, columns = (int)c->intermediate_size;
     size_t bytes = (size_t)rows * (size_t)columns * 2;
     cuda_function transpose;
-    TRY(cuda_buffer_alloc(x->device, mega_count_down(c), "W_down transposed", &m->down, error));
+    TRY(cuda_buffer_alloc(x->device, count_down(c), "W_down transposed", &m->weights, error));
     TRY(cuda_device_function(x->device, "mega", "mega_transpose", 0, &transpose, error));
     for (int64_t layer = 0; layer < c->n_layers; layer++) {
         cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
-        cuda_address to = m->down.address + (size_t)layer * bytes;
+        cuda_address to = m->weights.address + (size_t)layer * bytes;
         TRY(cuda_check(x->device->driver->launch(transpose, (unsigned)(columns + 31) / 32,
                                                  (unsigned)(rows + 31) / 32, 1, 32, 8, 1, 0,
                                                  x->device->stream,
@@ -33,6 +40,22 @@ qp_status mega_transpose_down(cuda_mega *m, qp_error *error)
                        "transposing weights", error));
     }
     return cuda_device_wait(x->device, "transposing weights", error);
+}
+
+void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slot, int64_t layer)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    if (m->quantized) {
+        w->kinds[i] = (uint8_t)mega_brick_kind(
+            model_get_weight(x->model, slot, layer < 0 ? 0 : layer)->weight.type);
+        w->matrix[i] = m->weights.address + m->bricks[layer + 1][slot];
+    } else if (slot == WEIGHT_FFN_DOWN) {
+        w->matrix[i] =
+            m->weights.address + (size_t)(layer * c->intermediate_size * c->hidden_size * 2);
+    } else {
+        w->matrix[i] = cuda_weights_address(&x->weights, slot, layer, false);
+    }
 }
 
 static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const uint64_t sizes[3],
@@ -45,7 +68,9 @@ static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const 
                       "describing a tensor to the GPU", error);
 }
 
-qp_status mega_make_maps(cuda_mega *m, qp_error *error)
+/* W_o of each layer: a box is a KV head's columns of some rows, 64 columns of all rows after the
+ * next 64, as the matrix units read it. */
+static qp_status make_maps(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
@@ -66,4 +91,11 @@ qp_status mega_make_maps(cuda_mega *m, qp_error *error)
     free(maps);
     m->arguments.maps = m->maps.address;
     return status;
+}
+
+qp_status mega_make_weights(cuda_mega *m, qp_error *error)
+{
+    if (m->quantized) return mega_make_bricks(m, error);
+    TRY(transpose_down(m, error));
+    return make_maps(m, error);
 }

@@ -16,9 +16,9 @@ static void print_parts(const cuda_bytes *bytes, const cuda_mega_bytes *mega, st
                 {"RoPE table", bytes->rope_table},
                 {"batch state", bytes->inputs},
                 {"workspace", bytes->workspace},
-                {"W_down again", mega->down},
+                {"weights again", mega->weights},
                 {"megakernel", mega->tables},
-                {"everything", bytes->total + mega->down + mega->tables}};
+                {"everything", bytes->total + mega->weights + mega->tables}};
     strbuf_puts(out, "\non the GPU            bytes         MiB\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         strbuf_printf(out, "%-12s %14zu %11.2f\n", rows[i].name, rows[i].bytes,
@@ -50,7 +50,7 @@ static void print_memory(const plan *p, const model *model, strbuf *out)
     else
         strbuf_printf(out, "\n%s: %.2f of %.2f GiB are free: it %s\n", device.name,
                       (double)available / 0x1p30, (double)device.memory_total / 0x1p30,
-                      verdict(bytes.total, bytes.total + mega.down + mega.tables, available));
+                      verdict(bytes.total, bytes.total + mega.weights + mega.tables, available));
     cuda_device_close(&device);
 }
 

@@ -159,8 +159,9 @@ MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int
 {
     const float *sums = b.at<float>(a.shared.sums) + row;
     float sum = 0;
-    for (int w = 0; w < slices; w++)
-        sum += sums[w * a.shared.sum_pitch];
+#pragma unroll
+    for (int w = 0; w < MEGA_WARPS; w++)
+        if (w < slices) sum += sums[w * a.shared.sum_pitch];
     return sum;
 }
 

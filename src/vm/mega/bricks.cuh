@@ -14,6 +14,12 @@
 #include "vm/mega/block.cuh"
 #include "vm/mega/bricks.h"
 
+/* Whether a matrix is of a kind: known where the kernels read only one. */
+template <int KIND> MEGA_FN bool is_kind(int kind)
+{
+    return MEGA_BRICKS == 1 << KIND || ((MEGA_BRICKS >> KIND & 1) && kind == KIND);
+}
+
 #define BRICK_UNIT 137438953472.0f /* 2^37, what brings sums back: 2^133 / 2^96 */
 
 /* c (16, 8) = a * b + (z0, z1) in every row. */
@@ -48,12 +54,13 @@ template <int BYTE> MEGA_FN float byte_float(uint32_t w)
 /* ---- the vector ------------------------------------------------------------------------------ */
 
 /* A lane's part of 32 columns: of each fragment two registers; and what accumulators begin with, in
- * this lane's two columns of them (of Q4_K: the sums of the vector's columns, per fragment of
+ * this lane's two columns of them (of Q4_K: the sums of the vector's columns; per fragment of
  * Q6_K).
  */
 template <int KIND> struct brick_vector {
+    enum { BEGINNINGS = KIND == BRICK_Q6_K ? 4 : 2 };
     uint32_t v[4];
-    float from[KIND == BRICK_Q6_K ? 4 : 2];
+    float from[BEGINNINGS];
 
     /* `at`: the 32 columns in this lane's plane. */
     MEGA_FN void load(uint32_t at, int t)
@@ -66,6 +73,9 @@ template <int KIND> struct brick_vector {
         }
         const bool nibbles = KIND == BRICK_Q4_0 || KIND == BRICK_Q4_K;
         if (!nibbles) v[1] = sixteen_times(v[1]), v[3] = sixteen_times(v[3]);
+    }
+    MEGA_FN void find_beginnings()
+    {
         /* bf16 -128, -8 (and 16 times that), 1, -32, times 2^-133 */
         const uint32_t one = KIND == BRICK_Q8_0   ? 0x80808080
                              : KIND == BRICK_Q4_0 ? 0x80088008
@@ -110,11 +120,11 @@ MEGA_FN void add_scaled(float *r, float2 scale, const float *c)
     r[3] = fmaf(scale.y, c[3], r[3]);
 }
 
-/* A lane's part of a brick in registers. */
+/* A lane's part of a brick in registers. SUMS: of a block, each scaled by itself. */
 template <int KIND> struct brick;
 
 template <> struct brick<BRICK_Q8_0> {
-    enum { BLOCKS = 2, BYTES = BRICK_BYTES_Q8_0 };
+    enum { BLOCKS = 2, SUMS = 1, BYTES = BRICK_BYTES_Q8_0 };
     uint32_t q[8], scale[2];
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -123,25 +133,22 @@ template <> struct brick<BRICK_Q8_0> {
         load_shared_words(q + 4, at + 512 + 16 * lane);
         load_shared_8(scale, at + BRICK_QUANTS + 8 * (lane >> 2));
     }
-    MEGA_FN void multiply_block(int j, const brick_vector<BRICK_Q8_0> &x, float *r) const
+    MEGA_FN void fragment(int j, int f, uint32_t *a) const
     {
-        float c[4];
-#pragma unroll
-        for (int f = 0; f < 2; f++) {
-            uint32_t g = q[4 * j + 2 * f], g8 = q[4 * j + 2 * f + 1];
-            const uint32_t a[4] = {__byte_perm(g, 0, 0x4140), __byte_perm(g8, 0, 0x4140),
-                                   __byte_perm(g, 0, 0x4342), __byte_perm(g8, 0, 0x4342)};
-            if (f == 0)
-                multiply_from(c, a, x.v[0], x.v[1], x.from);
-            else
-                multiply_more(c, a, x.v[2], x.v[3]);
-        }
-        add_scaled(r, two_halves(scale[j]), c);
+        uint32_t low = q[4 * j + 2 * f], high = q[4 * j + 2 * f + 1];
+        a[0] = __byte_perm(low, 0, 0x4140);
+        a[1] = __byte_perm(high, 0, 0x4140);
+        a[2] = __byte_perm(low, 0, 0x4342);
+        a[3] = __byte_perm(high, 0, 0x4342);
+    }
+    MEGA_FN void add(int j, const float (*c)[4], const float *, float *r) const
+    {
+        add_scaled(r, two_halves(scale[j]), c[0]);
     }
 };
 
 template <> struct brick<BRICK_Q4_0> {
-    enum { BLOCKS = 4, BYTES = BRICK_BYTES_Q4_0 };
+    enum { BLOCKS = 4, SUMS = 1, BYTES = BRICK_BYTES_Q4_0 };
     uint32_t q[8], scale[4];
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -150,20 +157,15 @@ template <> struct brick<BRICK_Q4_0> {
         load_shared_words(q + 4, at + 512 + 16 * lane);
         load_shared_words(scale, at + BRICK_QUANTS + 16 * (lane >> 2));
     }
-    MEGA_FN void multiply_block(int j, const brick_vector<BRICK_Q4_0> &x, float *r) const
+    MEGA_FN void fragment(int j, int f, uint32_t *a) const { nibble_fragment(q[2 * j + f], a); }
+    MEGA_FN void add(int j, const float (*c)[4], const float *, float *r) const
     {
-        uint32_t a[4];
-        float c[4];
-        nibble_fragment(q[2 * j], a);
-        multiply_from(c, a, x.v[0], x.v[1], x.from);
-        nibble_fragment(q[2 * j + 1], a);
-        multiply_more(c, a, x.v[2], x.v[3]);
-        add_scaled(r, two_halves(scale[j]), c);
+        add_scaled(r, two_halves(scale[j]), c[0]);
     }
 };
 
 template <> struct brick<BRICK_Q4_K> {
-    enum { BLOCKS = 4, BYTES = BRICK_BYTES_Q4_K };
+    enum { BLOCKS = 4, SUMS = 1, BYTES = BRICK_BYTES_Q4_K };
     uint32_t q[8], d[8], packed[4]; /* d and dmin of [block][row]; scale and minimum the same */
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -175,28 +177,22 @@ template <> struct brick<BRICK_Q4_K> {
         load_shared_words(d + 4, scales + 128);
         load_shared_words(packed, scales + 256);
     }
-    MEGA_FN void multiply_block(int j, const brick_vector<BRICK_Q4_K> &x, float *r) const
+    MEGA_FN void fragment(int j, int f, uint32_t *a) const { nibble_fragment(q[2 * j + f], a); }
+    MEGA_FN void add(int j, const float (*c)[4], const float *sums, float *r) const
     {
-        const float zero[2] = {0, 0};
-        uint32_t a[4];
-        float c[4];
-        nibble_fragment(q[2 * j], a);
-        multiply_from(c, a, x.v[0], x.v[1], zero);
-        nibble_fragment(q[2 * j + 1], a);
-        multiply_more(c, a, x.v[2], x.v[3]);
         float2 low = two_halves(d[2 * j]), high = two_halves(d[2 * j + 1]);
         float2 scale = {low.x * byte_float<0>(packed[j]), high.x * byte_float<2>(packed[j])};
         float2 min = {low.y * byte_float<1>(packed[j]), high.y * byte_float<3>(packed[j])};
-        add_scaled(r, scale, c);
-        r[0] = fmaf(-min.x, x.from[0], r[0]);
-        r[1] = fmaf(-min.x, x.from[1], r[1]);
-        r[2] = fmaf(-min.y, x.from[0], r[2]);
-        r[3] = fmaf(-min.y, x.from[1], r[3]);
+        add_scaled(r, scale, c[0]);
+        r[0] = fmaf(-min.x, sums[0], r[0]);
+        r[1] = fmaf(-min.x, sums[1], r[1]);
+        r[2] = fmaf(-min.y, sums[0], r[2]);
+        r[3] = fmaf(-min.y, sums[1], r[3]);
     }
 };
 
 template <> struct brick<BRICK_Q6_K> {
-    enum { BLOCKS = 2, BYTES = BRICK_BYTES_Q6_K };
+    enum { BLOCKS = 2, SUMS = 2, BYTES = BRICK_BYTES_Q6_K };
     uint32_t q[4], high[2], scale[4];
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -208,33 +204,58 @@ template <> struct brick<BRICK_Q6_K> {
     /* The two columns from the lane's i-th on, i even, of row g or g + 8. */
     MEGA_FN uint32_t levels(int j, int f, int high_row, int i) const
     {
-        const int at = 8 * f + 4 * high_row + 2 * (i >> 1) - 4;
+        const int at = brick_high_shift(f, high_row, i) - 4;
         uint32_t low = q[2 * j + f] >> brick_nibble_shift(high_row, i);
         uint32_t top = at < 0 ? high[j] << -at : high[j] >> at;
         return (low & 0x000f000f) | (top & 0x00300030);
     }
-    template <int F> MEGA_FN float signed_scale(uint32_t w) const
+    MEGA_FN void fragment(int j, int f, uint32_t *a) const
     {
-        return byte_float<2 + F>(w ^ 0x80800000) - 128.0f;
+        a[0] = levels(j, f, 0, 0);
+        a[1] = levels(j, f, 1, 0);
+        a[2] = levels(j, f, 0, 2);
+        a[3] = levels(j, f, 1, 2);
     }
-    template <int F>
-    MEGA_FN void multiply_fragment(int j, const brick_vector<BRICK_Q6_K> &x, float *r) const
+    template <int F> MEGA_FN float scale_of(uint32_t w) const
     {
-        const uint32_t a[4] = {levels(j, F, 0, 0), levels(j, F, 1, 0), levels(j, F, 0, 2),
-                               levels(j, F, 1, 2)};
-        float c[4];
-        multiply_from(c, a, x.v[2 * F], x.v[2 * F + 1], x.from + 2 * F);
+        return two_halves(w).x * (byte_float<2 + F>(w ^ 0x80800000) - 128.0f);
+    }
+    MEGA_FN void add(int j, const float (*c)[4], const float *, float *r) const
+    {
         uint32_t low = scale[2 * j], top = scale[2 * j + 1];
-        float2 s = {two_halves(low).x * signed_scale<F>(low),
-                    two_halves(top).x * signed_scale<F>(top)};
-        add_scaled(r, s, c);
-    }
-    MEGA_FN void multiply_block(int j, const brick_vector<BRICK_Q6_K> &x, float *r) const
-    {
-        multiply_fragment<0>(j, x, r);
-        multiply_fragment<1>(j, x, r);
+        add_scaled(r, make_float2(scale_of<0>(low), scale_of<0>(top)), c[0]);
+        add_scaled(r, make_float2(scale_of<1>(low), scale_of<1>(top)), c[1]);
     }
 };
+
+/* r[block, or 0] += a brick times the vectors [block, or 0]. First all first fragments, then all
+ * second ones: the matrix units take long for one, but the next may follow at once. */
+template <int KIND, bool ACROSS>
+MEGA_FN void multiply_brick(const brick<KIND> &w, const brick_vector<KIND> *x, float (*r)[4])
+{
+    const int blocks = brick<KIND>::BLOCKS, sums = brick<KIND>::SUMS;
+    const float zero[2] = {0, 0};
+    float c[blocks][sums][4];
+    uint32_t a[4];
+#pragma unroll
+    for (int j = 0; j < blocks; j++) {
+        const brick_vector<KIND> &v = x[ACROSS ? j : 0];
+        w.fragment(j, 0, a);
+        multiply_from(c[j][0], a, v.v[0], v.v[1], KIND == BRICK_Q4_K ? zero : v.from);
+    }
+#pragma unroll
+    for (int j = 0; j < blocks; j++) {
+        const brick_vector<KIND> &v = x[ACROSS ? j : 0];
+        w.fragment(j, 1, a);
+        if (sums == 2)
+            multiply_from(c[j][sums - 1], a, v.v[2], v.v[3], v.from + v.BEGINNINGS - 2);
+        else
+            multiply_more(c[j][0], a, v.v[2], v.v[3]);
+    }
+#pragma unroll
+    for (int j = 0; j < blocks; j++)
+        w.add(j, c[j], x[ACROSS ? j : 0].from, r[ACROSS ? 0 : j]);
+}
 
 /* Row g's three columns to lanes with t = 0, which alone have a result. */
 MEGA_FN float sum_planes(float c0, float c1, int t)
@@ -245,76 +266,81 @@ MEGA_FN float sum_planes(float c0, float c1, int t)
 
 /* ---- tiles of 16 rows ------------------------------------------------------------------------ */
 
-/* How tiles `across` bricks wide lie in chunks of up to 16 bricks, one a warp: a wide tile takes
- * several chunks, a chunk several narrow tiles. */
-struct tile_chunks {
-    int across, chunks, beside;
-    MEGA_FN tile_chunks(int kind, int columns)
-        : across(bricks_across(kind, columns)), chunks((across + MEGA_WARPS - 1) / MEGA_WARPS),
-          beside(across < MEGA_WARPS ? MEGA_WARPS / across : 1)
-    {
-    }
-    /* Parts of a row's sum. */
-    MEGA_FN int slices() const { return min(across, (int)MEGA_WARPS); }
-};
+enum { OVER_HIDDEN, OVER_HEAD };
+
+MEGA_FN mega_tiles tiles_of(const mega_arguments &a, int over, int kind)
+{
+    return a.tiles[over][brick_blocks(kind) == 4];
+}
+MEGA_FN int tile_slices(const mega_tiles &shape)
+{
+    return min(shape.across, (int)MEGA_WARPS);
+}
 
 /* `tiles` tiles of one kind from the ring times the planes at `planes`: sums[slice][first + row].
  */
 template <int KIND>
-MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, tile_chunks shape, int tiles,
-                            uint32_t planes, uint32_t pitch, int first)
+MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_tiles &shape,
+                            int tiles, uint32_t planes, uint32_t pitch, int first)
 {
-    int g = b.lane >> 2, t = b.lane & 3, beside = shape.across < MEGA_WARPS;
-    int tile = beside ? b.warp / shape.across : 0, slice = b.warp - tile * shape.across;
-    const int step = 2 * BRICK_COLUMNS * brick<KIND>::BLOCKS; /* bytes of a plane */
+    int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
+    int tile = warp * shape.inverse >> 8, slice = warp - tile * shape.across;
+    const int blocks = brick<KIND>::BLOCKS, beginnings = brick_vector<KIND>::BEGINNINGS;
+    const int step = 2 * BRICK_COLUMNS * blocks; /* bytes of a plane */
     uint32_t vector = planes + 2 * min(g, 2) * pitch + slice * step;
     uint32_t sums =
         b.own + a.shared.sums + 4 * (slice * a.shared.sum_pitch + first + tile * BRICK_ROWS + g);
-    brick_vector<KIND> x[brick<KIND>::BLOCKS];
-    int held = -1; /* the chunk of a tile whose columns are in x */
+    float from[blocks][beginnings]; /* of the columns of one of a tile's chunks, `held` */
+    int held = -1;
 #pragma unroll 1
     for (int i = 0; i < tiles; i += shape.beside) {
-        float r[4] = {0, 0, 0, 0};
+        float r[1][4] = {{0, 0, 0, 0}};
         bool mine = tile < shape.beside && i + tile < tiles;
 #pragma unroll 1
         for (int k = 0; k < shape.chunks; k++) {
-            bool busy = mine && k * MEGA_WARPS + slice < shape.across;
-            uint32_t at = take_chunk(a, b) + b.warp * brick<KIND>::BYTES;
+            brick_vector<KIND> x[blocks];
+#pragma unroll
+            for (int j = 0; j < blocks; j++)
+                x[j].load(vector + k * MEGA_WARPS * step + 2 * BRICK_COLUMNS * j, t);
             brick<KIND> w;
-            w.load(at, b.lane);
+            w.load(take_chunk(a, b) + warp * brick<KIND>::BYTES, b.lane);
             give_chunk(a, b);
-            if (!busy) continue;
             if (held != k) {
 #pragma unroll
-                for (int j = 0; j < brick<KIND>::BLOCKS; j++)
-                    x[j].load(vector + k * MEGA_WARPS * step + 2 * BRICK_COLUMNS * j, t);
+                for (int j = 0; j < blocks; j++) {
+                    x[j].find_beginnings();
+#pragma unroll
+                    for (int n = 0; n < beginnings; n++)
+                        from[j][n] = x[j].from[n];
+                }
                 held = k;
             }
 #pragma unroll
-            for (int j = 0; j < brick<KIND>::BLOCKS; j++)
-                w.multiply_block(j, x[j], r);
+            for (int j = 0; j < blocks; j++)
+#pragma unroll
+                for (int n = 0; n < beginnings; n++)
+                    x[j].from[n] = from[j][n];
+            if (mine && k * MEGA_WARPS + slice < shape.across) multiply_brick<KIND, true>(w, x, r);
         }
-        float low = sum_planes(r[0], r[1], t), high = sum_planes(r[2], r[3], t);
+        float low = sum_planes(r[0][0], r[0][1], t), high = sum_planes(r[0][2], r[0][3], t);
         if (t || !mine) continue;
         store_shared(sums + 4 * BRICK_ROWS * i, low);
         store_shared(sums + 4 * BRICK_ROWS * i + 32, high);
     }
 }
 
-MEGA_FN void multiply_tiles_of(const mega_arguments &a, mega_block &b, int kind, int columns,
+MEGA_FN void multiply_tiles_of(const mega_arguments &a, mega_block &b, int kind, int over,
                                int tiles, uint32_t planes, uint32_t pitch, int first)
 {
-    tile_chunks shape(kind, columns);
-    switch (kind) {
-    case BRICK_Q8_0:
-        return multiply_tiles<BRICK_Q8_0>(a, b, shape, tiles, planes, pitch, first);
-    case BRICK_Q4_0:
-        return multiply_tiles<BRICK_Q4_0>(a, b, shape, tiles, planes, pitch, first);
-    case BRICK_Q4_K:
-        return multiply_tiles<BRICK_Q4_K>(a, b, shape, tiles, planes, pitch, first);
-    default:
-        return multiply_tiles<BRICK_Q6_K>(a, b, shape, tiles, planes, pitch, first);
-    }
+    mega_tiles shape = tiles_of(a, over, kind);
+    if (is_kind<BRICK_Q8_0>(kind))
+        multiply_tiles<BRICK_Q8_0>(a, b, shape, tiles, planes, pitch, first);
+    else if (is_kind<BRICK_Q4_0>(kind))
+        multiply_tiles<BRICK_Q4_0>(a, b, shape, tiles, planes, pitch, first);
+    else if (is_kind<BRICK_Q4_K>(kind))
+        multiply_tiles<BRICK_Q4_K>(a, b, shape, tiles, planes, pitch, first);
+    else if (is_kind<BRICK_Q6_K>(kind))
+        multiply_tiles<BRICK_Q6_K>(a, b, shape, tiles, planes, pitch, first);
 }
 
 /* Tiles of an entry that lie one behind the other in one matrix. */
@@ -345,7 +371,7 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
 #pragma unroll 1
     for (int tile = 0; tile < tiles;) {
         tile_run run = tile_run_from<DIM>(a, e, matrix, tile, tiles);
-        multiply_tiles_of(a, b, e.weights.kinds[run.matrix], a.hidden, run.tiles,
+        multiply_tiles_of(a, b, e.weights.kinds[run.matrix], OVER_HIDDEN, run.tiles,
                           b.own + a.shared.planes, a.shared.plane, first + tile * BRICK_ROWS);
         tile += run.tiles;
     }
@@ -354,17 +380,17 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
 /* Parts of a row's sum. */
 MEGA_FN int row_slices(const mega_arguments &a, const mega_entry &e, int matrix)
 {
-    return tile_chunks(e.weights.kinds[matrix], a.hidden).slices();
+    return tile_slices(tiles_of(a, OVER_HIDDEN, e.weights.kinds[matrix]));
 }
 
 /* A KV head's columns of W_o times its heads' outputs: sums[slice of columns][row]. */
 template <int DIM>
 MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_entry &e, int rows)
 {
-    int kind = e.weights.kinds[0], columns = a.group * DIM;
-    multiply_tiles_of(a, b, kind, columns, (rows + BRICK_ROWS - 1) / BRICK_ROWS,
+    int kind = e.weights.kinds[0];
+    multiply_tiles_of(a, b, kind, OVER_HEAD, (rows + BRICK_ROWS - 1) / BRICK_ROWS,
                       b.own + a.shared.heads, a.shared.head_plane, 0);
-    return tile_chunks(kind, columns).slices();
+    return tile_slices(tiles_of(a, OVER_HEAD, kind));
 }
 
 /* ---- W_down ---------------------------------------------------------------------------------- */
@@ -386,15 +412,13 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
                 r[j][i] = 0;
 #pragma unroll 1
         for (int group = 0; group < groups; group++) {
-            uint32_t at = take_chunk(a, b) + b.warp * brick<KIND>::BYTES;
-            brick<KIND> w;
-            w.load(at, b.lane);
-            give_chunk(a, b);
             brick_vector<KIND> x;
+            brick<KIND> w;
             x.load(plane + 2 * BRICK_COLUMNS * group, t);
-#pragma unroll
-            for (int j = 0; j < blocks; j++)
-                w.multiply_block(j, x, r[j]);
+            x.find_beginnings();
+            w.load(take_chunk(a, b) + b.warp * brick<KIND>::BYTES, b.lane);
+            give_chunk(a, b);
+            multiply_brick<KIND, false>(w, &x, r);
         }
 #pragma unroll
         for (int j = 0; j < blocks; j++) {
@@ -411,17 +435,15 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
 MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                                 int rows, int first, float *out)
 {
-    int groups = rows / BRICK_COLUMNS;
-    switch (e.weights.kinds[2]) {
-    case BRICK_Q8_0:
-        return add_features<BRICK_Q8_0>(a, b, groups, first, out);
-    case BRICK_Q4_0:
-        return add_features<BRICK_Q4_0>(a, b, groups, first, out);
-    case BRICK_Q4_K:
-        return add_features<BRICK_Q4_K>(a, b, groups, first, out);
-    default:
-        return add_features<BRICK_Q6_K>(a, b, groups, first, out);
-    }
+    int groups = rows / BRICK_COLUMNS, kind = e.weights.kinds[2];
+    if (is_kind<BRICK_Q8_0>(kind))
+        add_features<BRICK_Q8_0>(a, b, groups, first, out);
+    else if (is_kind<BRICK_Q4_0>(kind))
+        add_features<BRICK_Q4_0>(a, b, groups, first, out);
+    else if (is_kind<BRICK_Q4_K>(kind))
+        add_features<BRICK_Q4_K>(a, b, groups, first, out);
+    else if (is_kind<BRICK_Q6_K>(kind))
+        add_features<BRICK_Q6_K>(a, b, groups, first, out);
 }
 
 #endif

@@ -13,6 +13,7 @@
 #define QUIPU_VM_MEGA_MEGA_H
 
 #include "schedule/instruction.h"
+#include "vm/mega/bricks.h"
 
 enum {
     MEGA_WARPS = 16, /* that compute; one more fetches */
@@ -74,6 +75,14 @@ typedef struct mega_timing {
     uint32_t room_ns, memory_ns;
 } mega_timing;
 
+/* How tiles of 16 rows, `across` bricks wide, lie in chunks of up to 16 bricks, one a warp: a wide
+ * tile takes several chunks, a chunk several narrow tiles. Known to the host, since divisions are
+ * slow. */
+typedef struct mega_tiles {
+    int32_t across, chunks, beside;
+    int32_t inverse; /* 256 / across, rounded up: warp * inverse / 256 is the warp's tile */
+} mega_tiles;
+
 /* Offsets in shared memory, behind the ring. */
 typedef struct mega_shared {
     uint32_t planes, heads, features, sums, squares, qkv, states, keys, full, empty, entries, begun;
@@ -93,6 +102,8 @@ typedef struct mega_arguments {
     uint64_t report;     /* mega_report, of the host */
     uint64_t timings;    /* mega_timing [passes][blocks][longest]; 0: nobody asked for them */
     mega_shared shared;
+    mega_tiles
+        tiles[2][2]; /* of bricks: over the hidden size or a KV head's columns; of 2, 4 blocks */
     int32_t longest, stages, stage_bytes;
     int32_t hidden, n_layers, group, n_kv_heads, vocab, page_size, pages_per_layer;
     int32_t interleaved;

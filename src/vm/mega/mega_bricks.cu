@@ -1,6 +1,6 @@
-/* The megakernel's instances for quantised weights, of which a model may mix the kinds; and the
- * kernel that makes their bricks. */
-#define MEGA_BRICKS 1
+/* The megakernel's instances for quantised weights of all kinds, which a model may mix; and the
+ * kernel that makes bricks. */
+#define MEGA_BRICKS 0x1e /* all of bricks.h */
 #include "vm/mega/mega.cu"
 
 /* A warp a brick. */

@@ -77,12 +77,14 @@ struct mega_fetch {
 #if MEGA_BRICKS
 
 /* Tiles [first, first + tiles) of a matrix, or of a KV head's columns of one. */
-MEGA_FN void fetch_tiles(mega_fetch &f, uint64_t matrix, int kind, int columns, int64_t first,
+MEGA_FN void fetch_tiles(mega_fetch &f, uint64_t matrix, int kind, int over, int64_t first,
                          int tiles)
 {
-    tile_chunks shape(kind, columns);
+    mega_tiles shape = tiles_of(f.a, over, kind);
     const char *at = (const char *)matrix + first * shape.across * brick_bytes(kind);
+#pragma unroll 1
     for (int i = 0; i < tiles; i += shape.beside)
+#pragma unroll 1
         for (int k = 0; k < shape.chunks; k++) {
             int n = shape.across - k * MEGA_WARPS;
             n = n > MEGA_WARPS ? (int)MEGA_WARPS : n * min(shape.beside, tiles - i);
@@ -96,9 +98,10 @@ template <int DIM>
 MEGA_FN void fetch_rows(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int matrix,
                         int tiles)
 {
+#pragma unroll 1
     for (int tile = 0; tile < tiles;) {
         tile_run run = tile_run_from<DIM>(a, e, matrix, tile, tiles);
-        fetch_tiles(f, e.weights.matrix[run.matrix], e.weights.kinds[run.matrix], a.hidden,
+        fetch_tiles(f, e.weights.matrix[run.matrix], e.weights.kinds[run.matrix], OVER_HIDDEN,
                     run.first, run.tiles);
         tile += run.tiles;
     }
@@ -115,7 +118,7 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
 {
     int begin = e.in.units.begin, n = e.in.units.end - begin, head = entry_kv_head(a, e.in);
     int64_t first = (head * a.hidden + begin % a.hidden) / BRICK_ROWS;
-    fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], a.group * DIM, first, n / BRICK_ROWS);
+    fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], OVER_HEAD, first, n / BRICK_ROWS);
 }
 
 template <int DIM>
@@ -125,7 +128,9 @@ MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch 
     fetch_rows<DIM>(a, e, f, 0, n / BRICK_ROWS);
     fetch_rows<DIM>(a, e, f, 1, n / BRICK_ROWS);
     int below = bricks_below(kind, a.hidden), bytes = brick_bytes(kind);
+#pragma unroll 1
     for (int i = 0; i < below; i += MEGA_WARPS)
+#pragma unroll 1
         for (int group = begin / BRICK_COLUMNS; group < (begin + n) / BRICK_COLUMNS; group++)
             f.piece((const char *)e.weights.matrix[2] + ((int64_t)group * below + i) * bytes,
                     min((int)MEGA_WARPS, below - i) * bytes);
@@ -134,8 +139,13 @@ MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch 
 template <int DIM>
 MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    int n = e.in.units.end - e.in.units.begin;
-    fetch_rows<DIM>(a, e, f, 0, (n + BRICK_ROWS - 1) / BRICK_ROWS);
+    int tiles = (e.in.units.end - e.in.units.begin + BRICK_ROWS - 1) / BRICK_ROWS;
+    int at_once = (int)(a.shared.sum_pitch - 4) / BRICK_ROWS; /* as they are multiplied */
+    int64_t first = e.in.units.begin / BRICK_ROWS;
+#pragma unroll 1
+    for (int i = 0; i < tiles; i += at_once)
+        fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], OVER_HIDDEN, first + i,
+                    min(at_once, tiles - i));
 }
 
 #else

@@ -1,0 +1,155 @@
+/* Bricks: what lanes find in them is what the rows as stored hold, for every kind and cut. */
+#include "test.h"
+
+#include "tensor/codec.h"
+#include "tensor/dtype.h"
+#include "tensor/float16.h"
+#include "vm/mega/bricks.h"
+
+static const struct {
+    int kind;
+    dtype type;
+} kinds[] = {{BRICK_Q8_0, DTYPE_Q8_0},
+             {BRICK_Q4_0, DTYPE_Q4_0},
+             {BRICK_Q4_K, DTYPE_Q4_K},
+             {BRICK_Q6_K, DTYPE_Q6_K}};
+
+static uint32_t word_at(const uint8_t *brick, int at)
+{
+    uint32_t w;
+    memcpy(&w, brick + at, sizeof w);
+    return w;
+}
+static float half_at(const uint8_t *brick, int at)
+{
+    uint16_t bits;
+    memcpy(&bits, brick + at, sizeof bits);
+    return f16_to_f32(bits);
+}
+
+/* The i-th of a lane's four columns of fragment f, in row g + 8 h of block j: as the kernels take
+ * it out of the words that bricks.h draws. */
+static float value_in_brick(int kind, const uint8_t *brick, int j, int lane, int f, int h, int i)
+{
+    int g = lane / 4, row = (g * brick_blocks(kind) + j) * 2 + h;
+    if (kind == BRICK_Q8_0) {
+        uint32_t w = word_at(brick, j * 512 + lane * 16 + f * 8 + h * 4);
+        return half_at(brick, 1024 + 2 * row) * (float)((int)(w >> 8 * i & 255) - 128);
+    }
+    uint32_t w = word_at(brick, j / 2 * 512 + lane * 16 + j % 2 * 8 + f * 4);
+    int level = (int)(w >> (16 * (i % 2) + 4 * (i / 2) + 8 * h) & 15);
+    if (kind == BRICK_Q4_0) return half_at(brick, 1024 + 2 * row) * (float)(level - 8);
+    if (kind == BRICK_Q4_K) {
+        int d = 1024 + j / 2 * 128 + g * 16 + j % 2 * 8 + h * 4, packed = 1280 + 2 * row;
+        float scale = half_at(brick, d) * (float)brick[packed];
+        float min = half_at(brick, d + 2) * (float)brick[packed + 1];
+        return scale * (float)level - min;
+    }
+    uint32_t high = word_at(brick, 512 + lane * 8 + j * 4);
+    level |= (int)(high >> (16 * (i % 2) + 2 * (i / 2) + 4 * h + 8 * f) & 3) << 4;
+    int d = 768 + g * 16 + j * 8 + h * 4;
+    return half_at(brick, d) * (float)(int8_t)brick[d + 2 + f] * (float)(level - 32);
+}
+
+/* Random blocks whose scales are numbers. */
+static uint8_t *make_rows(dtype type, int64_t blocks)
+{
+    static const int scales[][2] = {[DTYPE_Q8_0] = {0, -1},
+                                    [DTYPE_Q4_0] = {0, -1},
+                                    [DTYPE_Q4_K] = {0, 2},
+                                    [DTYPE_Q6_K] = {208, -1}};
+    size_t bytes = dtype_block_bytes(type);
+    uint8_t *rows = malloc((size_t)blocks * bytes);
+    uint32_t seed = 1;
+    assert_non_null(rows);
+    for (size_t i = 0; i < (size_t)blocks * bytes; i++)
+        rows[i] = (uint8_t)((seed = seed * 1664525 + 1013904223) >> 24);
+    for (int64_t b = 0; b < blocks; b++)
+        for (int i = 0; i < 2; i++) {
+            uint16_t d = f32_to_f16((float)((seed = seed * 1664525 + 1013904223) >> 20) / 4096);
+            int at = scales[type][i];
+            if (at >= 0) memcpy(rows + (size_t)b * bytes + at, &d, sizeof d);
+        }
+    return rows;
+}
+
+/* Every element of the matrix lies in exactly one place, with its value; the rest is zero. */
+static void check(dtype type, const brick_matrix *m)
+{
+    int64_t elements = (int64_t)m->rows * m->columns, count = brick_count(m);
+    uint8_t *rows = make_rows(type, elements / dtype_block_elements(type));
+    uint8_t *bricks = malloc((size_t)count * (size_t)brick_bytes(m->kind));
+    float *values = malloc((size_t)elements * sizeof *values);
+    char *seen = calloc(1, (size_t)elements);
+    assert_true(bricks && values && seen);
+    dtype_decode(type, rows, values, elements);
+    for (int64_t n = 0; n < count; n++)
+        for (int lane = 0; lane < 32; lane++)
+            brick_write(m, rows, bricks, n, lane);
+    int64_t found = 0;
+    for (int64_t n = 0; n < count; n++)
+        for (int at = 0; at < brick_blocks(m->kind) * 32 * 16; at++) {
+            int j = at / 512, lane = at / 16 % 32, f = at / 8 % 2, h = at / 4 % 2, i = at % 4;
+            float value =
+                value_in_brick(m->kind, bricks + n * brick_bytes(m->kind), j, lane, f, h, i);
+            brick_place p = brick_place_of(m, n, j);
+            int64_t row = brick_row(m, p.row, lane / 4 + 8 * h);
+            if (!p.columns || row >= m->rows) {
+                assert_true(value == 0);
+                continue;
+            }
+            int64_t place = row * m->columns + p.column + brick_column(m->kind, lane % 4, f, i);
+            assert_true(value == values[place]);
+            assert_false(seen[place]);
+            seen[place] = 1;
+            found++;
+        }
+    assert_int_equal(found, elements);
+    free(rows);
+    free(bricks);
+    free(values);
+    free(seen);
+}
+
+static void bricks_hold_the_rows(void **state)
+{
+    (void)state;
+    static const brick_matrix cuts[] = {
+        {.form = BRICKS_OF_ROWS, .rows = 40, .columns = 768},
+        {.form = BRICKS_OF_ROWS, .rows = 32, .columns = 2304},
+        {.form = BRICKS_OF_PAIRS, .rows = 128, .columns = 256, .head_dim = 64, .turns_apart = 1},
+        {.form = BRICKS_OF_PAIRS, .rows = 128, .columns = 256, .head_dim = 64},
+        {.form = BRICKS_OF_HEADS, .rows = 64, .columns = 768, .head_columns = 192},
+        {.form = BRICKS_OF_FEATURES, .rows = 192, .columns = 512},
+    };
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+        for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+            brick_matrix m = cuts[i];
+            m.kind = kinds[k].kind;
+            check(kinds[k].type, &m);
+        }
+}
+
+/* A tile of QKV's rows: four first features, their four partners. */
+static void rows_of_pairs_are_in_the_order_of_units(void **state)
+{
+    (void)state;
+    brick_matrix m = {.form = BRICKS_OF_PAIRS, .head_dim = 64, .turns_apart = 1};
+    assert_int_equal(brick_row(&m, 0, 0), 0);
+    assert_int_equal(brick_row(&m, 0, 3), 3);
+    assert_int_equal(brick_row(&m, 0, 4), 32);
+    assert_int_equal(brick_row(&m, 0, 8), 4);
+    assert_int_equal(brick_row(&m, 64 + 16, 12), 64 + 32 + 8 + 4);
+    m.turns_apart = 0;
+    assert_int_equal(brick_row(&m, 0, 4), 1);
+    assert_int_equal(brick_row(&m, 16, 1), 18);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bricks_hold_the_rows),
+        cmocka_unit_test(rows_of_pairs_are_in_the_order_of_units),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
