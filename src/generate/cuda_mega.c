@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    RECOMPUTE = 768, /* positions up to which every block computes its KV head's attention itself:
+    RECOMPUTE = 384, /* positions up to which every block computes its KV head's attention itself:
                       * beyond, dividing it pays for one more dependency */
     MAX_FEATURES = 160, /* of the MLP in one block */
     BOX_UNITS = 16,     /* 16 rows by 64 columns of W_o, one a warp */
@@ -177,6 +177,7 @@ static qp_status explain(const cuda_mega *m, qp_status status, qp_error *error)
                      r->block, r->entry, r->opcode, r->layer,
                      r->waits_for == -1   ? "x "
                      : r->waits_for == -2 ? "q, k, v "
+                     : r->waits_for == -3 ? "parts of the context "
                                           : "counter ",
                      r->waits_for < 0 ? 0 : r->waits_for, r->expected, r->found, r->pass);
 }

@@ -13,8 +13,8 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
     const size_t parts[OWN_PARTS] = {
         2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(int64_t),
         layers * heads * (group + 2) * dim * sizeof(uint64_t),
-        heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(float),
-        (1 + layers * heads) * MEGA_COUNTER_WORDS * sizeof(uint32_t),
+        heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(uint64_t),
+        MEGA_COUNTER_WORDS * sizeof(uint32_t),
         2 * sizeof(uint64_t),
     };
     size_t total = 0;
@@ -87,6 +87,9 @@ void mega_lay_out_shared(cuda_mega *m)
     rows = qkv_rows > rows ? qkv_rows : rows;
     int sets = group <= 2 ? 1 : group <= 4 ? 2 : 4;
     size_t merged = (size_t)(MEGA_WARPS / sets * heads) * sizeof(float);
+    size_t parts = (size_t)((blocks_of_head + 1) * group) * 2 * sizeof(float);
+    parts += MEGA_CONSUMERS * 2 * sizeof(float); /* of a long context: see merge_parts() */
+    if (merged < parts) merged = parts;
     s->plane = plane_pitch(m, padded);
     s->head_plane = plane_pitch(m, heads);
     s->feature_plane = plane_pitch(m, features);

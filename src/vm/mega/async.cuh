@@ -9,6 +9,20 @@
 
 #define MEGA_FN __device__ __forceinline__
 
+/* Warps that fetch leave registers to those that compute. */
+MEGA_FN void registers_give(void)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+#endif
+}
+MEGA_FN void registers_take(void)
+{
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+#endif
+}
+
 /* ---- barriers in shared memory ---- */
 
 MEGA_FN void barrier_init(uint32_t barrier, int arrivals)

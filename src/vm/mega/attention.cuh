@@ -26,12 +26,18 @@ template <int DIM> struct attention_chunk {
     enum { POSITIONS = CACHE_CHUNK / 4 / DIM };
 };
 
+/* Chunks of a context. */
+template <int DIM> MEGA_FN int context_chunks(int old)
+{
+    const int each = attention_chunk<DIM>::POSITIONS;
+    return (old + each - 1) / each;
+}
+
 /* Chunks of an instruction, from the first; none when it recomputes nothing or has no part. */
 template <int DIM>
 MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int old, int *first)
 {
-    const int each = attention_chunk<DIM>::POSITIONS;
-    int n = (old + each - 1) / each;
+    int n = context_chunks<DIM>(old);
     *first = 0;
     bool alone = old + 1 <= a.recompute;
     if (in.opcode == OP_ATTENTION_PARTIAL) {
@@ -40,6 +46,12 @@ MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int
         return n * (in.part + 1) / in.parts - *first;
     }
     return alone ? n : 0;
+}
+
+/* The j-th part that has chunks: all of them, or as many as there are chunks. */
+MEGA_FN int used_part(int j, int chunks, int parts)
+{
+    return chunks >= parts ? j : (j * parts + parts + chunks - 1) / chunks - 1;
 }
 
 template <bool HALF> MEGA_FN float2 cache_pair(uint32_t w)
@@ -175,10 +187,14 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
         s.most[h] = -INFINITY;
         s.sum[h] = 0;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            s.q[h][i] = qkv[min(head + h, a.group - 1) * DIM + d + i] * a.scale;
-            s.out[h][i] = 0;
+        for (int i = 0; i < 8; i += 4) {
+            float4 q = *(const float4 *)(qkv + min(head + h, a.group - 1) * DIM + d + i);
+            s.q[h][i] = q.x * a.scale, s.q[h][i + 1] = q.y * a.scale;
+            s.q[h][i + 2] = q.z * a.scale, s.q[h][i + 3] = q.w * a.scale;
         }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s.out[h][i] = 0;
     }
     attention_walk<DIM, HALF>(a, b, s, old, first, chunks);
     if (newest && b.warp % shape.shares == shape.shares - 1) {
@@ -194,9 +210,11 @@ template <typename LOAD>
 MEGA_FN void merge_outputs(int n, LOAD load, float *most, float *sum, float *out)
 {
     *most = -INFINITY;
+#pragma unroll 4
     for (int i = 0; i < n; i++)
         *most = fmaxf(*most, load(i, 0));
     *sum = *out = 0;
+#pragma unroll 4
     for (int i = 0; i < n; i++) {
         float m = load(i, 0), f = m == -INFINITY ? 0 : exp2_fast(m - *most);
         *sum = fmaf(f, load(i, 1), *sum);

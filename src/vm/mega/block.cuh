@@ -45,23 +45,33 @@ struct ring_place {
     }
 };
 
-/* What a computing thread knows. Registers, not memory: every function of it is inlined. */
+/* What a computing thread knows. Registers, not memory: every function of it is inlined, and what
+ * is spilled to local memory comes back at the speed of a full stream of weights. */
 struct mega_block {
     char *memory;       /* what lies behind the ring */
     uint32_t ring, own; /* addresses in shared memory: of the ring, of what lies behind it */
     ring_place place;
-    int stages, thread, warp, lane;
-    uint32_t pass;
-    int entry;
+    int thread, warp, lane;
+    uint32_t slot; /* offset of the current entry */
 
     template <typename T> MEGA_FN T *at(uint32_t offset) const { return (T *)(memory + offset); }
+    /* In shared memory, since they live long and are needed seldom. */
+    MEGA_FN uint32_t pass() const { return at<mega_entry>(slot)->place.pass; }
+    MEGA_FN int entry() const { return at<mega_entry>(slot)->place.entry; }
+    /* What was computed from these is not kept in registers from entry to entry. */
+    MEGA_FN void forget()
+    {
+        asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread));
+        warp = thread >> 5;
+        lane = thread & 31;
+    }
     MEGA_FN void sync() const
     {
         asm volatile("bar.sync 1, %0;" ::"r"((int)MEGA_CONSUMERS) : "memory");
     }
     MEGA_FN void stamp(const mega_arguments &a, mega_moment moment) const
     {
-        timing_stamp(a, thread, pass, entry, moment);
+        if (a.timings) timing_stamp(a, thread, pass(), entry(), moment);
     }
 };
 
@@ -110,7 +120,7 @@ MEGA_FN void wait_counter(const mega_arguments &a, const mega_block &b, const in
     for (;;) {
         uint32_t v = load_acquire(p);
         if ((int32_t)(v - target) >= 0) return;
-        if (patience.over()) mega_stuck(a, in, b.entry, b.pass, (int)counter, target, v);
+        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), (int)counter, target, v);
     }
 }
 
@@ -133,7 +143,7 @@ MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
 {
     __syncwarp();
     if (b.lane == 0) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
-    b.place.advance(b.stages);
+    b.place.advance(a.stages);
 }
 
 /* What a column's value is multiplied by before it is split: as quantised weights want it. */
@@ -163,6 +173,23 @@ MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int
     for (int w = 0; w < MEGA_WARPS; w++)
         if (w < slices) sum += sums[w * a.shared.sum_pitch];
     return sum;
+}
+
+/* The same by eight lanes side by side, which all get it. */
+MEGA_FN float add_eight(float v)
+{
+#pragma unroll
+    for (int o = 4; o; o >>= 1)
+        v += __shfl_xor_sync(~0u, v, o);
+    return v;
+}
+MEGA_FN float row_sum_by_eight(const mega_arguments &a, const mega_block &b, int row, int slices)
+{
+    static_assert(MEGA_WARPS == 16, "two sums a lane");
+    int slice = b.lane % 8;
+    const float *sums = b.at<float>(a.shared.sums) + slice * a.shared.sum_pitch + row;
+    float sum = slice < slices ? sums[0] : 0;
+    return add_eight(slice + 8 < slices ? sum + sums[8 * a.shared.sum_pitch] : sum);
 }
 
 /* Sleeps at random, before one entry in sixteen. */
@@ -215,7 +242,7 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
         uint32_t found = sum_count(load_relaxed(x - 4 * b.lane));
         if (found == parts) break;
         __nanosleep(100);
-        if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -1, parts, found);
+        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
     }
     for (;;) {
         bool complete = true;
@@ -227,7 +254,7 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
         }
         if (__all_sync(~0u, complete)) return;
         if (patience.over() && b.lane == 0)
-            mega_stuck(a, in, b.entry, b.pass, -1, parts, sum_count(out[0].x));
+            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, sum_count(out[0].x));
     }
 }
 
@@ -236,7 +263,7 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
 MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
                            uint32_t parts)
 {
-    const int64_t *x = residual(a, b.pass, step);
+    const int64_t *x = residual(a, b.pass(), step);
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.planes);
     int padded = (a.hidden + MEGA_BLOCK - 1) / MEGA_BLOCK * MEGA_BLOCK;
     float squares = 0;
@@ -274,6 +301,11 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
     b.stamp(a, MEGA_WORKS);
 }
 
+MEGA_FN float inverse_rms_by_eight(const mega_arguments &a, const mega_block &b)
+{
+    const float *squares = b.at<float>(a.shared.squares) + b.lane % 8;
+    return rsqrtf(add_eight(squares[0] + squares[8]) / (float)a.hidden + a.eps);
+}
 MEGA_FN float inverse_rms(const mega_arguments &a, const mega_block &b)
 {
     const float *squares = b.at<float>(a.shared.squares);

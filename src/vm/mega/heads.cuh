@@ -12,16 +12,8 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
 {
     float *qkv = b.at<float>(a.shared.qkv);
     int n = (a.group + 2) * DIM;
+    uint32_t made = b.pass() + 1;
     const int64_t *list = (const int64_t *)a.qkv + ((int64_t)in.layer * a.n_kv_heads + kv_head) * n;
-    if (b.thread == 0) { /* one looks for what is likely to come last, then all do */
-        patience patience = {0, 0};
-        for (;;) {
-            uint32_t made = (uint32_t)((uint64_t)load_relaxed(list + n - 1) >> 32);
-            if (made == b.pass + 1) break;
-            if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -2, b.pass + 1, made);
-        }
-    }
-    b.sync();
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
         patience patience = {0, 0};
         for (;;) {
@@ -29,41 +21,141 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
             uint32_t passes[2] = {(uint32_t)((uint64_t)v.x >> 32), (uint32_t)((uint64_t)v.y >> 32)};
             qkv[i] = __uint_as_float((uint32_t)v.x);
             qkv[i + 1] = __uint_as_float((uint32_t)v.y);
-            if (passes[0] == b.pass + 1 && passes[1] == b.pass + 1) break;
-            if (patience.over()) mega_stuck(a, in, b.entry, b.pass, -2, b.pass + 1, passes[0]);
+            if (passes[0] == made && passes[1] == made) break;
+            if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -2, made, passes[0]);
         }
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
 }
 
-/* A partition's states: of each head maximum, sum and outputs. */
-template <int DIM> MEGA_FN float *partition_states(const mega_arguments &a, int kv_head, int part)
+/* ---- parts of a long context ---- */
+
+enum { MERGED_AT_ONCE = 5 }; /* parts, by a thread */
+
+/* A part's states, each a pair of a value and a number of this pass and layer, so that whoever
+ * reads them sees whether they have come: maximum and sum of each head, then its outputs. */
+template <int DIM> MEGA_FN int64_t *part_states(const mega_arguments &a, int kv_head, int part)
 {
-    return (float *)a.states +
+    return (int64_t *)a.states +
            ((int64_t)kv_head * MEGA_MAX_PARTITIONS + part) * a.group * (DIM + 2);
 }
-MEGA_FN uint32_t partition_counter(const mega_arguments &a, const instruction &in, int kv_head)
+MEGA_FN uint32_t part_tag(const mega_arguments &a, const mega_block &b, const instruction &in)
 {
-    return 1 + in.layer * a.n_kv_heads + kv_head;
+    return b.pass() * a.n_layers + in.layer + 1;
+}
+MEGA_FN int64_t part_state(float v, uint32_t tag)
+{
+    return (int64_t)((uint64_t)tag << 32 | __float_as_uint(v));
 }
 
-template <int DIM, bool HALF>
-MEGA_FN void run_partial(const mega_arguments &a, mega_block &b, const mega_entry &e)
+/* This block's part, for all blocks of the KV head. */
+template <int DIM>
+MEGA_FN void leave_part(const mega_arguments &a, mega_block &b, const mega_entry &e, int kv_head)
 {
-    int old = a.first_position + (int)(b.pass - a.first_pass), first;
-    int kv_head = entry_kv_head(a, e.in);
-    uint32_t *counter =
-        (uint32_t *)a.counters + partition_counter(a, e.in, kv_head) * MEGA_COUNTER_WORDS;
-    if (old + 1 <= a.recompute) {
-        if (b.thread == 0) atomicAdd(counter, 1);
-        return;
-    }
-    int chunks = attention_chunks<DIM>(a, e.in, old, &first);
-    wait_qkv<DIM>(a, b, e.in, kv_head);
-    attend<DIM, HALF>(a, b, old, first, chunks, e.in.part == 0);
     const float *outputs = b.at<float>(a.shared.planes), *states = b.at<float>(a.shared.states);
-    float *to = partition_states<DIM>(a, kv_head, e.in.part);
+    int64_t *to = part_states<DIM>(a, kv_head, e.in.part);
+    uint32_t tag = part_tag(a, b, e.in);
+    int heads = a.group;
+    b.stamp(a, MEGA_SIGNALS);
+    for (int i = b.thread; i < heads * DIM; i += MEGA_CONSUMERS) {
+        float most, sum, out;
+        merge_outputs(
+            attention_shape_of(a).shares,
+            [&](int s, int what) {
+                int at = s * heads + i / DIM;
+                return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
+            },
+            &most, &sum, &out);
+        store_relaxed(to + 2 * heads + i, part_state(out, tag));
+        if (i % DIM) continue;
+        store_relaxed(to + 2 * (i / DIM), part_state(most, tag));
+        store_relaxed(to + 2 * (i / DIM) + 1, part_state(sum, tag));
+    }
+}
+
+/* Two neighbouring states once they have come; `v` is what a first look has seen. */
+MEGA_FN float2 wait_states(const mega_arguments &a, const mega_block &b, const instruction &in,
+                           const int64_t *from, longlong2 v, uint32_t tag)
+{
+    patience patience = {0, 0};
+    for (;;) {
+        uint32_t found = (uint32_t)((uint64_t)v.x >> 32);
+        if (found == tag && (uint32_t)((uint64_t)v.y >> 32) == tag)
+            return make_float2(__uint_as_float((uint32_t)v.x), __uint_as_float((uint32_t)v.y));
+        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -3, tag, found);
+        v = load_relaxed_two(from);
+    }
+}
+
+/* The heads' outputs of all parts of a context of `chunks` chunks, as planes. Threads have two
+ * neighbouring outputs and a share of the parts. */
+template <int DIM>
+MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
+                         int chunks)
+{
+    const int heads = a.group, used = min(chunks, (int)in.parts), each = heads * DIM / 2;
+    const int groups = MEGA_CONSUMERS / each, group = b.thread / each, o = b.thread % each;
+    uint32_t tag = part_tag(a, b, in);
+    float2 *states = b.at<float2>(a.shared.planes); /* [used][heads] */
+    float2 *outputs = states + used * heads;        /* [groups][each] */
+    for (int i = b.thread; i < used * heads; i += MEGA_CONSUMERS) {
+        const int64_t *from =
+            part_states<DIM>(a, kv_head, used_part(i / heads, chunks, in.parts)) + 2 * (i % heads);
+        states[i] = wait_states(a, b, in, from, load_relaxed_two(from), tag);
+    }
+    b.sync();
+    b.stamp(a, MEGA_WORKS);
+    int head = 2 * o / DIM;
+    float most = -INFINITY, sum = 0;
+    float2 out = {0, 0};
+    if (group < groups) {
+#pragma unroll 4
+        for (int j = 0; j < used; j++)
+            most = fmaxf(most, states[j * heads + head].x);
+#pragma unroll 1
+        for (int j = group; j < used; j += MERGED_AT_ONCE * groups) {
+            longlong2 v[MERGED_AT_ONCE];
+            const int64_t *from[MERGED_AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < MERGED_AT_ONCE; k++) {
+                int part = used_part(min(j + k * groups, used - 1), chunks, in.parts);
+                from[k] = part_states<DIM>(a, kv_head, part) + 2 * (heads + o);
+                v[k] = load_relaxed_two(from[k]);
+            }
+#pragma unroll
+            for (int k = 0; k < MERGED_AT_ONCE; k++) {
+                if (j + k * groups >= used) continue;
+                float2 w = wait_states(a, b, in, from[k], v[k], tag);
+                float f = exp2_fast(states[(j + k * groups) * heads + head].x - most);
+                out.x = fmaf(f, w.x, out.x);
+                out.y = fmaf(f, w.y, out.y);
+            }
+        }
+        outputs[group * each + o] = out;
+    }
+    b.sync();
+    if (group == 0) {
+        out = make_float2(0, 0);
+        for (int j = 0; j < used; j++)
+            sum =
+                fmaf(exp2_fast(states[j * heads + head].x - most), states[j * heads + head].y, sum);
+        for (int g = 0; g < groups; g++)
+            out.x += outputs[g * each + o].x, out.y += outputs[g * each + o].y;
+        __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.heads) + 2 * o;
+        split_float(out.x / sum * column_factor(2 * o), planes, a.shared.head_plane);
+        split_float(out.y / sum * column_factor(2 * o + 1), planes + 1, a.shared.head_plane);
+    }
+    b.sync();
+}
+
+/* ---- a KV head ---- */
+
+/* The heads' outputs of this block's own states, as planes. */
+template <int DIM> MEGA_FN void merge_shares(const mega_arguments &a, mega_block &b)
+{
+    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.heads);
+    const float *outputs = b.at<float>(a.shared.planes), *states = b.at<float>(a.shared.states);
     int heads = a.group;
     for (int i = b.thread; i < heads * DIM; i += MEGA_CONSUMERS) {
         float most, sum, out;
@@ -74,64 +166,32 @@ MEGA_FN void run_partial(const mega_arguments &a, mega_block &b, const mega_entr
                 return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
             },
             &most, &sum, &out);
-        to[2 * heads + i] = out;
-        if (i % DIM == 0) to[i / DIM] = most, to[heads + i / DIM] = sum;
-    }
-    b.sync();
-    b.stamp(a, MEGA_SIGNALS);
-    if (b.thread == 0) add_release(counter);
-}
-
-/* The heads' outputs as planes: of this block's own states, or of the partitions'. */
-template <int DIM>
-MEGA_FN void merge_heads(const mega_arguments &a, mega_block &b, int kv_head, int partitions)
-{
-    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.heads);
-    const float *outputs = b.at<float>(a.shared.planes), *states = b.at<float>(a.shared.states);
-    int heads = a.group;
-    for (int i = b.thread; i < heads * DIM; i += MEGA_CONSUMERS) {
-        float most, sum, out;
-        if (partitions)
-            merge_outputs(
-                partitions,
-                [&](int s, int what) {
-                    const float *from = partition_states<DIM>(a, kv_head, s);
-                    return __ldcg(from + (what == 2 ? 2 * heads + i : what * heads + i / DIM));
-                },
-                &most, &sum, &out);
-        else
-            merge_outputs(
-                attention_shape_of(a).shares,
-                [&](int s, int what) {
-                    int at = s * heads + i / DIM;
-                    return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
-                },
-                &most, &sum, &out);
         split_float(out / sum * column_factor(i), planes + i, a.shared.head_plane);
     }
     b.sync();
 }
 
+/* A part of a long context, or the KV head's attention (of a short context all of it, of a long one
+ * from the parts) and its columns of W_o: one function, so that attention is there once. */
 template <int DIM, bool HALF>
-MEGA_FN void run_attention_output(const mega_arguments &a, mega_block &b, const mega_entry &e)
+MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-    int old = a.first_position + (int)(b.pass - a.first_pass), first;
+    int old = a.first_position + (int)(b.pass() - a.first_pass);
     int kv_head = entry_kv_head(a, e.in), row = e.in.units.begin % a.hidden;
     int n = e.in.units.end - e.in.units.begin;
-    bool alone = old + 1 <= a.recompute;
-    if (alone) {
-        int chunks = attention_chunks<DIM>(a, e.in, old, &first);
+    bool alone = old + 1 <= a.recompute, partial = e.in.opcode == OP_ATTENTION_PARTIAL;
+    int first = 0, chunks = attention_chunks<DIM>(a, e.in, old, &first);
+    if (partial && !chunks) return;
+    if (partial || alone) {
         wait_qkv<DIM>(a, b, e.in, kv_head);
-        attend<DIM, HALF>(a, b, old, first, chunks, true);
+        attend<DIM, HALF>(a, b, old, first, chunks, alone || e.in.part == e.in.parts - 1);
+        if (partial) return leave_part<DIM>(a, b, e, kv_head);
+        merge_shares<DIM>(a, b);
     } else {
-        uint32_t target = (b.pass + 1) * e.in.parts;
-        if (b.thread == 0) wait_counter(a, b, e.in, partition_counter(a, e.in, kv_head), target);
-        b.sync();
-        b.stamp(a, MEGA_WORKS);
+        merge_parts<DIM>(a, b, e.in, kv_head, context_chunks<DIM>(old));
     }
-    merge_heads<DIM>(a, b, kv_head, alone ? 0 : e.in.parts);
-    const int64_t *x = residual(a, b.pass, 2 * e.in.layer) + row;
-    int64_t *next = residual(a, b.pass, 2 * e.in.layer + 1) + row;
+    const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + row;
+    int64_t *next = residual(a, b.pass(), 2 * e.in.layer + 1) + row;
     /* The first KV head brings the residual itself along. */
     int64_t carried = kv_head == 0 && b.thread < n ? sum_value(load_relaxed(x + b.thread)) : 0;
     int groups = product_heads<DIM>(a, b, e, n);

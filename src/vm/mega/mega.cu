@@ -14,54 +14,66 @@
 
 enum { ENTRIES_AHEAD = MEGA_SLOTS - 1 };
 
-/* 16 bytes of an entry, on their way to shared memory. */
-MEGA_FN void fetch_word(const mega_entry *from, mega_entry *to, int word)
+/* What follows `place` in the block's queue, `steps` further, on its way to a slot. The last 16
+ * threads fetch; the last of them says where the entry is. */
+MEGA_FN void fetch_slot(const mega_arguments &a, const mega_block &b, mega_place place, int steps,
+                        mega_entry *to)
 {
-    uint32_t at = (uint32_t)__cvta_generic_to_shared((uint4 *)to + word);
-    if (word >= 0) copy_16(at, (const uint4 *)from + word);
+    int word = b.thread - MEGA_CONSUMERS + 16;
+    if (word < 0) return;
+    for (place.entry += steps; place.entry >= place.length; place.pass++)
+        place.entry -= place.length;
+    place.left -= steps;
+    const mega_entry *from = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
+    if (word < 15)
+        copy_16((uint32_t)__cvta_generic_to_shared((uint4 *)to + word),
+                (const uint4 *)(from + place.entry) + word);
+    else
+        to->place = place;
     copies_commit();
+}
+
+/* Offsets of slots: a power of two of them. */
+MEGA_FN uint32_t slot_behind(const mega_arguments &a, uint32_t slot, int steps)
+{
+    uint32_t of = slot - a.shared.entries + steps * (uint32_t)sizeof(mega_entry);
+    return a.shared.entries + of % (MEGA_SLOTS * (uint32_t)sizeof(mega_entry));
 }
 
 template <int DIM, bool HALF, int BLOCKS, bool DAWDLES>
 MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
 {
-    int length = ((const int32_t *)a.lengths)[blockIdx.x];
-    const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
-    mega_entry *slots = b.at<mega_entry>(a.shared.entries);
-    int word = b.thread - MEGA_CONSUMERS + 16, slot = 0, ahead = 0; /* the last 16 threads fetch */
-    for (; ahead < ENTRIES_AHEAD; ahead++)
-        fetch_word(queue + ahead % length, slots + ahead, word);
+    const int length = ((const int32_t *)a.lengths)[blockIdx.x];
+    const mega_place start = {a.first_pass, 0, length, a.n_passes * length};
+    for (int i = 0; i < ENTRIES_AHEAD; i++)
+        fetch_slot(a, b, start, i, b.at<mega_entry>(a.shared.entries) + i);
     copies_arrived<ENTRIES_AHEAD - 1>();
     b.sync();
-    ahead %= length;
-    for (int pass = 0; pass < a.n_passes; pass++) {
-        b.pass = a.first_pass + pass;
-        for (b.entry = 0; b.entry < length; b.entry++) {
-            const mega_entry &e = slots[slot];
-            int free = (slot + ENTRIES_AHEAD) % MEGA_SLOTS;
-            fetch_word(queue + ahead, slots + free, word);
-            if (++ahead == length) ahead = 0;
-            if (b.entry == 0) b.stamp(a, MEGA_BEGINS);
-            if (DAWDLES) dawdle(a, b.pass, b.entry);
-            switch (e.in.opcode) {
-            case OP_EMBEDDING:
-                run_embedding(a, b, e);
-                break;
-            case OP_ATTENTION_PARTIAL:
-                run_partial<DIM, HALF>(a, b, e);
-                break;
-            case MEGA_ATTENTION_OUTPUT:
-                run_attention_output<DIM, HALF>(a, b, e);
-                break;
-            default:
-                run_rows<DIM, HALF, BLOCKS>(a, b, e);
-                if (e.in.opcode == OP_NORM_LINEAR) tell_token(a, b, e.in, pass);
-            }
-            copies_arrived<ENTRIES_AHEAD - 1>();
-            b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
-            b.stamp(a, MEGA_ENDS);
-            slot = (slot + 1) % MEGA_SLOTS;
+    for (bool more = true; more;) {
+        b.forget();
+        const mega_entry &e = *b.at<mega_entry>(b.slot);
+        fetch_slot(a, b, e.place, ENTRIES_AHEAD,
+                   b.at<mega_entry>(slot_behind(a, b.slot, ENTRIES_AHEAD)));
+        if (b.entry() == 0) b.stamp(a, MEGA_BEGINS); /* others begin where the last one ended */
+        if (DAWDLES) dawdle(a, b.pass(), b.entry());
+        switch (e.in.opcode) {
+        case OP_EMBEDDING:
+            run_embedding(a, b, e);
+            break;
+        case OP_ATTENTION_PARTIAL:
+        case MEGA_ATTENTION_OUTPUT:
+            run_attention<DIM, HALF>(a, b, e);
+            break;
+        default:
+            run_rows<DIM, HALF, BLOCKS>(a, b, e);
+            if (e.in.opcode == OP_NORM_LINEAR)
+                tell_token(a, b, e.in, (int)(b.pass() - a.first_pass));
         }
+        more = e.place.left > 1;
+        copies_arrived<ENTRIES_AHEAD - 1>();
+        b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
+        b.stamp(a, MEGA_ENDS);
+        b.slot = slot_behind(a, b.slot, 1);
     }
 }
 
@@ -85,21 +97,16 @@ template <int DIM, bool HALF, int BLOCKS, bool DAWDLES> MEGA_FN void mega(const 
         }
     fence_async();
     __syncthreads();
-    if (threadIdx.x >= MEGA_CONSUMERS) {
-        fetch_program<DIM, DAWDLES>(a, memory, ring, threadIdx.x & 31);
-        return;
+    int thread = (int)threadIdx.x;
+    if (thread >= MEGA_CONSUMERS) {
+        registers_give();
+        if (thread < MEGA_CONSUMERS + 32) fetch_program<DIM, DAWDLES>(a, memory, ring, thread & 31);
+    } else {
+        registers_take();
+        mega_block b = {memory, ring,        own,         {0, 0},
+                        thread, thread >> 5, thread & 31, a.shared.entries};
+        run_program<DIM, HALF, BLOCKS, DAWDLES>(a, b);
     }
-    mega_block b = {memory,
-                    ring,
-                    own,
-                    {0, 0},
-                    a.stages,
-                    (int)threadIdx.x,
-                    (int)threadIdx.x >> 5,
-                    (int)threadIdx.x & 31,
-                    0,
-                    0};
-    run_program<DIM, HALF, BLOCKS, DAWDLES>(a, b);
 }
 
 #define MEGA_KERNEL(dim, name, half, blocks, suffix, dawdles)                                      \

@@ -7,7 +7,7 @@
  *     x        the residual, in fixed point: every block adds its part with an integer reduction,
  *              in any order to the same bits; the top bits count the parts
  *     q, k, v  of a KV head: pairs of a value and the pass that made it
- *     states   of a part of a long context: counted, the only ones with a fence
+ *     states   of a part of a long context: pairs of a value and a number of pass and layer
  */
 #ifndef QUIPU_VM_MEGA_MEGA_H
 #define QUIPU_VM_MEGA_MEGA_H
@@ -16,9 +16,9 @@
 #include "vm/mega/bricks.h"
 
 enum {
-    MEGA_WARPS = 16, /* that compute; one more fetches */
+    MEGA_WARPS = 16, /* that compute; one more fetches, three only give registers */
     MEGA_CONSUMERS = 32 * MEGA_WARPS,
-    MEGA_THREADS = MEGA_CONSUMERS + 32,
+    MEGA_THREADS = MEGA_CONSUMERS + 128,
     MEGA_TILE = 8,     /* rows of weights in a chunk */
     MEGA_BLOCK = 2048, /* columns of them */
     MEGA_PITCH =
@@ -52,12 +52,20 @@ typedef struct mega_weights {
     uint64_t matrix[3]; /* q, k, v; gate, up, down transposed; the output projection */
     uint32_t norm_is_f32, map;
     uint8_t kinds[8]; /* of bricks: each matrix's */
-    uint64_t zero[10];
+    uint64_t zero[8];
 } mega_weights;
+
+/* Where in its program a block is: filled in by the block itself. */
+typedef struct mega_place {
+    uint32_t pass;
+    int32_t entry, length; /* of the block's queue */
+    int32_t left;          /* entries of this launch, this one too */
+} mega_place;
 
 typedef struct mega_entry {
     instruction in;
     mega_weights weights;
+    mega_place place;
 } mega_entry;
 
 /* What stopped a wait for longer than a second. */

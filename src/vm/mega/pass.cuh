@@ -33,28 +33,28 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
 {
     const int begin = e.in.units.begin, n = e.in.units.end - begin;
     if (b.thread == 0) {
-        wait_counter(a, b, e.in, 0, b.pass * gridDim.x);
+        wait_counter(a, b, e.in, 0, b.pass() * gridDim.x);
         barrier_arrive(b.own + a.shared.begun);
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
-    bool given = b.pass == a.first_pass;
+    bool given = b.pass() == a.first_pass;
     volatile uint64_t *keys = (volatile uint64_t *)a.key;
-    int token = given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass & 1];
-    int64_t *x = residual(a, b.pass, 0), *next = residual(a, b.pass + 1, 0);
+    int token = given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass() & 1];
+    int64_t *x = residual(a, b.pass(), 0), *next = residual(a, b.pass() + 1, 0);
     read_embedding(a, b, token, begin, n, x);
     for (int i = b.thread; i < n * (2 * a.n_layers + 1); i += MEGA_CONSUMERS)
         next[(int64_t)(i / n) * a.hidden + begin + i % n] = 0;
     b.sync();
-    if (blockIdx.x == 0 && b.thread == 0) keys[(b.pass + 1) & 1] = 0;
+    if (blockIdx.x == 0 && b.thread == 0) keys[(b.pass() + 1) & 1] = 0;
 }
 
 /* The pass's token, for the host: by block 0 once the last block has ended its logits. */
 MEGA_FN void tell_token(const mega_arguments &a, mega_block &b, const instruction &in, int index)
 {
     if (blockIdx.x || b.thread) return;
-    wait_counter(a, b, in, 0, (b.pass + 1) * gridDim.x);
-    uint64_t key = ((volatile uint64_t *)a.key)[(b.pass + 1) & 1];
+    wait_counter(a, b, in, 0, (b.pass() + 1) * gridDim.x);
+    uint64_t key = ((volatile uint64_t *)a.key)[(b.pass() + 1) & 1];
     ((volatile int32_t *)a.tokens_out)[index] = a.vocab - 1 - (int)(uint32_t)key;
 }
 
@@ -93,7 +93,7 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, uint64_t best)
     if (b.thread) return;
     for (int w = 1; w < MEGA_WARPS; w++)
         best = max(best, keys[w]);
-    atomicMax((unsigned long long *)a.key + ((b.pass + 1) & 1), (unsigned long long)best);
+    atomicMax((unsigned long long *)a.key + ((b.pass() + 1) & 1), (unsigned long long)best);
     add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
 }
 

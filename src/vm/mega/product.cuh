@@ -47,7 +47,7 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
 #pragma unroll 1
         for (int k = 0; k < BLOCKS; k++) {
             ring_place one = b.place, two = b.place;
-            two.advance(b.stages);
+            two.advance(a.stages);
             wait_chunk(full + 8 * one.stage, one.parity);
             if (both) wait_chunk(full + 8 * two.stage, two.parity);
             uint32_t at = mine + (second && both ? two.stage : one.stage) * MEGA_STAGE;
@@ -62,7 +62,7 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
             if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
             if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
             if (both) b.place = two;
-            b.place.advance(b.stages);
+            b.place.advance(a.stages);
         }
         float low = sum_columns(c[0] + d[0], c[1] + d[1]);
         float high = sum_columns(c[2] + d[2], c[3] + d[3]);

@@ -17,75 +17,60 @@ template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
     return __bfloat162float(__ushort_as_bfloat16(bits));
 }
 
-/* One pair's sums to the KV head's list, and to the cache. */
-template <int DIM, bool HALF>
-MEGA_FN void finish_pair(const mega_arguments &a, mega_block &b, const mega_entry &e, int lane,
-                         float inverse, float cosine, float sine, int position, int page)
-{
-    const instruction &in = e.in;
-    int unit = in.units.begin + lane, row = (lane >> 2) * MEGA_TILE + (lane & 3);
-    qkv_pair p = qkv_pair_at<DIM>(a, unit);
-    int slices = row_slices(a, e, p.kind);
-    float v[2] = {row_sum(a, b, row, slices) * inverse, row_sum(a, b, row + 4, slices) * inverse};
-    if (p.kind != PAIR_VALUE) {
-        float first = v[0] * cosine - v[1] * sine;
-        v[1] = v[1] * cosine + v[0] * sine;
-        v[0] = first;
-    }
-    int64_t *list =
-        (int64_t *)a.qkv + (int64_t)(in.layer * a.n_kv_heads + p.kv_head) * (a.group + 2) * DIM;
-    int64_t head = ((int64_t)in.layer * a.pages_per_layer + page) * a.n_kv_heads + p.kv_head;
-    int64_t place = head * a.page_size + position % a.page_size;
-    uint16_t *cache = (uint16_t *)(p.kind == PAIR_KEY ? a.k_cache : a.v_cache) + place * DIM;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        if (p.kind != PAIR_QUERY) {
-            uint16_t bits = cache_bits<DIM, HALF>(v[i]);
-            cache[p.features[i]] = bits;
-            v[i] = cache_float<HALF>(bits);
-        }
-        store_relaxed(list + p.member * DIM + p.features[i],
-                      (int64_t)((uint64_t)(b.pass + 1) << 32 | __float_as_uint(v[i])));
-    }
-}
-
-/* What the first warp of QKV needs behind its sums, loaded before them. */
+/* What a thread needs behind the sums of QKV, loaded before them: sixteen lanes have a pair, eight
+ * of them one of its rows each. */
 struct qkv_early {
     float cosine, sine;
-    int position, page;
+    int position, page, kind, kv_head, at; /* at: the row's place in the KV head's list */
 };
 template <int DIM>
 MEGA_FN qkv_early load_qkv_early(const mega_arguments &a, const mega_block &b,
-                                 const instruction &in)
+                                 const instruction &in, int pair)
 {
-    qkv_early early = {0, 0, a.first_position + (int)(b.pass - a.first_pass), 0};
-    if (in.opcode != OP_NORM_QKV_ROPE || b.warp) return early;
-    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM;
-    int pair = (in.units.begin + b.lane) % (DIM / 2);
-    early.cosine = load_early(table + pair);
-    early.sine = load_early(table + DIM / 2 + pair);
+    qkv_early early = {0, 0, a.first_position + (int)(b.pass() - a.first_pass), 0, 0, 0, 0};
+    if (in.opcode != OP_NORM_QKV_ROPE) return early;
+    qkv_pair p = qkv_pair_at<DIM>(a, min(in.units.begin + pair, in.units.end - 1));
+    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM + p.pair;
+    early.cosine = load_early(table);
+    early.sine = load_early(table + DIM / 2);
     early.page = __float_as_int(load_early((const float *)a.pages + early.position / a.page_size));
+    early.kind = p.kind;
+    early.kv_head = p.kv_head;
+    early.at = p.member * DIM + (b.lane & 8 ? p.features[1] : p.features[0]);
     return early;
 }
 
+/* Pairs' sums to the KV head's list, and to the cache. */
 template <int DIM, bool HALF>
 MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e,
-                        const qkv_early &early)
+                        qkv_early early)
 {
     const instruction &in = e.in;
     int n = in.units.end - in.units.begin;
     b.stamp(a, MEGA_SIGNALS);
-    if (b.warp) return;
-    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM;
-    float inverse = inverse_rms(a, b), cosine = early.cosine, sine = early.sine;
 #pragma unroll 1
-    for (int i = b.lane; i < n; i += 32) {
-        if (i >= 32) {
-            int pair = (in.units.begin + i) % (DIM / 2);
-            cosine = table[pair];
-            sine = table[DIM / 2 + pair];
+    for (int first = 2 * b.warp; first < n; first += 2 * MEGA_WARPS) {
+        int pair = first + (b.lane >> 4), row = min(pair, n - 1);
+        if (first >= 2 * MEGA_WARPS) early = load_qkv_early<DIM>(a, b, in, pair);
+        row = (row >> 2) * MEGA_TILE + (row & 3) + (b.lane >> 1 & 4);
+        float v =
+            row_sum_by_eight(a, b, row, row_slices(a, e, early.kind)) * inverse_rms_by_eight(a, b);
+        float other = __shfl_xor_sync(~0u, v, 8) * early.sine;
+        if (early.kind != PAIR_VALUE) v = v * early.cosine + (b.lane & 8 ? other : -other);
+        if (b.lane % 8 || pair >= n) continue;
+        if (early.kind != PAIR_QUERY) {
+            int64_t head =
+                ((int64_t)in.layer * a.pages_per_layer + early.page) * a.n_kv_heads + early.kv_head;
+            int64_t place = head * a.page_size + early.position % a.page_size;
+            uint16_t *cache = (uint16_t *)(early.kind == PAIR_KEY ? a.k_cache : a.v_cache);
+            uint16_t bits = cache_bits<DIM, HALF>(v);
+            cache[place * DIM + early.at % DIM] = bits;
+            v = cache_float<HALF>(bits);
         }
-        finish_pair<DIM, HALF>(a, b, e, i, inverse, cosine, sine, early.position, early.page);
+        int64_t *list = (int64_t *)a.qkv +
+                        (int64_t)(in.layer * a.n_kv_heads + early.kv_head) * (a.group + 2) * DIM;
+        store_relaxed(list + early.at,
+                      (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
     }
 }
 
@@ -97,18 +82,18 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
     int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
     int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its sums */
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
-    for (int i = b.thread; i < up; i += MEGA_CONSUMERS) {
-        float v = 0;
-        if (i < n) {
-            float inverse = inverse_rms(a, b);
-            float gate = row_sum(a, b, i, row_slices(a, e, 0)) * inverse;
-            v = gate / (1 + __expf(-gate)) * (row_sum(a, b, up + i, row_slices(a, e, 1)) * inverse);
-        }
-        split_float(v * column_factor(i), planes + i, a.shared.feature_plane);
+#pragma unroll 1
+    for (int first = 4 * b.warp; first < up; first += 4 * MEGA_WARPS) {
+        int i = first + (b.lane >> 3);
+        float inverse = inverse_rms_by_eight(a, b);
+        float gate = row_sum_by_eight(a, b, i, row_slices(a, e, 0)) * inverse;
+        float v = row_sum_by_eight(a, b, up + i, row_slices(a, e, 1)) * inverse;
+        v = i < n ? gate / (1 + __expf(-gate)) * v : 0;
+        if (b.lane % 8 == 0) split_float(v * column_factor(i), planes + i, a.shared.feature_plane);
     }
     b.sync();
-    const int64_t *x = residual(a, b.pass, step);
-    int64_t *next = residual(a, b.pass, step + 1);
+    const int64_t *x = residual(a, b.pass(), step);
+    int64_t *next = residual(a, b.pass(), step + 1);
     float *out = b.at<float>(a.shared.planes);
     /* A share of the residual itself comes along; each block begins adding elsewhere. */
     int share_begin = a.hidden * blockIdx.x / gridDim.x;
@@ -146,7 +131,7 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
     uint32_t parts = step == 0 ? 1 : mlp ? a.n_kv_heads : gridDim.x;
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
-    qkv_early early = load_qkv_early<DIM>(a, b, e.in);
+    qkv_early early = load_qkv_early<DIM>(a, b, e.in, b.thread >> 4);
     uint64_t best = 0;
     read_residual(a, b, e, step, parts);
     int first = 0;

@@ -160,7 +160,8 @@ MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch 
                 qkv_pair p = qkv_pair_at<DIM>(a, unit + (f.lane & 3));
                 const __nv_bfloat16 *row =
                     (const __nv_bfloat16 *)e.weights.matrix[p.kind] +
-                    (int64_t)(p.head * DIM + p.features[f.lane >> 2 & 1]) * a.hidden;
+                    (int64_t)(p.head * DIM + (f.lane & 4 ? p.features[1] : p.features[0])) *
+                        a.hidden;
                 f.rows(row, MEGA_TILE, c, min(MEGA_BLOCK, a.hidden - c));
             }
 }
