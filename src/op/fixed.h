@@ -32,6 +32,24 @@ OP_FN uint32_t fixed_count(int64_t sum)
 
 #ifdef __CUDACC__
 
+__device__ static inline float fixed_to_float(int64_t sum)
+{
+    return (float)fixed_value(sum) * (1 / FIXED_ONE);
+}
+
+/* As in C below: the nearest value, uncounted. */
+__device__ static inline int64_t fixed_from(float v)
+{
+    const long long most = (1ll << (FIXED_COUNT_AT - 1)) - 1;
+    return isnan(v) ? 0 : max(-most, min(most, __float2ll_rn(v * FIXED_ONE)));
+}
+
+/* Adds to a sum that others may be adding to. */
+__device__ static inline void fixed_add(int64_t *sum, int64_t contribution)
+{
+    atomicAdd((unsigned long long *)sum, (unsigned long long)contribution);
+}
+
 /* A contribution that is counted. */
 __device__ static inline int64_t fixed_part(float v)
 {

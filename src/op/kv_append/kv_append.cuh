@@ -5,6 +5,22 @@
 #include "op/device.cuh"
 #include "op/kv_append/kv_append.h"
 
+/* Where a token's keys and values go. */
+struct kv_place {
+    int64_t page, slot;
+};
+
+DEVICE_FN kv_place kv_append_place(const tensor &qo_indptr, const tensor &positions,
+                                   const tensor &kv_indptr, const tensor &kv_indices,
+                                   int64_t page_size, int64_t t)
+{
+    int64_t b = device_sequence((const int32_t *)qo_indptr.data, qo_indptr.shape[0] - 1, t);
+    int position = ((const int32_t *)positions.data)[t];
+    int first = ((const int32_t *)kv_indptr.data)[b];
+    const int32_t *pages = (const int32_t *)kv_indices.data + first;
+    return kv_place{pages[position / (int)page_size], position % (int)page_size};
+}
+
 /* Copies token t's heads into the slot of a page. */
 DEVICE_FN void kv_append_token(const tensor &from, int64_t t, const tensor &cache, int64_t page,
                                int64_t slot)
@@ -20,18 +36,15 @@ DEVICE_FN void kv_append_token(const tensor &from, int64_t t, const tensor &cach
 
 DEVICE_FN void kv_append_block(const op_call &call, int64_t begin, int64_t end)
 {
-    const tensor &qo = call.tensors[KV_APPEND_QO_INDPTR];
-    const int32_t *positions = (const int32_t *)call.tensors[KV_APPEND_POSITIONS].data;
-    const int32_t *kv_indptr = (const int32_t *)call.tensors[KV_APPEND_KV_INDPTR].data;
-    const int32_t *pages = (const int32_t *)call.tensors[KV_APPEND_KV_INDICES].data;
     const tensor &k_cache = call.tensors[KV_APPEND_K_CACHE];
-    int page_size = (int)k_cache.shape[1];
     for (int64_t t = begin; t < end; t++) {
-        int64_t b = device_sequence((const int32_t *)qo.data, qo.shape[0] - 1, t);
-        int64_t page = pages[kv_indptr[b] + positions[t] / page_size];
-        int64_t slot = positions[t] % page_size;
-        kv_append_token(call.tensors[KV_APPEND_K], t, k_cache, page, slot);
-        kv_append_token(call.tensors[KV_APPEND_V], t, call.tensors[KV_APPEND_V_CACHE], page, slot);
+        kv_place at =
+            kv_append_place(call.tensors[KV_APPEND_QO_INDPTR], call.tensors[KV_APPEND_POSITIONS],
+                            call.tensors[KV_APPEND_KV_INDPTR], call.tensors[KV_APPEND_KV_INDICES],
+                            k_cache.shape[1], t);
+        kv_append_token(call.tensors[KV_APPEND_K], t, k_cache, at.page, at.slot);
+        kv_append_token(call.tensors[KV_APPEND_V], t, call.tensors[KV_APPEND_V_CACHE], at.page,
+                        at.slot);
     }
 }
 

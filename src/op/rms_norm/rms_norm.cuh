@@ -3,17 +3,24 @@
 #define QUIPU_OP_RMS_NORM_CUH
 
 #include "op/device.cuh"
+#include "op/fixed.h"
 #include "op/rms_norm/rms_norm.h"
 
-/* Elements [i, i + 4) of a row of n, zeros behind it. */
+/* Elements [i, i + 4) of a row of n, zeros behind it; I64: in fixed point. */
 DEVICE_FN float4 rms_norm_load(dtype type, const void *row, int64_t i, int64_t n)
 {
     const float *floats = (const float *)row + i;
     if (type == DTYPE_F32 && i + 4 <= n && device_aligned(floats, 16))
         return *(const float4 *)floats;
     float v[4];
-    for (int j = 0; j < 4; j++)
-        v[j] = i + j < n ? device_load(type, row, i + j) : 0.0f;
+    for (int j = 0; j < 4; j++) {
+        if (i + j >= n)
+            v[j] = 0;
+        else if (type == DTYPE_I64)
+            v[j] = fixed_to_float(((const int64_t *)row)[i + j]);
+        else
+            v[j] = device_load(type, row, i + j);
+    }
     return make_float4(v[0], v[1], v[2], v[3]);
 }
 

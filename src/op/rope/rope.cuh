@@ -5,12 +5,21 @@
 #include "op/device.cuh"
 #include "op/rope/rope.h"
 
+/* Turns a pair. */
+DEVICE_FN void rope_pair(float *a, float *b, float cosine, float sine)
+{
+    float x = *a, y = *b;
+    *a = x * cosine - y * sine;
+    *b = y * cosine + x * sine;
+}
+
 /* Turns elements a and b of a head. */
 DEVICE_FN void rope_turn(dtype type, void *head, int64_t a, int64_t b, float cosine, float sine)
 {
     float x = device_load(type, head, a), y = device_load(type, head, b);
-    device_store(type, head, a, x * cosine - y * sine);
-    device_store(type, head, b, y * cosine + x * sine);
+    rope_pair(&x, &y, cosine, sine);
+    device_store(type, head, a, x);
+    device_store(type, head, b, y);
 }
 
 DEVICE_FN void rope_block(const op_call &call, int64_t begin, int64_t end)
