@@ -9,6 +9,7 @@
 #include "op/rms_norm/rms_norm.h"
 #include "op/variants.h"
 #include "vm/cuda_attention.h"
+#include "vm/cuda_fused.h"
 #include "vm/cuda_linear.h"
 
 #include <stdio.h>
@@ -86,6 +87,13 @@ static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op
         FIELDS(NAME, short_name, __VA_ARGS__), .narrowing = "run_" #short_name "_narrow"           \
     }
 
+/* The fused operators'; `unit_count` units a block, 0: a warp each in turn. */
+#define FUSED(NAME, short_name, unit_count, accept, launcher)                                      \
+    {                                                                                              \
+        .op = OP_##NAME, .name = "cuda", .image = "cuda_fused", .function = "run_" short_name,     \
+        .threads = 256, .units = unit_count, .accepts = accept, .launch = launcher                 \
+    }
+
 const cuda_kernel cuda_kernels[] = {
     UNITS(EMBEDDING, embedding, 256, 1, op_call_has_no_f64),
     NARROWING_UNITS(RMS_NORM, rms_norm, 256, 1, accepts_rms_norm),
@@ -149,6 +157,14 @@ const cuda_kernel cuda_kernels[] = {
      .tolerances = cuda_decode_tolerances},
     UNITS(MERGE_STATE, merge_state, 256, 8, op_call_has_no_f64),
     UNITS(MERGE_STATES, merge_states, 256, 1, op_call_has_no_f64),
+    FUSED(NORM_QKV_ROPE, "norm_qkv_rope_1", 0, op_call_has_no_f64, cuda_fused_rows),
+    FUSED(ATTENTION_PARTIAL, "attention_partial", 1, accepts_attention, cuda_attention_partial),
+    FUSED(NORM_GATE_UP_SILU, "norm_gate_up_silu_1", 0, op_call_has_no_f64, cuda_fused_rows),
+    FUSED(NORM_LINEAR, "norm_linear_1", 0, op_call_has_no_f64, cuda_fused_rows),
+    FUSED(EMBEDDING_CLEAR, "embedding_clear", 32, op_call_has_no_f64, launch_units),
+    FUSED(ATTENTION_OUTPUT, "attention_output_1", 32, cuda_attention_output_accepts,
+          cuda_fused_rows),
+    FUSED(NORM_MLP, "norm_mlp_1", 32, op_call_has_no_f64, cuda_fused_rows),
     NARROWING_UNITS(SILU_AND_MUL, silu_and_mul, 256, 2048, op_call_has_no_f64),
     UNITS(ADD, add, 256, 1024, op_call_has_no_f64),
     UNITS(ARGMAX, argmax, 1024, 1, op_call_has_no_f64),
