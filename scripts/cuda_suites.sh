@@ -39,6 +39,14 @@ test_cuda() {
         check "tensors of synthetic:tiny:$type" \
             gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 || true
     done
+    for type in BF16 Q8_0 Q4_K; do
+        check "fused tensors of synthetic:tiny:$type" \
+            gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 --fuse \
+            --kv-partitions 3 || true
+        check "sums of synthetic:tiny:$type" \
+            gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 --sums \
+            --kv-partitions 3 || true
+    done
     data=$(find_test_data)
     for model in "$data"/stories260K/*.gguf; do
         [ -f "$model" ] || continue

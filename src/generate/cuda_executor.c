@@ -7,6 +7,7 @@
 #include "vm/cuda_attention.h"
 
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -51,10 +52,21 @@ static size_t workspace_bytes(const plan *p, const model *model)
     return round_up(most, CUDA_ALIGNMENT);
 }
 
+/* Behind the activations: the sums of this pass, then those of the next. */
+static size_t sums_offset(const plan *p)
+{
+    return round_up(p->arena_bytes, CUDA_ALIGNMENT);
+}
+
+static size_t sums_bytes(const plan *p)
+{
+    return p->tensors[PLAN_SUMS].bytes + p->tensors[PLAN_SUMS_NEXT].bytes;
+}
+
 cuda_bytes cuda_executor_count(const plan *p, const model *model)
 {
     cuda_bytes bytes = {.weights = cuda_weights_bytes(model),
-                        .arena = p->arena_bytes,
+                        .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
                         .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
                         .inputs = inputs_bytes(p),
@@ -93,6 +105,11 @@ static void place_tensors(cuda_executor *x)
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
             x->memory.data[id] = host_form(x->arena.address + t->offset);
     }
+    cuda_address sums = x->arena.address + sums_offset(x->plan);
+    if (sums_bytes(x->plan)) {
+        x->memory.data[PLAN_SUMS] = host_form(sums);
+        x->memory.data[PLAN_SUMS_NEXT] = host_form(sums + x->plan->tensors[PLAN_SUMS].bytes);
+    }
     x->memory.data[PLAN_ROPE_TABLE] = host_form(x->rope_table.address);
     x->memory.k_cache = host_form(x->k_cache.address);
     x->memory.v_cache = host_form(x->v_cache.address);
@@ -117,6 +134,30 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     return QP_OK;
 }
 
+/* Every pass clears the sums of the next; nobody those of the first. */
+static qp_status clear_sums(cuda_executor *x, qp_error *error)
+{
+    size_t bytes = sums_bytes(x->plan);
+    if (bytes == 0) return QP_OK;
+    void *zeros = calloc(1, bytes);
+    if (!zeros) return error_no_memory(error, "sums", bytes);
+    qp_status status =
+        cuda_check(x->device->driver->copy_to_device(x->arena.address + sums_offset(x->plan), zeros,
+                                                     bytes, x->device->stream),
+                   "clearing sums", error);
+    if (status == QP_OK) status = cuda_device_wait(x->device, "clearing sums", error);
+    free(zeros);
+    return status;
+}
+
+/* A pass begins: the sums that the last one has cleared are this one's. */
+static void begin_pass(cuda_executor *x)
+{
+    void *cleared = x->memory.data[PLAN_SUMS_NEXT];
+    x->memory.data[PLAN_SUMS_NEXT] = x->memory.data[PLAN_SUMS];
+    x->memory.data[PLAN_SUMS] = cleared;
+}
+
 static qp_status copy_table(cuda_executor *x, qp_error *error)
 {
     return cuda_check(x->device->driver->copy_to_device(x->rope_table.address, x->table,
@@ -132,6 +173,7 @@ qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const plan *
     TRY(check_memory(x, error));
     TRY(cuda_weights_load(device, model, progress, &x->weights, error));
     TRY(allocate(x, error));
+    TRY(clear_sums(x, error));
     if (plan->config.rope.scaling != ROPE_DYNAMIC) TRY(copy_table(x, error));
     return cuda_device_wait(device, "preparing the GPU", error);
 }
@@ -207,12 +249,13 @@ static cuda_pass *find_pass(cuda_executor *x, const batch *batch, int first, int
                         .n_outputs = of[-PLAN_OUTPUTS],
                         .n_chunks = cuda_decode_chunks(x->ops.longest),
                         .first = first,
-                        .last = last};
+                        .last = last,
+                        .sums = x->memory.data[PLAN_SUMS]};
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         cuda_pass *p = &x->passes[i];
         if (p->runs && p->n_tokens == wanted.n_tokens && p->n_sequences == wanted.n_sequences &&
             p->n_outputs == wanted.n_outputs && p->n_chunks == wanted.n_chunks &&
-            p->first == first && p->last == last)
+            p->first == first && p->last == last && p->sums == wanted.sums)
             return p;
     }
     cuda_pass *pass = &x->passes[x->next_pass];
@@ -258,6 +301,7 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
     plan_sizes sizes = batch->sizes;
     sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
     x->ops.longest = longest_decoding(batch);
+    if (first == 0) begin_pass(x);
     int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
     if (batch_tokens(batch) > most || last - first < 2 || x->marks)
         return cuda_executor_launch(x, &sizes, first, last, error);

@@ -24,6 +24,7 @@ typedef struct cuda_pass {
     int64_t n_tokens, n_sequences, n_outputs;
     int64_t n_chunks; /* of the longest sequence, where all decode */
     int first, last;
+    const void *sums; /* where the pass has its sums; NULL: the plan has none */
     int runs;
     cuda_graph_exec graph; /* NULL: not captured yet */
 } cuda_pass;
