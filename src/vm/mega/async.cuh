@@ -78,6 +78,10 @@ MEGA_FN void copy_16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+MEGA_FN void copy_4(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
 MEGA_FN void copies_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -163,6 +167,10 @@ MEGA_FN uint32_t load_shared(uint32_t at)
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
     return v;
 }
+MEGA_FN void store_shared_two(uint32_t at, float v, float w)
+{
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v), "f"(w) : "memory");
+}
 MEGA_FN void store_shared(uint32_t at, float v)
 {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(v) : "memory");
@@ -207,6 +215,14 @@ MEGA_FN void multiply(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t 
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+/* c (16, 8) += a (16, 8) * b (8, 8) */
+MEGA_FN void multiply_8(float *c, uint32_t a0, uint32_t a1, uint32_t b0)
+{
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0));
 }
 MEGA_FN float exp2_fast(float x)
 {

@@ -75,9 +75,9 @@ struct mega_block {
     }
 };
 
-[[noreturn]] __device__ __noinline__ void mega_stuck(const mega_arguments &a, const instruction &in,
-                                                     int entry, uint32_t pass, int waits_for,
-                                                     uint32_t expected, uint32_t found)
+__device__ __noinline__ void report_stuck(const mega_arguments &a, const instruction &in, int entry,
+                                          uint32_t pass, int waits_for, uint32_t expected,
+                                          uint32_t found)
 {
     mega_report *report = (mega_report *)a.report;
     if (atomicCAS(&report->state, 0, 1) == 0) {
@@ -95,8 +95,20 @@ struct mega_block {
     __threadfence_system();
     for (uint64_t start = global_ns(); global_ns() - start < 10000000;) {
     } /* others' reports */
-    __trap();
-    __builtin_unreachable();
+    asm volatile("trap;");
+}
+
+/* The assembler does not know that a trap ends a path: without an exit it keeps registers for what
+ * would come behind it. */
+MEGA_FN void trap_and_exit(void)
+{
+    asm volatile("trap;\n exit;");
+}
+MEGA_FN void mega_stuck(const mega_arguments &a, const instruction &in, int entry, uint32_t pass,
+                        int waits_for, uint32_t expected, uint32_t found)
+{
+    report_stuck(a, in, entry, pass, waits_for, expected, found);
+    trap_and_exit();
 }
 
 /* Looks at the clock now and then. */
@@ -129,7 +141,7 @@ MEGA_FN void wait_chunk(uint32_t barrier, uint32_t parity)
     if (barrier_try(barrier, parity)) return;
     uint64_t start = global_ns();
     while (!barrier_try(barrier, parity))
-        if (global_ns() - start > 1500000000) __trap();
+        if (global_ns() - start > 1500000000) trap_and_exit();
 }
 
 /* The next chunk, once it has come. */
@@ -287,7 +299,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
         for (int j = 0; j < 4; j++) {
             float v = (float)sum_value(s[j]) * (1 / FIXED_ONE);
             squares = fmaf(v, v, squares);
-            split_float(v * w[j] * column_factor(j), split + j, 4);
+            split_float(__fmul_rn(v, w[j]) * column_factor(j), split + j, 4);
         }
 #pragma unroll
         for (int p = 0; p < MEGA_PARTS; p++)

@@ -6,14 +6,23 @@
 #include "vm/mega/attention.cuh"
 #include "vm/mega/weights.cuh"
 
+/* A KV head's q, k and v of a sequence. */
+template <int DIM>
+MEGA_FN int64_t *qkv_list(const mega_arguments &a, const instruction &in, int kv_head, int sequence)
+{
+    int64_t layer = (int64_t)sequence * a.n_layers + in.layer;
+    return (int64_t *)a.qkv + (layer * a.n_kv_heads + kv_head) * (a.group + 2) * DIM;
+}
+
 /* The KV head's queries, newest key and value of this pass. */
 template <int DIM>
-MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
+MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
+                      int sequence = 0)
 {
     float *qkv = b.at<float>(a.shared.qkv);
     int n = (a.group + 2) * DIM;
     uint32_t made = b.pass() + 1;
-    const int64_t *list = (const int64_t *)a.qkv + ((int64_t)in.layer * a.n_kv_heads + kv_head) * n;
+    const int64_t *list = qkv_list<DIM>(a, in, kv_head, sequence);
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
         patience patience = {0, 0};
         for (;;) {
@@ -49,25 +58,35 @@ MEGA_FN int64_t part_state(float v, uint32_t tag)
     return (int64_t)((uint64_t)tag << 32 | __float_as_uint(v));
 }
 
-/* This block's part, for all blocks of the KV head. */
+/* Output `i` of the KV head's from this block's own states, not divided by the sum yet. */
 template <int DIM>
-MEGA_FN void leave_part(const mega_arguments &a, mega_block &b, const mega_entry &e, int kv_head)
+MEGA_FN float merge_shares(const mega_arguments &a, const mega_block &b, int i, float *most,
+                           float *sum)
 {
     const float *outputs = b.at<float>(a.shared.planes), *states = b.at<float>(a.shared.states);
-    int64_t *to = part_states<DIM>(a, kv_head, e.in.part);
-    uint32_t tag = part_tag(a, b, e.in);
     int heads = a.group;
+    float out;
+    merge_outputs(
+        attention_shape_of(a).shares,
+        [&](int s, int what) {
+            int at = s * heads + i / DIM;
+            return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
+        },
+        most, sum, &out);
+    return out;
+}
+
+/* This block's part, for all blocks of the KV head. */
+template <int DIM>
+MEGA_FN void leave_part(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
+{
+    int64_t *to = part_states<DIM>(a, kv_head, in.part);
+    uint32_t tag = part_tag(a, b, in);
     b.stamp(a, MEGA_SIGNALS);
-    for (int i = b.thread; i < heads * DIM; i += MEGA_CONSUMERS) {
-        float most, sum, out;
-        merge_outputs(
-            attention_shape_of(a).shares,
-            [&](int s, int what) {
-                int at = s * heads + i / DIM;
-                return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
-            },
-            &most, &sum, &out);
-        store_relaxed(to + 2 * heads + i, part_state(out, tag));
+#pragma unroll 1
+    for (int i = b.thread; i < a.group * DIM; i += MEGA_CONSUMERS) {
+        float most, sum, out = merge_shares<DIM>(a, b, i, &most, &sum);
+        store_relaxed(to + 2 * a.group + i, part_state(out, tag));
         if (i % DIM) continue;
         store_relaxed(to + 2 * (i / DIM), part_state(most, tag));
         store_relaxed(to + 2 * (i / DIM) + 1, part_state(sum, tag));
@@ -88,11 +107,11 @@ MEGA_FN float2 wait_states(const mega_arguments &a, const mega_block &b, const i
     }
 }
 
-/* The heads' outputs of all parts of a context of `chunks` chunks, as planes. Threads have two
- * neighbouring outputs and a share of the parts. */
-template <int DIM>
+/* The heads' outputs of all parts of a context of `chunks` chunks, to leave(i, out). Threads have
+ * two neighbouring outputs and a share of the parts. */
+template <int DIM, typename LEAVE>
 MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
-                         int chunks)
+                         int chunks, LEAVE leave)
 {
     const int heads = a.group, used = min(chunks, (int)in.parts), each = heads * DIM / 2;
     const int groups = MEGA_CONSUMERS / each, group = b.thread / each, o = b.thread % each;
@@ -142,31 +161,28 @@ MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instructi
                 fmaf(exp2_fast(states[j * heads + head].x - most), states[j * heads + head].y, sum);
         for (int g = 0; g < groups; g++)
             out.x += outputs[g * each + o].x, out.y += outputs[g * each + o].y;
-        __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.heads) + 2 * o;
-        split_float(out.x / sum * column_factor(2 * o), planes, a.shared.head_plane);
-        split_float(out.y / sum * column_factor(2 * o + 1), planes + 1, a.shared.head_plane);
+        leave(2 * o, out.x / sum);
+        leave(2 * o + 1, out.y / sum);
     }
     b.sync();
 }
 
 /* ---- a KV head ---- */
 
-/* The heads' outputs of this block's own states, as planes. */
-template <int DIM> MEGA_FN void merge_shares(const mega_arguments &a, mega_block &b)
+/* The heads' outputs as planes: of this block's own states, or of all parts. */
+template <int DIM>
+MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
+                         bool alone, int chunks)
 {
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.heads);
-    const float *outputs = b.at<float>(a.shared.planes), *states = b.at<float>(a.shared.states);
-    int heads = a.group;
-    for (int i = b.thread; i < heads * DIM; i += MEGA_CONSUMERS) {
-        float most, sum, out;
-        merge_outputs(
-            attention_shape_of(a).shares,
-            [&](int s, int what) {
-                int at = s * heads + i / DIM;
-                return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
-            },
-            &most, &sum, &out);
-        split_float(out / sum * column_factor(i), planes + i, a.shared.head_plane);
+    auto leave = [&](int i, float v) {
+        split_float(v * column_factor(i), planes + i, a.shared.head_plane);
+    };
+    if (!alone) return merge_parts<DIM>(a, b, in, kv_head, chunks, leave);
+#pragma unroll 1
+    for (int i = b.thread; i < a.group * DIM; i += MEGA_CONSUMERS) {
+        float most, sum, out = merge_shares<DIM>(a, b, i, &most, &sum);
+        leave(i, out / sum);
     }
     b.sync();
 }
@@ -185,11 +201,9 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
     if (partial || alone) {
         wait_qkv<DIM>(a, b, e.in, kv_head);
         attend<DIM, HALF>(a, b, old, first, chunks, alone || e.in.part == e.in.parts - 1);
-        if (partial) return leave_part<DIM>(a, b, e, kv_head);
-        merge_shares<DIM>(a, b);
-    } else {
-        merge_parts<DIM>(a, b, e.in, kv_head, context_chunks<DIM>(old));
+        if (partial) return leave_part<DIM>(a, b, e.in, kv_head);
     }
+    make_planes<DIM>(a, b, e.in, kv_head, alone, context_chunks<DIM>(old));
     const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + row;
     int64_t *next = residual(a, b.pass(), 2 * e.in.layer + 1) + row;
     /* The first KV head brings the residual itself along. */

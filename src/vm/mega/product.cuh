@@ -102,8 +102,8 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         give_chunk(a, b);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            multiply(c[2 * j], m[j][0], m[j][1], 0, 0, features, 0);
-            multiply(c[2 * j + 1], m[j][2], m[j][3], 0, 0, features, 0);
+            multiply_8(c[2 * j], m[j][0], m[j][1], features);
+            multiply_8(c[2 * j + 1], m[j][2], m[j][3], features);
         }
     }
 #pragma unroll
@@ -124,7 +124,7 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
     int g = b.lane >> 2, t = b.lane & 3;
     int slice = b.warp % groups, tile = b.warp / groups;
     bool busy = tile * 16 < a.box_rows;
-    int line = slice * a.box_rows + tile * 16 + (b.lane & 15);
+    int line = slice * a.box_rows + (busy ? tile * 16 : 0) + (b.lane & 15);
     uint32_t mine = line * 128 + (((b.lane >> 4) ^ (line & 7)) << 4);
     uint32_t plane =
         b.own + a.shared.heads + 2 * (min(g, 2) * a.shared.head_plane + slice * 64 + 2 * t);
@@ -136,11 +136,9 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
 #pragma unroll 1
     for (int row = 0; row < rows; row += a.box_rows) {
         uint32_t m[4][4], at = take_chunk(a, b) + mine;
-        if (busy) {
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                load_matrices(m[j], at ^ (j << 5));
-        }
+        for (int j = 0; j < 4; j++)
+            load_matrices(m[j], at ^ (j << 5)); /* busy or not: not in a branch */
         give_chunk(a, b);
         if (!busy) continue;
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};

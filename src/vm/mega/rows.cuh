@@ -2,6 +2,7 @@
 #ifndef QUIPU_VM_MEGA_ROWS_CUH
 #define QUIPU_VM_MEGA_ROWS_CUH
 
+#include "vm/mega/heads.cuh"
 #include "vm/mega/pass.cuh"
 
 /* ---- norm, QKV, RoPE, append ---- */
@@ -55,8 +56,8 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry
         row = (row >> 2) * MEGA_TILE + (row & 3) + (b.lane >> 1 & 4);
         float v =
             row_sum_by_eight(a, b, row, row_slices(a, e, early.kind)) * inverse_rms_by_eight(a, b);
-        float other = __shfl_xor_sync(~0u, v, 8) * early.sine;
-        if (early.kind != PAIR_VALUE) v = v * early.cosine + (b.lane & 8 ? other : -other);
+        float other = __fmul_rn(__shfl_xor_sync(~0u, v, 8), early.sine);
+        if (early.kind != PAIR_VALUE) v = __fmaf_rn(v, early.cosine, b.lane & 8 ? other : -other);
         if (b.lane % 8 || pair >= n) continue;
         if (early.kind != PAIR_QUERY) {
             int64_t head =
@@ -67,14 +68,18 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry
             cache[place * DIM + early.at % DIM] = bits;
             v = cache_float<HALF>(bits);
         }
-        int64_t *list = (int64_t *)a.qkv +
-                        (int64_t)(in.layer * a.n_kv_heads + early.kv_head) * (a.group + 2) * DIM;
+        int64_t *list = qkv_list<DIM>(a, in, early.kv_head, 0);
         store_relaxed(list + early.at,
                       (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
     }
 }
 
 /* ---- norm, gate, up, SiLU, down ---- */
+
+MEGA_FN float gated(float gate, float up)
+{
+    return gate / (1 + __expf(-gate)) * up;
+}
 
 MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
@@ -88,7 +93,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
         float inverse = inverse_rms_by_eight(a, b);
         float gate = row_sum_by_eight(a, b, i, row_slices(a, e, 0)) * inverse;
         float v = row_sum_by_eight(a, b, up + i, row_slices(a, e, 1)) * inverse;
-        v = i < n ? gate / (1 + __expf(-gate)) * v : 0;
+        v = i < n ? gated(gate, v) : 0;
         if (b.lane % 8 == 0) split_float(v * column_factor(i), planes + i, a.shared.feature_plane);
     }
     b.sync();

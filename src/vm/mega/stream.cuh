@@ -202,8 +202,8 @@ MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fet
 
 /* Keys and values of old positions, by pages. */
 template <int DIM>
-MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old,
-                         int first, int chunks)
+MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetch &f,
+                         int first_page, int old, int first, int chunks)
 {
     const int each = attention_chunk<DIM>::POSITIONS;
     int pages = each / a.page_size, bytes = a.page_size * DIM * 2;
@@ -213,7 +213,7 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
         int here = min(pages, (old - c * each + a.page_size - 1) / a.page_size);
         f.begin(2 * here * bytes);
         if (page < here && cache < 2) {
-            int64_t at = ((const int32_t *)a.pages)[c * pages + page] +
+            int64_t at = ((const int32_t *)a.pages)[first_page + c * pages + page] +
                          (int64_t)e.in.layer * a.pages_per_layer;
             copy_bytes(f.stage() + cache * (CACHE_CHUNK / 2) + page * bytes,
                        (const char *)(cache ? a.v_cache : a.k_cache) +
@@ -234,12 +234,12 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
         break;
     case OP_ATTENTION_PARTIAL: {
         int chunks = attention_chunks<DIM>(a, e.in, old, &first);
-        fetch_cache<DIM>(a, e, f, old, first, chunks);
+        fetch_cache<DIM>(a, e, f, 0, old, first, chunks);
         break;
     }
     case MEGA_ATTENTION_OUTPUT: {
         int chunks = attention_chunks<DIM>(a, e.in, old, &first);
-        fetch_cache<DIM>(a, e, f, old, first, chunks);
+        fetch_cache<DIM>(a, e, f, 0, old, first, chunks);
         fetch_output<DIM>(a, e, f);
         break;
     }
@@ -252,7 +252,7 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-template <int DIM, bool DAWDLES>
+template <typename MACHINE, bool DAWDLES>
 MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane)
 {
     uint32_t own = ring + a.stages * stage_bytes(a);
@@ -269,7 +269,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
             if (DAWDLES) dawdle(a, a.first_pass + pass, i);
-            fetch_entry<DIM>(a, *slot, f, a.first_position + pass);
+            MACHINE::fetch(a, *slot, f, pass);
             f.timing.keep(a, lane, a.first_pass + pass, i);
         }
     }

@@ -1,0 +1,97 @@
+/* The loop of a megakernel: blocks run their queues of entries, pass after pass.
+ *
+ * A MACHINE says what is done at an entry: run() by the sixteen warps that compute, fetch() by the
+ * one that copies its weights to the ring.
+ */
+#ifndef QUIPU_VM_MEGA_MACHINE_CUH
+#define QUIPU_VM_MEGA_MACHINE_CUH
+
+#include "vm/mega/stream.cuh"
+
+enum { ENTRIES_AHEAD = MEGA_SLOTS - 1 };
+
+/* What follows `place` in the block's queue, `steps` further, on its way to a slot. The last 16
+ * threads fetch; the last of them says where the entry is. */
+MEGA_FN void fetch_slot(const mega_arguments &a, const mega_block &b, mega_place place, int steps,
+                        mega_entry *to)
+{
+    int word = b.thread - MEGA_CONSUMERS + 16;
+    if (word < 0) return;
+    for (place.entry += steps; place.entry >= place.length; place.pass++)
+        place.entry -= place.length;
+    place.left -= steps;
+    const mega_entry *from = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
+    if (word < 15)
+        copy_16((uint32_t)__cvta_generic_to_shared((uint4 *)to + word),
+                (const uint4 *)(from + place.entry) + word);
+    else
+        to->place = place;
+    copies_commit();
+}
+
+/* Offsets of slots: a power of two of them. */
+MEGA_FN uint32_t slot_behind(const mega_arguments &a, uint32_t slot, int steps)
+{
+    uint32_t of = slot - a.shared.entries + steps * (uint32_t)sizeof(mega_entry);
+    return a.shared.entries + of % (MEGA_SLOTS * (uint32_t)sizeof(mega_entry));
+}
+
+template <typename MACHINE, bool DAWDLES>
+MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
+{
+    const int length = ((const int32_t *)a.lengths)[blockIdx.x];
+    const mega_place start = {a.first_pass, 0, length, a.n_passes * length};
+    for (int i = 0; i < ENTRIES_AHEAD; i++)
+        fetch_slot(a, b, start, i, b.at<mega_entry>(a.shared.entries) + i);
+    copies_arrived<ENTRIES_AHEAD - 1>();
+    b.sync();
+    for (bool more = true; more;) {
+        b.forget();
+        const mega_entry &e = *b.at<mega_entry>(b.slot);
+        fetch_slot(a, b, e.place, ENTRIES_AHEAD,
+                   b.at<mega_entry>(slot_behind(a, b.slot, ENTRIES_AHEAD)));
+        if (b.entry() == 0) b.stamp(a, MEGA_BEGINS); /* others begin where the last one ended */
+        if (DAWDLES) dawdle(a, b.pass(), b.entry());
+        MACHINE::run(a, b, e);
+        more = e.place.left > 1;
+        copies_arrived<ENTRIES_AHEAD - 1>();
+        b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
+        b.stamp(a, MEGA_ENDS);
+        b.slot = slot_behind(a, b.slot, 1);
+    }
+}
+
+template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_arguments &a)
+{
+    extern __shared__ __align__(1024) char dynamic[];
+    uint32_t ring = (uint32_t)__cvta_generic_to_shared(dynamic);
+    asm volatile("" : "+r"(ring)); /* so that it stays in a register */
+    uint32_t own = ring + a.stages * stage_bytes(a);
+    char *memory = dynamic + a.stages * stage_bytes(a);
+    /* What was never copied must be numbers: it is multiplied by zero. */
+    int bytes = a.stages * stage_bytes(a) + (int)a.shared.bytes;
+    for (int i = threadIdx.x; i < bytes / 16; i += MEGA_THREADS)
+        ((uint4 *)dynamic)[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    if (threadIdx.x == 0) barrier_init(own + a.shared.begun, 1);
+    if (threadIdx.x == 0)
+        for (int i = 0; i < a.stages; i++) {
+            barrier_init(own + a.shared.full + 8 * i, 1);
+            barrier_init(own + a.shared.empty + 8 * i, MEGA_WARPS);
+        }
+    fence_async();
+    __syncthreads();
+    int thread = (int)threadIdx.x;
+    if (thread >= MEGA_CONSUMERS) {
+        registers_give();
+        if (thread < MEGA_CONSUMERS + 32)
+            fetch_program<MACHINE, DAWDLES>(a, memory, ring, thread & 31);
+    } else {
+        registers_take();
+        mega_block b = {memory, ring,        own,         {0, 0},
+                        thread, thread >> 5, thread & 31, a.shared.entries};
+        run_program<MACHINE, DAWDLES>(a, b);
+    }
+}
+
+#endif
