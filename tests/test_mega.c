@@ -134,18 +134,15 @@ static void it_makes_what_the_reference_makes(void **state)
                      found.of[i]);
 }
 
-/* The same with delays. */
-static cuda_function dawdling_kernel(qp_engine *engine)
+/* Another kernel over the same arguments, with delays. */
+static cuda_function kernel_of(const char *image, const char *name, qp_engine *engine,
+                               mega_arguments *a)
 {
-    mega_arguments *a = &engine->mega.arguments;
-    int shared = cuda_mega_shared_bytes(&engine->mega);
+    int shared = a->stages * a->stage_bytes + (int)a->shared.bytes;
     cuda_function kernel;
     qp_error error;
     a->delay = DELAY_NS;
-    bool quantized = engine->mega.quantized;
-    assert_ok(cuda_device_function(&engine->device, quantized ? "mega_bricks" : "mega",
-                                   quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling",
-                                   shared, &kernel, &error));
+    assert_ok(cuda_device_function(&engine->device, image, name, shared, &kernel, &error));
     return kernel;
 }
 
@@ -159,7 +156,12 @@ static void its_bits_do_not_depend_on_the_order(void **state)
     for (int m = 0; m < 3; m++) {
         qp_engine *engine = open_engine((qp_engine_options){
             .model = dawdlers[m], .device = "cuda", .exec = "mk", .context = 256});
-        cuda_function usual = engine->mega.kernel, dawdling = dawdling_kernel(engine);
+        bool quantized = engine->mega.quantized;
+        cuda_function usual = engine->mega.kernel;
+        cuda_function dawdling =
+            kernel_of(quantized ? "mega_bricks" : "mega",
+                      quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling", engine,
+                      &engine->mega.arguments);
         qp_session *session = open_session(engine);
         size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
         int32_t prompt[PROMPT];
@@ -182,6 +184,137 @@ static void its_bits_do_not_depend_on_the_order(void **state)
         engine->mega.kernel = dawdling;
         assert_ok(generate(engine, MADE, 50, &found, &error));
         assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
+        qp_engine_close(engine);
+    }
+}
+
+/* ---- several sequences ---- */
+
+enum { SEQUENCES = 8, STEPS = 70, BATCH_RUNS = 20 };
+
+/* Prompts of other tokens and lengths; the last is read in parts by all blocks. */
+static const int prompt_lengths[SEQUENCES] = {21, 40, 3, 64, 130, 17, 95, 790};
+
+static qp_engine *open_for_several(const char *model, const char *exec)
+{
+    return open_engine((qp_engine_options){.model = model,
+                                           .device = "cuda",
+                                           .exec = exec,
+                                           .context = 1024,
+                                           .max_sessions = SEQUENCES,
+                                           .max_outputs = SEQUENCES});
+}
+
+static qp_session *open_prompted(qp_engine *engine, int which)
+{
+    qp_session *session = open_session(engine);
+    int32_t prompt[1024];
+    for (int i = 0; i < prompt_lengths[which]; i++)
+        prompt[i] = (i * 97 + which * 31 + 5) % 500;
+    qp_error error;
+    qp_input input = {.session = session, .tokens = prompt, .count = (size_t)prompt_lengths[which]};
+    assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
+    return session;
+}
+
+static int32_t first_token(int which)
+{
+    return which * 13 + 7;
+}
+
+/* STEPS tokens behind each of prompts [first, first + n), side by side: tokens[step * n + i]. */
+static void decode_several(qp_engine *engine, int first, int n, int32_t *tokens)
+{
+    qp_session *sessions[SEQUENCES];
+    qp_error error;
+    for (int i = 0; i < n; i++) {
+        sessions[i] = open_prompted(engine, first + i);
+        tokens[i] = first_token(first + i);
+    }
+    assert_ok(qp_decode(engine, sessions, (size_t)n, STEPS, tokens, NULL, &error));
+    for (int i = 0; i < n; i++)
+        qp_session_close(sessions[i]);
+}
+
+static void check_several(qp_engine *engine, int first, int n, int32_t (*alone)[STEPS + 1])
+{
+    int32_t tokens[(STEPS + 1) * SEQUENCES];
+    decode_several(engine, first, n, tokens);
+    for (int i = 0; i < n; i++)
+        for (int step = 0; step <= STEPS; step++)
+            if (tokens[step * n + i] != alone[first + i][step])
+                fail_msg("sequence %d of %d from %d, token %d: expected %d, found %d", i, n, first,
+                         step, alone[first + i][step], tokens[step * n + i]);
+}
+
+static void it_makes_the_same_tokens_of_several(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    for (int m = 0; m < 2; m++) {
+        int32_t alone[SEQUENCES][STEPS + 1];
+        qp_engine *engine = open_for_several(models[m], "ops");
+        for (int i = 0; i < SEQUENCES; i++)
+            decode_several(engine, i, 1, alone[i]);
+        qp_engine_close(engine);
+        engine = open_for_several(models[m], "mk");
+        assert_non_null(engine->mega.batch_kernel);
+        static const int counts[] = {1, 2, 3, 5, 8};
+        for (int c = 0; c < 5; c++)
+            for (int first = 0; first + counts[c] <= SEQUENCES; first += counts[c])
+                check_several(engine, first, counts[c], alone);
+        qp_engine_close(engine);
+    }
+}
+
+/* Logits behind one more token of each of the first n sessions: rows[i][vocab]. */
+static void eval_several(qp_engine *engine, qp_session *const *sessions, int first, int n,
+                         float *const *rows)
+{
+    qp_input inputs[SEQUENCES];
+    int32_t tokens[SEQUENCES];
+    qp_error error;
+    logit_sink sink = {rows, (size_t)qp_engine_get_info(engine).vocab_size};
+    for (int i = 0; i < n; i++) {
+        int which = first + i;
+        tokens[i] = first_token(which);
+        qp_session_truncate(sessions[which], (size_t)prompt_lengths[which]);
+        inputs[i] = (qp_input){.session = sessions[which], .tokens = &tokens[i], .count = 1};
+    }
+    assert_ok(qp_eval(engine, inputs, (size_t)n, take_logits, &sink, NULL, &error));
+}
+
+static void its_bits_do_not_depend_on_neighbours(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    for (int m = 0; m < 2; m++) {
+        qp_engine *engine = open_for_several(models[m], "mk");
+        cuda_function usual = engine->mega.batch_kernel;
+        cuda_function dawdling =
+            kernel_of("mega_batch", "mega_batch_64_F16_dawdling", engine, &engine->mega.batch);
+        size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
+        qp_session *sessions[SEQUENCES];
+        float *alone[SEQUENCES], *found[SEQUENCES];
+        for (int i = 0; i < SEQUENCES; i++) {
+            sessions[i] = open_prompted(engine, i);
+            alone[i] = malloc(bytes);
+            found[i] = malloc(bytes);
+            assert_true(alone[i] && found[i]);
+            eval_several(engine, sessions, i, 1, &alone[i]);
+        }
+        for (int run = 0; run < BATCH_RUNS; run++) {
+            int n = 2 + run % 7, first = run % (SEQUENCES - n + 1);
+            engine->mega.batch_kernel = run % 2 ? dawdling : usual;
+            eval_several(engine, sessions, first, n, found);
+            for (int i = 0; i < n; i++)
+                assert_memory_equal(found[i], alone[first + i], bytes);
+        }
+        for (int i = 0; i < SEQUENCES; i++) {
+            qp_session_close(sessions[i]);
+            free(alone[i]);
+            free(found[i]);
+        }
         qp_engine_close(engine);
     }
 }
@@ -256,6 +389,8 @@ int main(void)
         cmocka_unit_test(it_reads_quantised_weights),
         cmocka_unit_test(it_makes_what_the_reference_makes),
         cmocka_unit_test(its_bits_do_not_depend_on_the_order),
+        cmocka_unit_test(it_makes_the_same_tokens_of_several),
+        cmocka_unit_test(its_bits_do_not_depend_on_neighbours),
         cmocka_unit_test(it_says_what_it_does_not_run),
         cmocka_unit_test(it_runs_on_no_cpu),
         cmocka_unit_test(it_reports_what_does_not_come), /* last */

@@ -52,7 +52,9 @@ int64_t batch_room(const batch *b)
     return most[-PLAN_TOKENS] - batch_tokens(b);
 }
 
-void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, const page_list *pages)
+/* Adds a sequence of `count` new tokens with the pages of `positions`. */
+static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, int64_t positions,
+                const page_list *pages)
 {
     assert(count > 0 && count <= batch_room(b));
     int64_t *of = b->sizes.of;
@@ -64,17 +66,28 @@ void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, con
         batch_i32(b, PLAN_ROPE_ROWS)[row + i] = (int32_t)(own_rows ? row + i : past + i);
     }
     int64_t page_size = b->plan->options.page_size;
-    int64_t n_pages = (past + count + page_size - 1) / page_size;
+    int64_t n_pages = (positions + page_size - 1) / page_size;
     for (int64_t i = 0; i < n_pages; i++)
         batch_i32(b, PLAN_KV_INDICES)[refs + i] = pages->pages[i];
     batch_i32(b, PLAN_KV_LAST_PAGE_LEN)[sequence] =
-        (int32_t)(past + count - (n_pages - 1) * page_size);
+        (int32_t)(positions - (n_pages - 1) * page_size);
     batch_i32(b, PLAN_QO_INDPTR)[sequence + 1] = (int32_t)(row + count);
     batch_i32(b, PLAN_KV_INDPTR)[sequence + 1] = (int32_t)(refs + n_pages);
     of[-PLAN_TOKENS] += count;
     of[-PLAN_SEQUENCES]++;
     of[-PLAN_SEQUENCE_ENDS]++;
     of[-PLAN_PAGE_REFS] += n_pages;
+}
+
+void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, const page_list *pages)
+{
+    add(b, tokens, count, past, past + count, pages);
+}
+
+void batch_add_ahead(batch *b, int32_t token, int64_t past, int64_t positions,
+                     const page_list *pages)
+{
+    add(b, &token, 1, past, positions, pages);
 }
 
 void batch_want(batch *b, int64_t row)

@@ -37,6 +37,11 @@ int64_t batch_room(const batch *batch);
 void batch_add(batch *batch, const int32_t *tokens, int64_t count, int64_t past,
                const page_list *pages);
 
+/* Adds one token, as batch_add() does, with the pages of the sequence's first `positions`: for
+ * passes behind this one. */
+void batch_add_ahead(batch *batch, int32_t token, int64_t past, int64_t positions,
+                     const page_list *pages);
+
 /* Asks for the logits of a row of the batch; they come in the order asked. */
 void batch_want(batch *batch, int64_t row);
 

@@ -67,7 +67,8 @@ cuda_mega_bytes cuda_mega_count(const plan *p, const model *model, int n_blocks)
     if (refusal(p, model, n_blocks)) return (cuda_mega_bytes){0};
     return (cuda_mega_bytes){
         .weights = mega_count_weights(model),
-        .tables = mega_count_activations(c) + mega_count_program(c, n_blocks) +
+        .tables = mega_count_activations(c) + mega_count_batch(p, model) +
+                  mega_count_program(c, n_blocks) +
                   (mega_is_quantized(model) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
 }
 
@@ -129,6 +130,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, int n_blocks, qp_error 
     TRY(mega_take_memory(m, error));
     TRY(mega_make_weights(m, error));
     TRY(mega_make_program(m, error));
+    TRY(mega_init_batch(m, error));
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
              x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
              m->quantized                   ? 0
@@ -152,6 +154,7 @@ void cuda_mega_free(cuda_mega *m)
     cuda_buffer_free(d, &m->weights);
     free(m->bricks);
     cuda_buffer_free(d, &m->own);
+    cuda_buffer_free(d, &m->batch_own);
     cuda_buffer_free(d, &m->timings);
     cuda_pinned_free(d, &m->tokens);
     cuda_pinned_free(d, &m->report);
@@ -162,12 +165,10 @@ void cuda_mega_free(cuda_mega *m)
 
 bool cuda_mega_takes(const cuda_mega *m, const batch *b)
 {
-    return m->kernel && batch_tokens(b) == 1 && b->sizes.of[-PLAN_SEQUENCES] == 1 &&
-           batch_outputs(b) == 1;
+    return mega_takes_batch(m, b);
 }
 
-/* The report of the block that waited too long, if that is what ended the kernel. */
-static qp_status explain(const cuda_mega *m, qp_status status, qp_error *error)
+qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
 {
     const mega_report *r = m->report.data;
     if (status == QP_OK || r->state == 0) return status;
@@ -189,6 +190,7 @@ qp_status cuda_mega_run(cuda_mega *m, const batch *b, int n_passes, int32_t *tok
     const cuda_device *d = x->device;
     mega_arguments *a = &m->arguments;
     TRY(cuda_executor_take_inputs(x, b, error));
+    if (batch_tokens(b) > 1) return mega_run_batch(m, b, n_passes, tokens, error);
     a->pages = cuda_executor_address(x, PLAN_KV_INDICES, 0);
     a->token = batch_i32(b, PLAN_TOKEN_IDS)[0];
     a->first_position = batch_i32(b, PLAN_POSITION_IDS)[0];
@@ -200,7 +202,7 @@ qp_status cuda_mega_run(cuda_mega *m, const batch *b, int n_passes, int32_t *tok
                                       (unsigned)shared, d->stream, (void *[]){a}),
         "launching the megakernel", error);
     if (status == QP_OK) status = cuda_device_wait(d, "the megakernel", error);
-    TRY(explain(m, status, error));
+    TRY(mega_explain(m, status, error));
     a->first_pass += (uint32_t)n_passes;
     if (timed) m->n_timed += (size_t)n_passes;
     if (tokens) memcpy(tokens, m->tokens.data, (size_t)n_passes * sizeof *tokens);

@@ -1,4 +1,5 @@
-/* The megakernel over a cuda_executor's memory: passes of one token of one sequence, many a launch.
+/* The megakernel over a cuda_executor's memory: passes of one token of one sequence or of each of
+ * several, many a launch.
  *
  * Every token is fed back to the next pass on the GPU, so that a launch makes the tokens of greedy
  * decoding without the host; the last pass's logits lie where the executor's do.
@@ -21,9 +22,13 @@ typedef struct cuda_mega {
     cuda_buffer timings; /* mega_timing [max_timed][blocks][longest]; none: nobody asked for them */
     size_t n_timed, max_timed; /* passes */
     mega_arguments arguments;
+    cuda_function batch_kernel; /* NULL: passes of several sequences are run operator by operator */
+    cuda_buffer batch_own;
+    mega_arguments batch;
 } cuda_mega;
 
-enum { CUDA_MEGA_MAX_PASSES = 1024 };
+/* Of one launch, in all. */
+enum { CUDA_MEGA_MAX_TOKENS = 1024 };
 
 /* Bytes of the GPU's memory that it takes beside the executor's: weights in an order of its own
  * (W_down, or all quantised ones), and the rest. None of a model that it does not run. */
@@ -44,8 +49,11 @@ int cuda_mega_shared_bytes(const cuda_mega *mega);
 /* Whether a pass over the batch is one that it runs. */
 bool cuda_mega_takes(const cuda_mega *mega, const batch *batch);
 
-/* Runs `n_passes` passes from the batch's one token on, whose pages hold them all, and waits.
- * tokens[i]: the likeliest token behind pass i; may be NULL. */
+/* Whether it runs passes of one token of each of `n` sequences. */
+bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);
+
+/* Runs `n_passes` passes from the batch's tokens on, whose pages hold them all, and waits.
+ * `tokens`: the likeliest behind each pass, (n_passes, n_sequences); may be NULL. */
 qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
                         qp_error *error);
 

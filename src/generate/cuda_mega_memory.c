@@ -125,7 +125,7 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
         *places[i] = at;
         at += bytes[i];
     }
-    TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_PASSES * sizeof(int32_t), "tokens", &m->tokens, error));
+    TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_TOKENS * sizeof(int32_t), "tokens", &m->tokens, error));
     TRY(cuda_pinned_alloc(d, sizeof(mega_report), "a report", &m->report, error));
     a->tokens_out = m->tokens.address;
     a->report = m->report.address;

@@ -47,10 +47,27 @@ mega_grains mega_grains_of(const cuda_mega *mega);
 size_t mega_count_program(const model_config *config, int n_blocks);
 qp_status mega_make_program(cuda_mega *mega, qp_error *error);
 
+/* ---- cuda_mega_batch.c ---- */
+
+/* Bytes of what several sequences have for themselves; none where the plan has one, or they are run
+ * operator by operator. */
+size_t mega_count_batch(const plan *plan, const model *model);
+/* Behind everything else of the megakernel, whose program it runs too. */
+qp_status mega_init_batch(cuda_mega *mega, qp_error *error);
+bool mega_takes_batch(const cuda_mega *mega, const batch *batch);
+/* The batch's inputs are on the GPU. */
+qp_status mega_run_batch(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
+                         qp_error *error);
+
 /* ---- cuda_mega_timing.c ---- */
 
 /* Gives the next launch its slots, or none; whether it gets some. */
 bool mega_begin_timing(cuda_mega *mega, int n_passes);
+
+/* ---- cuda_mega.c ---- */
+
+/* Says what the block reported that waited too long, if that is what ended the kernel. */
+qp_status mega_explain(const cuda_mega *mega, qp_status status, qp_error *error);
 
 /* To the GPU, and waits. */
 qp_status mega_copy(const cuda_device *device, cuda_address to, const void *from, size_t bytes,

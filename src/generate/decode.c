@@ -66,6 +66,20 @@ static qp_status take_pages(const decoding *d, size_t n, qp_error *error)
     return QP_OK;
 }
 
+/* Several passes by the megakernel, which feeds tokens back itself. */
+static qp_status run_mega(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
+{
+    qp_engine *e = d->engine;
+    batch_clear(&e->batch);
+    for (size_t i = 0; i < d->n_sessions; i++) {
+        qp_session *s = d->sessions[i];
+        s->rope_length = (int64_t)(s->count + n);
+        batch_add_ahead(&e->batch, tokens[i], (int64_t)s->count, s->rope_length, &s->pages);
+        batch_want(&e->batch, (int64_t)i);
+    }
+    return cuda_mega_run(&e->mega, &e->batch, (int)n, tokens + d->n_sessions, error);
+}
+
 /* The batch of the pass `ahead` passes from now; what its tokens are may not be known yet. */
 static void fill_batch(const decoding *d, size_t ahead, const int32_t *tokens)
 {
@@ -116,10 +130,9 @@ static qp_status run_passes(const decoding *d, size_t n, int32_t *tokens, qp_err
 /* Run, and put down what the sessions then hold. */
 static qp_status decode_some(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
 {
-    if (d->n_sessions == 1 && d->engine->mega.kernel)
-        return session_feed_back(d->sessions[0], (int64_t)n, tokens, error);
+    bool mega = cuda_mega_takes_rows(&d->engine->mega, (int64_t)d->n_sessions);
     TRY(take_pages(d, n, error));
-    TRY(run_passes(d, n, tokens, error));
+    TRY((mega ? run_mega : run_passes)(d, n, tokens, error));
     for (size_t i = 0; i < d->n_sessions; i++) {
         qp_session *s = d->sessions[i];
         for (size_t pass = 0; pass < n; pass++)

@@ -222,9 +222,7 @@ qp_status session_feed_back(qp_session *s, int64_t count, int32_t *tokens, qp_er
     TRY(page_list_resize(&s->pages, &e->pages, length, error));
     s->rope_length = length;
     batch_clear(&e->batch);
-    batch_add(&e->batch, tokens, 1, (int64_t)s->count, &s->pages);
-    memcpy(e->batch.of[PLAN_KV_INDICES], s->pages.pages,
-           (size_t)s->pages.count * sizeof *s->pages.pages); /* those of later passes too */
+    batch_add_ahead(&e->batch, tokens[0], (int64_t)s->count, length, &s->pages);
     batch_want(&e->batch, 0);
     trace_begin_launch(e->trace);
     TRY(cuda_mega_run(&e->mega, &e->batch, (int)count, tokens + 1, error));

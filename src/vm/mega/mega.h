@@ -37,6 +37,10 @@ enum {
     MEGA_COUNTER_WORDS = 32,   /* a counter has a cache line of its own */
     MEGA_MAX_PARTITIONS = 160, /* of a KV head's context */
     MEGA_MAP_BYTES = 128,
+    MEGA_ROWS = 8,                    /* sequences a pass of the kernels for several */
+    MEGA_HALF_BLOCK = MEGA_BLOCK / 2, /* columns of W_down in a chunk of 16 rows there */
+    MEGA_HALF_PITCH = 2 * MEGA_HALF_BLOCK + 16,
+    MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
 };
 
 /* Operators that are fused further than the plan's: what they add up goes into x. */
@@ -96,8 +100,16 @@ typedef struct mega_shared {
     uint32_t planes, heads, features, sums, squares, qkv, states, keys, full, empty, entries, begun;
     uint32_t plane, head_plane, feature_plane; /* elements from plane to plane */
     uint32_t sum_pitch;                        /* floats from warp to warp */
+    uint32_t results, result_pitch; /* of several sequences: floats from sequence to sequence */
+    uint32_t head_row, feature_row; /* elements from sequence to sequence in a plane */
     uint32_t bytes;
 } mega_shared;
+
+/* A sequence of several. */
+typedef struct mega_row {
+    int32_t token, position; /* of the first pass */
+    int32_t first_page;      /* of its list in the array of pages */
+} mega_row;
 
 typedef struct mega_arguments {
     uint64_t program; /* mega_entry [blocks][longest] */
@@ -122,6 +134,9 @@ typedef struct mega_arguments {
     int32_t token, first_position, n_passes;
     uint32_t first_pass;
     float eps, scale; /* of RMSNorm; of scores, times log2 e */
+    uint64_t heads;   /* several sequences: outputs of attention, as q, k and v come */
+    int32_t n_rows;   /* sequences; more than one only for the kernels made for it */
+    mega_row rows[MEGA_ROWS];
 } mega_arguments;
 
 #ifdef __cplusplus

@@ -1,0 +1,371 @@
+/* What the blocks do for two to eight sequences, one token of each a pass.
+ *
+ * As for one, with two differences. A sequence's attention within a KV head is one block's, which
+ * hands its outputs on as q, k and v come: repeating it in every block would read eight caches in
+ * each. And the residual goes on as a part of its own, before the others, since a share of it is
+ * sixteen columns of eight rows.
+ */
+#ifndef QUIPU_VM_MEGA_BATCH_CUH
+#define QUIPU_VM_MEGA_BATCH_CUH
+
+#include "vm/mega/batch_product.cuh"
+#include "vm/mega/rows.cuh"
+
+MEGA_FN int row_position(const mega_arguments &a, uint32_t pass, int row)
+{
+    return a.rows[row].position + (int)(pass - a.first_pass);
+}
+
+/* ---- attention of a KV head ---- */
+
+/* Whether a row's whole attention is this block's, where it is not in parts. */
+MEGA_FN bool owns_row(const instruction &in, int row)
+{
+    return row % in.parts == in.part;
+}
+/* Chunks of a row's cache that are this block's, from the first. */
+template <int DIM>
+MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, int row, int old, int *first)
+{
+    if (old + 1 > a.recompute) return attention_chunks<DIM>(a, in, old, first);
+    *first = 0;
+    const int each = attention_chunk<DIM>::POSITIONS;
+    return owns_row(in, row) ? (old + each - 1) / each : 0;
+}
+
+MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int row, int kv_head,
+                           int n)
+{
+    int64_t layer = (int64_t)row * a.n_layers + in.layer;
+    return (int64_t *)a.heads + (layer * a.n_kv_heads + kv_head) * n;
+}
+/* An output of a row to all blocks of its KV head. */
+MEGA_FN void hand_on(const mega_block &b, int64_t *list, int i, float v)
+{
+    store_relaxed(list + i, (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
+}
+
+/* A row's attention, or this block's part of it. */
+template <int DIM, bool HALF>
+MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, const instruction &in, int row,
+                        int kv_head)
+{
+    int old = row_position(a, b.pass(), row), first;
+    bool alone = old + 1 <= a.recompute;
+    int chunks = row_chunks<DIM>(a, in, row, old, &first);
+    if (alone ? !owns_row(in, row) : !chunks) return;
+    wait_qkv<DIM>(a, b, in, kv_head, row);
+    attend<DIM, HALF>(a, b, old, first, chunks, alone || in.part == in.parts - 1);
+    int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
+    if (!alone) leave_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
+#pragma unroll 1
+    for (int i = b.thread; alone && i < a.group * DIM; i += MEGA_CONSUMERS) {
+        float most, sum, out = merge_shares<DIM>(a, b, i, &most, &sum);
+        hand_on(b, list, i, out / sum);
+    }
+    b.sync();
+}
+
+template <int DIM, bool HALF>
+MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    int kv_head = entry_kv_head(a, e.in);
+#pragma unroll 1
+    for (int row = 0; row < a.n_rows; row++)
+        attend_row<DIM, HALF>(a, b, e.in, row, kv_head);
+#pragma unroll 1
+    for (int row = 0; row < a.n_rows; row++) {
+        int old = row_position(a, b.pass(), row);
+        if (!owns_row(e.in, row) || old + 1 <= a.recompute) continue;
+        int64_t *list = head_list(a, e.in, row, kv_head, a.group * DIM);
+        merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head, context_chunks<DIM>(old),
+                         [&](int i, float v) { hand_on(b, list, i, v); });
+    }
+}
+
+/* The outputs of the KV head's attention for all rows, as planes. */
+template <int DIM>
+MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
+{
+    int n = a.group * DIM;
+#pragma unroll 1
+    for (int i = 4 * b.thread; i < a.n_rows * n; i += 4 * MEGA_CONSUMERS) {
+        int row = i / n, at = i % n;
+        const int64_t *list = head_list(a, in, row, kv_head, n) + at;
+        patience patience = {0, 0};
+        longlong2 v[2];
+        for (;;) {
+            uint32_t wrong = 0;
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                v[j] = load_relaxed_two(list + 2 * j);
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                wrong |= ((uint32_t)((uint64_t)v[j].x >> 32) ^ (b.pass() + 1)) |
+                         ((uint32_t)((uint64_t)v[j].y >> 32) ^ (b.pass() + 1));
+            if (!wrong) break;
+            __nanosleep(50);
+            if (patience.over())
+                mega_stuck(a, in, b.entry(), b.pass(), -2, b.pass() + 1,
+                           (uint32_t)((uint64_t)v[0].x >> 32));
+        }
+        uint32_t *planes = b.at<uint32_t>(a.shared.heads) + (row * a.shared.head_row + at) / 2;
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            split_pair(__uint_as_float((uint32_t)v[j].x), __uint_as_float((uint32_t)v[j].y),
+                       planes + j, (int)a.shared.head_plane / 2);
+    }
+    b.sync();
+}
+
+template <int DIM>
+MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    int kv_head = entry_kv_head(a, e.in), begin = e.in.units.begin % a.hidden;
+    int n = e.in.units.end - e.in.units.begin, groups = a.group * DIM / 64;
+    int step = 2 * e.in.layer;
+    int64_t *next = batch_residual(a, b.pass(), step + 1);
+    carry_residual(a, b, step);
+    wait_heads<DIM>(a, b, e.in, kv_head);
+    b.stamp(a, MEGA_WORKS);
+    batch_heads(a, b, n, groups);
+    b.stamp(a, MEGA_SIGNALS);
+    const float *sums = b.at<float>(a.shared.sums);
+    int first = begin & ~1;
+#pragma unroll 1
+    for (int i = b.thread; i < (begin + n - first + 1) / 2 * 2 * MEGA_ROWS; i += MEGA_CONSUMERS) {
+        int column = first + i / (2 * MEGA_ROWS) * 2 + (i & 1), row = i / 2 % MEGA_ROWS;
+        if (column < begin || column >= begin + n || row >= a.n_rows) continue;
+        float sum = 0;
+        for (int s = 0; s < groups; s++)
+            sum += sums[(s * a.shared.sum_pitch + column - begin) * MEGA_ROWS + row];
+        add_relaxed(next + residual_place(column, row), sum_part(sum));
+    }
+    b.sync();
+}
+
+/* ---- norm, QKV, RoPE, append ---- */
+
+/* What pair `i / MEGA_ROWS` of row `i % MEGA_ROWS` needs behind its sums. */
+struct pair_inputs {
+    const float *cosine, *sine, *page;
+    int position;
+};
+template <int DIM>
+MEGA_FN pair_inputs pair_inputs_at(const mega_arguments &a, const mega_block &b,
+                                   const instruction &in, int i)
+{
+    int row = i % MEGA_ROWS, position = row_position(a, b.pass(), row);
+    int pair = (in.units.begin + i / MEGA_ROWS) % (DIM / 2);
+    const float *table = (const float *)a.rope_table + (int64_t)position * DIM + pair;
+    const float *pages = (const float *)a.pages + a.rows[row].first_page;
+    return {table, table + DIM / 2, pages + position / a.page_size, position};
+}
+
+/* Those of the pairs that threads finish first, on their way to where features will be. */
+template <int DIM>
+MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, const instruction &in)
+{
+    int i = b.thread, n = (in.units.end - in.units.begin) * MEGA_ROWS;
+    if (in.opcode != OP_NORM_QKV_ROPE || i >= min(n, (int)MEGA_EARLY_PAIRS) ||
+        i % MEGA_ROWS >= a.n_rows)
+        return;
+    pair_inputs from = pair_inputs_at<DIM>(a, b, in, i);
+    uint32_t to = b.own + a.shared.features + 12 * i;
+    copy_4(to, from.cosine);
+    copy_4(to + 4, from.sine);
+    copy_4(to + 8, from.page);
+}
+
+/* One pair's values, turned, to the KV head's list and to the cache. */
+template <int DIM, bool HALF>
+MEGA_FN void leave_pair(const mega_arguments &a, const mega_block &b, const instruction &in,
+                        int unit, int row, float *v, float cosine, float sine, int position,
+                        int page)
+{
+    qkv_pair p = qkv_pair_at<DIM>(a, unit);
+    if (p.kind != PAIR_VALUE) {
+        float first = __fmaf_rn(v[0], cosine, -__fmul_rn(v[1], sine));
+        v[1] = __fmaf_rn(v[1], cosine, __fmul_rn(v[0], sine));
+        v[0] = first;
+    }
+    int64_t head = ((int64_t)in.layer * a.pages_per_layer + page) * a.n_kv_heads + p.kv_head;
+    int64_t place = head * a.page_size + position % a.page_size;
+    uint16_t *cache = (uint16_t *)(p.kind == PAIR_KEY ? a.k_cache : a.v_cache) + place * DIM;
+    int64_t *list = qkv_list<DIM>(a, in, p.kv_head, row) + p.member * DIM;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (p.kind != PAIR_QUERY) {
+            uint16_t bits = cache_bits<DIM, HALF>(v[i]);
+            cache[p.features[i]] = bits;
+            v[i] = cache_float<HALF>(bits);
+        }
+        hand_on(b, list, p.features[i], v[i]);
+    }
+}
+
+template <int DIM, bool HALF>
+MEGA_FN void finish_batch_qkv(const mega_arguments &a, mega_block &b, const instruction &in)
+{
+    int n = in.units.end - in.units.begin;
+    const float *results = b.at<float>(a.shared.results), *early = b.at<float>(a.shared.features);
+#pragma unroll 1
+    for (int i = b.thread; i < n * MEGA_ROWS; i += MEGA_CONSUMERS) {
+        int row = i % MEGA_ROWS, unit = i / MEGA_ROWS;
+        if (row >= a.n_rows) continue;
+        pair_inputs inputs = pair_inputs_at<DIM>(a, b, in, i);
+        bool here = i < MEGA_EARLY_PAIRS;
+        float cosine = here ? early[3 * i] : *inputs.cosine;
+        float sine = here ? early[3 * i + 1] : *inputs.sine;
+        int page = __float_as_int(here ? early[3 * i + 2] : *inputs.page);
+        const float *at =
+            results + row * a.shared.result_pitch + (unit >> 2) * MEGA_TILE + (unit & 3);
+        float inverse = batch_inverse_rms(a, b, row, false);
+        float v[2] = {at[0] * inverse, at[4] * inverse};
+        leave_pair<DIM, HALF>(a, b, in, in.units.begin + unit, row, v, cosine, sine,
+                              inputs.position, page);
+    }
+}
+
+/* ---- norm, gate, up, SiLU, down ---- */
+
+MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const instruction &in)
+{
+    int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
+    int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its results */
+    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
+    const float *results = b.at<float>(a.shared.results);
+    int padded = (n + 2 * MEGA_TILE - 1) / (2 * MEGA_TILE) * (2 * MEGA_TILE);
+#pragma unroll 1
+    for (int i = b.thread; i < padded * MEGA_ROWS; i += MEGA_CONSUMERS) {
+        int row = i / padded, feature = i % padded;
+        const float *at = results + row * a.shared.result_pitch + feature;
+        float v = 0;
+        if (feature < n && row < a.n_rows) {
+            float inverse = batch_inverse_rms(a, b, row, false);
+            v = gated(at[0] * inverse, at[up] * inverse);
+        }
+        split_float(v, planes + row * a.shared.feature_row + feature, a.shared.feature_plane);
+    }
+    b.sync();
+    batch_transposed(a, b, n, step);
+}
+
+/* ---- logits ---- */
+
+/* Logits of `rows` rows, and the largest key so far of each warp, whose row of x is its half. */
+MEGA_FN void finish_batch_logits(const mega_arguments &a, mega_block &b, int begin, int rows,
+                                 bool first)
+{
+    int row = b.warp / 2;
+    uint64_t *keys = b.at<uint64_t>(a.shared.keys), best = 0;
+    if (row < a.n_rows) {
+        float inverse = batch_inverse_rms(a, b, row, true);
+        const float *results = b.at<float>(a.shared.results) + row * a.shared.result_pitch;
+#pragma unroll 1
+        for (int i = b.thread & 63; i < rows; i += 64) {
+            float v = results[i] * inverse;
+            ((float *)a.logits)[(int64_t)row * a.vocab + begin + i] = v;
+            best = max(best, logit_key(a, v, begin + i));
+        }
+    }
+#pragma unroll
+    for (int o = 16; o; o >>= 1)
+        best = max(best, __shfl_xor_sync(~0u, best, o));
+    if (b.lane == 0) keys[b.warp] = first ? best : max(best, keys[b.warp]);
+    b.sync();
+}
+
+MEGA_FN void finish_batch_pass(const mega_arguments &a, mega_block &b)
+{
+    const uint64_t *keys = b.at<uint64_t>(a.shared.keys);
+    if (b.thread < a.n_rows)
+        atomicMax((unsigned long long *)a.key + ((b.pass() + 1) & 1) * MEGA_ROWS + b.thread,
+                  (unsigned long long)max(keys[2 * b.thread], keys[2 * b.thread + 1]));
+    b.sync();
+    if (b.thread == 0) add_release((uint32_t *)a.counters);
+}
+
+/* ---- norm and rows of weights ---- */
+
+template <int DIM, bool HALF>
+MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
+    bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
+    int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
+    uint32_t parts = step == 0 ? 1 : 1 + (mlp ? a.n_kv_heads : gridDim.x);
+    int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
+    int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
+    fetch_pair_inputs<DIM>(a, b, e.in);
+    uint32_t x[8][MEGA_PARTS][2];
+    read_batch(a, b, e, step, parts, x);
+    int turn = 0;
+    for (int first = 0;;) {
+#pragma unroll 1
+        for (int matrix = 0; matrix <= mlp; matrix++)
+            multiply_batch(a, b, x, min(at_once, tiles - first), matrix * tiles * MEGA_TILE, logits,
+                           turn);
+        b.sync();
+        if (!logits) break;
+        finish_batch_logits(a, b, e.in.units.begin + first * MEGA_TILE,
+                            min(at_once * MEGA_TILE, n - first * MEGA_TILE), first == 0);
+        if ((first += at_once) >= tiles) break;
+    }
+    b.forget();
+    asm volatile("" : "+r"(b.slot));
+    const mega_entry &again = *b.at<mega_entry>(b.slot);
+    b.stamp(a, MEGA_SIGNALS);
+    if (again.in.opcode == OP_NORM_LINEAR)
+        finish_batch_pass(a, b);
+    else if (again.in.opcode == MEGA_MLP)
+        finish_batch_mlp(a, b, again.in);
+    else
+        finish_batch_qkv<DIM, HALF>(a, b, again.in);
+}
+
+/* ---- a pass's two ends ---- */
+
+MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const mega_entry &e)
+{
+    const int begin = e.in.units.begin, n = e.in.units.end - begin;
+    if (b.thread == 0) {
+        wait_counter(a, b, e.in, 0, b.pass() * gridDim.x);
+        barrier_arrive(b.own + a.shared.begun);
+    }
+    b.sync();
+    bool given = b.pass() == a.first_pass;
+    volatile uint64_t *keys = (volatile uint64_t *)a.key;
+    int64_t *x = batch_residual(a, b.pass(), 0), *next = batch_residual(a, b.pass() + 1, 0);
+#pragma unroll 1
+    for (int i = b.thread; i < n * MEGA_ROWS; i += MEGA_CONSUMERS) {
+        int row = i / n, column = begin + i % n;
+        if (row >= a.n_rows) break;
+        int token = given ? a.rows[row].token
+                          : a.vocab - 1 - (int)(uint32_t)keys[(b.pass() & 1) * MEGA_ROWS + row];
+        float v = __bfloat162float(
+            ((const __nv_bfloat16 *)a.embedding)[(int64_t)token * a.hidden + column]);
+        store_relaxed(x + residual_place(column, row), sum_part(v));
+    }
+    int share = n * MEGA_ROWS;
+#pragma unroll 1
+    for (int i = b.thread; i < share * (2 * a.n_layers + 1); i += MEGA_CONSUMERS)
+        next[(int64_t)(i / share) * a.hidden * MEGA_ROWS + begin * MEGA_ROWS + i % share] = 0;
+    b.sync();
+    if (blockIdx.x == 0 && b.thread < MEGA_ROWS)
+        keys[((b.pass() + 1) & 1) * MEGA_ROWS + b.thread] = 0;
+}
+
+/* The pass's tokens, for the host. */
+MEGA_FN void tell_tokens(const mega_arguments &a, mega_block &b, const instruction &in)
+{
+    if (blockIdx.x) return;
+    if (b.thread == 0) wait_counter(a, b, in, 0, (b.pass() + 1) * gridDim.x);
+    b.sync();
+    if (b.thread >= a.n_rows) return;
+    uint64_t key = ((volatile uint64_t *)a.key)[((b.pass() + 1) & 1) * MEGA_ROWS + b.thread];
+    ((volatile int32_t *)a.tokens_out)[(b.pass() - a.first_pass) * a.n_rows + b.thread] =
+        a.vocab - 1 - (int)(uint32_t)key;
+}
+
+#endif

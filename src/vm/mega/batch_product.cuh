@@ -1,0 +1,377 @@
+/* Rows of weights times the vectors of up to eight sequences, by the matrix units.
+ *
+ * What product.cuh does for one, to the same bits: a sequence is a column of the other operand, its
+ * three bf16 planes are three products, and every sum is made in the order that one vector has
+ * there. x never goes through shared memory: the 128 columns of all rows of x that a warp
+ * multiplies are its own in registers, from the residual on.
+ */
+#ifndef QUIPU_VM_MEGA_BATCH_PRODUCT_CUH
+#define QUIPU_VM_MEGA_BATCH_PRODUCT_CUH
+
+#include "vm/mega/block.cuh"
+
+/* ---- the residual ---- */
+
+/* Of several sequences: [column / 2][sequence][column % 2]. */
+MEGA_FN int64_t *batch_residual(const mega_arguments &a, uint32_t pass, int step)
+{
+    return (int64_t *)a.x +
+           ((size_t)(pass & 1) * (2 * a.n_layers + 1) + step) * a.hidden * MEGA_ROWS;
+}
+MEGA_FN int residual_place(int column, int row)
+{
+    return (column >> 1) * 2 * MEGA_ROWS + 2 * row + (column & 1);
+}
+
+/* This block's share of the residual goes on to the next step, as one part of it. All of it has
+ * been waited for. */
+MEGA_FN void carry_residual(const mega_arguments &a, const mega_block &b, int step)
+{
+    const int64_t *x = batch_residual(a, b.pass(), step);
+    int64_t *next = batch_residual(a, b.pass(), step + 1);
+    int begin = a.hidden * blockIdx.x / gridDim.x * MEGA_ROWS;
+    int end = a.hidden * (blockIdx.x + 1) / gridDim.x * MEGA_ROWS;
+#pragma unroll 1
+    for (int i = begin + b.thread; i < end; i += MEGA_CONSUMERS)
+        if ((i >> 1 & (MEGA_ROWS - 1)) < a.n_rows)
+            add_relaxed(next + i, sum_value(load_relaxed(x + i)) + ((int64_t)1 << MEGA_COUNT_AT));
+}
+
+/* The norm's weight for this warp's columns, on its way to where its sums will be. */
+MEGA_FN void fetch_norm(const mega_arguments &a, const mega_block &b, const mega_entry &e,
+                        int first)
+{
+    int size = e.weights.norm_is_f32 ? 4 : 2, bytes = min(128, a.hidden - first) * size;
+    uint32_t to = b.own + a.shared.sums + 512 * b.warp + 16 * b.lane;
+    if (16 * b.lane < bytes) copy_16(to, (const char *)e.weights.norm + first * size + 16 * b.lane);
+}
+MEGA_FN float2 norm_pair(bool whole, uint32_t norm, int pair)
+{
+    uint32_t raw[2];
+    if (whole) {
+        load_shared_8(raw, norm + 8 * pair);
+        return make_float2(__uint_as_float(raw[0]), __uint_as_float(raw[1]));
+    }
+    raw[0] = load_shared(norm + 4 * pair);
+    return make_float2(__uint_as_float(raw[0] << 16), __uint_as_float(raw[0] & 0xffff0000));
+}
+
+/* Two float32 as three pairs of bf16, exactly. */
+MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
+{
+#pragma unroll
+    for (int p = 0; p < MEGA_PARTS; p++) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(v, w);
+        uint32_t bits = *(const uint32_t *)&pair;
+        to[p * step] = bits;
+        v -= __uint_as_float(bits << 16);
+        w -= __uint_as_float(bits & 0xffff0000);
+    }
+}
+
+/* One element at first, as wait_residual() does. */
+MEGA_FN void wait_first(const mega_arguments &a, const mega_block &b, const instruction &in,
+                        const int64_t *x, uint32_t parts)
+{
+    patience patience = {0, 0};
+    for (;;) {
+        uint32_t found = sum_count(load_relaxed(x));
+        if (found == parts) return;
+        __nanosleep(100);
+        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
+    }
+}
+
+/* The high word of a sum, xor this, is below 2^21 if all parts are there. */
+MEGA_FN uint32_t wrong_count(int64_t sum, uint32_t parts)
+{
+    const int at = MEGA_COUNT_AT - 32;
+    return ((uint32_t)((uint64_t)sum >> 32) + (1u << (at - 1))) ^ parts << at;
+}
+
+/* This lane's pairs of columns of its row, one in eight columns, once they are complete; of only
+ * half of them where `whole` is not true. */
+MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const instruction &in,
+                          const int64_t *x, uint32_t parts, bool whole, longlong2 *out)
+{
+    patience patience = {0, 0};
+    for (;;) {
+        uint32_t wrong = 0;
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            out[i] = load_relaxed_two(x + residual_place(i < 8 || whole ? 8 * i : 0, 0));
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            wrong |= wrong_count(out[i].x, parts) | wrong_count(out[i].y, parts);
+        if (__all_sync(~0u, wrong >> (MEGA_COUNT_AT - 32) == 0)) return;
+        if (patience.over() && b.lane == 0)
+            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, sum_count(out[0].x));
+    }
+}
+
+/* x times the norm's weight in registers, planes[j][p]: 16 columns of part p as the matrix units
+ * take them; and of each row parts of the sum of squares, added in read_residual()'s order. Lanes
+ * whose row or columns there are not read others, for nothing. */
+MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
+                        uint32_t parts, uint32_t (*planes)[MEGA_PARTS][2])
+{
+    int g = b.lane >> 2, t = b.lane & 3;
+    int first = min(b.warp * 128, a.hidden - 64); /* hidden: a multiple of 64 */
+    bool used = g < a.n_rows && b.warp * 128 < a.hidden, whole = first + 128 <= a.hidden;
+    const int64_t *x = batch_residual(a, b.pass(), step) + residual_place(first, 0);
+    fetch_norm(a, b, e, first);
+    copies_commit();
+    wait_first(a, b, e.in, x, parts);
+    longlong2 raw[16];
+    load_columns(a, b, e.in, x + residual_place(2 * t, used ? g : 0), parts, whole, raw);
+    copies_arrived<0>();
+    __syncwarp();
+    uint32_t norm = b.own + a.shared.sums + 512 * b.warp;
+    bool f32 = e.weights.norm_is_f32;
+    int64_t count = (int64_t)parts << MEGA_COUNT_AT;
+    float sums[4][2];
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        bool inside = used && (i < 8 || whole);
+        float2 w = {0, 0};
+        if (i < 8 || whole) w = norm_pair(f32, norm, 4 * i + t);
+        float v0 = inside ? (float)(raw[i].x - count) * (1 / FIXED_ONE) : 0;
+        float v1 = inside ? (float)(raw[i].y - count) * (1 / FIXED_ONE) : 0;
+        /* Four neighbours are two lanes': the second continues the first one's sum. */
+        float square = fmaf(v1, v1, v0 * v0);
+        float before = __shfl_up_sync(~0u, square, 1);
+        square = fmaf(v1, v1, fmaf(v0, v0, before));
+        sums[i / 2 & 3][i & 1] = i < 8 ? square : sums[i / 2 & 3][i & 1] + square;
+        split_pair(__fmul_rn(v0, w.x), __fmul_rn(v1, w.y), &planes[i / 2][0][i & 1], 2);
+    }
+    float high = (sums[0][1] + sums[2][1]) + (sums[1][1] + sums[3][1]);
+    float sum = (sums[0][0] + sums[2][0]) + (sums[1][0] + sums[3][0]) + high;
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    if (t == 1) b.at<float>(a.shared.squares)[b.warp * MEGA_ROWS + g] = sum;
+    b.stamp(a, MEGA_WORKS);
+}
+
+/* The sum of 16 values as eight lanes make it, or in order. */
+MEGA_FN float add_sixteen(const float *v, bool in_order)
+{
+    static_assert(MEGA_WARPS == 16, "one a warp");
+    float sum = 0, pairs[8];
+    if (in_order) {
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            sum += v[i];
+        return sum;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        pairs[i] = v[i] + v[i + 8];
+#pragma unroll
+    for (int o = 4; o; o >>= 1)
+#pragma unroll
+        for (int i = 0; i < o; i++)
+            pairs[i] += pairs[i + o];
+    return pairs[0];
+}
+
+/* Of the row of x `row`: as inverse_rms() (in order) and inverse_rms_by_eight() have it. */
+MEGA_FN float batch_inverse_rms(const mega_arguments &a, const mega_block &b, int row,
+                                bool in_order)
+{
+    const float *squares = b.at<float>(a.shared.squares) + row;
+    float v[MEGA_WARPS];
+#pragma unroll
+    for (int i = 0; i < MEGA_WARPS; i++)
+        v[i] = squares[i * MEGA_ROWS];
+    return rsqrtf(add_sixteen(v, in_order) / (float)a.hidden + a.eps);
+}
+
+/* ---- rows times x ---- */
+
+/* Of the three parts' accumulators, as one vector's columns are added. */
+MEGA_FN float sum_parts(const float (*c)[4], const float (*d)[4], int i)
+{
+    return ((c[0][i] + d[0][i]) + (c[1][i] + d[1][i])) + (c[2][i] + d[2][i]);
+}
+
+/* Four warps in turn add up what all warps have of 16 rows, to results[row of x][first + row], in
+ * the order in which one vector's sums are added. */
+MEGA_FN void add_warps(const mega_arguments &a, const mega_block &b, int turn, int first, int rows,
+                       bool in_order)
+{
+    if ((b.warp >> 2) != (turn & 3)) return;
+    int i = b.thread & 127, row = i / MEGA_ROWS;
+    const float *sums = b.at<float>(a.shared.sums) + (turn & 1) * 128 * MEGA_WARPS + i;
+    float v[MEGA_WARPS];
+#pragma unroll
+    for (int w = 0; w < MEGA_WARPS; w++)
+        v[w] = sums[w * 128];
+    if (row >= rows) return;
+    b.at<float>(a.shared.results)[i % MEGA_ROWS * a.shared.result_pitch + first + row] =
+        add_sixteen(v, in_order);
+}
+
+/* `tiles` tiles of 8 rows from the ring, two at a time, times x: results[row of x][first + row].
+ * `turn` counts pairs of tiles: sums of two of them have room. Called in one place, as
+ * multiply_rows() is. */
+MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
+                            const uint32_t (*x)[MEGA_PARTS][2], int tiles, int first, bool in_order,
+                            int &turn)
+{
+    int g = b.lane >> 2, t = b.lane & 3;
+    uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
+    uint32_t mine = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16;
+    uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * 128 + g * MEGA_ROWS + 2 * t);
+    bool second = b.lane & 8; /* this lane's rows are the pair's second tile */
+#pragma unroll 1
+    for (int i = 0; i < tiles; i += 2, turn++) {
+        float c[MEGA_PARTS][4], d[MEGA_PARTS][4];
+#pragma unroll
+        for (int p = 0; p < 4 * MEGA_PARTS; p++)
+            c[p / 4][p % 4] = d[p / 4][p % 4] = 0;
+        bool both = i + 1 < tiles;
+        ring_place one = b.place, two = b.place;
+        two.advance(a.stages);
+        wait_chunk(full + 8 * one.stage, one.parity);
+        if (both) wait_chunk(full + 8 * two.stage, two.parity);
+        uint32_t at = mine + (second && both ? two.stage : one.stage) * MEGA_STAGE;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint32_t m[4];
+            load_matrices(m, at + j * 32);
+#pragma unroll
+            for (int p = 0; p < MEGA_PARTS; p++)
+                multiply(j & 1 ? d[p] : c[p], m[0], m[1], m[2], m[3], x[j][p][0], x[j][p][1]);
+        }
+        __syncwarp();
+        if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
+        if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
+        if (both) b.place = two;
+        b.place.advance(a.stages);
+        uint32_t to = sums + (turn & 1) * 4 * 128 * MEGA_WARPS;
+        store_shared_two(to, sum_parts(c, d, 0), sum_parts(c, d, 1));
+        store_shared_two(to + 4 * 8 * MEGA_ROWS, sum_parts(c, d, 2), sum_parts(c, d, 3));
+        b.sync();
+        add_warps(a, b, turn, first + i * MEGA_TILE, both ? 2 * MEGA_TILE : MEGA_TILE, in_order);
+    }
+}
+
+/* ---- W_down ---- */
+
+/* Adds 8 outputs of this warp, `column` and the next: own[i] is output column + g of row 2 t + i.
+ * Half the lanes swap one, so that those of a store lie side by side. */
+MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, int column,
+                         float own0, float own1)
+{
+    int g = b.lane >> 2, row = 2 * (b.lane & 3);
+    float other = __shfl_xor_sync(~0u, own1, 16);
+    bool low = b.lane < 16;
+    float first = low ? own0 : other, second = low ? other : own0;
+    if (column >= a.hidden) return;
+    int first_row = row + !low, second_row = row + low;
+    if (first_row < a.n_rows)
+        add_relaxed(next + residual_place(column + (g & 3), first_row), sum_part(first));
+    if (second_row < a.n_rows)
+        add_relaxed(next + residual_place(column + 4 + (g & 3), second_row), sum_part(second));
+}
+
+/* Rows of W_down^T weighted by the features of every row of x, and added to the next residual:
+ * product_transposed() of each. A chunk is 16 rows of half the columns, so that the first half's
+ * sums are on their way while the second half comes. */
+MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, int step)
+{
+    int g = b.lane >> 2, t = b.lane & 3;
+    uint32_t features = b.own + a.shared.features + 2 * (g * a.shared.feature_row + 2 * t);
+    uint32_t mine = (b.lane & 7) * MEGA_HALF_PITCH + b.warp * 128 + (b.lane >> 3) * 16;
+#pragma unroll 1
+    for (int column = 0; column < a.hidden; column += MEGA_HALF_BLOCK) {
+        float c[MEGA_PARTS][4][4];
+#pragma unroll
+        for (int i = 0; i < 16 * MEGA_PARTS; i++)
+            c[i / 16][i / 4 % 4][i % 4] = 0;
+#pragma unroll 1
+        for (int row = 0; row < rows; row += 2 * MEGA_TILE) {
+            uint32_t at = take_chunk(a, b) + mine;
+#pragma unroll
+            for (int tile = 0; tile < 2; tile++) {
+                uint32_t v[MEGA_PARTS];
+#pragma unroll
+                for (int p = 0; p < MEGA_PARTS; p++)
+                    v[p] = load_shared(features +
+                                       2 * (p * a.shared.feature_plane + row + tile * MEGA_TILE));
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    uint32_t m[4];
+                    load_matrices_transposed(m, at + tile * 8 * MEGA_HALF_PITCH + j * 64);
+#pragma unroll
+                    for (int p = 0; p < MEGA_PARTS; p++) {
+                        multiply_8(c[p][2 * j], m[0], m[1], v[p]);
+                        multiply_8(c[p][2 * j + 1], m[2], m[3], v[p]);
+                    }
+                }
+            }
+            give_chunk(a, b);
+        }
+        b.forget();
+        int64_t *next = batch_residual(a, b.pass(), step + 1);
+        if (column == 0) carry_residual(a, b, step); /* while the second half comes */
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float own[2];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    own[i] = c[0][j][2 * h + i] + c[1][j][2 * h + i] + c[2][j][2 * h + i];
+                add_outputs(a, b, next, column + b.warp * 64 + j * 16 + h * 8, own[0], own[1]);
+            }
+    }
+}
+
+/* ---- W_o ---- */
+
+/* A KV head's columns of W_o times its heads' outputs of every row of x: product_heads() of each,
+ * to sums[group of columns][row][row of x]. The planes are taken to registers first: sums lie where
+ * they were. */
+MEGA_FN void batch_heads(const mega_arguments &a, mega_block &b, int rows, int groups)
+{
+    int g = b.lane >> 2, t = b.lane & 3;
+    int slice = b.warp % groups, tile = b.warp / groups;
+    bool busy = tile * 16 < a.box_rows;
+    int line = slice * a.box_rows + (busy ? tile * 16 : 0) + (b.lane & 15);
+    uint32_t mine = line * 128 + (((b.lane >> 4) ^ (line & 7)) << 4);
+    uint32_t plane = b.own + a.shared.heads + 2 * (g * a.shared.head_row + slice * 64 + 2 * t);
+    uint32_t v[4][MEGA_PARTS][2];
+#pragma unroll
+    for (int p = 0; p < MEGA_PARTS; p++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j / 2][p][j % 2] = load_shared(plane + 2 * p * a.shared.head_plane + 16 * j);
+    b.sync();
+    uint32_t sums = b.own + a.shared.sums +
+                    4 * ((slice * a.shared.sum_pitch + tile * 16 + g) * MEGA_ROWS + 2 * t);
+#pragma unroll 1
+    for (int row = 0; row < rows; row += a.box_rows) {
+        uint32_t m[4][4], at = take_chunk(a, b) + mine;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            load_matrices(m[j], at ^ (j << 5)); /* busy or not: in a branch they'd go to memory */
+        give_chunk(a, b);
+        if (!busy) continue;
+        float c[MEGA_PARTS][4], d[MEGA_PARTS][4];
+#pragma unroll
+        for (int p = 0; p < 4 * MEGA_PARTS; p++)
+            c[p / 4][p % 4] = d[p / 4][p % 4] = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int p = 0; p < MEGA_PARTS; p++)
+                multiply(j & 1 ? d[p] : c[p], m[j][0], m[j][1], m[j][2], m[j][3], v[j][p][0],
+                         v[j][p][1]);
+        uint32_t to = sums + 4 * row * MEGA_ROWS;
+        store_shared_two(to, sum_parts(c, d, 0), sum_parts(c, d, 1));
+        store_shared_two(to + 4 * 8 * MEGA_ROWS, sum_parts(c, d, 2), sum_parts(c, d, 3));
+    }
+    b.sync();
+}
+
+#endif
