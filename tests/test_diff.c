@@ -201,6 +201,8 @@ static qp_status change(planted *p)
         memcpy(&value, data + 4 * p->element, sizeof value);
         value += p->by * (fabsf(value) + 1);
         memcpy(data + 4 * p->element, &value, sizeof value);
+    } else if (t->type == DTYPE_I64) {
+        ((int64_t *)(void *)data)[p->element] += (int64_t)(p->by * 0x1p32F);
     } else {
         data[2 * p->element] ^= 1; /* the last bit of an F16 */
     }
@@ -259,13 +261,14 @@ typedef struct bench {
 
 enum { TOKENS = 8 };
 
-static void bench_open(bench *b, const char *path, const char *of)
+static void bench_open_as(bench *b, const char *path, const char *of, bool sums)
 {
     *b = (bench){0};
     assert_ok(model_open(path, NULL, &b->model, &error));
     plan_options options = plan_default_options(model_get_config(b->model));
     options.max_tokens = options.context = options.max_outputs = TOKENS;
     options.page_size = 4;
+    options.sums = sums;
     assert_ok(plan_build(model_get_config(b->model), &options, &b->plan, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
     b->setup = (execution_setup){
@@ -275,6 +278,16 @@ static void bench_open(bench *b, const char *path, const char *of)
     b->b.plan = &b->plan;
     b->b.step = -1; /* nothing is planted yet */
     b->planted = (execution){&planted_type, &b->b};
+}
+
+static void bench_open(bench *b, const char *path, const char *of)
+{
+    bench_open_as(b, path, of, false);
+}
+
+static void bench_open_sums(bench *b, const char *path, const char *of)
+{
+    bench_open_as(b, path, of, true);
 }
 
 static void bench_close(bench *b)
@@ -350,6 +363,67 @@ static void test_planted_elements_are_named(void **state)
         plant(&b, "lm_head", 1, PLAN_LOGITS, 100, 1e-3F);
         bench_diff(&b, 0);
         assert_named(&b, "lm_head", "logits", "[0, 100]", 1);
+        bench_close(&b);
+    }
+}
+
+/* --- executions that run passes whole -------------------------------------------------------- */
+
+/* The rest is gone when a pass has ended. */
+static bool keeps_sums(plan_tensor_id id)
+{
+    return id == PLAN_SUMS || id == PLAN_SUMS_NEXT || id == PLAN_K_CACHE || id == PLAN_V_CACHE ||
+           id == PLAN_LOGITS;
+}
+
+static const execution_type whole_type = {.name = "whole",
+                                          .whole = true,
+                                          .keeps = keeps_sums,
+                                          .run = planted_run,
+                                          .read = planted_read,
+                                          .write = planted_write,
+                                          .kernel = planted_kernel};
+
+static const diff_report *bench_diff_whole(bench *b)
+{
+    static const int32_t tokens[TOKENS] = {5, 1, 200, 17, 17, 99, 3, 250};
+    const diff_request request = {.tokens = tokens,
+                                  .n_tokens = TOKENS,
+                                  .singles = TOKENS,
+                                  .last = plan_find_step(&b->plan, "lm_head", -1) + 1};
+    execution whole = {&whole_type, &b->b};
+    diff_report_free(&b->report);
+    b->b.calls = 0;
+    assert_ok(diff_run(&b->setup, &b->a, &whole, &request, &b->report, &error));
+    return &b->report;
+}
+
+/* Every step is judged by what the pass that is over has left of it, the first wrong one named. */
+static void test_whole_passes(void **state)
+{
+    (void)state;
+    static const char *const of[] = {"serial", "threads"};
+    for (int i = 0; i < 2; i++) {
+        bench b;
+        char text[64];
+        bench_open_sums(&b, "synthetic:tiny:BF16", of[i]);
+        const int64_t hidden = b.plan.config.hidden_size;
+        const diff_report *r = bench_diff_whole(&b);
+        assert_true(r->equal);
+        assert_int_equal(r->n_rows, 2 + 2 * 4 + 1);
+        assert_int_equal(r->logit_rows, TOKENS);
+        plant(&b, "0.ffn", 2, PLAN_SUMS, 2 * hidden + 7, 1e-3F);
+        r = bench_diff_whole(&b);
+        assert_false(r->equal);
+        const diff_row *row = &r->rows[r->first_wrong];
+        assert_string_equal(plan_step_label(&b.plan, row->step, text, sizeof text), "0.ffn");
+        assert_string_equal(row->alone.first.index, "[0, 7]");
+        assert_int_equal(row->alone.first.pass, 2);
+        assert_true(fabs(row->alone.first.found - row->alone.first.expected - 1e-3) < 1e-5);
+        plant(&b, "embedding", 1, PLAN_SUMS_NEXT, 3, 1);
+        r = bench_diff_whole(&b);
+        assert_false(r->equal);
+        assert_int_equal(r->rows[r->first_wrong].operand, 3);
         bench_close(&b);
     }
 }
@@ -447,6 +521,7 @@ int main(void)
         cmocka_unit_test(test_bad_requests),
         cmocka_unit_test(test_planted_elements_are_named),
         cmocka_unit_test(test_planted_cache),
+        cmocka_unit_test(test_whole_passes),
         cmocka_unit_test(test_what_is_not_written_shows),
         cmocka_unit_test(test_at_once),
         cmocka_unit_test(test_drift),

@@ -25,7 +25,9 @@ enum { CONTEXT = 96 };
 static const int64_t LENGTHS[2] = {19, 3};
 static const int64_t LONG = 75; /* in three parts one full, one begun, one empty */
 
-/* `parts`: of a fused plan; 0: not fused. */
+/* `parts`: of a fused plan; 0: not fused; SUMS + parts: of a plan of sums. */
+enum { SUMS = 1000 };
+
 static void bench_open_parts(bench *b, int threads, int64_t parts)
 {
     uint32_t features = cpu_features(0);
@@ -35,7 +37,8 @@ static void bench_open_parts(bench *b, int threads, int64_t parts)
     options.max_sequences = options.max_outputs = 2;
     options.context = CONTEXT;
     options.fuse = parts > 0;
-    options.kv_partitions = parts;
+    options.sums = parts > SUMS;
+    options.kv_partitions = parts % SUMS;
     assert_ok(plan_build(model_get_config(b->model), &options, &b->plan, &error));
     assert_ok(thread_pool_create(threads, &b->pool, &error));
     assert_ok(
@@ -80,13 +83,14 @@ static int logits_end(const bench *b)
 }
 
 /* Passes of a schedule: the logits of each are those expected, to the bit. */
-static void check_passes(const bench *b, const schedule_options *options, const float *expected,
+static void check_passes(bench *b, const schedule_options *options, const float *expected,
                          size_t bytes, int passes)
 {
     scheduled scheduled;
     assert_ok(scheduled_init(&scheduled, &b->executor, b->model, options, &error));
     for (int pass = 0; pass < passes; pass++) {
         memset(executor_logits(&b->executor), 0x7f, bytes);
+        executor_begin_pass(&b->executor);
         assert_ok(scheduled_run(&scheduled, &b->batch, (scheduled_record){0}, &error));
         assert_memory_equal(executor_logits(&b->executor), expected, bytes);
     }
@@ -124,6 +128,7 @@ static void test_same_bits(void **state)
     for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
         for (int64_t parts = 0; parts <= 3; parts += parts + 1)
             check_threads(threads[i], parts);
+        check_threads(threads[i], SUMS + 2);
     }
 }
 

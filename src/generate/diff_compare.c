@@ -21,6 +21,7 @@ op_kernel *diff_rounding(const execution_kernel *kernel)
 /* Half a unit in the last place, of a value. */
 static double rounding_of(dtype type)
 {
+    if (type == DTYPE_I64) return 0x1p-32; /* sums of integers: of each part that is added */
     return type == DTYPE_F32 ? 0x1p-24 : type == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
 }
 

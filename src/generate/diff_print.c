@@ -46,6 +46,13 @@ static void on_progress(void *context, const progress *progress)
     strbuf_free(&line);
 }
 
+/* Whether b runs passes as a whole, tokens one by one. */
+static bool is_whole(const diff_options *o)
+{
+    const execution_type *b = o->b ? execution_find(o->b) : NULL;
+    return b && b->whole;
+}
+
 static qp_status choose_tokens(diff *d, int64_t vocab_size, qp_error *error)
 {
     const diff_options *o = d->options;
@@ -58,7 +65,7 @@ static qp_status choose_tokens(diff *d, int64_t vocab_size, qp_error *error)
                              "%" PRId64,
                              i, o->tokens[i], vocab_size - 1);
     }
-    d->request.singles = o->singles < n ? o->singles : n;
+    d->request.singles = o->singles < n && !is_whole(o) ? o->singles : n;
     d->request.cancel = o->cancel;
     if (o->tokens) return QP_OK;
     d->request.tokens = d->own_tokens = malloc((size_t)n * sizeof *d->own_tokens);
@@ -83,7 +90,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     int64_t chunk = or_usual(o->chunk, USUAL_CHUNK);
     options.context = n;
     options.fuse = o->fuse;
-    options.sums = o->sums;
+    options.sums = o->sums || is_whole(o);
     options.kv_partitions = o->kv_partitions;
     options.page_size = or_usual(o->page_size, USUAL_PAGE_SIZE);
     options.max_tokens = together > chunk ? chunk : or_usual(together, 1);
@@ -134,6 +141,14 @@ static qp_status choose_steps(diff *d, qp_error *error)
                          o->after, plan_step_label(&d->plan, stop, label, sizeof label));
     d->request.first = after + 1;
     d->request.last = stop + 1;
+    const execution_type *a = o->a ? execution_find(o->a) : NULL;
+    if ((is_whole(o) && after >= 0) || (a && a->whole))
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s runs passes from their beginning and as a whole: it can be b, without "
+                         "--start-after",
+                         a && a->whole ? a->name : o->b);
+    const int logits = plan_find_step(&d->plan, "lm_head", -1);
+    if (is_whole(o) && d->request.last > logits + 1) d->request.last = logits + 1;
     return QP_OK;
 }
 

@@ -41,7 +41,8 @@ void diff_list_rows(const plan *p, const execution *a, const execution *b,
             bool same = diff_same_kernel(&of_a, &of_b);
             bool rounds = diff_rounding(&of_a) != diff_rounding(&of_b);
             for (int i = 0; i < op_n_tensors(op_get(p->nodes[n].op)); i++) {
-                if (is_left(p, s, n, i))
+                plan_tensor_id id = (plan_tensor_id)p->nodes[n].operands[i].id;
+                if (is_left(p, s, n, i) && (!b->type->keeps || b->type->keeps(id)))
                     report->rows[report->n_rows++] = (diff_row){
                         .step = s, .node = n, .operand = i, .same_kernel = same, .rounds = rounds};
             }

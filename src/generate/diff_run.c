@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "generate/diff_compare.h"
+#include "generate/diff_side.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,19 +11,13 @@
 
 typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
 
-/* One side: an execution, and a copy of its tensors here. */
-typedef struct side {
-    execution *of;
-    plan_memory memory; /* the copies, as plan_bind() takes them */
-} side;
-
 typedef struct runner {
     const plan *plan;
     const diff_request *request;
     diff_report *report;
-    side a, b;
+    diff_side a, b;
     execution rounded_a, rounded_b;
-    side oracle_a, oracle_b; /* of those, where the two sides round differently */
+    diff_side oracle_a, oracle_b; /* of those, where the two sides round differently */
     bool oracles;
     batch batch;
     page_pool pages;
@@ -36,66 +31,21 @@ typedef struct runner {
 
 /* --- tensors --------------------------------------------------------------------------------- */
 
-static bool is_compared(plan_kind kind)
-{
-    return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CACHE ||
-           kind == PLAN_CARRIED;
-}
-
-/* Bytes of the rows that the batch has. */
 static size_t used_bytes(const runner *r, plan_tensor_id id)
 {
-    const plan_tensor *t = &r->plan->tensors[id];
-    size_t bytes = dtype_block_bytes(t->type);
-    for (int d = 0; d < t->rank; d++)
-        bytes *=
-            (size_t)(t->dims[d].size < 0 ? r->batch.sizes.of[-t->dims[d].size] : t->dims[d].size);
-    return bytes;
+    return diff_used_bytes(r->plan, id, &r->batch.sizes);
 }
 
-/* Where the copy of a tensor lies; of a cache there is one for whichever layer is looked at. */
-static void *copy_of(const side *s, const plan *p, plan_tensor_id id)
-{
-    if (p->tensors[id].kind != PLAN_CACHE) return s->memory.data[id];
-    return id == PLAN_K_CACHE ? s->memory.k_cache : s->memory.v_cache;
-}
-
-static qp_status fetch(const runner *r, const side *s, plan_tensor_id id, int64_t layer,
+static qp_status fetch(const runner *r, const diff_side *s, plan_tensor_id id, int64_t layer,
                        qp_error *error)
 {
-    return s->of->type->read(s->of->self, id, layer, copy_of(s, r->plan, id), used_bytes(r, id),
-                             error);
+    return diff_side_fetch(s, id, layer, &r->batch.sizes, error);
 }
 
-static qp_status hand(const runner *r, const side *from, const side *to, plan_tensor_id id,
-                      int64_t layer, qp_error *error)
+static qp_status hand(const runner *r, const diff_side *from, const diff_side *to,
+                      plan_tensor_id id, int64_t layer, qp_error *error)
 {
-    TRY(fetch(r, from, id, layer, error));
-    return to->of->type->write(to->of->self, id, layer, copy_of(from, r->plan, id),
-                               used_bytes(r, id), error);
-}
-
-static qp_status side_open(side *s, const plan *p, execution *of, qp_error *error)
-{
-    *s = (side){.of = of};
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        const plan_tensor *t = &p->tensors[id];
-        if (!is_compared(t->kind)) continue;
-        void *copy = calloc(1, t->bytes + 1);
-        if (!copy) return error_no_memory(error, "copies of tensors", t->bytes);
-        if (t->kind != PLAN_CACHE)
-            s->memory.data[id] = copy;
-        else
-            *(id == PLAN_K_CACHE ? &s->memory.k_cache : &s->memory.v_cache) = copy;
-    }
-    return QP_OK;
-}
-
-static void side_close(side *s, const plan *p)
-{
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (is_compared(p->tensors[id].kind)) free(copy_of(s, p, (plan_tensor_id)id));
-    }
+    return diff_side_hand(from, to, id, layer, &r->batch.sizes, error);
 }
 
 /* --- batches --------------------------------------------------------------------------------- */
@@ -106,10 +56,10 @@ static qp_status clear_caches(runner *r, qp_error *error)
     r->past = 0;
     for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
         size_t bytes = r->plan->tensors[id].bytes;
-        memset(copy_of(&r->a, r->plan, (plan_tensor_id)id), 0, bytes);
+        memset(diff_side_copy(&r->a, (plan_tensor_id)id), 0, bytes);
         for (int64_t layer = 0; layer < r->plan->config.n_layers; layer++) {
-            const void *zeros = copy_of(&r->a, r->plan, (plan_tensor_id)id);
-            const side *sides[2] = {&r->a, &r->b};
+            const void *zeros = diff_side_copy(&r->a, (plan_tensor_id)id);
+            const diff_side *sides[2] = {&r->a, &r->b};
             for (int i = 0; i < 2; i++)
                 TRY(sides[i]->of->type->write(sides[i]->of->self, (plan_tensor_id)id, layer, zeros,
                                               bytes, error));
@@ -156,7 +106,7 @@ static qp_status write_angles(const runner *r, int64_t count, qp_error *error)
     float *rows = malloc(bytes);
     if (!rows) return error_no_memory(error, "RoPE's angles", bytes);
     rope_table_rows(rope, r->request->n_tokens, r->past, count, rows);
-    const side *sides[] = {&r->a, &r->b, &r->oracle_a, &r->oracle_b};
+    const diff_side *sides[] = {&r->a, &r->b, &r->oracle_a, &r->oracle_b};
     qp_status status = QP_OK;
     for (int i = 0; i < (r->oracles ? 4 : 2) && status == QP_OK; i++)
         status =
@@ -184,7 +134,8 @@ static qp_status fill_batch(runner *r, qp_error *error)
 
 /* --- steps ----------------------------------------------------------------------------------- */
 
-static qp_status run_steps(const runner *r, const side *s, int first, int last, qp_error *error)
+static qp_status run_steps(const runner *r, const diff_side *s, int first, int last,
+                           qp_error *error)
 {
     if (r->request->cancel && *r->request->cancel)
         return error_set(error, QP_CANCELLED, "interrupted");
@@ -199,14 +150,14 @@ static qp_status prepare_step(const runner *r, int step, qp_error *error)
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         plan_access access = plan_step_access(p, step, id);
-        if (!is_compared(p->tensors[id].kind)) continue;
+        if (!diff_is_compared(p->tensors[id].kind)) continue;
         if (access.read) {
             TRY(hand(r, &r->a, &r->b, id, layer, error));
             if (r->oracles) TRY(hand(r, &r->a, &r->oracle_a, id, layer, error));
             if (r->oracles) TRY(hand(r, &r->a, &r->oracle_b, id, layer, error));
         } else if (access.write) {
-            memset(copy_of(&r->b, p, id), 0xff, used_bytes(r, id));
-            TRY(r->b.of->type->write(r->b.of->self, id, layer, copy_of(&r->b, p, id),
+            memset(diff_side_copy(&r->b, id), 0xff, used_bytes(r, id));
+            TRY(r->b.of->type->write(r->b.of->self, id, layer, diff_side_copy(&r->b, id),
                                      used_bytes(r, id), error));
         }
     }
@@ -229,7 +180,7 @@ static qp_status hand_over(const runner *r, int step, qp_error *error)
 {
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_kind kind = r->plan->tensors[i].kind;
-        if (!is_compared(kind) || kind == PLAN_CACHE) continue;
+        if (!diff_is_compared(kind) || kind == PLAN_CACHE) continue;
         if (is_read_later(r->plan, step, (plan_tensor_id)i))
             TRY(hand(r, &r->a, &r->b, (plan_tensor_id)i, -1, error));
     }
@@ -266,8 +217,23 @@ static bool reads(const plan_node *node, const plan_operand *written)
     return false;
 }
 
+/* Whether node n is computed from what node m, before it, has left on each side: in one step it is,
+ * and where b does not keep what lies between two of them. */
+static bool runs_on(const runner *r, int step, int n, int m, plan_tensor_id id)
+{
+    if (m >= r->plan->steps[step].first_node) return true;
+    return r->plan->nodes[m].layer == r->plan->nodes[n].layer && !diff_side_keeps(&r->b, id);
+}
+
+static int step_of(const plan *p, int step, int node)
+{
+    while (node < p->steps[step].first_node)
+        step--;
+    return step;
+}
+
 /* What a node's output may differ by: its own part, and that of what it reads from nodes before it
- * in its step, which ran on each side's own values. */
+ * that ran on each side's own values. */
 static op_limits limits_of(const runner *r, int step, int n, int operand)
 {
     const plan_node *nodes = r->plan->nodes;
@@ -276,12 +242,15 @@ static op_limits limits_of(const runner *r, int step, int n, int operand)
     execution_kernel a = r->a.of->type->kernel(r->a.of->self, n);
     execution_kernel b = r->b.of->type->kernel(r->b.of->self, n);
     op_limits sum = diff_limits(op_get(nodes[n].op), &call, call.tensors[operand].type, &a, &b);
-    for (int m = r->plan->steps[step].first_node; m < n; m++) {
+    const bool whole = r->b.of->type->whole;
+    for (int m = whole ? 0 : r->plan->steps[step].first_node; m < n; m++) {
         const op_info *op = op_get(nodes[m].op);
         for (int i = 0; i < op_n_tensors(op); i++) {
-            if (op->tensors[i].direction == OP_IN || !reads(&nodes[n], &nodes[m].operands[i]))
+            const plan_operand *it = &nodes[m].operands[i];
+            if (op->tensors[i].direction == OP_IN || !reads(&nodes[n], it) ||
+                !runs_on(r, step, n, m, (plan_tensor_id)it->id))
                 continue;
-            op_limits before = limits_of(r, step, m, i);
+            op_limits before = limits_of(r, step_of(r->plan, step, m), m, i);
             if (before.exact) continue;
             sum.exact = false;
             sum.relative += before.relative;
@@ -320,7 +289,7 @@ static qp_status compare_step(const runner *r, int step, diff_round round, qp_er
     const plan *p = r->plan;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
-        if (!is_compared(p->tensors[id].kind) || !plan_step_access(p, step, id).write) continue;
+        if (!diff_side_keeps(&r->b, id) || !plan_step_access(p, step, id).write) continue;
         TRY(fetch(r, &r->a, id, p->steps[step].layer, error));
         TRY(fetch(r, &r->b, id, p->steps[step].layer, error));
         if (r->oracles && round == ROUND_ALONE) {
@@ -380,7 +349,7 @@ static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error
             written |= plan_step_access(p, s, id).write;
         if (!written) continue;
         TRY(fetch(r, &r->b, id, -1, error));
-        uint64_t now = hash_bytes(copy_of(&r->b, p, id), used_bytes(r, id));
+        uint64_t now = hash_bytes(diff_side_copy(&r->b, id), used_bytes(r, id));
         hold(r, round, &r->left[r->pass * PLAN_TENSOR_COUNT + id], now, p->tensors[id].name, -1);
     }
     return QP_OK;
@@ -392,7 +361,7 @@ static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
         for (int i = 0; i < 2; i++) {
             plan_tensor_id id = i ? PLAN_V_CACHE : PLAN_K_CACHE;
             TRY(fetch(r, &r->b, id, layer, error));
-            uint64_t now = hash_bytes(copy_of(&r->b, r->plan, id), r->plan->tensors[id].bytes);
+            uint64_t now = hash_bytes(diff_side_copy(&r->b, id), r->plan->tensors[id].bytes);
             hold(r, round, &r->left_cache[2 * layer + i], now, r->plan->tensors[id].name, layer);
         }
     }
@@ -401,9 +370,38 @@ static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
 
 /* --- rounds ---------------------------------------------------------------------------------- */
 
+/* a gets what the step reads from b, as far as b has kept it. */
+static qp_status take_from_b(const runner *r, int step, qp_error *error)
+{
+    const plan *p = r->plan;
+    int64_t layer = p->steps[step].layer;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        if (!diff_side_keeps(&r->b, id) || !plan_step_access(p, step, id).read) continue;
+        TRY(fetch(r, &r->b, id, layer, error));
+        if (p->tensors[id].kind == PLAN_CARRIED) diff_side_clear_sums(&r->b, step, &r->batch.sizes);
+        TRY(diff_side_write(&r->a, &r->b, id, layer, &r->batch.sizes, error));
+    }
+    return QP_OK;
+}
+
+/* b runs the pass first. */
+static qp_status run_whole_pass(const runner *r, diff_round round, qp_error *error)
+{
+    const int first = r->request->first, last = r->request->last;
+    TRY(run_steps(r, &r->b, first, last, error));
+    for (int step = first; step < last && round != ROUND_AT_ONCE; step++) {
+        if (round == ROUND_ALONE) TRY(take_from_b(r, step, error));
+        TRY(run_steps(r, &r->a, step, step + 1, error));
+        TRY(compare_step(r, step, round, error));
+    }
+    return QP_OK;
+}
+
 static qp_status run_pass(runner *r, diff_round round, qp_error *error)
 {
     const int first = r->request->first, last = r->request->last;
+    if (r->b.of->type->whole) return run_whole_pass(r, round, error);
     if (first > 0) TRY(run_steps(r, &r->a, 0, first, error));
     if (round != ROUND_ALONE) TRY(hand_over(r, first, error));
     if (round == ROUND_AT_ONCE) return run_steps(r, &r->b, first, last, error);
@@ -439,8 +437,8 @@ static qp_status open_oracles(runner *r, const execution_setup *setup, qp_error 
     if (!r->oracles) return QP_OK;
     TRY(execution_open_rounded(r->a.of, setup, &r->rounded_a, error));
     TRY(execution_open_rounded(r->b.of, setup, &r->rounded_b, error));
-    TRY(side_open(&r->oracle_a, r->plan, &r->rounded_a, error));
-    return side_open(&r->oracle_b, r->plan, &r->rounded_b, error);
+    TRY(diff_side_open(&r->oracle_a, r->plan, &r->rounded_a, error));
+    return diff_side_open(&r->oracle_b, r->plan, &r->rounded_b, error);
 }
 
 static qp_status open_runner(runner *r, const execution_setup *setup, execution *a, execution *b,
@@ -448,8 +446,8 @@ static qp_status open_runner(runner *r, const execution_setup *setup, execution 
 {
     const plan *p = r->plan;
     *r->report = (diff_report){.first_wrong = -1, .first_drift = -1};
-    TRY(side_open(&r->a, p, a, error));
-    TRY(side_open(&r->b, p, b, error));
+    TRY(diff_side_open(&r->a, r->plan, a, error));
+    TRY(diff_side_open(&r->b, r->plan, b, error));
     TRY(batch_init(&r->batch, p, error));
     TRY(page_pool_init(&r->pages, p->options.n_pages, p->options.page_size, error));
     TRY(page_list_init(&r->list, p->options.n_pages, error));
@@ -488,10 +486,10 @@ qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
     page_list_free(&r.list, &r.pages);
     page_pool_free(&r.pages);
     batch_free(&r.batch);
-    side_close(&r.a, p);
-    side_close(&r.b, p);
-    side_close(&r.oracle_a, p);
-    side_close(&r.oracle_b, p);
+    diff_side_close(&r.a);
+    diff_side_close(&r.b);
+    diff_side_close(&r.oracle_a);
+    diff_side_close(&r.oracle_b);
     execution_close(&r.rounded_a);
     execution_close(&r.rounded_b);
     return status;

@@ -9,6 +9,9 @@
  * kernels are the same there must be none. In the third b runs each pass at once instead of step by
  * step, and has to come to the same bits: that the order between steps is kept by b itself shows
  * only here.
+ *
+ * Where b can only run passes whole, it does so first, and in the first round it is a that runs
+ * each step from what b had: of what b keeps, that is, and the rest from what a has made of it.
  */
 #ifndef QUIPU_GENERATE_DIFF_RUN_H
 #define QUIPU_GENERATE_DIFF_RUN_H

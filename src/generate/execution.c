@@ -151,6 +151,14 @@ const execution_type *execution_at(int index)
     return index < N_OF_CPU ? &of_cpu[index] : NULL;
 }
 
+const execution_type *execution_find(const char *name)
+{
+    for (int i = 0; execution_at(i); i++) {
+        if (strcmp(execution_at(i)->name, name) == 0) return execution_at(i);
+    }
+    return NULL;
+}
+
 static qp_status no_such_execution(const char *name, qp_error *error)
 {
     strbuf list = {0};
@@ -165,10 +173,7 @@ static qp_status no_such_execution(const char *name, qp_error *error)
 qp_status execution_open(const char *name, const execution_setup *setup, execution *out,
                          qp_error *error)
 {
-    *out = (execution){0};
-    for (int i = 0; execution_at(i); i++) {
-        if (strcmp(execution_at(i)->name, name) == 0) out->type = execution_at(i);
-    }
+    *out = (execution){.type = execution_find(name)};
     if (!out->type) return no_such_execution(name, error);
     return out->type->open(setup, &out->self, error);
 }

@@ -33,6 +33,8 @@ typedef struct execution_kernel {
 typedef struct execution_type {
     const char *name; /* "ref" */
     const char *help; /* what it is, in a phrase */
+    bool whole;       /* runs the steps up to the logits all at once, for one token */
+    bool (*keeps)(plan_tensor_id id); /* what can be read behind that; NULL: everything */
     qp_status (*open)(const execution_setup *setup, void **self, qp_error *error);
     void (*close)(void *self); /* NULL is nothing to do, also after a failure to open */
     /* Steps [first, last) of the plan, all of their nodes, over the batch. */
@@ -51,6 +53,9 @@ typedef struct execution {
 } execution;
 
 extern const execution_type execution_cuda_ops; /* execution_cuda.c */
+
+/* The type of that name; NULL: there is none. */
+const execution_type *execution_find(const char *name);
 
 /* QP_INVALID lists the names that there are. execution_close() the result, also after a failure. */
 qp_status execution_open(const char *name, const execution_setup *setup, execution *out,
