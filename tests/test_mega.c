@@ -2,6 +2,7 @@
  * operator. Without a GPU, what is said where one is asked for. */
 #include "engine_test.h"
 #include "base/clock.h"
+#include "generate/cuda_mega_parts.h"
 #include "generate/engine.h"
 
 #include <stdio.h>
@@ -345,6 +346,91 @@ static void it_runs_on_no_cpu(void **state)
     assert_non_null(strstr(error.message, "--device cuda"));
 }
 
+/* However the schedule's instructions are dealt to the blocks. */
+static void every_strategy_gives_the_same_bits(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    for (int m = 0; m < 2; m++) {
+        token_list expected, found;
+        qp_error error;
+        qp_engine *engine = open_engine((qp_engine_options){
+            .model = models[m], .device = "cuda", .exec = "mk", .context = 1024});
+        assert_ok(generate(engine, MADE, 50, &expected, &error));
+        for (int assignment = 1; schedule_assignment_name(assignment); assignment++) {
+            const cuda_mega_options how = {.assignment = (schedule_assignment)assignment};
+            cuda_mega_free(&engine->mega);
+            assert_ok(cuda_mega_init(&engine->mega, &engine->cuda, &how, &error));
+            assert_non_null(engine->mega.kernel);
+            assert_ok(generate(engine, MADE, 50, &found, &error));
+            assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
+        }
+        qp_engine_close(engine);
+    }
+}
+
+/* Without a GPU: what its blocks would run is proved and can be waited for. */
+static void every_wait_is_carried(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16",
+                                        "synthetic:llama-3.1-8b:BF16"};
+    static const int blocks[] = {8, 33, 132, 144};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths * 4 * 5; i++) {
+        qp_error error;
+        model *m;
+        plan p;
+        schedule s;
+        model_options sizes_only = {.sizes_only = true};
+        assert_ok(model_open(paths[i / 20], &sizes_only, &m, &error));
+        plan_options of = plan_default_options(model_get_config(m));
+        of.context = 4096;
+        assert_ok(plan_build(model_get_config(m), &of, &p, &error));
+        const mega_schedule_options options = {blocks[i / 5 % 4], (schedule_assignment)(i % 5),
+                                               NULL};
+        assert_ok(mega_schedule(&p, m, &options, &s, &error));
+        plan_free(&p);
+        schedule_free(&s);
+        model_close(m);
+    }
+}
+
+/* A wait for somebody whose work a reader would not see. */
+static void a_wait_that_nothing_carries_is_refused(void **state)
+{
+    (void)state;
+    qp_error error;
+    model *m;
+    plan p;
+    schedule s;
+    model_options sizes_only = {.sizes_only = true};
+    assert_ok(model_open(models[0], &sizes_only, &m, &error));
+    plan_options of = plan_default_options(model_get_config(m));
+    assert_ok(plan_build(model_get_config(m), &of, &p, &error));
+    const mega_schedule_options options = {16, SCHEDULE_RR, NULL};
+    assert_ok(mega_schedule(&p, m, &options, &s, &error));
+    instruction *attention = NULL, *mlp = NULL;
+    for (int i = 0; i < s.length[3]; i++) {
+        instruction *in = s.instructions + 3 * (size_t)s.longest + i;
+        if (in->opcode == OP_ATTENTION_PARTIAL && !attention) attention = in;
+        if (in->opcode == OP_NORM_MLP && !mlp) mlp = in;
+    }
+    assert_non_null(attention);
+    assert_non_null(mlp);
+    const instruction_wait kept = attention->waits[0];
+    attention->waits[0] = mlp->waits[0];
+    assert_int_equal(mega_check_waits(&s, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "attention_partial, layer 0) waits for attention_output"));
+    attention->waits[0] = kept;
+    attention->waits[0].needed--;
+    assert_int_equal(mega_check_waits(&s, &error), QP_UNSUPPORTED);
+    attention->waits[0] = kept;
+    assert_ok(mega_check_waits(&s, &error));
+    plan_free(&p);
+    schedule_free(&s);
+    model_close(m);
+}
+
 /* A block that leaves out its part of an MLP. The GPU is of no use to this process afterwards. */
 static void it_reports_what_does_not_come(void **state)
 {
@@ -354,7 +440,7 @@ static void it_reports_what_does_not_come(void **state)
         (qp_engine_options){.model = models[0], .device = "cuda", .exec = "mk", .context = 256});
     const mega_arguments *a = &engine->mega.arguments;
     const cuda_device *device = &engine->device;
-    const int block = 5, missing = 4; /* embedding, QKV, attention in parts, its output, MLP */
+    const int block = 5, missing = 4; /* embedding, QKV, a part of attention, its output, MLP */
     size_t bytes = (size_t)a->longest * sizeof(mega_entry);
     cuda_address at = a->program + block * bytes, length_at = a->lengths + block * sizeof(int32_t);
     mega_entry *queue = malloc(bytes);
@@ -363,7 +449,7 @@ static void it_reports_what_does_not_come(void **state)
     assert_non_null(queue);
     assert_int_equal(device->driver->copy_to_host(queue, at, bytes, device->stream), 0);
     assert_ok(cuda_device_wait(device, "reading", &error));
-    assert_int_equal(queue[missing].in.opcode, MEGA_MLP);
+    assert_int_equal(queue[missing].in.opcode, OP_NORM_MLP);
     memmove(queue + missing, queue + missing + 1, bytes - (missing + 1) * sizeof *queue);
     assert_int_equal(device->driver->copy_to_device(at, queue, bytes, device->stream), 0);
     assert_int_equal(
@@ -393,6 +479,9 @@ int main(void)
         cmocka_unit_test(its_bits_do_not_depend_on_neighbours),
         cmocka_unit_test(it_says_what_it_does_not_run),
         cmocka_unit_test(it_runs_on_no_cpu),
+        cmocka_unit_test(every_wait_is_carried),
+        cmocka_unit_test(a_wait_that_nothing_carries_is_refused),
+        cmocka_unit_test(every_strategy_gives_the_same_bits),
         cmocka_unit_test(it_reports_what_does_not_come), /* last */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

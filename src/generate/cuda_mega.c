@@ -112,11 +112,13 @@ static void set_sizes(cuda_mega *m)
     a->logits = cuda_executor_address(x, PLAN_LOGITS, 0);
 }
 
-qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, int n_blocks, qp_error *error)
+qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options *options,
+                         qp_error *error)
 {
     const model_config *c = &x->plan->config;
     char name[32];
-    *m = (cuda_mega){.executor = x, .n_blocks = n_blocks};
+    *m = (cuda_mega){
+        .executor = x, .n_blocks = options->n_blocks, .assignment = options->assignment};
     if (!m->n_blocks) m->n_blocks = x->device->n_multiprocessors;
     m->why_not = x->device->major == 9 ? refusal(x->plan, x->model, m->n_blocks)
                                        : "the megakernel is for GPUs of compute capability 9.0";
@@ -149,6 +151,7 @@ void cuda_mega_free(cuda_mega *m)
 {
     if (!m->executor) return;
     const cuda_device *d = m->executor->device;
+    schedule_free(&m->schedule);
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);
     cuda_buffer_free(d, &m->weights);

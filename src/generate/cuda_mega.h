@@ -8,13 +8,17 @@
 #define QUIPU_GENERATE_CUDA_MEGA_H
 
 #include "generate/cuda_executor.h"
+#include "schedule/schedule.h"
 #include "vm/mega/mega.h"
 
 typedef struct cuda_mega {
     cuda_executor *executor;
-    cuda_function kernel; /* NULL: the model is run operator by operator */
-    const char *why_not;  /* what the megakernel does not do of this model */
-    int n_blocks;
+    cuda_function kernel;     /* NULL: the model is run operator by operator */
+    const char *why_not;      /* what the megakernel does not do of this model */
+    int n_blocks, partitions; /* of a long context, for each KV head */
+    schedule_assignment assignment;
+    bool one_each;     /* every block has one entry of each step, at most of attention's parts */
+    schedule schedule; /* that the blocks run */
     cuda_buffer program, maps, weights, own; /* own: x, lists, states, counters, keys */
     bool quantized; /* `weights` holds all matrices as bricks, else W_down transposed */
     size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: from the beginning of `weights` */
@@ -37,10 +41,15 @@ typedef struct cuda_mega_bytes {
 } cuda_mega_bytes;
 cuda_mega_bytes cuda_mega_count(const plan *plan, const model *model, int n_blocks);
 
-/* Makes the program for the executor's model, with `n_blocks` blocks (0: one a multiprocessor).
- * QP_OK without a kernel and with why_not where the model is not of its kind. cuda_mega_free() it,
- * also after a failure. */
-qp_status cuda_mega_init(cuda_mega *mega, cuda_executor *executor, int n_blocks, qp_error *error);
+typedef struct cuda_mega_options {
+    int n_blocks; /* 0: one a multiprocessor */
+    schedule_assignment assignment;
+} cuda_mega_options;
+
+/* Makes the program for the executor's model. QP_OK without a kernel and with why_not where the
+ * model is not of its kind. cuda_mega_free() it, also after a failure. */
+qp_status cuda_mega_init(cuda_mega *mega, cuda_executor *executor, const cuda_mega_options *options,
+                         qp_error *error);
 void cuda_mega_free(cuda_mega *mega);
 
 /* Bytes of shared memory of its kernels. */

@@ -1,7 +1,9 @@
 /* Several sequences a pass: the same program run by kernels of their own, over memory of their own.
  *
  * Their residual lies in another order, and their passes count apart from those of one sequence, so
- * that neither kind leaves anything for the other.
+ * that neither kind leaves anything for the other. Blocks of a KV head wait for one another's
+ * attention within an entry, and each brings a share of the residual along in every step: that asks
+ * for one entry a block, which not every strategy deals.
  */
 #include "generate/cuda_mega_parts.h"
 
@@ -107,7 +109,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
                                          &a->states, &a->counters, &a->key};
     char name[32];
     *a = m->arguments;
-    if (!runs_batches(x->plan, x->model)) return QP_OK;
+    if (!runs_batches(x->plan, x->model) || !m->one_each) return QP_OK;
     lay_out(m, a);
     if (a->stages < 3) return QP_OK;
     size_t bytes[OWN_PARTS], total = count_own(c, bytes);

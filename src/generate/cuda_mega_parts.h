@@ -3,6 +3,7 @@
 #define QUIPU_GENERATE_CUDA_MEGA_PARTS_H
 
 #include "generate/cuda_mega.h"
+#include "schedule/schedule.h"
 
 /* ---- cuda_mega_memory.c ---- */
 
@@ -44,8 +45,32 @@ typedef struct mega_grains {
 } mega_grains;
 mega_grains mega_grains_of(const cuda_mega *mega);
 
+typedef struct mega_schedule_options {
+    int n_blocks;
+    schedule_assignment assignment;
+    const int32_t *together; /* [OP_COUNT]: as schedule_options has it; may be NULL */
+} mega_schedule_options;
+
+/* The schedule of the plan of sums for so many blocks, proved sound and with no wait that nothing
+ * on the GPU carries. Of the plan only sizes and the memory of the KV cache are looked at, of the
+ * model types and shapes. schedule_free() the result, also after a failure. */
+qp_status mega_schedule(const plan *plan, const model *model, const mega_schedule_options *options,
+                        schedule *out, qp_error *error);
+
 size_t mega_count_program(const model_config *config, int n_blocks);
+/* Makes the schedule and uploads its queues. */
 qp_status mega_make_program(cuda_mega *mega, qp_error *error);
+
+/* ---- cuda_mega_waits.c ---- */
+
+/* QP_UNSUPPORTED names the first instruction with a wait that nothing carries. */
+qp_status mega_check_waits(const schedule *schedule, qp_error *error);
+/* The operand that an operator makes x of, or adds to it; -1: none. */
+int mega_sums_operand(op_code op);
+/* The operand that is x, of those who read it; -1: none. */
+int mega_x_operand(op_code op);
+/* Units that a KV head has of a node; 0: its units are not by KV heads. */
+int64_t mega_units_of_head(const schedule *schedule, int node);
 
 /* ---- cuda_mega_batch.c ---- */
 

@@ -1,32 +1,313 @@
-/* The megakernel's program: a queue of entries a block. */
+/* The megakernel's program: the queues of a schedule, which is made from the plan of sums and
+ * proved before anything is uploaded, and beside each record what the GPU needs to run it.
+ *
+ * A record becomes an entry; one of several KV heads or parts becomes several, since an entry has
+ * one. How many parts each element of x gets is counted here from what the records touch, whatever
+ * strategy has dealt them: a reader waits for that number, so it must be the same for all elements.
+ * Every queue begins with embedding_clear, where a block waits for the end of the pass before, and
+ * ends with norm_linear, which says that its own has ended: a queue that has none gets an empty
+ * one.
+ */
 #include "generate/cuda_mega_parts.h"
+
+#include "op/attention_output/attention_output.h"
+#include "op/attention_partial/attention_partial.h"
+#include "op/fixed.h"
+#include "op/norm_linear/norm_linear.h"
+#include "op/norm_mlp/norm_mlp.h"
+#include "op/norm_qkv_rope/norm_qkv_rope.h"
+#include "schedule/build.h"
+#include "schedule/verify.h"
 
 #include <stdlib.h>
 
-static int64_t longest_queue(const model_config *c)
+static int64_t usual_longest(const model_config *c)
 {
     return 4 * c->n_layers + 2;
 }
 
 size_t mega_count_program(const model_config *c, int n_blocks)
 {
-    return (size_t)n_blocks * ((size_t)longest_queue(c) * sizeof(mega_entry) + sizeof(int32_t));
+    return (size_t)n_blocks * ((size_t)usual_longest(c) * sizeof(mega_entry) + sizeof(int32_t));
 }
 
-/* A block's place among those of its KV head. */
-typedef struct kv_place {
-    int64_t kv_head, index, count;
-} kv_place;
+/* ---- the schedule --------------------------------------------------------------------------- */
 
-static kv_place kv_place_of(int64_t block, int64_t n_blocks, int64_t n_kv_heads)
+qp_status mega_schedule(const plan *of, const model *model, const mega_schedule_options *options,
+                        schedule *out, qp_error *error)
 {
-    kv_place p = {0};
-    while (block >= n_blocks * (p.kv_head + 1) / n_kv_heads)
-        p.kv_head++;
-    int64_t first = n_blocks * p.kv_head / n_kv_heads;
-    p.index = block - first;
-    p.count = n_blocks * (p.kv_head + 1) / n_kv_heads - first;
-    return p;
+    /* What an H200 reads and computes, and how long a block hears of another's part later: for the
+     * strategies that look at costs. */
+    static const machine_profile profile = {4.5e12, 60e12, 900};
+    plan_options sums = of->options;
+    sums.sums = true;
+    sums.max_tokens = sums.max_sequences = sums.max_outputs = 1;
+    sums.kv_partitions = schedule_kv_partitions(options->n_blocks, of->config.n_kv_heads);
+    plan p;
+    *out = (schedule){0};
+    qp_status status = plan_build(&of->config, &sums, &p, error);
+    const schedule_options how = {.workers = options->n_blocks,
+                                  .assignment = options->assignment,
+                                  .together = options->together,
+                                  .last_step = plan_find_step(&p, "lm_head", -1) + 1,
+                                  .profile = profile};
+    if (status == QP_OK) status = schedule_build(&p, model, &how, out, error);
+    if (status == QP_OK) status = schedule_verify(out, error);
+    if (status == QP_OK) status = mega_check_waits(out, error);
+    plan_free(&p);
+    return status;
+}
+
+/* ---- entries -------------------------------------------------------------------------------- */
+
+typedef struct program {
+    const cuda_mega *mega;
+    const schedule *s;
+    uint32_t *parts; /* [views]: of each element of a sum; 0: it is none, or not added to yet */
+    mega_entry *entries;
+    int32_t *lengths;
+    int longest;
+} program;
+
+/* Units that an entry has at most: all, or those of one KV head or of one part. */
+static int64_t most_units(const schedule *s, const instruction *in)
+{
+    if (in->opcode == OP_ATTENTION_PARTIAL) return 1;
+    return in->opcode == OP_ATTENTION_OUTPUT ? mega_units_of_head(s, (int)in->node) : INT32_MAX;
+}
+
+/* The first entry's units of [begin, end). */
+static instruction_span first_units(int64_t most, int32_t begin, int32_t end)
+{
+    int64_t last = (begin / most + 1) * most;
+    return (instruction_span){begin, last < end ? (int32_t)last : end};
+}
+
+/* Whether a queue's records begin and end as its entries must. */
+static bool has_begin(const schedule *s, int block)
+{
+    return s->length[block] && schedule_queue(s, block)->opcode == OP_EMBEDDING_CLEAR;
+}
+static bool has_end(const schedule *s, int block)
+{
+    int last = s->length[block] - 1;
+    return last >= 0 && schedule_queue(s, block)[last].opcode == OP_NORM_LINEAR;
+}
+
+static int count_entries(const schedule *s, int block)
+{
+    int n = !has_begin(s, block) + !has_end(s, block);
+    for (int i = 0; i < s->length[block]; i++) {
+        const instruction *in = schedule_queue(s, block) + i;
+        int64_t most = most_units(s, in);
+        n += (int)((in->units.end - 1) / most - in->units.begin / most) + 1;
+    }
+    return n;
+}
+
+static uint64_t norm_operand(op_code op)
+{
+    return op == OP_NORM_QKV_ROPE ? NORM_QKV_ROPE_NORM_WEIGHT
+           : op == OP_NORM_MLP    ? NORM_MLP_NORM_WEIGHT
+                                  : NORM_LINEAR_NORM_WEIGHT;
+}
+
+static const schedule_weight *weight_of(const schedule *s, const schedule_node *node, uint64_t i)
+{
+    return &s->weights[s->areas[s->views[node->operands[i]].area].index];
+}
+
+/* The operands that are matrices, in the order of an entry's. */
+static int list_matrices(op_code op, uint64_t operands[3])
+{
+    static const uint64_t of[][3] = {
+        {NORM_QKV_ROPE_Q_WEIGHT, NORM_QKV_ROPE_K_WEIGHT, NORM_QKV_ROPE_V_WEIGHT},
+        {NORM_MLP_GATE_WEIGHT, NORM_MLP_UP_WEIGHT, NORM_MLP_DOWN_WEIGHT},
+        {ATTENTION_OUTPUT_WEIGHT},
+        {NORM_LINEAR_WEIGHT}};
+    int which = op == OP_NORM_QKV_ROPE ? 0 : op == OP_NORM_MLP ? 1 : op == OP_NORM_LINEAR ? 3 : 2;
+    for (int i = 0; i < 3; i++)
+        operands[i] = of[which][i];
+    return which < 2 ? 3 : 1;
+}
+
+static void set_weights(const program *p, mega_weights *w, const schedule_node *node)
+{
+    const cuda_executor *x = p->mega->executor;
+    uint64_t matrices[3];
+    for (int i = 0, n = list_matrices(node->op, matrices); i < n; i++) {
+        const schedule_weight *from = weight_of(p->s, node, matrices[i]);
+        mega_set_matrix(p->mega, w, i, (weight_slot)from->slot, from->layer);
+    }
+    w->map = node->layer < 0 ? 0 : (uint32_t)node->layer;
+    if (node->op == OP_ATTENTION_OUTPUT) return;
+    uint64_t norm = norm_operand(node->op);
+    const schedule_weight *from = weight_of(p->s, node, norm);
+    w->norm = cuda_weights_address(&x->weights, (weight_slot)from->slot, from->layer, false);
+    w->norm_is_f32 = p->s->views[node->operands[norm]].type == DTYPE_F32;
+}
+
+static void set_entry(const program *p, mega_entry *e, const instruction *in,
+                      instruction_span units)
+{
+    const schedule_node *node = &p->s->nodes[in->node];
+    int x = mega_x_operand(node->op);
+    *e = (mega_entry){.in = *in};
+    e->in.units = units;
+    if (node->op == OP_ATTENTION_PARTIAL || node->op == OP_ATTENTION_OUTPUT) {
+        int64_t n_states = p->mega->partitions;
+        e->in.part = (uint16_t)(node->op == OP_ATTENTION_PARTIAL ? units.begin % n_states : 0);
+        e->in.parts = (uint16_t)n_states;
+    }
+    if (x >= 0) e->weights.parts = p->parts[node->operands[x]];
+    if (node->op != OP_EMBEDDING_CLEAR && node->op != OP_ATTENTION_PARTIAL)
+        set_weights(p, &e->weights, node);
+    if (node->op != OP_NORM_MLP) return;
+    op_call call;
+    schedule_bind_node(p->s, (int)in->node, NULL, p->s->capacity, &call);
+    int64_t hidden = call.tensors[NORM_MLP_X].shape[1];
+    e->weights.share = (instruction_span){(int32_t)(hidden * units.begin / call.end),
+                                          (int32_t)(hidden * units.end / call.end)};
+}
+
+/* An entry of no units, for a queue's beginning or its end. */
+static void add_empty(const program *p, mega_entry *e, int node)
+{
+    const schedule_node *about = &p->s->nodes[node];
+    const instruction in = {.opcode = (uint16_t)about->op,
+                            .step = (uint16_t)about->step,
+                            .layer = (int16_t)about->layer,
+                            .node = (uint32_t)node,
+                            .tokens = {0, INSTRUCTION_ALL_TOKENS}};
+    set_entry(p, e, &in, in.units);
+}
+
+static void fill_queue(program *p, int block)
+{
+    const schedule *s = p->s;
+    mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    const instruction *records = schedule_queue(s, block);
+    int n = 0, length = s->length[block];
+    if (!has_begin(s, block)) add_empty(p, &queue[n++], 0);
+    for (int i = 0; i < length; i++) {
+        const int64_t most = most_units(s, &records[i]);
+        instruction_span rest = records[i].units, units;
+        for (; rest.begin < rest.end; rest.begin = units.end) {
+            units = first_units(most, rest.begin, rest.end);
+            set_entry(p, &queue[n++], &records[i], units);
+        }
+    }
+    if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
+    queue[0].weights.begins = 1;
+    queue[n - 1].weights.ends = 1;
+    p->lengths[block] = n;
+}
+
+/* ---- what x is to be waited for ---------------------------------------------------------------
+ */
+
+/* Counts the parts that a node's entries add to each of `hidden` elements. */
+static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t *counts,
+                            qp_error *error)
+{
+    const schedule *s = p->s;
+    op_code op = s->nodes[node].op;
+    int sums = mega_sums_operand(op);
+    op_call call;
+    if (sums < 0) return QP_OK;
+    schedule_bind_node(s, node, NULL, s->capacity, &call);
+    for (int64_t i = 0; i < hidden; i++)
+        counts[i] = 0;
+    for (int b = 0; b < s->options.workers; b++)
+        for (int r = 0; r < s->length[b]; r++) {
+            const instruction *in = schedule_queue(s, b) + r;
+            if ((int)in->node != node) continue;
+            instruction_span rest = in->units, units;
+            for (; rest.begin < rest.end; rest.begin = units.end) {
+                units = first_units(most_units(s, in), rest.begin, rest.end);
+                op_columns at = op_get(op)->columns(&call, sums, units.begin, units.end);
+                for (int64_t i = at.begin; i < at.end; i++)
+                    counts[i]++;
+            }
+        }
+    for (int64_t i = 0; i < hidden; i++)
+        if (counts[i] != counts[0] || counts[i] == 0 || counts[i] > FIXED_MOST_COUNTED)
+            return error_set(
+                error, QP_UNSUPPORTED,
+                "the megakernel counts 1 to %d parts of each element of x, the same of "
+                "all: %s gives %u to element 0 and %u to %lld",
+                FIXED_MOST_COUNTED, s->nodes[node].name, counts[0], counts[i], (long long)i);
+    p->parts[s->nodes[node].operands[sums]] = counts[0];
+    return QP_OK;
+}
+
+static qp_status count_parts(const program *p, qp_error *error)
+{
+    int64_t hidden = p->mega->executor->plan->config.hidden_size;
+    uint32_t *counts = calloc((size_t)hidden, sizeof *counts);
+    if (!counts) return error_no_memory(error, "the megakernel's program", 0);
+    qp_status status = QP_OK;
+    for (int node = 0; node < p->s->n_nodes && status == QP_OK; node++)
+        status = count_node(p, node, hidden, counts, error);
+    free(counts);
+    return status;
+}
+
+/* A block brings as much of the residual along at once as it has threads, and its queue has the
+ * pass's two ends in their places. */
+static qp_status check_queue(const program *p, int block, qp_error *error)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    for (int i = 0; i < p->lengths[block]; i++) {
+        const mega_entry *e = &queue[i];
+        bool embeds = e->in.opcode == OP_EMBEDDING_CLEAR, ends = e->in.opcode == OP_NORM_LINEAR;
+        bool after = i > 0 && queue[i - 1].in.opcode == OP_NORM_LINEAR;
+        bool before = i == 0 || queue[i - 1].in.opcode == OP_EMBEDDING_CLEAR;
+        if ((embeds && !before) || (after && !ends) ||
+            e->weights.share.end - e->weights.share.begin > MEGA_CONSUMERS)
+            return error_set(error, QP_UNSUPPORTED,
+                             "the megakernel cannot run block %d's queue: its entry %d, %s, is too "
+                             "large or out of its place",
+                             block, i, op_get((op_code)e->in.opcode)->name);
+    }
+    return QP_OK;
+}
+
+/* Whether a block has one entry of every step, of attention's parts one at most. */
+static bool has_one_each(const program *p, int block)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    int64_t of[OP_COUNT] = {0}, layers = p->mega->executor->plan->config.n_layers;
+    for (int i = 0; i < p->lengths[block]; i++)
+        of[queue[i].in.opcode]++;
+    for (int i = 1; i < p->lengths[block]; i++)
+        if (queue[i].in.node == queue[i - 1].in.node) return false;
+    return of[OP_EMBEDDING_CLEAR] == 1 && of[OP_NORM_LINEAR] == 1 &&
+           of[OP_ATTENTION_OUTPUT] == layers && of[OP_NORM_MLP] == layers;
+}
+
+/* ---- making it ------------------------------------------------------------------------------ */
+
+static qp_status upload(cuda_mega *m, const program *p, size_t bytes, size_t total,
+                        const void *memory, qp_error *error)
+{
+    const cuda_device *d = m->executor->device;
+    TRY(cuda_buffer_alloc(d, total, "the megakernel's program", &m->program, error));
+    TRY(mega_copy(d, m->program.address, memory, total, error));
+    m->arguments.program = m->program.address;
+    m->arguments.lengths = m->program.address + bytes;
+    m->arguments.longest = (int32_t)p->longest;
+    return QP_OK;
+}
+
+static qp_status fill(program *p, qp_error *error)
+{
+    TRY(count_parts(p, error));
+    for (int b = 0; b < p->s->options.workers; b++) {
+        fill_queue(p, b);
+        TRY(check_queue(p, b, error));
+    }
+    return QP_OK;
 }
 
 mega_grains mega_grains_of(const cuda_mega *m)
@@ -35,93 +316,37 @@ mega_grains mega_grains_of(const cuda_mega *m)
     return (mega_grains){MEGA_TILE / 2, 1, 1};
 }
 
-/* Units of which `grain` stay together. */
-static instruction_span share(int64_t units, int64_t grain, int64_t index, int64_t count,
-                              int64_t base)
-{
-    int64_t grains = (units + grain - 1) / grain, end = grains * (index + 1) / count * grain;
-    return (instruction_span){(int32_t)(base + grains * index / count * grain),
-                              (int32_t)(base + (end < units ? end : units))};
-}
-
-static mega_entry *add_entry(mega_entry *queue, int *length, int opcode, int64_t layer,
-                             instruction_span units)
-{
-    mega_entry *e = &queue[(*length)++];
-    *e = (mega_entry){.in = {.opcode = (uint16_t)opcode,
-                             .layer = (int16_t)layer,
-                             .units = units,
-                             .tokens = {0, INSTRUCTION_ALL_TOKENS}}};
-    return e;
-}
-
-static void add_norm(const cuda_executor *x, mega_entry *e, weight_slot slot, int64_t layer)
-{
-    e->weights.norm = cuda_weights_address(&x->weights, slot, layer, false);
-    int64_t place = layer < 0 ? 0 : layer;
-    e->weights.norm_is_f32 = model_get_weight(x->model, slot, place)->weight.type == DTYPE_F32;
-}
-
-static void add_layer(const cuda_mega *m, mega_entry *queue, int *length, int64_t layer, int block)
-{
-    const cuda_executor *x = m->executor;
-    const model_config *c = &x->plan->config;
-    mega_grains grains = mega_grains_of(m);
-    kv_place kv = kv_place_of(block, m->n_blocks, c->n_kv_heads);
-    int64_t pairs = (c->n_heads / c->n_kv_heads + 2) * c->head_dim / 2;
-    mega_entry *e = add_entry(queue, length, OP_NORM_QKV_ROPE, layer,
-                              share(pairs, grains.pairs, kv.index, kv.count, pairs * kv.kv_head));
-    add_norm(x, e, WEIGHT_ATTN_NORM, layer);
-    const weight_slot qkv[] = {WEIGHT_ATTN_Q, WEIGHT_ATTN_K, WEIGHT_ATTN_V};
-    for (int i = 0; i < 3; i++)
-        mega_set_matrix(m, &e->weights, i, qkv[i], layer);
-    e = add_entry(queue, length, OP_ATTENTION_PARTIAL, layer, share(1, 1, 0, 1, kv.kv_head));
-    e->in.part = (uint16_t)kv.index;
-    e->in.parts = (uint16_t)kv.count;
-    e = add_entry(
-        queue, length, MEGA_ATTENTION_OUTPUT, layer,
-        share(c->hidden_size, grains.rows, kv.index, kv.count, c->hidden_size * kv.kv_head));
-    e->in.parts = (uint16_t)kv.count;
-    mega_set_matrix(m, &e->weights, 0, WEIGHT_ATTN_OUTPUT, layer);
-    e->weights.map = (uint32_t)layer;
-    e = add_entry(queue, length, MEGA_MLP, layer,
-                  share(c->intermediate_size, grains.features, block, m->n_blocks, 0));
-    add_norm(x, e, WEIGHT_FFN_NORM, layer);
-    const weight_slot mlp[] = {WEIGHT_FFN_GATE, WEIGHT_FFN_UP, WEIGHT_FFN_DOWN};
-    for (int i = 0; i < 3; i++)
-        mega_set_matrix(m, &e->weights, i, mlp[i], layer);
-}
-
-static void fill_queue(const cuda_mega *m, mega_entry *queue, int *length, int block)
-{
-    const model_config *c = &m->executor->plan->config;
-    *length = 0;
-    add_entry(queue, length, OP_EMBEDDING, -1, share(c->hidden_size, 1, block, m->n_blocks, 0));
-    for (int64_t layer = 0; layer < c->n_layers; layer++)
-        add_layer(m, queue, length, layer, block);
-    mega_entry *e = add_entry(queue, length, OP_NORM_LINEAR, -1,
-                              share(c->vocab_size, mega_grains_of(m).rows, block, m->n_blocks, 0));
-    add_norm(m->executor, e, WEIGHT_OUTPUT_NORM, -1);
-    mega_set_matrix(m, &e->weights, 0, WEIGHT_OUTPUT, -1);
-}
-
 qp_status mega_make_program(cuda_mega *m, qp_error *error)
 {
-    const cuda_device *d = m->executor->device;
-    const model_config *c = &m->executor->plan->config;
-    int64_t longest = longest_queue(c);
-    size_t total = mega_count_program(c, m->n_blocks);
-    size_t bytes = total - (size_t)m->n_blocks * sizeof(int32_t);
+    const mega_grains grains = mega_grains_of(m);
+    const int64_t logits = grains.rows > grains.pairs ? grains.rows : grains.pairs;
+    const int32_t together[OP_COUNT] = {[OP_NORM_QKV_ROPE] = (int32_t)grains.pairs,
+                                        [OP_ATTENTION_OUTPUT] = (int32_t)grains.rows,
+                                        [OP_NORM_LINEAR] = (int32_t)logits,
+                                        [OP_NORM_MLP] = (int32_t)grains.features};
+    const mega_schedule_options options = {m->n_blocks, m->assignment, together};
+    TRY(mega_schedule(m->executor->plan, m->executor->model, &options, &m->schedule, error));
+    const schedule *s = &m->schedule;
+    m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->plan->config.n_kv_heads);
+    program p = {.mega = m, .s = s};
+    for (int b = 0; b < s->options.workers; b++) {
+        int n = count_entries(s, b);
+        p.longest = n > p.longest ? n : p.longest;
+    }
+    size_t bytes = (size_t)m->n_blocks * (size_t)p.longest * sizeof(mega_entry);
+    size_t total = bytes + (size_t)m->n_blocks * sizeof(int32_t);
     char *memory = calloc(1, total);
-    if (!memory) return error_no_memory(error, "the megakernel's program", total);
-    int32_t *lengths = (int32_t *)(void *)(memory + bytes);
-    for (int b = 0; b < m->n_blocks; b++)
-        fill_queue(m, (mega_entry *)(void *)memory + b * longest, &lengths[b], b);
-    qp_status status = cuda_buffer_alloc(d, total, "the megakernel's program", &m->program, error);
-    if (status == QP_OK) status = mega_copy(d, m->program.address, memory, total, error);
+    p.parts = calloc((size_t)s->n_views, sizeof *p.parts);
+    p.entries = (mega_entry *)(void *)memory;
+    p.lengths = (int32_t *)(void *)(memory + bytes);
+    qp_status status = memory && p.parts
+                           ? fill(&p, error)
+                           : error_no_memory(error, "the megakernel's program", total);
+    m->one_each = status == QP_OK;
+    for (int b = 0; b < m->n_blocks && m->one_each; b++)
+        m->one_each = has_one_each(&p, b);
+    if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
+    free(p.parts);
     free(memory);
-    m->arguments.program = m->program.address;
-    m->arguments.lengths = m->program.address + bytes;
-    m->arguments.longest = (int32_t)longest;
     return status;
 }

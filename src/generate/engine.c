@@ -169,7 +169,8 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint
 static qp_status open_mega(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     if (is_named(options->exec, "ops")) return QP_OK;
-    qp_status status = cuda_mega_init(&e->mega, &e->cuda, options->workers, error);
+    const cuda_mega_options how = {.n_blocks = options->workers};
+    qp_status status = cuda_mega_init(&e->mega, &e->cuda, &how, error);
     if (status == QP_NO_MEMORY && !is_named(options->exec, "mk")) {
         cuda_mega_free(&e->mega);
         say(e, QP_LOG_NOTICE,

@@ -75,5 +75,6 @@ qp_status schedule_build(const plan *p, const model *model, const schedule_optio
     free(d.worker);
     free(d.queue);
     out->options.costs = NULL;
+    out->options.together = NULL;
     return status;
 }

@@ -54,8 +54,11 @@ typedef struct cut {
 
 /* Features that stay together: what kernels take at a time. Units that are worth an instruction of
  * their own, such as heads, stand alone. */
-static int64_t group_of(const draft *d, const op_info *op, const op_call *call)
+static int64_t group_of(const draft *d, op_code code, const op_call *call)
 {
+    const op_info *op = op_get(code);
+    const int32_t *together = d->out->options.together;
+    if (together && together[code] > 0) return together[code];
     if (op->grain == 0) return 1;
     if (d->out->options.group > 0) return d->out->options.group;
     if (d->plan->options.sums) return FEATURES_OF_SUMS;
@@ -85,7 +88,7 @@ static cut cut_node(const draft *d, int node)
     schedule_bind_node(s, node, NULL, s->capacity, &call);
     int64_t rows = s->capacity[s->nodes[node].row_axis];
     cut c = {.columns = op->columns != NULL, .units = call.end, .tile = rows, .n_tiles = 1};
-    c.group = group_of(d, op, &call);
+    c.group = group_of(d, s->nodes[node].op, &call);
     c.grain = op->grain > 0 ? ELEMENT_GRAIN : 1;
     c.usual_per_row = c.columns ? 0 : call.end / rows;
     c.segments = d->segments[node];

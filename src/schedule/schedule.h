@@ -109,14 +109,16 @@ typedef struct schedule_options {
     int workers; /* 1 .. SCHEDULE_MAX_WORKERS */
     schedule_setting setting;
     schedule_assignment assignment;
-    double memory_fraction; /* of the workers, for pool; 0: from the costs */
-    int64_t tokens;         /* that costs and parts are meant for: any number is computed right;
-                             * default 1 in latency, the plan's capacity in throughput */
-    int64_t context;        /* positions that costs are meant for; default 1024 or the capacity */
-    int64_t tile;           /* rows in a token tile of throughput; default 128 */
-    int64_t group;          /* output features that stay together; default 16, and what the
-                             * operator's variants pack together */
-    int last_step;          /* steps of the plan from here on are left out; 0: none */
+    double memory_fraction;  /* of the workers, for pool; 0: from the costs */
+    int64_t tokens;          /* that costs and parts are meant for: any number is computed right;
+                              * default 1 in latency, the plan's capacity in throughput */
+    int64_t context;         /* positions that costs are meant for; default 1024 or the capacity */
+    int64_t tile;            /* rows in a token tile of throughput; default 128 */
+    int64_t group;           /* output features that stay together; default 16, and what the
+                              * operator's variants pack together */
+    const int32_t *together; /* [OP_COUNT]: units that stay together, before `group`; 0: as it says.
+                              * Used while the schedule is made, and NULL in what is made */
+    int last_step;           /* steps of the plan from here on are left out; 0: none */
     machine_profile profile;
     const struct cost_table *costs; /* measured, of as many workers; NULL: from the profile. Used
                                      * while the schedule is made, and NULL in what is made */

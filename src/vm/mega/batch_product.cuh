@@ -34,7 +34,7 @@ MEGA_FN void carry_residual(const mega_arguments &a, const mega_block &b, int st
 #pragma unroll 1
     for (int i = begin + b.thread; i < end; i += MEGA_CONSUMERS)
         if ((i >> 1 & (MEGA_ROWS - 1)) < a.n_rows)
-            add_relaxed(next + i, sum_value(load_relaxed(x + i)) + ((int64_t)1 << MEGA_COUNT_AT));
+            add_relaxed(next + i, sum_value(load_relaxed(x + i)) + ((int64_t)1 << FIXED_COUNT_AT));
 }
 
 /* The norm's weight for this warp's columns, on its way to where its sums will be. */
@@ -85,7 +85,7 @@ MEGA_FN void wait_first(const mega_arguments &a, const mega_block &b, const inst
 /* The high word of a sum, xor this, is below 2^21 if all parts are there. */
 MEGA_FN uint32_t wrong_count(int64_t sum, uint32_t parts)
 {
-    const int at = MEGA_COUNT_AT - 32;
+    const int at = FIXED_COUNT_AT - 32;
     return ((uint32_t)((uint64_t)sum >> 32) + (1u << (at - 1))) ^ parts << at;
 }
 
@@ -103,7 +103,7 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
 #pragma unroll
         for (int i = 0; i < 16; i++)
             wrong |= wrong_count(out[i].x, parts) | wrong_count(out[i].y, parts);
-        if (__all_sync(~0u, wrong >> (MEGA_COUNT_AT - 32) == 0)) return;
+        if (__all_sync(~0u, wrong >> (FIXED_COUNT_AT - 32) == 0)) return;
         if (patience.over() && b.lane == 0)
             mega_stuck(a, in, b.entry(), b.pass(), -1, parts, sum_count(out[0].x));
     }
@@ -128,7 +128,7 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     __syncwarp();
     uint32_t norm = b.own + a.shared.sums + 512 * b.warp;
     bool f32 = e.weights.norm_is_f32;
-    int64_t count = (int64_t)parts << MEGA_COUNT_AT;
+    int64_t count = (int64_t)parts << FIXED_COUNT_AT;
     float sums[4][2];
 #pragma unroll
     for (int i = 0; i < 16; i++) {

@@ -2,6 +2,7 @@
 #ifndef QUIPU_VM_MEGA_BLOCK_CUH
 #define QUIPU_VM_MEGA_BLOCK_CUH
 
+#include "op/fixed.h"
 #include "op/norm_qkv_rope/pairs.h"
 #include "vm/mega/async.cuh"
 #include "vm/mega/mega.h"
@@ -17,20 +18,18 @@ MEGA_FN int stage_bytes(const mega_arguments &a)
     return MEGA_BRICKS ? a.stage_bytes : (int)MEGA_STAGE;
 }
 
-#define FIXED_ONE 4294967296.0f /* 2^32: x in fixed point */
-
 MEGA_FN int64_t sum_value(int64_t sum)
 {
-    return (int64_t)((uint64_t)sum << (64 - MEGA_COUNT_AT)) >> (64 - MEGA_COUNT_AT);
+    return fixed_value(sum);
 }
 MEGA_FN uint32_t sum_count(int64_t sum)
 {
-    return (uint32_t)((uint64_t)(sum - sum_value(sum)) >> MEGA_COUNT_AT);
+    return fixed_count(sum);
 }
 /* One part of a sum. */
 MEGA_FN int64_t sum_part(float v)
 {
-    return __float2ll_rn(v * FIXED_ONE) + ((int64_t)1 << MEGA_COUNT_AT);
+    return fixed_part(v);
 }
 
 /* A place in the ring: which stage, and in which round. */
@@ -213,9 +212,10 @@ MEGA_FN void dawdle(const mega_arguments &a, uint32_t pass, int entry)
     if (h >> 28 == 0) __nanosleep((h >> 3) % a.delay);
 }
 
+/* Of attention's parts and of its output's features. */
 MEGA_FN int entry_kv_head(const mega_arguments &a, const instruction &in)
 {
-    return in.opcode == MEGA_ATTENTION_OUTPUT ? in.units.begin / a.hidden : in.units.begin;
+    return in.units.begin / (in.opcode == MEGA_ATTENTION_OUTPUT ? a.hidden : in.parts);
 }
 
 /* A unit of QKV, as op/norm_qkv_rope/pairs.h has them, for whole heads that turn and in 32 bits:
@@ -267,6 +267,20 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
         if (__all_sync(~0u, complete)) return;
         if (patience.over() && b.lane == 0)
             mega_stuck(a, in, b.entry(), b.pass(), -1, parts, sum_count(out[0].x));
+    }
+}
+
+/* One element of the residual, complete. Another block may have waited for it in this one's place.
+ */
+MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const mega_entry &e,
+                               const int64_t *x)
+{
+    patience patience = {0, 0};
+    for (;;) {
+        int64_t sum = load_relaxed(x);
+        if (sum_count(sum) == e.weights.parts) return sum_value(sum);
+        if (patience.over())
+            mega_stuck(a, e.in, b.entry(), b.pass(), -1, e.weights.parts, sum_count(sum));
     }
 }
 

@@ -207,12 +207,12 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
     const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + row;
     int64_t *next = residual(a, b.pass(), 2 * e.in.layer + 1) + row;
     /* The first KV head brings the residual itself along. */
-    int64_t carried = kv_head == 0 && b.thread < n ? sum_value(load_relaxed(x + b.thread)) : 0;
+    int64_t carried = kv_head == 0 && b.thread < n ? wait_element(a, b, e, x + b.thread) : 0;
     int groups = product_heads<DIM>(a, b, e, n);
     b.sync();
     b.stamp(a, MEGA_SIGNALS);
     for (int i = b.thread; i < n; i += MEGA_CONSUMERS) {
-        if (i >= MEGA_CONSUMERS && kv_head == 0) carried = sum_value(load_relaxed(x + i));
+        if (i >= MEGA_CONSUMERS && kv_head == 0) carried = wait_element(a, b, e, x + i);
         add_relaxed(next + i, sum_part(row_sum(a, b, i, groups)) + carried);
     }
     b.sync();

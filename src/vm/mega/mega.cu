@@ -15,7 +15,7 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
     static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
     {
         switch (e.in.opcode) {
-        case OP_EMBEDDING:
+        case OP_EMBEDDING_CLEAR:
             run_embedding(a, b, e);
             break;
         case OP_ATTENTION_PARTIAL:
@@ -24,7 +24,7 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
             break;
         default:
             run_rows<DIM, HALF, BLOCKS>(a, b, e);
-            if (e.in.opcode == OP_NORM_LINEAR)
+            if (e.weights.ends)
                 tell_token(a, b, e.in, (int)(b.pass() - a.first_pass));
         }
     }

@@ -1,11 +1,12 @@
 /* The megakernel's tables, the same for the host and the GPU.
  *
- * A program is one queue of entries a block: the instruction record, as every machine has it, and
- * beside it the addresses of its weights. Three things flow between blocks, and each carries what
- * says that it is complete, so that a reader needs no counter and a writer no fence:
+ * A program is one queue of entries a block: the schedule's instruction record, as every machine
+ * has it, with a KV head's part and parts besides, and the addresses of its weights. Three things
+ * flow between blocks, and each carries what says that it is complete, so that a reader needs no
+ * counter and a writer no fence:
  *
- *     x        the residual, in fixed point: every block adds its part with an integer reduction,
- *              in any order to the same bits; the top bits count the parts
+ *     x        the residual, in fixed point (op/fixed.h): every block adds its part with an
+ *              integer reduction, in any order to the same bits; the top bits count the parts
  *     q, k, v  of a KV head: pairs of a value and the pass that made it
  *     states   of a part of a long context: pairs of a value and a number of pass and layer
  */
@@ -33,7 +34,6 @@ enum {
     MEGA_MAX_GROUP = 8,        /* query heads of a KV head */
     MEGA_MAX_HIDDEN = 2 * MEGA_BLOCK,
     MEGA_PARTS = 3,            /* bf16 that make up a float32 */
-    MEGA_COUNT_AT = 53,        /* x: value below, number of parts above */
     MEGA_COUNTER_WORDS = 32,   /* a counter has a cache line of its own */
     MEGA_MAX_PARTITIONS = 160, /* of a KV head's context */
     MEGA_MAP_BYTES = 128,
@@ -43,20 +43,20 @@ enum {
     MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
 };
 
-/* Operators that are fused further than the plan's: what they add up goes into x. */
-enum {
-    MEGA_ATTENTION_OUTPUT = OP_COUNT + 1, /* a KV head's attention, then its columns of W_o: units
-                                           * are the KV head times the hidden size, plus the row */
-    MEGA_MLP,                             /* norm, gate, up, SiLU, W_down: units are features */
-};
+/* Operators that run to the end of what they add up, as they are called here. */
+enum { MEGA_ATTENTION_OUTPUT = OP_ATTENTION_OUTPUT, MEGA_MLP = OP_NORM_MLP };
 
-/* Where an instruction's weights lie: rows as stored, or bricks. */
+/* Where an instruction's weights lie: rows as stored, or bricks; and what else of the program is
+ * not in its record. */
 typedef struct mega_weights {
     uint64_t norm;      /* (hidden) */
     uint64_t matrix[3]; /* q, k, v; gate, up, down transposed; the output projection */
     uint32_t norm_is_f32, map;
-    uint8_t kinds[8]; /* of bricks: each matrix's */
-    uint64_t zero[8];
+    uint8_t kinds[8];       /* of bricks: each matrix's */
+    uint32_t parts;         /* that the x which it reads is complete with */
+    instruction_span share; /* of x, that an MLP brings along */
+    uint16_t begins, ends;  /* the block's pass */
+    uint64_t zero[6];
 } mega_weights;
 
 /* Where in its program a block is: filled in by the block itself. */

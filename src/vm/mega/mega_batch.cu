@@ -26,7 +26,7 @@ template <int DIM, bool HALF> struct several_sequences {
     static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
     {
         switch (e.in.opcode) {
-        case OP_EMBEDDING:
+        case OP_EMBEDDING_CLEAR:
             run_batch_embedding(a, b, e);
             break;
         case OP_ATTENTION_PARTIAL:

@@ -32,7 +32,7 @@ MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int to
 MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const int begin = e.in.units.begin, n = e.in.units.end - begin;
-    if (b.thread == 0) {
+    if (e.weights.begins && b.thread == 0) {
         wait_counter(a, b, e.in, 0, b.pass() * gridDim.x);
         barrier_arrive(b.own + a.shared.begun);
     }
@@ -43,10 +43,11 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
     int token = given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass() & 1];
     int64_t *x = residual(a, b.pass(), 0), *next = residual(a, b.pass() + 1, 0);
     read_embedding(a, b, token, begin, n, x);
-    for (int i = b.thread; i < n * (2 * a.n_layers + 1); i += MEGA_CONSUMERS)
-        next[(int64_t)(i / n) * a.hidden + begin + i % n] = 0;
+    int sums = 2 * a.n_layers + 1;
+    for (int i = begin * sums + b.thread; i < (begin + n) * sums; i += MEGA_CONSUMERS)
+        next[i] = 0;
     b.sync();
-    if (blockIdx.x == 0 && b.thread == 0) keys[(b.pass() + 1) & 1] = 0;
+    if (e.weights.begins && blockIdx.x == 0 && b.thread == 0) keys[(b.pass() + 1) & 1] = 0;
 }
 
 /* The pass's token, for the host: by block 0 once the last block has ended its logits. */
@@ -80,8 +81,8 @@ MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slice
     return best;
 }
 
-/* The largest key of all threads, and the end of the block's pass. */
-MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, uint64_t best)
+/* The largest key of all threads, and the end of the block's pass where it is that. */
+MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entry &e, uint64_t best)
 {
     uint64_t *keys = b.at<uint64_t>(a.shared.keys);
 #pragma unroll
@@ -94,7 +95,7 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, uint64_t best)
     for (int w = 1; w < MEGA_WARPS; w++)
         best = max(best, keys[w]);
     atomicMax((unsigned long long *)a.key + ((b.pass() + 1) & 1), (unsigned long long)best);
-    add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
+    if (e.weights.ends) add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
 }
 
 #endif

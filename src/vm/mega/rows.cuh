@@ -101,8 +101,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
     int64_t *next = residual(a, b.pass(), step + 1);
     float *out = b.at<float>(a.shared.planes);
     /* A share of the residual itself comes along; each block begins adding elsewhere. */
-    int share_begin = a.hidden * blockIdx.x / gridDim.x;
-    int share_end = a.hidden * (blockIdx.x + 1) / gridDim.x;
+    int share_begin = e.weights.share.begin, share_end = e.weights.share.end;
 #pragma unroll 1
     for (int c = 0; c < a.hidden; c += MEGA_BLOCK) {
         int64_t carried = 0; /* of the one output of this thread that is in the share, if any */
@@ -133,12 +132,11 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
     const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
     bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
-    uint32_t parts = step == 0 ? 1 : mlp ? a.n_kv_heads : gridDim.x;
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
     qkv_early early = load_qkv_early<DIM>(a, b, e.in, b.thread >> 4);
     uint64_t best = 0;
-    read_residual(a, b, e, step, parts);
+    read_residual(a, b, e, step, e.weights.parts);
     int first = 0;
     do {
         /* The MLP's gate, then up. */
@@ -156,7 +154,7 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
                                  min(at_once * MEGA_TILE, n - first * MEGA_TILE), best);
         first += at_once;
     } while (first < tiles);
-    if (logits) finish_pass(a, b, best);
+    if (logits) finish_pass(a, b, e, best);
 }
 
 #endif
