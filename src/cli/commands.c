@@ -350,7 +350,7 @@ static const option_spec diff_options[] = {
     {"a", 0, OPTION_STRING_AT(SETTINGS, execution_a), .argument = "HOW", .fallback = "ref",
      .help = "what is held to be right: ref, ops, threads or serial"},
     {"b", 0, OPTION_STRING_AT(SETTINGS, execution_b), .argument = "HOW", .fallback = "threads",
-     .help = "what is compared with it"},
+     .help = "what is compared with it; cuda-ops and mk, the megakernel, are a GPU's"},
     {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .argument = "STEP",
      .help = "compare from behind this step on, such as 5.attn_qkv; what came before is taken "
              "from a"},

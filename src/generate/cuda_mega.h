@@ -66,6 +66,12 @@ bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);
 qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
                         qp_error *error);
 
+/* Behind a run: every value of the residual of its last pass, (2 n_layers + 1, hidden_size) in
+ * fixed point (op/fixed.h), counts taken off; or what the next pass finds in their places. */
+qp_status cuda_mega_read_sums(const cuda_mega *mega, bool next, int64_t *out, qp_error *error);
+/* The same pass's queries in a layer, turned: (n_heads, head_dim). */
+qp_status cuda_mega_read_queries(const cuda_mega *mega, int64_t layer, float *out, qp_error *error);
+
 /* From now on records when every block runs each entry, for `max_passes` passes; a launch that goes
  * beyond them is not recorded at all. */
 qp_status cuda_mega_time(cuda_mega *mega, size_t max_passes, qp_error *error);

@@ -148,6 +148,7 @@ const execution_type *execution_at(int index)
 {
     enum { N_OF_CPU = sizeof of_cpu / sizeof *of_cpu };
     if (index == N_OF_CPU) return &execution_cuda_ops;
+    if (index == N_OF_CPU + 1) return &execution_mega;
     return index < N_OF_CPU ? &of_cpu[index] : NULL;
 }
 

@@ -53,6 +53,7 @@ typedef struct execution {
 } execution;
 
 extern const execution_type execution_cuda_ops; /* execution_cuda.c */
+extern const execution_type execution_mega;     /* execution_mega.c */
 
 /* The type of that name; NULL: there is none. */
 const execution_type *execution_find(const char *name);
