@@ -106,8 +106,8 @@ void mega_lay_out_shared(cuda_mega *m)
     s->keys = place(&used, MEGA_WARPS * sizeof(uint64_t));
     s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
-    s->entries = place(&used, (MEGA_SLOTS + 1) * sizeof(mega_entry));
-    s->begun = place(&used, sizeof(uint64_t));
+    s->entries = place(&used, (MEGA_SLOTS + 2) * sizeof(mega_entry));
+    s->begun = place(&used, 128); /* and what the fetching warps share */
     s->bytes = used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;

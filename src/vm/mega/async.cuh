@@ -82,6 +82,12 @@ MEGA_FN void copy_4(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
+/* The same; the 256 bytes around come to the L2 cache. */
+MEGA_FN void copy_16_of_256(uint32_t to, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
+                 : "memory");
+}
 MEGA_FN void copies_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -75,31 +75,60 @@ struct head_states {
     float q[2][8], out[2][8], most[2], sum[2];
 };
 
-/* One more position; all lanes of the warp call it. */
-template <int DIM>
-MEGA_FN void attention_step(head_states &s, const float *k, const float *v, bool valid)
+/* N more positions, the first `valid` of which count; all lanes of the warp call it. Scores first,
+ * then one step of the state for all of them: each step waits for the one before. */
+template <int DIM, int N, typename VALUES>
+MEGA_FN void attention_step(head_states &s, const float (*k)[8], VALUES values, int valid)
 {
-    float score[2] = {0, 0};
+    float score[N][2];
 #pragma unroll
-    for (int h = 0; h < 2; h++)
+    for (int j = 0; j < N; j++)
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            score[h] = fmaf(s.q[h][i], k[i], score[h]);
+        for (int h = 0; h < 2; h++) {
+            float even = 0, odd = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i += 2) {
+                even = fmaf(s.q[h][i], k[j][i], even);
+                odd = fmaf(s.q[h][i + 1], k[j][i + 1], odd);
+            }
+            score[j][h] = even + odd;
+        }
 #pragma unroll
     for (int o = DIM / 16; o; o >>= 1)
 #pragma unroll
-        for (int h = 0; h < 2; h++)
-            score[h] += __shfl_xor_sync(~0u, score[h], o);
-    if (!valid) return;
+        for (int j = 0; j < N; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                score[j][h] += __shfl_xor_sync(~0u, score[j][h], o);
+    if (valid <= 0) return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float most = fmaxf(s.most[h], score[h]);
-        float old = exp2_fast(s.most[h] - most), p = exp2_fast(score[h] - most);
+        float most = s.most[h];
+#pragma unroll
+        for (int j = 0; j < N; j++)
+            if (j < valid) most = fmaxf(most, score[j][h]);
+        float old = exp2_fast(s.most[h] - most);
         s.most[h] = most;
-        s.sum[h] = fmaf(s.sum[h], old, p);
+        s.sum[h] *= old;
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            s.out[h][i] = fmaf(p, v[i], s.out[h][i] * old);
+            s.out[h][i] *= old;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            score[j][h] = j < valid ? exp2_fast(score[j][h] - most) : 0;
+            s.sum[h] += score[j][h];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        if (j >= valid) continue; /* its values may be no numbers */
+        float v[8];
+        values(j, v);
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                s.out[h][i] = fmaf(score[j][h], v[i], s.out[h][i]);
     }
 }
 
@@ -109,26 +138,27 @@ MEGA_FN void attention_walk(const mega_arguments &a, mega_block &b, head_states 
                             int first, int chunks)
 {
     const int lanes = DIM / 8, beside = 32 / lanes, each = attention_chunk<DIM>::POSITIONS;
+    const int at_once = each / 8 / beside; /* what a lane has of a chunk with eight shares */
     attention_shape shape = attention_shape_of(a);
     int share = b.warp % shape.shares, mine = each / shape.shares;
     for (int c = 0; c < chunks; c++) {
         uint32_t at = take_chunk(a, b) + share * mine * DIM * 2 + b.lane * 16;
-        int position = (first + c) * each + share * mine;
+        int position = (first + c) * each + share * mine, end = min(mine, old - position);
 #pragma unroll 1
-        for (int i = 0; i < mine && position + i < old; i += 2 * beside) {
-            uint4 words[2][2]; /* keys and values */
+        for (int i = 0; i < end; i += at_once * beside) {
+            float k[at_once][8];
+            uint4 words[at_once];
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                words[j / 2][j % 2] =
-                    load_shared_16(at + (i + j / 2 * beside) * DIM * 2 + j % 2 * (CACHE_CHUNK / 2));
-            int p = position + i + b.lane / lanes;
+            for (int j = 0; j < at_once; j++)
+                words[j] = load_shared_16(at + (i + j * beside) * DIM * 2);
 #pragma unroll
-            for (int j = 0; j < 2; j++) {
-                float k[8], v[8];
-                cache_values<HALF>(words[j][0], k);
-                cache_values<HALF>(words[j][1], v);
-                attention_step<DIM>(s, k, v, p + j * beside < old && i + j * beside < mine);
+            for (int j = 0; j < at_once; j++) {
+                cache_values<HALF>(words[j], k[j]);
+                words[j] = load_shared_16(at + (i + j * beside) * DIM * 2 + CACHE_CHUNK / 2);
             }
+            attention_step<DIM, at_once>(
+                s, k, [&](int j, float *v) { cache_values<HALF>(words[j], v); },
+                (end - i - b.lane / lanes + beside - 1) / beside);
         }
         give_chunk(a, b);
     }
@@ -198,8 +228,19 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
     }
     attention_walk<DIM, HALF>(a, b, s, old, first, chunks);
     if (newest && b.warp % shape.shares == shape.shares - 1) {
-        const float *k = qkv + a.group * DIM + d;
-        attention_step<DIM>(s, k, k + DIM, b.lane < lanes);
+        float k[1][8];
+        const float *newest_key = qkv + a.group * DIM + d;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            k[0][i] = newest_key[i];
+        attention_step<DIM, 1>(
+            s, k,
+            [&](int, float *v) {
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    v[i] = newest_key[DIM + i];
+            },
+            b.lane < lanes);
     }
     attention_leave<DIM>(a, b, s, head);
 }

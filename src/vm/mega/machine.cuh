@@ -84,8 +84,10 @@ template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_ar
     int thread = (int)threadIdx.x;
     if (thread >= MEGA_CONSUMERS) {
         registers_give();
-        if (thread < MEGA_CONSUMERS + 32)
-            fetch_program<MACHINE, DAWDLES>(a, memory, ring, thread & 31);
+        bool scouted = a.n_rows <= 1 && a.first_position >= MEGA_SCOUTED;
+        if (thread < MEGA_CONSUMERS + (scouted ? 64 : 32))
+            fetch_program<MACHINE, DAWDLES>(a, memory, ring, thread & 31,
+                                            thread >= MEGA_CONSUMERS + 32);
     } else {
         registers_take();
         mega_block b = {memory, ring,        own,         {0, 0},

@@ -31,7 +31,10 @@ enum {
     MEGA_SLOTS = 4,            /* entries of the program in shared memory */
     MEGA_UNDER_WAY = 2,        /* chunks; more only lengthens everybody's queue to memory */
     MEGA_UNDER_WAY_BRICKS = 4, /* of half the size */
-    MEGA_MAX_GROUP = 8,        /* query heads of a KV head */
+    MEGA_SCOUTED = 4096,       /* positions from which on waits are so long that a scout pays, */
+    MEGA_SCOUT_FROM = 3,       /* which is that many chunks ahead of the ring */
+    MEGA_SCOUT_TO = 10,
+    MEGA_MAX_GROUP = 8, /* query heads of a KV head */
     MEGA_MAX_HIDDEN = 2 * MEGA_BLOCK,
     MEGA_PARTS = 3,            /* bf16 that make up a float32 */
     MEGA_COUNTER_WORDS = 32,   /* a counter has a cache line of its own */

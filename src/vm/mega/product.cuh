@@ -24,6 +24,14 @@ MEGA_FN void load_vector(uint32_t at, bool used, uint32_t *v)
     v[1] = used ? high : 0;
 }
 
+/* The same for the 128 columns of a warp. */
+MEGA_FN void load_vectors(uint32_t at, bool used, uint32_t v[8][2])
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        load_vector(at + j * 32, used, v[j]);
+}
+
 /* `tiles` tiles of 8 rows from the ring times the planes: sums[warp][first + row]. Two tiles at a
  * time are the 16 rows of the matrix units; of an odd number the last one goes alone. BLOCKS:
  * column blocks of a row; a pair's tiles come block by block. Called in one place and inlined
@@ -40,6 +48,8 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
         b.own + a.shared.planes + 2 * (min(g, 2) * a.shared.plane + b.warp * 128 + 2 * t);
     uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * a.shared.sum_pitch + first + g);
     bool second = b.lane & 8; /* this lane's rows are the pair's second tile */
+    uint32_t v[8][2];
+    if (BLOCKS == 1) load_vectors(planes, g < MEGA_PARTS, v);
 #pragma unroll 1
     for (int i = 0; i < tiles; i += 2) {
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
@@ -51,18 +61,19 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
             wait_chunk(full + 8 * one.stage, one.parity);
             if (both) wait_chunk(full + 8 * two.stage, two.parity);
             uint32_t at = mine + (second && both ? two.stage : one.stage) * MEGA_STAGE;
+            uint32_t m[8][4];
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                uint32_t m[4], v[2];
-                load_matrices(m, at + j * 32);
-                load_vector(planes + 2 * MEGA_BLOCK * k + j * 32, g < MEGA_PARTS, v);
-                multiply(j & 1 ? d : c, m[0], m[1], m[2], m[3], v[0], v[1]);
-            }
+            for (int j = 0; j < 8; j++)
+                load_matrices(m[j], at + j * 32);
             __syncwarp();
             if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
             if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
             if (both) b.place = two;
             b.place.advance(a.stages);
+            if (BLOCKS > 1) load_vectors(planes + 2 * MEGA_BLOCK * k, g < MEGA_PARTS, v);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                multiply(j & 1 ? d : c, m[j][0], m[j][1], m[j][2], m[j][3], v[j][0], v[j][1]);
         }
         float low = sum_columns(c[0] + d[0], c[1] + d[1]);
         float high = sum_columns(c[2] + d[2], c[3] + d[3]);

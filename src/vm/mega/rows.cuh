@@ -18,27 +18,27 @@ template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
     return __bfloat162float(__ushort_as_bfloat16(bits));
 }
 
-/* What a thread needs behind the sums of QKV, loaded before them: sixteen lanes have a pair, eight
- * of them one of its rows each. */
+/* What a thread needs behind the sums of QKV, made before them: sixteen lanes have a pair, eight of
+ * them one of its rows each. */
 struct qkv_early {
     float cosine, sine;
-    int position, page, kind, kv_head, at; /* at: the row's place in the KV head's list */
+    int kind, at;  /* at: the row's place in the KV heads' lists */
+    int64_t cache; /* and in the cache, of keys or of values */
 };
 template <int DIM>
 MEGA_FN qkv_early load_qkv_early(const mega_arguments &a, const mega_block &b,
                                  const instruction &in, int pair)
 {
-    qkv_early early = {0, 0, a.first_position + (int)(b.pass() - a.first_pass), 0, 0, 0, 0};
-    if (in.opcode != OP_NORM_QKV_ROPE) return early;
-    qkv_pair p = qkv_pair_at<DIM>(a, min(in.units.begin + pair, in.units.end - 1));
-    const float *table = (const float *)a.rope_table + (int64_t)early.position * DIM + p.pair;
-    early.cosine = load_early(table);
-    early.sine = load_early(table + DIM / 2);
-    early.page = __float_as_int(load_early((const float *)a.pages + early.position / a.page_size));
-    early.kind = p.kind;
-    early.kv_head = p.kv_head;
-    early.at = p.member * DIM + (b.lane & 8 ? p.features[1] : p.features[0]);
-    return early;
+    if (in.opcode != OP_NORM_QKV_ROPE) return {0, 0, 0, 0, 0};
+    int position = a.first_position + (int)(b.pass() - a.first_pass);
+    int page = __float_as_int(load_early((const float *)a.pages + position / a.page_size));
+    qkv_pair p = qkv_pair_at<DIM>(a, max(min(in.units.begin + pair, in.units.end - 1), 0));
+    const float *table = (const float *)a.rope_table + (int64_t)position * DIM + p.pair;
+    int feature = b.lane & 8 ? p.features[1] : p.features[0];
+    int64_t head = ((int64_t)in.layer * a.pages_per_layer + page) * a.n_kv_heads + p.kv_head;
+    return {load_early(table), load_early(table + DIM / 2), p.kind,
+            (p.kv_head * (a.group + 2) + p.member) * DIM + feature,
+            (head * a.page_size + position % a.page_size) * DIM + feature};
 }
 
 /* Pairs' sums to the KV head's list, and to the cache. */
@@ -46,31 +46,25 @@ template <int DIM, bool HALF>
 MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e,
                         qkv_early early)
 {
-    const instruction &in = e.in;
-    int n = in.units.end - in.units.begin;
+    int n = e.in.units.end - e.in.units.begin;
+    int64_t *list = qkv_list<DIM>(a, e.in, 0, 0);
     b.stamp(a, MEGA_SIGNALS);
 #pragma unroll 1
     for (int first = 2 * b.warp; first < n; first += 2 * MEGA_WARPS) {
         int pair = first + (b.lane >> 4), row = min(pair, n - 1);
-        if (first >= 2 * MEGA_WARPS) early = load_qkv_early<DIM>(a, b, in, pair);
+        if (first >= 2 * MEGA_WARPS) early = load_qkv_early<DIM>(a, b, e.in, pair);
         row = (row >> 2) * MEGA_TILE + (row & 3) + (b.lane >> 1 & 4);
         float v =
             row_sum_by_eight(a, b, row, row_slices(a, e, early.kind)) * inverse_rms_by_eight(a, b);
         float other = __fmul_rn(__shfl_xor_sync(~0u, v, 8), early.sine);
         if (early.kind != PAIR_VALUE) v = __fmaf_rn(v, early.cosine, b.lane & 8 ? other : -other);
         if (b.lane % 8 || pair >= n) continue;
-        if (early.kind != PAIR_QUERY) {
-            int64_t head =
-                ((int64_t)in.layer * a.pages_per_layer + early.page) * a.n_kv_heads + early.kv_head;
-            int64_t place = head * a.page_size + early.position % a.page_size;
-            uint16_t *cache = (uint16_t *)(early.kind == PAIR_KEY ? a.k_cache : a.v_cache);
-            uint16_t bits = cache_bits<DIM, HALF>(v);
-            cache[place * DIM + early.at % DIM] = bits;
-            v = cache_float<HALF>(bits);
-        }
-        int64_t *list = qkv_list<DIM>(a, in, early.kv_head, 0);
+        uint16_t bits = cache_bits<DIM, HALF>(v);
+        if (early.kind != PAIR_QUERY) v = cache_float<HALF>(bits);
         store_relaxed(list + early.at,
                       (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
+        uint16_t *cache = (uint16_t *)(early.kind == PAIR_KEY ? a.k_cache : a.v_cache);
+        if (early.kind != PAIR_QUERY) cache[early.cache] = bits;
     }
 }
 

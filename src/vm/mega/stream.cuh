@@ -1,10 +1,15 @@
 /* The fetching warp: it walks the block's program ahead of the others and fills the ring, so that
- * weights are on their way, or there, when a wait for activations ends. */
+ * weights are on their way, or there, when a wait for activations ends.
+ *
+ * While the ring is full, a scout goes on: a second warp that walks the same program and asks for
+ * some 16 bytes of every 256, whereupon all of them come to the L2 cache, one chunk at a time. */
 #ifndef QUIPU_VM_MEGA_STREAM_CUH
 #define QUIPU_VM_MEGA_STREAM_CUH
 
 #include "vm/mega/attention.cuh"
 #include "vm/mega/weights.cuh"
+
+enum { SCOUT_AT = 64 }; /* behind `begun`: how many chunks the ring was asked for; then rubbish */
 
 struct mega_fetch {
     ring_place place, arrived;
@@ -15,10 +20,13 @@ struct mega_fetch {
     int index;      /* of the pass in this launch */
     const mega_arguments &a;
     fetch_timing timing;
+    bool scouts, wanted; /* wanted: the chunk is worth a scout's asking for it */
+    int chunk;           /* number of the current one, from 1 */
 
     /* The cache is what the pass before has left, by ordinary stores of other blocks. */
     MEGA_FN void wait_begun()
     {
+        if (scouts) return;
         while (!barrier_try(begun, index & 1)) {
         }
         __threadfence();
@@ -28,6 +36,8 @@ struct mega_fetch {
     /* Waits for room, and for enough of what is under way, then announces a chunk. */
     MEGA_FN void begin(int bytes)
     {
+        chunk++;
+        if (scouts) return scout();
         timing.begin(a);
         if (under_way == (MEGA_BRICKS ? MEGA_UNDER_WAY_BRICKS : MEGA_UNDER_WAY)) {
             wait_chunk(full + 8 * arrived.stage, arrived.parity);
@@ -43,23 +53,53 @@ struct mega_fetch {
         if (lane == 0) barrier_expect(full + 8 * place.stage, bytes);
         __syncwarp();
     }
+    /* Waits for what it asked for last, and until the ring is near enough. */
+    MEGA_FN void scout()
+    {
+        copies_arrived<0>();
+        for (;;) {
+            int ahead = chunk - (int)load_shared(begun + SCOUT_AT);
+            wanted = ahead >= MEGA_SCOUT_FROM;
+            if (ahead <= MEGA_SCOUT_TO) return;
+            __nanosleep(100);
+        }
+    }
+    /* Part of a chunk: `bytes` to `offset` of its stage. */
+    MEGA_FN void copy(uint32_t offset, const void *from, int bytes)
+    {
+        if (!scouts)
+            copy_bytes(stage() + offset, from, bytes, barrier(), policy);
+        else if (wanted)
+            for (int i = 0; i < bytes; i += 256)
+                copy_16_of_256(begun + SCOUT_AT + 16, (const char *)from + i);
+    }
     MEGA_FN uint32_t stage() const { return ring + place.stage * stage_bytes(a); }
     MEGA_FN uint32_t barrier() const { return full + 8 * place.stage; }
-    MEGA_FN void end() { place.advance(stages); }
+    MEGA_FN void end()
+    {
+        if (scouts) return copies_commit();
+        place.advance(stages);
+        if (lane == 0) store_shared(begun + SCOUT_AT, __int_as_float(chunk));
+    }
 
     /* A chunk that is one piece of memory. */
     MEGA_FN void piece(const void *from, int bytes)
     {
         begin(bytes);
-        if (lane == 0) copy_bytes(stage(), from, bytes, barrier(), policy);
+        if (scouts) {
+            if (wanted)
+                for (int i = lane * 256; i < bytes; i += 32 * 256)
+                    copy_16_of_256(begun + SCOUT_AT + 16, (const char *)from + i);
+        } else if (lane == 0) {
+            copy_bytes(stage(), from, bytes, barrier(), policy);
+        }
         end();
     }
     /* Columns [first, first + columns) of up to eight rows, one from each lane. */
     MEGA_FN void rows(const __nv_bfloat16 *row, int n, int first, int columns)
     {
         begin(n * 2 * columns);
-        if (lane < n)
-            copy_bytes(stage() + lane * MEGA_PITCH, row + first, 2 * columns, barrier(), policy);
+        if (lane < n) copy(lane * MEGA_PITCH, row + first, 2 * columns);
         end();
     }
     /* Rows [begin, begin + n) of a matrix of `hidden` columns, tile by tile. */
@@ -172,7 +212,7 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
     int begin = e.in.units.begin, n = e.in.units.end - begin, groups = a.group * DIM / 64;
     for (int row = 0; row < n; row += a.box_rows) {
         f.begin(a.box_rows * groups * 128);
-        if (f.lane == 0)
+        if (f.lane == 0 && !f.scouts)
             copy_box(f.stage(), a.maps + MEGA_MAP_BYTES * e.weights.map, 0, begin % a.hidden + row,
                      entry_kv_head(a, e.in) * groups, f.barrier(), f.policy);
         f.end();
@@ -215,10 +255,10 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
         if (page < here && cache < 2) {
             int64_t at = ((const int32_t *)a.pages)[first_page + c * pages + page] +
                          (int64_t)e.in.layer * a.pages_per_layer;
-            copy_bytes(f.stage() + cache * (CACHE_CHUNK / 2) + page * bytes,
-                       (const char *)(cache ? a.v_cache : a.k_cache) +
-                           (at * a.n_kv_heads + entry_kv_head(a, e.in)) * bytes,
-                       bytes, f.barrier(), f.policy);
+            f.copy(cache * (CACHE_CHUNK / 2) + page * bytes,
+                   (const char *)(cache ? a.v_cache : a.k_cache) +
+                       (at * a.n_kv_heads + entry_kv_head(a, e.in)) * bytes,
+                   bytes);
         }
         f.end();
     }
@@ -253,15 +293,29 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
 }
 
 template <typename MACHINE, bool DAWDLES>
-MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane)
+MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane,
+                           bool scouts)
 {
     uint32_t own = ring + a.stages * stage_bytes(a);
-    mega_fetch f = {{0, 1},   {0, 0}, ring, own + a.shared.full,  own + a.shared.empty,
-                    a.stages, lane,   0,    policy_evict_first(), own + a.shared.begun,
-                    0,        a,      {}};
+    mega_fetch f = {{0, 1},
+                    {0, 0},
+                    ring,
+                    own + a.shared.full,
+                    own + a.shared.empty,
+                    a.stages,
+                    lane,
+                    0,
+                    policy_evict_first(),
+                    own + a.shared.begun,
+                    0,
+                    a,
+                    {},
+                    scouts,
+                    false,
+                    0};
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
-    mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS; /* this warp's own */
+    mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + scouts; /* own */
     for (int pass = 0; pass < a.n_passes; pass++) {
         f.index = pass;
         for (int i = 0; i < length; i++) {
@@ -270,7 +324,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             __syncwarp();
             if (DAWDLES) dawdle(a, a.first_pass + pass, i);
             MACHINE::fetch(a, *slot, f, pass);
-            f.timing.keep(a, lane, a.first_pass + pass, i);
+            if (!scouts) f.timing.keep(a, lane, a.first_pass + pass, i);
         }
     }
 }
