@@ -130,6 +130,7 @@ typedef struct qp_engine_info {
     int64_t chunk;         /* new tokens in one forward pass */
     uint64_t weight_bytes; /* read for each forward pass */
     int threads;
+    int workers;        /* blocks of the GPU's megakernel, where it runs; else the threads */
     const char *device; /* "cpu", or the GPU's name */
 } qp_engine_info;
 qp_engine_info qp_engine_get_info(const qp_engine *engine);

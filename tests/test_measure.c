@@ -7,6 +7,7 @@
 #include "generate/measure.h"
 #include "schedule/cost.h"
 #include "schedule/print.h"
+#include "vm/cuda_driver.h"
 
 #include <unistd.h>
 
@@ -49,7 +50,7 @@ static void test_what_was_measured_is_loaded(void **state)
     (void)state;
     qp_error error;
     cost_table table;
-    assert_ok(cost_load(path, "cpu", 2, &table, &error));
+    assert_ok(cost_load(path, &(cost_origin){.workers = 2}, &table, &error));
     assert_true(table.limits.bytes_per_second > 1e8 && table.limits.flops_per_second > 1e8);
     assert_true(table.limits.signal_ns > 0 && table.n_reads > 0);
     for (int i = 0; types[i]; i++) {
@@ -68,11 +69,13 @@ static void test_what_is_not_of_this_machine_is_refused(void **state)
     (void)state;
     qp_error error = {0};
     cost_table table;
-    assert_int_equal(cost_load(path, "cpu", 3, &table, &error), QP_FORMAT);
+    assert_int_equal(cost_load(path, &(cost_origin){.workers = 3}, &table, &error), QP_FORMAT);
     assert_non_null(strstr(error.message, "2 workers"));
-    assert_int_equal(cost_load(path, "cuda", 2, &table, &error), QP_FORMAT);
+    assert_int_equal(cost_load(path, &(cost_origin){"cuda", "NVIDIA H200", 2}, &table, &error),
+                     QP_FORMAT);
     assert_non_null(strstr(error.message, "another machine"));
-    assert_int_equal(cost_load("/nonexistent/costs", "cpu", 2, &table, &error), QP_IO);
+    assert_int_equal(cost_load("/nonexistent/costs", &(cost_origin){.workers = 2}, &table, &error),
+                     QP_IO);
     assert_int_equal(table.n_curves, 0);
 }
 
@@ -206,6 +209,57 @@ static void test_what_cannot_be_is_refused(void **state)
     strbuf_free(&text);
 }
 
+static bool gpu_is_here(void)
+{
+    cuda_device device;
+    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
+    cuda_device_close(&device);
+    return here;
+}
+
+/* The same of a GPU's megakernel: what was measured there is what the strategies are predicted
+ * from. */
+static void test_a_gpu_is_measured_and_compared(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const char *const bf16[] = {"BF16", NULL};
+    char costs[300];
+    qp_error error;
+    strbuf text = {0};
+    cost_table table;
+    cuda_device device;
+    assert_ok(cuda_device_probe(&device, &error));
+    const int blocks = device.n_multiprocessors;
+    snprintf(costs, sizeof costs, "%s-cuda", path);
+    const measure_options measured = {
+        .device = "cuda", .threads = blocks, .types = bf16, .large = "smollm2-135m", .path = costs};
+    assert_ok(measure_costs(&measured, &text, &error));
+    assert_non_null(strstr(strbuf_text(&text), "norm_mlp"));
+    strbuf_free(&text);
+    assert_ok(cost_load(costs, &(cost_origin){"cuda", device.name, blocks}, &table, &error));
+    const cost_curve *mlp = cost_find(&table, OP_NORM_MLP, DTYPE_BF16);
+    assert_true(mlp && mlp->signal_ns > 0 && mlp->points[0].ns_per_byte > 0);
+    compare_options options = usual;
+    options.device = "cuda";
+    options.machine = device.name;
+    options.threads = blocks;
+    options.costs = costs;
+    cJSON *json = compare(options);
+    assert_true(cJSON_IsTrue(json_get(json, "measured_costs")));
+    const cJSON *settings = json_get(json, "settings"), *item;
+    assert_int_equal(cJSON_GetArraySize(settings), 1);
+    assert_int_equal(number(settings->child, "workers"), blocks);
+    assert_int_equal(cJSON_GetArraySize(json_get(settings->child, "strategies")), 5);
+    cJSON_ArrayForEach(item, json_get(settings->child, "strategies"))
+    {
+        assert_true(number(json_get(item, "predicted"), "ns") > 0);
+        assert_true(number(json_get(item, "measured"), "ns") > 0);
+    }
+    cJSON_Delete(json);
+    unlink(costs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -215,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_five_strategies_in_both_settings),
         cmocka_unit_test(test_one_setting_and_guesses),
         cmocka_unit_test(test_what_cannot_be_is_refused),
+        cmocka_unit_test(test_a_gpu_is_measured_and_compared),
     };
     return cmocka_run_group_tests(tests, measure_tiny, remove_file);
 }

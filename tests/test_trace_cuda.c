@@ -53,25 +53,27 @@ static void generate(qp_engine *engine, int32_t tokens[GENERATED])
 static void check_order(const cuda_mega *mega, size_t passes)
 {
     qp_error error;
-    size_t longest = (size_t)mega->arguments.longest, slots = (size_t)mega->n_blocks * longest;
-    instruction_timing *timings = calloc(slots, sizeof *timings);
-    uint64_t *last = calloc((size_t)mega->n_blocks, sizeof *last);
-    mega_fetching *fetching = calloc(slots, sizeof *fetching);
-    assert_true(timings && last && fetching);
+    const schedule *s = &mega->schedule;
+    const size_t longest = (size_t)s->longest, workers = (size_t)s->options.workers;
+    instruction_timing *timings = calloc(workers * longest, sizeof *timings);
+    uint64_t *last = calloc(workers, sizeof *last);
+    mega_fetching fetching;
+    assert_true(timings && last);
     for (size_t pass = 0; pass < passes; pass++) {
-        assert_ok(cuda_mega_read_timings(mega, pass, timings, fetching, &error));
-        for (size_t i = 0; i < slots; i++) {
-            const instruction_timing *t = &timings[i];
-            uint64_t *before = &last[i / longest];
-            assert_true(t->wait > 0 && t->wait >= *before);
-            assert_true(t->work >= t->wait && t->signal >= t->work && t->end >= t->signal);
-            assert_true(t->end - t->wait < 1000000000 && fetching[i].room_ns < 1000000000);
-            *before = t->end;
+        assert_ok(cuda_mega_read_timings(mega, pass, timings, &fetching, &error));
+        assert_true(fetching.room_ns >= 0 && fetching.memory_ns > 0 && fetching.room_ns < 1e9);
+        for (size_t w = 0; w < workers; w++) {
+            for (int i = 0; i < s->length[w]; i++) {
+                const instruction_timing *t = &timings[w * longest + (size_t)i];
+                assert_true(t->wait > 0 && t->wait >= last[w] && t->work >= t->wait);
+                assert_true(t->signal >= t->work && t->end >= t->signal);
+                assert_true(t->end - t->wait < 1000000000);
+                last[w] = t->end;
+            }
         }
     }
     free(timings);
     free(last);
-    free(fetching);
 }
 
 static void test_times_are_in_order(void **state)
@@ -138,6 +140,41 @@ static void test_operators_are_traced(void **state)
     qp_trace_close(trace);
     generate(engine, found); /* in graphs again */
     assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
+    qp_engine_close(engine);
+}
+
+/* Every block is a track, and passes are placed one behind the other. */
+static void test_blocks_are_traced(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    qp_error error;
+    qp_trace *trace;
+    qp_engine *engine = open_gpu("mk", 0);
+    int32_t expected[GENERATED], found[GENERATED];
+    generate(engine, expected);
+    assert_ok(qp_trace_open(engine, &(qp_trace_options){MAX_PASSES, NULL}, &trace, &error));
+    generate(engine, found);
+    assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
+    cJSON *json = trace_json(trace);
+    int works[MAX_TRACKS + 1];
+    assert_int_equal(check_tracks(json, engine->mega.n_blocks, works), GENERATED);
+    for (int block = 0; block < engine->mega.n_blocks; block++)
+        assert_int_equal(works[block + 1], (GENERATED - 1) * engine->mega.schedule.length[block]);
+    cJSON_Delete(json);
+    char *text;
+    print_trace(trace, QP_TRACE_TABLE, &text);
+    check_sums(strstr(text, "generation: 39 passes of 1 token"));
+    assert_non_null(strstr(text, "prompt: 1 pass of 8 tokens"));
+    assert_non_null(strstr(text, "norm_mlp"));
+    free(text);
+    print_trace(trace, QP_TRACE_SVG, &text);
+    assert_true(strlen(text) < 200000);
+    free(text);
+    print_trace(trace, QP_TRACE_HTML, &text);
+    assert_non_null(strstr(text, "\"unit\":\"block\""));
+    free(text);
+    qp_trace_close(trace);
     qp_engine_close(engine);
 }
 
@@ -210,7 +247,8 @@ static void test_passes_are_placed(void **state)
             }
         }
     }
-    trace_place_passes(s, passes, PASSES, now);
+    qp_error error;
+    assert_ok(trace_place_passes(s, passes, PASSES, now, &error));
     assert_int_equal(passes[PASSES - 1].end, now);
     for (int p = 0; p < PASSES; p++) {
         assert_true(passes[p].begin < passes[p].end);
@@ -235,6 +273,7 @@ int main(void)
         cmocka_unit_test(test_times_are_in_order),
         cmocka_unit_test(test_no_more_passes_than_asked_for),
         cmocka_unit_test(test_operators_are_traced),
+        cmocka_unit_test(test_blocks_are_traced),
         cmocka_unit_test(test_any_number_of_blocks),
         cmocka_unit_test(test_blocks_that_cannot_be_are_refused),
         cmocka_unit_test(test_passes_are_placed),

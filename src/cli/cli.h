@@ -88,7 +88,7 @@ qp_status cli_model_path(const cli_call *call, const char **path);
 
 /* The file for costs measured with so many workers; NULL when there is no cache. One text for all
  * calls. */
-const char *cli_costs_path(int64_t workers);
+const char *cli_costs_path(const char *device, int64_t workers);
 
 /* What an engine's options and a conversion's take as log, to stderr, information only with -v; its
  * context is the call. */

@@ -273,7 +273,11 @@ static const char *const schedule_assignments[] = {"rr", "zz", "wave", "dag", "p
 
 static const option_spec schedule_options[] = {
     {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .argument = "N", .fallback = "0",
-     .maximum = 1024, .help = "queues; 0: one for each processor that this process may use"},
+     .maximum = 1024,
+     .help = "queues; 0: one for each processor that this process may use, or multiprocessor"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
+     .fallback = "cpu", .argument = "DEVICE",
+     .help = "cuda: the megakernel's schedule, measured and compared on the GPU"},
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
      .fallback = "latency", .argument = "WHICH",
      .help = "latency: few tokens, in fused operators; throughput: many, in tiles"},
@@ -473,13 +477,15 @@ static const command_spec commands[] = {
     {COMMAND("trace", command_trace),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [-n N] [OPTION...]",
      .summary = "what every worker did while a model answered",
-     .description = "Reads the prompt and generates the likeliest tokens once without and once "
-                    "with a record of every instruction, then tells where the time went. GB/s and "
-                    "GFLOP/s are those of all workers together while they do such work; \"of "
-                    "limit\" is the time that the machine's own rates would allow, over the time "
-                    "taken. With --exec serial it is one instruction after the other, each as what "
-                    "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... With "
-                    "--device cuda --exec ops it is the GPU's operators as launches, by events.",
+     .description =
+         "Reads the prompt and generates the likeliest tokens once without and once "
+         "with a record of every instruction, then tells where the time went. GB/s and "
+         "GFLOP/s are those of all workers together while they do such work; \"of "
+         "limit\" is the time that the machine's own rates would allow, over the time "
+         "taken. With --exec serial it is one instruction after the other, each as what "
+         "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... On a "
+         "GPU a track is a thread block of the megakernel, and waiting is for others' data; "
+         "with --exec ops it is the GPU's operators as launches.",
      .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group)},
     {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
      .summary = "hold one way to run a forward pass against another, tensor by tensor",

@@ -31,11 +31,11 @@ qp_status cli_model_path(const cli_call *call, const char **path)
     return QP_OK;
 }
 
-const char *cli_costs_path(int64_t workers)
+const char *cli_costs_path(const char *device, int64_t workers)
 {
     static char path[4096];
     char name[64];
-    snprintf(name, sizeof name, "costs/cpu-%lld.txt", (long long)workers);
+    snprintf(name, sizeof name, "costs/%s-%lld.txt", device, (long long)workers);
     return option_cache_path(name, path, sizeof path) ? path : NULL;
 }
 

@@ -6,11 +6,30 @@
 #include "generate/compare.h"
 #include "generate/measure.h"
 #include "schedule/print.h"
+#include "vm/cuda_driver.h"
 
-static qp_status measure(const cli_call *call, int64_t workers, strbuf *out)
+/* What the queues are for: processors, or a GPU's multiprocessors. */
+typedef struct target {
+    const char *device; /* "cpu", "cuda" */
+    const char *gpu;    /* its name; NULL: the CPU */
+    int64_t workers;
+} target;
+
+static qp_status find_target(const cli_call *call, cuda_device *gpu, target *out)
 {
-    measure_options options = {.threads = (int)workers,
-                               .path = cli_costs_path(workers),
+    const cli_settings *s = call->settings;
+    *out = (target){.device = "cpu", .workers = s->workers ? s->workers : threads_available()};
+    if (!s->kernel_device) return QP_OK;
+    TRY(cuda_device_probe(gpu, call->error));
+    *out = (target){"cuda", gpu->name, s->workers ? s->workers : gpu->n_multiprocessors};
+    return QP_OK;
+}
+
+static qp_status measure(const cli_call *call, const target *target, strbuf *out)
+{
+    measure_options options = {.device = target->gpu ? target->device : NULL,
+                               .threads = (int)target->workers,
+                               .path = cli_costs_path(target->device, target->workers),
                                .progress = cli_progress(),
                                .cancel = &cli_interrupted};
     if (!options.path)
@@ -22,14 +41,16 @@ static qp_status measure(const cli_call *call, int64_t workers, strbuf *out)
     return status;
 }
 
-static qp_status compare(const cli_call *call, int64_t workers, strbuf *out)
+static qp_status compare(const cli_call *call, const target *target, strbuf *out)
 {
     const cli_settings *s = call->settings;
     bool asked = option_source_at(call->options, &s->setting) != OPTION_FROM_DEFAULT;
-    compare_options options = {.threads = (int)workers,
+    compare_options options = {.device = target->gpu ? target->device : NULL,
+                               .machine = target->gpu,
+                               .threads = (int)target->workers,
                                .context = s->context,
                                .chunk = s->chunk,
-                               .costs = cli_costs_path(workers),
+                               .costs = cli_costs_path(target->device, target->workers),
                                .memory_fraction = s->memory_fraction,
                                .latency = asked && s->setting == 0,
                                .throughput = asked && s->setting == 1,
@@ -43,25 +64,28 @@ static qp_status compare(const cli_call *call, int64_t workers, strbuf *out)
     return status;
 }
 
-static qp_status print(const cli_call *call, int64_t workers, strbuf *out)
+static qp_status print(const cli_call *call, const target *target, strbuf *out)
 {
     static const char *const settings[] = {"latency", "throughput"};
     static const char *const assignments[] = {"rr", "zz", "wave", "dag", "pool"};
     const cli_settings *s = call->settings;
     strbuf page = {0};
-    schedule_print_options options = {.workers = workers,
+    schedule_print_options options = {.workers = target->workers,
                                       .setting = settings[s->setting],
                                       .assignment = assignments[s->assign],
                                       .memory_fraction = s->memory_fraction,
                                       .context = s->context,
-                                      .chunk = s->chunk,
+                                      .chunk = target->gpu ? 1 : s->chunk,
                                       .kv_partitions = s->kv_partitions,
-                                      .sums = s->sums,
+                                      .sums = s->sums || target->gpu,
+                                      .to_logits = target->gpu != NULL,
                                       .group = s->group,
                                       .bytes_per_second = s->bandwidth * 1e9,
                                       .flops_per_second = s->gflops * 1e9,
                                       .signal_ns = s->signal_ns,
-                                      .costs = cli_costs_path(workers),
+                                      .costs = cli_costs_path(target->device, target->workers),
+                                      .device = target->device,
+                                      .machine = target->gpu,
                                       .list = s->list,
                                       .json = s->json,
                                       .verify = s->verify,
@@ -78,11 +102,14 @@ static qp_status print(const cli_call *call, int64_t workers, strbuf *out)
 qp_status command_schedule(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    int64_t workers = s->workers ? s->workers : threads_available();
     strbuf text = {0};
-    qp_status status = s->measure   ? measure(call, workers, &text)
-                       : s->compare ? compare(call, workers, &text)
-                                    : print(call, workers, &text);
+    cuda_device gpu;
+    target target;
+    qp_status status = find_target(call, &gpu, &target);
+    if (status == QP_OK)
+        status = s->measure   ? measure(call, &target, &text)
+                 : s->compare ? compare(call, &target, &text)
+                              : print(call, &target, &text);
     if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
     strbuf_free(&text);
     return status;

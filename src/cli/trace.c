@@ -34,10 +34,13 @@ static qp_status write_forms(const cli_call *call, const qp_trace *trace)
 static qp_status generate(const cli_call *call, qp_session *session, const qp_tokens *tokens,
                           const qp_sampling *sampling, int64_t count)
 {
+    /* Nobody waits for the text: a GPU makes as many tokens at a time as it can. */
+    int64_t interval = count < QP_MAX_EOS_INTERVAL ? count : QP_MAX_EOS_INTERVAL;
     const qp_generate_options options = {.prompt = tokens->data,
                                          .n_prompt = tokens->count,
                                          .sampling = sampling,
                                          .max_tokens = count,
+                                         .eos_interval = interval,
                                          .cancel = &cli_interrupted};
     qp_generate_result result;
     TRY(qp_generate(session, &options, &result, call->error));
@@ -66,8 +69,10 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     /* Once beforehand: a first pass reads weights from the file, and wakes what sleeps. */
     qp_status status = generate(call, session, tokens, &sampling, 2);
     qp_session_truncate(session, 0);
+    const qp_engine_info info = qp_engine_get_info(engine);
+    const char *device = strcmp(info.device, "cpu") == 0 ? "cpu" : "cuda";
     const qp_trace_options options = {.max_passes = passes + (size_t)s->n_predict - 1,
-                                      .costs = cli_costs_path(qp_engine_get_info(engine).threads)};
+                                      .costs = cli_costs_path(device, info.workers)};
     if (status == QP_OK) status = qp_trace_open(engine, &options, &trace, call->error);
     if (status == QP_OK) status = generate(call, session, tokens, &sampling, s->n_predict);
     if (status == QP_OK) status = write_forms(call, trace);

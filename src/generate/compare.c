@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { STRATEGIES = SCHEDULE_POOL + 1, LEAST_ROUNDS = 3, MOST_ROUNDS = 256 };
-static const uint64_t LONG_ENOUGH_NS = 10000000000;
+static const uint64_t LONG_ENOUGH_NS = 10000000000, LONG_ENOUGH_CUDA_NS = 1000000000;
 
 /* One schedule's figures, as predicted and as measured; ns but for balance. */
 typedef struct compare_figures {
@@ -100,7 +100,8 @@ static bool is_over(const comparison *x, uint64_t begin)
     int64_t wanted = x->options->rounds;
     if (x->n_rounds == MOST_ROUNDS) return true; /* as many as fit the array */
     if (wanted > 0) return x->n_rounds >= wanted;
-    return x->n_rounds >= LEAST_ROUNDS && clock_ns() - begin > LONG_ENOUGH_NS;
+    uint64_t enough = x->options->device ? LONG_ENOUGH_CUDA_NS : LONG_ENOUGH_NS;
+    return x->n_rounds >= LEAST_ROUNDS && clock_ns() - begin > enough;
 }
 
 static qp_status take_rounds(comparison *x, qp_error *error)
@@ -129,6 +130,7 @@ static qp_status take_rounds(comparison *x, qp_error *error)
 static bool was_busy(const comparison *x)
 {
     int busy = 0;
+    if (x->options->device) return false; /* blocks wait for one another, not for other programs */
     for (int i = 0; i < STRATEGIES; i++)
         busy += x->of[i].measured.total > 1.1 * x->of[i].undisturbed;
     return busy > STRATEGIES / 2;
@@ -226,10 +228,11 @@ static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf
 {
     const compare_options *o = x->options;
     const rig_options options = {.model = o->model,
+                                 .device = o->device,
                                  .threads = o->threads,
                                  .context = o->context,
                                  .chunk = o->chunk,
-                                 .fuse = setting == SCHEDULE_LATENCY && rig_fuses(),
+                                 .fuse = !o->device && setting == SCHEDULE_LATENCY && rig_fuses(),
                                  .progress = o->progress,
                                  .progress_context = o->progress_context};
     qp_status status = rig_open(&options, &x->rig, error);
@@ -239,11 +242,12 @@ static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf
     return status;
 }
 
-static void load_costs(comparison *x, int workers)
+static void load_costs(comparison *x)
 {
     qp_error why = {0};
+    const cost_origin origin = {x->options->device, x->options->machine, x->options->threads};
     cost_table *table = x->options->costs ? malloc(sizeof *table) : NULL;
-    if (table && cost_load(x->options->costs, "cpu", workers, table, &why) == QP_OK) {
+    if (table && cost_load(x->options->costs, &origin, table, &why) == QP_OK) {
         x->costs = table;
         return;
     }
@@ -254,9 +258,13 @@ static void load_costs(comparison *x, int workers)
 static qp_status compare(comparison *x, strbuf *out, cJSON *json, qp_error *error)
 {
     const compare_options *o = x->options;
-    load_costs(x, o->threads);
+    if (o->device && o->throughput)
+        return error_set(
+            error, QP_INVALID,
+            "the megakernel has passes of one token: a GPU compares --setting latency");
+    load_costs(x);
     if (o->latency || !o->throughput) TRY(compare_setting(x, SCHEDULE_LATENCY, out, json, error));
-    if (o->throughput || !o->latency)
+    if (!o->device && (o->throughput || !o->latency))
         TRY(compare_setting(x, SCHEDULE_THROUGHPUT, out, json, error));
     if (json) return QP_OK;
     strbuf_puts(out, "measured: the quickest of the rounds; undisturbed: with the quickest of each "

@@ -6,7 +6,9 @@
 #include "quipu.h"
 
 typedef struct compare_options {
-    const char *model; /* a .gguf file, a Hugging Face directory, a synthetic model's name */
+    const char *model;   /* a .gguf file, a Hugging Face directory, a synthetic model's name */
+    const char *device;  /* "cuda": a GPU, threads being the megakernel's blocks; NULL: the CPU */
+    const char *machine; /* the GPU's name; NULL: this processor's */
     int threads;
     int64_t context, chunk;   /* 0: 1,024 positions and 512 tokens, or what the model has */
     const char *costs;        /* file of measured costs; NULL: guesses */

@@ -87,6 +87,10 @@ qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int 
 qp_status cuda_executor_read_tokens(cuda_executor *executor, int64_t n_sequences, int n_passes,
                                     int32_t *tokens, qp_error *error);
 
+/* How fast the GPU reads the weights, again and again. */
+qp_status cuda_executor_measure_read(const cuda_executor *executor, double *bytes_per_second,
+                                     qp_error *error);
+
 /* Where a tensor lies on the GPU; of a cache, the part of one layer. */
 cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
 

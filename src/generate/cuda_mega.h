@@ -44,6 +44,8 @@ cuda_mega_bytes cuda_mega_count(const plan *plan, const model *model, int n_bloc
 typedef struct cuda_mega_options {
     int n_blocks; /* 0: one a multiprocessor */
     schedule_assignment assignment;
+    const struct cost_table *costs; /* measured, of as many blocks; NULL: guesses */
+    int64_t context;                /* positions that costs are meant for; 0: the usual */
 } cuda_mega_options;
 
 /* Makes the program for the executor's model. QP_OK without a kernel and with why_not where the
@@ -77,13 +79,21 @@ qp_status cuda_mega_read_queries(const cuda_mega *mega, int64_t layer, float *ou
 qp_status cuda_mega_time(cuda_mega *mega, size_t max_passes, qp_error *error);
 void cuda_mega_time_no_more(cuda_mega *mega);
 
-/* What was recorded of a pass, the first being 0: timings [blocks][longest], complete and in order
- * of time. `fetching`, [blocks][longest] too, may be NULL. */
+/* What was recorded of a pass, the first being 0: timings [blocks][schedule.longest], complete and
+ * in order of time, by the GPU's clock. `fetching`, which may be NULL, is a mean of the blocks. */
 typedef struct mega_fetching {
-    uint32_t room_ns,
-        memory_ns; /* that the fetching warp waited for room in the ring, for memory */
+    double room_ns, memory_ns; /* that fetching warps waited for room in the ring, for memory */
 } mega_fetching;
 qp_status cuda_mega_read_timings(const cuda_mega *mega, size_t pass, instruction_timing *timings,
                                  mega_fetching *fetching, qp_error *error);
+
+/* Parts the passes of a launch, each [workers][longest]: pass i has begins[i] to begins[i + 1], of
+ * n + 1, and what is beyond is cut off. They meet where the first block has the token. */
+void cuda_mega_part_passes(const schedule *schedule, instruction_timing *const *passes, int n,
+                           uint64_t *begins);
+
+/* The schedule that the blocks run with other costs, for predictions. schedule_free() it. */
+qp_status cuda_mega_plan(const cuda_mega *mega, const cuda_mega_options *options, schedule *out,
+                         qp_error *error);
 
 #endif

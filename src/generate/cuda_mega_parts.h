@@ -49,6 +49,8 @@ typedef struct mega_schedule_options {
     int n_blocks;
     schedule_assignment assignment;
     const int32_t *together; /* [OP_COUNT]: as schedule_options has it; may be NULL */
+    const struct cost_table *costs;
+    int64_t context;
 } mega_schedule_options;
 
 /* The schedule of the plan of sums for so many blocks, proved sound and with no wait that nothing
@@ -57,9 +59,13 @@ typedef struct mega_schedule_options {
 qp_status mega_schedule(const plan *plan, const model *model, const mega_schedule_options *options,
                         schedule *out, qp_error *error);
 
+/* How many entries an instruction is, and how many come before a block's first. */
+int mega_entries_of(const schedule *schedule, const instruction *in);
+int mega_entries_before(const schedule *schedule, int block);
+
 size_t mega_count_program(const model_config *config, int n_blocks);
 /* Makes the schedule and uploads its queues. */
-qp_status mega_make_program(cuda_mega *mega, qp_error *error);
+qp_status mega_make_program(cuda_mega *mega, const cuda_mega_options *options, qp_error *error);
 
 /* ---- cuda_mega_waits.c ---- */
 

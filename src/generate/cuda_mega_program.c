@@ -49,6 +49,8 @@ qp_status mega_schedule(const plan *of, const model *model, const mega_schedule_
     const schedule_options how = {.workers = options->n_blocks,
                                   .assignment = options->assignment,
                                   .together = options->together,
+                                  .costs = options->costs,
+                                  .context = options->context,
                                   .last_step = plan_find_step(&p, "lm_head", -1) + 1,
                                   .profile = profile};
     if (status == QP_OK) status = schedule_build(&p, model, &how, out, error);
@@ -94,14 +96,22 @@ static bool has_end(const schedule *s, int block)
     return last >= 0 && schedule_queue(s, block)[last].opcode == OP_NORM_LINEAR;
 }
 
+int mega_entries_of(const schedule *s, const instruction *in)
+{
+    int64_t most = most_units(s, in);
+    return (int)((in->units.end - 1) / most - in->units.begin / most) + 1;
+}
+
+int mega_entries_before(const schedule *s, int block)
+{
+    return !has_begin(s, block);
+}
+
 static int count_entries(const schedule *s, int block)
 {
-    int n = !has_begin(s, block) + !has_end(s, block);
-    for (int i = 0; i < s->length[block]; i++) {
-        const instruction *in = schedule_queue(s, block) + i;
-        int64_t most = most_units(s, in);
-        n += (int)((in->units.end - 1) / most - in->units.begin / most) + 1;
-    }
+    int n = mega_entries_before(s, block) + !has_end(s, block);
+    for (int i = 0; i < s->length[block]; i++)
+        n += mega_entries_of(s, schedule_queue(s, block) + i);
     return n;
 }
 
@@ -316,7 +326,8 @@ mega_grains mega_grains_of(const cuda_mega *m)
     return (mega_grains){MEGA_TILE / 2, 1, 1};
 }
 
-qp_status mega_make_program(cuda_mega *m, qp_error *error)
+qp_status cuda_mega_plan(const cuda_mega *m, const cuda_mega_options *options, schedule *out,
+                         qp_error *error)
 {
     const mega_grains grains = mega_grains_of(m);
     const int64_t logits = grains.rows > grains.pairs ? grains.rows : grains.pairs;
@@ -324,8 +335,17 @@ qp_status mega_make_program(cuda_mega *m, qp_error *error)
                                         [OP_ATTENTION_OUTPUT] = (int32_t)grains.rows,
                                         [OP_NORM_LINEAR] = (int32_t)logits,
                                         [OP_NORM_MLP] = (int32_t)grains.features};
-    const mega_schedule_options options = {m->n_blocks, m->assignment, together};
-    TRY(mega_schedule(m->executor->plan, m->executor->model, &options, &m->schedule, error));
+    const mega_schedule_options how = {.n_blocks = m->n_blocks,
+                                       .assignment = options->assignment,
+                                       .together = together,
+                                       .costs = options->costs,
+                                       .context = options->context};
+    return mega_schedule(m->executor->plan, m->executor->model, &how, out, error);
+}
+
+qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_error *error)
+{
+    TRY(cuda_mega_plan(m, options, &m->schedule, error));
     const schedule *s = &m->schedule;
     m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->plan->config.n_kv_heads);
     program p = {.mega = m, .s = s};

@@ -289,6 +289,8 @@ qp_engine_info qp_engine_get_info(const qp_engine *e)
                             .chunk = e->plan.options.max_tokens,
                             .weight_bytes = model_weight_bytes(e->model),
                             .threads = thread_pool_size(e->pool),
+                            .workers =
+                                e->mega.kernel ? e->mega.n_blocks : thread_pool_size(e->pool),
                             .device = e->device.context ? e->device.name : "cpu"};
 }
 

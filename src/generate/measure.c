@@ -1,13 +1,11 @@
 /* Measuring costs: see measure.h. */
-#include "generate/measure.h"
+#include "generate/measure_parts.h"
 
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/files.h"
 #include "base/version.h"
-#include "generate/rig.h"
 #include "op/bench/machine.h"
-#include "schedule/cost_fit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,28 +43,26 @@ static bool work_of(const schedule *s, const instruction *in, const schedule_mem
     return work->bytes > 0;
 }
 
-/* Takes every instruction's quickest time. */
-static qp_status take_samples(measuring *m, rig *r, const rig_machine *machine, bool alone,
-                              qp_error *error)
+qp_status measure_take_samples(cost_samples *samples, const rig *r, const rig_machine *machine,
+                               const double *times, cost_sample about, qp_error *error)
 {
     const schedule *s = machine->schedule;
     const batch *b = &r->batch;
     const void **no_weights = calloc((size_t)s->n_weights + 1, sizeof *no_weights);
     if (!no_weights) return error_no_memory(error, "the measurement", (size_t)s->n_weights);
     schedule_memory memory = {.inputs = b->of, .weights = no_weights};
-    cost_sample about = {.tiny = m->tiny, .alone = alone};
     bool room = true;
     for (int w = 0; w < s->options.workers; w++) {
         for (int i = 0; i < s->length[w]; i++) {
             const instruction *in = schedule_queue(s, w) + i;
-            double ns = machine->least[(size_t)w * (size_t)s->longest + (size_t)i];
+            double ns = times[(size_t)w * (size_t)s->longest + (size_t)i];
             op_cost work;
             bool weights;
             if (!work_of(s, in, &memory, b->sizes.of, &work)) continue;
             about.op = (op_code)in->opcode;
             about.type = cost_type_of(s, (int)in->node, &weights);
             about.pass_bytes = weights ? cost_pass_bytes(s) : 0;
-            room = room && cost_add(&m->samples, &about, work, ns);
+            room = room && cost_add(samples, &about, work, ns);
         }
     }
     free(no_weights);
@@ -88,7 +84,9 @@ static qp_status time_passes(measuring *m, rig *r, bool alone, int last_step, qp
             status = error_set(error, QP_CANCELLED, "stopped; nothing was written");
         if (status == QP_OK) status = rig_run(r, &machine, error);
     }
-    if (status == QP_OK) status = take_samples(m, r, &machine, alone, error);
+    const cost_sample about = {.tiny = m->tiny, .alone = alone};
+    if (status == QP_OK)
+        status = measure_take_samples(&m->samples, r, &machine, machine.least, about, error);
     rig_machine_close(&machine);
     return status;
 }
@@ -133,9 +131,9 @@ static qp_status measure_model(measuring *m, const char *preset, qp_error *error
     return status;
 }
 
-static bool is_wanted(const measuring *m, dtype type)
+bool measure_wants(const measure_options *options, dtype type)
 {
-    const char *const *types = m->options->types;
+    const char *const *types = options->types;
     if (!synthetic_can_make(type)) return false;
     for (int i = 0; types && types[i]; i++) {
         if (dtype_from_name(types[i]) == type) return true;
@@ -148,7 +146,7 @@ static qp_status measure_types(measuring *m, qp_error *error)
     const char *large = m->options->large ? m->options->large : "llama-3.2-1b";
     for (int type = 0; type < DTYPE_COUNT; type++) {
         m->type = (dtype)type;
-        for (int tiny = 0; tiny < 2 && is_wanted(m, m->type); tiny++) {
+        for (int tiny = 0; tiny < 2 && measure_wants(m->options, m->type); tiny++) {
             m->tiny = tiny;
             qp_status status = measure_model(m, tiny ? "tiny" : large, error);
             if (status != QP_OK && status != QP_NO_MEMORY) return status;
@@ -256,17 +254,29 @@ static void summarize(const cost_table *t, const char *path, strbuf *out)
     strbuf_printf(out, "%s, %d workers, version %s\n", t->machine, t->workers, t->version);
     strbuf_printf(out,
                   "reading %.1f GB/s, float32 arithmetic %.0f GFLOP/s, %.0f ns a signal\n\n"
-                  "%-20s %-5s %10s %10s %10s %8s\n",
+                  "%-20s %-5s %10s %10s %10s %8s %10s\n",
                   t->limits.bytes_per_second / 1e9, t->limits.flops_per_second / 1e9,
-                  t->limits.signal_ns, "operator", "type", "ns each", "GB/s", "GFLOP/s", "alone");
+                  t->limits.signal_ns, "operator", "type", "ns each", "GB/s", "GFLOP/s", "alone",
+                  "signal ns");
     for (int i = 0; i < t->n_curves; i++) {
         const cost_curve *c = &t->curves[i];
         const cost_point *first = &c->points[0], *last = &c->points[c->n_points - 1];
-        strbuf_printf(out, "%-20s %-5s %10.0f %10.1f %10.1f %8.2f\n", op_get(c->op)->name,
+        strbuf_printf(out, "%-20s %-5s %10.0f %10.1f %10.1f %8.2f %10.0f\n", op_get(c->op)->name,
                       dtype_name(c->type), c->fixed_ns, t->workers / first->ns_per_byte,
-                      t->workers * last->intensity / last->ns_per_byte, first->alone);
+                      t->workers * last->intensity / last->ns_per_byte, first->alone,
+                      c->signal_ns > 0 ? c->signal_ns : t->limits.signal_ns);
     }
     strbuf_printf(out, "\nkept in %s\n", path);
+}
+
+qp_status measure_keep(const cost_table *t, const char *path, strbuf *out, qp_error *error)
+{
+    strbuf text = {0};
+    qp_status status = cost_print(t, &text, error);
+    if (status == QP_OK) status = files_write(path, text.data, text.length, error);
+    if (status == QP_OK) summarize(t, path, out);
+    strbuf_free(&text);
+    return status;
 }
 
 static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
@@ -281,16 +291,12 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
     TRY(measure_types(m, error));
     TRY(time_limits(m, error)); /* again: others may have disturbed the first */
     tell(m, "", true);
-    strbuf text = {0};
-    qp_status status = cost_print(t, &text, error);
-    if (status == QP_OK) status = files_write(m->options->path, text.data, text.length, error);
-    if (status == QP_OK) summarize(t, m->options->path, out);
-    strbuf_free(&text);
-    return status;
+    return measure_keep(t, m->options->path, out, error);
 }
 
 qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error)
 {
+    if (options->device) return measure_cuda_costs(options, out, error);
     measuring *m = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the measurement", sizeof *m);
     m->options = options;

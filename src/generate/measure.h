@@ -6,7 +6,8 @@
 #include "quipu.h"
 
 typedef struct measure_options {
-    int threads;              /* 0: the processors that this process may use */
+    const char *device;       /* "cuda": the GPU's megakernel; NULL: the CPU */
+    int threads;              /* 0: the processors that this process may use; of a GPU the blocks */
     const char *const *types; /* of weights, NULL ends them; NULL: all that can be made */
     const char *large;        /* preset whose weights fit no cache; NULL: llama-3.2-1b */
     const char *path;         /* of the file that is written */
@@ -20,7 +21,9 @@ typedef struct measure_options {
 /* Runs synthetic models of every type, alone and with all workers, with one token and with many, on
  * the CPU machine, and takes the least time of each instruction, which other programs disturb
  * least; measures what a signal costs there, and how fast memory is read; writes the file and
- * appends a summary to `out`. Types whose model does not fit in memory are left out. */
+ * appends a summary to `out`. Types whose model does not fit in memory are left out. On a GPU, the
+ * means of passes of one token, with what each operator waits behind the mean end of those that it
+ * waits for: who is late is part of that. */
 qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error);
 
 #endif

@@ -7,18 +7,17 @@ enum { READ_RUNS = 8, READ_THREADS = 512, READ_BLOCKS = 4 }; /* blocks: a multip
 /* Long enough that the launch itself does not count. */
 static const int64_t LEAST_BYTES = INT64_C(8) << 30;
 
-qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *error)
+qp_status cuda_executor_measure_read(const cuda_executor *x, double *bytes_per_second,
+                                     qp_error *error)
 {
     static const char operation[] = "measuring how fast the GPU reads";
-    cuda_device *d = &e->device;
+    cuda_device *d = x->device;
     cuda_function kernel;
     double best = 0;
-    if (!d->context)
-        return error_set(error, QP_UNSUPPORTED, "reading is measured on a GPU: use --device cuda");
     TRY(cuda_device_enter(d, error));
     TRY(cuda_device_function(d, "cuda_read", "read_all", 0, &kernel, error));
-    cuda_address from = e->cuda.weights.memory.address, sink = 0;
-    int64_t words = (int64_t)(e->cuda.weights.memory.bytes / 16);
+    cuda_address from = x->weights.memory.address, sink = 0;
+    int64_t words = (int64_t)(x->weights.memory.bytes / 16);
     int64_t repeats = LEAST_BYTES / (words * 16 + 1) + 1;
     TRY(cuda_device_wait(d, operation, error));
     for (int run = 0; run < READ_RUNS; run++) {
@@ -34,4 +33,11 @@ qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *erro
     }
     *bytes_per_second = best;
     return QP_OK;
+}
+
+qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *error)
+{
+    if (!e->device.context)
+        return error_set(error, QP_UNSUPPORTED, "reading is measured on a GPU: use --device cuda");
+    return cuda_executor_measure_read(&e->cuda, bytes_per_second, error);
 }

@@ -96,8 +96,9 @@ static qp_status find_limits(qp_trace *t, qp_error *error)
     if (t->engine->device.context) return trace_cuda_limits(t, error);
     double weights = (double)model_weight_bytes(t->engine->model);
     int workers = t->runner ? 1 : thread_pool_size(t->engine->pool);
+    const cost_origin origin = {.workers = workers};
     cost_table *costs = malloc(sizeof *costs);
-    bool found = costs && t->costs && cost_load(t->costs, "cpu", workers, costs, NULL) == QP_OK;
+    bool found = costs && t->costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK;
     if (found) {
         t->limits = costs->limits;
         t->limits.bytes_per_second = cost_read_rate(costs, weights);
@@ -119,7 +120,6 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
     qp_trace *t = calloc(1, sizeof *t);
     if (!t) return error_no_memory(error, "the trace", sizeof *t);
     t->engine = engine;
-    t->plan = &engine->plan;
     t->schedule = &engine->scheduled.schedule;
     t->costs = options->costs;
     qp_status status = QP_OK;

@@ -5,7 +5,7 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "generate/batch.h"
-#include "generate/cuda_executor.h"
+#include "generate/cuda_mega.h"
 #include "generate/scheduled.h"
 #include "quipu.h"
 #include "schedule/schedule.h"
@@ -21,7 +21,7 @@ typedef struct trace_pass {
     trace_indices indices;
     instruction_timing *timings; /* [workers][longest]; NULL in parts */
     bool bare;                   /* no more is known than when it was */
-    double room_ns, memory_ns;   /* that the megakernel's fetching warps waited, a mean of them */
+    mega_fetching fetching;      /* of the megakernel */
     size_t first_part, n_parts;
 } trace_pass;
 
@@ -35,12 +35,10 @@ typedef struct trace_cuda {
     schedule operators; /* the plan as one queue, where they are of launches */
     cuda_marks marks;
     size_t launched; /* passes recorded by the megakernel before the launch */
-    uint64_t began;  /* of that launch */
 } trace_cuda;
 
 struct qp_trace {
     qp_engine *engine;
-    const plan *plan;         /* that the schedule is made from */
     const schedule *schedule; /* whose instructions' times are recorded */
     const void **no_weights;  /* [n_weights] of NULL: costs do not depend on where weights are */
     const char *costs;        /* file of measured costs, or NULL */
@@ -86,7 +84,8 @@ trace_pass *trace_take_pass(qp_trace *trace, const batch *batch);
 /* Turns the times of a launch's n passes, as blocks stamped them, to this machine's clock, by which
  * the last pass ended at `now`, and finds where each begins and ends: passes meet where the first
  * block has the token. */
-void trace_place_passes(const schedule *schedule, trace_pass *passes, int n, uint64_t now);
+qp_status trace_place_passes(const schedule *schedule, trace_pass *passes, int n, uint64_t now,
+                             qp_error *error);
 
 /* Around the sampling of a token: the first gives what the second takes. */
 uint64_t trace_begin_sampling(const qp_trace *trace);

@@ -10,11 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    FLOPS_OF_CLOCK = 4096,
-    CLOCK_RATE = 13
-}; /* Hopper's products of BF16; a CUdevice_attribute */
-
 static const char reading[] = "reading when operators ran";
 
 /* ---- before and after ---------------------------------------------------------------------- */
@@ -49,9 +44,10 @@ qp_status trace_cuda_open(qp_trace *t, size_t max_passes, qp_error *error)
     qp_engine *e = t->engine;
     TRY(cuda_device_enter(&e->device, error));
     t->cuda.mega = e->mega.kernel != NULL;
-    if (t->cuda.mega)
-        return error_set(error, QP_UNSUPPORTED, "the megakernel is not traced; --exec ops is");
-    (void)max_passes;
+    if (t->cuda.mega) {
+        t->schedule = &e->mega.schedule;
+        return cuda_mega_time(&e->mega, max_passes, error);
+    }
     TRY(make_operators(t, error));
     return make_marks(t, error);
 }
@@ -72,10 +68,7 @@ void trace_cuda_close(qp_trace *t)
 /* What the GPU reads, and what its units for products could do by their number and clock. */
 qp_status trace_cuda_limits(qp_trace *t, qp_error *error)
 {
-    const cuda_device *d = &t->engine->device;
-    int kilohertz = 0;
-    if (d->driver->device_attribute(&kilohertz, CLOCK_RATE, d->ordinal) == CUDA_SUCCESS)
-        t->limits.flops_per_second = 1e3 * kilohertz * FLOPS_OF_CLOCK * d->n_multiprocessors;
+    t->limits.flops_per_second = cuda_device_flops(&t->engine->device);
     return qp_measure_read(t->engine, &t->limits.bytes_per_second, error);
 }
 
@@ -148,112 +141,61 @@ void trace_begin_launch(qp_trace *t)
 {
     if (!t) return;
     t->cuda.launched = t->engine->mega.n_timed;
-    t->cuda.began = clock_ns();
 }
 
-/* The batch's one sequence with `more` tokens more. */
+/* The batch's sequences with `more` tokens more. */
 static void lengthen(const qp_trace *t, trace_pass *pass, int32_t more)
 {
     const int32_t page = (int32_t)t->engine->plan.options.page_size;
-    trace_indices *i = &pass->indices;
-    int32_t positions = (i->kv_indptr[1] - 1) * page + i->kv_last_page_len[0] + more;
-    i->kv_indptr[1] = (positions + page - 1) / page;
-    i->kv_last_page_len[0] = positions - (i->kv_indptr[1] - 1) * page;
-    pass->sizes[SCHEDULE_PAGE_REFS] = i->kv_indptr[1];
+    const trace_indices *x = &pass->indices;
+    int32_t before = 0, after = 0; /* pages of the sequences so far */
+    for (int64_t i = 0; i < pass->sizes[SCHEDULE_SEQUENCES]; i++) {
+        int32_t pages = x->kv_indptr[i + 1] - before;
+        int32_t positions = (pages - 1) * page + x->kv_last_page_len[i] + more;
+        before = x->kv_indptr[i + 1];
+        pages = (positions + page - 1) / page;
+        x->kv_indptr[i + 1] = after += pages;
+        x->kv_last_page_len[i] = positions - (pages - 1) * page;
+    }
+    pass->sizes[SCHEDULE_PAGE_REFS] = after;
 }
 
-/* Passes of a launch meet where the first block has the token: what is beyond is cut off, so that
- * each has its time for itself. */
-static void cut(instruction_timing *timings, size_t count, uint64_t begin, uint64_t end)
+qp_status trace_place_passes(const schedule *s, trace_pass *passes, int n, uint64_t now,
+                             qp_error *error)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint64_t *moments[] = {&timings[i].wait, &timings[i].work, &timings[i].signal,
-                               &timings[i].end};
-        for (int m = 0; m < 4; m++) {
-            if (*moments[m] < begin) *moments[m] = begin;
-            if (*moments[m] > end) *moments[m] = end;
-        }
-    }
-}
-
-/* When the first block of a pass had the token; of the first pass when it began to wait. */
-static uint64_t begin_of(const schedule *s, const trace_pass *pass, bool first)
-{
-    uint64_t least = UINT64_MAX;
-    for (int w = 0; w < s->options.workers; w++) {
-        const instruction_timing *t = &pass->timings[(size_t)w * (size_t)s->longest];
-        uint64_t at = first ? t->wait : t->work;
-        if (at < least) least = at;
-    }
-    return least;
-}
-
-static uint64_t end_of(const schedule *s, const trace_pass *pass)
-{
-    uint64_t most = 0;
-    for (int w = 0; w < s->options.workers; w++) {
-        const instruction_timing *queue = &pass->timings[(size_t)w * (size_t)s->longest];
-        uint64_t at = queue[s->length[w] - 1].end;
-        if (at > most) most = at;
-    }
-    return most;
-}
-
-void trace_place_passes(const schedule *s, trace_pass *passes, int n, uint64_t now)
-{
-    const size_t slots = (size_t)s->options.workers * (size_t)s->longest;
-    for (int i = 0; i < n; i++) {
-        passes[i].begin = begin_of(s, &passes[i], i == 0);
-        if (i > 0) passes[i - 1].end = passes[i].begin;
-    }
-    passes[n - 1].end = end_of(s, &passes[n - 1]);
-    const uint64_t shift = now - passes[n - 1].end;
-    for (int i = 0; i < n; i++) {
-        cut(passes[i].timings, slots, passes[i].begin, passes[i].end);
-        passes[i].begin += shift;
-        passes[i].end += shift;
-        for (size_t k = 0; k < slots; k++) {
-            instruction_timing *t = &passes[i].timings[k];
+    const size_t places = (size_t)s->options.workers * (size_t)s->longest;
+    instruction_timing **timings = calloc((size_t)n, sizeof *timings);
+    uint64_t *begins = calloc((size_t)n + 1, sizeof *begins);
+    bool enough = timings && begins;
+    for (int i = 0; enough && i < n; i++)
+        timings[i] = passes[i].timings;
+    if (enough) cuda_mega_part_passes(s, timings, n, begins);
+    const uint64_t shift = enough ? now - begins[n] : 0;
+    for (int i = 0; enough && i < n; i++) {
+        passes[i].begin = begins[i] + shift;
+        passes[i].end = begins[i + 1] + shift;
+        for (size_t k = 0; k < places; k++) {
+            instruction_timing *t = &timings[i][k];
             *t = (instruction_timing){t->wait + shift, t->work + shift, t->signal + shift,
                                       t->end + shift};
         }
     }
+    free(timings);
+    free(begins);
+    return enough ? QP_OK : error_no_memory(error, "the trace", (size_t)n);
 }
 
-static void add_fetching(const schedule *s, trace_pass *pass, const mega_fetching *fetching)
+qp_status trace_end_launch(qp_trace *t, const batch *batch, int ran, qp_error *error)
 {
-    const double blocks = s->options.workers;
-    pass->room_ns = pass->memory_ns = 0;
-    for (size_t i = 0; i < (size_t)s->options.workers * (size_t)s->longest; i++) {
-        pass->room_ns += fetching[i].room_ns / blocks;
-        pass->memory_ns += fetching[i].memory_ns / blocks;
-    }
-}
-
-static qp_status take_launches(qp_trace *t, const batch *batch, int ran, mega_fetching *fetching,
-                               qp_error *error)
-{
+    if (!t || !t->cuda.mega || t->engine->mega.n_timed == t->cuda.launched) return QP_OK;
     trace_pass *first = &t->passes[t->n_passes];
     const uint64_t now = clock_ns();
     int n = 0;
     for (; n < ran && trace_take_pass(t, batch); n++, t->n_passes++) {
         trace_pass *pass = &t->passes[t->n_passes];
         TRY(cuda_mega_read_timings(&t->engine->mega, t->cuda.launched + (size_t)n, pass->timings,
-                                   fetching, error));
-        add_fetching(t->schedule, pass, fetching);
+                                   &pass->fetching, error));
         lengthen(t, pass, n);
     }
-    if (n > 0) trace_place_passes(t->schedule, first, n, now);
-    return QP_OK;
-}
-
-qp_status trace_end_launch(qp_trace *t, const batch *batch, int ran, qp_error *error)
-{
-    if (!t || !t->cuda.mega || t->engine->mega.n_timed == t->cuda.launched) return QP_OK;
-    size_t slots = (size_t)t->schedule->options.workers * (size_t)t->schedule->longest;
-    mega_fetching *fetching = malloc(slots * sizeof *fetching);
-    if (!fetching) return error_no_memory(error, "the trace", slots * sizeof *fetching);
-    qp_status status = take_launches(t, batch, ran, fetching, error);
-    free(fetching);
-    return status;
+    return n > 0 ? trace_place_passes(t->schedule, first, n, now, error) : QP_OK;
 }

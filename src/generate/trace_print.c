@@ -85,8 +85,8 @@ static void print_launches(const qp_trace *t, strbuf *out)
         bare += pass->bare;
         tokens += pass->bare ? (double)pass->sizes[SCHEDULE_TOKENS] : 0;
         ns += pass->bare ? (double)(pass->end - pass->begin) : 0;
-        room += pass->room_ns;
-        memory += pass->memory_ns;
+        room += pass->fetching.room_ns;
+        memory += pass->fetching.memory_ns;
     }
     double timed = (double)(t->n_passes - bare);
     if (timed > 0)
@@ -168,12 +168,16 @@ static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
 {
     const qp_engine *e = t->engine;
     schedule_options options = t->schedule->options;
+    const bool gpu = e->device.context != NULL;
+    const cost_origin origin = {gpu ? "cuda" : NULL, gpu ? e->device.name : NULL, options.workers};
     cost_table *costs = t->costs ? malloc(sizeof *costs) : NULL;
     options.profile = t->limits;
     options.context = positions_of(t, &t->passes[t->n_passes - 1]);
-    if (costs && cost_load(t->costs, "cpu", options.workers, costs, NULL) == QP_OK)
-        options.costs = costs;
-    qp_status status = schedule_build(t->plan, e->model, &options, out, error);
+    if (costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK) options.costs = costs;
+    const cuda_mega_options how = {
+        .assignment = options.assignment, .costs = options.costs, .context = options.context};
+    qp_status status = t->cuda.mega ? cuda_mega_plan(&e->mega, &how, out, error)
+                                    : schedule_build(&e->plan, e->model, &options, out, error);
     free(costs);
     return status;
 }

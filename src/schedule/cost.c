@@ -76,6 +76,7 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
     cost_point at = point_at(curve, work.bytes > 0 ? work.flops / work.bytes : 0);
     double resident = residence(table, curve, &at, pass_bytes);
     return (cost_estimate){.fixed_ns = curve->fixed_ns,
+                           .signal_ns = curve->signal_ns,
                            .ns = work.bytes * at.ns_per_byte * resident,
                            .alone = fmin(fmax(at.alone, 1.0 / workers), 1),
                            .memory_bound = at.ns_per_byte < 2 * curve->points[0].ns_per_byte};
@@ -175,6 +176,7 @@ cost_estimate cost_of_rows(draft *d, int node, int64_t begin, int64_t rows)
                                          cost_type_of(s, node, NULL), work, d->pass_bytes);
     if (begin > 0) return out;
     about->alone = (float)out.alone;
+    about->signal_ns = (float)out.signal_ns;
     d->memory_bound[node] = out.memory_bound;
     return out;
 }

@@ -24,6 +24,8 @@ typedef struct cost_curve {
     dtype type; /* of the weights; else of the KV cache; DTYPE_F32 where there is neither */
     double fixed_ns;
     double pass_bytes; /* weights read in a pass when it was measured */
+    double signal_ns;  /* from the end of those that it waits for to its work, on a machine where
+                        * that depends on the operator; 0: the machine's */
     int n_points;
     cost_point points[COST_POINTS]; /* by rising intensity */
 } cost_curve;
@@ -61,6 +63,7 @@ typedef struct cost_estimate {
     double fixed_ns;   /* of each instruction */
     double ns;         /* of all of the work, done by one worker while all others work too */
     double alone;      /* both, where no other works, over that: 1/workers .. 1 */
+    double signal_ns;  /* of the curve */
     bool memory_bound; /* bytes decide, not arithmetic */
 } cost_estimate;
 
@@ -76,11 +79,16 @@ qp_status cost_print(const cost_table *table, strbuf *out, qp_error *error);
  * used, as a table's `machine` has them. */
 void cost_machine(char *text, size_t size);
 
-/* Reads a file of this machine's costs for so many workers. QP_IO when there is none, QP_FORMAT
- * when it is damaged or was measured on another machine, by another version, or with another number
- * of workers. */
-qp_status cost_load(const char *path, const char *device, int workers, cost_table *out,
-                    qp_error *error);
+/* Whose costs a file must hold. */
+typedef struct cost_origin {
+    const char *device;  /* NULL: "cpu" */
+    const char *machine; /* NULL: this processor, as cost_machine() has it */
+    int workers;
+} cost_origin;
+
+/* Reads a file of costs. QP_IO when there is none, QP_FORMAT when it is damaged or was measured on
+ * another machine, by another version, or with another number of workers. */
+qp_status cost_load(const char *path, const cost_origin *origin, cost_table *out, qp_error *error);
 
 /* Reads the text again. QP_FORMAT, with what is wrong, when it is damaged. `where` names it. */
 qp_status cost_parse(const char *text, size_t length, const char *where, cost_table *out,

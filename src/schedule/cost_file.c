@@ -36,6 +36,7 @@ static cJSON *curve_json(const cost_curve *curve)
     cJSON_AddStringToObject(item, "type", dtype_name(curve->type));
     cJSON_AddNumberToObject(item, "fixed_ns", curve->fixed_ns);
     cJSON_AddNumberToObject(item, "pass_bytes", curve->pass_bytes);
+    if (curve->signal_ns > 0) cJSON_AddNumberToObject(item, "signal_ns", curve->signal_ns);
     cJSON *points = cJSON_AddArrayToObject(item, "points");
     for (int i = 0; i < curve->n_points; i++) {
         const cost_point *p = &curve->points[i];
@@ -129,6 +130,8 @@ static qp_status get_curve(const cJSON *item, const char *where, cost_curve *out
     TRY(get_text(item, "type", where, type_name, sizeof type_name, error));
     TRY(get_number(item, "fixed_ns", where, 0, &out->fixed_ns, error));
     TRY(get_number(item, "pass_bytes", where, 0, &out->pass_bytes, error));
+    if (json_get(item, "signal_ns"))
+        TRY(get_number(item, "signal_ns", where, 0, &out->signal_ns, error));
     TRY(get_rows(item, "points", where, COST_POINTS, 3, rows, &out->n_points, error));
     if (out->n_points == 0)
         return error_set(error, QP_FORMAT, "%s: the curve of %s has no points", where, op_name);
@@ -213,25 +216,26 @@ void cost_machine(char *text, size_t size)
     strbuf_free(&features);
 }
 
-static qp_status check_origin(const cost_table *table, const char *path, const char *device,
-                              int workers, qp_error *error)
+static qp_status check_origin(const cost_table *table, const char *path, const cost_origin *origin,
+                              qp_error *error)
 {
-    char machine[sizeof table->machine];
-    cost_machine(machine, sizeof machine);
+    char processor[sizeof table->machine];
+    cost_machine(processor, sizeof processor);
+    const char *device = origin->device ? origin->device : "cpu";
+    const char *machine = origin->machine ? origin->machine : processor;
     if (strcmp(table->device, device) != 0 || strcmp(table->machine, machine) != 0)
         return error_set(error, QP_FORMAT, "%s: measured on another machine (%s, %s)", path,
                          table->device, table->machine);
     if (strcmp(table->version, version_text) != 0)
         return error_set(error, QP_FORMAT, "%s: measured by version %s, this is %s", path,
                          table->version, version_text);
-    if (table->workers != workers)
+    if (table->workers != origin->workers)
         return error_set(error, QP_FORMAT, "%s: measured with %d workers, expected %d", path,
-                         table->workers, workers);
+                         table->workers, origin->workers);
     return QP_OK;
 }
 
-qp_status cost_load(const char *path, const char *device, int workers, cost_table *out,
-                    qp_error *error)
+qp_status cost_load(const char *path, const cost_origin *origin, cost_table *out, qp_error *error)
 {
     enum { MOST_BYTES = 1 << 20 };
     char *text;
@@ -240,7 +244,7 @@ qp_status cost_load(const char *path, const char *device, int workers, cost_tabl
     TRY(file_read_text(path, MOST_BYTES, &text, &length, error));
     qp_status status = cost_parse(text, length, path, out, error);
     free(text);
-    if (status == QP_OK) status = check_origin(out, path, device, workers, error);
+    if (status == QP_OK) status = check_origin(out, path, origin, error);
     if (status != QP_OK) *out = (cost_table){0};
     return status;
 }

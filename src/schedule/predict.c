@@ -43,16 +43,23 @@ static const instruction *next_of(const runner *r, int worker)
     return schedule_queue(r->s, worker) + r->workers[worker].place;
 }
 
+static double signal_of(const schedule *s, const instruction *in)
+{
+    double own = in->opcode == INSTRUCTION_NOOP ? 0 : (double)s->nodes[in->node].signal_ns;
+    return own > 0 ? own : s->options.profile.signal_ns;
+}
+
 /* Whether the waits of this pass are over; *ready and *path get when. */
 static bool is_ready(const runner *r, const instruction *in, double *ready, double *path)
 {
+    const double signal = signal_of(r->s, in);
     *ready = *path = 0;
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
         const counter_state *counter = &r->counters[in->waits[w].counter];
         if (in->waits[w].counter == 0 || (in->flags >> w & 1)) continue;
         if (counter->signals < in->waits[w].needed) return false;
-        *ready = later(*ready, counter->complete + r->s->options.profile.signal_ns);
-        *path = later(*path, counter->path + r->s->options.profile.signal_ns);
+        *ready = later(*ready, counter->complete + signal);
+        *path = later(*path, counter->path + signal);
     }
     return true;
 }

@@ -250,8 +250,9 @@ static void load_costs(report *r)
     const schedule_print_options *o = r->options;
     bool possible =
         o->costs && !is_given(o) && o->workers > 0 && o->workers <= SCHEDULE_MAX_WORKERS;
+    const cost_origin origin = {o->device, o->machine, (int)o->workers};
     cost_table *table = possible ? malloc(sizeof *table) : NULL;
-    if (table && cost_load(o->costs, "cpu", (int)o->workers, table, NULL) == QP_OK)
+    if (table && cost_load(o->costs, &origin, table, NULL) == QP_OK)
         r->table = table;
     else
         free(table);
@@ -272,17 +273,18 @@ static qp_status build(const report *r, const model *model, schedule *out, qp_er
     options.kv_partitions = o->kv_partitions;
     if (options.kv_partitions == 0)
         options.kv_partitions = schedule_kv_partitions((int)o->workers, config->n_kv_heads);
+    plan p;
+    TRY(plan_build(config, &options, &p, error));
     const schedule_options of = {
         .workers = (int)o->workers,
         .setting = (schedule_setting)find(o->setting, schedule_setting_name),
         .assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name),
         .memory_fraction = o->memory_fraction,
         .group = o->group,
+        .last_step = o->to_logits ? plan_find_step(&p, "lm_head", -1) + 1 : 0,
         .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
         .costs = r->table};
-    plan p;
-    qp_status status = plan_build(config, &options, &p, error);
-    if (status == QP_OK) status = schedule_build(&p, model, &of, out, error);
+    qp_status status = schedule_build(&p, model, &of, out, error);
     if (status == QP_OK && o->verify) status = schedule_verify(out, error);
     if (status == QP_OK && o->save) status = schedule_save(out, o->save, error);
     plan_free(&p);

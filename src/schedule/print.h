@@ -17,11 +17,13 @@ typedef struct schedule_print_options {
     int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
     int64_t chunk;          /* tokens that one pass may have */
     bool sums;              /* latency: the plan of sums, as the megakernel runs it */
+    bool to_logits;         /* leave out what comes behind them */
     int64_t group;          /* output features that stay together; 0: the usual */
     int64_t kv_partitions;  /* latency: parts that attention is split in; 0: by the workers */
     double bytes_per_second, flops_per_second, signal_ns; /* 0: the usual */
     const char
         *costs; /* file of measured costs, used where none of these three is given; or NULL */
+    const char *device, *machine; /* whose costs they must be; NULL: "cpu", this processor */
     bool list, json, verify;
     const char *save; /* a file for the queues, or NULL */
     strbuf *page;     /* gets an HTML page that shows when which worker does what; or NULL */

@@ -83,6 +83,7 @@ typedef struct schedule_node {
     uint16_t operands[OP_MAX_TENSORS];
     float params[INSTRUCTION_PARAMS];
     float alone; /* cost of an instruction while no other worker works, over its cost_ns; 0: 1 */
+    float signal_ns; /* from the last signal to the end of its wait; 0: the machine's */
 } schedule_node;
 
 typedef enum schedule_setting { SCHEDULE_LATENCY, SCHEDULE_THROUGHPUT } schedule_setting;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 enum { /* CUdevice_attribute */
+       ATTRIBUTE_CLOCK_KILOHERTZ = 13,
        ATTRIBUTE_MULTIPROCESSORS = 16,
        ATTRIBUTE_L2_BYTES = 38,
        ATTRIBUTE_MAJOR = 75,
@@ -181,6 +182,16 @@ void cuda_device_close(cuda_device *d)
     if (d->stream) d->driver->stream_destroy(d->stream);
     d->driver->context_release(d->ordinal);
     *d = (cuda_device){0};
+}
+
+double cuda_device_flops(const cuda_device *d)
+{
+    enum { HOPPERS = 4096 }; /* of a multiprocessor and clock */
+    int kilohertz = 0;
+    if (d->driver->device_attribute(&kilohertz, ATTRIBUTE_CLOCK_KILOHERTZ, d->ordinal) !=
+        CUDA_SUCCESS)
+        return 0;
+    return 1e3 * kilohertz * HOPPERS * d->n_multiprocessors;
 }
 
 qp_status cuda_device_enter(const cuda_device *d, qp_error *error)

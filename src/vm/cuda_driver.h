@@ -157,6 +157,10 @@ void cuda_device_close(cuda_device *device);
 /* The same GPU's figures without making a context on it. */
 qp_status cuda_device_probe(cuda_device *out, qp_error *error);
 
+/* FLOPs a second of its units for products of 16-bit numbers, by their number and clock; 0: not
+ * known. */
+double cuda_device_flops(const cuda_device *device);
+
 /* Makes the device's context this thread's: before the first call from another thread. */
 qp_status cuda_device_enter(const cuda_device *device, qp_error *error);
 
