@@ -294,7 +294,9 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
     bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
-    uint32_t parts = e.weights.parts + (step > 0); /* the residual itself is one */
+    /* One entry a block and step: so many parts, and the residual itself. (Numbers that need no
+     * register: here there is none left.) */
+    uint32_t parts = step == 0 ? 1 : 1 + (mlp ? a.n_kv_heads : gridDim.x);
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
     fetch_pair_inputs<DIM>(a, b, e.in);
