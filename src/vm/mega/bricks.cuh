@@ -3,10 +3,11 @@
  * Levels become bf16 without arithmetic: an integer up to 255 in the low bits of a bf16 is that
  * integer times 2^-133, below the smallest normal number and seamlessly above it. The vector's
  * planes are stored times 2^96 to meet it, and where a column's nibble is taken at bits 4..7 of a
- * word, divided by 16: columns 2 and 3 of every four. Levels are counted from the lowest, so an
- * accumulator begins at minus the zero level times the sum of the vector's 32 columns, which the
- * matrix units find too. Products are exact, sums float32; a block's sum is scaled as it is added
- * to its row's.
+ * word, divided by 16: columns 2 and 3 of every four. Products are exact, sums float32; a block's
+ * sum is scaled as it is added to its row's. Levels are counted from the lowest: what that is too
+ * much, the zero level times the sum of the vector's 32 columns, is added with the other sign; the
+ * matrix units find that too. The planes are in columns 0, 2 and 4 of the other operand, so that a
+ * lane has one of them: t is its plane, and results with t = 3 are of no use.
  */
 #ifndef QUIPU_VM_MEGA_BRICKS_CUH
 #define QUIPU_VM_MEGA_BRICKS_CUH
@@ -22,14 +23,13 @@ template <int KIND> MEGA_FN bool is_kind(int kind)
 
 #define BRICK_UNIT 137438953472.0f /* 2^37, what brings sums back: 2^133 / 2^96 */
 
-/* c (16, 8) = a * b + (z0, z1) in every row. */
-MEGA_FN void multiply_from(float *c, const uint32_t *a, uint32_t b0, uint32_t b1, const float *z)
+/* c (16, 8) = a * b */
+MEGA_FN void multiply_first(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %10, %11};"
+                 "{%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
                  : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(z[0]),
-                   "f"(z[1]));
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 MEGA_FN void multiply_more(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
 {
@@ -53,14 +53,12 @@ template <int BYTE> MEGA_FN float byte_float(uint32_t w)
 
 /* ---- the vector ------------------------------------------------------------------------------ */
 
-/* A lane's part of 32 columns: of each fragment two registers; and what accumulators begin with, in
- * this lane's two columns of them (of Q4_K: the sums of the vector's columns; per fragment of
- * Q6_K).
- */
+/* A lane's part of 32 columns: of each fragment two registers; and what the lane's sums lack, in
+ * units of a scale (of Q4_K: of a minimum; of Q6_K: for each fragment). */
 template <int KIND> struct brick_vector {
-    enum { BEGINNINGS = KIND == BRICK_Q6_K ? 4 : 2 };
+    enum { SUMS = KIND == BRICK_Q6_K ? 2 : 1 };
     uint32_t v[4];
-    float from[BEGINNINGS];
+    float lack[SUMS];
 
     /* `at`: the 32 columns in this lane's plane. */
     MEGA_FN void load(uint32_t at, int t)
@@ -74,30 +72,33 @@ template <int KIND> struct brick_vector {
         const bool nibbles = KIND == BRICK_Q4_0 || KIND == BRICK_Q4_K;
         if (!nibbles) v[1] = sixteen_times(v[1]), v[3] = sixteen_times(v[3]);
     }
-    MEGA_FN void find_beginnings()
+    MEGA_FN void find_lack()
     {
-        /* bf16 -128, -8 (and 16 times that), 1, -32, times 2^-133 */
+        /* bf16 -128, -8 (and 16 times that), -1, -32, times 2^-133 */
         const uint32_t one = KIND == BRICK_Q8_0   ? 0x80808080
                              : KIND == BRICK_Q4_0 ? 0x80088008
-                             : KIND == BRICK_Q4_K ? 0x00010001
+                             : KIND == BRICK_Q4_K ? 0x80018001
                                                   : 0x80208020;
         const uint32_t two = KIND == BRICK_Q4_0   ? 0x80808080
-                             : KIND == BRICK_Q4_K ? 0x00100010
+                             : KIND == BRICK_Q4_K ? 0x80108010
                                                   : one;
         const uint32_t a[4] = {one, one, two, two};
-        const float zero[2] = {0, 0};
         float c[4];
-        multiply_from(c, a, v[0], v[1], zero);
-        if (KIND == BRICK_Q6_K) {
-            from[0] = c[0], from[1] = c[1];
-            multiply_from(c, a, v[2], v[3], zero);
-            from[2] = c[0], from[3] = c[1];
-        } else {
+        multiply_first(c, a, v[0], v[1]);
+        lack[0] = c[0];
+        if (SUMS == 2)
+            multiply_first(c, a, v[2], v[3]);
+        else
             multiply_more(c, a, v[2], v[3]);
-            from[0] = c[0], from[1] = c[1];
-        }
+        lack[SUMS - 1] = c[0];
     }
 };
+
+/* The planes' addresses: lane g's column is a plane's. */
+MEGA_FN uint32_t lane_plane(uint32_t planes, uint32_t pitch, int g)
+{
+    return planes + 2 * min(g >> 1, MEGA_PARTS - 1) * pitch;
+}
 
 /* ---- bricks ---------------------------------------------------------------------------------- */
 
@@ -111,20 +112,18 @@ MEGA_FN void nibble_fragment(uint32_t w, uint32_t *a)
     a[3] = high & 0x00f000f0;
 }
 
-/* r (rows g and g + 8, two columns each) += scales (of the two rows) * c */
-MEGA_FN void add_scaled(float *r, float2 scale, const float *c)
+/* r (rows g and g + 8) += scales (of the two rows) * what c has, and what it lacks */
+MEGA_FN void add_scaled(float *r, float2 scale, const float *c, float lack)
 {
-    r[0] = fmaf(scale.x, c[0], r[0]);
-    r[1] = fmaf(scale.x, c[1], r[1]);
-    r[2] = fmaf(scale.y, c[2], r[2]);
-    r[3] = fmaf(scale.y, c[3], r[3]);
+    r[0] = fmaf(scale.x, lack, fmaf(scale.x, c[0], r[0]));
+    r[1] = fmaf(scale.y, lack, fmaf(scale.y, c[2], r[1]));
 }
 
-/* A lane's part of a brick in registers. SUMS: of a block, each scaled by itself. */
+/* A lane's part of a brick in registers. */
 template <int KIND> struct brick;
 
 template <> struct brick<BRICK_Q8_0> {
-    enum { BLOCKS = 2, SUMS = 1, BYTES = BRICK_BYTES_Q8_0 };
+    enum { BLOCKS = 2, BYTES = BRICK_BYTES_Q8_0 };
     uint32_t q[8], scale[2];
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -141,14 +140,14 @@ template <> struct brick<BRICK_Q8_0> {
         a[2] = __byte_perm(low, 0, 0x4342);
         a[3] = __byte_perm(high, 0, 0x4342);
     }
-    MEGA_FN void add(int j, const float (*c)[4], const float *, float *r) const
+    MEGA_FN void add(int j, const float (*c)[4], const float *lack, float *r) const
     {
-        add_scaled(r, two_halves(scale[j]), c[0]);
+        add_scaled(r, two_halves(scale[j]), c[0], lack[0]);
     }
 };
 
 template <> struct brick<BRICK_Q4_0> {
-    enum { BLOCKS = 4, SUMS = 1, BYTES = BRICK_BYTES_Q4_0 };
+    enum { BLOCKS = 4, BYTES = BRICK_BYTES_Q4_0 };
     uint32_t q[8], scale[4];
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -158,14 +157,14 @@ template <> struct brick<BRICK_Q4_0> {
         load_shared_words(scale, at + BRICK_QUANTS + 16 * (lane >> 2));
     }
     MEGA_FN void fragment(int j, int f, uint32_t *a) const { nibble_fragment(q[2 * j + f], a); }
-    MEGA_FN void add(int j, const float (*c)[4], const float *, float *r) const
+    MEGA_FN void add(int j, const float (*c)[4], const float *lack, float *r) const
     {
-        add_scaled(r, two_halves(scale[j]), c[0]);
+        add_scaled(r, two_halves(scale[j]), c[0], lack[0]);
     }
 };
 
 template <> struct brick<BRICK_Q4_K> {
-    enum { BLOCKS = 4, SUMS = 1, BYTES = BRICK_BYTES_Q4_K };
+    enum { BLOCKS = 4, BYTES = BRICK_BYTES_Q4_K };
     uint32_t q[8], d[8], packed[4]; /* d and dmin of [block][row]; scale and minimum the same */
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -178,21 +177,18 @@ template <> struct brick<BRICK_Q4_K> {
         load_shared_words(packed, scales + 256);
     }
     MEGA_FN void fragment(int j, int f, uint32_t *a) const { nibble_fragment(q[2 * j + f], a); }
-    MEGA_FN void add(int j, const float (*c)[4], const float *sums, float *r) const
+    MEGA_FN void add(int j, const float (*c)[4], const float *lack, float *r) const
     {
         float2 low = two_halves(d[2 * j]), high = two_halves(d[2 * j + 1]);
-        float2 scale = {low.x * byte_float<0>(packed[j]), high.x * byte_float<2>(packed[j])};
-        float2 min = {low.y * byte_float<1>(packed[j]), high.y * byte_float<3>(packed[j])};
-        add_scaled(r, scale, c[0]);
-        r[0] = fmaf(-min.x, sums[0], r[0]);
-        r[1] = fmaf(-min.x, sums[1], r[1]);
-        r[2] = fmaf(-min.y, sums[0], r[2]);
-        r[3] = fmaf(-min.y, sums[1], r[3]);
+        float scale = low.x * byte_float<0>(packed[j]), min = low.y * byte_float<1>(packed[j]);
+        r[0] = fmaf(min, lack[0], fmaf(scale, c[0][0], r[0]));
+        scale = high.x * byte_float<2>(packed[j]), min = high.y * byte_float<3>(packed[j]);
+        r[1] = fmaf(min, lack[0], fmaf(scale, c[0][2], r[1]));
     }
 };
 
 template <> struct brick<BRICK_Q6_K> {
-    enum { BLOCKS = 2, SUMS = 2, BYTES = BRICK_BYTES_Q6_K };
+    enum { BLOCKS = 2, BYTES = BRICK_BYTES_Q6_K };
     uint32_t q[4], high[2], scale[4];
 
     MEGA_FN void load(uint32_t at, int lane)
@@ -220,48 +216,52 @@ template <> struct brick<BRICK_Q6_K> {
     {
         return two_halves(w).x * (byte_float<2 + F>(w ^ 0x80800000) - 128.0f);
     }
-    MEGA_FN void add(int j, const float (*c)[4], const float *, float *r) const
+    MEGA_FN void add(int j, const float (*c)[4], const float *lack, float *r) const
     {
         uint32_t low = scale[2 * j], top = scale[2 * j + 1];
-        add_scaled(r, make_float2(scale_of<0>(low), scale_of<0>(top)), c[0]);
-        add_scaled(r, make_float2(scale_of<1>(low), scale_of<1>(top)), c[1]);
+        add_scaled(r, make_float2(scale_of<0>(low), scale_of<0>(top)), c[0], lack[0]);
+        add_scaled(r, make_float2(scale_of<1>(low), scale_of<1>(top)), c[1], lack[1]);
     }
 };
 
-/* r[block, or 0] += a brick times the vectors [block, or 0]. First all first fragments, then all
+/* r[0] and r[1] += blocks `first` and the next times their vectors. Both first fragments, then both
  * second ones: the matrix units take long for one, but the next may follow at once. */
-template <int KIND, bool ACROSS>
-MEGA_FN void multiply_brick(const brick<KIND> &w, const brick_vector<KIND> *x, float (*r)[4])
+template <int KIND>
+MEGA_FN void multiply_blocks(const brick<KIND> &w, int first, const brick_vector<KIND> &x,
+                             const brick_vector<KIND> &y, float *r, float *s)
 {
-    const int blocks = brick<KIND>::BLOCKS, sums = brick<KIND>::SUMS;
-    const float zero[2] = {0, 0};
-    float c[blocks][sums][4];
+    const int sums = brick_vector<KIND>::SUMS;
+    const brick_vector<KIND> *const v[2] = {&x, &y};
+    float c[2][sums][4];
     uint32_t a[4];
 #pragma unroll
-    for (int j = 0; j < blocks; j++) {
-        const brick_vector<KIND> &v = x[ACROSS ? j : 0];
-        w.fragment(j, 0, a);
-        multiply_from(c[j][0], a, v.v[0], v.v[1], KIND == BRICK_Q4_K ? zero : v.from);
+    for (int j = 0; j < 2; j++) {
+        w.fragment(first + j, 0, a);
+        multiply_first(c[j][0], a, v[j]->v[0], v[j]->v[1]);
     }
 #pragma unroll
-    for (int j = 0; j < blocks; j++) {
-        const brick_vector<KIND> &v = x[ACROSS ? j : 0];
-        w.fragment(j, 1, a);
+    for (int j = 0; j < 2; j++) {
+        w.fragment(first + j, 1, a);
         if (sums == 2)
-            multiply_from(c[j][sums - 1], a, v.v[2], v.v[3], v.from + v.BEGINNINGS - 2);
+            multiply_first(c[j][sums - 1], a, v[j]->v[2], v[j]->v[3]);
         else
-            multiply_more(c[j][0], a, v.v[2], v.v[3]);
+            multiply_more(c[j][0], a, v[j]->v[2], v[j]->v[3]);
     }
-#pragma unroll
-    for (int j = 0; j < blocks; j++)
-        w.add(j, c[j], x[ACROSS ? j : 0].from, r[ACROSS ? 0 : j]);
+    w.add(first, c[0], x.lack, r);
+    w.add(first + 1, c[1], y.lack, s);
 }
 
-/* Row g's three columns to lanes with t = 0, which alone have a result. */
-MEGA_FN float sum_planes(float c0, float c1, int t)
+/* The planes' sums of rows g and g + 8 from all lanes: of row g where t is even, of row g + 8 where
+ * it is odd. `unit`: lane_unit(). */
+MEGA_FN float lane_unit(int t)
 {
-    float sum = t == 0 ? c0 + c1 : c0;
-    return (sum + __shfl_down_sync(~0u, sum, 1)) * BRICK_UNIT;
+    return t < MEGA_PARTS ? BRICK_UNIT : 0;
+}
+MEGA_FN float sum_planes(const float *r, int t, float unit)
+{
+    float low = r[0] * unit, high = r[1] * unit;
+    float sum = (t & 1 ? high : low) + __shfl_xor_sync(~0u, t & 1 ? low : high, 1);
+    return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
 /* ---- tiles of 16 rows ------------------------------------------------------------------------ */
@@ -285,47 +285,52 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
 {
     int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
     int tile = warp * shape.inverse >> 8, slice = warp - tile * shape.across;
-    const int blocks = brick<KIND>::BLOCKS, beginnings = brick_vector<KIND>::BEGINNINGS;
+    const int blocks = brick<KIND>::BLOCKS, parts = brick_vector<KIND>::SUMS;
     const int step = 2 * BRICK_COLUMNS * blocks; /* bytes of a plane */
-    uint32_t vector = planes + 2 * min(g, 2) * pitch + slice * step;
-    uint32_t sums =
-        b.own + a.shared.sums + 4 * (slice * a.shared.sum_pitch + first + tile * BRICK_ROWS + g);
-    float from[blocks][beginnings]; /* of the columns of one of a tile's chunks, `held` */
+    uint32_t vector = lane_plane(planes, pitch, g) + slice * step;
+    int row = first + tile * BRICK_ROWS + g + 8 * (t & 1);
+    uint32_t sums = b.own + a.shared.sums + 4 * (slice * a.shared.sum_pitch + row);
+    float unit = lane_unit(t), lack[blocks][parts]; /* of the columns of a tile's chunk `held` */
     int held = -1;
 #pragma unroll 1
     for (int i = 0; i < tiles; i += shape.beside) {
-        float r[1][4] = {{0, 0, 0, 0}};
+        float r[2] = {0, 0};
         bool mine = tile < shape.beside && i + tile < tiles;
 #pragma unroll 1
         for (int k = 0; k < shape.chunks; k++) {
-            brick_vector<KIND> x[blocks];
-#pragma unroll
-            for (int j = 0; j < blocks; j++)
-                x[j].load(vector + k * MEGA_WARPS * step + 2 * BRICK_COLUMNS * j, t);
+            uint32_t columns = vector + k * MEGA_WARPS * step;
+            brick_vector<KIND> x[2];
             brick<KIND> w;
-            w.load(take_chunk(a, b) + warp * brick<KIND>::BYTES, b.lane);
-            give_chunk(a, b);
             if (held != k) {
 #pragma unroll
                 for (int j = 0; j < blocks; j++) {
-                    x[j].find_beginnings();
+                    x[0].load(columns + 2 * BRICK_COLUMNS * j, t);
+                    x[0].find_lack();
 #pragma unroll
-                    for (int n = 0; n < beginnings; n++)
-                        from[j][n] = x[j].from[n];
+                    for (int n = 0; n < parts; n++)
+                        lack[j][n] = x[0].lack[n];
                 }
                 held = k;
             }
+            for (int j = 0; j < 2; j++)
+                x[j].load(columns + 2 * BRICK_COLUMNS * j, t);
+            w.load(take_chunk(a, b) + warp * brick<KIND>::BYTES, b.lane);
+            give_chunk(a, b);
+            bool busy = mine && k * MEGA_WARPS + slice < shape.across;
 #pragma unroll
-            for (int j = 0; j < blocks; j++)
+            for (int first = 0; first < blocks; first += 2) {
 #pragma unroll
-                for (int n = 0; n < beginnings; n++)
-                    x[j].from[n] = from[j][n];
-            if (mine && k * MEGA_WARPS + slice < shape.across) multiply_brick<KIND, true>(w, x, r);
+                for (int j = 0; j < 2; j++) {
+                    if (first) x[j].load(columns + 2 * BRICK_COLUMNS * (first + j), t);
+#pragma unroll
+                    for (int n = 0; n < parts; n++)
+                        x[j].lack[n] = lack[first + j][n];
+                }
+                if (busy) multiply_blocks<KIND>(w, first, x[0], x[1], r, r);
+            }
         }
-        float low = sum_planes(r[0][0], r[0][1], t), high = sum_planes(r[0][2], r[0][3], t);
-        if (t || !mine) continue;
-        store_shared(sums + 4 * BRICK_ROWS * i, low);
-        store_shared(sums + 4 * BRICK_ROWS * i + 32, high);
+        float sum = sum_planes(r, t, unit);
+        if (t < 2 && mine) store_shared(sums + 4 * BRICK_ROWS * i, sum);
     }
 }
 
@@ -401,32 +406,31 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
 {
     const int blocks = brick<KIND>::BLOCKS, each = BRICK_ROWS * blocks;
     int g = b.lane >> 2, t = b.lane & 3;
-    uint32_t plane = b.own + a.shared.features + 2 * min(g, 2) * a.shared.feature_plane;
+    uint32_t plane = lane_plane(b.own + a.shared.features, a.shared.feature_plane, g);
+    float unit = lane_unit(t);
 #pragma unroll 1
     for (int from = first; from < min(a.hidden, first + MEGA_BLOCK); from += MEGA_WARPS * each) {
-        float r[blocks][4];
+        float r[blocks][2];
 #pragma unroll
         for (int j = 0; j < blocks; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                r[j][i] = 0;
+            r[j][0] = r[j][1] = 0;
 #pragma unroll 1
         for (int group = 0; group < groups; group++) {
             brick_vector<KIND> x;
             brick<KIND> w;
             x.load(plane + 2 * BRICK_COLUMNS * group, t);
-            x.find_beginnings();
+            x.find_lack();
             w.load(take_chunk(a, b) + b.warp * brick<KIND>::BYTES, b.lane);
             give_chunk(a, b);
-            multiply_brick<KIND, false>(w, &x, r);
+#pragma unroll
+            for (int j = 0; j < blocks; j += 2)
+                multiply_blocks<KIND>(w, j, x, x, r[j], r[j + 1]);
         }
 #pragma unroll
         for (int j = 0; j < blocks; j++) {
-            float low = sum_planes(r[j][0], r[j][1], t), high = sum_planes(r[j][2], r[j][3], t);
-            int o = from - first + b.warp * each + j * BRICK_ROWS + g;
-            if (t || first + o >= a.hidden) continue;
-            out[o] = low;
-            out[o + 8] = high;
+            float sum = sum_planes(r[j], t, unit);
+            int o = from - first + b.warp * each + j * BRICK_ROWS + g + 8 * (t & 1);
+            if (t < 2 && first + o < a.hidden) out[o] = sum;
         }
     }
 }
