@@ -143,18 +143,10 @@ DECODE_FN void decode_q3_k(const uint8_t *row, int64_t i, float *out)
     }
 }
 
-/* Two-byte floats from any address that is a multiple of 2. */
-template <dtype T> DECODE_FN void decode_halves(const uint8_t *row, int64_t i, float *out)
+/* Eight two-byte floats. */
+template <dtype T> DECODE_FN void decode_words(uint4 all, float *out)
 {
-    uint32_t words[4];
-    const uint16_t *p = (const uint16_t *)row + i;
-    if (((uintptr_t)p & 15) == 0) {
-        uint4 all = __ldg((const uint4 *)p);
-        words[0] = all.x, words[1] = all.y, words[2] = all.z, words[3] = all.w;
-    } else {
-        for (int j = 0; j < 4; j++)
-            words[j] = __ldg(p + 2 * j) | (uint32_t)__ldg(p + 2 * j + 1) << 16;
-    }
+    const uint32_t words[4] = {all.x, all.y, all.z, all.w};
     for (int j = 0; j < 4; j++) {
         if (T == DTYPE_BF16) {
             out[2 * j] = __uint_as_float(words[j] << 16);
@@ -164,6 +156,17 @@ template <dtype T> DECODE_FN void decode_halves(const uint8_t *row, int64_t i, f
             out[2 * j + 1] = __half2float(__ushort_as_half((unsigned short)(words[j] >> 16)));
         }
     }
+}
+
+/* The same from any address that is a multiple of 2. */
+template <dtype T> DECODE_FN void decode_halves(const uint8_t *row, int64_t i, float *out)
+{
+    const uint16_t *p = (const uint16_t *)row + i;
+    if (((uintptr_t)p & 15) == 0) return decode_words<T>(__ldg((const uint4 *)p), out);
+    uint32_t words[4];
+    for (int j = 0; j < 4; j++)
+        words[j] = __ldg(p + 2 * j) | (uint32_t)__ldg(p + 2 * j + 1) << 16;
+    decode_words<T>(make_uint4(words[0], words[1], words[2], words[3]), out);
 }
 
 DECODE_FN void decode_f32(const uint8_t *row, int64_t i, float *out)

@@ -25,7 +25,7 @@ DEVICE_FN void linear_store(const op_call &call, int64_t row, int64_t o, float s
 
 /* ---- few rows ------------------------------------------------------------------------------ */
 
-enum { LINEAR_WARPS = 8, LINEAR_STEP = 8 * WARP, LINEAR_X_FLOATS = 8192 };
+enum { LINEAR_WARPS = 8, LINEAR_STEP = 8 * WARP, LINEAR_AHEAD = 8, LINEAR_X_FLOATS = 8192 };
 
 /* Elements [first, first + count) of rows [0, M) as floats into shared memory, zeros where there
  * are none; a row takes LINEAR_X_FLOATS / M of it. */
@@ -52,29 +52,53 @@ DEVICE_FN void linear_load_x(const tensor &x, int64_t first_row, int64_t first, 
     }
 }
 
+/* Adds the products of eight weights and elements [i, i + 8) of M rows of x. */
+template <int M>
+DEVICE_FN void linear_add_eight(const float *w, int i, const float *shared, float *sums)
+{
+    const int chunk = LINEAR_X_FLOATS / M;
+    for (int m = 0; m < M; m++) {
+        const float4 *x = (const float4 *)(shared + m * chunk + i);
+        float4 low = x[0], high = x[1];
+        sums[m] = fmaf(w[0], low.x, sums[m]);
+        sums[m] = fmaf(w[1], low.y, sums[m]);
+        sums[m] = fmaf(w[2], low.z, sums[m]);
+        sums[m] = fmaf(w[3], low.w, sums[m]);
+        sums[m] = fmaf(w[4], high.x, sums[m]);
+        sums[m] = fmaf(w[5], high.y, sums[m]);
+        sums[m] = fmaf(w[6], high.z, sums[m]);
+        sums[m] = fmaf(w[7], high.w, sums[m]);
+    }
+}
+
 /* Adds the products of a chunk of a weight row to the sums of M rows of x. */
 template <dtype T, int M>
 DEVICE_FN void linear_add(dtype type, const char *weight, int64_t n, int64_t first,
                           const float *shared, float *sums)
 {
     const int chunk = LINEAR_X_FLOATS / M;
-    int count = (int)min((int64_t)chunk, n - first);
+    int count = (int)min((int64_t)chunk, n - first), i = 8 * (int)(threadIdx.x % WARP);
+    const uint4 *halves = (const uint4 *)((const uint16_t *)weight + first);
+    /* Where nothing has to be asked, several loads are on their way at a time. */
+    if ((T == DTYPE_F16 || T == DTYPE_BF16) && device_aligned(halves, 16)) {
+        for (; i + (LINEAR_AHEAD - 1) * LINEAR_STEP + 8 <= count; i += LINEAR_AHEAD * LINEAR_STEP) {
+            uint4 words[LINEAR_AHEAD];
+#pragma unroll
+            for (int k = 0; k < LINEAR_AHEAD; k++)
+                words[k] = __ldg(halves + (i + k * LINEAR_STEP) / 8);
+#pragma unroll
+            for (int k = 0; k < LINEAR_AHEAD; k++) {
+                float w[8];
+                decode_words<T>(words[k], w);
+                linear_add_eight<M>(w, i + k * LINEAR_STEP, shared, sums);
+            }
+        }
+    }
 #pragma unroll 4
-    for (int i = 8 * (int)(threadIdx.x % WARP); i < count; i += LINEAR_STEP) {
+    for (; i < count; i += LINEAR_STEP) {
         float w[8];
         decode8_of<T>(type, weight, first + i, n, w);
-        for (int m = 0; m < M; m++) {
-            const float4 *x = (const float4 *)(shared + m * chunk + i);
-            float4 low = x[0], high = x[1];
-            sums[m] = fmaf(w[0], low.x, sums[m]);
-            sums[m] = fmaf(w[1], low.y, sums[m]);
-            sums[m] = fmaf(w[2], low.z, sums[m]);
-            sums[m] = fmaf(w[3], low.w, sums[m]);
-            sums[m] = fmaf(w[4], high.x, sums[m]);
-            sums[m] = fmaf(w[5], high.y, sums[m]);
-            sums[m] = fmaf(w[6], high.z, sums[m]);
-            sums[m] = fmaf(w[7], high.w, sums[m]);
-        }
+        linear_add_eight<M>(w, i, shared, sums);
     }
 }
 
