@@ -1,19 +1,21 @@
-/* Attention of one head of one token on the GPU, in float32: what the three attention operators
- * share.
+/* Attention of one head of one token on the GPU, in float32: what the attention operators share.
  *
- * A block computes it. Its warps take tiles of 32 positions in turn, counted from position 0, each
- * with a running softmax of its own; these are merged in the warps' order. So the value depends on
- * q and on the keys and values seen, never on pages, chunks or neighbours.
+ * A block computes it. Its warps take tiles of positions in turn, counted from position 0, each
+ * with a running softmax of its own; these are merged in the warps' order. Of a row eight columns
+ * are a lane's, so that a warp reads one to four positions at a time, and eight times as many
+ * before it computes. So the value depends on q and on the keys and values seen, never on pages,
+ * chunks or neighbours; how a row is read, by its type and alignment, does not change it.
  */
 #ifndef QUIPU_OP_ATTENTION_CUH
 #define QUIPU_OP_ATTENTION_CUH
 
 #include "op/device.cuh"
+#include "tensor/decode.cuh"
 
 enum {
     ATTENTION_WARPS = 8,
     ATTENTION_HEAD_DIM = 256, /* at most */
-    ATTENTION_COLUMNS = ATTENTION_HEAD_DIM / WARP,
+    ATTENTION_STEPS = 8,      /* of a tile: rows that a group of lanes takes before it computes */
 };
 
 /* Keys and values of one sequence; pages NULL: position i is page i of one slot. */
@@ -34,9 +36,9 @@ struct device_head {
     float scale; /* of scores, in base 2 */
 };
 
-/* A running softmax; out holds columns lane, lane + 32, .. */
+/* A running softmax; out: of the lane's columns. */
 struct attention_state {
-    float maximum, sum, out[ATTENTION_COLUMNS];
+    float maximum, sum, out[8];
 };
 
 struct attention_shared {
@@ -45,66 +47,142 @@ struct attention_shared {
     float outs[ATTENTION_WARPS][ATTENTION_HEAD_DIM];
 };
 
-DEVICE_FN const char *attention_row_of(const tensor &cache, const device_source &source,
-                                       int position, int64_t kv_head)
+/* Eight columns of a row from `column` on, zeros behind head_dim. T: 16-bit floats at multiples of
+ * 16 bytes; DTYPE_COUNT: any, as `type` says. */
+template <dtype T>
+DEVICE_FN void attention_load(dtype type, const char *row, int column, int head_dim, float *out)
 {
-    int64_t page = position / source.page_size, slot = position % source.page_size;
-    page = source.first_page + (source.pages ? source.pages[page] : page);
-    return (const char *)cache.data + page * cache.stride[0] + slot * cache.stride[1] +
-           kv_head * cache.stride[2];
-}
-
-/* The dot product of q with a key. */
-DEVICE_FN float attention_score(const float *q, dtype type, const char *key, int head_dim)
-{
-    float sum = 0;
-    if (type != DTYPE_F32 && head_dim % 8 == 0 && device_aligned(key, 16)) {
-        for (int i = 0; i < head_dim; i += 8) {
-            uint4 words = *(const uint4 *)(key + 2 * i);
-            uint32_t word[4] = {words.x, words.y, words.z, words.w};
-            for (int j = 0; j < 8; j++) {
-                uint16_t half = (uint16_t)(word[j / 2] >> 16 * (j & 1));
-                float value =
-                    type == DTYPE_BF16 ? bf16_to_f32(half) : __half2float(__ushort_as_half(half));
-                sum = fmaf(q[i + j], value, sum);
-            }
-        }
-        return sum;
+    if (T == DTYPE_COUNT) {
+        if (type == DTYPE_F32)
+            decode8_of<DTYPE_F32>(type, row, column, head_dim, out);
+        else if (type == DTYPE_F16)
+            decode8_of<DTYPE_F16>(type, row, column, head_dim, out);
+        else
+            decode8_of<DTYPE_BF16>(type, row, column, head_dim, out);
+        return;
     }
-    for (int i = 0; i < head_dim; i++)
-        sum = fmaf(q[i], device_load(type, key, i), sum);
-    return sum;
+    uint4 all = make_uint4(0, 0, 0, 0);
+    if (column < head_dim) all = __ldg((const uint4 *)(row + 2 * column));
+    decode_words<T>(all, out);
 }
 
-/* Adds the tile of positions [first, first + 32) to a warp's softmax. */
+/* Where the lane's rows of a tile are. */
+struct attention_place {
+    int page, slot;
+};
+
+DEVICE_FN attention_place attention_place_of(const device_source &source, int position)
+{
+    int page = position / source.page_size, slot = position % source.page_size;
+    return attention_place{source.pages ? source.pages[page] : page, slot};
+}
+
+DEVICE_FN const char *attention_row_of(const tensor &cache, const device_source &source,
+                                       const attention_place &at, int64_t kv_head)
+{
+    return (const char *)cache.data + (source.first_page + at.page) * cache.stride[0] +
+           at.slot * cache.stride[1] + kv_head * cache.stride[2];
+}
+
+/* Adds the positions from `first` on, ATTENTION_STEPS for each group of L lanes. */
+template <int L, dtype T>
 DEVICE_FN void attention_tile(const device_source &source, const device_head &head, const float *q,
                               int first, attention_state &state)
 {
-    int lane = threadIdx.x % WARP, position = first + lane;
-    bool seen = position < head.n_visible;
-    float score = -CUDART_INF_F;
-    if (seen)
-        score = attention_score(q, source.k->type,
-                                attention_row_of(*source.k, source, position, head.kv_head),
-                                head.head_dim);
-    float maximum = score;
-    for (int step = WARP / 2; step > 0; step /= 2)
+    const int beside = WARP / L;
+    int lane = threadIdx.x % WARP, column = lane % L * 8;
+    attention_place at[ATTENTION_STEPS];
+    float scores[ATTENTION_STEPS], maximum = -CUDART_INF_F;
+    for (int i = 0; i < ATTENTION_STEPS; i++) {
+        int position = first + i * beside + lane / L;
+        at[i] = attention_place_of(source, min(position, head.n_visible - 1));
+    }
+#pragma unroll
+    for (int i = 0; i < ATTENTION_STEPS; i++) {
+        float k[8];
+        attention_load<T>(source.k->type, attention_row_of(*source.k, source, at[i], head.kv_head),
+                          column, head.head_dim, k);
+        scores[i] = 0;
+        for (int j = 0; j < 8; j++)
+            scores[i] = fmaf(q[j], k[j], scores[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < ATTENTION_STEPS; i++) {
+        for (int step = L / 2; step > 0; step /= 2)
+            scores[i] += __shfl_xor_sync(ALL_LANES, scores[i], step);
+        if (first + i * beside + lane / L >= head.n_visible) scores[i] = -CUDART_INF_F;
+        maximum = fmaxf(maximum, scores[i]);
+    }
+    for (int step = L; step < WARP; step *= 2)
         maximum = fmaxf(maximum, __shfl_xor_sync(ALL_LANES, maximum, step));
     maximum = fmaxf(maximum, state.maximum);
-    float base = maximum == -CUDART_INF_F ? 0 : maximum;
-    float shrink = exp2f(state.maximum - base), weight = seen ? exp2f(score - base) : 0;
+    float base = maximum == -CUDART_INF_F ? 0 : maximum, shrink = exp2f(state.maximum - base);
     state.maximum = maximum;
-    state.sum = state.sum * shrink + warp_sum(weight);
-    for (int c = 0; c < ATTENTION_COLUMNS; c++)
-        state.out[c] *= shrink;
-    int count = min(WARP, head.n_visible - first);
-    for (int i = 0; i < count; i++) {
-        const char *row = attention_row_of(*source.v, source, first + i, head.kv_head);
-        float of_row = __shfl_sync(ALL_LANES, weight, i);
-        for (int c = 0; c < ATTENTION_COLUMNS; c++)
-            if (lane + WARP * c < head.head_dim)
-                state.out[c] =
-                    fmaf(of_row, device_load(source.v->type, row, lane + WARP * c), state.out[c]);
+    state.sum = __fmul_rn(state.sum, shrink);
+    for (int j = 0; j < 8; j++)
+        state.out[j] = __fmul_rn(state.out[j], shrink);
+#pragma unroll
+    for (int i = 0; i < ATTENTION_STEPS; i++) {
+        float v[8], weight = exp2f(scores[i] - base);
+        attention_load<T>(source.v->type, attention_row_of(*source.v, source, at[i], head.kv_head),
+                          column, head.head_dim, v);
+        bool seen = first + i * beside + lane / L < head.n_visible;
+        state.sum += seen ? weight : 0;
+        for (int j = 0; j < 8; j++)
+            state.out[j] = seen ? fmaf(weight, v[j], state.out[j]) : state.out[j];
+    }
+}
+
+/* A warp's tiles; in every lane the sum over its groups. Called, not inlined: there are nine. */
+template <int L, dtype T>
+__device__ __noinline__ attention_state attention_walk(const device_source &source,
+                                                       const device_head &head, const float *shared)
+{
+    const int tile = WARP / L * ATTENTION_STEPS;
+    int warp = threadIdx.x / WARP, column = threadIdx.x % L * 8;
+    float q[8];
+    attention_state state = {-CUDART_INF_F, 0, {0}};
+    __builtin_assume(__isShared(shared));
+    for (int j = 0; j < 8; j++)
+        q[j] = column + j < head.head_dim ? shared[column + j] : 0;
+    for (int first = warp * tile; first < head.n_visible; first += ATTENTION_WARPS * tile)
+        attention_tile<L, T>(source, head, q, first, state);
+    for (int step = L; step < WARP; step *= 2) {
+        state.sum += __shfl_xor_sync(ALL_LANES, state.sum, step);
+        for (int j = 0; j < 8; j++)
+            state.out[j] += __shfl_xor_sync(ALL_LANES, state.out[j], step);
+    }
+    return state;
+}
+
+DEVICE_FN bool attention_rows_aligned(const tensor &cache)
+{
+    uint64_t all = (uint64_t)cache.data | (uint64_t)cache.stride[0] | (uint64_t)cache.stride[1] |
+                   (uint64_t)cache.stride[2];
+    return all % 16 == 0 && cache.shape[3] % 8 == 0;
+}
+
+/* The warp's state goes to shared memory. */
+template <int L>
+DEVICE_FN void attention_warp(const device_source &source, const device_head &head,
+                              attention_shared &shared)
+{
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    bool whole = source.k->type == source.v->type && attention_rows_aligned(*source.k) &&
+                 attention_rows_aligned(*source.v);
+    attention_state state;
+    if (whole && source.k->type == DTYPE_F16)
+        state = attention_walk<L, DTYPE_F16>(source, head, shared.q);
+    else if (whole && source.k->type == DTYPE_BF16)
+        state = attention_walk<L, DTYPE_BF16>(source, head, shared.q);
+    else
+        state = attention_walk<L, DTYPE_COUNT>(source, head, shared.q);
+    if (lane < L)
+        for (int j = 0; j < 8; j++)
+            if (lane * 8 + j < head.head_dim) shared.outs[warp][lane * 8 + j] = state.out[j];
+    if (lane == 0) {
+        shared.maxima[warp] = state.maximum;
+        shared.sums[warp] = state.sum;
     }
 }
 
@@ -132,20 +210,16 @@ DEVICE_FN void attention_finish(const device_head &head, const attention_shared 
 DEVICE_FN void attention_head_block(const device_source &source, const device_head &head,
                                     attention_shared &shared)
 {
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     __syncthreads();
     for (int i = threadIdx.x; i < head.head_dim; i += blockDim.x)
         shared.q[i] = device_load(head.q_type, head.q, i) * head.scale;
     __syncthreads();
-    attention_state state = {-CUDART_INF_F, 0, {0}};
-    for (int first = warp * WARP; first < head.n_visible; first += ATTENTION_WARPS * WARP)
-        attention_tile(source, head, shared.q, first, state);
-    for (int c = 0; c < ATTENTION_COLUMNS; c++)
-        if (lane + WARP * c < head.head_dim) shared.outs[warp][lane + WARP * c] = state.out[c];
-    if (lane == 0) {
-        shared.maxima[warp] = state.maximum;
-        shared.sums[warp] = state.sum;
-    }
+    if (head.head_dim <= 64)
+        attention_warp<8>(source, head, shared);
+    else if (head.head_dim <= 128)
+        attention_warp<16>(source, head, shared);
+    else
+        attention_warp<32>(source, head, shared);
     __syncthreads();
     attention_finish(head, shared);
 }
