@@ -29,12 +29,13 @@ struct fused_weight {
     int64_t bytes;
 };
 
-/* Asks for bytes that will be read, so that they come while the norm is still looked for. */
-DEVICE_FN void fused_prefetch(const char *from, int64_t bytes)
+/* Asks for a row that will be read: the first while the norm is still looked for, the next while
+ * one is multiplied. */
+DEVICE_FN void fused_prefetch(const fused_weight &weight)
 {
-    if (device_aligned(from, 16) && bytes >= 16)
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from),
-                     "r"((unsigned)bytes & ~15u));
+    if (device_aligned(weight.row, 16) && weight.bytes >= 16)
+        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(weight.row),
+                     "r"((unsigned)weight.bytes & ~15u));
 }
 
 template <int M> struct fused_shared {
@@ -136,14 +137,12 @@ DEVICE_FN void fused_block(const JOB &job, const fused_rows &rows, int64_t begin
     const int chunk = LINEAR_X_FLOATS / M;
     int64_t n = rows.x->shape[1];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    for (int r = lane; r < JOB::ROWS && begin + warp < end; r += WARP) {
-        fused_weight weight = job.weight(begin + warp, r);
-        fused_prefetch(weight.row, weight.bytes);
-    }
+    if (lane < JOB::ROWS && begin + warp < end) fused_prefetch(job.weight(begin + warp, lane));
     fused_scales(rows, shared);
     for (int64_t group = begin; group < end; group += step) {
         int64_t unit = group + warp;
         fused_sums<M> sums[JOB::ROWS] = {};
+        if (lane < JOB::ROWS && unit + step < end) fused_prefetch(job.weight(unit + step, lane));
         for (int64_t first = 0; first < n; first += chunk) {
             if (n > chunk || group == begin) { /* one chunk stays where it is */
                 __syncthreads();

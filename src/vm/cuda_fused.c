@@ -10,7 +10,6 @@ enum {
     THREADS = 256,
     WARPS = THREADS / 32,
     MANY = 4,           /* rows of the form for several */
-    BLOCKS = 6,         /* of a multiprocessor at once, by shared memory and registers */
     X_FLOATS = 8192,    /* linear.cuh's LINEAR_X_FLOATS */
     MAX_HEAD_DIM = 256, /* attention.cuh's */
     HELPER_MANY = 56,   /* of cuda_ops.helpers: the forms for several rows */
@@ -52,6 +51,14 @@ static qp_status find_many(cuda_ops *ops, const cuda_kernel *kernel, cuda_functi
     return QP_OK;
 }
 
+/* Blocks that take groups of units in turn: as many as run at once, or fewer that take as long. */
+static int64_t blocks_in_turn(const cuda_ops *ops, int64_t groups, int64_t at_once)
+{
+    int64_t most = (int64_t)ops->device->n_multiprocessors * (at_once == 1 ? 3 : 2);
+    int64_t turns = (groups + most - 1) / most;
+    return turns ? (groups + turns - 1) / turns : 0;
+}
+
 /* The last tensor of all of these is what they write, a row a row of x. */
 qp_status cuda_fused_rows(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                           qp_error *error)
@@ -59,8 +66,7 @@ qp_status cuda_fused_rows(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     op_call own = *call;
     int64_t rows = call->tensors[op_n_tensors(op_get(kernel->op)) - 1].shape[0];
     int64_t units = kernel->units ? kernel->units : WARPS;
-    int64_t blocks = (call->end - call->begin + units - 1) / units;
-    int64_t most = (int64_t)ops->device->n_multiprocessors * BLOCKS, at_once = 1;
+    int64_t blocks = (call->end - call->begin + units - 1) / units, at_once = 1;
     cuda_function function = ops->functions[kernel - cuda_kernels];
     const char *name = kernel->function;
     bool fits = kernel->op != OP_ATTENTION_OUTPUT || elements_together(call) <= X_FLOATS / MANY;
@@ -68,7 +74,7 @@ qp_status cuda_fused_rows(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
         at_once = MANY;
         TRY(find_many(ops, kernel, &function, &name, error));
     }
-    if (!kernel->units && blocks > most) blocks = most; /* which take units in turn */
+    if (!kernel->units) blocks = blocks_in_turn(ops, blocks, at_once);
     return cuda_ops_launch_grid(ops, function, name, (unsigned)blocks,
                                 (unsigned)((rows + at_once - 1) / at_once), THREADS,
                                 (void *[]){&own, &units}, error);

@@ -8,9 +8,10 @@
 #include "op/norm_mlp/norm_mlp.cuh"
 #include "op/norm_qkv_rope/norm_qkv_rope.cuh"
 
-/* Blocks take groups of units, a warp each, in turn. */
+/* Blocks take groups of units, a warp each, in turn; as many at once on a multiprocessor as
+ * cuda_fused.c has in mind. */
 #define FUSED_IN_TURN(name, M)                                                                     \
-    extern "C" __global__ void __launch_bounds__(FUSED_THREADS)                                    \
+    extern "C" __global__ void __launch_bounds__(FUSED_THREADS, (M) == 1 ? 3 : 2)                  \
         run_##name##_##M(const __grid_constant__ op_call call, int64_t)                            \
     {                                                                                              \
         __shared__ fused_shared<M> shared;                                                         \
@@ -21,7 +22,7 @@
 
 /* Blocks take `units` units side by side. */
 #define FUSED_TOGETHER(name, M)                                                                    \
-    extern "C" __global__ void __launch_bounds__(FUSED_THREADS)                                    \
+    extern "C" __global__ void __launch_bounds__(FUSED_THREADS, 2)                                 \
         run_##name##_##M(const __grid_constant__ op_call call, int64_t units)                      \
     {                                                                                              \
         __shared__ name##_shared<M> shared;                                                        \

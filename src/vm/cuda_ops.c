@@ -162,7 +162,7 @@ const cuda_kernel cuda_kernels[] = {
     FUSED(NORM_GATE_UP_SILU, "norm_gate_up_silu_1", 0, op_call_has_no_f64, cuda_fused_rows),
     FUSED(NORM_LINEAR, "norm_linear_1", 0, op_call_has_no_f64, cuda_fused_rows),
     FUSED(EMBEDDING_CLEAR, "embedding_clear", 32, op_call_has_no_f64, launch_units),
-    FUSED(ATTENTION_OUTPUT, "attention_output_1", 32, cuda_attention_output_accepts,
+    FUSED(ATTENTION_OUTPUT, "attention_output_1", 64, cuda_attention_output_accepts,
           cuda_fused_rows),
     FUSED(NORM_MLP, "norm_mlp_1", 32, op_call_has_no_f64, cuda_fused_rows),
     NARROWING_UNITS(SILU_AND_MUL, silu_and_mul, 256, 2048, op_call_has_no_f64),

@@ -65,7 +65,7 @@ DEVICE_FN void attention_output_features(const op_call &call, int64_t first_toke
     int tokens = (int)min((int64_t)M, q.shape[0] - first_token);
     int64_t bytes = weight.stride[0] * each / weight.shape[1];
     for (int64_t f = begin + threadIdx.x; f < end; f += blockDim.x)
-        fused_prefetch(device_row(weight, f) + kv_head * bytes, bytes);
+        fused_prefetch(fused_weight{weight.type, device_row(weight, f) + kv_head * bytes, bytes});
     __syncthreads();
     for (int i = threadIdx.x; i < LINEAR_X_FLOATS; i += blockDim.x)
         shared.x[i] = 0;

@@ -1,13 +1,16 @@
-/* merge_states on the GPU: a warp a head, the states one after the other. */
+/* merge_states on the GPU: a warp a head. A lane has the weight of a state, or of every 32nd; the
+ * states' outputs are added one after the other. */
 #ifndef QUIPU_OP_MERGE_STATES_CUH
 #define QUIPU_OP_MERGE_STATES_CUH
 
 #include "op/device.cuh"
 #include "op/merge_states/merge_states.h"
 
-DEVICE_FN const float *merge_states_sum(const tensor &s, int64_t t, int64_t head, int64_t state)
+/* The sum of the lane's state, -inf where there is none. */
+DEVICE_FN float merge_states_sum(const tensor &s, int64_t t, int64_t head, int64_t state)
 {
-    return (const float *)(device_row2(s, t, head) + state * s.stride[2]);
+    if (state >= s.shape[2]) return -CUDART_INF_F;
+    return *(const float *)(device_row2(s, t, head) + state * s.stride[2]);
 }
 
 /* One head of one token, by a warp. */
@@ -16,18 +19,29 @@ DEVICE_FN void merge_states_head(const tensor &v, const tensor &s, int64_t t, in
 {
     int lane = threadIdx.x % WARP, n_states = (int)v.shape[2];
     float top = -CUDART_INF_F, sum = 0;
-    for (int state = 0; state < n_states; state++)
-        top = fmaxf(top, *merge_states_sum(s, t, head, state));
-    for (int state = 0; state < n_states && top != -CUDART_INF_F; state++)
-        sum += exp2f(*merge_states_sum(s, t, head, state) - top);
-    for (int64_t column = lane; column < v.shape[3]; column += WARP) {
+    for (int state = lane; state < n_states; state += WARP)
+        top = fmaxf(top, merge_states_sum(s, t, head, state));
+    for (int step = WARP / 2; step > 0; step /= 2)
+        top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, step));
+    if (top == -CUDART_INF_F) top = 0; /* all are empty */
+    for (int state = lane; state < n_states; state += WARP)
+        sum += exp2f(merge_states_sum(s, t, head, state) - top);
+    sum = warp_sum(sum);
+    for (int64_t first = 0; first < v.shape[3]; first += WARP) {
+        int64_t column = first + lane;
         float value = 0;
-        for (int state = 0; state < n_states && sum != 0; state++) {
-            const char *row = device_row2(v, t, head) + state * v.stride[2];
-            float weight = exp2f(*merge_states_sum(s, t, head, state) - top);
-            if (weight != 0) value = fmaf(weight, device_load(v.type, row, column), value);
+        for (int state = 0; state < n_states; state += WARP) {
+            float weight = exp2f(merge_states_sum(s, t, head, state + lane) - top);
+            int count = min((int)WARP, n_states - state);
+#pragma unroll 8
+            for (int i = 0; i < count; i++) {
+                const char *row = device_row2(v, t, head) + (state + i) * v.stride[2];
+                float of_state = __shfl_sync(ALL_LANES, weight, i);
+                float part = column < v.shape[3] ? device_load(v.type, row, column) : 0;
+                if (of_state != 0) value = fmaf(of_state, part, value);
+            }
         }
-        device_store(type, out, column, sum == 0 ? 0 : value / sum);
+        if (column < v.shape[3]) device_store(type, out, column, sum == 0 ? 0 : value / sum);
     }
 }
 

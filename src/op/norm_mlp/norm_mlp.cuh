@@ -7,9 +7,10 @@
 #include "op/norm_mlp/norm_mlp.h"
 
 enum {
-    NORM_MLP_UNITS = 32,                   /* at most, of a block */
-    NORM_MLP_COLUMNS = NORM_MLP_UNITS + 8, /* whole groups of eight around them */
-    NORM_MLP_ROWS = 4,                     /* of down, that a lane reads before it adds */
+    NORM_MLP_UNITS = 32,                     /* at most, of a block */
+    NORM_MLP_LANES = NORM_MLP_UNITS / 8,     /* that share a row of down */
+    NORM_MLP_BESIDE = WARP / NORM_MLP_LANES, /* rows that a warp reads beside each other */
+    NORM_MLP_COLUMNS = NORM_MLP_UNITS + 8,   /* whole groups of eight around them */
 };
 
 template <int M> struct norm_mlp_shared {
@@ -35,36 +36,58 @@ template <int M> struct norm_mlp_job {
     }
 };
 
-/* Adds columns [first, end) of down, four lanes a row, to M tokens. What a feature adds is rounded
- * by itself, so that it does not matter which of them are a block's. */
+/* Eight columns of the lane's rows of down, `step` apart from `f` on, the last row again behind it.
+ * T: BF16 at multiples of 16 bytes; DTYPE_COUNT: any. */
+template <dtype T, int N>
+DEVICE_FN void norm_mlp_columns(const tensor &down, int64_t f, int64_t step, int64_t column,
+                                float (&w)[N][8])
+{
+    uint4 words[N];
+#pragma unroll
+    for (int r = 0; r < N; r++) {
+        const char *row = device_row(down, min(f + r * step, down.shape[0] - 1));
+        if (T == DTYPE_COUNT)
+            decode8_of<T>(down.type, row, column, down.shape[1], w[r]);
+        else
+            words[r] = __ldg((const uint4 *)(row + 2 * column));
+    }
+#pragma unroll
+    for (int r = 0; r < N && T != DTYPE_COUNT; r++)
+        decode_words<T>(words[r], w[r]);
+}
+
+/* Adds columns [first, end) of down to M tokens. What a feature adds is rounded by itself, so that
+ * it does not matter which of them are a block's. */
 template <dtype T, int M>
 DEVICE_FN void norm_mlp_down(const op_call &call, int64_t first_token, int64_t first, int64_t end,
                              const norm_mlp_shared<M> &shared)
 {
     const tensor &down = call.tensors[NORM_MLP_DOWN_WEIGHT], &out = call.tensors[NORM_MLP_X_OUT];
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    for (int64_t f = 8 * warp + lane / 4; f - lane / 4 < down.shape[0];
-         f += 8 * FUSED_WARPS * NORM_MLP_ROWS) {
-        int64_t sums[NORM_MLP_ROWS][M] = {};
-        for (int64_t column = first + lane % 4 * 8; column < end; column += 32) {
-            float w[NORM_MLP_ROWS][8];
-            for (int r = 0; r < NORM_MLP_ROWS; r++) {
-                int64_t row = min(f + r * 8 * FUSED_WARPS, down.shape[0] - 1);
-                decode8_of<T>(down.type, device_row(down, row), column, down.shape[1], w[r]);
-            }
-            for (int r = 0; r < NORM_MLP_ROWS; r++)
+    const int step = NORM_MLP_BESIDE * FUSED_WARPS;     /* from row to row of a lane */
+    const int rows = M > 1 || T == DTYPE_COUNT ? 2 : 8; /* that a lane reads before it adds */
+    int lane = threadIdx.x % WARP;
+    int64_t base = threadIdx.x / WARP * NORM_MLP_BESIDE;
+    for (; base < down.shape[0]; base += step * rows) {
+        int64_t f = base + lane / NORM_MLP_LANES, sums[rows][M] = {};
+        for (int64_t column = first + lane % NORM_MLP_LANES * 8; column < end;
+             column += NORM_MLP_UNITS) {
+            float w[rows][8];
+            norm_mlp_columns<T, rows>(down, f, step, column, w);
+#pragma unroll
+            for (int r = 0; r < rows; r++)
                 for (int m = 0; m < M; m++)
                     for (int j = 0; j < 8; j++)
                         sums[r][m] += fixed_from(w[r][j] * shared.features[m][column - first + j]);
         }
-        for (int r = 0; r < NORM_MLP_ROWS; r++) {
-            int64_t row = f + r * 8 * FUSED_WARPS;
+#pragma unroll
+        for (int r = 0; r < rows; r++) {
             for (int m = 0; m < M; m++) {
-                int64_t sum = sums[r][m];
-                sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-                sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-                if (lane % 4 == 0 && row < down.shape[0] && first_token + m < out.shape[0])
-                    fixed_add((int64_t *)device_row(out, first_token + m) + row, sum);
+                for (int other = 1; other < NORM_MLP_LANES; other *= 2)
+                    sums[r][m] += __shfl_xor_sync(ALL_LANES, sums[r][m], other);
+                bool there = f + r * step < down.shape[0] && first_token + m < out.shape[0];
+                if (lane % NORM_MLP_LANES == 0 && there)
+                    fixed_add((int64_t *)device_row(out, first_token + m) + f + r * step,
+                              sums[r][m]);
             }
         }
     }
@@ -95,7 +118,9 @@ DEVICE_FN void norm_mlp_block(const op_call &call, int64_t first, int64_t begin,
     fused_block<M>(norm_mlp_job<M>{call, shared, first, column}, rows, begin, end, FUSED_WARPS,
                    shared.norm);
     __syncthreads(); /* the features are there */
-    if (call.tensors[NORM_MLP_DOWN_WEIGHT].type == DTYPE_BF16)
+    const tensor &down = call.tensors[NORM_MLP_DOWN_WEIGHT];
+    if (down.type == DTYPE_BF16 && device_aligned(down.data, 16) &&
+        (down.stride[0] | 2 * down.shape[1]) % 16 == 0)
         norm_mlp_down<DTYPE_BF16, M>(call, first, column, end, shared);
     else
         norm_mlp_down<DTYPE_COUNT, M>(call, first, column, end, shared);
