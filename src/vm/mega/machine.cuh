@@ -55,8 +55,10 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
         MACHINE::run(a, b, e);
         more = e.place.left > 1;
         copies_arrived<ENTRIES_AHEAD - 1>();
+        uint32_t pass = b.pass();
+        int entry = b.entry();
         b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
-        b.stamp(a, MEGA_ENDS);
+        timing_stamp(a, b.thread, pass, entry, MEGA_ENDS);
         b.slot = slot_behind(a, b.slot, 1);
     }
 }
