@@ -94,12 +94,13 @@ MEGA_FN uint32_t wrong_count(int64_t sum, uint32_t parts)
 MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const instruction &in,
                           const int64_t *x, uint32_t parts, bool whole, longlong2 *out)
 {
+    const int64_t *second = x + (whole ? residual_place(64, 0) : 0);
     patience patience = {0, 0};
     for (;;) {
         uint32_t wrong = 0;
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            out[i] = load_relaxed_two(x + residual_place(i < 8 || whole ? 8 * i : 0, 0));
+            out[i] = load_relaxed_two((i < 8 ? x : second) + residual_place(i % 8 * 8, 0));
 #pragma unroll
         for (int i = 0; i < 16; i++)
             wrong |= wrong_count(out[i].x, parts) | wrong_count(out[i].y, parts);
@@ -200,40 +201,38 @@ MEGA_FN void add_warps(const mega_arguments &a, const mega_block &b, int turn, i
 {
     if ((b.warp >> 2) != (turn & 3)) return;
     int i = b.thread & 127, row = i / MEGA_ROWS;
-    const float *sums = b.at<float>(a.shared.sums) + (turn & 1) * 128 * MEGA_WARPS + i;
+    uint32_t sums = b.own + a.shared.sums + 4 * ((turn & 1) * 128 * MEGA_WARPS + i);
+    uint32_t to = a.shared.results + 4 * (i % MEGA_ROWS * a.shared.result_pitch + first + row);
     float v[MEGA_WARPS];
 #pragma unroll
     for (int w = 0; w < MEGA_WARPS; w++)
-        v[w] = sums[w * 128];
-    if (row >= rows) return;
-    b.at<float>(a.shared.results)[i % MEGA_ROWS * a.shared.result_pitch + first + row] =
-        add_sixteen(v, in_order);
+        v[w] = __uint_as_float(load_shared(sums + 4 * 128 * w));
+    if (row < rows) store_shared(b.own + to, add_sixteen(v, in_order));
 }
 
 /* `tiles` tiles of 8 rows from the ring, two at a time, times x: results[row of x][first + row].
  * `turn` counts pairs of tiles: sums of two of them have room. Called in one place, as
- * multiply_rows() is. */
+ * multiply_rows() is. Addresses are computed anew for every pair: x leaves them no registers. */
 MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
                             const uint32_t (*x)[MEGA_PARTS][2], int tiles, int first, bool in_order,
                             int &turn)
 {
-    int g = b.lane >> 2, t = b.lane & 3;
-    uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
-    uint32_t mine = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16;
-    uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * 128 + g * MEGA_ROWS + 2 * t);
-    bool second = b.lane & 8; /* this lane's rows are the pair's second tile */
 #pragma unroll 1
     for (int i = 0; i < tiles; i += 2, turn++) {
+        b.forget();
         float c[MEGA_PARTS][4], d[MEGA_PARTS][4];
 #pragma unroll
         for (int p = 0; p < 4 * MEGA_PARTS; p++)
             c[p / 4][p % 4] = d[p / 4][p % 4] = 0;
         bool both = i + 1 < tiles;
-        ring_place one = b.place, two = b.place;
-        two.advance(a.stages);
+        ring_place one = b.place;
+        if (both) b.place.advance(a.stages);
+        uint32_t full = b.own + a.shared.full;
         wait_chunk(full + 8 * one.stage, one.parity);
-        if (both) wait_chunk(full + 8 * two.stage, two.parity);
-        uint32_t at = mine + (second && both ? two.stage : one.stage) * MEGA_STAGE;
+        if (both) wait_chunk(full + 8 * b.place.stage, b.place.parity);
+        /* This lane's rows are the pair's first or second tile. */
+        uint32_t at = b.ring + (b.lane & 8 ? b.place.stage : one.stage) * MEGA_STAGE +
+                      (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             uint32_t m[4];
@@ -243,11 +242,14 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
                 multiply(j & 1 ? d[p] : c[p], m[0], m[1], m[2], m[3], x[j][p][0], x[j][p][1]);
         }
         __syncwarp();
+        uint32_t empty = b.own + a.shared.empty;
         if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
-        if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
-        if (both) b.place = two;
+        if (b.lane == 0 && both) barrier_arrive(empty + 8 * b.place.stage);
         b.place.advance(a.stages);
-        uint32_t to = sums + (turn & 1) * 4 * 128 * MEGA_WARPS;
+        b.forget();
+        int g = b.lane >> 2, t = b.lane & 3;
+        uint32_t to = b.own + a.shared.sums +
+                      4 * (((turn & 1) * MEGA_WARPS + b.warp) * 128 + g * MEGA_ROWS + 2 * t);
         store_shared_two(to, sum_parts(c, d, 0), sum_parts(c, d, 1));
         store_shared_two(to + 4 * 8 * MEGA_ROWS, sum_parts(c, d, 2), sum_parts(c, d, 3));
         b.sync();
