@@ -17,14 +17,12 @@ static bool same_rows(const tensor *a, const tensor *b)
            a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
 }
 
-/* Whether what a node writes is what the next node, behind which `end` lies, multiplies by
- * cuBLASLt. */
+/* Whether what a node writes is what the next node, behind which `end` lies, multiplies in BF16. */
 static bool feeds_product(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
-                          const cuda_kernel *kernel, const tensor *out)
+                          const tensor *out)
 {
     op_call next;
-    if (!kernel->narrowing || node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR)
-        return false;
+    if (node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR) return false;
     cuda_executor_bind(x, node + 1, sizes, &next);
     const cuda_kernel *product = cuda_ops_choose(&x->ops, OP_LINEAR, &next);
     return product && product->whole && same_rows(&next.tensors[LINEAR_X], out);
@@ -121,7 +119,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
                          op_get(op)->name);
     if (kernel->narrowing) {
         const tensor out = output_of(op, &call);
-        if (feeds_product(x, node, end, sizes, kernel, &out)) cuda_ops_narrow_next(&x->ops, &out);
+        if (feeds_product(x, node, end, sizes, &out)) cuda_ops_narrow_next(&x->ops, &out);
     }
     return cuda_ops_launch(&x->ops, kernel, &call, error);
 }
@@ -142,9 +140,12 @@ qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int fi
     if (first == last) return QP_OK;
     int end = steps[last - 1].first_node + steps[last - 1].n_nodes;
     x->ops.narrowed.rank = 0;
+    x->ops.early = false; /* the first one waits for the inputs' copy, and with it for all before */
     for (int n = steps[first].first_node, count; n < end; n += count) {
         TRY(mark(x, n, error));
         TRY(launch_node(x, n, end, sizes, &count, error));
+        x->ops.early = x->early && !x->marks;
     }
+    x->ops.early = false;
     return mark(x, end, error);
 }
