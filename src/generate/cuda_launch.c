@@ -6,8 +6,10 @@
 #include "op/linear/linear.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/rope/rope.h"
+#include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
 #include "vm/cuda_attention.h"
+#include "vm/cuda_linear_stream.h"
 
 enum { FEW_ROWS = 8 }; /* that linear takes as they are, whatever the weights' type */
 
@@ -86,6 +88,19 @@ static bool appends_next(const cuda_executor *x, int node, int end, const plan_s
            append->end == rope->end && op_call_has_no_f64(rope) && op_call_has_no_f64(append);
 }
 
+/* Whether a product's kernel makes the activation that node `next` is with it; then that is its
+ * call. Nobody reads the product itself, nor the activation but in BF16. */
+static bool activates(const cuda_executor *x, int next, int end, const plan_sizes *sizes,
+                      const cuda_kernel *kernel, const op_call *product, op_call *silu)
+{
+    if (kernel->launch != cuda_linear_stream || next >= end ||
+        x->plan->nodes[next].op != OP_SILU_AND_MUL)
+        return false;
+    cuda_executor_bind(x, next, sizes, silu);
+    return cuda_linear_stream_activates(&x->ops, product, silu) &&
+           feeds_product(x, next, end, sizes, &silu->tensors[SILU_AND_MUL_OUT]);
+}
+
 /* Where every sequence of the pass decodes, and there are many, attention is paged_decode. */
 static op_code take_decoding(const cuda_executor *x, op_code op, op_call *call)
 {
@@ -102,7 +117,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
                              int *count, qp_error *error)
 {
     op_code op = x->plan->nodes[node].op;
-    op_call call, append;
+    op_call call, append, silu;
     *count = 1;
     if (op == OP_ALL_REDUCE && x->plan->options.ranks == 1) return QP_OK; /* of one: itself */
     cuda_executor_bind(x, node, sizes, &call);
@@ -117,6 +132,10 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
         return error_set(error, QP_UNSUPPORTED,
                          "the GPU has no kernel of %s for this model: use --device cpu",
                          op_get(op)->name);
+    if (op == OP_LINEAR && activates(x, node + *count, end, sizes, kernel, &call, &silu)) {
+        *count += 1;
+        return cuda_linear_stream_silu(&x->ops, &call, &silu, error);
+    }
     if (kernel->narrowing) {
         const tensor out = output_of(op, &call);
         if (feeds_product(x, node, end, sizes, &out)) cuda_ops_narrow_next(&x->ops, &out);

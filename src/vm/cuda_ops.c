@@ -11,6 +11,7 @@
 #include "vm/cuda_attention.h"
 #include "vm/cuda_fused.h"
 #include "vm/cuda_linear.h"
+#include "vm/cuda_linear_stream.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -142,6 +143,17 @@ const cuda_kernel cuda_kernels[] = {
      .whole = true,
      .tolerances = cuda_linear_blas_tolerances},
     {.op = OP_LINEAR,
+     .name = "cuda_stream",
+     .image = "cuda_ops",
+     .function = "run_narrow",
+     .accepts = cuda_linear_stream_accepts,
+     .pays = cuda_linear_stream_pays,
+     .workspace = cuda_linear_stream_workspace,
+     .launch = cuda_linear_stream,
+     .aligned = true,
+     .whole = true,
+     .tolerances = cuda_linear_blas_tolerances},
+    {.op = OP_LINEAR,
      .name = "cuda",
      .image = "cuda_ops",
      .function = "run_linear_COUNT_1",
@@ -237,6 +249,7 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
     for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
         if (k->op != op || !k->accepts(call) || (k->pays && !k->pays(call))) continue;
         if (k->launch == cuda_linear_blas && !ops->blas) continue;
+        if (k->launch == cuda_linear_stream && !cuda_linear_stream_runs_on(ops->device)) continue;
         chosen = k;
     }
     return chosen;
