@@ -20,6 +20,7 @@ enum {
     ATTENTION_THREADS = 256,
     ROPE_THREADS = 256,
     HELPER_ROPE_APPEND = 48,
+    SAMPLING_CLUSTER = 8, /* blocks a row */
 };
 
 static bool accepts_rms_norm(const op_call *call)
@@ -73,6 +74,16 @@ static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op
     return cuda_ops_launch_grid(ops, function, kernel->function, (unsigned)blocks, 1,
                                 (unsigned)kernel->threads, (void *[]){&own, &units, &narrowed},
                                 error);
+}
+
+/* A cluster of blocks a row. */
+static qp_status launch_sampling(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                                 qp_error *error)
+{
+    op_call own = *call;
+    return cuda_ops_launch_grid(ops, ops->functions[kernel - cuda_kernels], kernel->function,
+                                (unsigned)(call->end - call->begin) * SAMPLING_CLUSTER, 1,
+                                (unsigned)kernel->threads, (void *[]){&own}, error);
 }
 
 #define FIELDS(NAME, short_name, thread_count, unit_count, accept)                                 \
@@ -173,10 +184,9 @@ const cuda_kernel cuda_kernels[] = {
      .name = "cuda",
      .image = "sampling_exact",
      .function = "run_sampling",
-     .threads = 1024,
-     .units = 1,
+     .threads = 512,
      .accepts = op_call_has_no_f64,
-     .launch = launch_units},
+     .launch = launch_sampling},
     {0},
 };
 

@@ -2,8 +2,8 @@
  *
  * Only additions, multiplications, divisions and integer operations in a fixed order, each rounded
  * correctly by IEEE 754: no library function and no fused product, so the same bits come out of
- * every compiler, processor and, since this header also compiles as CUDA C (with -fmad=false), of
- * the GPU. Accurate to about 2 units in the last place; what matters here is that it is definite.
+ * every compiler, processor and, since this header also compiles as CUDA C, of the GPU. Accurate to
+ * about 2 units in the last place; what matters here is that it is definite.
  */
 #ifndef QUIPU_OP_DEFINITE_H
 #define QUIPU_OP_DEFINITE_H
@@ -12,6 +12,17 @@
 
 #include <stdint.h>
 #include <string.h>
+
+/* A product that is rounded before it goes into a sum, whatever a compiler of GPU code may fuse;
+ * the CPU's are told not to. */
+HASH_FN double definite_product(double a, double b)
+{
+#ifdef __CUDA_ARCH__
+    return __dmul_rn(a, b);
+#else
+    return a * b;
+#endif
+}
 
 HASH_FN double definite_from_bits(uint64_t bits)
 {
@@ -25,12 +36,14 @@ HASH_FN double definite_from_bits(uint64_t bits)
 HASH_FN double definite_exp(double x)
 {
     if (!(x > -700)) return 0;
-    int k = (int)(x * 0x1.71547652b82fep+0 - 0.5); /* 1 / ln 2; towards zero: the nearest */
+    /* 1 / ln 2; towards zero: the nearest */
+    int k = (int)(definite_product(x, 0x1.71547652b82fep+0) - 0.5);
     /* ln 2 in two parts; the first has 32 bits, so that its product with k is exact. */
-    double r = x - k * 0x1.62e42feep-1 - k * 0x1.a39ef35793c76p-33;
+    double r =
+        x - definite_product(k, 0x1.62e42feep-1) - definite_product(k, 0x1.a39ef35793c76p-33);
     double sum = 1;
     for (int n = 13; n > 0; n--)
-        sum = 1 + sum * r * (1.0 / n);
+        sum = 1 + definite_product(definite_product(sum, r), 1.0 / n);
     return sum * definite_from_bits((uint64_t)(k + 1023) << 52);
 }
 
@@ -48,8 +61,9 @@ HASH_FN double definite_log(double x)
     }
     double s = (m - 1) / (m + 1), square = s * s, sum = 0;
     for (int n = 21; n > 0; n -= 2)
-        sum = 1.0 / n + sum * square;
-    return k * 0x1.62e42feep-1 + (k * 0x1.a39ef35793c76p-33 + 2 * s * sum);
+        sum = 1.0 / n + definite_product(sum, square);
+    double rest = definite_product(k, 0x1.a39ef35793c76p-33) + definite_product(2 * s, sum);
+    return definite_product(k, 0x1.62e42feep-1) + rest;
 }
 
 /* Gumbel noise for (seed, position, token): -ln(-ln u), u the middle of one of 2^52 cells of (0,

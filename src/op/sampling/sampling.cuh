@@ -1,256 +1,338 @@
-/* sampling on the GPU: a block a row, the same token as on the CPU, bit for bit.
+/* sampling on the GPU: the token that the CPU chooses, bit for bit.
  *
- * Compiled without fused products (a file *_exact.cu). The steps are the reference's; keys and
- * weights are made again at each pass over the row instead of being kept, and sums are of integers,
- * so that the order in which threads add does not matter.
+ * A team of blocks has a row, a slice of its logits each. First they find the largest noisy logit
+ * of all tokens; only then do they hold it against the filters, for which one sum over the tokens
+ * with larger logits is enough: how many there are, and what they weigh. One that is not kept says
+ * that nothing below it is either, and the best above it is next; it was looked for in the same
+ * step. So a draw takes an exchange between the blocks for the largest logit, one for the best, and
+ * one for each that is looked at: the first is kept as often as the filters keep probability.
+ *
+ * Nothing here rests on how a compiler rounds: products that go into sums are not fused, sums are
+ * of integers, and estimates in float32 only leave out what cannot win.
  */
 #ifndef QUIPU_OP_SAMPLING_CUH
 #define QUIPU_OP_SAMPLING_CUH
 
 #include "op/device.cuh"
 #include "op/sampling/definite.h"
-#include "op/sampling/sampling.h"
 
-enum { SAMPLE_WEIGHT_BITS = 40, SAMPLE_RADIX_BITS = 8, SAMPLE_RADIX = 1 << SAMPLE_RADIX_BITS };
+enum { SAMPLE_WEIGHT_BITS = 40 };
 
 struct sample_settings {
     double temperature, top_p, min_p;
     int64_t top_k; /* 0: all */
+    bool top_k_first;
+    uint64_t seed, position;
 };
 
-/* One row as the filters see it. */
-struct sample_row {
-    const char *logits;
-    dtype type;
-    int64_t n;
-    uint32_t max_key;
-    double temperature;
+/* What a slice of a row has: the best of its tokens, and sums over some of them. */
+struct sample_part {
+    double score;
+    unsigned long long weight, total;
+    uint32_t key, count;
+    int32_t id; /* -1: none */
 };
 
-struct sample_shared {
-    unsigned long long counts[SAMPLE_RADIX], sums[SAMPLE_RADIX], total;
-    uint32_t keys[MAX_WARPS], chosen;
-    unsigned long long above_count, above_weight;
-    double scores[MAX_WARPS];
-    int32_t ids[MAX_WARPS];
-};
+/* What a team is. Each of its blocks has threads for the row, whole warps of them, and all threads
+ * of a block call its functions together.
+ *
+ *     int64_t begin, end           the tokens that this block looks at
+ *     int thread, threads          those of the block that have this row
+ *     bool TOP_K_FIRST             whether that setting is for it
+ *     sample_part *cells           in shared memory: a warp's
+ *     sample_view *view            in shared memory
+ *     uint32_t *keys               in shared memory
+ *     float logit(int64_t token)
+ *     void sync()                  waits for the block's threads
+ *     bool any(bool)               whether it is so in any thread of the block, of any row
+ *     int gather(uint32_t key)     of the largest key of every thread: the largest keys of slices,
+ *                                  all of them, to `keys`; how many there are
+ *     void exchange(sample_part &) the merged part of all threads of all blocks
+ */
+
+/* ---- a token -------------------------------------------------------------------------------- */
 
 /* Floats as integers of the same order; NaN as minus infinity, -0 as 0. */
 DEVICE_FN uint32_t sample_key_of(float logit)
 {
     if (isnan(logit)) logit = -CUDART_INF_F;
-    uint32_t bits = float_bits(logit + 0.0f);
+    uint32_t bits = __float_as_uint(logit + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 DEVICE_FN float sample_logit_of(uint32_t key)
 {
-    return float_from_bits(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-DEVICE_FN uint32_t sample_key(const sample_row &row, int64_t i)
-{
-    return sample_key_of(device_load(row.type, row.logits, i));
-}
+/* A row as its filters see it. It lies in shared memory: little of it is needed at a time. */
+struct sample_view {
+    double largest, temperature, inverse; /* 1 / temperature: for estimates */
+    double min_p, top_p;
+    uint64_t seed, position, stream;
+    unsigned long long total; /* what all tokens weigh, or those that top-k left */
+    uint32_t max_key, bound;
+};
 
 /* Logarithm of a token's probability over the largest one's. */
-DEVICE_FN double sample_distance(const sample_row &row, uint32_t key)
+DEVICE_FN double sample_distance(const sample_view &v, uint32_t key)
 {
-    if (key == row.max_key) return 0;
-    return ((double)sample_logit_of(key) - (double)sample_logit_of(row.max_key)) / row.temperature;
+    if (key == v.max_key) return 0;
+    return ((double)sample_logit_of(key) - v.largest) / v.temperature;
 }
 
-DEVICE_FN unsigned long long sample_weight(const sample_row &row, uint32_t key)
+/* The same to seven digits. */
+DEVICE_FN float sample_distance_about(const sample_view &v, uint32_t key)
 {
-    double share = definite_exp(sample_distance(row, key));
+    if (key == v.max_key) return 0;
+    return (float)(((double)sample_logit_of(key) - v.largest) * v.inverse);
+}
+
+/* Gumbel noise to an error of 1e-4. u is near 0 or near 1, and its complement then near 0. */
+DEVICE_FN float sample_noise_about(uint64_t hash)
+{
+    bool upper = hash >> 63;
+    float x = ((float)((upper ? ~hash : hash) >> 12) + 0.5f) * 0x1p-52f;
+    float minus_log = -__logf(upper ? 1 - x : x);
+    if (upper && x < 0.0625f) minus_log = x * (1 + x * (0.5f + x * (1 / 3.0f + x * 0.25f)));
+    return -__logf(minus_log);
+}
+
+/* Whether min-p keeps a token; only near the border is its probability needed exactly. */
+DEVICE_FN bool sample_is_likely(const sample_view &v, uint32_t key, float distance)
+{
+    if (!(v.min_p > 0) || key == v.max_key) return true;
+    float share = __expf(distance), least = (float)v.min_p;
+    if (share > least * 1.001f) return true;
+    if (share < least * 0.999f) return false;
+    return !(definite_exp(sample_distance(v, key)) < v.min_p);
+}
+
+/* Noise lies between -3.61 and 36.74, so that nothing beyond this distance can win against the
+ * largest; and beyond the other a weight is 0. */
+#define SAMPLE_FARTHEST   -41.0f
+#define SAMPLE_WEIGHTLESS -28.5f
+
+/* A token's noisy logit to an error of 1e-3; minus infinity if it cannot win. */
+DEVICE_FN float sample_score_about(const sample_view &v, uint32_t key, int64_t token)
+{
+    if (v.temperature == 0) return key == v.max_key ? 0 : -CUDART_INF_F;
+    float distance = sample_distance_about(v, key);
+    if (!(distance > SAMPLE_FARTHEST) || !sample_is_likely(v, key, distance)) return -CUDART_INF_F;
+    return distance + sample_noise_about(hash_mix(v.stream ^ (uint64_t)token));
+}
+
+DEVICE_FN double sample_score(const sample_view &v, uint32_t key, int64_t token)
+{
+    if (v.temperature == 0) return 0;
+    return sample_distance(v, key) + definite_gumbel(v.seed, v.position, (uint64_t)token);
+}
+
+DEVICE_FN unsigned long long sample_weight(const sample_view &v, uint32_t key)
+{
+    if (!(sample_distance_about(v, key) > SAMPLE_WEIGHTLESS)) return 0;
+    double share = definite_exp(sample_distance(v, key));
     return (unsigned long long)(share * (double)(1ull << SAMPLE_WEIGHT_BITS));
 }
 
-DEVICE_FN double sample_setting(const op_call &call, int index, int param, int64_t row)
+/* ---- parts ---------------------------------------------------------------------------------- */
+
+DEVICE_FN sample_part sample_nothing(void)
 {
-    const tensor &own = call.tensors[index];
-    if (!own.data) return call.params[param];
-    return own.type == DTYPE_I32 ? (double)((const int32_t *)own.data)[row]
-                                 : (double)((const float *)own.data)[row];
+    return sample_part{0, 0, 0, 0, 0, -1};
 }
 
-DEVICE_FN sample_settings sample_settings_of(const op_call &call, int64_t row)
+/* The larger score, the lower id of equals, any before none. */
+DEVICE_FN bool sample_before(const sample_part &a, const sample_part &b)
 {
-    double top_k = sample_setting(call, SAMPLING_TOP_KS, SAMPLING_TOP_K, row);
-    return sample_settings{
-        sample_setting(call, SAMPLING_TEMPERATURES, SAMPLING_TEMPERATURE, row),
-        sample_setting(call, SAMPLING_TOP_PS, SAMPLING_TOP_P, row),
-        sample_setting(call, SAMPLING_MIN_PS, SAMPLING_MIN_P, row),
-        top_k < 0 ? 0 : (int64_t)top_k,
-    };
+    if (a.id < 0 || b.id < 0) return a.id >= 0;
+    return a.score > b.score || (a.score == b.score && a.id < b.id);
 }
 
-/* The largest key, and the first id that has it, in every thread. */
-DEVICE_FN int32_t sample_largest(sample_row &row, sample_shared &shared)
+DEVICE_FN void sample_merge(sample_part &a, const sample_part &b)
 {
-    uint32_t best = 0;
-    int32_t id = INT32_MAX;
-    for (int64_t i = threadIdx.x; i < row.n; i += blockDim.x) {
-        uint32_t key = sample_key(row, i);
-        if (key > best || id == INT32_MAX) best = key, id = (int32_t)i;
+    if (sample_before(b, a)) a.score = b.score, a.key = b.key, a.id = b.id;
+    a.weight += b.weight;
+    a.total += b.total;
+    a.count += b.count;
+}
+
+/* That of a warp's lanes, in every lane. */
+DEVICE_FN void sample_merge_warp(sample_part &p)
+{
+#pragma unroll 1
+    for (int step = WARP / 2; step > 0; step /= 2) {
+        sample_part other = {
+            __shfl_xor_sync(ALL_LANES, p.score, step), __shfl_xor_sync(ALL_LANES, p.weight, step),
+            __shfl_xor_sync(ALL_LANES, p.total, step), __shfl_xor_sync(ALL_LANES, p.key, step),
+            __shfl_xor_sync(ALL_LANES, p.count, step), __shfl_xor_sync(ALL_LANES, p.id, step)};
+        sample_merge(p, other);
     }
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
-    for (int round = 0; round < 2; round++) {
-        for (int step = WARP / 2; step > 0; step /= 2) {
-            uint32_t key = __shfl_xor_sync(ALL_LANES, best, step);
-            int32_t other = __shfl_xor_sync(ALL_LANES, id, step);
-            if (key > best || (key == best && other < id)) best = key, id = other;
+}
+
+/* That of the block's threads of a row, in every one of them. */
+template <typename TEAM> DEVICE_FN void sample_merge_block(TEAM &t, sample_part &p)
+{
+    int lane = t.thread % WARP;
+    sample_merge_warp(p);
+    t.sync(); /* what was in the cells is no longer read */
+    if (lane == 0) t.cells[t.thread / WARP] = p;
+    t.sync();
+    p = lane < t.threads / WARP ? t.cells[lane] : sample_nothing();
+    sample_merge_warp(p);
+}
+
+template <typename TEAM> DEVICE_FN uint32_t sample_max_of_block(TEAM &t, uint32_t value)
+{
+    int lane = t.thread % WARP;
+    value = __reduce_max_sync(ALL_LANES, value);
+    t.sync();
+    if (lane == 0) t.cells[t.thread / WARP].key = value;
+    t.sync();
+    return __reduce_max_sync(ALL_LANES, lane < t.threads / WARP ? t.cells[lane].key : 0);
+}
+
+/* ---- a slice -------------------------------------------------------------------------------- */
+
+/* The best of this thread's tokens whose keys are `lowest` and more. An estimate of all comes
+ * first, so that few are looked at exactly, and by few threads. */
+template <typename TEAM> DEVICE_FN sample_part sample_best(TEAM &t, uint32_t lowest)
+{
+    const sample_view &v = *t.view;
+    const uint32_t nothing = sample_key_of(-CUDART_INF_F);
+    uint32_t most = nothing, least = 0;
+    sample_part best = sample_nothing();
+    if (lowest <= nothing) lowest = nothing + 1;
+#pragma unroll 1
+    for (int exactly = 0; exactly < 2; exactly++) {
+#pragma unroll 1
+        for (int64_t i = t.begin + t.thread; most >= least && i < t.end; i += t.threads) {
+            uint32_t key = sample_key_of(t.logit(i));
+            if (key < lowest) continue;
+            uint32_t about = sample_key_of(sample_score_about(v, key, i));
+            if (!exactly) most = max(most, about);
+            if (!exactly || about < least) continue;
+            sample_part one = {sample_score(v, key, i), 0, 0, key, 0, (int32_t)i};
+            if (sample_before(one, best)) best = one;
         }
-        if (round == 1) break;
-        __syncthreads();
-        if (lane == 0) shared.keys[warp] = best, shared.ids[warp] = id;
-        __syncthreads();
-        best = lane < n_warps ? shared.keys[lane] : 0;
-        id = lane < n_warps ? shared.ids[lane] : INT32_MAX;
+        if (exactly) break;
+        uint32_t of_block = sample_max_of_block(t, most);
+        least = of_block > nothing ? sample_key_of(sample_logit_of(of_block) - 0x1p-7f) : ~0u;
     }
-    row.max_key = best;
-    return id;
+    return best;
 }
 
-/* The sum of the weights of keys from `lowest`, in every thread. */
-DEVICE_FN unsigned long long sample_total(const sample_row &row, uint32_t lowest,
-                                          sample_shared &shared)
+/* Adds up this thread's tokens with keys above `key`: how many, and if `weighted` what they weigh;
+ * and if `total` what all from `lowest` on weigh. */
+template <typename TEAM>
+DEVICE_FN void sample_add_up(TEAM &t, uint32_t key, bool weighted, bool total, uint32_t lowest,
+                             sample_part &sums)
 {
-    unsigned long long sum = 0;
-    for (int64_t i = threadIdx.x; i < row.n; i += blockDim.x) {
-        uint32_t key = sample_key(row, i);
-        if (key >= lowest) sum += sample_weight(row, key);
+    const sample_view &v = *t.view;
+#pragma unroll 1
+    for (int64_t i = t.begin + t.thread; i < t.end; i += t.threads) {
+        uint32_t other = sample_key_of(t.logit(i));
+        sums.count += other > key;
+        if (!weighted || !(other > key || (total && other >= lowest))) continue;
+        unsigned long long weight = sample_weight(v, other);
+        if (other > key) sums.weight += weight;
+        sums.total += weight;
     }
-    __syncthreads();
-    if (threadIdx.x == 0) shared.total = 0;
-    __syncthreads();
-    atomicAdd(&shared.total, sum);
-    __syncthreads();
-    return shared.total;
 }
 
-/* Chooses the digit of the threshold from the counts and sums; one thread. */
-DEVICE_FN void sample_choose(sample_shared &shared, bool weighted, unsigned long long max_count,
-                             double max_weight)
+/* ---- a row ---------------------------------------------------------------------------------- */
+
+/* A bound of the k-th largest key, from below: the k-th largest of the largest keys of n slices; 0
+ * if there are fewer. */
+template <typename TEAM> DEVICE_FN uint32_t sample_bound(TEAM &t, int n, int64_t k)
 {
-    unsigned long long count = shared.above_count, weight = shared.above_weight;
-    int chosen = -1;
-    for (int digit = SAMPLE_RADIX - 1; digit >= 0; digit--) {
-        if (shared.counts[digit] == 0) continue;
-        if (chosen >= 0 && (count >= max_count || (weighted && (double)weight >= max_weight)))
-            break;
-        chosen = digit;
-        shared.above_count = count;
-        shared.above_weight = weight;
-        count += shared.counts[digit];
-        weight += shared.sums[digit];
+    if (t.thread == 0) t.view->bound = 0;
+    t.sync();
+    for (int i = t.thread; i < n && k <= n; i += t.threads) {
+        uint32_t key = t.keys[i];
+        int before = 0;
+        for (int j = 0; j < n; j++)
+            before += t.keys[j] > key || (t.keys[j] == key && j < i);
+        if (before == k - 1) t.view->bound = key;
     }
-    shared.chosen = (uint32_t)chosen;
+    t.sync();
+    return t.view->bound;
 }
 
-/* The least key than which fewer than max_count tokens, and tokens of less weight than max_weight,
- * are larger; the largest key if there is no such. By radix selection, as in sampling_row.h. */
-DEVICE_FN uint32_t sample_threshold(const sample_row &row, bool weighted,
-                                    unsigned long long max_count, double max_weight,
-                                    sample_shared &shared)
+/* The k-th largest key, which lies in [low, high]: by halves. Only where a block has one row. */
+template <typename TEAM>
+DEVICE_FN uint32_t sample_kth(TEAM &t, int64_t k, uint32_t low, uint32_t high)
 {
-    uint32_t prefix = 0;
-    __syncthreads();
-    if (threadIdx.x == 0) shared.above_count = shared.above_weight = 0;
-    for (int shift = 32 - SAMPLE_RADIX_BITS; shift >= 0; shift -= SAMPLE_RADIX_BITS) {
-        __syncthreads();
-        for (int i = threadIdx.x; i < SAMPLE_RADIX; i += blockDim.x)
-            shared.counts[i] = shared.sums[i] = 0;
-        __syncthreads();
-        for (int64_t i = threadIdx.x; i < row.n; i += blockDim.x) {
-            uint32_t key = sample_key(row, i);
-            if ((uint64_t)(key ^ prefix) >> (shift + SAMPLE_RADIX_BITS)) continue;
-            uint32_t digit = key >> shift & (SAMPLE_RADIX - 1);
-            atomicAdd(&shared.counts[digit], 1ull);
-            if (weighted) atomicAdd(&shared.sums[digit], sample_weight(row, key));
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) sample_choose(shared, weighted, max_count, max_weight);
-        __syncthreads();
-        prefix |= shared.chosen << shift;
+    while (low < high) {
+        uint32_t middle = low + (high - low - 1) / 2 + 1;
+        sample_part from = sample_nothing();
+        for (int64_t i = t.begin + t.thread; i < t.end; i += t.threads)
+            from.count += sample_key_of(t.logit(i)) >= middle;
+        t.exchange(from);
+        if (from.count >= k)
+            low = middle;
+        else
+            high = middle - 1;
     }
-    return prefix;
+    return low;
 }
 
-/* The least key that top-k and top-p keep. */
-DEVICE_FN uint32_t sample_filter(const sample_row &row, const sample_settings &with,
-                                 bool top_k_first, sample_shared &shared)
+/* The largest key, in every thread, and what the row's view is. */
+template <typename TEAM>
+DEVICE_FN void sample_look(TEAM &t, const sample_settings &with, int slices)
 {
-    int64_t max_count = with.top_k > 0 ? with.top_k : row.n;
-    uint32_t lowest = 0;
-    if (max_count < row.n)
-        lowest = sample_threshold(row, false, (unsigned long long)max_count, 0, shared);
-    if (!(with.top_p < 1)) return lowest;
-    unsigned long long total = sample_total(row, top_k_first ? lowest : 0, shared);
-    uint32_t lightest =
-        sample_threshold(row, true, (unsigned long long)row.n, with.top_p * (double)total, shared);
-    return lightest > lowest ? lightest : lowest;
+    uint32_t largest = 0;
+    for (int i = t.thread % WARP; i < slices; i += WARP)
+        largest = max(largest, t.keys[i]);
+    largest = __reduce_max_sync(ALL_LANES, largest);
+    if (t.thread == 0)
+        *t.view = sample_view{(double)sample_logit_of(largest),
+                              with.temperature,
+                              1 / with.temperature,
+                              with.min_p,
+                              with.top_p,
+                              with.seed,
+                              with.position,
+                              hash_mix(hash_mix(with.seed) ^ with.position),
+                              0,
+                              largest,
+                              0};
+    t.sync();
 }
 
-/* The larger score, the lower id of equals, any before none (-1). */
-DEVICE_FN bool sample_before(double score, int32_t id, double best_score, int32_t best)
+/* Chooses a token of n, in every thread of every block; 0 if no logit is above minus infinity. */
+template <typename TEAM>
+DEVICE_FN int32_t sample_row(TEAM &t, const sample_settings &with, int64_t n)
 {
-    if (id < 0 || best < 0) return id >= 0;
-    return score > best_score || (score == best_score && id < best);
-}
+    uint32_t largest = 0;
+#pragma unroll 4
+    for (int64_t i = t.begin + t.thread; i < t.end; i += t.threads)
+        largest = max(largest, sample_key_of(t.logit(i)));
+    int slices = t.gather(largest);
+    sample_look(t, with, slices);
+    largest = t.view->max_key;
+    bool by_count = with.top_k > 0 && with.top_k < n, by_weight = with.top_p < 1;
+    uint32_t lowest = sample_bound(t, slices, by_count ? with.top_k : INT64_MAX), weighed = 0;
+    if (with.temperature == 0) lowest = largest;
+    if (TEAM::TOP_K_FIRST && by_count && by_weight && with.top_k_first && with.temperature != 0)
+        lowest = weighed = sample_kth(t, with.top_k, lowest, largest);
 
-/* The kept token with the largest noisy logit, in every thread. */
-DEVICE_FN int32_t sample_draw(const sample_row &row, uint32_t lowest, double min_p, uint64_t seed,
-                              uint64_t position, sample_shared &shared)
-{
-    uint32_t nothing = sample_key_of(-CUDART_INF_F);
-    int32_t best = -1;
-    double best_score = 0;
-    for (int64_t i = threadIdx.x; i < row.n; i += blockDim.x) {
-        uint32_t key = sample_key(row, i);
-        if (key < lowest || key == nothing) continue;
-        double log_share = sample_distance(row, key);
-        if (min_p > 0 && key != row.max_key && definite_exp(log_share) < min_p) continue;
-        double score = log_share + definite_gumbel(seed, position, (uint64_t)i);
-        if (sample_before(score, (int32_t)i, best_score, best))
-            best = (int32_t)i, best_score = score;
+    sample_part best = sample_nothing();
+    bool open = true;
+#pragma unroll 1
+    for (int round = 0; t.any(open); round++) {
+        sample_part next = sample_best(t, open ? lowest : ~0u);
+        if (open && round > 0) sample_add_up(t, best.key, by_weight, round == 1, weighed, next);
+        t.exchange(next);
+        if (round == 1 && t.thread == 0) t.view->total = next.total;
+        if (round == 1) t.sync();
+        bool kept = round > 0 && (!by_count || next.count < with.top_k) &&
+                    (!by_weight || (double)next.weight < t.view->top_p * (double)t.view->total);
+        if (open && !kept) best.key = next.key, best.id = next.id;
+        open = open && !kept && best.id >= 0 && best.key != largest && (by_count || by_weight);
+        lowest = best.key + 1;
     }
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
-    for (int round = 0; round < 2; round++) {
-        for (int step = WARP / 2; step > 0; step /= 2) {
-            double score = __shfl_xor_sync(ALL_LANES, best_score, step);
-            int32_t id = __shfl_xor_sync(ALL_LANES, best, step);
-            if (sample_before(score, id, best_score, best)) best = id, best_score = score;
-        }
-        if (round == 1) break;
-        __syncthreads();
-        if (lane == 0) shared.scores[warp] = best_score, shared.ids[warp] = best;
-        __syncthreads();
-        best_score = lane < n_warps ? shared.scores[lane] : 0;
-        best = lane < n_warps ? shared.ids[lane] : -1;
-    }
-    return best < 0 ? 0 : best;
-}
-
-DEVICE_FN void sampling_block(const op_call &call, int64_t begin, int64_t end)
-{
-    __shared__ sample_shared shared;
-    const tensor &logits = call.tensors[SAMPLING_LOGITS];
-    const int64_t *seeds = (const int64_t *)call.tensors[SAMPLING_SEEDS].data;
-    const int32_t *positions = (const int32_t *)call.tensors[SAMPLING_POSITIONS].data;
-    int32_t *ids = (int32_t *)call.tensors[SAMPLING_IDS].data;
-    for (int64_t r = begin; r < end; r++) {
-        sample_settings with = sample_settings_of(call, r);
-        sample_row row = {device_row(logits, r), logits.type, logits.shape[1], 0, with.temperature};
-        int32_t id = sample_largest(row, shared);
-        if (with.temperature != 0) {
-            bool top_k_first = call.params[SAMPLING_TOP_K_FIRST] != 0;
-            uint32_t lowest = sample_filter(row, with, top_k_first, shared);
-            id = sample_draw(row, lowest, with.min_p, (uint64_t)seeds[r], (uint64_t)positions[r],
-                             shared);
-        }
-        if (threadIdx.x == 0) ids[r] = id;
-    }
+    return best.id < 0 ? 0 : best.id;
 }
 
 #endif
