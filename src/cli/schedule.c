@@ -6,7 +6,6 @@
 #include "generate/compare.h"
 #include "generate/measure.h"
 #include "schedule/print.h"
-#include "vm/cuda_driver.h"
 
 /* What the queues are for: processors, or a GPU's multiprocessors. */
 typedef struct target {
@@ -15,12 +14,12 @@ typedef struct target {
     int64_t workers;
 } target;
 
-static qp_status find_target(const cli_call *call, cuda_device *gpu, target *out)
+static qp_status find_target(const cli_call *call, measure_gpu *gpu, target *out)
 {
     const cli_settings *s = call->settings;
     *out = (target){.device = "cpu", .workers = s->workers ? s->workers : threads_available()};
     if (!s->kernel_device) return QP_OK;
-    TRY(cuda_device_probe(gpu, call->error));
+    TRY(measure_find_gpu(gpu, call->error));
     *out = (target){"cuda", gpu->name, s->workers ? s->workers : gpu->n_multiprocessors};
     return QP_OK;
 }
@@ -103,7 +102,7 @@ qp_status command_schedule(const cli_call *call)
 {
     const cli_settings *s = call->settings;
     strbuf text = {0};
-    cuda_device gpu;
+    measure_gpu gpu;
     target target;
     qp_status status = find_target(call, &gpu, &target);
     if (status == QP_OK)

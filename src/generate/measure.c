@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "base/version.h"
 #include "op/bench/machine.h"
+#include "vm/cuda_driver.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -308,4 +309,13 @@ qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *e
     free(m->samples.of);
     free(m);
     return status;
+}
+
+qp_status measure_find_gpu(measure_gpu *out, qp_error *error)
+{
+    cuda_device gpu;
+    TRY(cuda_device_probe(&gpu, error));
+    snprintf(out->name, sizeof out->name, "%s", gpu.name);
+    out->n_multiprocessors = gpu.n_multiprocessors;
+    return QP_OK;
 }

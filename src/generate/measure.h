@@ -26,4 +26,12 @@ typedef struct measure_options {
  * waits for: who is late is part of that. */
 qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error);
 
+typedef struct measure_gpu {
+    char name[96];
+    int n_multiprocessors;
+} measure_gpu;
+
+/* The GPU that is measured; QP_DEVICE, with the reason, when there is none. */
+qp_status measure_find_gpu(measure_gpu *out, qp_error *error);
+
 #endif

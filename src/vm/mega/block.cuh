@@ -273,7 +273,7 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
 /* One element of the residual, complete. Another block may have waited for it in this one's place.
  */
 MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const mega_entry &e,
-                               const int64_t *x)
+                             const int64_t *x)
 {
     patience patience = {0, 0};
     for (;;) {

@@ -1,7 +1,7 @@
 /* The megakernel's instances for quantised weights of all kinds, which a model may mix; and the
  * kernel that makes bricks. */
 #define MEGA_BRICKS 0x1e /* all of bricks.h */
-#include "vm/mega/mega.cu"
+#include "vm/mega/one_sequence.cuh"
 
 /* A warp a brick. */
 extern "C" __global__ void mega_make_bricks(const __grid_constant__ brick_matrix m)

@@ -1,6 +1,6 @@
 /* The megakernel's instances for Q8_0 alone: less code, fewer registers. */
 #define MEGA_BRICKS 0x02 /* 1 << BRICK_Q8_0 */
-#include "vm/mega/mega.cu"
+#include "vm/mega/one_sequence.cuh"
 
 MEGA_KERNEL(64, F16, true, 0, , false)
 MEGA_KERNEL(64, BF16, false, 0, , false)

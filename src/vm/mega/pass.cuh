@@ -95,7 +95,8 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entr
     for (int w = 1; w < MEGA_WARPS; w++)
         best = max(best, keys[w]);
     atomicMax((unsigned long long *)a.key + ((b.pass() + 1) & 1), (unsigned long long)best);
-    if (e.weights.ends) add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
+    if (e.weights.ends)
+        add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
 }
 
 #endif
