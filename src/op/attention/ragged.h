@@ -24,6 +24,39 @@ typedef struct page_table {
     const tensor *k_cache;          /* (n_pages, page_size, n_kv_heads, head_dim) */
 } page_table;
 
+/* The same tensors as operators describe them. */
+#define TENSOR_QO_INDPTR                                                                           \
+    {                                                                                              \
+        "qo_indptr", OP_IN, OP_TYPE(I32), "n_sequences + 1", false,                                \
+            "sequence b has the tokens qo_indptr[b] .. qo_indptr[b + 1] - 1"                       \
+    }
+#define TENSOR_KV_INDPTR                                                                           \
+    {                                                                                              \
+        "kv_indptr", OP_IN, OP_TYPE(I32), "n_sequences + 1", false,                                \
+            "sequence b has the entries kv_indptr[b] .. kv_indptr[b + 1] - 1 of kv_indices"        \
+    }
+#define TENSOR_KV_INDICES                                                                          \
+    {                                                                                              \
+        "kv_indices", OP_IN, OP_TYPE(I32), "n_kv_indices", false,                                  \
+            "the pages of each sequence, in the order of positions"                                \
+    }
+#define TENSOR_KV_LAST_PAGE_LEN(which)                                                             \
+    {                                                                                              \
+        "kv_last_page_len", OP_IN, OP_TYPE(I32), "n_sequences", false,                             \
+            "positions in use in the sequence's last page, " which "; 0 without pages"             \
+    }
+#define TENSOR_K_CACHE(direction)                                                                  \
+    {                                                                                              \
+        "k_cache", direction, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,        \
+            "any strides of pages, positions and heads: NHD storage has heads inside positions, "  \
+            "HND positions inside heads; the shape is the same"                                    \
+    }
+#define TENSOR_V_CACHE(direction)                                                                  \
+    {                                                                                              \
+        "v_cache", direction, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,        \
+            "as k_cache"                                                                           \
+    }
+
 static inline int64_t indptr_sequences(const tensor *indptr)
 {
     return indptr->shape[0] - 1;

@@ -26,11 +26,10 @@ static op_columns columns(const op_call *call, int t, int64_t begin, int64_t end
     return (op_columns){0, t == EMBEDDING_CLEAR_IDS ? 1 : hidden_size};
 }
 
-/* Token `t` alone, as embedding takes it, in float64. */
-static op_call embedding_call(const op_call *call, int64_t t, double *row, void *scratch)
+/* A token's row as embedding makes it, in float64; its ids are yet to be put in. */
+static op_call embedding_call(const op_call *call, double *row, void *scratch)
 {
     op_call embed = {.end = 1, .scratch = scratch};
-    embed.tensors[EMBEDDING_IDS] = tensor_slice(call->tensors[EMBEDDING_CLEAR_IDS], 0, t, 1);
     embed.tensors[EMBEDDING_TABLE] = call->tensors[EMBEDDING_CLEAR_TABLE];
     embed.tensors[EMBEDDING_OUT] =
         tensor_2d(row, DTYPE_F64, 1, call->tensors[EMBEDDING_CLEAR_X].shape[1]);
@@ -67,7 +66,7 @@ static size_t row_bytes(const op_call *call)
 
 static size_t scratch_bytes(const op_call *call)
 {
-    op_call embed = embedding_call(call, 0, NULL, NULL);
+    op_call embed = embedding_call(call, NULL, NULL);
     return row_bytes(call) + op_embedding.scratch_bytes(&embed);
 }
 
@@ -78,8 +77,9 @@ void embedding_clear_reference(const op_call *call)
     op_columns cleared = columns(call, EMBEDDING_CLEAR_X_NEXT, call->begin, call->end);
     double *row = call->scratch;
 
+    op_call embed = embedding_call(call, row, (char *)call->scratch + row_bytes(call));
     for (int64_t t = 0; t < x->shape[0] && call->begin < call->end; t++) {
-        op_call embed = embedding_call(call, t, row, (char *)call->scratch + row_bytes(call));
+        embed.tensors[EMBEDDING_IDS] = tensor_slice(call->tensors[EMBEDDING_CLEAR_IDS], 0, t, 1);
         embedding_reference(&embed);
         int64_t *to = tensor_row(x, t);
         for (int64_t i = call->begin; i < call->end; i++)

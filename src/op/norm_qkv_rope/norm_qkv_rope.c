@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "op/attention/attention.h"
+#include "op/attention/ragged.h"
 #include "op/fixed.h"
 #include "op/fused.h"
 #include "op/kv_append/kv_append.h"
@@ -293,19 +294,12 @@ const op_info op_norm_qkv_rope = {
                  "a row holds the position's rotary_dim / 2 cosines, then as many sines"},
                 {"positions", OP_IN, OP_TYPE(I32), "n_tokens", false,
                  "each token's position in its sequence"},
-                {"qo_indptr", OP_IN, OP_TYPE(I32), "n_sequences + 1", false,
-                 "sequence b has the tokens qo_indptr[b] .. qo_indptr[b + 1] - 1"},
-                {"kv_indptr", OP_IN, OP_TYPE(I32), "n_sequences + 1", false,
-                 "sequence b has the entries kv_indptr[b] .. kv_indptr[b + 1] - 1 of kv_indices"},
-                {"kv_indices", OP_IN, OP_TYPE(I32), "n_kv_indices", false,
-                 "the pages of each sequence, in the order of positions"},
-                {"kv_last_page_len", OP_IN, OP_TYPE(I32), "n_sequences", false,
-                 "positions in use in the sequence's last page, the new tokens counted; 0 without "
-                 "pages"},
-                {"k_cache", OP_INOUT, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,
-                 "any strides of pages, positions and heads"},
-                {"v_cache", OP_INOUT, OP_FLOATS, "n_pages, page_size, n_kv_heads, head_dim", false,
-                 "as k_cache"},
+                TENSOR_QO_INDPTR,
+                TENSOR_KV_INDPTR,
+                TENSOR_KV_INDICES,
+                TENSOR_KV_LAST_PAGE_LEN("the new tokens counted"),
+                TENSOR_K_CACHE(OP_INOUT),
+                TENSOR_V_CACHE(OP_INOUT),
                 {"q", OP_OUT, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
                  "rotated queries; tokens may be strided; must not overlap x"}},
     .params = {{"eps", PARAM_FLOAT, 1e-5, "added to the mean square"},
