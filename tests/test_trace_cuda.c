@@ -111,24 +111,33 @@ static void test_no_more_passes_than_asked_for(void **state)
     qp_engine_close(engine);
 }
 
-/* Every launch is a slice of the one track, and the tables add up to the passes. */
-static void test_operators_are_traced(void **state)
+/* A trace of the same tokens as without one; works: slices of work of each track. */
+static qp_trace *trace_tokens(qp_engine *engine, int tracks, int32_t expected[GENERATED],
+                              int works[MAX_TRACKS + 1])
 {
-    (void)state;
-    if (!gpu_is_here()) skip();
     qp_error error;
     qp_trace *trace;
-    qp_engine *engine = open_gpu("ops", 0);
-    int32_t expected[GENERATED], found[GENERATED];
+    int32_t found[GENERATED];
     generate(engine, expected);
     assert_ok(qp_trace_open(engine, &(qp_trace_options){MAX_PASSES, NULL}, &trace, &error));
     generate(engine, found);
     assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
     cJSON *json = trace_json(trace);
-    int works[MAX_TRACKS + 1];
-    assert_int_equal(check_tracks(json, 1, works), GENERATED);
-    assert_true(works[1] >= GENERATED * 10);
+    assert_int_equal(check_tracks(json, tracks, works), GENERATED);
     cJSON_Delete(json);
+    return trace;
+}
+
+/* Every launch is a slice of the one track, and the tables add up to the passes. */
+static void test_operators_are_traced(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    qp_engine *engine = open_gpu("ops", 0);
+    int works[MAX_TRACKS + 1];
+    int32_t expected[GENERATED], found[GENERATED];
+    qp_trace *trace = trace_tokens(engine, 1, expected, works);
+    assert_true(works[1] >= GENERATED * 10);
     char *text;
     print_trace(trace, QP_TRACE_TABLE, &text);
     check_sums(strstr(text, "prompt: 1 pass of 8 tokens"));
@@ -148,20 +157,12 @@ static void test_blocks_are_traced(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    qp_error error;
-    qp_trace *trace;
     qp_engine *engine = open_gpu("mk", 0);
-    int32_t expected[GENERATED], found[GENERATED];
-    generate(engine, expected);
-    assert_ok(qp_trace_open(engine, &(qp_trace_options){MAX_PASSES, NULL}, &trace, &error));
-    generate(engine, found);
-    assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
-    cJSON *json = trace_json(trace);
     int works[MAX_TRACKS + 1];
-    assert_int_equal(check_tracks(json, engine->mega.n_blocks, works), GENERATED);
+    int32_t expected[GENERATED];
+    qp_trace *trace = trace_tokens(engine, engine->mega.n_blocks, expected, works);
     for (int block = 0; block < engine->mega.n_blocks; block++)
         assert_int_equal(works[block + 1], (GENERATED - 1) * engine->mega.schedule.length[block]);
-    cJSON_Delete(json);
     char *text;
     print_trace(trace, QP_TRACE_TABLE, &text);
     check_sums(strstr(text, "generation: 39 passes of 1 token"));
