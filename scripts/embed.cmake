@@ -1,6 +1,7 @@
 # Writes texts into a C file: cmake -DROOT=DIR -DOUT=FILE.c -DFILES=PATH,PATH... -P embed.cmake
 #
 # PATHs are relative to ROOT and are the texts' names in `embedded_texts` (base/embedded.h).
+cmake_minimum_required(VERSION 3.25)
 string(REPLACE "," ";" FILES "${FILES}")
 set(arrays "")
 set(rows "")
