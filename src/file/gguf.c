@@ -252,14 +252,6 @@ int gguf_part_count(const gguf *file)
     return file->n_parts;
 }
 
-uint64_t gguf_bytes(const gguf *file)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < file->n_parts; i++)
-        bytes += file->parts[i].size;
-    return bytes;
-}
-
 size_t gguf_key_count(const gguf *file)
 {
     return file->parts[0].n_keys;

@@ -57,7 +57,6 @@ void gguf_release_pages(const gguf *file);
 const char *gguf_path(const gguf *file);
 uint32_t gguf_version(const gguf *file);
 int gguf_part_count(const gguf *file); /* 1 unless split */
-uint64_t gguf_bytes(const gguf *file); /* of all parts together */
 
 /* --- Keys. Of a split file: the keys of its first part. --- */
 

@@ -243,14 +243,6 @@ int safetensors_part_count(const safetensors *file)
     return file->n_shards;
 }
 
-uint64_t safetensors_bytes(const safetensors *file)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < file->n_shards; i++)
-        bytes += file->shards[i].size;
-    return bytes;
-}
-
 size_t safetensors_tensor_count(const safetensors *file)
 {
     return file->n_tensors;

@@ -34,7 +34,4 @@ typedef struct diff_options {
 /* Appends the table and the verdict; *equal is true when all is within tolerance. */
 qp_status diff_print(const diff_options *options, strbuf *out, bool *equal, qp_error *error);
 
-/* "ref, ops, threads or serial", with what each is: for help texts. The names are execution.h's. */
-const char *diff_execution_name(int index); /* NULL past the last */
-
 #endif

@@ -413,9 +413,3 @@ qp_status diff_print(const diff_options *options, strbuf *out, bool *equal, qp_e
     close_all(&d);
     return status;
 }
-
-const char *diff_execution_name(int index)
-{
-    const execution_type *type = execution_at(index);
-    return type ? type->name : NULL;
-}

@@ -385,9 +385,3 @@ const value *dict_get(heap *heap, const dict *dict, value key)
     size_t at = dict_find(heap, dict, key);
     return at < dict->count ? &dict->values[at] : NULL;
 }
-
-const value *dict_get_text(heap *heap, const dict *dict, const char *key)
-{
-    string text = {key, strlen(key), 0};
-    return dict_get(heap, dict, value_text(&text));
-}

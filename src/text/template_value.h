@@ -128,7 +128,6 @@ dict *dict_new(heap *heap);
 bool dict_set(heap *heap, dict *dict, value key, value item);
 /* NULL when absent. */
 const value *dict_get(heap *heap, const dict *dict, value key);
-const value *dict_get_text(heap *heap, const dict *dict, const char *key);
 
 value value_none(void);
 value value_bool(bool boolean);

@@ -1,7 +1,6 @@
 /* One head of one token: see attention.h. */
 #include "op/attention/attention.h"
 
-#include "base/checked.h"
 #include "op/element.h"
 #include "op/row.h"
 
@@ -16,11 +15,6 @@ typedef struct running {
     double sum;     /* of exp(score - base) */
     double *out;    /* (head_dim): of exp(score - base) * v */
 } running;
-
-size_t attention_scratch_bytes(int64_t head_dim)
-{
-    return round_up(3 * (size_t)head_dim * sizeof(double), 64);
-}
 
 qp_status attention_check_heads(const char *op, int64_t n_heads, int64_t n_kv_heads,
                                 qp_error *error)

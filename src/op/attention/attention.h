@@ -29,10 +29,8 @@ typedef struct attention_row {
     double sm_scale;   /* 0: 1 / sqrt(head_dim) */
 } attention_row;
 
-/* scratch: attention_scratch_bytes(head_dim). */
+/* scratch: 3 * head_dim doubles; attention_tile_scratch() of tile.h is enough. */
 void attention_compute(const attention_source *source, const attention_row *row, void *scratch);
-
-size_t attention_scratch_bytes(int64_t head_dim);
 
 /* Whether query heads fall into equal groups, one for each KV head. */
 qp_status attention_check_heads(const char *op, int64_t n_heads, int64_t n_kv_heads,

@@ -139,7 +139,7 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
         float sum = 0;
         for (int s = 0; s < groups; s++)
             sum += sums[(s * a.shared.sum_pitch + column - begin) * MEGA_ROWS + row];
-        add_relaxed(next + residual_place(column, row), sum_part(sum));
+        add_relaxed(next + residual_place(column, row), fixed_part(sum));
     }
     b.sync();
 }
@@ -347,7 +347,7 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
                           : a.vocab - 1 - (int)(uint32_t)keys[(b.pass() & 1) * MEGA_ROWS + row];
         float v = __bfloat162float(
             ((const __nv_bfloat16 *)a.embedding)[(int64_t)token * a.hidden + column]);
-        store_relaxed(x + residual_place(column, row), sum_part(v));
+        store_relaxed(x + residual_place(column, row), fixed_part(v));
     }
     int share = n * MEGA_ROWS;
 #pragma unroll 1

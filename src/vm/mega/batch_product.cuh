@@ -34,7 +34,8 @@ MEGA_FN void carry_residual(const mega_arguments &a, const mega_block &b, int st
 #pragma unroll 1
     for (int i = begin + b.thread; i < end; i += MEGA_CONSUMERS)
         if ((i >> 1 & (MEGA_ROWS - 1)) < a.n_rows)
-            add_relaxed(next + i, sum_value(load_relaxed(x + i)) + ((int64_t)1 << FIXED_COUNT_AT));
+            add_relaxed(next + i,
+                        fixed_value(load_relaxed(x + i)) + ((int64_t)1 << FIXED_COUNT_AT));
 }
 
 /* The norm's weight for this warp's columns, on its way to where its sums will be. */
@@ -75,7 +76,7 @@ MEGA_FN void wait_first(const mega_arguments &a, const mega_block &b, const inst
 {
     patience patience = {0, 0};
     for (;;) {
-        uint32_t found = sum_count(load_relaxed(x));
+        uint32_t found = fixed_count(load_relaxed(x));
         if (found == parts) return;
         __nanosleep(100);
         if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
@@ -106,7 +107,7 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
             wrong |= wrong_count(out[i].x, parts) | wrong_count(out[i].y, parts);
         if (__all_sync(~0u, wrong >> (FIXED_COUNT_AT - 32) == 0)) return;
         if (patience.over() && b.lane == 0)
-            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, sum_count(out[0].x));
+            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, fixed_count(out[0].x));
     }
 }
 
@@ -271,9 +272,9 @@ MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *
     if (column >= a.hidden) return;
     int first_row = row + !low, second_row = row + low;
     if (first_row < a.n_rows)
-        add_relaxed(next + residual_place(column + (g & 3), first_row), sum_part(first));
+        add_relaxed(next + residual_place(column + (g & 3), first_row), fixed_part(first));
     if (second_row < a.n_rows)
-        add_relaxed(next + residual_place(column + 4 + (g & 3), second_row), sum_part(second));
+        add_relaxed(next + residual_place(column + 4 + (g & 3), second_row), fixed_part(second));
 }
 
 /* Rows of W_down^T weighted by the features of every row of x, and added to the next residual:

@@ -18,20 +18,6 @@ MEGA_FN int stage_bytes(const mega_arguments &a)
     return MEGA_BRICKS ? a.stage_bytes : (int)MEGA_STAGE;
 }
 
-MEGA_FN int64_t sum_value(int64_t sum)
-{
-    return fixed_value(sum);
-}
-MEGA_FN uint32_t sum_count(int64_t sum)
-{
-    return fixed_count(sum);
-}
-/* One part of a sum. */
-MEGA_FN int64_t sum_part(float v)
-{
-    return fixed_part(v);
-}
-
 /* A place in the ring: which stage, and in which round. */
 struct ring_place {
     int stage;
@@ -251,7 +237,7 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
     patience patience = {0, 0};
     /* One element at first: many readers would slow down those who add. */
     while (inside) {
-        uint32_t found = sum_count(load_relaxed(x - 4 * b.lane));
+        uint32_t found = fixed_count(load_relaxed(x - 4 * b.lane));
         if (found == parts) break;
         __nanosleep(100);
         if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
@@ -261,12 +247,12 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
         if (inside) {
             out[0] = load_relaxed_two(x);
             out[1] = load_relaxed_two(x + 2);
-            complete = sum_count(out[0].x) == parts && sum_count(out[0].y) == parts &&
-                       sum_count(out[1].x) == parts && sum_count(out[1].y) == parts;
+            complete = fixed_count(out[0].x) == parts && fixed_count(out[0].y) == parts &&
+                       fixed_count(out[1].x) == parts && fixed_count(out[1].y) == parts;
         }
         if (__all_sync(~0u, complete)) return;
         if (patience.over() && b.lane == 0)
-            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, sum_count(out[0].x));
+            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, fixed_count(out[0].x));
     }
 }
 
@@ -278,9 +264,9 @@ MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const
     patience patience = {0, 0};
     for (;;) {
         int64_t sum = load_relaxed(x);
-        if (sum_count(sum) == e.weights.parts) return sum_value(sum);
+        if (fixed_count(sum) == e.weights.parts) return fixed_value(sum);
         if (patience.over())
-            mega_stuck(a, e.in, b.entry(), b.pass(), -1, e.weights.parts, sum_count(sum));
+            mega_stuck(a, e.in, b.entry(), b.pass(), -1, e.weights.parts, fixed_count(sum));
     }
 }
 
@@ -311,7 +297,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
         __nv_bfloat16 split[12];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            float v = (float)sum_value(s[j]) * (1 / FIXED_ONE);
+            float v = fixed_to_float(s[j]);
             squares = fmaf(v, v, squares);
             split_float(__fmul_rn(v, w[j]) * column_factor(j), split + j, 4);
         }

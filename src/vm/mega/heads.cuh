@@ -213,7 +213,7 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
     b.stamp(a, MEGA_SIGNALS);
     for (int i = b.thread; i < n; i += MEGA_CONSUMERS) {
         if (i >= MEGA_CONSUMERS && kv_head == 0) carried = wait_element(a, b, e, x + i);
-        add_relaxed(next + i, sum_part(row_sum(a, b, i, groups)) + carried);
+        add_relaxed(next + i, fixed_part(row_sum(a, b, i, groups)) + carried);
     }
     b.sync();
 }

@@ -20,12 +20,12 @@ MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int to
         decode8<DTYPE_COUNT>((dtype)a.embedding_type, row, i, v);
 #pragma unroll
         for (int j = 0; j < 8; j++)
-            if (i + j >= begin && i + j < begin + n) store_relaxed(x + i + j, sum_part(v[j]));
+            if (i + j >= begin && i + j < begin + n) store_relaxed(x + i + j, fixed_part(v[j]));
     }
 #else
     const __nv_bfloat16 *row = (const __nv_bfloat16 *)a.embedding + (int64_t)token * a.hidden;
     for (int i = begin + b.thread; i < begin + n; i += MEGA_CONSUMERS)
-        store_relaxed(x + i, sum_part(__bfloat162float(row[i])));
+        store_relaxed(x + i, fixed_part(__bfloat162float(row[i])));
 #endif
 }
 

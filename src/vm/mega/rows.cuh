@@ -102,7 +102,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
 #pragma unroll
         for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
             int at = c + ((j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1));
-            if (at >= share_begin && at < share_end) carried = sum_value(load_relaxed(x + at));
+            if (at >= share_begin && at < share_end) carried = fixed_value(load_relaxed(x + at));
         }
         product_transposed(a, b, e, n, c, out);
         b.sync();
@@ -112,7 +112,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
             int o = (j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1);
             int at = c + o;
             bool brings = at >= share_begin && at < share_end;
-            if (at < a.hidden) add_relaxed(next + at, sum_part(out[o]) + (brings ? carried : 0));
+            if (at < a.hidden) add_relaxed(next + at, fixed_part(out[o]) + (brings ? carried : 0));
         }
         b.sync();
     }
