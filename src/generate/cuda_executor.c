@@ -14,6 +14,7 @@ enum {
     /* Passes of more tokens are long enough to be launched as they are, unless all sequences
      * decode: then it is one launch after the other that counts. */
     GRAPH_TOKENS = 8,
+    FEW_TOKENS = 8, /* whose kernels fill the GPU from end to end: they begin in turn */
     GRAPH_SEQUENCES = 512,
     PINNED_LOGITS = 64 << 20, /* bytes; more outputs go through pageable memory */
 };
@@ -301,6 +302,7 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
     plan_sizes sizes = batch->sizes;
     sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
     x->ops.longest = longest_decoding(batch);
+    x->early = batch_tokens(batch) > FEW_TOKENS;
     if (first == 0) begin_pass(x);
     int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
     if (batch_tokens(batch) > most || last - first < 2 || x->marks)

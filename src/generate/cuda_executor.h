@@ -49,6 +49,7 @@ typedef struct cuda_executor {
     const float *table;         /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
+    bool early;        /* kernels of this pass may begin before the one before them has ended */
     cuda_marks *marks; /* of the pass that runs next, which then is no graph; NULL: none */
 } cuda_executor;
 

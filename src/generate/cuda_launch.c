@@ -6,8 +6,10 @@
 #include "op/linear/linear.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/rope/rope.h"
+#include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
 #include "vm/cuda_attention.h"
+#include "vm/cuda_linear_stream.h"
 
 enum { FEW_ROWS = 8 }; /* that linear takes as they are, whatever the weights' type */
 
@@ -17,14 +19,12 @@ static bool same_rows(const tensor *a, const tensor *b)
            a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
 }
 
-/* Whether what a node writes is what the next node, behind which `end` lies, multiplies by
- * cuBLASLt. */
+/* Whether what a node writes is what the next node, behind which `end` lies, multiplies in BF16. */
 static bool feeds_product(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
-                          const cuda_kernel *kernel, const tensor *out)
+                          const tensor *out)
 {
     op_call next;
-    if (!kernel->narrowing || node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR)
-        return false;
+    if (node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR) return false;
     cuda_executor_bind(x, node + 1, sizes, &next);
     const cuda_kernel *product = cuda_ops_choose(&x->ops, OP_LINEAR, &next);
     return product && product->whole && same_rows(&next.tensors[LINEAR_X], out);
@@ -88,6 +88,19 @@ static bool appends_next(const cuda_executor *x, int node, int end, const plan_s
            append->end == rope->end && op_call_has_no_f64(rope) && op_call_has_no_f64(append);
 }
 
+/* Whether a product's kernel makes the activation that node `next` is with it; then that is its
+ * call. Nobody reads the product itself, nor the activation but in BF16. */
+static bool activates(const cuda_executor *x, int next, int end, const plan_sizes *sizes,
+                      const cuda_kernel *kernel, const op_call *product, op_call *silu)
+{
+    if (kernel->launch != cuda_linear_stream || next >= end ||
+        x->plan->nodes[next].op != OP_SILU_AND_MUL)
+        return false;
+    cuda_executor_bind(x, next, sizes, silu);
+    return cuda_linear_stream_activates(&x->ops, product, silu) &&
+           feeds_product(x, next, end, sizes, &silu->tensors[SILU_AND_MUL_OUT]);
+}
+
 /* Where every sequence of the pass decodes, and there are many, attention is paged_decode. */
 static op_code take_decoding(const cuda_executor *x, op_code op, op_call *call)
 {
@@ -104,7 +117,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
                              int *count, qp_error *error)
 {
     op_code op = x->plan->nodes[node].op;
-    op_call call, append;
+    op_call call, append, silu;
     *count = 1;
     if (op == OP_ALL_REDUCE && x->plan->options.ranks == 1) return QP_OK; /* of one: itself */
     cuda_executor_bind(x, node, sizes, &call);
@@ -119,9 +132,13 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
         return error_set(error, QP_UNSUPPORTED,
                          "the GPU has no kernel of %s for this model: use --device cpu",
                          op_get(op)->name);
+    if (op == OP_LINEAR && activates(x, node + *count, end, sizes, kernel, &call, &silu)) {
+        *count += 1;
+        return cuda_linear_stream_silu(&x->ops, &call, &silu, error);
+    }
     if (kernel->narrowing) {
         const tensor out = output_of(op, &call);
-        if (feeds_product(x, node, end, sizes, kernel, &out)) cuda_ops_narrow_next(&x->ops, &out);
+        if (feeds_product(x, node, end, sizes, &out)) cuda_ops_narrow_next(&x->ops, &out);
     }
     return cuda_ops_launch(&x->ops, kernel, &call, error);
 }
@@ -142,9 +159,12 @@ qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int fi
     if (first == last) return QP_OK;
     int end = steps[last - 1].first_node + steps[last - 1].n_nodes;
     x->ops.narrowed.rank = 0;
+    x->ops.early = false; /* the first one waits for the inputs' copy, and with it for all before */
     for (int n = steps[first].first_node, count; n < end; n += count) {
         TRY(mark(x, n, error));
         TRY(launch_node(x, n, end, sizes, &count, error));
+        x->ops.early = x->early && !x->marks;
     }
+    x->ops.early = false;
     return mark(x, end, error);
 }

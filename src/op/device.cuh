@@ -66,6 +66,26 @@ DEVICE_FN void device_narrow(uint16_t *to, float4 value)
     *(uint2 *)to = make_uint2(*(uint32_t *)&low, *(uint32_t *)&high);
 }
 
+/* Programmatic dependent launch: lets the next kernel's blocks come as soon as all of this one's
+ * have, and waits until the kernels before this one have ended. What comes before the wait may only
+ * read, and only what no kernel of the same pass writes. Both do nothing where a kernel was
+ * launched without. */
+DEVICE_FN void device_let_next_begin(void)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+DEVICE_FN void device_wait_for_last(void)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* For kernels that have nothing to do before. */
+DEVICE_FN void device_take_turn(void)
+{
+    device_let_next_begin();
+    device_wait_for_last();
+}
+
 DEVICE_FN bool device_aligned(const void *address, unsigned bytes)
 {
     return ((uintptr_t)address & (bytes - 1)) == 0;

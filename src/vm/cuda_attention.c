@@ -14,6 +14,7 @@ enum {
     HELPER_DECODE = 44,  /* 2 types, 2 head_dims */
     FEW_TOKENS = 8,      /* of which each head takes a block of its own */
     GROUP_THREADS = 128, /* warps that wgmma needs */
+    EARLY_BLOCKS = 2,    /* of paged_decode a multiprocessor, at least, to be launched early */
 };
 
 /* Mostly from rounding F32 queries to the cache's type; lse in the same units as out. */
@@ -273,17 +274,18 @@ qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *c
     paged_attention arguments = decode_arguments(ops, call);
     bool bf16 = k->type == DTYPE_BF16, wide = k->shape[3] == 128;
     cuda_function *function = &ops->helpers[HELPER_DECODE + wide * 2 + bf16];
-    char name[48], operation[80];
+    char name[48];
     snprintf(name, sizeof name, "run_paged_decode_batch_%s_%d", bf16 ? "BF16" : "F16",
              wide ? 128 : 64);
-    snprintf(operation, sizeof operation, "launching %s", name);
     if (!*function) TRY(cuda_device_function(ops->device, kernel->image, name, 0, function, error));
     if (arguments.n_sequences == 0) return QP_OK;
     int64_t chunks = cuda_decode_chunks(ops->longest ? ops->longest : longest_of(call));
-    return cuda_check(ops->device->driver->launch(*function, (unsigned)arguments.n_kv_heads,
-                                                  (unsigned)arguments.n_sequences, (unsigned)chunks,
-                                                  PAGED_DECODE_WARPS * 32, 1, 1, 0,
-                                                  ops->device->stream, (void *[]){&arguments},
-                                                  NULL),
-                      operation, error);
+    const cuda_launch how = {
+        .grid = {(unsigned)arguments.n_kv_heads, (unsigned)arguments.n_sequences, (unsigned)chunks},
+        .block = {PAGED_DECODE_WARPS * 32, 1, 1}};
+    /* Blocks that come early go where there is room, which is no even deal of a few. */
+    int64_t blocks = chunks * arguments.n_kv_heads * arguments.n_sequences;
+    bool early = blocks >= EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
+    return cuda_ops_launch_with(ops, *function, name, how, early ? 1 : 0, (void *[]){&arguments},
+                                error);
 }

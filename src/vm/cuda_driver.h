@@ -25,6 +25,21 @@ typedef struct CUstream_st *cuda_stream;
 typedef struct CUevent_st *cuda_event;
 typedef struct CUgraph_st *cuda_graph;
 typedef struct CUgraphExec_st *cuda_graph_exec;
+typedef struct cuda_launch_attribute { /* CUlaunchAttribute */
+    int id;                            /* CUDA_LAUNCH_CLUSTER .. */
+    char pad[4];
+    union {
+        char bytes[64];
+        unsigned cluster[3]; /* blocks of a cluster */
+        int early;           /* 1: blocks may come before the kernel before has ended */
+    } value;
+} cuda_launch_attribute;
+typedef struct cuda_launch { /* CUlaunchConfig */
+    unsigned grid[3], block[3], shared_bytes;
+    cuda_stream stream;
+    cuda_launch_attribute *attributes;
+    unsigned n_attributes;
+} cuda_launch;
 
 /* FUNCTION(member, symbol, parameters): what is called of the driver. */
 #define CUDA_DRIVER_FUNCTIONS(FUNCTION)                                                            \
@@ -81,6 +96,8 @@ typedef struct CUgraphExec_st *cuda_graph_exec;
              (cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,           \
               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,         \
               cuda_stream stream, void **parameters, void **extra))                                \
+    FUNCTION(launch_with, "cuLaunchKernelEx",                                                      \
+             (const cuda_launch *launch, cuda_function function, void **parameters, void **extra)) \
     FUNCTION(launch_cooperative, "cuLaunchCooperativeKernel",                                      \
              (cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,           \
               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,         \
@@ -113,6 +130,8 @@ enum {
     CUDA_HOST_MAPPED = 2,
     CUDA_FUNCTION_MAX_SHARED = 8, /* MAX_DYNAMIC_SHARED_SIZE_BYTES */
     CUDA_CAPTURE_THREAD_LOCAL = 1,
+    CUDA_LAUNCH_CLUSTER = 4, /* ids of launch attributes */
+    CUDA_LAUNCH_EARLY = 6,   /* PROGRAMMATIC_STREAM_SERIALIZATION */
 };
 
 /* The driver, opened and initialised at the first call; the same answer afterwards. QP_DEVICE says

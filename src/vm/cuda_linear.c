@@ -1,4 +1,4 @@
-/* The three ways of linear on the GPU: see cuda_linear.h. */
+/* Three ways of linear on the GPU: see cuda_linear.h. */
 #include "vm/cuda_linear.h"
 
 #include "base/checked.h"
@@ -64,9 +64,9 @@ qp_status cuda_linear_few(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     int64_t most = (int64_t)ops->device->n_multiprocessors * FEW_BLOCKS;
     int64_t blocks = groups < most ? groups : most;
     (void)kernel;
-    return cuda_ops_launch_grid(ops, function, name, (unsigned)blocks,
-                                (unsigned)((rows + few_rows[form] - 1) / few_rows[form]),
-                                FEW_WARPS * 32, (void *[]){&own, &units}, error);
+    return cuda_ops_launch_early(ops, function, name, (unsigned)blocks,
+                                 (unsigned)((rows + few_rows[form] - 1) / few_rows[form]),
+                                 FEW_WARPS * 32, (void *[]){&own, &units}, error);
 }
 
 /* ---- tiles --------------------------------------------------------------------------------- */
@@ -80,9 +80,9 @@ qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_c
     cuda_function function = NULL;
     (void)kernel;
     TRY(find_helper(ops, HELPER_BIAS + 1, "run_linear_tiles", &function, error));
-    return cuda_ops_launch_grid(ops, function, "run_linear_tiles", (unsigned)columns,
-                                (unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS), TILE_THREADS,
-                                (void *[]){&own, &units}, error);
+    return cuda_ops_launch_early(ops, function, "run_linear_tiles", (unsigned)columns,
+                                 (unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS), TILE_THREADS,
+                                 (void *[]){&own, &units}, error);
 }
 
 /* ---- cuBLASLt ------------------------------------------------------------------------------ */
@@ -146,9 +146,9 @@ static qp_status narrow(cuda_ops *ops, const tensor *from, int64_t first, int64_
     int64_t groups = rows * ((view.shape[1] + 7) / 8);
     cuda_function function = NULL;
     TRY(find_helper(ops, HELPER_WIDEN, "run_narrow", &function, error));
-    return cuda_ops_launch_grid(ops, function, "run_narrow",
-                                (unsigned)((groups + NARROW_THREADS - 1) / NARROW_THREADS), 1,
-                                NARROW_THREADS, (void *[]){&view, &to}, error);
+    return cuda_ops_launch_early(ops, function, "run_narrow",
+                                 (unsigned)((groups + NARROW_THREADS - 1) / NARROW_THREADS), 1,
+                                 NARROW_THREADS, (void *[]){&view, &to}, error);
 }
 
 static bool same_view(const tensor *a, const tensor *b)
@@ -168,10 +168,10 @@ static qp_status add_bias(cuda_ops *ops, const op_call *call, qp_error *error)
     int64_t units = 0, n = call->end - call->begin;
     cuda_function function = NULL;
     TRY(find_helper(ops, HELPER_BIAS, "run_add_bias", &function, error));
-    return cuda_ops_launch_grid(ops, function, "run_add_bias",
-                                (unsigned)((n + NARROW_THREADS - 1) / NARROW_THREADS),
-                                (unsigned)call->tensors[LINEAR_X].shape[0], NARROW_THREADS,
-                                (void *[]){&own, &units}, error);
+    return cuda_ops_launch_early(ops, function, "run_add_bias",
+                                 (unsigned)((n + NARROW_THREADS - 1) / NARROW_THREADS),
+                                 (unsigned)call->tensors[LINEAR_X].shape[0], NARROW_THREADS,
+                                 (void *[]){&own, &units}, error);
 }
 
 /* The features [first, first + count), whose weights lie at `weight` in BF16. */
@@ -201,18 +201,33 @@ cuda_address cuda_linear_narrowed(const cuda_ops *ops)
     return ops->workspace.address + CUDA_BLAS_WORKSPACE;
 }
 
+cuda_address cuda_linear_other_narrowed(const cuda_ops *ops, cuda_address at)
+{
+    cuda_address first = cuda_linear_narrowed(ops);
+    size_t half = (ops->workspace.bytes - CUDA_OWN_WORKSPACE) / 2;
+    return at == first ? first + half / CUDA_ALIGNMENT * CUDA_ALIGNMENT : first;
+}
+
+qp_status cuda_linear_narrow_x(cuda_ops *ops, const tensor *x, cuda_address *at, qp_error *error)
+{
+    if (!same_view(&ops->narrowed, x)) {
+        *at = cuda_linear_narrowed(ops);
+        TRY(narrow(ops, x, 0, x->shape[0], *at, error));
+        ops->narrowed = *x;
+        ops->narrowed_at = *at;
+    }
+    *at = ops->narrowed_at;
+    return QP_OK;
+}
+
 qp_status cuda_linear_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                            qp_error *error)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
-    cuda_address narrowed = cuda_linear_narrowed(ops);
-    cuda_address widened = narrowed + narrowed_bytes(x);
+    cuda_address widened = cuda_linear_narrowed(ops) + narrowed_bytes(x), narrowed;
     bool stored = reads_as_stored(weight);
     int64_t step = stored ? call->end - call->begin : widened_rows(weight);
-    if (!same_view(&ops->narrowed, x)) {
-        TRY(narrow(ops, x, 0, x->shape[0], narrowed, error));
-        ops->narrowed = *x;
-    }
+    TRY(cuda_linear_narrow_x(ops, x, &narrowed, error));
     for (int64_t o = call->begin; o < call->end; o += step) {
         int64_t count = call->end - o < step ? call->end - o : step;
         cuda_address at = widened;

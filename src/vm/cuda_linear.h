@@ -1,4 +1,4 @@
-/* The three ways of linear on the GPU: for cuda_ops.c's table. */
+/* Three ways of linear on the GPU, for cuda_ops.c's table; the fourth is cuda_linear_stream.h's. */
 #ifndef QUIPU_VM_CUDA_LINEAR_H
 #define QUIPU_VM_CUDA_LINEAR_H
 
@@ -21,12 +21,30 @@ extern const op_tolerance cuda_linear_blas_tolerances[];
 qp_status cuda_linear_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                            qp_error *error);
 
-/* Where cuBLASLt's products look for x in BF16. */
+/* Where kernels that narrow leave x in BF16 for products; and the other place, for a product that
+ * leaves the next one's x there while its own is read. */
 cuda_address cuda_linear_narrowed(const cuda_ops *ops);
+cuda_address cuda_linear_other_narrowed(const cuda_ops *ops, cuda_address at);
+
+/* Finds x in BF16, or makes it; it lies at `*at`. */
+qp_status cuda_linear_narrow_x(cuda_ops *ops, const tensor *x, cuda_address *at, qp_error *error);
 
 /* Launches a kernel on a grid; one without blocks is left out. */
 qp_status cuda_ops_launch_grid(cuda_ops *ops, cuda_function function, const char *name,
                                unsigned grid_x, unsigned grid_y, unsigned threads, void **arguments,
+                               qp_error *error);
+
+/* The same, but blocks may come before the kernel before has ended (programmatic dependent launch):
+ * for kernels that wait for it themselves, device_wait_for_last(), before they write anything or
+ * read what another kernel of the pass writes. */
+qp_status cuda_ops_launch_early(cuda_ops *ops, cuda_function function, const char *name,
+                                unsigned grid_x, unsigned grid_y, unsigned threads,
+                                void **arguments, qp_error *error);
+
+/* The same with the grid, the block and the shared memory that `launch` has, early in clusters of
+ * so many blocks; or, with a `cluster` of 0, in turn. */
+qp_status cuda_ops_launch_with(cuda_ops *ops, cuda_function function, const char *name,
+                               cuda_launch launch, unsigned cluster, void **arguments,
                                qp_error *error);
 
 #endif

@@ -11,6 +11,7 @@
 #include "vm/cuda_attention.h"
 #include "vm/cuda_fused.h"
 #include "vm/cuda_linear.h"
+#include "vm/cuda_linear_stream.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,21 +34,46 @@ static bool accepts_attention(const op_call *call)
     return op_call_has_no_f64(call) && call->tensors[0].shape[2] <= MAX_HEAD_DIM;
 }
 
+qp_status cuda_ops_launch_with(cuda_ops *ops, cuda_function function, const char *name,
+                               cuda_launch launch, unsigned cluster, void **arguments,
+                               qp_error *error)
+{
+    cuda_launch_attribute attributes[2];
+    char operation[96];
+    snprintf(operation, sizeof operation, "launching %s", name);
+    if (launch.grid[0] == 0 || launch.grid[1] == 0) return QP_OK;
+    launch.stream = ops->device->stream;
+    launch.attributes = attributes;
+    if (cluster > 1)
+        attributes[launch.n_attributes++] =
+            (cuda_launch_attribute){.id = CUDA_LAUNCH_CLUSTER, .value.cluster = {cluster, 1, 1}};
+    if (cluster > 0 && ops->early)
+        attributes[launch.n_attributes++] =
+            (cuda_launch_attribute){.id = CUDA_LAUNCH_EARLY, .value.early = 1};
+    return cuda_check(ops->device->driver->launch_with(&launch, function, arguments, NULL),
+                      operation, error);
+}
+
 qp_status cuda_ops_launch_grid(cuda_ops *ops, cuda_function function, const char *name,
                                unsigned grid_x, unsigned grid_y, unsigned threads, void **arguments,
                                qp_error *error)
 {
-    char operation[96];
-    snprintf(operation, sizeof operation, "launching %s", name);
-    if (grid_x == 0 || grid_y == 0) return QP_OK;
-    return cuda_check(ops->device->driver->launch(function, grid_x, grid_y, 1, threads, 1, 1, 0,
-                                                  ops->device->stream, arguments, NULL),
-                      operation, error);
+    const cuda_launch launch = {.grid = {grid_x, grid_y, 1}, .block = {threads, 1, 1}};
+    return cuda_ops_launch_with(ops, function, name, launch, 0, arguments, error);
+}
+
+qp_status cuda_ops_launch_early(cuda_ops *ops, cuda_function function, const char *name,
+                                unsigned grid_x, unsigned grid_y, unsigned threads,
+                                void **arguments, qp_error *error)
+{
+    const cuda_launch launch = {.grid = {grid_x, grid_y, 1}, .block = {threads, 1, 1}};
+    return cuda_ops_launch_with(ops, function, name, launch, 1, arguments, error);
 }
 
 void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out)
 {
     ops->narrowed = *out;
+    ops->narrowed_at = cuda_linear_narrowed(ops);
     ops->narrow_next = true;
 }
 
@@ -71,9 +97,9 @@ static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op
     cuda_function function = ops->functions[kernel - cuda_kernels];
     cuda_address narrowed = cuda_linear_narrowed(ops);
     if (ops->narrow_next) TRY(find_narrowing(ops, kernel, &function, error));
-    return cuda_ops_launch_grid(ops, function, kernel->function, (unsigned)blocks, 1,
-                                (unsigned)kernel->threads, (void *[]){&own, &units, &narrowed},
-                                error);
+    return (kernel->early ? cuda_ops_launch_early : cuda_ops_launch_grid)(
+        ops, function, kernel->function, (unsigned)blocks, 1, (unsigned)kernel->threads,
+        (void *[]){&own, &units, &narrowed}, error);
 }
 
 /* A cluster of blocks a row. */
@@ -87,8 +113,9 @@ static qp_status launch_sampling(cuda_ops *ops, const cuda_kernel *kernel, const
 }
 
 #define FIELDS(NAME, short_name, thread_count, unit_count, accept)                                 \
-    .op = OP_##NAME, .name = "cuda", .image = "cuda_ops", .function = "run_" #short_name,          \
-    .threads = thread_count, .units = unit_count, .accepts = accept, .launch = launch_units
+    .op = OP_##NAME, .name = "cuda", .image = "cuda_ops", .early = true,                           \
+    .function = "run_" #short_name, .threads = thread_count, .units = unit_count,                  \
+    .accepts = accept, .launch = launch_units
 #define UNITS(...)                                                                                 \
     {                                                                                              \
         FIELDS(__VA_ARGS__)                                                                        \
@@ -123,6 +150,17 @@ const cuda_kernel cuda_kernels[] = {
      .pays = cuda_linear_blas_pays,
      .workspace = cuda_linear_blas_workspace,
      .launch = cuda_linear_blas,
+     .aligned = true,
+     .whole = true,
+     .tolerances = cuda_linear_blas_tolerances},
+    {.op = OP_LINEAR,
+     .name = "cuda_stream",
+     .image = "cuda_ops",
+     .function = "run_narrow",
+     .accepts = cuda_linear_stream_accepts,
+     .pays = cuda_linear_stream_pays,
+     .workspace = cuda_linear_stream_workspace,
+     .launch = cuda_linear_stream,
      .aligned = true,
      .whole = true,
      .tolerances = cuda_linear_blas_tolerances},
@@ -221,6 +259,7 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
     for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
         if (k->op != op || !k->accepts(call) || (k->pays && !k->pays(call))) continue;
         if (k->launch == cuda_linear_blas && !ops->blas) continue;
+        if (k->launch == cuda_linear_stream && !cuda_linear_stream_runs_on(ops->device)) continue;
         chosen = k;
     }
     return chosen;
@@ -243,7 +282,7 @@ qp_status cuda_ops_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     cuda_function *function = &ops->functions[kernel - cuda_kernels];
     if (!*function)
         TRY(cuda_device_function(ops->device, kernel->image, kernel->function, 0, function, error));
-    if (kernel->launch != cuda_linear_blas && !ops->narrow_next) ops->narrowed.rank = 0;
+    if (!kernel->whole && !ops->narrow_next) ops->narrowed.rank = 0;
     qp_status status = kernel->launch(ops, kernel, call, error);
     ops->narrow_next = false;
     return status;
@@ -257,6 +296,6 @@ qp_status cuda_ops_rope_append(cuda_ops *ops, const op_call *rope, const op_call
     cuda_function *function = &ops->helpers[HELPER_ROPE_APPEND];
     if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
     ops->narrowed.rank = 0;
-    return cuda_ops_launch_grid(ops, *function, name, (unsigned)(rope->end - rope->begin), 1,
-                                ROPE_THREADS, (void *[]){&first, &second}, error);
+    return cuda_ops_launch_early(ops, *function, name, (unsigned)(rope->end - rope->begin), 1,
+                                 ROPE_THREADS, (void *[]){&first, &second}, error);
 }

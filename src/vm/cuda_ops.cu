@@ -1,7 +1,8 @@
 /* Stand-alone kernels of the operators: each deals a call's units over its blocks.
  *
  * The call comes as the kernel's parameter, its tensors' addresses being the GPU's. cuda_ops.c
- * knows every kernel's blocks and units.
+ * knows every kernel's blocks and units. Each kernel may begin before the one before it has ended,
+ * so that its launch costs less, and waits for it first.
  */
 #include "op/add/add.cuh"
 #include "op/add_rms_norm/add_rms_norm.cuh"
@@ -16,6 +17,7 @@
 #include "op/ragged_prefill/ragged_prefill.cuh"
 #include "op/rms_norm/rms_norm.cuh"
 #include "op/rope/rope.cuh"
+#include "op/rope/rope_kv_append.cuh"
 #include "op/silu_and_mul/silu_and_mul.cuh"
 #include "op/top_k/top_k.cuh"
 
@@ -23,6 +25,7 @@
     extern "C" __global__ void __launch_bounds__(threads)                                          \
         run_##name(const __grid_constant__ op_call call, int64_t units)                            \
     {                                                                                              \
+        device_take_turn();                                                                        \
         int64_t begin = call.begin + blockIdx.x * units;                                           \
         name##_block(call, begin, min(begin + units, call.end));                                   \
     }
@@ -46,10 +49,8 @@ KERNEL(top_k, 1024)
 extern "C" __global__ void __launch_bounds__(256)
     run_rope_kv_append(const __grid_constant__ op_call rope, const __grid_constant__ op_call append)
 {
-    int64_t token = rope.begin + blockIdx.x;
-    rope_block(rope, token, token + 1);
-    __syncthreads(); /* the token's k is turned */
-    kv_append_block(append, token, token + 1);
+    device_let_next_begin();
+    rope_kv_append_block(rope, append, rope.begin + blockIdx.x);
 }
 
 /* Kernels that leave the output in BF16 too, for the product that follows. */
@@ -57,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(256)
     extern "C" __global__ void __launch_bounds__(threads) run_##name##_narrow(                     \
         const __grid_constant__ op_call call, int64_t units, uint16_t *narrowed)                   \
     {                                                                                              \
+        device_take_turn();                                                                        \
         int64_t begin = call.begin + blockIdx.x * units;                                           \
         name##_block(call, begin, min(begin + units, call.end), narrowed);                         \
     }
@@ -70,6 +72,7 @@ NARROWING_KERNEL(silu_and_mul, 256)
     extern "C" __global__ void __launch_bounds__(LINEAR_WARPS *WARP)                               \
         run_linear_##T##_##M(const __grid_constant__ op_call call, int64_t)                        \
     {                                                                                              \
+        device_take_turn();                                                                        \
         __shared__ __align__(16) float x[LINEAR_X_FLOATS];                                         \
         linear_few_block<DTYPE_##T, M>(call, (int64_t)blockIdx.y * M,                              \
                                        call.begin + (int64_t)blockIdx.x * LINEAR_WARPS, call.end,  \
@@ -91,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     run_linear_tiles(const __grid_constant__ op_call call, int64_t)
 {
     __shared__ __align__(16) linear_tile tile;
+    device_take_turn();
     linear_tile_block(call, (int64_t)blockIdx.y * TILE_ROWS,
                       call.begin + (int64_t)blockIdx.x * TILE_FEATURES, call.end, tile);
 }
@@ -99,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
 extern "C" __global__ void __launch_bounds__(256)
     run_narrow(const __grid_constant__ tensor from, uint4 *to)
 {
+    device_take_turn();
     int64_t columns = from.shape[1], groups = columns / 8;
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= from.shape[0] * groups) return;
@@ -112,6 +117,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     run_add_bias(const __grid_constant__ op_call call, int64_t)
 {
+    device_take_turn();
     const tensor &bias = call.tensors[LINEAR_BIAS], &out = call.tensors[LINEAR_OUT];
     int64_t o = call.begin + (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (o >= call.end) return;

@@ -1,8 +1,8 @@
 /* Operators on the GPU: a call whose tensors lie there is put into the device's stream.
  *
  * The table of kernels is here, as the operators' own tables of variants are for the CPU: which
- * calls each takes, and when it pays. linear has three (few rows, tiles, cuBLASLt), attention of
- * many tokens two; every other operator has one.
+ * calls each takes, and when it pays. linear has four (few rows, batches, tiles, cuBLASLt),
+ * attention of many tokens two; every other operator has one.
  */
 #ifndef QUIPU_VM_CUDA_OPS_H
 #define QUIPU_VM_CUDA_OPS_H
@@ -25,6 +25,7 @@ typedef struct cuda_kernel {
     qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
                         qp_error *error);
     const char *narrowing; /* the form that leaves its output in BF16 too; or NULL */
+    bool early;            /* its units are launched as cuda_ops_launch_early() says */
     bool aligned;          /* tensors must lie as plans place them, at multiples of 16 bytes */
     bool whole;            /* how units are cut changes the last bits: for whole calls */
     const op_tolerance *tolerances; /* where coarser than the operator's; or NULL */
@@ -46,10 +47,12 @@ struct cuda_ops {
     /* Of cuda_kernels, found when first launched; and their narrowing forms. */
     cuda_function functions[CUDA_MAX_KERNELS], narrowing[CUDA_MAX_KERNELS];
     cuda_function helpers[64]; /* further kernels, by their users' numbers */
-    tensor narrowed;  /* the x of linear whose BF16 form the workspace holds; rank 0: none */
-    bool narrow_next; /* the next launch is to leave it there */
-    int64_t longest;  /* positions that no sequence of paged_decode has more of; 0: as many as the
-                       * pages in use have */
+    tensor narrowed; /* the x of linear whose BF16 form the workspace holds; rank 0: none */
+    cuda_address narrowed_at; /* where */
+    bool narrow_next;         /* the next launch is to leave it there */
+    bool early;               /* kernels that can may begin before the one before them has ended */
+    int64_t longest; /* positions that no sequence of paged_decode has more of; 0: as many as the
+                      * pages in use have */
 };
 
 /* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(); CUDA_OWN_WORKSPACE comes

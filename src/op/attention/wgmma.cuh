@@ -46,11 +46,15 @@ template <int TILES> __device__ __forceinline__ void wgmma_hold(float (&d)[TILES
 }
 
 #define WGMMA_D(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_D2 WGMMA_D(0), WGMMA_D(1)
+#define WGMMA_D4 WGMMA_D2, WGMMA_D(2), WGMMA_D(3)
 #define WGMMA_D8                                                                                   \
     WGMMA_D(0), WGMMA_D(1), WGMMA_D(2), WGMMA_D(3), WGMMA_D(4), WGMMA_D(5), WGMMA_D(6), WGMMA_D(7)
 #define WGMMA_D16                                                                                  \
     WGMMA_D8, WGMMA_D(8), WGMMA_D(9), WGMMA_D(10), WGMMA_D(11), WGMMA_D(12), WGMMA_D(13),          \
         WGMMA_D(14), WGMMA_D(15)
+#define WGMMA_NAMES2 "{%0, %1, %2, %3, %4, %5, %6, %7}"
+#define WGMMA_NAMES4 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
 #define WGMMA_NAMES8                                                                               \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "  \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
@@ -85,6 +89,8 @@ template <int TILES> __device__ __forceinline__ void wgmma_hold(float (&d)[TILES
                      : "memory");                                                                  \
     }
 
+WGMMA(__nv_bfloat16, "bf16", 16, 2, "8", "9", "10", "8", "9", "10", "11", "12", "13")
+WGMMA(__nv_bfloat16, "bf16", 32, 4, "16", "17", "18", "16", "17", "18", "19", "20", "21")
 WGMMA(__nv_bfloat16, "bf16", 64, 8, "32", "33", "34", "32", "33", "34", "35", "36", "37")
 WGMMA(__half, "f16", 64, 8, "32", "33", "34", "32", "33", "34", "35", "36", "37")
 WGMMA(__nv_bfloat16, "bf16", 128, 16, "64", "65", "66", "64", "65", "66", "67", "68", "69")

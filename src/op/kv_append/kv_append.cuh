@@ -34,15 +34,20 @@ DEVICE_FN void kv_append_token(const tensor &from, int64_t t, const tensor &cach
     }
 }
 
+/* Where token t of a call goes. */
+DEVICE_FN kv_place kv_append_place_of(const op_call &call, int64_t t)
+{
+    return kv_append_place(call.tensors[KV_APPEND_QO_INDPTR], call.tensors[KV_APPEND_POSITIONS],
+                           call.tensors[KV_APPEND_KV_INDPTR], call.tensors[KV_APPEND_KV_INDICES],
+                           call.tensors[KV_APPEND_K_CACHE].shape[1], t);
+}
+
 DEVICE_FN void kv_append_block(const op_call &call, int64_t begin, int64_t end)
 {
-    const tensor &k_cache = call.tensors[KV_APPEND_K_CACHE];
     for (int64_t t = begin; t < end; t++) {
-        kv_place at =
-            kv_append_place(call.tensors[KV_APPEND_QO_INDPTR], call.tensors[KV_APPEND_POSITIONS],
-                            call.tensors[KV_APPEND_KV_INDPTR], call.tensors[KV_APPEND_KV_INDICES],
-                            k_cache.shape[1], t);
-        kv_append_token(call.tensors[KV_APPEND_K], t, k_cache, at.page, at.slot);
+        kv_place at = kv_append_place_of(call, t);
+        kv_append_token(call.tensors[KV_APPEND_K], t, call.tensors[KV_APPEND_K_CACHE], at.page,
+                        at.slot);
         kv_append_token(call.tensors[KV_APPEND_V], t, call.tensors[KV_APPEND_V_CACHE], at.page,
                         at.slot);
     }

@@ -99,6 +99,10 @@ static const char *const cases[] = {
     "n_rows=2 in_features=512 out_features=17 weight:Q4_K bias:- residual:-",
     "n_rows=2 in_features=512 out_features=17 weight:Q5_K bias:- residual:-",
     "n_rows=2 in_features=512 out_features=17 weight:Q6_K",
+    "n_rows=9 in_features=520 out_features=127 weight:BF16 bias:-",
+    "n_rows=64 in_features=1024 out_features=300 weight:BF16",
+    "n_rows=200 in_features=64 out_features=140 weight:BF16 residual:-",
+    "n_rows=130 in_features=136 out_features=260 weight:BF16 bias:- residual:-",
     "n_rows=0 in_features=64 out_features=8 bias:- residual:-",
     NULL,
 };

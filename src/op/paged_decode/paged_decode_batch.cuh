@@ -18,6 +18,7 @@
 #define QUIPU_OP_PAGED_DECODE_BATCH_CUH
 
 #include "op/attention/paged.cuh"
+#include "op/device.cuh"
 
 __device__ __forceinline__ uint4 load_once(const char *from)
 {
@@ -182,12 +183,17 @@ __device__ __forceinline__ void decode_warp(const paged_attention &call, const c
     const char *v_cache = call.v + kv_head * call.v_strides.head;
     uint4 key[DEPTH][2][HEAD_DIM / 32], value[DEPTH][4][HEAD_DIM / 64], query[HEAD_DIM / 32];
     int n = (n_seen + 15) / 16, i = (int)threadIdx.x / 32 * DEPTH;
+    /* What earlier passes put into the cache comes while this one's kernels before are running. */
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) {
-        if (i + d >= n) continue;
-        decode_load_keys<HEAD_DIM>(key[d], k_cache + place[i + d].k, call.k_strides.position);
-        decode_load_values<HEAD_DIM>(value[d], v_cache + place[i + d].v, call.v_strides.position,
-                                     n_seen - (i + d) * 16);
+    for (int when = 0; when < 2; when++) {
+        if (when == 1) device_wait_for_last();
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            if (when == 0 ? i + d >= n - 1 : i + d != n - 1) continue;
+            decode_load_keys<HEAD_DIM>(key[d], k_cache + place[i + d].k, call.k_strides.position);
+            decode_load_values<HEAD_DIM>(value[d], v_cache + place[i + d].v,
+                                         call.v_strides.position, n_seen - (i + d) * 16);
+        }
     }
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 32; i++)
@@ -256,6 +262,7 @@ __device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
     __shared__ decode_place place[CHUNK / 16 + CHUNK / 32];
     __shared__ decode_part<HEAD_DIM> parts[WARPS][PAGED_DECODE_MAX_GROUP];
     __shared__ bool is_last;
+    device_let_next_begin();
     int kv_head = (int)blockIdx.x, sequence = (int)blockIdx.y, chunk = (int)blockIdx.z;
     page_walk walk = page_walk_of(call, sequence);
     int n_chunks = PAGED_DECODE_CHUNKS(walk.length, CHUNK);

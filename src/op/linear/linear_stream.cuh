@@ -1,0 +1,369 @@
+/* linear for batches, bound by reading the weight once: a tile of its rows times all rows of x.
+ *
+ * The weight's rows are the rows of wgmma, x's rows its columns, so that weights stream through
+ * shared memory by the tensor memory accelerator whatever the batch. A warp fetches: weights before
+ * the kernel before this one has ended, x afterwards (programmatic dependent launch). Small weights
+ * have too few tiles for the GPU, so a cluster's blocks share a tile, each with a part of every
+ * row; of large weights a cluster's blocks share x, which each fetches a part of for all of them.
+ *
+ * A row's sums are added in an order that depends on the weight's shape alone: in steps along the
+ * row, then the parts in the order of their ranks. Neither the number of rows nor their neighbours
+ * change a bit.
+ */
+#ifndef QUIPU_OP_LINEAR_STREAM_CUH
+#define QUIPU_OP_LINEAR_STREAM_CUH
+
+#include "op/attention/wgmma.cuh"
+#include "op/device.cuh"
+#include "op/linear/linear_stream.h"
+#include "op/silu_and_mul/silu_and_mul.cuh"
+
+/* ---- barriers and copies ------------------------------------------------------------------- */
+
+DEVICE_FN void stream_barrier_init(uint32_t barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+
+DEVICE_FN void stream_barrier_expect(uint32_t barrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
+
+DEVICE_FN void stream_barrier_arrive(uint32_t barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+DEVICE_FN void stream_barrier_wait(uint32_t barrier, int parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{ .reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(barrier), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+/* All threads of a cluster's blocks meet; says nothing of what they wrote. */
+DEVICE_FN void stream_cluster_meet(void)
+{
+    asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
+}
+
+/* Copies from this block's shared memory into that of the block `rank`, whose barrier counts the
+ * bytes. */
+DEVICE_FN void stream_give(uint32_t from, uint32_t to, int bytes, uint32_t barrier, int rank)
+{
+    asm volatile("{ .reg .b32 there, counted;\n"
+                 "mapa.shared::cluster.u32 there, %0, %4;\n"
+                 "mapa.shared::cluster.u32 counted, %3, %4;\n"
+                 "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes "
+                 "[there], [%1], %2, [counted]; }" ::"r"(to),
+                 "r"(from), "r"(bytes), "r"(barrier), "r"(rank)
+                 : "memory");
+}
+
+/* ---- fetching ------------------------------------------------------------------------------ */
+
+/* Where a block's stages and barriers lie in shared memory, and what it multiplies. */
+struct stream_block {
+    char *shared;
+    uint32_t stages, full, empty, given;
+    int tile, rank;
+    int first, n, turn; /* steps along the row, begun with number `turn`: not all at once want the
+                         * same of x */
+    int x_row, n_rows;  /* of x */
+};
+
+template <int COLUMNS>
+DEVICE_FN stream_block stream_block_of(const linear_stream &call, char *shared)
+{
+    stream_block b;
+    b.shared = shared;
+    b.stages = (uint32_t)__cvta_generic_to_shared(shared);
+    b.full = b.stages + (uint32_t)(call.stages * LINEAR_STREAM_STAGE(COLUMNS));
+    b.empty = b.full + LINEAR_STREAM_MAX_STAGES * 8;
+    b.given = b.empty + LINEAR_STREAM_MAX_STAGES * 8;
+    b.rank = (int)blockIdx.x % call.ranks;
+    b.tile = (int)blockIdx.x / call.ranks;
+    b.first = call.n_steps * b.rank / call.ranks;
+    b.n = call.n_steps * (b.rank + 1) / call.ranks - b.first;
+    b.turn = b.tile * 5 % b.n;
+    b.x_row = (int)blockIdx.y * COLUMNS;
+    b.n_rows = min(call.n_rows - b.x_row, COLUMNS);
+    return b;
+}
+
+/* The first column of the block's step i. */
+DEVICE_FN int stream_column(const stream_block &b, int i)
+{
+    int step = i + b.turn;
+    return (b.first + (step >= b.n ? step - b.n : step)) * LINEAR_STREAM_DEPTH;
+}
+
+DEVICE_FN void stream_fetch_weight(const linear_stream &call, const stream_block &b, int step,
+                                   uint32_t to, uint32_t barrier, uint64_t policy)
+{
+    int at = b.tile * call.weight_step;
+    int c1 = call.weight_dimension == 1 ? (int)call.begin + at : 0;
+    int c3 = call.weight_dimension == 3 ? at : 0, c4 = call.weight_dimension == 4 ? at : 0;
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
+                 "l"(&call.weight_map), "r"(stream_column(b, step)), "r"(c1), "r"(0), "r"(c3),
+                 "r"(c4), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+DEVICE_FN void stream_fetch_x(const linear_stream &call, const stream_block &b, int step,
+                              uint32_t to, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(&call.x_map), "r"(stream_column(b, step)), "r"(b.x_row), "r"(barrier)
+                 : "memory");
+}
+
+/* One thread: sets up the barriers and begins with as many weights as there is room for. */
+template <int COLUMNS>
+DEVICE_FN void stream_begin(const linear_stream &call, const stream_block &b, uint64_t policy)
+{
+    for (int s = 0; s < call.stages; s++) {
+        stream_barrier_init(b.full + 8 * s, 1);
+        stream_barrier_init(b.empty + 8 * s, 2);
+    }
+    stream_barrier_init(b.given, 1);
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&call.weight_map));
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&call.x_map));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    for (int i = 0; i < call.stages && i < b.n; i++) {
+        stream_barrier_expect(b.full + 8 * i, LINEAR_STREAM_STAGE(COLUMNS));
+        stream_fetch_weight(call, b, i, b.stages + i * LINEAR_STREAM_STAGE(COLUMNS), b.full + 8 * i,
+                            policy);
+    }
+}
+
+/* The same thread, once x is there. */
+template <int COLUMNS>
+DEVICE_FN void stream_fetch(const linear_stream &call, const stream_block &b, uint64_t policy)
+{
+    const uint32_t x_at = LINEAR_STREAM_ROWS * LINEAR_STREAM_DEPTH * 2;
+    int stage = 0, round = 0;
+    for (int i = 0; i < b.n; i++) {
+        uint32_t to = b.stages + stage * LINEAR_STREAM_STAGE(COLUMNS), full = b.full + 8 * stage;
+        if (round > 0) {
+            stream_barrier_wait(b.empty + 8 * stage, (round - 1) & 1);
+            stream_barrier_expect(full, LINEAR_STREAM_STAGE(COLUMNS));
+            stream_fetch_weight(call, b, i, to, full, policy);
+        }
+        stream_fetch_x(call, b, i, to + x_at, full);
+        if (++stage == call.stages) stage = 0, round++;
+    }
+}
+
+/* ---- multiplying --------------------------------------------------------------------------- */
+
+/* A group's sums: 64 rows of the weight by COLUMNS rows of x, as wgmma has them. */
+template <int COLUMNS> struct stream_sums {
+    float of[COLUMNS / 8][4];
+};
+
+template <int COLUMNS>
+DEVICE_FN void stream_multiply(const linear_stream &call, const stream_block &b,
+                               stream_sums<COLUMNS> &sums)
+{
+    const uint32_t row_bytes = LINEAR_STREAM_DEPTH * 2;
+    int group = (int)threadIdx.x / 128, stage = 0, round = 0;
+    bool one = threadIdx.x % 128 == 0;
+    for (int i = 0; i < b.n; i++) {
+        uint32_t at = b.stages + stage * LINEAR_STREAM_STAGE(COLUMNS);
+        uint64_t weight = wgmma_operand(at + group * 64 * row_bytes, 64);
+        uint64_t x = wgmma_operand(at + LINEAR_STREAM_ROWS * row_bytes, 64);
+        stream_barrier_wait(b.full + 8 * stage, round & 1);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < LINEAR_STREAM_DEPTH / 16; k++)
+            wgmma_scores(__nv_bfloat16(), sums.of, weight + 2 * k, x + 2 * k, i > 0 || k > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        if (one) stream_barrier_arrive(b.empty + 8 * stage); /* may be written over */
+        if (++stage == call.stages) stage = 0, round++;
+    }
+    wgmma_hold(sums.of);
+}
+
+/* ---- what becomes of sums ------------------------------------------------------------------ */
+
+/* Sums on their way out lie in rows of x, a float each, at a pitch without bank conflicts. */
+enum { STREAM_PITCH = LINEAR_STREAM_ROWS + 4, STREAM_PAIR_PITCH = LINEAR_STREAM_ROWS / 2 + 4 };
+
+/* The sums of a thread's columns 8 q + 2 t and the next, in rows g and g + 8: (x, y), (z, w). */
+DEVICE_FN void stream_turn(const linear_stream &call, float *rows, int q, float4 sum)
+{
+    int lane = threadIdx.x % WARP, sixteen = threadIdx.x / WARP, g = lane / 4;
+    int row = q * 8 + lane % 4 * 2;
+    if (call.end_kind == LINEAR_STREAM_SILU) {
+        float *to = rows + row * STREAM_PAIR_PITCH + sixteen * 8 + g;
+        to[0] = silu(sum.x) * sum.z;
+        to[STREAM_PAIR_PITCH] = silu(sum.y) * sum.w;
+        return;
+    }
+    float *to = rows + row * STREAM_PITCH + sixteen * 16 + g;
+    to[0] = sum.x;
+    to[STREAM_PITCH] = sum.y;
+    to[8] = sum.z;
+    to[STREAM_PITCH + 8] = sum.w;
+}
+
+/* Four neighbours of a row. */
+DEVICE_FN void stream_store(const linear_stream &call, int64_t row, int64_t feature, float4 sum)
+{
+    float v[4] = {sum.x, sum.y, sum.z, sum.w}, *out = call.out + row * call.out_pitch + feature;
+    const float *residual = call.residual + row * call.residual_pitch + feature;
+    bool whole = call.vectors && feature + 4 <= call.end;
+    if (call.bias)
+        for (int i = 0; i < 4; i++)
+            if (feature + i < call.end)
+                v[i] += device_load((dtype)call.bias_type, call.bias, feature + i);
+    if (whole) {
+        if (call.residual) {
+            float4 r = *(const float4 *)residual;
+            v[0] += r.x, v[1] += r.y, v[2] += r.z, v[3] += r.w;
+        }
+        *(float4 *)out = make_float4(v[0], v[1], v[2], v[3]);
+        return;
+    }
+    for (int i = 0; i < 4; i++)
+        if (feature + i < call.end) out[i] = v[i] + (call.residual ? residual[i] : 0.0f);
+}
+
+/* Rows [first, first + n) of this block's rows of x leave shared memory. */
+DEVICE_FN void stream_leave(const linear_stream &call, const stream_block &b, const float *rows,
+                            int first, int n)
+{
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    if (call.end_kind == LINEAR_STREAM_SILU) {
+        int64_t feature = (int64_t)b.tile * (LINEAR_STREAM_ROWS / 2) + lane % 16 * 4;
+        for (int r = 2 * warp + lane / 16; r < n; r += 16)
+            if (feature < call.end)
+                device_narrow(call.narrowed + (b.x_row + first + r) * call.end + feature,
+                              *(const float4 *)(rows + r * STREAM_PAIR_PITCH + lane % 16 * 4));
+        return;
+    }
+    int64_t feature = call.begin + (int64_t)b.tile * LINEAR_STREAM_ROWS + lane * 4;
+    for (int r = warp; r < n; r += 8)
+        if (feature < call.end)
+            stream_store(call, b.x_row + first + r, feature,
+                         *(const float4 *)(rows + r * STREAM_PITCH + lane * 4));
+}
+
+/* The two groups meet. */
+DEVICE_FN void stream_groups_meet(void)
+{
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
+template <int COLUMNS>
+DEVICE_FN void stream_end_own(const linear_stream &call, const stream_block &b,
+                              const stream_sums<COLUMNS> &sums)
+{
+    float *rows = (float *)b.shared;
+    stream_groups_meet(); /* nobody reads the stages any more */
+#pragma unroll
+    for (int q = 0; q < COLUMNS / 8; q++) {
+        stream_turn(call, rows, q, *(const float4 *)sums.of[q]);
+    }
+    stream_groups_meet(); /* sums are turned */
+    stream_leave(call, b, rows, 0, b.n_rows);
+}
+
+/* ---- a tile of several blocks -------------------------------------------------------------- */
+
+/* Sums change hands in eights of columns, 256 threads' fours each: of those that there are so many
+ * go to block `rank`. */
+DEVICE_FN int stream_share(const stream_block &b, int share, int rank)
+{
+    return max(0, min(share, (b.n_rows + 7) / 8 - rank * share));
+}
+
+/* This block's share of the columns, all ranks added in their order. */
+template <int COLUMNS>
+DEVICE_FN void stream_end_share(const linear_stream &call, const stream_block &b, int share,
+                                int own)
+{
+    const float4 *given = (const float4 *)(b.shared + LINEAR_STREAM_SUMS(COLUMNS));
+    float *rows = (float *)(given + call.ranks * share * 256); /* behind what all ranks gave */
+    for (int q = 0; q < own; q++) {
+        const float4 *from = given + q * 256 + threadIdx.x;
+        float4 sum = *from;
+#pragma unroll
+        for (int r = 1; r < LINEAR_STREAM_MAX_RANKS; r++) {
+            if (r >= call.ranks) continue;
+            float4 v = from[r * own * 256];
+            sum.x += v.x, sum.y += v.y;
+            sum.z += v.z, sum.w += v.w;
+        }
+        stream_turn(call, rows, q, sum);
+    }
+    stream_groups_meet(); /* sums are turned */
+    int row = b.rank * share * 8;
+    stream_leave(call, b, rows, row, min(own * 8, b.n_rows - row));
+}
+
+/* All threads: every block of the cluster gives the others their shares of its sums, and ends its
+ * own. */
+template <int COLUMNS>
+DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &b, bool multiplies,
+                                 const stream_sums<COLUMNS> &sums)
+{
+    const int EIGHT = 4096; /* bytes */
+    int share = (COLUMNS / 8 + call.ranks - 1) / call.ranks, own = stream_share(b, share, b.rank);
+    if (own > 0 && threadIdx.x == 0) stream_barrier_expect(b.given, own * EIGHT * call.ranks);
+    stream_cluster_meet(); /* nobody needs the stages any more */
+    if (!multiplies) return;
+#pragma unroll
+    for (int q = 0; q < COLUMNS / 8; q++)
+        ((float4 *)b.shared)[q * 256 + threadIdx.x] = *(const float4 *)sums.of[q];
+    wgmma_publish();
+    stream_groups_meet(); /* this block's sums are there to be copied */
+    int rank = (int)threadIdx.x, theirs = stream_share(b, share, rank);
+    if (rank < call.ranks && theirs > 0)
+        stream_give(b.stages + rank * share * EIGHT,
+                    b.stages + LINEAR_STREAM_SUMS(COLUMNS) + b.rank * theirs * EIGHT,
+                    theirs * EIGHT, b.given, rank);
+    if (own == 0) return;
+    stream_barrier_wait(b.given, 0);
+    stream_end_share<COLUMNS>(call, b, share, own);
+}
+
+/* ---- a block ------------------------------------------------------------------------------- */
+
+/* Grid: tiles times ranks, then COLUMNS rows of x each. */
+template <int COLUMNS> DEVICE_FN void linear_stream_run(const linear_stream &call, char *shared)
+{
+    stream_block b = stream_block_of<COLUMNS>(call, shared);
+    bool multiplies = threadIdx.x < 256, fetches = threadIdx.x == 256;
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    if (fetches) stream_begin<COLUMNS>(call, b, policy);
+    device_let_next_begin();
+    __syncthreads(); /* the barriers are there */
+    device_wait_for_last();
+    if (fetches) stream_fetch<COLUMNS>(call, b, policy);
+    stream_sums<COLUMNS> sums;
+    if (multiplies) stream_multiply<COLUMNS>(call, b, sums);
+    __syncwarp();
+    if (call.ranks > 1) {
+        stream_end_shared<COLUMNS>(call, b, multiplies, sums);
+        stream_cluster_meet(); /* what others copy from here has been copied */
+    } else if (multiplies) {
+        stream_end_own<COLUMNS>(call, b, sums);
+    }
+}
+
+#endif

@@ -1,0 +1,221 @@
+/* linear for batches by quipu's own kernel: see cuda_linear_stream.h and linear_stream.cuh. */
+#include "vm/cuda_linear_stream.h"
+
+#include "base/checked.h"
+#include "op/linear/linear.h"
+#include "op/silu_and_mul/silu_and_mul.h"
+#include "op/variants.h"
+#include "vm/cuda_linear.h"
+
+#include <stdio.h>
+
+enum {
+    FEW_ROWS = 8,
+    HELPER_STREAM = 49, /* of cuda_ops.helpers, three */
+    TENSOR_MAP_BF16 = 9,
+    TENSOR_MAP_SWIZZLE_128 = 3,
+    TENSOR_MAP_PROMOTION_256 = 3,
+};
+
+/* ---- which, and how ------------------------------------------------------------------------ */
+
+bool cuda_linear_stream_runs_on(const cuda_device *device)
+{
+    return device->major == 9 && device->minor == 0;
+}
+
+bool cuda_linear_stream_accepts(const op_call *call)
+{
+    const tensor *t = call->tensors, *weight = &t[LINEAR_WEIGHT];
+    return op_call_has_no_f64(call) && weight->type == DTYPE_BF16 && weight->shape[0] > 0 &&
+           weight->stride[0] % 16 == 0 && (uintptr_t)weight->data % 16 == 0 &&
+           t[LINEAR_OUT].type == DTYPE_F32 &&
+           (!t[LINEAR_RESIDUAL].rank || t[LINEAR_RESIDUAL].type == DTYPE_F32) &&
+           t[LINEAR_X].shape[0] > 0 && t[LINEAR_X].shape[1] > 0 && t[LINEAR_X].shape[1] % 8 == 0;
+}
+
+bool cuda_linear_stream_pays(const op_call *call)
+{
+    int64_t rows = call->tensors[LINEAR_X].shape[0];
+    return rows > FEW_ROWS && rows <= LINEAR_STREAM_MAX_X;
+}
+
+static size_t bytes_of(int64_t rows, int64_t columns)
+{
+    return round_up((size_t)(rows * columns) * 2, 2 * CUDA_ALIGNMENT);
+}
+
+/* x in BF16; twice where it pays: a product may leave the next one's where its own is not. */
+size_t cuda_linear_stream_workspace(const op_call *call)
+{
+    int64_t rows = call->tensors[LINEAR_X].shape[0], columns = call->tensors[LINEAR_X].shape[1];
+    int64_t twice = 2 * (rows < LINEAR_STREAM_MAX_X ? rows : LINEAR_STREAM_MAX_X);
+    return bytes_of(rows > twice ? rows : twice, columns);
+}
+
+/* A cluster's blocks make up for few tiles; some more blocks than multiprocessors do no harm, since
+ * two fit. */
+int cuda_stream_ranks(int64_t tiles, int64_t n_steps, int n_multiprocessors)
+{
+    int ranks = 1;
+    while (ranks < LINEAR_STREAM_MAX_RANKS && 2 * ranks <= n_steps &&
+           2 * ranks * tiles <= n_multiprocessors * 3 / 2)
+        ranks *= 2;
+    return ranks;
+}
+
+/* ---- launching ----------------------------------------------------------------------------- */
+
+static qp_status make_map(const cuda_ops *ops, void *map, unsigned rank, cuda_address at,
+                          const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
+                          qp_error *error)
+{
+    static const uint32_t steps[5] = {1, 1, 1, 1, 1};
+    return cuda_check(ops->device->driver->tensor_map(
+                          map, TENSOR_MAP_BF16, rank, (void *)(uintptr_t)at, sizes, strides, box,
+                          steps, 0, TENSOR_MAP_SWIZZLE_128, TENSOR_MAP_PROMOTION_256, 0),
+                      "describing a matrix to the GPU", error);
+}
+
+/* Tiles of the weight: neighbouring rows, or eights of gates and of ups in turn. */
+static qp_status map_weight(const cuda_ops *ops, const tensor *weight, bool pairs,
+                            linear_stream *run, qp_error *error)
+{
+    const uint64_t pitch = (uint64_t)weight->stride[0], k = (uint64_t)weight->shape[1];
+    const uint64_t rows = (uint64_t)weight->shape[0];
+    const cuda_address at = (cuda_address)(uintptr_t)weight->data;
+    run->weight_dimension = pairs ? 3 : 1;
+    run->weight_step = pairs ? LINEAR_STREAM_ROWS / 16 : LINEAR_STREAM_ROWS;
+    if (pairs)
+        return make_map(ops, run->weight_map, 5, at, (uint64_t[]){k, 8, 2, rows / 16, 1},
+                        (uint64_t[]){pitch, rows / 2 * pitch, 8 * pitch, 8 * pitch},
+                        (uint32_t[]){LINEAR_STREAM_DEPTH, 8, 2, LINEAR_STREAM_ROWS / 16, 1}, error);
+    return make_map(ops, run->weight_map, 5, at, (uint64_t[]){k, rows, 1, 1, 1},
+                    (uint64_t[]){pitch, pitch, pitch, pitch},
+                    (uint32_t[]){LINEAR_STREAM_DEPTH, LINEAR_STREAM_ROWS, 1, 1, 1}, error);
+}
+
+static qp_status map_x(const cuda_ops *ops, const tensor *x, cuda_address at, unsigned rows,
+                       linear_stream *run, qp_error *error)
+{
+    const uint64_t k = (uint64_t)x->shape[1];
+    return make_map(ops, run->x_map, 2, at, (uint64_t[]){k, (uint64_t)x->shape[0]},
+                    (uint64_t[]){2 * k}, (uint32_t[]){LINEAR_STREAM_DEPTH, rows}, error);
+}
+
+static bool has_vectors(const tensor *view)
+{
+    return !view->rank || (view->stride[0] % 16 == 0 && (uintptr_t)view->data % 16 == 0);
+}
+
+static linear_stream arguments_of(const op_call *call, int ranks, int stages)
+{
+    const tensor *t = call->tensors, *residual = &t[LINEAR_RESIDUAL], *bias = &t[LINEAR_BIAS];
+    return (linear_stream){
+        .out = t[LINEAR_OUT].data,
+        .residual = residual->rank ? residual->data : NULL,
+        .bias = bias->rank ? bias->data : NULL,
+        .out_pitch = t[LINEAR_OUT].stride[0] / 4,
+        .residual_pitch = residual->rank ? residual->stride[0] / 4 : 0,
+        .begin = call->begin,
+        .end = call->end,
+        .n_rows = (int32_t)t[LINEAR_X].shape[0],
+        .n_steps =
+            (int32_t)((t[LINEAR_X].shape[1] + LINEAR_STREAM_DEPTH - 1) / LINEAR_STREAM_DEPTH),
+        .ranks = ranks,
+        .stages = stages,
+        .end_kind = LINEAR_STREAM_PLAIN,
+        .bias_type = (int32_t)bias->type,
+        .vectors = call->begin % 4 == 0 && has_vectors(&t[LINEAR_OUT]) && has_vectors(residual),
+    };
+}
+
+static int64_t tiles_of(const op_call *call)
+{
+    return (call->end - call->begin + LINEAR_STREAM_ROWS - 1) / LINEAR_STREAM_ROWS;
+}
+
+/* Stages in shared memory: two blocks of different products fit into a multiprocessor, so that the
+ * next one's weights are on their way before one ends; and one more of a product whose blocks are
+ * all there at once. */
+static int stages_of(int columns, bool at_once)
+{
+    return columns <= 16 ? 6 : columns <= 32 ? 5 : 4 + at_once;
+}
+
+static qp_status launch(cuda_ops *ops, const linear_stream *run, int64_t tiles, int columns,
+                        qp_error *error)
+{
+    linear_stream own = *run;
+    int index = HELPER_STREAM;
+    char name[32];
+    snprintf(name, sizeof name, "run_linear_stream_%d", columns);
+    for (int c = columns; c > 16; c /= 2)
+        index++;
+    cuda_function *function = &ops->helpers[index];
+    if (!*function)
+        TRY(cuda_device_function(ops->device, "linear_stream", name, ops->device->shared_bytes,
+                                 function, error));
+    const cuda_launch how = {.grid = {(unsigned)(tiles * run->ranks),
+                                      (unsigned)((run->n_rows + columns - 1) / columns), 1},
+                             .block = {LINEAR_STREAM_THREADS, 1, 1},
+                             .shared_bytes = (unsigned)LINEAR_STREAM_SHARED(columns, run->stages)};
+    return cuda_ops_launch_with(ops, *function, name, how, (unsigned)run->ranks, (void *[]){&own},
+                                error);
+}
+
+/* With `silu`, what that makes of the product instead of the product. */
+static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *silu, qp_error *error)
+{
+    const tensor *x = &call->tensors[LINEAR_X];
+    const int n_multiprocessors = ops->device->n_multiprocessors;
+    int64_t tiles = tiles_of(call), rows = x->shape[0];
+    int64_t n_steps = (x->shape[1] + LINEAR_STREAM_DEPTH - 1) / LINEAR_STREAM_DEPTH;
+    int ranks = cuda_stream_ranks(tiles, n_steps, n_multiprocessors);
+    int columns = LINEAR_STREAM_COLUMNS(rows);
+    bool at_once = ranks == 1 && tiles <= n_multiprocessors;
+    linear_stream run = arguments_of(call, ranks, stages_of(columns, at_once));
+    cuda_address at;
+    TRY(cuda_linear_narrow_x(ops, x, &at, error));
+    TRY(map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, &run, error));
+    TRY(map_x(ops, x, at, (unsigned)columns, &run, error));
+    if (silu) {
+        cuda_address to = cuda_linear_other_narrowed(ops, at);
+        run.end_kind = LINEAR_STREAM_SILU;
+        run.end = silu->tensors[SILU_AND_MUL_OUT].shape[1];
+        run.narrowed = (void *)(uintptr_t)to;
+        ops->narrowed = silu->tensors[SILU_AND_MUL_OUT];
+        ops->narrowed_at = to;
+    }
+    return launch(ops, &run, tiles, columns, error);
+}
+
+qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                             qp_error *error)
+{
+    if (!cuda_linear_stream_runs_on(ops->device))
+        return cuda_linear_tiles(ops, kernel, call, error);
+    return multiply(ops, call, NULL, error);
+}
+
+bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
+{
+    const tensor *x = &silu->tensors[SILU_AND_MUL_X], *out = &call->tensors[LINEAR_OUT];
+    const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
+    int64_t k = call->tensors[LINEAR_X].shape[1];
+    size_t need = 2 * bytes_of(to->shape[0], to->shape[1] > k ? to->shape[1] : k);
+    return cuda_linear_stream_runs_on(ops->device) && x->data == out->data &&
+           x->shape[0] == out->shape[0] && x->shape[1] == out->shape[1] &&
+           x->stride[0] == out->stride[0] && call->begin == 0 &&
+           call->end == call->tensors[LINEAR_WEIGHT].shape[0] && out->shape[1] % 16 == 0 &&
+           !call->tensors[LINEAR_BIAS].rank && !call->tensors[LINEAR_RESIDUAL].rank &&
+           to->shape[0] == out->shape[0] && 2 * to->shape[1] == out->shape[1] &&
+           to->type == DTYPE_F32 && silu->begin == 0 && silu->end == to->shape[0] * to->shape[1] &&
+           need <= ops->workspace.bytes - CUDA_OWN_WORKSPACE;
+}
+
+qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
+                                  qp_error *error)
+{
+    return multiply(ops, call, silu, error);
+}
