@@ -68,6 +68,25 @@ DEVICE_FN void stream_give(uint32_t from, uint32_t to, int bytes, uint32_t barri
                  : "memory");
 }
 
+/* A tile of a tensor map of two dimensions, or of five of which [2] and [4] begin at 0, to shared
+ * memory. */
+DEVICE_FN void stream_copy_2d(uint32_t to, const char *map, int c0, int c1, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(barrier)
+                 : "memory");
+}
+
+DEVICE_FN void stream_copy_5d(uint32_t to, const char *map, int c0, int c1, int c3,
+                              uint32_t barrier, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %4}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(c0), "r"(c1), "r"(0), "r"(c3), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
 /* ---- fetching ------------------------------------------------------------------------------ */
 
 /* Where a block's stages and barriers lie in shared memory, and what it multiplies. */
@@ -111,21 +130,14 @@ DEVICE_FN void stream_fetch_weight(const linear_stream &call, const stream_block
 {
     int at = b.tile * call.weight_step;
     int c1 = call.weight_dimension == 1 ? (int)call.begin + at : 0;
-    int c3 = call.weight_dimension == 3 ? at : 0, c4 = call.weight_dimension == 4 ? at : 0;
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(to),
-                 "l"(&call.weight_map), "r"(stream_column(b, step)), "r"(c1), "r"(0), "r"(c3),
-                 "r"(c4), "r"(barrier), "l"(policy)
-                 : "memory");
+    int c3 = call.weight_dimension == 3 ? at : 0;
+    stream_copy_5d(to, call.weight_map, stream_column(b, step), c1, c3, barrier, policy);
 }
 
 DEVICE_FN void stream_fetch_x(const linear_stream &call, const stream_block &b, int step,
                               uint32_t to, uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(&call.x_map), "r"(stream_column(b, step)), "r"(b.x_row), "r"(barrier)
-                 : "memory");
+    stream_copy_2d(to, call.x_map, stream_column(b, step), b.x_row, barrier);
 }
 
 /* One thread: sets up the barriers and begins with as many weights as there is room for. */
@@ -297,14 +309,15 @@ DEVICE_FN void stream_end_share(const linear_stream &call, const stream_block &b
                                 int own)
 {
     const float4 *given = (const float4 *)(b.shared + LINEAR_STREAM_SUMS(COLUMNS));
+    const float4 *mine = (const float4 *)b.shared + b.rank * share * 256;
     float *rows = (float *)(given + call.ranks * share * 256); /* behind what all ranks gave */
     for (int q = 0; q < own; q++) {
-        const float4 *from = given + q * 256 + threadIdx.x;
-        float4 sum = *from;
+        const int at = q * 256 + threadIdx.x;
+        float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int r = 1; r < LINEAR_STREAM_MAX_RANKS; r++) {
+        for (int r = 0; r < LINEAR_STREAM_MAX_RANKS; r++) {
             if (r >= call.ranks) continue;
-            float4 v = from[r * own * 256];
+            float4 v = r == b.rank ? mine[at] : given[r * own * 256 + at];
             sum.x += v.x, sum.y += v.y;
             sum.z += v.z, sum.w += v.w;
         }
@@ -323,7 +336,8 @@ DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &
 {
     const int EIGHT = 4096; /* bytes */
     int share = (COLUMNS / 8 + call.ranks - 1) / call.ranks, own = stream_share(b, share, b.rank);
-    if (own > 0 && threadIdx.x == 0) stream_barrier_expect(b.given, own * EIGHT * call.ranks);
+    if (own > 0 && threadIdx.x == 0)
+        stream_barrier_expect(b.given, own * EIGHT * (call.ranks - 1));
     stream_cluster_meet(); /* nobody needs the stages any more */
     if (!multiplies) return;
 #pragma unroll
@@ -332,7 +346,7 @@ DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &
     wgmma_publish();
     stream_groups_meet(); /* this block's sums are there to be copied */
     int rank = (int)threadIdx.x, theirs = stream_share(b, share, rank);
-    if (rank < call.ranks && theirs > 0)
+    if (rank < call.ranks && rank != b.rank && theirs > 0)
         stream_give(b.stages + rank * share * EIGHT,
                     b.stages + LINEAR_STREAM_SUMS(COLUMNS) + b.rank * theirs * EIGHT,
                     theirs * EIGHT, b.given, rank);
