@@ -23,12 +23,23 @@ struct mega_fetch {
     bool scouts, wanted; /* wanted: the chunk is worth a scout's asking for it */
     int chunk;           /* number of the current one, from 1 */
 
+    MEGA_FN void wait_phase(int pass) const
+    {
+        while (!barrier_try(begun, pass & 1)) {
+        }
+    }
+    /* A barrier tells two phases apart: a block whose weights of a whole pass find room in the ring
+     * is never more than one pass ahead. */
+    MEGA_FN void begin_pass(int pass)
+    {
+        index = pass;
+        if (!scouts && pass > 0) wait_phase(pass - 1);
+    }
     /* The cache is what the pass before has left, by ordinary stores of other blocks. */
     MEGA_FN void wait_begun()
     {
         if (scouts) return;
-        while (!barrier_try(begun, index & 1)) {
-        }
+        wait_phase(index);
         __threadfence();
         fence_async();
     }
@@ -317,7 +328,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
     mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + scouts; /* own */
     for (int pass = 0; pass < a.n_passes; pass++) {
-        f.index = pass;
+        f.begin_pass(pass);
         for (int i = 0; i < length; i++) {
             __syncwarp();
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
