@@ -2,8 +2,8 @@
  *
  * As for one, with two differences. A sequence's attention within a KV head is one block's, which
  * hands its outputs on as q, k and v come: repeating it in every block would read eight caches in
- * each. And the residual goes on as a part of its own, before the others, since a share of it is
- * sixteen columns of eight rows.
+ * each. And the residual goes on as a part of its own, before the others, by those who have read
+ * it.
  */
 #ifndef QUIPU_VM_MEGA_BATCH_CUH
 #define QUIPU_VM_MEGA_BATCH_CUH
@@ -125,7 +125,6 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
     int n = e.in.units.end - e.in.units.begin, groups = a.group * DIM / 64;
     int step = 2 * e.in.layer;
     int64_t *next = batch_residual(a, b.pass(), step + 1);
-    carry_residual(a, b, step);
     wait_heads<DIM>(a, b, e.in, kv_head);
     b.stamp(a, MEGA_WORKS);
     batch_heads(a, b, n, groups);
@@ -294,14 +293,12 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
     bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
-    /* One entry a block and step: so many parts, and the residual itself. (Numbers that need no
-     * register: here there is none left.) */
-    uint32_t parts = step == 0 ? 1 : 1 + (mlp ? a.n_kv_heads : gridDim.x);
+    uint32_t parts = batch_parts(a, step);
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
     fetch_pair_inputs<DIM>(a, b, e.in);
     uint32_t x[8][MEGA_PARTS][2];
-    read_batch(a, b, e, step, parts, x);
+    read_batch<DIM>(a, b, e, step, parts, x);
     int turn = 0;
     for (int first = 0;;) {
 #pragma unroll 1

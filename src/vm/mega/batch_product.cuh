@@ -23,19 +23,22 @@ MEGA_FN int residual_place(int column, int row)
     return (column >> 1) * 2 * MEGA_ROWS + 2 * row + (column & 1);
 }
 
-/* This block's share of the residual goes on to the next step, as one part of it. All of it has
- * been waited for. */
-MEGA_FN void carry_residual(const mega_arguments &a, const mega_block &b, int step)
+/* How many parts x is complete with: the embedding's row, or the residual itself and one of each KV
+ * head or block, each of which has one entry a step. */
+MEGA_FN uint32_t batch_parts(const mega_arguments &a, int step)
 {
-    const int64_t *x = batch_residual(a, b.pass(), step);
-    int64_t *next = batch_residual(a, b.pass(), step + 1);
-    int begin = a.hidden * blockIdx.x / gridDim.x * MEGA_ROWS;
-    int end = a.hidden * (blockIdx.x + 1) / gridDim.x * MEGA_ROWS;
-#pragma unroll 1
-    for (int i = begin + b.thread; i < end; i += MEGA_CONSUMERS)
-        if ((i >> 1 & (MEGA_ROWS - 1)) < a.n_rows)
-            add_relaxed(next + i,
-                        fixed_value(load_relaxed(x + i)) + ((int64_t)1 << FIXED_COUNT_AT));
+    return step == 0 ? 1 : 1 + (step & 1 ? a.n_kv_heads : gridDim.x);
+}
+
+/* Columns of the residual, all rows, that go on to the next step with this entry, as one part: as
+ * much of them as the entry has of the units of its step, so that no column goes twice. */
+template <int DIM>
+MEGA_FN instruction_span carried_columns(const mega_arguments &a, const mega_entry &e)
+{
+    if (e.in.opcode == MEGA_MLP) return e.weights.share;
+    if (e.in.opcode != OP_NORM_QKV_ROPE) return {0, 0};
+    int pairs = a.n_kv_heads * (a.group + 2) * (DIM / 2);
+    return {a.hidden * e.in.units.begin / pairs, a.hidden * e.in.units.end / pairs};
 }
 
 /* The norm's weight for this warp's columns, on its way to where its sums will be. */
@@ -111,9 +114,33 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
     }
 }
 
+MEGA_FN int64_t counted(uint32_t parts)
+{
+    return (int64_t)parts << FIXED_COUNT_AT;
+}
+
+/* What of a warp's columns the block carries on: the residual that was read with other parts in it,
+ * to `next`, which is where column `first` of row 0 is in the next step. */
+MEGA_FN void carry_columns(instruction_span carried, int64_t *next, int lane, int first, bool used,
+                           bool whole, const longlong2 *raw, uint32_t parts)
+{
+    if (carried.begin >= first + 128 || carried.end <= first) return; /* all lanes alike */
+    int64_t less = counted(parts - 1);
+    int column = first + 2 * (lane & 3);
+#pragma unroll
+    for (int i = 0; i < 16; i++, column += 8) {
+        if (!used || (i >= 8 && !whole)) continue;
+        int64_t *to = next + residual_place(8 * i + 2 * (lane & 3), lane >> 2);
+        if (column >= carried.begin && column < carried.end) add_relaxed(to, raw[i].x - less);
+        if (column + 1 >= carried.begin && column + 1 < carried.end)
+            add_relaxed(to + 1, raw[i].y - less);
+    }
+}
+
 /* x times the norm's weight in registers, planes[j][p]: 16 columns of part p as the matrix units
  * take them; and of each row parts of the sum of squares, added in read_residual()'s order. Lanes
  * whose row or columns there are not read others, for nothing. */
+template <int DIM>
 MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
                         uint32_t parts, uint32_t (*planes)[MEGA_PARTS][2])
 {
@@ -126,11 +153,13 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     wait_first(a, b, e.in, x, parts);
     longlong2 raw[16];
     load_columns(a, b, e.in, x + residual_place(2 * t, used ? g : 0), parts, whole, raw);
+    carry_columns(carried_columns<DIM>(a, e), (int64_t *)x + a.hidden * MEGA_ROWS, b.lane, first,
+                  used, whole, raw, parts);
     copies_arrived<0>();
     __syncwarp();
     uint32_t norm = b.own + a.shared.sums + 512 * b.warp;
     bool f32 = e.weights.norm_is_f32;
-    int64_t count = (int64_t)parts << FIXED_COUNT_AT;
+    int64_t count = counted(parts);
     float sums[4][2];
 #pragma unroll
     for (int i = 0; i < 16; i++) {
@@ -316,7 +345,6 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, 
         }
         b.forget();
         int64_t *next = batch_residual(a, b.pass(), step + 1);
-        if (column == 0) carry_residual(a, b, step); /* while the second half comes */
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll

@@ -60,9 +60,15 @@ struct mega_block {
     }
 };
 
-__device__ __noinline__ void report_stuck(const mega_arguments &a, const instruction &in, int entry,
-                                          uint32_t pass, int waits_for, uint32_t expected,
-                                          uint32_t found)
+/* A call leaves fewer registers to those who may make it, but for kernels of bricks. */
+#if MEGA_BRICKS
+static __device__ __noinline__
+#else
+MEGA_FN
+#endif
+    void
+    report_stuck(const mega_arguments &a, const instruction &in, int entry, uint32_t pass,
+                 int waits_for, uint32_t expected, uint32_t found)
 {
     mega_report *report = (mega_report *)a.report;
     if (atomicCAS(&report->state, 0, 1) == 0) {
