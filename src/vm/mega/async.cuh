@@ -143,6 +143,16 @@ MEGA_FN void add_relaxed(int64_t *p, int64_t v)
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
+/* Without a branch, so that neighbours' conversions run side by side. */
+MEGA_FN void add_relaxed_if(bool there, int64_t *p, int64_t v)
+{
+    asm volatile("{ .reg .pred there;\n"
+                 "setp.ne.u32 there, %2, 0;\n"
+                 "@there red.relaxed.gpu.global.add.u64 [%0], %1; }" ::"l"(p),
+                 "l"(v), "r"((uint32_t)there)
+                 : "memory");
+}
+
 /* Loads that must not sink below the wait that follows them. */
 MEGA_FN float load_early(const float *p)
 {

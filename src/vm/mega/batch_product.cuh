@@ -49,16 +49,23 @@ MEGA_FN void fetch_norm(const mega_arguments &a, const mega_block &b, const mega
     uint32_t to = b.own + a.shared.sums + 512 * b.warp + 16 * b.lane;
     if (16 * b.lane < bytes) copy_16(to, (const char *)e.weights.norm + first * size + 16 * b.lane);
 }
-MEGA_FN float2 norm_pair(bool whole, uint32_t norm, int pair)
-{
-    uint32_t raw[2];
-    if (whole) {
-        load_shared_8(raw, norm + 8 * pair);
-        return make_float2(__uint_as_float(raw[0]), __uint_as_float(raw[1]));
+/* Pairs of it, of either type without a branch. */
+struct norm_pairs {
+    uint32_t at, size, second, shift, mask;
+    MEGA_FN norm_pairs(const mega_block &b, const mega_arguments &a, bool f32)
+    {
+        at = b.own + a.shared.sums + 512 * b.warp;
+        size = f32 ? 8 : 4;
+        second = f32 ? 4 : 0; /* of a pair: behind the first, or its upper half */
+        shift = f32 ? 0 : 16;
+        mask = f32 ? ~0u : 0xffff0000;
     }
-    raw[0] = load_shared(norm + 4 * pair);
-    return make_float2(__uint_as_float(raw[0] << 16), __uint_as_float(raw[0] & 0xffff0000));
-}
+    MEGA_FN float2 operator[](int pair) const
+    {
+        uint32_t v = load_shared(at + pair * size), w = load_shared(at + pair * size + second);
+        return make_float2(__uint_as_float(v << shift), __uint_as_float(w & mask));
+    }
+};
 
 /* Two float32 as three pairs of bf16, exactly. */
 MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
@@ -114,9 +121,11 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
     }
 }
 
-MEGA_FN int64_t counted(uint32_t parts)
+/* A complete sum without its count: of the high word alone. */
+MEGA_FN int64_t uncounted(int64_t sum, uint32_t parts)
 {
-    return (int64_t)parts << FIXED_COUNT_AT;
+    uint32_t high = (uint32_t)((uint64_t)sum >> 32) - (parts << (FIXED_COUNT_AT - 32));
+    return (int64_t)((uint64_t)high << 32 | (uint32_t)sum);
 }
 
 /* What of a warp's columns the block carries on: the residual that was read with other parts in it,
@@ -125,15 +134,15 @@ MEGA_FN void carry_columns(instruction_span carried, int64_t *next, int lane, in
                            bool whole, const longlong2 *raw, uint32_t parts)
 {
     if (carried.begin >= first + 128 || carried.end <= first) return; /* all lanes alike */
-    int64_t less = counted(parts - 1);
     int column = first + 2 * (lane & 3);
 #pragma unroll
     for (int i = 0; i < 16; i++, column += 8) {
         if (!used || (i >= 8 && !whole)) continue;
         int64_t *to = next + residual_place(8 * i + 2 * (lane & 3), lane >> 2);
-        if (column >= carried.begin && column < carried.end) add_relaxed(to, raw[i].x - less);
+        if (column >= carried.begin && column < carried.end)
+            add_relaxed(to, uncounted(raw[i].x, parts - 1));
         if (column + 1 >= carried.begin && column + 1 < carried.end)
-            add_relaxed(to + 1, raw[i].y - less);
+            add_relaxed(to + 1, uncounted(raw[i].y, parts - 1));
     }
 }
 
@@ -157,17 +166,16 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
                   used, whole, raw, parts);
     copies_arrived<0>();
     __syncwarp();
-    uint32_t norm = b.own + a.shared.sums + 512 * b.warp;
-    bool f32 = e.weights.norm_is_f32;
-    int64_t count = counted(parts);
+    /* No branches: what is not there counts nothing. */
+    norm_pairs norm(b, a, e.weights.norm_is_f32);
+    float scales[2] = {b.warp * 128 < a.hidden ? 1 / FIXED_ONE : 0, whole ? 1 / FIXED_ONE : 0};
+    int pair = t, later = whole ? 0 : 32;
     float sums[4][2];
 #pragma unroll
     for (int i = 0; i < 16; i++) {
-        bool inside = used && (i < 8 || whole);
-        float2 w = {0, 0};
-        if (i < 8 || whole) w = norm_pair(f32, norm, 4 * i + t);
-        float v0 = inside ? (float)(raw[i].x - count) * (1 / FIXED_ONE) : 0;
-        float v1 = inside ? (float)(raw[i].y - count) * (1 / FIXED_ONE) : 0;
+        float2 w = norm[pair + 4 * i - (i < 8 ? 0 : later)];
+        float v0 = (float)uncounted(raw[i].x, parts) * scales[i / 8];
+        float v1 = (float)uncounted(raw[i].y, parts) * scales[i / 8];
         /* Four neighbours are two lanes': the second continues the first one's sum. */
         float square = fmaf(v1, v1, v0 * v0);
         float before = __shfl_up_sync(~0u, square, 1);
@@ -289,21 +297,31 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
 
 /* ---- W_down ---- */
 
-/* Adds 8 outputs of this warp, `column` and the next: own[i] is output column + g of row 2 t + i.
- * Half the lanes swap one, so that those of a store lie side by side. */
-MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, int column,
-                         float own0, float own1)
+/* Adds 64 columns of all rows, which are this warp's: of eight columns a lane has column g of rows
+ * 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie side by side. */
+MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, bool inside,
+                         const float (*c)[4][4])
 {
-    int g = b.lane >> 2, row = 2 * (b.lane & 3);
-    float other = __shfl_xor_sync(~0u, own1, 16);
+    int g = b.lane >> 2, t = b.lane & 3;
     bool low = b.lane < 16;
-    float first = low ? own0 : other, second = low ? other : own0;
-    if (column >= a.hidden) return;
-    int first_row = row + !low, second_row = row + low;
-    if (first_row < a.n_rows)
-        add_relaxed(next + residual_place(column + (g & 3), first_row), fixed_part(first));
-    if (second_row < a.n_rows)
-        add_relaxed(next + residual_place(column + 4 + (g & 3), second_row), fixed_part(second));
+    int rows[2] = {2 * t + !low, 2 * t + low};
+    int64_t *to[2] = {next + residual_place(g & 3, rows[0]),
+                      next + residual_place(4 + (g & 3), rows[1])};
+    bool there[2] = {inside && rows[0] < a.n_rows, inside && rows[1] < a.n_rows};
+    asm volatile("" : "+l"(to[0]), "+l"(to[1])); /* two registers, and offsets */
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float own[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int at = 2 * (i & 1) + r;
+            own[r] = c[0][i / 2][at] + c[1][i / 2][at] + c[2][i / 2][at];
+        }
+        float other = __shfl_xor_sync(~0u, own[1], 16);
+        int64_t first = fixed_part(low ? own[0] : other), second = fixed_part(low ? other : own[0]);
+        add_relaxed_if(there[0], to[0] + residual_place(8 * i, 0), first);
+        add_relaxed_if(there[1], to[1] + residual_place(8 * i, 0), second);
+    }
 }
 
 /* Rows of W_down^T weighted by the features of every row of x, and added to the next residual:
@@ -311,11 +329,12 @@ MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *
  * sums are on their way while the second half comes. */
 MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, int step)
 {
-    int g = b.lane >> 2, t = b.lane & 3;
-    uint32_t features = b.own + a.shared.features + 2 * (g * a.shared.feature_row + 2 * t);
-    uint32_t mine = (b.lane & 7) * MEGA_HALF_PITCH + b.warp * 128 + (b.lane >> 3) * 16;
 #pragma unroll 1
     for (int column = 0; column < a.hidden; column += MEGA_HALF_BLOCK) {
+        b.forget();
+        int g = b.lane >> 2, t = b.lane & 3;
+        uint32_t features = b.own + a.shared.features + 2 * (g * a.shared.feature_row + 2 * t);
+        uint32_t mine = (b.lane & 7) * MEGA_HALF_PITCH + b.warp * 128 + (b.lane >> 3) * 16;
         float c[MEGA_PARTS][4][4];
 #pragma unroll
         for (int i = 0; i < 16 * MEGA_PARTS; i++)
@@ -344,17 +363,9 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, 
             give_chunk(a, b);
         }
         b.forget();
-        int64_t *next = batch_residual(a, b.pass(), step + 1);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float own[2];
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    own[i] = c[0][j][2 * h + i] + c[1][j][2 * h + i] + c[2][j][2 * h + i];
-                add_outputs(a, b, next, column + b.warp * 64 + j * 16 + h * 8, own[0], own[1]);
-            }
+        int first = column + b.warp * 64;
+        int64_t *next = batch_residual(a, b.pass(), step + 1) + residual_place(first, 0);
+        add_outputs(a, b, next, first < a.hidden, c);
     }
 }
 
