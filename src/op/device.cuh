@@ -58,6 +58,34 @@ DEVICE_FN void device_store(dtype type, void *row, int64_t i, float value)
     }
 }
 
+DEVICE_FN bool device_aligned(const void *address, unsigned bytes)
+{
+    return ((uintptr_t)address & (bytes - 1)) == 0;
+}
+
+/* Elements [i, i + 4) of a row of n, zeros behind it. One load where they lie together. */
+DEVICE_FN float4 device_load4(dtype type, const void *row, int64_t i, int64_t n)
+{
+    const char *at = (const char *)row + i * (type == DTYPE_F32 ? 4 : 2);
+    if (type == DTYPE_F32 && i + 4 <= n && device_aligned(at, 16)) return *(const float4 *)at;
+    if (type != DTYPE_F32 && i + 4 <= n && device_aligned(at, 8)) {
+        uint2 raw = *(const uint2 *)at;
+        float2 low, high;
+        if (type == DTYPE_F16) {
+            low = __half22float2(*(__half2 *)&raw.x), high = __half22float2(*(__half2 *)&raw.y);
+        } else {
+            low = __bfloat1622float2(*(__nv_bfloat162 *)&raw.x);
+            high = __bfloat1622float2(*(__nv_bfloat162 *)&raw.y);
+        }
+        return make_float4(low.x, low.y, high.x, high.y);
+    }
+    float v[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        v[j] = i + j < n ? device_load(type, row, i + j) : 0;
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
 /* Four neighbours in BF16, at a multiple of 8 bytes. */
 DEVICE_FN void device_narrow(uint16_t *to, float4 value)
 {
@@ -86,9 +114,27 @@ DEVICE_FN void device_take_turn(void)
     device_wait_for_last();
 }
 
-DEVICE_FN bool device_aligned(const void *address, unsigned bytes)
+/* device_load4() the other way: elements behind the row are left out. */
+DEVICE_FN void device_store4(dtype type, void *row, int64_t i, int64_t n, float4 value)
 {
-    return ((uintptr_t)address & (bytes - 1)) == 0;
+    char *at = (char *)row + i * (type == DTYPE_F32 ? 4 : 2);
+    if (type == DTYPE_F32 && i + 4 <= n && device_aligned(at, 16)) {
+        *(float4 *)at = value;
+        return;
+    }
+    if (type != DTYPE_F32 && i + 4 <= n && device_aligned(at, 8)) {
+        __half2 low = __floats2half2_rn(value.x, value.y);
+        __half2 high = __floats2half2_rn(value.z, value.w);
+        if (type == DTYPE_F16)
+            *(uint2 *)at = make_uint2(*(uint32_t *)&low, *(uint32_t *)&high);
+        else
+            device_narrow((uint16_t *)at, value);
+        return;
+    }
+    const float v[4] = {value.x, value.y, value.z, value.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (i + j < n) device_store(type, row, i + j, v[j]);
 }
 
 /* The sum over a warp's lanes, in every lane; always added in the same order. */
