@@ -2,6 +2,7 @@
  * known without a GPU. */
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
+#include "op/ragged_prefill/ragged_prefill.h"
 #include "vm/cuda_attention.h"
 
 #include <math.h>
@@ -120,6 +121,37 @@ static void test_accepts(void **state)
     assert_false(cuda_prefill_pays(&call));
 }
 
+/* Keys and values side by side are a cache in which every sequence is one page. */
+static void test_ragged(void **state)
+{
+    (void)state;
+    const int64_t head_dim = 64, n_kv = 1001;
+    const op_call paged = make_call(DTYPE_BF16, head_dim);
+    op_call ragged = {.end = paged.end, .params = {[RAGGED_PREFILL_CAUSAL] = 1}};
+    tensor *t = ragged.tensors;
+    t[RAGGED_PREFILL_Q] = paged.tensors[PAGED_PREFILL_Q];
+    t[RAGGED_PREFILL_K] = t[RAGGED_PREFILL_V] = tensor_3d(paged.tensors[PAGED_PREFILL_K_CACHE].data,
+                                                          DTYPE_BF16, n_kv, N_KV_HEADS, head_dim);
+    t[RAGGED_PREFILL_QO_INDPTR] = paged.tensors[PAGED_PREFILL_QO_INDPTR];
+    t[RAGGED_PREFILL_KV_INDPTR] = paged.tensors[PAGED_PREFILL_KV_INDPTR];
+    t[RAGGED_PREFILL_OUT] = paged.tensors[PAGED_PREFILL_OUT];
+    assert_true(cuda_ragged_accepts(&ragged));
+    assert_true(cuda_ragged_pays(&ragged));
+    op_call call = cuda_prefill_of_ragged(&ragged);
+    paged_attention a = cuda_prefill_arguments(&call);
+    assert_null(a.kv_last_page_len);
+    assert_ptr_equal(a.kv_indptr, t[RAGGED_PREFILL_KV_INDPTR].data);
+    assert_int_equal(a.k_strides.page, N_KV_HEADS * head_dim * 2);
+    assert_int_equal(a.k_strides.position, N_KV_HEADS * head_dim * 2);
+    assert_int_equal(a.k_strides.head, head_dim * 2);
+    assert_int_equal(a.page_size, 1008);
+    assert_int_equal(a.n_kv_heads, N_KV_HEADS);
+    assert_int_equal(a.n_sequences, N_SEQUENCES);
+    assert_int_equal(a.causal, 1);
+    t[RAGGED_PREFILL_K].shape[0] = t[RAGGED_PREFILL_V].shape[0] = 0;
+    assert_false(cuda_ragged_accepts(&ragged));
+}
+
 /* A pass in which every sequence has one token is one of paged_decode. */
 static void test_decode(void **state)
 {
@@ -171,9 +203,9 @@ static void test_decode_chunks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments),     cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_accepts),       cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_decode_chunks),
+        cmocka_unit_test(test_arguments), cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_accepts),   cmocka_unit_test(test_ragged),
+        cmocka_unit_test(test_decode),    cmocka_unit_test(test_decode_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

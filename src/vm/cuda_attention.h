@@ -18,7 +18,14 @@ extern const op_tolerance cuda_prefill_tolerances[];
 qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                        qp_error *error);
 
-/* The same with mma.sync on any GPU: to be checked and compared, not chosen. */
+/* The same of ragged_prefill, whose keys and values lie side by side. */
+op_call cuda_prefill_of_ragged(const op_call *ragged);
+bool cuda_ragged_accepts(const op_call *call);
+bool cuda_ragged_pays(const op_call *call);
+qp_status cuda_ragged(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                      qp_error *error);
+
+/* paged_prefill with mma.sync on any GPU: to be checked and compared, not chosen. */
 bool cuda_prefill_mma_pays(const op_call *call);
 qp_status cuda_prefill_mma(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                            qp_error *error);

@@ -102,8 +102,11 @@ __device__ __forceinline__ page_walk page_walk_of(const paged_attention &call, i
 {
     page_walk walk;
     int first = call.kv_indptr[sequence], count = call.kv_indptr[sequence + 1] - first;
-    walk.pages = call.kv_indices + first;
-    walk.length = count > 0 ? (count - 1) * call.page_size + call.kv_last_page_len[sequence] : 0;
+    bool paged = call.kv_last_page_len;
+    walk.pages = paged ? call.kv_indices + first : call.kv_indptr + sequence;
+    walk.length = !paged      ? count
+                  : count > 0 ? (count - 1) * call.page_size + call.kv_last_page_len[sequence]
+                              : 0;
     walk.page_size = (uint32_t)call.page_size / 16;
     walk.inverse = 0xffffffffu / walk.page_size + 1;
     return walk;

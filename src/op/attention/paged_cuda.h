@@ -4,6 +4,10 @@
  * begin at multiples of 16 bytes, rows of out at multiples of 8; page_size is a multiple of 16, a
  * group at most 8 heads in paged_decode. All strides are bytes.
  *
+ * Ragged keys and values are a cache without kv_last_page_len: kv_indptr counts positions, strides
+ * of a page are those of a position, and a sequence is one page that begins where it does, of as
+ * many positions as there are in all.
+ *
  * Every kernel of paged_prefill looks at the maximum each PAGED_STEP positions, counted from 0, and
  * those with wgmma do the same arithmetic whatever their number of rows: which of them is launched
  * changes no bit.
@@ -38,7 +42,7 @@ typedef struct paged_attention {
     const int32_t *qo_indptr;        /* (n_sequences + 1); paged_decode: not used */
     const int32_t *kv_indptr;        /* (n_sequences + 1) */
     const int32_t *kv_indices;       /* (n_kv_indices) */
-    const int32_t *kv_last_page_len; /* (n_sequences) */
+    const int32_t *kv_last_page_len; /* (n_sequences); NULL: ragged, see above */
     void *narrowed;                  /* paged_decode: out in BF16 too, contiguous; or NULL */
     void *partial;      /* paged_decode: (n_sequences, chunks, n_heads, head_dim + 2) floats */
     uint32_t *arrived;  /* paged_decode: (n_sequences, n_kv_heads), zeros before and after */
