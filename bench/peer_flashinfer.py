@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """quipu's CUDA operators beside FlashInfer's on the same shapes, in turn; prints a Markdown table.
 
-    bench/flashinfer.py [--quipu build/quipu] [--rounds 11]
+    bench/peer_flashinfer.py [--quipu build/quipu] [--rounds 11] [OPERATOR...]
 
 Needs an NVIDIA GPU, PyTorch and the PyPI package flashinfer-python, which compiles its kernels when
 they are first called. The shapes are the BF16 workloads of `quipu ops bench`. Both sides are timed
@@ -14,6 +14,7 @@ import json
 import re
 import statistics
 import subprocess
+import sys
 
 import flashinfer
 import torch
@@ -68,16 +69,16 @@ def workspace():
 
 def paged_decode(a):
     q = random(a.n_sequences, a.n_heads, a.head_dim)
-    cache = random(a.n_pages, 2, a.n_kv_heads, a.page_size, a.head_dim)
+    cache = tuple(random(a.n_pages, a.page_size, a.n_kv_heads, a.head_dim) for _ in "kv")
     pages = deal(a.n_kv_indices, a.n_sequences)
     indices = torch.randperm(a.n_pages, device="cuda")[: a.n_kv_indices].to(torch.int32)
     last = torch.randint(1, a.page_size + 1, (a.n_sequences,), device="cuda", dtype=torch.int32)
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-        workspace(), "HND", use_tensor_cores=a.n_heads // a.n_kv_heads >= 4)
+        workspace(), "NHD", use_tensor_cores=a.n_heads // a.n_kv_heads >= 4)
     wrapper.plan(indptr(pages), indices, last, a.n_heads, a.n_kv_heads, a.head_dim, a.page_size,
                  q_data_type=BF16, kv_data_type=BF16)
     out = torch.empty_like(q)
-    return lambda: wrapper.run(q, cache, out=out), [q, cache, out]
+    return lambda: wrapper.run(q, cache, out=out), [q, *cache, out]
 
 
 def ragged_prefill(a):
@@ -121,7 +122,7 @@ def quipu_results(options, operator):
     """{workload: (kernel, seconds)} of the fastest kernel on each BF16 workload."""
     command = [options.quipu, "ops", "bench", operator, "--device", "cuda", "--json", "-r",
                str(options.rounds)]
-    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    out = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     fastest = {}
     for row in json.loads(out)["results"]:
         text = row["workload"]
@@ -133,20 +134,28 @@ def quipu_results(options, operator):
 
 
 def main():
+    makers = (rms_norm, add_rms_norm, silu_and_mul, rope, paged_decode, ragged_prefill)
+    operators = {make.__name__: make for make in makers}
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("operators", nargs="*", metavar="OPERATOR", choices=[[], *operators],
+                        help="only these of: " + ", ".join(operators))
     parser.add_argument("--quipu", default="build/quipu")
     parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args()
     torch.manual_seed(1)
     print(f"{torch.cuda.get_device_name()}, flashinfer {flashinfer.__version__}\n")
-    print("| operator | workload | quipu, us | FlashInfer, us | ratio |\n|---|---|---|---|---|")
-    for make in (rms_norm, add_rms_norm, silu_and_mul, rope, paged_decode, ragged_prefill):
-        for text, (kernel, ours) in quipu_results(options, make.__name__).items():
+    print("| operator, kernel | workload | quipu, us | FlashInfer, us | ratio |\n|---|---|---|---|---|")
+    for operator in options.operators or operators:
+        for text, (kernel, ours) in quipu_results(options, operator).items():
             axes = {name: int(value) for name, value in re.findall(r"\b(\w+)=(\d+)\b", text)}
-            theirs = seconds(make, argparse.Namespace(**axes), options.rounds)
             name = f"{text.split(':')[0]}, {axes.get('n_tokens', axes.get('n_sequences'))} rows"
-            print(f"| {kernel} | {name} | {ours * 1e6:.2f} | {theirs * 1e6:.2f} |"
-                  f" {theirs / ours:.2f} |", flush=True)
+            row = f"| {operator}, {kernel} | {name} | {ours * 1e6:.2f} |"
+            try:
+                theirs = seconds(operators[operator], argparse.Namespace(**axes), options.rounds)
+                print(f"{row} {theirs * 1e6:.2f} | {theirs / ours:.2f} |", flush=True)
+            except (RuntimeError, ValueError) as error:
+                print(f"{row} {type(error).__name__} | |", flush=True)
+                print(error, file=sys.stderr)
 
 
 main()
