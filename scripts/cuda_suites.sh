@@ -16,16 +16,19 @@ same_text() {
     }
 }
 
-# same_answer MODEL PROMPT: a conversation's first answer, as the model's template asks for it.
+# same_answer MODEL PROMPT OPTION...: a conversation's first answer, as the model's template asks for
+# it; without options the likeliest tokens.
 same_answer() {
-    local words=(run -m "$1" -p "$2" -n 60 --temp 0)
-    [ "$(gpu_quipu "${words[@]}" --device cpu --exec ref 2>/dev/null)" = \
-        "$(gpu_quipu "${words[@]}" --device cuda 2>/dev/null)" ]
+    local words=(run -m "$1" -p "$2" -n 60 --temp 0) expected found
+    shift 2
+    expected=$(gpu_quipu "${words[@]}" "$@" --device cpu --exec ref 2>/dev/null) || return 1
+    found=$(gpu_quipu "${words[@]}" "$@" --device cuda 2>/dev/null) || return 1
+    [ "$expected" = "$found" ]
 }
 
 # Every kernel on every case, every tensor of the small models, and texts token by token.
 test_cuda() {
-    local model type data
+    local model type data prompt
     [ -e /dev/nvidiactl ] || die "cuda-test: there is no NVIDIA GPU here"
     begin_tally
     check "kernels of operators" gpu_quipu ops check --device cuda "$@" || true
@@ -55,7 +58,10 @@ test_cuda() {
     model=$(scripts/fetch-model --path)
     if [ -f "$model" ]; then
         check "the default model's text" same_text "$model" "The capital of France is" 60 || true
-        check "the default model's answer" same_answer "$model" "What is a quipu?" || true
+        for prompt in "What is a quipu?" "Name three rivers of Africa." "Write a haiku about snow."; do
+            check "the default model's answer: $prompt" same_answer "$model" "$prompt" || true
+            check "one drawn: $prompt" same_answer "$model" "$prompt" --temp 0.8 --seed 7 || true
+        done
     fi
     end_tally
 }

@@ -4,8 +4,9 @@
     greedy_proof.py make FILE MODEL... [-n 1000] [--prompt TEXT] [-- OPTION...]
     greedy_proof.py hold FILE [-n TOKENS] [--only TEXT] [-- OPTION...]
 
-`make` lets each model write the likeliest tokens behind a prompt, by default in the megakernel, and
-appends a line of JSON a model to FILE. `hold` reads FILE, perhaps on another machine, and asks the
+`make` lets the megakernel write each model's likeliest tokens behind a prompt and appends a line of
+JSON a model to FILE. The prompt is read eight tokens at a time: more are read on the tensor cores,
+with attention's queries rounded to 16 bits. `hold` reads FILE, perhaps on another machine, and asks the
 references for the logits behind every one of those tokens: where the likeliest is always the one that
 was written, the references' greedy tokens are the same from beginning to end. Where it is not, both
 tokens and the margin between their logits are printed, and what follows is still held, each position
@@ -34,7 +35,8 @@ def make(arguments):
             prompt = arguments.prompt or (PROMPT if model.startswith("synthetic:") else "Once upon")
             found = json.loads(quipu(arguments, "run", [
                 "-m", model, "-p", prompt, "-n", str(arguments.n), "--temp", "0", "--ignore-eos",
-                "--json", "--raw", "--device", "cuda", "--exec", "mk", "--eos-interval", "128"]))
+                "--json", "--raw", "--device", "cuda", "--exec", "mk", "--eos-interval", "128",
+                "--chunk", "8"]))
             line = {"model": model, "prompt": found["prompt_tokens"], "tokens": found["tokens"]}
             print(json.dumps(line), file=file, flush=True)
             rate = found["generate_seconds"] / len(found["tokens"]) * 1e6
