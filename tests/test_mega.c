@@ -435,6 +435,69 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     model_close(m);
 }
 
+/* Ways to damage a record of a block; false where there is nothing to damage. */
+enum { DAMAGES = 6 };
+static bool damage(schedule *s, int block, int i, int how)
+{
+    instruction *in = s->instructions + (size_t)block * (size_t)s->longest + i;
+    switch (how) {
+    case 0: /* left out */
+        s->length[block]--;
+        memmove(in, in + 1, (size_t)(s->length[block] - i) * sizeof *in);
+        return true;
+    case 1:
+        in->units.end--;
+        return true;
+    case 2:
+        in->units.begin++, in->units.end++;
+        return true;
+    case 3: /* what another step says */
+        in->node = (in->node + 1) % (uint32_t)s->n_nodes;
+        return true;
+    case 4:
+        if (!in->signal) return false;
+        in->signal = 0;
+        return true;
+    default:
+        if (!in->waits[0].counter && !in->waits[1].counter) return false;
+        memset(in->waits, 0, sizeof in->waits);
+        in->flags = 0;
+        return true;
+    }
+}
+
+/* Whichever record of a queue is damaged, nothing of the program reaches a GPU. */
+static void a_damaged_program_is_refused(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 12 };
+    qp_error error;
+    model *m;
+    plan p;
+    model_options sizes_only = {.sizes_only = true};
+    assert_ok(model_open(models[0], &sizes_only, &m, &error));
+    plan_options of = plan_default_options(model_get_config(m));
+    assert_ok(plan_build(model_get_config(m), &of, &p, &error));
+    int damaged = 0;
+    for (int how = 0; how < DAMAGES; how++)
+        for (int i = 0, length = 1; i < length; i++) {
+            const mega_schedule_options options = {.n_blocks = BLOCKS};
+            const int block = (i + how) % BLOCKS;
+            schedule s;
+            assert_ok(mega_schedule(&p, m, &options, &s, &error));
+            length = s.length[block];
+            if (i < length && damage(&s, block, i, how)) {
+                damaged++;
+                if (mega_prove(&s, &error) == QP_OK)
+                    fail_msg("block %d's record %d, damaged in way %d, is accepted", block, i, how);
+            }
+            schedule_free(&s);
+        }
+    assert_true(damaged > 40);
+    plan_free(&p);
+    model_close(m);
+}
+
 /* A block that leaves out its part of the last MLP, which all wait for. The GPU is of no use to
  * this process afterwards. */
 static void it_reports_what_does_not_come(void **state)
@@ -489,6 +552,7 @@ int main(void)
         cmocka_unit_test(it_runs_on_no_cpu),
         cmocka_unit_test(every_wait_is_carried),
         cmocka_unit_test(a_wait_that_nothing_carries_is_refused),
+        cmocka_unit_test(a_damaged_program_is_refused),
         cmocka_unit_test(every_strategy_gives_the_same_bits),
         cmocka_unit_test(it_reports_what_does_not_come), /* last */
     };

@@ -59,6 +59,9 @@ typedef struct mega_schedule_options {
 qp_status mega_schedule(const plan *plan, const model *model, const mega_schedule_options *options,
                         schedule *out, qp_error *error);
 
+/* What every schedule goes through before anything of it is uploaded. */
+qp_status mega_prove(const schedule *schedule, qp_error *error);
+
 /* How many entries an instruction is, and how many come before a block's first. */
 int mega_entries_of(const schedule *schedule, const instruction *in);
 int mega_entries_before(const schedule *schedule, int block);

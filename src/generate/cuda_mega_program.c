@@ -54,10 +54,15 @@ qp_status mega_schedule(const plan *of, const model *model, const mega_schedule_
                                   .last_step = plan_find_step(&p, "lm_head", -1) + 1,
                                   .profile = profile};
     if (status == QP_OK) status = schedule_build(&p, model, &how, out, error);
-    if (status == QP_OK) status = schedule_verify(out, error);
-    if (status == QP_OK) status = mega_check_waits(out, error);
+    if (status == QP_OK) status = mega_prove(out, error);
     plan_free(&p);
     return status;
+}
+
+qp_status mega_prove(const schedule *s, qp_error *error)
+{
+    TRY(schedule_verify(s, error));
+    return mega_check_waits(s, error);
 }
 
 /* ---- entries -------------------------------------------------------------------------------- */
