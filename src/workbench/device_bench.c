@@ -112,8 +112,11 @@ static void capture(device_calls *d)
     qp_error unused;
     if (driver->capture_begin(stream, CUDA_CAPTURE_THREAD_LOCAL) != 0) return;
     qp_status status = QP_OK;
-    for (int i = 0; i < GRAPH_CALLS && status == QP_OK; i++)
+    for (int i = 0; i < GRAPH_CALLS && status == QP_OK; i++) {
+        d->ops->early = i > 0; /* as in a pass */
         status = launch(d, i, &unused);
+    }
+    d->ops->early = false;
     cuda_result ended = driver->capture_end(stream, &graph);
     if (status == QP_OK && ended == 0 && driver->graph_instantiate(&d->graph, graph, 0) != 0)
         d->graph = NULL;
