@@ -136,7 +136,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
         *count += 1;
         return cuda_linear_stream_silu(&x->ops, &call, &silu, error);
     }
-    if (kernel->narrowing) {
+    if (kernel->narrows) {
         const tensor out = output_of(op, &call);
         if (feeds_product(x, node, end, sizes, &out)) cuda_ops_narrow_next(&x->ops, &out);
     }

@@ -3,11 +3,13 @@
  * NAME.cuh holds an operator's device function, `NAME_block(call, begin, end)`: one thread block
  * computes the units [begin, end) of a call whose tensors lie on the GPU. It is the contract of
  * op_kernel, with a block in the place of a thread: the values do not depend on how the units were
- * cut. All threads of the block call it, and none returns early.
+ * cut. All threads of the block call it, and none returns early. Where calls are so short that
+ * their launch counts, it takes device_rows.h's words in a call's place.
  */
 #ifndef QUIPU_OP_DEVICE_CUH
 #define QUIPU_OP_DEVICE_CUH
 
+#include "op/device_rows.h"
 #include "quipu_kernel.h"
 #include "tensor/float16.h"
 
@@ -114,27 +116,90 @@ DEVICE_FN void device_take_turn(void)
     device_wait_for_last();
 }
 
-/* device_load4() the other way: elements behind the row are left out. */
-DEVICE_FN void device_store4(dtype type, void *row, int64_t i, int64_t n, float4 value)
+/* Eight neighbours of a row as they lie in memory; of 16-bit types `low` alone. What is fetched is
+ * converted later, so that several fetches are on their way at once. */
+typedef struct device_eight {
+    uint4 low, high;
+} device_eight;
+
+/* Elements [i, i + 8) of a row of n, zeros behind it. VECTORS: the rows lie on vectors, and n is a
+ * multiple of 8. */
+template <bool VECTORS>
+DEVICE_FN device_eight device_fetch8(const device_rows &rows, int64_t row, int i, int n)
 {
-    char *at = (char *)row + i * (type == DTYPE_F32 ? 4 : 2);
-    if (type == DTYPE_F32 && i + 4 <= n && device_aligned(at, 16)) {
-        *(float4 *)at = value;
-        return;
+    const char *from = rows.data + row * rows.stride;
+    device_eight raw = {};
+    if (VECTORS) {
+        if (i >= n) return raw;
+        const uint4 *vector = (const uint4 *)(from + (int64_t)i * (rows.type == DTYPE_F32 ? 4 : 2));
+        raw.low = vector[0];
+        if (rows.type == DTYPE_F32) raw.high = vector[1];
+        return raw;
     }
-    if (type != DTYPE_F32 && i + 4 <= n && device_aligned(at, 8)) {
-        __half2 low = __floats2half2_rn(value.x, value.y);
-        __half2 high = __floats2half2_rn(value.z, value.w);
-        if (type == DTYPE_F16)
-            *(uint2 *)at = make_uint2(*(uint32_t *)&low, *(uint32_t *)&high);
-        else
-            device_narrow((uint16_t *)at, value);
-        return;
-    }
-    const float v[4] = {value.x, value.y, value.z, value.w};
+    uint32_t word[8] = {};
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (i + j < n) device_store(type, row, i + j, v[j]);
+    for (int j = 0; j < 8; j++) {
+        if (i + j >= n) continue;
+        if (rows.type == DTYPE_F32)
+            word[j] = ((const uint32_t *)from)[i + j];
+        else
+            word[j / 2] |= (uint32_t)((const uint16_t *)from)[i + j] << j % 2 * 16;
+    }
+    return {make_uint4(word[0], word[1], word[2], word[3]),
+            make_uint4(word[4], word[5], word[6], word[7])};
+}
+
+DEVICE_FN void device_unpack8(int64_t type, const device_eight &raw, float (&v)[8])
+{
+    const uint32_t word[8] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
+                              raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+    if (type == DTYPE_F32) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = __uint_as_float(word[j]);
+    } else if (type == DTYPE_BF16) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            v[j] = __uint_as_float(j % 2 ? word[j / 2] & 0xffff0000u : word[j / 2] << 16);
+    } else {
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            float2 pair = __half22float2(*(const __half2 *)&word[j / 2]);
+            v[j] = pair.x, v[j + 1] = pair.y;
+        }
+    }
+}
+
+/* Two floats rounded to a 16-bit type, the first one in the lower half. */
+DEVICE_FN uint32_t device_pack2(int64_t type, float low, float high)
+{
+    if (type == DTYPE_BF16) {
+        __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+        return *(uint32_t *)&pair;
+    }
+    __half2 pair = __floats2half2_rn(low, high);
+    return *(uint32_t *)&pair;
+}
+
+/* Writes what of the elements [i, i + 8) is in the row, each rounded once; VECTORS: all are. */
+template <bool VECTORS>
+DEVICE_FN void device_store8(const device_rows &rows, int64_t row, int i, int n,
+                             const float (&v)[8])
+{
+    char *to = rows.data + row * rows.stride;
+    if (!VECTORS) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (i + j < n) device_store((dtype)rows.type, to, i + j, v[j]);
+    } else if (rows.type == DTYPE_F32) {
+        float4 *vector = (float4 *)((float *)to + i);
+        vector[0] = make_float4(v[0], v[1], v[2], v[3]);
+        vector[1] = make_float4(v[4], v[5], v[6], v[7]);
+    } else {
+        *(uint4 *)((uint16_t *)to + i) =
+            make_uint4(device_pack2(rows.type, v[0], v[1]), device_pack2(rows.type, v[2], v[3]),
+                       device_pack2(rows.type, v[4], v[5]), device_pack2(rows.type, v[6], v[7]));
+    }
 }
 
 /* The sum over a warp's lanes, in every lane; always added in the same order. */

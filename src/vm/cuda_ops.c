@@ -6,12 +6,12 @@
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/ragged_prefill/ragged_prefill.h"
-#include "op/rms_norm/rms_norm.h"
 #include "op/variants.h"
 #include "vm/cuda_attention.h"
 #include "vm/cuda_fused.h"
 #include "vm/cuda_linear.h"
 #include "vm/cuda_linear_stream.h"
+#include "vm/cuda_rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,15 +19,10 @@
 enum {
     MAX_HEAD_DIM = 256, /* attention.cuh's */
     ATTENTION_THREADS = 256,
-    ROPE_THREADS = 256,
+    ROPE_APPEND_THREADS = 256,
     HELPER_ROPE_APPEND = 48,
     SAMPLING_CLUSTER = 8, /* blocks a row */
 };
-
-static bool accepts_rms_norm(const op_call *call)
-{
-    return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
-}
 
 static bool accepts_attention(const op_call *call)
 {
@@ -77,29 +72,15 @@ void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out)
     ops->narrow_next = true;
 }
 
-static qp_status find_narrowing(cuda_ops *ops, const cuda_kernel *kernel, cuda_function *out,
-                                qp_error *error)
-{
-    cuda_function *function = &ops->narrowing[kernel - cuda_kernels];
-    if (!*function)
-        TRY(cuda_device_function(ops->device, kernel->image, kernel->narrowing, 0, function,
-                                 error));
-    *out = *function;
-    return QP_OK;
-}
-
 /* A kernel whose blocks take kernel->units units each. */
 static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                               qp_error *error)
 {
     op_call own = *call;
     int64_t units = kernel->units, blocks = (call->end - call->begin + units - 1) / units;
-    cuda_function function = ops->functions[kernel - cuda_kernels];
-    cuda_address narrowed = cuda_linear_narrowed(ops);
-    if (ops->narrow_next) TRY(find_narrowing(ops, kernel, &function, error));
     return (kernel->early ? cuda_ops_launch_early : cuda_ops_launch_grid)(
-        ops, function, kernel->function, (unsigned)blocks, 1, (unsigned)kernel->threads,
-        (void *[]){&own, &units, &narrowed}, error);
+        ops, ops->functions[kernel - cuda_kernels], kernel->function, (unsigned)blocks, 1,
+        (unsigned)kernel->threads, (void *[]){&own, &units}, error);
 }
 
 /* A cluster of blocks a row. */
@@ -120,9 +101,11 @@ static qp_status launch_sampling(cuda_ops *ops, const cuda_kernel *kernel, const
     {                                                                                              \
         FIELDS(__VA_ARGS__)                                                                        \
     }
-#define NARROWING_UNITS(NAME, short_name, ...)                                                     \
+/* Of rows: see cuda_rows.h. */
+#define ROWS(NAME, function_name, narrows_too, accept, launcher)                                   \
     {                                                                                              \
-        FIELDS(NAME, short_name, __VA_ARGS__), .narrowing = "run_" #short_name "_narrow"           \
+        .op = OP_##NAME, .name = "cuda", .image = "cuda_ops", .function = function_name,           \
+        .narrows = narrows_too, .accepts = accept, .launch = launcher                              \
     }
 
 /* The fused operators'; `unit_count` units a block, 0: a warp each in turn. */
@@ -134,8 +117,8 @@ static qp_status launch_sampling(cuda_ops *ops, const cuda_kernel *kernel, const
 
 const cuda_kernel cuda_kernels[] = {
     UNITS(EMBEDDING, embedding, 256, 1, op_call_has_no_f64),
-    NARROWING_UNITS(RMS_NORM, rms_norm, 256, 1, accepts_rms_norm),
-    UNITS(ADD_RMS_NORM, add_rms_norm, 256, 1, op_call_has_no_f64),
+    ROWS(RMS_NORM, "run_rms_norm_vectors", true, cuda_norm_accepts, cuda_norm),
+    ROWS(ADD_RMS_NORM, "run_add_rms_norm_vectors", false, op_call_has_no_f64, cuda_add_norm),
     {.op = OP_LINEAR,
      .name = "cuda_tiles",
      .image = "cuda_ops",
@@ -170,7 +153,7 @@ const cuda_kernel cuda_kernels[] = {
      .function = "run_linear_COUNT_1",
      .accepts = cuda_linear_few_accepts,
      .launch = cuda_linear_few},
-    UNITS(ROPE, rope, 256, 1, op_call_has_no_f64),
+    ROWS(ROPE, "run_rope_vectors", false, op_call_has_no_f64, cuda_rope),
     UNITS(KV_APPEND, kv_append, 256, 1, op_call_has_no_f64),
     UNITS(RAGGED_PREFILL, ragged_prefill, ATTENTION_THREADS, 1, accepts_attention),
     {.op = OP_RAGGED_PREFILL,
@@ -206,7 +189,7 @@ const cuda_kernel cuda_kernels[] = {
      .name = "cuda_batch",
      .image = "attention_paged",
      .function = "run_paged_decode_batch_BF16_64",
-     .narrowing = "run_paged_decode_batch_BF16_64",
+     .narrows = true,
      .accepts = cuda_decode_accepts,
      .pays = cuda_decode_pays,
      .workspace = cuda_decode_workspace,
@@ -223,7 +206,7 @@ const cuda_kernel cuda_kernels[] = {
     FUSED(ATTENTION_OUTPUT, "attention_output_1", 64, cuda_attention_output_accepts,
           cuda_fused_rows),
     FUSED(NORM_MLP, "norm_mlp_1", 32, op_call_has_no_f64, cuda_fused_rows),
-    NARROWING_UNITS(SILU_AND_MUL, silu_and_mul, 256, 2048, op_call_has_no_f64),
+    ROWS(SILU_AND_MUL, "run_silu_and_mul_vectors", true, op_call_has_no_f64, cuda_silu),
     UNITS(ADD, add, 256, 1024, op_call_has_no_f64),
     UNITS(ARGMAX, argmax, 1024, 1, op_call_has_no_f64),
     UNITS(TOP_K, top_k, 1024, 1, op_call_has_no_f64),
@@ -306,5 +289,5 @@ qp_status cuda_ops_rope_append(cuda_ops *ops, const op_call *rope, const op_call
     if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
     ops->narrowed.rank = 0;
     return cuda_ops_launch_early(ops, *function, name, (unsigned)(rope->end - rope->begin), 1,
-                                 ROPE_THREADS, (void *[]){&first, &second}, error);
+                                 ROPE_APPEND_THREADS, (void *[]){&first, &second}, error);
 }

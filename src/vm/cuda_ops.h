@@ -24,10 +24,10 @@ typedef struct cuda_kernel {
     size_t (*workspace)(const op_call *call); /* bytes; NULL: none */
     qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
                         qp_error *error);
-    const char *narrowing; /* the form that leaves its output in BF16 too; or NULL */
-    bool early;            /* its units are launched as cuda_ops_launch_early() says */
-    bool aligned;          /* tensors must lie as plans place them, at multiples of 16 bytes */
-    bool whole;            /* how units are cut changes the last bits: for whole calls */
+    bool narrows; /* it can leave its output in BF16 for the product behind it */
+    bool early;   /* its units are launched as cuda_ops_launch_early() says */
+    bool aligned; /* tensors must lie as plans place them, at multiples of 16 bytes */
+    bool whole;   /* how units are cut changes the last bits: for whole calls */
     const op_tolerance *tolerances; /* where coarser than the operator's; or NULL */
 } cuda_kernel;
 
@@ -44,9 +44,8 @@ struct cuda_ops {
     cuda_device *device;
     cuda_blas *blas; /* NULL: not there, or not wanted */
     cuda_buffer workspace;
-    /* Of cuda_kernels, found when first launched; and their narrowing forms. */
-    cuda_function functions[CUDA_MAX_KERNELS], narrowing[CUDA_MAX_KERNELS];
-    cuda_function helpers[64]; /* further kernels, by their users' numbers */
+    cuda_function functions[CUDA_MAX_KERNELS]; /* of cuda_kernels, found when first launched */
+    cuda_function helpers[72];                 /* further kernels, by their users' numbers */
     tensor narrowed; /* the x of linear whose BF16 form the workspace holds; rank 0: none */
     cuda_address narrowed_at; /* where */
     bool narrow_next;         /* the next launch is to leave it there */
@@ -68,7 +67,7 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
 /* Bytes of workspace that a call needs, whichever kernel is chosen. */
 size_t cuda_ops_workspace(op_code op, const op_call *call);
 
-/* Lets the next launch, of a kernel with a narrowing form, leave its output `out` in BF16 where
+/* Lets the next launch, of a kernel that narrows, leave its output `out` in BF16 where
  * cuBLASLt's products look for it. */
 void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out);
 

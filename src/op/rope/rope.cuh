@@ -1,4 +1,4 @@
-/* rope on the GPU: four neighbouring pairs a thread, or one. */
+/* rope on the GPU: eight pairs of several heads a thread, or where these do not lie so a pair. */
 #ifndef QUIPU_OP_ROPE_CUH
 #define QUIPU_OP_ROPE_CUH
 
@@ -9,8 +9,8 @@
 DEVICE_FN void rope_pair(float *a, float *b, float cosine, float sine)
 {
     float x = *a, y = *b;
-    *a = x * cosine - y * sine;
-    *b = y * cosine + x * sine;
+    *a = fmaf(x, cosine, -(y * sine)); /* said, so that the compiler does not choose otherwise */
+    *b = fmaf(y, cosine, x * sine);
 }
 
 /* Turns elements a and b of a head. */
@@ -22,37 +22,63 @@ DEVICE_FN void rope_turn(dtype type, void *head, int64_t a, int64_t b, float cos
     device_store(type, head, b, y);
 }
 
-/* Turns four neighbouring pairs of a head's two halves. */
-DEVICE_FN void rope_turn4(dtype type, void *head, int64_t i, int half, float4 cosines, float4 sines)
+/* Turns pairs of elements, a's and b's, or neighbours of both. */
+DEVICE_FN void rope_turn8(bool interleaved, float (&a)[8], float (&b)[8], const float4 (&cosine)[2],
+                          const float4 (&sine)[2])
 {
-    float4 a = device_load4(type, head, i, 2 * half);
-    float4 b = device_load4(type, head, i + half, 2 * half);
-    rope_pair(&a.x, &b.x, cosines.x, sines.x);
-    rope_pair(&a.y, &b.y, cosines.y, sines.y);
-    rope_pair(&a.z, &b.z, cosines.z, sines.z);
-    rope_pair(&a.w, &b.w, cosines.w, sines.w);
-    device_store4(type, head, i, 2 * half, a);
-    device_store4(type, head, i + half, 2 * half, b);
+    const float c[8] = {cosine[0].x, cosine[0].y, cosine[0].z, cosine[0].w,
+                        cosine[1].x, cosine[1].y, cosine[1].z, cosine[1].w};
+    const float s[8] = {sine[0].x, sine[0].y, sine[0].z, sine[0].w,
+                        sine[1].x, sine[1].y, sine[1].z, sine[1].w};
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (!interleaved)
+            rope_pair(&a[j], &b[j], c[j], s[j]);
+        else if (j < 4)
+            rope_pair(&a[2 * j], &a[2 * j + 1], c[j], s[j]);
+        else
+            rope_pair(&b[2 * j - 8], &b[2 * j - 7], c[j], s[j]);
+    }
 }
 
-/* A token's heads of q, then those of k. */
-DEVICE_FN void rope_token(const op_call &call, int64_t t, const float *cosines, int half)
+/* A token a block. A thread has eight angles, which it finds before the kernel before this one has
+ * ended, and turns them in every so many heads. */
+DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token)
 {
-    const tensor &q = call.tensors[ROPE_Q], &k = call.tensors[ROPE_K];
-    const bool interleaved = call.params[ROPE_INTERLEAVED] != 0;
-    const int each = !interleaved && half % 4 == 0 ? 4 : 1, items = half / each;
-    const int n_q = (int)q.shape[1], n = (n_q + (int)k.shape[1]) * items;
-    for (int item = threadIdx.x; item < n; item += blockDim.x) {
-        int head = item / items, pair = (item - head * items) * each;
-        const tensor &x = head < n_q ? q : k;
-        char *row = device_row2(x, t, head < n_q ? head : head - n_q);
-        if (each == 4)
-            rope_turn4(x.type, row, pair, half, device_load4(DTYPE_F32, cosines, pair, half),
-                       device_load4(DTYPE_F32, cosines + half, pair, half));
-        else
-            rope_turn(x.type, row, interleaved ? 2 * pair : pair,
-                      interleaved ? 2 * pair + 1 : pair + half, cosines[pair],
-                      cosines[half + pair]);
+    int per_head = call.half / 8, own = (int)threadIdx.x % per_head;
+    int step = (int)blockDim.x / per_head;
+    const float *angles =
+        (const float *)(call.table + call.positions[token] * call.table_stride) + own * 8;
+    const float4 *sines = (const float4 *)(angles + call.half);
+    float4 cosine[2] = {((const float4 *)angles)[0], ((const float4 *)angles)[1]};
+    float4 sine[2] = {sines[0], sines[1]};
+    int a_at = own * (call.interleaved ? 16 : 8),
+        b_at = call.interleaved ? a_at + 8 : a_at + call.half;
+    device_wait_for_last();
+    for (int first = (int)threadIdx.x / per_head; first < call.n_heads;
+         first += step * ROPE_HEADS) {
+        device_eight raw_a[ROPE_HEADS], raw_b[ROPE_HEADS];
+        device_rows head[ROPE_HEADS];
+#pragma unroll
+        for (int h = 0; h < ROPE_HEADS; h++) {
+            int number = first + h * step;
+            if (number >= call.n_heads) continue;
+            bool of_k = number >= call.n_q_heads;
+            head[h] = of_k ? call.k : call.q;
+            head[h].data += of_k ? (number - call.n_q_heads) * call.k_head : number * call.q_head;
+            raw_a[h] = device_fetch8<true>(head[h], token, a_at, a_at + 8);
+            raw_b[h] = device_fetch8<true>(head[h], token, b_at, b_at + 8);
+        }
+#pragma unroll
+        for (int h = 0; h < ROPE_HEADS; h++) {
+            if (first + h * step >= call.n_heads) continue;
+            float a[8], b[8];
+            device_unpack8(head[h].type, raw_a[h], a);
+            device_unpack8(head[h].type, raw_b[h], b);
+            rope_turn8(call.interleaved, a, b, cosine, sine);
+            device_store8<true>(head[h], token, a_at, a_at + 8, a);
+            device_store8<true>(head[h], token, b_at, b_at + 8, b);
+        }
     }
 }
 
@@ -60,9 +86,20 @@ DEVICE_FN void rope_block(const op_call &call, int64_t begin, int64_t end)
 {
     const int32_t *positions = (const int32_t *)call.tensors[ROPE_POSITIONS].data;
     const tensor &table = call.tensors[ROPE_COS_SIN];
-    for (int64_t t = begin; t < end; t++)
-        rope_token(call, t, (const float *)device_row(table, positions[t]),
-                   (int)(table.shape[1] / 2));
+    int half = (int)(table.shape[1] / 2);
+    bool interleaved = call.params[ROPE_INTERLEAVED] != 0;
+    for (int64_t t = begin; t < end; t++) {
+        const float *cosines = (const float *)device_row(table, positions[t]);
+        for (int which = ROPE_Q; which <= ROPE_K; which++) {
+            const tensor &x = call.tensors[which];
+            for (int i = threadIdx.x; i < (int)x.shape[1] * half; i += blockDim.x) {
+                int pair = i % half;
+                rope_turn(x.type, device_row2(x, t, i / half), interleaved ? 2 * pair : pair,
+                          interleaved ? 2 * pair + 1 : pair + half, cosines[pair],
+                          cosines[half + pair]);
+            }
+        }
+    }
 }
 
 #endif

@@ -1,0 +1,57 @@
+/* Rows of a matrix on the GPU: what host and kernels of operators on rows agree on.
+ *
+ * These kernels' parameters are a few words rather than an op_call: of a call that takes two
+ * microseconds reading two kilobytes of parameters is a good part.
+ */
+#ifndef QUIPU_OP_DEVICE_ROWS_H
+#define QUIPU_OP_DEVICE_ROWS_H
+
+#include "quipu_kernel.h"
+
+typedef struct device_rows {
+    char *data;     /* NULL: there are none */
+    int64_t stride; /* bytes */
+    int64_t type;   /* of dtype: F32, F16 or BF16 */
+} device_rows;
+
+/* rms_norm, and add_rms_norm where there is a residual. */
+typedef struct norm_rows {
+    device_rows x, residual, out;
+    device_rows narrowed; /* out in BF16 too; or NULL */
+    device_rows weight;   /* one row */
+    int64_t begin;        /* the first block's row */
+    int32_t n;            /* elements of a row */
+    float eps;
+} norm_rows;
+enum { NORM_THREADS = 1024 /* at most */ };
+
+/* silu_and_mul, of elements begin .. end - 1, both multiples of 8, as n is. */
+typedef struct silu_rows {
+    device_rows x, out; /* out NULL: only narrowed */
+    device_rows narrowed;
+    int64_t begin, end;
+    int32_t n; /* elements of a row of out */
+} silu_rows;
+enum {
+    SILU_THREADS = 256,
+    SILU_VECTORS = 2, /* of eight elements a thread */
+};
+
+/* rope; half a head's turning elements are a multiple of 8. */
+typedef struct rope_rows {
+    device_rows q, k;
+    int64_t q_head, k_head; /* bytes from one head to the next */
+    const int32_t *positions;
+    const char *table; /* float32 */
+    int64_t table_stride;
+    int64_t begin;              /* the first block's token */
+    int32_t half;               /* rotary_dim / 2 */
+    int32_t n_q_heads, n_heads; /* n_heads: of q and k */
+    int32_t interleaved;
+} rope_rows;
+enum {
+    ROPE_THREADS = 256, /* at most */
+    ROPE_HEADS = 4,     /* that a thread turns at once */
+};
+
+#endif

@@ -1,0 +1,172 @@
+/* Operators on rows on the GPU: see cuda_rows.h. */
+#include "vm/cuda_rows.h"
+
+#include "op/add_rms_norm/add_rms_norm.h"
+#include "op/device_rows.h"
+#include "op/rms_norm/rms_norm.h"
+#include "op/rope/rope.h"
+#include "op/silu_and_mul/silu_and_mul.h"
+#include "op/variants.h"
+#include "vm/cuda_linear.h"
+
+enum {
+    EIGHT = 8, /* elements of a vector */
+    WARP = 32,
+    ELEMENTS = 2048, /* of silu_and_mul a block, by elements */
+    THREADS = 256,
+    HELPER_NORM = 64, /* of cuda_ops.helpers: the forms for rows that do not lie on vectors */
+    HELPER_ADD_NORM,
+    HELPER_SILU,
+    HELPER_ROPE,
+};
+
+static device_rows rows_of(const tensor *view)
+{
+    return (device_rows){view->data, view->stride[0], view->type};
+}
+
+/* Where a product looks for rows of n elements in BF16, if it is to find them there. */
+static device_rows narrowed_rows(const cuda_ops *ops, int64_t n)
+{
+    char *at = (char *)(uintptr_t)cuda_linear_narrowed(ops);
+    return ops->narrow_next ? (device_rows){at, n * 2, DTYPE_BF16} : (device_rows){0};
+}
+
+/* Whether eight elements from a multiple of 8 on lie on a multiple of 16 bytes. */
+static bool on_vectors(const void *data, int64_t stride)
+{
+    return (((uintptr_t)data | (uintptr_t)stride) & 15) == 0;
+}
+
+static bool rows_on_vectors(device_rows rows)
+{
+    return on_vectors(rows.data, rows.stride);
+}
+
+/* Whole warps for so many threads, at most `most`. */
+static unsigned warps_of(int64_t threads, unsigned most)
+{
+    threads = (threads + WARP - 1) / WARP * WARP;
+    return threads < most ? (unsigned)threads : most;
+}
+
+static qp_status find_helper(cuda_ops *ops, int helper, const char *name, cuda_function *out,
+                             qp_error *error)
+{
+    cuda_function *function = &ops->helpers[helper];
+    if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
+    *out = *function;
+    return QP_OK;
+}
+
+/* ---- norms --------------------------------------------------------------------------------- */
+
+bool cuda_norm_accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
+}
+
+static qp_status launch_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                             norm_rows rows, int64_t n, qp_error *error)
+{
+    cuda_function function = ops->functions[kernel - cuda_kernels];
+    rows.narrowed = narrowed_rows(ops, n);
+    rows.begin = call->begin;
+    rows.n = (int32_t)n;
+    bool vectors = n % EIGHT == 0 && rows_on_vectors(rows.x) && rows_on_vectors(rows.residual) &&
+                   rows_on_vectors(rows.out) && rows_on_vectors(rows.weight);
+    if (!vectors)
+        TRY(find_helper(ops, rows.residual.data ? HELPER_ADD_NORM : HELPER_NORM,
+                        rows.residual.data ? "run_add_rms_norm" : "run_rms_norm", &function,
+                        error));
+    return cuda_ops_launch_early(
+        ops, function, kernel->function, (unsigned)(call->end - call->begin), 1,
+        warps_of((n + EIGHT - 1) / EIGHT, NORM_THREADS), (void *[]){&rows}, error);
+}
+
+qp_status cuda_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
+{
+    const tensor *t = call->tensors;
+    const norm_rows rows = {.x = rows_of(&t[RMS_NORM_X]),
+                            .weight = rows_of(&t[RMS_NORM_WEIGHT]),
+                            .out = rows_of(&t[RMS_NORM_OUT]),
+                            .eps = (float)call->params[RMS_NORM_EPS]};
+    return launch_norm(ops, kernel, call, rows, t[RMS_NORM_X].shape[1], error);
+}
+
+qp_status cuda_add_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        qp_error *error)
+{
+    const tensor *t = call->tensors;
+    const norm_rows rows = {.x = rows_of(&t[ADD_RMS_NORM_X]),
+                            .residual = rows_of(&t[ADD_RMS_NORM_RESIDUAL]),
+                            .weight = rows_of(&t[ADD_RMS_NORM_WEIGHT]),
+                            .out = rows_of(&t[ADD_RMS_NORM_X]),
+                            .eps = (float)call->params[ADD_RMS_NORM_EPS]};
+    return launch_norm(ops, kernel, call, rows, t[ADD_RMS_NORM_X].shape[1], error);
+}
+
+/* ---- by eights or one by one --------------------------------------------------------------- */
+
+/* A kernel that takes the call as it is. */
+static qp_status launch_plainly(cuda_ops *ops, int helper, const char *name, const op_call *call,
+                                int64_t units, qp_error *error)
+{
+    op_call own = *call;
+    cuda_function function;
+    int64_t blocks = (call->end - call->begin + units - 1) / units;
+    TRY(find_helper(ops, helper, name, &function, error));
+    return cuda_ops_launch_early(ops, function, name, (unsigned)blocks, 1, THREADS,
+                                 (void *[]){&own, &units}, error);
+}
+
+qp_status cuda_silu(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
+{
+    const tensor *x = &call->tensors[SILU_AND_MUL_X], *out = &call->tensors[SILU_AND_MUL_OUT];
+    int64_t n = out->shape[1], units = (int64_t)SILU_THREADS * SILU_VECTORS * EIGHT;
+    silu_rows rows = {.x = rows_of(x),
+                      .out = rows_of(out),
+                      .narrowed = narrowed_rows(ops, n),
+                      .begin = call->begin,
+                      .end = call->end,
+                      .n = (int32_t)n};
+    bool narrows = rows.narrowed.data;
+    if ((n | call->begin | call->end) % EIGHT != 0 || !rows_on_vectors(rows.x) ||
+        !rows_on_vectors(rows.out)) {
+        ops->narrowed.rank = 0; /* the product narrows it itself */
+        return launch_plainly(ops, HELPER_SILU, "run_silu_and_mul", call, ELEMENTS, error);
+    }
+    if (narrows) rows.out.data = NULL;
+    return cuda_ops_launch_early(ops, ops->functions[kernel - cuda_kernels], kernel->function,
+                                 (unsigned)((call->end - call->begin + units - 1) / units), 1,
+                                 SILU_THREADS, (void *[]){&rows}, error);
+}
+
+qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
+{
+    const tensor *q = &call->tensors[ROPE_Q], *k = &call->tensors[ROPE_K];
+    const tensor *table = &call->tensors[ROPE_COS_SIN];
+    rope_rows rows = {.q = rows_of(q),
+                      .k = rows_of(k),
+                      .q_head = q->stride[1],
+                      .k_head = k->stride[1],
+                      .positions = call->tensors[ROPE_POSITIONS].data,
+                      .table = table->data,
+                      .table_stride = table->stride[0],
+                      .begin = call->begin,
+                      .half = (int32_t)(table->shape[1] / 2),
+                      .n_q_heads = (int32_t)q->shape[1],
+                      .n_heads = (int32_t)(q->shape[1] + k->shape[1]),
+                      .interleaved = call->params[ROPE_INTERLEAVED] != 0};
+    bool vectors = rows_on_vectors(rows.q) && rows_on_vectors(rows.k) &&
+                   (rows.q_head | rows.k_head) % 16 == 0 &&
+                   on_vectors(table->data, table->stride[0]);
+    int per_head = rows.half / EIGHT; /* threads; a power of two divides any number of warps */
+    if (!vectors || rows.half % EIGHT != 0 || per_head == 0 || per_head > WARP ||
+        WARP % per_head != 0)
+        return launch_plainly(ops, HELPER_ROPE, "run_rope", call, 1, error);
+    int64_t threads = (int64_t)(rows.n_heads + ROPE_HEADS - 1) / ROPE_HEADS * per_head;
+    return cuda_ops_launch_early(ops, ops->functions[kernel - cuda_kernels], kernel->function,
+                                 (unsigned)(call->end - call->begin), 1,
+                                 warps_of(threads, ROPE_THREADS), (void *[]){&rows}, error);
+}
