@@ -140,6 +140,7 @@ static void test_ragged(void **state)
     op_call call = cuda_prefill_of_ragged(&ragged);
     paged_attention a = cuda_prefill_arguments(&call);
     assert_null(a.kv_last_page_len);
+    assert_ptr_equal(a.kv_indices, a.kv_indptr);
     assert_ptr_equal(a.kv_indptr, t[RAGGED_PREFILL_KV_INDPTR].data);
     assert_int_equal(a.k_strides.page, N_KV_HEADS * head_dim * 2);
     assert_int_equal(a.k_strides.position, N_KV_HEADS * head_dim * 2);

@@ -16,7 +16,9 @@ enum {
     HELPER_DECODE = 44,  /* 2 types, 2 head_dims */
     FEW_TOKENS = 8,      /* of which each head takes a block of its own */
     GROUP_THREADS = 128, /* warps that wgmma needs */
-    EARLY_BLOCKS = 2,    /* of paged_decode a multiprocessor, at least, to be launched early */
+    EARLY_BLOCKS = 2,    /* a multiprocessor, at least, to be launched early: blocks that come so go
+                          * where there is room, which is no even deal of a few, unless each needs
+                          * a multiprocessor for itself */
 };
 
 /* Mostly from rounding F32 queries to the cache's type; lse in the same units as out. */
@@ -166,14 +168,14 @@ static qp_status launch_prefill(cuda_ops *ops, const op_call *call, bool has_wgm
     if (!*function)
         TRY(cuda_device_function(ops->device, "attention_paged", launch.function,
                                  launch.shared_bytes, function, error));
-    char operation[80];
-    snprintf(operation, sizeof operation, "launching %s", launch.function);
     if (launch.blocks == 0) return QP_OK;
-    return cuda_check(
-        ops->device->driver->launch(*function, launch.blocks, 1, 1, (unsigned)launch.threads, 1, 1,
-                                    (unsigned)launch.shared_bytes, ops->device->stream,
-                                    (void *[]){&arguments}, NULL),
-        operation, error);
+    const cuda_launch how = {.grid = {launch.blocks, 1, 1},
+                             .block = {(unsigned)launch.threads, 1, 1},
+                             .shared_bytes = (unsigned)launch.shared_bytes};
+    bool alone = has_wgmma && call->tensors[PAGED_PREFILL_Q].shape[2] == 128;
+    bool early = alone || launch.blocks >= EARLY_BLOCKS * (unsigned)ops->device->n_multiprocessors;
+    return cuda_ops_launch_with(ops, *function, launch.function, how, early ? 1 : 0,
+                                (void *[]){&arguments}, error);
 }
 
 qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
@@ -219,6 +221,7 @@ op_call cuda_prefill_of_ragged(const op_call *ragged)
     call.tensors[PAGED_PREFILL_V_CACHE] = ragged_as_cache(&t[RAGGED_PREFILL_V]);
     call.tensors[PAGED_PREFILL_QO_INDPTR] = t[RAGGED_PREFILL_QO_INDPTR];
     call.tensors[PAGED_PREFILL_KV_INDPTR] = t[RAGGED_PREFILL_KV_INDPTR];
+    call.tensors[PAGED_PREFILL_KV_INDICES] = t[RAGGED_PREFILL_KV_INDPTR];
     call.tensors[PAGED_PREFILL_OUT] = t[RAGGED_PREFILL_OUT];
     call.tensors[PAGED_PREFILL_LSE] = t[RAGGED_PREFILL_LSE];
     call.params[PAGED_PREFILL_SM_SCALE] = ragged->params[RAGGED_PREFILL_SM_SCALE];
@@ -339,7 +342,6 @@ qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *c
     const cuda_launch how = {
         .grid = {(unsigned)arguments.n_kv_heads, (unsigned)arguments.n_sequences, (unsigned)chunks},
         .block = {PAGED_DECODE_WARPS * 32, 1, 1}};
-    /* Blocks that come early go where there is room, which is no even deal of a few. */
     int64_t blocks = chunks * arguments.n_kv_heads * arguments.n_sequences;
     bool early = blocks >= EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
     return cuda_ops_launch_with(ops, *function, name, how, early ? 1 : 0, (void *[]){&arguments},

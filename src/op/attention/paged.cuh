@@ -103,7 +103,7 @@ __device__ __forceinline__ page_walk page_walk_of(const paged_attention &call, i
     page_walk walk;
     int first = call.kv_indptr[sequence], count = call.kv_indptr[sequence + 1] - first;
     bool paged = call.kv_last_page_len;
-    walk.pages = paged ? call.kv_indices + first : call.kv_indptr + sequence;
+    walk.pages = call.kv_indices + (paged ? first : sequence);
     walk.length = !paged      ? count
                   : count > 0 ? (count - 1) * call.page_size + call.kv_last_page_len[sequence]
                               : 0;

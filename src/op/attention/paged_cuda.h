@@ -6,7 +6,7 @@
  *
  * Ragged keys and values are a cache without kv_last_page_len: kv_indptr counts positions, strides
  * of a page are those of a position, and a sequence is one page that begins where it does, of as
- * many positions as there are in all.
+ * many positions as there are in all: kv_indices is kv_indptr.
  *
  * Every kernel of paged_prefill looks at the maximum each PAGED_STEP positions, counted from 0, and
  * those with wgmma do the same arithmetic whatever their number of rows: which of them is launched

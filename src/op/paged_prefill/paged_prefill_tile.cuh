@@ -10,6 +10,7 @@
 #define QUIPU_OP_PAGED_PREFILL_TILE_CUH
 
 #include "op/attention/paged.cuh"
+#include "op/device.cuh"
 
 /* The rows of a block, counted from the sequence's first. */
 typedef struct prefill_tile {
@@ -21,11 +22,13 @@ typedef struct prefill_tile {
 } prefill_tile;
 
 /* The block's tile, or false where the grid has more blocks than there are tiles. Blocks go through
- * KV heads first and begin with a sequence's last tile, which sees most. */
+ * KV heads first and begin with a sequence's last tile, which sees most. They look for it while the
+ * kernel before is running. */
 __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, int rows,
                                                   prefill_tile &tile)
 {
     int lane = (int)threadIdx.x % 32, wanted = (int)blockIdx.x / call.n_kv_heads;
+    device_let_next_begin();
     tile.kv_head = (int)blockIdx.x % call.n_kv_heads;
     for (int first = 0; first < call.n_sequences; first += 32) {
         int border = 0, n_tokens = 0;
@@ -49,6 +52,7 @@ __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, i
         tile.n_tokens = __shfl_sync(0xffffffffu, n_tokens, owner);
         tile.n_rows = tile.n_tokens * call.group;
         tile.walk = page_walk_of(call, first + owner);
+        device_wait_for_last();
         return true;
     }
     return false;
