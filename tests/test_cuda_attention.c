@@ -198,15 +198,39 @@ static void test_decode_chunks(void **state)
         assert_int_equal(cuda_decode_chunks(length), chunks);
         assert_int_equal(cuda_decode_workspace_of(&call, length), narrowed + parts);
     }
-    assert_int_equal(cuda_decode_workspace(&call), cuda_decode_workspace_of(&call, N_PAGES * PAGE));
+    /* Of any lengths there are no more parts than sequences and whole chunks. */
+    size_t parts = (N_TOKENS + N_PAGES * PAGE / PAGED_CHUNK) * row * (64 + 2) * 4;
+    assert_int_equal(cuda_decode_workspace(&call), narrowed + parts);
+}
+
+/* Few sequences are cut finer, by their length alone. */
+static void test_decode_few(void **state)
+{
+    (void)state;
+    static const int lengths[][3] = {{0, 64, 1},        {64, 64, 1},      {97, 64, 2},
+                                     {2048, 64, 32},    {2049, 80, 26},   {8192, 256, 32},
+                                     {32767, 1024, 32}, {65536, 1024, 64}};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int length = lengths[i][0], chunk = PAGED_DECODE_CHUNK(length, 32), coarse = 0;
+        assert_int_equal(chunk, lengths[i][1]);
+        assert_int_equal(PAGED_DECODE_CHUNKS(length, chunk), lengths[i][2]);
+        assert_int_equal(PAGED_DECODE_CHUNK(length, coarse), PAGED_CHUNK);
+    }
+    op_call prefill = make_call(DTYPE_BF16, 64), call = cuda_decode_of_prefill(&prefill);
+    assert_false(cuda_decode_few_pays(&call));
+    call.tensors[PAGED_DECODE_Q].shape[0] = 8;
+    assert_true(cuda_decode_few_pays(&call));
+    assert_true(cuda_decode_few_workspace(&call) >=
+                (size_t)8 * PAGED_FINE_PARTS * N_KV_HEADS * GROUP * (64 + 2) * 4);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_arguments), cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_accepts),   cmocka_unit_test(test_ragged),
-        cmocka_unit_test(test_decode),    cmocka_unit_test(test_decode_chunks),
+        cmocka_unit_test(test_arguments),  cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_accepts),    cmocka_unit_test(test_ragged),
+        cmocka_unit_test(test_decode),     cmocka_unit_test(test_decode_chunks),
+        cmocka_unit_test(test_decode_few),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -263,6 +263,11 @@ bool cuda_decode_pays(const op_call *call)
     return call->tensors[PAGED_DECODE_Q].shape[0] > FEW_TOKENS;
 }
 
+bool cuda_decode_few_pays(const op_call *call)
+{
+    return !cuda_decode_pays(call);
+}
+
 op_call cuda_decode_of_prefill(const op_call *prefill)
 {
     static const int from[] = {
@@ -294,24 +299,37 @@ int64_t cuda_decode_chunks(int64_t longest)
     return PAGED_DECODE_CHUNKS(longest, PAGED_CHUNK);
 }
 
-size_t cuda_decode_workspace_of(const op_call *call, int64_t longest)
+static size_t workspace_of(const op_call *call, int64_t parts)
 {
     const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
-    int64_t chunks = cuda_decode_chunks(longest),
-            parts = chunks > 1 ? shape[0] * chunks * shape[1] : 0;
-    return narrowed_bytes(call) + (size_t)(parts * (shape[2] + 2)) * sizeof(float);
+    return narrowed_bytes(call) + (size_t)(parts * shape[1] * (shape[2] + 2)) * sizeof(float);
 }
 
-/* All pages may be one sequence's. */
-static int64_t longest_of(const op_call *call)
+size_t cuda_decode_workspace_of(const op_call *call, int64_t longest)
 {
-    return call->tensors[PAGED_DECODE_KV_INDICES].shape[0] *
-           call->tensors[PAGED_DECODE_K_CACHE].shape[1];
+    int64_t chunks = cuda_decode_chunks(longest);
+    return workspace_of(call, chunks > 1 ? call->tensors[PAGED_DECODE_Q].shape[0] * chunks : 0);
+}
+
+/* At least as many parts as sequences of any lengths have that share the pages: a sequence's last
+ * part is the only one that is smaller than the others, and alone where it is less than half. */
+static int64_t most_parts(const op_call *call, bool fine)
+{
+    int64_t n = call->tensors[PAGED_DECODE_Q].shape[0],
+            positions = call->tensors[PAGED_DECODE_KV_INDICES].shape[0] *
+                        call->tensors[PAGED_DECODE_K_CACHE].shape[1],
+            parts = n + positions / PAGED_CHUNK;
+    return fine ? parts + n * PAGED_FINE_PARTS : parts;
 }
 
 size_t cuda_decode_workspace(const op_call *call)
 {
-    return cuda_decode_workspace_of(call, longest_of(call));
+    return workspace_of(call, most_parts(call, false));
+}
+
+size_t cuda_decode_few_workspace(const op_call *call)
+{
+    return workspace_of(call, most_parts(call, true));
 }
 
 static paged_attention decode_arguments(const cuda_ops *ops, const op_call *call)
@@ -326,24 +344,45 @@ static paged_attention decode_arguments(const cuda_ops *ops, const op_call *call
     return a;
 }
 
-qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                      qp_error *error)
+/* `parts`: of a sequence, or where blocks search of all. */
+static qp_status launch_decode(cuda_ops *ops, const op_call *call, paged_attention arguments,
+                               int64_t parts, qp_error *error)
 {
     const tensor *k = &call->tensors[PAGED_DECODE_K_CACHE];
-    paged_attention arguments = decode_arguments(ops, call);
     bool bf16 = k->type == DTYPE_BF16, wide = k->shape[3] == 128;
     cuda_function *function = &ops->helpers[HELPER_DECODE + wide * 2 + bf16];
     char name[48];
     snprintf(name, sizeof name, "run_paged_decode_batch_%s_%d", bf16 ? "BF16" : "F16",
              wide ? 128 : 64);
-    if (!*function) TRY(cuda_device_function(ops->device, kernel->image, name, 0, function, error));
+    if (!*function)
+        TRY(cuda_device_function(ops->device, "attention_paged", name, 0, function, error));
     if (arguments.n_sequences == 0) return QP_OK;
-    int64_t chunks = cuda_decode_chunks(ops->longest ? ops->longest : longest_of(call));
-    const cuda_launch how = {
-        .grid = {(unsigned)arguments.n_kv_heads, (unsigned)arguments.n_sequences, (unsigned)chunks},
+    cuda_launch how = {
+        .grid = {(unsigned)arguments.n_kv_heads, (unsigned)arguments.n_sequences, (unsigned)parts},
         .block = {PAGED_DECODE_WARPS * 32, 1, 1}};
-    int64_t blocks = chunks * arguments.n_kv_heads * arguments.n_sequences;
+    if (arguments.search) how.grid[1] = (unsigned)parts, how.grid[2] = 1;
+    int64_t blocks = (int64_t)how.grid[0] * how.grid[1] * how.grid[2];
     bool early = blocks >= EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
     return cuda_ops_launch_with(ops, *function, name, how, early ? 1 : 0, (void *[]){&arguments},
                                 error);
+}
+
+qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                      qp_error *error)
+{
+    (void)kernel;
+    paged_attention arguments = decode_arguments(ops, call);
+    arguments.search = ops->longest == 0;
+    int64_t parts = ops->longest ? cuda_decode_chunks(ops->longest) : most_parts(call, false);
+    return launch_decode(ops, call, arguments, parts, error);
+}
+
+qp_status cuda_decode_few(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                          qp_error *error)
+{
+    (void)kernel;
+    paged_attention arguments = decode_arguments(ops, call);
+    arguments.search = 1;
+    arguments.fine = PAGED_FINE_PARTS;
+    return launch_decode(ops, call, arguments, most_parts(call, true), error);
 }

@@ -2,8 +2,8 @@
  *
  * paged_prefill for caches in F16 or BF16, head_dim 64 or 128 and pages of a multiple of 16
  * positions: with wgmma on compute capability 9.0, with mma.sync elsewhere or by name. Queries and
- * weights are rounded to the cache's type before their products. paged_decode for the same caches,
- * many sequences at once.
+ * weights are rounded to the cache's type before their products. ragged_prefill for keys and values
+ * like that. paged_decode for the same caches.
  */
 #ifndef QUIPU_VM_CUDA_ATTENTION_H
 #define QUIPU_VM_CUDA_ATTENTION_H
@@ -50,6 +50,13 @@ extern const op_tolerance cuda_decode_tolerances[];
 size_t cuda_decode_workspace(const op_call *call);
 qp_status cuda_decode(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                       qp_error *error);
+
+/* paged_decode of few sequences: the same kernel, but each is cut into so many parts that they fill
+ * the GPU. A pass does not take it: how a prompt of few tokens is cut must not change its bits. */
+bool cuda_decode_few_pays(const op_call *call);
+size_t cuda_decode_few_workspace(const op_call *call);
+qp_status cuda_decode_few(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                          qp_error *error);
 
 /* The workspace when no sequence is longer than `longest`. */
 size_t cuda_decode_workspace_of(const op_call *call, int64_t longest);

@@ -2,7 +2,7 @@
  *
  * The table of kernels is here, as the operators' own tables of variants are for the CPU: which
  * calls each takes, and when it pays. linear has four (few rows, batches, tiles, cuBLASLt),
- * attention of many tokens two; every other operator has one.
+ * attention two or three; every other operator has one.
  */
 #ifndef QUIPU_VM_CUDA_OPS_H
 #define QUIPU_VM_CUDA_OPS_H

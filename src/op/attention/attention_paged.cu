@@ -24,8 +24,7 @@ PAGED_TYPES(PREFILL_MMA)
     extern "C" __global__ void __launch_bounds__(PAGED_DECODE_WARPS * 32, head_dim == 64 ? 5 : 2)  \
         run_paged_decode_batch_##type##_##head_dim(const __grid_constant__ paged_attention call)   \
     {                                                                                              \
-        paged_decode_batch<element_##type, head_dim, PAGED_CHUNK, PAGED_DECODE_WARPS,              \
-                           head_dim / 64>(call);                                                   \
+        paged_decode_batch<element_##type, head_dim, PAGED_DECODE_WARPS, head_dim / 64>(call);     \
     }
 PAGED_TYPES(DECODE_BATCH)
 

@@ -18,8 +18,10 @@
 #include "quipu_kernel.h"
 
 enum {
-    PAGED_STEP = 64,    /* positions that paged_prefill takes at once */
-    PAGED_CHUNK = 1024, /* positions of a block of paged_decode, half as many more of the last */
+    PAGED_STEP = 64,       /* positions that paged_prefill takes at once */
+    PAGED_CHUNK = 1024,    /* positions of a block of paged_decode, half as many more of the last */
+    PAGED_FINE_CHUNK = 64, /* the fewest, and */
+    PAGED_FINE_PARTS = 32, /* the parts that are wanted where sequences are few */
     PAGED_DECODE_WARPS = 4, /* of such a block */
     PAGED_DECODE_MAX_GROUP = 8
 };
@@ -44,16 +46,25 @@ typedef struct paged_attention {
     const int32_t *kv_indices;       /* (n_kv_indices) */
     const int32_t *kv_last_page_len; /* (n_sequences); NULL: ragged, see above */
     void *narrowed;                  /* paged_decode: out in BF16 too, contiguous; or NULL */
-    void *partial;      /* paged_decode: (n_sequences, chunks, n_heads, head_dim + 2) floats */
+    void *partial;                   /* paged_decode: (parts, n_heads, head_dim + 2) floats */
     uint32_t *arrived;  /* paged_decode: (n_sequences, n_kv_heads), zeros before and after */
     int64_t begin, end; /* units, token * n_heads + head, of which out is written */
     float sm_scale;     /* not 0 */
     int32_t n_sequences, n_kv_heads, group, page_size;
     int32_t causal;           /* paged_prefill alone */
+    int32_t fine;             /* paged_decode: PAGED_DECODE_CHUNK's */
+    int32_t search;           /* paged_decode: blocks look for what is theirs, see there */
     int32_t q_type, out_type; /* of dtype */
 } paged_attention;
 
-/* Parts that paged_decode cuts a sequence into. */
+/* Positions of a part that paged_decode cuts a sequence into, but for the last one; `fine`: such
+ * that there are so many of them, while these are neither too small nor too large; 0: the most. */
+#define PAGED_DECODE_CHUNK(length, fine)                                                           \
+    ((fine) == 0 || (length) >= (fine)*PAGED_CHUNK ? PAGED_CHUNK                                   \
+     : (length) <= (fine)*PAGED_FINE_CHUNK         ? PAGED_FINE_CHUNK                              \
+                                                   : PAGED_FINE_SPLIT(length, (fine)*16))
+#define PAGED_FINE_SPLIT(length, sixteens) (((length) + (sixteens)-1) / (sixteens)*16)
+/* How many. */
 #define PAGED_DECODE_CHUNKS(length, chunk)                                                         \
     ((length) <= (chunk) ? 1 : ((length) + (chunk) / 2 - 1) / (chunk))
 

@@ -1,18 +1,22 @@
-/* paged_decode for many sequences: bound by reading the cache once.
+/* paged_decode on tensor cores: bound by reading the cache once.
  *
- * A block takes CHUNK positions of one sequence and one KV head, for all heads of the group; its
- * warps take 16 positions in turn, straight from the cache to the registers of mma.sync. No shared
- * memory is in the way because an mma's order of summands is free: a lane reads 16 bytes of a key
- * where the fragment would have it read four times 4, and the query is read in the same order; of
- * the values a lane reads 16 bytes in four positions, and what an output column is called does not
- * matter until the end. In the first product heads are rows, of which a group of 8 leaves 8 empty;
- * the second one is transposed, heads are columns, because the weights stand right for both.
+ * A block takes PAGED_CHUNK positions of one sequence and one KV head, for all heads of the group;
+ * its warps take 16 positions in turn, straight from the cache to the registers of mma.sync. No
+ * shared memory is in the way because an mma's order of summands is free: a lane reads 16 bytes of
+ * a key where the fragment would have it read four times 4, and the query is read in the same
+ * order; of the values a lane reads 16 bytes in four positions, and what an output column is called
+ * does not matter until the end. In the first product heads are rows, of which a group of 8 leaves
+ * 8 empty; the second one is transposed, heads are columns, because the weights stand right for
+ * both.
  *
  * The warps' parts, and then the chunks' if a sequence has several, are merged in the order of
  * positions: by the block that comes last, for which each counts itself in `arrived`. How a
  * sequence is cut depends on its length alone, so its result does not depend on its batch; a
  * remainder of less than half a chunk is the last chunk's, since a block for it would cost more
- * than it reads.
+ * than it reads. Where sequences are few, chunks are smaller, so that one fills the GPU.
+ *
+ * Where the longest sequence is not known, a grid with room for it times all sequences would be
+ * nearly all empty blocks, which take as long as the reading: then blocks search for their part.
  */
 #ifndef QUIPU_OP_PAGED_DECODE_BATCH_CUH
 #define QUIPU_OP_PAGED_DECODE_BATCH_CUH
@@ -125,22 +129,39 @@ template <bool SHARED> __device__ __forceinline__ float2 read_part2(const float 
     return SHARED ? *(const float2 *)from : __ldcg((const float2 *)from);
 }
 
-/* Elements `element` and the next of n parts merged in order; parts are `stride` apart. */
-template <int HEAD_DIM, bool SHARED>
+/* Elements `element` and the next of n parts merged in order, AT_ONCE of them on their way at a
+ * time; parts are `stride` apart. */
+template <int HEAD_DIM, bool SHARED, int AT_ONCE>
 __device__ __forceinline__ decode_state decode_merge(const decode_part<HEAD_DIM> *part, int stride,
                                                      int n, int element)
 {
     decode_state state = {-INFINITY, 0, {0, 0}};
-    for (int i = 0; i < n; i++)
-        state.base = fmaxf(state.base, read_part<SHARED>(&part[i * stride].base));
+    for (int first = 0; first < n; first += AT_ONCE) {
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i < n)
+                state.base = fmaxf(state.base, read_part<SHARED>(&part[(first + i) * stride].base));
+    }
     float base = state.base == -INFINITY ? 0 : state.base;
-    for (int i = 0; i < n; i++) {
-        const decode_part<HEAD_DIM> *from = part + i * stride;
-        float factor = exp2_fast(read_part<SHARED>(&from->base) - base);
-        float2 out = read_part2<SHARED>(from->out + element);
-        state.sum = fmaf(factor, read_part<SHARED>(&from->sum), state.sum);
-        state.out.x = fmaf(factor, out.x, state.out.x);
-        state.out.y = fmaf(factor, out.y, state.out.y);
+    for (int first = 0; first < n; first += AT_ONCE) {
+        float own_base[AT_ONCE], sum[AT_ONCE];
+        float2 out[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const decode_part<HEAD_DIM> *from = part + (first + i) * stride;
+            bool there = first + i < n;
+            own_base[i] = there ? read_part<SHARED>(&from->base) : -INFINITY;
+            sum[i] = there ? read_part<SHARED>(&from->sum) : 0;
+            out[i] = there ? read_part2<SHARED>(from->out + element) : make_float2(0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (first + i >= n) continue;
+            float factor = exp2_fast(own_base[i] - base);
+            state.sum = fmaf(factor, sum[i], state.sum);
+            state.out.x = fmaf(factor, out[i].x, state.out.x);
+            state.out.y = fmaf(factor, out[i].y, state.out.y);
+        }
     }
     return state;
 }
@@ -252,57 +273,104 @@ __device__ __forceinline__ void decode_warp(const paged_attention &call, const c
         part[t * 2 + j % 2].out[j / 16 * 64 + g * 8 + j / 4 % 4 * 2 + j / 2 % 2] = o[j / 4][j % 4];
 }
 
-/* Grid: n_kv_heads, n_sequences, the most chunks of a sequence. `partial`: a decode_part for each
- * sequence, chunk of the grid and head, `arrived`: a counter for each sequence and KV head, 0
- * before the first launch and again after each; neither is needed if no sequence has two chunks. */
-template <typename T, int HEAD_DIM, int CHUNK, int WARPS, int DEPTH>
+/* A block's part: a chunk of a sequence. */
+typedef struct decode_cut {
+    int sequence, chunk, n_chunks; /* chunk >= n_chunks: none */
+    int first_part;                /* the sequence's first, counted over all sequences' */
+} decode_cut;
+
+__device__ __forceinline__ int decode_chunks(const paged_attention &call, int sequence)
+{
+    int length = page_walk_of(call, sequence).length;
+    return PAGED_DECODE_CHUNKS(length, PAGED_DECODE_CHUNK(length, call.fine));
+}
+
+/* Which part is the block's, from its place in the grid, or by counting the chunks of the
+ * sequences before. */
+__device__ __forceinline__ decode_cut decode_find(const paged_attention &call)
+{
+    decode_cut cut = {(int)blockIdx.y, (int)blockIdx.z, 0, 0};
+    if (!call.search) {
+        cut.first_part = cut.sequence * (int)gridDim.z;
+        cut.n_chunks = decode_chunks(call, cut.sequence);
+        return cut;
+    }
+    int lane = (int)threadIdx.x % 32, wanted = (int)blockIdx.y;
+    for (int first = 0; first < call.n_sequences; first += 32) {
+        int own = first + lane < call.n_sequences ? decode_chunks(call, first + lane) : 0;
+        int through = own;
+        for (int step = 1; step < 32; step *= 2) {
+            int before = __shfl_up_sync(0xffffffffu, through, step);
+            if (lane >= step) through += before;
+        }
+        unsigned reached = __ballot_sync(0xffffffffu, through > wanted);
+        if (reached == 0) {
+            wanted -= __shfl_sync(0xffffffffu, through, 31);
+            continue;
+        }
+        int owner = __ffs((int)reached) - 1;
+        cut.sequence = first + owner;
+        cut.n_chunks = __shfl_sync(0xffffffffu, own, owner);
+        cut.chunk = wanted - __shfl_sync(0xffffffffu, through - own, owner);
+        cut.first_part = (int)blockIdx.y - cut.chunk;
+        return cut;
+    }
+    return cut;
+}
+
+/* Grid: n_kv_heads, n_sequences, the most chunks of a sequence; or, if blocks search, n_kv_heads
+ * and at least as many as there are chunks. `partial`: a decode_part for each sequence, chunk of
+ * the grid and head, `arrived`: a counter for each sequence and KV head, 0 before the first launch
+ * and again after each; neither is needed if no sequence has two chunks. */
+template <typename T, int HEAD_DIM, int WARPS, int DEPTH>
 __device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
 {
-    constexpr int THREADS = WARPS * 32;
-    __shared__ decode_place place[CHUNK / 16 + CHUNK / 32];
+    constexpr int THREADS = WARPS * 32, MERGED = 8;
+    __shared__ decode_place place[PAGED_CHUNK / 16 + PAGED_CHUNK / 32];
     __shared__ decode_part<HEAD_DIM> parts[WARPS][PAGED_DECODE_MAX_GROUP];
     __shared__ bool is_last;
     device_let_next_begin();
-    int kv_head = (int)blockIdx.x, sequence = (int)blockIdx.y, chunk = (int)blockIdx.z;
-    page_walk walk = page_walk_of(call, sequence);
-    int n_chunks = PAGED_DECODE_CHUNKS(walk.length, CHUNK);
-    if (chunk >= n_chunks) return;
-    int n_seen = chunk + 1 < n_chunks ? CHUNK : walk.length - chunk * CHUNK;
+    decode_cut cut = decode_find(call);
+    if (cut.chunk >= cut.n_chunks) return;
+    page_walk walk = page_walk_of(call, cut.sequence);
+    int kv_head = (int)blockIdx.x, size = PAGED_DECODE_CHUNK(walk.length, call.fine);
+    int n_seen = cut.chunk + 1 < cut.n_chunks ? size : walk.length - cut.chunk * size;
     for (int i = (int)threadIdx.x; i * 16 < n_seen; i += THREADS) {
-        uint32_t sixteen = (uint32_t)(chunk * (CHUNK / 16) + i);
+        uint32_t sixteen = (uint32_t)(cut.chunk * (size / 16) + i);
         place[i].k = page_offset(walk, call.k_strides, sixteen);
         place[i].v = page_offset(walk, call.v_strides, sixteen);
     }
     __syncthreads(); /* the places are known */
     int first_head = kv_head * call.group;
     decode_warp<T, HEAD_DIM, WARPS, DEPTH>(call,
-                                           (const char *)call.q + sequence * call.q_strides.token +
+                                           (const char *)call.q +
+                                               cut.sequence * call.q_strides.token +
                                                first_head * call.q_strides.head,
                                            kv_head, place, n_seen, parts[threadIdx.x / 32]);
     __syncthreads(); /* the warps' parts are there */
 
-    int n_heads = call.n_kv_heads * call.group, per_chunk = n_heads;
-    decode_part<HEAD_DIM> *partial = (decode_part<HEAD_DIM> *)call.partial +
-                                     (int64_t)sequence * gridDim.z * per_chunk + first_head;
+    int n_heads = call.n_kv_heads * call.group;
+    decode_part<HEAD_DIM> *partial =
+        (decode_part<HEAD_DIM> *)call.partial + (int64_t)cut.first_part * n_heads + first_head;
     for (int i = (int)threadIdx.x; i < call.group * HEAD_DIM / 2; i += THREADS) {
         int head = i / (HEAD_DIM / 2), element = i % (HEAD_DIM / 2) * 2;
-        decode_state state =
-            decode_merge<HEAD_DIM, true>(&parts[0][head], PAGED_DECODE_MAX_GROUP, WARPS, element);
-        if (n_chunks == 1) {
-            decode_store<HEAD_DIM>(call, sequence, first_head + head, element, state);
+        decode_state state = decode_merge<HEAD_DIM, true, WARPS>(
+            &parts[0][head], PAGED_DECODE_MAX_GROUP, WARPS, element);
+        if (cut.n_chunks == 1) {
+            decode_store<HEAD_DIM>(call, cut.sequence, first_head + head, element, state);
             continue;
         }
-        decode_part<HEAD_DIM> *part = partial + (int64_t)chunk * per_chunk + head;
+        decode_part<HEAD_DIM> *part = partial + (int64_t)cut.chunk * n_heads + head;
         if (element == 0) part->base = state.base, part->sum = state.sum;
         *(float2 *)(part->out + element) = state.out;
     }
-    if (n_chunks == 1) return;
+    if (cut.n_chunks == 1) return;
 
     __threadfence();
     __syncthreads(); /* the chunk's part is written before it is counted */
-    uint32_t *arrived = call.arrived + sequence * call.n_kv_heads + kv_head;
+    uint32_t *arrived = call.arrived + cut.sequence * call.n_kv_heads + kv_head;
     if (threadIdx.x == 0) {
-        is_last = atomicAdd(arrived, 1) == (uint32_t)n_chunks - 1;
+        is_last = atomicAdd(arrived, 1) == (uint32_t)cut.n_chunks - 1;
         if (is_last) *arrived = 0;
         __threadfence();
     }
@@ -311,8 +379,8 @@ __device__ __forceinline__ void paged_decode_batch(const paged_attention &call)
     for (int i = (int)threadIdx.x; i < call.group * HEAD_DIM / 2; i += THREADS) {
         int head = i / (HEAD_DIM / 2), element = i % (HEAD_DIM / 2) * 2;
         decode_store<HEAD_DIM>(
-            call, sequence, first_head + head, element,
-            decode_merge<HEAD_DIM, false>(partial + head, per_chunk, n_chunks, element));
+            call, cut.sequence, first_head + head, element,
+            decode_merge<HEAD_DIM, false, MERGED>(partial + head, n_heads, cut.n_chunks, element));
     }
 }
 
