@@ -136,6 +136,10 @@ static const char *const cases[] = {
     "v:F16 out:F16 q+8 k+16 v+24 out+16 causal=0 lse:-",
     "n_tokens=127 n_kv_tokens=200 n_sequences=1 n_heads=2 n_kv_heads=1 head_dim=64 sm_scale=0.25 "
     "out=q",
+    "n_tokens=230 n_kv_tokens=230 n_sequences=3 n_heads=8 n_kv_heads=2 head_dim=128 q:BF16 k:BF16 "
+    "v:BF16 out:BF16",
+    "n_tokens=70 n_kv_tokens=300 n_sequences=2 n_heads=4 n_kv_heads=1 head_dim=64 k:F16 v:F16 "
+    "causal=0",
     "n_tokens=4 n_kv_tokens=0 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=16",
     "n_tokens=0 n_kv_tokens=4 n_sequences=2 n_heads=2 n_kv_heads=1 head_dim=16",
     NULL,
