@@ -21,7 +21,7 @@ enum {
     PAGED_STEP = 64,       /* positions that paged_prefill takes at once */
     PAGED_CHUNK = 1024,    /* positions of a block of paged_decode, half as many more of the last */
     PAGED_FINE_CHUNK = 64, /* the fewest, and */
-    PAGED_FINE_PARTS = 32, /* the parts that are wanted where sequences are few */
+    PAGED_FINE_PARTS = 16, /* the parts that are wanted where sequences are few */
     PAGED_DECODE_WARPS = 4, /* of such a block */
     PAGED_DECODE_MAX_GROUP = 8
 };
