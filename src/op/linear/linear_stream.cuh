@@ -94,9 +94,8 @@ struct stream_block {
     char *shared;
     uint32_t stages, full, empty, given;
     int tile, rank;
-    int first, n, turn; /* steps along the row, begun with number `turn`: not all at once want the
-                         * same of x */
-    int x_row, n_rows;  /* of x */
+    int first, n;      /* steps along the row */
+    int x_row, n_rows; /* of x */
 };
 
 template <int COLUMNS>
@@ -112,7 +111,6 @@ DEVICE_FN stream_block stream_block_of(const linear_stream &call, char *shared)
     b.tile = (int)blockIdx.x / call.ranks;
     b.first = call.n_steps * b.rank / call.ranks;
     b.n = call.n_steps * (b.rank + 1) / call.ranks - b.first;
-    b.turn = b.tile * 5 % b.n;
     b.x_row = (int)blockIdx.y * COLUMNS;
     b.n_rows = min(call.n_rows - b.x_row, COLUMNS);
     return b;
@@ -121,8 +119,7 @@ DEVICE_FN stream_block stream_block_of(const linear_stream &call, char *shared)
 /* The first column of the block's step i. */
 DEVICE_FN int stream_column(const stream_block &b, int i)
 {
-    int step = i + b.turn;
-    return (b.first + (step >= b.n ? step - b.n : step)) * LINEAR_STREAM_DEPTH;
+    return (b.first + i) * LINEAR_STREAM_DEPTH;
 }
 
 DEVICE_FN void stream_fetch_weight(const linear_stream &call, const stream_block &b, int step,
@@ -336,8 +333,7 @@ DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &
 {
     const int EIGHT = 4096; /* bytes */
     int share = (COLUMNS / 8 + call.ranks - 1) / call.ranks, own = stream_share(b, share, b.rank);
-    if (own > 0 && threadIdx.x == 0)
-        stream_barrier_expect(b.given, own * EIGHT * (call.ranks - 1));
+    if (own > 0 && threadIdx.x == 0) stream_barrier_expect(b.given, own * EIGHT * (call.ranks - 1));
     stream_cluster_meet(); /* nobody needs the stages any more */
     if (!multiplies) return;
 #pragma unroll
