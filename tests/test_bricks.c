@@ -11,6 +11,7 @@ static const struct {
     dtype type;
 } kinds[] = {{BRICK_Q8_0, DTYPE_Q8_0},
              {BRICK_Q4_0, DTYPE_Q4_0},
+             {BRICK_Q4_1, DTYPE_Q4_1},
              {BRICK_Q4_K, DTYPE_Q4_K},
              {BRICK_Q6_K, DTYPE_Q6_K}};
 
@@ -27,28 +28,35 @@ static float half_at(const uint8_t *brick, int at)
     return f16_to_f32(bits);
 }
 
-/* The i-th of a lane's four columns of fragment f, in row g + 8 h of block j: as the kernels take
- * it out of the words that bricks.h draws. */
+/* A number of so many bits in two's complement. */
+static int signed_bits(uint32_t value, int bits)
+{
+    return (int)(value ^ 1u << (bits - 1)) - (1 << (bits - 1));
+}
+
+/* The i-th of a lane's four columns of half f, in row g + 8 h of block j: as the kernels take it
+ * out of the words that bricks.h draws. */
 static float value_in_brick(int kind, const uint8_t *brick, int j, int lane, int f, int h, int i)
 {
-    int g = lane / 4, row = (g * brick_blocks(kind) + j) * 2 + h;
+    int g = lane / 4, row = (g * 4 + j) * 2 + h;
     if (kind == BRICK_Q8_0) {
         uint32_t w = word_at(brick, j * 512 + lane * 16 + f * 8 + h * 4);
-        return half_at(brick, 1024 + 2 * row) * (float)((int)(w >> 8 * i & 255) - 128);
+        return half_at(brick, 2048 + 2 * row) * (float)signed_bits(w >> 8 * i & 255, 8);
     }
     uint32_t w = word_at(brick, j / 2 * 512 + lane * 16 + j % 2 * 8 + f * 4);
-    int level = (int)(w >> (16 * (i % 2) + 4 * (i / 2) + 8 * h) & 15);
-    if (kind == BRICK_Q4_0) return half_at(brick, 1024 + 2 * row) * (float)(level - 8);
+    uint32_t quant = w >> (8 * i + 4 * h) & 15;
+    if (kind == BRICK_Q4_0) return half_at(brick, 1024 + 2 * row) * (float)signed_bits(quant, 4);
+    int d = 1024 + j / 2 * 128 + g * 16 + j % 2 * 8 + h * 4, packed = 1280 + 2 * row;
+    if (kind == BRICK_Q4_1) return half_at(brick, d) * (float)quant + half_at(brick, d + 2);
     if (kind == BRICK_Q4_K) {
-        int d = 1024 + j / 2 * 128 + g * 16 + j % 2 * 8 + h * 4, packed = 1280 + 2 * row;
         float scale = half_at(brick, d) * (float)brick[packed];
         float min = half_at(brick, d + 2) * (float)brick[packed + 1];
-        return scale * (float)level - min;
+        return scale * (float)quant - min;
     }
-    uint32_t high = word_at(brick, 512 + lane * 8 + j * 4);
-    level |= (int)(high >> (16 * (i % 2) + 2 * (i / 2) + 4 * h + 8 * f) & 3) << 4;
-    int d = 768 + g * 16 + j * 8 + h * 4;
-    return half_at(brick, d) * (float)(int8_t)brick[d + 2 + f] * (float)(level - 32);
+    uint32_t high = word_at(brick, 1024 + lane * 16 + j * 4);
+    quant |= (high >> (8 * i + 4 * f + 2 * h) & 3) << 4;
+    d = 1536 + j * 64 + g * 8 + h * 4;
+    return half_at(brick, d) * (float)(int8_t)brick[d + 2 + f] * (float)signed_bits(quant, 6);
 }
 
 /* Random blocks whose scales are numbers. */
@@ -56,6 +64,7 @@ static uint8_t *make_rows(dtype type, int64_t blocks)
 {
     static const int scales[][2] = {[DTYPE_Q8_0] = {0, -1},
                                     [DTYPE_Q4_0] = {0, -1},
+                                    [DTYPE_Q4_1] = {0, 2},
                                     [DTYPE_Q4_K] = {0, 2},
                                     [DTYPE_Q6_K] = {208, -1}};
     size_t bytes = dtype_block_bytes(type);
@@ -88,7 +97,7 @@ static void check(dtype type, const brick_matrix *m)
             brick_write(m, rows, bricks, n, lane);
     int64_t found = 0;
     for (int64_t n = 0; n < count; n++)
-        for (int at = 0; at < brick_blocks(m->kind) * 32 * 16; at++) {
+        for (int at = 0; at < BRICK_BLOCKS * 32 * 16; at++) {
             int j = at / 512, lane = at / 16 % 32, f = at / 8 % 2, h = at / 4 % 2, i = at % 4;
             float value =
                 value_in_brick(m->kind, bricks + n * brick_bytes(m->kind), j, lane, f, h, i);
@@ -98,7 +107,7 @@ static void check(dtype type, const brick_matrix *m)
                 assert_true(value == 0);
                 continue;
             }
-            int64_t place = row * m->columns + p.column + brick_column(m->kind, lane % 4, f, i);
+            int64_t place = row * m->columns + p.column + brick_column(lane % 4, f, i);
             assert_true(value == values[place]);
             assert_false(seen[place]);
             seen[place] = 1;

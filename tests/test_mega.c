@@ -103,8 +103,9 @@ static void it_reads_quantised_weights(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     static const char *const quantised[] = {
-        "synthetic:tiny:Q8_0", "synthetic:tiny:Q4_0",         "synthetic:tiny:Q4_K",
-        "synthetic:tiny:Q6_K", "synthetic:smollm2-135m:Q8_0", "synthetic:smollm2-135m:Q4_0"};
+        "synthetic:tiny:Q8_0",         "synthetic:tiny:Q4_0",        "synthetic:tiny:Q4_1",
+        "synthetic:tiny:Q4_K",         "synthetic:tiny:Q6_K",        "synthetic:smollm2-135m:Q8_0",
+        "synthetic:smollm2-135m:Q4_0", "synthetic:smollm2-135m:Q4_1"};
     for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++) {
         token_list expected, found;
         qp_engine_options options = {

@@ -13,6 +13,8 @@ int mega_brick_kind(dtype type)
         return BRICK_Q8_0;
     case DTYPE_Q4_0:
         return BRICK_Q4_0;
+    case DTYPE_Q4_1:
+        return BRICK_Q4_1;
     case DTYPE_Q4_K:
         return BRICK_Q4_K;
     case DTYPE_Q6_K:
@@ -94,8 +96,7 @@ const char *mega_image(const model *m)
     static const struct {
         const char *name;
         unsigned kinds;
-    } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0},
-                  {"mega_q4_0", 1u << BRICK_Q4_0 | 1u << BRICK_Q6_K}};
+    } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}};
     unsigned kinds = kinds_of(m);
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)
         if (!(kinds & ~images[i].kinds)) return images[i].name;
@@ -106,7 +107,7 @@ int mega_stage_bytes(const model *m)
 {
     unsigned kinds = kinds_of(m);
     int most = MEGA_CACHE_BRICKS;
-    for (int kind = BRICK_NONE + 1; kind <= BRICK_Q6_K; kind++)
+    for (int kind = BRICK_NONE + 1; kind < BRICK_KINDS; kind++)
         if (kinds & 1u << kind && MEGA_WARPS * brick_bytes(kind) > most)
             most = MEGA_WARPS * brick_bytes(kind);
     return most;

@@ -41,28 +41,25 @@ static int64_t largest_share(int64_t units, int64_t count)
     return (units + count - 1) / count;
 }
 
-/* Elements from plane to plane: lanes that read all three of them meet no bank twice, and bricks
- * wider than a vector read inside its plane. */
+/* Elements from plane to plane: lanes that read all of them meet no bank twice, and bricks wider
+ * than a vector read inside its plane. */
 static uint32_t plane_pitch(const cuda_mega *m, int64_t columns)
 {
-    return (uint32_t)(m->quantized ? round_up((size_t)columns, 128) + 32 : (size_t)columns + 8);
+    return (uint32_t)(m->quantized ? round_up((size_t)columns, BRICK_WIDTH) : (size_t)columns + 8);
 }
 
-static mega_tiles tiles_over(int kind, int64_t columns)
+/* Bytes of a vector's planes: of quantised weights four of digits, and a unit for 32 columns. */
+static size_t planes_bytes(const cuda_mega *m, uint32_t pitch)
 {
-    int across = bricks_across(kind, (int)columns);
+    return m->quantized ? 4 * (size_t)pitch + pitch / BRICK_COLUMNS * sizeof(float)
+                        : (size_t)pitch * MEGA_PARTS * 2;
+}
+
+static mega_tiles tiles_over(int64_t columns)
+{
+    int across = bricks_across((int)columns);
     return (mega_tiles){across, (across + MEGA_WARPS - 1) / MEGA_WARPS,
                         across < MEGA_WARPS ? MEGA_WARPS / across : 1, (255 + across) / across};
-}
-
-static void set_tiles(cuda_mega *m)
-{
-    static const int kinds[] = {BRICK_Q8_0, BRICK_Q4_0}; /* of 2 and 4 blocks */
-    const model_config *c = &m->executor->plan->config;
-    int64_t columns[] = {c->hidden_size, c->n_heads / c->n_kv_heads * c->head_dim};
-    for (int over = 0; over < 2; over++)
-        for (int i = 0; i < 2; i++)
-            m->arguments.tiles[over][i] = tiles_over(kinds[i], columns[over]);
 }
 
 void mega_lay_out_shared(cuda_mega *m)
@@ -73,7 +70,8 @@ void mega_lay_out_shared(cuda_mega *m)
     int64_t blocks_of_head = m->n_blocks / c->n_kv_heads, group = c->n_heads / c->n_kv_heads;
     int64_t heads = group * c->head_dim, padded = round_up((size_t)c->hidden_size, MEGA_BLOCK);
     mega_grains grains = mega_grains_of(m);
-    set_tiles(m);
+    a->tiles[0] = tiles_over(c->hidden_size);
+    a->tiles[1] = tiles_over(heads);
     int64_t features =
         grains.features * largest_share(c->intermediate_size / grains.features, m->n_blocks);
     features = round_up((size_t)features, MEGA_TILE);
@@ -93,12 +91,12 @@ void mega_lay_out_shared(cuda_mega *m)
     s->plane = plane_pitch(m, padded);
     s->head_plane = plane_pitch(m, heads);
     s->feature_plane = plane_pitch(m, features);
-    size_t planes = (size_t)s->plane * MEGA_PARTS * 2;
+    size_t planes = planes_bytes(m, s->plane);
     s->sum_pitch = (uint32_t)rows + 4;
     uint32_t used = 0;
     s->planes = place(&used, planes > merged ? planes : merged);
-    s->heads = place(&used, s->head_plane * MEGA_PARTS * 2);
-    s->features = place(&used, s->feature_plane * MEGA_PARTS * 2);
+    s->heads = place(&used, planes_bytes(m, s->head_plane));
+    s->features = place(&used, planes_bytes(m, s->feature_plane));
     s->sums = place(&used, s->sum_pitch * MEGA_WARPS * sizeof(float));
     s->squares = place(&used, MEGA_WARPS * sizeof(float));
     s->qkv = place(&used, (size_t)((group + 2) * c->head_dim) * sizeof(float));

@@ -79,7 +79,10 @@ MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const m
         if (!owns_row(e.in, row) || old + 1 <= a.recompute) continue;
         int64_t *list = head_list(a, e.in, row, kv_head, a.group * DIM);
         merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head, context_chunks<DIM>(old),
-                         [&](int i, float v) { hand_on(b, list, i, v); });
+                         [&](int i, const float *out) {
+                             hand_on(b, list, i, out[0]);
+                             hand_on(b, list, i + 1, out[1]);
+                         });
     }
 }
 

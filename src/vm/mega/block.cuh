@@ -5,6 +5,7 @@
 #include "op/fixed.h"
 #include "op/norm_qkv_rope/pairs.h"
 #include "vm/mega/async.cuh"
+#include "vm/mega/digits.cuh"
 #include "vm/mega/mega.h"
 #include "vm/mega/timing.cuh"
 
@@ -46,7 +47,7 @@ struct mega_block {
     /* What was computed from these is not kept in registers from entry to entry. */
     MEGA_FN void forget()
     {
-        asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread));
+        asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread), "+r"(slot));
         warp = thread >> 5;
         lane = thread & 31;
     }
@@ -67,15 +68,15 @@ static __device__ __noinline__
 MEGA_FN
 #endif
     void
-    report_stuck(const mega_arguments &a, const instruction &in, int entry, uint32_t pass,
+    report_stuck(const mega_arguments &a, int opcode, int layer, int entry, uint32_t pass,
                  int waits_for, uint32_t expected, uint32_t found)
 {
     mega_report *report = (mega_report *)a.report;
     if (atomicCAS(&report->state, 0, 1) == 0) {
         report->block = blockIdx.x;
         report->entry = entry;
-        report->opcode = in.opcode;
-        report->layer = in.layer;
+        report->opcode = opcode;
+        report->layer = layer;
         report->waits_for = waits_for;
         report->expected = expected;
         report->found = found;
@@ -98,7 +99,7 @@ MEGA_FN void trap_and_exit(void)
 MEGA_FN void mega_stuck(const mega_arguments &a, const instruction &in, int entry, uint32_t pass,
                         int waits_for, uint32_t expected, uint32_t found)
 {
-    report_stuck(a, in, entry, pass, waits_for, expected, found);
+    report_stuck(a, in.opcode, in.layer, entry, pass, waits_for, expected, found);
     trap_and_exit();
 }
 
@@ -147,12 +148,6 @@ MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
     __syncwarp();
     if (b.lane == 0) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
     b.place.advance(a.stages);
-}
-
-/* What a column's value is multiplied by before it is split: as quantised weights want it. */
-MEGA_FN float column_factor(int column)
-{
-    return !MEGA_BRICKS ? 1 : column & 2 ? 0x1p92f : 0x1p96f;
 }
 
 /* A float32 as the sum of three bf16, exactly. */
@@ -276,13 +271,47 @@ MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const
     }
 }
 
-/* x times the norm's weight as three planes in shared memory, and parts of the sum of squares. The
+/* Four neighbouring columns of each lane's to the vector's planes: bf16, or digits with a unit for
+ * the warp's 128. */
+MEGA_FN void leave_columns(const mega_arguments &a, const mega_block &b, int i, const float *v)
+{
+    char *planes = b.at<char>(a.shared.planes);
+#if MEGA_BRICKS
+    float *units = (float *)(planes + DIGITS * a.shared.plane);
+    leave_four_digits(planes, (int)a.shared.plane, i, v, units + i / BRICK_WIDTH);
+#else
+    __nv_bfloat16 split[4 * MEGA_PARTS];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        split_float(v[j], split + j, 4);
+#pragma unroll
+    for (int p = 0; p < MEGA_PARTS; p++)
+        *(uint2 *)(planes + 2 * (p * a.shared.plane + i)) = *(uint2 *)(split + 4 * p);
+#endif
+}
+
+/* A lane's N neighbouring features, of a head or of the MLP, to planes at `offset`; all lanes of
+ * the warp call it. */
+template <int N>
+MEGA_FN void leave_features(const mega_block &b, uint32_t offset, uint32_t plane, int i,
+                            const float *v)
+{
+#if MEGA_BRICKS
+    char *planes = b.at<char>(offset);
+    leave_digits<N>(planes, (int)plane, i, v, (float *)(planes + DIGITS * plane));
+#else
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        split_float(v[j], b.at<__nv_bfloat16>(offset) + i + j, (int)plane);
+#endif
+}
+
+/* x times the norm's weight as planes in shared memory, and parts of the sum of squares. The
  * norm's own factor is left for the results. */
 MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
                            uint32_t parts)
 {
     const int64_t *x = residual(a, b.pass(), step);
-    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.planes);
     int padded = (a.hidden + MEGA_BLOCK - 1) / MEGA_BLOCK * MEGA_BLOCK;
     float squares = 0;
     for (int i = 4 * b.thread; i < padded; i += 4 * MEGA_CONSUMERS) {
@@ -300,16 +329,13 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
         longlong2 sums[2] = {{0, 0}, {0, 0}};
         wait_residual(a, b, e.in, x + i, parts, inside, sums);
         const int64_t s[4] = {sums[0].x, sums[0].y, sums[1].x, sums[1].y};
-        __nv_bfloat16 split[12];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             float v = fixed_to_float(s[j]);
             squares = fmaf(v, v, squares);
-            split_float(__fmul_rn(v, w[j]) * column_factor(j), split + j, 4);
+            w[j] = __fmul_rn(v, w[j]);
         }
-#pragma unroll
-        for (int p = 0; p < MEGA_PARTS; p++)
-            *(uint2 *)(planes + p * a.shared.plane + i) = *(uint2 *)(split + 4 * p);
+        leave_columns(a, b, i, w);
     }
 #pragma unroll
     for (int o = 16; o; o >>= 1)

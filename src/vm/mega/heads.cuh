@@ -107,8 +107,8 @@ MEGA_FN float2 wait_states(const mega_arguments &a, const mega_block &b, const i
     }
 }
 
-/* The heads' outputs of all parts of a context of `chunks` chunks, to leave(i, out). Threads have
- * two neighbouring outputs and a share of the parts. */
+/* The heads' outputs of all parts of a context of `chunks` chunks, to leave(i, outputs i and i +
+ * 1). Threads have two neighbouring outputs and a share of the parts. */
 template <int DIM, typename LEAVE>
 MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
                          int chunks, LEAVE leave)
@@ -161,8 +161,8 @@ MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instructi
                 fmaf(exp2_fast(states[j * heads + head].x - most), states[j * heads + head].y, sum);
         for (int g = 0; g < groups; g++)
             out.x += outputs[g * each + o].x, out.y += outputs[g * each + o].y;
-        leave(2 * o, out.x / sum);
-        leave(2 * o + 1, out.y / sum);
+        const float merged[2] = {out.x / sum, out.y / sum};
+        leave(2 * o, merged);
     }
     b.sync();
 }
@@ -174,15 +174,16 @@ template <int DIM>
 MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
                          bool alone, int chunks)
 {
-    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.heads);
-    auto leave = [&](int i, float v) {
-        split_float(v * column_factor(i), planes + i, a.shared.head_plane);
-    };
-    if (!alone) return merge_parts<DIM>(a, b, in, kv_head, chunks, leave);
+    uint32_t planes = a.shared.heads, pitch = a.shared.head_plane;
+    if (!alone)
+        return merge_parts<DIM>(a, b, in, kv_head, chunks, [&](int i, const float *out) {
+            leave_features<2>(b, planes, pitch, i, out);
+        });
 #pragma unroll 1
     for (int i = b.thread; i < a.group * DIM; i += MEGA_CONSUMERS) {
         float most, sum, out = merge_shares<DIM>(a, b, i, &most, &sum);
-        leave(i, out / sum);
+        out /= sum;
+        leave_features<1>(b, planes, pitch, i, &out);
     }
     b.sync();
 }

@@ -28,11 +28,12 @@ enum {
     MEGA_BOX = 32 << 10,
     MEGA_CACHE_BRICKS = 16 << 10, /* keys and values in a stage that is made for bricks */
     MEGA_MAX_STAGES = 14,
-    MEGA_SLOTS = 4,            /* entries of the program in shared memory */
-    MEGA_UNDER_WAY = 2,        /* chunks; more only lengthens everybody's queue to memory */
-    MEGA_UNDER_WAY_BRICKS = 4, /* of half the size */
-    MEGA_SCOUTED = 4096,       /* positions from which on waits are so long that a scout pays, */
-    MEGA_SCOUT_FROM = 3,       /* which is that many chunks ahead of the ring */
+    MEGA_SLOTS = 4,           /* entries of the program in shared memory */
+    MEGA_UNDER_WAY = 2,       /* chunks; more only lengthens everybody's queue to memory */
+    MEGA_UNDER_WAY_SMALL = 4, /* of those of half the size: */
+    MEGA_SMALL_STAGE = 24 << 10,
+    MEGA_SCOUTED = 4096, /* positions from which on waits are so long that a scout pays, */
+    MEGA_SCOUT_FROM = 3, /* which is that many chunks ahead of the ring */
     MEGA_SCOUT_TO = 10,
     MEGA_MAX_GROUP = 8, /* query heads of a KV head */
     MEGA_MAX_HIDDEN = 2 * MEGA_BLOCK,
@@ -101,7 +102,7 @@ typedef struct mega_tiles {
 /* Offsets in shared memory, behind the ring. */
 typedef struct mega_shared {
     uint32_t planes, heads, features, sums, squares, qkv, states, keys, full, empty, entries, begun;
-    uint32_t plane, head_plane, feature_plane; /* elements from plane to plane */
+    uint32_t plane, head_plane, feature_plane; /* elements (of digits: bytes) from plane to plane */
     uint32_t sum_pitch;                        /* floats from warp to warp */
     uint32_t results, result_pitch; /* of several sequences: floats from sequence to sequence */
     uint32_t head_row, feature_row; /* elements from sequence to sequence in a plane */
@@ -125,8 +126,7 @@ typedef struct mega_arguments {
     uint64_t report;     /* mega_report, of the host */
     uint64_t timings;    /* mega_timing [passes][blocks][longest]; 0: nobody asked for them */
     mega_shared shared;
-    mega_tiles
-        tiles[2][2]; /* of bricks: over the hidden size or a KV head's columns; of 2, 4 blocks */
+    mega_tiles tiles[2]; /* of bricks: over the hidden size or a KV head's columns */
     int32_t longest, stages, stage_bytes;
     int32_t hidden, n_layers, group, n_kv_heads, vocab, page_size, pages_per_layer;
     int32_t interleaved;

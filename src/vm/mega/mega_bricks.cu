@@ -1,6 +1,6 @@
 /* The megakernel's instances for quantised weights of all kinds, which a model may mix; and the
  * kernel that makes bricks. */
-#define MEGA_BRICKS 0x1e /* all of bricks.h */
+#define MEGA_BRICKS 0x3e /* all of bricks.h */
 #include "vm/mega/one_sequence.cuh"
 
 /* A warp a brick. */

@@ -75,22 +75,36 @@ MEGA_FN float gated(float gate, float up)
     return gate / (1 + __expf(-gate)) * up;
 }
 
+/* The `n` features from their sums, `up` being the first row of ups; eight lanes have one, of
+ * bricks one lane, so that a warp has what shares a unit. */
+MEGA_FN void make_features(const mega_arguments &a, mega_block &b, const mega_entry &e, int n,
+                           int up)
+{
+    const int each = MEGA_BRICKS ? 32 : 4;
+#pragma unroll 1
+    for (int first = each * b.warp; first < up; first += each * MEGA_WARPS) {
+        float inverse = inverse_rms_by_eight(a, b), v;
+#if MEGA_BRICKS
+        int i = first + b.lane, slices = row_slices(a, e, 0);
+        float gate = row_sum(a, b, i, slices) * inverse;
+        v = gated(gate, row_sum(a, b, up + i, slices) * inverse);
+        leave_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
+#else
+        int i = first + (b.lane >> 3);
+        float gate = row_sum_by_eight(a, b, i, row_slices(a, e, 0)) * inverse;
+        v = row_sum_by_eight(a, b, up + i, row_slices(a, e, 1)) * inverse;
+        v = i < n ? gated(gate, v) : 0;
+        if (b.lane % 8 == 0) leave_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
+#endif
+    }
+    b.sync();
+}
+
 MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const instruction &in = e.in;
     int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
-    int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its sums */
-    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
-#pragma unroll 1
-    for (int first = 4 * b.warp; first < up; first += 4 * MEGA_WARPS) {
-        int i = first + (b.lane >> 3);
-        float inverse = inverse_rms_by_eight(a, b);
-        float gate = row_sum_by_eight(a, b, i, row_slices(a, e, 0)) * inverse;
-        float v = row_sum_by_eight(a, b, up + i, row_slices(a, e, 1)) * inverse;
-        v = i < n ? gated(gate, v) : 0;
-        if (b.lane % 8 == 0) split_float(v * column_factor(i), planes + i, a.shared.feature_plane);
-    }
-    b.sync();
+    make_features(a, b, e, n, (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE);
     const int64_t *x = residual(a, b.pass(), step);
     int64_t *next = residual(a, b.pass(), step + 1);
     float *out = b.at<float>(a.shared.planes);

@@ -50,7 +50,8 @@ struct mega_fetch {
         chunk++;
         if (scouts) return scout();
         timing.begin(a);
-        if (under_way == (MEGA_BRICKS ? MEGA_UNDER_WAY_BRICKS : MEGA_UNDER_WAY)) {
+        if (under_way ==
+            (stage_bytes(a) < MEGA_SMALL_STAGE ? MEGA_UNDER_WAY_SMALL : MEGA_UNDER_WAY)) {
             wait_chunk(full + 8 * arrived.stage, arrived.parity);
             arrived.advance(stages);
         } else {
@@ -131,7 +132,7 @@ struct mega_fetch {
 MEGA_FN void fetch_tiles(mega_fetch &f, uint64_t matrix, int kind, int over, int64_t first,
                          int tiles)
 {
-    mega_tiles shape = tiles_of(f.a, over, kind);
+    mega_tiles shape = tiles_of(f.a, over);
     const char *at = (const char *)matrix + first * shape.across * brick_bytes(kind);
 #pragma unroll 1
     for (int i = 0; i < tiles; i += shape.beside)
@@ -178,7 +179,7 @@ MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch 
     int begin = e.in.units.begin, n = e.in.units.end - begin, kind = e.weights.kinds[2];
     fetch_rows<DIM>(a, e, f, 0, n / BRICK_ROWS);
     fetch_rows<DIM>(a, e, f, 1, n / BRICK_ROWS);
-    int below = bricks_below(kind, a.hidden), bytes = brick_bytes(kind);
+    int below = bricks_below(a.hidden), bytes = brick_bytes(kind);
 #pragma unroll 1
     for (int i = 0; i < below; i += MEGA_WARPS)
 #pragma unroll 1
