@@ -100,6 +100,7 @@ static void set_sizes(cuda_mega *m)
     a->box_rows = 16 * (BOX_UNITS / groups);
     a->recompute = RECOMPUTE;
     a->eps = (float)c->rms_norm_eps;
+    a->group_inverse = (255 + a->group) / a->group;
     a->scale = (float)(1 / sqrt((double)c->head_dim) / log(2));
     const tensor *embedding = &model_get_weight(x->model, WEIGHT_TOKEN_EMBD, 0)->weight;
     m->quantized = mega_is_quantized(x->model);

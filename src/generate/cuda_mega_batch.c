@@ -58,11 +58,9 @@ static void lay_out(const cuda_mega *m, mega_arguments *a)
     const model_config *c = &m->executor->plan->config;
     mega_shared one = a->shared, *s = &a->shared;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), heads = group * (size_t)c->head_dim;
-    size_t sets = group <= 2 ? 1 : group <= 4 ? 2 : 4, results_rows = one.sum_pitch;
+    size_t results_rows = one.sum_pitch;
+    const mega_attention_bytes attention = mega_attention_of(m);
     size_t features = round_up(one.feature_plane - 8, 2 * MEGA_TILE);
-    size_t outputs = MEGA_WARPS / sets * heads * sizeof(float);
-    size_t parts = (size_t)(m->n_blocks / (int)c->n_kv_heads + 1) * group * 2 * sizeof(float);
-    parts += MEGA_CONSUMERS * 2 * sizeof(float); /* of a long context: see merge_parts() */
     size_t sums = (size_t)2 * MEGA_WARPS * 2 * MEGA_TILE * MEGA_ROWS * sizeof(float), used = 0;
     size_t head_sums = heads / 64 * one.sum_pitch * MEGA_ROWS * sizeof(float);
     *s = (mega_shared){.head_row = (uint32_t)heads + 8,
@@ -76,15 +74,14 @@ static void lay_out(const cuda_mega *m, mega_arguments *a)
     size_t planes = MEGA_PARTS * s->feature_plane * sizeof(uint16_t);
     size_t early = MEGA_EARLY_PAIRS * 3 * sizeof(float);
     s->features = (uint32_t)place(&used, planes > early ? planes : early);
-    if (used < outputs) used = outputs;
-    if (used < parts) used = parts;
+    if (used < attention.outputs) used = attention.outputs;
     if (used < head_sums) used = head_sums;
     if (used < MEGA_PARTS * s->head_plane * sizeof(uint16_t))
         used = MEGA_PARTS * s->head_plane * sizeof(uint16_t);
     used = round_up(used, 128);
     s->squares = (uint32_t)place(&used, MEGA_WARPS * MEGA_ROWS * sizeof(float));
-    s->qkv = (uint32_t)place(&used, (heads + 2 * (size_t)c->head_dim) * sizeof(float));
-    s->states = (uint32_t)place(&used, MEGA_WARPS * group * 2 * sizeof(float));
+    s->qkv = (uint32_t)place(&used, attention.inputs);
+    s->states = (uint32_t)place(&used, attention.states);
     s->keys = (uint32_t)place(&used, MEGA_WARPS * sizeof(uint64_t));
     s->full = (uint32_t)place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);

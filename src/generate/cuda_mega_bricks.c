@@ -106,7 +106,7 @@ const char *mega_image(const model *m)
 int mega_stage_bytes(const model *m)
 {
     unsigned kinds = kinds_of(m);
-    int most = MEGA_CACHE_BRICKS;
+    int most = MEGA_CACHE_BRICKS + MEGA_CACHE_GAPS;
     for (int kind = BRICK_NONE + 1; kind < BRICK_KINDS; kind++)
         if (kinds & 1u << kind && MEGA_WARPS * brick_bytes(kind) > most)
             most = MEGA_WARPS * brick_bytes(kind);

@@ -62,6 +62,21 @@ static mega_tiles tiles_over(int64_t columns)
                         across < MEGA_WARPS ? MEGA_WARPS / across : 1, (255 + across) / across};
 }
 
+mega_attention_bytes mega_attention_of(const cuda_mega *m)
+{
+    const model_config *c = &m->executor->plan->config;
+    size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
+    /* As attention.cuh has them: positions of a chunk by eight, floats of a share's outputs. */
+    size_t shares = (size_t)(m->quantized ? MEGA_CACHE_BRICKS : MEGA_BOX) / 4 / dim / 8;
+    size_t pitch = round_up(group * (dim + 8) - 16, 32) + 16;
+    size_t outputs = shares * pitch * sizeof(float), merged = MEGA_CONSUMERS * 4 * sizeof(float);
+    return (mega_attention_bytes){
+        .inputs = 4 * dim + 64 + MEGA_PARTS * group * (2 * dim + 16),
+        .states = shares * group * 2 * sizeof(float),
+        .outputs = outputs > merged ? outputs : merged,
+    };
+}
+
 void mega_lay_out_shared(cuda_mega *m)
 {
     const model_config *c = &m->executor->plan->config;
@@ -83,24 +98,22 @@ void mega_lay_out_shared(cuda_mega *m)
     rows = 2 * features > rows ? 2 * features : rows;
     rows = output_rows > rows ? output_rows : rows;
     rows = qkv_rows > rows ? qkv_rows : rows;
-    int sets = group <= 2 ? 1 : group <= 4 ? 2 : 4;
-    size_t merged = (size_t)(MEGA_WARPS / sets * heads) * sizeof(float);
-    size_t parts = (size_t)((blocks_of_head + 1) * group) * 2 * sizeof(float);
-    parts += MEGA_CONSUMERS * 2 * sizeof(float); /* of a long context: see merge_parts() */
-    if (merged < parts) merged = parts;
+    const mega_attention_bytes attention = mega_attention_of(m);
     s->plane = plane_pitch(m, padded);
     s->head_plane = plane_pitch(m, heads);
     s->feature_plane = plane_pitch(m, features);
     size_t planes = planes_bytes(m, s->plane);
     s->sum_pitch = (uint32_t)rows + 4;
     uint32_t used = 0;
-    s->planes = place(&used, planes > merged ? planes : merged);
+    /* While there are outputs of attention there are neither planes of x nor sums. */
+    s->planes = place(&used, planes);
+    s->sums = place(&used, s->sum_pitch * MEGA_WARPS * sizeof(float));
+    if (used < attention.outputs) used = (uint32_t)round_up(attention.outputs, 128);
     s->heads = place(&used, planes_bytes(m, s->head_plane));
     s->features = place(&used, planes_bytes(m, s->feature_plane));
-    s->sums = place(&used, s->sum_pitch * MEGA_WARPS * sizeof(float));
     s->squares = place(&used, MEGA_WARPS * sizeof(float));
-    s->qkv = place(&used, (size_t)((group + 2) * c->head_dim) * sizeof(float));
-    s->states = place(&used, (size_t)(MEGA_WARPS * group * 2) * sizeof(float));
+    s->qkv = place(&used, attention.inputs);
+    s->states = place(&used, attention.states);
     s->keys = place(&used, MEGA_WARPS * sizeof(uint64_t));
     s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);

@@ -11,6 +11,12 @@
 size_t mega_count_activations(const model_config *config);
 /* Where things lie in shared memory, and how many stages of the ring fit before them. */
 void mega_lay_out_shared(cuda_mega *mega);
+/* Bytes of shared memory for a KV head's attention: its queries with the newest key and value, its
+ * states, and outputs of a block or of parts on their way to be merged. */
+typedef struct mega_attention_bytes {
+    size_t inputs, states, outputs;
+} mega_attention_bytes;
+mega_attention_bytes mega_attention_of(const cuda_mega *mega);
 /* Allocates what mega_count_activations() counts, and what the host reads. */
 qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 

@@ -173,6 +173,10 @@ static void set_entry(const program *p, mega_entry *e, const instruction *in,
         int64_t n_states = p->mega->partitions;
         e->in.part = (uint16_t)(node->op == OP_ATTENTION_PARTIAL ? units.begin % n_states : 0);
         e->in.parts = (uint16_t)n_states;
+        int64_t each =
+            node->op == OP_ATTENTION_PARTIAL ? n_states : mega_units_of_head(p->s, (int)in->node);
+        e->weights.kv_head = (int32_t)(units.begin / each);
+        e->weights.row = (int32_t)(units.begin % each);
     }
     if (x >= 0) e->weights.parts = p->parts[node->operands[x]];
     if (node->op != OP_EMBEDDING_CLEAR && node->op != OP_ATTENTION_PARTIAL)
@@ -353,6 +357,7 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
     TRY(cuda_mega_plan(m, options, &m->schedule, error));
     const schedule *s = &m->schedule;
     m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->plan->config.n_kv_heads);
+    m->arguments.parts_inverse = (uint32_t)(UINT32_MAX / (uint32_t)m->partitions + 1);
     program p = {.mega = m, .s = s};
     for (int b = 0; b < s->options.workers; b++) {
         int n = count_entries(s, b);

@@ -138,6 +138,11 @@ MEGA_FN void store_relaxed(int64_t *p, int64_t v)
 {
     asm volatile("st.relaxed.gpu.global.s64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+MEGA_FN void store_relaxed_two(int64_t *p, int64_t v, int64_t w)
+{
+    asm volatile("st.relaxed.gpu.global.v2.s64 [%0], {%1, %2};" ::"l"(p), "l"(v), "l"(w)
+                 : "memory");
+}
 MEGA_FN void add_relaxed(int64_t *p, int64_t v)
 {
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
@@ -236,6 +241,25 @@ MEGA_FN void multiply(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t 
 MEGA_FN void multiply_8(float *c, uint32_t a0, uint32_t a1, uint32_t b0)
 {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b0));
+}
+/* The same two, of numbers of the KV cache's type. */
+template <bool HALF>
+MEGA_FN void multiply_cache(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                            uint32_t b0, uint32_t b1)
+{
+    if (!HALF) return multiply(c, a0, a1, a2, a3, b0, b1);
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <bool HALF> MEGA_FN void multiply_cache_8(float *c, uint32_t a0, uint32_t a1, uint32_t b0)
+{
+    if (!HALF) return multiply_8(c, a0, a1, b0);
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5}, {%6}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(b0));

@@ -1,29 +1,28 @@
 /* Attention of one KV head in one block: its query heads over a range of old positions that come
  * through the ring, and perhaps the newest, which came with the queries.
  *
- * A warp has two query heads and a share of each chunk's positions; 8 dimensions of a position are
- * a lane's. Scores are taken times log2 e. At the end every warp's maximum, sum and output lie in
- * shared memory and are merged, as partitions are.
+ * By the matrix units: rows are heads, a query as two or three numbers of the cache's type that add
+ * up to it, columns are eight positions, one of each piece of a chunk. A warp has eight positions
+ * of a chunk for all heads, and all values of them or a set. At the end every warp's maximum, sum
+ * and output lie in shared memory and are merged, as partitions are.
  */
 #ifndef QUIPU_VM_MEGA_ATTENTION_CUH
 #define QUIPU_VM_MEGA_ATTENTION_CUH
 
 #include "vm/mega/block.cuh"
 
-/* How warps share a KV head: sets of two query heads, and positions. */
-struct attention_shape {
-    int sets, shares;
-};
-MEGA_FN attention_shape attention_shape_of(const mega_arguments &a)
-{
-    int sets = a.group <= 2 ? 1 : a.group <= 4 ? 2 : 4;
-    return {sets, MEGA_WARPS / sets};
-}
-
-/* Positions of a chunk: half of it keys, half values. */
+/* A chunk of the cache: keys, then values, each in eight pieces that lie 16 bytes further apart
+ * than they are long, so that the rows of a position of each meet no bank of shared memory twice.
+ */
 enum { CACHE_CHUNK = MEGA_BRICKS ? MEGA_CACHE_BRICKS : MEGA_BOX };
 template <int DIM> struct attention_chunk {
-    enum { POSITIONS = CACHE_CHUNK / 4 / DIM };
+    enum {
+        POSITIONS = CACHE_CHUNK / 4 / DIM,
+        PIECE = POSITIONS / 8, /* positions; as many warps share them */
+        PITCH = PIECE * DIM * 2 + 16,
+        SETS = MEGA_WARPS / PIECE, /* of a position's values */
+        WIDTH = DIM / SETS
+    };
 };
 
 /* Chunks of a context. */
@@ -31,6 +30,12 @@ template <int DIM> MEGA_FN int context_chunks(int old)
 {
     const int each = attention_chunk<DIM>::POSITIONS;
     return (old + each - 1) / each;
+}
+
+/* n / parts */
+MEGA_FN int part_begin(const mega_arguments &a, int n)
+{
+    return a.parts_inverse ? __umulhi(n, a.parts_inverse) : n;
 }
 
 /* Chunks of an instruction, from the first; none when it recomputes nothing or has no part. */
@@ -42,224 +47,234 @@ MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int
     bool alone = old + 1 <= a.recompute;
     if (in.opcode == OP_ATTENTION_PARTIAL) {
         if (alone) return 0;
-        *first = n * in.part / in.parts;
-        return n * (in.part + 1) / in.parts - *first;
+        *first = in.part;
+        if (n < in.parts) return in.part < n;
+        *first = part_begin(a, n * in.part);
+        return part_begin(a, n * (in.part + 1)) - *first;
     }
     return alone ? n : 0;
 }
 
-/* The j-th part that has chunks: all of them, or as many as there are chunks. */
-MEGA_FN int used_part(int j, int chunks, int parts)
-{
-    return chunks >= parts ? j : (j * parts + parts + chunks - 1) / chunks - 1;
-}
-
+/* Two numbers of the cache's type. */
 template <bool HALF> MEGA_FN float2 cache_pair(uint32_t w)
 {
     if (HALF) return __half22float2(*(const __half2 *)&w);
     return make_float2(__uint_as_float(w << 16), __uint_as_float(w & 0xffff0000));
 }
-template <bool HALF> MEGA_FN void cache_values(uint4 w, float *v)
+template <bool HALF> MEGA_FN uint32_t cache_words(float x, float y)
 {
-    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float2 pair = cache_pair<HALF>(words[i]);
-        v[2 * i] = pair.x;
-        v[2 * i + 1] = pair.y;
+    if (HALF) {
+        __half2 pair = __floats2half2_rn(x, y);
+        return *(const uint32_t *)&pair;
     }
+    __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    return *(const uint32_t *)&pair;
 }
-
-/* Two query heads' state over the positions that a group of lanes has seen. */
-struct head_states {
-    float q[2][8], out[2][8], most[2], sum[2];
+/* Two float32 as sums of numbers of that type: of two of 11 bits, or of three of 8. */
+template <bool HALF> struct cache_parts {
+    enum { COUNT = HALF ? 2 : 3 };
+    uint32_t of[3];
+    MEGA_FN cache_parts(float x, float y)
+    {
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            of[i] = i < COUNT ? cache_words<HALF>(x, y) : 0;
+            float2 taken = cache_pair<HALF>(of[i]);
+            x -= taken.x, y -= taken.y;
+        }
+    }
 };
 
-/* N more positions, the first `valid` of which count; all lanes of the warp call it. Scores first,
- * then one step of the state for all of them: each step waits for the one before. */
-template <int DIM, int N, typename VALUES>
-MEGA_FN void attention_step(head_states &s, const float (*k)[8], VALUES values, int valid)
-{
-    float score[N][2];
-#pragma unroll
-    for (int j = 0; j < N; j++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            float even = 0, odd = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i += 2) {
-                even = fmaf(s.q[h][i], k[j][i], even);
-                odd = fmaf(s.q[h][i + 1], k[j][i + 1], odd);
-            }
-            score[j][h] = even + odd;
-        }
-#pragma unroll
-    for (int o = DIM / 16; o; o >>= 1)
-#pragma unroll
-        for (int j = 0; j < N; j++)
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                score[j][h] += __shfl_xor_sync(~0u, score[j][h], o);
-    if (valid <= 0) return;
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float most = s.most[h];
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            if (j < valid) most = fmaxf(most, score[j][h]);
-        float old = exp2_fast(s.most[h] - most);
-        s.most[h] = most;
-        s.sum[h] *= old;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            s.out[h][i] *= old;
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            score[j][h] = j < valid ? exp2_fast(score[j][h] - most) : 0;
-            s.sum[h] += score[j][h];
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        if (j >= valid) continue; /* its values may be no numbers */
-        float v[8];
-        values(j, v);
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                s.out[h][i] = fmaf(score[j][h], v[i], s.out[h][i]);
-    }
-}
+/* ---- a KV head's queries, newest key and value, in shared memory ---- */
 
-/* The warp's share of the chunks. */
+/* The newest key and value, queries' factors, then their parts: [part][head][DIM + 8]. */
+template <int DIM> struct attention_inputs {
+    enum { FACTORS = 4 * DIM, QUERIES = FACTORS + 64, PITCH = 2 * DIM + 16 };
+};
+
+/* Elements i and i + 1 of a KV head's list; a warp has 64 elements of one head. In 16 bits, queries
+ * are scaled by a power of two so that the largest of a warp's is about 2^12. */
 template <int DIM, bool HALF>
-MEGA_FN void attention_walk(const mega_arguments &a, mega_block &b, head_states &s, int old,
-                            int first, int chunks)
+MEGA_FN void leave_input(const mega_arguments &a, const mega_block &b, int i, float x, float y)
 {
-    const int lanes = DIM / 8, beside = 32 / lanes, each = attention_chunk<DIM>::POSITIONS;
-    const int at_once = each / 8 / beside; /* what a lane has of a chunk with eight shares */
-    attention_shape shape = attention_shape_of(a);
-    int share = b.warp % shape.shares, mine = each / shape.shares;
-    for (int c = 0; c < chunks; c++) {
-        uint32_t at = take_chunk(a, b) + share * mine * DIM * 2 + b.lane * 16;
-        int position = (first + c) * each + share * mine, end = min(mine, old - position);
-#pragma unroll 1
-        for (int i = 0; i < end; i += at_once * beside) {
-            float k[at_once][8];
-            uint4 words[at_once];
+    typedef attention_inputs<DIM> inputs;
+    char *base = b.at<char>(a.shared.qkv);
+    int head = i / DIM, at = i % DIM;
+    if (head >= a.group) {
+        *(uint32_t *)(base + 2 * (i - a.group * DIM)) = cache_words<HALF>(x, y);
+        return;
+    }
+    float factor = a.scale;
+    if (HALF) {
+        uint32_t largest = __float_as_uint(fmaxf(fabsf(x), fabsf(y)));
+        uint32_t exponent = max(__reduce_max_sync(~0u, largest) >> 23, 13);
+        float scale = __uint_as_float((266 - exponent) << 23);
+        x *= scale, y *= scale;
+        factor *= __uint_as_float((exponent - 12) << 23);
+    }
+    if (b.lane == 0) ((float *)(base + inputs::FACTORS))[head * (DIM / 64) + at / 64] = factor;
+    cache_parts<HALF> parts(x, y);
 #pragma unroll
-            for (int j = 0; j < at_once; j++)
-                words[j] = load_shared_16(at + (i + j * beside) * DIM * 2);
+    for (int p = 0; p < parts.COUNT; p++)
+        *(uint32_t *)(base + inputs::QUERIES + (p * a.group + head) * inputs::PITCH + 2 * at) =
+            parts.of[p];
+}
+
+/* ---- attention ---- */
+
+/* What a warp has seen: lane 4 g + t has head g and of each eight values those from 2 t on, as the
+ * matrix units leave them: the third and fourth number are the lower parts'. */
+template <int DIM> struct head_states {
+    enum { TILES = attention_chunk<DIM>::WIDTH / 8 };
+    float out[TILES][4], most, sum;
+};
+
+/* Eight more positions, the first `valid` of which count: rows of keys and of this warp's values
+ * from `keys` and `values` on. `queries`: this lane's row of their first two parts. */
+template <int DIM, bool HALF>
+MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_states<DIM> &s,
+                            uint32_t queries, uint32_t keys, uint32_t values, int valid)
+{
+    int t = b.lane & 3;
+    float c[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
 #pragma unroll
-            for (int j = 0; j < at_once; j++) {
-                cache_values<HALF>(words[j], k[j]);
-                words[j] = load_shared_16(at + (i + j * beside) * DIM * 2 + CACHE_CHUNK / 2);
-            }
-            attention_step<DIM, at_once>(
-                s, k, [&](int j, float *v) { cache_values<HALF>(words[j], v); },
-                (end - i - b.lane / lanes + beside - 1) / beside);
+    for (int k = 0; k < DIM / 16; k += 2) {
+        uint32_t m[4], q[4];
+        load_matrices(m, keys + k * 32);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float *sum = c[DIM == 64 ? i : k / 4];
+            load_matrices(q, queries + (k + i) * 32);
+            multiply_cache<HALF>(sum, q[0], q[1], q[2], q[3], m[2 * i], m[2 * i + 1]);
+            if (HALF) continue;
+            load_matrices(q, queries + (k + i) * 32 + 2 * a.group * attention_inputs<DIM>::PITCH);
+            multiply_cache<HALF>(sum, q[0], 0, q[2], 0, m[2 * i], m[2 * i + 1]);
         }
-        give_chunk(a, b);
+    }
+    int head = min(b.lane >> 2, a.group - 1) * (DIM / 64);
+    const float *factors = b.at<float>(a.shared.qkv + attention_inputs<DIM>::FACTORS) + head;
+    float score[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        score[i] =
+            (c[0][i] + c[0][i + 2]) * factors[0] + (c[1][i] + c[1][i + 2]) * factors[DIM / 64 - 1];
+        if (2 * t + i >= valid) score[i] = -INFINITY;
+    }
+    float most = fmaxf(score[0], score[1]);
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(fmaxf(most, __shfl_xor_sync(~0u, most, 2)), s.most);
+    float f = exp2_fast(s.most - most), x = exp2_fast(score[0] - most),
+          y = exp2_fast(score[1] - most);
+    s.most = most;
+    s.sum = fmaf(s.sum, f, x + y);
+    cache_parts<HALF> p(x, y);
+    uint32_t kept = 2 * t + 1 < valid ? ~0u : 2 * t < valid ? 0xffff : 0; /* others: no numbers */
+#pragma unroll
+    for (int j = 0; j < s.TILES; j++) {
+        uint32_t m[4];
+        if (j % 4 == 0) load_matrices_transposed(m, values + j * 16);
+        uint32_t v = m[j % 4] & kept;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            s.out[j][i] *= f;
+        multiply_cache_8<HALF>(s.out[j], p.of[0], p.of[1], v);
+        if (!HALF) multiply_cache_8<HALF>(s.out[j], p.of[2], 0, v);
     }
 }
 
-/* Merges a warp's groups of lanes, and leaves its state in shared memory. */
-template <int DIM>
-MEGA_FN void attention_leave(const mega_arguments &a, mega_block &b, head_states &s, int head)
+/* Floats from head to head and from share to share of outputs in shared memory: those who write
+ * them and those who merge them meet no bank twice. */
+template <int DIM> MEGA_FN int share_pitch(const mega_arguments &a)
 {
-    const int lanes = DIM / 8;
-    float *outputs = b.at<float>(a.shared.planes), *states = b.at<float>(a.shared.states);
-    int share = b.warp % attention_shape_of(a).shares;
+    return ((a.group * (DIM + 8) + 15) & ~31) + 16;
+}
+
+/* Leaves the warp's state in shared memory. */
+template <int DIM>
+MEGA_FN void attention_leave(const mega_arguments &a, mega_block &b, head_states<DIM> &s)
+{
+    typedef attention_chunk<DIM> shape;
+    int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE, g = b.lane >> 2, t = b.lane & 3;
+    s.sum += __shfl_xor_sync(~0u, s.sum, 1);
+    s.sum += __shfl_xor_sync(~0u, s.sum, 2);
+    if (g >= a.group) return;
+    float *to = b.at<float>(a.shared.planes) + share * share_pitch<DIM>(a) + g * (DIM + 8) +
+                set * shape::WIDTH + 2 * t;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float most = s.most[h];
+    for (int j = 0; j < s.TILES; j++)
+        *(float2 *)(to + 8 * j) = make_float2(s.out[j][0] + s.out[j][2], s.out[j][1] + s.out[j][3]);
+    if (t == 0 && set == 0)
+        b.at<float2>(a.shared.states)[share * a.group + g] = make_float2(s.most, s.sum);
+}
+
+/* Attention over the chunks, and the newest position where they end with the context; states of the
+ * shares are in shared memory then. */
+template <int DIM, bool HALF>
+MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks)
+{
+    typedef attention_chunk<DIM> shape;
+    const int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE;
+    const int piece = b.lane & 7, column = (b.lane >> 3) * 16;
+    typedef attention_inputs<DIM> inputs;
+    uint32_t queries = b.own + a.shared.qkv + inputs::QUERIES + (b.lane >> 4) * 16 +
+                       ((b.lane >> 3 & 1) * a.group + min(piece, a.group - 1)) * inputs::PITCH;
+    head_states<DIM> s;
+    s.most = -INFINITY;
+    s.sum = 0;
 #pragma unroll
-        for (int o = lanes; o < 32; o <<= 1)
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, o));
-        float f = s.most[h] == -INFINITY ? 0 : exp2_fast(s.most[h] - most);
-        s.sum[h] *= f;
+    for (int j = 0; j < s.TILES; j++)
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            s.out[h][i] *= f;
-#pragma unroll
-        for (int o = lanes; o < 32; o <<= 1) {
-            s.sum[h] += __shfl_xor_sync(~0u, s.sum[h], o);
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                s.out[h][i] += __shfl_xor_sync(~0u, s.out[h][i], o);
-        }
-        if (b.lane >= lanes || head + h >= a.group) continue;
-        float4 *to = (float4 *)(outputs + (share * a.group + head + h) * DIM + 8 * b.lane);
-        to[0] = make_float4(s.out[h][0], s.out[h][1], s.out[h][2], s.out[h][3]);
-        to[1] = make_float4(s.out[h][4], s.out[h][5], s.out[h][6], s.out[h][7]);
-        if (b.lane == 0) {
-            states[(share * a.group + head + h) * 2] = most;
-            states[(share * a.group + head + h) * 2 + 1] = s.sum[h];
-        }
+        for (int i = 0; i < 4; i++)
+            s.out[j][i] = 0;
+    bool newest = share == shape::PIECE - 1 && first + chunks == context_chunks<DIM>(old);
+#pragma unroll 1
+    for (int c = 0; c < chunks + newest; c++) {
+        bool cached = c < chunks;
+        uint32_t keys = cached ? take_chunk(a, b) + piece * shape::PITCH + share * DIM * 2
+                               : b.own + a.shared.qkv;
+        uint32_t values = keys + (cached ? 8 * shape::PITCH : DIM * 2) + set * shape::WIDTH * 2;
+        int left = old - (first + c) * shape::POSITIONS - share;
+        int valid = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
+        if (!cached || left > 0)
+            attention_step<DIM, HALF>(a, b, s, queries, keys + column, values + column, valid);
+        if (cached) give_chunk(a, b);
     }
+    attention_leave<DIM>(a, b, s);
     b.sync();
 }
 
-/* Attention over the chunks, and the newest position with `newest`; states of the shares are in
- * shared memory then. The queries lie in shared memory, behind them the newest key and value. */
-template <int DIM, bool HALF>
-MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks,
-                    bool newest)
+/* Of the block's own states, to leave(i, out, most, sum): outputs i and i + 1 of the KV head's, not
+ * divided by the sum yet. Two lanes have them, each half of the shares, and get the result. */
+template <int DIM, typename LEAVE>
+MEGA_FN void merge_shares(const mega_arguments &a, const mega_block &b, LEAVE leave)
 {
-    const int lanes = DIM / 8;
-    attention_shape shape = attention_shape_of(a);
-    int head = 2 * (b.warp / shape.shares), d = 8 * (b.lane % lanes);
-    const float *qkv = b.at<float>(a.shared.qkv);
-    head_states s;
+    const int each = attention_chunk<DIM>::PIECE / 2;
+#pragma unroll 1
+    for (int i = b.thread & ~1; i < a.group * DIM; i += MEGA_CONSUMERS) {
+        int head = i / DIM, half = b.lane & 1;
+        const float *outputs =
+            b.at<float>(a.shared.planes) + half * share_pitch<DIM>(a) + head * (DIM + 8) + i % DIM;
+        const float2 *states = b.at<float2>(a.shared.states) + half * a.group + head;
+        float2 state[each], out = {0, 0};
+        float most = -INFINITY, sum = 0;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        s.most[h] = -INFINITY;
-        s.sum[h] = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i += 4) {
-            float4 q = *(const float4 *)(qkv + min(head + h, a.group - 1) * DIM + d + i);
-            s.q[h][i] = q.x * a.scale, s.q[h][i + 1] = q.y * a.scale;
-            s.q[h][i + 2] = q.z * a.scale, s.q[h][i + 3] = q.w * a.scale;
+        for (int k = 0; k < each; k++) {
+            state[k] = states[2 * k * a.group];
+            most = fmaxf(most, state[k].x);
         }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            s.out[h][i] = 0;
-    }
-    attention_walk<DIM, HALF>(a, b, s, old, first, chunks);
-    if (newest && b.warp % shape.shares == shape.shares - 1) {
-        float k[1][8];
-        const float *newest_key = qkv + a.group * DIM + d;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            k[0][i] = newest_key[i];
-        attention_step<DIM, 1>(
-            s, k,
-            [&](int, float *v) {
-#pragma unroll
-                for (int i = 0; i < 8; i++)
-                    v[i] = newest_key[DIM + i];
-            },
-            b.lane < lanes);
-    }
-    attention_leave<DIM>(a, b, s, head);
-}
-
-/* One output of a head of `n` states, states[i * stride] being maximum and sum, out[i * pitch] the
- * output: not divided yet. */
-template <typename LOAD>
-MEGA_FN void merge_outputs(int n, LOAD load, float *most, float *sum, float *out)
-{
-    *most = -INFINITY;
-#pragma unroll 4
-    for (int i = 0; i < n; i++)
-        *most = fmaxf(*most, load(i, 0));
-    *sum = *out = 0;
-#pragma unroll 4
-    for (int i = 0; i < n; i++) {
-        float m = load(i, 0), f = m == -INFINITY ? 0 : exp2_fast(m - *most);
-        *sum = fmaf(f, load(i, 1), *sum);
-        *out = fmaf(f, load(i, 2), *out);
+        for (int k = 0; k < each; k++) {
+            float2 v = *(const float2 *)(outputs + 2 * k * share_pitch<DIM>(a));
+            float f = exp2_fast(state[k].x - most);
+            sum = fmaf(f, state[k].y, sum);
+            out.x = fmaf(f, v.x, out.x);
+            out.y = fmaf(f, v.y, out.y);
+        }
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        out.x += __shfl_xor_sync(~0u, out.x, 1);
+        out.y += __shfl_xor_sync(~0u, out.y, 1);
+        leave(i, out, most, sum);
     }
 }
 

@@ -54,15 +54,14 @@ MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, const instructio
     bool alone = old + 1 <= a.recompute;
     int chunks = row_chunks<DIM>(a, in, row, old, &first);
     if (alone ? !owns_row(in, row) : !chunks) return;
-    wait_qkv<DIM>(a, b, in, kv_head, row);
-    attend<DIM, HALF>(a, b, old, first, chunks, alone || in.part == in.parts - 1);
+    wait_qkv<DIM, HALF>(a, b, in, kv_head, row);
+    attend<DIM, HALF>(a, b, old, first, chunks);
     int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
     if (!alone) leave_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
-#pragma unroll 1
-    for (int i = b.thread; alone && i < a.group * DIM; i += MEGA_CONSUMERS) {
-        float most, sum, out = merge_shares<DIM>(a, b, i, &most, &sum);
-        hand_on(b, list, i, out / sum);
-    }
+    if (alone)
+        merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
+            hand_on(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
+        });
     b.sync();
 }
 

@@ -47,7 +47,7 @@ struct mega_block {
     /* What was computed from these is not kept in registers from entry to entry. */
     MEGA_FN void forget()
     {
-        asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread), "+r"(slot));
+        asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread)::"memory");
         warp = thread >> 5;
         lane = thread & 31;
     }

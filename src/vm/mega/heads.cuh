@@ -15,24 +15,24 @@ MEGA_FN int64_t *qkv_list(const mega_arguments &a, const instruction &in, int kv
 }
 
 /* The KV head's queries, newest key and value of this pass. */
-template <int DIM>
+template <int DIM, bool HALF>
 MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
                       int sequence = 0)
 {
-    float *qkv = b.at<float>(a.shared.qkv);
     int n = (a.group + 2) * DIM;
     uint32_t made = b.pass() + 1;
     const int64_t *list = qkv_list<DIM>(a, in, kv_head, sequence);
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
         patience patience = {0, 0};
+        longlong2 v;
         for (;;) {
-            longlong2 v = load_relaxed_two(list + i);
+            v = load_relaxed_two(list + i);
             uint32_t passes[2] = {(uint32_t)((uint64_t)v.x >> 32), (uint32_t)((uint64_t)v.y >> 32)};
-            qkv[i] = __uint_as_float((uint32_t)v.x);
-            qkv[i + 1] = __uint_as_float((uint32_t)v.y);
             if (passes[0] == made && passes[1] == made) break;
             if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -2, made, passes[0]);
         }
+        leave_input<DIM, HALF>(a, b, i, __uint_as_float((uint32_t)v.x),
+                               __uint_as_float((uint32_t)v.y));
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
@@ -40,7 +40,7 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
 
 /* ---- parts of a long context ---- */
 
-enum { MERGED_AT_ONCE = 5 }; /* parts, by a thread */
+enum { MERGED_AT_ONCE = 4 }; /* parts, by a thread */
 
 /* A part's states, each a pair of a value and a number of this pass and layer, so that whoever
  * reads them sees whether they have come: maximum and sum of each head, then its outputs. */
@@ -58,24 +58,6 @@ MEGA_FN int64_t part_state(float v, uint32_t tag)
     return (int64_t)((uint64_t)tag << 32 | __float_as_uint(v));
 }
 
-/* Output `i` of the KV head's from this block's own states, not divided by the sum yet. */
-template <int DIM>
-MEGA_FN float merge_shares(const mega_arguments &a, const mega_block &b, int i, float *most,
-                           float *sum)
-{
-    const float *outputs = b.at<float>(a.shared.planes), *states = b.at<float>(a.shared.states);
-    int heads = a.group;
-    float out;
-    merge_outputs(
-        attention_shape_of(a).shares,
-        [&](int s, int what) {
-            int at = s * heads + i / DIM;
-            return what == 2 ? outputs[at * DIM + i % DIM] : states[2 * at + what];
-        },
-        most, sum, &out);
-    return out;
-}
-
 /* This block's part, for all blocks of the KV head. */
 template <int DIM>
 MEGA_FN void leave_part(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
@@ -83,14 +65,12 @@ MEGA_FN void leave_part(const mega_arguments &a, mega_block &b, const instructio
     int64_t *to = part_states<DIM>(a, kv_head, in.part);
     uint32_t tag = part_tag(a, b, in);
     b.stamp(a, MEGA_SIGNALS);
-#pragma unroll 1
-    for (int i = b.thread; i < a.group * DIM; i += MEGA_CONSUMERS) {
-        float most, sum, out = merge_shares<DIM>(a, b, i, &most, &sum);
-        store_relaxed(to + 2 * a.group + i, part_state(out, tag));
-        if (i % DIM) continue;
-        store_relaxed(to + 2 * (i / DIM), part_state(most, tag));
-        store_relaxed(to + 2 * (i / DIM) + 1, part_state(sum, tag));
-    }
+    merge_shares<DIM>(a, b, [&](int i, float2 out, float most, float sum) {
+        if (b.lane % 2 == 0)
+            store_relaxed_two(to + 2 * a.group + i, part_state(out.x, tag), part_state(out.y, tag));
+        else if (i % DIM == 0)
+            store_relaxed_two(to + 2 * (i / DIM), part_state(most, tag), part_state(sum, tag));
+    });
 }
 
 /* Two neighbouring states once they have come; `v` is what a first look has seen. */
@@ -114,77 +94,87 @@ MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instructi
                          int chunks, LEAVE leave)
 {
     const int heads = a.group, used = min(chunks, (int)in.parts), each = heads * DIM / 2;
-    const int groups = MEGA_CONSUMERS / each, group = b.thread / each, o = b.thread % each;
+    const int warps = DIM / 64, per_head = MEGA_WARPS / warps; /* of a head; of one head's worth */
+    const int groups = per_head * a.group_inverse / 256;
+    const int group = b.warp / warps * a.group_inverse / 256, o = b.thread - group * each;
     uint32_t tag = part_tag(a, b, in);
-    float2 *states = b.at<float2>(a.shared.planes); /* [used][heads] */
-    float2 *outputs = states + used * heads;        /* [groups][each] */
-    for (int i = b.thread; i < used * heads; i += MEGA_CONSUMERS) {
-        const int64_t *from =
-            part_states<DIM>(a, kv_head, used_part(i / heads, chunks, in.parts)) + 2 * (i % heads);
-        states[i] = wait_states(a, b, in, from, load_relaxed_two(from), tag);
-    }
-    b.sync();
-    b.stamp(a, MEGA_WORKS);
-    int head = 2 * o / DIM;
+    float4 *merged = b.at<float4>(a.shared.planes); /* [groups][each]: maximum, sum, outputs */
     float most = -INFINITY, sum = 0;
     float2 out = {0, 0};
     if (group < groups) {
-#pragma unroll 4
-        for (int j = 0; j < used; j++)
-            most = fmaxf(most, states[j * heads + head].x);
+        const int64_t *from = part_states<DIM>(a, kv_head, 0);
+        const int pitch = a.group * (DIM + 2), state = 2 * (2 * o / DIM), output = 2 * (heads + o);
 #pragma unroll 1
         for (int j = group; j < used; j += MERGED_AT_ONCE * groups) {
-            longlong2 v[MERGED_AT_ONCE];
-            const int64_t *from[MERGED_AT_ONCE];
+            longlong2 v[MERGED_AT_ONCE], w[MERGED_AT_ONCE];
 #pragma unroll
             for (int k = 0; k < MERGED_AT_ONCE; k++) {
-                int part = used_part(min(j + k * groups, used - 1), chunks, in.parts);
-                from[k] = part_states<DIM>(a, kv_head, part) + 2 * (heads + o);
-                v[k] = load_relaxed_two(from[k]);
+                const int64_t *part = from + min(j + k * groups, used - 1) * pitch;
+                v[k] = load_relaxed_two(part + state);
+                w[k] = load_relaxed_two(part + output);
             }
+            asm volatile("" : "+r"(j)); /* addresses are not kept, but found again */
 #pragma unroll
             for (int k = 0; k < MERGED_AT_ONCE; k++) {
                 if (j + k * groups >= used) continue;
-                float2 w = wait_states(a, b, in, from[k], v[k], tag);
-                float f = exp2_fast(states[(j + k * groups) * heads + head].x - most);
-                out.x = fmaf(f, w.x, out.x);
-                out.y = fmaf(f, w.y, out.y);
+                const int64_t *part = from + (j + k * groups) * pitch;
+                float2 s = wait_states(a, b, in, part + state, v[k], tag);
+                float2 t = wait_states(a, b, in, part + output, w[k], tag);
+                float larger = fmaxf(most, s.x), f = exp2_fast(most - larger),
+                      g = exp2_fast(s.x - larger);
+                most = larger;
+                sum = fmaf(g, s.y, sum * f);
+                out.x = fmaf(g, t.x, out.x * f);
+                out.y = fmaf(g, t.y, out.y * f);
             }
         }
-        outputs[group * each + o] = out;
+        merged[group * each + o] = make_float4(most, sum, out.x, out.y);
     }
     b.sync();
+    b.stamp(a, MEGA_WORKS);
     if (group == 0) {
+        int n = min(groups, used);
+#pragma unroll 4
+        for (int g = 1; g < n; g++)
+            most = fmaxf(most, merged[g * each + o].x);
+        sum = 0;
         out = make_float2(0, 0);
-        for (int j = 0; j < used; j++)
-            sum =
-                fmaf(exp2_fast(states[j * heads + head].x - most), states[j * heads + head].y, sum);
-        for (int g = 0; g < groups; g++)
-            out.x += outputs[g * each + o].x, out.y += outputs[g * each + o].y;
-        const float merged[2] = {out.x / sum, out.y / sum};
-        leave(2 * o, merged);
+#pragma unroll 4
+        for (int g = 0; g < n; g++) {
+            float4 m = merged[g * each + o];
+            float f = exp2_fast(m.x - most);
+            sum = fmaf(f, m.y, sum);
+            out.x = fmaf(f, m.z, out.x);
+            out.y = fmaf(f, m.w, out.y);
+        }
+        const float both[2] = {out.x / sum, out.y / sum};
+        leave(2 * o, both);
     }
     b.sync();
 }
 
 /* ---- a KV head ---- */
 
+/* Positions before the newest. */
+MEGA_FN int position_of(const mega_arguments &a, const mega_block &b)
+{
+    return a.first_position + (int)(b.pass() - a.first_pass);
+}
+
 /* The heads' outputs as planes: of this block's own states, or of all parts. */
 template <int DIM>
-MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
-                         bool alone, int chunks)
+MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
+    int old = position_of(a, b);
     uint32_t planes = a.shared.heads, pitch = a.shared.head_plane;
-    if (!alone)
-        return merge_parts<DIM>(a, b, in, kv_head, chunks, [&](int i, const float *out) {
-            leave_features<2>(b, planes, pitch, i, out);
-        });
-#pragma unroll 1
-    for (int i = b.thread; i < a.group * DIM; i += MEGA_CONSUMERS) {
-        float most, sum, out = merge_shares<DIM>(a, b, i, &most, &sum);
-        out /= sum;
-        leave_features<1>(b, planes, pitch, i, &out);
-    }
+    if (old + 1 > a.recompute)
+        return merge_parts<DIM>(
+            a, b, e.in, e.weights.kv_head, context_chunks<DIM>(old),
+            [&](int i, const float *out) { leave_features<2>(b, planes, pitch, i, out); });
+    merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
+        float own = (b.lane % 2 ? out.y : out.x) / sum;
+        leave_features<1>(b, planes, pitch, i + b.lane % 2, &own);
+    });
     b.sync();
 }
 
@@ -193,27 +183,28 @@ MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const instructi
 template <int DIM, bool HALF>
 MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-    int old = a.first_position + (int)(b.pass() - a.first_pass);
-    int kv_head = entry_kv_head(a, e.in), row = e.in.units.begin % a.hidden;
-    int n = e.in.units.end - e.in.units.begin;
+    int old = position_of(a, b);
+    int kv_head = e.weights.kv_head, n = e.in.units.end - e.in.units.begin;
     bool alone = old + 1 <= a.recompute, partial = e.in.opcode == OP_ATTENTION_PARTIAL;
     int first = 0, chunks = attention_chunks<DIM>(a, e.in, old, &first);
     if (partial && !chunks) return;
     if (partial || alone) {
-        wait_qkv<DIM>(a, b, e.in, kv_head);
-        attend<DIM, HALF>(a, b, old, first, chunks, alone || e.in.part == e.in.parts - 1);
-        if (partial) return leave_part<DIM>(a, b, e.in, kv_head);
+        wait_qkv<DIM, HALF>(a, b, e.in, kv_head);
+        attend<DIM, HALF>(a, b, old, first, chunks);
+        if (e.in.opcode == OP_ATTENTION_PARTIAL)
+            return leave_part<DIM>(a, b, e.in, e.weights.kv_head);
     }
-    make_planes<DIM>(a, b, e.in, kv_head, alone, context_chunks<DIM>(old));
-    const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + row;
-    int64_t *next = residual(a, b.pass(), 2 * e.in.layer + 1) + row;
+    make_planes<DIM>(a, b, e);
+    const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + e.weights.row;
     /* The first KV head brings the residual itself along. */
-    int64_t carried = kv_head == 0 && b.thread < n ? wait_element(a, b, e, x + b.thread) : 0;
+    int64_t carried =
+        e.weights.kv_head == 0 && b.thread < n ? wait_element(a, b, e, x + b.thread) : 0;
     int groups = product_heads<DIM>(a, b, e, n);
     b.sync();
     b.stamp(a, MEGA_SIGNALS);
+    int64_t *next = residual(a, b.pass(), 2 * e.in.layer + 1) + e.weights.row;
     for (int i = b.thread; i < n; i += MEGA_CONSUMERS) {
-        if (i >= MEGA_CONSUMERS && kv_head == 0) carried = wait_element(a, b, e, x + i);
+        if (i >= MEGA_CONSUMERS && e.weights.kv_head == 0) carried = wait_element(a, b, e, x + i);
         add_relaxed(next + i, fixed_part(row_sum(a, b, i, groups)) + carried);
     }
     b.sync();

@@ -27,6 +27,7 @@ enum {
     MEGA_STAGE = 33 << 10,   /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
     MEGA_BOX = 32 << 10,
     MEGA_CACHE_BRICKS = 16 << 10, /* keys and values in a stage that is made for bricks */
+    MEGA_CACHE_GAPS = 256,        /* between their pieces */
     MEGA_MAX_STAGES = 14,
     MEGA_SLOTS = 4,           /* entries of the program in shared memory */
     MEGA_UNDER_WAY = 2,       /* chunks; more only lengthens everybody's queue to memory */
@@ -60,7 +61,8 @@ typedef struct mega_weights {
     uint32_t parts;         /* that the x which it reads is complete with */
     instruction_span share; /* of x, that an MLP brings along */
     uint16_t begins, ends;  /* the block's pass */
-    uint64_t zero[6];
+    int32_t kv_head, row;   /* of attention; and of its output, the first row: divisions are slow */
+    uint64_t zero[5];
 } mega_weights;
 
 /* Where in its program a block is: filled in by the block itself. */
@@ -133,6 +135,8 @@ typedef struct mega_arguments {
     int32_t embedding_type, embedding_bytes; /* a dtype; of a row */
     int32_t box_rows;                        /* rows of W_o in a box */
     int32_t recompute;                       /* contexts up to here: each block its own attention */
+    int32_t group_inverse;                   /* 256 / group, rounded up */
+    uint32_t parts_inverse;                  /* 2^32 / parts of a long context, rounded up */
     uint32_t delay; /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
     int32_t token, first_position, n_passes;
     uint32_t first_pass;

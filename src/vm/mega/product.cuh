@@ -88,8 +88,8 @@ MEGA_FN int row_slices(const mega_arguments &, const mega_entry &, int)
     return MEGA_WARPS;
 }
 
-/* Rows of W_down^T weighted by the features and added up: 2048 outputs, 128 of them a warp's, to
- * out[2048]. */
+/* Rows of W_down^T weighted by the features and added up: 2048 outputs to out[2048], 128 of them
+ * a warp's, which sees them at the end. */
 MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &,
                                 int rows, int, float *out)
 {
@@ -124,6 +124,7 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         out[b.warp * 128 + j * 16 + g] = low;
         out[b.warp * 128 + j * 16 + g + 8] = high;
     }
+    __syncwarp();
 }
 
 /* A KV head's columns of W_o, in boxes of box_rows rows, times its heads' outputs: sums of 64
@@ -133,7 +134,7 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
 {
     int groups = a.group * DIM / 64;
     int g = b.lane >> 2, t = b.lane & 3;
-    int slice = b.warp % groups, tile = b.warp / groups;
+    int tile = b.warp / (DIM / 64) * a.group_inverse / 256, slice = b.warp - tile * groups;
     bool busy = tile * 16 < a.box_rows;
     int line = slice * a.box_rows + (busy ? tile * 16 : 0) + (b.lane & 15);
     uint32_t mine = line * 128 + (((b.lane >> 4) ^ (line & 7)) << 4);

@@ -168,8 +168,8 @@ MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch 
 template <int DIM>
 MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    int begin = e.in.units.begin, n = e.in.units.end - begin, head = entry_kv_head(a, e.in);
-    int64_t first = (head * a.hidden + begin % a.hidden) / BRICK_ROWS;
+    int begin = e.in.units.begin, n = e.in.units.end - begin, head = e.weights.kv_head;
+    int64_t first = (head * a.hidden + e.weights.row) / BRICK_ROWS;
     fetch_tiles(f, e.weights.matrix[0], e.weights.kinds[0], OVER_HEAD, first, n / BRICK_ROWS);
 }
 
@@ -225,8 +225,8 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
     for (int row = 0; row < n; row += a.box_rows) {
         f.begin(a.box_rows * groups * 128);
         if (f.lane == 0 && !f.scouts)
-            copy_box(f.stage(), a.maps + MEGA_MAP_BYTES * e.weights.map, 0, begin % a.hidden + row,
-                     entry_kv_head(a, e.in) * groups, f.barrier(), f.policy);
+            copy_box(f.stage(), a.maps + MEGA_MAP_BYTES * e.weights.map, 0, e.weights.row + row,
+                     e.weights.kv_head * groups, f.barrier(), f.policy);
         f.end();
     }
 }
@@ -257,20 +257,23 @@ template <int DIM>
 MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetch &f,
                          int first_page, int old, int first, int chunks)
 {
-    const int each = attention_chunk<DIM>::POSITIONS;
-    int pages = each / a.page_size, bytes = a.page_size * DIM * 2;
-    if (chunks > 0) f.wait_begun();
-    int page = f.lane % pages, cache = f.lane / pages;
+    typedef attention_chunk<DIM> shape;
+    const int each = shape::POSITIONS, at_once = min(a.page_size, (int)shape::PIECE);
+    int copies = each / at_once, bytes = at_once * DIM * 2;
+    if (chunks <= 0) return;
+    f.wait_begun();
+    int cache = f.lane / copies, position = f.lane % copies * at_once;
+    int page = position / a.page_size, inside = position % a.page_size;
+    uint32_t to =
+        (cache * 8 + position / shape::PIECE) * shape::PITCH + position % shape::PIECE * DIM * 2;
     for (int c = first; c < first + chunks; c++) {
-        int here = min(pages, (old - c * each + a.page_size - 1) / a.page_size);
-        f.begin(2 * here * bytes);
-        if (page < here && cache < 2) {
-            int64_t at = ((const int32_t *)a.pages)[first_page + c * pages + page] +
+        int here = min(each, old - c * each);
+        f.begin(2 * bytes * ((here + at_once - 1) / at_once));
+        if (position < here && cache < 2) {
+            int64_t at = ((const int32_t *)a.pages)[first_page + c * (each / a.page_size) + page] +
                          (int64_t)e.in.layer * a.pages_per_layer;
-            f.copy(cache * (CACHE_CHUNK / 2) + page * bytes,
-                   (const char *)(cache ? a.v_cache : a.k_cache) +
-                       (at * a.n_kv_heads + entry_kv_head(a, e.in)) * bytes,
-                   bytes);
+            at = (at * a.n_kv_heads + e.weights.kv_head) * a.page_size + inside;
+            f.copy(to, (const char *)(cache ? a.v_cache : a.k_cache) + at * (DIM * 2), bytes);
         }
         f.end();
     }
