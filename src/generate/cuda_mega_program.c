@@ -217,6 +217,9 @@ static void fill_queue(program *p, int block)
         }
     }
     if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
+    for (int i = 1; i < n; i++) /* never two in a row: one slot is left for it */
+        queue[i].weights.passable = queue[i].in.opcode == OP_ATTENTION_PARTIAL &&
+                                    queue[i - 1].in.opcode != OP_ATTENTION_PARTIAL;
     queue[0].weights.begins = 1;
     queue[n - 1].weights.ends = 1;
     p->lengths[block] = n;

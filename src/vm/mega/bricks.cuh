@@ -444,6 +444,7 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         add_features<BRICK_Q4_K>(a, b, groups, first, out);
     else if (is_kind<BRICK_Q6_K>(kind))
         add_features<BRICK_Q6_K>(a, b, groups, first, out);
+    b.sync();
 }
 
 #endif

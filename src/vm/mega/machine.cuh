@@ -8,7 +8,8 @@
 
 #include "vm/mega/stream.cuh"
 
-enum { ENTRIES_AHEAD = MEGA_SLOTS - 1 };
+/* One slot is left, so that an entry between others can be passed over without a barrier. */
+enum { ENTRIES_AHEAD = MEGA_SLOTS - 2 };
 
 /* What follows `place` in the block's queue, `steps` further, on its way to a slot. The last 16
  * threads fetch; the last of them says where the entry is. */
@@ -43,7 +44,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
     const mega_place start = {a.first_pass, 0, length, a.n_passes * length};
     for (int i = 0; i < ENTRIES_AHEAD; i++)
         fetch_slot(a, b, start, i, b.at<mega_entry>(a.shared.entries) + i);
-    copies_arrived<ENTRIES_AHEAD - 1>();
+    copies_arrived<0>();
     b.sync();
     for (bool more = true; more;) {
         b.forget();
@@ -52,9 +53,15 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
                    b.at<mega_entry>(slot_behind(a, b.slot, ENTRIES_AHEAD)));
         if (b.entry() == 0) b.stamp(a, MEGA_BEGINS); /* others begin where the last one ended */
         if (DAWDLES) dawdle(a, b.pass(), b.entry());
+        if (MACHINE::passes_over(a, b, e)) {
+            b.stamp(a, MEGA_ENDS);
+            b.slot = slot_behind(a, b.slot, 1);
+            continue;
+        }
+        b.forget();
         MACHINE::run(a, b, e);
         more = e.place.left > 1;
-        copies_arrived<ENTRIES_AHEAD - 1>();
+        copies_arrived<0>();
         uint32_t pass = b.pass();
         int entry = b.entry();
         b.sync(); /* the next entry is there, and nobody reads this one's memory any more */

@@ -62,7 +62,8 @@ typedef struct mega_weights {
     instruction_span share; /* of x, that an MLP brings along */
     uint16_t begins, ends;  /* the block's pass */
     int32_t kv_head, row;   /* of attention; and of its output, the first row: divisions are slow */
-    uint64_t zero[5];
+    uint32_t passable;      /* 1: passed over in short contexts, without a barrier */
+    uint32_t zero[9];
 } mega_weights;
 
 /* Where in its program a block is: filled in by the block itself. */

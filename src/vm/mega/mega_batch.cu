@@ -23,6 +23,10 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
 }
 
 template <int DIM, bool HALF> struct several_sequences {
+    static MEGA_FN bool passes_over(const mega_arguments &, const mega_block &, const mega_entry &)
+    {
+        return false;
+    }
     static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
     {
         switch (e.in.opcode) {

@@ -15,6 +15,14 @@
 
 /* What the blocks do for one sequence. */
 template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
+    /* Short contexts have no parts. Warps may be an entry apart here, so that this entry alone
+     * tells all of them: the slots of those before are being filled with others already. */
+    static MEGA_FN bool passes_over(const mega_arguments &a, const mega_block &b,
+                                    const mega_entry &e)
+    {
+        return e.weights.passable &&
+               a.first_position + (int)(b.pass() - a.first_pass) < a.recompute;
+    }
     static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
     {
         switch (e.in.opcode) {

@@ -103,30 +103,31 @@ MEGA_FN void make_features(const mega_arguments &a, mega_block &b, const mega_en
 MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const instruction &in = e.in;
-    int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
+    int n = in.units.end - in.units.begin;
     make_features(a, b, e, n, (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE);
-    const int64_t *x = residual(a, b.pass(), step);
-    int64_t *next = residual(a, b.pass(), step + 1);
     float *out = b.at<float>(a.shared.planes);
-    /* A share of the residual itself comes along; each block begins adding elsewhere. */
-    int share_begin = e.weights.share.begin, share_end = e.weights.share.end;
+    /* A warp adds what it has made, each block beginning elsewhere. A share of the residual itself
+     * comes along: the same thread has it before and after. */
+    int64_t *carried = b.at<int64_t>(a.shared.sums);
+    const int columns = MEGA_BLOCK / MEGA_WARPS, each = columns / 32;
 #pragma unroll 1
     for (int c = 0; c < a.hidden; c += MEGA_BLOCK) {
-        int64_t carried = 0; /* of the one output of this thread that is in the share, if any */
+        const int first = c + columns * b.warp, turn = b.lane + 16 * blockIdx.x;
+        const int64_t *x = residual(a, b.pass(), 2 * in.layer + 1);
 #pragma unroll
-        for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
-            int at = c + ((j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1));
-            if (at >= share_begin && at < share_end) carried = fixed_value(load_relaxed(x + at));
+        for (int j = 0; j < each; j++) {
+            int at = first + ((32 * j + turn) & (columns - 1)), i = at - e.weights.share.begin;
+            if (i >= 0 && at < e.weights.share.end) carried[i] = fixed_value(load_relaxed(x + at));
         }
         product_transposed(a, b, e, n, c, out);
-        b.sync();
         b.stamp(a, MEGA_SIGNALS);
+        int64_t *next = residual(a, b.pass(), 2 * in.layer + 2);
 #pragma unroll
-        for (int j = 0; j < MEGA_BLOCK / MEGA_CONSUMERS; j++) {
-            int o = (j * MEGA_CONSUMERS + b.thread + 16 * blockIdx.x) & (MEGA_BLOCK - 1);
-            int at = c + o;
-            bool brings = at >= share_begin && at < share_end;
-            if (at < a.hidden) add_relaxed(next + at, fixed_part(out[o]) + (brings ? carried : 0));
+        for (int j = 0; j < each; j++) {
+            int at = first + ((32 * j + turn) & (columns - 1)), i = at - e.weights.share.begin;
+            int64_t part = fixed_part(out[at - c]);
+            if (i >= 0 && at < e.weights.share.end) part += carried[i];
+            if (at < a.hidden) add_relaxed(next + at, part);
         }
         b.sync();
     }
