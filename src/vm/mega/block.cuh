@@ -341,7 +341,10 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
     for (int o = 16; o; o >>= 1)
         squares += __shfl_xor_sync(~0u, squares, o);
     if (b.lane == 0) b.at<float>(a.shared.squares)[b.warp] = squares;
-    b.sync();
+    if (MEGA_BRICKS)
+        b.sync();
+    else
+        __syncwarp(); /* a warp multiplies by what it has read itself */
     b.stamp(a, MEGA_WORKS);
 }
 
