@@ -127,8 +127,8 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
     __syncwarp();
 }
 
-/* A KV head's columns of W_o, in boxes of box_rows rows, times its heads' outputs: sums of 64
- * columns each to sums[group of columns][row]. Returns the number of groups. */
+/* A KV head's columns of W_o, in boxes of box_rows rows, two at a time, times its heads' outputs:
+ * sums of 64 columns each to sums[group of columns][row]. Returns the number of groups. */
 template <int DIM>
 MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_entry &, int rows)
 {
@@ -145,26 +145,48 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
     for (int j = 0; j < 4; j++)
         load_vector(plane + j * 32, g < MEGA_PARTS, v + 2 * j);
     float *sums = b.at<float>(a.shared.sums) + slice * a.shared.sum_pitch + tile * 16 + g;
+    uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
 #pragma unroll 1
-    for (int row = 0; row < rows; row += a.box_rows) {
-        uint32_t m[4][4], at = take_chunk(a, b) + mine;
+    for (int row = 0; row < rows; row += 2 * a.box_rows) {
+        bool both = row + a.box_rows < rows;
+        ring_place one = b.place, two = b.place;
+        two.advance(a.stages);
+        uint32_t m[2][4][4];
+        wait_chunk(full + 8 * one.stage, one.parity);
+        if (both) wait_chunk(full + 8 * two.stage, two.parity);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            uint32_t at = b.ring + (k && both ? two.stage : one.stage) * MEGA_STAGE + mine;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                load_matrices(m[k][j], at ^ (j << 5)); /* busy or not: not in a branch */
+        }
+        __syncwarp();
+        if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
+        if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
+        if (both) b.place = two;
+        b.place.advance(a.stages);
+        if (!busy) continue;
+        float c[2][2][4];
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                c[k][i / 4][i % 4] = 0;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            load_matrices(m[j], at ^ (j << 5)); /* busy or not: not in a branch */
-        give_chunk(a, b);
-        if (!busy) continue;
-        float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-            multiply(c, m[j][0], m[j][1], m[j][2], m[j][3], v[2 * j], v[2 * j + 1]);
-            multiply(d, m[j + 1][0], m[j + 1][1], m[j + 1][2], m[j + 1][3], v[2 * j + 2],
-                     v[2 * j + 3]);
-        }
-        float low = sum_columns(c[0] + d[0], c[1] + d[1]);
-        float high = sum_columns(c[2] + d[2], c[3] + d[3]);
-        if (t == 0) {
-            sums[row] = low;
-            sums[row + 8] = high;
+            for (int k = 0; k < 2; k++)
+                multiply(c[k][j & 1], m[k][j][0], m[k][j][1], m[k][j][2], m[k][j][3], v[2 * j],
+                         v[2 * j + 1]);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            float low = sum_columns(c[k][0][0] + c[k][1][0], c[k][0][1] + c[k][1][1]);
+            float high = sum_columns(c[k][0][2] + c[k][1][2], c[k][0][3] + c[k][1][3]);
+            if (t == 0 && (!k || both)) {
+                sums[row + k * a.box_rows] = low;
+                sums[row + k * a.box_rows + 8] = high;
+            }
         }
     }
     return groups;
