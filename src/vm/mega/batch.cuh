@@ -18,19 +18,46 @@ MEGA_FN int row_position(const mega_arguments &a, uint32_t pass, int row)
 
 /* ---- attention of a KV head ---- */
 
-/* Whether a row's whole attention is this block's, where it is not in parts. */
-MEGA_FN bool owns_row(const instruction &in, int row)
+/* A row whose attention is in parts, one a block of the KV head. Of the others the whole is one
+ * block's: in.part has rows in.part, in.part + in.parts and so on. */
+MEGA_FN bool in_parts(const mega_arguments &a, int row, int pass_here)
 {
-    return row % in.parts == in.part;
+    return a.rows[row].position + pass_here >= a.recompute;
 }
+MEGA_FN bool any_in_parts(const mega_arguments &a, int pass_here)
+{
+    bool any = false;
+#pragma unroll
+    for (int row = 0; row < MEGA_ROWS; row++)
+        any = any || (row < a.n_rows && in_parts(a, row, pass_here));
+    return any;
+}
+
+/* Calls work(row, whether in parts) for each row of which this block may have something, those that
+ * are its own first; pass_here: the pass of this launch. In one place, for attention to be there
+ * once. */
+template <typename WORK>
+MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_here, WORK work)
+{
+    bool parts = false;
+    for (int row = in.part;; row += parts ? 1 : in.parts) {
+        if (row >= a.n_rows) {
+            if (parts || !any_in_parts(a, pass_here)) return;
+            parts = true;
+            row = 0;
+        }
+        if (in_parts(a, row, pass_here) == parts) work(row, parts);
+    }
+}
+
 /* Chunks of a row's cache that are this block's, from the first. */
 template <int DIM>
-MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, int row, int old, int *first)
+MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, bool parts, int old,
+                       int *first)
 {
-    if (old + 1 > a.recompute) return attention_chunks<DIM>(a, in, old, first);
+    if (parts) return attention_chunks<DIM>(a, in, old, first);
     *first = 0;
-    const int each = attention_chunk<DIM>::POSITIONS;
-    return owns_row(in, row) ? (old + each - 1) / each : 0;
+    return context_chunks<DIM>(old);
 }
 
 MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int row, int kv_head,
@@ -48,17 +75,16 @@ MEGA_FN void hand_on(const mega_block &b, int64_t *list, int i, float v)
 /* A row's attention, or this block's part of it. */
 template <int DIM, bool HALF>
 MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, const instruction &in, int row,
-                        int kv_head)
+                        bool parts, int kv_head)
 {
     int old = row_position(a, b.pass(), row), first;
-    bool alone = old + 1 <= a.recompute;
-    int chunks = row_chunks<DIM>(a, in, row, old, &first);
-    if (alone ? !owns_row(in, row) : !chunks) return;
+    int chunks = row_chunks<DIM>(a, in, parts, old, &first);
+    if (parts && !chunks) return;
     wait_qkv<DIM, HALF>(a, b, in, kv_head, row);
     attend<DIM, HALF>(a, b, old, first, chunks);
     int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
-    if (!alone) leave_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
-    if (alone)
+    if (parts) leave_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
+    if (!parts)
         merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
             hand_on(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
         });
@@ -68,16 +94,16 @@ MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, const instructio
 template <int DIM, bool HALF>
 MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-    int kv_head = entry_kv_head(a, e.in);
+    int kv_head = entry_kv_head(a, e.in), pass_here = (int)(b.pass() - a.first_pass);
+    for_rows(a, e.in, pass_here,
+             [&](int row, bool parts) { attend_row<DIM, HALF>(a, b, e.in, row, parts, kv_head); });
+    if (!any_in_parts(a, pass_here)) return;
 #pragma unroll 1
-    for (int row = 0; row < a.n_rows; row++)
-        attend_row<DIM, HALF>(a, b, e.in, row, kv_head);
-#pragma unroll 1
-    for (int row = 0; row < a.n_rows; row++) {
-        int old = row_position(a, b.pass(), row);
-        if (!owns_row(e.in, row) || old + 1 <= a.recompute) continue;
+    for (int row = e.in.part; row < a.n_rows; row += e.in.parts) {
+        if (!in_parts(a, row, pass_here)) continue;
         int64_t *list = head_list(a, e.in, row, kv_head, a.group * DIM);
-        merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head, context_chunks<DIM>(old),
+        merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head,
+                         context_chunks<DIM>(row_position(a, b.pass(), row)),
                          [&](int i, const float *out) {
                              hand_on(b, list, i, out[0]);
                              hand_on(b, list, i + 1, out[1]);
@@ -237,16 +263,16 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const inst
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
     const float *results = b.at<float>(a.shared.results);
     int padded = (n + 2 * MEGA_TILE - 1) / (2 * MEGA_TILE) * (2 * MEGA_TILE);
+    static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
+    int row = b.warp / 2;
+    bool there = row < a.n_rows;
+    float inverse = batch_inverse_rms(a, b, row, false);
+    results += row * a.shared.result_pitch;
+    planes += row * a.shared.feature_row;
 #pragma unroll 1
-    for (int i = b.thread; i < padded * MEGA_ROWS; i += MEGA_CONSUMERS) {
-        int row = i / padded, feature = i % padded;
-        const float *at = results + row * a.shared.result_pitch + feature;
-        float v = 0;
-        if (feature < n && row < a.n_rows) {
-            float inverse = batch_inverse_rms(a, b, row, false);
-            v = gated(at[0] * inverse, at[up] * inverse);
-        }
-        split_float(v, planes + row * a.shared.feature_row + feature, a.shared.feature_plane);
+    for (int i = b.thread & 63; i < padded; i += 64) {
+        float v = there && i < n ? gated(results[i] * inverse, results[up + i] * inverse) : 0;
+        split_float(v, planes + i, a.shared.feature_plane);
     }
     b.sync();
     batch_transposed(a, b, n, step);

@@ -80,16 +80,18 @@ MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
     }
 }
 
-/* One element at first, as wait_residual() does. */
-MEGA_FN void wait_first(const mega_arguments &a, const mega_block &b, const instruction &in,
-                        const int64_t *x, uint32_t parts)
+/* Some elements at first, as wait_residual() does: of each 32 columns what is added last. */
+MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instruction &in,
+                       const int64_t *x, uint32_t parts, bool whole)
 {
+    x += residual_place(32 * (b.lane & (whole ? 3 : 1)) + 31, a.n_rows - 1);
     patience patience = {0, 0};
     for (;;) {
         uint32_t found = fixed_count(load_relaxed(x));
-        if (found == parts) return;
-        __nanosleep(100);
-        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
+        if (__all_sync(~0u, found == parts)) return;
+        __nanosleep(60);
+        if (patience.over() && found != parts)
+            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
     }
 }
 
@@ -159,7 +161,7 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     const int64_t *x = batch_residual(a, b.pass(), step) + residual_place(first, 0);
     fetch_norm(a, b, e, first);
     copies_commit();
-    wait_first(a, b, e.in, x, parts);
+    wait_last(a, b, e.in, x, parts, whole);
     longlong2 raw[16];
     load_columns(a, b, e.in, x + residual_place(2 * t, used ? g : 0), parts, whole, raw);
     carry_columns(carried_columns<DIM>(a, e), (int64_t *)x + a.hidden * MEGA_ROWS, b.lane, first,
@@ -363,6 +365,7 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, 
             give_chunk(a, b);
         }
         b.forget();
+        asm volatile("" : "+r"(step)); /* what follows from it waits in no register */
         int first = column + b.warp * 64;
         int64_t *next = batch_residual(a, b.pass(), step + 1) + residual_place(first, 0);
         add_outputs(a, b, next, first < a.hidden, c);

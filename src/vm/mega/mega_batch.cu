@@ -47,11 +47,11 @@ template <int DIM, bool HALF> struct several_sequences {
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)
     {
         if (e.in.opcode == OP_ATTENTION_PARTIAL) {
-            for (int row = 0; row < a.n_rows; row++) {
+            for_rows(a, e.in, pass, [&](int row, bool parts) {
                 int old = a.rows[row].position + pass, first;
-                int chunks = row_chunks<DIM>(a, e.in, row, old, &first);
+                int chunks = row_chunks<DIM>(a, e.in, parts, old, &first);
                 fetch_cache<DIM>(a, e, f, a.rows[row].first_page, old, first, chunks);
-            }
+            });
         } else if (e.in.opcode == MEGA_ATTENTION_OUTPUT) {
             fetch_output<DIM>(a, e, f);
         } else if (e.in.opcode == MEGA_MLP) {
