@@ -12,9 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_PARTS = 6 };
+enum { OWN_PARTS = 7, MAX_BOX = 256 /* sizes of a box */ };
 
-/* x, lists of q, k and v and of attention's outputs, states, counters, keys. Returns all of it. */
+/* x, lists of q, k and v and of attention's outputs, states, counters, keys, tensor maps. Returns
+ * all of it. */
 static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -26,6 +27,7 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
         MEGA_ROWS * heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(uint64_t),
         MEGA_COUNTER_WORDS * sizeof(uint32_t),
         MEGA_ROWS * 2 * sizeof(uint64_t),
+        layers * MEGA_MAP_BYTES,
     };
     size_t total = 0;
     for (int i = 0; i < OWN_PARTS; i++)
@@ -50,6 +52,31 @@ static size_t place(size_t *used, size_t bytes)
     size_t at = *used;
     *used += round_up(bytes, 128);
     return at;
+}
+
+/* The MLP's features that a block has at most. */
+static int64_t most_features(const schedule *s)
+{
+    int64_t most = 0;
+    for (int b = 0; b < s->options.workers; b++)
+        for (int i = 0; i < s->length[b]; i++) {
+            const instruction *in = schedule_queue(s, b) + i;
+            int64_t units = in->units.end - in->units.begin;
+            if (in->opcode == OP_NORM_MLP && units > most) most = units;
+        }
+    return most;
+}
+
+/* How W_down comes: all of a block's features by some groups of 64 columns. */
+static bool set_boxes(const cuda_mega *m, mega_arguments *a)
+{
+    int64_t features = most_features(&m->schedule), groups = a->hidden / 64;
+    if (features > MAX_BOX || features + 8 > a->shared.feature_plane) return false;
+    if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
+    if (groups > MAX_BOX / features) groups = MAX_BOX / features;
+    a->down_rows = (int32_t)features;
+    a->down_groups = (int32_t)groups;
+    return true;
 }
 
 /* Products and attention take turns in the first part. */
@@ -102,11 +129,11 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
     mega_arguments *a = &m->batch;
-    uint64_t *const places[OWN_PARTS] = {&a->x,      &a->qkv,      &a->heads,
-                                         &a->states, &a->counters, &a->key};
+    uint64_t *const places[OWN_PARTS] = {&a->x,        &a->qkv, &a->heads,    &a->states,
+                                         &a->counters, &a->key, &a->down_maps};
     char name[32];
     *a = m->arguments;
-    if (!runs_batches(x->plan, x->model) || !m->one_each) return QP_OK;
+    if (!runs_batches(x->plan, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;
     lay_out(m, a);
     if (a->stages < 3) return QP_OK;
     size_t bytes[OWN_PARTS], total = count_own(c, bytes);
@@ -117,6 +144,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
         *places[i] = at;
         at += bytes[i];
     }
+    TRY(mega_make_down_maps(m, error));
     snprintf(name, sizeof name, "mega_batch_%d_%s", (int)c->head_dim,
              x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16");
     return cuda_device_function(x->device, "mega_batch", name, shared_bytes(a), &m->batch_kernel,

@@ -26,6 +26,8 @@ qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 size_t mega_count_weights(const model *model);
 /* Makes them. */
 qp_status mega_make_weights(cuda_mega *mega, qp_error *error);
+/* Tensor maps of W_down for several sequences, to where mega->batch has them. */
+qp_status mega_make_down_maps(const cuda_mega *mega, qp_error *error);
 /* Where an instruction's i-th matrix lies, and of which kind of bricks it is. */
 void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight_slot slot,
                      int64_t layer);

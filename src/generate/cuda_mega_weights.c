@@ -68,34 +68,61 @@ static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const 
                       "describing a tensor to the GPU", error);
 }
 
-/* W_o of each layer: a box is a KV head's columns of some rows, 64 columns of all rows after the
- * next 64, as the matrix units read it. */
-static qp_status make_maps(cuda_mega *m, qp_error *error)
+/* The tensor map of a layer, and what it describes. */
+typedef qp_status make_layer_map(const cuda_mega *m, void *map, int64_t layer, qp_error *error);
+
+static qp_status make_maps(const cuda_mega *m, make_layer_map *make, cuda_address to,
+                           qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    int64_t layers = x->plan->config.n_layers;
+    size_t bytes = (size_t)layers * MEGA_MAP_BYTES;
+    char *maps = aligned_alloc(MEGA_MAP_BYTES, bytes);
+    if (!maps) return error_no_memory(error, "tensor maps", bytes);
+    qp_status status = QP_OK;
+    for (int64_t l = 0; l < layers && status == QP_OK; l++)
+        status = make(m, maps + l * MEGA_MAP_BYTES, l, error);
+    if (status == QP_OK) status = mega_copy(x->device, to, maps, bytes, error);
+    free(maps);
+    return status;
+}
+
+/* W_o: a box is a KV head's columns of some rows, 64 columns of all rows after the next 64, as the
+ * matrix units read it. */
+static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
 {
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
-    size_t bytes = (size_t)c->n_layers * MEGA_MAP_BYTES;
-    char *maps = aligned_alloc(MEGA_MAP_BYTES, bytes);
-    if (!maps) return error_no_memory(error, "tensor maps", bytes);
     uint64_t q = (uint64_t)config_q_hidden_units(c), hidden = (uint64_t)c->hidden_size;
     uint32_t groups = (uint32_t)(q / (uint64_t)c->n_kv_heads / 64);
-    qp_status status = QP_OK;
-    for (int64_t l = 0; l < c->n_layers && status == QP_OK; l++)
-        status = make_map(m, maps + l * MEGA_MAP_BYTES,
-                          cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, l, false),
-                          (uint64_t[]){64, hidden, q / 64}, (uint64_t[]){2 * q, 128},
-                          (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, error);
-    if (status == QP_OK)
-        status = cuda_buffer_alloc(x->device, bytes, "tensor maps", &m->maps, error);
-    if (status == QP_OK) status = mega_copy(x->device, m->maps.address, maps, bytes, error);
-    free(maps);
-    m->arguments.maps = m->maps.address;
-    return status;
+    return make_map(m, map, cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, layer, false),
+                    (uint64_t[]){64, hidden, q / 64}, (uint64_t[]){2 * q, 128},
+                    (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, error);
+}
+
+/* W_down transposed: a box is all rows of a block, by 64 columns too. */
+static qp_status map_down(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
+{
+    const model_config *c = &m->executor->plan->config;
+    uint64_t hidden = (uint64_t)c->hidden_size, features = (uint64_t)c->intermediate_size;
+    return make_map(m, map, m->weights.address + (uint64_t)layer * features * hidden * 2,
+                    (uint64_t[]){64, features, hidden / 64}, (uint64_t[]){2 * hidden, 128},
+                    (uint32_t[]){64, (uint32_t)m->batch.down_rows, (uint32_t)m->batch.down_groups},
+                    error);
+}
+
+qp_status mega_make_down_maps(const cuda_mega *m, qp_error *error)
+{
+    return make_maps(m, map_down, m->batch.down_maps, error);
 }
 
 qp_status mega_make_weights(cuda_mega *m, qp_error *error)
 {
     if (m->quantized) return mega_make_bricks(m, error);
+    const cuda_device *device = m->executor->device;
     TRY(transpose_down(m, error));
-    return make_maps(m, error);
+    TRY(cuda_buffer_alloc(device, (size_t)m->executor->plan->config.n_layers * MEGA_MAP_BYTES,
+                          "tensor maps", &m->maps, error));
+    m->arguments.maps = m->maps.address;
+    return make_maps(m, map_output, m->maps.address, error);
 }

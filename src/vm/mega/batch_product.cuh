@@ -299,76 +299,74 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
 
 /* ---- W_down ---- */
 
-/* Adds 64 columns of all rows, which are this warp's: of eight columns a lane has column g of rows
+/* Adds 16 columns of all rows, which are this warp's: of eight columns a lane has column g of rows
  * 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie side by side. */
 MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, bool inside,
-                         const float (*c)[4][4])
+                         const float (*c)[4])
 {
     int g = b.lane >> 2, t = b.lane & 3;
     bool low = b.lane < 16;
     int rows[2] = {2 * t + !low, 2 * t + low};
-    int64_t *to[2] = {next + residual_place(g & 3, rows[0]),
-                      next + residual_place(4 + (g & 3), rows[1])};
-    bool there[2] = {inside && rows[0] < a.n_rows, inside && rows[1] < a.n_rows};
-    asm volatile("" : "+l"(to[0]), "+l"(to[1])); /* two registers, and offsets */
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 2; i++) {
         float own[2];
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            int at = 2 * (i & 1) + r;
-            own[r] = c[0][i / 2][at] + c[1][i / 2][at] + c[2][i / 2][at];
-        }
+        for (int r = 0; r < 2; r++)
+            own[r] = c[0][2 * i + r] + c[1][2 * i + r] + c[2][2 * i + r];
         float other = __shfl_xor_sync(~0u, own[1], 16);
         int64_t first = fixed_part(low ? own[0] : other), second = fixed_part(low ? other : own[0]);
-        add_relaxed_if(there[0], to[0] + residual_place(8 * i, 0), first);
-        add_relaxed_if(there[1], to[1] + residual_place(8 * i, 0), second);
+        int column = 8 * i + (g & 3);
+        add_relaxed_if(inside && rows[0] < a.n_rows, next + residual_place(column, rows[0]), first);
+        add_relaxed_if(inside && rows[1] < a.n_rows, next + residual_place(column + 4, rows[1]),
+                       second);
     }
 }
 
+/* Chunks of W_down^T, each some groups of 64 columns of all rows of the block, one box. Blocks
+ * begin elsewhere, so that they do not all add to the same places at a time. */
+MEGA_FN int down_chunks(const mega_arguments &a)
+{
+    return (a.hidden / 64 + a.down_groups - 1) / a.down_groups;
+}
+MEGA_FN int down_chunk(const mega_arguments &a, int i)
+{
+    return (int)((i + blockIdx.x) % (unsigned)down_chunks(a));
+}
+
 /* Rows of W_down^T weighted by the features of every row of x, and added to the next residual:
- * product_transposed() of each. A chunk is 16 rows of half the columns, so that the first half's
- * sums are on their way while the second half comes. */
+ * product_transposed() of each. What a chunk makes is whole, and added while the next ones come. */
 MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, int step)
 {
 #pragma unroll 1
-    for (int column = 0; column < a.hidden; column += MEGA_HALF_BLOCK) {
+    for (int i = 0; i < down_chunks(a); i++) {
         b.forget();
-        int g = b.lane >> 2, t = b.lane & 3;
+        int g = b.lane >> 2, t = b.lane & 3, group = b.warp >> 2;
+        bool busy = group < a.down_groups;
         uint32_t features = b.own + a.shared.features + 2 * (g * a.shared.feature_row + 2 * t);
-        uint32_t mine = (b.lane & 7) * MEGA_HALF_PITCH + b.warp * 128 + (b.lane >> 3) * 16;
-        float c[MEGA_PARTS][4][4];
+        int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
+        uint32_t mine = line * 128 + ((((b.warp & 3) * 2 + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
+        uint32_t at = take_chunk(a, b) + mine;
+        float c[MEGA_PARTS][4];
 #pragma unroll
-        for (int i = 0; i < 16 * MEGA_PARTS; i++)
-            c[i / 16][i / 4 % 4][i % 4] = 0;
-#pragma unroll 1
+        for (int p = 0; p < 4 * MEGA_PARTS; p++)
+            c[p / 4][p % 4] = 0;
+#pragma unroll 2
         for (int row = 0; row < rows; row += 2 * MEGA_TILE) {
-            uint32_t at = take_chunk(a, b) + mine;
+            uint32_t m[4];
+            load_matrices_transposed(m, at + row * 128);
 #pragma unroll
-            for (int tile = 0; tile < 2; tile++) {
-                uint32_t v[MEGA_PARTS];
+            for (int tile = 0; tile < 2; tile++)
 #pragma unroll
                 for (int p = 0; p < MEGA_PARTS; p++)
-                    v[p] = load_shared(features +
-                                       2 * (p * a.shared.feature_plane + row + tile * MEGA_TILE));
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    uint32_t m[4];
-                    load_matrices_transposed(m, at + tile * 8 * MEGA_HALF_PITCH + j * 64);
-#pragma unroll
-                    for (int p = 0; p < MEGA_PARTS; p++) {
-                        multiply_8(c[p][2 * j], m[0], m[1], v[p]);
-                        multiply_8(c[p][2 * j + 1], m[2], m[3], v[p]);
-                    }
-                }
-            }
-            give_chunk(a, b);
+                    multiply_8(c[p], m[2 * tile], m[2 * tile + 1],
+                               load_shared(features + 2 * (p * a.shared.feature_plane + row +
+                                                           tile * MEGA_TILE)));
         }
+        give_chunk(a, b);
         b.forget();
-        asm volatile("" : "+r"(step)); /* what follows from it waits in no register */
-        int first = column + b.warp * 64;
-        int64_t *next = batch_residual(a, b.pass(), step + 1) + residual_place(first, 0);
-        add_outputs(a, b, next, first < a.hidden, c);
+        int column = (down_chunk(a, i) * a.down_groups + (b.warp >> 2)) * 64 + (b.warp & 3) * 16;
+        int64_t *next = batch_residual(a, b.pass(), step + 1) + residual_place(column, 0);
+        add_outputs(a, b, next, (b.warp >> 2) < a.down_groups && column < a.hidden, c);
     }
 }
 

@@ -42,9 +42,7 @@ enum {
     MEGA_COUNTER_WORDS = 32,   /* a counter has a cache line of its own */
     MEGA_MAX_PARTITIONS = 160, /* of a KV head's context */
     MEGA_MAP_BYTES = 128,
-    MEGA_ROWS = 8,                    /* sequences a pass of the kernels for several */
-    MEGA_HALF_BLOCK = MEGA_BLOCK / 2, /* columns of W_down in a chunk of 16 rows there */
-    MEGA_HALF_PITCH = 2 * MEGA_HALF_BLOCK + 16,
+    MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
     MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
 };
 
@@ -141,9 +139,11 @@ typedef struct mega_arguments {
     uint32_t delay; /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
     int32_t token, first_position, n_passes;
     uint32_t first_pass;
-    float eps, scale; /* of RMSNorm; of scores, times log2 e */
-    uint64_t heads;   /* several sequences: outputs of attention, as q, k and v come */
-    int32_t n_rows;   /* sequences; more than one only for the kernels made for it */
+    float eps, scale;   /* of RMSNorm; of scores, times log2 e */
+    uint64_t heads;     /* several sequences: outputs of attention, as q, k and v come */
+    uint64_t down_maps; /* CUtensorMap [layers]: W_down transposed, 64 columns of all rows of a */
+    int32_t down_rows, down_groups; /* block a group, and how many groups are a box */
+    int32_t n_rows;                 /* sequences; more than one only for the kernels made for it */
     mega_row rows[MEGA_ROWS];
 } mega_arguments;
 

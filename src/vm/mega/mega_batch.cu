@@ -3,23 +3,19 @@
 #include "vm/mega/batch.cuh"
 #include "vm/mega/machine.cuh"
 
-/* W_down by halves of its columns. */
+/* W_down by columns, all of the block's rows at once. */
 MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     int begin = e.in.units.begin, n = e.in.units.end - begin;
     f.matrix(e.weights.matrix[0], begin, n, a.hidden);
     f.matrix(e.weights.matrix[1], begin, n, a.hidden);
-    const __nv_bfloat16 *down = (const __nv_bfloat16 *)e.weights.matrix[2];
-    for (int c = 0; c < a.hidden; c += MEGA_HALF_BLOCK)
-        for (int row = 0; row < n; row += 2 * MEGA_TILE) {
-            int rows = min(2 * MEGA_TILE, n - row), bytes = 2 * min(MEGA_HALF_BLOCK, a.hidden - c);
-            f.begin(rows * bytes);
-            if (f.lane < rows)
-                copy_bytes(f.stage() + f.lane * MEGA_HALF_PITCH,
-                           down + (int64_t)(begin + row + f.lane) * a.hidden + c, bytes,
-                           f.barrier(), f.policy);
-            f.end();
-        }
+    for (int i = 0; i < down_chunks(a); i++) {
+        f.begin(a.down_groups * a.down_rows * 128);
+        if (f.lane == 0)
+            copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, begin,
+                     down_chunk(a, i) * a.down_groups, f.barrier(), f.policy);
+        f.end();
+    }
 }
 
 template <int DIM, bool HALF> struct several_sequences {
