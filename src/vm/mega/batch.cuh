@@ -163,9 +163,11 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
     for (int i = b.thread; i < (begin + n - first + 1) / 2 * 2 * MEGA_ROWS; i += MEGA_CONSUMERS) {
         int column = first + i / (2 * MEGA_ROWS) * 2 + (i & 1), row = i / 2 % MEGA_ROWS;
         if (column < begin || column >= begin + n || row >= a.n_rows) continue;
+        const float *of = sums + (column - begin) * MEGA_ROWS + row;
         float sum = 0;
-        for (int s = 0; s < groups; s++)
-            sum += sums[(s * a.shared.sum_pitch + column - begin) * MEGA_ROWS + row];
+#pragma unroll
+        for (int s = 0; s < MEGA_MAX_GROUP * DIM / 64; s++) /* all on their way at once */
+            if (s < groups) sum += of[s * a.shared.sum_pitch * MEGA_ROWS];
         add_relaxed(next + residual_place(column, row), fixed_part(sum));
     }
     b.sync();
