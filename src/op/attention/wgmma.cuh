@@ -46,8 +46,8 @@ template <int TILES> __device__ __forceinline__ void wgmma_hold(float (&d)[TILES
 }
 
 #define WGMMA_D(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define WGMMA_D2 WGMMA_D(0), WGMMA_D(1)
-#define WGMMA_D4 WGMMA_D2, WGMMA_D(2), WGMMA_D(3)
+#define WGMMA_D2   WGMMA_D(0), WGMMA_D(1)
+#define WGMMA_D4   WGMMA_D2, WGMMA_D(2), WGMMA_D(3)
 #define WGMMA_D8                                                                                   \
     WGMMA_D(0), WGMMA_D(1), WGMMA_D(2), WGMMA_D(3), WGMMA_D(4), WGMMA_D(5), WGMMA_D(6), WGMMA_D(7)
 #define WGMMA_D16                                                                                  \

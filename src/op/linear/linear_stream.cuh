@@ -14,40 +14,12 @@
 #define QUIPU_OP_LINEAR_STREAM_CUH
 
 #include "op/attention/wgmma.cuh"
+#include "op/barrier.cuh"
 #include "op/device.cuh"
 #include "op/linear/linear_stream.h"
 #include "op/silu_and_mul/silu_and_mul.cuh"
 
-/* ---- barriers and copies ------------------------------------------------------------------- */
-
-DEVICE_FN void stream_barrier_init(uint32_t barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-
-DEVICE_FN void stream_barrier_expect(uint32_t barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-
-DEVICE_FN void stream_barrier_arrive(uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-DEVICE_FN void stream_barrier_wait(uint32_t barrier, int parity)
-{
-    uint32_t done;
-    do {
-        asm volatile("{ .reg .pred p;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    } while (!done);
-}
+/* ---- clusters and copies ------------------------------------------------------------------- */
 
 /* All threads of a cluster's blocks meet; says nothing of what they wrote. */
 DEVICE_FN void stream_cluster_meet(void)
@@ -142,16 +114,16 @@ template <int COLUMNS>
 DEVICE_FN void stream_begin(const linear_stream &call, const stream_block &b, uint64_t policy)
 {
     for (int s = 0; s < call.stages; s++) {
-        stream_barrier_init(b.full + 8 * s, 1);
-        stream_barrier_init(b.empty + 8 * s, 2);
+        barrier_init(b.full + 8 * s, 1);
+        barrier_init(b.empty + 8 * s, 2);
     }
-    stream_barrier_init(b.given, 1);
+    barrier_init(b.given, 1);
     asm volatile("prefetch.tensormap [%0];" ::"l"(&call.weight_map));
     asm volatile("prefetch.tensormap [%0];" ::"l"(&call.x_map));
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     for (int i = 0; i < call.stages && i < b.n; i++) {
-        stream_barrier_expect(b.full + 8 * i, LINEAR_STREAM_STAGE(COLUMNS));
+        barrier_expect(b.full + 8 * i, LINEAR_STREAM_STAGE(COLUMNS));
         stream_fetch_weight(call, b, i, b.stages + i * LINEAR_STREAM_STAGE(COLUMNS), b.full + 8 * i,
                             policy);
     }
@@ -166,8 +138,8 @@ DEVICE_FN void stream_fetch(const linear_stream &call, const stream_block &b, ui
     for (int i = 0; i < b.n; i++) {
         uint32_t to = b.stages + stage * LINEAR_STREAM_STAGE(COLUMNS), full = b.full + 8 * stage;
         if (round > 0) {
-            stream_barrier_wait(b.empty + 8 * stage, (round - 1) & 1);
-            stream_barrier_expect(full, LINEAR_STREAM_STAGE(COLUMNS));
+            barrier_wait(b.empty + 8 * stage, (round - 1) & 1);
+            barrier_expect(full, LINEAR_STREAM_STAGE(COLUMNS));
             stream_fetch_weight(call, b, i, to, full, policy);
         }
         stream_fetch_x(call, b, i, to + x_at, full);
@@ -193,14 +165,14 @@ DEVICE_FN void stream_multiply(const linear_stream &call, const stream_block &b,
         uint32_t at = b.stages + stage * LINEAR_STREAM_STAGE(COLUMNS);
         uint64_t weight = wgmma_operand(at + group * 64 * row_bytes, 64);
         uint64_t x = wgmma_operand(at + LINEAR_STREAM_ROWS * row_bytes, 64);
-        stream_barrier_wait(b.full + 8 * stage, round & 1);
+        barrier_wait(b.full + 8 * stage, round & 1);
         wgmma_begin();
 #pragma unroll
         for (int k = 0; k < LINEAR_STREAM_DEPTH / 16; k++)
             wgmma_scores(__nv_bfloat16(), sums.of, weight + 2 * k, x + 2 * k, i > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<0>();
-        if (one) stream_barrier_arrive(b.empty + 8 * stage); /* may be written over */
+        if (one) barrier_arrive(b.empty + 8 * stage); /* may be written over */
         if (++stage == call.stages) stage = 0, round++;
     }
     wgmma_hold(sums.of);
@@ -333,7 +305,7 @@ DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &
 {
     const int EIGHT = 4096; /* bytes */
     int share = (COLUMNS / 8 + call.ranks - 1) / call.ranks, own = stream_share(b, share, b.rank);
-    if (own > 0 && threadIdx.x == 0) stream_barrier_expect(b.given, own * EIGHT * (call.ranks - 1));
+    if (own > 0 && threadIdx.x == 0) barrier_expect(b.given, own * EIGHT * (call.ranks - 1));
     stream_cluster_meet(); /* nobody needs the stages any more */
     if (!multiplies) return;
 #pragma unroll
@@ -347,7 +319,7 @@ DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &
                     b.stages + LINEAR_STREAM_SUMS(COLUMNS) + b.rank * theirs * EIGHT,
                     theirs * EIGHT, b.given, rank);
     if (own == 0) return;
-    stream_barrier_wait(b.given, 0);
+    barrier_wait(b.given, 0);
     stream_end_share<COLUMNS>(call, b, share, own);
 }
 

@@ -1,7 +1,9 @@
-/* What Hopper does beside the threads: bulk copies, the barriers that count their bytes; loads and
- * reductions that other blocks' threads see; the matrix units. */
+/* What Hopper does beside the threads: bulk copies; loads and reductions that other blocks' threads
+ * see; the matrix units. */
 #ifndef QUIPU_VM_MEGA_ASYNC_CUH
 #define QUIPU_VM_MEGA_ASYNC_CUH
+
+#include "op/barrier.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -21,33 +23,6 @@ MEGA_FN void registers_take(void)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
 #endif
-}
-
-/* ---- barriers in shared memory ---- */
-
-MEGA_FN void barrier_init(uint32_t barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-MEGA_FN void barrier_expect(uint32_t barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-}
-MEGA_FN void barrier_arrive(uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-MEGA_FN bool barrier_try(uint32_t barrier, uint32_t parity)
-{
-    uint32_t done;
-    asm volatile("{ .reg .pred p;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-                 "selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return done;
 }
 
 /* ---- copies to shared memory ---- */
