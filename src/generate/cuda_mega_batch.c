@@ -67,13 +67,15 @@ static int64_t most_features(const schedule *s)
     return most;
 }
 
-/* How W_down comes: all of a block's features by some groups of 64 columns. */
+/* How W_down comes: all of a block's features by some groups of 64 columns. Of the last group whole
+ * tiles are read, which must be within the stage: behind the ring lie other things than numbers. */
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
     int64_t features = most_features(&m->schedule), groups = a->hidden / 64;
-    if (features > MAX_BOX || features + 8 > a->shared.feature_plane) return false;
+    int64_t last = (int64_t)round_up((size_t)features, 2 * MEGA_TILE);
+    if (last > MAX_BOX || features + 8 > a->shared.feature_plane) return false;
     if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
-    if (groups > MAX_BOX / features) groups = MAX_BOX / features;
+    if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
     a->down_rows = (int32_t)features;
     a->down_groups = (int32_t)groups;
     return true;
