@@ -3,13 +3,13 @@
 #include "engine_test.h"
 #include "base/clock.h"
 #include "generate/cuda_mega_parts.h"
-#include "generate/engine.h"
+#include "likeliest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT = 21, MADE = 120, MOST_MADE = 1000, RUNS = 100, DELAY_NS = 20000 };
+enum { MADE = 120, RUNS = 100, DELAY_NS = 20000 };
 
 static bool gpu_is_here(void)
 {
@@ -17,50 +17,6 @@ static bool gpu_is_here(void)
     bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
     cuda_device_close(&device);
     return here;
-}
-
-typedef struct token_list {
-    int32_t of[MOST_MADE];
-    int count;
-} token_list;
-
-static qp_status keep_token(void *context, int32_t token, const char *text, size_t length)
-{
-    token_list *list = context;
-    (void)text, (void)length;
-    if (token >= 0 && list->count < MOST_MADE) list->of[list->count++] = token;
-    return QP_OK;
-}
-
-static void make_prompt(int32_t prompt[PROMPT])
-{
-    for (int i = 0; i < PROMPT; i++)
-        prompt[i] = (i * 97 + 5) % 500;
-}
-
-/* The likeliest tokens behind a prompt that ends within a page. */
-static qp_status generate(qp_engine *engine, int64_t count, int64_t interval, token_list *out,
-                          qp_error *why)
-{
-    qp_session *session = open_session(engine);
-    int32_t prompt[PROMPT];
-    make_prompt(prompt);
-    qp_error error;
-    qp_sampling sampling;
-    qp_sampling_defaults(engine, &sampling);
-    assert_ok(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
-    sampling.n_stop_tokens = 0;
-    out->count = 0;
-    qp_generate_options options = {.prompt = prompt,
-                                   .n_prompt = PROMPT,
-                                   .sampling = &sampling,
-                                   .max_tokens = count,
-                                   .eos_interval = interval,
-                                   .on_token = keep_token,
-                                   .context = out};
-    qp_status status = qp_generate(session, &options, NULL, why);
-    qp_session_close(session);
-    return status;
 }
 
 static void make_tokens(const qp_engine_options *options, int64_t count, int64_t interval,

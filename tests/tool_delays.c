@@ -6,50 +6,13 @@
  * token is that of the usual kernel.
  */
 #include "base/clock.h"
-#include "generate/engine.h"
+#include "likeliest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROMPT = 21, RUN = 960, LAUNCH = 128 };
-
-typedef struct token_list {
-    int32_t of[RUN];
-    int count;
-} token_list;
-
-static qp_status keep_token(void *context, int32_t token, const char *text, size_t length)
-{
-    token_list *list = context;
-    (void)text, (void)length;
-    if (token >= 0 && list->count < RUN) list->of[list->count++] = token;
-    return QP_OK;
-}
-
-static qp_status generate(qp_engine *engine, token_list *out, qp_error *error)
-{
-    int32_t prompt[PROMPT];
-    for (int i = 0; i < PROMPT; i++)
-        prompt[i] = (i * 97 + 5) % 500;
-    qp_session *session;
-    qp_sampling sampling;
-    TRY(qp_session_open(engine, &session, error));
-    qp_sampling_defaults(engine, &sampling);
-    sampling.n_stop_tokens = 0;
-    out->count = 0;
-    qp_generate_options options = {.prompt = prompt,
-                                   .n_prompt = PROMPT,
-                                   .sampling = &sampling,
-                                   .max_tokens = RUN,
-                                   .eos_interval = LAUNCH,
-                                   .on_token = keep_token,
-                                   .context = out};
-    qp_status status = qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_COMMAND_LINE, error);
-    if (status == QP_OK) status = qp_generate(session, &options, NULL, error);
-    qp_session_close(session);
-    return status;
-}
+enum { RUN = 960, LAUNCH = 128 };
 
 /* The kernel that dawdles in place of the usual one. */
 static qp_status dawdle(qp_engine *engine, uint32_t delay, qp_error *error)
@@ -67,12 +30,12 @@ static qp_status repeat(qp_engine *engine, int64_t tokens, uint32_t delay, int64
                         qp_error *error)
 {
     token_list expected, found;
-    TRY(generate(engine, &expected, error));
+    TRY(generate(engine, RUN, LAUNCH, &expected, error));
     TRY(dawdle(engine, delay, error));
     uint64_t begin = clock_ns();
     int64_t made = 0;
     for (*changed = 0; made < tokens; made += found.count) {
-        TRY(generate(engine, &found, error));
+        TRY(generate(engine, RUN, LAUNCH, &found, error));
         for (int i = 0; i < expected.count; i++)
             *changed += i >= found.count || expected.of[i] != found.of[i];
         if (made / 100000 != (made + found.count) / 100000) {

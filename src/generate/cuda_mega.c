@@ -43,8 +43,7 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
     int64_t chunk = cache / 4 / c->head_dim; /* positions */
     if (!has_types(m, c))
         return "the megakernel reads weights in BF16, or in Q8_0, Q4_0, Q4_1, Q4_K and Q6_K, and "
-               "has "
-               "no biases";
+               "has no biases";
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
     if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
         return "the megakernel turns whole heads by angles that do not change";

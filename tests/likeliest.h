@@ -1,0 +1,54 @@
+/* The likeliest tokens behind a prompt that ends within a page, as tests and tools of the
+ * megakernel compare them. */
+#ifndef QUIPU_TESTS_LIKELIEST_H
+#define QUIPU_TESTS_LIKELIEST_H
+
+#include "generate/engine.h"
+
+enum { PROMPT = 21, MOST_MADE = 1000 };
+
+typedef struct token_list {
+    int32_t of[MOST_MADE];
+    int count;
+} token_list;
+
+static inline qp_status keep_token(void *context, int32_t token, const char *text, size_t length)
+{
+    token_list *list = context;
+    (void)text, (void)length;
+    if (token >= 0 && list->count < MOST_MADE) list->of[list->count++] = token;
+    return QP_OK;
+}
+
+static inline void make_prompt(int32_t prompt[PROMPT])
+{
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = (i * 97 + 5) % 500;
+}
+
+/* `count` tokens, at most MOST_MADE, `interval` a launch. */
+static inline qp_status generate(qp_engine *engine, int64_t count, int64_t interval,
+                                 token_list *out, qp_error *error)
+{
+    int32_t prompt[PROMPT];
+    make_prompt(prompt);
+    qp_session *session;
+    qp_sampling sampling;
+    TRY(qp_session_open(engine, &session, error));
+    qp_sampling_defaults(engine, &sampling);
+    sampling.n_stop_tokens = 0;
+    out->count = 0;
+    qp_generate_options options = {.prompt = prompt,
+                                   .n_prompt = PROMPT,
+                                   .sampling = &sampling,
+                                   .max_tokens = count,
+                                   .eos_interval = interval,
+                                   .on_token = keep_token,
+                                   .context = out};
+    qp_status status = qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_COMMAND_LINE, error);
+    if (status == QP_OK) status = qp_generate(session, &options, NULL, error);
+    qp_session_close(session);
+    return status;
+}
+
+#endif
