@@ -150,7 +150,7 @@ typedef struct cuda_image {
 } cuda_image;
 extern const cuda_image cuda_images[];
 
-enum { CUDA_MAX_IMAGES = 16 };
+enum { CUDA_MAX_IMAGES = 32 };
 
 /* A GPU in use: its figures, its context, a stream for everything that goes in order, and the
  * modules loaded from the images. */
