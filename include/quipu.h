@@ -280,9 +280,10 @@ typedef struct qp_generate_options {
     size_t n_prompt;
     const qp_sampling *sampling;
     int64_t max_tokens; /* 0: until the context is full */
-    /* Tokens that are made before the host looks whether the answer has ended, at most
-     * QP_MAX_EOS_INTERVAL; 0: one on a CPU, where a look costs nothing. What was made past the end
-     * is discarded: the answer is the same, later handed out. */
+    /* Tokens that are made at a time, at most QP_MAX_EOS_INTERVAL; 0: one on a CPU, 16 on a GPU. On
+     * a CPU they are handed out, and looked at, together; the GPU's megakernel hands out each as it
+     * comes, and ends behind a stop token itself unless it makes the likeliest tokens only. What
+     * was made past the end is discarded: the answer is the same. */
     int64_t eos_interval;
     bool special;               /* control tokens appear in the text */
     const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */

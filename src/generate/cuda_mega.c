@@ -67,7 +67,7 @@ cuda_mega_bytes cuda_mega_count(const plan *p, const model *model, int n_blocks)
     if (refusal(p, model, n_blocks)) return (cuda_mega_bytes){0};
     return (cuda_mega_bytes){
         .weights = mega_count_weights(model),
-        .tables = mega_count_activations(c) + mega_count_batch(p, model) +
+        .tables = mega_count_activations(c, n_blocks) + mega_count_batch(p, model) +
                   mega_count_program(c, n_blocks) +
                   (mega_is_quantized(model) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
 }
@@ -98,6 +98,7 @@ static void set_sizes(cuda_mega *m)
     a->interleaved = c->rope.interleaved;
     a->box_rows = 16 * (BOX_UNITS / groups);
     a->recompute = RECOMPUTE;
+    a->n_rows = 1;
     a->eps = (float)c->rms_norm_eps;
     a->group_inverse = (255 + a->group) / a->group;
     a->scale = (float)(1 / sqrt((double)c->head_dim) / log(2));
@@ -139,8 +140,12 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
              m->quantized                   ? 0
              : c->hidden_size <= MEGA_BLOCK ? 1
                                             : 2);
-    return cuda_device_function(x->device, m->quantized ? mega_image(x->model) : "mega", name,
-                                cuda_mega_shared_bytes(m), &m->kernel, error);
+    const char *image = m->quantized ? mega_image(x->model) : "mega";
+    char choosing[32];
+    snprintf(choosing, sizeof choosing, "%s_choosing", image);
+    int shared = cuda_mega_shared_bytes(m);
+    TRY(cuda_device_function(x->device, choosing, name, shared, &m->choosing, error));
+    return cuda_device_function(x->device, image, name, shared, &m->kernel, error);
 }
 
 int cuda_mega_shared_bytes(const cuda_mega *m)
@@ -162,53 +167,6 @@ void cuda_mega_free(cuda_mega *m)
     cuda_buffer_free(d, &m->timings);
     cuda_pinned_free(d, &m->tokens);
     cuda_pinned_free(d, &m->report);
+    cuda_pinned_free(d, &m->wish);
     *m = (cuda_mega){0};
-}
-
-/* ---- running -------------------------------------------------------------------------------- */
-
-bool cuda_mega_takes(const cuda_mega *m, const batch *b)
-{
-    return mega_takes_batch(m, b);
-}
-
-qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
-{
-    const mega_report *r = m->report.data;
-    if (status == QP_OK || r->state == 0) return status;
-    return error_set(error, QP_DEVICE,
-                     "the megakernel was stuck: block %d, instruction %d (opcode %d, layer %d) "
-                     "waited for %s%d, expected %u, found %u, in pass %u",
-                     r->block, r->entry, r->opcode, r->layer,
-                     r->waits_for == -1   ? "x "
-                     : r->waits_for == -2 ? "q, k, v "
-                     : r->waits_for == -3 ? "parts of the context "
-                                          : "counter ",
-                     r->waits_for < 0 ? 0 : r->waits_for, r->expected, r->found, r->pass);
-}
-
-qp_status cuda_mega_run(cuda_mega *m, const batch *b, int n_passes, int32_t *tokens,
-                        qp_error *error)
-{
-    cuda_executor *x = m->executor;
-    const cuda_device *d = x->device;
-    mega_arguments *a = &m->arguments;
-    TRY(cuda_executor_take_inputs(x, b, error));
-    if (batch_tokens(b) > 1) return mega_run_batch(m, b, n_passes, tokens, error);
-    a->pages = cuda_executor_address(x, PLAN_KV_INDICES, 0);
-    a->token = batch_i32(b, PLAN_TOKEN_IDS)[0];
-    a->first_position = batch_i32(b, PLAN_POSITION_IDS)[0];
-    a->n_passes = n_passes;
-    bool timed = mega_begin_timing(m, n_passes);
-    int shared = cuda_mega_shared_bytes(m);
-    qp_status status = cuda_check(
-        d->driver->launch_cooperative(m->kernel, (unsigned)m->n_blocks, 1, 1, MEGA_THREADS, 1, 1,
-                                      (unsigned)shared, d->stream, (void *[]){a}),
-        "launching the megakernel", error);
-    if (status == QP_OK) status = cuda_device_wait(d, "the megakernel", error);
-    TRY(mega_explain(m, status, error));
-    a->first_pass += (uint32_t)n_passes;
-    if (timed) m->n_timed += (size_t)n_passes;
-    if (tokens) memcpy(tokens, m->tokens.data, (size_t)n_passes * sizeof *tokens);
-    return QP_OK;
 }

@@ -1,8 +1,9 @@
 /* The megakernel over a cuda_executor's memory: passes of one token of one sequence or of each of
  * several, many a launch.
  *
- * Every token is fed back to the next pass on the GPU, so that a launch makes the tokens of greedy
- * decoding without the host; the last pass's logits lie where the executor's do.
+ * Every token is fed back to the next pass on the GPU, which chooses it as the plan's step "sample"
+ * does; the host hears of it through memory that both see, while the launch goes on. The last
+ * pass's logits lie where the executor's do, with biases and penalties where it chose by them.
  */
 #ifndef QUIPU_GENERATE_CUDA_MEGA_H
 #define QUIPU_GENERATE_CUDA_MEGA_H
@@ -14,15 +15,19 @@
 typedef struct cuda_mega {
     cuda_executor *executor;
     cuda_function kernel;     /* NULL: the model is run operator by operator */
+    cuda_function choosing;   /* the same for tokens that are not just the likeliest */
     const char *why_not;      /* what the megakernel does not do of this model */
     int n_blocks, partitions; /* of a long context, for each KV head */
     schedule_assignment assignment;
     bool one_each;     /* every block has one entry of each step, at most of attention's parts */
+    bool one_piece;    /* every block's logits are one piece: it chooses tokens other than the
+                        * likeliest; where a strategy deals them otherwise the CPU does */
     schedule schedule; /* that the blocks run */
     cuda_buffer program, maps, weights, own; /* own: x, lists, states, counters, keys */
     bool quantized; /* `weights` holds all matrices as bricks, else W_down transposed */
     size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: from the beginning of `weights` */
-    cuda_pinned tokens, report;
+    cuda_pinned tokens, report, wish;
+    cuda_address biases; /* float [vocab], in own */
     cuda_buffer timings; /* mega_timing [max_timed][blocks][longest]; none: nobody asked for them */
     size_t n_timed, max_timed; /* passes */
     mega_arguments arguments;
@@ -63,10 +68,31 @@ bool cuda_mega_takes(const cuda_mega *mega, const batch *batch);
 /* Whether it runs passes of one token of each of `n` sequences. */
 bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);
 
-/* Runs `n_passes` passes from the batch's tokens on, whose pages hold them all, and waits.
- * `tokens`: the likeliest behind each pass, (n_passes, n_sequences); may be NULL. */
-qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
-                        qp_error *error);
+/* How a launch makes its tokens, and who hears of them. */
+typedef struct cuda_mega_way {
+    mega_sampling sampling;
+    bool chooses; /* by `sampling`; else the likeliest of the logits as they are */
+    /* Called with each token as it comes; false: the launch may end. One that chooses does. */
+    bool (*on_token)(void *context, int32_t token);
+    void *context;
+    const volatile int *cancel; /* looked at while the launch goes on; may be NULL */
+    /* Tokens that such a launch ends with by itself, at most MEGA_STOPS. */
+    const int32_t *stops;
+    size_t n_stops;
+} cuda_mega_way;
+
+/* What penalties and biases are made of: `history`, uint32 [vocab] as mega_arguments has it, and
+ * `bias`, float [vocab], each of which may be NULL; to the GPU, which counts its tokens itself from
+ * then on. Fills in way->sampling.bias. */
+qp_status cuda_mega_set_history(cuda_mega *mega, const uint32_t *history, const float *bias,
+                                cuda_mega_way *way, qp_error *error);
+
+/* Runs up to *n_passes passes from the batch's tokens on, whose pages hold them all; *n_passes says
+ * how many there were when it returns. `tokens`, which may be NULL: made by each pass, (n_passes,
+ * n_sequences). `way`, for one sequence only; NULL: the likeliest tokens, all of them, and nobody
+ * hears of them before the end. */
+qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, const cuda_mega_way *way,
+                        int *n_passes, int32_t *tokens, qp_error *error);
 
 /* Behind a run: every value of the residual of its last pass, (2 n_layers + 1, hidden_size) in
  * fixed point (op/fixed.h), counts taken off; or what the next pass finds in their places. */

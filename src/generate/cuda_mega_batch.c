@@ -115,7 +115,7 @@ static void lay_out(const cuda_mega *m, mega_arguments *a)
     s->full = (uint32_t)place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
     s->entries = (uint32_t)place(&used, (MEGA_SLOTS + 1) * sizeof(mega_entry));
-    s->begun = (uint32_t)place(&used, sizeof(uint64_t));
+    s->flow = (uint32_t)place(&used, sizeof(mega_flow));
     s->bytes = (uint32_t)used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;

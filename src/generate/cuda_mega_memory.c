@@ -3,10 +3,11 @@
 
 #include "base/checked.h"
 
-enum { OWN_PARTS = 5 };
+enum { OWN_PARTS = 10 };
 
-/* The machine's own memory: x, lists of q, k and v, states, counters, keys. Returns all of it. */
-static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
+/* The machine's own memory: x, lists of q, k and v, states, counters, keys; and for the choice its
+ * slots, their exchanges, the host's wish, history and biases. Returns all of it. */
+static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
@@ -16,6 +17,11 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
         heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(uint64_t),
         MEGA_COUNTER_WORDS * sizeof(uint32_t),
         2 * sizeof(uint64_t),
+        2 * (size_t)n_blocks * MEGA_SLOT_WORDS * sizeof(int64_t),
+        sizeof(uint32_t),
+        2 * sizeof(int64_t),
+        (size_t)c->vocab_size * sizeof(uint32_t),
+        (size_t)c->vocab_size * sizeof(float),
     };
     size_t total = 0;
     for (int i = 0; i < OWN_PARTS; i++)
@@ -23,10 +29,10 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
     return total;
 }
 
-size_t mega_count_activations(const model_config *c)
+size_t mega_count_activations(const model_config *c, int n_blocks)
 {
     size_t bytes[OWN_PARTS];
-    return count_own(c, bytes);
+    return count_own(c, n_blocks, bytes);
 }
 
 static uint32_t place(uint32_t *used, size_t bytes)
@@ -39,6 +45,13 @@ static uint32_t place(uint32_t *used, size_t bytes)
 static int64_t largest_share(int64_t units, int64_t count)
 {
     return (units + count - 1) / count;
+}
+
+/* What a token is chosen with: parts of the warps, what is known of the logits, every block's key.
+ */
+static size_t choice_bytes(int n_blocks)
+{
+    return MEGA_WARPS * MEGA_PART_BYTES + MEGA_VIEW_BYTES + (size_t)n_blocks * sizeof(uint32_t);
 }
 
 /* Elements from plane to plane: lanes that read all of them meet no bank twice, and bricks wider
@@ -107,7 +120,8 @@ void mega_lay_out_shared(cuda_mega *m)
     uint32_t used = 0;
     /* While there are outputs of attention there are neither planes of x nor sums. */
     s->planes = place(&used, planes);
-    s->sums = place(&used, s->sum_pitch * MEGA_WARPS * sizeof(float));
+    size_t sums = s->sum_pitch * MEGA_WARPS * sizeof(float), choice = choice_bytes(m->n_blocks);
+    s->sums = place(&used, sums > choice ? sums : choice);
     if (used < attention.outputs) used = (uint32_t)round_up(attention.outputs, 128);
     s->heads = place(&used, planes_bytes(m, s->head_plane));
     s->features = place(&used, planes_bytes(m, s->feature_plane));
@@ -118,7 +132,7 @@ void mega_lay_out_shared(cuda_mega *m)
     s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
     s->entries = place(&used, (MEGA_SLOTS + 2) * sizeof(mega_entry));
-    s->begun = place(&used, 128); /* and what the fetching warps share */
+    s->flow = place(&used, 128); /* and what the fetching warps share */
     s->bytes = used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;
@@ -128,8 +142,10 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
     mega_arguments *a = &m->arguments;
-    uint64_t *const places[OWN_PARTS] = {&a->x, &a->qkv, &a->states, &a->counters, &a->key};
-    size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, bytes);
+    uint64_t *const places[OWN_PARTS] = {&a->x,       &a->qkv,   &a->states,    &a->counters,
+                                         &a->key,     &a->slots, &a->exchanges, &a->ended,
+                                         &a->history, &m->biases};
+    size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, m->n_blocks, bytes);
     TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
     cuda_address at = m->own.address;
     for (int i = 0; i < OWN_PARTS; i++) {
@@ -138,6 +154,8 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
     }
     TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_TOKENS * sizeof(int32_t), "tokens", &m->tokens, error));
     TRY(cuda_pinned_alloc(d, sizeof(mega_report), "a report", &m->report, error));
+    TRY(cuda_pinned_alloc(d, sizeof(int32_t), "a wish", &m->wish, error));
+    a->wish = m->wish.address;
     a->tokens_out = m->tokens.address;
     a->report = m->report.address;
     return QP_OK;

@@ -7,8 +7,9 @@
 
 /* ---- cuda_mega_memory.c ---- */
 
-/* Bytes of its activations, lists, states, counters and keys. */
-size_t mega_count_activations(const model_config *config);
+/* Bytes of its activations, lists, states, counters and keys, and of what it chooses tokens with.
+ */
+size_t mega_count_activations(const model_config *config, int n_blocks);
 /* Where things lie in shared memory, and how many stages of the ring fit before them. */
 void mega_lay_out_shared(cuda_mega *mega);
 /* Bytes of shared memory for a KV head's attention: its queries with the newest key and value, its

@@ -295,6 +295,15 @@ static qp_status check_queue(const program *p, int block, qp_error *error)
     return QP_OK;
 }
 
+static int count_logits(const program *p, int block)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    int n = 0;
+    for (int i = 0; i < p->lengths[block]; i++)
+        n += queue[i].in.opcode == OP_NORM_LINEAR;
+    return n;
+}
+
 /* Whether a block has one entry of every step, of attention's parts one at most. */
 static bool has_one_each(const program *p, int block)
 {
@@ -375,9 +384,11 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
     qp_status status = memory && p.parts
                            ? fill(&p, error)
                            : error_no_memory(error, "the megakernel's program", total);
-    m->one_each = status == QP_OK;
-    for (int b = 0; b < m->n_blocks && m->one_each; b++)
-        m->one_each = has_one_each(&p, b);
+    m->one_each = m->one_piece = status == QP_OK;
+    for (int b = 0; b < m->n_blocks && m->one_piece; b++) {
+        m->one_each = m->one_each && has_one_each(&p, b);
+        m->one_piece = count_logits(&p, b) == 1;
+    }
     if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
     free(p.parts);
     free(memory);

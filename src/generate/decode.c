@@ -77,7 +77,8 @@ static qp_status run_mega(const decoding *d, size_t n, int32_t *tokens, qp_error
         batch_add_ahead(&e->batch, tokens[i], (int64_t)s->count, s->rope_length, &s->pages);
         batch_want(&e->batch, (int64_t)i);
     }
-    return cuda_mega_run(&e->mega, &e->batch, (int)n, tokens + d->n_sessions, error);
+    int passes = (int)n;
+    return cuda_mega_run(&e->mega, &e->batch, NULL, &passes, tokens + d->n_sessions, error);
 }
 
 /* The batch of the pass `ahead` passes from now; what its tokens are may not be known yet. */

@@ -41,12 +41,13 @@ struct qp_engine {
  * executor's. */
 qp_status engine_run_batch(struct qp_engine *engine, bool logits, qp_error *error);
 
-/* Feeds the GPU's likeliest tokens back to it: the session reads `count` tokens, the first of which
- * is given, the others the likeliest behind them, as tokens[count] is behind the last; no logits
- * are kept. Only where the engine's mega has a kernel. */
+/* Lets the GPU feed its tokens back to itself: the session reads up to *count tokens, the first of
+ * which is given, the others what was made behind them, as tokens[*count] is behind the last; `way`
+ * says how, and may end it early. *count: how many there were. No logits are kept. Only where the
+ * engine's mega has a kernel. */
 struct qp_session;
-qp_status session_feed_back(struct qp_session *session, int64_t count, int32_t *tokens,
-                            qp_error *error);
+qp_status session_feed_back(struct qp_session *session, const cuda_mega_way *way, int64_t *count,
+                            int32_t *tokens, qp_error *error);
 
 struct qp_session {
     qp_engine *engine;

@@ -55,7 +55,8 @@ static qp_status run_mega(void *self, const batch *batch, int first, int last, q
 {
     (void)first, (void)last;
     mega_execution *e = self;
-    return cuda_mega_run(&e->mega, batch, 1, NULL, error);
+    int passes = 1;
+    return cuda_mega_run(&e->mega, batch, NULL, &passes, NULL, error);
 }
 
 static bool keeps_tensor(plan_tensor_id id)

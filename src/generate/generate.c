@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { DEVICE_EOS_INTERVAL = 16 }; /* tokens that a GPU makes before they are looked at */
+enum { DEVICE_EOS_INTERVAL = 16 }; /* tokens that a GPU makes in one launch */
 
 /* One call of qp_generate(). */
 typedef struct generation {
@@ -16,6 +16,10 @@ typedef struct generation {
     sampler sampler;
     tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
     stop_text stop;
+    size_t held;     /* tokens that the session held when the last one handed out was made */
+    qp_status taken; /* what became of that one */
+    bool goes_on;    /* it did not end the answer */
+    qp_error *error;
 } generation;
 
 const char *qp_finish_name(qp_finish finish)
@@ -82,95 +86,89 @@ static qp_status finish_text(generation *g, qp_error *error)
     return handed_on(emit(g, -1, true), error);
 }
 
-/* The model reads a token of the answer. */
-static qp_status read_token(generation *g, int32_t token, qp_error *error)
-{
-    TRY(eval(g, &token, 1, error));
-    g->result->generate_passes++;
-    return QP_OK;
-}
-
-/* Whether the GPU makes the next tokens itself: the likeliest ones, and nothing changes logits. */
-static bool feeds_back(const generation *g)
-{
-    const double *value = g->options->sampling->value;
-    return g->session->engine->mega.kernel && value[QP_TEMPERATURE] == 0 &&
-           value[QP_REPETITION_PENALTY] == 1 && value[QP_PRESENCE_PENALTY] == 0 &&
-           value[QP_FREQUENCY_PENALTY] == 0 && g->options->sampling->n_logit_bias == 0;
-}
-
-/* The rest of `most` tokens, behind the one that there is. */
-static qp_status make_on_device(generation *g, int64_t most, int32_t *tokens, int64_t *made,
-                                qp_error *error)
-{
-    qp_session *s = g->session;
-    int64_t room = s->engine->plan.options.context - (int64_t)s->count;
-    int64_t count = most - *made < room ? most - *made : room;
-    TRY(session_feed_back(s, count, tokens + *made - 1, error));
-    *made += count;
-    g->result->generate_passes += (size_t)count;
-    return QP_OK;
-}
-
-/* Makes up to `most` tokens without looking at them; all but the last have been through the model.
- * *made counts those that there are, after a failure too. */
-static qp_status make_tokens(generation *g, int64_t most, int32_t *tokens, int64_t *made,
-                             qp_error *error)
-{
-    const qp_session *s = g->session;
-    for (*made = 0;;) {
-        int32_t token = sampler_pick(&g->sampler, s->logits, s->count);
-        tokens[(*made)++] = token;
-        if (*made == most || s->count >= (size_t)s->engine->plan.options.context) return QP_OK;
-        if (feeds_back(g)) return make_on_device(g, most, tokens, made, error);
-        TRY(read_token(g, token, error));
-    }
-}
-
-/* Hands a token out; `before`: those that the session held when it was made. *ended stays as it is
- * unless the answer goes on. */
-static qp_status take_token(generation *g, int32_t token, size_t before, bool *ended,
-                            qp_finish *finish, qp_error *error)
+/* Hands a token out; *ended stays as it is unless the answer goes on. */
+static qp_status take_token(generation *g, int32_t token, bool *ended)
 {
     const qp_generate_options *o = g->options;
+    qp_finish *finish = &g->result->finish;
     if (is_stop_token(o->sampling, token)) return *finish = QP_FINISH_STOP_TOKEN, QP_OK;
     g->result->generated_tokens++;
-    TRY(add_text(g, token, error));
+    TRY(add_text(g, token, g->error));
     if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
     if (o->max_tokens && g->result->generated_tokens >= (size_t)o->max_tokens)
         return *finish = QP_FINISH_LENGTH, QP_OK;
-    if (before >= (size_t)g->session->engine->plan.options.context)
+    if (g->held >= (size_t)g->session->engine->plan.options.context)
         return *finish = QP_FINISH_CONTEXT, QP_OK;
     *ended = false;
     return QP_OK;
 }
 
-/* Samples until something ends the answer; *finish says what. The session forgets what was made
- * past the end. */
-static qp_status answer(generation *g, qp_finish *finish, qp_error *error)
+/* The next token of the answer; whether it goes on. */
+static bool hand_out(void *context, int32_t token)
 {
-    const int64_t usual = feeds_back(g) ? DEVICE_EOS_INTERVAL : 1;
-    const int64_t interval = g->options->eos_interval ? g->options->eos_interval : usual;
-    for (;;) {
-        int32_t tokens[QP_MAX_EOS_INTERVAL];
-        int64_t most = interval, made;
-        int64_t left = g->options->max_tokens - (int64_t)g->result->generated_tokens;
-        if (g->options->max_tokens && left < most) most = left;
-        size_t before = g->session->count;
-        qp_status status = make_tokens(g, most, tokens, &made, error);
-        for (int64_t i = 0; i < made; i++, before++) {
-            if (i > 0 && g->options->cancel && *g->options->cancel) {
-                qp_session_truncate(g->session, before - 1);
-                return *finish = QP_FINISH_CANCELLED, QP_OK;
-            }
-            bool ended = true;
-            qp_status taken = take_token(g, tokens[i], before, &ended, finish, error);
-            if (ended) return qp_session_truncate(g->session, before), taken;
-        }
-        if (status == QP_OK) status = read_token(g, tokens[made - 1], error);
-        if (status == QP_CANCELLED) return *finish = QP_FINISH_CANCELLED, QP_OK;
-        TRY(status);
+    generation *g = context;
+    bool ended = true;
+    g->held++;
+    g->taken = take_token(g, token, &ended);
+    return g->goes_on = !ended;
+}
+
+static bool is_cancelled(const generation *g)
+{
+    return g->options->cancel && *g->options->cancel;
+}
+
+/* On the CPU: reads up to *count tokens, of which the first is given, and then hands out those that
+ * it has made behind them. *count: how many there were. A failure comes behind the tokens that were
+ * made before it. */
+static qp_status make_tokens(generation *g, int64_t *count, int32_t *tokens)
+{
+    const qp_session *s = g->session;
+    qp_status status = QP_OK;
+    int64_t made = 0;
+    for (; made < *count; made++) {
+        status = eval(g, &tokens[made], 1, g->error);
+        if (status != QP_OK) break;
+        tokens[made + 1] = sampler_pick(&g->sampler, s->logits, s->count);
     }
+    *count = made;
+    for (int64_t i = 1; i <= made && g->goes_on && !is_cancelled(g); i++)
+        hand_out(g, tokens[i]);
+    return status;
+}
+
+/* Samples until something ends the answer, as the result says then. The session forgets what was
+ * made past the end. */
+static qp_status answer(generation *g)
+{
+    qp_session *s = g->session;
+    const int64_t context = s->engine->plan.options.context;
+    const bool on_device = sampler_is_on_device(&g->sampler);
+    const int64_t usual = on_device ? DEVICE_EOS_INTERVAL : 1;
+    const int64_t interval = g->options->eos_interval ? g->options->eos_interval : usual;
+    cuda_mega_way way = {.on_token = hand_out, .context = g, .cancel = g->options->cancel};
+    int32_t tokens[QP_MAX_EOS_INTERVAL + 1]; /* one that is to be read, and those behind it */
+    g->held = s->count - 1;
+    tokens[0] = sampler_pick(&g->sampler, s->logits, s->count);
+    hand_out(g, tokens[0]);
+    qp_status status = QP_OK;
+    if (g->goes_on && on_device) status = sampler_hand_over(&g->sampler, &way, g->error);
+    while (g->goes_on && status == QP_OK) {
+        int64_t count = interval, room = context - (int64_t)s->count;
+        int64_t left = g->options->max_tokens - (int64_t)g->result->generated_tokens;
+        if (is_cancelled(g)) status = error_set(g->error, QP_CANCELLED, "cancelled");
+        if (status != QP_OK) break;
+        if (g->options->max_tokens && left < count) count = left;
+        if (room < count) count = room;
+        status = on_device ? session_feed_back(s, &way, &count, tokens, g->error)
+                           : make_tokens(g, &count, tokens);
+        g->result->generate_passes += (uint64_t)count;
+        tokens[0] = tokens[count];
+    }
+    qp_session_truncate(s, g->held);
+    if (!g->goes_on) return g->taken;
+    if (status == QP_CANCELLED) return g->result->finish = QP_FINISH_CANCELLED, QP_OK;
+    return status;
 }
 
 static qp_status prefill(generation *g, qp_error *error)
@@ -208,7 +206,7 @@ static qp_status run(generation *g, qp_error *error)
         g->result->finish = QP_FINISH_CANCELLED;
         return QP_OK;
     }
-    if (status == QP_OK) status = answer(g, &g->result->finish, error);
+    if (status == QP_OK) status = answer(g);
     if (status == QP_OK) status = finish_text(g, error);
     g->result->generate_seconds = (double)(clock_ns() - prompted) * 1e-9;
     return status;
@@ -222,6 +220,7 @@ qp_status qp_generate(qp_session *session, const qp_generate_options *options,
         .session = session,
         .options = options,
         .result = result ? result : &own,
+        .error = error,
         .stop = {.stops = options->sampling->stops, .n_stops = options->sampling->n_stops}};
     *g.result = (qp_generate_result){0};
     const qp_vocabulary *vocabulary = session->engine->vocabulary;

@@ -45,7 +45,8 @@ static qp_status run_launch(void *self, const batch *batch, instruction_timing *
     instruction_timing *passes[RIG_LAUNCH];
     uint64_t begins[RIG_LAUNCH + 1];
     TRY(cuda_mega_time(&l->mega, RIG_LAUNCH, error));
-    TRY(cuda_mega_run(&l->mega, batch, RIG_LAUNCH, NULL, error));
+    int n = RIG_LAUNCH;
+    TRY(cuda_mega_run(&l->mega, batch, NULL, &n, NULL, error));
     for (int i = 0; i < RIG_LAUNCH; i++) {
         passes[i] = l->timings + (size_t)i * places;
         TRY(cuda_mega_read_timings(&l->mega, (size_t)i, passes[i], NULL, error));

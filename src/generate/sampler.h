@@ -8,8 +8,9 @@
 typedef struct sampler {
     qp_engine *engine;
     const qp_sampling *sampling;
-    int32_t *counts; /* [vocab_size]: times in the answer */
-    bool *seen;      /* [vocab_size]: in the prompt or the answer */
+    uint32_t *history; /* [vocab_size]: twice a token's times in the answer, plus 1 if it was seen
+                        * there or in the prompt */
+    float *bias;       /* [vocab_size]: added to the logits; NULL: none */
 } sampler;
 
 qp_status sampler_init(sampler *sampler, qp_engine *engine, const qp_sampling *sampling,
@@ -22,5 +23,12 @@ void sampler_see(sampler *sampler, int32_t token);
 /* The token at `position` of its sequence for these logits (vocab_size), which are not changed; it
  * counts as seen. The same seed, position and logits give the same token on every machine. */
 int32_t sampler_pick(sampler *sampler, const float *logits, size_t position);
+
+/* Whether the engine's megakernel makes such tokens. */
+bool sampler_is_on_device(const sampler *sampler);
+
+/* Hands the choice over to the engine's megakernel, which takes the same tokens from the same
+ * logits: what a launch needs to know of it, and to the GPU what has been seen. */
+qp_status sampler_hand_over(const sampler *sampler, cuda_mega_way *way, qp_error *error);
 
 #endif

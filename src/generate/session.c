@@ -161,8 +161,9 @@ qp_status engine_run_batch(qp_engine *e, bool logits, qp_error *error)
 {
     if (e->device.context) {
         if (cuda_mega_takes(&e->mega, &e->batch)) {
+            int passes = 1;
             trace_begin_launch(e->trace);
-            TRY(cuda_mega_run(&e->mega, &e->batch, 1, NULL, error));
+            TRY(cuda_mega_run(&e->mega, &e->batch, NULL, &passes, NULL, error));
             TRY(trace_end_launch(e->trace, &e->batch, 1, error));
         } else {
             trace_begin_operators(e->trace, &e->batch);
@@ -215,19 +216,23 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
     return QP_OK;
 }
 
-qp_status session_feed_back(qp_session *s, int64_t count, int32_t *tokens, qp_error *error)
+qp_status session_feed_back(qp_session *s, const cuda_mega_way *way, int64_t *count,
+                            int32_t *tokens, qp_error *error)
 {
     qp_engine *e = s->engine;
-    int64_t length = (int64_t)s->count + count;
+    int64_t length = (int64_t)s->count + *count;
+    int passes = (int)*count;
+    *count = 0;
     TRY(page_list_resize(&s->pages, &e->pages, length, error));
     s->rope_length = length;
     batch_clear(&e->batch);
     batch_add_ahead(&e->batch, tokens[0], (int64_t)s->count, length, &s->pages);
     batch_want(&e->batch, 0);
     trace_begin_launch(e->trace);
-    TRY(cuda_mega_run(&e->mega, &e->batch, (int)count, tokens + 1, error));
-    TRY(trace_end_launch(e->trace, &e->batch, (int)count, error));
-    memcpy(s->tokens + s->count, tokens, (size_t)count * sizeof *tokens);
-    s->count += (size_t)count;
+    TRY(cuda_mega_run(&e->mega, &e->batch, way, &passes, tokens + 1, error));
+    TRY(trace_end_launch(e->trace, &e->batch, passes, error));
+    memcpy(s->tokens + s->count, tokens, (size_t)passes * sizeof *tokens);
+    s->count += (size_t)passes;
+    *count = passes;
     return QP_OK;
 }

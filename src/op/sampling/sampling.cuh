@@ -36,13 +36,13 @@ struct sample_part {
 /* What a team is. Each of its blocks has threads for the row, whole warps of them, and all threads
  * of a block call its functions together.
  *
- *     int64_t begin, end           the tokens that this block looks at
+ *     int32_t begin, end           the tokens that this block looks at
  *     int thread, threads          those of the block that have this row
  *     bool TOP_K_FIRST             whether that setting is for it
  *     sample_part *cells           in shared memory: a warp's
  *     sample_view *view            in shared memory
  *     uint32_t *keys               in shared memory
- *     float logit(int64_t token)
+ *     float logit(int32_t token)
  *     void sync()                  waits for the block's threads
  *     bool any(bool)               whether it is so in any thread of the block, of any row
  *     int gather(uint32_t key)     of the largest key of every thread: the largest keys of slices,
@@ -114,7 +114,7 @@ DEVICE_FN bool sample_is_likely(const sample_view &v, uint32_t key, float distan
 #define SAMPLE_WEIGHTLESS -28.5f
 
 /* A token's noisy logit to an error of 1e-3; minus infinity if it cannot win. */
-DEVICE_FN float sample_score_about(const sample_view &v, uint32_t key, int64_t token)
+DEVICE_FN float sample_score_about(const sample_view &v, uint32_t key, int32_t token)
 {
     if (v.temperature == 0) return key == v.max_key ? 0 : -CUDART_INF_F;
     float distance = sample_distance_about(v, key);
@@ -122,7 +122,7 @@ DEVICE_FN float sample_score_about(const sample_view &v, uint32_t key, int64_t t
     return distance + sample_noise_about(hash_mix(v.stream ^ (uint64_t)token));
 }
 
-DEVICE_FN double sample_score(const sample_view &v, uint32_t key, int64_t token)
+DEVICE_FN double sample_score(const sample_view &v, uint32_t key, int32_t token)
 {
     if (v.temperature == 0) return 0;
     return sample_distance(v, key) + definite_gumbel(v.seed, v.position, (uint64_t)token);
@@ -160,13 +160,20 @@ DEVICE_FN void sample_merge(sample_part &a, const sample_part &b)
 /* That of a warp's lanes, in every lane. */
 DEVICE_FN void sample_merge_warp(sample_part &p)
 {
+    bool some = __any_sync(ALL_LANES, p.id >= 0);
+#pragma unroll 1
+    for (int step = WARP / 2; some && step > 0; step /= 2) {
+        sample_part other = {
+            __shfl_xor_sync(ALL_LANES, p.score, step), 0, 0,
+            __shfl_xor_sync(ALL_LANES, p.key, step),   0, __shfl_xor_sync(ALL_LANES, p.id, step)};
+        sample_merge(p, other);
+    }
+    p.count = __reduce_add_sync(ALL_LANES, p.count);
+    if (!__any_sync(ALL_LANES, (p.weight | p.total) != 0)) return;
 #pragma unroll 1
     for (int step = WARP / 2; step > 0; step /= 2) {
-        sample_part other = {
-            __shfl_xor_sync(ALL_LANES, p.score, step), __shfl_xor_sync(ALL_LANES, p.weight, step),
-            __shfl_xor_sync(ALL_LANES, p.total, step), __shfl_xor_sync(ALL_LANES, p.key, step),
-            __shfl_xor_sync(ALL_LANES, p.count, step), __shfl_xor_sync(ALL_LANES, p.id, step)};
-        sample_merge(p, other);
+        p.weight += __shfl_xor_sync(ALL_LANES, p.weight, step);
+        p.total += __shfl_xor_sync(ALL_LANES, p.total, step);
     }
 }
 
@@ -206,13 +213,13 @@ template <typename TEAM> DEVICE_FN sample_part sample_best(TEAM &t, uint32_t low
 #pragma unroll 1
     for (int exactly = 0; exactly < 2; exactly++) {
 #pragma unroll 1
-        for (int64_t i = t.begin + t.thread; most >= least && i < t.end; i += t.threads) {
+        for (int32_t i = t.begin + t.thread; most >= least && i < t.end; i += t.threads) {
             uint32_t key = sample_key_of(t.logit(i));
             if (key < lowest) continue;
             uint32_t about = sample_key_of(sample_score_about(v, key, i));
             if (!exactly) most = max(most, about);
             if (!exactly || about < least) continue;
-            sample_part one = {sample_score(v, key, i), 0, 0, key, 0, (int32_t)i};
+            sample_part one = {sample_score(v, key, i), 0, 0, key, 0, i};
             if (sample_before(one, best)) best = one;
         }
         if (exactly) break;
@@ -230,7 +237,7 @@ DEVICE_FN void sample_add_up(TEAM &t, uint32_t key, bool weighted, bool total, u
 {
     const sample_view &v = *t.view;
 #pragma unroll 1
-    for (int64_t i = t.begin + t.thread; i < t.end; i += t.threads) {
+    for (int32_t i = t.begin + t.thread; i < t.end; i += t.threads) {
         uint32_t other = sample_key_of(t.logit(i));
         sums.count += other > key;
         if (!weighted || !(other > key || (total && other >= lowest))) continue;
@@ -266,7 +273,7 @@ DEVICE_FN uint32_t sample_kth(TEAM &t, int64_t k, uint32_t low, uint32_t high)
     while (low < high) {
         uint32_t middle = low + (high - low - 1) / 2 + 1;
         sample_part from = sample_nothing();
-        for (int64_t i = t.begin + t.thread; i < t.end; i += t.threads)
+        for (int32_t i = t.begin + t.thread; i < t.end; i += t.threads)
             from.count += sample_key_of(t.logit(i)) >= middle;
         t.exchange(from);
         if (from.count >= k)
@@ -306,7 +313,7 @@ DEVICE_FN int32_t sample_row(TEAM &t, const sample_settings &with, int64_t n)
 {
     uint32_t largest = 0;
 #pragma unroll 4
-    for (int64_t i = t.begin + t.thread; i < t.end; i += t.threads)
+    for (int32_t i = t.begin + t.thread; i < t.end; i += t.threads)
         largest = max(largest, sample_key_of(t.logit(i)));
     int slices = t.gather(largest);
     sample_look(t, with, slices);

@@ -17,14 +17,14 @@ struct cluster_team {
     cluster_memory &memory;
     const char *logits;
     dtype type;
-    int64_t begin, end;
+    int32_t begin, end;
     int thread, threads;
     sample_part *cells;
     sample_view *view;
     uint32_t *keys;
     int parity;
 
-    __device__ __forceinline__ float logit(int64_t token) const
+    __device__ __forceinline__ float logit(int32_t token) const
     {
         return device_load(type, logits, token);
     }
@@ -93,7 +93,7 @@ DEVICE_FN sample_settings sample_settings_of(const op_call &call, int64_t row)
     };
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) __cluster_dims__(CLUSTER, 1, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTER, 1, 1)
     run_sampling(const __grid_constant__ op_call call)
 {
     __shared__ cluster_memory memory;
@@ -103,8 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) __cluster_dims__(CLUSTER, 
     cluster_team team = {memory,
                          device_row(logits, row),
                          logits.type,
-                         n * block / CLUSTER,
-                         n * (block + 1) / CLUSTER,
+                         (int32_t)(n * block / CLUSTER),
+                         (int32_t)(n * (block + 1) / CLUSTER),
                          (int)threadIdx.x,
                          THREADS,
                          memory.cells,

@@ -360,7 +360,7 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
     const int begin = e.in.units.begin, n = e.in.units.end - begin;
     if (b.thread == 0) {
         wait_counter(a, b, e.in, 0, b.pass() * gridDim.x);
-        barrier_arrive(b.own + a.shared.begun);
+        barrier_arrive(b.own + a.shared.flow + FLOW_BEGUN);
     }
     b.sync();
     bool given = b.pass() == a.first_pass;

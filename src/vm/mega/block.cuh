@@ -12,6 +12,16 @@
 #ifndef MEGA_BRICKS
 #define MEGA_BRICKS 0 /* 1 in the kernels that read quantised weights */
 #endif
+#ifndef MEGA_CHOOSES
+#define MEGA_CHOOSES 0 /* 1 in the kernels that choose tokens and may end before the last pass */
+#endif
+
+/* Barriers of the flow. */
+enum : uint32_t {
+    FLOW_BEGUN = offsetof(mega_flow, begun),
+    FLOW_TO_CHOOSE = offsetof(mega_flow, to_choose),
+    FLOW_CHOSEN = offsetof(mega_flow, chosen),
+};
 
 /* A stage of the ring: a constant where it can be one. */
 MEGA_FN int stage_bytes(const mega_arguments &a)
@@ -41,6 +51,10 @@ struct mega_block {
     uint32_t slot; /* offset of the current entry */
 
     template <typename T> MEGA_FN T *at(uint32_t offset) const { return (T *)(memory + offset); }
+    MEGA_FN volatile mega_flow *flow(const mega_arguments &a) const
+    {
+        return at<volatile mega_flow>(a.shared.flow);
+    }
     /* In shared memory, since they live long and are needed seldom. */
     MEGA_FN uint32_t pass() const { return at<mega_entry>(slot)->place.pass; }
     MEGA_FN int entry() const { return at<mega_entry>(slot)->place.entry; }

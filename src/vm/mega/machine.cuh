@@ -1,12 +1,16 @@
 /* The loop of a megakernel: blocks run their queues of entries, pass after pass.
  *
  * A MACHINE says what is done at an entry: run() by the sixteen warps that compute, fetch() by the
- * one that copies its weights to the ring.
+ * one that copies its weights to the ring. Where kernels choose tokens, run() may end the launch by
+ * the flow's stop, in all blocks alike.
  */
 #ifndef QUIPU_VM_MEGA_MACHINE_CUH
 #define QUIPU_VM_MEGA_MACHINE_CUH
 
 #include "vm/mega/stream.cuh"
+#if MEGA_CHOOSES
+#include "vm/mega/choose.cuh"
+#endif
 
 /* One slot is left, so that an entry between others can be passed over without a barrier. */
 enum { ENTRIES_AHEAD = MEGA_SLOTS - 2 };
@@ -67,7 +71,12 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
         b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
         timing_stamp(a, b.thread, pass, entry, MEGA_ENDS);
         b.slot = slot_behind(a, b.slot, 1);
+        if (MEGA_CHOOSES && entry == 0 && b.flow(a)->stop) break;
     }
+#if MEGA_CHOOSES
+    copies_arrived<0>();
+    if (b.flow(a)->stop) let_go(a, b);
+#endif
 }
 
 template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_arguments &a)
@@ -82,7 +91,11 @@ template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_ar
     for (int i = threadIdx.x; i < bytes / 16; i += MEGA_THREADS)
         ((uint4 *)dynamic)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    if (threadIdx.x == 0) barrier_init(own + a.shared.begun, 1);
+    if (threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_BEGUN, 1);
+    if (MEGA_CHOOSES && threadIdx.x == 0) {
+        barrier_init(own + a.shared.flow + FLOW_TO_CHOOSE, 1);
+        barrier_init(own + a.shared.flow + FLOW_CHOSEN, 1);
+    }
     if (threadIdx.x == 0)
         for (int i = 0; i < a.stages; i++) {
             barrier_init(own + a.shared.full + 8 * i, 1);
@@ -94,9 +107,14 @@ template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_ar
     if (thread >= MEGA_CONSUMERS) {
         registers_give();
         bool scouted = a.n_rows <= 1 && a.first_position >= MEGA_SCOUTED;
-        if (thread < MEGA_CONSUMERS + (scouted ? 64 : 32))
+        const int fetching = MEGA_CONSUMERS + (scouted ? 64 : 32);
+        if (thread < fetching)
             fetch_program<MACHINE, DAWDLES>(a, memory, ring, thread & 31,
                                             thread >= MEGA_CONSUMERS + 32);
+#if MEGA_CHOOSES
+        else
+            choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
+#endif
     } else {
         registers_take();
         mega_block b = {memory, ring,        own,         {0, 0},

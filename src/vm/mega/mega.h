@@ -17,7 +17,7 @@
 #include "vm/mega/bricks.h"
 
 enum {
-    MEGA_WARPS = 16, /* that compute; one more fetches, three only give registers */
+    MEGA_WARPS = 16, /* that compute; one more fetches, the last ones choose tokens */
     MEGA_CONSUMERS = 32 * MEGA_WARPS,
     MEGA_THREADS = MEGA_CONSUMERS + 128,
     MEGA_TILE = 8,     /* rows of weights in a chunk */
@@ -42,6 +42,10 @@ enum {
     MEGA_COUNTER_WORDS = 32,   /* a counter has a cache line of its own */
     MEGA_MAX_PARTITIONS = 160, /* of a KV head's context */
     MEGA_MAP_BYTES = 128,
+    MEGA_STOPS = 16,      /* tokens that end a launch */
+    MEGA_SLOT_WORDS = 12, /* words of 8 bytes that a block tells the others at once */
+    MEGA_PART_BYTES = 40, /* of a warp's part in the choice, and of what is known of a row */
+    MEGA_VIEW_BYTES = 80,
     MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
     MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
 };
@@ -100,9 +104,32 @@ typedef struct mega_tiles {
     int32_t inverse; /* 256 / across, rounded up: warp * inverse / 256 is the warp's tile */
 } mega_tiles;
 
+/* How tokens are chosen: as the plan's step "sample" has it, behind the penalties that
+ * generate/sampler.c describes. */
+typedef struct mega_sampling {
+    float temperature, top_p, min_p;
+    float repetition, presence, frequency;
+    int32_t top_k, penalises; /* penalises: 0 if the penalties are neutral */
+    uint64_t seed;
+    uint64_t bias; /* float [vocab], added to the logits; 0: none */
+} mega_sampling;
+
+/* In shared memory: how the computing warps, the fetching one, those that choose tokens and the
+ * host agree on when to go on, and when to end. Barriers: each pass is a phase. */
+typedef struct mega_flow {
+    uint64_t begun;     /* a barrier: the pass before has left its keys and values */
+    uint64_t to_choose; /* a barrier: the block has its logits */
+    uint64_t chosen;    /* a barrier: the token is there */
+    int32_t token;      /* that the pass reads */
+    int32_t next;       /* that was chosen */
+    int32_t wish;       /* of the host, as block 0 last read it: not 0: end */
+    uint32_t stop;      /* the computing warps go on to no further pass */
+    uint32_t stopped;   /* where in the ring the fetching warp ended: 1 + 2 * stage + parity */
+} mega_flow;
+
 /* Offsets in shared memory, behind the ring. */
 typedef struct mega_shared {
-    uint32_t planes, heads, features, sums, squares, qkv, states, keys, full, empty, entries, begun;
+    uint32_t planes, heads, features, sums, squares, qkv, states, keys, full, empty, entries, flow;
     uint32_t plane, head_plane, feature_plane; /* elements (of digits: bytes) from plane to plane */
     uint32_t sum_pitch;                        /* floats from warp to warp */
     uint32_t results, result_pitch; /* of several sequences: floats from sequence to sequence */
@@ -123,9 +150,17 @@ typedef struct mega_arguments {
     uint64_t embedding, rope_table, k_cache, v_cache, pages;
     uint64_t x, qkv, states, counters, key; /* the machine's own */
     uint64_t logits;
-    uint64_t tokens_out; /* int32 [passes], of the host */
-    uint64_t report;     /* mega_report, of the host */
-    uint64_t timings;    /* mega_timing [passes][blocks][longest]; 0: nobody asked for them */
+    uint64_t tokens_out; /* int32 [passes][n_rows], of the host; each is written once it is known */
+    uint64_t wish;       /* int32, of the host: not 0: end behind the next pass or two */
+    uint64_t ended;     /* int64 [2]: by a pass's parity, the pass behind which the host's wish ends
+                         * the launch, plus 1 */
+    uint64_t slots;     /* int64 [2][blocks][MEGA_SLOT_WORDS]: what blocks tell each other
+                         * about the choice; the number of the exchange in the upper halves */
+    uint64_t exchanges; /* uint32: their number before the launch */
+    uint64_t history;   /* uint32 [vocab]: twice a token's times in the answer, plus 1 if
+                         * it was seen there or in the prompt */
+    uint64_t report;    /* mega_report, of the host */
+    uint64_t timings;   /* mega_timing [passes][blocks][longest]; 0: nobody asked for them */
     mega_shared shared;
     mega_tiles tiles[2]; /* of bricks: over the hidden size or a KV head's columns */
     int32_t longest, stages, stage_bytes;
@@ -139,7 +174,9 @@ typedef struct mega_arguments {
     uint32_t delay; /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
     int32_t token, first_position, n_passes;
     uint32_t first_pass;
-    float eps, scale;   /* of RMSNorm; of scores, times log2 e */
+    int32_t n_stops, stops[MEGA_STOPS]; /* their launch ends behind the pass that makes one */
+    mega_sampling sampling;             /* for the kernels that choose */
+    float eps, scale;                   /* of RMSNorm; of scores, times log2 e */
     uint64_t heads;     /* several sequences: outputs of attention, as q, k and v come */
     uint64_t down_maps; /* CUtensorMap [layers]: W_down transposed, 64 columns of all rows of a */
     int32_t down_rows, down_groups; /* block a group, and how many groups are a box */

@@ -35,7 +35,8 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
             break;
         default:
             run_rows<DIM, HALF, BLOCKS>(a, b, e);
-            if (e.weights.ends) tell_token(a, b, e.in, (int)(b.pass() - a.first_pass));
+            if (e.weights.ends && !MEGA_CHOOSES)
+                tell_token(a, b, e.in, (int)(b.pass() - a.first_pass));
         }
     }
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)

@@ -1,9 +1,13 @@
 /* A pass's two ends: the token's row of x and clear sums for the next pass; the logits, the largest
- * of them, and the token for the host. */
+ * of them, and the token for the host. Where other warps choose the token, they are told of the
+ * logits and hand the token to the next pass; or there is none. */
 #ifndef QUIPU_VM_MEGA_PASS_CUH
 #define QUIPU_VM_MEGA_PASS_CUH
 
 #include "vm/mega/weights.cuh"
+#if MEGA_CHOOSES
+#include "vm/mega/choose.cuh"
+#endif
 #if MEGA_BRICKS
 #include "tensor/decode.cuh"
 #endif
@@ -29,25 +33,69 @@ MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int to
 #endif
 }
 
+#if MEGA_CHOOSES
+
+/* One thread finds the token that this pass reads, or that the launch is over: with a stop token,
+ * or since the host wants no more. All blocks see the same. */
+MEGA_FN void find_token(const mega_arguments &a, const mega_block &b)
+{
+    uint32_t pass = b.pass(), index = pass - a.first_pass;
+    int token = a.token;
+    if (index > 0) {
+        int64_t ended = load_relaxed((const int64_t *)a.ended + ((pass - 1) & 1));
+        while (!barrier_try(b.own + a.shared.flow + FLOW_CHOSEN, (index - 1) & 1)) {
+        } /* those that choose watch the time */
+        token = b.flow(a)->next;
+        bool over = ended == (int64_t)pass;
+#pragma unroll 1
+        for (int i = 0; i < a.n_stops; i++)
+            over |= token == a.stops[i];
+        if (over) b.flow(a)->stop = 1;
+    }
+    b.flow(a)->token = token;
+}
+
+/* The block's logits are there: behind the last block's, nobody goes on to another pass if the host
+ * has wished so. */
+MEGA_FN void end_logits(const mega_arguments &a, const mega_block &b)
+{
+    barrier_arrive(b.own + a.shared.flow + FLOW_TO_CHOOSE);
+    if (blockIdx.x == 0 && b.flow(a)->wish)
+        store_relaxed((int64_t *)a.ended + (b.pass() & 1), (int64_t)b.pass() + 1);
+}
+
+#endif
+
+MEGA_FN int token_of_pass(const mega_arguments &a, const mega_block &b)
+{
+    if (MEGA_CHOOSES) return b.flow(a)->token;
+    bool given = b.pass() == a.first_pass;
+    volatile uint64_t *keys = (volatile uint64_t *)a.key;
+    return given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass() & 1];
+}
+
 MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const int begin = e.in.units.begin, n = e.in.units.end - begin;
     if (e.weights.begins && b.thread == 0) {
         wait_counter(a, b, e.in, 0, b.pass() * gridDim.x);
-        barrier_arrive(b.own + a.shared.begun);
+        barrier_arrive(b.own + a.shared.flow + FLOW_BEGUN);
+#if MEGA_CHOOSES
+        find_token(a, b);
+#endif
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
-    bool given = b.pass() == a.first_pass;
-    volatile uint64_t *keys = (volatile uint64_t *)a.key;
-    int token = given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass() & 1];
+    if (MEGA_CHOOSES && b.flow(a)->stop) return;
+    int token = token_of_pass(a, b);
     int64_t *x = residual(a, b.pass(), 0), *next = residual(a, b.pass() + 1, 0);
     read_embedding(a, b, token, begin, n, x);
     int sums = 2 * a.n_layers + 1;
     for (int i = begin * sums + b.thread; i < (begin + n) * sums; i += MEGA_CONSUMERS)
         next[i] = 0;
     b.sync();
-    if (e.weights.begins && blockIdx.x == 0 && b.thread == 0) keys[(b.pass() + 1) & 1] = 0;
+    if (!MEGA_CHOOSES && e.weights.begins && blockIdx.x == 0 && b.thread == 0)
+        ((volatile uint64_t *)a.key)[(b.pass() + 1) & 1] = 0;
 }
 
 /* The pass's token, for the host: by block 0 once the last block has ended its logits. */
@@ -74,6 +122,9 @@ MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slice
 {
     for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
         float v = row_sum(a, b, i, slices) * inverse_rms(a, b);
+#if MEGA_CHOOSES
+        v = adjust_logit(a, begin + i, v);
+#endif
         ((float *)a.logits)[begin + i] = v;
         best = max(best, logit_key(a, v, begin + i));
     }
@@ -84,6 +135,11 @@ MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slice
 /* The largest key of all threads, and the end of the block's pass where it is that. */
 MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entry &e, uint64_t best)
 {
+#if MEGA_CHOOSES
+    b.stamp(a, MEGA_SIGNALS);
+    if (b.thread) return;
+    if (e.weights.ends) end_logits(a, b);
+#else
     uint64_t *keys = b.at<uint64_t>(a.shared.keys);
 #pragma unroll
     for (int o = 16; o; o >>= 1)
@@ -95,6 +151,7 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entr
     for (int w = 1; w < MEGA_WARPS; w++)
         best = max(best, keys[w]);
     atomicMax((unsigned long long *)a.key + ((b.pass() + 1) & 1), (unsigned long long)best);
+#endif
     if (e.weights.ends)
         add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
 }

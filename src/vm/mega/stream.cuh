@@ -9,7 +9,8 @@
 #include "vm/mega/attention.cuh"
 #include "vm/mega/weights.cuh"
 
-enum { SCOUT_AT = 64 }; /* behind `begun`: how many chunks the ring was asked for; then rubbish */
+enum { SCOUT_AT = 64 }; /* behind the flow: how many chunks the ring was asked for; then rubbish */
+static_assert(sizeof(mega_flow) <= SCOUT_AT, "in the same 128 bytes");
 
 struct mega_fetch {
     ring_place place, arrived;
@@ -23,10 +24,16 @@ struct mega_fetch {
     bool scouts, wanted; /* wanted: the chunk is worth a scout's asking for it */
     int chunk;           /* number of the current one, from 1 */
 
+    /* The computing warps go on to no further pass. */
+    MEGA_FN bool stops() const
+    {
+        return load_shared(begun + (uint32_t)offsetof(mega_flow, stop)) != 0;
+    }
+
     MEGA_FN void wait_phase(int pass) const
     {
-        while (!barrier_try(begun, pass & 1)) {
-        }
+        while (!barrier_try(begun, pass & 1))
+            if (MEGA_CHOOSES && stops()) return;
     }
     /* A barrier tells two phases apart: a block whose weights of a whole pass find room in the ring
      * is never more than one pass ahead. */
@@ -73,8 +80,19 @@ struct mega_fetch {
             int ahead = chunk - (int)load_shared(begun + SCOUT_AT);
             wanted = ahead >= MEGA_SCOUT_FROM;
             if (ahead <= MEGA_SCOUT_TO) return;
+            if (MEGA_CHOOSES && stops()) return;
             __nanosleep(100);
         }
+    }
+    /* Behind everything: an empty chunk, and where it is. */
+    MEGA_FN void leave()
+    {
+        if (scouts) return copies_arrived<0>();
+        if (lane == 0)
+            store_shared(begun + (uint32_t)offsetof(mega_flow, stopped),
+                         __int_as_float(1 + 2 * place.stage + (int)(place.parity ^ 1)));
+        __syncwarp();
+        begin(0);
     }
     /* Part of a chunk: `bytes` to `offset` of its stage. */
     MEGA_FN void copy(uint32_t offset, const void *from, int bytes)
@@ -321,7 +339,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
                     lane,
                     0,
                     policy_evict_first(),
-                    own + a.shared.begun,
+                    own + a.shared.flow + FLOW_BEGUN,
                     0,
                     a,
                     {},
@@ -335,12 +353,26 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
         f.begin_pass(pass);
         for (int i = 0; i < length; i++) {
             __syncwarp();
+            if (MEGA_CHOOSES && __any_sync(~0u, f.stops())) return f.leave();
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
             if (DAWDLES) dawdle(a, a.first_pass + pass, i);
             MACHINE::fetch(a, *slot, f, pass);
             if (!scouts) f.timing.keep(a, lane, a.first_pass + pass, i);
         }
+    }
+    if (MEGA_CHOOSES) f.leave();
+}
+
+/* The computing warps let go of what was fetched for passes that do not come: nothing may be on its
+ * way into the memory of a block that has ended. */
+MEGA_FN void let_go(const mega_arguments &a, mega_block &b)
+{
+    for (bool last = false; !last;) {
+        uint32_t here = 1 + 2 * b.place.stage + b.place.parity;
+        take_chunk(a, b);
+        last = b.flow(a)->stopped == here;
+        give_chunk(a, b);
     }
 }
 

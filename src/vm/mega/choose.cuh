@@ -1,0 +1,203 @@
+/* The choice of a pass's token by all blocks together, each with the logits that it has made.
+ *
+ * Warps of their own choose: what the code needs in registers, or calls, would otherwise be missing
+ * in the loops over weights. Kernels that do not choose have none of it: see mega_choosing.cu.
+ *
+ * What blocks tell each other lies in slots of words, half a word being the number of the exchange:
+ * a reader needs neither counter nor fence. Slots are used in turn, since a block may be one
+ * exchange ahead of another that still reads, but not two. Penalties and biases change a logit
+ * where it is made; a token is counted by the block that makes its logits, for nobody else asks.
+ */
+#ifndef QUIPU_VM_MEGA_CHOOSE_CUH
+#define QUIPU_VM_MEGA_CHOOSE_CUH
+
+#include "op/sampling/sampling.cuh"
+#include "vm/mega/block.cuh"
+
+/* ---- bias and penalties ---- */
+
+/* As generate/sampler.c, operation by operation. */
+MEGA_FN float adjust_logit(const mega_arguments &a, int token, float logit)
+{
+    const mega_sampling &with = a.sampling;
+    if (with.bias) logit = __fadd_rn(logit, ((const float *)with.bias)[token]);
+    uint32_t seen = with.penalises ? ((const uint32_t *)a.history)[token] : 0;
+    if (!seen) return logit;
+    logit = logit > 0 ? __fdiv_rn(logit, with.repetition) : __fmul_rn(logit, with.repetition);
+    if (seen < 2) return logit;
+    float times = __fmul_rn(with.frequency, (float)(seen >> 1));
+    return __fsub_rn(logit, __fadd_rn(with.presence, times));
+}
+
+/* ---- the blocks as a team ---- */
+
+enum { PART_WORDS = 10, KEY_WORD = PART_WORDS };
+static_assert(sizeof(sample_part) == MEGA_PART_BYTES && sizeof(sample_view) <= MEGA_VIEW_BYTES,
+              "as the host lays out shared memory");
+
+struct mega_team {
+    static const bool TOP_K_FIRST = false;
+    const mega_arguments &a;
+    const mega_entry &last; /* for a report only */
+    uint32_t pass;
+    int32_t begin, end;
+    const float *logits; /* from `begin` on */
+    int thread, threads;
+    sample_part *cells;
+    sample_view *view;
+    uint32_t *keys;
+    uint32_t number; /* of the last exchange */
+
+    MEGA_FN float logit(int32_t token) const { return logits[token - begin]; }
+    MEGA_FN void sync() const { asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory"); }
+    MEGA_FN bool any(bool value) const { return value; } /* all threads have one row */
+
+    MEGA_FN int64_t *slot(int block) const
+    {
+        return (int64_t *)a.slots + ((number & 1) * gridDim.x + block) * MEGA_SLOT_WORDS;
+    }
+    MEGA_FN void post(int word, uint32_t value) const
+    {
+        store_relaxed(slot(blockIdx.x) + word, (int64_t)((uint64_t)number << 32 | value));
+    }
+    MEGA_FN bool has_come(int64_t word) const { return (uint32_t)((uint64_t)word >> 32) == number; }
+    MEGA_FN void stay(patience &patience, int block) const
+    {
+        if (patience.over()) mega_stuck(a, last.in, -1, pass, -4, number, block);
+    }
+
+    MEGA_FN int gather(uint32_t key)
+    {
+        key = sample_max_of_block(*this, key);
+        number++;
+        if (thread == 0) post(KEY_WORD, key);
+        for (int block = thread; block < (int)gridDim.x; block += threads) {
+            patience patience = {0, 0};
+            int64_t word = load_relaxed(slot(block) + KEY_WORD);
+            for (; !has_come(word); word = load_relaxed(slot(block) + KEY_WORD))
+                stay(patience, block);
+            keys[block] = (uint32_t)word;
+        }
+        sync();
+        return gridDim.x;
+    }
+
+    MEGA_FN void post_part(const sample_part &p) const
+    {
+        uint64_t score = (uint64_t)__double_as_longlong(p.score);
+        const uint64_t wide[3] = {score, p.weight, p.total};
+        const uint32_t words[PART_WORDS - 6] = {p.key, p.count, (uint32_t)p.id, 0};
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            post(2 * i, (uint32_t)wide[i]);
+            post(2 * i + 1, (uint32_t)(wide[i] >> 32));
+        }
+#pragma unroll
+        for (int i = 0; i < PART_WORDS - 6; i++)
+            post(6 + i, words[i]);
+    }
+    MEGA_FN sample_part wait_part(int block) const
+    {
+        patience patience = {0, 0};
+        for (;;) {
+            longlong2 words[PART_WORDS / 2];
+            bool complete = true;
+#pragma unroll
+            for (int i = 0; i < PART_WORDS / 2; i++) {
+                words[i] = load_relaxed_two(slot(block) + 2 * i);
+                complete = complete && has_come(words[i].x) && has_come(words[i].y);
+            }
+            if (complete) {
+                uint64_t wide[3];
+#pragma unroll
+                for (int i = 0; i < 3; i++)
+                    wide[i] = (uint32_t)words[i].x | (uint64_t)words[i].y << 32;
+                return sample_part{__longlong_as_double((int64_t)wide[0]),
+                                   wide[1],
+                                   wide[2],
+                                   (uint32_t)words[3].x,
+                                   (uint32_t)words[3].y,
+                                   (int32_t)words[4].x};
+            }
+            stay(patience, block);
+        }
+    }
+    MEGA_FN void exchange(sample_part &part)
+    {
+        sample_merge_block(*this, part);
+        number++;
+        if (thread == 0) post_part(part);
+        part = sample_nothing();
+        for (int block = thread; block < (int)gridDim.x; block += threads)
+            sample_merge(part, wait_part(block));
+        sample_merge_block(*this, part);
+    }
+};
+
+/* ---- the choice ---- */
+
+/* Waits until the block has its logits; false: the launch is over. */
+MEGA_FN bool wait_logits(const volatile mega_flow *flow, uint32_t barrier, int index)
+{
+    while (!barrier_try(barrier, index & 1))
+        if (flow->stop) return false;
+    return true;
+}
+
+/* What the choosing warps do: `thread` of `threads`. The logits and what they work with lie where x
+ * and the sums were. */
+MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, int thread,
+                           int threads)
+{
+    volatile mega_flow *flow = (volatile mega_flow *)(memory + a.shared.flow);
+    uint32_t barriers = own + a.shared.flow;
+    const mega_entry &last =
+        ((const mega_entry *)a.program)[(size_t)blockIdx.x * a.longest +
+                                        ((const int32_t *)a.lengths)[blockIdx.x] - 1];
+    float *near = (float *)(memory + a.shared.planes);
+    const float *logits = (const float *)a.logits + last.in.units.begin;
+    const int n = last.in.units.end - last.in.units.begin;
+    const bool fits = n <= (int)a.shared.plane; /* a column takes 4 bytes or 6 */
+    sample_part *cells = (sample_part *)(memory + a.shared.sums);
+    sample_view *view = (sample_view *)(cells + MEGA_WARPS);
+    mega_team team = {a,
+                      last,
+                      a.first_pass,
+                      last.in.units.begin,
+                      last.in.units.end,
+                      fits ? near : logits,
+                      thread,
+                      threads,
+                      cells,
+                      view,
+                      (uint32_t *)(view + 1),
+                      *(const uint32_t *)a.exchanges};
+#pragma unroll 1
+    for (int index = 0; index < a.n_passes; index++, team.pass++) {
+        if (blockIdx.x == 0 && thread == 0) flow->wish = *(const volatile int32_t *)a.wish;
+        if (!wait_logits(flow, barriers + FLOW_TO_CHOOSE, index)) break;
+        for (int i = thread; fits && i < n; i += threads)
+            near[i] = logits[i];
+        team.sync();
+        sample_settings with = {a.sampling.temperature,
+                                a.sampling.top_p,
+                                a.sampling.min_p,
+                                a.sampling.top_k,
+                                false,
+                                a.sampling.seed,
+                                (uint64_t)(a.first_position + index + 1)};
+        int32_t token = sample_row(team, with, a.vocab);
+        team.sync(); /* nobody reads the logits any more */
+        if (thread) continue;
+        if (a.sampling.penalises && token >= team.begin && token < team.end) {
+            uint32_t *seen = (uint32_t *)a.history + token;
+            *seen = (*seen | 1) + 2;
+        }
+        flow->next = token;
+        if (blockIdx.x == 0) ((volatile int32_t *)a.tokens_out)[index] = token;
+        barrier_arrive(barriers + FLOW_CHOSEN);
+    }
+    if (blockIdx.x == 0 && thread == 0) *(uint32_t *)a.exchanges = team.number;
+}
+
+#endif

@@ -1,0 +1,3 @@
+/* As mega_q4_0.cu, for tokens that are chosen: see mega_choosing.cu. */
+#define MEGA_CHOOSES 1
+#include "vm/mega/mega_q4_0.cu"

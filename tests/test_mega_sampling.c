@@ -1,0 +1,427 @@
+/* The megakernel chooses tokens itself: those that the CPU's sampler picks from the same logits. It
+ * ends behind a stop token or when it is told to, and its tokens come one by one. */
+#include "base/clock.h"
+#include "engine_test.h"
+#include "generate/sampler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROMPT = 21, MOST_MADE = 256 };
+
+static bool gpu_is_here(void)
+{
+    cuda_device device;
+    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
+    cuda_device_close(&device);
+    return here;
+}
+
+static qp_engine *open_mega(const char *model)
+{
+    qp_engine *engine = open_engine((qp_engine_options){
+        .model = model, .device = "cuda", .exec = "mk", .kv_type = "F16", .context = 1024});
+    assert_non_null(engine->mega.kernel);
+    return engine;
+}
+
+/* temperature, top_k, top_p, min_p, repetition, presence, frequency, seed; and a bias. */
+typedef struct choice {
+    double value[QP_SETTING_COUNT];
+    float bias;
+} choice;
+
+static const choice choices[] = {
+    {{0.2, 0, 1, 0, 1, 0, 0, 1}, 0},        {{0.7, 0, 1, 0, 1, 0, 0, 2}, 0},
+    {{1.5, 0, 1, 0, 1, 0, 0, 3}, 0},        {{0.7, 1, 1, 0, 1, 0, 0, 4}, 0},
+    {{0.7, 40, 1, 0, 1, 0, 0, 5}, 0},       {{1.5, 40, 1, 0, 1, 0, 0, 6}, 0},
+    {{0.2, 0, 0.9, 0, 1, 0, 0, 7}, 0},      {{0.7, 0, 0.9, 0, 1, 0, 0, 8}, 0},
+    {{1.5, 0, 0.9, 0, 1, 0, 0, 9}, 0},      {{1.5, 0, 0.1, 0, 1, 0, 0, 10}, 0},
+    {{0.7, 0, 1, 0.05, 1, 0, 0, 11}, 0},    {{1.5, 0, 1, 0.05, 1, 0, 0, 12}, 0},
+    {{0.7, 40, 0.9, 0.05, 1, 0, 0, 13}, 0}, {{1.5, 300, 0.5, 0, 1, 0, 0, 14}, 0},
+    {{0.7, 0, 1, 0, 1.3, 0, 0, 15}, 0},     {{0.7, 40, 0.9, 0, 1.1, 0.5, 0.25, 16}, 0},
+    {{0, 0, 1, 0, 1.2, 0, 0, 17}, 0},       {{0, 0, 1, 0, 1, 0.3, 0.7, 18}, 2},
+    {{1.5, 0, 0.95, 0, 1, 0, 0, 19}, 3},    {{0.7, 1000000, 0.99, 0.001, 0.9, -0.1, 0, 9e15}, -1},
+    {{1e-3, 40, 0.9, 0, 1, 0, 0, 20}, 0},   {{100, 0, 0, 0, 1, 0, 0, 21}, 0},
+};
+enum { CHOICES = sizeof choices / sizeof *choices };
+
+static void set_choice(const qp_engine *engine, const choice *c, qp_logit_bias biases[3],
+                       qp_sampling *out)
+{
+    qp_error error;
+    qp_sampling_defaults(engine, out);
+    for (int i = 0; i < QP_SETTING_COUNT; i++)
+        assert_ok(qp_sampling_set(out, (qp_setting)i, c->value[i], QP_FROM_REQUEST, &error));
+    for (int i = 0; i < 3; i++) /* one token twice */
+        biases[i] = (qp_logit_bias){100 + 7 * (i / 2), c->bias * (float)(i + 1)};
+    out->logit_bias = biases;
+    out->n_logit_bias = c->bias != 0 ? 3 : 0;
+    out->n_stop_tokens = 0;
+}
+
+static void make_prompt(int32_t prompt[PROMPT])
+{
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = (i * 97 + 5) % 500;
+}
+
+/* ---- by the CPU, from the megakernel's logits, a pass a launch ---- */
+
+static qp_status keep_logits(void *context, size_t input, size_t token, const float *logits)
+{
+    qp_session *session = context;
+    (void)input, (void)token;
+    memcpy(session->logits, logits,
+           (size_t)session->engine->plan.config.vocab_size * sizeof *logits);
+    return QP_OK;
+}
+
+static void read_tokens(qp_session *session, const int32_t *tokens, size_t count)
+{
+    qp_engine *engine = session->engine;
+    qp_error error;
+    qp_input input = {.session = session, .tokens = tokens, .count = count};
+    assert_ok(qp_eval(engine, &input, 1, keep_logits, session, NULL, &error));
+}
+
+/* `count` tokens behind a prompt; the session holds all but the last of them then. */
+static void pick_tokens(qp_session *session, const qp_sampling *sampling, const int32_t *prompt,
+                        size_t n_prompt, int32_t *tokens, int count)
+{
+    sampler s;
+    qp_error error;
+    read_tokens(session, prompt, n_prompt);
+    assert_ok(sampler_init(&s, session->engine, sampling, &error));
+    for (size_t i = 0; i < session->count; i++)
+        sampler_see(&s, session->tokens[i]);
+    for (int i = 0; i < count; i++) {
+        if (i > 0) read_tokens(session, tokens + i - 1, 1);
+        tokens[i] = sampler_pick(&s, session->logits, session->count);
+    }
+    sampler_free(&s);
+}
+
+/* ---- by the GPU ---- */
+
+typedef struct receiver {
+    int32_t tokens[MOST_MADE];
+    int count, cancel, cancel_after;
+    uint64_t first_ns, last_ns;
+} receiver;
+
+static qp_status keep_token(void *context, int32_t token, const char *text, size_t length)
+{
+    receiver *r = context;
+    (void)text, (void)length;
+    if (token < 0) return QP_OK;
+    r->last_ns = clock_ns();
+    if (r->count == 0) r->first_ns = r->last_ns;
+    if (r->count < MOST_MADE) r->tokens[r->count++] = token;
+    if (r->count == r->cancel_after) r->cancel = 1;
+    return QP_OK;
+}
+
+static qp_generate_result generate(qp_session *session, const qp_sampling *sampling,
+                                   const int32_t *prompt, size_t n_prompt, int count,
+                                   int64_t interval, receiver *r)
+{
+    qp_error error;
+    qp_generate_result result;
+    *r = (receiver){.cancel_after = r->cancel_after};
+    qp_generate_options options = {.prompt = prompt,
+                                   .n_prompt = n_prompt,
+                                   .sampling = sampling,
+                                   .max_tokens = count,
+                                   .eos_interval = interval,
+                                   .cancel = &r->cancel,
+                                   .on_token = keep_token,
+                                   .context = r};
+    assert_ok(qp_generate(session, &options, &result, &error));
+    return result;
+}
+
+static void compare(const choice *c, const int32_t *expected, const int32_t *found, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (expected[i] != found[i])
+            fail_msg("temperature %g, top_k %g, top_p %g, seed %g: token %d of %d is %d, not %d",
+                     c->value[QP_TEMPERATURE], c->value[QP_TOP_K], c->value[QP_TOP_P],
+                     c->value[QP_SEED], i, count, found[i], expected[i]);
+}
+
+static void check_choices(const char *model, int count)
+{
+    static const int64_t intervals[] = {0, 1, 7, 256};
+    qp_engine *engine = open_mega(model);
+    int32_t prompt[PROMPT], expected[MOST_MADE];
+    make_prompt(prompt);
+    for (int i = 0; i < CHOICES; i++) {
+        qp_logit_bias biases[3];
+        qp_sampling sampling;
+        receiver r = {0};
+        set_choice(engine, &choices[i], biases, &sampling);
+        qp_session *session = open_session(engine);
+        pick_tokens(session, &sampling, prompt, PROMPT, expected, count);
+        qp_session_truncate(session, 0);
+        qp_generate_result result =
+            generate(session, &sampling, prompt, PROMPT, count, intervals[i % 4], &r);
+        assert_int_equal(r.count, count);
+        compare(&choices[i], expected, r.tokens, count);
+        assert_int_equal(result.finish, QP_FINISH_LENGTH);
+        assert_int_equal(session->count, PROMPT + count - 1);
+        qp_session_close(session);
+    }
+    qp_engine_close(engine);
+}
+
+static void it_chooses_what_the_cpu_chooses(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    check_choices("synthetic:tiny:BF16", 200);
+}
+
+static void it_does_with_quantised_weights(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"synthetic:tiny:Q8_0", "synthetic:tiny:Q4_0",
+                                         "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K"};
+    if (!gpu_is_here()) skip();
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        check_choices(models[i], 50);
+}
+
+/* Where a block's logits are several pieces the CPU chooses, from the same logits. */
+static void it_does_by_every_strategy(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    enum { COUNT = 40 };
+    const choice *c = &choices[15];
+    qp_engine *engine = open_mega("synthetic:smollm2-135m:BF16");
+    int32_t prompt[PROMPT], expected[COUNT];
+    bool in_pieces = false;
+    qp_logit_bias biases[3];
+    qp_sampling sampling;
+    make_prompt(prompt);
+    set_choice(engine, c, biases, &sampling);
+    for (int i = 0; schedule_assignment_name((schedule_assignment)i); i++) {
+        qp_error error;
+        receiver r = {0};
+        const cuda_mega_options how = {.assignment = (schedule_assignment)i};
+        cuda_mega_free(&engine->mega);
+        assert_ok(cuda_mega_init(&engine->mega, &engine->cuda, &how, &error));
+        qp_session *session = open_session(engine);
+        if (i == 0) pick_tokens(session, &sampling, prompt, PROMPT, expected, COUNT);
+        qp_session_truncate(session, 0);
+        generate(session, &sampling, prompt, PROMPT, COUNT, 16, &r);
+        assert_int_equal(r.count, COUNT);
+        compare(c, expected, r.tokens, COUNT);
+        in_pieces |= !engine->mega.one_piece;
+        qp_session_close(session);
+    }
+    assert_true(in_pieces);
+    qp_engine_close(engine);
+}
+
+/* Whoever comes first: warps sleep at random in every other run. */
+static void it_does_in_any_order(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    enum { COUNT = 60, RUNS = 10, DELAY_NS = 20000 };
+    qp_engine *engine = open_mega("synthetic:tiny:BF16");
+    cuda_mega *m = &engine->mega;
+    cuda_function usual = m->choosing, dawdling;
+    int32_t prompt[PROMPT], expected[COUNT];
+    qp_logit_bias biases[3];
+    qp_sampling sampling;
+    qp_error error;
+    make_prompt(prompt);
+    set_choice(engine, &choices[15], biases, &sampling);
+    m->arguments.delay = DELAY_NS;
+    assert_ok(cuda_device_function(&engine->device, "mega_choosing", "mega_64_F16_1_dawdling",
+                                   cuda_mega_shared_bytes(m), &dawdling, &error));
+    for (int i = 0; i < RUNS; i++) {
+        receiver r = {0};
+        qp_session *session = open_session(engine);
+        m->choosing = i % 2 ? dawdling : usual;
+        generate(session, &sampling, prompt, PROMPT, COUNT, i < 5 ? 256 : 7, &r);
+        assert_int_equal(r.count, COUNT);
+        if (i == 0) memcpy(expected, r.tokens, sizeof expected);
+        compare(&choices[15], expected, r.tokens, COUNT);
+        qp_session_close(session);
+    }
+    m->choosing = usual;
+    qp_engine_close(engine);
+}
+
+static void it_does_with_a_large_vocabulary(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    check_choices("synthetic:llama-3.2-1b:BF16", 50);
+}
+
+/* Behind the token, whichever it is in a launch, and what comes next is as if it had been alone. */
+static void a_stop_token_ends_a_launch(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const int choice_of[] = {15, 16, 0};
+    static const int64_t intervals[] = {1, 16, 50, 256};
+    enum { COUNT = 60, MORE = 20 };
+    qp_engine *engine = open_mega("synthetic:tiny:BF16");
+    int32_t prompt[PROMPT], expected[COUNT], next[MORE];
+    make_prompt(prompt);
+    for (int i = 0; i < 12; i++) {
+        const choice *c = &choices[choice_of[i / 4]];
+        qp_logit_bias biases[3];
+        qp_sampling sampling;
+        receiver r = {0};
+        qp_error error;
+        set_choice(engine, c, biases, &sampling);
+        if (i / 4 == 2) /* the likeliest */
+            assert_ok(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
+        qp_session *session = open_session(engine);
+        pick_tokens(session, &sampling, prompt, PROMPT, expected, COUNT);
+        int last = 31 + i, stop = 0;
+        while (expected[stop] != expected[last])
+            stop++;
+        qp_session_truncate(session, PROMPT + (size_t)stop);
+        pick_tokens(session, &sampling, prompt + 3, 5, next, MORE);
+        qp_session_truncate(session, 0);
+        int32_t never = 0;
+        for (int j = 0; j < stop; j++)
+            if (expected[j] == never) never++, j = -1;
+        sampling.stop_tokens[0] = never, sampling.stop_tokens[1] = expected[last];
+        sampling.n_stop_tokens = 2;
+        qp_generate_result result =
+            generate(session, &sampling, prompt, PROMPT, COUNT, intervals[i % 4], &r);
+        assert_int_equal(result.finish, QP_FINISH_STOP_TOKEN);
+        assert_int_equal(r.count, stop);
+        compare(c, expected, r.tokens, stop);
+        if (i / 4 < 2)
+            assert_int_equal(result.generate_passes, stop);
+        else /* the likeliest: to the end of the interval */
+            assert_in_range(result.generate_passes, stop, COUNT - 1);
+        assert_int_equal(session->count, PROMPT + stop);
+        sampling.n_stop_tokens = 0;
+        generate(session, &sampling, prompt + 3, 5, MORE, intervals[i % 4], &r);
+        assert_int_equal(r.count, MORE);
+        compare(c, next, r.tokens, MORE);
+        qp_session_close(session);
+    }
+    qp_engine_close(engine);
+}
+
+static void cancelling_ends_a_launch(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    qp_engine *engine = open_mega("synthetic:smollm2-135m:BF16");
+    int32_t prompt[PROMPT];
+    make_prompt(prompt);
+    for (int i = 0; i < 2; i++) {
+        qp_logit_bias biases[3];
+        qp_sampling sampling;
+        receiver all = {0}, r = {.cancel_after = 7};
+        set_choice(engine, &choices[i ? 7 : 16], biases, &sampling);
+        qp_session *session = open_session(engine);
+        generate(session, &sampling, prompt, PROMPT, 100, 256, &all);
+        qp_session_truncate(session, 0);
+        qp_generate_result result = generate(session, &sampling, prompt, PROMPT, 250, 256, &r);
+        assert_int_equal(result.finish, QP_FINISH_CANCELLED);
+        assert_int_equal(result.generated_tokens, 7);
+        assert_memory_equal(r.tokens, all.tokens, 7 * sizeof *r.tokens);
+        assert_int_equal(session->count, PROMPT + 6);
+        assert_true(result.generate_passes < 20);
+        /* The last of them was not read yet. */
+        r.cancel_after = 0;
+        generate(session, &sampling, all.tokens + 6, 1, 30, 16, &r);
+        assert_memory_equal(r.tokens, all.tokens + 7, 30 * sizeof *r.tokens);
+        qp_session_close(session);
+    }
+    qp_engine_close(engine);
+}
+
+static void tokens_come_one_by_one(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    qp_engine *engine = open_mega("synthetic:smollm2-135m:BF16");
+    int32_t prompt[PROMPT];
+    make_prompt(prompt);
+    qp_logit_bias biases[3];
+    qp_sampling sampling;
+    receiver r = {0};
+    set_choice(engine, &choices[1], biases, &sampling);
+    qp_session *session = open_session(engine);
+    generate(session, &sampling, prompt, PROMPT, 10, 16, &r);
+    qp_session_truncate(session, 0);
+    qp_generate_result result = generate(session, &sampling, prompt, PROMPT, 201, 256, &r);
+    double between = (double)(r.last_ns - r.first_ns) * 1e-9;
+    assert_true(between > 0.9 * result.generate_seconds);
+    printf("%.1f us a token\n", between / 200 * 1e6);
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
+/* The time of a token of 128, behind the first. */
+static double time_choice(qp_engine *engine, const choice *c)
+{
+    int32_t prompt[PROMPT];
+    qp_logit_bias biases[3];
+    qp_sampling sampling;
+    receiver r = {0};
+    make_prompt(prompt);
+    set_choice(engine, c, biases, &sampling);
+    qp_session *session = open_session(engine);
+    qp_generate_result result = generate(session, &sampling, prompt, PROMPT, 129, 128, &r);
+    qp_session_close(session);
+    return result.generate_seconds / 128 * 1e6;
+}
+
+static void choosing_costs_little(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const char *const models[] = {"synthetic:llama-3.2-1b:BF16",
+                                         "synthetic:llama-3.2-1b:Q4_0"};
+    static const choice likeliest = {{0, 0, 1, 0, 1, 0, 0, 1}, 0};
+    static const int others[] = {1, 4, 7, 12, 15, 16};
+    for (int m = 0; m < 2; m++) {
+        qp_engine *engine = open_mega(models[m]);
+        time_choice(engine, &likeliest);
+        double least = time_choice(engine, &likeliest);
+        printf("%s: %.1f us a token", models[m], least);
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+            const choice *c = &choices[others[i]];
+            time_choice(engine, c);
+            double us = time_choice(engine, c);
+            printf("; temperature %g, top_k %g, top_p %g, min_p %g, repetition %g: %.1f",
+                   c->value[0], c->value[1], c->value[2], c->value[3], c->value[4], us);
+            assert_true(us < 1.3 * least);
+        }
+        printf("\n");
+        qp_engine_close(engine);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_chooses_what_the_cpu_chooses),
+        cmocka_unit_test(it_does_with_quantised_weights),
+        cmocka_unit_test(it_does_by_every_strategy),
+        cmocka_unit_test(it_does_in_any_order),
+        cmocka_unit_test(it_does_with_a_large_vocabulary),
+        cmocka_unit_test(a_stop_token_ends_a_launch),
+        cmocka_unit_test(cancelling_ends_a_launch),
+        cmocka_unit_test(tokens_come_one_by_one),
+        cmocka_unit_test(choosing_costs_little),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
