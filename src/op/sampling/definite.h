@@ -24,6 +24,24 @@ HASH_FN double definite_product(double a, double b)
 #endif
 }
 
+/* A quotient of numbers far from the ends of the range. A compiler of GPU code makes the same of
+ * it, and a call besides for all other numbers: where that may come, registers must be free. */
+HASH_FN double definite_quotient(double a, double b)
+{
+#ifdef __CUDA_ARCH__
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(b));
+    y = __hiloint2double(__double2hiint(y), 1);
+    double wrong = __fma_rn(-b, y, 1.0);
+    y = __fma_rn(y, __fma_rn(wrong, wrong, wrong), y);
+    y = __fma_rn(y, __fma_rn(-b, y, 1.0), y);
+    double about = __dmul_rn(a, y);
+    return __fma_rn(y, __fma_rn(-b, about, a), about);
+#else
+    return a / b;
+#endif
+}
+
 HASH_FN double definite_from_bits(uint64_t bits)
 {
     double value;
@@ -59,7 +77,7 @@ HASH_FN double definite_log(double x)
         m *= 0.5;
         k++;
     }
-    double s = (m - 1) / (m + 1), square = s * s, sum = 0;
+    double s = definite_quotient(m - 1, m + 1), square = s * s, sum = 0;
     for (int n = 21; n > 0; n -= 2)
         sum = 1.0 / n + definite_product(sum, square);
     double rest = definite_product(k, 0x1.a39ef35793c76p-33) + definite_product(2 * s, sum);

@@ -78,7 +78,7 @@ struct sample_view {
 DEVICE_FN double sample_distance(const sample_view &v, uint32_t key)
 {
     if (key == v.max_key) return 0;
-    return ((double)sample_logit_of(key) - v.largest) / v.temperature;
+    return definite_quotient((double)sample_logit_of(key) - v.largest, v.temperature);
 }
 
 /* The same to seven digits. */
@@ -295,7 +295,7 @@ DEVICE_FN void sample_look(TEAM &t, const sample_settings &with, int slices)
     if (t.thread == 0)
         *t.view = sample_view{(double)sample_logit_of(largest),
                               with.temperature,
-                              1 / with.temperature,
+                              definite_quotient(1, with.temperature),
                               with.min_p,
                               with.top_p,
                               with.seed,
