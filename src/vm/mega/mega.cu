@@ -15,14 +15,6 @@ extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int
             out[(int64_t)(column + y) * rows + row + x] = tile[x][y];
 }
 
-#define MEGA(dim, name, half, blocks) MEGA_KERNEL(dim, name, half, blocks, , false)
-
-MEGA(64, F16, true, 1)
-MEGA(64, F16, true, 2)
-MEGA(64, BF16, false, 1)
-MEGA(64, BF16, false, 2)
-MEGA(128, F16, true, 1)
-MEGA(128, F16, true, 2)
-MEGA(128, BF16, false, 1)
-MEGA(128, BF16, false, 2)
+MEGA_KERNELS(1)
+MEGA_KERNELS(2)
 MEGA_KERNEL(64, F16, true, 1, _dawdling, true) /* for tests: races show */

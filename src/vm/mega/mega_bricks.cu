@@ -12,8 +12,5 @@ extern "C" __global__ void mega_make_bricks(const __grid_constant__ brick_matrix
         brick_write(&m, (const uint8_t *)m.from, (uint8_t *)m.to, n, lane);
 }
 
-MEGA_KERNEL(64, F16, true, 0, , false)
-MEGA_KERNEL(64, BF16, false, 0, , false)
-MEGA_KERNEL(128, F16, true, 0, , false)
-MEGA_KERNEL(128, BF16, false, 0, , false)
+MEGA_KERNELS(0)
 MEGA_KERNEL(64, F16, true, 0, _dawdling, true) /* for tests: races show */

@@ -2,4 +2,8 @@
  * are kernels of their own since warps that choose take registers from those that fetch: with both
  * in one, a pass that needs only the likeliest token took 8 us more. */
 #define MEGA_CHOOSES 1
-#include "vm/mega/mega.cu"
+#include "vm/mega/one_sequence.cuh"
+
+MEGA_KERNELS(1)
+MEGA_KERNELS(2)
+MEGA_KERNEL(64, F16, true, 1, _dawdling, true) /* for tests: races show */

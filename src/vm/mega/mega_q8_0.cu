@@ -2,7 +2,4 @@
 #define MEGA_BRICKS 0x02 /* 1 << BRICK_Q8_0 */
 #include "vm/mega/one_sequence.cuh"
 
-MEGA_KERNEL(64, F16, true, 0, , false)
-MEGA_KERNEL(64, BF16, false, 0, , false)
-MEGA_KERNEL(128, F16, true, 0, , false)
-MEGA_KERNEL(128, BF16, false, 0, , false)
+MEGA_KERNELS(0)

@@ -52,4 +52,11 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
         run_machine<one_sequence<dim, half, blocks>, dawdles>(a);                                  \
     }
 
+/* For heads of 64 and of 128 and both types of cache. */
+#define MEGA_KERNELS(blocks)                                                                       \
+    MEGA_KERNEL(64, F16, true, blocks, , false)                                                    \
+    MEGA_KERNEL(64, BF16, false, blocks, , false)                                                  \
+    MEGA_KERNEL(128, F16, true, blocks, , false)                                                   \
+    MEGA_KERNEL(128, BF16, false, blocks, , false)
+
 #endif
