@@ -111,12 +111,12 @@ static void test_ranks(void **state)
 {
     (void)state;
     assert_int_equal(cuda_stream_ranks(16, 32, 132), 8);  /* 2,048 features */
-    assert_int_equal(cuda_stream_ranks(24, 32, 132), 8);  /* 3,072 */
-    assert_int_equal(cuda_stream_ranks(48, 64, 132), 4);  /* 6,144 */
+    assert_int_equal(cuda_stream_ranks(24, 32, 132), 5);  /* 3,072: 120 blocks of 7 steps at most */
+    assert_int_equal(cuda_stream_ranks(48, 64, 132), 8);  /* 6,144: 3 turns of 8 */
     assert_int_equal(cuda_stream_ranks(128, 32, 132), 1); /* 16,384 */
     assert_int_equal(cuda_stream_ranks(1, 1, 132), 1);    /* no part is empty */
-    assert_int_equal(cuda_stream_ranks(1, 3, 132), 2);
-    assert_int_equal(cuda_stream_ranks(1, 9, 132), 8);
+    assert_int_equal(cuda_stream_ranks(1, 3, 132), 3);
+    assert_int_equal(cuda_stream_ranks(1, 9, 132), 5);
 }
 
 int main(void)

@@ -9,6 +9,7 @@
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
 #include "vm/cuda_attention.h"
+#include "vm/cuda_chain.h"
 #include "vm/cuda_linear_stream.h"
 
 enum { FEW_ROWS = 8 }; /* that linear takes as they are, whatever the weights' type */
@@ -111,6 +112,56 @@ static op_code take_decoding(const cuda_executor *x, op_code op, op_call *call)
     return OP_PAGED_DECODE;
 }
 
+/* Gives the nodes at `node` that a kernel of the chain takes at once to it: how many, 0 for none.
+ */
+static int chain_nodes(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                       cuda_chain *chain)
+{
+    op_call call, behind;
+    cuda_executor_bind(x, node, sizes, &call);
+    switch (x->plan->nodes[node].op) {
+    case OP_ALL_REDUCE:
+        return x->plan->options.ranks == 1; /* of one: itself */
+    case OP_EMBEDDING:
+        return cuda_chain_gather(chain, &call);
+    case OP_RMS_NORM:
+        return cuda_chain_norm(chain, &call);
+    case OP_ROPE:
+        return appends_next(x, node, end, sizes, &call, &behind) &&
+                       cuda_chain_rope(chain, &call, &behind)
+                   ? 2
+                   : 0;
+    case OP_LINEAR: {
+        int n = join_products(x, node, end, sizes, &call);
+        if (node + n < end && x->plan->nodes[node + n].op == OP_SILU_AND_MUL) {
+            cuda_executor_bind(x, node + n, sizes, &behind);
+            if (cuda_chain_activated(chain, &call, &behind)) return n + 1;
+        }
+        return cuda_chain_product(chain, &call) ? n : 0;
+    }
+    default:
+        return 0;
+    }
+}
+
+/* Runs as many nodes as make a chain, *count; 0 where they make none. */
+static qp_status launch_chain(cuda_executor *x, int node, int end, const plan_sizes *sizes,
+                              int *count, qp_error *error)
+{
+    cuda_chain chain, whole;
+    *count = 0;
+    if (x->marks || !x->early || !cuda_chain_begin(&x->ops, sizes->of[-PLAN_TOKENS], &chain))
+        return QP_OK;
+    for (int n = node, taken; n < end; n += taken) {
+        taken = chain_nodes(x, n, end, sizes, &chain);
+        if (taken == 0) break;
+        if (!cuda_chain_is_whole(&chain)) continue;
+        whole = chain;
+        *count = n + taken - node;
+    }
+    return *count > 0 ? cuda_chain_launch(&whole, error) : QP_OK;
+}
+
 /* Runs a node, and those behind it that are one launch with it: *count in all. `end`: behind the
  * last of this pass. */
 static qp_status launch_node(cuda_executor *x, int node, int end, const plan_sizes *sizes,
@@ -162,7 +213,8 @@ qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int fi
     x->ops.early = false; /* the first one waits for the inputs' copy, and with it for all before */
     for (int n = steps[first].first_node, count; n < end; n += count) {
         TRY(mark(x, n, error));
-        TRY(launch_node(x, n, end, sizes, &count, error));
+        TRY(launch_chain(x, n, end, sizes, &count, error));
+        if (count == 0) TRY(launch_node(x, n, end, sizes, &count, error));
         x->ops.early = x->early && !x->marks;
     }
     x->ops.early = false;

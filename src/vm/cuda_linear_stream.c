@@ -53,15 +53,20 @@ size_t cuda_linear_stream_workspace(const op_call *call)
     return bytes_of(rows > twice ? rows : twice, columns);
 }
 
-/* A cluster's blocks make up for few tiles; some more blocks than multiprocessors do no harm, since
- * two fit. */
 int cuda_stream_ranks(int64_t tiles, int64_t n_steps, int n_multiprocessors)
 {
-    int ranks = 1;
-    while (ranks < LINEAR_STREAM_MAX_RANKS && 2 * ranks <= n_steps &&
-           2 * ranks * tiles <= n_multiprocessors * 3 / 2)
-        ranks *= 2;
-    return ranks;
+    static const int candidates[] = {1, 2, 3, 4, 5, 6, 8}; /* of 7 the sums leave too little room */
+    int64_t least = INT64_MAX;
+    int best = 1;
+    if (2 * tiles > n_multiprocessors) return 1;
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
+        int ranks = candidates[i];
+        if (ranks > n_steps) break;
+        int64_t turns = (tiles * ranks + n_multiprocessors - 1) / n_multiprocessors;
+        int64_t steps = turns * ((n_steps + ranks - 1) / ranks);
+        if (steps < least) least = steps, best = ranks;
+    }
+    return best;
 }
 
 /* ---- launching ----------------------------------------------------------------------------- */
@@ -77,30 +82,29 @@ static qp_status make_map(const cuda_ops *ops, void *map, unsigned rank, cuda_ad
                       "describing a matrix to the GPU", error);
 }
 
-/* Tiles of the weight: neighbouring rows, or eights of gates and of ups in turn. */
-static qp_status map_weight(const cuda_ops *ops, const tensor *weight, bool pairs,
-                            linear_stream *run, qp_error *error)
+qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, char *map,
+                                 int32_t *dimension, int32_t *step, qp_error *error)
 {
     const uint64_t pitch = (uint64_t)weight->stride[0], k = (uint64_t)weight->shape[1];
     const uint64_t rows = (uint64_t)weight->shape[0];
     const cuda_address at = (cuda_address)(uintptr_t)weight->data;
-    run->weight_dimension = pairs ? 3 : 1;
-    run->weight_step = pairs ? LINEAR_STREAM_ROWS / 16 : LINEAR_STREAM_ROWS;
+    *dimension = pairs ? 3 : 1;
+    *step = pairs ? LINEAR_STREAM_ROWS / 16 : LINEAR_STREAM_ROWS;
     if (pairs)
-        return make_map(ops, run->weight_map, 5, at, (uint64_t[]){k, 8, 2, rows / 16, 1},
+        return make_map(ops, map, 5, at, (uint64_t[]){k, 8, 2, rows / 16, 1},
                         (uint64_t[]){pitch, rows / 2 * pitch, 8 * pitch, 8 * pitch},
                         (uint32_t[]){LINEAR_STREAM_DEPTH, 8, 2, LINEAR_STREAM_ROWS / 16, 1}, error);
-    return make_map(ops, run->weight_map, 5, at, (uint64_t[]){k, rows, 1, 1, 1},
+    return make_map(ops, map, 5, at, (uint64_t[]){k, rows, 1, 1, 1},
                     (uint64_t[]){pitch, pitch, pitch, pitch},
                     (uint32_t[]){LINEAR_STREAM_DEPTH, LINEAR_STREAM_ROWS, 1, 1, 1}, error);
 }
 
-static qp_status map_x(const cuda_ops *ops, const tensor *x, cuda_address at, unsigned rows,
-                       linear_stream *run, qp_error *error)
+qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
+                            char *map, qp_error *error)
 {
     const uint64_t k = (uint64_t)x->shape[1];
-    return make_map(ops, run->x_map, 2, at, (uint64_t[]){k, (uint64_t)x->shape[0]},
-                    (uint64_t[]){2 * k}, (uint32_t[]){LINEAR_STREAM_DEPTH, rows}, error);
+    return make_map(ops, map, 2, at, (uint64_t[]){k, (uint64_t)x->shape[0]}, (uint64_t[]){2 * k},
+                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)columns}, error);
 }
 
 static bool has_vectors(const tensor *view)
@@ -177,8 +181,9 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *sil
     linear_stream run = arguments_of(call, ranks, stages_of(columns, at_once));
     cuda_address at;
     TRY(cuda_linear_narrow_x(ops, x, &at, error));
-    TRY(map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, &run, error));
-    TRY(map_x(ops, x, at, (unsigned)columns, &run, error));
+    TRY(cuda_stream_map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, run.weight_map,
+                               &run.weight_dimension, &run.weight_step, error));
+    TRY(cuda_stream_map_x(ops, x, at, columns, run.x_map, error));
     if (silu) {
         cuda_address to = cuda_linear_other_narrowed(ops, at);
         run.end_kind = LINEAR_STREAM_SILU;

@@ -5,7 +5,8 @@
 #include "op/linear/linear_stream.h"
 #include "vm/cuda_ops.h"
 
-/* How many blocks a tile of a weight is shared by: never depends on the number of rows of x. */
+/* How many blocks a tile of a weight is shared by, a block a multiprocessor: as many as make the
+ * longest way the shortest. Never depends on the number of rows of x. */
 int cuda_stream_ranks(int64_t tiles, int64_t n_steps, int n_multiprocessors);
 
 bool cuda_linear_stream_runs_on(const cuda_device *device); /* elsewhere tiles serve */
@@ -22,5 +23,14 @@ bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *call, cons
 /* Both; what silu_and_mul would write is left in BF16 only, where the next product looks for it. */
 qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
                                   qp_error *error);
+
+/* Describes a weight's tiles to the GPU, neighbouring rows or, in `pairs`, eights of gates and of
+ * ups in turn: a tensor map of 128 bytes, the dimension that tiles count in, and by how much. */
+qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, char *map,
+                                 int32_t *dimension, int32_t *step, qp_error *error);
+
+/* Describes tiles of `columns` rows of x, which lies `at` in BF16, contiguous. */
+qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
+                            char *map, qp_error *error);
 
 #endif

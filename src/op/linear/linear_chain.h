@@ -1,0 +1,109 @@
+/* Products of a batch and what stands between them, in one kernel on sm_90a: what host and kernel
+ * agree on.
+ *
+ * The kernel's only parameter is a linear_chain, passed by value. Its grid has a block for each
+ * multiprocessor at most, all of which are there at once: they wait for one another between steps.
+ * Weights are BF16, as linear_stream.h has them. A product whose weight has few tiles is cut into
+ * parts along its rows; the step behind it adds them, in their order.
+ */
+#ifndef QUIPU_OP_LINEAR_CHAIN_H
+#define QUIPU_OP_LINEAR_CHAIN_H
+
+#include "op/linear/linear_stream.h"
+
+enum {
+    CHAIN_MAX_STEPS = 8,
+    CHAIN_THREADS = 352,   /* two groups that multiply, a warp that fetches weights, one for x, and
+                            * one that looks up what steps will need */
+    CHAIN_ROW = 4096,      /* features of a row that CHAIN_ROWS takes, at most */
+    CHAIN_MAX_PARTS = 8,   /* of a product's row */
+    CHAIN_WORKERS = 256,   /* threads that multiply and add */
+    CHAIN_MAX_STAGES = 16, /* of weights, and of x */
+    CHAIN_TURN_ROWS = 32,  /* rows of sums that change places in shared memory at a time, */
+    CHAIN_TURN_PITCH = LINEAR_STREAM_ROWS + 4, /* floats from one to the next */
+};
+
+typedef enum chain_kind {
+    CHAIN_PRODUCT,
+    CHAIN_ROWS, /* x += parts, and its norm: a row a block */
+    CHAIN_ROPE, /* q and k turned, k and v to the cache: a part of a token a block */
+} chain_kind;
+
+typedef enum chain_end {
+    CHAIN_PARTS, /* out (ranks, n_rows, n_features): a part's sums for the step behind */
+    CHAIN_PLAIN, /* out (n_rows, n_features), of one rank */
+    CHAIN_SILU,  /* narrowed (n_rows, n_features) = silu(gate) * up in BF16, of one rank */
+} chain_end;
+
+typedef struct chain_product {
+    /* CUtensorMaps: of the weight, five dimensions, and of x in BF16, two. */
+    char weight_map[128] __attribute__((aligned(64)));
+    char x_map[128] __attribute__((aligned(64)));
+    float *out;
+    uint16_t *narrowed;
+    int64_t out_pitch; /* floats */
+    int32_t n_rows, n_features;
+    int32_t n_tiles, ranks;                /* items: tile and part of its rows */
+    int32_t n_depths;                      /* LINEAR_STREAM_DEPTHs of a row */
+    int32_t end;                           /* chain_end */
+    int32_t weight_dimension, weight_step; /* as linear_stream's */
+} chain_product;
+
+/* The parts of a product: (n_parts, n_rows, n_features). */
+typedef struct chain_parts {
+    const float *data;
+    int32_t n_parts, n_rows, n_features;
+} chain_parts;
+
+typedef struct chain_rows {
+    chain_parts parts;     /* n_parts may be 0 */
+    const float *residual; /* (parts.n_rows, n_features) */
+    float *out;            /* (n_rows, n_features): residual and parts; may be residual; or NULL */
+    const int32_t *rows;   /* (n_rows): which of the residual's rows; or NULL: each its own */
+    const void *weight;    /* (n_features), of weight_type; or NULL: no norm */
+    uint16_t *narrowed;    /* (n_rows, n_features): the norm in BF16 */
+    int64_t residual_pitch, out_pitch; /* floats */
+    float eps;
+    int32_t weight_type, n_rows;
+} chain_rows;
+
+typedef struct chain_rope {
+    chain_parts parts; /* q, k and v of a token side by side */
+    float *q;          /* (n_tokens, n_q, head_dim) */
+    char *k_cache, *v_cache;
+    const float *table; /* rows of cosines, then sines: head_dim floats */
+    const int32_t *table_rows, *positions, *qo_indptr, *kv_indptr, *kv_indices;
+    int64_t q_pitch, table_pitch;   /* floats */
+    int64_t k_page, k_slot, k_head; /* bytes */
+    int64_t v_page, v_slot, v_head;
+    int32_t n_tokens, n_sequences, n_q, n_kv, head_dim, page_size, cuts; /* blocks of a token */
+    int32_t interleaved, k_type, v_type;
+} chain_rope;
+
+typedef struct chain_step {
+    union {
+        chain_product product;
+        chain_rows rows;
+        chain_rope rope;
+    } of;
+    int32_t kind;
+    int32_t blocks; /* that have a part in it, the first ones */
+} chain_step;
+
+typedef struct linear_chain {
+    chain_step steps[CHAIN_MAX_STEPS];
+    uint32_t *arrived; /* (CHAIN_MAX_STEPS + 1), zeros before and after */
+    int32_t n_steps;
+    int32_t weight_stages, x_stages;
+} linear_chain;
+
+/* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float a warp; and a token's
+ * places. */
+#define CHAIN_SPACE            (CHAIN_TURN_ROWS * CHAIN_TURN_PITCH * 4 + 32)
+#define CHAIN_WEIGHT_BYTES     (LINEAR_STREAM_ROWS * LINEAR_STREAM_DEPTH * 2)
+#define CHAIN_X_BYTES(columns) ((columns)*LINEAR_STREAM_DEPTH * 2)
+#define CHAIN_SHARED(columns, weight_stages, x_stages)                                             \
+    ((weight_stages)*CHAIN_WEIGHT_BYTES + (x_stages)*CHAIN_X_BYTES(columns) +                      \
+     4 * 8 * CHAIN_MAX_STAGES + CHAIN_SPACE)
+
+#endif

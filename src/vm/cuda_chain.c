@@ -1,0 +1,354 @@
+/* Chains of products: see cuda_chain.h and linear_chain.cuh. */
+#include "vm/cuda_chain.h"
+
+#include "op/embedding/embedding.h"
+#include "op/kv_append/kv_append.h"
+#include "op/linear/linear.h"
+#include "op/rms_norm/rms_norm.h"
+#include "op/rope/rope.h"
+#include "op/silu_and_mul/silu_and_mul.h"
+#include "op/variants.h"
+#include "vm/cuda_linear.h"
+#include "vm/cuda_linear_stream.h"
+
+#include <stdio.h>
+
+enum {
+    HELPER_CHAIN = 52, /* of cuda_ops.helpers, three */
+};
+
+/* Stages of weights and of x: a multiprocessor's shared memory. */
+static const struct {
+    int columns, weights, x;
+} stages[] = {{16, 9, 16}, {32, 8, 12}, {64, 6, 8}};
+
+static bool same_view(const tensor *a, const tensor *b)
+{
+    return a->rank == 2 && b->rank == 2 && a->data == b->data && a->type == b->type &&
+           a->shape[0] == b->shape[0] && a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
+}
+
+static bool has_fours(const tensor *view)
+{
+    return view->type == DTYPE_F32 && view->shape[1] % 4 == 0 && view->stride[0] % 16 == 0 &&
+           (uintptr_t)view->data % 16 == 0;
+}
+
+bool cuda_chain_begin(cuda_ops *ops, int64_t rows, cuda_chain *out)
+{
+    if (!cuda_linear_stream_runs_on(ops->device) || rows > LINEAR_STREAM_MAX_X) return false;
+    *out = (cuda_chain){
+        .ops = ops, .columns = LINEAR_STREAM_COLUMNS(rows), .x_at = cuda_linear_narrowed(ops)};
+    out->run.arrived = (uint32_t *)(uintptr_t)cuda_ops_counters(ops);
+    int form = 0;
+    while (stages[form].columns < out->columns)
+        form++;
+    out->run.weight_stages = stages[form].weights;
+    out->run.x_stages = stages[form].x;
+    return true;
+}
+
+static chain_step *next_step(cuda_chain *c, chain_kind kind, int64_t items)
+{
+    const int n = c->ops->device->n_multiprocessors;
+    chain_step *step = &c->run.steps[c->run.n_steps++];
+    *step = (chain_step){.kind = kind, .blocks = items < n ? (int32_t)items : n};
+    return step;
+}
+
+static bool is_full(const cuda_chain *c)
+{
+    return c->ended || c->run.n_steps + 1 >= CHAIN_MAX_STEPS; /* a last one may have to add parts */
+}
+
+static chain_step *last_step(cuda_chain *c)
+{
+    return c->run.n_steps > 0 ? &c->run.steps[c->run.n_steps - 1] : NULL;
+}
+
+/* ---- products ------------------------------------------------------------------------------ */
+
+static void set_ranks(const cuda_chain *c, chain_step *step, int ranks)
+{
+    const int n = c->ops->device->n_multiprocessors;
+    int items = step->of.product.n_tiles * ranks;
+    step->of.product.ranks = ranks;
+    step->blocks = items < n ? items : n;
+}
+
+/* What the kernel of a single product would take, and x is what it must be. */
+static bool takes_product(const cuda_chain *c, const op_call *call)
+{
+    const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
+    const tensor *wanted = c->run.n_steps > 0 ? &c->x : &c->ops->narrowed;
+    return !is_full(c) && !c->sum.rank && cuda_linear_stream_accepts(call) &&
+           cuda_linear_stream_pays(call) && same_view(x, wanted) && call->begin == 0 &&
+           call->end == weight->shape[0] && !call->tensors[LINEAR_BIAS].rank &&
+           x->shape[0] <= c->columns;
+}
+
+static int64_t groups_of(int64_t n, int64_t size)
+{
+    return (n + size - 1) / size;
+}
+
+/* As the kernel of a single product has them, so that their bits are the same. */
+static int ranks_of(const cuda_chain *c, const op_call *call)
+{
+    const int64_t *shape = call->tensors[LINEAR_WEIGHT].shape;
+    return cuda_stream_ranks(groups_of(shape[0], LINEAR_STREAM_ROWS),
+                             groups_of(shape[1], LINEAR_STREAM_DEPTH),
+                             c->ops->device->n_multiprocessors);
+}
+
+static bool add_product(cuda_chain *c, const op_call *call, bool pairs, chain_product **out)
+{
+    const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
+    chain_product p = {
+        .n_rows = (int32_t)x->shape[0],
+        .n_features = (int32_t)weight->shape[0],
+        .n_tiles = (int32_t)groups_of(weight->shape[0], LINEAR_STREAM_ROWS),
+        .n_depths = (int32_t)groups_of(x->shape[1], LINEAR_STREAM_DEPTH),
+    };
+    if (c->run.n_steps == 0) c->x_at = c->ops->narrowed_at;
+    if (cuda_stream_map_weight(c->ops, weight, pairs, p.weight_map, &p.weight_dimension,
+                               &p.weight_step, NULL) != QP_OK ||
+        cuda_stream_map_x(c->ops, x, c->x_at, c->columns, p.x_map, NULL) != QP_OK)
+        return false;
+    chain_step *step = next_step(c, CHAIN_PRODUCT, p.n_tiles);
+    step->of.product = p;
+    c->n_products++;
+    *out = &step->of.product;
+    return true;
+}
+
+bool cuda_chain_product(cuda_chain *c, const op_call *call)
+{
+    const tensor *residual = &call->tensors[LINEAR_RESIDUAL], *out = &call->tensors[LINEAR_OUT];
+    chain_product *p;
+    if (!takes_product(c, call) || (residual->rank && !same_view(residual, out)) ||
+        (residual->rank && (!has_fours(out) || out->shape[1] > CHAIN_ROW)) ||
+        !add_product(c, call, false, &p))
+        return false;
+    set_ranks(c, last_step(c), ranks_of(c, call));
+    p->end = CHAIN_PARTS;
+    p->out = (float *)(uintptr_t)c->ops->workspace.address; /* cuBLASLt's, which is not at work */
+    p->out_pitch = p->n_features;
+    c->sum = *out;
+    c->adds = residual->rank > 0;
+    return true;
+}
+
+bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *silu)
+{
+    const tensor *out = &silu->tensors[SILU_AND_MUL_OUT];
+    chain_product *p;
+    if (!takes_product(c, call) || ranks_of(c, call) > 1 ||
+        !cuda_linear_stream_activates(c->ops, call, silu) || !add_product(c, call, true, &p))
+        return false;
+    set_ranks(c, last_step(c), 1);
+    c->x = *out;
+    c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
+    p->end = CHAIN_SILU;
+    p->n_features = (int32_t)out->shape[1];
+    p->narrowed = (void *)(uintptr_t)c->x_at;
+    return true;
+}
+
+/* ---- what stands between them -------------------------------------------------------------- */
+
+/* The last product's, where they fit: for 64 rows, so that it does not depend on how many there
+ * are. */
+static bool parts_fit(const chain_product *p)
+{
+    int64_t features = (int64_t)p->ranks * p->n_features;
+    return features * LINEAR_STREAM_MAX_X * 4 <= CUDA_BLAS_WORKSPACE && p->n_features % 4 == 0;
+}
+
+static chain_parts parts_of(const chain_product *p)
+{
+    return (chain_parts){p->out, p->ranks, p->n_rows, p->n_features};
+}
+
+/* residual + parts of the last product, to x. */
+static chain_rows rows_of(const cuda_chain *c, const chain_product *p)
+{
+    return (chain_rows){.parts = parts_of(p),
+                        .residual = c->sum.data,
+                        .out = c->sum.data,
+                        .residual_pitch = c->sum.stride[0] / 4,
+                        .out_pitch = c->sum.stride[0] / 4,
+                        .n_rows = p->n_rows};
+}
+
+bool cuda_chain_gather(cuda_chain *c, const op_call *call)
+{
+    const tensor *table = &call->tensors[EMBEDDING_TABLE], *out = &call->tensors[EMBEDDING_OUT];
+    const tensor *ids = &call->tensors[EMBEDDING_IDS];
+    if (is_full(c) || !c->sum.rank || !c->adds || c->gathered.rank || table->type != DTYPE_F32 ||
+        table->data != c->sum.data || table->shape[1] != c->sum.shape[1] ||
+        table->stride[0] != c->sum.stride[0] || !has_fours(out) || ids->type != DTYPE_I32)
+        return false;
+    c->gathered = *out;
+    c->rows = ids->data;
+    return true;
+}
+
+bool cuda_chain_norm(cuda_chain *c, const op_call *call)
+{
+    const tensor *x = &call->tensors[RMS_NORM_X], *weight = &call->tensors[RMS_NORM_WEIGHT];
+    const tensor *out = &call->tensors[RMS_NORM_OUT];
+    const tensor *source = c->gathered.rank ? &c->gathered : &c->sum;
+    chain_step *last = last_step(c);
+    size_t bytes = (size_t)(x->shape[0] * x->shape[1]) * 2;
+    if (is_full(c) || !op_call_has_no_f64(call) || call->params[RMS_NORM_ROUND_FIRST] != 0 ||
+        !has_fours(x) || x->shape[1] > CHAIN_ROW || out->type != DTYPE_F32 ||
+        x->shape[0] > c->columns || weight->data == NULL ||
+        2 * bytes > c->ops->workspace.bytes - CUDA_OWN_WORKSPACE)
+        return false;
+    if (last &&
+        (!c->sum.rank || !c->adds || !same_view(x, source) || !parts_fit(&last->of.product)))
+        return false;
+    chain_rows rows = {
+        .parts = {.n_rows = (int32_t)x->shape[0], .n_features = (int32_t)x->shape[1]},
+        .residual = x->data,
+        .residual_pitch = x->stride[0] / 4};
+    if (last) rows = rows_of(c, &last->of.product);
+    if (c->gathered.rank) rows.out = NULL; /* nobody reads those rows again */
+    if (last) c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
+    rows.rows = c->rows;
+    rows.weight = weight->data;
+    rows.weight_type = (int32_t)weight->type;
+    rows.eps = (float)call->params[RMS_NORM_EPS];
+    rows.n_rows = (int32_t)x->shape[0];
+    rows.narrowed = (void *)(uintptr_t)c->x_at;
+    next_step(c, CHAIN_ROWS, x->shape[0])->of.rows = rows;
+    c->x = *out;
+    c->sum.rank = c->gathered.rank = 0;
+    c->rows = NULL;
+    return true;
+}
+
+/* Whether the heads of `view` are columns [first, first + ..) of the last product. */
+static bool are_columns(const cuda_chain *c, const tensor *view, int64_t first)
+{
+    return view->type == DTYPE_F32 && view->rank == 3 &&
+           view->data == (char *)c->sum.data + first * 4 && view->stride[0] == c->sum.stride[0] &&
+           view->stride[1] == view->shape[2] * 4 && view->shape[0] == c->sum.shape[0];
+}
+
+/* Whether heads of a cache begin at multiples of 8 bytes. */
+static bool has_eights(const tensor *cache)
+{
+    return ((cache->stride[0] | cache->stride[1] | cache->stride[2] | (int64_t)cache->data) & 7) ==
+           0;
+}
+
+static bool takes_rope(const cuda_chain *c, const op_call *rope, const op_call *append)
+{
+    const tensor *q = &rope->tensors[ROPE_Q], *k = &rope->tensors[ROPE_K];
+    const tensor *v = &append->tensors[KV_APPEND_V], *table = &rope->tensors[ROPE_COS_SIN];
+    const tensor *k_cache = &append->tensors[KV_APPEND_K_CACHE];
+    const tensor *v_cache = &append->tensors[KV_APPEND_V_CACHE];
+    int64_t dim = q->shape[2], n_q = q->shape[1] * dim, n_kv = k->shape[1] * dim;
+    return !is_full(c) && c->sum.rank && !c->adds && are_columns(c, q, 0) &&
+           are_columns(c, k, n_q) && are_columns(c, v, n_q + n_kv) &&
+           c->sum.shape[1] == n_q + 2 * n_kv && append->tensors[KV_APPEND_K].data == k->data &&
+           k->shape[1] == v->shape[1] && table->type == DTYPE_F32 && table->shape[1] == dim &&
+           dim % 8 == 0 && has_fours(&c->sum) && has_fours(table) && has_eights(k_cache) &&
+           has_eights(v_cache) && op_call_has_no_f64(append) && rope->begin == 0 &&
+           rope->end == q->shape[0] && append->end == rope->end;
+}
+
+bool cuda_chain_rope(cuda_chain *c, const op_call *rope, const op_call *append)
+{
+    const tensor *q = &rope->tensors[ROPE_Q], *k = &append->tensors[KV_APPEND_K_CACHE];
+    const tensor *v = &append->tensors[KV_APPEND_V_CACHE], *table = &rope->tensors[ROPE_COS_SIN];
+    chain_step *last = last_step(c);
+    if (!last || !takes_rope(c, rope, append) || !parts_fit(&last->of.product)) return false;
+    int64_t eights = c->sum.shape[1] / 8, tokens = q->shape[0];
+    int64_t cuts = c->ops->device->n_multiprocessors / tokens;
+    int64_t most = groups_of(eights, CHAIN_WORKERS);
+    if (cuts > most) cuts = most;
+    if (cuts < 1) cuts = 1;
+    next_step(c, CHAIN_ROPE, tokens * cuts)->of.rope = (chain_rope){
+        .parts = parts_of(&last->of.product),
+        .q = q->data,
+        .k_cache = k->data,
+        .v_cache = v->data,
+        .table = table->data,
+        .table_rows = rope->tensors[ROPE_POSITIONS].data,
+        .positions = append->tensors[KV_APPEND_POSITIONS].data,
+        .qo_indptr = append->tensors[KV_APPEND_QO_INDPTR].data,
+        .kv_indptr = append->tensors[KV_APPEND_KV_INDPTR].data,
+        .kv_indices = append->tensors[KV_APPEND_KV_INDICES].data,
+        .q_pitch = q->stride[0] / 4,
+        .table_pitch = table->stride[0] / 4,
+        .k_page = k->stride[0],
+        .k_slot = k->stride[1],
+        .k_head = k->stride[2],
+        .v_page = v->stride[0],
+        .v_slot = v->stride[1],
+        .v_head = v->stride[2],
+        .n_tokens = (int32_t)tokens,
+        .n_sequences = (int32_t)append->tensors[KV_APPEND_QO_INDPTR].shape[0] - 1,
+        .n_q = (int32_t)q->shape[1],
+        .n_kv = (int32_t)k->shape[2],
+        .head_dim = (int32_t)q->shape[2],
+        .page_size = (int32_t)k->shape[1],
+        .cuts = (int32_t)cuts,
+        .interleaved = rope->params[ROPE_INTERLEAVED] != 0,
+        .k_type = (int32_t)k->type,
+        .v_type = (int32_t)v->type,
+    };
+    c->sum.rank = 0;
+    c->ended = true;
+    return true;
+}
+
+/* ---- launching ----------------------------------------------------------------------------- */
+
+bool cuda_chain_is_whole(const cuda_chain *c)
+{
+    if (c->n_products == 0 || c->gathered.rank) return false;
+    if (!c->sum.rank) return c->ended; /* else a product has yet to take what the last step left */
+    const chain_product *last = &c->run.steps[c->run.n_steps - 1].of.product;
+    return c->adds ? parts_fit(last) : last->ranks == 1 && has_fours(&c->sum);
+}
+
+/* Nobody takes the last product's parts: it is whole where it may lie, or has a step to be added
+ * to x. */
+static void end_sum(cuda_chain *c)
+{
+    chain_step *last = last_step(c);
+    chain_product *p = &last->of.product;
+    if (!c->sum.rank) return;
+    if (c->adds) {
+        next_step(c, CHAIN_ROWS, p->n_rows)->of.rows = rows_of(c, p);
+        return;
+    }
+    p->end = CHAIN_PLAIN;
+    p->out = c->sum.data;
+    p->out_pitch = c->sum.stride[0] / 4;
+}
+
+qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
+{
+    cuda_ops *ops = c->ops;
+    int index = HELPER_CHAIN;
+    char name[32];
+    snprintf(name, sizeof name, "run_linear_chain_%d", c->columns);
+    for (int n = c->columns; n > 16; n /= 2)
+        index++;
+    cuda_function *function = &ops->helpers[index];
+    if (!*function)
+        TRY(cuda_device_function(ops->device, "linear_chain", name, ops->device->shared_bytes,
+                                 function, error));
+    end_sum(c);
+    ops->narrowed.rank = 0;
+    const cuda_launch how = {
+        .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
+        .block = {CHAIN_THREADS, 1, 1},
+        .shared_bytes = (unsigned)CHAIN_SHARED(c->columns, c->run.weight_stages, c->run.x_stages)};
+    return cuda_ops_launch_with(ops, *function, name, how, 1, (void *[]){&c->run}, error);
+}

@@ -1,0 +1,50 @@
+/* Products of a batch and what stands between them as one kernel, linear_chain.cuh: gathered from
+ * the calls of operators as a plan has them in turn.
+ *
+ * A chain takes calls as long as each works on what the one before left, of the forms
+ *
+ *     linear (+ residual), [gather,] rms_norm       linear, silu_and_mul
+ *     linear, rope and kv_append                    linear
+ *
+ * None of what one step of it leaves to the next is written where the operator would have written
+ * it, but for x of residuals, q, the cache, and the last product.
+ */
+#ifndef QUIPU_VM_CUDA_CHAIN_H
+#define QUIPU_VM_CUDA_CHAIN_H
+
+#include "op/linear/linear_chain.h"
+#include "vm/cuda_ops.h"
+
+typedef struct cuda_chain {
+    cuda_ops *ops;
+    linear_chain run;
+    int columns; /* of x's tiles */
+    int n_products;
+    tensor x;            /* what the next product must multiply; rank 0: anything */
+    cuda_address x_at;   /* in BF16 */
+    tensor sum;          /* the last product's output, of which there are parts; rank 0: none */
+    const int32_t *rows; /* of x's rows, those that the next norm takes; NULL: all */
+    tensor gathered;     /* what they are called; rank 0: not gathered */
+    bool adds;           /* the last product is added to x */
+    bool ended;          /* with rope */
+} cuda_chain;
+
+/* An empty chain for calls of `rows` rows; false where the GPU has no such kernel, or it does not
+ * pay. */
+bool cuda_chain_begin(cuda_ops *ops, int64_t rows, cuda_chain *out);
+
+/* Each takes a call, or leaves the chain as it is and returns false. */
+bool cuda_chain_product(cuda_chain *chain, const op_call *linear);
+bool cuda_chain_activated(cuda_chain *chain, const op_call *linear, const op_call *silu);
+bool cuda_chain_gather(cuda_chain *chain, const op_call *embedding);
+bool cuda_chain_norm(cuda_chain *chain, const op_call *norm);
+bool cuda_chain_rope(cuda_chain *chain, const op_call *rope, const op_call *append);
+
+/* Whether what was taken so far can stand alone: somebody else may take what is left. */
+bool cuda_chain_is_whole(const cuda_chain *chain);
+
+/* Puts a whole chain into the stream; x of its first product is rounded before, where it is not
+ * there in BF16. */
+qp_status cuda_chain_launch(cuda_chain *chain, qp_error *error);
+
+#endif
