@@ -20,7 +20,7 @@ typedef struct cuda_chain {
     linear_chain run;
     int columns; /* of x's tiles */
     int n_products;
-    tensor x;            /* what the next product must multiply; rank 0: anything */
+    tensor x;            /* what the next product must multiply; of the first: ops->narrowed */
     cuda_address x_at;   /* in BF16 */
     tensor sum;          /* the last product's output, of which there are parts; rank 0: none */
     const int32_t *rows; /* of x's rows, those that the next norm takes; NULL: all */
@@ -43,8 +43,7 @@ bool cuda_chain_rope(cuda_chain *chain, const op_call *rope, const op_call *appe
 /* Whether what was taken so far can stand alone: somebody else may take what is left. */
 bool cuda_chain_is_whole(const cuda_chain *chain);
 
-/* Puts a whole chain into the stream; x of its first product is rounded before, where it is not
- * there in BF16. */
+/* Puts a whole chain into the stream. */
 qp_status cuda_chain_launch(cuda_chain *chain, qp_error *error);
 
 #endif
