@@ -399,43 +399,43 @@ DEVICE_FN void chain_rope_eight(const chain_rope &c, int t, int i, const chain_p
     device_store4(type, to, b, c.head_dim, y);
 }
 
-/* The workers, and the warp that looks up. */
-DEVICE_FN void chain_hand_over(void)
-{
-    asm volatile("bar.sync 2, 288;" ::: "memory");
-}
+/* Of this block's first token, in shared memory; `found`: a barrier that is passed once it is. */
+struct chain_looked_up {
+    chain_place place;
+    uint64_t found;
+};
 
-/* `place`: in shared memory, of this block's first token. */
 __device__ static __noinline__ void chain_rope_step(const linear_chain &call, int s,
-                                                    const chain_place *place)
+                                                    const chain_looked_up *up)
 {
     const chain_rope &c = call.steps[s].of.rope;
     int n = (c.n_q + 2 * c.n_kv) * c.head_dim / 8;
-    chain_hand_over();
+    barrier_wait((uint32_t)__cvta_generic_to_shared(&up->found), 0);
     chain_wait_all(call, s);
     for (int item = blockIdx.x; item < c.n_tokens * c.cuts; item += gridDim.x) {
         int t = item / c.cuts, first = item % c.cuts * CHAIN_WORKERS + (int)threadIdx.x;
-        chain_place at = item == (int)blockIdx.x ? *place : chain_place_of(c, t);
+        chain_place at = item == (int)blockIdx.x ? up->place : chain_place_of(c, t);
         for (int i = first; i < n; i += c.cuts * CHAIN_WORKERS)
             chain_rope_eight(c, t, i, at);
     }
 }
 
-/* A warp: looks up the first token's place while products are made, and hands it over. */
-DEVICE_FN void chain_look_up(const linear_chain &call, chain_place *place)
+/* A warp: looks up the first token's place while products are made. */
+DEVICE_FN void chain_look_up(const linear_chain &call, chain_looked_up *up)
 {
     const chain_step &last = call.steps[call.n_steps - 1];
     if (last.kind != CHAIN_ROPE || (int)blockIdx.x >= last.blocks) return;
-    chain_place found = chain_place_of(last.of.rope, (int)blockIdx.x / last.of.rope.cuts);
-    if (threadIdx.x % WARP == 0) *place = found;
-    chain_hand_over();
+    chain_place place = chain_place_of(last.of.rope, (int)blockIdx.x / last.of.rope.cuts);
+    if (threadIdx.x % WARP > 0) return;
+    up->place = place;
+    barrier_arrive((uint32_t)__cvta_generic_to_shared(&up->found));
 }
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
 template <int COLUMNS>
 DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ring xs, float *space,
-                          const chain_place *place)
+                          const chain_looked_up *up)
 {
     for (int s = 0; s < call.n_steps; s++) {
         if ((int)blockIdx.x >= call.steps[s].blocks) continue;
@@ -444,7 +444,7 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
         else if (call.steps[s].kind == CHAIN_ROWS)
             chain_rows_step(call, s, space);
         else
-            chain_rope_step(call, s, place);
+            chain_rope_step(call, s, up);
         chain_signal(call.arrived + s);
     }
     /* The last block to end leaves the counters as they were found: nobody looks at them now. */
@@ -466,8 +466,11 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     weights.empty = weights.full + 8 * CHAIN_MAX_STAGES;
     xs.full = weights.empty + 8 * CHAIN_MAX_STAGES;
     xs.empty = xs.full + 8 * CHAIN_MAX_STAGES;
+    float *space = (float *)(shared + (xs.empty + 8 * CHAIN_MAX_STAGES - at));
+    chain_looked_up *up = (chain_looked_up *)((char *)space + CHAIN_SPACE - sizeof *up);
     device_let_next_begin();
     if (threadIdx.x == CHAIN_WORKERS) {
+        barrier_init((uint32_t)__cvta_generic_to_shared(&up->found), 1);
         for (int i = 0; i < CHAIN_MAX_STAGES; i++) {
             barrier_init(weights.full + 8 * i, 1);
             barrier_init(xs.full + 8 * i, 1);
@@ -483,15 +486,13 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
         device_wait_for_last();
         chain_fetch_x(call, xs);
     }
-    float *space = (float *)(shared + (xs.empty + 8 * CHAIN_MAX_STAGES - at));
-    chain_place *place = (chain_place *)((char *)space + CHAIN_SPACE - 32);
     if (threadIdx.x >= CHAIN_WORKERS + 2 * WARP) {
         device_wait_for_last();
-        chain_look_up(call, place);
+        chain_look_up(call, up);
     }
     if (threadIdx.x >= CHAIN_WORKERS) return;
     device_wait_for_last();
-    chain_work<COLUMNS>(call, weights, xs, space, place);
+    chain_work<COLUMNS>(call, weights, xs, space, up);
 }
 
 #endif
