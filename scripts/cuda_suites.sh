@@ -16,14 +16,25 @@ same_text() {
     }
 }
 
-# same_answer MODEL PROMPT OPTION...: a conversation's first answer, as the model's template asks for
-# it; without options the likeliest tokens.
+# answer_tokens OPTION...: those of a conversation's first answer, as the model's template asks for
+# it.
+answer_tokens() {
+    gpu_quipu run -n 60 --json "$@" 2>/dev/null | sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p'
+}
+
+# same_answer OPTION...: on the CPU's references, in the megakernel and operator by operator.
 same_answer() {
-    local words=(run -m "$1" -p "$2" -n 60 --temp 0) expected found
-    shift 2
-    expected=$(gpu_quipu "${words[@]}" "$@" --device cpu --exec ref 2>/dev/null) || return 1
-    found=$(gpu_quipu "${words[@]}" "$@" --device cuda 2>/dev/null) || return 1
-    [ "$expected" = "$found" ]
+    local expected found exec
+    expected=$(answer_tokens "$@" --device cpu --exec ref)
+    [ -n "$expected" ] || return 1
+    for exec in mk ops; do
+        found=$(answer_tokens "$@" --device cuda --exec $exec)
+        [ "$expected" = "$found" ] || {
+            say "on the CPU: $expected"
+            say "on the GPU by $exec: $found"
+            return 1
+        }
+    done
 }
 
 # Every kernel on every case, every tensor of the small models, and texts token by token.
@@ -59,8 +70,12 @@ test_cuda() {
     if [ -f "$model" ]; then
         check "the default model's text" same_text "$model" "The capital of France is" 60 || true
         for prompt in "What is a quipu?" "Name three rivers of Africa." "Write a haiku about snow."; do
-            check "the default model's answer: $prompt" same_answer "$model" "$prompt" || true
-            check "one drawn: $prompt" same_answer "$model" "$prompt" --temp 0.8 --seed 7 || true
+            check "the default model's answer: $prompt" \
+                same_answer -m "$model" -p "$prompt" --temp 0 || true
+            check "one drawn: $prompt" \
+                same_answer -m "$model" -p "$prompt" --temp 0.8 --seed 7 || true
+            check "one drawn of few: $prompt" same_answer -m "$model" -p "$prompt" \
+                --temp 1 --top-p 0.9 --top-k 40 --seed 11 || true
         done
     fi
     end_tally

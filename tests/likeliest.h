@@ -1,4 +1,4 @@
-/* The likeliest tokens behind a prompt that ends within a page, as tests and tools of the
+/* Tokens behind a prompt that ends within a page, mostly the likeliest, as tests and tools of the
  * megakernel compare them. */
 #ifndef QUIPU_TESTS_LIKELIEST_H
 #define QUIPU_TESTS_LIKELIEST_H
@@ -26,29 +26,38 @@ static inline void make_prompt(int32_t prompt[PROMPT])
         prompt[i] = (i * 97 + 5) % 500;
 }
 
-/* `count` tokens, at most MOST_MADE, `interval` a launch. */
-static inline qp_status generate(qp_engine *engine, int64_t count, int64_t interval,
-                                 token_list *out, qp_error *error)
+/* `count` tokens behind a prompt as `sampling` wants them, at most MOST_MADE, `interval` a launch.
+ */
+static inline qp_status generate_by(qp_engine *engine, const qp_sampling *sampling,
+                                    const int32_t *prompt, size_t n_prompt, int64_t count,
+                                    int64_t interval, token_list *out, qp_error *error)
 {
-    int32_t prompt[PROMPT];
-    make_prompt(prompt);
     qp_session *session;
-    qp_sampling sampling;
     TRY(qp_session_open(engine, &session, error));
-    qp_sampling_defaults(engine, &sampling);
-    sampling.n_stop_tokens = 0;
     out->count = 0;
     qp_generate_options options = {.prompt = prompt,
-                                   .n_prompt = PROMPT,
-                                   .sampling = &sampling,
+                                   .n_prompt = n_prompt,
+                                   .sampling = sampling,
                                    .max_tokens = count,
                                    .eos_interval = interval,
                                    .on_token = keep_token,
                                    .context = out};
-    qp_status status = qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_COMMAND_LINE, error);
-    if (status == QP_OK) status = qp_generate(session, &options, NULL, error);
+    qp_status status = qp_generate(session, &options, NULL, error);
     qp_session_close(session);
     return status;
+}
+
+/* The likeliest. */
+static inline qp_status generate(qp_engine *engine, int64_t count, int64_t interval,
+                                 token_list *out, qp_error *error)
+{
+    int32_t prompt[PROMPT];
+    qp_sampling sampling;
+    make_prompt(prompt);
+    qp_sampling_defaults(engine, &sampling);
+    sampling.n_stop_tokens = 0;
+    TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_COMMAND_LINE, error));
+    return generate_by(engine, &sampling, prompt, PROMPT, count, interval, out, error);
 }
 
 #endif

@@ -120,7 +120,7 @@ static void its_bits_do_not_depend_on_the_order(void **state)
         bool quantized = engine->mega.quantized;
         cuda_function usual = engine->mega.kernel;
         cuda_function dawdling =
-            kernel_of(quantized ? "mega_bricks" : "mega",
+            kernel_of(quantized ? "mega_bricks_dawdling" : "mega_dawdling",
                       quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling", engine,
                       &engine->mega.arguments);
         qp_session *session = open_session(engine);
@@ -252,8 +252,8 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
     for (int m = 0; m < 2; m++) {
         qp_engine *engine = open_for_several(models[m], "mk");
         cuda_function usual = engine->mega.batch_kernel;
-        cuda_function dawdling =
-            kernel_of("mega_batch", "mega_batch_64_F16_dawdling", engine, &engine->mega.batch);
+        cuda_function dawdling = kernel_of("mega_batch_dawdling", "mega_batch_64_F16_dawdling",
+                                           engine, &engine->mega.batch);
         size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
         qp_session *sessions[SEQUENCES];
         float *alone[SEQUENCES], *found[SEQUENCES];

@@ -242,8 +242,9 @@ static void it_does_in_any_order(void **state)
     make_prompt(prompt);
     set_choice(engine, &choices[15], biases, &sampling);
     m->arguments.delay = DELAY_NS;
-    assert_ok(cuda_device_function(&engine->device, "mega_choosing", "mega_64_F16_1_dawdling",
-                                   cuda_mega_shared_bytes(m), &dawdling, &error));
+    assert_ok(cuda_device_function(&engine->device, "mega_choosing_dawdling",
+                                   "mega_64_F16_1_dawdling", cuda_mega_shared_bytes(m), &dawdling,
+                                   &error));
     for (int i = 0; i < RUNS; i++) {
         receiver r = {0};
         qp_session *session = open_session(engine);

@@ -1,9 +1,12 @@
 /* Makes tokens by the megakernel whose warps sleep at random, and counts those that differ.
  *
- * Usage: tool_delays MODEL TOKENS DELAY: the same 960 greedy tokens again and again until there are
- * TOKENS, each warp sleeping up to DELAY nanoseconds before one entry in sixteen, other ones in
- * every run. MODEL has heads of 64, such as synthetic:tiny:BF16. The exit status is 0 where each
- * token is that of the usual kernel.
+ * Usage: tool_delays MODEL TOKENS DELAY [HOW [CONTEXT [alone]]]: the same runs of up to 960 tokens
+ * behind CONTEXT (21) others again and again until there are TOKENS, each warp sleeping up to DELAY
+ * nanoseconds before one entry in sixteen, other ones in every run. HOW: "likeliest", unless it is
+ * said otherwise; "drawn", with penalties, by the kernels that choose; or 2 to 8, sequences of
+ * other lengths side by side. MODEL has heads of 64, such as synthetic:tiny:BF16. The exit status
+ * is 0 where each token is that of the usual kernel; "alone": of the first run, since the usual
+ * kernel is not run at all, for those who look at this one.
  */
 #include "base/clock.h"
 #include "likeliest.h"
@@ -12,57 +15,167 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN = 960, LAUNCH = 128 };
+enum { LONGEST = 960, LAUNCH = 128, ROWS = 8, FURTHER = 11 /* tokens from prompt to prompt */ };
+enum { LONGEST_PROMPT = 1024, CONTEXT = LONGEST_PROMPT + ROWS * FURTHER + LONGEST };
 
-/* The kernel that dawdles in place of the usual one. */
-static qp_status dawdle(qp_engine *engine, uint32_t delay, qp_error *error)
+typedef struct task {
+    qp_engine *engine;
+    int64_t rows;       /* 0: one sequence, by qp_generate() */
+    bool alone;         /* the kernels that dawdle only */
+    size_t run, prompt; /* tokens of a run and before it */
+    qp_sampling sampling;
+    int32_t tokens[2][(LONGEST + 1) * ROWS]; /* those of the usual kernel, then others' */
+} task;
+
+static qp_status find_kernel(task *t, const char *image, const char *name, const mega_arguments *a,
+                             cuda_function *out, qp_error *error)
 {
-    cuda_mega *mega = &engine->mega;
-    if (!mega->kernel) return error_set(error, QP_UNSUPPORTED, "%s", mega->why_not);
-    mega->arguments.delay = delay;
-    return cuda_device_function(&engine->device, mega->quantized ? "mega_bricks" : "mega",
-                                mega->quantized ? "mega_64_F16_0_dawdling"
-                                                : "mega_64_F16_1_dawdling",
-                                cuda_mega_shared_bytes(mega), &mega->kernel, error);
+    int shared = a->stages * a->stage_bytes + (int)a->shared.bytes;
+    return cuda_device_function(&t->engine->device, image, name, shared, out, error);
 }
 
-static qp_status repeat(qp_engine *engine, int64_t tokens, uint32_t delay, int64_t *changed,
-                        qp_error *error)
+/* The kernels that dawdle in place of the usual ones. */
+static qp_status dawdle(task *t, uint32_t delay, qp_error *error)
 {
-    token_list expected, found;
-    TRY(generate(engine, RUN, LAUNCH, &expected, error));
-    TRY(dawdle(engine, delay, error));
-    uint64_t begin = clock_ns();
-    int64_t made = 0;
-    for (*changed = 0; made < tokens; made += found.count) {
-        TRY(generate(engine, RUN, LAUNCH, &found, error));
-        for (int i = 0; i < expected.count; i++)
-            *changed += i >= found.count || expected.of[i] != found.of[i];
-        if (made / 100000 != (made + found.count) / 100000) {
-            printf("%lld tokens, %lld changed, %.1f s\n", (long long)(made + found.count),
-                   (long long)*changed, (double)(clock_ns() - begin) * 1e-9);
-            fflush(stdout);
-        }
+    cuda_mega *m = &t->engine->mega;
+    const char *name = m->quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling";
+    m->arguments.delay = m->batch.delay = delay;
+    if (t->rows)
+        return find_kernel(t, "mega_batch_dawdling", "mega_batch_64_F16_dawdling", &m->batch,
+                           &m->batch_kernel, error);
+    TRY(find_kernel(t, m->quantized ? "mega_bricks_choosing_dawdling" : "mega_choosing_dawdling",
+                    name, &m->arguments, &m->choosing, error));
+    return find_kernel(t, m->quantized ? "mega_bricks_dawdling" : "mega_dawdling", name,
+                       &m->arguments, &m->kernel, error);
+}
+
+/* ---- one run ------------------------------------------------------------------------------- */
+
+static void set_prompt(int32_t *prompt, size_t length, int sequence)
+{
+    for (size_t i = 0; i < length; i++)
+        prompt[i] = (int32_t)((i * 97 + (size_t)sequence * 31 + 5) % 500);
+}
+
+static qp_status decode_rows(task *t, int32_t *tokens, qp_error *error)
+{
+    qp_session *sessions[ROWS] = {0};
+    qp_status status = QP_OK;
+    for (int i = 0; i < t->rows && status == QP_OK; i++) {
+        int32_t prompt[LONGEST_PROMPT + ROWS * FURTHER];
+        size_t length = t->prompt + (size_t)(i * FURTHER);
+        set_prompt(prompt, length, i);
+        tokens[i] = i * 13 + 7;
+        status = qp_session_open(t->engine, &sessions[i], error);
+        qp_input input = {.session = sessions[i], .tokens = prompt, .count = length};
+        if (status == QP_OK) status = qp_eval(t->engine, &input, 1, NULL, NULL, NULL, error);
     }
+    if (status == QP_OK)
+        status = qp_decode(t->engine, sessions, (size_t)t->rows, t->run, tokens, NULL, error);
+    for (int i = 0; i < t->rows; i++)
+        qp_session_close(sessions[i]);
+    return status;
+}
+
+/* The tokens of a run of every sequence to t->tokens[which]; *made counts them. */
+static qp_status run(task *t, int which, int64_t *made, qp_error *error)
+{
+    memset(t->tokens[which], -1, sizeof t->tokens[which]);
+    *made = (int64_t)t->run * t->rows;
+    if (t->rows) return decode_rows(t, t->tokens[which], error);
+    token_list list;
+    int32_t prompt[LONGEST_PROMPT];
+    set_prompt(prompt, t->prompt, 0);
+    TRY(generate_by(t->engine, &t->sampling, prompt, t->prompt, (int64_t)t->run, LAUNCH, &list,
+                    error));
+    memcpy(t->tokens[which], list.of, (size_t)list.count * sizeof *list.of);
+    *made = list.count;
+    if (list.count > 0) return QP_OK;
+    return error_set(error, QP_DEVICE, "a run made no tokens");
+}
+
+static qp_status repeat(task *t, int64_t tokens, uint32_t delay, int64_t *changed, qp_error *error)
+{
+    int64_t made, in_all;
+    if (t->alone) TRY(dawdle(t, delay, error));
+    TRY(run(t, 0, &made, error));
+    if (!t->alone) TRY(dawdle(t, delay, error));
+    uint64_t begin = clock_ns();
+    in_all = t->alone ? made : 0;
+    for (*changed = 0; in_all < tokens; in_all += made) {
+        TRY(run(t, 1, &made, error));
+        for (size_t i = 0; i < sizeof t->tokens[0] / sizeof *t->tokens[0]; i++)
+            *changed += t->tokens[0][i] != t->tokens[1][i];
+    }
+    printf("%lld tokens, %lld changed, %.1f s\n", (long long)in_all, (long long)*changed,
+           (double)(clock_ns() - begin) * 1e-9);
     return QP_OK;
+}
+
+/* ---- what is asked for --------------------------------------------------------------------- */
+
+static qp_status set_up(task *t, const char *how, qp_error *error)
+{
+    static const struct {
+        qp_setting setting;
+        double value;
+    } drawn[] = {{QP_TEMPERATURE, 1.5},
+                 {QP_TOP_K, 40},
+                 {QP_TOP_P, 0.95},
+                 {QP_SEED, 7},
+                 {QP_REPETITION_PENALTY, 1.1},
+                 {QP_FREQUENCY_PENALTY, 0.25}};
+    const cuda_mega *m = &t->engine->mega;
+    bool draws = strcmp(how, "drawn") == 0;
+    if (!m->kernel) return error_set(error, QP_UNSUPPORTED, "%s", m->why_not);
+    if (t->rows && !m->batch_kernel)
+        return error_set(error, QP_UNSUPPORTED, "this model's sequences do not run side by side");
+    qp_sampling_defaults(t->engine, &t->sampling);
+    t->sampling.n_stop_tokens = 0;
+    for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
+        if (draws || i == 0)
+            TRY(qp_sampling_set(&t->sampling, drawn[i].setting, draws ? drawn[i].value : 0,
+                                QP_FROM_COMMAND_LINE, error));
+    return QP_OK;
+}
+
+/* What is said behind the first three arguments. */
+static bool read_rest(task *t, int count, char **words, const char **how)
+{
+    *how = count > 0 ? words[0] : "likeliest";
+    t->rows = strtoll(*how, NULL, 10);
+    t->prompt = count > 1 ? strtoul(words[1], NULL, 10) : PROMPT;
+    t->alone = count > 2;
+    if (count > 3 || (t->alone && strcmp(words[2], "alone") != 0)) return false;
+    if (t->prompt < 1 || t->prompt > LONGEST_PROMPT) return false;
+    return t->rows ? t->rows > 1 && t->rows <= ROWS
+                   : strcmp(*how, "likeliest") == 0 || strcmp(*how, "drawn") == 0;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc != 4) {
-        fprintf(stderr, "usage: tool_delays MODEL TOKENS DELAY\n");
+    static task t;
+    const char *how;
+    if (argc < 4 || !read_rest(&t, argc - 4, argv + 4, &how)) {
+        fprintf(stderr,
+                "usage: tool_delays MODEL TOKENS DELAY [likeliest|drawn|2..8 [CONTEXT [alone]]]\n");
         return 2;
     }
-    int64_t changed = 0;
+    int64_t changed = 0, several = t.rows ? t.rows : 1, tokens = strtoll(argv[2], NULL, 10);
+    t.run = tokens < LONGEST * several ? (size_t)((tokens + several - 1) / several) : LONGEST;
     qp_error error;
-    qp_engine *engine = NULL;
-    qp_engine_options options = {
-        .model = argv[1], .device = "cuda", .exec = "mk", .context = PROMPT + RUN};
-    qp_status status = qp_engine_open(&options, &engine, &error);
+    qp_engine_options options = {.model = argv[1],
+                                 .device = "cuda",
+                                 .exec = "mk",
+                                 .kv_type = "F16",
+                                 .context = CONTEXT,
+                                 .max_sessions = several,
+                                 .max_outputs = several};
+    qp_status status = qp_engine_open(&options, &t.engine, &error);
+    if (status == QP_OK) status = set_up(&t, how, &error);
     if (status == QP_OK)
-        status = repeat(engine, strtoll(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10),
-                        &changed, &error);
+        status = repeat(&t, tokens, (uint32_t)strtoul(argv[3], NULL, 10), &changed, &error);
     if (status != QP_OK) fprintf(stderr, "tool_delays: %s\n", error.message);
-    qp_engine_close(engine);
+    qp_engine_close(t.engine);
     return status != QP_OK || changed ? 1 : 0;
 }

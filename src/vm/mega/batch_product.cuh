@@ -283,8 +283,8 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
         }
         __syncwarp();
         uint32_t empty = b.own + a.shared.empty;
-        if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
-        if (b.lane == 0 && both) barrier_arrive(empty + 8 * b.place.stage);
+        if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
+        if (speaks(b) && both) barrier_arrive(empty + 8 * b.place.stage);
         b.place.advance(a.stages);
         b.forget();
         int g = b.lane >> 2, t = b.lane & 3;

@@ -15,6 +15,14 @@
 #ifndef MEGA_CHOOSES
 #define MEGA_CHOOSES 0 /* 1 in the kernels that choose tokens and may end before the last pass */
 #endif
+#ifndef MEGA_DAWDLES
+#define MEGA_DAWDLES 0 /* 1 in kernels for tests: see mega_dawdling.cu */
+#endif
+#ifndef MEGA_WAITS
+#define MEGA_WAITS 1 /* 0 in a kernel that measures what waits cost: see mega_unwaiting.cu */
+#endif
+
+enum : uint64_t { PATIENCE_NS = MEGA_DAWDLES ? 100000000000 : 1000000000 };
 
 /* Barriers of the flow. */
 enum : uint32_t {
@@ -126,7 +134,7 @@ struct patience {
         if (++tries & 255) return false;
         uint64_t now = global_ns();
         if (!start) start = now;
-        return now - start > 1000000000;
+        return now - start > PATIENCE_NS;
     }
 };
 
@@ -134,6 +142,7 @@ MEGA_FN void wait_counter(const mega_arguments &a, const mega_block &b, const in
                           uint32_t counter, uint32_t target)
 {
     const uint32_t *p = (const uint32_t *)a.counters + counter * MEGA_COUNTER_WORDS;
+    if (!MEGA_WAITS) return;
     patience patience = {0, 0};
     for (;;) {
         uint32_t v = load_acquire(p);
@@ -147,7 +156,7 @@ MEGA_FN void wait_chunk(uint32_t barrier, uint32_t parity)
     if (barrier_try(barrier, parity)) return;
     uint64_t start = global_ns();
     while (!barrier_try(barrier, parity))
-        if (global_ns() - start > 1500000000) trap_and_exit();
+        if (global_ns() - start > PATIENCE_NS + PATIENCE_NS / 2) trap_and_exit();
 }
 
 /* The next chunk, once it has come. */
@@ -156,11 +165,16 @@ MEGA_FN uint32_t take_chunk(const mega_arguments &a, mega_block &b)
     wait_chunk(b.own + a.shared.full + 8 * b.place.stage, b.place.parity);
     return b.ring + b.place.stage * stage_bytes(a);
 }
+/* Which lanes say that the warp has read a stage: the first, behind a __syncwarp(). */
+MEGA_FN bool speaks(const mega_block &b)
+{
+    return MEGA_DAWDLES || b.lane == 0;
+}
 /* This warp has read it. */
 MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
 {
     __syncwarp();
-    if (b.lane == 0) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
+    if (speaks(b)) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
     b.place.advance(a.stages);
 }
 
@@ -251,7 +265,7 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
 {
     patience patience = {0, 0};
     /* One element at first: many readers would slow down those who add. */
-    while (inside) {
+    while (inside && MEGA_WAITS) {
         uint32_t found = fixed_count(load_relaxed(x - 4 * b.lane));
         if (found == parts) break;
         __nanosleep(100);
@@ -265,7 +279,7 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
             complete = fixed_count(out[0].x) == parts && fixed_count(out[0].y) == parts &&
                        fixed_count(out[1].x) == parts && fixed_count(out[1].y) == parts;
         }
-        if (__all_sync(~0u, complete)) return;
+        if (__all_sync(~0u, complete) || !MEGA_WAITS) return;
         if (patience.over() && b.lane == 0)
             mega_stuck(a, in, b.entry(), b.pass(), -1, parts, fixed_count(out[0].x));
     }
@@ -279,7 +293,7 @@ MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const
     patience patience = {0, 0};
     for (;;) {
         int64_t sum = load_relaxed(x);
-        if (fixed_count(sum) == e.weights.parts) return fixed_value(sum);
+        if (fixed_count(sum) == e.weights.parts || !MEGA_WAITS) return fixed_value(sum);
         if (patience.over())
             mega_stuck(a, e.in, b.entry(), b.pass(), -1, e.weights.parts, fixed_count(sum));
     }

@@ -28,7 +28,7 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
         for (;;) {
             v = load_relaxed_two(list + i);
             uint32_t passes[2] = {(uint32_t)((uint64_t)v.x >> 32), (uint32_t)((uint64_t)v.y >> 32)};
-            if (passes[0] == made && passes[1] == made) break;
+            if ((passes[0] == made && passes[1] == made) || !MEGA_WAITS) break;
             if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -2, made, passes[0]);
         }
         leave_input<DIM, HALF>(a, b, i, __uint_as_float((uint32_t)v.x),
@@ -80,7 +80,7 @@ MEGA_FN float2 wait_states(const mega_arguments &a, const mega_block &b, const i
     patience patience = {0, 0};
     for (;;) {
         uint32_t found = (uint32_t)((uint64_t)v.x >> 32);
-        if (found == tag && (uint32_t)((uint64_t)v.y >> 32) == tag)
+        if ((found == tag && (uint32_t)((uint64_t)v.y >> 32) == tag) || !MEGA_WAITS)
             return make_float2(__uint_as_float((uint32_t)v.x), __uint_as_float((uint32_t)v.y));
         if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -3, tag, found);
         v = load_relaxed_two(from);

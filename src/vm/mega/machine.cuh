@@ -41,8 +41,7 @@ MEGA_FN uint32_t slot_behind(const mega_arguments &a, uint32_t slot, int steps)
     return a.shared.entries + of % (MEGA_SLOTS * (uint32_t)sizeof(mega_entry));
 }
 
-template <typename MACHINE, bool DAWDLES>
-MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
+template <typename MACHINE> MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
 {
     const int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_place start = {a.first_pass, 0, length, a.n_passes * length};
@@ -56,7 +55,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
         fetch_slot(a, b, e.place, ENTRIES_AHEAD,
                    b.at<mega_entry>(slot_behind(a, b.slot, ENTRIES_AHEAD)));
         if (b.entry() == 0) b.stamp(a, MEGA_BEGINS); /* others begin where the last one ended */
-        if (DAWDLES) dawdle(a, b.pass(), b.entry());
+        if (MEGA_DAWDLES) dawdle(a, b.pass(), b.entry());
         if (MACHINE::passes_over(a, b, e)) {
             b.stamp(a, MEGA_ENDS);
             b.slot = slot_behind(a, b.slot, 1);
@@ -79,7 +78,7 @@ MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
 #endif
 }
 
-template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_arguments &a)
+template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
 {
     extern __shared__ __align__(1024) char dynamic[];
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(dynamic);
@@ -99,7 +98,7 @@ template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_ar
     if (threadIdx.x == 0)
         for (int i = 0; i < a.stages; i++) {
             barrier_init(own + a.shared.full + 8 * i, 1);
-            barrier_init(own + a.shared.empty + 8 * i, MEGA_WARPS);
+            barrier_init(own + a.shared.empty + 8 * i, MEGA_DAWDLES ? MEGA_CONSUMERS : MEGA_WARPS);
         }
     fence_async();
     __syncthreads();
@@ -109,8 +108,7 @@ template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_ar
         bool scouted = a.n_rows <= 1 && a.first_position >= MEGA_SCOUTED;
         const int fetching = MEGA_CONSUMERS + (scouted ? 64 : 32);
         if (thread < fetching)
-            fetch_program<MACHINE, DAWDLES>(a, memory, ring, thread & 31,
-                                            thread >= MEGA_CONSUMERS + 32);
+            fetch_program<MACHINE>(a, memory, ring, thread & 31, thread >= MEGA_CONSUMERS + 32);
 #if MEGA_CHOOSES
         else
             choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
@@ -119,7 +117,7 @@ template <typename MACHINE, bool DAWDLES> MEGA_FN void run_machine(const mega_ar
         registers_take();
         mega_block b = {memory, ring,        own,         {0, 0},
                         thread, thread >> 5, thread & 31, a.shared.entries};
-        run_program<MACHINE, DAWDLES>(a, b);
+        run_program<MACHINE>(a, b);
     }
 }
 

@@ -17,4 +17,3 @@ extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int
 
 MEGA_KERNELS(1)
 MEGA_KERNELS(2)
-MEGA_KERNEL(64, F16, true, 1, _dawdling, true) /* for tests: races show */

@@ -13,4 +13,3 @@ extern "C" __global__ void mega_make_bricks(const __grid_constant__ brick_matrix
 }
 
 MEGA_KERNELS(0)
-MEGA_KERNEL(64, F16, true, 0, _dawdling, true) /* for tests: races show */

@@ -4,4 +4,3 @@
 #include "vm/mega/one_sequence.cuh"
 
 MEGA_KERNELS(0)
-MEGA_KERNEL(64, F16, true, 0, _dawdling, true) /* for tests: races show */

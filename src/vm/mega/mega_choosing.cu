@@ -6,4 +6,3 @@
 
 MEGA_KERNELS(1)
 MEGA_KERNELS(2)
-MEGA_KERNEL(64, F16, true, 1, _dawdling, true) /* for tests: races show */

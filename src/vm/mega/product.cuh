@@ -66,8 +66,8 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
             for (int j = 0; j < 8; j++)
                 load_matrices(m[j], at + j * 32);
             __syncwarp();
-            if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
-            if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
+            if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
+            if (speaks(b) && both) barrier_arrive(empty + 8 * two.stage);
             if (both) b.place = two;
             b.place.advance(a.stages);
             if (BLOCKS > 1) load_vectors(planes + 2 * MEGA_BLOCK * k, g < MEGA_PARTS, v);
@@ -162,8 +162,8 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
                 load_matrices(m[k][j], at ^ (j << 5)); /* busy or not: not in a branch */
         }
         __syncwarp();
-        if (b.lane == 0) barrier_arrive(empty + 8 * one.stage);
-        if (b.lane == 0 && both) barrier_arrive(empty + 8 * two.stage);
+        if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
+        if (speaks(b) && both) barrier_arrive(empty + 8 * two.stage);
         if (both) b.place = two;
         b.place.advance(a.stages);
         if (!busy) continue;

@@ -325,7 +325,7 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-template <typename MACHINE, bool DAWDLES>
+template <typename MACHINE>
 MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane,
                            bool scouts)
 {
@@ -356,7 +356,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             if (MEGA_CHOOSES && __any_sync(~0u, f.stops())) return f.leave();
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
-            if (DAWDLES) dawdle(a, a.first_pass + pass, i);
+            if (MEGA_DAWDLES) dawdle(a, a.first_pass + pass, i);
             MACHINE::fetch(a, *slot, f, pass);
             if (!scouts) f.timing.keep(a, lane, a.first_pass + pass, i);
         }

@@ -1,0 +1,137 @@
+# The proof of the kernels that decode by themselves, on a machine with a GPU. Sourced by ./dev;
+# uses cuda_suites.sh and suites.sh's tally.
+#
+# PROOF_MODELS are those whose tokens are held against the references; PROOF_TOKENS (1000000) are
+# made by warps that sleep at random, by all kinds of kernels together; QUIPU_TESTS is a folder with
+# the built tests and tools.
+
+PROOF_TYPES="BF16 Q8_0 Q4_0 Q4_1 Q4_K Q6_K"
+# Kinds of kernels whose warps sleep: of each 20 tokens so many, by such weights, in that way.
+PROOF_DELAYS="6:BF16:likeliest 4:BF16:drawn 1:BF16:2 4:BF16:8 2:Q4_K:likeliest 1:Q8_0:likeliest
+    2:Q4_K:drawn"
+
+proof_tool() {
+    local name=$1
+    shift
+    "${QUIPU_TESTS:-$PWD/build-test/tests}/$name" "$@"
+}
+
+# A thousand of the likeliest tokens, held against the references position by position.
+thousand_tokens() {
+    local file found=0
+    local proof=(tests/scripts/greedy_proof.py --quipu "${QUIPU_BINARY:-$PWD/build/quipu}")
+    file=$(mktemp)
+    "${proof[@]}" make "$file" "$1" && "${proof[@]}" hold "$file" || found=$?
+    rm -f "$file"
+    return $found
+}
+
+prove_tokens() {
+    local model
+    # shellcheck disable=SC2086
+    for model in ${PROOF_MODELS:-$(printf 'synthetic:tiny:%s ' $PROOF_TYPES)}; do
+        check "a thousand tokens of $model" thousand_tokens "$model" || true
+    done
+}
+
+# Runs again, neighbours, orders, strategies, damage, the watchdog.
+prove_suites() {
+    local suite
+    for suite in test_mega test_mega_sampling test_cuda test_cuda_attention test_cuda_batch; do
+        check "$suite" proof_tool $suite || true
+    done
+}
+
+prove_delays() {
+    local kind share type how
+    for kind in $PROOF_DELAYS; do
+        IFS=: read -r share type how <<<"$kind"
+        check "tokens by warps that sleep: $type, $how" proof_tool tool_delays \
+            "synthetic:tiny:$type" $((${PROOF_TOKENS:-1000000} * share / 20)) 2000 "$how" || true
+    done
+}
+
+# sanitized TOOL COMMAND...: nothing to say of it, or what was said.
+sanitized() {
+    local tool=$1 said found=0
+    shift
+    said=$(compute-sanitizer --tool "$tool" --error-exitcode 9 "$@" 2>&1) || found=$?
+    [ $found = 0 ] && grep -q 'SUMMARY: 0 ' <<<"$said" && return
+    grep '^=========' <<<"$said" | head -40
+    echo "status $found; $(tail -1 <<<"$said")"
+    return 1
+}
+
+# check_bench TOOL NAME OPTION...: the same of the program's bench.
+check_bench() {
+    local tool=$1 name=$2
+    shift 2
+    check "$tool: $name" sanitized "$tool" "${QUIPU_BINARY:-$PWD/build/quipu}" bench --device cuda \
+        -r 1 "$@" || true
+}
+
+# Contexts of both kinds: where each block has its own attention, and where it has parts.
+sanitize_mega() {
+    local tool=$1 type depth rows
+    for type in $PROOF_TYPES; do
+        for depth in 40 400; do
+            check_bench "$tool" "$type behind $depth tokens" --exec mk -m "synthetic:tiny:$type" \
+                -p 0 -n 4 -d $depth
+        done
+        check "$tool: $type, drawn" sanitized "$tool" "${QUIPU_BINARY:-$PWD/build/quipu}" run \
+            --device cuda --exec mk -m "synthetic:tiny:$type" -p 1,2,3 -n 6 --temp 0.8 --top-k 40 \
+            --seed 7 --ignore-eos --raw --json || true
+    done
+    for rows in 2 8; do
+        check_bench "$tool" "$rows sequences" --exec mk -m synthetic:tiny:BF16 -p 0 -n 4 -d 400 \
+            --parallel $rows
+    done
+}
+
+# Prompts, and sequences side by side operator by operator.
+sanitize_operators() {
+    local tool=$1 rows
+    for rows in 1 16 64; do
+        check_bench "$tool" "operators, $rows sequences" --exec ops -m synthetic:tiny:BF16 -p 70 \
+            -n 3 --parallel $rows
+    done
+    check_bench "$tool" "operators, Q4_K" --exec ops -m synthetic:tiny:Q4_K -p 70 -n 3
+}
+
+# By the kernels for tests, whose lanes all say that they have read a stage of the ring: see
+# src/vm/mega/mega_dawdling.cu.
+racecheck_mega() {
+    local kind type how context
+    for kind in ${PROOF_KINDS:-$(printf '%s:likeliest ' $PROOF_TYPES) BF16:drawn Q4_K:drawn BF16:2 \
+        BF16:8}; do
+        IFS=: read -r type how <<<"$kind"
+        for context in 21 400; do
+            check "racecheck: $type, $how, behind $context tokens" sanitized racecheck \
+                "${QUIPU_TESTS:-$PWD/build-test/tests}/tool_delays" "synthetic:tiny:$type" 2 200 \
+                "$how" $context alone || true
+        done
+    done
+}
+
+prove_sanitizers() {
+    local tool
+    for tool in memcheck synccheck; do
+        sanitize_mega $tool
+        sanitize_operators $tool
+    done
+    racecheck_mega
+    sanitize_operators racecheck
+}
+
+# prove_cuda PART...: tokens, suites, delays, sanitizers; all of them where none is named.
+prove_cuda() {
+    local part
+    [ -e /dev/nvidiactl ] || die "cuda-proof: there is no NVIDIA GPU here"
+    begin_tally
+    [ $# -gt 0 ] || set -- tokens suites delays sanitizers
+    for part; do
+        declare -F "prove_$part" >/dev/null || die "cuda-proof: no part '$part'"
+        "prove_$part"
+    done
+    end_tally
+}

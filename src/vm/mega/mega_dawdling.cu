@@ -1,0 +1,10 @@
+/* The megakernel for tests, with heads of 64: warps sleep at random, so that races show.
+ *
+ * In one point it is made for compute-sanitizer's racecheck: every lane says by itself that it has
+ * read a stage of the ring. Elsewhere the warp's first lane does, behind a __syncwarp(), which
+ * orders the others' reads before it; racecheck does not follow that order, and would report each
+ * read of a stage against the copy that fills it again. Being slow, it also takes patience. */
+#define MEGA_DAWDLES 1
+#include "vm/mega/one_sequence.cuh"
+
+MEGA_KERNEL(64, F16, true, 1, _dawdling)

@@ -1,0 +1,72 @@
+/* The megakernel for two to eight sequences whose hidden size is one block of columns: x of all of
+ * them is in registers. */
+#ifndef QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
+#define QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
+
+#include "vm/mega/batch.cuh"
+#include "vm/mega/machine.cuh"
+
+/* W_down by columns, all of the block's rows at once. */
+MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    int begin = e.in.units.begin, n = e.in.units.end - begin;
+    f.matrix(e.weights.matrix[0], begin, n, a.hidden);
+    f.matrix(e.weights.matrix[1], begin, n, a.hidden);
+    for (int i = 0; i < down_chunks(a); i++) {
+        f.begin(a.down_groups * a.down_rows * 128);
+        if (f.lane == 0)
+            copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, begin,
+                     down_chunk(a, i) * a.down_groups, f.barrier(), f.policy);
+        f.end();
+    }
+}
+
+template <int DIM, bool HALF> struct several_sequences {
+    static MEGA_FN bool passes_over(const mega_arguments &, const mega_block &, const mega_entry &)
+    {
+        return false;
+    }
+    static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
+    {
+        switch (e.in.opcode) {
+        case OP_EMBEDDING_CLEAR:
+            run_batch_embedding(a, b, e);
+            break;
+        case OP_ATTENTION_PARTIAL:
+            run_batch_attention<DIM, HALF>(a, b, e);
+            break;
+        case MEGA_ATTENTION_OUTPUT:
+            run_batch_output<DIM>(a, b, e);
+            break;
+        default:
+            run_batch_rows<DIM, HALF>(a, b, e);
+            if (e.in.opcode == OP_NORM_LINEAR) tell_tokens(a, b, e.in);
+        }
+    }
+    static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)
+    {
+        if (e.in.opcode == OP_ATTENTION_PARTIAL) {
+            for_rows(a, e.in, pass, [&](int row, bool parts) {
+                int old = a.rows[row].position + pass, first;
+                int chunks = row_chunks<DIM>(a, e.in, parts, old, &first);
+                fetch_cache<DIM>(a, e, f, a.rows[row].first_page, old, first, chunks);
+            });
+        } else if (e.in.opcode == MEGA_ATTENTION_OUTPUT) {
+            fetch_output<DIM>(a, e, f);
+        } else if (e.in.opcode == MEGA_MLP) {
+            fetch_batch_mlp(a, e, f);
+        } else {
+            if (e.in.opcode == OP_NORM_LINEAR) f.wait_begun(); /* each phase is waited for */
+            fetch_entry<DIM>(a, e, f, 0);
+        }
+    }
+};
+
+#define MEGA_BATCH(dim, name, half, suffix)                                                        \
+    extern "C" __global__ void __launch_bounds__(MEGA_THREADS, 1)                                  \
+        mega_batch_##dim##_##name##suffix(const __grid_constant__ mega_arguments a)                \
+    {                                                                                              \
+        run_machine<several_sequences<dim, half>>(a);                                              \
+    }
+
+#endif

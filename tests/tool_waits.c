@@ -1,0 +1,111 @@
+/* Measures what waits between blocks cost the megakernel: the time of a token with them less that
+ * without, where each block takes what it finds and waits for nothing but its weights.
+ *
+ * Usage: tool_waits MODEL CONTEXT [ROUNDS]: the median of ROUNDS (9) rounds, each of 128 tokens
+ * behind CONTEXT with waits and as many without, in turns. MODEL has heads of 64, a hidden size of
+ * 2,048 at most and weights in BF16, such as synthetic:llama-3.2-1b:BF16.
+ */
+#include "base/clock.h"
+#include "generate/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { TOKENS = 128, MOST_ROUNDS = 99, VARIANTS = 2 };
+
+/* What was not waited for is left half done: an engine of its own for each variant. */
+typedef struct variant {
+    qp_engine *engine;
+    qp_session *session;
+    double us[MOST_ROUNDS];
+} variant;
+
+static qp_status wait_no_more(qp_engine *engine, qp_error *error)
+{
+    cuda_mega *m = &engine->mega;
+    if (!m->kernel || m->quantized)
+        return error_set(error, QP_UNSUPPORTED, "%s",
+                         m->why_not ? m->why_not : "the model's weights are not in BF16");
+    return cuda_device_function(&engine->device, "mega_unwaiting", "mega_64_F16_1_unwaiting",
+                                cuda_mega_shared_bytes(m), &m->kernel, error);
+}
+
+static qp_status open_variant(variant *v, const char *model, size_t context, bool waits,
+                              qp_error *error)
+{
+    qp_engine_options options = {.model = model,
+                                 .device = "cuda",
+                                 .exec = "mk",
+                                 .kv_type = "F16",
+                                 .context = (int64_t)context + TOKENS};
+    TRY(qp_engine_open(&options, &v->engine, error));
+    if (!waits) TRY(wait_no_more(v->engine, error));
+    TRY(qp_session_open(v->engine, &v->session, error));
+    int32_t *tokens = malloc((context + !context) * sizeof *tokens);
+    if (!tokens) return error_set(error, QP_NO_MEMORY, "there is no memory for %zu ids", context);
+    for (size_t i = 0; i < context; i++)
+        tokens[i] = (int32_t)((i * 97 + 5) % 500);
+    qp_input input = {.session = v->session, .tokens = tokens, .count = context};
+    qp_status status =
+        context ? qp_eval(v->engine, &input, 1, NULL, NULL, NULL, error) : (qp_status)QP_OK;
+    free(tokens);
+    return status;
+}
+
+static qp_status time_tokens(variant *v, size_t context, double *us, qp_error *error)
+{
+    int32_t tokens[TOKENS + 1] = {7};
+    qp_session_truncate(v->session, context);
+    uint64_t begin = clock_ns();
+    TRY(qp_decode(v->engine, &v->session, 1, TOKENS, tokens, NULL, error));
+    *us = (double)(clock_ns() - begin) * 1e-3 / TOKENS;
+    return QP_OK;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count)
+{
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+static qp_status measure(variant *variants, const char *model, size_t context, int rounds,
+                         qp_error *error)
+{
+    double warm;
+    for (int i = 0; i < VARIANTS; i++) {
+        TRY(open_variant(&variants[i], model, context, i == 0, error));
+        TRY(time_tokens(&variants[i], context, &warm, error));
+    }
+    for (int round = 0; round < rounds; round++)
+        for (int i = 0; i < VARIANTS; i++)
+            TRY(time_tokens(&variants[i], context, &variants[i].us[round], error));
+    double with = median(variants[0].us, rounds), without = median(variants[1].us, rounds);
+    printf("%s behind %zu tokens: %.1f us a token, %.1f without waits; exposed synchronisation is "
+           "%.1f us\n",
+           model, context, with, without, with - without);
+    return QP_OK;
+}
+
+int main(int argc, char **argv)
+{
+    static variant variants[VARIANTS];
+    int rounds = argc == 4 ? atoi(argv[3]) : 9;
+    if (argc < 3 || argc > 4 || rounds < 1 || rounds > MOST_ROUNDS) {
+        fprintf(stderr, "usage: tool_waits MODEL CONTEXT [ROUNDS]\n");
+        return 2;
+    }
+    qp_error error;
+    qp_status status = measure(variants, argv[1], strtoul(argv[2], NULL, 10), rounds, &error);
+    if (status != QP_OK) fprintf(stderr, "tool_waits: %s\n", error.message);
+    for (int i = 0; i < VARIANTS; i++) {
+        qp_session_close(variants[i].session);
+        qp_engine_close(variants[i].engine);
+    }
+    return status != QP_OK;
+}
