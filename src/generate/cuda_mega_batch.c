@@ -78,6 +78,7 @@ static bool set_boxes(const cuda_mega *m, mega_arguments *a)
     if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
     a->down_rows = (int32_t)features;
     a->down_groups = (int32_t)groups;
+    a->down_chunks = (int32_t)((a->hidden / 64 + groups - 1) / groups);
     return true;
 }
 

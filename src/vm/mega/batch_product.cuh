@@ -135,16 +135,19 @@ MEGA_FN int64_t uncounted(int64_t sum, uint32_t parts)
 MEGA_FN void carry_columns(instruction_span carried, int64_t *next, int lane, int first, bool used,
                            bool whole, const longlong2 *raw, uint32_t parts)
 {
-    if (carried.begin >= first + 128 || carried.end <= first) return; /* all lanes alike */
-    int column = first + 2 * (lane & 3);
+    int begin = carried.begin - first, n = carried.end - carried.begin;
+    if (begin >= 128 || begin + n <= 0) return; /* all lanes alike */
+    if (!used) n = 0;
+    int64_t *to = next + residual_place(2 * (lane & 3), lane >> 2);
+    unsigned column = 2 * (lane & 3) - begin;
 #pragma unroll
-    for (int i = 0; i < 16; i++, column += 8) {
-        if (!used || (i >= 8 && !whole)) continue;
-        int64_t *to = next + residual_place(8 * i + 2 * (lane & 3), lane >> 2);
-        if (column >= carried.begin && column < carried.end)
-            add_relaxed(to, uncounted(raw[i].x, parts - 1));
-        if (column + 1 >= carried.begin && column + 1 < carried.end)
-            add_relaxed(to + 1, uncounted(raw[i].y, parts - 1));
+    for (int i = 0; i < 16; i++) {
+        /* All lanes alike too: what is passed over costs little, and others wait for this warp. */
+        if (8 * i + 8 <= begin || 8 * i >= begin + n || (i >= 8 && !whole)) continue;
+        if (column + 8 * i < (unsigned)n)
+            add_relaxed(to + residual_place(8 * i, 0), uncounted(raw[i].x, parts - 1));
+        if (column + 8 * i + 1 < (unsigned)n)
+            add_relaxed(to + residual_place(8 * i, 0) + 1, uncounted(raw[i].y, parts - 1));
     }
 }
 
@@ -324,49 +327,76 @@ MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *
 
 /* Chunks of W_down^T, each some groups of 64 columns of all rows of the block, one box. Blocks
  * begin elsewhere, so that they do not all add to the same places at a time. */
-MEGA_FN int down_chunks(const mega_arguments &a)
-{
-    return (a.hidden / 64 + a.down_groups - 1) / a.down_groups;
-}
 MEGA_FN int down_chunk(const mega_arguments &a, int i)
 {
-    return (int)((i + blockIdx.x) % (unsigned)down_chunks(a));
+    return (int)((i + blockIdx.x) % (unsigned)a.down_chunks);
+}
+
+enum { DOWN_STEPS = 4, DOWN_ROWS = DOWN_STEPS * 2 * MEGA_TILE }; /* features in registers at once */
+
+/* Where a step's features are behind `first`; those behind the last one read others, for nothing.
+ */
+MEGA_FN int down_row(int first, int rows, int step)
+{
+    return first + 2 * MEGA_TILE * step < rows ? 2 * MEGA_TILE * step : 0;
+}
+
+/* Features from `first` on of the row of x that is this lane's, as the matrix units take them. */
+MEGA_FN void load_features(const mega_arguments &a, const mega_block &b, int first, int rows,
+                           uint32_t (*features)[2][MEGA_PARTS])
+{
+    uint32_t at = b.own + a.shared.features +
+                  2 * ((b.lane >> 2) * a.shared.feature_row + first + 2 * (b.lane & 3));
+#pragma unroll
+    for (int s = 0; s < DOWN_STEPS; s++)
+#pragma unroll
+        for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+            for (int p = 0; p < MEGA_PARTS; p++) {
+                int row = down_row(first, rows, s) + tile * MEGA_TILE;
+                uint32_t v = load_shared(at + 2 * (p * a.shared.feature_plane + row));
+                features[s][tile][p] = first + 2 * MEGA_TILE * s < rows ? v : 0;
+            }
 }
 
 /* Rows of W_down^T weighted by the features of every row of x, and added to the next residual:
- * product_transposed() of each. What a chunk makes is whole, and added while the next ones come. */
+ * product_transposed() of each. What a chunk makes is whole, and added while the next ones come.
+ * Nothing is computed in the loop that need not be: its warps wait for each instruction. */
 MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, int step)
 {
+    int group = b.warp >> 2, chunk = down_chunk(a, 0);
+    bool busy = group < a.down_groups;
+    int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
+    uint32_t mine = line * 128 + ((((b.warp & 3) * 2 + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
+    int column = group * 64 + (b.warp & 3) * 16, columns = a.down_groups * 64;
+    int64_t *next = batch_residual(a, b.pass(), step + 1) + residual_place(column, 0);
+    uint32_t features[DOWN_STEPS][2][MEGA_PARTS];
+    load_features(a, b, 0, rows, features);
 #pragma unroll 1
-    for (int i = 0; i < down_chunks(a); i++) {
-        b.forget();
-        int g = b.lane >> 2, t = b.lane & 3, group = b.warp >> 2;
-        bool busy = group < a.down_groups;
-        uint32_t features = b.own + a.shared.features + 2 * (g * a.shared.feature_row + 2 * t);
-        int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
-        uint32_t mine = line * 128 + ((((b.warp & 3) * 2 + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
+    for (int i = 0; i < a.down_chunks; i++) {
         uint32_t at = take_chunk(a, b) + mine;
         float c[MEGA_PARTS][4];
 #pragma unroll
         for (int p = 0; p < 4 * MEGA_PARTS; p++)
             c[p / 4][p % 4] = 0;
-#pragma unroll 2
-        for (int row = 0; row < rows; row += 2 * MEGA_TILE) {
-            uint32_t m[4];
-            load_matrices_transposed(m, at + row * 128);
+#pragma unroll 1
+        for (int first = 0; first < rows; first += DOWN_ROWS) {
+            if (rows > DOWN_ROWS) load_features(a, b, first, rows, features);
+            uint32_t m[DOWN_STEPS][4];
 #pragma unroll
-            for (int tile = 0; tile < 2; tile++)
+            for (int s = 0; s < DOWN_STEPS; s++)
+                load_matrices_transposed(m[s], at + (first + down_row(first, rows, s)) * 128);
+#pragma unroll
+            for (int k = 0; k < 2 * DOWN_STEPS; k++)
 #pragma unroll
                 for (int p = 0; p < MEGA_PARTS; p++)
-                    multiply_8(c[p], m[2 * tile], m[2 * tile + 1],
-                               load_shared(features + 2 * (p * a.shared.feature_plane + row +
-                                                           tile * MEGA_TILE)));
+                    multiply_8(c[p], m[k / 2][k % 2 * 2], m[k / 2][k % 2 * 2 + 1],
+                               features[k / 2][k % 2][p]);
         }
         give_chunk(a, b);
-        b.forget();
-        int column = (down_chunk(a, i) * a.down_groups + (b.warp >> 2)) * 64 + (b.warp & 3) * 16;
-        int64_t *next = batch_residual(a, b.pass(), step + 1) + residual_place(column, 0);
-        add_outputs(a, b, next, (b.warp >> 2) < a.down_groups && column < a.hidden, c);
+        add_outputs(a, b, next + residual_place(chunk * columns, 0),
+                    busy && chunk * columns + column < a.hidden, c);
+        if (++chunk == a.down_chunks) chunk = 0;
     }
 }
 

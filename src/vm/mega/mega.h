@@ -180,6 +180,7 @@ typedef struct mega_arguments {
     uint64_t heads;     /* several sequences: outputs of attention, as q, k and v come */
     uint64_t down_maps; /* CUtensorMap [layers]: W_down transposed, 64 columns of all rows of a */
     int32_t down_rows, down_groups; /* block a group, and how many groups are a box */
+    int32_t down_chunks;            /* boxes over all columns */
     int32_t n_rows;                 /* sequences; more than one only for the kernels made for it */
     mega_row rows[MEGA_ROWS];
 } mega_arguments;

@@ -12,7 +12,7 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
     int begin = e.in.units.begin, n = e.in.units.end - begin;
     f.matrix(e.weights.matrix[0], begin, n, a.hidden);
     f.matrix(e.weights.matrix[1], begin, n, a.hidden);
-    for (int i = 0; i < down_chunks(a); i++) {
+    for (int i = 0; i < a.down_chunks; i++) {
         f.begin(a.down_groups * a.down_rows * 128);
         if (f.lane == 0)
             copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, begin,
