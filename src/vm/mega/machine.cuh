@@ -92,7 +92,7 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
     __syncthreads();
     if (threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_BEGUN, 1);
     if (MEGA_CHOOSES && threadIdx.x == 0) {
-        barrier_init(own + a.shared.flow + FLOW_TO_CHOOSE, 1);
+        barrier_init(own + a.shared.flow + FLOW_TO_CHOOSE, MEGA_DAWDLES ? MEGA_CONSUMERS : 1);
         barrier_init(own + a.shared.flow + FLOW_CHOSEN, 1);
     }
     if (threadIdx.x == 0)

@@ -55,12 +55,12 @@ MEGA_FN void find_token(const mega_arguments &a, const mega_block &b)
     b.flow(a)->token = token;
 }
 
-/* The block's logits are there: behind the last block's, nobody goes on to another pass if the host
- * has wished so. */
+/* The block's logits are there, as one thread says behind a barrier, or for racecheck all of them:
+ * behind the last block's, nobody goes on to another pass if the host has wished so. */
 MEGA_FN void end_logits(const mega_arguments &a, const mega_block &b)
 {
     barrier_arrive(b.own + a.shared.flow + FLOW_TO_CHOOSE);
-    if (blockIdx.x == 0 && b.flow(a)->wish)
+    if (blockIdx.x == 0 && b.thread == 0 && b.flow(a)->wish)
         store_relaxed((int64_t *)a.ended + (b.pass() & 1), (int64_t)b.pass() + 1);
 }
 
@@ -137,8 +137,9 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entr
 {
 #if MEGA_CHOOSES
     b.stamp(a, MEGA_SIGNALS);
-    if (b.thread) return;
+    if (b.thread && !MEGA_DAWDLES) return;
     if (e.weights.ends) end_logits(a, b);
+    if (b.thread) return;
 #else
     uint64_t *keys = b.at<uint64_t>(a.shared.keys);
 #pragma unroll
