@@ -62,12 +62,13 @@ sanitized() {
     return 1
 }
 
-# check_bench TOOL NAME OPTION...: the same of the program's bench.
+# check_bench TOOL NAME OPTION...: the same of the program's bench, which as CSV does not measure the
+# GPU's own reading besides.
 check_bench() {
     local tool=$1 name=$2
     shift 2
     check "$tool: $name" sanitized "$tool" "${QUIPU_BINARY:-$PWD/build/quipu}" bench --device cuda \
-        -r 1 "$@" || true
+        -o csv -r 1 "$@" || true
 }
 
 # Contexts of both kinds: where each block has its own attention, and where it has parts.
