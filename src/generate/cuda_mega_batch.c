@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_PARTS = 7, MAX_BOX = 256 /* sizes of a box */ };
+enum { OWN_PARTS = 8, MAX_BOX = 256 /* sizes of a box */ };
 
-/* x, lists of q, k and v and of attention's outputs, states, counters, keys, tensor maps. Returns
- * all of it. */
+/* x, lists of q, k and v and of attention's outputs, states, counters, keys, tensor maps, features.
+ * Returns all of it. */
 static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -28,6 +28,7 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
         MEGA_COUNTER_WORDS * sizeof(uint32_t),
         MEGA_ROWS * 2 * sizeof(uint64_t),
         layers * MEGA_MAP_BYTES,
+        MEGA_ROWS * (size_t)c->intermediate_size * sizeof(uint64_t),
     };
     size_t total = 0;
     for (int i = 0; i < OWN_PARTS; i++)
@@ -67,18 +68,48 @@ static int64_t most_features(const schedule *s)
     return most;
 }
 
+/* Elements of a feature's plane from sequence to sequence, and of all of them. */
+static size_t feature_row(size_t features)
+{
+    return round_up(features, 2 * MEGA_TILE) + 8;
+}
+
+/* Bytes of the sums of products of a pair of tiles, two of them, where mates' features come to. */
+static size_t sums_bytes(void)
+{
+    return (size_t)2 * MEGA_WARPS * 2 * MEGA_TILE * MEGA_ROWS * sizeof(float);
+}
+
+down_boxes mega_down_boxes(const cuda_mega *m)
+{
+    int64_t features = most_features(&m->schedule);
+    int64_t groups = m->executor->plan->config.hidden_size / 64, all = groups;
+    int64_t last = (int64_t)round_up((size_t)features, 2 * MEGA_TILE);
+    size_t planes = MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
+    down_boxes boxes = {.rows = (int32_t)features, .mates = 1};
+    if (!features || last > MAX_BOX) return boxes;
+    if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
+    if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
+    boxes.groups = (int32_t)groups;
+    boxes.chunks = (int32_t)((all + groups - 1) / groups);
+    for (int n = MEGA_MATES; n > 1 && boxes.mates == 1; n--)
+        if (m->n_blocks % n == 0 && boxes.chunks % n == 0 &&
+            (size_t)(n - 1) * planes <= sums_bytes())
+            boxes.mates = n;
+    return boxes;
+}
+
 /* How W_down comes: all of a block's features by some groups of 64 columns. Of the last group whole
  * tiles are read, which must be within the stage: behind the ring lie other things than numbers. */
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
-    int64_t features = most_features(&m->schedule), groups = a->hidden / 64;
-    int64_t last = (int64_t)round_up((size_t)features, 2 * MEGA_TILE);
-    if (last > MAX_BOX || features + 8 > a->shared.feature_plane) return false;
-    if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
-    if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
-    a->down_rows = (int32_t)features;
-    a->down_groups = (int32_t)groups;
-    a->down_chunks = (int32_t)((a->hidden / 64 + groups - 1) / groups);
+    down_boxes boxes = mega_down_boxes(m);
+    if (!boxes.groups) return false;
+    a->down_rows = boxes.rows;
+    a->down_groups = boxes.groups;
+    a->down_chunks = boxes.chunks;
+    a->mates = boxes.mates;
+    a->n_features = (int32_t)m->executor->plan->config.intermediate_size;
     return true;
 }
 
@@ -90,16 +121,15 @@ static void lay_out(const cuda_mega *m, mega_arguments *a)
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), heads = group * (size_t)c->head_dim;
     size_t results_rows = one.sum_pitch;
     const mega_attention_bytes attention = mega_attention_of(m);
-    size_t features = round_up(one.feature_plane - 8, 2 * MEGA_TILE);
-    size_t sums = (size_t)2 * MEGA_WARPS * 2 * MEGA_TILE * MEGA_ROWS * sizeof(float), used = 0;
+    size_t features = feature_row((size_t)a->down_rows), used = 0;
     size_t head_sums = heads / 64 * one.sum_pitch * MEGA_ROWS * sizeof(float);
     *s = (mega_shared){.head_row = (uint32_t)heads + 8,
                        .head_plane = ((uint32_t)heads + 8) * MEGA_ROWS,
-                       .feature_row = (uint32_t)features + 8,
-                       .feature_plane = ((uint32_t)features + 8) * MEGA_ROWS,
+                       .feature_row = (uint32_t)features,
+                       .feature_plane = (uint32_t)features * MEGA_ROWS,
                        .sum_pitch = one.sum_pitch - 4,
                        .result_pitch = (uint32_t)results_rows};
-    used = sums;
+    used = sums_bytes();
     s->results = (uint32_t)place(&used, MEGA_ROWS * results_rows * sizeof(float));
     size_t planes = MEGA_PARTS * s->feature_plane * sizeof(uint16_t);
     size_t early = MEGA_EARLY_PAIRS * 3 * sizeof(float);
@@ -132,8 +162,8 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
     mega_arguments *a = &m->batch;
-    uint64_t *const places[OWN_PARTS] = {&a->x,        &a->qkv, &a->heads,    &a->states,
-                                         &a->counters, &a->key, &a->down_maps};
+    uint64_t *const places[OWN_PARTS] = {&a->x,        &a->qkv, &a->heads,     &a->states,
+                                         &a->counters, &a->key, &a->down_maps, &a->features};
     char name[32];
     *a = m->arguments;
     if (!runs_batches(x->plan, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;

@@ -95,6 +95,14 @@ int64_t mega_units_of_head(const schedule *schedule, int node);
 /* Bytes of what several sequences have for themselves; none where the plan has one, or they are run
  * operator by operator. */
 size_t mega_count_batch(const plan *plan, const model *model);
+/* How several sequences' W_down comes: boxes of `rows` features by `groups` times 64 columns, as
+ * many as `chunks` over all columns. `mates` blocks in a row share their features, and each adds up
+ * a share of the columns for all of them. No groups: it does not come so. */
+typedef struct down_boxes {
+    int32_t rows, groups, chunks, mates;
+} down_boxes;
+/* Of the megakernel's schedule. */
+down_boxes mega_down_boxes(const cuda_mega *mega);
 /* Behind everything else of the megakernel, whose program it runs too. */
 qp_status mega_init_batch(cuda_mega *mega, qp_error *error);
 bool mega_takes_batch(const cuda_mega *mega, const batch *batch);

@@ -317,6 +317,27 @@ static bool has_one_each(const program *p, int block)
            of[OP_ATTENTION_OUTPUT] == layers && of[OP_NORM_MLP] == layers;
 }
 
+/* A block's MLP of the same layer as another's. */
+static instruction_span features_of(const program *p, int block, uint32_t node)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    for (int i = 0; i < p->lengths[block]; i++)
+        if (queue[i].in.node == node) return queue[i].in.units;
+    return (instruction_span){0, 0};
+}
+
+/* What several sequences' blocks share with those behind them, around their mates. */
+static void set_mates(const program *p, int n_mates)
+{
+    for (int b = 0; b < p->s->options.workers; b++)
+        for (int i = 0; i < p->lengths[b]; i++) {
+            mega_entry *e = p->entries + (size_t)b * (size_t)p->longest + i;
+            for (int k = 1; k < n_mates && e->in.opcode == OP_NORM_MLP; k++)
+                e->weights.mates[k - 1] =
+                    features_of(p, b / n_mates * n_mates + (b + k) % n_mates, e->in.node);
+        }
+}
+
 /* ---- making it ------------------------------------------------------------------------------ */
 
 static qp_status upload(cuda_mega *m, const program *p, size_t bytes, size_t total,
@@ -389,6 +410,7 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
         m->one_each = m->one_each && has_one_each(&p, b);
         m->one_piece = count_logits(&p, b) == 1;
     }
+    if (m->one_each) set_mates(&p, mega_down_boxes(m).mates);
     if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
     free(p.parts);
     free(memory);

@@ -20,7 +20,7 @@ bool cuda_mega_takes(const cuda_mega *m, const batch *b)
 qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
 {
     static const char *const data[] = {"x", "q, k, v", "parts of the context",
-                                       "the choice of a token"};
+                                       "the choice of a token", "other blocks' features"};
     const mega_report *r = m->report.data;
     char counter[32];
     if (status == QP_OK || r->state == 0) return status;

@@ -258,9 +258,10 @@ MEGA_FN void finish_batch_qkv(const mega_arguments &a, mega_block &b, const inst
 
 /* ---- norm, gate, up, SiLU, down ---- */
 
-MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const instruction &in)
+MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
-    int n = in.units.end - in.units.begin, step = 2 * in.layer + 1;
+    int n = e.in.units.end - e.in.units.begin;
+    uint32_t tag = part_tag(a, b, e.in);
     int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its results */
     __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
     const float *results = b.at<float>(a.shared.results);
@@ -275,9 +276,11 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const inst
     for (int i = b.thread & 63; i < padded; i += 64) {
         float v = there && i < n ? gated(results[i] * inverse, results[up + i] * inverse) : 0;
         split_float(v, planes + i, a.shared.feature_plane);
+        if (there && i < n && a.mates > 1)
+            store_relaxed(feature_list(a, row) + e.in.units.begin + i, part_state(v, tag));
     }
     b.sync();
-    batch_transposed(a, b, n, step);
+    batch_transposed(a, b, e, tag);
 }
 
 /* ---- logits ---- */
@@ -348,7 +351,7 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     if (again.in.opcode == OP_NORM_LINEAR)
         finish_batch_pass(a, b);
     else if (again.in.opcode == MEGA_MLP)
-        finish_batch_mlp(a, b, again.in);
+        finish_batch_mlp(a, b, again);
     else
         finish_batch_qkv<DIM, HALF>(a, b, again.in);
 }

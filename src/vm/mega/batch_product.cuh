@@ -302,14 +302,12 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
 
 /* ---- W_down ---- */
 
-/* Adds 16 columns of all rows, which are this warp's: of eight columns a lane has column g of rows
- * 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie side by side. */
-MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, bool inside,
-                         const float (*c)[4])
+/* 16 columns of all rows, which are this warp's, in fixed point and counted: of eight columns a
+ * lane has column g of rows 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie
+ * side by side. */
+MEGA_FN void sum_outputs(const mega_block &b, const float (*c)[4], int64_t (*sums)[2])
 {
-    int g = b.lane >> 2, t = b.lane & 3;
     bool low = b.lane < 16;
-    int rows[2] = {2 * t + !low, 2 * t + low};
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float own[2];
@@ -317,19 +315,73 @@ MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *
         for (int r = 0; r < 2; r++)
             own[r] = c[0][2 * i + r] + c[1][2 * i + r] + c[2][2 * i + r];
         float other = __shfl_xor_sync(~0u, own[1], 16);
-        int64_t first = fixed_part(low ? own[0] : other), second = fixed_part(low ? other : own[0]);
+        sums[i][0] += fixed_part(low ? own[0] : other);
+        sums[i][1] += fixed_part(low ? other : own[0]);
+    }
+}
+MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, bool inside,
+                         const int64_t (*sums)[2])
+{
+    int g = b.lane >> 2, t = b.lane & 3;
+    bool low = b.lane < 16;
+    int rows[2] = {2 * t + !low, 2 * t + low};
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
         int column = 8 * i + (g & 3);
-        add_relaxed_if(inside && rows[0] < a.n_rows, next + residual_place(column, rows[0]), first);
+        add_relaxed_if(inside && rows[0] < a.n_rows, next + residual_place(column, rows[0]),
+                       sums[i][0]);
         add_relaxed_if(inside && rows[1] < a.n_rows, next + residual_place(column + 4, rows[1]),
-                       second);
+                       sums[i][1]);
     }
 }
 
-/* Chunks of W_down^T, each some groups of 64 columns of all rows of the block, one box. Blocks
- * begin elsewhere, so that they do not all add to the same places at a time. */
+/* A block's share of the chunks of W_down^T's columns, each some groups of 64, of which all of a
+ * block's rows are a box. Other blocks begin elsewhere, so that they do not all add to the same
+ * places at a time. */
 MEGA_FN int down_chunk(const mega_arguments &a, int i)
 {
-    return (int)((i + blockIdx.x) % (unsigned)a.down_chunks);
+    unsigned share = a.down_chunks / a.mates, mates = blockIdx.x / a.mates;
+    return (int)(blockIdx.x % a.mates * share + (i + mates) % share);
+}
+
+/* Planes of the features of a block behind this one, or of its own. */
+MEGA_FN uint32_t feature_planes(const mega_arguments &a, int mate)
+{
+    uint32_t bytes = 2 * MEGA_PARTS * a.shared.feature_plane;
+    return mate ? a.shared.sums + (mate - 1) * bytes : a.shared.features;
+}
+/* A row of x's features, for the block's mates. */
+MEGA_FN int64_t *feature_list(const mega_arguments &a, int row)
+{
+    return (int64_t *)a.features + (int64_t)row * a.n_features;
+}
+
+/* The mates' features of all rows, as planes where sums were. Two warps have a row. */
+MEGA_FN void wait_mates(const mega_arguments &a, mega_block &b, const mega_entry &e, uint32_t tag)
+{
+    static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
+    int row = b.warp / 2;
+#pragma unroll 1
+    for (int mate = 1; mate < a.mates; mate++) {
+        instruction_span of = e.weights.mates[mate - 1];
+        int n = of.end - of.begin;
+        int padded = (n + 2 * MEGA_TILE - 1) / (2 * MEGA_TILE) * (2 * MEGA_TILE);
+        __nv_bfloat16 *planes =
+            b.at<__nv_bfloat16>(feature_planes(a, mate)) + row * a.shared.feature_row;
+#pragma unroll 1
+        for (int i = b.thread & 63; i < padded; i += 64) {
+            int64_t v = 0;
+            patience patience = {0, 0};
+            while (row < a.n_rows && i < n) {
+                v = load_relaxed(feature_list(a, row) + of.begin + i);
+                uint32_t found = (uint32_t)((uint64_t)v >> 32);
+                if (found == tag || !MEGA_WAITS) break;
+                if (patience.over()) mega_stuck(a, e.in, b.entry(), b.pass(), -5, tag, found);
+            }
+            split_float(__uint_as_float((uint32_t)v), planes + i, a.shared.feature_plane);
+        }
+    }
+    b.sync();
 }
 
 enum { DOWN_STEPS = 4, DOWN_ROWS = DOWN_STEPS * 2 * MEGA_TILE }; /* features in registers at once */
@@ -342,11 +394,11 @@ MEGA_FN int down_row(int first, int rows, int step)
 }
 
 /* Features from `first` on of the row of x that is this lane's, as the matrix units take them. */
-MEGA_FN void load_features(const mega_arguments &a, const mega_block &b, int first, int rows,
-                           uint32_t (*features)[2][MEGA_PARTS])
+MEGA_FN void load_features(const mega_arguments &a, const mega_block &b, uint32_t planes, int first,
+                           int rows, uint32_t (*features)[2][MEGA_PARTS])
 {
-    uint32_t at = b.own + a.shared.features +
-                  2 * ((b.lane >> 2) * a.shared.feature_row + first + 2 * (b.lane & 3));
+    uint32_t at =
+        b.own + planes + 2 * ((b.lane >> 2) * a.shared.feature_row + first + 2 * (b.lane & 3));
 #pragma unroll
     for (int s = 0; s < DOWN_STEPS; s++)
 #pragma unroll
@@ -359,44 +411,57 @@ MEGA_FN void load_features(const mega_arguments &a, const mega_block &b, int fir
             }
 }
 
-/* Rows of W_down^T weighted by the features of every row of x, and added to the next residual:
- * product_transposed() of each. What a chunk makes is whole, and added while the next ones come.
- * Nothing is computed in the loop that need not be: its warps wait for each instruction. */
-MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, int rows, int step)
+/* A chunk of W_down^T, whose place in the ring for this lane is `at`, weighted by features. */
+MEGA_FN void multiply_down(const mega_arguments &a, const mega_block &b, uint32_t at,
+                           uint32_t planes, int rows, float (*c)[4])
 {
-    int group = b.warp >> 2, chunk = down_chunk(a, 0);
+#pragma unroll
+    for (int p = 0; p < 4 * MEGA_PARTS; p++)
+        c[p / 4][p % 4] = 0;
+#pragma unroll 1
+    for (int first = 0; first < rows; first += DOWN_ROWS) {
+        uint32_t features[DOWN_STEPS][2][MEGA_PARTS], m[DOWN_STEPS][4];
+        load_features(a, b, planes, first, rows, features);
+#pragma unroll
+        for (int s = 0; s < DOWN_STEPS; s++)
+            load_matrices_transposed(m[s], at + (first + down_row(first, rows, s)) * 128);
+#pragma unroll
+        for (int k = 0; k < 2 * DOWN_STEPS; k++)
+#pragma unroll
+            for (int p = 0; p < MEGA_PARTS; p++)
+                multiply_8(c[p], m[k / 2][k % 2 * 2], m[k / 2][k % 2 * 2 + 1],
+                           features[k / 2][k % 2][p]);
+    }
+}
+
+/* Rows of W_down^T weighted by the features of every row of x: product_transposed() of each. Mates
+ * multiply each other's features too, each by a share of the columns, so that what they all make of
+ * a column is one addition to the next residual; what a block makes is rounded to fixed point
+ * before, as alone. Additions are under way while the next chunks come. */
+MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
+                              uint32_t tag)
+{
+    int group = b.warp >> 2, mate = 0, own = e.in.units.end - e.in.units.begin;
     bool busy = group < a.down_groups;
     int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
     uint32_t mine = line * 128 + ((((b.warp & 3) * 2 + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
-    int column = group * 64 + (b.warp & 3) * 16, columns = a.down_groups * 64;
-    int64_t *next = batch_residual(a, b.pass(), step + 1) + residual_place(column, 0);
-    uint32_t features[DOWN_STEPS][2][MEGA_PARTS];
-    load_features(a, b, 0, rows, features);
+    int column = group * 64 + (b.warp & 3) * 16;
+    int64_t *next = batch_residual(a, b.pass(), 2 * e.in.layer + 2);
+    int64_t sums[2][2];
 #pragma unroll 1
     for (int i = 0; i < a.down_chunks; i++) {
+        if (i == 1 && a.mates > 1) wait_mates(a, b, e, tag);
+        const instruction_span *of = &e.weights.mates[mate - 1];
         uint32_t at = take_chunk(a, b) + mine;
         float c[MEGA_PARTS][4];
-#pragma unroll
-        for (int p = 0; p < 4 * MEGA_PARTS; p++)
-            c[p / 4][p % 4] = 0;
-#pragma unroll 1
-        for (int first = 0; first < rows; first += DOWN_ROWS) {
-            if (rows > DOWN_ROWS) load_features(a, b, first, rows, features);
-            uint32_t m[DOWN_STEPS][4];
-#pragma unroll
-            for (int s = 0; s < DOWN_STEPS; s++)
-                load_matrices_transposed(m[s], at + (first + down_row(first, rows, s)) * 128);
-#pragma unroll
-            for (int k = 0; k < 2 * DOWN_STEPS; k++)
-#pragma unroll
-                for (int p = 0; p < MEGA_PARTS; p++)
-                    multiply_8(c[p], m[k / 2][k % 2 * 2], m[k / 2][k % 2 * 2 + 1],
-                               features[k / 2][k % 2][p]);
-        }
+        multiply_down(a, b, at, feature_planes(a, mate), mate ? of->end - of->begin : own, c);
         give_chunk(a, b);
-        add_outputs(a, b, next + residual_place(chunk * columns, 0),
-                    busy && chunk * columns + column < a.hidden, c);
-        if (++chunk == a.down_chunks) chunk = 0;
+        if (mate == 0) sums[0][0] = sums[0][1] = sums[1][0] = sums[1][1] = 0;
+        sum_outputs(b, c, sums);
+        if (++mate < a.mates) continue;
+        mate = 0;
+        int first = down_chunk(a, i / a.mates) * a.down_groups * 64 + column;
+        add_outputs(a, b, next + residual_place(first, 0), busy && first < a.hidden, sums);
     }
 }
 

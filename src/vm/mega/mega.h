@@ -47,6 +47,7 @@ enum {
     MEGA_PART_BYTES = 40, /* of a warp's part in the choice, and of what is known of a row */
     MEGA_VIEW_BYTES = 80,
     MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
+    MEGA_MATES = 4,         /* blocks at most that share what W_down is multiplied by */
     MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
 };
 
@@ -65,7 +66,9 @@ typedef struct mega_weights {
     uint16_t begins, ends;  /* the block's pass */
     int32_t kv_head, row;   /* of attention; and of its output, the first row: divisions are slow */
     uint32_t passable;      /* 1: passed over in short contexts, without a barrier */
-    uint32_t zero[9];
+    instruction_span mates[MEGA_MATES - 1]; /* several sequences: features of the blocks behind this
+                                             * one, around its mates */
+    uint32_t zero[3];
 } mega_weights;
 
 /* Where in its program a block is: filled in by the block itself. */
@@ -180,8 +183,10 @@ typedef struct mega_arguments {
     uint64_t heads;     /* several sequences: outputs of attention, as q, k and v come */
     uint64_t down_maps; /* CUtensorMap [layers]: W_down transposed, 64 columns of all rows of a */
     int32_t down_rows, down_groups; /* block a group, and how many groups are a box */
-    int32_t down_chunks;            /* boxes over all columns */
-    int32_t n_rows;                 /* sequences; more than one only for the kernels made for it */
+    int32_t down_chunks, mates; /* boxes over all columns; blocks that share them and features */
+    int32_t n_features;
+    uint64_t features; /* int64 [MEGA_ROWS][n_features]: with the numbers of pass and layer */
+    int32_t n_rows;    /* sequences; more than one only for the kernels made for it */
     mega_row rows[MEGA_ROWS];
 } mega_arguments;
 

@@ -13,10 +13,11 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
     f.matrix(e.weights.matrix[0], begin, n, a.hidden);
     f.matrix(e.weights.matrix[1], begin, n, a.hidden);
     for (int i = 0; i < a.down_chunks; i++) {
+        int mate = i % a.mates, row = mate ? e.weights.mates[mate - 1].begin : begin;
         f.begin(a.down_groups * a.down_rows * 128);
         if (f.lane == 0)
-            copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, begin,
-                     down_chunk(a, i) * a.down_groups, f.barrier(), f.policy);
+            copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, row,
+                     down_chunk(a, i / a.mates) * a.down_groups, f.barrier(), f.policy);
         f.end();
     }
 }
