@@ -115,5 +115,22 @@ printf 'passed 3 a\nfailed 2 T/b\n' >"$work/tally"
 expect "sum" 1 "failed: T/b
 3 passed, 2 failed" bash -c "$sum" - "$work/tally"
 
+# The proof on a GPU: only what a sanitizer calls clean passes, of a command that has run.
+mkdir "$work/sanitizer"
+printf '#!/bin/bash\necho "========= $SAYS"; exit "$ENDS"\n' >"$work/sanitizer/compute-sanitizer"
+chmod +x "$work/sanitizer/compute-sanitizer"
+judge() {
+    env PATH="$work/sanitizer:$PATH" SAYS="$1" ENDS="$2" bash -c \
+        'source scripts/cuda_proof.sh; sanitized racecheck true'
+}
+expect "clean" 0 "" judge "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)" 0
+expect "a hazard" 1 "1 hazard" judge "RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)" 0
+expect "an error" 1 "status 9" judge "ERROR SUMMARY: 3 errors" 9
+expect "another status" 1 "status 1" judge "ERROR SUMMARY: 0 errors" 1
+expect "nothing said" 1 "status 0" judge "" 0
+[ -e /dev/nvidiactl ] ||
+    expect "no GPU" 1 "there is no NVIDIA GPU here" \
+    env QUIPU_BINARY=none QUIPU_TESTS=none ./dev cuda-proof
+
 cd "$root"
 [ $failures = 0 ]
