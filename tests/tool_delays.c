@@ -40,7 +40,7 @@ static qp_status dawdle(task *t, uint32_t delay, qp_error *error)
     cuda_mega *m = &t->engine->mega;
     const char *name = m->quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling";
     m->arguments.delay = m->batch.delay = delay;
-    if (m->batch_kernel)
+    if (m->batch_kernel && !m->quantized)
         TRY(find_kernel(t, "mega_batch_dawdling", "mega_batch_64_F16_dawdling", &m->batch,
                         &m->batch_kernel, error));
     TRY(find_kernel(t, m->quantized ? "mega_bricks_choosing_dawdling" : "mega_choosing_dawdling",
