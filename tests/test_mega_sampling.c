@@ -47,6 +47,8 @@ static const choice choices[] = {
 };
 enum { CHOICES = sizeof choices / sizeof *choices };
 
+static const choice likeliest = {{0, 0, 1, 0, 1, 0, 0, 1}, 0};
+
 static void set_choice(const qp_engine *engine, const choice *c, qp_logit_bias biases[3],
                        qp_sampling *out)
 {
@@ -193,6 +195,31 @@ static void it_does_with_quantised_weights(void **state)
         check_choices(models[i], 50);
 }
 
+/* Ends launches of the likeliest tokens behind stop tokens, early and late. */
+static void end_likeliest(qp_session *session, const int32_t *prompt)
+{
+    enum { COUNT = 30 };
+    qp_logit_bias biases[3];
+    qp_sampling sampling;
+    receiver all = {0}, r = {0};
+    set_choice(session->engine, &likeliest, biases, &sampling);
+    qp_session_truncate(session, 0);
+    generate(session, &sampling, prompt, PROMPT, COUNT, 256, &all);
+    for (int last = 1; last < COUNT; last += 4) {
+        int stop = 0;
+        while (all.tokens[stop] != all.tokens[last])
+            stop++;
+        sampling.stop_tokens[0] = all.tokens[last];
+        sampling.n_stop_tokens = 1;
+        qp_session_truncate(session, 0);
+        qp_generate_result result = generate(session, &sampling, prompt, PROMPT, COUNT, 256, &r);
+        assert_int_equal(result.finish, QP_FINISH_STOP_TOKEN);
+        assert_int_equal(r.count, stop);
+        compare(&likeliest, all.tokens, r.tokens, stop);
+        assert_int_equal(result.generate_passes, stop);
+    }
+}
+
 /* Where a block's logits are several pieces the CPU chooses, from the same logits. */
 static void it_does_by_every_strategy(void **state)
 {
@@ -219,7 +246,8 @@ static void it_does_by_every_strategy(void **state)
         generate(session, &sampling, prompt, PROMPT, COUNT, 16, &r);
         assert_int_equal(r.count, COUNT);
         compare(c, expected, r.tokens, COUNT);
-        in_pieces |= !engine->mega.one_piece;
+        in_pieces |= !engine->mega.can_choose;
+        end_likeliest(session, prompt);
         qp_session_close(session);
     }
     assert_true(in_pieces);
@@ -234,7 +262,7 @@ static void it_does_in_any_order(void **state)
     enum { COUNT = 60, RUNS = 10, DELAY_NS = 20000 };
     qp_engine *engine = open_mega("synthetic:tiny:BF16");
     cuda_mega *m = &engine->mega;
-    cuda_function usual = m->choosing, dawdling;
+    cuda_function usual = m->choosing, greedy = m->kernel, dawdling, dawdling_greedy;
     int32_t prompt[PROMPT], expected[COUNT];
     qp_logit_bias biases[3];
     qp_sampling sampling;
@@ -245,17 +273,22 @@ static void it_does_in_any_order(void **state)
     assert_ok(cuda_device_function(&engine->device, "mega_choosing_dawdling",
                                    "mega_64_F16_1_dawdling", cuda_mega_shared_bytes(m), &dawdling,
                                    &error));
+    assert_ok(cuda_device_function(&engine->device, "mega_dawdling", "mega_64_F16_1_dawdling",
+                                   cuda_mega_shared_bytes(m), &dawdling_greedy, &error));
     for (int i = 0; i < RUNS; i++) {
         receiver r = {0};
         qp_session *session = open_session(engine);
         m->choosing = i % 2 ? dawdling : usual;
+        m->kernel = i % 2 ? dawdling_greedy : greedy;
         generate(session, &sampling, prompt, PROMPT, COUNT, i < 5 ? 256 : 7, &r);
         assert_int_equal(r.count, COUNT);
         if (i == 0) memcpy(expected, r.tokens, sizeof expected);
         compare(&choices[15], expected, r.tokens, COUNT);
+        end_likeliest(session, prompt);
         qp_session_close(session);
     }
     m->choosing = usual;
+    m->kernel = greedy;
     qp_engine_close(engine);
 }
 
@@ -271,21 +304,18 @@ static void a_stop_token_ends_a_launch(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    static const int choice_of[] = {15, 16, 0};
+    static const choice *const choice_of[] = {&choices[15], &choices[16], &likeliest};
     static const int64_t intervals[] = {1, 16, 50, 256};
     enum { COUNT = 60, MORE = 20 };
     qp_engine *engine = open_mega("synthetic:tiny:BF16");
     int32_t prompt[PROMPT], expected[COUNT], next[MORE];
     make_prompt(prompt);
     for (int i = 0; i < 12; i++) {
-        const choice *c = &choices[choice_of[i / 4]];
+        const choice *c = choice_of[i / 4];
         qp_logit_bias biases[3];
         qp_sampling sampling;
         receiver r = {0};
-        qp_error error;
         set_choice(engine, c, biases, &sampling);
-        if (i / 4 == 2) /* the likeliest */
-            assert_ok(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
         qp_session *session = open_session(engine);
         pick_tokens(session, &sampling, prompt, PROMPT, expected, COUNT);
         int last = 31 + i, stop = 0;
@@ -304,10 +334,7 @@ static void a_stop_token_ends_a_launch(void **state)
         assert_int_equal(result.finish, QP_FINISH_STOP_TOKEN);
         assert_int_equal(r.count, stop);
         compare(c, expected, r.tokens, stop);
-        if (i / 4 < 2)
-            assert_int_equal(result.generate_passes, stop);
-        else /* the likeliest: to the end of the interval */
-            assert_in_range(result.generate_passes, stop, COUNT - 1);
+        assert_int_equal(result.generate_passes, stop);
         assert_int_equal(session->count, PROMPT + stop);
         sampling.n_stop_tokens = 0;
         generate(session, &sampling, prompt + 3, 5, MORE, intervals[i % 4], &r);
@@ -325,11 +352,11 @@ static void cancelling_ends_a_launch(void **state)
     qp_engine *engine = open_mega("synthetic:smollm2-135m:BF16");
     int32_t prompt[PROMPT];
     make_prompt(prompt);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         qp_logit_bias biases[3];
         qp_sampling sampling;
         receiver all = {0}, r = {.cancel_after = 7};
-        set_choice(engine, &choices[i ? 7 : 16], biases, &sampling);
+        set_choice(engine, i < 2 ? &choices[i ? 7 : 16] : &likeliest, biases, &sampling);
         qp_session *session = open_session(engine);
         generate(session, &sampling, prompt, PROMPT, 100, 256, &all);
         qp_session_truncate(session, 0);
@@ -355,18 +382,20 @@ static void tokens_come_one_by_one(void **state)
     qp_engine *engine = open_mega("synthetic:smollm2-135m:BF16");
     int32_t prompt[PROMPT];
     make_prompt(prompt);
-    qp_logit_bias biases[3];
-    qp_sampling sampling;
-    receiver r = {0};
-    set_choice(engine, &choices[1], biases, &sampling);
-    qp_session *session = open_session(engine);
-    generate(session, &sampling, prompt, PROMPT, 10, 16, &r);
-    qp_session_truncate(session, 0);
-    qp_generate_result result = generate(session, &sampling, prompt, PROMPT, 201, 256, &r);
-    double between = (double)(r.last_ns - r.first_ns) * 1e-9;
-    assert_true(between > 0.9 * result.generate_seconds);
-    printf("%.1f us a token\n", between / 200 * 1e6);
-    qp_session_close(session);
+    for (int i = 0; i < 2; i++) {
+        qp_logit_bias biases[3];
+        qp_sampling sampling;
+        receiver r = {0};
+        set_choice(engine, i ? &likeliest : &choices[1], biases, &sampling);
+        qp_session *session = open_session(engine);
+        generate(session, &sampling, prompt, PROMPT, 10, 16, &r);
+        qp_session_truncate(session, 0);
+        qp_generate_result result = generate(session, &sampling, prompt, PROMPT, 201, 256, &r);
+        double between = (double)(r.last_ns - r.first_ns) * 1e-9;
+        assert_true(between > 0.9 * result.generate_seconds);
+        printf("%.1f us a token\n", between / 200 * 1e6);
+        qp_session_close(session);
+    }
     qp_engine_close(engine);
 }
 
@@ -391,7 +420,6 @@ static void choosing_costs_little(void **state)
     if (!gpu_is_here()) skip();
     static const char *const models[] = {"synthetic:llama-3.2-1b:BF16",
                                          "synthetic:llama-3.2-1b:Q4_0"};
-    static const choice likeliest = {{0, 0, 1, 0, 1, 0, 0, 1}, 0};
     static const int others[] = {1, 4, 7, 12, 15, 16};
     for (int m = 0; m < 2; m++) {
         qp_engine *engine = open_mega(models[m]);

@@ -157,6 +157,7 @@ void cuda_mega_free(cuda_mega *m)
 {
     if (!m->executor) return;
     const cuda_device *d = m->executor->device;
+    if (m->aside) d->driver->stream_destroy(m->aside);
     schedule_free(&m->schedule);
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);

@@ -20,13 +20,14 @@ typedef struct cuda_mega {
     int n_blocks, partitions; /* of a long context, for each KV head */
     schedule_assignment assignment;
     bool one_each;     /* every block has one entry of each step, at most of attention's parts */
-    bool one_piece;    /* every block's logits are one piece: it chooses tokens other than the
-                        * likeliest; where a strategy deals them otherwise the CPU does */
+    bool can_choose;   /* every block's logits are one piece for which it has room: it chooses
+                        * tokens other than the likeliest; else the CPU does */
     schedule schedule; /* that the blocks run */
     cuda_buffer program, maps, weights, own; /* own: x, lists, states, counters, keys */
     bool quantized; /* `weights` holds all matrices as bricks, else W_down transposed */
     size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: from the beginning of `weights` */
     cuda_pinned tokens, report, wish;
+    cuda_stream aside;   /* that wishes go by while a launch goes on */
     cuda_address biases; /* float [vocab], in own */
     cuda_buffer timings; /* mega_timing [max_timed][blocks][longest]; none: nobody asked for them */
     size_t n_timed, max_timed; /* passes */
@@ -72,11 +73,11 @@ bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);
 typedef struct cuda_mega_way {
     mega_sampling sampling;
     bool chooses; /* by `sampling`; else the likeliest of the logits as they are */
-    /* Called with each token as it comes; false: the launch may end. One that chooses does. */
+    /* Called with each token as it comes; false: the launch ends within a pass or two. */
     bool (*on_token)(void *context, int32_t token);
     void *context;
     const volatile int *cancel; /* looked at while the launch goes on; may be NULL */
-    /* Tokens that such a launch ends with by itself, at most MEGA_STOPS. */
+    /* Tokens that the launch ends with by itself, at most MEGA_STOPS. */
     const int32_t *stops;
     size_t n_stops;
 } cuda_mega_way;

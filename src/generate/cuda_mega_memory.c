@@ -3,10 +3,11 @@
 
 #include "base/checked.h"
 
-enum { OWN_PARTS = 10 };
+enum { OWN_PARTS = 11 };
 
 /* The machine's own memory: x, lists of q, k and v, states, counters, keys; and for the choice its
- * slots, their exchanges, the host's wish, history and biases. Returns all of it. */
+ * slots, their exchanges, how the launch ends, the host's wish, history and biases. Returns all of
+ * it. */
 static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -20,6 +21,7 @@ static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PA
         2 * (size_t)n_blocks * MEGA_SLOT_WORDS * sizeof(int64_t),
         sizeof(uint32_t),
         2 * sizeof(int64_t),
+        sizeof(uint32_t),
         (size_t)c->vocab_size * sizeof(uint32_t),
         (size_t)c->vocab_size * sizeof(float),
     };
@@ -142,9 +144,9 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
     mega_arguments *a = &m->arguments;
-    uint64_t *const places[OWN_PARTS] = {&a->x,       &a->qkv,   &a->states,    &a->counters,
-                                         &a->key,     &a->slots, &a->exchanges, &a->ended,
-                                         &a->history, &m->biases};
+    uint64_t *const places[OWN_PARTS] = {&a->x,    &a->qkv,     &a->states,    &a->counters,
+                                         &a->key,  &a->slots,   &a->exchanges, &a->ended,
+                                         &a->wish, &a->history, &m->biases};
     size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, m->n_blocks, bytes);
     TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
     cuda_address at = m->own.address;
@@ -154,8 +156,9 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
     }
     TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_TOKENS * sizeof(int32_t), "tokens", &m->tokens, error));
     TRY(cuda_pinned_alloc(d, sizeof(mega_report), "a report", &m->report, error));
-    TRY(cuda_pinned_alloc(d, sizeof(int32_t), "a wish", &m->wish, error));
-    a->wish = m->wish.address;
+    TRY(cuda_pinned_alloc(d, sizeof(uint32_t), "a wish", &m->wish, error));
+    TRY(cuda_check(d->driver->stream_create(&m->aside, CUDA_STREAM_NON_BLOCKING), "making a stream",
+                   error));
     a->tokens_out = m->tokens.address;
     a->report = m->report.address;
     return QP_OK;

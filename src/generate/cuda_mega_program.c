@@ -295,13 +295,15 @@ static qp_status check_queue(const program *p, int block, qp_error *error)
     return QP_OK;
 }
 
-static int count_logits(const program *p, int block)
+/* Whether a block's logits are one piece, for which there is room where its x was. */
+static bool can_choose(const program *p, int block)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    const instruction_span *units = &queue[p->lengths[block] - 1].in.units;
     int n = 0;
     for (int i = 0; i < p->lengths[block]; i++)
         n += queue[i].in.opcode == OP_NORM_LINEAR;
-    return n;
+    return n == 1 && units->end - units->begin <= (int64_t)p->mega->arguments.shared.plane;
 }
 
 /* Whether a block has one entry of every step, of attention's parts one at most. */
@@ -405,10 +407,10 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
     qp_status status = memory && p.parts
                            ? fill(&p, error)
                            : error_no_memory(error, "the megakernel's program", total);
-    m->one_each = m->one_piece = status == QP_OK;
-    for (int b = 0; b < m->n_blocks && m->one_piece; b++) {
+    m->one_each = m->can_choose = status == QP_OK;
+    for (int b = 0; b < m->n_blocks; b++) {
         m->one_each = m->one_each && has_one_each(&p, b);
-        m->one_piece = count_logits(&p, b) == 1;
+        m->can_choose = m->can_choose && can_choose(&p, b);
     }
     if (m->one_each) set_mates(&p, mega_down_boxes(m).mates);
     if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);

@@ -1,8 +1,9 @@
 /* Launches of the megakernel, and their tokens as they come. See cuda_mega.h.
  *
- * The kernel writes each token into memory of this machine, where -1 stands until then, and reads a
- * wish to end from there once a pass. The host looks every 100 us, which takes no processor's time
- * to speak of; for a launch's last token it waits with the driver, to lose nothing before the next.
+ * The kernel writes each token into memory of this machine, where -1 stands until then. The host
+ * looks every 100 us, which takes no processor's time to speak of; for a launch's last token it
+ * waits with the driver, to lose nothing before the next. Its wish to end, a launch's number, is
+ * copied into the GPU's memory beside the launch, which reads it there once a pass.
  */
 #include "generate/cuda_mega_parts.h"
 
@@ -62,8 +63,8 @@ static qp_status launch(cuda_mega *m, const batch *b, bool chooses, int n_passes
     a->token = batch_i32(b, PLAN_TOKEN_IDS)[0];
     a->first_position = batch_i32(b, PLAN_POSITION_IDS)[0];
     a->n_passes = n_passes;
+    a->launch++;
     memset(m->tokens.data, -1, (size_t)n_passes * sizeof(int32_t));
-    *(int32_t *)m->wish.data = 0;
     return cuda_check(d->driver->launch_cooperative(chooses ? m->choosing : m->kernel,
                                                     (unsigned)m->n_blocks, 1, 1, MEGA_THREADS, 1, 1,
                                                     (unsigned)cuda_mega_shared_bytes(m), d->stream,
@@ -84,6 +85,14 @@ static int32_t token_at(const cuda_mega *m, int index)
     return __atomic_load_n((const int32_t *)m->tokens.data + index, __ATOMIC_RELAXED);
 }
 
+/* Tells the launch to end. Should it not come there, the launch goes on to its last pass. */
+static void tell_wish(const cuda_mega *m)
+{
+    const cuda_device *d = m->executor->device;
+    *(uint32_t *)m->wish.data = m->arguments.launch;
+    d->driver->copy_to_device(m->arguments.wish, m->wish.data, sizeof(uint32_t), m->aside);
+}
+
 /* Hands on what has come. */
 static void hear(hearing *h)
 {
@@ -94,7 +103,6 @@ static void hear(hearing *h)
         h->enough = !h->way->on_token(h->way->context, token);
         h->heard++;
     }
-    if (h->enough) __atomic_store_n((int32_t *)h->mega->wish.data, 1, __ATOMIC_RELEASE);
 }
 
 /* Until the launch has ended, for good or ill, or is about to. */
@@ -106,6 +114,7 @@ static void listen(hearing *h)
         if (d->driver->stream_query(d->stream) != CUDA_NOT_READY) return;
         nanosleep(&pause, NULL);
     }
+    if (h->enough) tell_wish(h->mega);
 }
 
 qp_status cuda_mega_run(cuda_mega *m, const batch *b, const cuda_mega_way *way, int *n_passes,

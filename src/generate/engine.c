@@ -177,6 +177,10 @@ static qp_status open_mega(qp_engine *e, const qp_engine_options *options, qp_er
             "the GPU has no room for the megakernel's tables: running operator by operator");
         return QP_OK;
     }
+    if (status == QP_OK && e->mega.kernel && !e->mega.can_choose)
+        say(e, QP_LOG_INFO,
+            "so few of the megakernel's blocks have no room to choose tokens in: the CPU chooses "
+            "all that are not just the likeliest");
     if (status != QP_OK || e->mega.kernel) return status;
     if (is_named(options->exec, "mk"))
         return error_set(error, QP_UNSUPPORTED, "%s; --exec ops runs any model", e->mega.why_not);

@@ -104,7 +104,7 @@ static bool chooses(const sampler *s)
 bool sampler_is_on_device(const sampler *s)
 {
     const cuda_mega *mega = &s->engine->mega;
-    return mega->kernel && (mega->one_piece || !chooses(s));
+    return mega->kernel && (mega->can_choose || !chooses(s));
 }
 
 qp_status sampler_hand_over(const sampler *s, cuda_mega_way *way, qp_error *error)

@@ -100,6 +100,12 @@ MEGA_FN int64_t load_relaxed(const int64_t *p)
     asm volatile("ld.relaxed.gpu.global.s64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
     return v;
 }
+MEGA_FN uint32_t load_relaxed(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
 MEGA_FN longlong2 load_relaxed_two(const int64_t *p)
 {
     longlong2 v;

@@ -13,7 +13,10 @@
 #define MEGA_BRICKS 0 /* 1 in the kernels that read quantised weights */
 #endif
 #ifndef MEGA_CHOOSES
-#define MEGA_CHOOSES 0 /* 1 in the kernels that choose tokens and may end before the last pass */
+#define MEGA_CHOOSES 0 /* 1 in the kernels that choose tokens */
+#endif
+#ifndef MEGA_STOPPABLE
+#define MEGA_STOPPABLE 0 /* 1 in the kernels that may end before their last pass */
 #endif
 #ifndef MEGA_DAWDLES
 #define MEGA_DAWDLES 0 /* 1 in kernels for tests: see mega_dawdling.cu */

@@ -6,7 +6,7 @@
  * What blocks tell each other lies in slots of words, half a word being the number of the exchange:
  * a reader needs neither counter nor fence. Slots are used in turn, since a block may be one
  * exchange ahead of another that still reads, but not two. Penalties and biases change a logit
- * where it is made; a token is counted by the block that makes its logits, for nobody else asks.
+ * before; a token is counted by the block that makes its logits, for nobody else asks.
  */
 #ifndef QUIPU_VM_MEGA_CHOOSE_CUH
 #define QUIPU_VM_MEGA_CHOOSE_CUH
@@ -23,7 +23,10 @@ MEGA_FN float adjust_logit(const mega_arguments &a, int token, float logit)
     if (with.bias) logit = __fadd_rn(logit, ((const float *)with.bias)[token]);
     uint32_t seen = with.penalises ? ((const uint32_t *)a.history)[token] : 0;
     if (!seen) return logit;
-    logit = logit > 0 ? __fdiv_rn(logit, with.repetition) : __fmul_rn(logit, with.repetition);
+    if (!(logit > 0))
+        logit = __fmul_rn(logit, with.repetition);
+    else if (isfinite(logit)) /* rounded twice, a quotient of float32 is still the nearest */
+        logit = (float)definite_quotient((double)logit, (double)with.repetition);
     if (seen < 2) return logit;
     float times = __fmul_rn(with.frequency, (float)(seen >> 1));
     return __fsub_rn(logit, __fadd_rn(with.presence, times));
@@ -35,10 +38,16 @@ enum { PART_WORDS = 10, KEY_WORD = PART_WORDS };
 static_assert(sizeof(sample_part) == MEGA_PART_BYTES && sizeof(sample_view) <= MEGA_VIEW_BYTES,
               "as the host lays out shared memory");
 
+/* The block's logits. */
+MEGA_FN const mega_entry &last_entry(const mega_arguments &a)
+{
+    return ((const mega_entry *)a.program)[(size_t)blockIdx.x * a.longest +
+                                           ((const int32_t *)a.lengths)[blockIdx.x] - 1];
+}
+
 struct mega_team {
     static const bool TOP_K_FIRST = false;
     const mega_arguments &a;
-    const mega_entry &last; /* for a report only */
     uint32_t pass;
     int32_t begin, end;
     const float *logits; /* from `begin` on */
@@ -63,7 +72,7 @@ struct mega_team {
     MEGA_FN bool has_come(int64_t word) const { return (uint32_t)((uint64_t)word >> 32) == number; }
     MEGA_FN void stay(patience &patience, int block) const
     {
-        if (patience.over()) mega_stuck(a, last.in, -1, pass, -4, number, block);
+        if (patience.over()) mega_stuck(a, last_entry(a).in, -1, pass, -4, number, block);
     }
 
     MEGA_FN int gather(uint32_t key)
@@ -136,12 +145,36 @@ struct mega_team {
 
 /* ---- the choice ---- */
 
+/* The block's logits with biases and penalties, where they are and to `near`. */
+MEGA_FN void adjust_logits(const mega_arguments &a, const mega_team &t, float *near)
+{
+    const bool adjusts = a.sampling.bias || a.sampling.penalises;
+#pragma unroll 4
+    for (int i = t.begin + t.thread; i < t.end; i += t.threads) {
+        float *logit = (float *)a.logits + i, v = *logit;
+        if (adjusts) *logit = v = adjust_logit(a, i, v);
+        near[i - t.begin] = v;
+    }
+}
+
 /* Waits until the block has its logits; false: the launch is over. */
 MEGA_FN bool wait_logits(const volatile mega_flow *flow, uint32_t barrier, int index)
 {
     while (!barrier_try(barrier, index & 1))
         if (flow->stop) return false;
     return true;
+}
+
+/* What is made of a setting is not kept in registers from pass to pass. */
+MEGA_FN float afresh(float v)
+{
+    asm volatile("" : "+f"(v));
+    return v;
+}
+MEGA_FN uint64_t afresh(uint64_t v)
+{
+    asm volatile("" : "+l"(v));
+    return v;
 }
 
 /* What the choosing warps do: `thread` of `threads`. The logits and what they work with lie where x
@@ -151,21 +184,15 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
 {
     volatile mega_flow *flow = (volatile mega_flow *)(memory + a.shared.flow);
     uint32_t barriers = own + a.shared.flow;
-    const mega_entry &last =
-        ((const mega_entry *)a.program)[(size_t)blockIdx.x * a.longest +
-                                        ((const int32_t *)a.lengths)[blockIdx.x] - 1];
+    const instruction_span units = last_entry(a).in.units;
     float *near = (float *)(memory + a.shared.planes);
-    const float *logits = (const float *)a.logits + last.in.units.begin;
-    const int n = last.in.units.end - last.in.units.begin;
-    const bool fits = n <= (int)a.shared.plane; /* a column takes 4 bytes or 6 */
     sample_part *cells = (sample_part *)(memory + a.shared.sums);
     sample_view *view = (sample_view *)(cells + MEGA_WARPS);
     mega_team team = {a,
-                      last,
                       a.first_pass,
-                      last.in.units.begin,
-                      last.in.units.end,
-                      fits ? near : logits,
+                      units.begin,
+                      units.end,
+                      near,
                       thread,
                       threads,
                       cells,
@@ -174,18 +201,14 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
                       *(const uint32_t *)a.exchanges};
 #pragma unroll 1
     for (int index = 0; index < a.n_passes; index++, team.pass++) {
-        if (blockIdx.x == 0 && thread == 0) flow->wish = *(const volatile int32_t *)a.wish;
         if (!wait_logits(flow, barriers + FLOW_TO_CHOOSE, index)) break;
-        for (int i = thread; fits && i < n; i += threads)
-            near[i] = logits[i];
+        adjust_logits(a, team, near);
         team.sync();
-        sample_settings with = {a.sampling.temperature,
-                                a.sampling.top_p,
-                                a.sampling.min_p,
-                                a.sampling.top_k,
-                                false,
-                                a.sampling.seed,
-                                (uint64_t)(a.first_position + index + 1)};
+        const mega_sampling &as = a.sampling;
+        uint64_t position = (uint64_t)(a.first_position + index + 1);
+        sample_settings with = {
+            afresh(as.temperature), afresh(as.top_p), afresh(as.min_p), as.top_k, false,
+            afresh(as.seed),        position};
         int32_t token = sample_row(team, with, a.vocab);
         team.sync(); /* nobody reads the logits any more */
         if (thread) continue;

@@ -1,8 +1,8 @@
 /* The loop of a megakernel: blocks run their queues of entries, pass after pass.
  *
  * A MACHINE says what is done at an entry: run() by the sixteen warps that compute, fetch() by the
- * one that copies its weights to the ring. Where kernels choose tokens, run() may end the launch by
- * the flow's stop, in all blocks alike.
+ * one that copies its weights to the ring. Where launches may end early, run() ends them in its
+ * first entry of a pass by the flow's stop, in all blocks alike.
  */
 #ifndef QUIPU_VM_MEGA_MACHINE_CUH
 #define QUIPU_VM_MEGA_MACHINE_CUH
@@ -70,12 +70,9 @@ template <typename MACHINE> MEGA_FN void run_program(const mega_arguments &a, me
         b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
         timing_stamp(a, b.thread, pass, entry, MEGA_ENDS);
         b.slot = slot_behind(a, b.slot, 1);
-        if (MEGA_CHOOSES && entry == 0 && b.flow(a)->stop) break;
+        if (MEGA_STOPPABLE && entry == 0 && b.flow(a)->stop) break;
     }
-#if MEGA_CHOOSES
     copies_arrived<0>();
-    if (b.flow(a)->stop) let_go(a, b);
-#endif
 }
 
 template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
@@ -104,7 +101,7 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
     __syncthreads();
     int thread = (int)threadIdx.x;
     if (thread >= MEGA_CONSUMERS) {
-        registers_give();
+        if (!MEGA_CHOOSES) registers_give(); /* those that choose need as many as others */
         bool scouted = a.n_rows <= 1 && a.first_position >= MEGA_SCOUTED;
         const int fetching = MEGA_CONSUMERS + (scouted ? 64 : 32);
         if (thread < fetching)
@@ -114,7 +111,7 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
             choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
 #endif
     } else {
-        registers_take();
+        if (!MEGA_CHOOSES) registers_take();
         mega_block b = {memory, ring,        own,         {0, 0},
                         thread, thread >> 5, thread & 31, a.shared.entries};
         run_program<MACHINE>(a, b);

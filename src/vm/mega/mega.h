@@ -125,9 +125,7 @@ typedef struct mega_flow {
     uint64_t chosen;    /* a barrier: the token is there */
     int32_t token;      /* that the pass reads */
     int32_t next;       /* that was chosen */
-    int32_t wish;       /* of the host, as block 0 last read it: not 0: end */
     uint32_t stop;      /* the computing warps go on to no further pass */
-    uint32_t stopped;   /* where in the ring the fetching warp ended: 1 + 2 * stage + parity */
 } mega_flow;
 
 /* Offsets in shared memory, behind the ring. */
@@ -154,7 +152,7 @@ typedef struct mega_arguments {
     uint64_t x, qkv, states, counters, key; /* the machine's own */
     uint64_t logits;
     uint64_t tokens_out; /* int32 [passes][n_rows], of the host; each is written once it is known */
-    uint64_t wish;       /* int32, of the host: not 0: end behind the next pass or two */
+    uint64_t wish;       /* uint32, by the host: the launch that is to end behind a pass or two */
     uint64_t ended;     /* int64 [2]: by a pass's parity, the pass behind which the host's wish ends
                          * the launch, plus 1 */
     uint64_t slots;     /* int64 [2][blocks][MEGA_SLOT_WORDS]: what blocks tell each other
@@ -176,6 +174,7 @@ typedef struct mega_arguments {
     uint32_t parts_inverse;                  /* 2^32 / parts of a long context, rounded up */
     uint32_t delay; /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
     int32_t token, first_position, n_passes;
+    uint32_t launch; /* its number */
     uint32_t first_pass;
     int32_t n_stops, stops[MEGA_STOPS]; /* their launch ends behind the pass that makes one */
     mega_sampling sampling;             /* for the kernels that choose */

@@ -9,6 +9,7 @@
 #ifndef QUIPU_VM_MEGA_ONE_SEQUENCE_CUH
 #define QUIPU_VM_MEGA_ONE_SEQUENCE_CUH
 
+#define MEGA_STOPPABLE 1
 #include "vm/mega/heads.cuh"
 #include "vm/mega/machine.cuh"
 #include "vm/mega/rows.cuh"

@@ -33,45 +33,42 @@ MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int to
 #endif
 }
 
-#if MEGA_CHOOSES
+/* ---- from pass to pass ---- */
 
-/* One thread finds the token that this pass reads, or that the launch is over: with a stop token,
- * or since the host wants no more. All blocks see the same. */
+/* The token that the pass before has made. */
+MEGA_FN int token_made(const mega_arguments &a, const mega_block &b, uint32_t pass)
+{
+#if MEGA_CHOOSES
+    uint32_t index = pass - 1 - a.first_pass;
+    while (!barrier_try(b.own + a.shared.flow + FLOW_CHOSEN, index & 1)) {
+    } /* those that choose watch the time */
+    return b.flow(a)->next;
+#else
+    return a.vocab - 1 - (int)(uint32_t)((volatile uint64_t *)a.key)[pass & 1];
+#endif
+}
+
+/* Finds the token that this pass reads, or that it is none any more: since the token is a stop
+ * token, or the host wants no more. One thread a block; all see the same, since block 0 tells the
+ * host's wish, behind whose next pass the launch is over. */
 MEGA_FN void find_token(const mega_arguments &a, const mega_block &b)
 {
-    uint32_t pass = b.pass(), index = pass - a.first_pass;
+    const uint32_t pass = b.pass();
+    const bool asks = blockIdx.x == 0;
+    int64_t *ended = (int64_t *)a.ended;
+    uint32_t wish = asks ? load_relaxed((const uint32_t *)a.wish) : 0;
     int token = a.token;
-    if (index > 0) {
-        int64_t ended = load_relaxed((const int64_t *)a.ended + ((pass - 1) & 1));
-        while (!barrier_try(b.own + a.shared.flow + FLOW_CHOSEN, (index - 1) & 1)) {
-        } /* those that choose watch the time */
-        token = b.flow(a)->next;
-        bool over = ended == (int64_t)pass;
+    if (pass != a.first_pass) {
+        int64_t last = load_relaxed(ended + ((pass - 1) & 1));
+        token = token_made(a, b, pass);
+        bool over = last == (int64_t)pass;
 #pragma unroll 1
         for (int i = 0; i < a.n_stops; i++)
             over |= token == a.stops[i];
         if (over) b.flow(a)->stop = 1;
     }
+    if (asks && wish == a.launch) store_relaxed(ended + (pass & 1), (int64_t)pass + 1);
     b.flow(a)->token = token;
-}
-
-/* The block's logits are there, as one thread says behind a barrier, or for racecheck all of them:
- * behind the last block's, nobody goes on to another pass if the host has wished so. */
-MEGA_FN void end_logits(const mega_arguments &a, const mega_block &b)
-{
-    barrier_arrive(b.own + a.shared.flow + FLOW_TO_CHOOSE);
-    if (blockIdx.x == 0 && b.thread == 0 && b.flow(a)->wish)
-        store_relaxed((int64_t *)a.ended + (b.pass() & 1), (int64_t)b.pass() + 1);
-}
-
-#endif
-
-MEGA_FN int token_of_pass(const mega_arguments &a, const mega_block &b)
-{
-    if (MEGA_CHOOSES) return b.flow(a)->token;
-    bool given = b.pass() == a.first_pass;
-    volatile uint64_t *keys = (volatile uint64_t *)a.key;
-    return given ? a.token : a.vocab - 1 - (int)(uint32_t)keys[b.pass() & 1];
 }
 
 MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_entry &e)
@@ -80,14 +77,12 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
     if (e.weights.begins && b.thread == 0) {
         wait_counter(a, b, e.in, 0, b.pass() * gridDim.x);
         barrier_arrive(b.own + a.shared.flow + FLOW_BEGUN);
-#if MEGA_CHOOSES
         find_token(a, b);
-#endif
     }
     b.sync();
     b.stamp(a, MEGA_WORKS);
-    if (MEGA_CHOOSES && b.flow(a)->stop) return;
-    int token = token_of_pass(a, b);
+    if (b.flow(a)->stop) return;
+    int token = b.flow(a)->token;
     int64_t *x = residual(a, b.pass(), 0), *next = residual(a, b.pass() + 1, 0);
     read_embedding(a, b, token, begin, n, x);
     int sums = 2 * a.n_layers + 1;
@@ -122,9 +117,6 @@ MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slice
 {
     for (int i = b.thread; i < rows; i += MEGA_CONSUMERS) {
         float v = row_sum(a, b, i, slices) * inverse_rms(a, b);
-#if MEGA_CHOOSES
-        v = adjust_logit(a, begin + i, v);
-#endif
         ((float *)a.logits)[begin + i] = v;
         best = max(best, logit_key(a, v, begin + i));
     }
@@ -137,8 +129,8 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entr
 {
 #if MEGA_CHOOSES
     b.stamp(a, MEGA_SIGNALS);
-    if (b.thread && !MEGA_DAWDLES) return;
-    if (e.weights.ends) end_logits(a, b);
+    if (b.thread && !MEGA_DAWDLES) return; /* one, behind a barrier, or for racecheck all */
+    if (e.weights.ends) barrier_arrive(b.own + a.shared.flow + FLOW_TO_CHOOSE);
     if (b.thread) return;
 #else
     uint64_t *keys = b.at<uint64_t>(a.shared.keys);

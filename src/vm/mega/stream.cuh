@@ -30,10 +30,24 @@ struct mega_fetch {
         return load_shared(begun + (uint32_t)offsetof(mega_flow, stop)) != 0;
     }
 
-    MEGA_FN void wait_phase(int pass) const
+    /* Ends the warp, once the `n` last chunks have come: nothing may be on its way into the memory
+     * of a block that has ended. */
+    MEGA_FN void leave(int n)
     {
-        while (!barrier_try(begun, pass & 1))
-            if (MEGA_CHOOSES && stops()) return;
+        for (; n > 0; n--) {
+            barrier_wait(full + 8 * arrived.stage, arrived.parity);
+            arrived.advance(stages);
+        }
+        copies_arrived<0>();
+        asm volatile("exit;");
+    }
+
+    MEGA_FN void wait_phase(int pass)
+    {
+        bool over = false;
+        while (!over && !barrier_try(begun, pass & 1))
+            over = MEGA_STOPPABLE && stops();
+        if (MEGA_STOPPABLE && __any_sync(~0u, over)) leave(under_way);
     }
     /* A barrier tells two phases apart: a block whose weights of a whole pass find room in the ring
      * is never more than one pass ahead. */
@@ -65,11 +79,12 @@ struct mega_fetch {
             under_way++;
         }
         timing.end(a, &timing.memory);
-        uint32_t barrier = empty + 8 * place.stage;
-        while (!barrier_try(barrier, place.parity)) {
-        } /* the computing warps watch the time */
+        bool over = false;
+        while (!over && !barrier_try(empty + 8 * place.stage, place.parity))
+            over = MEGA_STOPPABLE && stops(); /* the computing warps watch the time */
         timing.end(a, &timing.room);
-        if (lane == 0) barrier_expect(full + 8 * place.stage, bytes);
+        if (lane == 0 && !over) barrier_expect(full + 8 * place.stage, bytes);
+        if (MEGA_STOPPABLE && __any_sync(~0u, over)) leave(under_way - 1);
         __syncwarp();
     }
     /* Waits for what it asked for last, and until the ring is near enough. */
@@ -77,22 +92,12 @@ struct mega_fetch {
     {
         copies_arrived<0>();
         for (;;) {
-            int ahead = chunk - (int)load_shared(begun + SCOUT_AT);
+            int ahead = chunk - (int)__shfl_sync(~0u, load_shared(begun + SCOUT_AT), 0);
             wanted = ahead >= MEGA_SCOUT_FROM;
             if (ahead <= MEGA_SCOUT_TO) return;
-            if (MEGA_CHOOSES && stops()) return;
+            if (MEGA_STOPPABLE && __any_sync(~0u, stops())) leave(0);
             __nanosleep(100);
         }
-    }
-    /* Behind everything: an empty chunk, and where it is. */
-    MEGA_FN void leave()
-    {
-        if (scouts) return copies_arrived<0>();
-        if (lane == 0)
-            store_shared(begun + (uint32_t)offsetof(mega_flow, stopped),
-                         __int_as_float(1 + 2 * place.stage + (int)(place.parity ^ 1)));
-        __syncwarp();
-        begin(0);
     }
     /* Part of a chunk: `bytes` to `offset` of its stage. */
     MEGA_FN void copy(uint32_t offset, const void *from, int bytes)
@@ -353,7 +358,6 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
         f.begin_pass(pass);
         for (int i = 0; i < length; i++) {
             __syncwarp();
-            if (MEGA_CHOOSES && __any_sync(~0u, f.stops())) return f.leave();
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
             if (MEGA_DAWDLES) dawdle(a, a.first_pass + pass, i);
@@ -361,19 +365,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             if (!scouts) f.timing.keep(a, lane, a.first_pass + pass, i);
         }
     }
-    if (MEGA_CHOOSES) f.leave();
-}
-
-/* The computing warps let go of what was fetched for passes that do not come: nothing may be on its
- * way into the memory of a block that has ended. */
-MEGA_FN void let_go(const mega_arguments &a, mega_block &b)
-{
-    for (bool last = false; !last;) {
-        uint32_t here = 1 + 2 * b.place.stage + b.place.parity;
-        take_chunk(a, b);
-        last = b.flow(a)->stopped == here;
-        give_chunk(a, b);
-    }
+    if (MEGA_STOPPABLE) f.leave(f.under_way); /* all of it, unless the launch ended early */
 }
 
 #endif
