@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "generate/cuda_mega_parts.h"
 #include "likeliest.h"
+#include "schedule/verify.h"
 
 #include <stdio.h>
 #include <stdlib.h>
