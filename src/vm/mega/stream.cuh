@@ -284,17 +284,26 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
     const int each = shape::POSITIONS, at_once = min(a.page_size, (int)shape::PIECE);
     int copies = each / at_once, bytes = at_once * DIM * 2;
     if (chunks <= 0) return;
-    f.wait_begun();
     int cache = f.lane / copies, position = f.lane % copies * at_once;
     int page = position / a.page_size, inside = position % a.page_size;
     uint32_t to =
         (cache * 8 + position / shape::PIECE) * shape::PITCH + position % shape::PIECE * DIM * 2;
-    for (int c = first; c < first + chunks; c++) {
-        int here = min(each, old - c * each);
+    const float *pages = (const float *)a.pages + first_page + page;
+    const int end = first + chunks, pages_each = each / a.page_size;
+    /* A chunk's page is looked up before the chunk's turn: behind a full stream that takes as long
+     * as the chunk itself. */
+    auto page_of = [&](int c) {
+        bool used = c < end && cache < 2 && position < old - c * each;
+        return used ? __float_as_int(load_early(pages + c * pages_each)) : 0;
+    };
+    int next = page_of(first);
+    f.wait_begun();
+    for (int c = first; c < end; c++) {
+        int here = min(each, old - c * each), current = next;
+        next = page_of(c + 1);
         f.begin(2 * bytes * ((here + at_once - 1) / at_once));
         if (position < here && cache < 2) {
-            int64_t at = ((const int32_t *)a.pages)[first_page + c * (each / a.page_size) + page] +
-                         (int64_t)e.in.layer * a.pages_per_layer;
+            int64_t at = current + (int64_t)e.in.layer * a.pages_per_layer;
             at = (at * a.n_kv_heads + e.weights.kv_head) * a.page_size + inside;
             f.copy(to, (const char *)(cache ? a.v_cache : a.k_cache) + at * (DIM * 2), bytes);
         }
