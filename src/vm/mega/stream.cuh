@@ -12,6 +12,12 @@
 enum { SCOUT_AT = 64 }; /* behind the flow: how many chunks the ring was asked for; then rubbish */
 static_assert(sizeof(mega_flow) <= SCOUT_AT, "in the same 128 bytes");
 
+/* Not computed later. */
+MEGA_FN void known_now(uint32_t to, const void *from)
+{
+    asm volatile("" ::"r"(to), "l"(from));
+}
+
 struct mega_fetch {
     ring_place place, arrived;
     uint32_t ring, full, empty;
@@ -65,27 +71,31 @@ struct mega_fetch {
         fence_async();
     }
 
-    /* Waits for room, and for enough of what is under way, then announces a chunk. */
+    /* Waits for room, announces a chunk, then waits for enough of what is under way: when that has
+     * come nothing is left but the copies. Two chunks a block are under way, so that each moment
+     * between the last one's end and the next one's beginning is a moment with one. */
     MEGA_FN void begin(int bytes)
     {
         chunk++;
         if (scouts) return scout();
         timing.begin(a);
+        uint32_t room = empty + 8 * place.stage;
+        bool over = false;
+        while (!over && !barrier_try(room, place.parity))
+            over = MEGA_STOPPABLE && stops(); /* the computing warps watch the time */
+        if (lane == 0 && !over) barrier_expect(barrier(), bytes);
+        if (MEGA_STOPPABLE && __any_sync(~0u, over)) leave(under_way);
+        __syncwarp();
+        timing.end(a, &timing.room);
         if (under_way ==
             (stage_bytes(a) < MEGA_SMALL_STAGE ? MEGA_UNDER_WAY_SMALL : MEGA_UNDER_WAY)) {
-            wait_chunk(full + 8 * arrived.stage, arrived.parity);
+            ring_place oldest = arrived;
             arrived.advance(stages);
+            wait_chunk(full + 8 * oldest.stage, oldest.parity);
         } else {
             under_way++;
         }
         timing.end(a, &timing.memory);
-        bool over = false;
-        while (!over && !barrier_try(empty + 8 * place.stage, place.parity))
-            over = MEGA_STOPPABLE && stops(); /* the computing warps watch the time */
-        timing.end(a, &timing.room);
-        if (lane == 0 && !over) barrier_expect(full + 8 * place.stage, bytes);
-        if (MEGA_STOPPABLE && __any_sync(~0u, over)) leave(under_way - 1);
-        __syncwarp();
     }
     /* Waits for what it asked for last, and until the ring is near enough. */
     MEGA_FN void scout()
@@ -99,11 +109,11 @@ struct mega_fetch {
             __nanosleep(100);
         }
     }
-    /* Part of a chunk: `bytes` to `offset` of its stage. */
-    MEGA_FN void copy(uint32_t offset, const void *from, int bytes)
+    /* Part of a chunk, which both addresses are known for before it begins. */
+    MEGA_FN void copy(uint32_t to, const void *from, int bytes)
     {
         if (!scouts)
-            copy_bytes(stage() + offset, from, bytes, barrier(), policy);
+            copy_bytes(to, from, bytes, barrier(), policy);
         else if (wanted)
             for (int i = 0; i < bytes; i += 256)
                 copy_16_of_256(begun + SCOUT_AT + 16, (const char *)from + i);
@@ -133,8 +143,11 @@ struct mega_fetch {
     /* Columns [first, first + columns) of up to eight rows, one from each lane. */
     MEGA_FN void rows(const __nv_bfloat16 *row, int n, int first, int columns)
     {
+        uint32_t to = stage() + lane * MEGA_PITCH;
+        row += first;
+        known_now(to, row);
         begin(n * 2 * columns);
-        if (lane < n) copy(lane * MEGA_PITCH, row + first, 2 * columns);
+        if (lane < n) copy(to, row, 2 * columns);
         end();
     }
     /* Rows [begin, begin + n) of a matrix of `hidden` columns, tile by tile. */
@@ -299,14 +312,14 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
     int next = page_of(first);
     f.wait_begun();
     for (int c = first; c < end; c++) {
-        int here = min(each, old - c * each), current = next;
+        int here = min(each, old - c * each);
+        int64_t at = next + (int64_t)e.in.layer * a.pages_per_layer;
+        at = (at * a.n_kv_heads + e.weights.kv_head) * a.page_size + inside;
+        const char *from = (const char *)(cache ? a.v_cache : a.k_cache) + at * (DIM * 2);
         next = page_of(c + 1);
+        known_now(f.stage() + to, from);
         f.begin(2 * bytes * ((here + at_once - 1) / at_once));
-        if (position < here && cache < 2) {
-            int64_t at = current + (int64_t)e.in.layer * a.pages_per_layer;
-            at = (at * a.n_kv_heads + e.weights.kv_head) * a.page_size + inside;
-            f.copy(to, (const char *)(cache ? a.v_cache : a.k_cache) + at * (DIM * 2), bytes);
-        }
+        if (position < here && cache < 2) f.copy(f.stage() + to, from, bytes);
         f.end();
     }
 }
