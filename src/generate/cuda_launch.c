@@ -131,6 +131,9 @@ static int chain_nodes(const cuda_executor *x, int node, int end, const plan_siz
                        cuda_chain_rope(chain, &call, &behind)
                    ? 2
                    : 0;
+    case OP_PAGED_PREFILL:
+        return take_decoding(x, OP_PAGED_PREFILL, &call) == OP_PAGED_DECODE &&
+               cuda_chain_attention(chain, &call);
     case OP_LINEAR: {
         int n = join_products(x, node, end, sizes, &call);
         if (node + n < end && x->plan->nodes[node + n].op == OP_SILU_AND_MUL) {

@@ -23,6 +23,13 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/* As many arrivals at once. */
+__device__ __forceinline__ void barrier_arrive_times(uint32_t barrier, int times)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
+                 : "memory");
+}
+
 /* Whether the phase of this parity is over; the hardware waits for it a little. */
 __device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t parity)
 {

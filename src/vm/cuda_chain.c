@@ -4,13 +4,16 @@
 #include "op/embedding/embedding.h"
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
+#include "op/paged_decode/paged_decode.h"
 #include "op/rms_norm/rms_norm.h"
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
+#include "vm/cuda_attention.h"
 #include "vm/cuda_linear.h"
 #include "vm/cuda_linear_stream.h"
 
+#include <math.h>
 #include <stdio.h>
 
 enum {
@@ -303,6 +306,64 @@ bool cuda_chain_rope(cuda_chain *c, const op_call *rope, const op_call *append)
     };
     c->sum.rank = 0;
     c->ended = true;
+    return true;
+}
+
+/* ---- attention ----------------------------------------------------------------------------- */
+
+/* What paged_decode_batch.cuh does without cutting a sequence, of heads of the tiles' width. */
+static bool takes_attention(const cuda_chain *c, const op_call *call)
+{
+    const tensor *q = &call->tensors[PAGED_DECODE_Q], *k = &call->tensors[PAGED_DECODE_K_CACHE];
+    int64_t row = q->shape[1] * q->shape[2];
+    size_t bytes = (size_t)(q->shape[0] * row) * 2;
+    return (c->run.n_steps == 0 || c->ended) && c->run.n_steps + 1 < CHAIN_MAX_STEPS &&
+           cuda_decode_accepts(call) && cuda_decode_pays(call) && q->shape[0] <= c->columns &&
+           q->shape[2] == CHAIN_HEAD && q->type == DTYPE_F32 && q->stride[1] == CHAIN_HEAD * 4 &&
+           k->shape[3] == CHAIN_HEAD && !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
+           call->end == q->shape[0] * q->shape[1] && c->ops->longest > 0 &&
+           cuda_decode_chunks(c->ops->longest) == 1 && c->ops->longest <= CHAIN_PAGES * 32 * 16 &&
+           2 * bytes <= c->ops->workspace.bytes - CUDA_OWN_WORKSPACE;
+}
+
+/* The output's heads as one row, as the product behind takes it. */
+static tensor rows_of_heads(const tensor *heads)
+{
+    tensor rows = *heads;
+    rows.rank = 2;
+    rows.shape[1] *= rows.shape[2];
+    rows.stride[1] = rows.stride[2];
+    return rows;
+}
+
+bool cuda_chain_attention(cuda_chain *c, const op_call *call)
+{
+    const tensor *q = &call->tensors[PAGED_DECODE_Q], *k = &call->tensors[PAGED_DECODE_K_CACHE];
+    const tensor *v = &call->tensors[PAGED_DECODE_V_CACHE];
+    const tensor *out = &call->tensors[PAGED_DECODE_OUT];
+    if (!takes_attention(c, call) || out->stride[1] != out->shape[2] * out->stride[2]) return false;
+    double scale = call->params[PAGED_DECODE_SM_SCALE];
+    c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
+    chain_attention a = {
+        .q = q->data,
+        .narrowed = (void *)(uintptr_t)c->x_at,
+        .kv_indptr = call->tensors[PAGED_DECODE_KV_INDPTR].data,
+        .kv_indices = call->tensors[PAGED_DECODE_KV_INDICES].data,
+        .kv_last_page_len = call->tensors[PAGED_DECODE_KV_LAST_PAGE_LEN].data,
+        .q_pitch = (int32_t)(q->stride[0] / 4),
+        .sm_scale = (float)(scale != 0 ? scale : 1 / sqrt((double)q->shape[2])),
+        .n_sequences = (int32_t)q->shape[0],
+        .n_kv = (int32_t)k->shape[2],
+        .page_size = (int32_t)k->shape[1],
+        .group = (int16_t)(q->shape[1] / k->shape[2]),
+        .type = (int16_t)k->type,
+    };
+    if (cuda_stream_map_cache(c->ops, k, a.k_map, NULL) != QP_OK ||
+        cuda_stream_map_cache(c->ops, v, a.v_map, NULL) != QP_OK)
+        return false;
+    next_step(c, CHAIN_ATTENTION, q->shape[0] * k->shape[2])->of.attention = a;
+    c->x = rows_of_heads(out);
+    c->ended = false;
     return true;
 }
 

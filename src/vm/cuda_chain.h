@@ -4,7 +4,7 @@
  * A chain takes calls as long as each works on what the one before left, of the forms
  *
  *     linear (+ residual), [gather,] rms_norm       linear, silu_and_mul
- *     linear, rope and kv_append                    linear
+ *     linear, rope and kv_append, paged_decode      linear
  *
  * None of what one step of it leaves to the next is written where the operator would have written
  * it, but for x of residuals, q, the cache, and the last product.
@@ -26,7 +26,7 @@ typedef struct cuda_chain {
     const int32_t *rows; /* of x's rows, those that the next norm takes; NULL: all */
     tensor gathered;     /* what they are called; rank 0: not gathered */
     bool adds;           /* the last product is added to x */
-    bool ended;          /* with rope */
+    bool ended;          /* with rope: only attention may follow */
 } cuda_chain;
 
 /* An empty chain for calls of `rows` rows; false where the GPU has no such kernel, or it does not
@@ -39,6 +39,7 @@ bool cuda_chain_activated(cuda_chain *chain, const op_call *linear, const op_cal
 bool cuda_chain_gather(cuda_chain *chain, const op_call *embedding);
 bool cuda_chain_norm(cuda_chain *chain, const op_call *norm);
 bool cuda_chain_rope(cuda_chain *chain, const op_call *rope, const op_call *append);
+bool cuda_chain_attention(cuda_chain *chain, const op_call *decode);
 
 /* Whether what was taken so far can stand alone: somebody else may take what is left. */
 bool cuda_chain_is_whole(const cuda_chain *chain);

@@ -107,6 +107,17 @@ qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address a
                     (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)columns}, error);
 }
 
+qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *map,
+                                qp_error *error)
+{
+    const int64_t *shape = cache->shape, *stride = cache->stride;
+    return make_map(ops, map, 4, (cuda_address)(uintptr_t)cache->data,
+                    (uint64_t[]){(uint64_t)shape[3], (uint64_t)shape[2], (uint64_t)shape[1],
+                                 (uint64_t)shape[0]},
+                    (uint64_t[]){(uint64_t)stride[2], (uint64_t)stride[1], (uint64_t)stride[0]},
+                    (uint32_t[]){(unsigned)shape[3], 1, 16, 1}, error);
+}
+
 static bool has_vectors(const tensor *view)
 {
     return !view->rank || (view->stride[0] % 16 == 0 && (uintptr_t)view->data % 16 == 0);

@@ -33,4 +33,9 @@ qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool
 qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
                             char *map, qp_error *error);
 
+/* Describes a cache, (n_pages, page_size, heads, head_dim), in tiles of 16 positions of a head; a
+ * head's elements are 128 bytes. */
+qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *map,
+                                qp_error *error);
+
 #endif

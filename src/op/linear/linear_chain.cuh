@@ -11,85 +11,13 @@
 #ifndef QUIPU_OP_LINEAR_CHAIN_CUH
 #define QUIPU_OP_LINEAR_CHAIN_CUH
 
-#include "op/linear/linear_chain.h"
+#include "op/linear/chain_attention.cuh"
+#include "op/linear/chain_block.cuh"
 #include "op/linear/linear_stream.cuh"
 #include "op/rms_norm/rms_norm.cuh"
 #include "op/rope/rope.cuh"
 
-/* ---- blocks that wait for one another ------------------------------------------------------- */
-
-enum { CHAIN_PATIENCE = 1 << 23 }; /* polls, some seconds: then something is wrong */
-
-/* One thread: waits until `n` blocks have ended a step. What they wrote may be read afterwards, by
- * copies too. */
-DEVICE_FN void chain_wait(const uint32_t *arrived, uint32_t n)
-{
-    uint32_t found;
-    for (int i = 0;; i++) {
-        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(arrived) : "memory");
-        if (found >= n) break;
-        if (i == CHAIN_PATIENCE) __trap();
-    }
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-}
-
-/* The workers meet. */
-DEVICE_FN void chain_meet(void)
-{
-    asm volatile("bar.sync 1, 256;" ::: "memory");
-}
-
-/* All workers: what this block had to do in a step is done. */
-DEVICE_FN void chain_signal(uint32_t *arrived)
-{
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-    chain_meet(); /* every worker has written */
-    if (threadIdx.x == 0)
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
-}
-
-/* All workers: waits for the step before step s. */
-DEVICE_FN void chain_wait_all(const linear_chain &call, int s)
-{
-    if (s > 0 && threadIdx.x == 0) chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
-    chain_meet();
-}
-
 /* ---- fetching ------------------------------------------------------------------------------ */
-
-/* A ring of stages in shared memory. */
-struct chain_ring {
-    uint32_t stages, full, empty; /* addresses */
-    int bytes, n;
-    uint32_t at; /* 2 * stage, and whether this is an odd round */
-};
-
-DEVICE_FN void chain_ring_next(chain_ring &ring)
-{
-    ring.at += 2;
-    if (ring.at >= 2 * (uint32_t)ring.n) ring.at = (ring.at & 1) ^ 1;
-}
-DEVICE_FN uint32_t chain_stage(const chain_ring &ring)
-{
-    return ring.stages + (ring.at >> 1) * ring.bytes;
-}
-DEVICE_FN void chain_ring_wait(const chain_ring &ring)
-{
-    barrier_wait(ring.full + 4 * (ring.at & ~1u), ring.at & 1);
-}
-DEVICE_FN void chain_ring_give(const chain_ring &ring)
-{
-    barrier_arrive(ring.empty + 4 * (ring.at & ~1u));
-}
-
-/* Takes a stage that nobody reads any more; in the first round none has been read. */
-DEVICE_FN uint32_t chain_ring_take(const chain_ring &ring)
-{
-    uint32_t full = ring.full + 4 * (ring.at & ~1u);
-    barrier_wait(ring.empty + 4 * (ring.at & ~1u), (ring.at & 1) ^ 1);
-    barrier_expect(full, ring.bytes);
-    return full;
-}
 
 /* A tile of a product's weight, and n steps along its row. */
 struct chain_item {
@@ -111,44 +39,69 @@ DEVICE_FN int chain_column(const chain_item &i, int step)
 }
 
 /* One thread. */
-DEVICE_FN void chain_fetch_weights(const linear_chain &call, chain_ring ring)
+DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint64_t policy)
 {
-    uint64_t policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    for (int s = 0; s < call.n_steps; s++) {
-        if (call.steps[s].kind != CHAIN_PRODUCT) continue;
-        const chain_product &p = call.steps[s].of.product;
-        for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
-            chain_item of = chain_item_of(p, item);
-            int at = of.tile * p.weight_step;
-            for (int i = 0; i < of.n; i++) {
-                uint32_t full = chain_ring_take(ring);
-                stream_copy_5d(chain_stage(ring), p.weight_map, chain_column(of, i),
-                               p.weight_dimension == 1 ? at : 0, p.weight_dimension == 3 ? at : 0,
-                               full, policy);
-                chain_ring_next(ring);
-            }
+    for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
+        chain_item of = chain_item_of(p, item);
+        int at = of.tile * p.weight_step;
+        for (int i = 0; i < of.n; i++) {
+            uint32_t full = chain_ring_take(ring, ring.bytes);
+            stream_copy_5d(chain_stage(ring), p.weight_map, chain_column(of, i),
+                           p.weight_dimension == 1 ? at : 0, p.weight_dimension == 3 ? at : 0, full,
+                           policy);
+            chain_ring_next(ring);
         }
     }
 }
 
-/* One thread. */
-DEVICE_FN void chain_fetch_x(const linear_chain &call, chain_ring ring)
+/* Stages of weights that a block takes in a product. */
+DEVICE_FN int chain_stages_of(const chain_product &p)
+{
+    int n = 0;
+    for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x)
+        n += chain_item_of(p, item).n;
+    return n;
+}
+
+/* The first warp that fetches: weights. */
+DEVICE_FN void chain_fetch_weights(const linear_chain &call, chain_fetcher own, chain_ring ring)
+{
+    const uint64_t policy = chain_read_once();
+    for (int s = 0; s < call.n_steps; s++) {
+        if (call.steps[s].kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, ring);
+        if (call.steps[s].kind != CHAIN_PRODUCT) continue;
+        if (threadIdx.x % WARP == 0) chain_fetch_weight(call.steps[s].of.product, ring, policy);
+        ring.at = __shfl_sync(0xffffffffu, ring.at, 0);
+    }
+}
+
+/* One thread: x of a product. */
+DEVICE_FN void chain_fetch_x(const linear_chain &call, int s, chain_ring &ring)
+{
+    const chain_product &p = call.steps[s].of.product;
+    int n_items = p.n_tiles * p.ranks;
+    if (s > 0 && (int)blockIdx.x < n_items)
+        chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+    for (int item = blockIdx.x; item < n_items; item += gridDim.x) {
+        chain_item of = chain_item_of(p, item);
+        for (int i = 0; i < of.n; i++) {
+            uint32_t full = chain_ring_take(ring, ring.bytes);
+            stream_copy_2d(chain_stage(ring), p.x_map, chain_column(of, i), 0, full);
+            chain_ring_next(ring);
+        }
+    }
+}
+
+/* The second warp that fetches. */
+DEVICE_FN void chain_fetch_xs(const linear_chain &call, chain_fetcher own, chain_ring weights,
+                              chain_ring xs)
 {
     for (int s = 0; s < call.n_steps; s++) {
+        if (call.steps[s].kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
         if (call.steps[s].kind != CHAIN_PRODUCT) continue;
-        const chain_product &p = call.steps[s].of.product;
-        int n_items = p.n_tiles * p.ranks;
-        if (s > 0 && (int)blockIdx.x < n_items)
-            chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
-        for (int item = blockIdx.x; item < n_items; item += gridDim.x) {
-            chain_item of = chain_item_of(p, item);
-            for (int i = 0; i < of.n; i++) {
-                uint32_t full = chain_ring_take(ring);
-                stream_copy_2d(chain_stage(ring), p.x_map, chain_column(of, i), 0, full);
-                chain_ring_next(ring);
-            }
-        }
+        chain_ring_skip(weights, chain_stages_of(call.steps[s].of.product));
+        if (threadIdx.x % WARP == 0) chain_fetch_x(call, s, xs);
+        __syncwarp();
     }
 }
 
@@ -172,8 +125,8 @@ DEVICE_FN void chain_multiply(const chain_item &item, chain_ring &weights, chain
         wgmma_commit();
         wgmma_wait<0>();
         if (one) {
-            chain_ring_give(weights);
-            chain_ring_give(xs);
+            chain_ring_give(weights, CHAIN_READERS / 2);
+            chain_ring_give(xs, CHAIN_READERS / 2);
         }
         chain_ring_next(weights);
         chain_ring_next(xs);
@@ -237,7 +190,7 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
 {
     for (int i = blockIdx.x; i < p.n_tiles * p.ranks; i += gridDim.x) {
         chain_item item = chain_item_of(p, i);
-        stream_sums<COLUMNS> sums;
+        stream_sums<COLUMNS> sums = {}; /* else their registers would be taken in every step */
         chain_multiply<COLUMNS>(item, weights, xs, sums);
         if (p.end == CHAIN_SILU)
             chain_leave_activated<COLUMNS>(p, item, sums, space);
@@ -268,7 +221,8 @@ DEVICE_FN void chain_add_parts(const chain_parts &parts, int64_t row, const floa
         residual[k] = __ldcg((const float4 *)(x + at));
 #pragma unroll
         for (int r = 0; r < CHAIN_MAX_PARTS; r++)
-            if (r < parts.n_parts) part[k][r] = __ldcg((const float4 *)(from + r * step + at));
+            part[k][r] = r < parts.n_parts ? __ldcg((const float4 *)(from + r * step + at))
+                                           : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -356,7 +310,8 @@ DEVICE_FN float4 chain_add_four(const chain_parts &parts, int64_t row, int i)
     float4 part[CHAIN_MAX_PARTS], sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int r = 0; r < CHAIN_MAX_PARTS; r++)
-        if (r < parts.n_parts) part[r] = __ldcg((const float4 *)(from + r * step));
+        part[r] =
+            r < parts.n_parts ? __ldcg((const float4 *)(from + r * step)) : make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int r = 0; r < CHAIN_MAX_PARTS; r++)
         if (r < parts.n_parts) add_to(sum, part[r]);
@@ -399,52 +354,73 @@ DEVICE_FN void chain_rope_eight(const chain_rope &c, int t, int i, const chain_p
     device_store4(type, to, b, c.head_dim, y);
 }
 
-/* Of this block's first token, in shared memory; `found`: a barrier that is passed once it is. */
+/* Places of this block's first token, in shared memory, for one rope step and the next in turn. */
 struct chain_looked_up {
-    chain_place place;
-    uint64_t found;
+    chain_place place[2];
+    uint64_t found[2], used[2]; /* barriers */
+    uint64_t meeting;           /* and that of the warps that fetch */
+    uint64_t unused;
 };
 
-__device__ static __noinline__ void chain_rope_step(const linear_chain &call, int s,
-                                                    const chain_looked_up *up)
+/* The nth rope step. */
+DEVICE_FN void chain_rope_step(const linear_chain &call, int s, int nth, chain_looked_up *up)
 {
     const chain_rope &c = call.steps[s].of.rope;
     int n = (c.n_q + 2 * c.n_kv) * c.head_dim / 8;
-    barrier_wait((uint32_t)__cvta_generic_to_shared(&up->found), 0);
-    chain_wait_all(call, s);
+    barrier_wait(shared_address(&up->found[nth % 2]), nth / 2 % 2);
+    chain_place place = up->place[nth % 2];
+    chain_wait_all(call, s); /* and the place is read */
+    if (threadIdx.x == 0) barrier_arrive(shared_address(&up->used[nth % 2]));
     for (int item = blockIdx.x; item < c.n_tokens * c.cuts; item += gridDim.x) {
         int t = item / c.cuts, first = item % c.cuts * CHAIN_WORKERS + (int)threadIdx.x;
-        chain_place at = item == (int)blockIdx.x ? up->place : chain_place_of(c, t);
+        if (item != (int)blockIdx.x) place = chain_place_of(c, t);
         for (int i = first; i < n; i += c.cuts * CHAIN_WORKERS)
-            chain_rope_eight(c, t, i, at);
+            chain_rope_eight(c, t, i, place);
     }
 }
 
-/* A warp: looks up the first token's place while products are made. */
-DEVICE_FN void chain_look_up(const linear_chain &call, chain_looked_up *up)
+/* Looks up the first token's place for the nth rope step, while products are made. */
+DEVICE_FN void chain_look_up(const chain_rope &c, int nth, chain_looked_up *up)
 {
-    const chain_step &last = call.steps[call.n_steps - 1];
-    if (last.kind != CHAIN_ROPE || (int)blockIdx.x >= last.blocks) return;
-    chain_place place = chain_place_of(last.of.rope, (int)blockIdx.x / last.of.rope.cuts);
+    if (nth > 1) barrier_wait(shared_address(&up->used[nth % 2]), nth / 2 % 2 ^ 1);
+    chain_place place = chain_place_of(c, (int)blockIdx.x / c.cuts);
     if (threadIdx.x % WARP > 0) return;
-    up->place = place;
-    barrier_arrive((uint32_t)__cvta_generic_to_shared(&up->found));
+    up->place[nth % 2] = place;
+    barrier_arrive(shared_address(&up->found[nth % 2]));
+}
+
+/* The third warp that fetches. */
+DEVICE_FN void chain_fetch_places(const linear_chain &call, chain_fetcher own, chain_ring weights,
+                                  chain_looked_up *up)
+{
+    int n_ropes = 0;
+    for (int s = 0; s < call.n_steps; s++) {
+        const chain_step &step = call.steps[s];
+        if (step.kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
+        if (step.kind == CHAIN_PRODUCT) chain_ring_skip(weights, chain_stages_of(step.of.product));
+        if (step.kind == CHAIN_ROPE && (int)blockIdx.x < step.blocks)
+            chain_look_up(step.of.rope, n_ropes++, up);
+        __syncwarp();
+    }
 }
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
 template <int COLUMNS>
 DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ring xs, float *space,
-                          const chain_looked_up *up)
+                          chain_looked_up *up)
 {
+    int n_ropes = 0;
     for (int s = 0; s < call.n_steps; s++) {
         if ((int)blockIdx.x >= call.steps[s].blocks) continue;
         if (call.steps[s].kind == CHAIN_PRODUCT)
             chain_product_step<COLUMNS>(call.steps[s].of.product, weights, xs, space);
         else if (call.steps[s].kind == CHAIN_ROWS)
             chain_rows_step(call, s, space);
+        else if (call.steps[s].kind == CHAIN_ROPE)
+            chain_rope_step(call, s, n_ropes++, up);
         else
-            chain_rope_step(call, s, up);
+            chain_attend(call, s, weights, space);
         chain_signal(call.arrived + s);
     }
     /* The last block to end leaves the counters as they were found: nobody looks at them now. */
@@ -452,8 +428,9 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
     uint32_t *ended = call.arrived + CHAIN_MAX_STEPS;
     __threadfence();
     if (atomicAdd(ended, 1) + 1 < gridDim.x) return;
-    for (int s = 0; s <= CHAIN_MAX_STEPS; s++)
+    for (int s = 0; s < call.n_steps; s++)
         call.arrived[s] = 0;
+    *ended = 0;
 }
 
 template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call, char *shared)
@@ -470,28 +447,27 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     chain_looked_up *up = (chain_looked_up *)((char *)space + CHAIN_SPACE - sizeof *up);
     device_let_next_begin();
     if (threadIdx.x == CHAIN_WORKERS) {
-        barrier_init((uint32_t)__cvta_generic_to_shared(&up->found), 1);
+        barrier_init(shared_address(&up->meeting), CHAIN_FETCHERS);
+        for (int i = 0; i < 2; i++) {
+            barrier_init(shared_address(&up->found[i]), 1);
+            barrier_init(shared_address(&up->used[i]), 1);
+        }
         for (int i = 0; i < CHAIN_MAX_STAGES; i++) {
             barrier_init(weights.full + 8 * i, 1);
             barrier_init(xs.full + 8 * i, 1);
-            barrier_init(weights.empty + 8 * i, 2);
-            barrier_init(xs.empty + 8 * i, 2);
+            barrier_init(weights.empty + 8 * i, CHAIN_READERS);
+            barrier_init(xs.empty + 8 * i, CHAIN_READERS);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads(); /* the barriers are there */
-    if (threadIdx.x == CHAIN_WORKERS) chain_fetch_weights(call, weights);
-    if (threadIdx.x == CHAIN_WORKERS + WARP) {
-        device_wait_for_last();
-        chain_fetch_x(call, xs);
-    }
-    if (threadIdx.x >= CHAIN_WORKERS + 2 * WARP) {
-        device_wait_for_last();
-        chain_look_up(call, up);
-    }
-    if (threadIdx.x >= CHAIN_WORKERS) return;
+    chain_fetcher own = {(int)threadIdx.x / WARP - CHAIN_WORKERS / WARP, 0,
+                         shared_address(&up->meeting)};
+    if (own.number == 0) return chain_fetch_weights(call, own, weights);
     device_wait_for_last();
+    if (own.number == 1) return chain_fetch_xs(call, own, weights, xs);
+    if (own.number == 2) return chain_fetch_places(call, own, weights, up);
     chain_work<COLUMNS>(call, weights, xs, space, up);
 }
 

@@ -12,21 +12,25 @@
 #include "op/linear/linear_stream.h"
 
 enum {
-    CHAIN_MAX_STEPS = 8,
-    CHAIN_THREADS = 352,   /* two groups that multiply, a warp that fetches weights, one for x, and
-                            * one that looks up what steps will need */
+    CHAIN_MAX_STEPS = 76, /* a kernel's parameters are 32,764 bytes at most */
+    CHAIN_FETCHERS = 3,   /* warps: weights; x; places that steps will need; and all the cache */
+    CHAIN_THREADS = 256 + 32 * CHAIN_FETCHERS, /* and two groups that multiply */
     CHAIN_ROW = 4096,      /* features of a row that CHAIN_ROWS takes, at most */
     CHAIN_MAX_PARTS = 8,   /* of a product's row */
     CHAIN_WORKERS = 256,   /* threads that multiply and add */
     CHAIN_MAX_STAGES = 16, /* of weights, and of x */
+    CHAIN_READERS = 4,     /* that give a stage back: so many warps, or half of them twice */
+    CHAIN_HEAD = 64,       /* of attention: the elements of a head */
+    CHAIN_PAGES = 3,       /* times 32 sixteens: positions of a sequence in attention, at most */
     CHAIN_TURN_ROWS = 32,  /* rows of sums that change places in shared memory at a time, */
     CHAIN_TURN_PITCH = LINEAR_STREAM_ROWS + 4, /* floats from one to the next */
 };
 
 typedef enum chain_kind {
     CHAIN_PRODUCT,
-    CHAIN_ROWS, /* x += parts, and its norm: a row a block */
-    CHAIN_ROPE, /* q and k turned, k and v to the cache: a part of a token a block */
+    CHAIN_ROWS,      /* x += parts, and its norm: a row a block */
+    CHAIN_ROPE,      /* q and k turned, k and v to the cache: a part of a token a block */
+    CHAIN_ATTENTION, /* of one token a sequence: a KV head half a block's workers */
 } chain_kind;
 
 typedef enum chain_end {
@@ -80,8 +84,23 @@ typedef struct chain_rope {
     int32_t interleaved, k_type, v_type;
 } chain_rope;
 
+/* Sequences of one new token each. A map has four dimensions: of a head, heads, positions of a
+ * page, pages; a tile of it is 16 positions of a head. */
+typedef struct chain_attention {
+    char k_map[128] __attribute__((aligned(64)));
+    char v_map[128] __attribute__((aligned(64)));
+    const float *q;     /* (n_sequences, n_kv * group, CHAIN_HEAD) */
+    uint16_t *narrowed; /* as q, in BF16, contiguous */
+    const int32_t *kv_indptr, *kv_indices, *kv_last_page_len;
+    float sm_scale;
+    int32_t q_pitch; /* floats */
+    int32_t n_sequences, n_kv, page_size;
+    int16_t group, type;
+} chain_attention;
+
 typedef struct chain_step {
     union {
+        chain_attention attention;
         chain_product product;
         chain_rows rows;
         chain_rope rope;
@@ -97,9 +116,10 @@ typedef struct linear_chain {
     int32_t weight_stages, x_stages;
 } linear_chain;
 
-/* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float a warp; and a token's
- * places. */
-#define CHAIN_SPACE            (CHAIN_TURN_ROWS * CHAIN_TURN_PITCH * 4 + 32)
+/* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float a warp, or the warps' parts
+ * of attention; and a token's places. */
+#define CHAIN_LOOKED_UP        96
+#define CHAIN_SPACE            (CHAIN_TURN_ROWS * CHAIN_TURN_PITCH * 4 + CHAIN_LOOKED_UP)
 #define CHAIN_WEIGHT_BYTES     (LINEAR_STREAM_ROWS * LINEAR_STREAM_DEPTH * 2)
 #define CHAIN_X_BYTES(columns) ((columns)*LINEAR_STREAM_DEPTH * 2)
 #define CHAIN_SHARED(columns, weight_stages, x_stages)                                             \

@@ -185,6 +185,74 @@ __device__ __forceinline__ void decode_store(const paged_attention &call, int se
             state.sum == 0 ? -INFINITY : state.base + log2f(state.sum);
 }
 
+/* A warp's sums over the positions it has taken, for head g; the outputs as decode_values() has
+ * them. */
+template <int HEAD_DIM> struct decode_sums {
+    float o[HEAD_DIM / 16][4] = {}, maximum = -INFINITY, sum = 0;
+};
+
+/* Of `highest` and of the scores of 16 positions from `first` on; the unseen are thrown away. */
+__device__ __forceinline__ float decode_highest(float (&s)[2][4], int first, int n_seen,
+                                                float highest)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float &score = s[j / 2][j % 2];
+        if (first + j / 2 * 8 + (int)threadIdx.x % 4 * 2 + j % 2 >= n_seen) score = -INFINITY;
+        highest = fmaxf(highest, score);
+    }
+    return highest;
+}
+
+/* The sums become relative to the highest score of all: what the scores' exponents lose. */
+template <int HEAD_DIM>
+__device__ __forceinline__ float decode_rise(decode_sums<HEAD_DIM> &sums, float highest,
+                                             float scale)
+{
+    int t = (int)threadIdx.x % 4;
+    highest = quad_max(highest);
+    float base = softmax_base(highest, scale), shrink = softmax_shrink(sums.maximum, scale, base);
+    sums.maximum = highest;
+    sums.sum = __fmul_rn(sums.sum, shrink);
+    float shrinks[2] = {__shfl_sync(0xffffffffu, shrink, t * 8),
+                        __shfl_sync(0xffffffffu, shrink, t * 8 + 4)};
+#pragma unroll
+    for (int j = 0; j < HEAD_DIM / 4; j++)
+        sums.o[j / 4][j % 4] *= shrinks[j % 2];
+    return base;
+}
+
+/* 16 positions. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void decode_add(decode_sums<HEAD_DIM> &sums, float (&s)[2][4],
+                                           const uint4 (&value)[4][HEAD_DIM / 64], float base,
+                                           float scale)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float &score = s[j / 2][j % 2];
+        score = exp2_fast(fmaf(score, scale, -base));
+        sums.sum += score;
+    }
+    decode_values<T, HEAD_DIM>(sums.o, s, value);
+}
+
+template <int HEAD_DIM>
+__device__ __forceinline__ void decode_leave(decode_sums<HEAD_DIM> &sums, float scale,
+                                             decode_part<HEAD_DIM> *part)
+{
+    int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+    sums.sum = quad_sum(sums.sum);
+    if (t == 0) {
+        part[g].base = sums.maximum == -INFINITY ? -INFINITY : sums.maximum * scale;
+        part[g].sum = sums.sum;
+    }
+#pragma unroll
+    for (int j = 0; j < HEAD_DIM / 4; j++)
+        part[t * 2 + j % 2].out[j / 16 * 64 + g * 8 + j / 4 % 4 * 2 + j / 2 % 2] =
+            sums.o[j / 4][j % 4];
+}
+
 /* Where the sixteens of a chunk begin in the two caches, in bytes. */
 typedef struct decode_place {
     int64_t k, v;
@@ -222,55 +290,29 @@ __device__ __forceinline__ void decode_warp(const paged_attention &call, const c
                                            (i * 4 + t) * 8, call.sm_scale < 0 ? -1.0f : 1.0f)
                            : make_uint4(0, 0, 0, 0);
 
-    float o[HEAD_DIM / 16][4] = {}, maximum = -INFINITY, sum = 0;
+    decode_sums<HEAD_DIM> sums;
     for (; i < n; i += WARPS * DEPTH) {
         int next = i + WARPS * DEPTH;
-        float s[DEPTH][2][4], highest = maximum;
+        float s[DEPTH][2][4], highest = sums.maximum;
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             decode_scores<T, HEAD_DIM>(s[d], query, key[d]);
             if (next + d < n)
                 decode_load_keys<HEAD_DIM>(key[d], k_cache + place[next + d].k,
                                            call.k_strides.position);
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float &score = s[d][j / 2][j % 2];
-                if ((i + d) * 16 + j / 2 * 8 + t * 2 + j % 2 >= n_seen) score = -INFINITY;
-                highest = fmaxf(highest, score);
-            }
+            highest = decode_highest(s[d], (i + d) * 16, n_seen, highest);
         }
-        highest = quad_max(highest);
-        float base = softmax_base(highest, scale), shrink = softmax_shrink(maximum, scale, base);
-        maximum = highest;
-        sum *= shrink;
-        float shrinks[2] = {__shfl_sync(0xffffffffu, shrink, t * 8),
-                            __shfl_sync(0xffffffffu, shrink, t * 8 + 4)};
-#pragma unroll
-        for (int j = 0; j < HEAD_DIM / 4; j++)
-            o[j / 4][j % 4] *= shrinks[j % 2];
+        float base = decode_rise<HEAD_DIM>(sums, highest, scale);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             if (i + d >= n) continue;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                float &score = s[d][j / 2][j % 2];
-                score = exp2_fast(fmaf(score, scale, -base));
-                sum += score;
-            }
-            decode_values<T, HEAD_DIM>(o, s[d], value[d]);
+            decode_add<T, HEAD_DIM>(sums, s[d], value[d], base, scale);
             if (next + d < n)
                 decode_load_values<HEAD_DIM>(value[d], v_cache + place[next + d].v,
                                              call.v_strides.position, n_seen - (next + d) * 16);
         }
     }
-    sum = quad_sum(sum);
-    if (t == 0) {
-        part[g].base = maximum == -INFINITY ? -INFINITY : maximum * scale;
-        part[g].sum = sum;
-    }
-#pragma unroll
-    for (int j = 0; j < HEAD_DIM / 4; j++)
-        part[t * 2 + j % 2].out[j / 16 * 64 + g * 8 + j / 4 % 4 * 2 + j / 2 % 2] = o[j / 4][j % 4];
+    decode_leave<HEAD_DIM>(sums, scale, part);
 }
 
 /* A block's part: a chunk of a sequence. */

@@ -1,0 +1,329 @@
+/* Attention of a chain, of one token a sequence: paged_decode_batch.cuh's arithmetic on keys and
+ * values that come through the ring of weights.
+ *
+ * A half of a block's workers takes a KV head of a sequence as one of that kernel's blocks does,
+ * its four warps a sixteen of positions in turn. A stage of the ring has their next four: keys and
+ * values, 16 rows of 128 bytes each, whose pieces are swizzled as wgmma's are; the two halves'
+ * stages alternate. Only the last sixteen waits for the step that wrote the new keys and values.
+ */
+#ifndef QUIPU_OP_CHAIN_ATTENTION_CUH
+#define QUIPU_OP_CHAIN_ATTENTION_CUH
+
+#include "op/linear/chain_block.cuh"
+#include "op/paged_decode/paged_decode_batch.cuh"
+
+enum {
+    CHAIN_TILE = 16 * CHAIN_HEAD * 2, /* bytes of 16 positions of a head */
+    CHAIN_FOUR = 4,                   /* sixteens of a stage */
+};
+
+/* What a half of the workers takes at a time. */
+struct chain_head {
+    int sequence, kv_head;
+    int n_seen, rounds; /* positions, and stages that they fill */
+    bool there;
+};
+
+DEVICE_FN chain_head chain_head_of(const chain_attention &c, int item)
+{
+    chain_head h = {item / c.n_kv, item % c.n_kv, 0, 0, item < c.n_sequences * c.n_kv};
+    if (!h.there) return h;
+    int pages = c.kv_indptr[h.sequence + 1] - c.kv_indptr[h.sequence];
+    if (pages > 0) h.n_seen = (pages - 1) * c.page_size + c.kv_last_page_len[h.sequence];
+    h.rounds = (h.n_seen + CHAIN_FOUR * 16 - 1) / (CHAIN_FOUR * 16);
+    return h;
+}
+
+/* ---- fetching ------------------------------------------------------------------------------ */
+
+/* A tile of a cache's map to shared memory. */
+DEVICE_FN void chain_copy_tile(uint32_t to, const char *map, int head, int position, int page,
+                               uint32_t barrier, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
+                 "l"(map), "r"(0), "r"(head), "r"(position), "r"(page), "r"(barrier), "l"(policy)
+                 : "memory");
+}
+
+/* Sixteens of positions in pages. */
+struct chain_walk {
+    uint32_t sixteens, inverse; /* of a page; 2^32 / sixteens rounded up, 0 for 1: see page_walk */
+};
+
+DEVICE_FN uint32_t chain_slot(const chain_walk &walk, uint32_t sixteen)
+{
+    return walk.inverse ? __umulhi(sixteen, walk.inverse) : sixteen;
+}
+
+/* A lane has the pages of sixteens lane, lane + 32 and so on. */
+struct chain_pages {
+    int of[CHAIN_PAGES];
+};
+
+DEVICE_FN chain_pages chain_pages_of(const chain_attention &c, const chain_walk &walk,
+                                     const chain_head &head)
+{
+    chain_pages pages;
+    int lane = (int)threadIdx.x % WARP, first = head.there ? c.kv_indptr[head.sequence] : 0;
+#pragma unroll
+    for (int i = 0; i < CHAIN_PAGES; i++) {
+        int sixteen = lane + i * WARP;
+        pages.of[i] =
+            sixteen * 16 < head.n_seen ? c.kv_indices[first + chain_slot(walk, sixteen)] : 0;
+    }
+    return pages;
+}
+
+/* What the two halves take at once. */
+struct chain_turn {
+    chain_head head[2];
+    chain_pages pages[2];
+};
+
+DEVICE_FN chain_turn chain_turn_of(const chain_attention &c, const chain_walk &walk, int item)
+{
+    chain_turn turn;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        turn.head[half] = chain_head_of(c, item + half * gridDim.x);
+        turn.pages[half] = chain_pages_of(c, walk, turn.head[half]);
+    }
+    return turn;
+}
+
+/* A warp: a stage. */
+DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &walk,
+                                 const chain_head &head, const chain_pages &pages, int round,
+                                 const chain_ring &ring, uint64_t policy)
+{
+    int lane = (int)threadIdx.x % WARP, sixteen = round * CHAIN_FOUR + lane / 2, page = 0;
+    int n = min((head.n_seen + 15) / 16 - round * CHAIN_FOUR, (int)CHAIN_FOUR);
+    int in_page = sixteen - chain_slot(walk, sixteen) * walk.sixteens;
+#pragma unroll
+    for (int i = 0; i < CHAIN_PAGES; i++) {
+        int found = __shfl_sync(0xffffffffu, pages.of[i], sixteen % WARP);
+        if (sixteen / WARP == i) page = found;
+    }
+    if (lane == 0) chain_ring_take(ring, n * 2 * CHAIN_TILE);
+    __syncwarp(); /* the stage is free, and waits for all of its bytes */
+    if (lane < 2 * n)
+        chain_copy_tile(chain_stage(ring) + lane * CHAIN_TILE, lane % 2 ? c.v_map : c.k_map,
+                        head.kv_head, in_page * 16, page, ring.full + 4 * (ring.at & ~1u), policy);
+}
+
+/* One of CHAIN_FETCHERS warps. */
+struct chain_fetcher {
+    int number, n_meetings;
+    uint32_t meeting; /* a barrier */
+};
+
+/* They meet: a stage is taken by another one than the last time. */
+DEVICE_FN void chain_fetchers_meet(chain_fetcher &own)
+{
+    if (threadIdx.x % WARP == 0) barrier_arrive(own.meeting);
+    barrier_wait(own.meeting, own.n_meetings++ & 1);
+    __syncwarp();
+}
+
+/* One of the warps that fetch: every CHAIN_FETCHERS-th stage of the ring, since to begin copies as
+ * small as a page's takes longer than they do. */
+DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher &own,
+                                 chain_ring &ring)
+{
+    const chain_attention &c = call.steps[s].of.attention;
+    const int n_items = c.n_sequences * c.n_kv;
+    const chain_walk walk = {(uint32_t)c.page_size / 16, 0xffffffffu / (c.page_size / 16) + 1};
+    const uint64_t policy = chain_read_once();
+    bool waited = s == 0;
+    if ((int)blockIdx.x >= n_items) return;
+    device_wait_for_last(); /* for page tables, and what passes before this one have written */
+    chain_fetchers_meet(own);
+    chain_turn turn = chain_turn_of(c, walk, blockIdx.x), next;
+    for (int item = blockIdx.x; item < n_items; item += 2 * gridDim.x, turn = next) {
+        const chain_head(&head)[2] = turn.head;
+        next = chain_turn_of(c, walk, item + 2 * gridDim.x);
+        for (int round = 0; round < max(head[0].rounds, head[1].rounds); round++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                if (round >= head[half].rounds) continue;
+                if ((ring.at >> 1) % CHAIN_FETCHERS == own.number) {
+                    if (round + 1 == head[half].rounds && !waited) {
+                        chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+                        waited = true;
+                        __syncwarp();
+                    }
+                    chain_fetch_round(c, walk, head[half], turn.pages[half], round, ring, policy);
+                }
+                chain_ring_next(ring);
+            }
+    }
+    chain_fetchers_meet(own);
+}
+
+/* ---- attending ----------------------------------------------------------------------------- */
+
+/* The 16 bytes `piece` of a tile's row. */
+DEVICE_FN uint4 chain_piece(uint32_t tile, int row, int piece)
+{
+    uint4 d;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w)
+                 : "r"(tile + row * 128 + (piece ^ row % 8) * 16)
+                 : "memory");
+    return d;
+}
+
+/* As decode_load_keys() and decode_load_values(). */
+DEVICE_FN void chain_load_keys(uint4 (&piece)[2][CHAIN_HEAD / 32], uint32_t tile)
+{
+    int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int i = 0; i < CHAIN_HEAD / 32; i++)
+            piece[r][i] = chain_piece(tile, g + r * 8, i * 4 + t);
+}
+
+DEVICE_FN void chain_load_values(uint4 (&piece)[4][CHAIN_HEAD / 64], uint32_t tile, int n_seen)
+{
+    int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        int position = t * 2 + r % 2 + r / 2 * 8;
+        piece[r][0] = chain_piece(tile, position, g);
+        if (position >= n_seen) piece[r][0] = make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* The threads of a half meet. */
+DEVICE_FN void chain_half_meets(int half)
+{
+    if (half)
+        asm volatile("bar.sync 3, 128;" ::: "memory");
+    else
+        asm volatile("bar.sync 2, 128;" ::: "memory");
+}
+
+/* A lane's part of a group's queries, as decode_scores() takes it: pieces t and t + 4 of head g. */
+struct chain_query {
+    float4 piece[CHAIN_HEAD / 32][2];
+};
+
+DEVICE_FN chain_query chain_query_of(const chain_attention &c, const chain_head &head)
+{
+    chain_query query = {};
+    int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
+    const float *row = c.q + head.sequence * c.q_pitch + (head.kv_head * c.group + g) * CHAIN_HEAD;
+#pragma unroll
+    for (int i = 0; i < CHAIN_HEAD / 32; i++)
+        if (head.there && g < c.group) {
+            query.piece[i][0] = *(const float4 *)(row + (i * 4 + t) * 8);
+            query.piece[i][1] = *(const float4 *)(row + (i * 4 + t) * 8 + 4);
+        }
+    return query;
+}
+
+/* As load_query(). */
+template <typename T> DEVICE_FN uint4 chain_narrow(const float4 (&piece)[2], float sign)
+{
+    const float4 &a = piece[0], &b = piece[1];
+    return make_uint4(
+        pack_pair(T(), a.x * sign, a.y * sign), pack_pair(T(), a.z * sign, a.w * sign),
+        pack_pair(T(), b.x * sign, b.y * sign), pack_pair(T(), b.z * sign, b.w * sign));
+}
+
+/* A warp's part of a head. The other half has so many rounds. */
+template <typename T>
+DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own,
+                                 const chain_query &from, int half, int other_rounds,
+                                 chain_ring &ring, decode_part<CHAIN_HEAD> *part)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP % CHAIN_FOUR;
+    float scale = fabsf(c.sm_scale) * 1.4426950408889634f;
+    uint4 query[CHAIN_HEAD / 32];
+#pragma unroll
+    for (int i = 0; i < CHAIN_HEAD / 32; i++)
+        query[i] = chain_narrow<T>(from.piece[i], c.sm_scale < 0 ? -1.0f : 1.0f);
+    decode_sums<CHAIN_HEAD> sums;
+    for (int round = 0; round < max(own.rounds, other_rounds); round++) {
+        bool other = round < other_rounds;
+        chain_ring_next(ring, half && other);
+        if (round < own.rounds) {
+            int first = (round * CHAIN_FOUR + warp) * 16;
+            uint32_t tile = chain_stage(ring) + warp * 2 * CHAIN_TILE;
+            uint4 key[2][CHAIN_HEAD / 32], value[4][CHAIN_HEAD / 64];
+            chain_ring_wait(ring);
+            chain_load_keys(key, tile);
+            chain_load_values(value, tile + CHAIN_TILE, own.n_seen - first);
+            __syncwarp(); /* all lanes have read */
+            if (lane == 0) chain_ring_give(ring, 1);
+            chain_ring_next(ring);
+            if (first < own.n_seen) {
+                float s[2][4];
+                decode_scores<T, CHAIN_HEAD>(s, query, key);
+                float highest = decode_highest(s, first, own.n_seen, sums.maximum);
+                float base = decode_rise<CHAIN_HEAD>(sums, highest, scale);
+                decode_add<T, CHAIN_HEAD>(sums, s, value, base, scale);
+            }
+        }
+        chain_ring_next(ring, !half && other);
+    }
+    decode_leave<CHAIN_HEAD>(sums, scale, part);
+}
+
+/* A half: its warps' parts, merged in their order. */
+DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
+                           const decode_part<CHAIN_HEAD> *parts)
+{
+    int64_t row = (head.sequence * c.n_kv + head.kv_head) * c.group;
+    if (!head.there) return;
+    for (int i = (int)threadIdx.x % (CHAIN_FOUR * WARP); i < c.group * CHAIN_HEAD / 2;
+         i += CHAIN_FOUR * WARP) {
+        int h = i / (CHAIN_HEAD / 2), element = i % (CHAIN_HEAD / 2) * 2;
+        decode_state state = decode_merge<CHAIN_HEAD, true, CHAIN_FOUR>(
+            parts + h, PAGED_DECODE_MAX_GROUP, CHAIN_FOUR, element);
+        float factor = state.sum == 0 ? 0 : 1 / state.sum;
+        store_pair(DTYPE_BF16, (char *)(c.narrowed + (row + h) * CHAIN_HEAD), element,
+                   state.out.x * factor, state.out.y * factor);
+    }
+}
+
+/* The workers. `space`: the warps' parts. What a head needs to begin comes while the one before is
+ * attended to. */
+template <typename T>
+DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring, float *space)
+{
+    const chain_attention &c = call.steps[s].of.attention;
+    const int half = (int)threadIdx.x / (CHAIN_FOUR * WARP), step = 2 * gridDim.x;
+    decode_part<CHAIN_HEAD> *parts =
+        (decode_part<CHAIN_HEAD> *)space + half * CHAIN_FOUR * PAGED_DECODE_MAX_GROUP;
+    int item = blockIdx.x + half * gridDim.x, other = blockIdx.x + !half * gridDim.x;
+    chain_head own = chain_head_of(c, item), next;
+    int other_rounds = chain_head_of(c, other).rounds;
+    chain_wait_all(call, s);
+    chain_query query = chain_query_of(c, own), next_query;
+    for (; min(item, other) < c.n_sequences * c.n_kv; own = next, query = next_query) {
+        item += step, other += step;
+        next = chain_head_of(c, item);
+        int next_rounds = chain_head_of(c, other).rounds;
+        next_query = chain_query_of(c, next);
+        chain_attend_head<T>(c, own, query, half, other_rounds, ring,
+                             parts + (int)threadIdx.x / WARP % CHAIN_FOUR * PAGED_DECODE_MAX_GROUP);
+        other_rounds = next_rounds;
+        chain_half_meets(half); /* the parts are there */
+        chain_merge(c, own, parts);
+        chain_half_meets(half); /* and read */
+    }
+}
+
+/* The workers. */
+DEVICE_FN void chain_attend(const linear_chain &call, int s, chain_ring &ring, float *space)
+{
+    if (call.steps[s].of.attention.type == DTYPE_BF16)
+        chain_attend_as<__nv_bfloat16>(call, s, ring, space);
+    else
+        chain_attend_as<__half>(call, s, ring, space);
+}
+
+#endif

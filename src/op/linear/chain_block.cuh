@@ -1,0 +1,108 @@
+/* What a chain's steps share: how blocks wait for one another, how the workers of one meet, rings
+ * of stages in shared memory.
+ */
+#ifndef QUIPU_OP_CHAIN_BLOCK_CUH
+#define QUIPU_OP_CHAIN_BLOCK_CUH
+
+#include "op/barrier.cuh"
+#include "op/device.cuh"
+#include "op/linear/linear_chain.h"
+
+/* ---- blocks that wait for one another ------------------------------------------------------- */
+
+DEVICE_FN uint32_t shared_address(const void *there)
+{
+    return (uint32_t)__cvta_generic_to_shared(there);
+}
+
+enum { CHAIN_PATIENCE = 1 << 23 }; /* polls, some seconds: then something is wrong */
+
+/* One thread: waits until `n` blocks have ended a step. What they wrote may be read afterwards, by
+ * copies too. */
+DEVICE_FN void chain_wait(const uint32_t *arrived, uint32_t n)
+{
+    uint32_t found;
+    for (int i = 0;; i++) {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(arrived) : "memory");
+        if (found >= n) break;
+        if (i == CHAIN_PATIENCE) __trap();
+    }
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/* The workers meet. */
+DEVICE_FN void chain_meet(void)
+{
+    asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
+/* All workers: what this block had to do in a step is done. */
+DEVICE_FN void chain_signal(uint32_t *arrived)
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    chain_meet(); /* every worker has written */
+    if (threadIdx.x == 0)
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
+}
+
+/* All workers: waits for the step before step s. */
+DEVICE_FN void chain_wait_all(const linear_chain &call, int s)
+{
+    if (s > 0 && threadIdx.x == 0) chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+    chain_meet();
+}
+
+/* For copies of what nobody else reads. */
+DEVICE_FN uint64_t chain_read_once(void)
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* ---- rings --------------------------------------------------------------------------------- */
+
+/* A ring of stages in shared memory. */
+struct chain_ring {
+    uint32_t stages, full, empty; /* addresses */
+    int bytes, n;
+    uint32_t at; /* 2 * stage, and whether this is an odd round */
+};
+
+/* Goes on by `count` stages, as many as there are at most. */
+DEVICE_FN void chain_ring_next(chain_ring &ring, int count = 1)
+{
+    ring.at += 2 * count;
+    if (ring.at >= 2 * (uint32_t)ring.n) ring.at = (ring.at - 2 * ring.n) ^ 1;
+}
+/* By any number. */
+DEVICE_FN void chain_ring_skip(chain_ring &ring, int count)
+{
+    uint32_t to = (ring.at >> 1) + count;
+    ring.at = to % ring.n * 2 + (((ring.at & 1) + to / ring.n) & 1);
+}
+DEVICE_FN uint32_t chain_stage(const chain_ring &ring)
+{
+    return ring.stages + (ring.at >> 1) * ring.bytes;
+}
+DEVICE_FN void chain_ring_wait(const chain_ring &ring)
+{
+    barrier_wait(ring.full + 4 * (ring.at & ~1u), ring.at & 1);
+}
+/* Of CHAIN_READERS that must have given a stage, `readers` do. */
+DEVICE_FN void chain_ring_give(const chain_ring &ring, int readers)
+{
+    barrier_arrive_times(ring.empty + 4 * (ring.at & ~1u), readers);
+}
+
+/* Takes a stage that nobody reads any more, for so many bytes; in the first round none has been
+ * read. */
+DEVICE_FN uint32_t chain_ring_take(const chain_ring &ring, int bytes)
+{
+    uint32_t full = ring.full + 4 * (ring.at & ~1u);
+    barrier_wait(ring.empty + 4 * (ring.at & ~1u), (ring.at & 1) ^ 1);
+    barrier_expect(full, bytes);
+    return full;
+}
+
+#endif
