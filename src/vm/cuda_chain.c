@@ -343,10 +343,10 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
     const tensor *out = &call->tensors[PAGED_DECODE_OUT];
     if (!takes_attention(c, call) || out->stride[1] != out->shape[2] * out->stride[2]) return false;
     double scale = call->params[PAGED_DECODE_SM_SCALE];
-    c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
+    cuda_address at = cuda_linear_other_narrowed(c->ops, c->x_at);
     chain_attention a = {
         .q = q->data,
-        .narrowed = (void *)(uintptr_t)c->x_at,
+        .narrowed = (void *)(uintptr_t)at,
         .kv_indptr = call->tensors[PAGED_DECODE_KV_INDPTR].data,
         .kv_indices = call->tensors[PAGED_DECODE_KV_INDICES].data,
         .kv_last_page_len = call->tensors[PAGED_DECODE_KV_LAST_PAGE_LEN].data,
@@ -363,6 +363,7 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
         return false;
     next_step(c, CHAIN_ATTENTION, q->shape[0] * k->shape[2])->of.attention = a;
     c->x = rows_of_heads(out);
+    c->x_at = at;
     c->ended = false;
     return true;
 }
