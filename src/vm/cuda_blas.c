@@ -31,6 +31,19 @@ enum {
     TRANSPOSED = 1,
     PREFERENCE_WORKSPACE = 1,
     NOT_SUPPORTED = 15,
+    CONFIG_TILE = 1,
+    MAX_CHOICES = 8,
+};
+
+/* Where rows are short, writing a tile's float32 sums takes a good part of its time, and the
+ * library chooses too large ones: tiles that were measured to be faster there, the best ones first.
+ */
+static const uint32_t short_tiles[] = {20 /* 128x128 */, 201 /* 176x128 */, 197 /* 168x128 */,
+                                       184 /* 144x128 */};
+enum {
+    N_SHORT_TILES = sizeof short_tiles / sizeof *short_tiles,
+    SHORT_ROW = 2048,
+    MANY_SUMS = 256 * 128 * 128 /* two tiles a multiprocessor */
 };
 
 #define BLAS_FUNCTIONS(FUNCTION)                                                                   \
@@ -52,6 +65,9 @@ enum {
              (blas_handle handle, blas_object description, blas_object a, blas_object b,           \
               blas_object c, blas_object d, blas_object preference, int wanted,                    \
               blas_choice *choices, int *found))                                                   \
+    FUNCTION(config, "cublasLtMatmulAlgoConfigGetAttribute",                                       \
+             (const blas_algorithm *algorithm, int attribute, void *value, size_t size,            \
+              size_t *written))                                                                    \
     FUNCTION(multiply, "cublasLtMatmul",                                                           \
              (blas_handle handle, blas_object description, const void *alpha, const void *a,       \
               blas_object a_layout, const void *b, blas_object b_layout, const void *beta,         \
@@ -183,24 +199,39 @@ static qp_status describe(cuda_blas *blas, blas_plan *plan, const cuda_product *
     return check(blas->call.layout_create(&plan->d, TYPE_F32, n, m, p->out_pitch), layout, error);
 }
 
-static qp_status choose(cuda_blas *blas, blas_plan *plan, qp_error *error)
+/* Of the library's choices: the one with the best of those tiles, or else the first. */
+static blas_algorithm best_of(const cuda_blas *blas, const blas_choice *choices, int n)
+{
+    int best = 0, best_rank = N_SHORT_TILES;
+    for (int i = 0; i < n && n > 1; i++) {
+        uint32_t tile = 0;
+        size_t written;
+        if (blas->call.config(&choices[i].algorithm, CONFIG_TILE, &tile, sizeof tile, &written))
+            continue;
+        for (int rank = 0; rank < best_rank; rank++)
+            if (short_tiles[rank] == tile) best = i, best_rank = rank;
+    }
+    return choices[best].algorithm;
+}
+
+static qp_status choose(cuda_blas *blas, blas_plan *plan, const cuda_product *p, qp_error *error)
 {
     blas_object preference = NULL;
     const size_t workspace = CUDA_BLAS_WORKSPACE;
-    blas_choice choice;
-    int found = 0;
+    blas_choice choices[MAX_CHOICES];
+    int found = 0, wanted = p->k <= SHORT_ROW && p->m * p->n >= MANY_SUMS ? MAX_CHOICES : 1;
     TRY(check(blas->call.preference_create(&preference), "cublasLtMatmulPreferenceCreate", error));
     qp_status status = check(
         blas->call.preference_set(preference, PREFERENCE_WORKSPACE, &workspace, sizeof workspace),
         "cublasLtMatmulPreferenceSetAttribute", error);
     if (status == QP_OK) {
         int result = blas->call.choose(blas->handle, plan->description, plan->a, plan->b, plan->c,
-                                       plan->d, preference, 1, &choice, &found);
+                                       plan->d, preference, wanted, choices, &found);
         plan->unsupported = result == NOT_SUPPORTED || (result == 0 && found == 0);
         if (!plan->unsupported) status = check(result, "cublasLtMatmulAlgoGetHeuristic", error);
     }
     blas->call.preference_destroy(preference);
-    if (status == QP_OK && !plan->unsupported) plan->algorithm = choice.algorithm;
+    if (status == QP_OK && !plan->unsupported) plan->algorithm = best_of(blas, choices, found);
     return status;
 }
 
@@ -217,7 +248,7 @@ static qp_status find_plan(cuda_blas *blas, const cuda_product *product, blas_pl
     if (blas->n_plans < MAX_PLANS) blas->n_plans++;
     free_plan(blas, plan);
     TRY(describe(blas, plan, product, error));
-    TRY(choose(blas, plan, error));
+    TRY(choose(blas, plan, product, error));
     plan->sizes = sizes; /* now it may be found */
     *out = plan;
     return QP_OK;
