@@ -96,26 +96,6 @@ DEVICE_FN void device_narrow(uint16_t *to, float4 value)
     *(uint2 *)to = make_uint2(*(uint32_t *)&low, *(uint32_t *)&high);
 }
 
-/* Programmatic dependent launch: lets the next kernel's blocks come as soon as all of this one's
- * have, and waits until the kernels before this one have ended. What comes before the wait may only
- * read, and only what no kernel of the same pass writes. Both do nothing where a kernel was
- * launched without. */
-DEVICE_FN void device_let_next_begin(void)
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-DEVICE_FN void device_wait_for_last(void)
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-/* For kernels that have nothing to do before. */
-DEVICE_FN void device_take_turn(void)
-{
-    device_let_next_begin();
-    device_wait_for_last();
-}
-
 /* device_load4() the other way: elements behind the row are left out. */
 DEVICE_FN void device_store4(dtype type, void *row, int64_t i, int64_t n, float4 value)
 {
@@ -139,22 +119,57 @@ DEVICE_FN void device_store4(dtype type, void *row, int64_t i, int64_t n, float4
         if (i + j < n) device_store(type, row, i + j, v[j]);
 }
 
+/* Programmatic dependent launch: lets the next kernel's blocks come as soon as all of this one's
+ * have, and waits until the kernels before this one have ended. What comes before the wait may only
+ * read, and only what no kernel of the same pass writes. Both do nothing where a kernel was
+ * launched without. */
+DEVICE_FN void device_let_next_begin(void)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+DEVICE_FN void device_wait_for_last(void)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* For kernels that have nothing to do before. */
+DEVICE_FN void device_take_turn(void)
+{
+    device_let_next_begin();
+    device_wait_for_last();
+}
+
 /* Eight neighbours of a row as they lie in memory; of 16-bit types `low` alone. What is fetched is
  * converted later, so that several fetches are on their way at once. */
 typedef struct device_eight {
     uint4 low, high;
 } device_eight;
 
-/* Elements [i, i + 8) of a row of n, zeros behind it. */
+/* Elements [i, i + 8) of a row of n, zeros behind it. VECTORS: the rows lie on vectors, and n is a
+ * multiple of 8. */
+template <bool VECTORS>
 DEVICE_FN device_eight device_fetch8(const device_rows &rows, int64_t row, int i, int n)
 {
     const char *from = rows.data + row * rows.stride;
     device_eight raw = {};
-    if (i >= n) return raw;
-    const uint4 *vector = (const uint4 *)(from + (int64_t)i * (rows.type == DTYPE_F32 ? 4 : 2));
-    raw.low = vector[0];
-    if (rows.type == DTYPE_F32) raw.high = vector[1];
-    return raw;
+    if (VECTORS) {
+        if (i >= n) return raw;
+        const uint4 *vector = (const uint4 *)(from + (int64_t)i * (rows.type == DTYPE_F32 ? 4 : 2));
+        raw.low = vector[0];
+        if (rows.type == DTYPE_F32) raw.high = vector[1];
+        return raw;
+    }
+    uint32_t word[8] = {};
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (i + j >= n) continue;
+        if (rows.type == DTYPE_F32)
+            word[j] = ((const uint32_t *)from)[i + j];
+        else
+            word[j / 2] |= (uint32_t)((const uint16_t *)from)[i + j] << j % 2 * 16;
+    }
+    return {make_uint4(word[0], word[1], word[2], word[3]),
+            make_uint4(word[4], word[5], word[6], word[7])};
 }
 
 DEVICE_FN void device_unpack8(int64_t type, const device_eight &raw, float (&v)[8])
@@ -189,11 +204,17 @@ DEVICE_FN uint32_t device_pack2(int64_t type, float low, float high)
     return *(uint32_t *)&pair;
 }
 
-/* Writes the elements [i, i + 8), each rounded once. */
-DEVICE_FN void device_store8(const device_rows &rows, int64_t row, int i, const float (&v)[8])
+/* Writes what of the elements [i, i + 8) is in the row, each rounded once; VECTORS: all are. */
+template <bool VECTORS>
+DEVICE_FN void device_store8(const device_rows &rows, int64_t row, int i, int n,
+                             const float (&v)[8])
 {
     char *to = rows.data + row * rows.stride;
-    if (rows.type == DTYPE_F32) {
+    if (!VECTORS) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (i + j < n) device_store((dtype)rows.type, to, i + j, v[j]);
+    } else if (rows.type == DTYPE_F32) {
         float4 *vector = (float4 *)((float *)to + i);
         vector[0] = make_float4(v[0], v[1], v[2], v[3]);
         vector[1] = make_float4(v[4], v[5], v[6], v[7]);

@@ -8,12 +8,22 @@
 
 #include "quipu_kernel.h"
 
-/* Eight elements from a multiple of 8 on lie at a multiple of 16 bytes. */
 typedef struct device_rows {
     char *data;     /* NULL: there are none */
     int64_t stride; /* bytes */
     int64_t type;   /* of dtype: F32, F16 or BF16 */
 } device_rows;
+
+/* rms_norm, and add_rms_norm where there is a residual. */
+typedef struct norm_rows {
+    device_rows x, residual, out;
+    device_rows narrowed; /* out in BF16 too; or NULL */
+    device_rows weight;   /* one row */
+    int64_t begin;        /* the first block's row */
+    int32_t n;            /* elements of a row */
+    float eps;
+} norm_rows;
+enum { NORM_THREADS = 1024 /* at most */ };
 
 /* silu_and_mul, of elements begin .. end - 1, both multiples of 8, as n is. */
 typedef struct silu_rows {

@@ -9,8 +9,8 @@
 #ifndef QUIPU_OP_FUSED_CUH
 #define QUIPU_OP_FUSED_CUH
 
+#include "op/fixed.h"
 #include "op/linear/linear.cuh"
-#include "op/rms_norm/rms_norm.cuh"
 
 enum { FUSED_WARPS = LINEAR_WARPS, FUSED_THREADS = FUSED_WARPS * WARP };
 
@@ -49,12 +49,33 @@ DEVICE_FN const char *fused_row(const fused_rows &rows, int m)
     return device_row(*rows.x, rows.which ? rows.which[at] : at);
 }
 
+/* Elements [i, i + 4) of a row of n, zeros behind it; I64: in fixed point. */
+DEVICE_FN float4 fused_norm_load(dtype type, const void *row, int64_t i, int64_t n)
+{
+    if (type != DTYPE_I64) return device_load4(type, row, i, n);
+    float v[4];
+    for (int j = 0; j < 4; j++)
+        v[j] = i + j < n ? fixed_to_float(((const int64_t *)row)[i + j]) : 0;
+    return make_float4(v[0], v[1], v[2], v[3]);
+}
+
+/* 1 / sqrt(mean of squares + eps) of a row, in every thread. */
+DEVICE_FN float fused_norm_scale(dtype type, const void *row, int64_t n, float eps, float *cells)
+{
+    float sum = 0;
+    for (int64_t i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x) {
+        float4 v = fused_norm_load(type, row, i, n);
+        sum = fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
+    }
+    return 1.0f / sqrtf(block_sum(sum, cells) / (float)n + eps);
+}
+
 /* The rows' factors, once a block. */
 template <int M> DEVICE_FN void fused_scales(const fused_rows &rows, fused_shared<M> &shared)
 {
     int64_t n = rows.x->shape[1];
     for (int m = 0; m < M && rows.first + m < rows.count; m++) {
-        float scale = rms_norm_scale(rows.x->type, fused_row(rows, m), n, rows.eps, shared.cells);
+        float scale = fused_norm_scale(rows.x->type, fused_row(rows, m), n, rows.eps, shared.cells);
         if (threadIdx.x == 0) shared.scales[m] = scale;
     }
 }
@@ -75,8 +96,8 @@ DEVICE_FN void fused_load(const fused_rows &rows, int64_t first, fused_shared<M>
         for (int i = 4 * threadIdx.x; i < wanted; i += 4 * blockDim.x) {
             float4 y = make_float4(0, 0, 0, 0);
             if (there) {
-                float4 v = rms_norm_load(x.type, row, first + i, n);
-                float4 f = rms_norm_load(weight.type, weight.data, first + i, n);
+                float4 v = fused_norm_load(x.type, row, first + i, n);
+                float4 f = fused_norm_load(weight.type, weight.data, first + i, n);
                 y = make_float4(v.x * scale * f.x, v.y * scale * f.y, v.z * scale * f.z,
                                 v.w * scale * f.w);
             }

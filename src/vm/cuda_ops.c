@@ -6,7 +6,6 @@
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/ragged_prefill/ragged_prefill.h"
-#include "op/rms_norm/rms_norm.h"
 #include "op/variants.h"
 #include "vm/cuda_attention.h"
 #include "vm/cuda_fused.h"
@@ -22,14 +21,8 @@ enum {
     ATTENTION_THREADS = 256,
     ROPE_APPEND_THREADS = 256,
     HELPER_ROPE_APPEND = 48,
-    HELPER_NORM_NARROW = 66,
     SAMPLING_CLUSTER = 8, /* blocks a row */
 };
-
-static bool accepts_rms_norm(const op_call *call)
-{
-    return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
-}
 
 static bool accepts_attention(const op_call *call)
 {
@@ -90,22 +83,6 @@ static qp_status launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op
         (unsigned)kernel->threads, (void *[]){&own, &units}, error);
 }
 
-/* A row a block; where the output is left in BF16 too, by a kernel of its own. */
-static qp_status launch_rms_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                                 qp_error *error)
-{
-    static const char name[] = "run_rms_norm_narrow";
-    if (!ops->narrow_next) return launch_units(ops, kernel, call, error);
-    op_call own = *call;
-    int64_t units = 1;
-    cuda_address narrowed = cuda_linear_narrowed(ops);
-    cuda_function *function = &ops->helpers[HELPER_NORM_NARROW];
-    if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
-    return cuda_ops_launch_early(ops, *function, name, (unsigned)(call->end - call->begin), 1,
-                                 (unsigned)kernel->threads, (void *[]){&own, &units, &narrowed},
-                                 error);
-}
-
 /* A cluster of blocks a row. */
 static qp_status launch_sampling(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                                  qp_error *error)
@@ -140,17 +117,8 @@ static qp_status launch_sampling(cuda_ops *ops, const cuda_kernel *kernel, const
 
 const cuda_kernel cuda_kernels[] = {
     UNITS(EMBEDDING, embedding, 256, 1, op_call_has_no_f64),
-    {.op = OP_RMS_NORM,
-     .name = "cuda",
-     .image = "cuda_ops",
-     .function = "run_rms_norm",
-     .threads = 256,
-     .units = 1,
-     .early = true,
-     .narrows = true,
-     .accepts = accepts_rms_norm,
-     .launch = launch_rms_norm},
-    UNITS(ADD_RMS_NORM, add_rms_norm, 256, 1, op_call_has_no_f64),
+    ROWS(RMS_NORM, "run_rms_norm_vectors", true, cuda_norm_accepts, cuda_norm),
+    ROWS(ADD_RMS_NORM, "run_add_rms_norm_vectors", false, op_call_has_no_f64, cuda_add_norm),
     {.op = OP_LINEAR,
      .name = "cuda_tiles",
      .image = "cuda_ops",

@@ -5,7 +5,6 @@
  * so that its launch costs less, and waits for it first.
  */
 #include "op/add/add.cuh"
-#include "op/add_rms_norm/add_rms_norm.cuh"
 #include "op/argmax/argmax.cuh"
 #include "op/embedding/embedding.cuh"
 #include "op/kv_append/kv_append.cuh"
@@ -31,7 +30,6 @@
     }
 
 KERNEL(add, 256)
-KERNEL(add_rms_norm, 256)
 KERNEL(argmax, 1024)
 KERNEL(embedding, 256)
 KERNEL(kv_append, 256)
@@ -40,7 +38,6 @@ KERNEL(merge_states, 256)
 KERNEL(paged_decode, ATTENTION_WARPS *WARP)
 KERNEL(paged_prefill, ATTENTION_WARPS *WARP)
 KERNEL(ragged_prefill, ATTENTION_WARPS *WARP)
-KERNEL(rms_norm, 256)
 KERNEL(rope, 256)
 KERNEL(silu_and_mul, 256)
 KERNEL(top_k, 1024)
@@ -53,14 +50,18 @@ extern "C" __global__ void __launch_bounds__(256)
     rope_kv_append_block(rope, append, rope.begin + blockIdx.x);
 }
 
-/* rms_norm, leaving its output in BF16 too, for the product that follows. */
-extern "C" __global__ void __launch_bounds__(256)
-    run_rms_norm_narrow(const __grid_constant__ op_call call, int64_t units, uint16_t *narrowed)
-{
-    device_take_turn();
-    int64_t begin = call.begin + blockIdx.x * units;
-    rms_norm_block(call, begin, min(begin + units, call.end), narrowed);
-}
+/* A row a block. */
+#define NORM(name, add, vectors)                                                                   \
+    extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1)                                  \
+        run_##name(const __grid_constant__ norm_rows call)                                         \
+    {                                                                                              \
+        device_let_next_begin();                                                                   \
+        norm_row<add, vectors>(call, call.begin + blockIdx.x);                                     \
+    }
+NORM(rms_norm, false, false)
+NORM(rms_norm_vectors, false, true)
+NORM(add_rms_norm, true, false)
+NORM(add_rms_norm_vectors, true, true)
 
 extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     run_silu_and_mul_vectors(const __grid_constant__ silu_rows call)

@@ -1,7 +1,9 @@
 /* Operators on rows on the GPU: see cuda_rows.h. */
 #include "vm/cuda_rows.h"
 
+#include "op/add_rms_norm/add_rms_norm.h"
 #include "op/device_rows.h"
+#include "op/rms_norm/rms_norm.h"
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
@@ -12,13 +14,16 @@ enum {
     WARP = 32,
     ELEMENTS = 2048, /* of silu_and_mul a block, by elements */
     THREADS = 256,
-    HELPER_SILU = 64, /* of cuda_ops.helpers: the forms for rows that do not lie on vectors */
+    HELPER_NORM = 64, /* of cuda_ops.helpers: the forms for rows that do not lie on vectors */
+    HELPER_ADD_NORM,
+    HELPER_SILU,
     HELPER_ROPE,
 };
 
+/* Of a vector: that one row. */
 static device_rows rows_of(const tensor *view)
 {
-    return (device_rows){view->data, view->stride[0], view->type};
+    return (device_rows){view->data, view->rank > 1 ? view->stride[0] : 0, view->type};
 }
 
 /* Where a product looks for rows of n elements in BF16, if it is to find them there. */
@@ -54,6 +59,57 @@ static qp_status find_helper(cuda_ops *ops, int helper, const char *name, cuda_f
     *out = *function;
     return QP_OK;
 }
+
+/* ---- norms --------------------------------------------------------------------------------- */
+
+bool cuda_norm_accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
+}
+
+static qp_status launch_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                             norm_rows rows, int64_t n, qp_error *error)
+{
+    cuda_function function = ops->functions[kernel - cuda_kernels];
+    const char *name = kernel->function;
+    rows.narrowed = narrowed_rows(ops, n);
+    rows.begin = call->begin;
+    rows.n = (int32_t)n;
+    bool vectors = n % EIGHT == 0 && rows_on_vectors(rows.x) && rows_on_vectors(rows.residual) &&
+                   rows_on_vectors(rows.out) && rows_on_vectors(rows.weight);
+    if (!vectors) {
+        bool add = rows.residual.data;
+        name = add ? "run_add_rms_norm" : "run_rms_norm";
+        TRY(find_helper(ops, add ? HELPER_ADD_NORM : HELPER_NORM, name, &function, error));
+    }
+    return cuda_ops_launch_early(ops, function, name, (unsigned)(call->end - call->begin), 1,
+                                 warps_of((n + EIGHT - 1) / EIGHT, NORM_THREADS), (void *[]){&rows},
+                                 error);
+}
+
+qp_status cuda_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
+{
+    const tensor *t = call->tensors;
+    const norm_rows rows = {.x = rows_of(&t[RMS_NORM_X]),
+                            .weight = rows_of(&t[RMS_NORM_WEIGHT]),
+                            .out = rows_of(&t[RMS_NORM_OUT]),
+                            .eps = (float)call->params[RMS_NORM_EPS]};
+    return launch_norm(ops, kernel, call, rows, t[RMS_NORM_X].shape[1], error);
+}
+
+qp_status cuda_add_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        qp_error *error)
+{
+    const tensor *t = call->tensors;
+    const norm_rows rows = {.x = rows_of(&t[ADD_RMS_NORM_X]),
+                            .residual = rows_of(&t[ADD_RMS_NORM_RESIDUAL]),
+                            .weight = rows_of(&t[ADD_RMS_NORM_WEIGHT]),
+                            .out = rows_of(&t[ADD_RMS_NORM_X]),
+                            .eps = (float)call->params[ADD_RMS_NORM_EPS]};
+    return launch_norm(ops, kernel, call, rows, t[ADD_RMS_NORM_X].shape[1], error);
+}
+
+/* ---- by eights or one by one --------------------------------------------------------------- */
 
 /* A kernel that takes the call as it is. */
 static qp_status launch_plainly(cuda_ops *ops, int helper, const char *name, const op_call *call,

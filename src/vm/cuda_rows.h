@@ -1,8 +1,15 @@
-/* How the GPU's kernels of operators on rows are launched: silu_and_mul, rope. */
+/* How the GPU's kernels of operators on rows are launched: rms_norm, add_rms_norm, silu_and_mul,
+ * rope. */
 #ifndef QUIPU_VM_CUDA_ROWS_H
 #define QUIPU_VM_CUDA_ROWS_H
 
 #include "vm/cuda_ops.h"
+
+/* rms_norm without a rounding in between, of rows whose length is an int. */
+bool cuda_norm_accepts(const op_call *call);
+qp_status cuda_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error);
+qp_status cuda_add_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        qp_error *error);
 
 /* By eights where rows lie so, else by elements. Where its output is left in BF16 for the product
  * behind it, nobody else reads it, and it is not written as it is. */

@@ -234,52 +234,59 @@ DEVICE_FN void chain_add_parts(const chain_parts &parts, int64_t row, const floa
     }
 }
 
-/* The sum over the workers, in every one; `cells` has a float a warp. */
-DEVICE_FN float chain_sum(float value, float *cells)
+/* 256 elements of row `from`, parts and x, to `out` and to `space`, of which a lane has fours from
+ * i and from i + 128 on; gives the sum of their squares. Behind the row there are zeros. */
+DEVICE_FN float chain_rows_add(const chain_rows &c, int64_t from, float *out, float *space, int i)
 {
-    int lane = threadIdx.x % WARP;
-    value = warp_sum(value);
-    chain_meet(); /* the cells of a sum before this one are no longer read */
-    if (lane == 0) cells[threadIdx.x / WARP] = value;
-    chain_meet();
-    return warp_sum(lane < CHAIN_WORKERS / WARP ? cells[lane] : 0.0f);
+    float4 sum[2] = {};
+    float squares[2] = {};
+    const int n = c.parts.n_features, second = i + 128 < n ? i + 128 : i;
+    if (i < n) chain_add_parts(c.parts, from, c.residual + from * c.residual_pitch, i, second, sum);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const float4 &v = sum[k];
+        int at = i + k * 128;
+        if (at >= n) break;
+        if (out) *(float4 *)(out + at) = v;
+        *(float4 *)(space + at) = v;
+        squares[k] = norm_squares4(v.x, v.y, v.z, v.w);
+    }
+    return norm_sum_of_fours(squares[0], squares[1]);
 }
 
-/* `space`: shared memory, where a row is kept, by every worker its own. */
+/* `space`: shared memory, where a row is kept, by every worker its own, and behind it the sums of
+ * squares of each 256 elements, which are added as op/rms_norm/rms_norm.cuh does. */
 DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space)
 {
     const chain_rows &c = call.steps[s].of.rows;
-    const int n = c.parts.n_features, first = 4 * (int)threadIdx.x, step = CHAIN_WORKERS * 4;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = CHAIN_WORKERS / WARP;
+    const int n = c.parts.n_features, first = 256 * warp + 4 * lane, step = 256 * n_warps;
+    const int n_cells = (n + 255) / 256;
+    float *cells = space + CHAIN_ROW;
     if (c.weight) /* comes while others end the step before */
-        for (int i = first; i < n; i += step)
+        for (int i = 4 * (int)threadIdx.x; i < n; i += 4 * CHAIN_WORKERS)
             asm volatile("prefetch.global.L1 [%0];" ::"l"(
                 (const char *)c.weight + i * (c.weight_type == DTYPE_F32 ? 4 : 2)));
     chain_wait_all(call, s);
     for (int64_t row = blockIdx.x; row < c.n_rows; row += gridDim.x) {
         int64_t from = c.rows ? c.rows[row] : row;
-        float squares = 0;
+        float *out = c.out ? c.out + row * c.out_pitch : nullptr;
 #pragma unroll 1
-        for (int i = first; i < n; i += 2 * step) {
-            float4 sum[2];
-            bool second = i + step < n;
-            chain_add_parts(c.parts, from, c.residual + from * c.residual_pitch, i,
-                            second ? i + step : i, sum);
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                const float4 &v = sum[k];
-                if (k == 1 && !second) break;
-                if (c.out) *(float4 *)(c.out + row * c.out_pitch + i + k * step) = v;
-                *(float4 *)(space + i + k * step) = v;
-                squares = rms_norm_add_squares(squares, v);
-            }
+        for (int cell = warp, i = first; cell < n_cells; cell += n_warps, i += step) {
+            float squares = chain_rows_add(c, from, out, space, i);
+            if (lane == 0) cells[cell] = squares;
         }
         if (!c.weight) continue;
-        float scale = 1.0f / sqrtf(chain_sum(squares, space + CHAIN_ROW) / (float)n + c.eps);
-        for (int i = first; i < n; i += step) {
-            float4 f = device_load4((dtype)c.weight_type, c.weight, i, n);
-            device_narrow(c.narrowed + row * n + i,
-                          rms_norm_apply(*(const float4 *)(space + i), scale, f));
-        }
+        chain_meet(); /* the cells are whole */
+        float scale = norm_scale(warp_sum(lane < n_cells ? cells[lane] : 0.0f), n, c.eps);
+        if (row + gridDim.x < c.n_rows) chain_meet(); /* and no longer read */
+        for (int cell = warp, i = first; cell < n_cells; cell += n_warps, i += step)
+#pragma unroll
+            for (int at = i; at < i + 256 && at < n; at += 128) {
+                float4 f = device_load4((dtype)c.weight_type, c.weight, at, n);
+                device_narrow(c.narrowed + row * n + at,
+                              norm_apply4(*(const float4 *)(space + at), scale, f));
+            }
     }
 }
 

@@ -116,8 +116,8 @@ typedef struct linear_chain {
     int32_t weight_stages, x_stages;
 } linear_chain;
 
-/* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float a warp, or the warps' parts
- * of attention; and a token's places. */
+/* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float for 256 of its elements, or
+ * the warps' parts of attention; and a token's places. */
 #define CHAIN_LOOKED_UP        96
 #define CHAIN_SPACE            (CHAIN_TURN_ROWS * CHAIN_TURN_PITCH * 4 + CHAIN_LOOKED_UP)
 #define CHAIN_WEIGHT_BYTES     (LINEAR_STREAM_ROWS * LINEAR_STREAM_DEPTH * 2)

@@ -1,87 +1,106 @@
-/* rms_norm on the GPU: a block a row, four neighbours a thread. */
+/* rms_norm and add_rms_norm on the GPU: a block a row, eight neighbours a thread.
+ *
+ * A row of up to 8 * blockDim.x elements stays in registers between its sum and its scaling; of a
+ * longer one what comes after is read twice. The order of the sum depends on the row's length
+ * alone: four neighbours, two fours, the eights of 256 neighbours as warp_sum() adds lanes, and so
+ * the sums of those, of up to 8192 elements. Who computes a norm elsewhere adds its squares so too.
+ */
 #ifndef QUIPU_OP_RMS_NORM_CUH
 #define QUIPU_OP_RMS_NORM_CUH
 
 #include "op/device.cuh"
-#include "op/fixed.h"
-#include "op/rms_norm/rms_norm.h"
 
-enum { RMS_NORM_KEPT = 4 }; /* times four elements that a thread has of a row, at most */
-
-/* Elements [i, i + 4) of a row of n, zeros behind it; I64: in fixed point. */
-DEVICE_FN float4 rms_norm_load(dtype type, const void *row, int64_t i, int64_t n)
+DEVICE_FN float norm_squares4(float a, float b, float c, float d)
 {
-    if (type != DTYPE_I64) return device_load4(type, row, i, n);
-    float v[4];
-    for (int j = 0; j < 4; j++)
-        v[j] = i + j < n ? fixed_to_float(((const int64_t *)row)[i + j]) : 0;
-    return make_float4(v[0], v[1], v[2], v[3]);
+    return fmaf(d, d, fmaf(c, c, fmaf(b, b, a * a)));
 }
 
-DEVICE_FN float rms_norm_add_squares(float sum, float4 v)
+DEVICE_FN float norm_squares(const float (&v)[8])
 {
-    return fmaf(v.x, v.x, fmaf(v.y, v.y, fmaf(v.z, v.z, fmaf(v.w, v.w, sum))));
+    return norm_squares4(v[0], v[1], v[2], v[3]) + norm_squares4(v[4], v[5], v[6], v[7]);
 }
 
-DEVICE_FN float4 rms_norm_apply(float4 v, float scale, float4 f)
+/* The sum over 256 neighbours where a lane has the squares of [4 * lane, 4 * lane + 4) and of the
+ * four 128 elements further, in the order of the others; in every lane. */
+DEVICE_FN float norm_sum_of_fours(float near, float far)
 {
-    return make_float4(v.x * scale * f.x, v.y * scale * f.y, v.z * scale * f.z, v.w * scale * f.w);
+    near += __shfl_xor_sync(ALL_LANES, near, 1);
+    far += __shfl_xor_sync(ALL_LANES, far, 1);
+    near += far;
+    for (int step = WARP / 2; step > 1; step /= 2)
+        near += __shfl_xor_sync(ALL_LANES, near, step);
+    return near;
 }
 
-/* From the threads' sums of squares, in every thread. */
-DEVICE_FN float rms_norm_scale_of(float squares, int64_t n, float eps, float *cells)
+DEVICE_FN float norm_scale(float squares, int n, float eps)
 {
-    return 1.0f / sqrtf(block_sum(squares, cells) / (float)n + eps);
+    return 1.0f / sqrtf(squares / (float)n + eps);
 }
 
-/* 1 / sqrt(mean of squares + eps) of a row, in every thread. */
-DEVICE_FN float rms_norm_scale(dtype type, const void *row, int64_t n, float eps, float *cells)
+DEVICE_FN float4 norm_apply4(float4 v, float scale, float4 weight)
 {
-    float sum = 0;
-    for (int64_t i = 4 * threadIdx.x; i < n; i += 4 * blockDim.x)
-        sum = rms_norm_add_squares(sum, rms_norm_load(type, row, i, n));
-    return rms_norm_scale_of(sum, n, eps, cells);
+    return make_float4(v.x * scale * weight.x, v.y * scale * weight.y, v.z * scale * weight.z,
+                       v.w * scale * weight.w);
 }
 
-/* `narrowed` (n_tokens, hidden_size), if not NULL, gets the output rounded to BF16 too. A row is
- * read once where the threads can keep it, its weights with it. */
-DEVICE_FN void rms_norm_block(const op_call &call, int64_t begin, int64_t end,
-                              uint16_t *narrowed = nullptr)
+DEVICE_FN void norm_apply(float (&v)[8], float scale, const float (&weight)[8])
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] = v[j] * scale * weight[j];
+}
+
+/* Elements [i, i + 8) of what a row's norm is of. */
+template <bool ADD, bool VECTORS>
+DEVICE_FN void norm_load(const norm_rows &call, int64_t row, int i, float (&v)[8])
+{
+    device_eight x = device_fetch8<VECTORS>(call.x, row, i, call.n), residual;
+    if (ADD) residual = device_fetch8<VECTORS>(call.residual, row, i, call.n);
+    device_unpack8(call.x.type, x, v);
+    if (!ADD) return;
+    float kept[8];
+    device_unpack8(call.residual.type, residual, kept);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        v[j] += kept[j];
+}
+
+/* Writes them, scaled; and into the residual as they are. */
+template <bool ADD, bool VECTORS>
+DEVICE_FN void norm_store(const norm_rows &call, int64_t row, int i, const device_eight &weight,
+                          float scale, float (&v)[8])
+{
+    float w[8];
+    if (ADD) device_store8<VECTORS>(call.residual, row, i, call.n, v);
+    device_unpack8(call.weight.type, weight, w);
+    norm_apply(v, scale, w);
+    device_store8<VECTORS>(call.out, row, i, call.n, v);
+    if (call.narrowed.data) device_store8<VECTORS>(call.narrowed, row, i, call.n, v);
+}
+
+/* With ADD residual <- x + residual, and out is the norm of that; else out is the norm of x.
+ * VECTORS: all rows lie on vectors, and their length is a multiple of 8. */
+template <bool ADD, bool VECTORS> DEVICE_FN void norm_row(const norm_rows &call, int64_t row)
 {
     __shared__ float cells[MAX_WARPS];
-    const tensor &x = call.tensors[RMS_NORM_X], &w = call.tensors[RMS_NORM_WEIGHT];
-    const tensor &out = call.tensors[RMS_NORM_OUT];
-    const int64_t n = x.shape[1], own = 4 * threadIdx.x, step = 4 * blockDim.x;
-    const float eps = (float)call.params[RMS_NORM_EPS];
-    for (int64_t row = begin; row < end; row++) {
-        const char *in = device_row(x, row);
-        char *to = device_row(out, row);
-        auto leave = [&](int64_t i, float4 y) {
-            device_store4(out.type, to, i, n, y);
-            if (narrowed) device_narrow(narrowed + row * n + i, y);
-        };
-        if (n > RMS_NORM_KEPT * step) {
-            float scale = rms_norm_scale(x.type, in, n, eps, cells);
-            for (int64_t i = own; i < n; i += step)
-                leave(i, rms_norm_apply(rms_norm_load(x.type, in, i, n), scale,
-                                        device_load4(w.type, w.data, i, n)));
-            continue;
-        }
-        float4 v[RMS_NORM_KEPT], f[RMS_NORM_KEPT];
-        float squares = 0;
-#pragma unroll
-        for (int j = 0; j < RMS_NORM_KEPT; j++) {
-            int64_t i = own + j * step;
-            if (i < n) v[j] = rms_norm_load(x.type, in, i, n);
-            if (i < n) f[j] = device_load4(w.type, w.data, i, n);
-        }
-#pragma unroll
-        for (int j = 0; j < RMS_NORM_KEPT; j++)
-            if (own + j * step < n) squares = rms_norm_add_squares(squares, v[j]);
-        float scale = rms_norm_scale_of(squares, n, eps, cells);
-#pragma unroll
-        for (int j = 0; j < RMS_NORM_KEPT; j++)
-            if (own + j * step < n) leave(own + j * step, rms_norm_apply(v[j], scale, f[j]));
+    int first = 8 * (int)threadIdx.x, step = 8 * (int)blockDim.x, n = call.n;
+    device_eight weight = device_fetch8<VECTORS>(call.weight, 0, first, n);
+    device_wait_for_last();
+    float kept[8];
+    norm_load<ADD, VECTORS>(call, row, first, kept);
+    float sum = norm_squares(kept);
+    for (int i = first + step; i < n; i += step) {
+        float v[8];
+        norm_load<ADD, VECTORS>(call, row, i, v);
+        sum += norm_squares(v);
+    }
+    float scale = norm_scale(block_sum(sum, cells), n, call.eps);
+    if (first < n) norm_store<ADD, VECTORS>(call, row, first, weight, scale, kept);
+    for (int i = first + step; i < n; i += step) {
+        float v[8];
+        norm_load<ADD, VECTORS>(call, row, i, v);
+        norm_store<ADD, VECTORS>(call, row, i, device_fetch8<VECTORS>(call.weight, 0, i, n), scale,
+                                 v);
     }
 }
 

@@ -66,8 +66,8 @@ DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token)
             bool of_k = number >= call.n_q_heads;
             head[h] = of_k ? call.k : call.q;
             head[h].data += of_k ? (number - call.n_q_heads) * call.k_head : number * call.q_head;
-            raw_a[h] = device_fetch8(head[h], token, a_at, a_at + 8);
-            raw_b[h] = device_fetch8(head[h], token, b_at, b_at + 8);
+            raw_a[h] = device_fetch8<true>(head[h], token, a_at, a_at + 8);
+            raw_b[h] = device_fetch8<true>(head[h], token, b_at, b_at + 8);
         }
 #pragma unroll
         for (int h = 0; h < ROPE_HEADS; h++) {
@@ -76,8 +76,8 @@ DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token)
             device_unpack8(head[h].type, raw_a[h], a);
             device_unpack8(head[h].type, raw_b[h], b);
             rope_turn8(call.interleaved, a, b, cosine, sine);
-            device_store8(head[h], token, a_at, a);
-            device_store8(head[h], token, b_at, b);
+            device_store8<true>(head[h], token, a_at, a_at + 8, a);
+            device_store8<true>(head[h], token, b_at, b_at + 8, b);
         }
     }
 }

@@ -30,8 +30,8 @@ DEVICE_FN void silu_and_mul_vectors(const silu_rows &call)
         uint32_t vector = (uint32_t)(call.begin / 8 + first) + v * SILU_THREADS;
         row[v] = vector / per_row, i[v] = vector % per_row * 8;
         if ((int64_t)vector * 8 >= call.end) continue;
-        gate[v] = device_fetch8(call.x, row[v], (int)i[v], 2 * call.n);
-        up[v] = device_fetch8(call.x, row[v], (int)i[v] + call.n, 2 * call.n);
+        gate[v] = device_fetch8<true>(call.x, row[v], (int)i[v], 2 * call.n);
+        up[v] = device_fetch8<true>(call.x, row[v], (int)i[v] + call.n, 2 * call.n);
     }
 #pragma unroll
     for (int v = 0; v < SILU_VECTORS; v++) {
@@ -42,8 +42,8 @@ DEVICE_FN void silu_and_mul_vectors(const silu_rows &call)
 #pragma unroll
         for (int j = 0; j < 8; j++)
             g[j] = silu(g[j]) * u[j];
-        if (call.out.data) device_store8(call.out, row[v], (int)i[v], g);
-        if (call.narrowed.data) device_store8(call.narrowed, row[v], (int)i[v], g);
+        if (call.out.data) device_store8<true>(call.out, row[v], (int)i[v], call.n, g);
+        if (call.narrowed.data) device_store8<true>(call.narrowed, row[v], (int)i[v], call.n, g);
     }
 }
 
