@@ -152,7 +152,9 @@ cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n
         .rows = has_wgmma ? groups * 64 : PAGED_PREFILL_MMA_ROWS,
         .threads = has_wgmma ? groups * GROUP_THREADS + copying : PAGED_PREFILL_MMA_THREADS,
         .helper = HELPER_PREFILL + (has_wgmma ? groups - 1 : 0) * 4 + (head_dim == 128) * 2 + bf16};
-    launch.shared_bytes = PAGED_PREFILL_SHARED(launch.rows, head_dim);
+    launch.shared_bytes = has_wgmma && head_dim == 128
+                              ? PAGED_PREFILL_SPLIT_SHARED(launch.rows, head_dim)
+                              : PAGED_PREFILL_SHARED(launch.rows, head_dim);
     launch.blocks = (unsigned)blocks_of(call, launch.rows);
     char number[2] = {has_wgmma ? (char)('0' + groups) : 0};
     snprintf(launch.function, sizeof launch.function, "run_paged_prefill_%s%s_%s_%d",

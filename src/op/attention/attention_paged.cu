@@ -49,8 +49,8 @@ PAGED_PREFILL_WGMMA_KERNELS(PREFILL_WGMMA)
             const __grid_constant__ paged_attention call)                                          \
     {                                                                                              \
         extern __shared__ __align__(1024) char shared[];                                           \
-        paged_prefill_split<element_##type, head_dim, PAGED_STEP, groups, groups == 2 ? 232 : 152, \
-                            groups == 2 ? 40 : 56>(call, shared);                                  \
+        paged_prefill_split<element_##type, head_dim, PAGED_STEP, groups, groups == 2 ? 224 : 152, \
+                            56>(call, shared);                                                     \
     }
 PAGED_PREFILL_SPLIT_KERNELS(PREFILL_SPLIT)
 #endif

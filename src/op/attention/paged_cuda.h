@@ -18,7 +18,8 @@
 #include "quipu_kernel.h"
 
 enum {
-    PAGED_STEP = 64,       /* positions that paged_prefill takes at once */
+    PAGED_STEP = 64,          /* positions that paged_prefill takes at once */
+    PAGED_PREFILL_STAGES = 5, /* of keys and of values, where its warps are split by role */
     PAGED_CHUNK = 1024,    /* positions of a block of paged_decode, half as many more of the last */
     PAGED_FINE_CHUNK = 64, /* the fewest, and */
     PAGED_FINE_PARTS = 16, /* the parts that are wanted where sequences are few */
@@ -84,5 +85,9 @@ enum { PAGED_PREFILL_MMA_ROWS = 128, PAGED_PREFILL_MMA_THREADS = 128 }; /* a war
  * and what the warps tell one another. */
 #define PAGED_PREFILL_SHARED(rows, head_dim)                                                       \
     (((rows) + 4 * PAGED_STEP) * (head_dim)*2 + 4 * PAGED_STEP)
+
+/* Where warps are split by role: as many stages as fit with three groups, and their barriers. */
+#define PAGED_PREFILL_SPLIT_SHARED(rows, head_dim)                                                 \
+    (((rows) + 2 * PAGED_PREFILL_STAGES * PAGED_STEP) * (head_dim)*2 + 32 * PAGED_PREFILL_STAGES)
 
 #endif

@@ -121,7 +121,7 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
                                             tile.walk.length, v);
     }
     copy_commit();
-    prefill_load_queries<T, HEAD_DIM, ROWS, THREADS>(call, tile, shared);
+    prefill_load_queries<T, HEAD_DIM, ROWS, ROWS, THREADS>(call, tile, shared, 0);
     for (int first = 0, stage = 0; first < seen; first += STEP, stage ^= 1) {
         copy_wait<0>();
         __syncthreads(); /* the stage has come, and nobody reads the other any more */
@@ -140,9 +140,7 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             softmax_step(s[half], rows[half], first, first + STEP > seen_by_all, scale, shrink);
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 2; i++)
-                o[half][i / 4][i % 4] *= shrink[i % 4 / 2];
+            prefill_shrink<HEAD_DIM>(o[half], shrink);
         }
         prefill_mma_values<T, HEAD_DIM, STEP>(o, s, v + stage * STAGE);
     }

@@ -67,25 +67,41 @@ __device__ __forceinline__ int prefill_visible(const paged_attention &call,
     return max(tile.walk.length - tile.n_tokens + token + 1, 0);
 }
 
-/* Converts the tile's queries into shared memory; zeros for rows past the end. */
-template <typename T, int HEAD_DIM, int ROWS, int THREADS>
-__device__ __forceinline__ void prefill_load_queries(const paged_attention &call,
-                                                     const prefill_tile &tile, char *shared)
+/* Converts COUNT of the tile's queries from `first` on into shared memory, by THREADS threads;
+ * zeros for rows past the end. */
+template <typename T, int HEAD_DIM, int ROWS, int COUNT, int THREADS>
+__device__ __forceinline__ void
+prefill_load_queries(const paged_attention &call, const prefill_tile &tile, char *shared, int first)
 {
-    constexpr int CHUNKS = HEAD_DIM / 8;
+    constexpr int CHUNKS = HEAD_DIM / 8, STEP = THREADS / CHUNKS;
+    int chunk = (int)threadIdx.x % CHUNKS, row = (int)threadIdx.x % THREADS / CHUNKS + first;
     float sign = call.sm_scale < 0 ? -1.0f : 1.0f;
-    for (int i = (int)threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
-        int chunk = i % CHUNKS, row = i / CHUNKS, unit = tile.first_row + row;
+    uint32_t inverse = 0xffffffffu / (uint32_t)call.group + 1; /* as page_walk's */
+#pragma unroll 4
+    for (int i = 0; i < COUNT / STEP; i++, row += STEP) {
+        uint32_t unit = (uint32_t)(tile.first_row + row);
+        uint32_t token = inverse ? __umulhi(unit, inverse) : unit;
         uint4 query = make_uint4(0, 0, 0, 0);
-        if (unit < tile.n_rows) {
-            const char *from =
-                (const char *)call.q +
-                (tile.first_token + unit / call.group) * call.q_strides.token +
-                (tile.kv_head * call.group + unit % call.group) * call.q_strides.head;
+        if ((int)unit < tile.n_rows) {
+            const char *from = (const char *)call.q +
+                               (tile.first_token + (int64_t)token) * call.q_strides.token +
+                               (tile.kv_head * call.group + (int)(unit - token * call.group)) *
+                                   call.q_strides.head;
             query = load_query<T>(call.q_type, from, chunk * 8, sign);
         }
         *(uint4 *)(shared + tile_byte(ROWS, row, chunk)) = query;
     }
+}
+
+/* o *= shrink; where no row's maximum has grown nothing changes. */
+template <int HEAD_DIM>
+__device__ __forceinline__ void prefill_shrink(float (&o)[HEAD_DIM / 8][4],
+                                               const float (&shrink)[2])
+{
+    if (!__any_sync(0xffffffffu, shrink[0] != 1 || shrink[1] != 1)) return;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 2; i++)
+        o[i / 4][i % 4] *= shrink[i % 4 / 2];
 }
 
 /* Writes a lane's columns of its row r, times `factor`. */

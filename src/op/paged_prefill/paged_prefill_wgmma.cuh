@@ -73,7 +73,7 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
         tile_fetch<HEAD_DIM, STEP, THREADS>(v_cache, places->v[0], call.v_strides.position, length,
                                             v);
         copy_commit();
-        prefill_load_queries<T, HEAD_DIM, ROWS, THREADS>(call, tile, shared);
+        prefill_load_queries<T, HEAD_DIM, ROWS, ROWS, THREADS>(call, tile, shared, 0);
         copy_wait<1>();
         wgmma_publish();
         __syncthreads(); /* the queries and the first keys have come */
@@ -111,9 +111,7 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
             softmax_step(s, rows, first, first + STEP > seen_by_all, scale, shrink);
             wgmma_wait<0>();
             wgmma_hold(o);
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 2; i++)
-                o[i / 4][i % 4] *= shrink[i % 4 / 2];
+            prefill_shrink<HEAD_DIM>(o, shrink);
 #pragma unroll
             for (int i = 0; i < STEP / 16; i++)
                 weights_pack<T>(s, i, weights[i]);
