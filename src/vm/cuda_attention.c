@@ -162,9 +162,20 @@ cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n
     return launch;
 }
 
+/* The output goes to where the product behind it looks for it, in BF16, and nowhere else: nobody
+ * but that product reads it. */
+static void leave_narrowed(const cuda_ops *ops, const op_call *call, paged_attention *arguments)
+{
+    const int64_t *shape = call->tensors[PAGED_PREFILL_Q].shape;
+    arguments->out = (void *)(uintptr_t)cuda_linear_narrowed(ops);
+    arguments->out_type = DTYPE_BF16;
+    arguments->out_strides = (row_strides){shape[1] * shape[2] * 2, shape[2] * 2};
+}
+
 static qp_status launch_prefill(cuda_ops *ops, const op_call *call, bool has_wgmma, qp_error *error)
 {
     paged_attention arguments = cuda_prefill_arguments(call);
+    if (ops->narrow_next) leave_narrowed(ops, call, &arguments);
     cuda_prefill_launch launch = cuda_prefill_plan(call, has_wgmma, ops->device->n_multiprocessors);
     cuda_function *function = &ops->helpers[launch.helper];
     if (!*function)

@@ -179,6 +179,7 @@ const cuda_kernel cuda_kernels[] = {
      .name = "cuda_tiles",
      .image = "attention_paged",
      .function = "run_paged_prefill_mma_BF16_64",
+     .narrows = true,
      .accepts = cuda_prefill_accepts,
      .pays = cuda_prefill_pays,
      .launch = cuda_prefill,
