@@ -12,8 +12,6 @@
 #include <string.h>
 
 enum {
-    HELPER_PREFILL = 32, /* of cuda_ops.helpers: 2 types, 2 head_dims, 3 kernels */
-    HELPER_DECODE = 44,  /* 2 types, 2 head_dims */
     FEW_TOKENS = 8,      /* of which each head takes a block of its own */
     GROUP_THREADS = 128, /* warps that wgmma needs */
     EARLY_BLOCKS = 2,    /* a multiprocessor, at least, to be launched early: blocks that come so go
@@ -148,10 +146,11 @@ cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n
     /* Three groups of rows do more with what has come; two fill the GPU with less. */
     if (head_dim == 128 && blocks_of(call, 192) >= 2 * n_multiprocessors) groups = 3;
     int copying = head_dim == 128 ? GROUP_THREADS : 0;
-    cuda_prefill_launch launch = {
-        .rows = has_wgmma ? groups * 64 : PAGED_PREFILL_MMA_ROWS,
-        .threads = has_wgmma ? groups * GROUP_THREADS + copying : PAGED_PREFILL_MMA_THREADS,
-        .helper = HELPER_PREFILL + (has_wgmma ? groups - 1 : 0) * 4 + (head_dim == 128) * 2 + bf16};
+    cuda_prefill_launch launch = {.rows = has_wgmma ? groups * 64 : PAGED_PREFILL_MMA_ROWS,
+                                  .threads = has_wgmma ? groups * GROUP_THREADS + copying
+                                                       : PAGED_PREFILL_MMA_THREADS,
+                                  .helper = CUDA_HELPER_PREFILL + (has_wgmma ? groups - 1 : 0) * 4 +
+                                            (head_dim == 128) * 2 + bf16};
     launch.shared_bytes = has_wgmma && head_dim == 128
                               ? PAGED_PREFILL_SPLIT_SHARED(launch.rows, head_dim)
                               : PAGED_PREFILL_SHARED(launch.rows, head_dim);
@@ -363,7 +362,7 @@ static qp_status launch_decode(cuda_ops *ops, const op_call *call, paged_attenti
 {
     const tensor *k = &call->tensors[PAGED_DECODE_K_CACHE];
     bool bf16 = k->type == DTYPE_BF16, wide = k->shape[3] == 128;
-    cuda_function *function = &ops->helpers[HELPER_DECODE + wide * 2 + bf16];
+    cuda_function *function = &ops->helpers[CUDA_HELPER_DECODE + wide * 2 + bf16];
     char name[48];
     snprintf(name, sizeof name, "run_paged_decode_batch_%s_%d", bf16 ? "BF16" : "F16",
              wide ? 128 : 64);

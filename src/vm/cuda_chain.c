@@ -16,10 +16,6 @@
 #include <math.h>
 #include <stdio.h>
 
-enum {
-    HELPER_CHAIN = 52, /* of cuda_ops.helpers, three */
-};
-
 /* Stages of weights and of x: a multiprocessor's shared memory. */
 static const struct {
     int columns, weights, x;
@@ -397,7 +393,7 @@ static void end_sum(cuda_chain *c)
 qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
 {
     cuda_ops *ops = c->ops;
-    int index = HELPER_CHAIN;
+    int index = CUDA_HELPER_CHAIN;
     char name[32];
     snprintf(name, sizeof name, "run_linear_chain_%d", c->columns);
     for (int n = c->columns; n > 16; n /= 2)

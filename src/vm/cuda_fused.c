@@ -12,7 +12,6 @@ enum {
     MANY = 4,           /* rows of the form for several */
     X_FLOATS = 8192,    /* linear.cuh's LINEAR_X_FLOATS */
     MAX_HEAD_DIM = 256, /* attention.cuh's */
-    HELPER_MANY = 56,   /* of cuda_ops.helpers: the forms for several rows */
 };
 
 static const struct {
@@ -44,7 +43,7 @@ static qp_status find_many(cuda_ops *ops, const cuda_kernel *kernel, cuda_functi
     int form = 0;
     while (forms[form].op != kernel->op)
         form++;
-    cuda_function *many = &ops->helpers[HELPER_MANY + form];
+    cuda_function *many = &ops->helpers[CUDA_HELPER_FUSED + form];
     *name = forms[form].many;
     if (!*many) TRY(cuda_device_function(ops->device, kernel->image, *name, 0, many, error));
     *function = *many;

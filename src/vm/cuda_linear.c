@@ -29,7 +29,7 @@ static const struct {
                  {DTYPE_Q8_0, "Q8_0"}, {DTYPE_Q4_0, "Q4_0"}, {DTYPE_Q4_1, "Q4_1"},
                  {DTYPE_Q4_K, "Q4_K"}, {DTYPE_Q6_K, "Q6_K"}, {DTYPE_COUNT, "COUNT"}};
 static const int few_rows[] = {1, 4, 8};
-enum { N_FEW_ROWS = 3, HELPER_WIDEN = 27, HELPER_BIAS };
+enum { N_FEW_ROWS = 3 };
 
 bool cuda_linear_few_accepts(const op_call *call)
 {
@@ -59,7 +59,7 @@ qp_status cuda_linear_few(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     while (few_rows[form] < rows && form < N_FEW_ROWS - 1)
         form++;
     snprintf(name, sizeof name, "run_linear_%s_%d", few_types[type].name, few_rows[form]);
-    TRY(find_helper(ops, type * N_FEW_ROWS + form, name, &function, error));
+    TRY(find_helper(ops, CUDA_HELPER_FEW + type * N_FEW_ROWS + form, name, &function, error));
     int64_t groups = (call->end - call->begin + FEW_WARPS - 1) / FEW_WARPS;
     int64_t most = (int64_t)ops->device->n_multiprocessors * FEW_BLOCKS;
     int64_t blocks = groups < most ? groups : most;
@@ -79,7 +79,7 @@ qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_c
     int64_t columns = (call->end - call->begin + TILE_ROWS - 1) / TILE_ROWS;
     cuda_function function = NULL;
     (void)kernel;
-    TRY(find_helper(ops, HELPER_BIAS + 1, "run_linear_tiles", &function, error));
+    TRY(find_helper(ops, CUDA_HELPER_TILES, "run_linear_tiles", &function, error));
     return cuda_ops_launch_early(ops, function, "run_linear_tiles", (unsigned)columns,
                                  (unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS), TILE_THREADS,
                                  (void *[]){&own, &units}, error);
@@ -145,7 +145,7 @@ static qp_status narrow(cuda_ops *ops, const tensor *from, int64_t first, int64_
     view.shape[0] = rows;
     int64_t groups = rows * ((view.shape[1] + 7) / 8);
     cuda_function function = NULL;
-    TRY(find_helper(ops, HELPER_WIDEN, "run_narrow", &function, error));
+    TRY(find_helper(ops, CUDA_HELPER_NARROW, "run_narrow", &function, error));
     return cuda_ops_launch_early(ops, function, "run_narrow",
                                  (unsigned)((groups + NARROW_THREADS - 1) / NARROW_THREADS), 1,
                                  NARROW_THREADS, (void *[]){&view, &to}, error);
@@ -167,7 +167,7 @@ static qp_status add_bias(cuda_ops *ops, const op_call *call, qp_error *error)
     op_call own = *call;
     int64_t units = 0, n = call->end - call->begin;
     cuda_function function = NULL;
-    TRY(find_helper(ops, HELPER_BIAS, "run_add_bias", &function, error));
+    TRY(find_helper(ops, CUDA_HELPER_BIAS, "run_add_bias", &function, error));
     return cuda_ops_launch_early(ops, function, "run_add_bias",
                                  (unsigned)((n + NARROW_THREADS - 1) / NARROW_THREADS),
                                  (unsigned)call->tensors[LINEAR_X].shape[0], NARROW_THREADS,

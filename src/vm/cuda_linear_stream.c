@@ -11,7 +11,6 @@
 
 enum {
     FEW_ROWS = 8,
-    HELPER_STREAM = 49, /* of cuda_ops.helpers, three */
     TENSOR_MAP_BF16 = 9,
     TENSOR_MAP_SWIZZLE_128 = 3,
     TENSOR_MAP_PROMOTION_256 = 3,
@@ -162,7 +161,7 @@ static qp_status launch(cuda_ops *ops, const linear_stream *run, int64_t tiles, 
                         qp_error *error)
 {
     linear_stream own = *run;
-    int index = HELPER_STREAM;
+    int index = CUDA_HELPER_STREAM;
     char name[32];
     snprintf(name, sizeof name, "run_linear_stream_%d", columns);
     for (int c = columns; c > 16; c /= 2)

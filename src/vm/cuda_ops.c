@@ -20,7 +20,6 @@ enum {
     MAX_HEAD_DIM = 256, /* attention.cuh's */
     ATTENTION_THREADS = 256,
     ROPE_APPEND_THREADS = 256,
-    HELPER_ROPE_APPEND = 48,
     SAMPLING_CLUSTER = 8, /* blocks a row */
 };
 
@@ -296,7 +295,7 @@ qp_status cuda_ops_rope_append(cuda_ops *ops, const op_call *rope, const op_call
 {
     static const char name[] = "run_rope_kv_append";
     op_call first = *rope, second = *append;
-    cuda_function *function = &ops->helpers[HELPER_ROPE_APPEND];
+    cuda_function *function = &ops->helpers[CUDA_HELPER_ROPE_APPEND];
     if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
     ops->narrowed.rank = 0;
     return cuda_ops_launch_early(ops, *function, name, (unsigned)(rope->end - rope->begin), 1,

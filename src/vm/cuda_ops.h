@@ -40,12 +40,31 @@ enum {
     CUDA_OWN_WORKSPACE = CUDA_BLAS_WORKSPACE + CUDA_COUNTERS * 4, /* beside what calls need */
 };
 
+/* Kernels beside cuda_kernels' own: where each of their users keeps how many. */
+enum {
+    CUDA_HELPER_FEW,                           /* linear of few rows: 9 types, 3 forms */
+    CUDA_HELPER_NARROW = CUDA_HELPER_FEW + 27, /* for cuBLASLt, as is: */
+    CUDA_HELPER_BIAS,
+    CUDA_HELPER_TILES,
+    CUDA_HELPER_PREFILL,                           /* 2 types, 2 head_dims, 3 kernels */
+    CUDA_HELPER_DECODE = CUDA_HELPER_PREFILL + 12, /* 2 types, 2 head_dims */
+    CUDA_HELPER_ROPE_APPEND = CUDA_HELPER_DECODE + 4,
+    CUDA_HELPER_STREAM, /* of 16, 32, 64 rows, as are: */
+    CUDA_HELPER_CHAIN = CUDA_HELPER_STREAM + 3,
+    CUDA_HELPER_FUSED = CUDA_HELPER_CHAIN + 3, /* the forms of 5 operators for several rows */
+    CUDA_HELPER_NORM = CUDA_HELPER_FUSED + 5,  /* the forms for rows that do not lie on vectors */
+    CUDA_HELPER_ADD_NORM,
+    CUDA_HELPER_SILU,
+    CUDA_HELPER_ROPE,
+    CUDA_N_HELPERS
+};
+
 struct cuda_ops {
     cuda_device *device;
     cuda_blas *blas; /* NULL: not there, or not wanted */
     cuda_buffer workspace;
     cuda_function functions[CUDA_MAX_KERNELS]; /* of cuda_kernels, found when first launched */
-    cuda_function helpers[72];                 /* further kernels, by their users' numbers */
+    cuda_function helpers[CUDA_N_HELPERS];     /* likewise */
     tensor narrowed; /* the x of linear whose BF16 form the workspace holds; rank 0: none */
     cuda_address narrowed_at; /* where */
     bool narrow_next;         /* the next launch is to leave it there */

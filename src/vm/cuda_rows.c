@@ -14,10 +14,6 @@ enum {
     WARP = 32,
     ELEMENTS = 2048, /* of silu_and_mul a block, by elements */
     THREADS = 256,
-    HELPER_NORM = 64, /* of cuda_ops.helpers: the forms for rows that do not lie on vectors */
-    HELPER_ADD_NORM,
-    HELPER_SILU,
-    HELPER_ROPE,
 };
 
 /* Of a vector: that one row. */
@@ -80,7 +76,8 @@ static qp_status launch_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_
     if (!vectors) {
         bool add = rows.residual.data;
         name = add ? "run_add_rms_norm" : "run_rms_norm";
-        TRY(find_helper(ops, add ? HELPER_ADD_NORM : HELPER_NORM, name, &function, error));
+        TRY(find_helper(ops, add ? CUDA_HELPER_ADD_NORM : CUDA_HELPER_NORM, name, &function,
+                        error));
     }
     return cuda_ops_launch_early(ops, function, name, (unsigned)(call->end - call->begin), 1,
                                  warps_of((n + EIGHT - 1) / EIGHT, NORM_THREADS), (void *[]){&rows},
@@ -137,7 +134,7 @@ qp_status cuda_silu(cuda_ops *ops, const cuda_kernel *kernel, const op_call *cal
     if ((n | call->begin | call->end) % EIGHT != 0 || !rows_on_vectors(rows.x) ||
         !rows_on_vectors(rows.out)) {
         ops->narrowed.rank = 0; /* the product narrows it itself */
-        return launch_plainly(ops, HELPER_SILU, "run_silu_and_mul", call, ELEMENTS, error);
+        return launch_plainly(ops, CUDA_HELPER_SILU, "run_silu_and_mul", call, ELEMENTS, error);
     }
     if (narrows) rows.out.data = NULL;
     return cuda_ops_launch_early(ops, ops->functions[kernel - cuda_kernels], kernel->function,
@@ -167,7 +164,7 @@ qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *cal
     int per_head = rows.half / EIGHT; /* threads; a power of two divides any number of warps */
     if (!vectors || rows.half % EIGHT != 0 || per_head == 0 || per_head > WARP ||
         WARP % per_head != 0)
-        return launch_plainly(ops, HELPER_ROPE, "run_rope", call, 1, error);
+        return launch_plainly(ops, CUDA_HELPER_ROPE, "run_rope", call, 1, error);
     int64_t threads = (int64_t)(rows.n_heads + ROPE_HEADS - 1) / ROPE_HEADS * per_head;
     return cuda_ops_launch_early(ops, ops->functions[kernel - cuda_kernels], kernel->function,
                                  (unsigned)(call->end - call->begin), 1,
