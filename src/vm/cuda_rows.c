@@ -63,47 +63,61 @@ bool cuda_norm_accepts(const op_call *call)
     return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
 }
 
-static qp_status launch_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                             norm_rows rows, int64_t n, qp_error *error)
+norm_rows cuda_norm_rows(const op_call *call)
+{
+    const tensor *t = call->tensors;
+    return (norm_rows){.x = rows_of(&t[RMS_NORM_X]),
+                       .weight = rows_of(&t[RMS_NORM_WEIGHT]),
+                       .out = rows_of(&t[RMS_NORM_OUT]),
+                       .begin = call->begin,
+                       .n = (int32_t)t[RMS_NORM_X].shape[1],
+                       .eps = (float)call->params[RMS_NORM_EPS]};
+}
+
+norm_rows cuda_add_norm_rows(const op_call *call)
+{
+    const tensor *t = call->tensors;
+    return (norm_rows){.x = rows_of(&t[ADD_RMS_NORM_X]),
+                       .residual = rows_of(&t[ADD_RMS_NORM_RESIDUAL]),
+                       .weight = rows_of(&t[ADD_RMS_NORM_WEIGHT]),
+                       .out = rows_of(&t[ADD_RMS_NORM_X]),
+                       .begin = call->begin,
+                       .n = (int32_t)t[ADD_RMS_NORM_X].shape[1],
+                       .eps = (float)call->params[ADD_RMS_NORM_EPS]};
+}
+
+bool cuda_norm_by_eights(const norm_rows *rows)
+{
+    return rows->n % EIGHT == 0 && rows_on_vectors(rows->x) && rows_on_vectors(rows->residual) &&
+           rows_on_vectors(rows->out) && rows_on_vectors(rows->weight);
+}
+
+static qp_status launch_norm(cuda_ops *ops, const cuda_kernel *kernel, norm_rows rows,
+                             int64_t n_rows, qp_error *error)
 {
     cuda_function function = ops->functions[kernel - cuda_kernels];
     const char *name = kernel->function;
-    rows.narrowed = narrowed_rows(ops, n);
-    rows.begin = call->begin;
-    rows.n = (int32_t)n;
-    bool vectors = n % EIGHT == 0 && rows_on_vectors(rows.x) && rows_on_vectors(rows.residual) &&
-                   rows_on_vectors(rows.out) && rows_on_vectors(rows.weight);
-    if (!vectors) {
+    rows.narrowed = narrowed_rows(ops, rows.n);
+    if (!cuda_norm_by_eights(&rows)) {
         bool add = rows.residual.data;
         name = add ? "run_add_rms_norm" : "run_rms_norm";
         TRY(find_helper(ops, add ? CUDA_HELPER_ADD_NORM : CUDA_HELPER_NORM, name, &function,
                         error));
     }
-    return cuda_ops_launch_early(ops, function, name, (unsigned)(call->end - call->begin), 1,
-                                 warps_of((n + EIGHT - 1) / EIGHT, NORM_THREADS), (void *[]){&rows},
-                                 error);
+    return cuda_ops_launch_early(ops, function, name, (unsigned)n_rows, 1,
+                                 warps_of((rows.n + EIGHT - 1) / EIGHT, NORM_THREADS),
+                                 (void *[]){&rows}, error);
 }
 
 qp_status cuda_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
 {
-    const tensor *t = call->tensors;
-    const norm_rows rows = {.x = rows_of(&t[RMS_NORM_X]),
-                            .weight = rows_of(&t[RMS_NORM_WEIGHT]),
-                            .out = rows_of(&t[RMS_NORM_OUT]),
-                            .eps = (float)call->params[RMS_NORM_EPS]};
-    return launch_norm(ops, kernel, call, rows, t[RMS_NORM_X].shape[1], error);
+    return launch_norm(ops, kernel, cuda_norm_rows(call), call->end - call->begin, error);
 }
 
 qp_status cuda_add_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                         qp_error *error)
 {
-    const tensor *t = call->tensors;
-    const norm_rows rows = {.x = rows_of(&t[ADD_RMS_NORM_X]),
-                            .residual = rows_of(&t[ADD_RMS_NORM_RESIDUAL]),
-                            .weight = rows_of(&t[ADD_RMS_NORM_WEIGHT]),
-                            .out = rows_of(&t[ADD_RMS_NORM_X]),
-                            .eps = (float)call->params[ADD_RMS_NORM_EPS]};
-    return launch_norm(ops, kernel, call, rows, t[ADD_RMS_NORM_X].shape[1], error);
+    return launch_norm(ops, kernel, cuda_add_norm_rows(call), call->end - call->begin, error);
 }
 
 /* ---- by eights or one by one --------------------------------------------------------------- */

@@ -3,7 +3,14 @@
 #ifndef QUIPU_VM_CUDA_ROWS_H
 #define QUIPU_VM_CUDA_ROWS_H
 
+#include "op/device_rows.h"
 #include "vm/cuda_ops.h"
+
+/* What a norm's kernel is told; and whether all its rows lie so that a thread takes eight
+ * neighbours at once, without which a norm takes several times as long. */
+norm_rows cuda_norm_rows(const op_call *call);
+norm_rows cuda_add_norm_rows(const op_call *call);
+bool cuda_norm_by_eights(const norm_rows *rows);
 
 /* rms_norm without a rounding in between, of rows whose length is an int. */
 bool cuda_norm_accepts(const op_call *call);
