@@ -126,7 +126,9 @@ void mega_lay_out_shared(cuda_mega *m)
     s->sums = place(&used, sums > choice ? sums : choice);
     if (used < attention.outputs) used = (uint32_t)round_up(attention.outputs, 128);
     s->heads = place(&used, planes_bytes(m, s->head_plane));
-    s->features = place(&used, planes_bytes(m, s->feature_plane));
+    const size_t early = 2 * MEGA_WARPS * MEGA_EARLY_BYTES;
+    size_t feature_planes = planes_bytes(m, s->feature_plane);
+    s->features = place(&used, feature_planes > early ? feature_planes : early);
     s->squares = place(&used, MEGA_WARPS * sizeof(float));
     s->qkv = place(&used, attention.inputs);
     s->states = place(&used, attention.states);

@@ -2,10 +2,11 @@
  *
  * Quants are bytes of the matrix units' one operand, the vector's digits (digits.cuh) columns 0, 2,
  * 4 and 6 of the other, so that a lane has one digit: t is its digit. A block's sums of products
- * are exact; they become float32 as they are multiplied by their scale and added to the row's.
- * Nibbles with a sign are taken at bits 4..7 of a byte, six bits at 2..7: sixteen or four times too
- * large, which the vector's unit makes up for. Of formats with a minimum the vector's own sums are
- * found by the matrix units too, once for all rows.
+ * are exact; they become float32 as they are multiplied by their scale and added to the row's. Six
+ * bits are taken at bits 2..7 of a byte, four times too large, which the vector's unit makes up
+ * for. Two rows of Q4_0 share bytes, and the first one's sum is what is left of the byte's when the
+ * second one's is taken off. The vector's own sums, for formats with a minimum and for Q4_0's zero,
+ * are found by the matrix units too, once for all rows.
  */
 #ifndef QUIPU_VM_MEGA_BRICKS_CUH
 #define QUIPU_VM_MEGA_BRICKS_CUH
@@ -66,23 +67,24 @@ MEGA_FN brick_digits brick_digits_at(uint32_t planes, uint32_t pitch, int lane)
             __uint_as_float((127 + 8 * (lane & 3)) << 23)};
 }
 
-/* The sum of a lane's digit over 32 columns. */
-MEGA_FN float sum_digits(const uint32_t *v)
+/* FACTOR times the sum of a lane's digit over 32 columns. */
+template <int FACTOR> MEGA_FN int sum_digits(const uint32_t *v)
 {
-    const uint32_t ones[4] = {0x01010101, 0x01010101, 0x01010101, 0x01010101};
+    const uint32_t four = 0x01010101u * (uint8_t)FACTOR, a[4] = {four, four, four, four};
     int c[4];
-    multiply_bytes<true>(c, ones, v);
-    return (float)c[0];
+    multiply_bytes<true>(c, a, v);
+    return c[0];
 }
 
 /* ---- bricks: a lane's part in registers ------------------------------------------------------ */
 
-/* A block's four registers of nibbles that have a sign, times sixteen; and of those without. */
-MEGA_FN void signed_nibbles(const uint32_t *w, uint32_t *a)
+/* A block's four registers of nibbles: those of row g + 8 sixteen times too large, and with them
+ * what is to be taken off again, those of row g; and each alone. */
+MEGA_FN void joined_nibbles(const uint32_t *w, uint32_t *a)
 {
 #pragma unroll
     for (int f = 0; f < 2; f++) {
-        a[2 * f] = w[f] << 4 & 0xf0f0f0f0;
+        a[2 * f] = w[f];
         a[2 * f + 1] = w[f] & 0xf0f0f0f0;
     }
 }
@@ -100,12 +102,25 @@ MEGA_FN void load_nibbles(uint32_t *q, uint32_t at, int lane)
     load_shared_words(q + 4, at + 512 + 16 * lane);
 }
 
-/* add(): r (rows g and g + 8) += block j times the vector's `v`, in `unit`s; `sum`: sum_digits()
- * of it where SUMS says that it is needed. */
+/* add(): r (rows g and g + 8) += block j times the vector's `v`, in `unit`s, row g + 8's in
+ * high_unit() of them; `sum`: sum() of v. AT_ONCE: so many are multiplied at once. */
 template <int KIND> struct brick;
 
-template <> struct brick<BRICK_Q8_0> {
-    enum { SUMS = 0 };
+/* Of kinds that need no sum. */
+struct brick_without_sum {
+    typedef int sum_type;
+    static MEGA_FN int sum(const uint32_t *) { return 0; }
+    static MEGA_FN float high_unit() { return 1; }
+};
+/* Of kinds with a minimum, times which it goes. */
+struct brick_with_minimum {
+    typedef float sum_type;
+    static MEGA_FN float sum(const uint32_t *v) { return (float)sum_digits<1>(v); }
+    static MEGA_FN float high_unit() { return 1; }
+};
+
+template <> struct brick<BRICK_Q8_0> : brick_without_sum {
+    enum { AT_ONCE = 1 };
     uint32_t q[16], scale[4];
 
     static MEGA_FN float unit() { return 1; }
@@ -116,7 +131,7 @@ template <> struct brick<BRICK_Q8_0> {
             load_shared_words(q + 4 * j, at + 512 * j + 16 * lane);
         load_shared_words(scale, at + 2 * BRICK_NIBBLES + 16 * (lane >> 2));
     }
-    MEGA_FN void add(int j, const uint32_t *v, float unit, float, float *r) const
+    MEGA_FN void add(int j, const uint32_t *v, float unit, int, float *r) const
     {
         int c[4];
         multiply_bytes<true>(c, q + 4 * j, v);
@@ -127,29 +142,32 @@ template <> struct brick<BRICK_Q8_0> {
 };
 
 template <> struct brick<BRICK_Q4_0> {
-    enum { SUMS = 0 };
+    typedef int sum_type;
+    enum { AT_ONCE = 2 };
     uint32_t q[8], scale[4];
 
-    static MEGA_FN float unit() { return 1 / 16.0f; }
+    static MEGA_FN float unit() { return 1; }
+    static MEGA_FN float high_unit() { return 1 / 16.0f; }
+    static MEGA_FN int sum(const uint32_t *v) { return sum_digits<-8>(v); }
     MEGA_FN void load(uint32_t at, int lane)
     {
         load_nibbles(q, at, lane);
         load_shared_words(scale, at + BRICK_NIBBLES + 16 * (lane >> 2));
     }
-    MEGA_FN void add(int j, const uint32_t *v, float unit, float, float *r) const
+    MEGA_FN void add(int j, const uint32_t *v, float unit, int sum, float *r) const
     {
         uint32_t a[4];
         int c[4];
-        signed_nibbles(q + 2 * j, a);
+        joined_nibbles(q + 2 * j, a);
         multiply_bytes<true>(c, a, v);
         float2 d = two_halves(scale[j]);
-        r[0] = fmaf(d.x * unit, (float)c[0], r[0]);
+        r[0] = fmaf(d.x * unit, (float)(c[0] - c[2] + sum), r[0]);
         r[1] = fmaf(d.y * unit, (float)c[2], r[1]);
     }
 };
 
-template <> struct brick<BRICK_Q4_1> {
-    enum { SUMS = 1 };
+template <> struct brick<BRICK_Q4_1> : brick_with_minimum {
+    enum { AT_ONCE = 1 };
     uint32_t q[8], d[8]; /* d and m of [block][row] */
 
     static MEGA_FN float unit() { return 1; }
@@ -174,8 +192,8 @@ template <> struct brick<BRICK_Q4_1> {
     }
 };
 
-template <> struct brick<BRICK_Q4_K> {
-    enum { SUMS = 1 };
+template <> struct brick<BRICK_Q4_K> : brick_with_minimum {
+    enum { AT_ONCE = 1 };
     uint32_t q[8], d[8], packed[4]; /* d and dmin of [block][row]; scale and minimum the same */
 
     static MEGA_FN float unit() { return 1; }
@@ -205,8 +223,8 @@ template <> struct brick<BRICK_Q4_K> {
     }
 };
 
-template <> struct brick<BRICK_Q6_K> {
-    enum { SUMS = 0 };
+template <> struct brick<BRICK_Q6_K> : brick_without_sum {
+    enum { AT_ONCE = 1 };
     uint32_t q[8], high[4], scale[8]; /* scale: [block][row] */
 
     static MEGA_FN float unit() { return 1 / 4.0f; }
@@ -232,7 +250,7 @@ template <> struct brick<BRICK_Q6_K> {
         r[0] = fmaf(scale_of<F>(scale[2 * j], unit), (float)c[0], r[0]);
         r[1] = fmaf(scale_of<F>(scale[2 * j + 1], unit), (float)c[2], r[1]);
     }
-    MEGA_FN void add(int j, const uint32_t *v, float unit, float, float *r) const
+    MEGA_FN void add(int j, const uint32_t *v, float unit, int, float *r) const
     {
         add_half<0>(j, v, unit, r);
         add_half<1>(j, v, unit, r);
@@ -255,7 +273,8 @@ MEGA_FN int tile_slices(const mega_tiles &shape)
 /* The vector's 128 columns, or W_down's 32, as a lane has them. */
 template <int KIND, bool OWN_UNITS> struct brick_vector {
     uint32_t v[2 * BRICK_BLOCKS];
-    float unit, units[OWN_UNITS ? BRICK_BLOCKS : 1], sums[BRICK_BLOCKS];
+    float unit, units[OWN_UNITS ? BRICK_BLOCKS : 1];
+    typename brick<KIND>::sum_type sums[BRICK_BLOCKS];
 
     MEGA_FN void load(const brick_digits &x, int slice)
     {
@@ -273,70 +292,128 @@ template <int KIND, bool OWN_UNITS> struct brick_vector {
         }
 #pragma unroll
         for (int j = 0; j < BRICK_BLOCKS; j++)
-            sums[j] = brick<KIND>::SUMS ? sum_digits(v + 2 * j) : 0;
+            sums[j] = brick<KIND>::sum(v + 2 * j);
     }
 };
 
-/* Sums of rows g and g + 8 from all lanes: the second one's where t is odd. */
-MEGA_FN float sum_lanes(const float *r, int t)
+/* Bricks of a kind that a warp multiplies at once, each from the next chunk; where there are fewer
+ * chunks the last is there more than once. */
+template <int KIND, int N> struct brick_set {
+    brick<KIND> of[N];
+
+    MEGA_FN void take(const mega_arguments &a, mega_block &b, int there, int warp)
+    {
+        ring_place places[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            places[n] = n ? places[n - 1] : b.place;
+            if (n && n < there) places[n].advance(a.stages);
+            if (n < there)
+                wait_chunk(b.own + a.shared.full + 8 * places[n].stage, places[n].parity);
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            of[n].load(b.ring + places[n].stage * stage_bytes(a) + warp * brick_bytes(KIND),
+                       b.lane);
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            if (speaks(b) && n < there)
+                barrier_arrive(b.own + a.shared.empty + 8 * places[n].stage);
+        b.place = places[N - 1];
+        b.place.advance(a.stages);
+    }
+};
+
+/* The sum from a group's four lanes of each of `r`: r[t % N] in lane t. */
+template <int N> MEGA_FN float sum_lanes(const float *r, int t)
 {
-    float sum = (t & 1 ? r[1] : r[0]) + __shfl_xor_sync(~0u, t & 1 ? r[0] : r[1], 1);
-    return sum + __shfl_xor_sync(~0u, sum, 2);
+    float s[N / 2];
+#pragma unroll
+    for (int n = 0; n < N / 2; n++)
+        s[n] = (t & 1 ? r[2 * n + 1] : r[2 * n]) +
+               __shfl_xor_sync(~0u, t & 1 ? r[2 * n] : r[2 * n + 1], 1);
+    if (N == 2) return s[0] + __shfl_xor_sync(~0u, s[0], 2);
+    return (t & 2 ? s[N / 2 - 1] : s[0]) + __shfl_xor_sync(~0u, t & 2 ? s[0] : s[N / 2 - 1], 2);
 }
 
-/* `tiles` tiles of a kind from the ring times the planes at `planes`: sums[slice][first + row]. */
-template <int KIND, int OVER>
+/* `tiles` tiles of a kind from the ring times the planes at `planes`: sums[slice][first + row].
+ * ONE: a tile is no wider than a chunk, so that a warp's columns are the same in all of them. */
+template <int KIND, int OVER, bool ONE>
 MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_tiles &shape,
                             int tiles, uint32_t planes, uint32_t pitch, int first)
 {
     const bool own_units = OVER == OVER_HEAD;
+    const int at_once = ONE && !own_units ? (int)brick<KIND>::AT_ONCE : 1;
     b.forget();
     int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
     int tile = warp * shape.inverse >> 8, slice = warp - tile * shape.across;
     bool works = tile < shape.beside;
-    int row = first + tile * BRICK_ROWS + g + 8 * (t & 1);
+    int mine = tile + (at_once == 2 ? t >> 1 : 0) * shape.beside; /* of those at once */
+    int row = first + mine * BRICK_ROWS + g + 8 * (t & 1);
     uint32_t sums = b.own + a.shared.sums + 4 * (slice * a.shared.sum_pitch + row);
     brick_digits digits = brick_digits_at(planes, pitch, b.lane);
     brick_vector<KIND, own_units> x;
     x.load(digits, slice); /* always: what might not be set would need its registers everywhere */
+    bool leaves = works && (at_once == 2 || t < 2);
 #pragma unroll 1
-    for (int i = 0; i < tiles; i += shape.beside) {
-        float r[2] = {0, 0};
+    for (int i = 0; i < tiles; i += at_once * shape.beside) {
+        float r[at_once][2];
+#pragma unroll
+        for (int n = 0; n < at_once; n++)
+            r[n][0] = r[n][1] = 0;
 #pragma unroll 1
-        for (int k = 0; k < shape.chunks; k++) {
-            if (shape.chunks > 1) x.load(digits, k * MEGA_WARPS + slice);
-            brick<KIND> w;
-            w.load(take_chunk(a, b) + warp * brick_bytes(KIND), b.lane);
-            give_chunk(a, b);
-            if (!works || k * MEGA_WARPS + slice >= shape.across) continue;
-            float s[2] = {0, 0};
+        for (int k = 0; k < (ONE ? 1 : shape.chunks); k++) {
+            if (!ONE) x.load(digits, k * MEGA_WARPS + slice);
+            brick_set<KIND, at_once> w;
+            w.take(a, b, at_once == 2 && i + shape.beside >= tiles ? 1 : at_once, warp);
+            if (!works || (!ONE && k * MEGA_WARPS + slice >= shape.across)) continue;
+            float s[at_once][2];
+#pragma unroll
+            for (int n = 0; n < at_once; n++)
+                s[n][0] = s[n][1] = 0;
 #pragma unroll
             for (int j = 0; j < BRICK_BLOCKS; j++)
-                w.add(j, x.v + 2 * j, own_units ? x.units[own_units * j] : 1.0f, x.sums[j], s);
 #pragma unroll
-            for (int h = 0; h < 2; h++)
-                r[h] = fmaf(s[h], x.unit, r[h]);
+                for (int n = 0; n < at_once; n++)
+                    w.of[n].add(j, x.v + 2 * j, own_units ? x.units[own_units * j] : 1.0f,
+                                x.sums[j], s[n]);
+#pragma unroll
+            for (int n = 0; n < at_once; n++) {
+                r[n][0] = fmaf(s[n][0], x.unit, r[n][0]);
+                r[n][1] = fmaf(s[n][1], x.unit * brick<KIND>::high_unit(), r[n][1]);
+            }
         }
-        float sum = sum_lanes(r, t);
-        if (t < 2 && works && i + tile < tiles) store_shared(sums + 4 * BRICK_ROWS * i, sum);
+        float sum = sum_lanes<2 * at_once>(r[0], t);
+        if (leaves && i + mine < tiles) store_shared(sums + 4 * BRICK_ROWS * i, sum);
     }
+}
+
+template <int KIND, int OVER>
+MEGA_FN void multiply_tiles_of_kind(const mega_arguments &a, mega_block &b, int tiles,
+                                    uint32_t planes, uint32_t pitch, int first)
+{
+    mega_tiles shape = tiles_of(a, OVER);
+    if (OVER == OVER_HEAD || shape.chunks == 1)
+        multiply_tiles<KIND, OVER, true>(a, b, shape, tiles, planes, pitch, first);
+    else
+        multiply_tiles<KIND, OVER, false>(a, b, shape, tiles, planes, pitch, first);
 }
 
 template <int OVER>
 MEGA_FN void multiply_tiles_of(const mega_arguments &a, mega_block &b, int kind, int tiles,
                                uint32_t planes, uint32_t pitch, int first)
 {
-    mega_tiles shape = tiles_of(a, OVER);
     if (is_kind<BRICK_Q8_0>(kind))
-        multiply_tiles<BRICK_Q8_0, OVER>(a, b, shape, tiles, planes, pitch, first);
+        multiply_tiles_of_kind<BRICK_Q8_0, OVER>(a, b, tiles, planes, pitch, first);
     else if (is_kind<BRICK_Q4_0>(kind))
-        multiply_tiles<BRICK_Q4_0, OVER>(a, b, shape, tiles, planes, pitch, first);
+        multiply_tiles_of_kind<BRICK_Q4_0, OVER>(a, b, tiles, planes, pitch, first);
     else if (is_kind<BRICK_Q4_1>(kind))
-        multiply_tiles<BRICK_Q4_1, OVER>(a, b, shape, tiles, planes, pitch, first);
+        multiply_tiles_of_kind<BRICK_Q4_1, OVER>(a, b, tiles, planes, pitch, first);
     else if (is_kind<BRICK_Q4_K>(kind))
-        multiply_tiles<BRICK_Q4_K, OVER>(a, b, shape, tiles, planes, pitch, first);
+        multiply_tiles_of_kind<BRICK_Q4_K, OVER>(a, b, tiles, planes, pitch, first);
     else if (is_kind<BRICK_Q6_K>(kind))
-        multiply_tiles<BRICK_Q6_K, OVER>(a, b, shape, tiles, planes, pitch, first);
+        multiply_tiles_of_kind<BRICK_Q6_K, OVER>(a, b, tiles, planes, pitch, first);
 }
 
 /* Tiles of an entry that lie one behind the other in one matrix. */
@@ -395,9 +472,9 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
 template <int KIND>
 MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, int first, float *out)
 {
-    const int each = BRICK_ROWS * BRICK_BLOCKS;
+    const int each = BRICK_ROWS * BRICK_BLOCKS, at_once = brick<KIND>::AT_ONCE;
     b.forget();
-    int g = b.lane >> 2, t = b.lane & 3;
+    int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
     brick_digits digits =
         brick_digits_at(b.own + a.shared.features, a.shared.feature_plane, b.lane);
     float unit_of_lane = brick<KIND>::unit() * digits.weight;
@@ -408,23 +485,34 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
         for (int j = 0; j < BRICK_BLOCKS; j++)
             r[j][0] = r[j][1] = 0;
 #pragma unroll 1
-        for (int group = 0; group < groups; group++) {
-            uint32_t v[2];
-            load_shared_8(v, digits.at + (group >> 1) * 64 + (group & 1) * 8);
-            float unit = unit_of_lane * __uint_as_float(load_shared(digits.units + 4 * group));
-            float sum = brick<KIND>::SUMS ? sum_digits(v) : 0;
-            brick<KIND> w;
-            w.load(take_chunk(a, b) + b.warp * brick_bytes(KIND), b.lane);
-            give_chunk(a, b);
+        for (int group = 0; group < groups; group += at_once) {
+            int there = min(at_once, groups - group);
+            uint32_t v[at_once][2];
+            float unit[at_once];
 #pragma unroll
-            for (int j = 0; j < BRICK_BLOCKS; j++)
-                w.add(j, v, unit, sum, r[j]);
+            for (int n = 0; n < at_once; n++) {
+                int which = group + min(n, there - 1);
+                load_shared_8(v[n], digits.at + (which >> 1) * 64 + (which & 1) * 8);
+                unit[n] = unit_of_lane * __uint_as_float(load_shared(digits.units + 4 * which));
+                if (n >= there) unit[n] = 0;
+            }
+            brick_set<KIND, at_once> w;
+            w.take(a, b, there, warp);
+#pragma unroll
+            for (int n = 0; n < at_once; n++) {
+                auto sum = brick<KIND>::sum(v[n]);
+#pragma unroll
+                for (int j = 0; j < BRICK_BLOCKS; j++)
+                    w.of[n].add(j, v[n], unit[n], sum, r[j]);
+            }
         }
 #pragma unroll
-        for (int j = 0; j < BRICK_BLOCKS; j++) {
-            float sum = sum_lanes(r[j], t);
-            int o = from - first + b.warp * each + j * BRICK_ROWS + g + 8 * (t & 1);
-            if (t < 2 && first + o < a.hidden) out[o] = sum;
+        for (int j = 0; j < BRICK_BLOCKS; j += 2) {
+            r[j][1] *= brick<KIND>::high_unit();
+            r[j + 1][1] *= brick<KIND>::high_unit();
+            float sum = sum_lanes<4>(r[j], t);
+            int o = from - first + warp * each + (j + (t >> 1)) * BRICK_ROWS + g + 8 * (t & 1);
+            if (first + o < a.hidden) out[o] = sum;
         }
     }
 }
@@ -444,7 +532,7 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         add_features<BRICK_Q4_K>(a, b, groups, first, out);
     else if (is_kind<BRICK_Q6_K>(kind))
         add_features<BRICK_Q6_K>(a, b, groups, first, out);
-    b.sync();
+    __syncwarp();
 }
 
 #endif

@@ -17,7 +17,8 @@
  *            [block][g][row g, row g + 8] d in F16, two signed scales of a byte, a half each
  *
  * Quants have two's complement of their own width where zero is in the middle of the levels (Q8_0,
- * Q4_0, Q6_K), none where a minimum is apart.
+ * Q6_K, and row g + 8 of Q4_0, whose row g is as stored: a byte is the number 16 * high + low),
+ * none where a minimum is apart.
  */
 #ifndef QUIPU_VM_MEGA_BRICKS_H
 #define QUIPU_VM_MEGA_BRICKS_H
@@ -234,6 +235,7 @@ OP_FN void brick_write_quants(const brick_matrix *m, uint8_t *brick, int j, int 
             for (int i = 0; i < 4; i++) {
                 if (!rows[h]) continue;
                 uint32_t q = brick_quant(m->kind, rows[h], column + brick_column(lane % 4, f, i));
+                if (m->kind == BRICK_Q4_0 && h == 0) q ^= 8;
                 if (m->kind == BRICK_Q8_0)
                     low[f][h] |= q << 8 * i;
                 else

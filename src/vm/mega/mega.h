@@ -48,6 +48,7 @@ enum {
     MEGA_VIEW_BYTES = 80,
     MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
     MEGA_MATES = 4,         /* blocks at most that share what W_down is multiplied by */
+    MEGA_EARLY_BYTES = 32,  /* of a pair of QKV, for what is fetched early: two pairs a warp */
     MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
 };
 

@@ -18,53 +18,67 @@ template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
     return __bfloat162float(__ushort_as_bfloat16(bits));
 }
 
-/* What a thread needs behind the sums of QKV, made before them: sixteen lanes have a pair, eight of
- * them one of its rows each. */
+/* What is needed of a pair behind the sums of QKV, fetched and computed before them; in shared
+ * memory, since registers are few while rows are multiplied. */
 struct qkv_early {
     float cosine, sine;
-    int kind, at;  /* at: the row's place in the KV heads' lists */
-    int64_t cache; /* and in the cache, of keys or of values */
+    int32_t page;
+    uint32_t position;    /* in the cache of keys or of values, without the page */
+    uint32_t row_kind[2]; /* of each feature: four times its place in the KV heads' lists, and its
+                           * kind */
+    uint32_t zero[2];
 };
+static_assert(sizeof(qkv_early) == MEGA_EARLY_BYTES, "as the host counts it");
+
+/* Half a warp fetches what is needed of the block's pair. */
 template <int DIM>
-MEGA_FN qkv_early load_qkv_early(const mega_arguments &a, const mega_block &b,
-                                 const instruction &in, int pair)
+MEGA_FN void fetch_qkv_early(const mega_arguments &a, const mega_block &b, const instruction &in,
+                             int pair)
 {
-    if (in.opcode != OP_NORM_QKV_ROPE) return {0, 0, 0, 0, 0};
-    int position = a.first_position + (int)(b.pass() - a.first_pass);
-    int page = __float_as_int(load_early((const float *)a.pages + position / a.page_size));
+    int position = a.first_position + (int)(b.pass() - a.first_pass), lane = b.lane & 15;
     qkv_pair p = qkv_pair_at<DIM>(a, max(min(in.units.begin + pair, in.units.end - 1), 0));
     const float *table = (const float *)a.rope_table + (int64_t)position * DIM + p.pair;
-    int feature = b.lane & 8 ? p.features[1] : p.features[0];
-    int64_t head = ((int64_t)in.layer * a.pages_per_layer + page) * a.n_kv_heads + p.kv_head;
-    return {load_early(table), load_early(table + DIM / 2), p.kind,
-            (p.kv_head * (a.group + 2) + p.member) * DIM + feature,
-            (head * a.page_size + position % a.page_size) * DIM + feature};
+    const float *from =
+        lane < 2 ? table + lane * (DIM / 2) : (const float *)a.pages + position / a.page_size;
+    qkv_early *to = b.at<qkv_early>(a.shared.features) + pair % (2 * MEGA_WARPS);
+    if (lane < 3) copy_4((uint32_t)__cvta_generic_to_shared(to) + 4 * lane, from);
+    copies_commit();
+    if (lane % 8) return;
+    int row = (p.kv_head * (a.group + 2) + p.member) * DIM + (lane ? p.features[1] : p.features[0]);
+    to->row_kind[lane / 8] = 4u * row + p.kind;
+    to->position =
+        (uint32_t)(in.layer * a.pages_per_layer * a.n_kv_heads + p.kv_head) * a.page_size +
+        position % a.page_size;
 }
 
-/* Pairs' sums to the KV head's list, and to the cache. */
+/* Pairs' sums to the KV head's list, and to the cache. Sixteen lanes have a pair, eight of them one
+ * of its rows each. */
 template <int DIM, bool HALF>
-MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e,
-                        qkv_early early)
+MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     int n = e.in.units.end - e.in.units.begin;
     int64_t *list = qkv_list<DIM>(a, e.in, 0, 0);
     b.stamp(a, MEGA_SIGNALS);
 #pragma unroll 1
     for (int first = 2 * b.warp; first < n; first += 2 * MEGA_WARPS) {
-        int pair = first + (b.lane >> 4), row = min(pair, n - 1);
-        if (first >= 2 * MEGA_WARPS) early = load_qkv_early<DIM>(a, b, e.in, pair);
-        row = (row >> 2) * MEGA_TILE + (row & 3) + (b.lane >> 1 & 4);
-        float v =
-            row_sum_by_eight(a, b, row, row_slices(a, e, early.kind)) * inverse_rms_by_eight(a, b);
+        int pair = first + (b.lane >> 4), row = min(pair, n - 1), second = b.lane >> 3 & 1;
+        if (first >= 2 * MEGA_WARPS) fetch_qkv_early<DIM>(a, b, e.in, pair);
+        copies_arrived<0>();
+        __syncwarp();
+        const qkv_early &early = b.at<qkv_early>(a.shared.features)[pair % (2 * MEGA_WARPS)];
+        int kind = early.row_kind[second] % 4, at = early.row_kind[second] / 4;
+        row = (row >> 2) * MEGA_TILE + (row & 3) + 4 * second;
+        float v = row_sum_by_eight(a, b, row, row_slices(a, e, kind)) * inverse_rms_by_eight(a, b);
         float other = __fmul_rn(__shfl_xor_sync(~0u, v, 8), early.sine);
-        if (early.kind != PAIR_VALUE) v = __fmaf_rn(v, early.cosine, b.lane & 8 ? other : -other);
+        if (kind != PAIR_VALUE) v = __fmaf_rn(v, early.cosine, second ? other : -other);
         if (b.lane % 8 || pair >= n) continue;
         uint16_t bits = cache_bits<DIM, HALF>(v);
-        if (early.kind != PAIR_QUERY) v = cache_float<HALF>(bits);
-        store_relaxed(list + early.at,
-                      (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
-        uint16_t *cache = (uint16_t *)(early.kind == PAIR_KEY ? a.k_cache : a.v_cache);
-        if (early.kind != PAIR_QUERY) cache[early.cache] = bits;
+        if (kind != PAIR_QUERY) v = cache_float<HALF>(bits);
+        store_relaxed(list + at, (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
+        if (kind == PAIR_QUERY) continue;
+        uint32_t position = early.position + (uint32_t)early.page * a.n_kv_heads * a.page_size;
+        ((uint16_t *)(kind == PAIR_KEY ? a.k_cache
+                                       : a.v_cache))[(int64_t)position * DIM + at % DIM] = bits;
     }
 }
 
@@ -106,17 +120,18 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
     int n = in.units.end - in.units.begin;
     make_features(a, b, e, n, (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE);
     float *out = b.at<float>(a.shared.planes);
-    /* A warp adds what it has made, each block beginning elsewhere. A share of the residual itself
-     * comes along: the same thread has it before and after. */
+    /* A warp adds what it has made, in runs of some columns, each block beginning elsewhere. A
+     * share of the residual itself comes along: the same thread has it before and after. */
     int64_t *carried = b.at<int64_t>(a.shared.sums);
-    const int columns = MEGA_BLOCK / MEGA_WARPS, each = columns / 32;
+    const int run = MEGA_BRICKS ? 64 : 128, each = MEGA_BLOCK / MEGA_CONSUMERS;
 #pragma unroll 1
     for (int c = 0; c < a.hidden; c += MEGA_BLOCK) {
-        const int first = c + columns * b.warp, turn = b.lane + 16 * blockIdx.x;
+        const int first = c + run * b.warp, turn = b.lane + 16 * blockIdx.x;
         const int64_t *x = residual(a, b.pass(), 2 * in.layer + 1);
 #pragma unroll
         for (int j = 0; j < each; j++) {
-            int at = first + ((32 * j + turn) & (columns - 1)), i = at - e.weights.share.begin;
+            int at = first + 32 * j / run * run * MEGA_WARPS + ((32 * j + turn) & (run - 1));
+            int i = at - e.weights.share.begin;
             if (i >= 0 && at < e.weights.share.end) carried[i] = fixed_value(load_relaxed(x + at));
         }
         product_transposed(a, b, e, n, c, out);
@@ -124,7 +139,8 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
         int64_t *next = residual(a, b.pass(), 2 * in.layer + 2);
 #pragma unroll
         for (int j = 0; j < each; j++) {
-            int at = first + ((32 * j + turn) & (columns - 1)), i = at - e.weights.share.begin;
+            int at = first + 32 * j / run * run * MEGA_WARPS + ((32 * j + turn) & (run - 1));
+            int i = at - e.weights.share.begin;
             int64_t part = fixed_part(out[at - c]);
             if (i >= 0 && at < e.weights.share.end) part += carried[i];
             if (at < a.hidden) add_relaxed(next + at, part);
@@ -143,7 +159,7 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
-    qkv_early early = load_qkv_early<DIM>(a, b, e.in, b.thread >> 4);
+    if (!logits && !mlp) fetch_qkv_early<DIM>(a, b, e.in, b.thread >> 4);
     uint64_t best = 0;
     read_residual(a, b, e, step, e.weights.parts);
     int first = 0;
@@ -157,7 +173,7 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
         if (mlp)
             finish_mlp(a, b, e);
         else if (!logits)
-            finish_qkv<DIM, HALF>(a, b, e, early);
+            finish_qkv<DIM, HALF>(a, b, e);
         else
             best = finish_logits(a, b, row_slices(a, e, 0), e.in.units.begin + first * MEGA_TILE,
                                  min(at_once * MEGA_TILE, n - first * MEGA_TILE), best);
