@@ -90,10 +90,10 @@ typedef enum qp_log_level {
 
 /* Zero-initialise; a zero (or NULL) field takes its default. */
 typedef struct qp_engine_options {
-    const char
-        *model;      /* a .gguf file, a Hugging Face directory, "synthetic:PRESET[:TYPE[:SEED]]" */
-    int threads;     /* default: the processors this process may use */
-    int64_t context; /* positions of a session; default: the model's, at most 8,192 */
+    const char *model;    /* a .gguf file, a Hugging Face directory,
+                             "synthetic:PRESET[:TYPE[+OTHER][:SEED]]" */
+    int threads;          /* default: the processors this process may use */
+    int64_t context;      /* positions of a session; default: the model's, at most 8,192 */
     int64_t max_sessions; /* default 1 */
     int64_t chunk;        /* new tokens in one forward pass at most; default 512 */
     int64_t max_outputs;  /* rows of logits in one forward pass; default: max_sessions */

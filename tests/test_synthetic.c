@@ -22,7 +22,12 @@ static void test_names(void **state)
     assert_int_equal(spec.seed, 0);
     assert_ok(synthetic_parse("synthetic:tiny:q4_k:18446744073709551615", &spec, &error));
     assert_int_equal(spec.type, DTYPE_Q4_K);
+    assert_int_equal(spec.other, DTYPE_Q4_K);
     assert_true(spec.seed == UINT64_MAX);
+    assert_ok(synthetic_parse("synthetic:tiny:Q4_0+q6_k:7", &spec, &error));
+    assert_int_equal(spec.type, DTYPE_Q4_0);
+    assert_int_equal(spec.other, DTYPE_Q6_K);
+    assert_int_equal(spec.seed, 7);
     static const struct {
         const char *text, *message;
     } wrong[] = {
@@ -30,6 +35,9 @@ static void test_names(void **state)
         {"synthetic:", "no preset \"\""},
         {"synthetic:tiny:Q9", "cannot make type \"Q9\"; expected one of F32, F16"},
         {"synthetic:tiny:Q8_K", "cannot make type \"Q8_K\""},
+        {"synthetic:tiny:Q4_0+", "cannot make type \"\""},
+        {"synthetic:tiny:Q4_0+Q9:7", "cannot make type \"Q9\""},
+        {"synthetic:smollm2-135m:Q4_0+Q6_K", "Q6_K needs rows of a multiple of 256"},
         {"synthetic:tiny:F32:x", "found \"x\""},
         {"synthetic:tiny:F32:-1", "found \"-1\""},
         {"synthetic:tiny:F32: 1", "found \" 1\""},

@@ -12,8 +12,8 @@ const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
     {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
-     .help = "a GGUF file, a Hugging Face directory, or synthetic:PRESET[:TYPE[:SEED]]; without it "
-             "the default model"},
+     .help = "a GGUF file, a Hugging Face directory, or synthetic:PRESET[:TYPE[+OTHER][:SEED]]; "
+             "without it the default model"},
     {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "tell what is used and why"},
     {0}};
 

@@ -118,45 +118,48 @@ static qp_status read_seed(const char *text, const char *digits, uint64_t *out, 
 }
 
 /* Every row of every matrix must be whole blocks of the type. */
-static qp_status check_rows(const char *text, const synthetic_spec *spec, qp_error *error)
+static qp_status check_rows(const char *text, const synthetic_config *c, dtype type,
+                            qp_error *error)
 {
-    const synthetic_config *c = spec->config;
     const int64_t rows[] = {c->hidden_size, c->n_heads * c->head_dim, c->intermediate_size};
-    int64_t block = dtype_block_elements(spec->type);
+    int64_t block = dtype_block_elements(type);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i] % block == 0) continue;
         return error_set(error, QP_INVALID,
                          "%s: %s needs rows of a multiple of %lld elements, but %s has rows of "
                          "%lld: choose a type with blocks of 32, such as Q4_0 or Q8_0",
-                         text, dtype_name(spec->type), (long long)block, c->name,
-                         (long long)rows[i]);
+                         text, dtype_name(type), (long long)block, c->name, (long long)rows[i]);
     }
     return QP_OK;
 }
 
-/* The part up to the next colon, ended by a NUL in place; *rest is what follows, or NULL. */
-static char *cut_field(char *text, char **rest)
+/* The part up to the next `end`, ended by a NUL in place; *rest is what follows, or NULL. */
+static char *cut_field(char *text, char end, char **rest)
 {
-    char *colon = strchr(text, ':');
-    if (colon) *colon = '\0';
-    *rest = colon ? colon + 1 : NULL;
+    char *at = strchr(text, end);
+    if (at) *at = '\0';
+    *rest = at ? at + 1 : NULL;
     return text;
 }
 
 qp_status synthetic_parse(const char *text, synthetic_spec *out, qp_error *error)
 {
-    char fields[96], *type = NULL, *seed = NULL;
+    char fields[96], *type = NULL, *other = NULL, *seed = NULL;
     if (!synthetic_is_name(text) || strlen(text) >= sizeof fields)
         return error_set(error, QP_INVALID,
-                         "%.100s: expected synthetic:PRESET[:TYPE[:SEED]], such as "
+                         "%.100s: expected synthetic:PRESET[:TYPE[+OTHER][:SEED]], such as "
                          "synthetic:llama-3.2-1b:Q4_0",
                          text);
     strcpy(fields, text + sizeof prefix - 1);
     synthetic_spec spec = {.type = DTYPE_BF16};
-    TRY(find_preset(text, cut_field(fields, &type), &spec.config, error));
-    if (type) TRY(find_type(text, cut_field(type, &seed), &spec.type, error));
+    TRY(find_preset(text, cut_field(fields, ':', &type), &spec.config, error));
+    if (type) cut_field(type, ':', &seed);
+    if (type) TRY(find_type(text, cut_field(type, '+', &other), &spec.type, error));
+    spec.other = spec.type;
+    if (other) TRY(find_type(text, other, &spec.other, error));
     if (seed) TRY(read_seed(text, seed, &spec.seed, error));
-    TRY(check_rows(text, &spec, error));
+    TRY(check_rows(text, spec.config, spec.type, error));
+    TRY(check_rows(text, spec.config, spec.other, error));
     *out = spec;
     return QP_OK;
 }

@@ -1,4 +1,5 @@
-/* Synthetic weights: a model of real dimensions without any file, "synthetic:PRESET[:TYPE[:SEED]]".
+/* Synthetic weights: a model of real dimensions without any file,
+ * "synthetic:PRESET[:TYPE[+OTHER][:SEED]]".
  *
  * Every stored bit is a pure function of (seed, tensor's name, element's index), so rows can be
  * made in any order, by any number of threads, on the CPU or the GPU (synthetic_bits.h), and are
@@ -39,7 +40,8 @@ enum {
 
 typedef struct synthetic_spec {
     const synthetic_config *config; /* static */
-    dtype type;                     /* of all matrices; norms are F32 */
+    dtype type;                     /* of matrices; norms are F32 */
+    dtype other;                    /* of some of them: source_synthetic_type() says which */
     uint64_t seed;
 } synthetic_spec;
 
@@ -49,8 +51,8 @@ const synthetic_config *synthetic_preset(int i);
 /* Whether `text` names a synthetic model (begins with "synthetic:"). */
 bool synthetic_is_name(const char *text);
 
-/* Type BF16 and seed 0 where not given. QP_INVALID with the choices when the preset or type is
- * unknown, or when the type's block does not divide the preset's rows. */
+/* Type BF16, no other and seed 0 where not given. QP_INVALID with the choices when the preset or
+ * type is unknown, or when a type's block does not divide the preset's rows. */
 qp_status synthetic_parse(const char *text, synthetic_spec *out, qp_error *error);
 
 /* What a tensor is for, which decides how large its values are. */

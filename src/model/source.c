@@ -25,6 +25,15 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
         snprintf(name, size, "blk.%lld.%s.%s", (long long)layer, stem, suffix);
 }
 
+dtype source_synthetic_type(const weight_source *source, weight_slot slot, int64_t layer)
+{
+    const synthetic_spec *spec = &source->synthetic;
+    if (weight_get_info(slot)->role == SYNTHETIC_NORM) return DTYPE_F32;
+    if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
+    bool better = slot == WEIGHT_ATTN_V || slot == WEIGHT_FFN_DOWN;
+    return better && layer % 2 == 0 && dtype_is_quantized(spec->other) ? spec->other : spec->type;
+}
+
 synthetic_stream source_synthetic_stream(const weight_source *source, weight_slot slot,
                                          int64_t layer)
 {
@@ -35,7 +44,7 @@ synthetic_stream source_synthetic_stream(const weight_source *source, weight_slo
     source_name(source, slot, layer, false, name, sizeof name);
     weight_shape(source->config, slot, &rows, &columns);
     return synthetic_stream_of(spec, synthetic_tensor_id(name),
-                               role == SYNTHETIC_NORM ? DTYPE_F32 : spec->type,
+                               source_synthetic_type(source, slot, layer),
                                synthetic_distribution_of(spec->config, role, columns));
 }
 
@@ -71,15 +80,16 @@ static void fill_share(void *context, int worker, int n_workers)
                    end - begin, columns);
 }
 
-static qp_status make_synthetic(weight_source *source, weight_slot slot, const char *name,
-                                tensor *out, qp_error *error)
+static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t layer,
+                                const char *name, tensor *out, qp_error *error)
 {
     const synthetic_config *config = source->synthetic.config;
     synthetic_role role = weight_get_info(slot)->role;
     int64_t rows, columns;
     weight_shape(source->config, slot, &rows, &columns);
-    tensor view = role == SYNTHETIC_NORM ? tensor_1d(NULL, DTYPE_F32, columns)
-                                         : tensor_2d(NULL, source->synthetic.type, rows, columns);
+    dtype type = source_synthetic_type(source, slot, layer);
+    tensor view = role == SYNTHETIC_NORM ? tensor_1d(NULL, type, columns)
+                                         : tensor_2d(NULL, type, rows, columns);
     if (!source->options->sizes_only) {
         TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
         fill_task task = {source, &view, synthetic_tensor_id(name),
@@ -142,7 +152,8 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
     char name[160];
     source_name(source, slot, layer, bias, name, sizeof name);
     if (source->gguf) return gguf_get_tensor(source->gguf, name, out, error);
-    if (!source->safetensors) return bias ? QP_OK : make_synthetic(source, slot, name, out, error);
+    if (!source->safetensors)
+        return bias ? QP_OK : make_synthetic(source, slot, layer, name, out, error);
     tensor view = {0};
     TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
     if (view.rank == 0 || stored_name(source, slot)) {

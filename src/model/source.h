@@ -38,6 +38,11 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                  char *name, size_t size);
 
+/* The type of a tensor of a synthetic model: F32 of norms, the spec's other of the embedding and
+ * the output, and, if that is quantised, of v and the down projection of every other layer, as in
+ * files called Q4_K_M. */
+dtype source_synthetic_type(const weight_source *source, weight_slot slot, int64_t layer);
+
 /* What makes the elements of a synthetic source's weight. */
 synthetic_stream source_synthetic_stream(const weight_source *source, weight_slot slot,
                                          int64_t layer);
