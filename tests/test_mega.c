@@ -37,9 +37,11 @@ static void it_makes_the_same_tokens(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     static const char *const kv_types[] = {"F16", "BF16"};
-    for (int i = 0; i < 4; i++) {
+    static const char *const plain[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16",
+                                        "synthetic:tiny:F16", "synthetic:smollm2-135m:F16"};
+    for (int i = 0; i < 8; i++) {
         token_list expected, found;
-        qp_engine_options options = {.model = models[i / 2],
+        qp_engine_options options = {.model = plain[i / 2],
                                      .device = "cuda",
                                      .exec = "ops",
                                      .kv_type = kv_types[i % 2],
@@ -54,15 +56,16 @@ static void it_makes_the_same_tokens(void **state)
     }
 }
 
-/* Every kind of bricks; tiles wider than a chunk and several in one. */
+/* Every kind of bricks, and some mixed; tiles wider than a chunk and several in one. */
 static void it_reads_quantised_weights(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
     static const char *const quantised[] = {
-        "synthetic:tiny:Q8_0",         "synthetic:tiny:Q4_0",        "synthetic:tiny:Q4_1",
-        "synthetic:tiny:Q4_K",         "synthetic:tiny:Q6_K",        "synthetic:smollm2-135m:Q8_0",
-        "synthetic:smollm2-135m:Q4_0", "synthetic:smollm2-135m:Q4_1"};
+        "synthetic:tiny:Q8_0",         "synthetic:tiny:Q4_0",         "synthetic:tiny:Q4_1",
+        "synthetic:tiny:Q4_K",         "synthetic:tiny:Q6_K",         "synthetic:smollm2-135m:Q8_0",
+        "synthetic:smollm2-135m:Q4_0", "synthetic:smollm2-135m:Q4_1", "synthetic:tiny:Q4_K+Q6_K",
+        "synthetic:tiny:Q4_0+Q6_K",    "synthetic:tiny:Q6_K+Q8_0"};
     for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++) {
         token_list expected, found;
         qp_engine_options options = {
@@ -287,10 +290,14 @@ static void it_says_what_it_does_not_run(void **state)
     if (!gpu_is_here()) skip();
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {
-        .model = "synthetic:tiny:Q5_0", .threads = 1, .device = "cuda", .exec = "mk"};
-    assert_int_equal(qp_engine_open(&options, &engine, &error), QP_UNSUPPORTED);
-    assert_non_null(strstr(error.message, "BF16"));
+    qp_engine_options options = {.threads = 1, .device = "cuda", .exec = "mk"};
+    static const char *const refused[] = {"synthetic:tiny:F32", "synthetic:tiny:Q8_0+F16",
+                                          "synthetic:tiny:BF16+F16", "synthetic:tiny:Q5_0"};
+    for (int i = 0; i < 4; i++) {
+        options.model = refused[i];
+        assert_int_equal(qp_engine_open(&options, &engine, &error), QP_UNSUPPORTED);
+        assert_non_null(strstr(error.message, "all BF16, all F16"));
+    }
     options.exec = NULL; /* operators then */
     assert_ok(qp_engine_open(&options, &engine, &error));
     assert_null(engine->mega.kernel);

@@ -15,22 +15,30 @@ enum {
 
 /* ---- which models ------------------------------------------------------------------------- */
 
-/* Whether matrices are BF16, or quantised in kinds that there are bricks of; vectors BF16 or F32.
- */
-static bool has_types(const model *m, const model_config *c)
+/* NULL, or what of its weights' types it does not read. Matrices are all BF16, all F16, or all
+ * quantised in kinds that there are bricks of; vectors F32 or BF16, beside matrices of F16 F16. */
+static const char *types_refusal(const model *m, const model_config *c)
 {
-    bool quantized = mega_is_quantized(m);
+    static const char mixed[] =
+        "the megakernel reads models whose matrices are all BF16, all F16, or all in Q8_0, Q4_0, "
+        "Q4_1, Q4_K and Q6_K, which may be mixed: only the embedding, where it is not the output "
+        "too, may be in any type beside quantised ones";
+    const dtype narrow = mega_is_half(m) ? DTYPE_F16 : DTYPE_BF16;
+    const bool quantized = mega_is_quantized(m);
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         const weight_info *info = weight_get_info((weight_slot)slot);
         int64_t layers = info->per_layer ? c->n_layers : 1;
         for (int64_t layer = 0; layer < layers; layer++) {
             const model_weight *w = model_get_weight(m, (weight_slot)slot, layer);
-            bool bf16 = w->weight.type == DTYPE_BF16, vector = w->weight.rank == 1;
-            if (w->bias.rank) return false;
-            if (vector ? !bf16 && w->weight.type != DTYPE_F32 : !bf16 && !quantized) return false;
+            dtype type = w->weight.type;
+            if (w->bias.rank) return "the megakernel adds no biases";
+            if (w->weight.rank == 2 && !quantized && type != narrow) return mixed;
+            if (w->weight.rank == 1 && type != narrow && type != DTYPE_F32)
+                return "the megakernel's norms are F32 or of 16 bits as its matrices are, BF16 "
+                       "beside quantised ones";
         }
     }
-    return true;
+    return NULL;
 }
 
 /* NULL, or what of the model it does not do. */
@@ -41,9 +49,8 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
     int64_t group = c->n_heads / c->n_kv_heads;
     int64_t cache = mega_is_quantized(m) ? MEGA_CACHE_BRICKS : MEGA_BOX;
     int64_t chunk = cache / 4 / c->head_dim; /* positions */
-    if (!has_types(m, c))
-        return "the megakernel reads weights in BF16, or in Q8_0, Q4_0, Q4_1, Q4_K and Q6_K, and "
-               "has no biases";
+    const char *types = types_refusal(m, c);
+    if (types) return types;
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
     if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
         return "the megakernel turns whole heads by angles that do not change";
@@ -140,7 +147,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
              m->quantized                   ? 0
              : c->hidden_size <= MEGA_BLOCK ? 1
                                             : 2);
-    const char *image = m->quantized ? mega_image(x->model) : "mega";
+    const char *image = mega_image(x->model);
     char choosing[32];
     snprintf(choosing, sizeof choosing, "%s_choosing", image);
     int shared = cuda_mega_shared_bytes(m);

@@ -39,7 +39,7 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 static bool runs_batches(const plan *p, const model *model)
 {
     return p->options.max_sequences > 1 && p->config.hidden_size <= MEGA_BLOCK &&
-           !mega_is_quantized(model);
+           !mega_is_quantized(model) && !mega_is_half(model);
 }
 
 size_t mega_count_batch(const plan *p, const model *model)

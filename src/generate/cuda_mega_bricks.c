@@ -91,12 +91,18 @@ bool mega_is_quantized(const model *m)
     return !(kinds_of(m) & 1u << BRICK_NONE);
 }
 
+bool mega_is_half(const model *m)
+{
+    return model_get_weight(m, WEIGHT_ATTN_Q, 0)->weight.type == DTYPE_F16;
+}
+
 const char *mega_image(const model *m)
 {
     static const struct {
         const char *name;
         unsigned kinds;
     } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}};
+    if (!mega_is_quantized(m)) return mega_is_half(m) ? "mega_f16" : "mega";
     unsigned kinds = kinds_of(m);
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)
         if (!(kinds & ~images[i].kinds)) return images[i].name;

@@ -39,7 +39,10 @@ void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight
 int mega_brick_kind(dtype type);
 /* Whether every matrix that a pass multiplies by can be bricks. */
 bool mega_is_quantized(const model *model);
-/* The image whose kernels read the model's kinds of bricks, and as few others as there is. */
+/* Whether its first matrix, and so all of a model that is run, are F16. */
+bool mega_is_half(const model *model);
+/* The image whose kernels read the model's weights: its kinds of bricks, and as few others as there
+ * is. */
 const char *mega_image(const model *model);
 /* A stage of the ring that holds a chunk of any of the model's bricks. */
 int mega_stage_bytes(const model *model);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 enum {
-    TENSOR_MAP_BF16 = 9, /* CUDA's numbers */
+    TENSOR_MAP_BF16 = 9, /* CUDA's numbers; F16 is copied just so */
     TENSOR_MAP_SWIZZLE_128 = 3,
     TENSOR_MAP_PROMOTION_256 = 3,
 };

@@ -226,10 +226,10 @@ MEGA_FN void multiply_8(float *c, uint32_t a0, uint32_t a1, uint32_t b0)
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(b0));
 }
-/* The same two, of numbers of the KV cache's type. */
+/* The same two, of F16 where HALF says so. */
 template <bool HALF>
-MEGA_FN void multiply_cache(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                            uint32_t b0, uint32_t b1)
+MEGA_FN void multiply_16(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                         uint32_t b1)
 {
     if (!HALF) return multiply(c, a0, a1, a2, a3, b0, b1);
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
@@ -237,7 +237,7 @@ MEGA_FN void multiply_cache(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uin
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-template <bool HALF> MEGA_FN void multiply_cache_8(float *c, uint32_t a0, uint32_t a1, uint32_t b0)
+template <bool HALF> MEGA_FN void multiply_16_8(float *c, uint32_t a0, uint32_t a1, uint32_t b0)
 {
     if (!HALF) return multiply_8(c, a0, a1, b0);
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "

@@ -145,10 +145,10 @@ MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_s
         for (int i = 0; i < 2; i++) {
             float *sum = c[DIM == 64 ? i : k / 4];
             load_matrices(q, queries + (k + i) * 32);
-            multiply_cache<HALF>(sum, q[0], q[1], q[2], q[3], m[2 * i], m[2 * i + 1]);
+            multiply_16<HALF>(sum, q[0], q[1], q[2], q[3], m[2 * i], m[2 * i + 1]);
             if (HALF) continue;
             load_matrices(q, queries + (k + i) * 32 + 2 * a.group * attention_inputs<DIM>::PITCH);
-            multiply_cache<HALF>(sum, q[0], 0, q[2], 0, m[2 * i], m[2 * i + 1]);
+            multiply_16<HALF>(sum, q[0], 0, q[2], 0, m[2 * i], m[2 * i + 1]);
         }
     }
     int head = min(b.lane >> 2, a.group - 1) * (DIM / 64);
@@ -177,8 +177,8 @@ MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_s
 #pragma unroll
         for (int i = 0; i < 4; i++)
             s.out[j][i] *= f;
-        multiply_cache_8<HALF>(s.out[j], p.of[0], p.of[1], v);
-        if (!HALF) multiply_cache_8<HALF>(s.out[j], p.of[2], 0, v);
+        multiply_16_8<HALF>(s.out[j], p.of[0], p.of[1], v);
+        if (!HALF) multiply_16_8<HALF>(s.out[j], p.of[2], 0, v);
     }
 }
 

@@ -263,7 +263,7 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
     int n = e.in.units.end - e.in.units.begin;
     uint32_t tag = part_tag(a, b, e.in);
     int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its results */
-    __nv_bfloat16 *planes = b.at<__nv_bfloat16>(a.shared.features);
+    uint16_t *planes = b.at<uint16_t>(a.shared.features);
     const float *results = b.at<float>(a.shared.results);
     int padded = (n + 2 * MEGA_TILE - 1) / (2 * MEGA_TILE) * (2 * MEGA_TILE);
     static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");

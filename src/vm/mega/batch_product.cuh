@@ -366,8 +366,7 @@ MEGA_FN void wait_mates(const mega_arguments &a, mega_block &b, const mega_entry
         instruction_span of = e.weights.mates[mate - 1];
         int n = of.end - of.begin;
         int padded = (n + 2 * MEGA_TILE - 1) / (2 * MEGA_TILE) * (2 * MEGA_TILE);
-        __nv_bfloat16 *planes =
-            b.at<__nv_bfloat16>(feature_planes(a, mate)) + row * a.shared.feature_row;
+        uint16_t *planes = b.at<uint16_t>(feature_planes(a, mate)) + row * a.shared.feature_row;
 #pragma unroll 1
         for (int i = b.thread & 63; i < padded; i += 64) {
             int64_t v = 0;

@@ -12,6 +12,9 @@
 #ifndef MEGA_BRICKS
 #define MEGA_BRICKS 0 /* 1 in the kernels that read quantised weights */
 #endif
+#ifndef MEGA_HALF
+#define MEGA_HALF 0 /* 1 in the kernels whose weights are F16: else those of 16 bits are BF16 */
+#endif
 #ifndef MEGA_CHOOSES
 #define MEGA_CHOOSES 0 /* 1 in the kernels that choose tokens */
 #endif
@@ -181,16 +184,32 @@ MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
     b.place.advance(a.stages);
 }
 
-/* A float32 as the sum of three bf16, exactly. */
-MEGA_FN void split_float(float v, __nv_bfloat16 *to, int plane)
+/* Weights of 16 bits. */
+MEGA_FN uint16_t narrow_bits(float v)
 {
-    __nv_bfloat16 high = __float2bfloat16(v);
-    v -= __bfloat162float(high);
-    __nv_bfloat16 middle = __float2bfloat16(v);
-    v -= __bfloat162float(middle);
-    to[0] = high;
-    to[plane] = middle;
-    to[2 * plane] = __float2bfloat16(v);
+    return MEGA_HALF ? __half_as_ushort(__float2half_rn(v))
+                     : __bfloat16_as_ushort(__float2bfloat16(v));
+}
+MEGA_FN float wide_float(uint16_t bits)
+{
+    return MEGA_HALF ? __half2float(__ushort_as_half(bits)) : __uint_as_float((uint32_t)bits << 16);
+}
+
+/* What the planes of a vector that multiplies them are times as large as their part of it: F16 has
+ * few exponents. The largest number is 2^22, and of those from 2^-17 on nothing is lost. */
+MEGA_FN constexpr float plane_factor(int plane)
+{
+    return !MEGA_HALF ? 1.0f : plane == 0 ? 0.015625f : plane == 1 ? 32.0f : 65536.0f;
+}
+
+/* A float32 as the sum of three numbers of 16 bits, of bf16 exactly. */
+MEGA_FN void split_float(float v, uint16_t *to, int plane)
+{
+#pragma unroll
+    for (int p = 0; p < MEGA_PARTS; p++) {
+        to[p * plane] = narrow_bits(v * plane_factor(p));
+        v -= wide_float(to[p * plane]) * (1 / plane_factor(p));
+    }
 }
 
 /* A row's sum over its parts, one a warp or a slice of columns. */
@@ -302,8 +321,8 @@ MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const
     }
 }
 
-/* Four neighbouring columns of each lane's to the vector's planes: bf16, or digits with a unit for
- * the warp's 128. */
+/* Four neighbouring columns of each lane's to the vector's planes: of 16 bits, or digits with a
+ * unit for the warp's 128. */
 MEGA_FN void leave_columns(const mega_arguments &a, const mega_block &b, int i, const float *v)
 {
     char *planes = b.at<char>(a.shared.planes);
@@ -311,7 +330,7 @@ MEGA_FN void leave_columns(const mega_arguments &a, const mega_block &b, int i, 
     float *units = (float *)(planes + DIGITS * a.shared.plane);
     leave_four_digits(planes, (int)a.shared.plane, i, v, units + i / BRICK_WIDTH);
 #else
-    __nv_bfloat16 split[4 * MEGA_PARTS];
+    uint16_t split[4 * MEGA_PARTS];
 #pragma unroll
     for (int j = 0; j < 4; j++)
         split_float(v[j], split + j, 4);
@@ -333,7 +352,7 @@ MEGA_FN void leave_features(const mega_block &b, uint32_t offset, uint32_t plane
 #else
 #pragma unroll
     for (int j = 0; j < N; j++)
-        split_float(v[j], b.at<__nv_bfloat16>(offset) + i + j, (int)plane);
+        split_float(v[j], b.at<uint16_t>(offset) + i + j, (int)plane);
 #endif
 }
 
@@ -353,9 +372,9 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
             w[0] = __uint_as_float(v.x), w[1] = __uint_as_float(v.y);
             w[2] = __uint_as_float(v.z), w[3] = __uint_as_float(v.w);
         } else if (inside) {
-            uint2 v = load_early_8((const __nv_bfloat16 *)e.weights.norm + i);
-            w[0] = __uint_as_float(v.x << 16), w[1] = __uint_as_float(v.x & 0xffff0000);
-            w[2] = __uint_as_float(v.y << 16), w[3] = __uint_as_float(v.y & 0xffff0000);
+            uint2 v = load_early_8((const uint16_t *)e.weights.norm + i);
+            w[0] = wide_float((uint16_t)v.x), w[1] = wide_float((uint16_t)(v.x >> 16));
+            w[2] = wide_float((uint16_t)v.y), w[3] = wide_float((uint16_t)(v.y >> 16));
         }
         longlong2 sums[2] = {{0, 0}, {0, 0}};
         wait_residual(a, b, e.in, x + i, parts, inside, sums);
@@ -372,10 +391,11 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
     for (int o = 16; o; o >>= 1)
         squares += __shfl_xor_sync(~0u, squares, o);
     if (b.lane == 0) b.at<float>(a.shared.squares)[b.warp] = squares;
-    if (MEGA_BRICKS)
+    /* A warp multiplies by what it has read itself, but for narrow tiles of bricks. */
+    if (MEGA_BRICKS && a.tiles[0].beside > 1)
         b.sync();
     else
-        __syncwarp(); /* a warp multiplies by what it has read itself */
+        __syncwarp();
     b.stamp(a, MEGA_WORKS);
 }
 

@@ -27,9 +27,9 @@ MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int to
             if (i + j >= begin && i + j < begin + n) store_relaxed(x + i + j, fixed_part(v[j]));
     }
 #else
-    const __nv_bfloat16 *row = (const __nv_bfloat16 *)a.embedding + (int64_t)token * a.hidden;
+    const uint16_t *row = (const uint16_t *)a.embedding + (int64_t)token * a.hidden;
     for (int i = begin + b.thread; i < begin + n; i += MEGA_CONSUMERS)
-        store_relaxed(x + i, fixed_part(__bfloat162float(row[i])));
+        store_relaxed(x + i, fixed_part(wide_float(row[i])));
 #endif
 }
 

@@ -1,8 +1,9 @@
 /* Rows of weights times vectors, by the matrix units.
  *
  * A chunk is 8 rows of up to 2048 columns; warp w has the columns [128 w, 128 w + 128) of all of
- * them. The vector comes as three bf16 planes in the first three columns of the other operand, so
- * that every product is exact and sums are float32: the same to the bit in every run.
+ * them. The vector comes as three planes of the weights' type, in the first three columns of the
+ * other operand, so that every product is exact and sums are float32: the same to the bit in every
+ * run.
  */
 #ifndef QUIPU_VM_MEGA_PRODUCT_CUH
 #define QUIPU_VM_MEGA_PRODUCT_CUH
@@ -12,6 +13,11 @@
 /* The sum of an accumulator's first three columns: rows g and g + 8, in lanes 4 g. */
 MEGA_FN float sum_columns(float c0, float c1)
 {
+    if (MEGA_HALF) {
+        bool last = threadIdx.x & 1; /* has the third column, beside one of zeros */
+        c0 *= 1 / (last ? plane_factor(2) : plane_factor(0));
+        c1 *= 1 / plane_factor(1);
+    }
     float sum = c0 + c1;
     return sum + __shfl_down_sync(~0u, sum, 1);
 }
@@ -73,7 +79,8 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
             if (BLOCKS > 1) load_vectors(planes + 2 * MEGA_BLOCK * k, g < MEGA_PARTS, v);
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                multiply(j & 1 ? d : c, m[j][0], m[j][1], m[j][2], m[j][3], v[j][0], v[j][1]);
+                multiply_16<MEGA_HALF>(j & 1 ? d : c, m[j][0], m[j][1], m[j][2], m[j][3], v[j][0],
+                                       v[j][1]);
         }
         float low = sum_columns(c[0] + d[0], c[1] + d[1]);
         float high = sum_columns(c[2] + d[2], c[3] + d[3]);
@@ -113,8 +120,8 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         give_chunk(a, b);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            multiply_8(c[2 * j], m[j][0], m[j][1], features);
-            multiply_8(c[2 * j + 1], m[j][2], m[j][3], features);
+            multiply_16_8<MEGA_HALF>(c[2 * j], m[j][0], m[j][1], features);
+            multiply_16_8<MEGA_HALF>(c[2 * j + 1], m[j][2], m[j][3], features);
         }
     }
 #pragma unroll
@@ -177,8 +184,8 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
         for (int j = 0; j < 4; j++)
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                multiply(c[k][j & 1], m[k][j][0], m[k][j][1], m[k][j][2], m[k][j][3], v[2 * j],
-                         v[2 * j + 1]);
+                multiply_16<MEGA_HALF>(c[k][j & 1], m[k][j][0], m[k][j][1], m[k][j][2], m[k][j][3],
+                                       v[2 * j], v[2 * j + 1]);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             float low = sum_columns(c[k][0][0] + c[k][1][0], c[k][0][1] + c[k][1][1]);

@@ -141,7 +141,7 @@ struct mega_fetch {
         end();
     }
     /* Columns [first, first + columns) of up to eight rows, one from each lane. */
-    MEGA_FN void rows(const __nv_bfloat16 *row, int n, int first, int columns)
+    MEGA_FN void rows(const uint16_t *row, int n, int first, int columns)
     {
         uint32_t to = stage() + lane * MEGA_PITCH;
         row += first;
@@ -153,7 +153,7 @@ struct mega_fetch {
     /* Rows [begin, begin + n) of a matrix of `hidden` columns, tile by tile. */
     MEGA_FN void matrix(uint64_t matrix, int64_t begin, int n, int hidden)
     {
-        const __nv_bfloat16 *rows_at = (const __nv_bfloat16 *)matrix + (begin + lane) * hidden;
+        const uint16_t *rows_at = (const uint16_t *)matrix + (begin + lane) * hidden;
         for (int pair = 0; pair < n; pair += 2 * MEGA_TILE)
             for (int c = 0; c < hidden; c += MEGA_BLOCK)
                 for (int row = pair; row < min(n, pair + 2 * MEGA_TILE); row += MEGA_TILE)
@@ -246,8 +246,8 @@ MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch 
         for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
             for (int unit = pair; unit < min(e.in.units.end, pair + 8); unit += 4) {
                 qkv_pair p = qkv_pair_at<DIM>(a, unit + (f.lane & 3));
-                const __nv_bfloat16 *row =
-                    (const __nv_bfloat16 *)e.weights.matrix[p.kind] +
+                const uint16_t *row =
+                    (const uint16_t *)e.weights.matrix[p.kind] +
                     (int64_t)(p.head * DIM + (f.lane & 4 ? p.features[1] : p.features[0])) *
                         a.hidden;
                 f.rows(row, MEGA_TILE, c, min(MEGA_BLOCK, a.hidden - c));
@@ -275,7 +275,7 @@ MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch 
     f.matrix(e.weights.matrix[1], begin, n, a.hidden);
     for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
         for (int row = 0; row < n; row += MEGA_TILE)
-            f.rows((const __nv_bfloat16 *)e.weights.matrix[2] +
+            f.rows((const uint16_t *)e.weights.matrix[2] +
                        (int64_t)(begin + row + f.lane) * a.hidden,
                    min(MEGA_TILE, n - row), c, min(MEGA_BLOCK, a.hidden - c));
 }
