@@ -62,7 +62,10 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry
 #pragma unroll 1
     for (int first = 2 * b.warp; first < n; first += 2 * MEGA_WARPS) {
         int pair = first + (b.lane >> 4), row = min(pair, n - 1), second = b.lane >> 3 & 1;
-        if (first >= 2 * MEGA_WARPS) fetch_qkv_early<DIM>(a, b, e.in, pair);
+        if (first >= 2 * MEGA_WARPS) {
+            __syncwarp(); /* all have read the pair before */
+            fetch_qkv_early<DIM>(a, b, e.in, pair);
+        }
         copies_arrived<0>();
         __syncwarp();
         const qkv_early &early = b.at<qkv_early>(a.shared.features)[pair % (2 * MEGA_WARPS)];
