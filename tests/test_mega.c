@@ -314,7 +314,7 @@ static void it_runs_on_no_cpu(void **state)
     assert_non_null(strstr(error.message, "--device cuda"));
 }
 
-/* However the schedule's instructions are dealt to the blocks. */
+/* However the schedule's instructions are dealt to the blocks, and to how many. */
 static void every_strategy_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -333,6 +333,13 @@ static void every_strategy_gives_the_same_bits(void **state)
             assert_ok(generate(engine, MADE, 50, &found, &error));
             assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         }
+        /* So few blocks that each has more pairs of QKV than its warps have at once. */
+        const cuda_mega_options few = {.n_blocks = 12};
+        cuda_mega_free(&engine->mega);
+        assert_ok(cuda_mega_init(&engine->mega, &engine->cuda, &few, &error));
+        assert_non_null(engine->mega.kernel);
+        assert_ok(generate(engine, MADE, 50, &found, &error));
+        assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         qp_engine_close(engine);
     }
 }
