@@ -46,8 +46,7 @@ static float value_in_brick(int kind, const uint8_t *brick, int j, int lane, int
     uint32_t w = word_at(brick, j / 2 * 512 + lane * 16 + j % 2 * 8 + f * 4);
     uint32_t quant = w >> (8 * i + 4 * h) & 15;
     if (kind == BRICK_Q4_0)
-        return half_at(brick, 1024 + 2 * row) *
-               (float)(h ? signed_bits(quant, 4) : (int)quant - 8);
+        return half_at(brick, 1024 + 2 * row) * (float)(h ? signed_bits(quant, 4) : (int)quant - 8);
     int d = 1024 + j / 2 * 128 + g * 16 + j % 2 * 8 + h * 4, packed = 1280 + 2 * row;
     if (kind == BRICK_Q4_1) return half_at(brick, d) * (float)quant + half_at(brick, d + 2);
     if (kind == BRICK_Q4_K) {

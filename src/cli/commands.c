@@ -71,8 +71,7 @@ static const option_spec sampling_options[] = {
     {"ignore-eos", 0, OPTION_FLAG_AT(SETTINGS, ignore_eos),
      .help = "go on when the model ends its answer"},
     {"eos-interval", 0, OPTION_INTEGER_AT(SETTINGS, eos_interval), .argument = "N", .fallback = "0",
-     .maximum = QP_MAX_EOS_INTERVAL,
-     .help = "tokens made at a time; 0: one, on a GPU 16"},
+     .maximum = QP_MAX_EOS_INTERVAL, .help = "tokens made at a time; 0: one, on a GPU 16"},
     {0}};
 
 static const option_spec prompt_options[] = {
