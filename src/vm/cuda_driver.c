@@ -74,7 +74,8 @@ static void load_once(void)
     loaded.error.status = load(&loaded.error);
 }
 
-qp_status cuda_driver_open(const cuda_driver **out, qp_error *error)
+/* The driver, opened and initialised at the first call; the same answer afterwards. */
+static qp_status open_driver(const cuda_driver **out, qp_error *error)
 {
     pthread_once(&loaded.once, load_once);
     *out = &loaded.driver;
@@ -144,7 +145,7 @@ qp_status cuda_device_probe(cuda_device *d, qp_error *error)
         return error_set(error, QP_DEVICE,
                          "this program was built without GPU code, since nvcc was not found; use "
                          "--device cpu, or build it where the CUDA toolkit is installed");
-    TRY(cuda_driver_open(&d->driver, error));
+    TRY(open_driver(&d->driver, error));
     TRY(cuda_check(d->driver->driver_version(&d->driver_version), "reading the driver's version",
                    error));
     TRY(cuda_check(d->driver->device_count(&count), "counting GPUs", error));

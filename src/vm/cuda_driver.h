@@ -46,7 +46,6 @@ typedef struct cuda_launch { /* CUlaunchConfig */
     FUNCTION(init, "cuInit", (unsigned flags))                                                     \
     FUNCTION(driver_version, "cuDriverGetVersion", (int *version))                                 \
     FUNCTION(error_name, "cuGetErrorName", (cuda_result error, const char **name))                 \
-    FUNCTION(error_string, "cuGetErrorString", (cuda_result error, const char **text))             \
     FUNCTION(device_count, "cuDeviceGetCount", (int *count))                                       \
     FUNCTION(device_get, "cuDeviceGet", (cuda_ordinal * device, int ordinal))                      \
     FUNCTION(device_name, "cuDeviceGetName", (char *name, int size, cuda_ordinal device))          \
@@ -56,7 +55,6 @@ typedef struct cuda_launch { /* CUlaunchConfig */
              (cuda_context * context, cuda_ordinal device))                                        \
     FUNCTION(context_release, "cuDevicePrimaryCtxRelease_v2", (cuda_ordinal device))               \
     FUNCTION(context_set, "cuCtxSetCurrent", (cuda_context context))                               \
-    FUNCTION(context_synchronize, "cuCtxSynchronize", (void))                                      \
     FUNCTION(memory_info, "cuMemGetInfo_v2", (size_t * free, size_t * total))                      \
     FUNCTION(memory_alloc, "cuMemAlloc_v2", (cuda_address * address, size_t bytes))                \
     FUNCTION(memory_free, "cuMemFree_v2", (cuda_address address))                                  \
@@ -88,10 +86,6 @@ typedef struct cuda_launch { /* CUlaunchConfig */
              (cuda_function * function, cuda_module module, const char *name))                     \
     FUNCTION(function_set, "cuFuncSetAttribute",                                                   \
              (cuda_function function, int attribute, int value))                                   \
-    FUNCTION(function_get, "cuFuncGetAttribute",                                                   \
-             (int *value, int attribute, cuda_function function))                                  \
-    FUNCTION(blocks_per_multiprocessor, "cuOccupancyMaxActiveBlocksPerMultiprocessor",             \
-             (int *blocks, cuda_function function, int threads, size_t shared_bytes))              \
     FUNCTION(launch, "cuLaunchKernel",                                                             \
              (cuda_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,           \
               unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,         \
@@ -133,10 +127,6 @@ enum {
     CUDA_LAUNCH_CLUSTER = 4, /* ids of launch attributes */
     CUDA_LAUNCH_EARLY = 6,   /* PROGRAMMATIC_STREAM_SERIALIZATION */
 };
-
-/* The driver, opened and initialised at the first call; the same answer afterwards. QP_DEVICE says
- * why there is none. */
-qp_status cuda_driver_open(const cuda_driver **out, qp_error *error);
 
 /* QP_OK for success, else QP_DEVICE (QP_NO_MEMORY where the GPU's memory is full) with the
  * operation's name, CUDA's name for the error, and what to do. `operation` is a phrase such as
