@@ -1,5 +1,7 @@
-/* Batches on the GPU: a sequence's logits are the same bits whatever sequences stand beside it; and
- * which products their own kernel takes, which is known without a GPU. */
+/* Batches on the GPU: a sequence's logits are the same bits in every run, in any row, whatever
+ * sequences stand beside it; and which products their own kernel takes, which is known without a
+ * GPU. */
+#include "dawdling.h"
 #include "engine_test.h"
 #include "op/linear/linear.h"
 #include "vm/cuda_driver.h"
@@ -12,6 +14,7 @@ enum {
     MOST = 64,
     COMPARED = 9,
     STEPS = 3,
+    RUNS = 100,
     LONG = 1600, /* positions that attention cuts into two parts */
     CONTEXT = LONG + STEPS,
 };
@@ -35,63 +38,142 @@ static int prompt_of(int session, int n, bool one_long)
     return one_long && session == n - 1 ? LONG : 20 + session * 7;
 }
 
-/* Reads a prompt into each of n sessions, alone, then STEPS tokens side by side; logits behind the
- * last of all sessions, to free(). `one_long`: the last of them is LONG. */
-static float *last_logits(qp_engine *engine, int n, bool one_long)
-{
+/* Sequences that stand side by side. */
+typedef struct sequences {
+    qp_engine *engine;
+    int n;
+    bool one_long; /* the last of them is LONG */
     qp_session *sessions[MOST];
-    qp_input inputs[MOST];
-    static int32_t tokens[MOST][CONTEXT];
-    float *rows[MOST];
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
-    float *all = calloc((size_t)n * vocab_size, sizeof *all);
+    int32_t tokens[MOST][CONTEXT];
+    float *logits; /* [n][vocab_size], behind the last step of each */
+} sequences;
+
+/* Reads a prompt into each of n sessions, alone. end_sequences() them. */
+static void open_sequences(sequences *s, qp_engine *engine, int n, bool one_long)
+{
     qp_error error;
+    s->engine = engine;
+    s->n = n;
+    s->one_long = one_long;
+    s->logits = calloc((size_t)n * (size_t)qp_engine_get_info(engine).vocab_size, sizeof(float));
+    assert_non_null(s->logits);
     for (int i = 0; i < n; i++) {
         int prompt = prompt_of(i, n, one_long);
         for (int t = 0; t < prompt + STEPS; t++)
-            tokens[i][t] = token_of(i, t);
-        sessions[i] = open_session(engine);
-        rows[i] = all + (size_t)i * vocab_size;
-        inputs[i] =
-            (qp_input){.session = sessions[i], .tokens = tokens[i], .count = (size_t)prompt};
-        assert_ok(qp_eval(engine, &inputs[i], 1, NULL, NULL, NULL, &error));
-        inputs[i].count = 1;
+            s->tokens[i][t] = token_of(i, t);
+        s->sessions[i] = open_session(engine);
+        qp_input input = {
+            .session = s->sessions[i], .tokens = s->tokens[i], .count = (size_t)prompt};
+        assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
     }
-    logit_sink sink = {rows, vocab_size};
-    for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < n; i++)
-            inputs[i].tokens = &tokens[i][prompt_of(i, n, one_long) + step];
-        assert_ok(qp_eval(engine, inputs, (size_t)n, take_logits, &sink, NULL, &error));
-    }
-    for (int i = 0; i < n; i++)
-        qp_session_close(sessions[i]);
-    return all;
 }
+
+/* Closes the sessions; their logits, to free(). */
+static float *end_sequences(sequences *s)
+{
+    for (int i = 0; i < s->n; i++)
+        qp_session_close(s->sessions[i]);
+    return s->logits;
+}
+
+/* Reads STEPS tokens of all sequences side by side behind their prompts; `turned` says by how many
+ * rows. */
+static void run_steps(sequences *s, int turned)
+{
+    qp_input inputs[MOST];
+    float *rows[MOST];
+    qp_error error;
+    logit_sink sink = {rows, (size_t)qp_engine_get_info(s->engine).vocab_size};
+    for (int i = 0; i < s->n; i++)
+        qp_session_truncate(s->sessions[i], (size_t)prompt_of(i, s->n, s->one_long));
+    for (int step = 0; step < STEPS; step++) {
+        for (int row = 0; row < s->n; row++) {
+            int i = (row + turned) % s->n;
+            rows[row] = s->logits + (size_t)i * sink.vocab_size;
+            inputs[row] =
+                (qp_input){.session = s->sessions[i],
+                           .tokens = &s->tokens[i][prompt_of(i, s->n, s->one_long) + step],
+                           .count = 1};
+        }
+        assert_ok(qp_eval(s->engine, inputs, (size_t)s->n, take_logits, &sink, NULL, &error));
+    }
+}
+
+static qp_engine *open_for_batches(const char *model)
+{
+    return open_engine((qp_engine_options){
+        .model = model, .context = CONTEXT, .max_sessions = MOST, .device = "cuda", .exec = "ops"});
+}
+
+static size_t bytes_of_logits(const qp_engine *engine, int n)
+{
+    return (size_t)n * (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
+}
+
+static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};
 
 static void test_neighbours(void **state)
 {
     (void)state;
-    static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};
-    static const int batches[] = {9, 16, 17, 33, MOST, 10};
+    static const int batches[] = {COMPARED, 16, 17, 33, MOST, 10};
+    static sequences s;
     if (!gpu_is_here()) skip();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        qp_engine *engine = open_engine((qp_engine_options){.model = models[m],
-                                                            .context = CONTEXT,
-                                                            .max_sessions = MOST,
-                                                            .device = "cuda",
-                                                            .exec = "ops"});
-        size_t bytes = COMPARED * (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
-        float *expected = last_logits(engine, batches[0], false);
-        for (size_t b = 1; b < sizeof batches / sizeof *batches; b++) {
+        qp_engine *engine = open_for_batches(models[m]);
+        float *expected = NULL;
+        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
             /* Beside a long one attention is a kernel of its own, not a step of the batch's. */
-            float *found = last_logits(engine, batches[b], batches[b] == 10);
-            if (memcmp(expected, found, bytes) != 0)
+            open_sequences(&s, engine, batches[b], batches[b] == 10);
+            run_steps(&s, (int)b);
+            float *found = end_sequences(&s);
+            if (!expected) expected = found;
+            if (memcmp(expected, found, bytes_of_logits(engine, COMPARED)) != 0)
                 fail_msg("%s: other logits in a batch of %d", models[m], batches[b]);
-            free(found);
+            if (found != expected) free(found);
         }
         free(expected);
         qp_engine_close(engine);
     }
+}
+
+/* The same sequences again and again, in other rows each time: first by the usual kernels, then by
+ * those whose warps sleep. */
+static void check_runs(const char *model, int n)
+{
+    static sequences s;
+    float *first = NULL;
+    qp_error error;
+    for (int dawdling = 0; dawdling < 2; dawdling++) {
+        qp_engine *engine = open_for_batches(model);
+        size_t bytes = bytes_of_logits(engine, n);
+        if (dawdling) assert_ok(dawdle_in_batches(engine, &error));
+        open_sequences(&s, engine, n, false);
+        for (int run = 0; run < RUNS / 2; run++) {
+            memset(s.logits, 0, bytes);
+            run_steps(&s, run % n);
+            if (!first) {
+                first = malloc(bytes);
+                assert_non_null(first);
+                memcpy(first, s.logits, bytes);
+            }
+            if (memcmp(first, s.logits, bytes) != 0)
+                fail_msg("%s: other logits of %d sequences in run %d by %s kernels", model, n, run,
+                         dawdling ? "dawdling" : "usual");
+        }
+        free(end_sequences(&s));
+        qp_engine_close(engine);
+    }
+    free(first);
+}
+
+static void test_runs(void **state)
+{
+    (void)state;
+    static const int batches[] = {COMPARED, 33, MOST};
+    if (!gpu_is_here()) skip();
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
+            check_runs(models[m], batches[b]);
 }
 
 /* A call over made-up addresses: nothing is read. */
@@ -140,6 +222,7 @@ int main(void)
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

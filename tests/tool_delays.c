@@ -1,24 +1,29 @@
-/* Makes tokens by the megakernel whose warps sleep at random, and counts those that differ.
+/* Makes tokens by kernels whose warps sleep at random, and counts those that differ.
  *
  * Usage: tool_delays MODEL TOKENS DELAY [HOW [CONTEXT [alone]]]: the same runs of up to 960 tokens
  * behind CONTEXT (21) others again and again until there are TOKENS, each warp sleeping up to DELAY
  * nanoseconds before one entry in sixteen, other ones in every run. HOW: "likeliest", unless it is
- * said otherwise; "drawn", with penalties, by the kernels that choose; or 2 to 8, sequences of
- * other lengths side by side. MODEL has heads of 64, such as synthetic:tiny:BF16. The exit status
- * is 0 where each token is that of the usual kernel; "alone": of the first run, since the usual
- * kernel is not run at all, for those who look at this one.
+ * said otherwise; "drawn", with penalties, by the megakernels that choose; or 2 to 64, sequences of
+ * other lengths side by side, from 9 on by the kernel of batches, which sleeps up to 8192 whatever
+ * DELAY says. MODEL has heads of 64, such as synthetic:tiny:BF16. The exit status is 0 where each
+ * token is that of the usual kernel; "alone": of the first run, since the usual kernel is not run
+ * at all, for those who look at this one. Prompts are then read eight tokens at a time, by simple
+ * kernels: compute-sanitizer fails where those that take tensor maps run without its instructions.
  */
 #include "base/clock.h"
+#include "dawdling.h"
 #include "likeliest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONGEST = 960, LAUNCH = 128, ROWS = 8, FURTHER = 11 /* tokens from prompt to prompt */ };
+enum { LONGEST = 960, LAUNCH = 128, FURTHER = 11 /* tokens from prompt to prompt */ };
+enum { ROWS = 64, MEGAKERNEL_ROWS = 8, FEW = 8 };
 enum { LONGEST_PROMPT = 1024, CONTEXT = LONGEST_PROMPT + ROWS * FURTHER + LONGEST };
 
 typedef struct task {
+    const char *model;
     qp_engine *engine;
     int64_t rows;       /* 0: one sequence, by qp_generate() */
     bool alone;         /* the kernels that dawdle only */
@@ -34,9 +39,34 @@ static qp_status find_kernel(task *t, const char *image, const char *name, const
     return cuda_device_function(&t->engine->device, image, name, shared, out, error);
 }
 
+static bool is_batch(const task *t)
+{
+    return t->rows > MEGAKERNEL_ROWS;
+}
+
+static qp_status open_task(task *t, qp_error *error)
+{
+    int64_t several = t->rows ? t->rows : 1;
+    const qp_engine_options options = {.model = t->model,
+                                       .device = "cuda",
+                                       .exec = is_batch(t) ? "ops" : "mk",
+                                       .kv_type = "F16",
+                                       .context = CONTEXT,
+                                       .chunk = t->alone && !t->rows ? FEW : 0,
+                                       .max_sessions = several,
+                                       .max_outputs = several};
+    return qp_engine_open(&options, &t->engine, error);
+}
+
 /* The kernels that dawdle in place of the usual ones. */
 static qp_status dawdle(task *t, uint32_t delay, qp_error *error)
 {
+    if (is_batch(t)) {
+        qp_engine_close(t->engine);
+        t->engine = NULL;
+        TRY(open_task(t, error));
+        return dawdle_in_batches(t->engine, error);
+    }
     cuda_mega *m = &t->engine->mega;
     const char *name = m->quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling";
     m->arguments.delay = m->batch.delay = delay;
@@ -57,18 +87,28 @@ static void set_prompt(int32_t *prompt, size_t length, int sequence)
         prompt[i] = (int32_t)((i * 97 + (size_t)sequence * 31 + 5) % 500);
 }
 
+/* Reads sequence `which`'s prompt. */
+static qp_status read_prompt(const task *t, qp_session *session, int which, qp_error *error)
+{
+    int32_t prompt[LONGEST_PROMPT + ROWS * FURTHER];
+    size_t length = t->prompt + (size_t)(which * FURTHER), at_once = t->alone ? FEW : length;
+    set_prompt(prompt, length, which);
+    for (size_t at = 0; at < length; at += at_once) {
+        size_t n = length - at < at_once ? length - at : at_once;
+        qp_input input = {.session = session, .tokens = prompt + at, .count = n};
+        TRY(qp_eval(t->engine, &input, 1, NULL, NULL, NULL, error));
+    }
+    return QP_OK;
+}
+
 static qp_status decode_rows(task *t, int32_t *tokens, qp_error *error)
 {
     qp_session *sessions[ROWS] = {0};
     qp_status status = QP_OK;
     for (int i = 0; i < t->rows && status == QP_OK; i++) {
-        int32_t prompt[LONGEST_PROMPT + ROWS * FURTHER];
-        size_t length = t->prompt + (size_t)(i * FURTHER);
-        set_prompt(prompt, length, i);
-        tokens[i] = i * 13 + 7;
+        tokens[i] = (i * 13 + 7) % 500;
         status = qp_session_open(t->engine, &sessions[i], error);
-        qp_input input = {.session = sessions[i], .tokens = prompt, .count = length};
-        if (status == QP_OK) status = qp_eval(t->engine, &input, 1, NULL, NULL, NULL, error);
+        if (status == QP_OK) status = read_prompt(t, sessions[i], i, error);
     }
     if (status == QP_OK)
         status = qp_decode(t->engine, sessions, (size_t)t->rows, t->run, tokens, NULL, error);
@@ -127,6 +167,7 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
                  {QP_FREQUENCY_PENALTY, 0.25}};
     const cuda_mega *m = &t->engine->mega;
     bool draws = strcmp(how, "drawn") == 0;
+    if (is_batch(t)) return QP_OK;
     if (!m->kernel) return error_set(error, QP_UNSUPPORTED, "%s", m->why_not);
     if (t->rows && !m->batch_kernel)
         return error_set(error, QP_UNSUPPORTED, "this model's sequences do not run side by side");
@@ -157,21 +198,16 @@ int main(int argc, char **argv)
     static task t;
     const char *how;
     if (argc < 4 || !read_rest(&t, argc - 4, argv + 4, &how)) {
-        fprintf(stderr,
-                "usage: tool_delays MODEL TOKENS DELAY [likeliest|drawn|2..8 [CONTEXT [alone]]]\n");
+        fprintf(
+            stderr,
+            "usage: tool_delays MODEL TOKENS DELAY [likeliest|drawn|2..64 [CONTEXT [alone]]]\n");
         return 2;
     }
     int64_t changed = 0, several = t.rows ? t.rows : 1, tokens = strtoll(argv[2], NULL, 10);
     t.run = tokens < LONGEST * several ? (size_t)((tokens + several - 1) / several) : LONGEST;
+    t.model = argv[1];
     qp_error error;
-    qp_engine_options options = {.model = argv[1],
-                                 .device = "cuda",
-                                 .exec = "mk",
-                                 .kv_type = "F16",
-                                 .context = CONTEXT,
-                                 .max_sessions = several,
-                                 .max_outputs = several};
-    qp_status status = qp_engine_open(&options, &t.engine, &error);
+    qp_status status = open_task(&t, &error);
     if (status == QP_OK) status = set_up(&t, how, &error);
     if (status == QP_OK)
         status = repeat(&t, tokens, (uint32_t)strtoul(argv[3], NULL, 10), &changed, &error);

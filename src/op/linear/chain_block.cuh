@@ -8,6 +8,10 @@
 #include "op/device.cuh"
 #include "op/linear/linear_chain.h"
 
+#ifndef CHAIN_DAWDLES
+#define CHAIN_DAWDLES 0 /* 1 in kernels for tests: see linear_chain_dawdling.cu */
+#endif
+
 /* ---- blocks that wait for one another ------------------------------------------------------- */
 
 DEVICE_FN uint32_t shared_address(const void *there)
@@ -50,6 +54,19 @@ DEVICE_FN void chain_wait_all(const linear_chain &call, int s)
 {
     if (s > 0 && threadIdx.x == 0) chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
     chain_meet();
+}
+
+/* A warp, before step s: in kernels for tests it sleeps up to 8 us before one in sixteen, other
+ * ones in every run. */
+DEVICE_FN void chain_dawdle(int s)
+{
+    if (!CHAIN_DAWDLES) return;
+    uint32_t h;
+    asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(h));
+    h = (h >> 5) * 2654435761u ^ (blockIdx.x * 64 + threadIdx.x / WARP) * 2246822519u;
+    h = (h + (uint32_t)s) * 3266489917u;
+    h = (h ^ h >> 15) * 2246822519u;
+    if (h >> 28 == 0) __nanosleep(h >> 3 & 8191);
 }
 
 /* For copies of what nobody else reads. */

@@ -68,6 +68,7 @@ DEVICE_FN void chain_fetch_weights(const linear_chain &call, chain_fetcher own, 
 {
     const uint64_t policy = chain_read_once();
     for (int s = 0; s < call.n_steps; s++) {
+        chain_dawdle(s);
         if (call.steps[s].kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, ring);
         if (call.steps[s].kind != CHAIN_PRODUCT) continue;
         if (threadIdx.x % WARP == 0) chain_fetch_weight(call.steps[s].of.product, ring, policy);
@@ -97,6 +98,7 @@ DEVICE_FN void chain_fetch_xs(const linear_chain &call, chain_fetcher own, chain
                               chain_ring xs)
 {
     for (int s = 0; s < call.n_steps; s++) {
+        chain_dawdle(s);
         if (call.steps[s].kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
         if (call.steps[s].kind != CHAIN_PRODUCT) continue;
         chain_ring_skip(weights, chain_stages_of(call.steps[s].of.product));
@@ -403,6 +405,7 @@ DEVICE_FN void chain_fetch_places(const linear_chain &call, chain_fetcher own, c
     int n_ropes = 0;
     for (int s = 0; s < call.n_steps; s++) {
         const chain_step &step = call.steps[s];
+        chain_dawdle(s);
         if (step.kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
         if (step.kind == CHAIN_PRODUCT) chain_ring_skip(weights, chain_stages_of(step.of.product));
         if (step.kind == CHAIN_ROPE && (int)blockIdx.x < step.blocks)
@@ -420,6 +423,7 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
     int n_ropes = 0;
     for (int s = 0; s < call.n_steps; s++) {
         if ((int)blockIdx.x >= call.steps[s].blocks) continue;
+        chain_dawdle(s);
         if (call.steps[s].kind == CHAIN_PRODUCT)
             chain_product_step<COLUMNS>(call.steps[s].of.product, weights, xs, space);
         else if (call.steps[s].kind == CHAIN_ROWS)
@@ -477,5 +481,15 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     if (own.number == 2) return chain_fetch_places(call, own, weights, up);
     chain_work<COLUMNS>(call, weights, xs, space, up);
 }
+
+/* One fits into a multiprocessor by its shared memory; half the registers are for blocks of the
+ * kernel behind, which come early. */
+#define LINEAR_CHAIN(columns, suffix)                                                              \
+    extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)                                 \
+        run_linear_chain_##columns##suffix(const __grid_constant__ linear_chain call)              \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        linear_chain_run<columns>(call, shared);                                                   \
+    }
 
 #endif
