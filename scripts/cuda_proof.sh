@@ -1,14 +1,17 @@
-# The proof of the kernels that decode by themselves, on a machine with a GPU. Sourced by ./dev;
-# uses cuda_suites.sh and suites.sh's tally.
+# The proof of the kernels that decode, on a machine with a GPU. Sourced by ./dev; uses
+# cuda_suites.sh and suites.sh's tally.
 #
 # PROOF_MODELS are those whose tokens are held against the references; PROOF_TOKENS (1000000) are
 # made by warps that sleep at random, by all kinds of kernels together; QUIPU_TESTS is a folder with
 # the built tests and tools.
 
-PROOF_TYPES="BF16 Q8_0 Q4_0 Q4_1 Q4_K Q6_K"
-# Kinds of kernels whose warps sleep: of each 20 tokens so many, by such weights, in that way.
-PROOF_DELAYS="6:BF16:likeliest 4:BF16:drawn 1:BF16:2 4:BF16:8 2:Q4_K:likeliest 1:Q8_0:likeliest
-    2:Q4_K:drawn"
+PROOF_TYPES="BF16 Q8_0 Q4_0 Q4_1 Q4_K Q6_K" # that kernels whose warps sleep read
+# Kinds of kernels whose warps sleep: of each 40 tokens so many, by such weights, in that way, behind
+# that many tokens (21).
+PROOF_DELAYS="8:BF16:likeliest 2:BF16:likeliest:1000 4:BF16:drawn 1:BF16:drawn:1000
+    2:Q8_0:likeliest 2:Q4_0:likeliest 1:Q4_1:likeliest 2:Q4_K:likeliest 1:Q6_K:likeliest
+    1:Q8_0:drawn 1:Q4_0:drawn 1:Q4_K:drawn 1:Q6_K:drawn
+    2:BF16:2 1:BF16:3 1:BF16:5 4:BF16:8 1:BF16:8:1000 1:BF16:16 1:BF16:33 2:BF16:64"
 
 proof_tool() {
     local name=$1
@@ -29,7 +32,7 @@ thousand_tokens() {
 prove_tokens() {
     local model
     # shellcheck disable=SC2086
-    for model in ${PROOF_MODELS:-$(printf 'synthetic:tiny:%s ' $PROOF_TYPES)}; do
+    for model in ${PROOF_MODELS:-$(printf 'synthetic:tiny:%s ' $PROOF_TYPES F16)}; do
         check "a thousand tokens of $model" thousand_tokens "$model" || true
     done
 }
@@ -43,11 +46,12 @@ prove_suites() {
 }
 
 prove_delays() {
-    local kind share type how
+    local kind share type how context
     for kind in $PROOF_DELAYS; do
-        IFS=: read -r share type how <<<"$kind"
-        check "tokens by warps that sleep: $type, $how" proof_tool tool_delays \
-            "synthetic:tiny:$type" $((${PROOF_TOKENS:-1000000} * share / 20)) 2000 "$how" || true
+        IFS=: read -r share type how context <<<"$kind"
+        check "tokens by warps that sleep: $type, $how, behind ${context:=21}" proof_tool \
+            tool_delays "synthetic:tiny:$type" $((${PROOF_TOKENS:-1000000} * share / 40)) 2000 \
+            "$how" "$context" || true
     done
 }
 
@@ -74,7 +78,7 @@ check_bench() {
 # Contexts of both kinds: where each block has its own attention, and where it has parts.
 sanitize_mega() {
     local tool=$1 type depth rows
-    for type in $PROOF_TYPES; do
+    for type in $PROOF_TYPES F16; do
         for depth in 40 400; do
             check_bench "$tool" "$type behind $depth tokens" --exec mk -m "synthetic:tiny:$type" \
                 -p 0 -n 4 -d $depth
@@ -99,19 +103,34 @@ sanitize_operators() {
     check_bench "$tool" "operators, Q4_K" --exec ops -m synthetic:tiny:Q4_K -p 70 -n 3
 }
 
-# By the kernels for tests, whose lanes all say that they have read a stage of the ring: see
-# src/vm/mega/mega_dawdling.cu.
+# By the kernels for tests, whose lanes all say that they have read a stage of the ring (see
+# src/vm/mega/mega_dawdling.cu), and of them alone: the others are looked at below.
 racecheck_mega() {
-    local kind type how context
-    for kind in ${PROOF_KINDS:-$(printf '%s:likeliest ' $PROOF_TYPES) BF16:drawn Q4_K:drawn BF16:2 \
-        BF16:8}; do
+    local kind type how context tokens
+    # shellcheck disable=SC2086
+    for kind in ${PROOF_KINDS:-$(printf '%s:likeliest ' $PROOF_TYPES) BF16:drawn Q4_K:drawn \
+        Q6_K:drawn BF16:2 BF16:8}; do
         IFS=: read -r type how <<<"$kind"
+        case $how in
+        [0-9]*) tokens=$((2 * how)) ;;
+        *) tokens=2 ;;
+        esac
         for context in 21 400; do
             check "racecheck: $type, $how, behind $context tokens" sanitized racecheck \
-                "${QUIPU_TESTS:-$PWD/build-test/tests}/tool_delays" "synthetic:tiny:$type" 2 200 \
-                "$how" $context alone || true
+                --kernel-name kernel_substring=dawdling \
+                "${QUIPU_TESTS:-$PWD/build-test/tests}/tool_delays" "synthetic:tiny:$type" \
+                $tokens 200 "$how" $context alone || true
         done
     done
+}
+
+# A short prompt and a token with all kernels; a longer one's attention alone. Not the kernel of 9 to
+# 64 sequences, which racecheck itself cannot run.
+racecheck_operators() {
+    check_bench racecheck operators --exec ops -m synthetic:tiny:BF16 -p 17 -n 1
+    check "racecheck: a prompt's attention" sanitized racecheck \
+        --kernel-name kernel_substring=paged_prefill "${QUIPU_BINARY:-$PWD/build/quipu}" bench \
+        --device cuda -o csv -r 1 --exec ops -m synthetic:tiny:Q4_1 -p 60 -n 0 || true
 }
 
 prove_sanitizers() {
@@ -121,7 +140,7 @@ prove_sanitizers() {
         sanitize_operators $tool
     done
     racecheck_mega
-    sanitize_operators racecheck
+    racecheck_operators
 }
 
 # prove_cuda PART...: tokens, suites, delays, sanitizers; all of them where none is named.
