@@ -194,8 +194,9 @@ typedef struct qp_input {
 typedef qp_status qp_logits_callback(void *context, size_t input, size_t token,
                                      const float *logits);
 
-/* Runs the model over the new tokens of all inputs, batched, in chunks. The logits of an input do
- * not depend, to the bit, on the other inputs or on the chunks. QP_INVALID names a token outside
+/* Runs the model over the new tokens of all inputs, batched, in chunks. On a CPU the logits of an
+ * input do not depend, to the bit, on the other inputs or on the chunks; on a GPU they do not
+ * within chunks of up to 8 tokens, nor within those of 9 to 63. QP_INVALID names a token outside
  * the vocabulary, a session that would outgrow its context, or one that is given twice; nothing is
  * evaluated then. `cancel` (may be NULL) is looked at between chunks: a chunk that is done stays in
  * the sessions. */

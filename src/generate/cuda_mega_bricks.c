@@ -163,7 +163,7 @@ qp_status mega_make_bricks(cuda_mega *m, qp_error *error)
     size_t rows = (size_t)x->plan->config.n_layers + 1;
     brick_maker maker = {.mega = m};
     m->bricks = calloc(rows, sizeof *m->bricks);
-    if (!m->bricks) return error_no_memory(error, "the table of bricks", rows);
+    if (!m->bricks) return error_no_memory(error, "the table of bricks", rows * sizeof *m->bricks);
     TRY(cuda_buffer_alloc(x->device, mega_count_bricks(x->model), "weights as bricks", &m->weights,
                           error));
     TRY(cuda_device_function(x->device, "mega_bricks", "mega_make_bricks", 0, &maker.kernel,

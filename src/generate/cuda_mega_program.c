@@ -225,8 +225,7 @@ static void fill_queue(program *p, int block)
     p->lengths[block] = n;
 }
 
-/* ---- what x is to be waited for ---------------------------------------------------------------
- */
+/* ---- what x is to be waited for ------------------------------------------------------------- */
 
 /* Counts the parts that a node's entries add to each of `hidden` elements. */
 static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t *counts,
@@ -257,7 +256,7 @@ static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t
             return error_set(
                 error, QP_UNSUPPORTED,
                 "the megakernel counts 1 to %d parts of each element of x, the same of "
-                "all: %s gives %u to element 0 and %u to %lld",
+                "all: %s gives %u to element 0 and %u to %lld; give other --workers, or --exec ops",
                 FIXED_MOST_COUNTED, s->nodes[node].name, counts[0], counts[i], (long long)i);
     p->parts[s->nodes[node].operands[sums]] = counts[0];
     return QP_OK;
@@ -267,7 +266,7 @@ static qp_status count_parts(const program *p, qp_error *error)
 {
     int64_t hidden = p->mega->executor->plan->config.hidden_size;
     uint32_t *counts = calloc((size_t)hidden, sizeof *counts);
-    if (!counts) return error_no_memory(error, "the megakernel's program", 0);
+    if (!counts) return error_no_memory(error, "parts of x", (size_t)hidden * sizeof *counts);
     qp_status status = QP_OK;
     for (int node = 0; node < p->s->n_nodes && status == QP_OK; node++)
         status = count_node(p, node, hidden, counts, error);
@@ -289,7 +288,7 @@ static qp_status check_queue(const program *p, int block, qp_error *error)
             e->weights.share.end - e->weights.share.begin > MEGA_CONSUMERS)
             return error_set(error, QP_UNSUPPORTED,
                              "the megakernel cannot run block %d's queue: its entry %d, %s, is too "
-                             "large or out of its place",
+                             "large or out of its place; give more --workers, or --exec ops",
                              block, i, op_get((op_code)e->in.opcode)->name);
     }
     return QP_OK;

@@ -28,7 +28,8 @@ qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
     snprintf(counter, sizeof counter, "counter %d", r->waits_for);
     return error_set(error, QP_DEVICE,
                      "the megakernel was stuck: block %d, instruction %d (opcode %d, layer %d) "
-                     "waited for %s, expected %u, found %u, in pass %u",
+                     "waited for %s, expected %u, found %u, in pass %u; please report it, and use "
+                     "--exec ops meanwhile",
                      r->block, r->entry, r->opcode, r->layer,
                      r->waits_for < 0 ? data[-1 - r->waits_for] : counter, r->expected, r->found,
                      r->pass);

@@ -15,7 +15,8 @@ qp_status cuda_mega_time(cuda_mega *m, size_t max_passes, qp_error *error)
     size_t bytes;
     cuda_mega_time_no_more(m);
     if (!checked_mul(slots_of(m) * sizeof(mega_timing), max_passes, &bytes))
-        return error_set(error, QP_NO_MEMORY, "a trace of %zu passes is too large", max_passes);
+        return error_set(error, QP_NO_MEMORY, "a trace of %zu passes is too large: trace fewer",
+                         max_passes);
     TRY(cuda_buffer_alloc(m->executor->device, bytes, "the trace", &m->timings, error));
     m->max_timed = max_passes;
     return QP_OK;

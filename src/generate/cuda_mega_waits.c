@@ -109,7 +109,7 @@ static qp_status refuse(const schedule *s, int block, int place, const instructi
     const char *name = in->opcode < OP_COUNT ? op_get((op_code)in->opcode)->name : "noop";
     return error_set(error, QP_UNSUPPORTED,
                      "the megakernel has nothing that carries a wait of its schedule: block %d, "
-                     "instruction %d (%s, layer %d) waits for %s",
+                     "instruction %d (%s, layer %d) waits for %s; --exec ops runs any model",
                      block, place, name, in->layer,
                      writer < 0 ? "several nodes or none" : op_get(s->nodes[writer].op)->name);
 }
@@ -132,7 +132,9 @@ static qp_status check_instruction(const schedule *s, const signaller *signaller
 qp_status mega_check_waits(const schedule *s, qp_error *error)
 {
     signaller *signallers = calloc((size_t)s->n_counters, sizeof *signallers);
-    if (!signallers) return error_no_memory(error, "the megakernel's waits", 0);
+    if (!signallers)
+        return error_no_memory(error, "who signals what",
+                               (size_t)s->n_counters * sizeof *signallers);
     for (int w = 0; w < s->options.workers; w++)
         for (int i = 0; i < s->length[w]; i++) {
             const instruction *in = schedule_queue(s, w) + i;

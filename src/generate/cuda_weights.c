@@ -88,8 +88,11 @@ static qp_status copy_rows(load_context *load, weight_slot slot, int64_t layer, 
     size_t row_bytes = tensor_bytes(view) / (size_t)rows;
     int64_t at_once = (int64_t)(CUDA_UPLOAD_PIECE / row_bytes);
     if (at_once == 0)
-        return error_set(error, QP_UNSUPPORTED, "a row of %s takes more than %d MB",
-                         weight_get_info(slot)->name, CUDA_UPLOAD_PIECE >> 20);
+        return error_set(
+            error, QP_UNSUPPORTED,
+            "a row of %s takes more than the %d MB that are copied to the GPU at a time: "
+            "use --device cpu",
+            weight_get_info(slot)->name, CUDA_UPLOAD_PIECE >> 20);
     for (int64_t row = 0; row < rows; row += at_once) {
         int64_t count = rows - row < at_once ? rows - row : at_once;
         void *piece;

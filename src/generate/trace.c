@@ -43,7 +43,8 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
     const schedule *s = t->schedule;
     size_t instructions = (size_t)s->options.workers * (size_t)s->longest, bytes;
     if (!checked_mul(instructions * sizeof(instruction_timing), max_passes, &bytes))
-        return error_set(error, QP_NO_MEMORY, "a trace of %zu passes is too large", max_passes);
+        return error_set(error, QP_NO_MEMORY, "a trace of %zu passes is too large: trace fewer",
+                         max_passes);
     t->passes = arena_alloc(&t->memory, max_passes, sizeof *t->passes);
     t->samplings = arena_alloc(&t->memory, max_passes + 1, sizeof *t->samplings);
     t->no_weights = arena_alloc(&t->memory, (size_t)s->n_weights + 1, sizeof *t->no_weights);

@@ -74,8 +74,8 @@ struct cuda_ops {
 };
 
 /* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(); CUDA_OWN_WORKSPACE comes
- * on top. With `with_blas`,
- * cuBLASLt is used where it can be found. cuda_ops_free() it, also after a failure. */
+ * on top. With `with_blas`, cuBLASLt is used where it can be found. cuda_ops_free() it, also after
+ * a failure. */
 qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
                         qp_error *error);
 void cuda_ops_free(cuda_ops *ops);
