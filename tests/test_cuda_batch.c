@@ -1,7 +1,7 @@
 /* Batches on the GPU: a sequence's logits are the same bits in every run, in any row, whatever
  * sequences stand beside it; and which products their own kernel takes, which is known without a
  * GPU. */
-#include "dawdling.h"
+#include "kernels_for_tests.h"
 #include "engine_test.h"
 #include "op/linear/linear.h"
 #include "vm/cuda_driver.h"

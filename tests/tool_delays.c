@@ -11,7 +11,7 @@
  * kernels: compute-sanitizer fails where those that take tensor maps run without its instructions.
  */
 #include "base/clock.h"
-#include "dawdling.h"
+#include "kernels_for_tests.h"
 #include "likeliest.h"
 
 #include <stdio.h>
@@ -168,7 +168,7 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
     const cuda_mega *m = &t->engine->mega;
     bool draws = strcmp(how, "drawn") == 0;
     if (is_batch(t)) return QP_OK;
-    if (!m->kernel) return error_set(error, QP_UNSUPPORTED, "%s", m->why_not);
+    TRY(check_kernels_for_tests(t->engine, error));
     if (t->rows && !m->batch_kernel)
         return error_set(error, QP_UNSUPPORTED, "this model's sequences do not run side by side");
     qp_sampling_defaults(t->engine, &t->sampling);

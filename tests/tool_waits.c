@@ -6,7 +6,7 @@
  * 2,048 at most and weights in BF16, such as synthetic:llama-3.2-1b:BF16.
  */
 #include "base/clock.h"
-#include "generate/engine.h"
+#include "kernels_for_tests.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,9 +23,11 @@ typedef struct variant {
 static qp_status wait_no_more(qp_engine *engine, qp_error *error)
 {
     cuda_mega *m = &engine->mega;
-    if (!m->kernel || m->quantized)
-        return error_set(error, QP_UNSUPPORTED, "%s",
-                         m->why_not ? m->why_not : "the model's weights are not in BF16");
+    TRY(check_kernels_for_tests(engine, error));
+    if (m->quantized)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the kernel without waits is for weights in BF16, such as "
+                         "synthetic:llama-3.2-1b:BF16");
     return cuda_device_function(&engine->device, "mega_unwaiting", "mega_64_F16_1_unwaiting",
                                 cuda_mega_shared_bytes(m), &m->kernel, error);
 }
