@@ -28,7 +28,9 @@ static qp_status open_cuda(const execution_setup *setup, void **self, qp_error *
     cuda_execution *e = *self = calloc(1, sizeof *e);
     if (!e) return error_no_memory(error, "the execution", sizeof *e);
     e->variants = calloc((size_t)setup->plan->n_nodes, sizeof *e->variants);
-    if (!e->variants) return error_no_memory(error, "the execution", sizeof *e->variants);
+    if (!e->variants)
+        return error_no_memory(error, "the execution",
+                               (size_t)setup->plan->n_nodes * sizeof *e->variants);
     TRY(cuda_device_open(&e->device, error));
     TRY(executor_init_host(&e->host, setup->plan, setup->model, setup->pool, setup->cpu_features,
                            error));

@@ -89,7 +89,8 @@ static qp_status time_launches(measuring_cuda *m, rig *r, rig_machine *machine, 
             return error_set(error, QP_CANCELLED, "stopped; nothing was written");
         TRY(rig_run(r, machine, error));
         if (!m->tiny && !add_waits(m, machine->schedule, machine->last))
-            return error_no_memory(error, "the measurement", (size_t)machine->schedule->n_counters);
+            return error_no_memory(error, "the measurement",
+                                   (size_t)machine->schedule->n_counters * sizeof(double));
     }
     return take_means(m, r, machine, error);
 }
@@ -141,7 +142,9 @@ static qp_status measure_types(measuring_cuda *m, qp_error *error)
     }
     cost_fit(&m->samples, &m->table);
     if (m->table.n_curves > 0) return QP_OK;
-    return error_set(error, QP_UNSUPPORTED, "the megakernel runs no model that could be measured");
+    return error_set(error, QP_UNSUPPORTED,
+                     "the megakernel runs no model that could be measured: it needs a GPU of "
+                     "compute capability 9.0 with room for synthetic:llama-3.2-1b");
 }
 
 /* Each operator's own, and the mean of all for others. */

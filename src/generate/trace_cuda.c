@@ -32,7 +32,8 @@ static qp_status make_marks(qp_trace *t, qp_error *error)
     int most = t->engine->plan.n_nodes + 1;
     m->events = calloc((size_t)most, sizeof *m->events);
     m->nodes = calloc((size_t)most, sizeof *m->nodes);
-    if (!m->events || !m->nodes) return error_no_memory(error, "the trace", (size_t)most);
+    if (!m->events || !m->nodes)
+        return error_no_memory(error, "the trace's events", (size_t)most * sizeof *m->events);
     for (; m->capacity < most; m->capacity++)
         TRY(cuda_check(d->driver->event_create(&m->events[m->capacity], 0), "making an event",
                        error));
@@ -182,7 +183,8 @@ qp_status trace_place_passes(const schedule *s, trace_pass *passes, int n, uint6
     }
     free(timings);
     free(begins);
-    return enough ? QP_OK : error_no_memory(error, "the trace", (size_t)n);
+    return enough ? QP_OK
+                  : error_no_memory(error, "the trace's passes", (size_t)n * sizeof *begins);
 }
 
 qp_status trace_end_launch(qp_trace *t, const batch *batch, int ran, qp_error *error)
