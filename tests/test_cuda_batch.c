@@ -1,10 +1,10 @@
 /* Batches on the GPU: a sequence's logits are the same bits in every run, in any row, whatever
  * sequences stand beside it; and which products their own kernel takes, which is known without a
  * GPU. */
-#include "kernels_for_tests.h"
 #include "engine_test.h"
+#include "gpu_test.h"
+#include "kernels_for_tests.h"
 #include "op/linear/linear.h"
-#include "vm/cuda_driver.h"
 #include "vm/cuda_linear_stream.h"
 
 #include <stdlib.h>
@@ -18,14 +18,6 @@ enum {
     LONG = 1600, /* positions that attention cuts into two parts */
     CONTEXT = LONG + STEPS,
 };
-
-static bool gpu_is_here(void)
-{
-    cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
-    cuda_device_close(&device);
-    return here;
-}
 
 static int32_t token_of(int session, int position)
 {

@@ -1,5 +1,6 @@
 /* Measuring this machine, and the strategies side by side: files that can be loaded, tables whose
  * figures agree. What the figures are is not asserted: the machine may be busy. */
+#include "gpu_test.h"
 #include "test.h"
 
 #include "base/json.h"
@@ -7,7 +8,6 @@
 #include "generate/measure.h"
 #include "schedule/cost.h"
 #include "schedule/print.h"
-#include "vm/cuda_driver.h"
 
 #include <unistd.h>
 
@@ -207,14 +207,6 @@ static void test_what_cannot_be_is_refused(void **state)
     measured.threads = 5000;
     assert_int_equal(measure_costs(&measured, &text, &error), QP_INVALID);
     strbuf_free(&text);
-}
-
-static bool gpu_is_here(void)
-{
-    cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
-    cuda_device_close(&device);
-    return here;
 }
 
 /* The same of a GPU's megakernel: what was measured there is what the strategies are predicted

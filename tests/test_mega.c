@@ -3,6 +3,7 @@
 #include "engine_test.h"
 #include "base/clock.h"
 #include "generate/cuda_mega_parts.h"
+#include "gpu_test.h"
 #include "likeliest.h"
 #include "schedule/verify.h"
 
@@ -11,14 +12,6 @@
 #include <string.h>
 
 enum { MADE = 120, RUNS = 100, DELAY_NS = 20000, LONG_PROMPT = 500 };
-
-static bool gpu_is_here(void)
-{
-    cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
-    cuda_device_close(&device);
-    return here;
-}
 
 static void make_tokens(const qp_engine_options *options, int64_t count, int64_t interval,
                         token_list *out)

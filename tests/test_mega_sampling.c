@@ -3,20 +3,13 @@
 #include "base/clock.h"
 #include "engine_test.h"
 #include "generate/sampler.h"
+#include "gpu_test.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PROMPT = 21, MOST_MADE = 256 };
-
-static bool gpu_is_here(void)
-{
-    cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
-    cuda_device_close(&device);
-    return here;
-}
 
 static qp_engine *open_mega(const char *model)
 {

@@ -1,5 +1,6 @@
 /* Traces of a GPU: times in order, no slice over another, tables that add up, and no token another
  * for being traced. All but the placing of passes needs a GPU. */
+#include "gpu_test.h"
 #include "trace_test.h"
 
 #include "generate/engine.h"
@@ -9,14 +10,6 @@
 
 static const int32_t PROMPT[] = {3, 1, 4, 1, 5, 9, 2, 6};
 enum { PROMPT_TOKENS = 8, GENERATED = 40, MAX_PASSES = 64 };
-
-static bool gpu_is_here(void)
-{
-    cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
-    cuda_device_close(&device);
-    return here;
-}
 
 static qp_engine *open_gpu(const char *exec, int workers)
 {

@@ -1,0 +1,18 @@
+/* Whether there is a GPU to test on; suites skip what needs one. */
+#ifndef QUIPU_TESTS_GPU_TEST_H
+#define QUIPU_TESTS_GPU_TEST_H
+
+#include "vm/cuda_driver.h"
+
+#include <stdbool.h>
+
+/* One that runs all kernels, those of compute capability 9.0 alone too. */
+static inline bool gpu_is_here(void)
+{
+    cuda_device device;
+    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
+    cuda_device_close(&device);
+    return here;
+}
+
+#endif
