@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "generate/cuda_mega_parts.h"
 #include "gpu_test.h"
+#include "kernels_for_tests.h"
 #include "likeliest.h"
 #include "schedule/verify.h"
 
@@ -92,26 +93,16 @@ static void it_makes_what_the_reference_makes(void **state)
                      found.of[i]);
 }
 
-/* Another kernel over the same arguments, with delays. */
-static cuda_function kernel_of(const char *image, const char *name, qp_engine *engine,
-                               mega_arguments *a)
-{
-    int shared = a->stages * a->stage_bytes + (int)a->shared.bytes;
-    cuda_function kernel;
-    qp_error error;
-    a->delay = DELAY_NS;
-    assert_ok(cuda_device_function(&engine->device, image, name, shared, &kernel, &error));
-    return kernel;
-}
-
 /* The kernel of one sequence whose warps sleep; NULL: there is none that reads such weights. */
 static cuda_function dawdling_kernel(qp_engine *engine, bool has_one)
 {
-    const bool quantized = engine->mega.quantized;
+    cuda_function kernel = NULL;
+    qp_error error;
     if (!has_one) return NULL;
-    return kernel_of(quantized ? "mega_bricks_dawdling" : "mega_dawdling",
-                     quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling", engine,
-                     &engine->mega.arguments);
+    engine->mega.arguments.delay = DELAY_NS;
+    assert_ok(check_kernels_for_tests(engine, true, &error));
+    assert_ok(find_dawdling(engine, false, &kernel, &error));
+    return kernel;
 }
 
 /* A pass behind n_prompt tokens, RUNS times, every other one by `dawdling` if there is such a
@@ -150,11 +141,11 @@ static void its_bits_do_not_depend_on_the_order(void **state)
     static const struct {
         const char *model;
         bool dawdles;
-    } cases[] = {{"synthetic:tiny:BF16", true},           {"synthetic:smollm2-135m:BF16", true},
-                 {"synthetic:tiny:F16", false},           {"synthetic:tiny:Q8_0", true},
-                 {"synthetic:tiny:Q4_0", true},           {"synthetic:tiny:Q4_1", true},
-                 {"synthetic:tiny:Q4_K", true},           {"synthetic:tiny:Q6_K", true},
-                 {"synthetic:internlm2-1.8b:BF16", false}};
+    } cases[] = {{"synthetic:tiny:BF16", true},          {"synthetic:smollm2-135m:BF16", true},
+                 {"synthetic:tiny:F16", false},          {"synthetic:tiny:Q8_0", true},
+                 {"synthetic:tiny:Q4_0", true},          {"synthetic:tiny:Q4_1", true},
+                 {"synthetic:tiny:Q4_K", true},          {"synthetic:tiny:Q6_K", true},
+                 {"synthetic:internlm2-1.8b:BF16", true}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         qp_engine *engine = open_engine((qp_engine_options){
             .model = cases[c].model, .device = "cuda", .exec = "mk", .context = 1024});
@@ -287,8 +278,10 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
     for (int m = 0; m < 2; m++) {
         qp_engine *engine = open_for_several(models[m], "mk");
         cuda_function usual = engine->mega.batch_kernel;
-        cuda_function dawdling = kernel_of("mega_batch_dawdling", "mega_batch_64_F16_dawdling",
-                                           engine, &engine->mega.batch);
+        cuda_function dawdling;
+        qp_error error;
+        engine->mega.batch.delay = DELAY_NS;
+        assert_ok(find_dawdling_batch(engine, &dawdling, &error));
         size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
         qp_session *sessions[SEQUENCES];
         float *alone[SEQUENCES], *found[SEQUENCES];

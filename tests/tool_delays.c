@@ -5,10 +5,11 @@
  * nanoseconds before one entry in sixteen, other ones in every run. HOW: "likeliest", unless it is
  * said otherwise; "drawn", with penalties, by the megakernels that choose; or 2 to 64, sequences of
  * other lengths side by side, from 9 on by the kernel of batches, which sleeps up to 8192 whatever
- * DELAY says. MODEL has heads of 64, such as synthetic:tiny:BF16. The exit status is 0 where each
- * token is that of the usual kernel; "alone": of the first run, since the usual kernel is not run
- * at all, for those who look at this one. Prompts are then read eight tokens at a time, by simple
- * kernels: compute-sanitizer fails where those that take tensor maps run without its instructions.
+ * DELAY says. MODEL has heads of 64, such as synthetic:tiny:BF16, or 128 for the likeliest in BF16.
+ * The exit status is 0 where each token is that of the usual kernel; "alone": of the first run,
+ * since the usual kernel is not run at all, for those who look at this one. Prompts are then read
+ * eight tokens at a time, by simple kernels: compute-sanitizer fails where those that take tensor
+ * maps run without its instructions.
  */
 #include "base/clock.h"
 #include "kernels_for_tests.h"
@@ -26,18 +27,12 @@ typedef struct task {
     const char *model;
     qp_engine *engine;
     int64_t rows;       /* 0: one sequence, by qp_generate() */
+    bool draws;         /* tokens other than the likeliest */
     bool alone;         /* the kernels that dawdle only */
     size_t run, prompt; /* tokens of a run and before it */
     qp_sampling sampling;
     int32_t tokens[2][(LONGEST + 1) * ROWS]; /* those of the usual kernel, then others' */
 } task;
-
-static qp_status find_kernel(task *t, const char *image, const char *name, const mega_arguments *a,
-                             cuda_function *out, qp_error *error)
-{
-    int shared = a->stages * a->stage_bytes + (int)a->shared.bytes;
-    return cuda_device_function(&t->engine->device, image, name, shared, out, error);
-}
 
 static bool is_batch(const task *t)
 {
@@ -68,15 +63,10 @@ static qp_status dawdle(task *t, uint32_t delay, qp_error *error)
         return dawdle_in_batches(t->engine, error);
     }
     cuda_mega *m = &t->engine->mega;
-    const char *name = m->quantized ? "mega_64_F16_0_dawdling" : "mega_64_F16_1_dawdling";
     m->arguments.delay = m->batch.delay = delay;
-    if (m->batch_kernel && !m->quantized)
-        TRY(find_kernel(t, "mega_batch_dawdling", "mega_batch_64_F16_dawdling", &m->batch,
-                        &m->batch_kernel, error));
-    TRY(find_kernel(t, m->quantized ? "mega_bricks_choosing_dawdling" : "mega_choosing_dawdling",
-                    name, &m->arguments, &m->choosing, error));
-    return find_kernel(t, m->quantized ? "mega_bricks_dawdling" : "mega_dawdling", name,
-                       &m->arguments, &m->kernel, error);
+    if (t->rows) TRY(find_dawdling_batch(t->engine, &m->batch_kernel, error));
+    if (t->draws) TRY(find_dawdling(t->engine, true, &m->choosing, error));
+    return find_dawdling(t->engine, false, &m->kernel, error);
 }
 
 /* ---- one run ------------------------------------------------------------------------------- */
@@ -166,16 +156,16 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
                  {QP_REPETITION_PENALTY, 1.1},
                  {QP_FREQUENCY_PENALTY, 0.25}};
     const cuda_mega *m = &t->engine->mega;
-    bool draws = strcmp(how, "drawn") == 0;
+    t->draws = strcmp(how, "drawn") == 0;
     if (is_batch(t)) return QP_OK;
-    TRY(check_kernels_for_tests(t->engine, error));
+    TRY(check_kernels_for_tests(t->engine, !t->draws, error));
     if (t->rows && !m->batch_kernel)
         return error_set(error, QP_UNSUPPORTED, "this model's sequences do not run side by side");
     qp_sampling_defaults(t->engine, &t->sampling);
     t->sampling.n_stop_tokens = 0;
     for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
-        if (draws || i == 0)
-            TRY(qp_sampling_set(&t->sampling, drawn[i].setting, draws ? drawn[i].value : 0,
+        if (t->draws || i == 0)
+            TRY(qp_sampling_set(&t->sampling, drawn[i].setting, t->draws ? drawn[i].value : 0,
                                 QP_FROM_COMMAND_LINE, error));
     return QP_OK;
 }

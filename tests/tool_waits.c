@@ -23,7 +23,7 @@ typedef struct variant {
 static qp_status wait_no_more(qp_engine *engine, qp_error *error)
 {
     cuda_mega *m = &engine->mega;
-    TRY(check_kernels_for_tests(engine, error));
+    TRY(check_kernels_for_tests(engine, false, error));
     if (m->quantized)
         return error_set(error, QP_UNSUPPORTED,
                          "the kernel without waits is for weights in BF16, such as "

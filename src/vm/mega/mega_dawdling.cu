@@ -1,4 +1,4 @@
-/* The megakernel for tests, with heads of 64: warps sleep at random, so that races show.
+/* The megakernel for tests, with a cache in F16: warps sleep at random, so that races show.
  *
  * In one point it is made for compute-sanitizer's racecheck: every lane says by itself that it has
  * read a stage of the ring, and where tokens are chosen every thread that the logits are there.
@@ -10,3 +10,4 @@
 #include "vm/mega/one_sequence.cuh"
 
 MEGA_KERNEL(64, F16, true, 1, _dawdling)
+MEGA_KERNEL(128, F16, true, 1, _dawdling)
