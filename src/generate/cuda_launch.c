@@ -11,6 +11,7 @@
 #include "vm/cuda_attention.h"
 #include "vm/cuda_chain.h"
 #include "vm/cuda_linear_stream.h"
+#include "vm/cuda_rows.h"
 
 enum { FEW_ROWS = 8 }; /* that linear takes as they are, whatever the weights' type */
 
@@ -178,7 +179,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
     if (op == OP_LINEAR) *count = join_products(x, node, end, sizes, &call);
     if (op == OP_ROPE && appends_next(x, node, end, sizes, &call, &append)) {
         *count = 2;
-        return cuda_ops_rope_append(&x->ops, &call, &append, error);
+        return cuda_rope_append(&x->ops, &call, &append, error);
     }
     op = take_decoding(x, op, &call);
     const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);

@@ -17,7 +17,8 @@
 #include <cuda_fp16.h>
 #include <math_constants.h>
 
-#define DEVICE_FN __device__ static __forceinline__
+#define DEVICE_FN     __device__ static __forceinline__
+#define DEVICE_METHOD __device__ __forceinline__
 
 enum { WARP = 32, MAX_WARPS = 32 };
 #define ALL_LANES 0xffffffffu

@@ -49,6 +49,17 @@ typedef struct rope_rows {
     int32_t n_q_heads, n_heads; /* n_heads: of q and k */
     int32_t interleaved;
 } rope_rows;
+/* kv_append of the k that rope turned, in float32, and of v: behind rope_rows. */
+typedef struct append_rows {
+    device_rows v;
+    int64_t v_head;                     /* bytes from one head to the next */
+    device_rows k_cache, v_cache;       /* stride: of a page */
+    int64_t k_slot, v_slot;             /* bytes from one position of a page to the next, */
+    int64_t k_cache_head, v_cache_head; /* and from one head to the next */
+    const int32_t *qo_indptr, *positions, *kv_indptr, *kv_indices;
+    int32_t n_sequences, page_size, head_dim;
+} append_rows;
+
 enum {
     ROPE_THREADS = 256, /* at most */
     ROPE_HEADS = 4,     /* that a thread turns at once */

@@ -19,7 +19,6 @@
 enum {
     MAX_HEAD_DIM = 256, /* attention.cuh's */
     ATTENTION_THREADS = 256,
-    ROPE_APPEND_THREADS = 256,
     SAMPLING_CLUSTER = 8, /* blocks a row */
 };
 
@@ -288,16 +287,4 @@ qp_status cuda_ops_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     qp_status status = kernel->launch(ops, kernel, call, error);
     ops->narrow_next = false;
     return status;
-}
-
-qp_status cuda_ops_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
-                               qp_error *error)
-{
-    static const char name[] = "run_rope_kv_append";
-    op_call first = *rope, second = *append;
-    cuda_function *function = &ops->helpers[CUDA_HELPER_ROPE_APPEND];
-    if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
-    ops->narrowed.rank = 0;
-    return cuda_ops_launch_early(ops, *function, name, (unsigned)(rope->end - rope->begin), 1,
-                                 ROPE_APPEND_THREADS, (void *[]){&first, &second}, error);
 }

@@ -75,7 +75,15 @@ extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
     run_rope_vectors(const __grid_constant__ rope_rows call)
 {
     device_let_next_begin();
-    rope_vectors(call, call.begin + blockIdx.x);
+    rope_vectors(call, call.begin + blockIdx.x, rope_in_place());
+}
+
+extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
+    run_rope_kv_append_vectors(const __grid_constant__ rope_rows rope,
+                               const __grid_constant__ append_rows append)
+{
+    device_let_next_begin();
+    rope_kv_append_vectors(rope, append, rope.begin + blockIdx.x);
 }
 
 /* linear for few rows: block x takes every gridDim.x-th group of LINEAR_WARPS features, block y a

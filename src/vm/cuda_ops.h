@@ -49,6 +49,7 @@ enum {
     CUDA_HELPER_PREFILL,                           /* 2 types, 2 head_dims, 3 kernels */
     CUDA_HELPER_DECODE = CUDA_HELPER_PREFILL + 12, /* 2 types, 2 head_dims */
     CUDA_HELPER_ROPE_APPEND = CUDA_HELPER_DECODE + 4,
+    CUDA_HELPER_ROPE_APPEND_VECTORS,
     CUDA_HELPER_STREAM, /* of 16, 32, 64 rows, as are: */
     CUDA_HELPER_CHAIN = CUDA_HELPER_STREAM + 3,
     CUDA_HELPER_FUSED = CUDA_HELPER_CHAIN + 3, /* the forms of 5 operators for several rows */
@@ -92,10 +93,6 @@ void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out);
 
 /* Where the counters lie. */
 cuda_address cuda_ops_counters(const cuda_ops *ops);
-
-/* Puts rope and the kv_append of its k behind it into the stream, as one launch. */
-qp_status cuda_ops_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
-                               qp_error *error);
 
 /* Puts units [call->begin, call->end) into the device's stream. The call's tensors hold addresses
  * of the GPU. */

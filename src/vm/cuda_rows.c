@@ -3,6 +3,7 @@
 
 #include "op/add_rms_norm/add_rms_norm.h"
 #include "op/device_rows.h"
+#include "op/kv_append/kv_append.h"
 #include "op/rms_norm/rms_norm.h"
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
@@ -156,31 +157,95 @@ qp_status cuda_silu(cuda_ops *ops, const cuda_kernel *kernel, const op_call *cal
                                  SILU_THREADS, (void *[]){&rows}, error);
 }
 
-qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
+static rope_rows rope_rows_of(const op_call *call)
 {
     const tensor *q = &call->tensors[ROPE_Q], *k = &call->tensors[ROPE_K];
     const tensor *table = &call->tensors[ROPE_COS_SIN];
-    rope_rows rows = {.q = rows_of(q),
-                      .k = rows_of(k),
-                      .q_head = q->stride[1],
-                      .k_head = k->stride[1],
-                      .positions = call->tensors[ROPE_POSITIONS].data,
-                      .table = table->data,
-                      .table_stride = table->stride[0],
-                      .begin = call->begin,
-                      .half = (int32_t)(table->shape[1] / 2),
-                      .n_q_heads = (int32_t)q->shape[1],
-                      .n_heads = (int32_t)(q->shape[1] + k->shape[1]),
-                      .interleaved = call->params[ROPE_INTERLEAVED] != 0};
-    bool vectors = rows_on_vectors(rows.q) && rows_on_vectors(rows.k) &&
-                   (rows.q_head | rows.k_head) % 16 == 0 &&
-                   on_vectors(table->data, table->stride[0]);
-    int per_head = rows.half / EIGHT; /* threads; a power of two divides any number of warps */
-    if (!vectors || rows.half % EIGHT != 0 || per_head == 0 || per_head > WARP ||
+    return (rope_rows){.q = rows_of(q),
+                       .k = rows_of(k),
+                       .q_head = q->stride[1],
+                       .k_head = k->stride[1],
+                       .positions = call->tensors[ROPE_POSITIONS].data,
+                       .table = table->data,
+                       .table_stride = table->stride[0],
+                       .begin = call->begin,
+                       .half = (int32_t)(table->shape[1] / 2),
+                       .n_q_heads = (int32_t)q->shape[1],
+                       .n_heads = (int32_t)(q->shape[1] + k->shape[1]),
+                       .interleaved = call->params[ROPE_INTERLEAVED] != 0};
+}
+
+/* Threads that turn a token by eights, 0 where rows do not lie so. */
+static unsigned rope_threads(const rope_rows *rows)
+{
+    int per_head = rows->half / EIGHT; /* threads; a power of two divides any number of warps */
+    bool vectors = rows_on_vectors(rows->q) && rows_on_vectors(rows->k) &&
+                   (rows->q_head | rows->k_head) % 16 == 0 &&
+                   on_vectors(rows->table, rows->table_stride);
+    if (!vectors || rows->half % EIGHT != 0 || per_head == 0 || per_head > WARP ||
         WARP % per_head != 0)
-        return launch_plainly(ops, CUDA_HELPER_ROPE, "run_rope", call, 1, error);
-    int64_t threads = (int64_t)(rows.n_heads + ROPE_HEADS - 1) / ROPE_HEADS * per_head;
+        return 0;
+    return warps_of((int64_t)(rows->n_heads + ROPE_HEADS - 1) / ROPE_HEADS * per_head,
+                    ROPE_THREADS);
+}
+
+qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
+{
+    rope_rows rows = rope_rows_of(call);
+    unsigned threads = rope_threads(&rows);
+    if (threads == 0) return launch_plainly(ops, CUDA_HELPER_ROPE, "run_rope", call, 1, error);
     return cuda_ops_launch_early(ops, ops->functions[kernel - cuda_kernels], kernel->function,
-                                 (unsigned)(call->end - call->begin), 1,
-                                 warps_of(threads, ROPE_THREADS), (void *[]){&rows}, error);
+                                 (unsigned)(call->end - call->begin), 1, threads, (void *[]){&rows},
+                                 error);
+}
+
+static append_rows append_rows_of(const op_call *call)
+{
+    const tensor *t = call->tensors, *v = &t[KV_APPEND_V];
+    const tensor *k_cache = &t[KV_APPEND_K_CACHE], *v_cache = &t[KV_APPEND_V_CACHE];
+    return (append_rows){.v = rows_of(v),
+                         .v_head = v->stride[1],
+                         .k_cache = rows_of(k_cache),
+                         .v_cache = rows_of(v_cache),
+                         .k_slot = k_cache->stride[1],
+                         .v_slot = v_cache->stride[1],
+                         .k_cache_head = k_cache->stride[2],
+                         .v_cache_head = v_cache->stride[2],
+                         .qo_indptr = t[KV_APPEND_QO_INDPTR].data,
+                         .positions = t[KV_APPEND_POSITIONS].data,
+                         .kv_indptr = t[KV_APPEND_KV_INDPTR].data,
+                         .kv_indices = t[KV_APPEND_KV_INDICES].data,
+                         .n_sequences = (int32_t)(t[KV_APPEND_QO_INDPTR].shape[0] - 1),
+                         .page_size = (int32_t)k_cache->shape[1],
+                         .head_dim = (int32_t)v->shape[2]};
+}
+
+/* Whether the whole of k turns, in float32, and everything lies on vectors. */
+static bool appends_by_eights(const rope_rows *rope, const append_rows *append)
+{
+    return rope->k.type == DTYPE_F32 && 2 * rope->half == append->head_dim &&
+           rows_on_vectors(append->v) && rows_on_vectors(append->k_cache) &&
+           rows_on_vectors(append->v_cache) &&
+           (append->v_head | append->k_slot | append->v_slot | append->k_cache_head |
+            append->v_cache_head) %
+                   16 ==
+               0;
+}
+
+qp_status cuda_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
+                           qp_error *error)
+{
+    rope_rows rows = rope_rows_of(rope);
+    append_rows behind = append_rows_of(append);
+    op_call first = *rope, second = *append;
+    unsigned threads = rope_threads(&rows), blocks = (unsigned)(rope->end - rope->begin);
+    bool vectors = threads > 0 && appends_by_eights(&rows, &behind);
+    const char *name = vectors ? "run_rope_kv_append_vectors" : "run_rope_kv_append";
+    void *of_vectors[] = {&rows, &behind}, *of_pairs[] = {&first, &second};
+    cuda_function function;
+    TRY(find_helper(ops, vectors ? CUDA_HELPER_ROPE_APPEND_VECTORS : CUDA_HELPER_ROPE_APPEND, name,
+                    &function, error));
+    ops->narrowed.rank = 0;
+    return cuda_ops_launch_early(ops, function, name, blocks, 1, vectors ? threads : THREADS,
+                                 vectors ? of_vectors : of_pairs, error);
 }

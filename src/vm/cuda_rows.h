@@ -25,4 +25,8 @@ qp_status cuda_silu(cuda_ops *ops, const cuda_kernel *kernel, const op_call *cal
 /* By eights where heads lie so, else by pairs. */
 qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error);
 
+/* rope and the kv_append of its k behind it, as one launch. */
+qp_status cuda_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
+                           qp_error *error);
+
 #endif

@@ -10,15 +10,22 @@ struct kv_place {
     int64_t page, slot;
 };
 
+DEVICE_FN kv_place kv_append_place(const int32_t *qo_indptr, int64_t n_sequences,
+                                   const int32_t *positions, const int32_t *kv_indptr,
+                                   const int32_t *kv_indices, int page_size, int64_t t)
+{
+    int64_t b = device_sequence(qo_indptr, n_sequences, t);
+    int position = positions[t];
+    return kv_place{kv_indices[kv_indptr[b] + position / page_size], position % page_size};
+}
+
 DEVICE_FN kv_place kv_append_place(const tensor &qo_indptr, const tensor &positions,
                                    const tensor &kv_indptr, const tensor &kv_indices,
                                    int64_t page_size, int64_t t)
 {
-    int64_t b = device_sequence((const int32_t *)qo_indptr.data, qo_indptr.shape[0] - 1, t);
-    int position = ((const int32_t *)positions.data)[t];
-    int first = ((const int32_t *)kv_indptr.data)[b];
-    const int32_t *pages = (const int32_t *)kv_indices.data + first;
-    return kv_place{pages[position / (int)page_size], position % (int)page_size};
+    return kv_append_place((const int32_t *)qo_indptr.data, qo_indptr.shape[0] - 1,
+                           (const int32_t *)positions.data, (const int32_t *)kv_indptr.data,
+                           (const int32_t *)kv_indices.data, (int)page_size, t);
 }
 
 /* Copies token t's heads into the slot of a page. */

@@ -41,9 +41,17 @@ DEVICE_FN void rope_turn8(bool interleaved, float (&a)[8], float (&b)[8], const 
     }
 }
 
+/* Of rope alone: nothing is done with what was turned but to leave it in its place. */
+struct rope_in_place {
+    DEVICE_METHOD void begin() const {}
+    DEVICE_METHOD void turned(int, int, const float (&)[8]) const {}
+};
+
 /* A token a block. A thread has eight angles, which it finds before the kernel before this one has
- * ended, and turns them in every so many heads. */
-DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token)
+ * ended, and turns them in every so many heads. `also`: begin() once that kernel has ended, and
+ * turned(head of k, its first element, eight elements). */
+template <typename ALSO>
+DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token, const ALSO &also)
 {
     int per_head = call.half / 8, own = (int)threadIdx.x % per_head;
     int step = (int)blockDim.x / per_head;
@@ -55,6 +63,7 @@ DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token)
     int a_at = own * (call.interleaved ? 16 : 8),
         b_at = call.interleaved ? a_at + 8 : a_at + call.half;
     device_wait_for_last();
+    also.begin();
     for (int first = (int)threadIdx.x / per_head; first < call.n_heads;
          first += step * ROPE_HEADS) {
         device_eight raw_a[ROPE_HEADS], raw_b[ROPE_HEADS];
@@ -78,6 +87,9 @@ DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token)
             rope_turn8(call.interleaved, a, b, cosine, sine);
             device_store8<true>(head[h], token, a_at, a_at + 8, a);
             device_store8<true>(head[h], token, b_at, b_at + 8, b);
+            if (first + h * step < call.n_q_heads) continue;
+            also.turned(first + h * step - call.n_q_heads, a_at, a);
+            also.turned(first + h * step - call.n_q_heads, b_at, b);
         }
     }
 }

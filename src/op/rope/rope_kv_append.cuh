@@ -1,5 +1,6 @@
-/* rope and the kv_append of the k that it turned, of a token, as one. Where the token goes and its
- * angles are found before the kernel before this one has ended.
+/* rope and the kv_append of the k that it turned, of a token, as one: by eights, or where rows do
+ * not lie so by pairs. Where the token goes and its angles are found before the kernel before this
+ * one has ended.
  */
 #ifndef QUIPU_OP_ROPE_KV_APPEND_CUH
 #define QUIPU_OP_ROPE_KV_APPEND_CUH
@@ -60,6 +61,46 @@ DEVICE_FN void rope_kv_append_block(const op_call &rope, const op_call &append, 
     }
     kv_append_token(append.tensors[KV_APPEND_V], t, append.tensors[KV_APPEND_V_CACHE], place.page,
                     place.slot);
+}
+
+/* By eights: a token's slots of the cache take what rope turned, and v. */
+struct rope_also_append {
+    const append_rows &call;
+    int64_t token;
+    int n_heads;      /* of k, and of v */
+    device_rows k, v; /* the token's slots */
+
+    DEVICE_METHOD void begin() const
+    {
+        int per_head = call.head_dim / 8;
+        for (int i = (int)threadIdx.x; i < n_heads * per_head; i += (int)blockDim.x) {
+            int head = i / per_head, at = i % per_head * 8;
+            device_rows from = call.v, to = v;
+            float values[8];
+            from.data += head * call.v_head;
+            to.data += head * call.v_cache_head;
+            device_unpack8(from.type, device_fetch8<true>(from, token, at, at + 8), values);
+            device_store8<true>(to, 0, at, at + 8, values);
+        }
+    }
+    DEVICE_METHOD void turned(int head, int at, const float (&values)[8]) const
+    {
+        device_rows to = k;
+        to.data += head * call.k_cache_head;
+        device_store8<true>(to, 0, at, at + 8, values);
+    }
+};
+
+DEVICE_FN void rope_kv_append_vectors(const rope_rows &rope, const append_rows &append,
+                                      int64_t token)
+{
+    kv_place place = kv_append_place(append.qo_indptr, append.n_sequences, append.positions,
+                                     append.kv_indptr, append.kv_indices, append.page_size, token);
+    rope_also_append also = {append, token, rope.n_heads - rope.n_q_heads, append.k_cache,
+                             append.v_cache};
+    also.k.data += place.page * append.k_cache.stride + place.slot * append.k_slot;
+    also.v.data += place.page * append.v_cache.stride + place.slot * append.v_slot;
+    rope_vectors(rope, token, also);
 }
 
 #endif
