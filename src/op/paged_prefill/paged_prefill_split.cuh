@@ -122,6 +122,7 @@ __device__ __forceinline__ void split_compute(softmax_rows &rows, float (&o)[HEA
         wgmma_begin();
         prefill_wgmma_scores<T, HEAD_DIM, STEP>(s, q, Q_ROWS, split_tile<HEAD_DIM, STEP>(keys));
         split_wait(values);
+        wgmma_begin(); /* for the weights */
         prefill_wgmma_values<T, HEAD_DIM, STEP>(o, weights, split_tile<HEAD_DIM, STEP>(values));
         wgmma_wait<1>();
         wgmma_hold(s);
