@@ -65,6 +65,34 @@ static void the_example_is_right_and_faster(void **state)
     cJSON_Delete(tree);
 }
 
+static int n_timed(const char *variant)
+{
+    const char *op = "rms_norm";
+    workbench_bench_options options = quick(&op);
+    options.variant = variant;
+    int n_wrong;
+    cJSON *tree = run_bench(&options, &n_wrong);
+    int n = cJSON_GetArraySize(json_get(tree, "results"));
+    assert_int_equal(n_wrong, 0);
+    cJSON_Delete(tree);
+    return n;
+}
+
+static void variants_have_names(void **state)
+{
+    (void)state;
+    assert_int_equal(n_timed("best"), n_timed(NULL));
+    const char *op = "rms_norm";
+    workbench_bench_options options = quick(&op);
+    options.variant = "fastest";
+    strbuf out = {0};
+    qp_error error;
+    int n_wrong;
+    assert_int_equal(workbench_bench(&options, &out, &n_wrong, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "fastest"));
+    strbuf_free(&out);
+}
+
 static void games_are_seen(void **state)
 {
     (void)state;
@@ -260,6 +288,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_example_is_right_and_faster),
+        cmocka_unit_test(variants_have_names),
         cmocka_unit_test(games_are_seen),
         cmocka_unit_test(a_broken_file_is_no_timing),
         cmocka_unit_test(workloads_are_refilled),

@@ -163,10 +163,37 @@ static void bench_on_device(bench_page *page, const device_timing_request *reque
         add_device_row(page, request->op, request->workload, kernel, &entry);
 }
 
-/* Every kernel of the GPU that takes the workload, or a .cu file's launcher. */
-static void bench_op_on_device(bench_page *page, const op_info *op, const candidate *candidate)
+static bool wants_best(const workbench_bench_options *options)
+{
+    return options->variant && strcmp(options->variant, "best") == 0;
+}
+
+static bool wants_kernel(const workbench_bench_options *options, const op_info *op,
+                         const cuda_kernel *kernel)
+{
+    return op_get(kernel->op) == op && (!options->variant || wants_best(options) ||
+                                        strcmp(options->variant, kernel->name) == 0);
+}
+
+/* Where one operator was asked for, a variant that it does not have is a mistake. */
+static qp_status no_variant(const workbench_bench_options *options, const op_info *op,
+                            qp_error *error)
+{
+    if (options->n_ops == 0) return QP_OK;
+    return error_set(error, QP_INVALID, "%s has no variant '%.60s' that can run here", op->name,
+                     options->variant);
+}
+
+/* Every kernel of the GPU that takes the workload, or of these the one that the program would
+ * choose, or a .cu file's launcher. */
+static qp_status bench_op_on_device(bench_page *page, const op_info *op, const candidate *candidate,
+                                    qp_error *error)
 {
     const workbench_bench_options *options = page->options;
+    const cuda_kernel *wanted = cuda_kernels;
+    while (wanted->name && !wants_kernel(options, op, wanted))
+        wanted++;
+    if (options->variant && !wanted->name) return no_variant(options, op, error);
     for (const char *const *text = op->workloads; text && *text; text++) {
         char name[64];
         workload_name(*text, name, sizeof name);
@@ -174,38 +201,34 @@ static void bench_op_on_device(bench_page *page, const op_info *op, const candid
         device_timing_request request = {.op = op,
                                          .workload = *text,
                                          .candidate = candidate,
+                                         .chosen = wants_best(options),
                                          .rounds = options->rounds,
                                          .timeout_ms = options->timeout_ms,
                                          .seed = options->seed};
         if (candidate) bench_on_device(page, &request, "candidate");
         for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
-            if (op_get(k->op) != op) continue;
-            if (options->variant && strcmp(options->variant, k->name) != 0) continue;
+            if (!wants_kernel(options, op, k)) continue;
             request.kernel = k;
             request.candidate = NULL;
             bench_on_device(page, &request, k->name);
         }
     }
+    return QP_OK;
 }
 
 static qp_status bench_op(bench_page *page, const op_info *op, const candidate *candidate,
                           qp_error *error)
 {
-    if (page->options->device || (candidate && candidate->cuda)) {
-        bench_op_on_device(page, op, candidate);
-        return QP_OK;
-    }
+    if (page->options->device || (candidate && candidate->cuda))
+        return bench_op_on_device(page, op, candidate, error);
     const workbench_bench_options *options = page->options;
     const op_variant *variant = NULL;
     for (const op_variant *v = op->variants; options->variant && v && v->name; v++) {
         if (strcmp(v->name, options->variant) == 0 && (v->needs & ~options->features) == 0)
             variant = v;
     }
-    if (options->variant && !variant) {
-        if (options->n_ops == 0) return QP_OK;
-        return error_set(error, QP_INVALID, "%s has no variant '%.60s' that can run here", op->name,
-                         options->variant);
-    }
+    if (options->variant && !variant && !wants_best(options))
+        return no_variant(options, op, error); /* the best is timed anyway */
     for (const char *const *text = op->workloads; text && *text; text++) {
         char name[64];
         workload_name(*text, name, sizeof name);

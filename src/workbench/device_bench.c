@@ -325,6 +325,9 @@ static qp_status time_workload(const device_timing_request *request, device_timi
     TRY(workload_create(request->op, request->workload, request->seed, &load, error));
     qp_status status = QP_OK;
     out->declined = request->kernel && !request->kernel->accepts(&load.call);
+    if (request->chosen && request->kernel)
+        out->declined =
+            cuda_ops_choose(calls.ops, request->kernel->op, &load.call) != request->kernel;
     size_t workspace = request->kernel && request->kernel->workspace && !out->declined
                            ? request->kernel->workspace(&load.call)
                            : 0;

@@ -17,6 +17,7 @@ typedef struct device_timing_request {
     const char *workload;       /* the text, with its name in front */
     const cuda_kernel *kernel;  /* one of ours, */
     const candidate *candidate; /* or a .cu file's launcher */
+    bool chosen;                /* declined where the program would choose another kernel */
     int rounds, timeout_ms;
     uint64_t seed;
 } device_timing_request;

@@ -55,9 +55,11 @@ qp_status workbench_check(const workbench_check_options *options, strbuf *out, i
 typedef struct workbench_bench_options {
     const char *const *ops; /* names */
     int n_ops;              /* 0: all operators */
-    const char *variant;    /* timed beside the reference and the best; or NULL */
-    const char *kernel;     /* a file with a candidate for the one operator named; or NULL */
-    const char *workload;   /* only those whose name contains this; NULL: all */
+    /* NULL; or a variant's name, timed beside the reference and the best. On the GPU NULL is every
+     * kernel that takes a workload, "best" the one of them that the program would choose. */
+    const char *variant;
+    const char *kernel;   /* a file with a candidate for the one operator named; or NULL */
+    const char *workload; /* only those whose name contains this; NULL: all */
     uint64_t seed;
     uint32_t features;
     bool device;                     /* the GPU's kernels instead of the CPU's; a .cu is timed there
