@@ -80,12 +80,25 @@ static void test_residuals(void **state)
     assert_false(cuda_norm_by_eights(&of));
 }
 
+static void test_small_norms(void **state)
+{
+    (void)state;
+    norm_rows rows = {.n = 4096};
+    assert_true(cuda_norm_is_small(&rows, 528, 132));
+    assert_false(cuda_norm_is_small(&rows, 527, 132));
+    rows.n = 4104; /* more than the eights that a thread has */
+    assert_false(cuda_norm_is_small(&rows, 2048, 132));
+    rows.n = 1024; /* one eight a thread as it is */
+    assert_false(cuda_norm_is_small(&rows, 2048, 132));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_rows),
         cmocka_unit_test(test_what_lies_otherwise),
         cmocka_unit_test(test_residuals),
+        cmocka_unit_test(test_small_norms),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

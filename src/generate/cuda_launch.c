@@ -21,6 +21,23 @@ static bool same_rows(const tensor *a, const tensor *b)
            a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
 }
 
+static int first_output(op_code op)
+{
+    int t = 0;
+    while (op_get(op)->tensors[t].direction != OP_OUT)
+        t++;
+    return t;
+}
+
+/* Whether a node, a product, takes its rows in BF16. */
+static bool multiplies_narrowed(const cuda_executor *x, int node, const plan_sizes *sizes)
+{
+    op_call call;
+    cuda_executor_bind(x, node, sizes, &call);
+    const cuda_kernel *product = cuda_ops_choose(&x->ops, OP_LINEAR, &call);
+    return product && product->whole;
+}
+
 /* Whether what a node writes is what the next node, behind which `end` lies, multiplies in BF16. */
 static bool feeds_product(const cuda_executor *x, int node, int end, const plan_sizes *sizes,
                           const tensor *out)
@@ -28,17 +45,33 @@ static bool feeds_product(const cuda_executor *x, int node, int end, const plan_
     op_call next;
     if (node + 1 >= end || x->plan->nodes[node + 1].op != OP_LINEAR) return false;
     cuda_executor_bind(x, node + 1, sizes, &next);
-    const cuda_kernel *product = cuda_ops_choose(&x->ops, OP_LINEAR, &next);
-    return product && product->whole && same_rows(&next.tensors[LINEAR_X], out);
+    return same_rows(&next.tensors[LINEAR_X], out) && multiplies_narrowed(x, node + 1, sizes);
+}
+
+/* Whether a node's output is read by such products alone. What this pass's last node leaves may be
+ * read by anybody, unless it is the plan's last one too. */
+static bool feeds_products_alone(const cuda_executor *x, int node, int end, const plan_sizes *sizes)
+{
+    const plan *plan = x->plan;
+    int id = plan->nodes[node].operands[first_output(plan->nodes[node].op)].id;
+    for (int n = node + 1; n < end; n++) {
+        const plan_node *reader = &plan->nodes[n];
+        const op_info *op = op_get(reader->op);
+        for (int t = 0; t < op_n_tensors(op); t++) {
+            const plan_operand *operand = &reader->operands[t];
+            if (operand->kind != OPERAND_TENSOR || operand->id != id) continue;
+            if (op->tensors[t].direction == OP_OUT) return operand->columns == 0;
+            if (reader->op != OP_LINEAR || t != LINEAR_X || !multiplies_narrowed(x, n, sizes))
+                return false;
+        }
+    }
+    return end == plan->n_nodes;
 }
 
 /* The first output among a call's tensors; its heads as one row. */
 static tensor output_of(op_code op, const op_call *call)
 {
-    int t = 0;
-    while (op_get(op)->tensors[t].direction != OP_OUT)
-        t++;
-    tensor out = call->tensors[t];
+    tensor out = call->tensors[first_output(op)];
     if (out.rank == 3 && out.stride[1] == out.shape[2] * out.stride[2]) {
         out.rank = 2;
         out.shape[1] *= out.shape[2];
@@ -193,7 +226,8 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
     }
     if (kernel->narrows) {
         const tensor out = output_of(op, &call);
-        if (feeds_product(x, node, end, sizes, &out)) cuda_ops_narrow_next(&x->ops, &out);
+        if (feeds_product(x, node, end, sizes, &out))
+            cuda_ops_narrow_next(&x->ops, &out, feeds_products_alone(x, node, end, sizes));
     }
     return cuda_ops_launch(&x->ops, kernel, &call, error);
 }

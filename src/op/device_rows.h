@@ -16,14 +16,20 @@ typedef struct device_rows {
 
 /* rms_norm, and add_rms_norm where there is a residual. */
 typedef struct norm_rows {
-    device_rows x, residual, out;
-    device_rows narrowed; /* out in BF16 too; or NULL */
+    device_rows x, residual;
+    device_rows out;      /* NULL: only narrowed */
+    device_rows narrowed; /* out in BF16; or NULL */
     device_rows weight;   /* one row */
     int64_t begin;        /* the first block's row */
     int32_t n;            /* elements of a row */
     float eps;
 } norm_rows;
-enum { NORM_THREADS = 1024 /* at most */ };
+enum {
+    NORM_THREADS = 1024,      /* at most */
+    NORM_SMALL_THREADS = 128, /* of many rows, with so many eights each: */
+    NORM_SHORT_EIGHTS = 2,
+    NORM_LONG_EIGHTS = 4,
+};
 
 /* silu_and_mul, of elements begin .. end - 1, both multiples of 8, as n is. */
 typedef struct silu_rows {
@@ -49,6 +55,7 @@ typedef struct rope_rows {
     int32_t n_q_heads, n_heads; /* n_heads: of q and k */
     int32_t interleaved;
 } rope_rows;
+
 /* kv_append of the k that rope turned, in float32, and of v: behind rope_rows. */
 typedef struct append_rows {
     device_rows v;

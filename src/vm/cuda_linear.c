@@ -225,7 +225,7 @@ qp_status cuda_linear_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_ca
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
     cuda_address widened = cuda_linear_narrowed(ops) + narrowed_bytes(x), narrowed;
-    bool stored = reads_as_stored(weight);
+    bool stored = reads_as_stored(weight), given = same_view(&ops->narrowed, x);
     int64_t step = stored ? call->end - call->begin : widened_rows(weight);
     TRY(cuda_linear_narrow_x(ops, x, &narrowed, error));
     for (int64_t o = call->begin; o < call->end; o += step) {
@@ -239,7 +239,8 @@ qp_status cuda_linear_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_ca
             TRY(narrow(ops, weight, o, count, widened, error));
         }
         qp_status status = multiply(ops, call, narrowed, at, pitch, o, count, error);
-        if (status == QP_UNSUPPORTED && o == call->begin)
+        if (status == QP_UNSUPPORTED && o == call->begin &&
+            !given) /* x may be there in BF16 alone */
             return cuda_linear_tiles(ops, kernel, call, error);
         TRY(status);
     }

@@ -63,11 +63,12 @@ qp_status cuda_ops_launch_early(cuda_ops *ops, cuda_function function, const cha
     return cuda_ops_launch_with(ops, function, name, launch, 1, arguments, error);
 }
 
-void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out)
+void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out, bool alone)
 {
     ops->narrowed = *out;
     ops->narrowed_at = cuda_linear_narrowed(ops);
     ops->narrow_next = true;
+    ops->narrow_alone = alone;
 }
 
 /* A kernel whose blocks take kernel->units units each. */

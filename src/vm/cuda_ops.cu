@@ -63,6 +63,19 @@ NORM(rms_norm_vectors, false, true)
 NORM(add_rms_norm, true, false)
 NORM(add_rms_norm_vectors, true, true)
 
+/* Many rows. */
+#define SMALL_NORM(name, add, eights)                                                              \
+    extern "C" __global__ void __launch_bounds__(NORM_SMALL_THREADS)                               \
+        run_##name(const __grid_constant__ norm_rows call)                                         \
+    {                                                                                              \
+        device_let_next_begin();                                                                   \
+        norm_small_row<add, eights>(call, call.begin + blockIdx.x);                                \
+    }
+SMALL_NORM(rms_norm_short, false, NORM_SHORT_EIGHTS)
+SMALL_NORM(rms_norm_long, false, NORM_LONG_EIGHTS)
+SMALL_NORM(add_rms_norm_short, true, NORM_SHORT_EIGHTS)
+SMALL_NORM(add_rms_norm_long, true, NORM_LONG_EIGHTS)
+
 extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     run_silu_and_mul_vectors(const __grid_constant__ silu_rows call)
 {

@@ -55,7 +55,8 @@ enum {
     CUDA_HELPER_FUSED = CUDA_HELPER_CHAIN + 3, /* the forms of 5 operators for several rows */
     CUDA_HELPER_NORM = CUDA_HELPER_FUSED + 5,  /* the forms for rows that do not lie on vectors */
     CUDA_HELPER_ADD_NORM,
-    CUDA_HELPER_SILU,
+    CUDA_HELPER_SMALL_NORM, /* short and long, with add */
+    CUDA_HELPER_SILU = CUDA_HELPER_SMALL_NORM + 4,
     CUDA_HELPER_ROPE,
     CUDA_N_HELPERS
 };
@@ -68,7 +69,8 @@ struct cuda_ops {
     cuda_function helpers[CUDA_N_HELPERS];     /* likewise */
     tensor narrowed; /* the x of linear whose BF16 form the workspace holds; rank 0: none */
     cuda_address narrowed_at; /* where */
-    bool narrow_next;         /* the next launch is to leave it there */
+    bool narrow_next;         /* the next launch is to leave it there, */
+    bool narrow_alone;        /* and nowhere else */
     bool early;               /* kernels that can may begin before the one before them has ended */
     int64_t longest; /* positions that no sequence of paged_decode has more of; 0: as many as the
                       * pages in use have */
@@ -88,8 +90,8 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
 size_t cuda_ops_workspace(op_code op, const op_call *call);
 
 /* Lets the next launch, of a kernel that narrows, leave its output `out` in BF16 where
- * cuBLASLt's products look for it. */
-void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out);
+ * cuBLASLt's products look for it; `alone`: nobody else reads it. */
+void cuda_ops_narrow_next(cuda_ops *ops, const tensor *out, bool alone);
 
 /* Where the counters lie. */
 cuda_address cuda_ops_counters(const cuda_ops *ops);

@@ -15,6 +15,7 @@ enum {
     WARP = 32,
     ELEMENTS = 2048, /* of silu_and_mul a block, by elements */
     THREADS = 256,
+    SMALL_ROWS = 4, /* a multiprocessor: so many that norms take small blocks */
 };
 
 /* Of a vector: that one row. */
@@ -93,20 +94,35 @@ bool cuda_norm_by_eights(const norm_rows *rows)
            rows_on_vectors(rows->out) && rows_on_vectors(rows->weight);
 }
 
+bool cuda_norm_is_small(const norm_rows *rows, int64_t n_rows, int n_multiprocessors)
+{
+    return rows->n > EIGHT * NORM_SMALL_THREADS &&
+           rows->n <= NORM_LONG_EIGHTS * EIGHT * NORM_SMALL_THREADS &&
+           n_rows >= (int64_t)SMALL_ROWS * n_multiprocessors;
+}
+
 static qp_status launch_norm(cuda_ops *ops, const cuda_kernel *kernel, norm_rows rows,
                              int64_t n_rows, qp_error *error)
 {
+    static const char *const small[] = {"run_rms_norm_short", "run_rms_norm_long",
+                                        "run_add_rms_norm_short", "run_add_rms_norm_long"};
     cuda_function function = ops->functions[kernel - cuda_kernels];
     const char *name = kernel->function;
+    unsigned threads = warps_of((rows.n + EIGHT - 1) / EIGHT, NORM_THREADS);
+    bool add = rows.residual.data;
     rows.narrowed = narrowed_rows(ops, rows.n);
     if (!cuda_norm_by_eights(&rows)) {
-        bool add = rows.residual.data;
         name = add ? "run_add_rms_norm" : "run_rms_norm";
         TRY(find_helper(ops, add ? CUDA_HELPER_ADD_NORM : CUDA_HELPER_NORM, name, &function,
                         error));
+    } else if (cuda_norm_is_small(&rows, n_rows, ops->device->n_multiprocessors)) {
+        int kind = 2 * add + (rows.n > NORM_SHORT_EIGHTS * EIGHT * NORM_SMALL_THREADS);
+        threads = NORM_SMALL_THREADS;
+        name = small[kind];
+        TRY(find_helper(ops, CUDA_HELPER_SMALL_NORM + kind, name, &function, error));
     }
-    return cuda_ops_launch_early(ops, function, name, (unsigned)n_rows, 1,
-                                 warps_of((rows.n + EIGHT - 1) / EIGHT, NORM_THREADS),
+    if (ops->narrow_next && ops->narrow_alone) rows.out.data = NULL;
+    return cuda_ops_launch_early(ops, function, name, (unsigned)n_rows, 1, threads,
                                  (void *[]){&rows}, error);
 }
 

@@ -12,6 +12,9 @@ norm_rows cuda_norm_rows(const op_call *call);
 norm_rows cuda_add_norm_rows(const op_call *call);
 bool cuda_norm_by_eights(const norm_rows *rows);
 
+/* Whether a norm of so many rows, which lie so, takes small blocks. */
+bool cuda_norm_is_small(const norm_rows *rows, int64_t n_rows, int n_multiprocessors);
+
 /* rms_norm without a rounding in between, of rows whose length is an int. */
 bool cuda_norm_accepts(const op_call *call);
 qp_status cuda_norm(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error);

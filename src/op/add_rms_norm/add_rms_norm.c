@@ -58,6 +58,7 @@ static const char *const cases[] = {
     "n_tokens=2 hidden_size=3072 x:BF16",
     "n_tokens=3 hidden_size=64 eps=0.25",
     "n_tokens=2 hidden_size=10240 x:BF16 weight:BF16",
+    "n_tokens=528 hidden_size=2056 x:BF16 weight:F16",
     "n_tokens=0 hidden_size=64",
     NULL,
 };

@@ -56,6 +56,7 @@ static const char *const cases[] = {
     "n_tokens=2 hidden_size=576 x:BF16 out:BF16 round_first=1",
     "n_tokens=3 hidden_size=64 eps=0.25",
     "n_tokens=2 hidden_size=10240 x:BF16 weight:BF16",
+    "n_tokens=528 hidden_size=1032 weight:BF16",
     "n_tokens=0 hidden_size=64",
     NULL,
 };

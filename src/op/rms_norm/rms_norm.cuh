@@ -1,9 +1,10 @@
 /* rms_norm and add_rms_norm on the GPU: a block a row, eight neighbours a thread.
  *
  * A row of up to 8 * blockDim.x elements stays in registers between its sum and its scaling; of a
- * longer one what comes after is read twice. The order of the sum depends on the row's length
- * alone: four neighbours, two fours, the eights of 256 neighbours as warp_sum() adds lanes, and so
- * the sums of those, of up to 8192 elements. Who computes a norm elsewhere adds its squares so too.
+ * longer one what comes after is read twice. Many rows have small blocks, several eights a thread.
+ * The order of the sum depends on the row's length alone: four neighbours, two fours, the eights of
+ * 256 neighbours as warp_sum() adds lanes, and so the sums of those, of up to 8192 elements. Who
+ * computes a norm elsewhere adds its squares so too.
  */
 #ifndef QUIPU_OP_RMS_NORM_CUH
 #define QUIPU_OP_RMS_NORM_CUH
@@ -74,7 +75,7 @@ DEVICE_FN void norm_store(const norm_rows &call, int64_t row, int i, const devic
     if (ADD) device_store8<VECTORS>(call.residual, row, i, call.n, v);
     device_unpack8(call.weight.type, weight, w);
     norm_apply(v, scale, w);
-    device_store8<VECTORS>(call.out, row, i, call.n, v);
+    if (call.out.data) device_store8<VECTORS>(call.out, row, i, call.n, v);
     if (call.narrowed.data) device_store8<VECTORS>(call.narrowed, row, i, call.n, v);
 }
 
@@ -101,6 +102,37 @@ template <bool ADD, bool VECTORS> DEVICE_FN void norm_row(const norm_rows &call,
         norm_load<ADD, VECTORS>(call, row, i, v);
         norm_store<ADD, VECTORS>(call, row, i, device_fetch8<VECTORS>(call.weight, 0, i, n), scale,
                                  v);
+    }
+}
+
+/* Of many rows, which lie on vectors and have at most EIGHTS * 8 * blockDim.x elements: a thread
+ * has several eights, in the same order, so that many small blocks load while others add up. */
+template <bool ADD, int EIGHTS> DEVICE_FN void norm_small_row(const norm_rows &call, int64_t row)
+{
+    __shared__ float cells[MAX_WARPS];
+    int first = 8 * (int)threadIdx.x, step = 8 * (int)blockDim.x, n_warps = (int)blockDim.x / WARP;
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    float kept[EIGHTS][8], sums[EIGHTS];
+    if (warp == 0) cells[lane] = 0;
+    device_wait_for_last();
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++)
+        norm_load<ADD, true>(call, row, first + e * step, kept[e]);
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++)
+        sums[e] = warp_sum(norm_squares(kept[e]));
+    __syncthreads(); /* the cells are zero */
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++)
+        if (lane == e && e * n_warps + warp < MAX_WARPS) cells[e * n_warps + warp] = sums[e];
+    __syncthreads();
+    float scale = norm_scale(warp_sum(cells[lane]), call.n, call.eps);
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++) {
+        int i = first + e * step;
+        if (i >= call.n) continue;
+        norm_store<ADD, true>(call, row, i, device_fetch8<true>(call.weight, 0, i, call.n), scale,
+                              kept[e]);
     }
 }
 
