@@ -61,6 +61,11 @@ test_cuda() {
             gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 --sums \
             --kv-partitions 3 || true
     done
+    # Prompts whose products have ends of their own against one operator after the other.
+    check "a prompt of 1,000 tokens, heads of 64" gpu_quipu diff -m synthetic:llama-3.2-1b:BF16 \
+        --a cuda-ops --b cuda-ops --kv-type BF16 --tokens 1000 || true
+    check "a prompt of 760 tokens, heads of 128" gpu_quipu diff -m synthetic:internlm2-1.8b:BF16 \
+        --a cuda-ops --b cuda-ops --tokens 760 || true
     data=$(find_test_data)
     for model in "$data"/stories260K/*.gguf; do
         [ -f "$model" ] || continue

@@ -10,7 +10,9 @@
 #include "op/variants.h"
 #include "vm/cuda_attention.h"
 #include "vm/cuda_chain.h"
+#include "vm/cuda_linear.h"
 #include "vm/cuda_linear_stream.h"
+#include "vm/cuda_linear_wide.h"
 #include "vm/cuda_rows.h"
 
 enum { FEW_ROWS = 8 }; /* that linear takes as they are, whatever the weights' type */
@@ -128,12 +130,33 @@ static bool appends_next(const cuda_executor *x, int node, int end, const plan_s
 static bool activates(const cuda_executor *x, int next, int end, const plan_sizes *sizes,
                       const cuda_kernel *kernel, const op_call *product, op_call *silu)
 {
-    if (kernel->launch != cuda_linear_stream || next >= end ||
-        x->plan->nodes[next].op != OP_SILU_AND_MUL)
-        return false;
+    bool few = kernel->launch == cuda_linear_stream, many = kernel->launch == cuda_linear_blas;
+    if ((!few && !many) || next >= end || x->plan->nodes[next].op != OP_SILU_AND_MUL) return false;
     cuda_executor_bind(x, next, sizes, silu);
-    return cuda_linear_stream_activates(&x->ops, product, silu) &&
+    return (few ? cuda_linear_stream_activates : cuda_linear_wide_activates)(&x->ops, product,
+                                                                             silu) &&
            feeds_product(x, next, end, sizes, &silu->tensors[SILU_AND_MUL_OUT]);
+}
+
+/* Whether a product's kernel makes what the next three nodes would but for attention with it: rope
+ * and kv_append, whose calls these then are. Attention, the third, leaves nothing where q was. */
+static bool turns(const cuda_executor *x, int next, int end, const plan_sizes *sizes,
+                  const cuda_kernel *kernel, const op_call *product, op_call *rope, op_call *append)
+{
+    op_call attention;
+    if (kernel->launch != cuda_linear_blas || next + 2 >= end ||
+        x->plan->nodes[next].op != OP_ROPE || x->plan->nodes[next + 2].op != OP_PAGED_PREFILL)
+        return false;
+    cuda_executor_bind(x, next, sizes, rope);
+    if (!appends_next(x, next, end, sizes, rope, append) ||
+        !cuda_linear_wide_turns(&x->ops, product, rope, append))
+        return false;
+    cuda_executor_bind(x, next + 2, sizes, &attention);
+    const cuda_kernel *reader = cuda_ops_choose(&x->ops, OP_PAGED_PREFILL, &attention);
+    const tensor out = output_of(OP_PAGED_PREFILL, &attention);
+    return attention.tensors[PAGED_PREFILL_Q].data == rope->tensors[ROPE_Q].data && reader &&
+           reader->launch == cuda_prefill && x->ops.longest == 0 &&
+           feeds_product(x, next + 2, end, sizes, &out);
 }
 
 /* Where every sequence of the pass decodes, and there are many, attention is paged_decode. */
@@ -205,7 +228,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
                              int *count, qp_error *error)
 {
     op_code op = x->plan->nodes[node].op;
-    op_call call, append, silu;
+    op_call call, rope, append, silu;
     *count = 1;
     if (op == OP_ALL_REDUCE && x->plan->options.ranks == 1) return QP_OK; /* of one: itself */
     cuda_executor_bind(x, node, sizes, &call);
@@ -214,6 +237,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
         *count = 2;
         return cuda_rope_append(&x->ops, &call, &append, error);
     }
+    if (op == OP_PAGED_PREFILL) cuda_linear_wide_take_q(&x->ops, &call.tensors[PAGED_PREFILL_Q]);
     op = take_decoding(x, op, &call);
     const cuda_kernel *kernel = cuda_ops_choose(&x->ops, op, &call);
     if (!kernel)
@@ -222,8 +246,15 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
                          op_get(op)->name);
     if (op == OP_LINEAR && activates(x, node + *count, end, sizes, kernel, &call, &silu)) {
         *count += 1;
-        return cuda_linear_stream_silu(&x->ops, &call, &silu, error);
+        return (kernel->launch == cuda_linear_stream
+                    ? cuda_linear_stream_silu
+                    : cuda_linear_wide_silu)(&x->ops, &call, &silu, error);
     }
+    if (op == OP_LINEAR && turns(x, node + *count, end, sizes, kernel, &call, &rope, &append)) {
+        *count += 2;
+        return cuda_linear_wide_rope(&x->ops, &call, &rope, &append, error);
+    }
+    x->ops.turned.rank = 0;
     if (kernel->narrows) {
         const tensor out = output_of(op, &call);
         if (feeds_product(x, node, end, sizes, &out))

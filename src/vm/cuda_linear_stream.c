@@ -98,12 +98,19 @@ qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool
                     (uint32_t[]){LINEAR_STREAM_DEPTH, LINEAR_STREAM_ROWS, 1, 1, 1}, error);
 }
 
+qp_status cuda_stream_map_rows(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
+                               int64_t pitch, int tile_rows, char *map, qp_error *error)
+{
+    return make_map(ops, map, 2, at, (uint64_t[]){(uint64_t)columns, (uint64_t)rows},
+                    (uint64_t[]){(uint64_t)pitch},
+                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)tile_rows}, error);
+}
+
 qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
                             char *map, qp_error *error)
 {
-    const uint64_t k = (uint64_t)x->shape[1];
-    return make_map(ops, map, 2, at, (uint64_t[]){k, (uint64_t)x->shape[0]}, (uint64_t[]){2 * k},
-                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)columns}, error);
+    return cuda_stream_map_rows(ops, at, x->shape[0], x->shape[1], 2 * x->shape[1], columns, map,
+                                error);
 }
 
 qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *map,

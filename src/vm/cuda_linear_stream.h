@@ -29,6 +29,12 @@ qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *call, const op_c
 qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, char *map,
                                  int32_t *dimension, int32_t *step, qp_error *error);
 
+/* Describes tiles of so many rows and 64 columns of a matrix in BF16, `pitch` bytes from row to
+ * row.
+ */
+qp_status cuda_stream_map_rows(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
+                               int64_t pitch, int tile_rows, char *map, qp_error *error);
+
 /* Describes tiles of `columns` rows of x, which lies `at` in BF16, contiguous. */
 qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
                             char *map, qp_error *error);

@@ -50,7 +50,8 @@ enum {
     CUDA_HELPER_DECODE = CUDA_HELPER_PREFILL + 12, /* 2 types, 2 head_dims */
     CUDA_HELPER_ROPE_APPEND = CUDA_HELPER_DECODE + 4,
     CUDA_HELPER_ROPE_APPEND_VECTORS,
-    CUDA_HELPER_STREAM, /* of 16, 32, 64 rows, as are: */
+    CUDA_HELPER_WIDE,                          /* with silu_and_mul; with rope, of 2 head_dims */
+    CUDA_HELPER_STREAM = CUDA_HELPER_WIDE + 3, /* of 16, 32, 64 rows, as are: */
     CUDA_HELPER_CHAIN = CUDA_HELPER_STREAM + 3,
     CUDA_HELPER_FUSED = CUDA_HELPER_CHAIN + 3, /* the forms of 5 operators for several rows */
     CUDA_HELPER_NORM = CUDA_HELPER_FUSED + 5,  /* the forms for rows that do not lie on vectors */
@@ -71,6 +72,8 @@ struct cuda_ops {
     cuda_address narrowed_at; /* where */
     bool narrow_next;         /* the next launch is to leave it there, */
     bool narrow_alone;        /* and nowhere else */
+    tensor turned, turned_at; /* q that attention is to find elsewhere, in the type of the cache,
+                               * and there; rank 0: none */
     bool early;               /* kernels that can may begin before the one before them has ended */
     int64_t longest; /* positions that no sequence of paged_decode has more of; 0: as many as the
                       * pages in use have */

@@ -173,7 +173,7 @@ qp_status cuda_silu(cuda_ops *ops, const cuda_kernel *kernel, const op_call *cal
                                  SILU_THREADS, (void *[]){&rows}, error);
 }
 
-static rope_rows rope_rows_of(const op_call *call)
+rope_rows cuda_rope_rows(const op_call *call)
 {
     const tensor *q = &call->tensors[ROPE_Q], *k = &call->tensors[ROPE_K];
     const tensor *table = &call->tensors[ROPE_COS_SIN];
@@ -207,7 +207,7 @@ static unsigned rope_threads(const rope_rows *rows)
 
 qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error)
 {
-    rope_rows rows = rope_rows_of(call);
+    rope_rows rows = cuda_rope_rows(call);
     unsigned threads = rope_threads(&rows);
     if (threads == 0) return launch_plainly(ops, CUDA_HELPER_ROPE, "run_rope", call, 1, error);
     return cuda_ops_launch_early(ops, ops->functions[kernel - cuda_kernels], kernel->function,
@@ -215,7 +215,7 @@ qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *cal
                                  error);
 }
 
-static append_rows append_rows_of(const op_call *call)
+append_rows cuda_append_rows(const op_call *call)
 {
     const tensor *t = call->tensors, *v = &t[KV_APPEND_V];
     const tensor *k_cache = &t[KV_APPEND_K_CACHE], *v_cache = &t[KV_APPEND_V_CACHE];
@@ -236,23 +236,25 @@ static append_rows append_rows_of(const op_call *call)
                          .head_dim = (int32_t)v->shape[2]};
 }
 
+bool cuda_caches_on_vectors(const append_rows *append)
+{
+    int64_t strides = append->k_slot | append->v_slot | append->k_cache_head | append->v_cache_head;
+    return rows_on_vectors(append->k_cache) && rows_on_vectors(append->v_cache) &&
+           strides % 16 == 0;
+}
+
 /* Whether the whole of k turns, in float32, and everything lies on vectors. */
 static bool appends_by_eights(const rope_rows *rope, const append_rows *append)
 {
     return rope->k.type == DTYPE_F32 && 2 * rope->half == append->head_dim &&
-           rows_on_vectors(append->v) && rows_on_vectors(append->k_cache) &&
-           rows_on_vectors(append->v_cache) &&
-           (append->v_head | append->k_slot | append->v_slot | append->k_cache_head |
-            append->v_cache_head) %
-                   16 ==
-               0;
+           rows_on_vectors(append->v) && append->v_head % 16 == 0 && cuda_caches_on_vectors(append);
 }
 
 qp_status cuda_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
                            qp_error *error)
 {
-    rope_rows rows = rope_rows_of(rope);
-    append_rows behind = append_rows_of(append);
+    rope_rows rows = cuda_rope_rows(rope);
+    append_rows behind = cuda_append_rows(append);
     op_call first = *rope, second = *append;
     unsigned threads = rope_threads(&rows), blocks = (unsigned)(rope->end - rope->begin);
     bool vectors = threads > 0 && appends_by_eights(&rows, &behind);

@@ -28,6 +28,12 @@ qp_status cuda_silu(cuda_ops *ops, const cuda_kernel *kernel, const op_call *cal
 /* By eights where heads lie so, else by pairs. */
 qp_status cuda_rope(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call, qp_error *error);
 
+/* What the kernels of rope and of kv_append are told, and whether eights of both caches lie on
+ * vectors. */
+rope_rows cuda_rope_rows(const op_call *call);
+append_rows cuda_append_rows(const op_call *call);
+bool cuda_caches_on_vectors(const append_rows *append);
+
 /* rope and the kv_append of its k behind it, as one launch. */
 qp_status cuda_rope_append(cuda_ops *ops, const op_call *rope, const op_call *append,
                            qp_error *error);

@@ -1,0 +1,30 @@
+/* Products of many rows with what stands behind them, by the names that cuda_linear_wide.c knows;
+ * for sm_90a only. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#include "op/linear/linear_wide.cuh"
+
+extern "C" __global__ void __launch_bounds__(LINEAR_WIDE_THREADS, 1)
+    run_linear_wide_silu(const __grid_constant__ linear_wide call)
+{
+    extern __shared__ __align__(1024) char shared[];
+    linear_wide_run(call, shared, [&](const wide_block &b, int group, int tile, wide_sums &sums) {
+        wide_activate(call, b, group, tile, sums);
+    });
+}
+
+/* rope.q: where q goes to, in the type of the caches. */
+#define LINEAR_WIDE_ROPE(head_dim)                                                                 \
+    extern "C" __global__ void __launch_bounds__(LINEAR_WIDE_THREADS, 1)                           \
+        run_linear_wide_rope_##head_dim(const __grid_constant__ linear_wide call,                  \
+                                        const __grid_constant__ rope_rows rope,                    \
+                                        const __grid_constant__ append_rows append)                \
+    {                                                                                              \
+        extern __shared__ __align__(1024) char shared[];                                           \
+        linear_wide_run(call, shared,                                                              \
+                        [&](const wide_block &b, int group, int tile, wide_sums &sums) {           \
+                            wide_turn_heads<head_dim>(call, rope, append, b, group, tile, sums);   \
+                        });                                                                        \
+    }
+LINEAR_WIDE_ROPE(64)
+LINEAR_WIDE_ROPE(128)
+#endif

@@ -1,0 +1,368 @@
+/* Products of many rows with what stands behind them, for sm_90a, bound by the tensor cores.
+ *
+ * A block takes tiles in turn. One warp fetches by the tensor memory accelerator, a few steps ahead
+ * and on into the next tile while this one ends; two groups of four warps multiply 64 rows of x
+ * each, by 256 rows of the weight: 128 gates and the 128 ups that belong to them, or whole heads. A
+ * thread then has both of a pair, and silu_and_mul or rope needs no exchange. Sums stay in
+ * registers; what leaves, by way of shared memory, has 16 bits.
+ *
+ * The two blocks of a cluster have neighbouring rows of x and the same rows of the weight: each
+ * fetches half of these for both. A stage is free when both blocks' groups have read it.
+ */
+#ifndef QUIPU_OP_LINEAR_WIDE_CUH
+#define QUIPU_OP_LINEAR_WIDE_CUH
+
+#include "op/attention/paged.cuh"
+#include "op/attention/wgmma.cuh"
+#include "op/barrier.cuh"
+#include "op/device.cuh"
+#include "op/linear/linear_wide.h"
+#include "op/rope/rope_kv_append.cuh"
+#include "op/silu_and_mul/silu_and_mul.cuh"
+
+enum {
+    WIDE_X_BYTES = LINEAR_WIDE_ROWS * LINEAR_WIDE_DEPTH * 2,
+    WIDE_HALF_BYTES = LINEAR_WIDE_FEATURES / 2 * LINEAR_WIDE_DEPTH * 2, /* of the weight */
+    WIDE_GROUPS = 2,
+};
+
+/* Where a block's stages and barriers lie in shared memory, and which of its cluster it is. */
+struct wide_block {
+    uint32_t stages, out, full, empty;
+    longlong2 *places; /* of rows, in the caches of k and of v */
+    int rank, cluster, n_clusters;
+};
+
+/* The stage that is next, and how often the ring was gone through. */
+struct wide_ring {
+    int stage;
+    uint32_t parity;
+};
+DEVICE_FN void wide_next(wide_ring &ring)
+{
+    if (++ring.stage == LINEAR_WIDE_STAGES) ring.stage = 0, ring.parity ^= 1;
+}
+
+DEVICE_FN void wide_cluster_meet(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* Arrives at the barrier of block `rank` of the cluster that lies where `barrier` does here. */
+DEVICE_FN void wide_arrive(uint32_t barrier, int rank)
+{
+    asm volatile("{ .reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::"r"(barrier),
+                 "r"(rank)
+                 : "memory");
+}
+
+DEVICE_FN void wide_fetch(uint32_t to, const char *map, int column, int row, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(barrier)
+                 : "memory");
+}
+
+/* To the same place in both blocks, whose own barriers count it. */
+DEVICE_FN void wide_fetch_for_both(uint32_t to, const char *map, int column, int row,
+                                   uint32_t barrier, uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(row), "r"(barrier), "h"((uint16_t)3), "l"(policy)
+                 : "memory");
+}
+
+/* ---- fetching ------------------------------------------------------------------------------ */
+
+/* Clusters go through the rows of x first: what they fetch of the weight at one time is little. */
+DEVICE_FN int wide_row(const linear_wide &call, const wide_block &b, int tile)
+{
+    return (tile % call.row_tiles * LINEAR_WIDE_BLOCKS + b.rank) * LINEAR_WIDE_ROWS;
+}
+DEVICE_FN int wide_feature(const linear_wide &call, int tile)
+{
+    return tile / call.row_tiles * call.feature_step;
+}
+
+/* One thread. */
+DEVICE_FN void wide_fetch_all(const linear_wide &call, const wide_block &b)
+{
+    wide_ring ring = {0, 0};
+    uint64_t policy; /* weights pass through the L2 cache; x is read by many turns of tiles */
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    for (int tile = b.cluster; tile < call.tiles; tile += b.n_clusters) {
+        int row = wide_row(call, b, tile);
+        int weight_row = wide_feature(call, tile) + b.rank * call.half_step;
+        for (int step = 0; step < call.n_steps; step++, wide_next(ring)) {
+            uint32_t to = b.stages + ring.stage * LINEAR_WIDE_STAGE, full = b.full + 8 * ring.stage;
+            int column = step * LINEAR_WIDE_DEPTH;
+            barrier_wait(b.empty + 8 * ring.stage, ring.parity ^ 1);
+            barrier_expect(full, LINEAR_WIDE_STAGE);
+            wide_fetch(to, call.x_map, column, row, full);
+            wide_fetch_for_both(to + WIDE_X_BYTES + b.rank * WIDE_HALF_BYTES, call.weight_map,
+                                column, weight_row, full, policy);
+        }
+    }
+}
+
+/* ---- multiplying --------------------------------------------------------------------------- */
+
+/* A group's sums of a tile: gates, then ups, as wgmma has them. */
+typedef float wide_sums[LINEAR_WIDE_FEATURES / 8][4];
+
+/* A group has read the stage: says so to both blocks. */
+DEVICE_FN void wide_give(const wide_block &b, int stage)
+{
+    if (threadIdx.x % 128 < LINEAR_WIDE_BLOCKS)
+        wide_arrive(b.empty + 8 * stage, (int)threadIdx.x % 128);
+}
+
+DEVICE_FN void wide_multiply(const linear_wide &call, const wide_block &b, int group,
+                             wide_ring &ring, wide_sums &sums)
+{
+    wgmma_hold(sums);
+    for (int step = 0; step < call.n_steps; step++) {
+        uint32_t at = b.stages + ring.stage * LINEAR_WIDE_STAGE;
+        uint64_t x = wgmma_operand(at + group * 64 * 128, 64);
+        uint64_t weight = wgmma_operand(at + WIDE_X_BYTES, LINEAR_WIDE_FEATURES);
+        barrier_wait(b.full + 8 * ring.stage, ring.parity);
+        wgmma_begin();
+#pragma unroll
+        for (int k = 0; k < LINEAR_WIDE_DEPTH / 16; k++)
+            wgmma_scores(__nv_bfloat16(), sums, x + 2 * k, weight + 2 * k, step > 0 || k > 0);
+        wgmma_commit();
+        wgmma_wait<1>(); /* the step before is through */
+        if (step > 0) wide_give(b, (ring.stage + LINEAR_WIDE_STAGES - 1) % LINEAR_WIDE_STAGES);
+        wide_next(ring);
+    }
+    wgmma_wait<0>();
+    wgmma_hold(sums);
+    wide_give(b, (ring.stage + LINEAR_WIDE_STAGES - 1) % LINEAR_WIDE_STAGES);
+}
+
+/* ---- activating ---------------------------------------------------------------------------- */
+
+DEVICE_FN void wide_group_meets(int group)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+
+/* One thread of a group: the group's 64 rows leave shared memory, 64 columns at a time. What lies
+ * beyond the last row or column is not written. */
+DEVICE_FN void wide_leave(const linear_wide &call, uint32_t from, int feature, int row)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        asm volatile(
+            "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
+                call.out_map),
+            "r"(feature + half * 64), "r"(row), "r"(from + half * 64 * 128)
+            : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+DEVICE_FN void wide_activate(const linear_wide &call, const wide_block &b, int group, int tile,
+                             const wide_sums &sums)
+{
+    constexpr int UPS = LINEAR_WIDE_FEATURES / 16; /* where they begin among the eights of sums */
+    int thread = (int)threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
+    uint32_t out = b.out + group * (LINEAR_WIDE_OUT / WIDE_GROUPS);
+    uint32_t row = out + (thread / 32 * 16 + g) * 128 + t * 4;
+    if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    wide_group_meets(group); /* the tile before has left */
+#pragma unroll
+    for (int i = 0; i < UPS; i++) {
+        const float *gate = sums[i], *up = sums[UPS + i];
+        uint32_t to = row + i / 8 * 64 * 128 + ((i % 8 ^ g) * 16);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            uint32_t pair = pack_pair(__nv_bfloat16(), silu(gate[2 * r]) * up[2 * r],
+                                      silu(gate[2 * r + 1]) * up[2 * r + 1]);
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(to + r * 8 * 128), "r"(pair) : "memory");
+        }
+    }
+    wgmma_publish();
+    wide_group_meets(group); /* all rows are there */
+    if (thread == 0)
+        wide_leave(call, out, wide_feature(call, tile), wide_row(call, b, tile) + group * 64);
+}
+
+/* ---- turning heads ------------------------------------------------------------------------- */
+
+/* Of a head's angles those that a lane needs: its pairs lie half a head apart, or are neighbours.
+ */
+template <int HEAD_DIM> struct wide_angles {
+    float2 cosine[HEAD_DIM / 16], sine[HEAD_DIM / 16];
+};
+
+template <int HEAD_DIM>
+DEVICE_FN wide_angles<HEAD_DIM> wide_angles_of(const rope_rows &rope, int64_t token)
+{
+    const float *row = (const float *)(rope.table + rope.positions[token] * rope.table_stride);
+    int t = (int)threadIdx.x % 4;
+    wide_angles<HEAD_DIM> angles;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+        if (rope.interleaved) {
+            const float *first = row + 8 * i + t;
+            angles.cosine[i] = make_float2(first[0], first[4]);
+            angles.sine[i] = make_float2(first[HEAD_DIM / 2], first[HEAD_DIM / 2 + 4]);
+        } else {
+            angles.cosine[i] = *(const float2 *)(row + 8 * i + 2 * t);
+            angles.sine[i] = *(const float2 *)(row + HEAD_DIM / 2 + 8 * i + 2 * t);
+        }
+    }
+    return angles;
+}
+
+/* Turns a lane's part of its row r of a head, whose eights of sums begin at `first`. */
+template <int HEAD_DIM>
+DEVICE_FN void wide_turn(bool interleaved, const wide_angles<HEAD_DIM> &angles, int first, int r,
+                         wide_sums &sums)
+{
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+        const float2 c = angles.cosine[i], s = angles.sine[i];
+        if (interleaved) {
+            float *a = &sums[first + 2 * i][2 * r], *b = &sums[first + 2 * i + 1][2 * r];
+            rope_pair(&a[0], &a[1], c.x, s.x);
+            rope_pair(&b[0], &b[1], c.y, s.y);
+        } else {
+            float *a = &sums[first + i][2 * r], *b = &sums[first + HEAD_DIM / 16 + i][2 * r];
+            rope_pair(&a[0], &b[0], c.x, s.x);
+            rope_pair(&a[1], &b[1], c.y, s.y);
+        }
+    }
+}
+
+/* Where a group's rows go to in the caches. */
+DEVICE_FN void wide_find_places(const append_rows &append, longlong2 *places, int first, int n_rows)
+{
+    int row = (int)threadIdx.x % 128;
+    if (row >= LINEAR_WIDE_ROWS / WIDE_GROUPS || first + row >= n_rows) return;
+    kv_place place =
+        kv_append_place(append.qo_indptr, append.n_sequences, append.positions, append.kv_indptr,
+                        append.kv_indices, append.page_size, first + row);
+    places[row] = make_longlong2(place.page * append.k_cache.stride + place.slot * append.k_slot,
+                                 place.page * append.v_cache.stride + place.slot * append.v_slot);
+}
+
+/* Of 32 of a group's rows, 8 of each 16 from `first_row` on, eights of features leave shared memory
+ * for q, or for their slots of the caches. */
+template <int HEAD_DIM>
+DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append, uint32_t from,
+                                const longlong2 *places, int feature, int first_row, int r,
+                                int n_rows)
+{
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x % 128 / WARP;
+    int head = (feature + lane * 8) / HEAD_DIM, at = lane * 8 % HEAD_DIM * 2;
+    int n_kv_heads = rope.n_heads - rope.n_q_heads, of_k = head - rope.n_q_heads;
+    if (of_k >= 2 * n_kv_heads) return;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int row = i / 2 * 16 + r * 8 + i % 2 * 4 + warp; /* of the group */
+        uint32_t place = from + (i * 4 + warp) * 512 + ((lane ^ (i % 2 * 4 + warp)) * 16);
+        uint4 eight;
+        char *to;
+        if (first_row + row >= n_rows) continue;
+        if (of_k < 0)
+            to = rope.q.data + (first_row + row) * rope.q.stride + head * rope.q_head;
+        else if (of_k < n_kv_heads)
+            to = append.k_cache.data + places[row].x + of_k * append.k_cache_head;
+        else
+            to = append.v_cache.data + places[row].y + (of_k - n_kv_heads) * append.v_cache_head;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(eight.x), "=r"(eight.y), "=r"(eight.z), "=r"(eight.w)
+                     : "r"(place)
+                     : "memory");
+        *(uint4 *)(to + at) = eight;
+    }
+}
+
+template <int HEAD_DIM>
+DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
+                               const append_rows &append, const wide_block &b, int group, int tile,
+                               wide_sums &sums)
+{
+    int thread = (int)threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
+    int feature = wide_feature(call, tile), row = wide_row(call, b, tile) + group * 64;
+    uint32_t out = b.out + group * (LINEAR_WIDE_OUT / WIDE_GROUPS);
+    uint32_t own = out + (thread / 32 * 8 + g) * 512 + t * 4;
+    longlong2 *places = b.places + group * (LINEAR_WIDE_ROWS / WIDE_GROUPS);
+    if (feature + LINEAR_WIDE_FEATURES > rope.n_q_heads * HEAD_DIM) {
+        wide_group_meets(group); /* those of the tile before are needed no longer */
+        wide_find_places(append, places, row, call.n_rows);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int token = min(row + thread / 32 * 16 + g + 8 * r, call.n_rows - 1);
+        wide_angles<HEAD_DIM> angles = wide_angles_of<HEAD_DIM>(rope, token);
+#pragma unroll
+        for (int h = 0; h < LINEAR_WIDE_FEATURES / HEAD_DIM; h++)
+            if (feature / HEAD_DIM + h < rope.n_heads)
+                wide_turn<HEAD_DIM>(rope.interleaved, angles, h * HEAD_DIM / 8, r, sums);
+        wide_group_meets(group); /* what was there has left */
+#pragma unroll
+        for (int i = 0; i < LINEAR_WIDE_FEATURES / 8; i++)
+            asm volatile("st.shared.b32 [%0], %1;" ::"r"(own + (i ^ g) * 16),
+                         "r"(device_pack2(rope.q.type, sums[i][2 * r], sums[i][2 * r + 1]))
+                         : "memory");
+        wide_group_meets(group); /* the rows are there */
+        wide_leave_heads<HEAD_DIM>(rope, append, out, places, feature, row, r, call.n_rows);
+    }
+}
+
+/* ---- a block ------------------------------------------------------------------------------- */
+
+DEVICE_FN void wide_begin(const linear_wide &call, const wide_block &b)
+{
+    for (int s = 0; s < LINEAR_WIDE_STAGES; s++) {
+        barrier_init(b.full + 8 * s, 1);
+        barrier_init(b.empty + 8 * s, LINEAR_WIDE_BLOCKS * WIDE_GROUPS);
+    }
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&call.x_map));
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&call.weight_map));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* `end(block, group, tile, sums)`: what is made of a tile's sums. */
+template <typename END>
+DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END &end)
+{
+    wide_block b;
+    b.stages = (uint32_t)__cvta_generic_to_shared(shared);
+    b.out = b.stages + LINEAR_WIDE_STAGES * LINEAR_WIDE_STAGE;
+    b.places = (longlong2 *)(shared + (b.out - b.stages) + LINEAR_WIDE_OUT);
+    b.full = b.out + LINEAR_WIDE_OUT + LINEAR_WIDE_PLACES;
+    b.empty = b.full + LINEAR_WIDE_STAGES * 8;
+    b.rank = (int)blockIdx.x % LINEAR_WIDE_BLOCKS;
+    b.cluster = (int)blockIdx.x / LINEAR_WIDE_BLOCKS;
+    b.n_clusters = (int)gridDim.x / LINEAR_WIDE_BLOCKS;
+    int group = (int)threadIdx.x / 128 - 1; /* -1: fetches */
+    if (threadIdx.x == 0) wide_begin(call, b);
+    device_let_next_begin();
+    wide_cluster_meet(); /* both blocks' barriers are there */
+    device_wait_for_last();
+    if (group < 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == 0) wide_fetch_all(call, b);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        wide_ring ring = {0, 0};
+        wide_sums sums;
+        for (int tile = b.cluster; tile < call.tiles; tile += b.n_clusters) {
+            wide_multiply(call, b, group, ring, sums);
+            end(b, group, tile, sums);
+        }
+        if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+    __syncwarp();
+    wide_cluster_meet(); /* nobody fetches for this block, nor arrives at it, any more */
+}
+
+#endif

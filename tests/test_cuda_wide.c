@@ -1,0 +1,146 @@
+/* Which products of many rows one kernel makes with what stands behind them: known without a GPU.
+ * That their bits are those of one operator after the other is what `./dev cuda-test` asks of
+ * `quipu diff`. */
+#include "op/kv_append/kv_append.h"
+#include "op/linear/linear.h"
+#include "op/rope/rope.h"
+#include "op/silu_and_mul/silu_and_mul.h"
+#include "test.h"
+#include "vm/cuda_linear_wide.h"
+
+enum { ROWS = 2048, K = 4096, HEADS = 32, KV_HEADS = 8, DIM = 128, QKV = 48 * DIM, FFN = 14336 };
+
+static cuda_device h200 = {.major = 9, .n_multiprocessors = 132};
+static cuda_ops ops = {.device = &h200};
+
+/* Places that are looked at, not read. */
+static char *const at = (char *)0x10000;
+
+static op_call product(int64_t rows, int64_t features)
+{
+    op_call call = {.end = features};
+    call.tensors[LINEAR_X] = tensor_2d(at, DTYPE_F32, rows, K);
+    call.tensors[LINEAR_WEIGHT] = tensor_2d(at + 0x1000, DTYPE_BF16, features, K);
+    call.tensors[LINEAR_OUT] = tensor_2d(at + 0x2000, DTYPE_F32, rows, features);
+    return call;
+}
+
+static op_call silu_of(const op_call *call)
+{
+    const tensor *out = &call->tensors[LINEAR_OUT];
+    op_call silu = {.end = out->shape[0] * out->shape[1] / 2};
+    silu.tensors[SILU_AND_MUL_X] = *out;
+    silu.tensors[SILU_AND_MUL_OUT] = tensor_slice(*out, 1, 0, out->shape[1] / 2);
+    return silu;
+}
+
+static void test_full_turns(void **state)
+{
+    (void)state;
+    assert_true(
+        cuda_linear_wide_fills(2048, 2 * FFN, 132));       /* 896 tiles of 66 clusters: 14 turns */
+    assert_true(cuda_linear_wide_fills(2048, QKV, 132));   /* 192: 3 */
+    assert_true(cuda_linear_wide_fills(2048, 3072, 132));  /* 96 in 2: 0.73 */
+    assert_true(cuda_linear_wide_fills(256, 16384, 132));  /* 64: 1 */
+    assert_false(cuda_linear_wide_fills(256, QKV, 132));   /* 24 */
+    assert_false(cuda_linear_wide_fills(130, 16384, 132)); /* 126 rows of each tile are empty */
+    assert_false(cuda_linear_wide_fills(300, 2 * FFN, 132));
+}
+
+static void test_silu(void **state)
+{
+    (void)state;
+    op_call call = product(ROWS, 2 * FFN), silu = silu_of(&call);
+    assert_true(cuda_linear_wide_activates(&ops, &call, &silu));
+    h200.major = 10;
+    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    h200.major = 9;
+    silu.tensors[SILU_AND_MUL_OUT].data = at; /* memory that lives on behind the activation */
+    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    silu = silu_of(&call);
+    silu.end -= 1;
+    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    silu.end += 1;
+    call.tensors[LINEAR_BIAS] = tensor_1d(at, DTYPE_F32, 2 * FFN);
+    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    call = product(ROWS, 2 * FFN);
+    call.tensors[LINEAR_WEIGHT].type = DTYPE_F16;
+    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+}
+
+typedef struct qkv_calls {
+    op_call product, rope, append;
+} qkv_calls;
+
+static qkv_calls qkv(dtype cache)
+{
+    qkv_calls c = {.product = product(ROWS, QKV), .rope = {.end = ROWS}, .append = {.end = ROWS}};
+    const tensor out = c.product.tensors[LINEAR_OUT];
+    const int64_t pages[] = {200, 16, KV_HEADS, DIM};
+    tensor heads = tensor_split(out, 1, QKV / DIM), *t = c.append.tensors;
+    c.rope.tensors[ROPE_Q] = tensor_slice(heads, 1, 0, HEADS);
+    c.rope.tensors[ROPE_K] = t[KV_APPEND_K] = tensor_slice(heads, 1, HEADS, KV_HEADS);
+    c.rope.tensors[ROPE_POSITIONS] = tensor_1d(at, DTYPE_I32, ROWS);
+    c.rope.tensors[ROPE_COS_SIN] = tensor_2d(at, DTYPE_F32, 8192, DIM);
+    t[KV_APPEND_V] = tensor_slice(heads, 1, HEADS + KV_HEADS, KV_HEADS);
+    t[KV_APPEND_POSITIONS] = tensor_1d(at, DTYPE_I32, ROWS);
+    t[KV_APPEND_QO_INDPTR] = t[KV_APPEND_KV_INDPTR] = tensor_1d(at, DTYPE_I32, 2);
+    t[KV_APPEND_KV_INDICES] = tensor_1d(at, DTYPE_I32, 200);
+    t[KV_APPEND_K_CACHE] = tensor_make(at + 0x3000, cache, 4, pages);
+    t[KV_APPEND_V_CACHE] = tensor_make(at + 0x4000, cache, 4, pages);
+    return c;
+}
+
+static bool turns(const qkv_calls *c)
+{
+    return cuda_linear_wide_turns(&ops, &c->product, &c->rope, &c->append);
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    qkv_calls c = qkv(DTYPE_F16);
+    assert_true(turns(&c));
+    c = qkv(DTYPE_BF16);
+    assert_true(turns(&c));
+    c.rope.tensors[ROPE_COS_SIN] = tensor_2d(at, DTYPE_F32, 8192, DIM / 2); /* half a head turns */
+    assert_false(turns(&c));
+    c = qkv(DTYPE_BF16);
+    c.append.tensors[KV_APPEND_V].data = at; /* v from elsewhere */
+    assert_false(turns(&c));
+    c = qkv(DTYPE_BF16);
+    c.append.tensors[KV_APPEND_K_CACHE].stride[2] += 2;
+    assert_false(turns(&c));
+    c = qkv(DTYPE_F32);
+    assert_false(turns(&c));
+    c = qkv(DTYPE_BF16);
+    c.rope.end = 5;
+    assert_false(turns(&c));
+}
+
+/* Attention finds q where the product left it, and another one where it is. */
+static void test_q_elsewhere(void **state)
+{
+    (void)state;
+    qkv_calls c = qkv(DTYPE_BF16);
+    tensor q = c.rope.tensors[ROPE_Q], other = c.rope.tensors[ROPE_K];
+    ops.turned = q;
+    ops.turned_at = tensor_3d(at + 0x2000, DTYPE_BF16, ROWS, HEADS, DIM);
+    cuda_linear_wide_take_q(&ops, &q);
+    cuda_linear_wide_take_q(&ops, &other);
+    assert_int_equal(q.type, DTYPE_BF16);
+    assert_int_equal(q.stride[0], HEADS * DIM * 2);
+    assert_int_equal(other.type, DTYPE_F32);
+    ops.turned.rank = 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_full_turns),
+        cmocka_unit_test(test_silu),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_q_elsewhere),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
