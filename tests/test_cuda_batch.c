@@ -5,6 +5,7 @@
 #include "gpu_test.h"
 #include "kernels_for_tests.h"
 #include "op/linear/linear.h"
+#include "vm/cuda_linear_eight.h"
 #include "vm/cuda_linear_stream.h"
 
 #include <stdlib.h>
@@ -104,28 +105,48 @@ static size_t bytes_of_logits(const qp_engine *engine, int n)
 
 static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};
 
+/* The sequences of the first of `batches`, which end with 0, in all of them; in batches of 10 one
+ * is LONG. */
+static void check_neighbours(const char *model, const int *batches)
+{
+    static sequences s;
+    qp_engine *engine = open_for_batches(model);
+    float *expected = NULL;
+    for (int b = 0; batches[b]; b++) {
+        /* Beside a long one attention is a kernel of its own, not a step of the batch's. */
+        open_sequences(&s, engine, batches[b], batches[b] == 10);
+        run_steps(&s, b);
+        float *found = end_sequences(&s);
+        if (!expected) expected = found;
+        if (memcmp(expected, found, bytes_of_logits(engine, batches[0])) != 0)
+            fail_msg("%s: other logits in a batch of %d", model, batches[b]);
+        if (found != expected) free(found);
+    }
+    free(expected);
+    qp_engine_close(engine);
+}
+
 static void test_neighbours(void **state)
 {
     (void)state;
-    static const int batches[] = {COMPARED, 16, 17, 33, MOST, 10};
-    static sequences s;
+    static const int batches[] = {COMPARED, 16, 17, 33, MOST, 10, 0};
     if (!gpu_is_here()) skip();
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        qp_engine *engine = open_for_batches(models[m]);
-        float *expected = NULL;
-        for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
-            /* Beside a long one attention is a kernel of its own, not a step of the batch's. */
-            open_sequences(&s, engine, batches[b], batches[b] == 10);
-            run_steps(&s, (int)b);
-            float *found = end_sequences(&s);
-            if (!expected) expected = found;
-            if (memcmp(expected, found, bytes_of_logits(engine, COMPARED)) != 0)
-                fail_msg("%s: other logits in a batch of %d", models[m], batches[b]);
-            if (found != expected) free(found);
-        }
-        free(expected);
-        qp_engine_close(engine);
-    }
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++)
+        check_neighbours(models[m], batches);
+}
+
+/* By linear_eight.cuh, but for the last one. */
+static void test_few_neighbours(void **state)
+{
+    (void)state;
+    static const char *const few[] = {
+        "synthetic:tiny:BF16", "synthetic:tiny:F16",  "synthetic:tiny:Q8_0", "synthetic:tiny:Q4_0",
+        "synthetic:tiny:Q4_1", "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K", "synthetic:tiny:Q5_0"};
+    if (!gpu_is_here()) skip();
+    for (size_t m = 0; m < sizeof few / sizeof *few; m++)
+        check_neighbours(few[m], (const int[]){1, 2, 5, 8, 0});
+    check_neighbours("synthetic:tiny:F16", (const int[]){9, 17, 33, 63, 0});
+    check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){9, 16, 17, 63, 0});
 }
 
 /* The same sequences again and again, in other rows each time: first by the usual kernels, then by
@@ -196,6 +217,38 @@ static void test_choice(void **state)
     assert_false(is_taken(64, 2048, DTYPE_Q8_0));
 }
 
+static bool eight_takes(int64_t rows, int64_t in_features, dtype type)
+{
+    op_call call = product(rows, in_features, 256, type);
+    return cuda_linear_eight_accepts(&call) && cuda_linear_eight_pays(&call);
+}
+
+/* Few rows are taken or not whatever their number, so that a row has the same bits. */
+static void test_choice_of_few(void **state)
+{
+    (void)state;
+    for (int rows = 1; rows <= 8; rows++) {
+        assert_true(eight_takes(rows, 2048, DTYPE_BF16));
+        assert_true(eight_takes(rows, 576, DTYPE_Q4_1)); /* rows of 360 bytes */
+        assert_true(eight_takes(rows, 256, DTYPE_Q6_K));
+        assert_false(eight_takes(rows, 2056, DTYPE_F16)); /* no whole 32 */
+        assert_false(eight_takes(rows, 2048, DTYPE_Q5_0));
+        assert_false(eight_takes(rows, 2048, DTYPE_F32));
+    }
+    assert_false(eight_takes(9, 2048, DTYPE_BF16));
+    assert_true(eight_takes(63, 2048, DTYPE_F16));
+    assert_true(eight_takes(63, 2048, DTYPE_Q4_K));
+    assert_false(eight_takes(64, 2048, DTYPE_Q4_K)); /* cuBLASLt's */
+    op_call call = product(3, 2048, 256, DTYPE_Q8_0);
+    call.tensors[LINEAR_X].type = DTYPE_BF16;
+    assert_false(cuda_linear_eight_accepts(&call));
+    call = product(3, 2048, 256, DTYPE_Q4_K);
+    call.tensors[LINEAR_WEIGHT].data = (char *)call.tensors[LINEAR_WEIGHT].data + 8;
+    assert_false(cuda_linear_eight_accepts(&call));
+    call.tensors[LINEAR_WEIGHT].type = DTYPE_Q6_K;
+    assert_true(cuda_linear_eight_accepts(&call));
+}
+
 static void test_ranks(void **state)
 {
     (void)state;
@@ -211,10 +264,9 @@ static void test_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_choice),         cmocka_unit_test(test_choice_of_few),
+        cmocka_unit_test(test_ranks),          cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_few_neighbours), cmocka_unit_test(test_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

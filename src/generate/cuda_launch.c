@@ -11,6 +11,7 @@
 #include "vm/cuda_attention.h"
 #include "vm/cuda_chain.h"
 #include "vm/cuda_linear.h"
+#include "vm/cuda_linear_eight.h"
 #include "vm/cuda_linear_stream.h"
 #include "vm/cuda_linear_wide.h"
 #include "vm/cuda_rows.h"
@@ -125,17 +126,38 @@ static bool appends_next(const cuda_executor *x, int node, int end, const plan_s
            append->end == rope->end && op_call_has_no_f64(rope) && op_call_has_no_f64(append);
 }
 
+/* Kernels of products that make an activation too; `narrows`: in BF16 alone. */
+typedef struct activating_product {
+    qp_status (*product)(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                         qp_error *error);
+    bool (*activates)(const cuda_ops *ops, const op_call *product, const op_call *silu);
+    qp_status (*launch)(cuda_ops *ops, const op_call *product, const op_call *silu,
+                        qp_error *error);
+    bool narrows;
+} activating_product;
+
+static const activating_product *activating_of(const cuda_kernel *kernel)
+{
+    static const activating_product all[] = {
+        {cuda_linear_eight, cuda_linear_eight_activates, cuda_linear_eight_silu, false},
+        {cuda_linear_stream, cuda_linear_stream_activates, cuda_linear_stream_silu, true},
+        {cuda_linear_blas, cuda_linear_wide_activates, cuda_linear_wide_silu, true},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].product == kernel->launch) return &all[i];
+    return NULL;
+}
+
 /* Whether a product's kernel makes the activation that node `next` is with it; then that is its
- * call. Nobody reads the product itself, nor the activation but in BF16. */
+ * call. Nobody reads the product itself, nor an activation in BF16 alone otherwise. */
 static bool activates(const cuda_executor *x, int next, int end, const plan_sizes *sizes,
                       const cuda_kernel *kernel, const op_call *product, op_call *silu)
 {
-    bool few = kernel->launch == cuda_linear_stream, many = kernel->launch == cuda_linear_blas;
-    if ((!few && !many) || next >= end || x->plan->nodes[next].op != OP_SILU_AND_MUL) return false;
+    const activating_product *own = activating_of(kernel);
+    if (!own || next >= end || x->plan->nodes[next].op != OP_SILU_AND_MUL) return false;
     cuda_executor_bind(x, next, sizes, silu);
-    return (few ? cuda_linear_stream_activates : cuda_linear_wide_activates)(&x->ops, product,
-                                                                             silu) &&
-           feeds_product(x, next, end, sizes, &silu->tensors[SILU_AND_MUL_OUT]);
+    if (!own->activates(&x->ops, product, silu)) return false;
+    return !own->narrows || feeds_product(x, next, end, sizes, &silu->tensors[SILU_AND_MUL_OUT]);
 }
 
 /* Whether a product's kernel makes what the next three nodes would but for attention with it: rope
@@ -246,9 +268,7 @@ static qp_status launch_node(cuda_executor *x, int node, int end, const plan_siz
                          op_get(op)->name);
     if (op == OP_LINEAR && activates(x, node + *count, end, sizes, kernel, &call, &silu)) {
         *count += 1;
-        return (kernel->launch == cuda_linear_stream
-                    ? cuda_linear_stream_silu
-                    : cuda_linear_wide_silu)(&x->ops, &call, &silu, error);
+        return activating_of(kernel)->launch(&x->ops, &call, &silu, error);
     }
     if (op == OP_LINEAR && turns(x, node + *count, end, sizes, kernel, &call, &rope, &append)) {
         *count += 2;

@@ -25,9 +25,7 @@ enum {
 static const struct {
     dtype type;
     const char *name;
-} few_types[] = {{DTYPE_F32, "F32"},   {DTYPE_F16, "F16"},   {DTYPE_BF16, "BF16"},
-                 {DTYPE_Q8_0, "Q8_0"}, {DTYPE_Q4_0, "Q4_0"}, {DTYPE_Q4_1, "Q4_1"},
-                 {DTYPE_Q4_K, "Q4_K"}, {DTYPE_Q6_K, "Q6_K"}, {DTYPE_COUNT, "COUNT"}};
+} few_types[] = {{DTYPE_F32, "F32"}, {DTYPE_COUNT, "COUNT"}};
 static const int few_rows[] = {1, 4, 8};
 enum { N_FEW_ROWS = 3 };
 

@@ -1,4 +1,5 @@
-/* Three ways of linear on the GPU, for cuda_ops.c's table; the fourth is cuda_linear_stream.h's. */
+/* Three ways of linear on the GPU, for cuda_ops.c's table; others are cuda_linear_eight.h's and
+ * cuda_linear_stream.h's. */
 #ifndef QUIPU_VM_CUDA_LINEAR_H
 #define QUIPU_VM_CUDA_LINEAR_H
 

@@ -10,6 +10,7 @@
 #include "vm/cuda_attention.h"
 #include "vm/cuda_fused.h"
 #include "vm/cuda_linear.h"
+#include "vm/cuda_linear_eight.h"
 #include "vm/cuda_linear_stream.h"
 #include "vm/cuda_rows.h"
 
@@ -152,6 +153,14 @@ const cuda_kernel cuda_kernels[] = {
      .function = "run_linear_COUNT_1",
      .accepts = cuda_linear_few_accepts,
      .launch = cuda_linear_few},
+    {.op = OP_LINEAR,
+     .name = "cuda_eight",
+     .image = "linear_eight",
+     .function = "run_linear_eight_BF16",
+     .accepts = cuda_linear_eight_accepts,
+     .pays = cuda_linear_eight_pays,
+     .launch = cuda_linear_eight,
+     .aligned = true},
     ROWS(ROPE, "run_rope_vectors", false, op_call_has_no_f64, cuda_rope),
     UNITS(KV_APPEND, kv_append, 256, 1, op_call_has_no_f64),
     UNITS(RAGGED_PREFILL, ragged_prefill, ATTENTION_THREADS, 1, accepts_attention),

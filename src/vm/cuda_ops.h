@@ -1,8 +1,8 @@
 /* Operators on the GPU: a call whose tensors lie there is put into the device's stream.
  *
  * The table of kernels is here, as the operators' own tables of variants are for the CPU: which
- * calls each takes, and when it pays. linear has four (few rows, batches, tiles, cuBLASLt),
- * attention two or three; every other operator has one.
+ * calls each takes, and when it pays. linear has five (few rows in two ways, batches, tiles,
+ * cuBLASLt), attention two or three; every other operator has one.
  */
 #ifndef QUIPU_VM_CUDA_OPS_H
 #define QUIPU_VM_CUDA_OPS_H
@@ -42,8 +42,10 @@ enum {
 
 /* Kernels beside cuda_kernels' own: where each of their users keeps how many. */
 enum {
-    CUDA_HELPER_FEW,                           /* linear of few rows: 9 types, 3 forms */
-    CUDA_HELPER_NARROW = CUDA_HELPER_FEW + 27, /* for cuBLASLt, as is: */
+    CUDA_HELPER_FEW,                         /* linear of few rows: 2 types, 3 forms */
+    CUDA_HELPER_EIGHT = CUDA_HELPER_FEW + 6, /* of up to eight, a type each */
+    CUDA_N_EIGHT = 7,
+    CUDA_HELPER_NARROW = CUDA_HELPER_EIGHT + CUDA_N_EIGHT, /* for cuBLASLt, as is: */
     CUDA_HELPER_BIAS,
     CUDA_HELPER_TILES,
     CUDA_HELPER_PREFILL,                           /* 2 types, 2 head_dims, 3 kernels */

@@ -1,10 +1,10 @@
-/* linear on the GPU, in two forms.
+/* linear on the GPU, in two forms that take any types and any rows.
  *
- * Few rows: a warp an output feature, bound by reading the weight. A lane takes groups of eight
- * elements, 256 apart, and the lanes are added at the end: the order depends on in_features alone.
- * More rows: tiles on the tensor cores. Both sides are split in three BF16 parts each, all 24 bits
- * of a float, and the six larger of their nine products are added in float32. Where the weight is
- * BF16 itself three suffice.
+ * Few rows: a warp an output feature, for what linear_eight.cuh does not take. A lane takes groups
+ * of eight elements, 256 apart, and the lanes are added at the end: the order depends on
+ * in_features alone. More rows: tiles on the tensor cores. Both sides are split in three BF16 parts
+ * each, all 24 bits of a float, and the six larger of their nine products are added in float32.
+ * Where the weight is BF16 itself three suffice.
  */
 #ifndef QUIPU_OP_LINEAR_CUH
 #define QUIPU_OP_LINEAR_CUH

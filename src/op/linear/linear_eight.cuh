@@ -1,0 +1,603 @@
+/* linear for up to eight rows of x on the matrix units, bound by reading the weight.
+ *
+ * A tile of 16 features is the matrix units' one operand, as stored or, of quantised weights, its
+ * quants as whole numbers in BF16, whose sums meet their scale in float32. The rows of x are the
+ * other one's eight columns, in three parts of 16 bits that hold all 24 of a float. A warp takes
+ * every 16th step of 128 columns, which it copies to shared memory some steps ahead; the first
+ * ones come while the kernels before are still at work. What warps have of a tile is added in
+ * their order: a row's result depends neither on how many there are nor on how features were cut.
+ */
+#ifndef QUIPU_OP_LINEAR_EIGHT_CUH
+#define QUIPU_OP_LINEAR_EIGHT_CUH
+
+#include "op/device.cuh"
+#include "op/linear/linear_eight.h"
+#include "op/silu_and_mul/silu_and_mul.cuh"
+#include "tensor/codec_blocks.h"
+
+#define METHOD __device__ __forceinline__
+
+enum {
+    EIGHT_PARTS = 3,
+    EIGHT_STEP_BLOCKS = LINEAR_EIGHT_COLUMNS / LINEAR_EIGHT_BLOCK,
+    EIGHT_THREADS = LINEAR_EIGHT_WARPS * WARP,
+    EIGHT_TILE_SUMS = LINEAR_EIGHT_ROWS * LINEAR_EIGHT_SUM_PITCH,
+};
+
+/* ---- the matrix units ---- */
+
+/* c (16, 8) += a (16, 16) b (16, 8), of F16 where HALF says so, else of BF16. */
+template <bool HALF> DEVICE_FN void eight_multiply(float *c, const uint32_t *a, const uint32_t *b)
+{
+    if (HALF)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Two BF16 from the low bits of a word's halves that MASK leaves, less `zero`: with `base`, 128
+ * twice, a half is 128 more than its bits say. */
+template <uint32_t MASK>
+DEVICE_FN uint32_t eight_numbers(uint32_t word, uint32_t base, uint32_t zero)
+{
+    uint32_t number;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(number) : "r"(word), "n"(MASK), "r"(base));
+    asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(number) : "r"(zero));
+    return number;
+}
+/* 128 and so much in BF16, twice. */
+DEVICE_FN constexpr uint32_t eight_zero(int level)
+{
+    return 0x10001u * (0x4300u + (uint32_t)level);
+}
+
+/* A word at a multiple of two bytes. */
+DEVICE_FN uint32_t eight_word(const char *at)
+{
+    const uint16_t *halves = (const uint16_t *)at;
+    return halves[0] | (uint32_t)halves[1] << 16;
+}
+DEVICE_FN float eight_half(const char *at)
+{
+    return __half2float(*(const __half *)at);
+}
+template <int SHIFT> DEVICE_FN float eight_byte(uint32_t word)
+{
+    return (float)(word >> SHIFT & 0xff);
+}
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+/* A step of a tile as a lane has it: of its rows g and g + 8 (0 and 1 here; g is lane / 4, t lane %
+ * 4) the columns 4 t to 4 t + 3 of each half of a block; a word holds two neighbours, of quantised
+ * weights two that are two apart. fragment(): half h of block j. scale(): adds block j's sums of
+ * quants times x, c, to r; `sums` are x's own. A step of a row is SPAN bytes. */
+template <dtype T> struct eight_weights;
+
+struct eight_plain {
+    enum { PLAIN = 1, MINIMUM = 0, HALVES = 0, SPAN = 256, BLOCK_BYTES = 64 };
+    uint2 q[2][EIGHT_STEP_BLOCKS][2];
+
+    METHOD void load_row(int row, const char *at, int t, int)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * EIGHT_STEP_BLOCKS; i++)
+            q[row][i / 2][i % 2] = *(const uint2 *)(at + 32 * i + 8 * t);
+    }
+    METHOD void fragment(int j, int h, uint32_t *a) const
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            a[row] = q[row][j][h].x, a[2 + row] = q[row][j][h].y;
+    }
+    METHOD void scale(int, int, const float *, const float *, float *) const {}
+};
+template <> struct eight_weights<DTYPE_BF16> : eight_plain {
+    enum { HALF = 0 };
+};
+template <> struct eight_weights<DTYPE_F16> : eight_plain {
+    enum { HALF = 1 };
+};
+
+struct eight_quants {
+    enum { PLAIN = 0, HALF = 0, HALVES = 0 };
+    uint32_t base; /* eight_numbers()'s, in a register */
+
+    /* r += c times the scale of each row, */
+    static METHOD void add(const float *c, float low, float high, float *r)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[i] = fmaf(i < 2 ? low : high, c[i], r[i]);
+    }
+    /* the low or high nibbles of a row's four columns of a half. */
+    template <int SHIFT>
+    METHOD void nibbles(uint32_t word, int row, uint32_t zero, uint32_t *a) const
+    {
+        a[row] = eight_numbers<0x000f000f>(word >> SHIFT, base, zero);
+        a[2 + row] = eight_numbers<0x000f000f>(word >> (SHIFT + 8), base, zero);
+    }
+};
+
+template <> struct eight_weights<DTYPE_Q8_0> : eight_quants {
+    enum { MINIMUM = 0, BLOCK_BYTES = BLOCK_BYTES_Q8_0, SPAN = EIGHT_STEP_BLOCKS * BLOCK_BYTES };
+    uint32_t q[2][EIGHT_STEP_BLOCKS][2];
+    float d[2][EIGHT_STEP_BLOCKS];
+
+    METHOD void load_row(int row, const char *at, int t, int)
+    {
+#pragma unroll
+        for (int j = 0; j < EIGHT_STEP_BLOCKS; j++, at += BLOCK_BYTES) {
+            d[row][j] = eight_half(at);
+            q[row][j][0] = eight_word(at + 2 + 4 * t);
+            q[row][j][1] = eight_word(at + 18 + 4 * t);
+        }
+    }
+    /* A byte's low bits, from which its sign takes 128. */
+    METHOD uint32_t bytes(uint32_t word) const
+    {
+        uint32_t zero;
+        asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(zero) : "r"(word), "n"(0x00800080), "r"(base));
+        return eight_numbers<0x007f007f>(word, base, zero);
+    }
+    METHOD void fragment(int j, int h, uint32_t *a) const
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            a[row] = bytes(q[row][j][h]), a[2 + row] = bytes(q[row][j][h] >> 8);
+    }
+    METHOD void scale(int j, int, const float *c, const float *, float *r) const
+    {
+        add(c, d[0][j], d[1][j], r);
+    }
+};
+
+/* Blocks of 32 nibbles, `HEAD` bytes of scales before them. */
+template <int HEAD, int ZERO> struct eight_nibbles : eight_quants {
+    enum { BLOCK_BYTES = HEAD + 16, SPAN = EIGHT_STEP_BLOCKS * BLOCK_BYTES };
+    uint32_t q[2][EIGHT_STEP_BLOCKS];
+    float d[2][EIGHT_STEP_BLOCKS], m[2][EIGHT_STEP_BLOCKS];
+
+    METHOD void load_row(int row, const char *at, int t, int)
+    {
+#pragma unroll
+        for (int j = 0; j < EIGHT_STEP_BLOCKS; j++, at += BLOCK_BYTES) {
+            d[row][j] = eight_half(at);
+            if (HEAD == 4) m[row][j] = eight_half(at + 2);
+            q[row][j] = eight_word(at + HEAD + 4 * t);
+        }
+    }
+    METHOD void fragment(int j, int h, uint32_t *a) const
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            if (h == 0)
+                nibbles<0>(q[row][j], row, eight_zero(ZERO), a);
+            else
+                nibbles<4>(q[row][j], row, eight_zero(ZERO), a);
+    }
+};
+template <> struct eight_weights<DTYPE_Q4_0> : eight_nibbles<2, 8> {
+    enum { MINIMUM = 0 };
+    METHOD void scale(int j, int, const float *c, const float *, float *r) const
+    {
+        add(c, d[0][j], d[1][j], r);
+    }
+};
+template <> struct eight_weights<DTYPE_Q4_1> : eight_nibbles<4, 0> {
+    enum { MINIMUM = 1 };
+    METHOD void scale(int j, int, const float *c, const float *sums, float *r) const
+    {
+        const float own[4] = {sums[0], sums[1], sums[0], sums[1]};
+        add(own, m[0][j], m[1][j], r);
+        add(c, d[0][j], d[1][j], r);
+    }
+};
+
+/* Half a block of 256: its head, then 64 bytes, which hold two blocks of 32 in 32 bytes. */
+template <> struct eight_weights<DTYPE_Q4_K> : eight_quants {
+    enum { MINIMUM = 1, HEAD = 16, BLOCK_BYTES = BLOCK_BYTES_Q4_K, SPAN = HEAD + 64 };
+    uint32_t q[2][EIGHT_STEP_BLOCKS / 2][2], scales[2], minima[2];
+    float2 d[2];
+
+    METHOD void load_row(int row, const char *at, int t, int step)
+    {
+        uint4 head = *(const uint4 *)at;
+        d[row] = __half22float2(*(const __half2 *)&head.x);
+        if (step % 2 == 0) {
+            scales[row] = head.y & 0x3f3f3f3f;
+            minima[row] = head.z & 0x3f3f3f3f;
+        } else {
+            scales[row] = (head.w & 0x0f0f0f0f) | (head.y >> 2 & 0x30303030);
+            minima[row] = (head.w >> 4 & 0x0f0f0f0f) | (head.z >> 2 & 0x30303030);
+        }
+#pragma unroll
+        for (int i = 0; i < EIGHT_STEP_BLOCKS; i++)
+            q[row][i / 2][i % 2] = *(const uint32_t *)(at + HEAD + 16 * i + 4 * t);
+    }
+    METHOD void fragment(int j, int h, uint32_t *a) const
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            if (j % 2 == 0)
+                nibbles<0>(q[row][j / 2][h], row, eight_zero(0), a);
+            else
+                nibbles<4>(q[row][j / 2][h], row, eight_zero(0), a);
+    }
+    METHOD void scale(int j, int, const float *c, const float *sums, float *r) const
+    {
+        const float own[4] = {sums[0], sums[1], sums[0], sums[1]};
+        float min[2], factor[2];
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            factor[row] = d[row].x * (float)(scales[row] >> 8 * j & 0xff);
+            min[row] = -d[row].y * (float)(minima[row] >> 8 * j & 0xff);
+        }
+        add(own, min[0], min[1], r);
+        add(c, factor[0], factor[1], r);
+    }
+};
+
+/* A block of 256 whole, for either half of it. */
+template <> struct eight_weights<DTYPE_Q6_K> : eight_quants {
+    enum { MINIMUM = 0, HALVES = 1, BLOCK_BYTES = BLOCK_BYTES_Q6_K, SPAN = BLOCK_BYTES };
+    uint32_t low[2][2][2], high[2][2], scales[2][2]; /* [row][32 columns of 64][half], ... */
+    float d[2];
+
+    METHOD void load_row(int row, const char *at, int t, int step)
+    {
+        int half = step % 2;
+        d[row] = eight_half(at + 208);
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+#pragma unroll
+            for (int n = 0; n < 2; n++)
+                low[row][n][h] = eight_word(at + 64 * half + 32 * n + 16 * h + 4 * t);
+            high[row][h] = eight_word(at + 128 + 32 * half + 16 * h + 4 * t);
+            scales[row][h] = eight_word(at + 192 + 8 * half + 4 * h);
+        }
+    }
+    METHOD void fragment(int j, int h, uint32_t *a) const
+    {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            uint32_t word = (low[row][j % 2][h] >> j / 2 * 4 & 0x0f0f0f0f) |
+                            (high[row][h] >> 2 * j & 0x03030303) << 4;
+            a[row] = eight_numbers<0x003f003f>(word, base, eight_zero(32));
+            a[2 + row] = eight_numbers<0x003f003f>(word >> 8, base, eight_zero(32));
+        }
+    }
+    METHOD void scale(int j, int h, const float *c, const float *, float *r) const
+    {
+        float factor[2];
+#pragma unroll
+        for (int row = 0; row < 2; row++)
+            factor[row] = d[row] * (float)(int8_t)(scales[row][j / 2] >> (16 * (j % 2) + 8 * h));
+        add(c, factor[0], factor[1], r);
+    }
+};
+
+template <dtype T, int PITCH>
+DEVICE_FN void eight_load(const linear_eight &a, eight_weights<T> &w, const char *row, int step)
+{
+    if constexpr (!eight_weights<T>::PLAIN) w.base = (uint32_t)a.number_base;
+    w.load_row(0, row, threadIdx.x % 4, step);
+    w.load_row(1, row + 8 * PITCH, threadIdx.x % 4, step);
+}
+
+/* Where a step begins in a row, */
+template <dtype T> DEVICE_FN int eight_offset(int step)
+{
+    typedef eight_weights<T> weights;
+    return T == DTYPE_Q4_K || T == DTYPE_Q6_K ? step / 2 * weights::BLOCK_BYTES
+                                              : step * weights::SPAN;
+}
+/* and how far behind that 16 bytes of it lie. */
+template <dtype T> DEVICE_FN int eight_piece(int step, int piece)
+{
+    return 16 * piece + (T == DTYPE_Q4_K && piece > 0 ? step % 2 * 64 : 0);
+}
+
+/* The row of the weight that a tile begins with: the last one's are behind each other too. */
+DEVICE_FN int eight_first(const linear_eight &a, int tile)
+{
+    int feature =
+        a.begin + tile * (a.activates ? LINEAR_EIGHT_FEATURES / 2 : LINEAR_EIGHT_FEATURES);
+    return min(feature, a.last_tile);
+}
+
+/* Pieces of 16 bytes that a step of a row touches, and lanes that copy them. Rows are copied side
+ * by side, each in one go: memory gives 15 % less where lanes go down the rows instead. */
+template <dtype T> struct eight_pieces {
+    enum {
+        WHOLE = T == DTYPE_F16 || T == DTYPE_BF16 || T == DTYPE_Q4_K, /* steps lie at multiples */
+        N = (eight_weights<T>::SPAN + (WHOLE ? 0 : 14) + 15) / 16,
+        LANES = N <= 8 ? 8 : 16,
+        ROWS = WARP / LANES,
+    };
+    /* Where a step that begins at `from` lies in its first piece. */
+    static METHOD int shift(const char *from)
+    {
+        return WHOLE ? 0 : (int)((uint32_t)(uintptr_t)from & 15);
+    }
+};
+
+/* Where a warp stands in its steps of a block's tiles, TILES at a time, as it fetches them. */
+template <dtype T, int TILES> struct eight_place {
+    typedef eight_pieces<T> pieces;
+    int group, step, tile, first;
+    const char *row; /* the first that the lane copies of */
+
+    METHOD void find(const linear_eight &a)
+    {
+        int lane = threadIdx.x % WARP;
+        first = eight_first(a, group + tile);
+        row = a.weight + (int64_t)(first + lane / pieces::LANES) * a.weight_pitch +
+              eight_offset<T>(step);
+    }
+    METHOD void advance(const linear_eight &a, int n_steps, int last)
+    {
+        if (++tile < min(TILES, last - group)) {
+            int next = eight_first(a, group + tile);
+            row += (next - first) * a.weight_pitch;
+            first = next;
+            return;
+        }
+        tile = 0;
+        step += LINEAR_EIGHT_WARPS;
+        if (step >= n_steps) {
+            step = threadIdx.x / WARP;
+            group += TILES;
+        }
+        find(a);
+    }
+
+    /* Copies the step; `to`: what the lane copies first. */
+    template <int PITCH> METHOD void fetch(const linear_eight &a, uint32_t to) const
+    {
+        int piece = threadIdx.x % pieces::LANES;
+        int there = min((int)eight_weights<T>::SPAN, (int)a.row_bytes - eight_offset<T>(step));
+        const char *from = row + eight_piece<T>(step, piece);
+        there = piece < pieces::N ? there - 16 * piece : -16;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int i = 0; i < 8; i += pieces::ROWS) {
+                const char *at = from + half * a.below + i * a.weight_pitch;
+                int shift = pieces::shift(at);
+                if (there + shift > 0)
+                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                                     to + (half * 8 + i) * PITCH),
+                                 "l"(at - shift)
+                                 : "memory");
+            }
+    }
+};
+
+/* ---- x --------------------------------------------------------------------------------------- */
+
+/* A step of eight rows in three parts each, as a lane has it: row g, the columns that
+ * eight_weights has. */
+template <dtype T> struct eight_x {
+    typedef eight_weights<T> weights;
+    uint32_t v[EIGHT_STEP_BLOCKS][2][EIGHT_PARTS][2];
+    float sums[weights::MINIMUM ? EIGHT_STEP_BLOCKS : 1][2]; /* of blocks of rows 2 t, 2 t + 1 */
+
+    /* Takes what a part holds out of two values. F16 has few exponents: its parts are scaled. */
+    template <int PART> static METHOD uint32_t take(float *v, float *w)
+    {
+        if (!weights::HALF) {
+            __nv_bfloat162 pair = __floats2bfloat162_rn(*v, *w);
+            uint32_t part = *(uint32_t *)&pair;
+            *v -= __uint_as_float(part << 16);
+            *w -= __uint_as_float(part & 0xffff0000u);
+            return part;
+        }
+        const float up = 1 / part_unit(PART);
+        __half2 part = __floats2half2_rn(*v * up, *w * up);
+        float2 taken = __half22float2(part);
+        *v -= taken.x * part_unit(PART);
+        *w -= taken.y * part_unit(PART);
+        return *(uint32_t *)&part;
+    }
+    static METHOD constexpr float part_unit(int part)
+    {
+        return !weights::HALF ? 1 : part == 0 ? 64.0f : part == 1 ? 1 / 32.0f : 1 / 65536.0f;
+    }
+    METHOD void split(uint32_t (*to)[2], int i, float v, float w)
+    {
+        to[0][i] = take<0>(&v, &w);
+        to[1][i] = take<1>(&v, &w);
+        to[2][i] = take<2>(&v, &w);
+    }
+
+    METHOD void load(const linear_eight &a, int first_row, int step)
+    {
+        int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+        bool there = first_row + g < a.n_rows;
+        const float *row = a.x + (there ? first_row + g : 0) * a.x_pitch;
+        float4 f[2 * EIGHT_STEP_BLOCKS];
+#pragma unroll
+        for (int i = 0; i < 2 * EIGHT_STEP_BLOCKS; i++) {
+            int column = step * LINEAR_EIGHT_COLUMNS + 16 * i;
+            f[i] = make_float4(0, 0, 0, 0);
+            if (there && column < a.n_columns) f[i] = *(const float4 *)(row + column + 4 * t);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * EIGHT_STEP_BLOCKS; i++) {
+            split(v[i / 2][i % 2], 0, f[i].x, weights::PLAIN ? f[i].y : f[i].z);
+            split(v[i / 2][i % 2], 1, weights::PLAIN ? f[i].z : f[i].y, f[i].w);
+        }
+        if (!weights::MINIMUM) return;
+        const uint32_t ones[4] = {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80};
+#pragma unroll
+        for (int j = 0; j < (weights::MINIMUM ? EIGHT_STEP_BLOCKS : 0); j++) {
+            float c[4] = {0, 0, 0, 0};
+            multiply(c, ones, j, 0);
+            multiply(c, ones, j, 1);
+            sums[j][0] = c[0], sums[j][1] = c[1];
+        }
+    }
+
+    /* c += a half of a block of weights times x, the smallest parts first. */
+    METHOD void multiply(float *c, const uint32_t *a, int j, int h) const
+    {
+#pragma unroll
+        for (int part = EIGHT_PARTS - 1; part >= 0; part--)
+            eight_multiply<false>(c, a, v[j][h][part]);
+    }
+};
+
+/* ---- a block --------------------------------------------------------------------------------- */
+
+/* The step in shared memory at `stage` times x: rows g and g + 8 of the tile for rows 2 t and
+ * 2 t + 1 of x. `blocks`: of the step that there are. */
+template <dtype T, bool WHOLE>
+DEVICE_FN void eight_products(const eight_weights<T> &w, const eight_x<T> &x, int blocks, float *r)
+{
+    typedef eight_weights<T> weights;
+    float c[EIGHT_PARTS][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        r[i] = 0;
+#pragma unroll
+    for (int j = 0; j < EIGHT_STEP_BLOCKS; j++) {
+        if (!WHOLE && j >= blocks) break;
+        uint32_t m[4];
+        float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            w.fragment(j, h, m);
+            if (weights::PLAIN) {
+#pragma unroll
+                for (int part = 0; part < EIGHT_PARTS; part++)
+                    eight_multiply<weights::HALF>(c[part], m, x.v[j][h][part]);
+                continue;
+            }
+            x.multiply(sum, m, j, h);
+            if (!weights::HALVES && h == 0) continue;
+            w.scale(j, h, sum, x.sums[weights::MINIMUM ? j : 0], r);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sum[i] = 0;
+        }
+    }
+    if (weights::PLAIN)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            r[i] = fmaf(c[0][i], x.part_unit(0),
+                        fmaf(c[1][i], x.part_unit(1), c[2][i] * x.part_unit(2)));
+}
+
+/* What the warps have of a row of a tile and a row of x, in their order. */
+DEVICE_FN float eight_sum(const float *of, int warp_sums, int n_steps)
+{
+    float sum = 0;
+#pragma unroll
+    for (int warp = 0; warp < LINEAR_EIGHT_WARPS; warp++)
+        if (warp < n_steps) sum += of[warp * warp_sums];
+    return sum;
+}
+
+/* What the warps have of the tiles from `group` on, to out. */
+DEVICE_FN void eight_leave(const linear_eight &a, const float *sums, int tiles, int group, int last,
+                           int first_row, int n_steps)
+{
+    const int half = LINEAR_EIGHT_FEATURES / 2;
+    int outputs = a.activates ? half : LINEAR_EIGHT_FEATURES;
+    int n = min(tiles, last - group) * outputs * LINEAR_EIGHT_ROWS;
+    for (int i = threadIdx.x; i < n; i += EIGHT_THREADS) {
+        int in = i % outputs, row = i / outputs % LINEAR_EIGHT_ROWS;
+        int tile = i / outputs / LINEAR_EIGHT_ROWS, o = eight_first(a, group + tile) + in;
+        bool again = o < a.begin + (group + tile) * outputs; /* the tile before has it */
+        if (again || o >= a.end || first_row + row >= a.n_rows) continue;
+        const float *of = sums + tile * EIGHT_TILE_SUMS + row * LINEAR_EIGHT_SUM_PITCH + in;
+        float sum = eight_sum(of, tiles * EIGHT_TILE_SUMS, n_steps);
+        row += first_row;
+        if (a.activates) sum = silu(sum) * eight_sum(of + half, tiles * EIGHT_TILE_SUMS, n_steps);
+        if (a.bias) sum += device_load((dtype)a.bias_type, a.bias, o);
+        if (a.residual) sum += a.residual[row * a.residual_pitch + o];
+        a.out[row * a.out_pitch + o] = sum;
+    }
+}
+
+/* Block x of all has a share of the tiles, for the eight rows of x that y says. */
+template <dtype T, int PITCH, int STAGES, int TILES>
+DEVICE_FN void linear_eight_block(const linear_eight &a)
+{
+    typedef eight_pieces<T> pieces;
+    extern __shared__ __align__(16) char eight_shared[];
+    const int stage_bytes = LINEAR_EIGHT_FEATURES * PITCH, warp_sums = TILES * EIGHT_TILE_SUMS;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int n_steps = (a.n_columns + LINEAR_EIGHT_COLUMNS - 1) / LINEAR_EIGHT_COLUMNS;
+    int outputs = a.activates ? LINEAR_EIGHT_FEATURES / 2 : LINEAR_EIGHT_FEATURES;
+    int tiles = (a.end - a.begin + outputs - 1) / outputs;
+    int first = (int)((int64_t)tiles * blockIdx.x / gridDim.x);
+    int last = (int)((int64_t)tiles * (blockIdx.x + 1) / gridDim.x);
+    int first_row = blockIdx.y * LINEAR_EIGHT_ROWS, stage = 0;
+    float *sums = (float *)eight_shared;
+    const char *ring =
+        eight_shared + LINEAR_EIGHT_WARPS * warp_sums * sizeof(float) + warp * STAGES * stage_bytes;
+    uint32_t to = (uint32_t)__cvta_generic_to_shared(ring) + lane / pieces::LANES * PITCH +
+                  lane % pieces::LANES * 16;
+    eight_place<T, TILES> ahead = {first, warp, 0};
+    eight_x<T> x;
+
+    auto fetch = [&]() {
+        if (warp < n_steps && ahead.group < last) {
+            ahead.template fetch<PITCH>(a, to + stage * stage_bytes);
+            ahead.advance(a, n_steps, last);
+        }
+        asm volatile("cp.async.commit_group;" ::: "memory");
+        stage = stage + 1 < STAGES ? stage + 1 : 0;
+    };
+
+    device_let_next_begin();
+    ahead.find(a);
+    for (int i = 0; i < STAGES; i++)
+        fetch();
+    device_wait_for_last();
+#pragma unroll 1
+    for (int group = first; group < last; group += TILES) {
+        int n_tiles = min(TILES, last - group);
+#pragma unroll 1
+        for (int step = warp; step < n_steps; step += LINEAR_EIGHT_WARPS) {
+            int blocks = (a.n_columns - step * LINEAR_EIGHT_COLUMNS) / LINEAR_EIGHT_BLOCK;
+            if (group == first || n_steps > LINEAR_EIGHT_WARPS) x.load(a, first_row, step);
+#pragma unroll 1
+            for (int tile = 0; tile < n_tiles; tile++) {
+                const char *row = a.weight + eight_offset<T>(step) +
+                                  (eight_first(a, group + tile) + g) * a.weight_pitch;
+                const char *at = ring + stage * stage_bytes + g * PITCH + pieces::shift(row);
+                eight_weights<T> w;
+                float r[4];
+                asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+                __syncwarp();
+                eight_load<T, PITCH>(a, w, at, step);
+                __syncwarp();
+                fetch();
+                if (blocks >= EIGHT_STEP_BLOCKS) /* side by side, not one behind the other */
+                    eight_products<T, true>(w, x, blocks, r);
+                else
+                    eight_products<T, false>(w, x, blocks, r);
+                float *sum = sums + warp * warp_sums + tile * EIGHT_TILE_SUMS + g;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float *one = sum + (2 * t + i % 2) * LINEAR_EIGHT_SUM_PITCH + i / 2 * 8;
+                    *one = step == warp ? r[i] : *one + r[i];
+                }
+            }
+        }
+        __syncthreads();
+        eight_leave(a, sums, TILES, group, last, first_row, n_steps);
+        __syncthreads();
+    }
+}
+
+#endif

@@ -1,0 +1,141 @@
+/* linear for up to eight rows: see cuda_linear_eight.h. */
+#include "vm/cuda_linear_eight.h"
+
+#include "op/linear/linear.h"
+#include "op/linear/linear_eight.h"
+#include "op/silu_and_mul/silu_and_mul.h"
+#include "op/variants.h"
+#include "vm/cuda_linear.h"
+
+#include <stdio.h>
+
+enum { MOST_ROWS = 63 }; /* from then on weights are better decoded first */
+
+static const struct {
+    dtype type;
+    const char *function;
+    int shared_bytes;
+} formats[] = {
+#define FORMAT(T, pitch, stages, tiles)                                                            \
+    {DTYPE_##T, "run_linear_eight_" #T, LINEAR_EIGHT_SHARED(pitch, stages, tiles)},
+    LINEAR_EIGHT_FORMATS(FORMAT)
+#undef FORMAT
+};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
+_Static_assert(sizeof formats / sizeof *formats == CUDA_N_EIGHT, "a helper each");
+
+/* N_FORMATS: no kernel for it. */
+static int format_of(dtype type)
+{
+    int i = 0;
+    while (i < N_FORMATS && formats[i].type != type)
+        i++;
+    return i;
+}
+
+static bool float_rows(const tensor *view)
+{
+    return !view->rank || view->type == DTYPE_F32;
+}
+
+bool cuda_linear_eight_accepts(const op_call *call)
+{
+    const tensor *t = call->tensors, *x = &t[LINEAR_X], *weight = &t[LINEAR_WEIGHT];
+    bool on_vectors = weight->stride[0] % 16 == 0 && (uintptr_t)weight->data % 16 == 0;
+    bool any_row = weight->type != DTYPE_F16 && weight->type != DTYPE_BF16 &&
+                   weight->type != DTYPE_Q4_K; /* of whole words, which are looked for */
+    return op_call_has_no_f64(call) && format_of(weight->type) < N_FORMATS &&
+           (on_vectors || any_row) && x->type == DTYPE_F32 && x->shape[0] > 0 && x->shape[1] > 0 &&
+           x->shape[1] % LINEAR_EIGHT_BLOCK == 0 && x->stride[0] % 16 == 0 &&
+           (uintptr_t)x->data % 16 == 0 && weight->shape[0] < INT32_MAX / 2 &&
+           weight->stride[0] < INT32_MAX && x->shape[1] < INT32_MAX / 2 &&
+           float_rows(&t[LINEAR_OUT]) && float_rows(&t[LINEAR_RESIDUAL]);
+}
+
+bool cuda_linear_eight_pays(const op_call *call)
+{
+    bool stored = call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16;
+    return call->tensors[LINEAR_X].shape[0] <= (stored ? LINEAR_EIGHT_ROWS : MOST_ROWS);
+}
+
+static linear_eight arguments_of(const op_call *call)
+{
+    const tensor *t = call->tensors, *x = &t[LINEAR_X], *weight = &t[LINEAR_WEIGHT];
+    const tensor *residual = &t[LINEAR_RESIDUAL], *bias = &t[LINEAR_BIAS];
+    return (linear_eight){
+        .weight = weight->data,
+        .x = x->data,
+        .residual = residual->rank ? residual->data : NULL,
+        .bias = bias->rank ? bias->data : NULL,
+        .out = t[LINEAR_OUT].data,
+        .weight_pitch = weight->stride[0],
+        .row_bytes = (int64_t)dtype_row_bytes(weight->type, weight->shape[1]),
+        .x_pitch = x->stride[0] / 4,
+        .residual_pitch = residual->rank ? residual->stride[0] / 4 : 0,
+        .out_pitch = t[LINEAR_OUT].stride[0] / 4,
+        .n_rows = (int32_t)x->shape[0],
+        .n_columns = (int32_t)x->shape[1],
+        .begin = (int32_t)call->begin,
+        .end = (int32_t)call->end,
+        .bias_type = (int32_t)bias->type,
+        .below = LINEAR_EIGHT_FEATURES / 2 * weight->stride[0],
+        .last_tile = (int32_t)weight->shape[0] - LINEAR_EIGHT_FEATURES,
+        .number_base = 0x43004300,
+    };
+}
+
+static qp_status launch(cuda_ops *ops, const linear_eight *run, dtype type, qp_error *error)
+{
+    linear_eight own = *run;
+    int format = format_of(type), most = ops->device->n_multiprocessors;
+    int outputs = LINEAR_EIGHT_FEATURES >> (run->activates != 0);
+    int tiles = (run->end - run->begin + outputs - 1) / outputs;
+    cuda_function *function = &ops->helpers[CUDA_HELPER_EIGHT + format];
+    if (!*function)
+        TRY(cuda_device_function(ops->device, "linear_eight", formats[format].function,
+                                 ops->device->shared_bytes, function, error));
+    const cuda_launch how = {
+        .grid = {(unsigned)(tiles < most ? tiles : most),
+                 (unsigned)((own.n_rows + LINEAR_EIGHT_ROWS - 1) / LINEAR_EIGHT_ROWS), 1},
+        .block = {LINEAR_EIGHT_WARPS * 32, 1, 1},
+        .shared_bytes = (unsigned)formats[format].shared_bytes};
+    return cuda_ops_launch_with(ops, *function, formats[format].function, how, 1, (void *[]){&own},
+                                error);
+}
+
+qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                            qp_error *error)
+{
+    const linear_eight run = arguments_of(call);
+    (void)kernel;
+    return launch(ops, &run, call->tensors[LINEAR_WEIGHT].type, error);
+}
+
+bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
+{
+    const tensor *x = &silu->tensors[SILU_AND_MUL_X], *to = &silu->tensors[SILU_AND_MUL_OUT];
+    const tensor *t = call->tensors, *product = &t[LINEAR_OUT];
+    (void)ops;
+    return x->data == product->data && x->shape[0] == product->shape[0] &&
+           x->shape[1] == product->shape[1] && x->stride[0] == product->stride[0] &&
+           product->shape[1] % LINEAR_EIGHT_FEATURES == 0 && call->begin == 0 &&
+           call->end == t[LINEAR_WEIGHT].shape[0] && !t[LINEAR_BIAS].rank &&
+           !t[LINEAR_RESIDUAL].rank && to->type == DTYPE_F32 && to->shape[0] == x->shape[0] &&
+           2 * to->shape[1] == x->shape[1] && silu->begin == 0 &&
+           silu->end == to->shape[0] * to->shape[1];
+}
+
+qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
+                                 qp_error *error)
+{
+    const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
+    linear_eight run = arguments_of(call);
+    run.activates = 1;
+    run.out = to->data;
+    run.out_pitch = to->stride[0] / 4;
+    run.end = (int32_t)to->shape[1];
+    run.below = to->shape[1] * run.weight_pitch;
+    run.last_tile = run.end - LINEAR_EIGHT_FEATURES / 2;
+    return launch(ops, &run, call->tensors[LINEAR_WEIGHT].type, error);
+}
