@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_PARTS = 8, MAX_BOX = 256 /* sizes of a box */ };
+enum { OWN_PARTS = 9, MAX_BOX = 256 /* sizes of a box */ };
 
-/* x, lists of q, k and v and of attention's outputs, states, counters, keys, tensor maps, features.
- * Returns all of it. */
+/* x, lists of q, k and v and of attention's outputs, states, counters, keys, tensor maps, features,
+ * x as it is told. Returns all of it. */
 static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -29,6 +29,7 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
         MEGA_ROWS * 2 * sizeof(uint64_t),
         layers * MEGA_MAP_BYTES,
         MEGA_ROWS * (size_t)c->intermediate_size * sizeof(uint64_t),
+        MEGA_ROWS * 2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(float),
     };
     size_t total = 0;
     for (int i = 0; i < OWN_PARTS; i++)
@@ -104,7 +105,7 @@ down_boxes mega_down_boxes(const cuda_mega *m)
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
     down_boxes boxes = mega_down_boxes(m);
-    if (!boxes.groups) return false;
+    if (!boxes.groups || a->hidden > m->n_blocks * MEGA_TOLD) return false;
     a->down_rows = boxes.rows;
     a->down_groups = boxes.groups;
     a->down_chunks = boxes.chunks;
@@ -162,8 +163,9 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
     mega_arguments *a = &m->batch;
-    uint64_t *const places[OWN_PARTS] = {&a->x,        &a->qkv, &a->heads,     &a->states,
-                                         &a->counters, &a->key, &a->down_maps, &a->features};
+    uint64_t *const places[OWN_PARTS] = {&a->x,         &a->qkv,      &a->heads,
+                                         &a->states,    &a->counters, &a->key,
+                                         &a->down_maps, &a->features, &a->told};
     char name[32];
     *a = m->arguments;
     if (!runs_batches(x->plan, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;
@@ -177,6 +179,10 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
         *places[i] = at;
         at += bytes[i];
     }
+    /* Nothing is told yet. Every pass makes it so for the next one; nobody for the first. */
+    TRY(cuda_check(
+        x->device->driver->memory_set(a->told, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
+        "clearing x of several sequences", error));
     TRY(mega_make_down_maps(m, error));
     snprintf(name, sizeof name, "mega_batch_%d_%s", (int)c->head_dim,
              x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16");

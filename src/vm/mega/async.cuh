@@ -139,6 +139,26 @@ MEGA_FN void add_relaxed_if(bool there, int64_t *p, int64_t v)
                  : "memory");
 }
 
+MEGA_FN uint32_t load_relaxed_4(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+MEGA_FN float2 load_relaxed_8(const void *p)
+{
+    float2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(v.x), "=f"(v.y)
+                 : "l"(p)
+                 : "memory");
+    return v;
+}
+MEGA_FN void store_relaxed_4(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 /* Loads that must not sink below the wait that follows them. */
 MEGA_FN float load_early(const float *p)
 {

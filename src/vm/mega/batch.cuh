@@ -2,8 +2,7 @@
  *
  * As for one, with two differences. A sequence's attention within a KV head is one block's, which
  * hands its outputs on as q, k and v come: repeating it in every block would read eight caches in
- * each. And the residual goes on as a part of its own, before the others, by those who have read
- * it.
+ * each. And a warp of each block tells the others a share of the residual.
  */
 #ifndef QUIPU_VM_MEGA_BATCH_CUH
 #define QUIPU_VM_MEGA_BATCH_CUH
@@ -151,24 +150,34 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
 {
     int kv_head = entry_kv_head(a, e.in), begin = e.in.units.begin % a.hidden;
     int n = e.in.units.end - e.in.units.begin, groups = a.group * DIM / 64;
-    int step = 2 * e.in.layer;
-    int64_t *next = batch_residual(a, b.pass(), step + 1);
     wait_heads<DIM>(a, b, e.in, kv_head);
     b.stamp(a, MEGA_WORKS);
     batch_heads(a, b, n, groups);
     b.stamp(a, MEGA_SIGNALS);
     const float *sums = b.at<float>(a.shared.sums);
-    int first = begin & ~1;
+    int first = begin & ~1, end = (begin + n - first + 1) / 2 * 2 * MEGA_ROWS;
 #pragma unroll 1
-    for (int i = b.thread; i < (begin + n - first + 1) / 2 * 2 * MEGA_ROWS; i += MEGA_CONSUMERS) {
-        int column = first + i / (2 * MEGA_ROWS) * 2 + (i & 1), row = i / 2 % MEGA_ROWS;
-        if (column < begin || column >= begin + n || row >= a.n_rows) continue;
-        const float *of = sums + (column - begin) * MEGA_ROWS + row;
-        float sum = 0;
+    for (int i = b.thread; i < end; i += 2 * MEGA_CONSUMERS) {
+        bool there[2];
+        int places[2];
+        int64_t parts[2];
 #pragma unroll
-        for (int s = 0; s < MEGA_MAX_GROUP * DIM / 64; s++) /* all on their way at once */
-            if (s < groups) sum += of[s * a.shared.sum_pitch * MEGA_ROWS];
-        add_relaxed(next + residual_place(column, row), fixed_part(sum));
+        for (int k = 0; k < 2; k++) {
+            int j = i + k * MEGA_CONSUMERS, row = j / 2 % MEGA_ROWS;
+            int column = first + j / (2 * MEGA_ROWS) * 2 + (j & 1);
+            there[k] = j < end && column >= begin && column < begin + n && row < a.n_rows;
+            const float *of = sums + (there[k] ? (column - begin) * MEGA_ROWS + row : 0);
+            float sum = 0;
+#pragma unroll
+            for (int s = 0; s < MEGA_MAX_GROUP * DIM / 64; s++) /* all on their way at once */
+                if (s < groups) sum += of[s * a.shared.sum_pitch * MEGA_ROWS];
+            places[k] = residual_place(column, row);
+            parts[k] = fixed_part(sum);
+        }
+        int64_t *next = batch_sums(a, b.pass(), 2 * e.in.layer + 1);
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            add_relaxed_if(there[k], next + places[k], parts[k]);
     }
     b.sync();
 }
@@ -326,12 +335,11 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
     bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
-    uint32_t parts = batch_parts(a, step);
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
     fetch_pair_inputs<DIM>(a, b, e.in);
     uint32_t x[8][MEGA_PARTS][2];
-    read_batch<DIM>(a, b, e, step, parts, x);
+    read_batch(a, b, e, step, x);
     int turn = 0;
     for (int first = 0;;) {
 #pragma unroll 1
@@ -368,7 +376,8 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
     b.sync();
     bool given = b.pass() == a.first_pass;
     volatile uint64_t *keys = (volatile uint64_t *)a.key;
-    int64_t *x = batch_residual(a, b.pass(), 0), *next = batch_residual(a, b.pass() + 1, 0);
+    int64_t *sums = batch_sums(a, b.pass() + 1, 0);
+    uint32_t *told = batch_told(a, b.pass() + 1, 0);
 #pragma unroll 1
     for (int i = b.thread; i < n * MEGA_ROWS; i += MEGA_CONSUMERS) {
         int row = i / n, column = begin + i % n;
@@ -377,12 +386,15 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
                           : a.vocab - 1 - (int)(uint32_t)keys[(b.pass() & 1) * MEGA_ROWS + row];
         float v = __bfloat162float(
             ((const __nv_bfloat16 *)a.embedding)[(int64_t)token * a.hidden + column]);
-        store_relaxed(x + residual_place(column, row), fixed_part(v));
+        store_relaxed(batch_sums(a, b.pass(), 0) + residual_place(column, row), fixed_part(v));
     }
     int share = n * MEGA_ROWS;
 #pragma unroll 1
-    for (int i = b.thread; i < share * (2 * a.n_layers + 1); i += MEGA_CONSUMERS)
-        next[(int64_t)(i / share) * a.hidden * MEGA_ROWS + begin * MEGA_ROWS + i % share] = 0;
+    for (int i = b.thread; i < share * (2 * a.n_layers + 1); i += MEGA_CONSUMERS) {
+        size_t at = residual_step(a, i / share) + begin * MEGA_ROWS + i % share;
+        sums[at] = 0;
+        told[at] = NOT_TOLD;
+    }
     b.sync();
     if (blockIdx.x == 0 && b.thread < MEGA_ROWS)
         keys[((b.pass() + 1) & 1) * MEGA_ROWS + b.thread] = 0;

@@ -10,35 +10,101 @@
 
 #include "vm/mega/block.cuh"
 
+enum { TOLD_EACH = MEGA_TOLD * MEGA_ROWS / MEGA_TELLERS }; /* elements of a teller */
+
 /* ---- the residual ---- */
 
-/* Of several sequences: [column / 2][sequence][column % 2]. */
-MEGA_FN int64_t *batch_residual(const mega_arguments &a, uint32_t pass, int step)
+/* Of several sequences: [column / 2][sequence][column % 2]. Blocks add to sums with counts. Each
+ * block has tellers, who keep a share of the residual, add the sums of every step to it once they
+ * are complete, and tell all blocks in float32 what it is: half of what they would have to read. */
+MEGA_FN size_t residual_step(const mega_arguments &a, int step)
 {
-    return (int64_t *)a.x +
-           ((size_t)(pass & 1) * (2 * a.n_layers + 1) + step) * a.hidden * MEGA_ROWS;
+    return (size_t)step * a.hidden * MEGA_ROWS;
+}
+MEGA_FN size_t residual_pass(const mega_arguments &a, uint32_t pass)
+{
+    return (pass & 1) * residual_step(a, 2 * a.n_layers + 1);
+}
+MEGA_FN int64_t *batch_sums(const mega_arguments &a, uint32_t pass, int step)
+{
+    return (int64_t *)a.x + residual_pass(a, pass) + residual_step(a, step);
+}
+enum : uint32_t { NOT_TOLD = 0xffffffff }; /* a NaN */
+MEGA_FN uint32_t *batch_told(const mega_arguments &a, uint32_t pass, int step)
+{
+    return (uint32_t *)a.told + residual_pass(a, pass) + residual_step(a, step);
 }
 MEGA_FN int residual_place(int column, int row)
 {
     return (column >> 1) * 2 * MEGA_ROWS + 2 * row + (column & 1);
 }
 
-/* How many parts x is complete with: the embedding's row, or the residual itself and one of each KV
- * head or block, each of which has one entry a step. */
+/* How many parts are added up: the embedding's row, then one of each KV head or block, each of
+ * which has one entry a step. */
 MEGA_FN uint32_t batch_parts(const mega_arguments &a, int step)
 {
-    return step == 0 ? 1 : 1 + (step & 1 ? a.n_kv_heads : gridDim.x);
+    return step == 0 ? 1 : step & 1 ? a.n_kv_heads : gridDim.x;
 }
 
-/* Columns of the residual, all rows, that go on to the next step with this entry, as one part: as
- * much of them as the entry has of the units of its step, so that no column goes twice. */
-template <int DIM>
-MEGA_FN instruction_span carried_columns(const mega_arguments &a, const mega_entry &e)
+/* A sum without its count: of the high word alone. */
+MEGA_FN int64_t uncounted(int64_t sum, uint32_t parts)
 {
-    if (e.in.opcode == MEGA_MLP) return e.weights.share;
-    if (e.in.opcode != OP_NORM_QKV_ROPE) return {0, 0};
-    int pairs = a.n_kv_heads * (a.group + 2) * (DIM / 2);
-    return {a.hidden * e.in.units.begin / pairs, a.hidden * e.in.units.end / pairs};
+    uint32_t high = (uint32_t)((uint64_t)sum >> 32) - (parts << (FIXED_COUNT_AT - 32));
+    return (int64_t)((uint64_t)high << 32 | (uint32_t)sum);
+}
+
+/* The teller's elements: the first columns of the block's share for all rows, then the next. Where
+ * there are less, the first one again. */
+MEGA_FN bool told_place(const mega_arguments &a, int i, int *place)
+{
+    int begin = a.hidden * (int)blockIdx.x / (int)gridDim.x;
+    int end = a.hidden * (int)(blockIdx.x + 1) / (int)gridDim.x;
+    int column = begin + i / MEGA_ROWS, row = i % MEGA_ROWS;
+    bool there = column < end && row < a.n_rows;
+    *place = residual_place(there ? column : begin, there ? row : 0);
+    return there;
+}
+
+/* `begun` is the barrier of which each pass is a phase. Others watch the time. */
+MEGA_FN void tell_residual(const mega_arguments &a, uint32_t begun, int teller)
+{
+    int64_t whole[TOLD_EACH];
+    int places[TOLD_EACH];
+    bool there[TOLD_EACH];
+#pragma unroll
+    for (int i = 0; i < TOLD_EACH; i++)
+        there[i] = told_place(a, i * MEGA_TELLERS + teller, &places[i]);
+#pragma unroll 1
+    for (int n = 0; n < a.n_passes; n++) {
+        uint32_t pass = a.first_pass + n;
+        barrier_wait(begun, n & 1);
+#pragma unroll
+        for (int i = 0; i < TOLD_EACH; i++)
+            whole[i] = 0;
+#pragma unroll 1
+        for (int step = 0; step <= 2 * a.n_layers; step++) {
+            uint32_t parts = batch_parts(a, step), wrong;
+            const int64_t *sums = batch_sums(a, pass, step);
+            int64_t sum[TOLD_EACH];
+            if (MEGA_DAWDLES) dawdle(a, pass, step);
+            do {
+                wrong = 0;
+#pragma unroll
+                for (int i = 0; i < TOLD_EACH; i++)
+                    sum[i] = load_relaxed(sums + places[i]);
+#pragma unroll
+                for (int i = 0; i < TOLD_EACH; i++)
+                    wrong |= fixed_count(sum[i]) ^ parts;
+            } while (wrong);
+            uint32_t *told = batch_told(a, pass, step);
+#pragma unroll
+            for (int i = 0; i < TOLD_EACH; i++) {
+                whole[i] += uncounted(sum[i], parts);
+                float x = (float)whole[i] * (1 / FIXED_ONE);
+                if (there[i]) store_relaxed_4(told + places[i], __float_as_uint(x));
+            }
+        }
+    }
 }
 
 /* The norm's weight for this warp's columns, on its way to where its sums will be. */
@@ -82,105 +148,66 @@ MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
 
 /* Some elements at first, as wait_residual() does: of each 32 columns what is added last. */
 MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instruction &in,
-                       const int64_t *x, uint32_t parts, bool whole)
+                       const uint32_t *x, bool whole)
 {
     x += residual_place(32 * (b.lane & (whole ? 3 : 1)) + 31, a.n_rows - 1);
     patience patience = {0, 0};
     for (;;) {
-        uint32_t found = fixed_count(load_relaxed(x));
-        if (__all_sync(~0u, found == parts)) return;
+        bool there = load_relaxed_4(x) != NOT_TOLD;
+        if (__all_sync(~0u, there) || !MEGA_WAITS) return;
         __nanosleep(60);
-        if (patience.over() && found != parts)
-            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
+        if (patience.over() && !there) mega_stuck(a, in, b.entry(), b.pass(), -1, 1, 0);
     }
 }
 
-/* The high word of a sum, xor this, is below 2^21 if all parts are there. */
-MEGA_FN uint32_t wrong_count(int64_t sum, uint32_t parts)
-{
-    const int at = FIXED_COUNT_AT - 32;
-    return ((uint32_t)((uint64_t)sum >> 32) + (1u << (at - 1))) ^ parts << at;
-}
-
-/* This lane's pairs of columns of its row, one in eight columns, once they are complete; of only
+/* This lane's pairs of columns of its row, one in eight columns, once they are there; of only
  * half of them where `whole` is not true. */
 MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const instruction &in,
-                          const int64_t *x, uint32_t parts, bool whole, longlong2 *out)
+                          const uint32_t *x, bool whole, float2 *out)
 {
-    const int64_t *second = x + (whole ? residual_place(64, 0) : 0);
+    const uint32_t *second = x + (whole ? residual_place(64, 0) : 0);
     patience patience = {0, 0};
     for (;;) {
-        uint32_t wrong = 0;
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            out[i] = load_relaxed_two((i < 8 ? x : second) + residual_place(i % 8 * 8, 0));
+            out[i] = load_relaxed_8((i < 8 ? x : second) + residual_place(i % 8 * 8, 0));
+        /* A number if all are: they are far from infinite. */
+        float sums[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int i = 0; i < 16; i++)
-            wrong |= wrong_count(out[i].x, parts) | wrong_count(out[i].y, parts);
-        if (__all_sync(~0u, wrong >> (FIXED_COUNT_AT - 32) == 0)) return;
-        if (patience.over() && b.lane == 0)
-            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, fixed_count(out[0].x));
-    }
-}
-
-/* A complete sum without its count: of the high word alone. */
-MEGA_FN int64_t uncounted(int64_t sum, uint32_t parts)
-{
-    uint32_t high = (uint32_t)((uint64_t)sum >> 32) - (parts << (FIXED_COUNT_AT - 32));
-    return (int64_t)((uint64_t)high << 32 | (uint32_t)sum);
-}
-
-/* What of a warp's columns the block carries on: the residual that was read with other parts in it,
- * to `next`, which is where column `first` of row 0 is in the next step. */
-MEGA_FN void carry_columns(instruction_span carried, int64_t *next, int lane, int first, bool used,
-                           bool whole, const longlong2 *raw, uint32_t parts)
-{
-    int begin = carried.begin - first, n = carried.end - carried.begin;
-    if (begin >= 128 || begin + n <= 0) return; /* all lanes alike */
-    if (!used) n = 0;
-    int64_t *to = next + residual_place(2 * (lane & 3), lane >> 2);
-    unsigned column = 2 * (lane & 3) - begin;
-#pragma unroll
-    for (int i = 0; i < 16; i++) {
-        /* All lanes alike too: what is passed over costs little, and others wait for this warp. */
-        if (8 * i + 8 <= begin || 8 * i >= begin + n || (i >= 8 && !whole)) continue;
-        if (column + 8 * i < (unsigned)n)
-            add_relaxed(to + residual_place(8 * i, 0), uncounted(raw[i].x, parts - 1));
-        if (column + 8 * i + 1 < (unsigned)n)
-            add_relaxed(to + residual_place(8 * i, 0) + 1, uncounted(raw[i].y, parts - 1));
+            sums[i % 4] += out[i].x + out[i].y;
+        bool there = !isnan((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        if (__all_sync(~0u, there) || !MEGA_WAITS) return;
+        if (patience.over() && b.lane == 0) mega_stuck(a, in, b.entry(), b.pass(), -1, 1, 0);
     }
 }
 
 /* x times the norm's weight in registers, planes[j][p]: 16 columns of part p as the matrix units
  * take them; and of each row parts of the sum of squares, added in read_residual()'s order. Lanes
  * whose row or columns there are not read others, for nothing. */
-template <int DIM>
 MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
-                        uint32_t parts, uint32_t (*planes)[MEGA_PARTS][2])
+                        uint32_t (*planes)[MEGA_PARTS][2])
 {
     int g = b.lane >> 2, t = b.lane & 3;
     int first = min(b.warp * 128, a.hidden - 64); /* hidden: a multiple of 64 */
     bool used = g < a.n_rows && b.warp * 128 < a.hidden, whole = first + 128 <= a.hidden;
-    const int64_t *x = batch_residual(a, b.pass(), step) + residual_place(first, 0);
+    const uint32_t *x = batch_told(a, b.pass(), step) + residual_place(first, 0);
     fetch_norm(a, b, e, first);
     copies_commit();
-    wait_last(a, b, e.in, x, parts, whole);
-    longlong2 raw[16];
-    load_columns(a, b, e.in, x + residual_place(2 * t, used ? g : 0), parts, whole, raw);
-    carry_columns(carried_columns<DIM>(a, e), (int64_t *)x + a.hidden * MEGA_ROWS, b.lane, first,
-                  used, whole, raw, parts);
+    wait_last(a, b, e.in, x, whole);
+    float2 raw[16];
+    load_columns(a, b, e.in, x + residual_place(2 * t, used ? g : 0), whole, raw);
     copies_arrived<0>();
     __syncwarp();
     /* No branches: what is not there counts nothing. */
     norm_pairs norm(b, a, e.weights.norm_is_f32);
-    float scales[2] = {b.warp * 128 < a.hidden ? 1 / FIXED_ONE : 0, whole ? 1 / FIXED_ONE : 0};
+    float scales[2] = {b.warp * 128 < a.hidden ? 1.f : 0.f, whole ? 1.f : 0.f};
     int pair = t, later = whole ? 0 : 32;
     float sums[4][2];
 #pragma unroll
     for (int i = 0; i < 16; i++) {
         float2 w = norm[pair + 4 * i - (i < 8 ? 0 : later)];
-        float v0 = (float)uncounted(raw[i].x, parts) * scales[i / 8];
-        float v1 = (float)uncounted(raw[i].y, parts) * scales[i / 8];
+        float v0 = raw[i].x * scales[i / 8], v1 = raw[i].y * scales[i / 8];
         /* Four neighbours are two lanes': the second continues the first one's sum. */
         float square = fmaf(v1, v1, v0 * v0);
         float before = __shfl_up_sync(~0u, square, 1);
@@ -319,20 +346,21 @@ MEGA_FN void sum_outputs(const mega_block &b, const float (*c)[4], int64_t (*sum
         sums[i][1] += fixed_part(low ? other : own[0]);
     }
 }
-MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, bool inside,
-                         const int64_t (*sums)[2])
+MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, const instruction &in,
+                         int column, bool inside, const int64_t (*sums)[2])
 {
     int g = b.lane >> 2, t = b.lane & 3;
-    bool low = b.lane < 16;
-    int rows[2] = {2 * t + !low, 2 * t + low};
+    bool low = b.lane < 16, there[4];
+    int rows[2] = {2 * t + !low, 2 * t + low}, places[4];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int column = 8 * i + (g & 3);
-        add_relaxed_if(inside && rows[0] < a.n_rows, next + residual_place(column, rows[0]),
-                       sums[i][0]);
-        add_relaxed_if(inside && rows[1] < a.n_rows, next + residual_place(column + 4, rows[1]),
-                       sums[i][1]);
+    for (int i = 0; i < 4; i++) {
+        there[i] = inside && rows[i % 2] < a.n_rows;
+        places[i] = residual_place(column + 8 * (i / 2) + (g & 3) + 4 * (i % 2), rows[i % 2]);
     }
+    int64_t *next = batch_sums(a, b.pass(), 2 * in.layer + 2);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        add_relaxed_if(there[i], next + places[i], sums[i / 2][i % 2]);
 }
 
 /* A block's share of the chunks of W_down^T's columns, each some groups of 64, of which all of a
@@ -445,7 +473,6 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
     int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
     uint32_t mine = line * 128 + ((((b.warp & 3) * 2 + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
     int column = group * 64 + (b.warp & 3) * 16;
-    int64_t *next = batch_residual(a, b.pass(), 2 * e.in.layer + 2);
     int64_t sums[2][2];
 #pragma unroll 1
     for (int i = 0; i < a.down_chunks; i++) {
@@ -460,7 +487,7 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
         if (++mate < a.mates) continue;
         mate = 0;
         int first = down_chunk(a, i / a.mates) * a.down_groups * 64 + column;
-        add_outputs(a, b, next + residual_place(first, 0), busy && first < a.hidden, sums);
+        add_outputs(a, b, e.in, first, busy && first < a.hidden, sums);
     }
 }
 

@@ -1,8 +1,9 @@
 /* The loop of a megakernel: blocks run their queues of entries, pass after pass.
  *
  * A MACHINE says what is done at an entry: run() by the sixteen warps that compute, fetch() by the
- * one that copies its weights to the ring. Where launches may end early, run() ends them in its
- * first entry of a pass by the flow's stop, in all blocks alike.
+ * one that copies its weights to the ring; and by two more what goes on beside, tell(). Where
+ * launches may end early, run() ends them in its first entry of a pass by the flow's stop, in all
+ * blocks alike.
  */
 #ifndef QUIPU_VM_MEGA_MACHINE_CUH
 #define QUIPU_VM_MEGA_MACHINE_CUH
@@ -109,6 +110,10 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
 #if MEGA_CHOOSES
         else
             choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
+#else
+        else if (thread >= MEGA_THREADS - MEGA_TELLERS)
+            MACHINE::tell(a, own + a.shared.flow + FLOW_BEGUN,
+                          thread - (MEGA_THREADS - MEGA_TELLERS));
 #endif
     } else {
         if (!MEGA_CHOOSES) registers_take();

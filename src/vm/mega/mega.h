@@ -47,6 +47,8 @@ enum {
     MEGA_PART_BYTES = 40, /* of a warp's part in the choice, and of what is known of a row */
     MEGA_VIEW_BYTES = 80,
     MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
+    MEGA_TELLERS = 64,      /* threads of theirs that keep the residual, */
+    MEGA_TOLD = 32,         /* that many columns of a block at most */
     MEGA_MATES = 4,         /* blocks at most that share what W_down is multiplied by */
     MEGA_EARLY_BYTES = 32,  /* of a pair of QKV, for what is fetched early: two pairs a warp */
     MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
@@ -185,6 +187,7 @@ typedef struct mega_arguments {
     int32_t down_rows, down_groups; /* block a group, and how many groups are a box */
     int32_t down_chunks, mates; /* boxes over all columns; blocks that share them and features */
     int32_t n_features;
+    uint64_t told;     /* float [2][steps][hidden][MEGA_ROWS], as x lies: x of each step */
     uint64_t features; /* int64 [MEGA_ROWS][n_features]: with the numbers of pass and layer */
     int32_t n_rows;    /* sequences; more than one only for the kernels made for it */
     mega_row rows[MEGA_ROWS];

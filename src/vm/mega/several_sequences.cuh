@@ -23,6 +23,10 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
 }
 
 template <int DIM, bool HALF> struct several_sequences {
+    static MEGA_FN void tell(const mega_arguments &a, uint32_t begun, int teller)
+    {
+        tell_residual(a, begun, teller);
+    }
     static MEGA_FN bool passes_over(const mega_arguments &, const mega_block &, const mega_entry &)
     {
         return false;
