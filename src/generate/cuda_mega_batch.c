@@ -69,10 +69,11 @@ static int64_t most_features(const schedule *s)
     return most;
 }
 
-/* Elements of a feature's plane from sequence to sequence, and of all of them. */
+/* Elements of a plane of features from sequence to sequence: as many as are multiplied at once, and
+ * a gap so that eight sequences' lie in different banks. */
 static size_t feature_row(size_t features)
 {
-    return round_up(features, 2 * MEGA_TILE) + 8;
+    return round_up(features, MEGA_FEATURES) + MEGA_TILE;
 }
 
 /* Bytes of the sums of products of a pair of tiles, two of them, where mates' features come to. */
@@ -85,7 +86,7 @@ down_boxes mega_down_boxes(const cuda_mega *m)
 {
     int64_t features = most_features(&m->schedule);
     int64_t groups = m->executor->plan->config.hidden_size / 64, all = groups;
-    int64_t last = (int64_t)round_up((size_t)features, 2 * MEGA_TILE);
+    int64_t last = (int64_t)round_up((size_t)features, MEGA_FEATURES);
     size_t planes = MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
     down_boxes boxes = {.rows = (int32_t)features, .mates = 1};
     if (!features || last > MAX_BOX) return boxes;
@@ -100,6 +101,18 @@ down_boxes mega_down_boxes(const cuda_mega *m)
     return boxes;
 }
 
+/* A block's share is multiplied by its own features, then by those of its mates, since theirs take
+ * a while to come; and of the chunk behind by its own before, for the same reason. */
+static void set_turns(mega_arguments *a)
+{
+    for (int share = -1; share < a->down_share; share++) {
+        if (share + 1 < a->down_share)
+            a->turns[a->n_turns++] = (mega_turn){0, (uint8_t)(share + 1)};
+        for (int mate = 1; share >= 0 && mate < a->mates; mate++)
+            a->turns[a->n_turns++] = (mega_turn){(uint8_t)mate, (uint8_t)share};
+    }
+}
+
 /* How W_down comes: all of a block's features by some groups of 64 columns. Of the last group whole
  * tiles are read, which must be within the stage: behind the ring lie other things than numbers. */
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
@@ -108,8 +121,9 @@ static bool set_boxes(const cuda_mega *m, mega_arguments *a)
     if (!boxes.groups || a->hidden > m->n_blocks * MEGA_TOLD) return false;
     a->down_rows = boxes.rows;
     a->down_groups = boxes.groups;
-    a->down_chunks = boxes.chunks;
+    a->down_share = boxes.chunks / boxes.mates;
     a->mates = boxes.mates;
+    set_turns(a);
     a->n_features = (int32_t)m->executor->plan->config.intermediate_size;
     return true;
 }

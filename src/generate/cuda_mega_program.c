@@ -327,13 +327,18 @@ static instruction_span features_of(const program *p, int block, uint32_t node)
     return (instruction_span){0, 0};
 }
 
-/* What several sequences' blocks share with those behind them, around their mates. */
-static void set_mates(const program *p, int n_mates)
+/* What several sequences' blocks share with those behind them, around their mates; and their shares
+ * of the columns, in which mates begin together and others elsewhere. */
+static void set_mates(const program *p, const down_boxes *boxes)
 {
+    int n_mates = boxes->mates, share = boxes->chunks / n_mates;
     for (int b = 0; b < p->s->options.workers; b++)
         for (int i = 0; i < p->lengths[b]; i++) {
             mega_entry *e = p->entries + (size_t)b * (size_t)p->longest + i;
-            for (int k = 1; k < n_mates && e->in.opcode == OP_NORM_MLP; k++)
+            if (e->in.opcode != OP_NORM_MLP) continue;
+            e->weights.down_first = (uint16_t)(b % n_mates * share);
+            e->weights.down_shift = (uint16_t)(share ? b / n_mates % share : 0);
+            for (int k = 1; k < n_mates; k++)
                 e->weights.mates[k - 1] =
                     features_of(p, b / n_mates * n_mates + (b + k) % n_mates, e->in.node);
         }
@@ -411,7 +416,8 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
         m->one_each = m->one_each && has_one_each(&p, b);
         m->can_choose = m->can_choose && can_choose(&p, b);
     }
-    if (m->one_each) set_mates(&p, mega_down_boxes(m).mates);
+    down_boxes boxes = mega_down_boxes(m);
+    if (m->one_each) set_mates(&p, &boxes);
     if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
     free(p.parts);
     free(memory);

@@ -274,7 +274,7 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
     int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its results */
     uint16_t *planes = b.at<uint16_t>(a.shared.features);
     const float *results = b.at<float>(a.shared.results);
-    int padded = (n + 2 * MEGA_TILE - 1) / (2 * MEGA_TILE) * (2 * MEGA_TILE);
+    int padded = (int)a.shared.feature_row - MEGA_TILE;
     static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
     int row = b.warp / 2;
     bool there = row < a.n_rows;

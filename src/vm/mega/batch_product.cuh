@@ -332,7 +332,7 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
 /* 16 columns of all rows, which are this warp's, in fixed point and counted: of eight columns a
  * lane has column g of rows 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie
  * side by side. */
-MEGA_FN void sum_outputs(const mega_block &b, const float (*c)[4], int64_t (*sums)[2])
+MEGA_FN void round_outputs(const mega_block &b, const float (*c)[4], int64_t (*parts)[2])
 {
     bool low = b.lane < 16;
 #pragma unroll
@@ -342,8 +342,8 @@ MEGA_FN void sum_outputs(const mega_block &b, const float (*c)[4], int64_t (*sum
         for (int r = 0; r < 2; r++)
             own[r] = c[0][2 * i + r] + c[1][2 * i + r] + c[2][2 * i + r];
         float other = __shfl_xor_sync(~0u, own[1], 16);
-        sums[i][0] += fixed_part(low ? own[0] : other);
-        sums[i][1] += fixed_part(low ? other : own[0]);
+        parts[i][0] = fixed_part(low ? own[0] : other);
+        parts[i][1] = fixed_part(low ? other : own[0]);
     }
 }
 MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, const instruction &in,
@@ -363,13 +363,12 @@ MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, const ins
         add_relaxed_if(there[i], next + places[i], sums[i / 2][i % 2]);
 }
 
-/* A block's share of the chunks of W_down^T's columns, each some groups of 64, of which all of a
- * block's rows are a box. Other blocks begin elsewhere, so that they do not all add to the same
- * places at a time. */
-MEGA_FN int down_chunk(const mega_arguments &a, int i)
+/* The chunk of W_down^T of a turn: some groups of 64 columns, of which all rows of the mate are a
+ * box. Blocks begin elsewhere in their shares, so that not all add to the same places at a time. */
+MEGA_FN int down_chunk(const mega_arguments &a, const mega_entry &e, mega_turn turn)
 {
-    unsigned share = a.down_chunks / a.mates, mates = blockIdx.x / a.mates;
-    return (int)(blockIdx.x % a.mates * share + (i + mates) % share);
+    int i = turn.share + e.weights.down_shift;
+    return e.weights.down_first + (i < a.down_share ? i : i - a.down_share);
 }
 
 /* Planes of the features of a block behind this one, or of its own. */
@@ -384,81 +383,74 @@ MEGA_FN int64_t *feature_list(const mega_arguments &a, int row)
     return (int64_t *)a.features + (int64_t)row * a.n_features;
 }
 
-/* The mates' features of all rows, as planes where sums were. Two warps have a row. */
+/* The mates' features of all rows, as planes where sums were. Two warps have a row; what all mates
+ * have is on its way at once. */
 MEGA_FN void wait_mates(const mega_arguments &a, mega_block &b, const mega_entry &e, uint32_t tag)
 {
     static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
-    int row = b.warp / 2;
+    int row = b.warp / 2, padded = (int)a.shared.feature_row - MEGA_TILE;
+    bool used = row < a.n_rows;
+    const int64_t *list = feature_list(a, used ? row : 0);
 #pragma unroll 1
-    for (int mate = 1; mate < a.mates; mate++) {
-        instruction_span of = e.weights.mates[mate - 1];
-        int n = of.end - of.begin;
-        int padded = (n + 2 * MEGA_TILE - 1) / (2 * MEGA_TILE) * (2 * MEGA_TILE);
-        uint16_t *planes = b.at<uint16_t>(feature_planes(a, mate)) + row * a.shared.feature_row;
-#pragma unroll 1
-        for (int i = b.thread & 63; i < padded; i += 64) {
-            int64_t v = 0;
-            patience patience = {0, 0};
-            while (row < a.n_rows && i < n) {
-                v = load_relaxed(feature_list(a, row) + of.begin + i);
-                uint32_t found = (uint32_t)((uint64_t)v >> 32);
-                if (found == tag || !MEGA_WAITS) break;
-                if (patience.over()) mega_stuck(a, e.in, b.entry(), b.pass(), -5, tag, found);
+    for (int i = b.thread & 63; i < padded; i += 64) {
+        int64_t v[MEGA_MATES - 1];
+        patience patience = {0, 0};
+        for (;;) {
+            uint32_t wrong = 0;
+#pragma unroll
+            for (int k = 0; k < MEGA_MATES - 1; k++) {
+                instruction_span of = e.weights.mates[k + 1 < a.mates ? k : 0];
+                v[k] = load_relaxed(list + of.begin + (of.begin + i < of.end ? i : 0));
             }
-            split_float(__uint_as_float((uint32_t)v), planes + i, a.shared.feature_plane);
+#pragma unroll
+            for (int k = 0; k < MEGA_MATES - 1; k++)
+                wrong |= (uint32_t)((uint64_t)v[k] >> 32) ^ tag;
+            if (!wrong || !MEGA_WAITS) break;
+            if (patience.over())
+                mega_stuck(a, e.in, b.entry(), b.pass(), -5, tag, (uint32_t)((uint64_t)v[0] >> 32));
+        }
+#pragma unroll
+        for (int k = 0; k < MEGA_MATES - 1; k++) {
+            instruction_span of = e.weights.mates[k];
+            bool there = used && of.begin + i < of.end;
+            uint16_t *planes =
+                b.at<uint16_t>(feature_planes(a, k + 1)) + row * a.shared.feature_row;
+            if (k + 1 < a.mates)
+                split_float(there ? __uint_as_float((uint32_t)v[k]) : 0, planes + i,
+                            a.shared.feature_plane);
         }
     }
     b.sync();
 }
 
-enum { DOWN_STEPS = 4, DOWN_ROWS = DOWN_STEPS * 2 * MEGA_TILE }; /* features in registers at once */
-
-/* Where a step's features are behind `first`; those behind the last one read others, for nothing.
+/* A chunk of W_down^T, whose place in the ring for this lane is `at`, weighted by features: planes
+ * of them are zeros behind the last one, up to a multiple of as many as are in registers at once.
  */
-MEGA_FN int down_row(int first, int rows, int step)
-{
-    return first + 2 * MEGA_TILE * step < rows ? 2 * MEGA_TILE * step : 0;
-}
-
-/* Features from `first` on of the row of x that is this lane's, as the matrix units take them. */
-MEGA_FN void load_features(const mega_arguments &a, const mega_block &b, uint32_t planes, int first,
-                           int rows, uint32_t (*features)[2][MEGA_PARTS])
-{
-    uint32_t at =
-        b.own + planes + 2 * ((b.lane >> 2) * a.shared.feature_row + first + 2 * (b.lane & 3));
-#pragma unroll
-    for (int s = 0; s < DOWN_STEPS; s++)
-#pragma unroll
-        for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-            for (int p = 0; p < MEGA_PARTS; p++) {
-                int row = down_row(first, rows, s) + tile * MEGA_TILE;
-                uint32_t v = load_shared(at + 2 * (p * a.shared.feature_plane + row));
-                features[s][tile][p] = first + 2 * MEGA_TILE * s < rows ? v : 0;
-            }
-}
-
-/* A chunk of W_down^T, whose place in the ring for this lane is `at`, weighted by features. */
 MEGA_FN void multiply_down(const mega_arguments &a, const mega_block &b, uint32_t at,
                            uint32_t planes, int rows, float (*c)[4])
 {
+    uint32_t from =
+        b.own + planes + 2 * ((b.lane & 7) * a.shared.feature_row + MEGA_TILE * (b.lane >> 3));
 #pragma unroll
     for (int p = 0; p < 4 * MEGA_PARTS; p++)
         c[p / 4][p % 4] = 0;
 #pragma unroll 1
-    for (int first = 0; first < rows; first += DOWN_ROWS) {
-        uint32_t features[DOWN_STEPS][2][MEGA_PARTS], m[DOWN_STEPS][4];
-        load_features(a, b, planes, first, rows, features);
+    for (int first = 0; first < rows; first += MEGA_FEATURES)
 #pragma unroll
-        for (int s = 0; s < DOWN_STEPS; s++)
-            load_matrices_transposed(m[s], at + (first + down_row(first, rows, s)) * 128);
-#pragma unroll
-        for (int k = 0; k < 2 * DOWN_STEPS; k++)
+        for (int half = 0; half < MEGA_FEATURES; half += 4 * MEGA_TILE) {
+            uint32_t features[MEGA_PARTS][4], m[2][4];
 #pragma unroll
             for (int p = 0; p < MEGA_PARTS; p++)
-                multiply_8(c[p], m[k / 2][k % 2 * 2], m[k / 2][k % 2 * 2 + 1],
-                           features[k / 2][k % 2][p]);
-    }
+                load_matrices(features[p], from + 2 * (p * a.shared.feature_plane + first + half));
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                load_matrices_transposed(m[k], at + (first + half + 2 * MEGA_TILE * k) * 128);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+#pragma unroll
+                for (int p = 0; p < MEGA_PARTS; p++)
+                    multiply_8(c[p], m[k / 2][k % 2 * 2], m[k / 2][k % 2 * 2 + 1], features[p][k]);
+        }
 }
 
 /* Rows of W_down^T weighted by the features of every row of x: product_transposed() of each. Mates
@@ -468,26 +460,38 @@ MEGA_FN void multiply_down(const mega_arguments &a, const mega_block &b, uint32_
 MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                               uint32_t tag)
 {
-    int group = b.warp >> 2, mate = 0, own = e.in.units.end - e.in.units.begin;
+    int group = b.warp >> 2, own = e.in.units.end - e.in.units.begin;
     bool busy = group < a.down_groups;
     int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
     uint32_t mine = line * 128 + ((((b.warp & 3) * 2 + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
     int column = group * 64 + (b.warp & 3) * 16;
-    int64_t sums[2][2];
+    int64_t sums[2][2] = {{0, 0}, {0, 0}}, next[2][2] = {{0, 0}, {0, 0}};
 #pragma unroll 1
-    for (int i = 0; i < a.down_chunks; i++) {
-        if (i == 1 && a.mates > 1) wait_mates(a, b, e, tag);
-        const instruction_span *of = &e.weights.mates[mate - 1];
+    for (int i = 0; i < a.n_turns; i++) {
+        mega_turn turn = a.turns[i];
+        if (turn.mate == 1 && turn.share == 0) wait_mates(a, b, e, tag);
+        const instruction_span *of = &e.weights.mates[turn.mate - 1];
         uint32_t at = take_chunk(a, b) + mine;
         float c[MEGA_PARTS][4];
-        multiply_down(a, b, at, feature_planes(a, mate), mate ? of->end - of->begin : own, c);
+        multiply_down(a, b, at, feature_planes(a, turn.mate), turn.mate ? of->end - of->begin : own,
+                      c);
         give_chunk(a, b);
-        if (mate == 0) sums[0][0] = sums[0][1] = sums[1][0] = sums[1][1] = 0;
-        sum_outputs(b, c, sums);
-        if (++mate < a.mates) continue;
-        mate = 0;
-        int first = down_chunk(a, i / a.mates) * a.down_groups * 64 + column;
+        int64_t parts[2][2];
+        round_outputs(b, c, parts);
+        bool early = turn.mate == 0 && turn.share > 0 && a.mates > 1;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            sums[k / 2][k % 2] += early ? 0 : parts[k / 2][k % 2];
+            next[k / 2][k % 2] += early ? parts[k / 2][k % 2] : 0;
+        }
+        if (turn.mate < a.mates - 1) continue;
+        int first = down_chunk(a, e, turn) * a.down_groups * 64 + column;
         add_outputs(a, b, e.in, first, busy && first < a.hidden, sums);
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            sums[k / 2][k % 2] = next[k / 2][k % 2];
+            next[k / 2][k % 2] = 0;
+        }
     }
 }
 

@@ -49,6 +49,8 @@ enum {
     MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
     MEGA_TELLERS = 64,      /* threads of theirs that keep the residual, */
     MEGA_TOLD = 32,         /* that many columns of a block at most */
+    MEGA_FEATURES = 64,     /* of theirs that W_down is multiplied by at once */
+    MEGA_TURNS = 32,        /* chunks of W_down at most, of 64 columns or more */
     MEGA_MATES = 4,         /* blocks at most that share what W_down is multiplied by */
     MEGA_EARLY_BYTES = 32,  /* of a pair of QKV, for what is fetched early: two pairs a warp */
     MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
@@ -71,7 +73,9 @@ typedef struct mega_weights {
     uint32_t passable;      /* 1: passed over in short contexts, without a barrier */
     instruction_span mates[MEGA_MATES - 1]; /* several sequences: features of the blocks behind this
                                              * one, around its mates */
-    uint32_t zero[3];
+    uint16_t down_first, down_shift; /* the first chunk of the block's share of W_down, and which
+                                      * of them it begins with */
+    uint32_t zero[2];
 } mega_weights;
 
 /* Where in its program a block is: filled in by the block itself. */
@@ -147,6 +151,12 @@ typedef struct mega_row {
     int32_t first_page;      /* of its list in the array of pages */
 } mega_row;
 
+/* A turn of W_down's: of a block's share of its chunks, for its own features or those of one of the
+ * blocks behind it, around its mates. */
+typedef struct mega_turn {
+    uint8_t mate, share;
+} mega_turn;
+
 typedef struct mega_arguments {
     uint64_t program; /* mega_entry [blocks][longest] */
     uint64_t lengths; /* int32 [blocks] */
@@ -185,12 +195,14 @@ typedef struct mega_arguments {
     uint64_t heads;     /* several sequences: outputs of attention, as q, k and v come */
     uint64_t down_maps; /* CUtensorMap [layers]: W_down transposed, 64 columns of all rows of a */
     int32_t down_rows, down_groups; /* block a group, and how many groups are a box */
-    int32_t down_chunks, mates; /* boxes over all columns; blocks that share them and features */
+    int32_t down_share, mates; /* boxes of a block's share; blocks that share them and features */
     int32_t n_features;
-    uint64_t told;     /* float [2][steps][hidden][MEGA_ROWS], as x lies: x of each step */
     uint64_t features; /* int64 [MEGA_ROWS][n_features]: with the numbers of pass and layer */
     int32_t n_rows;    /* sequences; more than one only for the kernels made for it */
     mega_row rows[MEGA_ROWS];
+    int32_t n_turns; /* the order in which they come, in every block */
+    mega_turn turns[MEGA_TURNS];
+    uint64_t told; /* float [2][steps][hidden][MEGA_ROWS], as x lies: x of each step */
 } mega_arguments;
 
 #ifdef __cplusplus

@@ -12,12 +12,14 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
     int begin = e.in.units.begin, n = e.in.units.end - begin;
     f.matrix(e.weights.matrix[0], begin, n, a.hidden);
     f.matrix(e.weights.matrix[1], begin, n, a.hidden);
-    for (int i = 0; i < a.down_chunks; i++) {
-        int mate = i % a.mates, row = mate ? e.weights.mates[mate - 1].begin : begin;
+#pragma unroll 1
+    for (int i = 0; i < a.n_turns; i++) {
+        mega_turn turn = a.turns[i];
+        int row = turn.mate ? e.weights.mates[turn.mate - 1].begin : begin;
         f.begin(a.down_groups * a.down_rows * 128);
         if (f.lane == 0)
             copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, row,
-                     down_chunk(a, i / a.mates) * a.down_groups, f.barrier(), f.policy);
+                     down_chunk(a, e, turn) * a.down_groups, f.barrier(), f.policy);
         f.end();
     }
 }
