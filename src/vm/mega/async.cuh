@@ -145,14 +145,12 @@ MEGA_FN uint32_t load_relaxed_4(const uint32_t *p)
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
-MEGA_FN float2 load_relaxed_8(const void *p)
+MEGA_FN void load_relaxed_16(const void *p, float2 *v)
 {
-    float2 v;
-    asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(v.x), "=f"(v.y)
+    asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v[0].x), "=f"(v[0].y), "=f"(v[1].x), "=f"(v[1].y)
                  : "l"(p)
                  : "memory");
-    return v;
 }
 MEGA_FN void store_relaxed_4(uint32_t *p, uint32_t v)
 {

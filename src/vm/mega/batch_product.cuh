@@ -39,6 +39,13 @@ MEGA_FN int residual_place(int column, int row)
     return (column >> 1) * 2 * MEGA_ROWS + 2 * row + (column & 1);
 }
 
+/* As it is told: a lane's two pairs of sixteen columns lie side by side. */
+MEGA_FN int told_place(int column, int row)
+{
+    return (column >> 4) * 16 * MEGA_ROWS + 16 * row + 4 * (column >> 1 & 3) +
+           2 * (column >> 3 & 1) + (column & 1);
+}
+
 /* How many parts are added up: the embedding's row, then one of each KV head or block, each of
  * which has one entry a step. */
 MEGA_FN uint32_t batch_parts(const mega_arguments &a, int step)
@@ -55,29 +62,42 @@ MEGA_FN int64_t uncounted(int64_t sum, uint32_t parts)
 
 /* The teller's elements: the first columns of the block's share for all rows, then the next. Where
  * there are less, the first one again. */
-MEGA_FN bool told_place(const mega_arguments &a, int i, int *place)
+MEGA_FN bool told_element(const mega_arguments &a, int i, int *place, int *to)
 {
     int begin = a.hidden * (int)blockIdx.x / (int)gridDim.x;
     int end = a.hidden * (int)(blockIdx.x + 1) / (int)gridDim.x;
     int column = begin + i / MEGA_ROWS, row = i % MEGA_ROWS;
     bool there = column < end && row < a.n_rows;
     *place = residual_place(there ? column : begin, there ? row : 0);
+    *to = told_place(there ? column : begin, there ? row : 0);
     return there;
 }
 
-/* `begun` is the barrier of which each pass is a phase. Others watch the time. */
-MEGA_FN void tell_residual(const mega_arguments &a, uint32_t begun, int teller)
+/* The number of a step's sums in this launch, from 1. */
+MEGA_FN uint32_t sums_number(const mega_arguments &a, uint32_t pass, int step)
+{
+    return (pass - a.first_pass) * (2 * a.n_layers + 1) + step + 1;
+}
+/* The block has added what it has to a step's sums, or nearly so: its tellers may look at them. */
+MEGA_FN void say_added(const mega_arguments &a, const mega_block &b, int step)
+{
+    if (b.thread == 0) b.flow(a)->added = sums_number(a, b.pass(), step);
+}
+
+/* `flow`: where the block's is. To look at sums that are not to be complete for long would take
+ * from others what the second-level cache can do. The computing warps watch the time. */
+MEGA_FN void tell_residual(const mega_arguments &a, uint32_t flow, int teller)
 {
     int64_t whole[TOLD_EACH];
-    int places[TOLD_EACH];
+    int places[TOLD_EACH], tos[TOLD_EACH];
     bool there[TOLD_EACH];
 #pragma unroll
     for (int i = 0; i < TOLD_EACH; i++)
-        there[i] = told_place(a, i * MEGA_TELLERS + teller, &places[i]);
+        there[i] = told_element(a, i * MEGA_TELLERS + teller, &places[i], &tos[i]);
 #pragma unroll 1
     for (int n = 0; n < a.n_passes; n++) {
         uint32_t pass = a.first_pass + n;
-        barrier_wait(begun, n & 1);
+        barrier_wait(flow + FLOW_BEGUN, n & 1);
 #pragma unroll
         for (int i = 0; i < TOLD_EACH; i++)
             whole[i] = 0;
@@ -87,6 +107,8 @@ MEGA_FN void tell_residual(const mega_arguments &a, uint32_t begun, int teller)
             const int64_t *sums = batch_sums(a, pass, step);
             int64_t sum[TOLD_EACH];
             if (MEGA_DAWDLES) dawdle(a, pass, step);
+            while ((int)(load_shared(flow + FLOW_ADDED) - sums_number(a, pass, step)) < 0)
+                __nanosleep(64);
             do {
                 wrong = 0;
 #pragma unroll
@@ -101,7 +123,7 @@ MEGA_FN void tell_residual(const mega_arguments &a, uint32_t begun, int teller)
             for (int i = 0; i < TOLD_EACH; i++) {
                 whole[i] += uncounted(sum[i], parts);
                 float x = (float)whole[i] * (1 / FIXED_ONE);
-                if (there[i]) store_relaxed_4(told + places[i], __float_as_uint(x));
+                if (there[i]) store_relaxed_4(told + tos[i], __float_as_uint(x));
             }
         }
     }
@@ -150,7 +172,7 @@ MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
 MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instruction &in,
                        const uint32_t *x, bool whole)
 {
-    x += residual_place(32 * (b.lane & (whole ? 3 : 1)) + 31, a.n_rows - 1);
+    x += told_place(32 * (b.lane & (whole ? 3 : 1)) + 31, a.n_rows - 1);
     patience patience = {0, 0};
     for (;;) {
         bool there = load_relaxed_4(x) != NOT_TOLD;
@@ -165,12 +187,12 @@ MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instr
 MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const instruction &in,
                           const uint32_t *x, bool whole, float2 *out)
 {
-    const uint32_t *second = x + (whole ? residual_place(64, 0) : 0);
+    const uint32_t *second = x + (whole ? told_place(64, 0) : 0);
     patience patience = {0, 0};
     for (;;) {
 #pragma unroll
-        for (int i = 0; i < 16; i++)
-            out[i] = load_relaxed_8((i < 8 ? x : second) + residual_place(i % 8 * 8, 0));
+        for (int i = 0; i < 16; i += 2)
+            load_relaxed_16((i < 8 ? x : second) + told_place(i % 8 * 8, 0), out + i);
         /* A number if all are: they are far from infinite. */
         float sums[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -191,12 +213,12 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     int g = b.lane >> 2, t = b.lane & 3;
     int first = min(b.warp * 128, a.hidden - 64); /* hidden: a multiple of 64 */
     bool used = g < a.n_rows && b.warp * 128 < a.hidden, whole = first + 128 <= a.hidden;
-    const uint32_t *x = batch_told(a, b.pass(), step) + residual_place(first, 0);
+    const uint32_t *x = batch_told(a, b.pass(), step) + told_place(first, 0);
     fetch_norm(a, b, e, first);
     copies_commit();
     wait_last(a, b, e.in, x, whole);
     float2 raw[16];
-    load_columns(a, b, e.in, x + residual_place(2 * t, used ? g : 0), whole, raw);
+    load_columns(a, b, e.in, x + told_place(2 * t, used ? g : 0), whole, raw);
     copies_arrived<0>();
     __syncwarp();
     /* No branches: what is not there counts nothing. */
@@ -493,6 +515,7 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
             next[k / 2][k % 2] = 0;
         }
     }
+    say_added(a, b, 2 * e.in.layer + 2);
 }
 
 /* ---- W_o ---- */

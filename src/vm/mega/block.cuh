@@ -35,6 +35,7 @@ enum : uint32_t {
     FLOW_BEGUN = offsetof(mega_flow, begun),
     FLOW_TO_CHOOSE = offsetof(mega_flow, to_choose),
     FLOW_CHOSEN = offsetof(mega_flow, chosen),
+    FLOW_ADDED = offsetof(mega_flow, added),
 };
 
 /* A stage of the ring: a constant where it can be one. */

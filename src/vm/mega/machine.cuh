@@ -103,18 +103,18 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
     int thread = (int)threadIdx.x;
     if (thread >= MEGA_CONSUMERS) {
         if (!MEGA_CHOOSES) registers_give(); /* those that choose need as many as others */
-        bool scouted = a.n_rows <= 1 && a.first_position >= MEGA_SCOUTED;
+        bool scouted = MACHINE::SCOUTS && a.first_position >= MEGA_SCOUTED;
         const int fetching = MEGA_CONSUMERS + (scouted ? 64 : 32);
-        if (thread < fetching)
-            fetch_program<MACHINE>(a, memory, ring, thread & 31, thread >= MEGA_CONSUMERS + 32);
 #if MEGA_CHOOSES
-        else
+        if (thread >= fetching)
             choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
 #else
-        else if (thread >= MEGA_THREADS - MEGA_TELLERS)
-            MACHINE::tell(a, own + a.shared.flow + FLOW_BEGUN,
-                          thread - (MEGA_THREADS - MEGA_TELLERS));
+        if (thread >= MEGA_THREADS - MEGA_TELLERS)
+            MACHINE::tell(a, own + a.shared.flow, thread - (MEGA_THREADS - MEGA_TELLERS));
 #endif
+        else if (thread < fetching)
+            fetch_program<MACHINE>(a, memory, ring, thread & 31,
+                                   MACHINE::SCOUTS && thread >= MEGA_CONSUMERS + 32);
     } else {
         if (!MEGA_CHOOSES) registers_take();
         mega_block b = {memory, ring,        own,         {0, 0},

@@ -133,6 +133,7 @@ typedef struct mega_flow {
     int32_t token;      /* that the pass reads */
     int32_t next;       /* that was chosen */
     uint32_t stop;      /* the computing warps go on to no further pass */
+    uint32_t added;     /* several sequences: number of the sums that the block has added to last */
 } mega_flow;
 
 /* Offsets in shared memory, behind the ring. */
@@ -202,7 +203,7 @@ typedef struct mega_arguments {
     mega_row rows[MEGA_ROWS];
     int32_t n_turns; /* the order in which they come, in every block */
     mega_turn turns[MEGA_TURNS];
-    uint64_t told; /* float [2][steps][hidden][MEGA_ROWS], as x lies: x of each step */
+    uint64_t told; /* float [2][steps][hidden][MEGA_ROWS]: x of each step, as it is read */
 } mega_arguments;
 
 #ifdef __cplusplus

@@ -25,9 +25,10 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
 }
 
 template <int DIM, bool HALF> struct several_sequences {
-    static MEGA_FN void tell(const mega_arguments &a, uint32_t begun, int teller)
+    static const bool SCOUTS = false;
+    static MEGA_FN void tell(const mega_arguments &a, uint32_t flow, int teller)
     {
-        tell_residual(a, begun, teller);
+        tell_residual(a, flow, teller);
     }
     static MEGA_FN bool passes_over(const mega_arguments &, const mega_block &, const mega_entry &)
     {
