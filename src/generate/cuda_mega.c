@@ -100,6 +100,7 @@ static void set_sizes(cuda_mega *m)
     a->group = (int32_t)(c->n_heads / c->n_kv_heads);
     a->n_kv_heads = (int32_t)c->n_kv_heads;
     a->vocab = (int32_t)c->vocab_size;
+    a->n_features = (int32_t)c->intermediate_size;
     a->page_size = (int32_t)x->plan->options.page_size;
     a->pages_per_layer = (int32_t)x->plan->options.n_pages;
     a->interleaved = c->rope.interleaved;

@@ -124,7 +124,6 @@ static bool set_boxes(const cuda_mega *m, mega_arguments *a)
     a->down_share = boxes.chunks / boxes.mates;
     a->mates = boxes.mates;
     set_turns(a);
-    a->n_features = (int32_t)m->executor->plan->config.intermediate_size;
     return true;
 }
 

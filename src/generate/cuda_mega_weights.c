@@ -20,12 +20,14 @@ size_t mega_count_weights(const model *m)
     return mega_is_quantized(m) ? mega_count_bricks(m) : count_down(model_get_config(m));
 }
 
-/* W_down with its columns as rows: what a block's features add lies together. */
+/* W_down with its columns as rows: what a block's features add lies together. Of more than 2048
+ * columns then, as many of all rows behind the other. */
 static qp_status transpose_down(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
-    int rows = (int)c->hidden_size, columns = (int)c->intermediate_size;
+    int rows = (int)c->hidden_size, exchanges = rows > MEGA_BLOCK,
+        columns = (int)c->intermediate_size;
     size_t bytes = (size_t)rows * (size_t)columns * 2;
     cuda_function transpose;
     TRY(cuda_buffer_alloc(x->device, count_down(c), "W_down transposed", &m->weights, error));
@@ -33,11 +35,16 @@ static qp_status transpose_down(cuda_mega *m, qp_error *error)
     for (int64_t layer = 0; layer < c->n_layers; layer++) {
         cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
         cuda_address to = m->weights.address + (size_t)layer * bytes;
-        TRY(cuda_check(x->device->driver->launch(transpose, (unsigned)(columns + 31) / 32,
-                                                 (unsigned)(rows + 31) / 32, 1, 32, 8, 1, 0,
-                                                 x->device->stream,
-                                                 (void *[]){&from, &to, &rows, &columns}, NULL),
-                       "transposing weights", error));
+        for (int rest = rows, some; rest > 0; rest -= some) {
+            some = rest < MEGA_BLOCK ? rest : MEGA_BLOCK;
+            TRY(cuda_check(x->device->driver->launch(
+                               transpose, (unsigned)(columns + 31) / 32, (unsigned)(some + 31) / 32,
+                               1, 32, 8, 1, 0, x->device->stream,
+                               (void *[]){&from, &to, &some, &columns, &exchanges}, NULL),
+                           "transposing weights", error));
+            from += (size_t)some * (size_t)columns * 2;
+            to += (size_t)some * (size_t)columns * 2;
+        }
     }
     return cuda_device_wait(x->device, "transposing weights", error);
 }

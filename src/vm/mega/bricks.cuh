@@ -435,10 +435,17 @@ MEGA_FN tile_run tile_run_from(const mega_arguments &a, const mega_entry &e, int
             min(left, tiles - tile)};
 }
 
-/* `tiles` tiles of 8 rows of an entry's matrix: as product.cuh has it. */
+/* `tiles` tiles of 8 rows of an entry's matrix: as product.cuh has it, but nothing is taken from
+ * the ring before x is there, since a brick's registers are those of its kind. */
+template <int BLOCKS> struct row_fragments {
+};
+template <int BLOCKS>
+MEGA_FN void take_early(const mega_arguments &, mega_block &, int, row_fragments<BLOCKS> &)
+{
+}
 template <int DIM, int BLOCKS>
 MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_entry &e, int matrix,
-                           int tiles, int first)
+                           int tiles, int first, int, row_fragments<BLOCKS> &)
 {
     tiles = (tiles + 1) / 2;
 #pragma unroll 1
@@ -518,6 +525,7 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
 }
 
 /* `rows` features' part of the outputs from `first` on: as product.cuh has it. */
+template <int BLOCKS>
 MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                                 int rows, int first, float *out)
 {

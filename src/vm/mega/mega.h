@@ -197,7 +197,7 @@ typedef struct mega_arguments {
     uint64_t down_maps; /* CUtensorMap [layers]: W_down transposed, 64 columns of all rows of a */
     int32_t down_rows, down_groups; /* block a group, and how many groups are a box */
     int32_t down_share, mates; /* boxes of a block's share; blocks that share them and features */
-    int32_t n_features;
+    int32_t n_features;        /* of the model's MLP */
     uint64_t features; /* int64 [MEGA_ROWS][n_features]: with the numbers of pass and layer */
     int32_t n_rows;    /* sequences; more than one only for the kernels made for it */
     mega_row rows[MEGA_ROWS];

@@ -1,9 +1,9 @@
 /* Rows of weights times vectors, by the matrix units.
  *
- * A chunk is 8 rows of up to 2048 columns; warp w has the columns [128 w, 128 w + 128) of all of
- * them. The vector comes as three planes of the weights' type, in the first three columns of the
- * other operand, so that every product is exact and sums are float32: the same to the bit in every
- * run.
+ * A chunk is 8 rows of up to 2048 columns, or 4 of more; warp w has the columns [128 w, 128 w +
+ * 128) of all of them, and of more those 2048 further. The vector comes as three planes of the
+ * weights' type, in the first three columns of the other operand, so that every product is exact
+ * and sums are float32: the same to the bit in every run.
  */
 #ifndef QUIPU_VM_MEGA_PRODUCT_CUH
 #define QUIPU_VM_MEGA_PRODUCT_CUH
@@ -11,15 +11,29 @@
 #include "vm/mega/block.cuh"
 
 /* The sum of an accumulator's first three columns: rows g and g + 8, in lanes 4 g. */
-MEGA_FN float sum_columns(float c0, float c1)
+MEGA_FN float scaled_columns(float c0, float c1)
 {
     if (MEGA_HALF) {
         bool last = threadIdx.x & 1; /* has the third column, beside one of zeros */
         c0 *= 1 / (last ? plane_factor(2) : plane_factor(0));
         c1 *= 1 / plane_factor(1);
     }
-    float sum = c0 + c1;
+    return c0 + c1;
+}
+MEGA_FN float sum_columns(float c0, float c1)
+{
+    float sum = scaled_columns(c0, c1);
     return sum + __shfl_down_sync(~0u, sum, 1);
+}
+/* The same where rows g + 8 are the other half of rows g, and their columns the fifth to the
+ * seventh. */
+MEGA_FN float sum_halves(const float *c, const float *d)
+{
+    bool second = threadIdx.x & 2;
+    float sum =
+        scaled_columns(second ? c[2] + d[2] : c[0] + d[0], second ? c[3] + d[3] : c[1] + d[1]);
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
 /* The vector's two registers for 16 columns from `at`, which is this lane's place in its plane. */
@@ -38,54 +52,122 @@ MEGA_FN void load_vectors(uint32_t at, bool used, uint32_t v[8][2])
         load_vector(at + j * 32, used, v[j]);
 }
 
-/* `tiles` tiles of 8 rows from the ring times the planes: sums[warp][first + row]. Two tiles at a
- * time are the 16 rows of the matrix units; of an odd number the last one goes alone. BLOCKS:
- * column blocks of a row; a pair's tiles come block by block. Called in one place and inlined
- * there: what is spilled or saved around a call goes to local memory, which has no cache to speak
- * of beside a ring of this size. */
-template <int DIM, int BLOCKS>
-MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_entry &, int,
-                           int tiles, int first)
+/* The same in the order of row_fragments' longer rows. */
+MEGA_FN void load_vectors_long(uint32_t at, bool used, uint32_t v[8][2])
 {
-    int g = b.lane >> 2, t = b.lane & 3;
-    uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
-    uint32_t mine = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16;
-    uint32_t planes =
-        b.own + a.shared.planes + 2 * (min(g, 2) * a.shared.plane + b.warp * 128 + 2 * t);
-    uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * a.shared.sum_pitch + first + g);
-    bool second = b.lane & 8; /* this lane's rows are the pair's second tile */
-    uint32_t v[8][2];
-    if (BLOCKS == 1) load_vectors(planes, g < MEGA_PARTS, v);
-#pragma unroll 1
-    for (int i = 0; i < tiles; i += 2) {
-        float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-        bool both = i + 1 < tiles;
-#pragma unroll 1
-        for (int k = 0; k < BLOCKS; k++) {
-            ring_place one = b.place, two = b.place;
-            two.advance(a.stages);
-            wait_chunk(full + 8 * one.stage, one.parity);
-            if (both) wait_chunk(full + 8 * two.stage, two.parity);
-            uint32_t at = mine + (second && both ? two.stage : one.stage) * MEGA_STAGE;
-            uint32_t m[8][4];
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        uint4 all = load_shared_16(at + j * 32);
+        v[j][0] = used ? all.x : 0, v[j][1] = used ? all.y : 0;
+        v[j + 1][0] = used ? all.z : 0, v[j + 1][1] = used ? all.w : 0;
+    }
+}
+
+/* Sixteen rows of a warp's 128 columns for the matrix units, from two chunks: two tiles, of which
+ * an odd number's last one is there twice; or of longer rows, which lie in a stage as they do in
+ * memory, a tile, and 2048 columns further the same. */
+template <int BLOCKS> struct row_fragments {
+    uint32_t m[8][4];
+
+    /* A lane's columns of 32, eight neighbours, make up the columns of two steps: the vector is
+     * read in the same order. All rows begin at the same bank of shared memory, so that of two
+     * neighbours one reads 32 columns ahead. */
+    MEGA_FN void load_long(const mega_arguments &a, const mega_block &b, uint32_t one, uint32_t two)
+    {
+        const int g = b.lane >> 2, t = b.lane & 3;
+        const bool odd = g & 1;
+        uint32_t at =
+            (g & 4 ? two : one) + (g & 3) * 2 * a.hidden + b.warp * 256 + ((t + 4 * odd) << 4);
+#pragma unroll
+        for (int j = 0; j < 4; j += 2)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint4 u = load_shared_16(at + half * 2 * MEGA_BLOCK + j * 64);
+                uint4 v = load_shared_16((at ^ 64) + half * 2 * MEGA_BLOCK + j * 64);
+                set(2 * j, half, odd ? v : u);
+                set(2 * j + 2, half, odd ? u : v);
+            }
+    }
+    MEGA_FN void set(int step, int half, uint4 v)
+    {
+        m[step][half] = v.x, m[step][2 + half] = v.y;
+        m[step + 1][half] = v.z, m[step + 1][2 + half] = v.w;
+    }
+    /* From the ring, whose stages are free then. */
+    MEGA_FN void take(const mega_arguments &a, mega_block &b, bool both)
+    {
+        uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
+        ring_place one = b.place, two = b.place;
+        two.advance(a.stages);
+        wait_chunk(full + 8 * one.stage, one.parity);
+        if (both) wait_chunk(full + 8 * two.stage, two.parity);
+        if (BLOCKS > 1) {
+            load_long(a, b, b.ring + one.stage * MEGA_STAGE, b.ring + two.stage * MEGA_STAGE);
+        } else {
+            uint32_t at = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16 +
+                          (b.lane & 8 && both ? two.stage : one.stage) * MEGA_STAGE;
 #pragma unroll
             for (int j = 0; j < 8; j++)
                 load_matrices(m[j], at + j * 32);
-            __syncwarp();
-            if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
-            if (speaks(b) && both) barrier_arrive(empty + 8 * two.stage);
-            if (both) b.place = two;
-            b.place.advance(a.stages);
-            if (BLOCKS > 1) load_vectors(planes + 2 * MEGA_BLOCK * k, g < MEGA_PARTS, v);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                multiply_16<MEGA_HALF>(j & 1 ? d : c, m[j][0], m[j][1], m[j][2], m[j][3], v[j][0],
-                                       v[j][1]);
         }
-        float low = sum_columns(c[0] + d[0], c[1] + d[1]);
-        float high = sum_columns(c[2] + d[2], c[3] + d[3]);
-        if (t == 0) store_shared(sums + i * 4 * MEGA_TILE, low);
-        if (t == 0 && both) store_shared(sums + (i + 1) * 4 * MEGA_TILE, high);
+        __syncwarp();
+        if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
+        if (speaks(b) && both) barrier_arrive(empty + 8 * two.stage);
+        if (both) b.place = two;
+        b.place.advance(a.stages);
+    }
+};
+
+/* Whether the next chunks are taken before the vector that they are multiplied by is there: the
+ * ring has room for as much more then. The kernels that choose tokens lack the registers. */
+enum { TAKES_EARLY = !MEGA_CHOOSES };
+
+/* The first chunks of `tiles` tiles of 8 rows, where it is early. */
+template <int BLOCKS>
+MEGA_FN void take_early(const mega_arguments &a, mega_block &b, int tiles, row_fragments<BLOCKS> &w)
+{
+    if (TAKES_EARLY && tiles > 0) w.take(a, b, BLOCKS > 1 || tiles > 1);
+}
+
+/* `tiles` tiles of 8 rows times the planes: sums[warp][first + row]. BLOCKS: column blocks of a
+ * row, two of which are multiplied at once: columns of the other operand are the planes of the
+ * first block, none, those of the second. The first chunks are in `w`, where those of the next call
+ * are left, for `next` tiles. Called in one place and inlined there: what is spilled or saved
+ * around a call goes to local memory, which has no cache to speak of beside a ring of this size. */
+template <int DIM, int BLOCKS>
+MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_entry &, int,
+                           int tiles, int first, int next, row_fragments<BLOCKS> &w)
+{
+    const int each = BLOCKS > 1 ? 1 : 2, plane = b.lane >> 2 & 3, block = b.lane >> 4;
+    const bool used = plane < MEGA_PARTS && block < BLOCKS;
+    int g = b.lane >> 2, t = b.lane & 3;
+    uint32_t planes = b.own + a.shared.planes +
+                      2 * (min(plane, 2) * a.shared.plane + (BLOCKS > 1 ? block * MEGA_BLOCK : 0) +
+                           b.warp * 128 + (BLOCKS > 1 ? 8 : 2) * t);
+    uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * a.shared.sum_pitch + first + g);
+    uint32_t v[8][2];
+    if (BLOCKS > 1)
+        load_vectors_long(planes, used, v);
+    else
+        load_vectors(planes, used, v);
+#pragma unroll 1
+    for (int i = 0; i < tiles; i += each) {
+        float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
+        if (!TAKES_EARLY) w.take(a, b, BLOCKS > 1 || i + 1 < tiles);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            multiply_16<MEGA_HALF>(j & 1 ? d : c, w.m[j][0], w.m[j][1], w.m[j][2], w.m[j][3],
+                                   v[j][0], v[j][1]);
+        take_early<BLOCKS>(a, b, i + each < tiles ? tiles - i - each : next, w);
+        if (BLOCKS > 1) {
+            float sum = sum_halves(c, d);
+            if (t == 0) store_shared(sums + i * 4 * MEGA_TILE, sum);
+        } else {
+            float low = sum_columns(c[0] + d[0], c[1] + d[1]);
+            float high = sum_columns(c[2] + d[2], c[3] + d[3]);
+            if (t == 0) store_shared(sums + i * 4 * MEGA_TILE, low);
+            if (t == 0 && i + 1 < tiles) store_shared(sums + (i + 1) * 4 * MEGA_TILE, high);
+        }
     }
 }
 
@@ -96,9 +178,12 @@ MEGA_FN int row_slices(const mega_arguments &, const mega_entry &, int)
 }
 
 /* Rows of W_down^T weighted by the features and added up: 2048 outputs to out[2048], 128 of them
- * a warp's, which sees them at the end. */
-MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &,
-                                int rows, int, float *out)
+ * a warp's, which sees them at the end. Where hidden sizes are more than 2048, rows lie in a stage
+ * as they do in memory: of every eight neighbours of 8 columns the place is that of their number
+ * with the last bits of the feature's exchanged, so that eight rows meet no bank twice. */
+template <int BLOCKS>
+MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
+                                int rows, int first, float *out)
 {
     float c[8][4];
 #pragma unroll
@@ -108,7 +193,9 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
             c[j][i] = 0;
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t plane = b.own + a.shared.features + 2 * (min(g, 2) * a.shared.feature_plane + 2 * t);
-    uint32_t mine = (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 3) * 16;
+    const int pitch = BLOCKS > 1 ? 2 * min(MEGA_BLOCK, a.hidden - first) : (int)MEGA_PITCH;
+    const int exchanged = BLOCKS > 1 ? (e.in.units.begin + b.lane) & 7 : 0;
+    uint32_t mine = (b.lane & 7) * pitch + b.warp * 256 + (((b.lane >> 3) ^ exchanged) << 4);
 #pragma unroll 1
     for (int row = 0; row < rows; row += MEGA_TILE) {
         uint32_t features = load_shared(plane + 2 * row), m[4][4];
@@ -116,7 +203,7 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         uint32_t at = take_chunk(a, b) + mine;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            load_matrices_transposed(m[j], at + j * 64);
+            load_matrices_transposed(m[j], BLOCKS > 1 ? at ^ (j * 64) : at + j * 64);
         give_chunk(a, b);
 #pragma unroll
         for (int j = 0; j < 4; j++) {

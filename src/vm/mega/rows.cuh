@@ -117,6 +117,7 @@ MEGA_FN void make_features(const mega_arguments &a, mega_block &b, const mega_en
     b.sync();
 }
 
+template <int BLOCKS>
 MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const instruction &in = e.in;
@@ -137,7 +138,7 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
             int i = at - e.weights.share.begin;
             if (i >= 0 && at < e.weights.share.end) carried[i] = fixed_value(load_relaxed(x + at));
         }
-        product_transposed(a, b, e, n, c, out);
+        product_transposed<BLOCKS>(a, b, e, n, c, out);
         b.stamp(a, MEGA_SIGNALS);
         int64_t *next = residual(a, b.pass(), 2 * in.layer + 2);
 #pragma unroll
@@ -164,17 +165,21 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
     int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;
     if (!logits && !mlp) fetch_qkv_early<DIM>(a, b, e.in, b.thread >> 4);
     uint64_t best = 0;
+    row_fragments<BLOCKS> w;
+    take_early<BLOCKS>(a, b, min(at_once, tiles), w);
     read_residual(a, b, e, step, e.weights.parts);
     int first = 0;
     do {
         /* The MLP's gate, then up. */
 #pragma unroll 1
-        for (int matrix = 0; matrix <= mlp; matrix++)
+        for (int matrix = 0; matrix <= mlp; matrix++) {
+            int next = mlp && !matrix ? tiles : min(at_once, tiles - first - at_once);
             multiply_rows<DIM, BLOCKS>(a, b, e, matrix, min(at_once, tiles - first),
-                                       matrix * tiles * MEGA_TILE);
+                                       matrix * tiles * MEGA_TILE, next, w);
+        }
         b.sync();
         if (mlp)
-            finish_mlp(a, b, e);
+            finish_mlp<BLOCKS>(a, b, e);
         else if (!logits)
             finish_qkv<DIM, HALF>(a, b, e);
         else

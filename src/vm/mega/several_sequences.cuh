@@ -65,7 +65,7 @@ template <int DIM, bool HALF> struct several_sequences {
             fetch_batch_mlp(a, e, f);
         } else {
             if (e.in.opcode == OP_NORM_LINEAR) f.wait_begun(); /* each phase is waited for */
-            fetch_entry<DIM>(a, e, f, 0);
+            fetch_entry<DIM, 1>(a, e, f, 0);
         }
     }
 };

@@ -135,30 +135,48 @@ struct mega_fetch {
             if (wanted)
                 for (int i = lane * 256; i < bytes; i += 32 * 256)
                     copy_16_of_256(begun + SCOUT_AT + 16, (const char *)from + i);
-        } else if (lane == 0) {
+        } else if (lane == 0 && bytes > 0) {
             copy_bytes(stage(), from, bytes, barrier(), policy);
         }
         end();
     }
-    /* Columns [first, first + columns) of up to eight rows, one from each lane. */
-    MEGA_FN void rows(const uint16_t *row, int n, int first, int columns)
+    /* Up to eight rows, one from each lane. */
+    MEGA_FN void rows(const uint16_t *row, int n, int columns)
     {
         uint32_t to = stage() + lane * MEGA_PITCH;
-        row += first;
         known_now(to, row);
         begin(n * 2 * columns);
         if (lane < n) copy(to, row, 2 * columns);
         end();
     }
+    /* Two chunks of four longer rows each, one from each lane; in one copy, where they lie
+     * together.
+     */
+    MEGA_FN void halves(const uint16_t *row, bool together, int hidden)
+    {
+        const int pitch = 2 * hidden;
+        for (int half = 0; half < 2; half++) {
+            const bool mine = lane / 4 == half && (lane % 4 == 0 || !together);
+            uint32_t to = stage() + lane % 4 * pitch;
+            known_now(to, row);
+            begin(4 * pitch);
+            if (mine) copy(to, row, together ? 4 * pitch : pitch);
+            end();
+        }
+    }
     /* Rows [begin, begin + n) of a matrix of `hidden` columns, tile by tile. */
     MEGA_FN void matrix(uint64_t matrix, int64_t begin, int n, int hidden)
     {
-        const uint16_t *rows_at = (const uint16_t *)matrix + (begin + lane) * hidden;
-        for (int pair = 0; pair < n; pair += 2 * MEGA_TILE)
-            for (int c = 0; c < hidden; c += MEGA_BLOCK)
-                for (int row = pair; row < min(n, pair + 2 * MEGA_TILE); row += MEGA_TILE)
-                    rows(rows_at + (int64_t)row * hidden, min(MEGA_TILE, n - row), c,
-                         min(MEGA_BLOCK, hidden - c));
+        const uint16_t *at = (const uint16_t *)matrix + (begin + lane) * hidden;
+        for (int row = 0; row < n; row += MEGA_TILE)
+            rows(at + (int64_t)row * hidden, min(MEGA_TILE, n - row), hidden);
+    }
+    /* `n` rows of so many bytes, which lie together: whole tiles by `each` rows, one copy a chunk.
+     */
+    MEGA_FN void pieces(const char *from, int n, int bytes, int each)
+    {
+        for (int row = 0; row < n || row % MEGA_TILE; row += each)
+            piece(from + (int64_t)row * bytes, max(min(each, n - row), 0) * bytes);
     }
 };
 
@@ -195,7 +213,7 @@ MEGA_FN void fetch_rows(const mega_arguments &a, const mega_entry &e, mega_fetch
     }
 }
 
-template <int DIM>
+template <int DIM, int BLOCKS = 0>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     fetch_rows<DIM>(a, e, f, 0, 2 * (e.in.units.end - e.in.units.begin) / BRICK_ROWS);
@@ -236,22 +254,32 @@ MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fet
                     min(at_once, tiles - i));
 }
 
+template <int DIM, int BLOCKS>
+MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+{
+    if (e.in.opcode == MEGA_MLP)
+        fetch_mlp<DIM>(a, e, f);
+    else
+        fetch_logits<DIM>(a, e, f);
+}
+
 #else
 
 /* A quad of pairs: four first features, four second ones. */
-template <int DIM>
+template <int DIM, int BLOCKS = 1>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    for (int pair = e.in.units.begin; pair < e.in.units.end; pair += 8)
-        for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
-            for (int unit = pair; unit < min(e.in.units.end, pair + 8); unit += 4) {
-                qkv_pair p = qkv_pair_at<DIM>(a, unit + (f.lane & 3));
-                const uint16_t *row =
-                    (const uint16_t *)e.weights.matrix[p.kind] +
-                    (int64_t)(p.head * DIM + (f.lane & 4 ? p.features[1] : p.features[0])) *
-                        a.hidden;
-                f.rows(row, MEGA_TILE, c, min(MEGA_BLOCK, a.hidden - c));
-            }
+    for (int unit = e.in.units.begin; unit < e.in.units.end; unit += 4) {
+        qkv_pair p = qkv_pair_at<DIM>(a, unit + (f.lane & 3));
+        const uint16_t *row =
+            (const uint16_t *)e.weights.matrix[p.kind] +
+            (int64_t)(p.head * DIM + (f.lane & 4 ? p.features[1] : p.features[0])) * a.hidden;
+        bool together = !a.interleaved && p.kind != PAIR_VALUE;
+        if (BLOCKS > 1)
+            f.halves(row, together, a.hidden);
+        else
+            f.rows(row, MEGA_TILE, a.hidden);
+    }
 }
 
 template <int DIM>
@@ -267,23 +295,26 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
     }
 }
 
-template <int DIM>
-MEGA_FN void fetch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
+/* Gate, up and W_down of an MLP, or rows of logits. Rows of more than a block come in one copy a
+ * chunk, which memory answers faster than one a row; of W_down then a block of columns of all
+ * features behind the other. */
+template <int DIM, int BLOCKS>
+MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    int begin = e.in.units.begin, n = e.in.units.end - begin;
-    f.matrix(e.weights.matrix[0], begin, n, a.hidden);
-    f.matrix(e.weights.matrix[1], begin, n, a.hidden);
-    for (int c = 0; c < a.hidden; c += MEGA_BLOCK)
-        for (int row = 0; row < n; row += MEGA_TILE)
-            f.rows((const uint16_t *)e.weights.matrix[2] +
-                       (int64_t)(begin + row + f.lane) * a.hidden,
-                   min(MEGA_TILE, n - row), c, min(MEGA_BLOCK, a.hidden - c));
-}
-
-template <int DIM>
-MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
-{
-    f.matrix(e.weights.matrix[0], e.in.units.begin, e.in.units.end - e.in.units.begin, a.hidden);
+    const int n = e.in.units.end - e.in.units.begin;
+    const int blocks = e.in.opcode == MEGA_MLP ? 2 + BLOCKS : 1;
+#pragma unroll 1
+    for (int i = 0; i < blocks; i++) {
+        int block = max(i - 2, 0);
+        int columns = i < 2 ? a.hidden : min(MEGA_BLOCK, a.hidden - block * MEGA_BLOCK);
+        uint64_t from =
+            e.weights.matrix[min(i, 2)] + (uint64_t)block * 2 * MEGA_BLOCK * a.n_features;
+        if (BLOCKS > 1)
+            f.pieces((const char *)from + (int64_t)e.in.units.begin * 2 * columns, n, 2 * columns,
+                     i < 2 ? MEGA_TILE / 2 : MEGA_TILE);
+        else
+            f.matrix(from, e.in.units.begin, n, columns);
+    }
 }
 
 #endif
@@ -324,30 +355,23 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-template <int DIM>
+template <int DIM, int BLOCKS>
 MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old)
 {
-    int first;
     switch (e.in.opcode) {
     case OP_NORM_QKV_ROPE:
-        fetch_qkv<DIM>(a, e, f);
+        fetch_qkv<DIM, BLOCKS>(a, e, f);
         break;
-    case OP_ATTENTION_PARTIAL: {
-        int chunks = attention_chunks<DIM>(a, e.in, old, &first);
-        fetch_cache<DIM>(a, e, f, 0, old, first, chunks);
-        break;
-    }
+    case OP_ATTENTION_PARTIAL:
     case MEGA_ATTENTION_OUTPUT: {
-        int chunks = attention_chunks<DIM>(a, e.in, old, &first);
+        int first, chunks = attention_chunks<DIM>(a, e.in, old, &first);
         fetch_cache<DIM>(a, e, f, 0, old, first, chunks);
-        fetch_output<DIM>(a, e, f);
+        if (e.in.opcode == MEGA_ATTENTION_OUTPUT) fetch_output<DIM>(a, e, f);
         break;
     }
     case MEGA_MLP:
-        fetch_mlp<DIM>(a, e, f);
-        break;
     case OP_NORM_LINEAR:
-        fetch_logits<DIM>(a, e, f);
+        fetch_matrices<DIM, BLOCKS>(a, e, f);
         break;
     }
 }
