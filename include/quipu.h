@@ -207,8 +207,8 @@ qp_status qp_eval(qp_engine *engine, const qp_input *inputs, size_t n_inputs,
 /* Greedy decoding of sessions side by side: in each of `count` forward passes every session reads
  * one token, first its own of row 0 of `tokens` (count + 1, n_sessions), then always the likeliest
  * behind what it read, which is put into the next row. The last row has been through no session. A
- * GPU keeps logits and tokens to itself and is looked at every 16 passes. QP_INVALID as for
- * qp_eval(), and where the engine has fewer than n_sessions rows of logits. */
+ * GPU keeps logits and tokens to itself, up to 16 passes ahead of what is handed out. QP_INVALID as
+ * for qp_eval(), and where the engine has fewer than n_sessions rows of logits. */
 qp_status qp_decode(qp_engine *engine, qp_session *const *sessions, size_t n_sessions, size_t count,
                     int32_t *tokens, const volatile int *cancel, qp_error *error);
 

@@ -21,12 +21,18 @@ enum {
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
+/* Of one pass, as the batch has them. */
 static size_t inputs_bytes(const plan *p)
 {
     size_t bytes = 0;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
         if (p->tensors[id].kind == PLAN_INPUT) bytes += round_up(p->tensors[id].bytes, 16);
-    return bytes;
+    return round_up(bytes, CUDA_ALIGNMENT);
+}
+
+static size_t tokens_bytes(const plan *p)
+{
+    return round_up(p->tensors[PLAN_NEXT].bytes, CUDA_ALIGNMENT);
 }
 
 /* What attention wants when all sequences that there may be decode at full context. */
@@ -70,7 +76,7 @@ cuda_bytes cuda_executor_count(const plan *p, const model *model)
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
                         .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
-                        .inputs = inputs_bytes(p),
+                        .inputs = CUDA_GROUP * (inputs_bytes(p) + tokens_bytes(p)),
                         .workspace = workspace_bytes(p, model) + CUDA_OWN_WORKSPACE};
     bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.inputs +
                   bytes.workspace;
@@ -188,6 +194,8 @@ void cuda_executor_free(cuda_executor *x)
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
         if (x->passes[i].graph) d->driver->graph_exec_destroy(x->passes[i].graph);
     cuda_ops_free(&x->ops);
+    for (int i = 0; i < CUDA_GROUPS; i++)
+        if (x->ended[i]) d->driver->event_destroy(x->ended[i]);
     cuda_pinned_free(d, &x->staged);
     cuda_pinned_free(d, &x->tokens);
     cuda_pinned_free(d, &x->logits);
@@ -217,12 +225,14 @@ void cuda_executor_bind(const cuda_executor *x, int node, const plan_sizes *size
     call->end = op->units(call);
 }
 
-static void place_inputs(cuda_executor *x, const batch *batch)
+/* Of the group's pass `pass`; a pass by itself is the first. */
+static void place_inputs(cuda_executor *x, const batch *batch, int pass)
 {
+    cuda_address slot = x->inputs.address + (size_t)pass * inputs_bytes(x->plan);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (x->plan->tensors[id].kind != PLAN_INPUT) continue;
         size_t at = (size_t)((char *)batch->of[id] - (char *)batch->memory);
-        x->memory.data[id] = host_form(x->inputs.address + at);
+        x->memory.data[id] = host_form(slot + at);
     }
 }
 
@@ -236,45 +246,58 @@ static qp_status copy_inputs(cuda_executor *x, const void *from, size_t bytes, q
 
 qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_error *error)
 {
-    place_inputs(x, batch);
+    place_inputs(x, batch, 0);
     TRY(cuda_device_enter(x->device, error));
     return copy_inputs(x, batch->memory, batch->memory_bytes, error);
 }
 
-/* The pass of that shape, a new one where there is none; the oldest gives way. */
-static cuda_pass *find_pass(cuda_executor *x, const batch *batch, int first, int last)
+/* What is known of a pass before it is run. */
+static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first, int last,
+                          int n_passes)
 {
     const int64_t *of = batch->sizes.of;
-    cuda_pass wanted = {.n_tokens = of[-PLAN_TOKENS],
-                        .n_sequences = of[-PLAN_SEQUENCES],
-                        .n_outputs = of[-PLAN_OUTPUTS],
-                        .n_chunks = cuda_decode_chunks(x->ops.longest),
-                        .first = first,
-                        .last = last,
-                        .sums = x->memory.data[PLAN_SUMS]};
+    return (cuda_pass){.n_tokens = of[-PLAN_TOKENS],
+                       .n_sequences = of[-PLAN_SEQUENCES],
+                       .n_outputs = of[-PLAN_OUTPUTS],
+                       .n_chunks = cuda_decode_chunks(x->ops.longest),
+                       .first = first,
+                       .last = last,
+                       .n_passes = n_passes,
+                       .sums = x->memory.data[PLAN_SUMS]};
+}
+
+/* The pass of that shape, a new one where there is none; the oldest gives way. */
+static cuda_pass *find_pass(cuda_executor *x, const cuda_pass *wanted)
+{
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         cuda_pass *p = &x->passes[i];
-        if (p->runs && p->n_tokens == wanted.n_tokens && p->n_sequences == wanted.n_sequences &&
-            p->n_outputs == wanted.n_outputs && p->n_chunks == wanted.n_chunks &&
-            p->first == first && p->last == last && p->sums == wanted.sums)
+        if (p->runs && p->n_tokens == wanted->n_tokens && p->n_sequences == wanted->n_sequences &&
+            p->n_outputs == wanted->n_outputs && p->n_chunks == wanted->n_chunks &&
+            p->first == wanted->first && p->last == wanted->last &&
+            p->n_passes == wanted->n_passes && p->sums == wanted->sums)
             return p;
     }
     cuda_pass *pass = &x->passes[x->next_pass];
     x->next_pass = (x->next_pass + 1) % CUDA_MAX_GRAPHS;
     if (pass->graph) x->device->driver->graph_exec_destroy(pass->graph);
-    *pass = wanted;
+    *pass = *wanted;
     return pass;
 }
 
-static qp_status capture(cuda_executor *x, const plan_sizes *sizes, cuda_pass *pass,
-                         qp_error *error)
+static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+                              int last, int n_passes, qp_error *error);
+
+static qp_status capture(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+                         cuda_pass *pass, qp_error *error)
 {
     static const char operation[] = "capturing a forward pass in a graph";
     const cuda_driver *driver = x->device->driver;
     cuda_graph graph = NULL;
     TRY(cuda_check(driver->capture_begin(x->device->stream, CUDA_CAPTURE_THREAD_LOCAL), operation,
                    error));
-    qp_status status = cuda_executor_launch(x, sizes, pass->first, pass->last, error);
+    qp_status status = pass->n_passes > 0
+                           ? launch_group(x, batch, sizes, pass->last, pass->n_passes, error)
+                           : cuda_executor_launch(x, sizes, pass->first, pass->last, error);
     cuda_result ended = driver->capture_end(x->device->stream, &graph);
     if (status == QP_OK) status = cuda_check(ended, operation, error);
     if (status == QP_OK)
@@ -294,22 +317,29 @@ static int64_t longest_decoding(const batch *batch)
     return longest;
 }
 
+/* No kernel looks at how many pages there are in all, so that a graph outlives their growth. */
+static plan_sizes sizes_of(const cuda_executor *x, const batch *batch)
+{
+    plan_sizes sizes = batch->sizes;
+    sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
+    return sizes;
+}
+
 /* Puts steps [first, last) into the stream, whose inputs are on the GPU. */
 static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int last,
                            qp_error *error)
 {
-    /* No kernel looks at how many pages there are in all, so that a graph outlives their growth. */
-    plan_sizes sizes = batch->sizes;
-    sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
+    const plan_sizes sizes = sizes_of(x, batch);
     x->ops.longest = longest_decoding(batch);
     x->early = batch_tokens(batch) > FEW_TOKENS;
     if (first == 0) begin_pass(x);
     int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
     if (batch_tokens(batch) > most || last - first < 2 || x->marks)
         return cuda_executor_launch(x, &sizes, first, last, error);
-    cuda_pass *pass = find_pass(x, batch, first, last);
+    const cuda_pass wanted = shape_of(x, batch, first, last, 0);
+    cuda_pass *pass = find_pass(x, &wanted);
     if (pass->runs++ == 0) return cuda_executor_launch(x, &sizes, first, last, error);
-    if (!pass->graph) TRY(capture(x, &sizes, pass, error));
+    if (!pass->graph) TRY(capture(x, batch, &sizes, pass, error));
     return cuda_check(x->device->driver->graph_launch(pass->graph, x->device->stream),
                       "running a forward pass", error);
 }
@@ -321,59 +351,139 @@ qp_status cuda_executor_run(cuda_executor *x, const batch *batch, int first, int
     return run_steps(x, batch, first, last, error);
 }
 
-/* ---- decoding ahead ------------------------------------------------------------------------ */
+/* ---- groups of passes ---------------------------------------------------------------------- */
 
-static qp_status allocate_ahead(cuda_executor *x, size_t input_bytes, qp_error *error)
+static qp_status allocate_groups(cuda_executor *x, qp_error *error)
 {
-    size_t token_bytes = x->plan->tensors[PLAN_NEXT].bytes;
+    const size_t passes = CUDA_GROUPS * CUDA_GROUP;
     if (x->tokens.data) return QP_OK;
-    TRY(cuda_pinned_alloc(x->device, CUDA_MAX_AHEAD * input_bytes, "inputs", &x->staged, error));
-    return cuda_pinned_alloc(x->device, CUDA_MAX_AHEAD * token_bytes, "tokens", &x->tokens, error);
+    for (int i = 0; i < CUDA_GROUPS; i++)
+        TRY(cuda_check(x->device->driver->event_create(&x->ended[i], CUDA_EVENT_NO_TIMING),
+                       "preparing passes", error));
+    TRY(cuda_pinned_alloc(x->device, passes * inputs_bytes(x->plan), "inputs", &x->staged, error));
+    return cuda_pinned_alloc(x->device, passes * tokens_bytes(x->plan), "tokens", &x->tokens,
+                             error);
 }
 
-/* The likeliest token of each row of logits, to PLAN_NEXT. */
-static qp_status launch_argmax(cuda_executor *x, int64_t n, qp_error *error)
+/* Of group `group`, on this machine. */
+static char *staged_inputs(const cuda_executor *x, int group)
 {
+    return (char *)x->staged.data + (size_t)group * CUDA_GROUP * inputs_bytes(x->plan);
+}
+static char *read_tokens(const cuda_executor *x, int group)
+{
+    return (char *)x->tokens.data + (size_t)group * CUDA_GROUP * tokens_bytes(x->plan);
+}
+
+/* What the pass `pass` of the group at work makes likeliest. */
+static cuda_address tokens_of(const cuda_executor *x, int pass)
+{
+    return x->inputs.address + CUDA_GROUP * inputs_bytes(x->plan) +
+           (size_t)pass * tokens_bytes(x->plan);
+}
+
+qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, int pass,
+                              qp_error *error)
+{
+    TRY(cuda_device_enter(x->device, error));
+    TRY(allocate_groups(x, error));
+    memcpy(staged_inputs(x, group) + (size_t)pass * inputs_bytes(x->plan), batch->memory,
+           batch->memory_bytes);
+    if (pass == 0) x->longest = longest_decoding(batch);
+    return QP_OK;
+}
+
+/* Where no kernel has left the likeliest token of each row of logits, one does. */
+static qp_status launch_argmax(cuda_executor *x, qp_error *error)
+{
+    int64_t n = x->likeliest.shape[0];
     op_call call = {.end = n};
+    if (!x->likeliest.rank) return QP_OK;
     call.tensors[ARGMAX_LOGITS] =
         tensor_2d(x->memory.data[PLAN_LOGITS], DTYPE_F32, n, x->plan->config.vocab_size);
-    call.tensors[ARGMAX_IDS] = tensor_1d(x->memory.data[PLAN_NEXT], DTYPE_I32, n);
+    call.tensors[ARGMAX_IDS] = x->likeliest;
     const cuda_kernel *kernel = cuda_ops_choose(&x->ops, OP_ARGMAX, &call);
     return cuda_ops_launch(&x->ops, kernel, &call, error);
 }
 
-qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int pass,
-                               qp_error *error)
+static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+                              int last, int n_passes, qp_error *error)
 {
-    const cuda_device *d = x->device;
-    size_t bytes = batch->memory_bytes, token_bytes = x->plan->tensors[PLAN_NEXT].bytes;
-    size_t n_bytes = (size_t)batch_outputs(batch) * sizeof(int32_t);
-    cuda_address next = cuda_executor_address(x, PLAN_NEXT, 0);
-    TRY(cuda_device_enter(d, error));
-    TRY(allocate_ahead(x, bytes, error));
-    char *staged = (char *)x->staged.data + (size_t)pass * bytes;
-    memcpy(staged, batch->memory, bytes);
-    place_inputs(x, batch);
-    TRY(copy_inputs(x, staged, bytes, error));
-    if (pass > 0)
-        TRY(cuda_check(d->driver->copy_on_device(cuda_executor_address(x, PLAN_TOKEN_IDS, 0), next,
-                                                 n_bytes, d->stream),
+    qp_status status = QP_OK;
+    for (int pass = 0; pass < n_passes && status == QP_OK; pass++) {
+        begin_pass(x);
+        place_inputs(x, batch, pass);
+        if (pass > 0) x->memory.data[PLAN_TOKEN_IDS] = host_form(tokens_of(x, pass - 1));
+        x->follows = x->early && pass > 0;
+        x->ops.longest = x->longest > 0 ? x->longest + pass : 0;
+        x->likeliest =
+            tensor_1d(host_form(tokens_of(x, pass)), DTYPE_I32, sizes->of[-PLAN_OUTPUTS]);
+        status = cuda_executor_launch(x, sizes, 0, last, error);
+        if (status == QP_OK) status = launch_argmax(x, error);
+    }
+    x->follows = false;
+    x->likeliest.rank = 0;
+    return status;
+}
+
+/* Passes of few nodes are captured while they run for the first time. */
+static qp_status run_group(cuda_executor *x, const batch *batch, int last, int n_passes,
+                           qp_error *error)
+{
+    const plan_sizes sizes = sizes_of(x, batch);
+    void *const sums[2] = {x->memory.data[PLAN_SUMS], x->memory.data[PLAN_SUMS_NEXT]};
+    x->ops.longest = x->longest;
+    x->early = batch_tokens(batch) > FEW_TOKENS;
+    const cuda_pass wanted = shape_of(x, batch, 0, last, n_passes);
+    bool same = wanted.n_chunks == cuda_decode_chunks(x->longest + n_passes - 1);
+    if (!same || batch_tokens(batch) > GRAPH_SEQUENCES || x->marks)
+        return launch_group(x, batch, &sizes, last, n_passes, error);
+    cuda_pass *pass = find_pass(x, &wanted);
+    if (pass->graph) {
+        for (int i = 0; i < n_passes; i++)
+            begin_pass(x);
+        return cuda_check(x->device->driver->graph_launch(pass->graph, x->device->stream),
+                          "running forward passes", error);
+    }
+    TRY(launch_group(x, batch, &sizes, last, n_passes, error));
+    if (n_passes < CUDA_GROUP && pass->runs++ == 0) return QP_OK;
+    pass->runs = 1;
+    x->memory.data[PLAN_SUMS] = sums[0];
+    x->memory.data[PLAN_SUMS_NEXT] = sums[1];
+    return capture(x, batch, &sizes, pass, error);
+}
+
+qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int group,
+                               int n_passes, bool continues, qp_error *error)
+{
+    const cuda_driver *driver = x->device->driver;
+    size_t bytes = inputs_bytes(x->plan);
+    TRY(copy_inputs(x, staged_inputs(x, group), (size_t)n_passes * bytes, error));
+    place_inputs(x, batch, 0);
+    if (continues)
+        TRY(cuda_check(driver->copy_on_device(cuda_executor_address(x, PLAN_TOKEN_IDS, 0),
+                                              tokens_of(x, x->group_passes - 1),
+                                              (size_t)batch_outputs(batch) * sizeof(int32_t),
+                                              x->device->stream),
                        "feeding tokens back", error));
-    TRY(run_steps(x, batch, 0, last, error));
-    TRY(launch_argmax(x, batch_outputs(batch), error));
-    return cuda_check(d->driver->copy_to_host((char *)x->tokens.data + (size_t)pass * token_bytes,
-                                              next, n_bytes, d->stream),
+    x->group_passes = n_passes;
+    TRY(run_group(x, batch, last, n_passes, error));
+    TRY(cuda_check(driver->copy_to_host(read_tokens(x, group), tokens_of(x, 0),
+                                        (size_t)n_passes * tokens_bytes(x->plan),
+                                        x->device->stream),
+                   "copying tokens from the GPU", error));
+    return cuda_check(driver->event_record(x->ended[group], x->device->stream),
                       "copying tokens from the GPU", error);
 }
 
-qp_status cuda_executor_read_tokens(cuda_executor *x, int64_t n, int n_passes, int32_t *tokens,
-                                    qp_error *error)
+qp_status cuda_executor_read_tokens(cuda_executor *x, int group, int64_t n, int n_passes,
+                                    int32_t *tokens, qp_error *error)
 {
-    size_t token_bytes = x->plan->tensors[PLAN_NEXT].bytes;
     TRY(cuda_device_enter(x->device, error));
-    TRY(cuda_device_wait(x->device, "the forward passes", error));
+    TRY(cuda_check(x->device->driver->event_synchronize(x->ended[group]), "the forward passes",
+                   error));
     for (int pass = 0; pass < n_passes; pass++)
-        memcpy(tokens + pass * n, (char *)x->tokens.data + (size_t)pass * token_bytes,
+        memcpy(tokens + pass * n, read_tokens(x, group) + (size_t)pass * tokens_bytes(x->plan),
                (size_t)n * sizeof *tokens);
     return QP_OK;
 }

@@ -4,8 +4,9 @@
  * shapes, inputs taken from a batch. Neighbours that are one launch are made one: products of the
  * same x, rope and the kv_append behind it. A forward pass of few tokens, or in which all sequences
  * decode, is captured in a CUDA graph when it is run for the second time, one for each number of
- * tokens, sequences, outputs and parts of attention. Everything goes through the device's one
- * stream; only what reads back waits for it.
+ * tokens, sequences, outputs and parts of attention. Passes that read what the pass before has made
+ * likeliest go in groups: one copy of all their inputs, one graph, one copy of their tokens.
+ * Everything goes through the device's one stream; only what reads back waits for it.
  *
  * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
  */
@@ -17,13 +18,18 @@
 #include "plan/plan.h"
 #include "vm/cuda_ops.h"
 
-enum { CUDA_MAX_GRAPHS = 16, CUDA_MAX_AHEAD = 16 };
+enum {
+    CUDA_MAX_GRAPHS = 16,
+    CUDA_GROUP = 8,  /* passes */
+    CUDA_GROUPS = 2, /* that may be on their way at once */
+};
 
-/* A forward pass of steps [first, last) as a graph, for one shape of batch. */
+/* A forward pass of steps [first, last), or a group of them, as a graph, for one shape of batch. */
 typedef struct cuda_pass {
     int64_t n_tokens, n_sequences, n_outputs;
     int64_t n_chunks; /* of the longest sequence, where all decode */
     int first, last;
+    int n_passes;     /* of a group; 0: a pass by itself */
     const void *sums; /* where the pass has its sums; NULL: the plan has none */
     int runs;
     cuda_graph_exec graph; /* NULL: not captured yet */
@@ -44,12 +50,17 @@ typedef struct cuda_executor {
     cuda_weights weights;
     cuda_buffer arena, rope_table, k_cache, v_cache, inputs;
     cuda_pinned logits;         /* where logits come to on this machine; of few outputs */
-    cuda_pinned staged, tokens; /* of passes ahead: their inputs, and what they make */
-    plan_memory memory;         /* addresses of the GPU; inputs as the last batch had them */
-    const float *table;         /* this machine's RoPE table, copied before passes if it changes */
+    cuda_pinned staged, tokens; /* of groups: their inputs, and what they make */
+    cuda_event ended[CUDA_GROUPS];
+    int64_t longest;    /* of the group staged last: its first pass's ops.longest */
+    int group_passes;   /* of the group put into the stream last */
+    plan_memory memory; /* addresses of the GPU; inputs as the last batch had them */
+    const float *table; /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
     bool early;        /* kernels of this pass may begin before the one before them has ended */
+    bool follows;      /* and so may the first, of a pass behind another */
+    tensor likeliest;  /* where the pass leaves the likeliest tokens in the logits' stead; rank 0 */
     cuda_marks *marks; /* of the pass that runs next, which then is no graph; NULL: none */
 } cuda_executor;
 
@@ -77,16 +88,22 @@ qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int fir
 qp_status cuda_executor_read_logits(cuda_executor *executor, int64_t n_outputs, float *out,
                                     qp_error *error);
 
-/* Puts pass `pass` (0 .. CUDA_MAX_AHEAD - 1, in turn) of several one behind another into the
- * stream: steps [0, last) over a batch of sequences of one token and one output each, in the same
- * order. Tokens of later passes are the likeliest behind the pass before, whatever the batch has
- * there. */
-qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int pass,
-                               qp_error *error);
+/* Takes the inputs of pass `pass` (0 .. CUDA_GROUP - 1, in turn) of group `group` (0 .. CUDA_GROUPS
+ * - 1): a batch of sequences of one token and one output each, of all passes in the same order, a
+ * position further each pass. What went by that group has been read. */
+qp_status cuda_executor_stage(cuda_executor *executor, const batch *batch, int group, int pass,
+                              qp_error *error);
 
-/* Waits, and copies the likeliest tokens behind each pass: (n_passes, n_sequences). */
-qp_status cuda_executor_read_tokens(cuda_executor *executor, int64_t n_sequences, int n_passes,
-                                    int32_t *tokens, qp_error *error);
+/* Puts the `n_passes` staged last into the stream: steps [0, last) over each, the batch being that
+ * of the last. Tokens of all passes but the group's first are the likeliest behind the pass before,
+ * and where the group `continues` the one before, those of the first too, whatever the batches have
+ * there. */
+qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int group,
+                               int n_passes, bool continues, qp_error *error);
+
+/* Waits for a group, and gives the likeliest tokens behind each pass: (n_passes, n_sequences). */
+qp_status cuda_executor_read_tokens(cuda_executor *executor, int group, int64_t n_sequences,
+                                    int n_passes, int32_t *tokens, qp_error *error);
 
 /* How fast the GPU reads the weights, again and again. */
 qp_status cuda_executor_measure_read(const cuda_executor *executor, double *bytes_per_second,

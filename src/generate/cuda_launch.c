@@ -2,6 +2,7 @@
  * For passes of few rows it is the number of launches that counts. See cuda_executor.h.
  */
 #include "generate/cuda_executor.h"
+#include "op/argmax/argmax.h"
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
 #include "op/paged_prefill/paged_prefill.h"
@@ -226,6 +227,16 @@ static int chain_nodes(const cuda_executor *x, int node, int end, const plan_siz
     }
 }
 
+/* Whether the chain that ends a pass finds the likeliest tokens in the stead of logits. */
+static bool takes_likeliest(const cuda_executor *x, cuda_chain *chain)
+{
+    op_call call = {.end = x->likeliest.shape[0]};
+    call.tensors[ARGMAX_LOGITS] =
+        tensor_2d(x->memory.data[PLAN_LOGITS], DTYPE_F32, call.end, x->plan->config.vocab_size);
+    call.tensors[ARGMAX_IDS] = x->likeliest;
+    return cuda_chain_likeliest(chain, &call);
+}
+
 /* Runs as many nodes as make a chain, *count; 0 where they make none. */
 static qp_status launch_chain(cuda_executor *x, int node, int end, const plan_sizes *sizes,
                               int *count, qp_error *error)
@@ -241,7 +252,11 @@ static qp_status launch_chain(cuda_executor *x, int node, int end, const plan_si
         whole = chain;
         *count = n + taken - node;
     }
-    return *count > 0 ? cuda_chain_launch(&whole, error) : QP_OK;
+    if (*count == 0) return QP_OK;
+    if (x->likeliest.rank && node + *count == end && takes_likeliest(x, &whole))
+        x->likeliest.rank = 0;
+    x->ops.early |= x->follows; /* it waits for all but weights */
+    return cuda_chain_launch(&whole, error);
 }
 
 /* Runs a node, and those behind it that are one launch with it: *count in all. `end`: behind the

@@ -7,6 +7,8 @@
 #include "op/argmax/argmax.h"
 #include "op/run.h"
 
+enum { MEGA_PASSES = 16 }; /* of a launch */
+
 /* One call of qp_decode(). */
 typedef struct decoding {
     qp_engine *engine;
@@ -51,16 +53,18 @@ static qp_status check(const decoding *d, const int32_t *tokens, qp_error *error
     return QP_OK;
 }
 
-/* Pages for `n` more tokens of every session, or for none. */
-static qp_status take_pages(const decoding *d, size_t n, qp_error *error)
+/* Pages for `n` more tokens of every session behind `ahead` that have them, or for none. */
+static qp_status take_pages(const decoding *d, size_t ahead, size_t n, qp_error *error)
 {
     page_pool *pool = &d->engine->pages;
     for (size_t i = 0; i < d->n_sessions; i++) {
         qp_session *s = d->sessions[i];
-        qp_status status = page_list_resize(&s->pages, pool, (int64_t)(s->count + n), error);
+        qp_status status =
+            page_list_resize(&s->pages, pool, (int64_t)(s->count + ahead + n), error);
         if (status == QP_OK) continue;
         for (size_t j = 0; j < i; j++)
-            page_list_resize(&d->sessions[j]->pages, pool, (int64_t)d->sessions[j]->count, NULL);
+            page_list_resize(&d->sessions[j]->pages, pool, (int64_t)(d->sessions[j]->count + ahead),
+                             NULL);
         return status;
     }
     return QP_OK;
@@ -81,7 +85,8 @@ static qp_status run_mega(const decoding *d, size_t n, int32_t *tokens, qp_error
     return cuda_mega_run(&e->mega, &e->batch, NULL, &passes, tokens + d->n_sessions, error);
 }
 
-/* The batch of the pass `ahead` passes from now; what its tokens are may not be known yet. */
+/* The batch of the pass `ahead` passes from now, as the sessions stand; what its tokens are may not
+ * be known yet. */
 static void fill_batch(const decoding *d, size_t ahead, const int32_t *tokens)
 {
     qp_engine *e = d->engine;
@@ -110,55 +115,117 @@ static void find_likeliest(const qp_engine *e, int64_t n, int32_t *ids)
     op_run(op, kernel, &call, e->pool, e->executor.scratch.data, e->executor.scratch_bytes);
 }
 
-/* `n` passes from row 0 of `tokens` on, whose next n rows they fill. */
-static qp_status run_passes(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
+/* A pass on the CPU. */
+static qp_status run_pass(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
 {
     qp_engine *e = d->engine;
-    int64_t rows = (int64_t)d->n_sessions;
-    if (!e->device.context) {
-        fill_batch(d, 0, tokens);
-        TRY(engine_run_batch(e, true, error));
-        find_likeliest(e, rows, tokens + rows);
-        return QP_OK;
-    }
-    for (size_t pass = 0; pass < n; pass++) {
-        fill_batch(d, pass, tokens);
-        TRY(cuda_executor_decode(&e->cuda, &e->batch, e->logits_end, (int)pass, error));
-    }
-    return cuda_executor_read_tokens(&e->cuda, rows, (int)n, tokens + rows, error);
+    (void)n;
+    fill_batch(d, 0, tokens);
+    TRY(engine_run_batch(e, true, error));
+    find_likeliest(e, (int64_t)d->n_sessions, tokens + d->n_sessions);
+    return QP_OK;
 }
 
-/* Run, and put down what the sessions then hold. */
-static qp_status decode_some(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
+/* `n` passes have been run from row 0 of `tokens` on: the sessions hold what they read. */
+static void put_down(const decoding *d, size_t n, const int32_t *tokens)
 {
-    bool mega = cuda_mega_takes_rows(&d->engine->mega, (int64_t)d->n_sessions);
-    TRY(take_pages(d, n, error));
-    TRY((mega ? run_mega : run_passes)(d, n, tokens, error));
     for (size_t i = 0; i < d->n_sessions; i++) {
         qp_session *s = d->sessions[i];
         for (size_t pass = 0; pass < n; pass++)
             s->tokens[s->count++] = tokens[pass * d->n_sessions + i];
     }
+}
+
+/* All passes, `most` of them at a time. */
+static qp_status run_in_turn(const decoding *d, size_t most, int32_t *tokens,
+                             const volatile int *cancel, qp_error *error)
+{
+    qp_status (*run)(const decoding *, size_t, int32_t *, qp_error *) =
+        d->engine->device.context ? run_mega : run_pass;
+    for (size_t done = 0; done < d->count;) {
+        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
+        size_t n = d->count - done < most ? d->count - done : most;
+        int32_t *at = tokens + done * d->n_sessions;
+        TRY(take_pages(d, 0, n, error));
+        TRY(run(d, n, at, error));
+        put_down(d, n, at);
+        done += n;
+    }
     return QP_OK;
 }
 
-/* How many passes go ahead of what they make. */
-static size_t passes_ahead(const qp_engine *e)
+/* ---- operator by operator on the GPU ------------------------------------------------------- */
+
+/* Passes in groups: those until `queued` are in the stream, those until `done` in the sessions. */
+typedef struct groups {
+    size_t most; /* passes of one */
+    size_t queued, done;
+    int n_queued, n_done; /* groups */
+    int32_t *tokens;
+} groups;
+
+static size_t group_of(const decoding *d, const groups *g, size_t first)
 {
-    return e->device.context && e->plan.config.rope.scaling != ROPE_DYNAMIC ? CUDA_MAX_AHEAD : 1;
+    return d->count - first < g->most ? d->count - first : g->most;
+}
+
+static qp_status queue_group(const decoding *d, groups *g, qp_error *error)
+{
+    qp_engine *e = d->engine;
+    const size_t n = group_of(d, g, g->queued), ahead = g->queued - g->done;
+    const int group = g->n_queued % CUDA_GROUPS;
+    TRY(take_pages(d, ahead, n, error));
+    for (size_t pass = 0; pass < n; pass++) {
+        fill_batch(d, ahead + pass, g->tokens + g->done * d->n_sessions);
+        TRY(cuda_executor_stage(&e->cuda, &e->batch, group, (int)pass, error));
+    }
+    TRY(cuda_executor_decode(&e->cuda, &e->batch, e->logits_end, group, (int)n, ahead > 0, error));
+    g->queued += n;
+    g->n_queued++;
+    return QP_OK;
+}
+
+static qp_status end_group(const decoding *d, groups *g, qp_error *error)
+{
+    const size_t n = group_of(d, g, g->done), rows = d->n_sessions;
+    int32_t *at = g->tokens + g->done * rows;
+    TRY(cuda_executor_read_tokens(&d->engine->cuda, g->n_done % CUDA_GROUPS, (int64_t)rows, (int)n,
+                                  at + rows, error));
+    put_down(d, n, at);
+    g->done += n;
+    g->n_done++;
+    return QP_OK;
+}
+
+/* All passes, a group on its way while the one behind it is prepared. What is in the stream when
+ * something ends it all is put down. */
+static qp_status run_groups(const decoding *d, size_t most, int32_t *tokens,
+                            const volatile int *cancel, qp_error *error)
+{
+    groups g = {.most = most, .tokens = tokens};
+    qp_status status = QP_OK;
+    while (status == QP_OK && g.done < d->count) {
+        if (cancel && *cancel)
+            status = error_set(error, QP_CANCELLED, "cancelled");
+        else if (g.queued < d->count && g.n_queued - g.n_done < (most > 1 ? CUDA_GROUPS : 1))
+            status = queue_group(d, &g, error);
+        else
+            status = end_group(d, &g, error);
+    }
+    while (g.done < g.queued)
+        if (end_group(d, &g, NULL) != QP_OK) break;
+    return status;
 }
 
 qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n_sessions, size_t count,
                     int32_t *tokens, const volatile int *cancel, qp_error *error)
 {
     const decoding d = {e, sessions, n_sessions, count};
-    const size_t most = passes_ahead(e);
+    bool stays = e->plan.config.rope.scaling != ROPE_DYNAMIC; /* the RoPE table */
     TRY(check(&d, tokens, error));
-    for (size_t done = 0; done < count && n_sessions > 0;) {
-        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
-        size_t n = count - done < most ? count - done : most;
-        TRY(decode_some(&d, n, tokens + done * n_sessions, error));
-        done += n;
-    }
-    return QP_OK;
+    if (n_sessions == 0) return QP_OK;
+    if (!e->device.context) return run_in_turn(&d, 1, tokens, cancel, error);
+    if (cuda_mega_takes_rows(&e->mega, (int64_t)n_sessions))
+        return run_in_turn(&d, stays ? MEGA_PASSES : 1, tokens, cancel, error);
+    return run_groups(&d, stays ? CUDA_GROUP : 1, tokens, cancel, error);
 }

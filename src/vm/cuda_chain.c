@@ -1,6 +1,7 @@
 /* Chains of products: see cuda_chain.h and linear_chain.cuh. */
 #include "vm/cuda_chain.h"
 
+#include "op/argmax/argmax.h"
 #include "op/embedding/embedding.h"
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
@@ -110,8 +111,8 @@ static bool add_product(cuda_chain *c, const op_call *call, bool pairs, chain_pr
         .n_depths = (int32_t)groups_of(x->shape[1], LINEAR_STREAM_DEPTH),
     };
     if (c->run.n_steps == 0) c->x_at = c->ops->narrowed_at;
-    if (cuda_stream_map_weight(c->ops, weight, pairs, p.weight_map, &p.weight_dimension,
-                               &p.weight_step, NULL) != QP_OK ||
+    if (cuda_stream_map_weight(c->ops, weight, pairs, LINEAR_STREAM_ROWS, p.weight_map,
+                               &p.weight_dimension, &p.weight_step, NULL) != QP_OK ||
         cuda_stream_map_x(c->ops, x, c->x_at, c->columns, p.x_map, NULL) != QP_OK)
         return false;
     chain_step *step = next_step(c, CHAIN_PRODUCT, p.n_tiles);
@@ -134,6 +135,7 @@ bool cuda_chain_product(cuda_chain *c, const op_call *call)
     p->out = (float *)(uintptr_t)c->ops->workspace.address; /* cuBLASLt's, which is not at work */
     p->out_pitch = p->n_features;
     c->sum = *out;
+    c->weight = call->tensors[LINEAR_WEIGHT];
     c->adds = residual->rank > 0;
     return true;
 }
@@ -180,8 +182,26 @@ static chain_rows rows_of(const cuda_chain *c, const chain_product *p)
                         .n_rows = p->n_rows};
 }
 
+/* The table's rows are what the first norm is of. */
+static bool begin_with_rows(cuda_chain *c, const op_call *call)
+{
+    const tensor *table = &call->tensors[EMBEDDING_TABLE], *out = &call->tensors[EMBEDDING_OUT];
+    const tensor *ids = &call->tensors[EMBEDDING_IDS];
+    const unsigned eights = table->type == DTYPE_F32 ? 16 : 8; /* bytes of four elements */
+    if (!op_call_has_no_f64(call) || ids->type != DTYPE_I32 || !has_fours(out) ||
+        (table->type != DTYPE_F32 && table->type != DTYPE_F16 && table->type != DTYPE_BF16) ||
+        table->stride[0] % eights != 0 || (uintptr_t)table->data % eights != 0 ||
+        call->begin != 0 || call->end != out->shape[0])
+        return false;
+    c->gathered = *out;
+    c->rows = ids->data;
+    c->table = *table;
+    return true;
+}
+
 bool cuda_chain_gather(cuda_chain *c, const op_call *call)
 {
+    if (c->run.n_steps == 0 && !c->gathered.rank) return begin_with_rows(c, call);
     const tensor *table = &call->tensors[EMBEDDING_TABLE], *out = &call->tensors[EMBEDDING_OUT];
     const tensor *ids = &call->tensors[EMBEDDING_IDS];
     if (is_full(c) || !c->sum.rank || !c->adds || c->gathered.rank || table->type != DTYPE_F32 ||
@@ -205,6 +225,7 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
         x->shape[0] > c->columns || weight->data == NULL ||
         2 * bytes > c->ops->workspace.bytes - CUDA_OWN_WORKSPACE)
         return false;
+    if (c->table.rank && !same_view(x, &c->gathered)) return false;
     if (last &&
         (!c->sum.rank || !c->adds || !same_view(x, source) || !parts_fit(&last->of.product)))
         return false;
@@ -214,6 +235,13 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
         .residual_pitch = x->stride[0] / 4};
     if (last) rows = rows_of(c, &last->of.product);
     if (c->gathered.rank) rows.out = NULL; /* nobody reads those rows again */
+    if (c->table.rank) {
+        rows.out = x->data;
+        rows.out_pitch = x->stride[0] / 4;
+        rows.table = c->table.data;
+        rows.table_type = (int32_t)c->table.type;
+        rows.residual_pitch = c->table.stride[0];
+    }
     if (last) c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
     rows.rows = c->rows;
     rows.weight = weight->data;
@@ -223,7 +251,7 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
     rows.narrowed = (void *)(uintptr_t)c->x_at;
     next_step(c, CHAIN_ROWS, x->shape[0])->of.rows = rows;
     c->x = *out;
-    c->sum.rank = c->gathered.rank = 0;
+    c->sum.rank = c->gathered.rank = c->table.rank = 0;
     c->rows = NULL;
     return true;
 }
@@ -372,6 +400,36 @@ bool cuda_chain_is_whole(const cuda_chain *c)
     if (!c->sum.rank) return c->ended; /* else a product has yet to take what the last step left */
     const chain_product *last = &c->run.steps[c->run.n_steps - 1].of.product;
     return c->adds ? parts_fit(last) : last->ranks == 1 && has_fours(&c->sum);
+}
+
+/* All blocks have the same number of tiles, as high as that needs: else some have one more than
+ * others. */
+static bool even_out(cuda_chain *c, chain_product *p)
+{
+    const int n = c->ops->device->n_multiprocessors;
+    const int64_t rounds = groups_of(p->n_tiles, n);
+    const int64_t rows = rounds > 1 ? groups_of(p->n_features, n * rounds) : LINEAR_STREAM_ROWS;
+    if (cuda_stream_map_weight(c->ops, &c->weight, false, (int)rows, p->weight_map,
+                               &p->weight_dimension, &p->weight_step, NULL) != QP_OK)
+        return false;
+    p->n_tiles = (int32_t)groups_of(p->n_features, rows);
+    return true;
+}
+
+bool cuda_chain_likeliest(cuda_chain *c, const op_call *call)
+{
+    const tensor *logits = &call->tensors[ARGMAX_LOGITS], *ids = &call->tensors[ARGMAX_IDS];
+    chain_product *last = c->sum.rank ? &last_step(c)->of.product : NULL;
+    if (!last || c->adds || last->ranks != 1 || !same_view(logits, &c->sum) ||
+        ids->type != DTYPE_I32 || call->begin != 0 || call->end != logits->shape[0] ||
+        !even_out(c, last))
+        return false;
+    last->end = CHAIN_LIKELIEST;
+    c->sum.rank = 0;
+    c->run.best = (uint64_t *)(uintptr_t)cuda_ops_counters(c->ops) + CHAIN_BEST_AT;
+    c->run.ids = ids->data;
+    c->run.n_ids = (int32_t)logits->shape[0];
+    return true;
 }
 
 /* Nobody takes the last product's parts: it is whole where it may lie, or has a step to be added

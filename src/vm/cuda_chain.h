@@ -4,8 +4,9 @@
  * A chain takes calls as long as each works on what the one before left, of the forms
  *
  *     linear (+ residual), [gather,] rms_norm       linear, silu_and_mul
- *     linear, rope and kv_append, paged_decode      linear
+ *     linear, rope and kv_append, paged_decode      linear [, argmax]
  *
+ * and begins with [embedding,] rms_norm or with one of them.
  * None of what one step of it leaves to the next is written where the operator would have written
  * it, but for x of residuals, q, the cache, and the last product.
  */
@@ -23,8 +24,10 @@ typedef struct cuda_chain {
     tensor x;            /* what the next product must multiply; of the first: ops->narrowed */
     cuda_address x_at;   /* in BF16 */
     tensor sum;          /* the last product's output, of which there are parts; rank 0: none */
+    tensor weight;       /* and its weight */
     const int32_t *rows; /* of x's rows, those that the next norm takes; NULL: all */
     tensor gathered;     /* what they are called; rank 0: not gathered */
+    tensor table;        /* of which, where no product came before */
     bool adds;           /* the last product is added to x */
     bool ended;          /* with rope: only attention may follow */
 } cuda_chain;
@@ -40,6 +43,9 @@ bool cuda_chain_gather(cuda_chain *chain, const op_call *embedding);
 bool cuda_chain_norm(cuda_chain *chain, const op_call *norm);
 bool cuda_chain_rope(cuda_chain *chain, const op_call *rope, const op_call *append);
 bool cuda_chain_attention(cuda_chain *chain, const op_call *decode);
+
+/* The last call that a chain takes, of logits that nobody else reads: they are not written. */
+bool cuda_chain_likeliest(cuda_chain *chain, const op_call *argmax);
 
 /* Whether what was taken so far can stand alone: somebody else may take what is left. */
 bool cuda_chain_is_whole(const cuda_chain *chain);

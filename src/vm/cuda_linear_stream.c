@@ -81,21 +81,21 @@ static qp_status make_map(const cuda_ops *ops, void *map, unsigned rank, cuda_ad
                       "describing a matrix to the GPU", error);
 }
 
-qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, char *map,
-                                 int32_t *dimension, int32_t *step, qp_error *error)
+qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, int rows,
+                                 char *map, int32_t *dimension, int32_t *step, qp_error *error)
 {
     const uint64_t pitch = (uint64_t)weight->stride[0], k = (uint64_t)weight->shape[1];
-    const uint64_t rows = (uint64_t)weight->shape[0];
+    const uint64_t n = (uint64_t)weight->shape[0];
     const cuda_address at = (cuda_address)(uintptr_t)weight->data;
     *dimension = pairs ? 3 : 1;
-    *step = pairs ? LINEAR_STREAM_ROWS / 16 : LINEAR_STREAM_ROWS;
+    *step = pairs ? rows / 16 : rows;
     if (pairs)
-        return make_map(ops, map, 5, at, (uint64_t[]){k, 8, 2, rows / 16, 1},
-                        (uint64_t[]){pitch, rows / 2 * pitch, 8 * pitch, 8 * pitch},
-                        (uint32_t[]){LINEAR_STREAM_DEPTH, 8, 2, LINEAR_STREAM_ROWS / 16, 1}, error);
-    return make_map(ops, map, 5, at, (uint64_t[]){k, rows, 1, 1, 1},
+        return make_map(ops, map, 5, at, (uint64_t[]){k, 8, 2, n / 16, 1},
+                        (uint64_t[]){pitch, n / 2 * pitch, 8 * pitch, 8 * pitch},
+                        (uint32_t[]){LINEAR_STREAM_DEPTH, 8, 2, (unsigned)rows / 16, 1}, error);
+    return make_map(ops, map, 5, at, (uint64_t[]){k, n, 1, 1, 1},
                     (uint64_t[]){pitch, pitch, pitch, pitch},
-                    (uint32_t[]){LINEAR_STREAM_DEPTH, LINEAR_STREAM_ROWS, 1, 1, 1}, error);
+                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)rows, 1, 1, 1}, error);
 }
 
 qp_status cuda_stream_map_rows(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
@@ -198,8 +198,8 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *sil
     linear_stream run = arguments_of(call, ranks, stages_of(columns, at_once));
     cuda_address at;
     TRY(cuda_linear_narrow_x(ops, x, &at, error));
-    TRY(cuda_stream_map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, run.weight_map,
-                               &run.weight_dimension, &run.weight_step, error));
+    TRY(cuda_stream_map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, LINEAR_STREAM_ROWS,
+                               run.weight_map, &run.weight_dimension, &run.weight_step, error));
     TRY(cuda_stream_map_x(ops, x, at, columns, run.x_map, error));
     if (silu) {
         cuda_address to = cuda_linear_other_narrowed(ops, at);

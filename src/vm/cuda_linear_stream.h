@@ -25,9 +25,10 @@ qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *call, const op_c
                                   qp_error *error);
 
 /* Describes a weight's tiles to the GPU, neighbouring rows or, in `pairs`, eights of gates and of
- * ups in turn: a tensor map of 128 bytes, the dimension that tiles count in, and by how much. */
-qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, char *map,
-                                 int32_t *dimension, int32_t *step, qp_error *error);
+ * ups in turn: a tensor map of 128 bytes, the dimension that tiles count in, and by how much.
+ * `rows`: of a tile, in `pairs` LINEAR_STREAM_ROWS. */
+qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, int rows,
+                                 char *map, int32_t *dimension, int32_t *step, qp_error *error);
 
 /* Describes tiles of so many rows and 64 columns of a matrix in BF16, `pitch` bytes from row to
  * row.

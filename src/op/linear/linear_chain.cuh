@@ -13,6 +13,7 @@
 
 #include "op/linear/chain_attention.cuh"
 #include "op/linear/chain_block.cuh"
+#include "op/linear/chain_likeliest.cuh"
 #include "op/linear/linear_stream.cuh"
 #include "op/rms_norm/rms_norm.cuh"
 #include "op/rope/rope.cuh"
@@ -41,11 +42,13 @@ DEVICE_FN int chain_column(const chain_item &i, int step)
 /* One thread. */
 DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint64_t policy)
 {
+    int bytes = ring.bytes;
+    if (p.weight_dimension == 1) bytes = p.weight_step * LINEAR_STREAM_DEPTH * 2;
     for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
         int at = of.tile * p.weight_step;
         for (int i = 0; i < of.n; i++) {
-            uint32_t full = chain_ring_take(ring, ring.bytes);
+            uint32_t full = chain_ring_take(ring, bytes);
             stream_copy_5d(chain_stage(ring), p.weight_map, chain_column(of, i),
                            p.weight_dimension == 1 ? at : 0, p.weight_dimension == 3 ? at : 0, full,
                            policy);
@@ -186,6 +189,30 @@ DEVICE_FN void chain_leave(const chain_product &p, const chain_item &item,
     }
 }
 
+/* Features of a thread's sums: two of each tile. */
+template <int COLUMNS>
+DEVICE_FN void chain_likeliest_step(const linear_chain &call, const chain_product &p,
+                                    chain_ring &weights, chain_ring &xs, float *space)
+{
+    likeliest_best<COLUMNS> best;
+#pragma unroll
+    for (int q = 0; q < COLUMNS / 8; q++)
+        best.feature[q][0] = best.feature[q][1] = -1;
+    for (int i = blockIdx.x; i < p.n_tiles; i += gridDim.x) {
+        chain_item item = chain_item_of(p, i);
+        stream_sums<COLUMNS> sums = {};
+        chain_multiply<COLUMNS>(item, weights, xs, sums);
+#pragma unroll
+        for (int part = 0; part < 2; part++) {
+            int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + part * 8;
+            int feature = item.tile * p.weight_step + row;
+            if (row < p.weight_step && feature < p.n_features)
+                likeliest_take<COLUMNS>(best, sums, part, feature);
+        }
+    }
+    likeliest_tell<COLUMNS>(call, best, (uint64_t *)space);
+}
+
 template <int COLUMNS>
 DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, chain_ring &xs,
                                   float *space)
@@ -243,7 +270,13 @@ DEVICE_FN float chain_rows_add(const chain_rows &c, int64_t from, float *out, fl
     float4 sum[2] = {};
     float squares[2] = {};
     const int n = c.parts.n_features, second = i + 128 < n ? i + 128 : i;
-    if (i < n) chain_add_parts(c.parts, from, c.residual + from * c.residual_pitch, i, second, sum);
+    if (c.table && i < n) {
+        const char *row = (const char *)c.table + from * c.residual_pitch;
+        sum[0] = device_load4((dtype)c.table_type, row, i, n);
+        sum[1] = device_load4((dtype)c.table_type, row, second, n);
+    } else if (i < n) {
+        chain_add_parts(c.parts, from, c.residual + from * c.residual_pitch, i, second, sum);
+    }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         const float4 &v = sum[k];
@@ -416,6 +449,20 @@ DEVICE_FN void chain_fetch_places(const linear_chain &call, chain_fetcher own, c
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
+/* All workers: whether this is the last block to end, which leaves the counters as they were found:
+ * nobody looks at them then. */
+DEVICE_FN bool chain_ends_last(const linear_chain &call, uint32_t *space)
+{
+    chain_meet(); /* nobody reads the space any more */
+    if (threadIdx.x == 0) {
+        __threadfence();
+        *space = atomicAdd(call.arrived + CHAIN_MAX_STEPS, 1) + 1;
+        __threadfence();
+    }
+    chain_meet();
+    return *space == gridDim.x;
+}
+
 template <int COLUMNS>
 DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ring xs, float *space,
                           chain_looked_up *up)
@@ -424,7 +471,9 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
     for (int s = 0; s < call.n_steps; s++) {
         if ((int)blockIdx.x >= call.steps[s].blocks) continue;
         chain_dawdle(s);
-        if (call.steps[s].kind == CHAIN_PRODUCT)
+        if (call.steps[s].kind == CHAIN_PRODUCT && call.steps[s].of.product.end == CHAIN_LIKELIEST)
+            chain_likeliest_step<COLUMNS>(call, call.steps[s].of.product, weights, xs, space);
+        else if (call.steps[s].kind == CHAIN_PRODUCT)
             chain_product_step<COLUMNS>(call.steps[s].of.product, weights, xs, space);
         else if (call.steps[s].kind == CHAIN_ROWS)
             chain_rows_step(call, s, space);
@@ -434,14 +483,12 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
             chain_attend(call, s, weights, space);
         chain_signal(call.arrived + s);
     }
-    /* The last block to end leaves the counters as they were found: nobody looks at them now. */
+    if (!chain_ends_last(call, (uint32_t *)space)) return;
+    likeliest_leave(call);
     if (threadIdx.x > 0) return;
-    uint32_t *ended = call.arrived + CHAIN_MAX_STEPS;
-    __threadfence();
-    if (atomicAdd(ended, 1) + 1 < gridDim.x) return;
     for (int s = 0; s < call.n_steps; s++)
         call.arrived[s] = 0;
-    *ended = 0;
+    call.arrived[CHAIN_MAX_STEPS] = 0;
 }
 
 template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call, char *shared)

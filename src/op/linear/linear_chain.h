@@ -20,6 +20,7 @@ enum {
     CHAIN_WORKERS = 256,   /* threads that multiply and add */
     CHAIN_MAX_STAGES = 16, /* of weights, and of x */
     CHAIN_READERS = 4,     /* that give a stage back: so many warps, or half of them twice */
+    CHAIN_BEST_AT = 64,    /* where they lie among counters, in 8 bytes each */
     CHAIN_HEAD = 64,       /* of attention: the elements of a head */
     CHAIN_PAGES = 3,       /* times 32 sixteens: positions of a sequence in attention, at most */
     CHAIN_TURN_ROWS = 32,  /* rows of sums that change places in shared memory at a time, */
@@ -34,9 +35,10 @@ typedef enum chain_kind {
 } chain_kind;
 
 typedef enum chain_end {
-    CHAIN_PARTS, /* out (ranks, n_rows, n_features): a part's sums for the step behind */
-    CHAIN_PLAIN, /* out (n_rows, n_features), of one rank */
-    CHAIN_SILU,  /* narrowed (n_rows, n_features) = silu(gate) * up in BF16, of one rank */
+    CHAIN_PARTS,     /* out (ranks, n_rows, n_features): a part's sums for the step behind */
+    CHAIN_PLAIN,     /* out (n_rows, n_features), of one rank */
+    CHAIN_SILU,      /* narrowed (n_rows, n_features) = silu(gate) * up in BF16, of one rank */
+    CHAIN_LIKELIEST, /* of every row the feature of the largest sum, of one rank; no sums leave */
 } chain_end;
 
 typedef struct chain_product {
@@ -47,10 +49,11 @@ typedef struct chain_product {
     uint16_t *narrowed;
     int64_t out_pitch; /* floats */
     int32_t n_rows, n_features;
-    int32_t n_tiles, ranks;                /* items: tile and part of its rows */
-    int32_t n_depths;                      /* LINEAR_STREAM_DEPTHs of a row */
-    int32_t end;                           /* chain_end */
-    int32_t weight_dimension, weight_step; /* as linear_stream's */
+    int32_t n_tiles, ranks; /* items: tile and part of its rows */
+    int32_t n_depths;       /* LINEAR_STREAM_DEPTHs of a row */
+    int32_t end;            /* chain_end */
+    int32_t weight_dimension,
+        weight_step; /* as linear_stream's; of CHAIN_LIKELIEST a tile's rows */
 } chain_product;
 
 /* The parts of a product: (n_parts, n_rows, n_features). */
@@ -64,11 +67,12 @@ typedef struct chain_rows {
     const float *residual; /* (parts.n_rows, n_features) */
     float *out;            /* (n_rows, n_features): residual and parts; may be residual; or NULL */
     const int32_t *rows;   /* (n_rows): which of the residual's rows; or NULL: each its own */
+    const void *table;     /* in the residual's place, with no parts: rows of table_type; or NULL */
     const void *weight;    /* (n_features), of weight_type; or NULL: no norm */
     uint16_t *narrowed;    /* (n_rows, n_features): the norm in BF16 */
-    int64_t residual_pitch, out_pitch; /* floats */
+    int64_t residual_pitch, out_pitch; /* floats; of a table bytes */
     float eps;
-    int32_t weight_type, n_rows;
+    int32_t weight_type, table_type, n_rows;
 } chain_rows;
 
 typedef struct chain_rope {
@@ -112,6 +116,9 @@ typedef struct chain_step {
 typedef struct linear_chain {
     chain_step steps[CHAIN_MAX_STEPS];
     uint32_t *arrived; /* (CHAIN_MAX_STEPS + 1), zeros before and after */
+    uint64_t *best;    /* (n_ids), likewise: see chain_likeliest.cuh */
+    int32_t *ids;      /* (n_ids): what CHAIN_LIKELIEST finds */
+    int32_t n_ids;     /* 0: nothing of that kind */
     int32_t n_steps;
     int32_t weight_stages, x_stages;
 } linear_chain;
