@@ -2,6 +2,7 @@
  * likeliest, in the order of op/argmax also where the product finds them that no logits leave.
  */
 #include "engine_test.h"
+#include "gpu_test.h"
 #include "op/argmax/argmax.h"
 #include "op/linear/linear.h"
 #include "tensor/float16.h"
@@ -17,14 +18,6 @@ enum {
     WIDE = 70,   /* sequences, whose products are cuBLASLt's */
     PASSES = 21, /* two groups and a part of one */
 };
-
-static bool gpu_is_here(void)
-{
-    cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
-    cuda_device_close(&device);
-    return here;
-}
 
 static int32_t token_of(int session, int position)
 {

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "op/argmax/argmax.h"
+#include "op/linear/linear_stream.h"
 #include "op/paged_decode/paged_decode.h"
 #include "vm/cuda_attention.h"
 
@@ -16,6 +17,7 @@ enum {
     GRAPH_TOKENS = 8,
     FEW_TOKENS = 8, /* whose kernels fill the GPU from end to end: they begin in turn */
     GRAPH_SEQUENCES = 512,
+    FEW_PASSES = 2,
     PINNED_LOGITS = 64 << 20, /* bytes; more outputs go through pageable memory */
 };
 
@@ -76,7 +78,7 @@ cuda_bytes cuda_executor_count(const plan *p, const model *model)
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
                         .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
-                        .inputs = CUDA_GROUP * (inputs_bytes(p) + tokens_bytes(p)),
+                        .inputs = CUDA_GROUPS * CUDA_GROUP * (inputs_bytes(p) + tokens_bytes(p)),
                         .workspace = workspace_bytes(p, model) + CUDA_OWN_WORKSPACE};
     bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.inputs +
                   bytes.workspace;
@@ -196,6 +198,7 @@ void cuda_executor_free(cuda_executor *x)
     cuda_ops_free(&x->ops);
     for (int i = 0; i < CUDA_GROUPS; i++)
         if (x->ended[i]) d->driver->event_destroy(x->ended[i]);
+    if (x->copies) d->driver->stream_destroy(x->copies);
     cuda_pinned_free(d, &x->staged);
     cuda_pinned_free(d, &x->tokens);
     cuda_pinned_free(d, &x->logits);
@@ -225,10 +228,15 @@ void cuda_executor_bind(const cuda_executor *x, int node, const plan_sizes *size
     call->end = op->units(call);
 }
 
-/* Of the group's pass `pass`; a pass by itself is the first. */
-static void place_inputs(cuda_executor *x, const batch *batch, int pass)
+/* Of pass `pass` of a group; a pass by itself is the first of the first. */
+static cuda_address inputs_of(const cuda_executor *x, int group, int pass)
 {
-    cuda_address slot = x->inputs.address + (size_t)pass * inputs_bytes(x->plan);
+    return x->inputs.address + (size_t)(group * CUDA_GROUP + pass) * inputs_bytes(x->plan);
+}
+
+static void place_inputs(cuda_executor *x, const batch *batch, int group, int pass)
+{
+    cuda_address slot = inputs_of(x, group, pass);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (x->plan->tensors[id].kind != PLAN_INPUT) continue;
         size_t at = (size_t)((char *)batch->of[id] - (char *)batch->memory);
@@ -236,24 +244,19 @@ static void place_inputs(cuda_executor *x, const batch *batch, int pass)
     }
 }
 
-static qp_status copy_inputs(cuda_executor *x, const void *from, size_t bytes, qp_error *error)
-{
-    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC) TRY(copy_table(x, error));
-    return cuda_check(
-        x->device->driver->copy_to_device(x->inputs.address, from, bytes, x->device->stream),
-        "copying inputs to the GPU", error);
-}
-
 qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_error *error)
 {
-    place_inputs(x, batch, 0);
+    place_inputs(x, batch, 0, 0);
     TRY(cuda_device_enter(x->device, error));
-    return copy_inputs(x, batch->memory, batch->memory_bytes, error);
+    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC) TRY(copy_table(x, error));
+    return cuda_check(x->device->driver->copy_to_device(x->inputs.address, batch->memory,
+                                                        batch->memory_bytes, x->device->stream),
+                      "copying inputs to the GPU", error);
 }
 
 /* What is known of a pass before it is run. */
 static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first, int last,
-                          int n_passes)
+                          int group, int n_passes)
 {
     const int64_t *of = batch->sizes.of;
     return (cuda_pass){.n_tokens = of[-PLAN_TOKENS],
@@ -263,6 +266,7 @@ static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first,
                        .first = first,
                        .last = last,
                        .n_passes = n_passes,
+                       .group = group,
                        .sums = x->memory.data[PLAN_SUMS]};
 }
 
@@ -274,7 +278,7 @@ static cuda_pass *find_pass(cuda_executor *x, const cuda_pass *wanted)
         if (p->runs && p->n_tokens == wanted->n_tokens && p->n_sequences == wanted->n_sequences &&
             p->n_outputs == wanted->n_outputs && p->n_chunks == wanted->n_chunks &&
             p->first == wanted->first && p->last == wanted->last &&
-            p->n_passes == wanted->n_passes && p->sums == wanted->sums)
+            p->n_passes == wanted->n_passes && p->group == wanted->group && p->sums == wanted->sums)
             return p;
     }
     cuda_pass *pass = &x->passes[x->next_pass];
@@ -285,7 +289,7 @@ static cuda_pass *find_pass(cuda_executor *x, const cuda_pass *wanted)
 }
 
 static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
-                              int last, int n_passes, qp_error *error);
+                              const cuda_pass *shape, qp_error *error);
 
 static qp_status capture(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
                          cuda_pass *pass, qp_error *error)
@@ -296,7 +300,7 @@ static qp_status capture(cuda_executor *x, const batch *batch, const plan_sizes 
     TRY(cuda_check(driver->capture_begin(x->device->stream, CUDA_CAPTURE_THREAD_LOCAL), operation,
                    error));
     qp_status status = pass->n_passes > 0
-                           ? launch_group(x, batch, sizes, pass->last, pass->n_passes, error)
+                           ? launch_group(x, batch, sizes, pass, error)
                            : cuda_executor_launch(x, sizes, pass->first, pass->last, error);
     cuda_result ended = driver->capture_end(x->device->stream, &graph);
     if (status == QP_OK) status = cuda_check(ended, operation, error);
@@ -336,7 +340,7 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
     int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
     if (batch_tokens(batch) > most || last - first < 2 || x->marks)
         return cuda_executor_launch(x, &sizes, first, last, error);
-    const cuda_pass wanted = shape_of(x, batch, first, last, 0);
+    const cuda_pass wanted = shape_of(x, batch, first, last, 0, 0);
     cuda_pass *pass = find_pass(x, &wanted);
     if (pass->runs++ == 0) return cuda_executor_launch(x, &sizes, first, last, error);
     if (!pass->graph) TRY(capture(x, batch, &sizes, pass, error));
@@ -355,31 +359,35 @@ qp_status cuda_executor_run(cuda_executor *x, const batch *batch, int first, int
 
 static qp_status allocate_groups(cuda_executor *x, qp_error *error)
 {
+    static const char operation[] = "preparing passes";
+    const cuda_driver *driver = x->device->driver;
     const size_t passes = CUDA_GROUPS * CUDA_GROUP;
     if (x->tokens.data) return QP_OK;
+    TRY(cuda_check(driver->stream_create(&x->copies, CUDA_STREAM_NON_BLOCKING), operation, error));
     for (int i = 0; i < CUDA_GROUPS; i++)
-        TRY(cuda_check(x->device->driver->event_create(&x->ended[i], CUDA_EVENT_NO_TIMING),
-                       "preparing passes", error));
+        TRY(cuda_check(driver->event_create(&x->ended[i], CUDA_EVENT_NO_TIMING), operation, error));
     TRY(cuda_pinned_alloc(x->device, passes * inputs_bytes(x->plan), "inputs", &x->staged, error));
-    return cuda_pinned_alloc(x->device, passes * tokens_bytes(x->plan), "tokens", &x->tokens,
+    return cuda_pinned_alloc(x->device, CUDA_GROUP * tokens_bytes(x->plan), "tokens", &x->tokens,
                              error);
 }
 
-/* Of group `group`, on this machine. */
-static char *staged_inputs(const cuda_executor *x, int group)
+/* A pass's inputs, on this machine. */
+static char *staged_inputs(const cuda_executor *x, int group, int pass)
 {
-    return (char *)x->staged.data + (size_t)group * CUDA_GROUP * inputs_bytes(x->plan);
-}
-static char *read_tokens(const cuda_executor *x, int group)
-{
-    return (char *)x->tokens.data + (size_t)group * CUDA_GROUP * tokens_bytes(x->plan);
+    return (char *)x->staged.data + (size_t)(group * CUDA_GROUP + pass) * inputs_bytes(x->plan);
 }
 
-/* What the pass `pass` of the group at work makes likeliest. */
-static cuda_address tokens_of(const cuda_executor *x, int pass)
+/* What the last pass but `back` of a group makes likeliest. */
+static cuda_address tokens_of(const cuda_executor *x, int group, int back)
 {
-    return x->inputs.address + CUDA_GROUP * inputs_bytes(x->plan) +
-           (size_t)pass * tokens_bytes(x->plan);
+    return inputs_of(x, CUDA_GROUPS, 0) +
+           (size_t)(group * CUDA_GROUP + CUDA_GROUP - 1 - back) * tokens_bytes(x->plan);
+}
+
+int cuda_executor_group(const cuda_executor *x, int64_t n_sequences)
+{
+    if (x->plan->config.rope.scaling == ROPE_DYNAMIC) return 1; /* with a table of its own each */
+    return n_sequences > LINEAR_STREAM_MAX_X ? FEW_PASSES : CUDA_GROUP;
 }
 
 qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, int pass,
@@ -387,8 +395,7 @@ qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, i
 {
     TRY(cuda_device_enter(x->device, error));
     TRY(allocate_groups(x, error));
-    memcpy(staged_inputs(x, group) + (size_t)pass * inputs_bytes(x->plan), batch->memory,
-           batch->memory_bytes);
+    memcpy(staged_inputs(x, group, pass), batch->memory, batch->memory_bytes);
     if (pass == 0) x->longest = longest_decoding(batch);
     return QP_OK;
 }
@@ -406,19 +413,22 @@ static qp_status launch_argmax(cuda_executor *x, qp_error *error)
     return cuda_ops_launch(&x->ops, kernel, &call, error);
 }
 
+/* Every pass reads the tokens of the one before, the first those of the other group's last. */
 static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
-                              int last, int n_passes, qp_error *error)
+                              const cuda_pass *shape, qp_error *error)
 {
+    const int n = shape->n_passes;
+    cuda_address read = tokens_of(x, (shape->group + 1) % CUDA_GROUPS, 0), made;
     qp_status status = QP_OK;
-    for (int pass = 0; pass < n_passes && status == QP_OK; pass++) {
+    for (int pass = 0; pass < n && status == QP_OK; pass++, read = made) {
+        made = tokens_of(x, shape->group, n - 1 - pass);
         begin_pass(x);
-        place_inputs(x, batch, pass);
-        if (pass > 0) x->memory.data[PLAN_TOKEN_IDS] = host_form(tokens_of(x, pass - 1));
+        place_inputs(x, batch, shape->group, pass);
+        x->memory.data[PLAN_TOKEN_IDS] = host_form(read);
         x->follows = x->early && pass > 0;
         x->ops.longest = x->longest > 0 ? x->longest + pass : 0;
-        x->likeliest =
-            tensor_1d(host_form(tokens_of(x, pass)), DTYPE_I32, sizes->of[-PLAN_OUTPUTS]);
-        status = cuda_executor_launch(x, sizes, 0, last, error);
+        x->likeliest = tensor_1d(host_form(made), DTYPE_I32, shape->n_outputs);
+        status = cuda_executor_launch(x, sizes, shape->first, shape->last, error);
         if (status == QP_OK) status = launch_argmax(x, error);
     }
     x->follows = false;
@@ -426,18 +436,18 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_s
     return status;
 }
 
-/* Passes of few nodes are captured while they run for the first time. */
-static qp_status run_group(cuda_executor *x, const batch *batch, int last, int n_passes,
+/* Several passes are captured while they run for the first time. */
+static qp_status run_group(cuda_executor *x, const batch *batch, int last, int group, int n_passes,
                            qp_error *error)
 {
     const plan_sizes sizes = sizes_of(x, batch);
     void *const sums[2] = {x->memory.data[PLAN_SUMS], x->memory.data[PLAN_SUMS_NEXT]};
     x->ops.longest = x->longest;
     x->early = batch_tokens(batch) > FEW_TOKENS;
-    const cuda_pass wanted = shape_of(x, batch, 0, last, n_passes);
+    const cuda_pass wanted = shape_of(x, batch, 0, last, group, n_passes);
     bool same = wanted.n_chunks == cuda_decode_chunks(x->longest + n_passes - 1);
     if (!same || batch_tokens(batch) > GRAPH_SEQUENCES || x->marks)
-        return launch_group(x, batch, &sizes, last, n_passes, error);
+        return launch_group(x, batch, &sizes, &wanted, error);
     cuda_pass *pass = find_pass(x, &wanted);
     if (pass->graph) {
         for (int i = 0; i < n_passes; i++)
@@ -445,45 +455,57 @@ static qp_status run_group(cuda_executor *x, const batch *batch, int last, int n
         return cuda_check(x->device->driver->graph_launch(pass->graph, x->device->stream),
                           "running forward passes", error);
     }
-    TRY(launch_group(x, batch, &sizes, last, n_passes, error));
-    if (n_passes < CUDA_GROUP && pass->runs++ == 0) return QP_OK;
-    pass->runs = 1;
+    TRY(launch_group(x, batch, &sizes, &wanted, error));
+    if (pass->runs++ == 0 && n_passes == 1) return QP_OK;
     x->memory.data[PLAN_SUMS] = sums[0];
     x->memory.data[PLAN_SUMS_NEXT] = sums[1];
     return capture(x, batch, &sizes, pass, error);
 }
 
+/* Copies what a group reads, and waits for that; its first tokens too where no group before it
+ * makes them. */
+static qp_status copy_staged(cuda_executor *x, const batch *batch, int group, int n_passes,
+                             bool continues, qp_error *error)
+{
+    static const char operation[] = "copying inputs to the GPU";
+    const cuda_driver *driver = x->device->driver;
+    const size_t ids = (size_t)((char *)batch->of[PLAN_TOKEN_IDS] - (char *)batch->memory);
+    const char *from = staged_inputs(x, group, 0);
+    TRY(cuda_check(driver->copy_to_device(inputs_of(x, group, 0), from,
+                                          (size_t)n_passes * inputs_bytes(x->plan), x->copies),
+                   operation, error));
+    if (!continues)
+        TRY(cuda_check(
+            driver->copy_to_device(tokens_of(x, (group + 1) % CUDA_GROUPS, 0), from + ids,
+                                   (size_t)batch_tokens(batch) * sizeof(int32_t), x->copies),
+            operation, error));
+    return cuda_check(driver->stream_synchronize(x->copies), operation, error);
+}
+
 qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int group,
                                int n_passes, bool continues, qp_error *error)
 {
-    const cuda_driver *driver = x->device->driver;
-    size_t bytes = inputs_bytes(x->plan);
-    TRY(copy_inputs(x, staged_inputs(x, group), (size_t)n_passes * bytes, error));
-    place_inputs(x, batch, 0);
-    if (continues)
-        TRY(cuda_check(driver->copy_on_device(cuda_executor_address(x, PLAN_TOKEN_IDS, 0),
-                                              tokens_of(x, x->group_passes - 1),
-                                              (size_t)batch_outputs(batch) * sizeof(int32_t),
-                                              x->device->stream),
-                       "feeding tokens back", error));
-    x->group_passes = n_passes;
-    TRY(run_group(x, batch, last, n_passes, error));
-    TRY(cuda_check(driver->copy_to_host(read_tokens(x, group), tokens_of(x, 0),
-                                        (size_t)n_passes * tokens_bytes(x->plan),
-                                        x->device->stream),
-                   "copying tokens from the GPU", error));
-    return cuda_check(driver->event_record(x->ended[group], x->device->stream),
-                      "copying tokens from the GPU", error);
+    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC) TRY(copy_table(x, error));
+    TRY(copy_staged(x, batch, group, n_passes, continues, error));
+    TRY(run_group(x, batch, last, group, n_passes, error));
+    return cuda_check(x->device->driver->event_record(x->ended[group], x->device->stream),
+                      "running forward passes", error);
 }
 
 qp_status cuda_executor_read_tokens(cuda_executor *x, int group, int64_t n, int n_passes,
                                     int32_t *tokens, qp_error *error)
 {
+    static const char operation[] = "copying tokens from the GPU";
+    const cuda_driver *driver = x->device->driver;
+    const size_t pitch = tokens_bytes(x->plan);
     TRY(cuda_device_enter(x->device, error));
-    TRY(cuda_check(x->device->driver->event_synchronize(x->ended[group]), "the forward passes",
-                   error));
+    TRY(cuda_check(driver->event_synchronize(x->ended[group]), "the forward passes", error));
+    TRY(cuda_check(driver->copy_to_host(x->tokens.data, tokens_of(x, group, n_passes - 1),
+                                        (size_t)n_passes * pitch, x->copies),
+                   operation, error));
+    TRY(cuda_check(driver->stream_synchronize(x->copies), operation, error));
     for (int pass = 0; pass < n_passes; pass++)
-        memcpy(tokens + pass * n, read_tokens(x, group) + (size_t)pass * tokens_bytes(x->plan),
+        memcpy(tokens + pass * n, (char *)x->tokens.data + (size_t)pass * pitch,
                (size_t)n * sizeof *tokens);
     return QP_OK;
 }

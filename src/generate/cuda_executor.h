@@ -5,8 +5,9 @@
  * same x, rope and the kv_append behind it. A forward pass of few tokens, or in which all sequences
  * decode, is captured in a CUDA graph when it is run for the second time, one for each number of
  * tokens, sequences, outputs and parts of attention. Passes that read what the pass before has made
- * likeliest go in groups: one copy of all their inputs, one graph, one copy of their tokens.
- * Everything goes through the device's one stream; only what reads back waits for it.
+ * likeliest go in groups: one copy of all their inputs, one graph, one copy of their tokens, of
+ * which a group has places of its own, so that they are copied while the other one is at work.
+ * Everything else goes through the device's one stream; only what reads back waits for it.
  *
  * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
  */
@@ -29,7 +30,8 @@ typedef struct cuda_pass {
     int64_t n_tokens, n_sequences, n_outputs;
     int64_t n_chunks; /* of the longest sequence, where all decode */
     int first, last;
-    int n_passes;     /* of a group; 0: a pass by itself */
+    int n_passes; /* of a group; 0: a pass by itself */
+    int group;
     const void *sums; /* where the pass has its sums; NULL: the plan has none */
     int runs;
     cuda_graph_exec graph; /* NULL: not captured yet */
@@ -51,9 +53,9 @@ typedef struct cuda_executor {
     cuda_buffer arena, rope_table, k_cache, v_cache, inputs;
     cuda_pinned logits;         /* where logits come to on this machine; of few outputs */
     cuda_pinned staged, tokens; /* of groups: their inputs, and what they make */
+    cuda_stream copies;         /* of groups */
     cuda_event ended[CUDA_GROUPS];
     int64_t longest;    /* of the group staged last: its first pass's ops.longest */
-    int group_passes;   /* of the group put into the stream last */
     plan_memory memory; /* addresses of the GPU; inputs as the last batch had them */
     const float *table; /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
@@ -87,6 +89,10 @@ qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int fir
 /* Waits, and copies the logits of the last pass, (n_outputs, vocab_size), to `out`. */
 qp_status cuda_executor_read_logits(cuda_executor *executor, int64_t n_outputs, float *out,
                                     qp_error *error);
+
+/* How many passes of so many sequences a group should have: those of many are long, and have so
+ * many kernels that a graph of some takes longer to make than its copies to wait for. */
+int cuda_executor_group(const cuda_executor *executor, int64_t n_sequences);
 
 /* Takes the inputs of pass `pass` (0 .. CUDA_GROUP - 1, in turn) of group `group` (0 .. CUDA_GROUPS
  * - 1): a batch of sequences of one token and one output each, of all passes in the same order, a

@@ -241,18 +241,28 @@ static bool takes_likeliest(const cuda_executor *x, cuda_chain *chain)
 static qp_status launch_chain(cuda_executor *x, int node, int end, const plan_sizes *sizes,
                               int *count, qp_error *error)
 {
-    cuda_chain chain, whole;
+    cuda_chain chain, whole, normed;
+    int n_normed = 0;
     *count = 0;
     if (x->marks || !x->early || !cuda_chain_begin(&x->ops, sizes->of[-PLAN_TOKENS], &chain))
         return QP_OK;
     for (int n = node, taken; n < end; n += taken) {
         taken = chain_nodes(x, n, end, sizes, &chain);
         if (taken == 0) break;
+        if (cuda_chain_ends_with_norm(&chain)) {
+            normed = chain;
+            n_normed = n + taken - node;
+        }
         if (!cuda_chain_is_whole(&chain)) continue;
         whole = chain;
         *count = n + taken - node;
     }
     if (*count == 0) return QP_OK;
+    if (cuda_chain_is_full(&chain) && node + *count < end && n_normed > 0 &&
+        feeds_product(x, node + n_normed - 1, end, sizes, &normed.x)) {
+        whole = normed;
+        *count = n_normed;
+    }
     if (x->likeliest.rank && node + *count == end && takes_likeliest(x, &whole))
         x->likeliest.rank = 0;
     x->ops.early |= x->follows; /* it waits for all but weights */

@@ -164,8 +164,10 @@ typedef struct groups {
     int32_t *tokens;
 } groups;
 
+/* The first group is one pass, so that the GPU begins while the others are prepared. */
 static size_t group_of(const decoding *d, const groups *g, size_t first)
 {
+    if (first == 0) return 1;
     return d->count - first < g->most ? d->count - first : g->most;
 }
 
@@ -199,10 +201,11 @@ static qp_status end_group(const decoding *d, groups *g, qp_error *error)
 
 /* All passes, a group on its way while the one behind it is prepared. What is in the stream when
  * something ends it all is put down. */
-static qp_status run_groups(const decoding *d, size_t most, int32_t *tokens,
-                            const volatile int *cancel, qp_error *error)
+static qp_status run_groups(const decoding *d, int32_t *tokens, const volatile int *cancel,
+                            qp_error *error)
 {
-    groups g = {.most = most, .tokens = tokens};
+    const int most = cuda_executor_group(&d->engine->cuda, (int64_t)d->n_sessions);
+    groups g = {.most = (size_t)most, .tokens = tokens};
     qp_status status = QP_OK;
     while (status == QP_OK && g.done < d->count) {
         if (cancel && *cancel)
@@ -221,11 +224,11 @@ qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n_sessions
                     int32_t *tokens, const volatile int *cancel, qp_error *error)
 {
     const decoding d = {e, sessions, n_sessions, count};
-    bool stays = e->plan.config.rope.scaling != ROPE_DYNAMIC; /* the RoPE table */
     TRY(check(&d, tokens, error));
     if (n_sessions == 0) return QP_OK;
     if (!e->device.context) return run_in_turn(&d, 1, tokens, cancel, error);
-    if (cuda_mega_takes_rows(&e->mega, (int64_t)n_sessions))
-        return run_in_turn(&d, stays ? MEGA_PASSES : 1, tokens, cancel, error);
-    return run_groups(&d, stays ? CUDA_GROUP : 1, tokens, cancel, error);
+    if (!cuda_mega_takes_rows(&e->mega, (int64_t)n_sessions))
+        return run_groups(&d, tokens, cancel, error);
+    bool stays = e->plan.config.rope.scaling != ROPE_DYNAMIC; /* the RoPE table */
+    return run_in_turn(&d, stays ? MEGA_PASSES : 1, tokens, cancel, error);
 }

@@ -56,9 +56,14 @@ static chain_step *next_step(cuda_chain *c, chain_kind kind, int64_t items)
     return step;
 }
 
+bool cuda_chain_is_full(const cuda_chain *c)
+{
+    return c->run.n_steps + 1 >= CHAIN_MAX_STEPS; /* a last one may have to add parts */
+}
+
 static bool is_full(const cuda_chain *c)
 {
-    return c->ended || c->run.n_steps + 1 >= CHAIN_MAX_STEPS; /* a last one may have to add parts */
+    return c->ended || cuda_chain_is_full(c);
 }
 
 static chain_step *last_step(cuda_chain *c)
@@ -432,6 +437,12 @@ bool cuda_chain_likeliest(cuda_chain *c, const op_call *call)
     return true;
 }
 
+bool cuda_chain_ends_with_norm(const cuda_chain *c)
+{
+    const chain_step *last = c->run.n_steps > 0 ? &c->run.steps[c->run.n_steps - 1] : NULL;
+    return last && c->n_products > 0 && last->kind == CHAIN_ROWS && last->of.rows.weight;
+}
+
 /* Nobody takes the last product's parts: it is whole where it may lie, or has a step to be added
  * to x. */
 static void end_sum(cuda_chain *c)
@@ -462,6 +473,10 @@ qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
                                  function, error));
     end_sum(c);
     ops->narrowed.rank = 0;
+    if (cuda_chain_ends_with_norm(c)) {
+        ops->narrowed = c->x;
+        ops->narrowed_at = c->x_at;
+    }
     const cuda_launch how = {
         .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
         .block = {CHAIN_THREADS, 1, 1},

@@ -50,6 +50,12 @@ bool cuda_chain_likeliest(cuda_chain *chain, const op_call *argmax);
 /* Whether what was taken so far can stand alone: somebody else may take what is left. */
 bool cuda_chain_is_whole(const cuda_chain *chain);
 
+/* Whether no more steps fit; and whether the last one is a norm, with which a chain may end where
+ * nobody but a product reads that, in BF16. The chain behind it then has weights to fetch before
+ * this one has ended. */
+bool cuda_chain_is_full(const cuda_chain *chain);
+bool cuda_chain_ends_with_norm(const cuda_chain *chain);
+
 /* Puts a whole chain into the stream. */
 qp_status cuda_chain_launch(cuda_chain *chain, qp_error *error);
 
