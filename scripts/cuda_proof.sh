@@ -40,7 +40,8 @@ prove_tokens() {
 # Runs again, neighbours, orders, strategies, damage, the watchdog.
 prove_suites() {
     local suite
-    for suite in test_mega test_mega_sampling test_cuda test_cuda_attention test_cuda_batch test_cuda_decode; do
+    for suite in test_mega test_mega_sampling test_cuda test_cuda_attention test_cuda_batch \
+        test_cuda_decode test_cuda_wide; do
         check "$suite" proof_tool $suite || true
     done
 }
