@@ -49,6 +49,7 @@ static void test_arguments(void **state)
     assert_int_equal(a.n_sequences, N_SEQUENCES);
     assert_int_equal(a.n_kv_heads, N_KV_HEADS);
     assert_int_equal(a.group, GROUP);
+    assert_int_equal((uint64_t)a.group_inverse * 1003 >> 32, 1003 / GROUP);
     assert_int_equal(a.page_size, PAGE);
     assert_int_equal(a.q_type, DTYPE_F32);
     assert_int_equal(a.begin, 7);

@@ -47,8 +47,9 @@ static bool accepts(const tensor *q, const tensor *k, const tensor *v, const ten
     bool types = (q->type == DTYPE_F32 || q->type == k->type) && v->type == k->type &&
                  (out->type == DTYPE_F32 || out->type == DTYPE_F16 || out->type == DTYPE_BF16) &&
                  (!lse->rank || lse->type == DTYPE_F32);
-    return types && (q->shape[2] == 64 || q->shape[2] == 128) && is_cache(k) && is_cache(v) &&
-           rows_are_aligned(q, 16) && rows_are_aligned(out, 8);
+    bool near = q->stride[0] == (int32_t)q->stride[0] && q->stride[1] == (int32_t)q->stride[1];
+    return types && near && (q->shape[2] == 64 || q->shape[2] == 128) && is_cache(k) &&
+           is_cache(v) && rows_are_aligned(q, 16) && rows_are_aligned(out, 8);
 }
 
 bool cuda_prefill_accepts(const op_call *call)
@@ -105,6 +106,7 @@ static paged_attention arguments_of(const op_call *call, paged_tensors t, double
         .sm_scale = (float)(scale != 0 ? scale : 1 / sqrt((double)t.q->shape[2])),
         .n_kv_heads = (int32_t)t.k->shape[2],
         .group = (int32_t)(t.q->shape[1] / t.k->shape[2]),
+        .group_inverse = UINT32_MAX / (uint32_t)(t.q->shape[1] / t.k->shape[2]) + 1,
         .page_size = (int32_t)t.k->shape[1],
         .q_type = (int32_t)t.q->type,
         .out_type = (int32_t)t.out->type,

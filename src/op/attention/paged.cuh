@@ -39,6 +39,15 @@ __device__ __forceinline__ float2 unpack_pair(__half, uint32_t pair)
     return __half22float2(*(__half2 *)&pair);
 }
 
+__device__ __forceinline__ int dtype_of(__nv_bfloat16)
+{
+    return DTYPE_BF16;
+}
+__device__ __forceinline__ int dtype_of(__half)
+{
+    return DTYPE_F16;
+}
+
 /* Eight elements of a query in the cache's type, times `sign`. */
 template <typename T>
 __device__ __forceinline__ uint4 load_query(int type, const char *row, int element, float sign)

@@ -52,6 +52,7 @@ typedef struct paged_attention {
     int64_t begin, end; /* units, token * n_heads + head, of which out is written */
     float sm_scale;     /* not 0 */
     int32_t n_sequences, n_kv_heads, group, page_size;
+    uint32_t group_inverse;   /* 2^32 / group rounded up, 0 for a group of 1 */
     int32_t causal;           /* paged_prefill alone */
     int32_t fine;             /* paged_decode: PAGED_DECODE_CHUNK's */
     int32_t search;           /* paged_decode: blocks look for what is theirs, see there */

@@ -18,6 +18,13 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, int rows)
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+/* The same some bytes further on: 16 KB at most lie behind an operand's beginning, so that nothing
+ * is carried into its upper half. */
+__device__ __forceinline__ uint64_t wgmma_further(uint64_t operand, uint32_t bytes)
+{
+    return (operand & 0xffffffff00000000ull) | (uint32_t)((uint32_t)operand + (bytes >> 4));
+}
+
 /* Shared memory that this thread wrote is what the tensor cores read after the next barrier. */
 __device__ __forceinline__ void wgmma_publish(void)
 {

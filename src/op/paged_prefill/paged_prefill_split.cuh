@@ -48,14 +48,18 @@ __device__ __forceinline__ void split_fetch(const char *cache, int64_t place, in
                                             int n_there, split_ring &ring)
 {
     constexpr int CHUNKS = HEAD_DIM / 8, ROWS = 128 / CHUNKS;
+    static_assert(ROWS % 8 == 0, "a thread's rows have one permutation");
     int thread = (int)threadIdx.x % 128, chunk = thread % CHUNKS, row = thread / CHUNKS;
-    uint32_t tile = split_tile<HEAD_DIM, STEP>(ring);
+    uint32_t own = row * (uint32_t)stride + chunk * 16;
+    uint32_t to = split_tile<HEAD_DIM, STEP>(ring) + tile_byte(STEP, row, chunk);
     barrier_wait(ring.empty + 8 * ring.stage, ring.parity ^ 1);
-#pragma unroll 2 /* registers are short */
-    for (int i = 0; i < STEP / ROWS; i++, row += ROWS) {
-        const char *from = cache + __shfl_sync(0xffffffffu, place, i * ROWS / 16) +
-                           (row % 16 * (uint32_t)stride + chunk * 16);
-        copy_async(tile + tile_byte(STEP, row, chunk), from, row < n_there);
+#pragma unroll
+    for (int i = 0; i < STEP / 16; i++) {
+        const char *from = cache + __shfl_sync(0xffffffffu, place, i) + own;
+#pragma unroll
+        for (int r = 0; r < 16; r += ROWS) /* eights of rows, whose chunks are permuted alike */
+            copy_async(to + (i * 16 + r) * 128, from + r * (uint32_t)stride,
+                       i * 16 + r + row < n_there);
     }
     copy_arrive(ring.full + 8 * ring.stage);
     split_next(ring);
@@ -87,10 +91,15 @@ __device__ __forceinline__ void split_copy(const paged_attention &call, const pr
     }
 }
 
-/* A group's threads. */
-__device__ __forceinline__ void split_meet(int group)
+/* Threads that meet: the copying group by itself, and all. The copying ones go on at once. */
+enum { SPLIT_COPYING = 1, SPLIT_ALL = 2 };
+__device__ __forceinline__ void split_meet(int which, int threads)
 {
-    asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"r"(which), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void split_go_on(int which, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(which), "r"(threads) : "memory");
 }
 
 /* A computing group. */
@@ -150,6 +159,7 @@ template <typename T, int HEAD_DIM, int STEP, int GROUPS, int REGISTERS, int COP
 __device__ __forceinline__ void paged_prefill_split(const paged_attention &call, char *shared)
 {
     constexpr int ROWS = GROUPS * 64, RING = SPLIT_STAGES * STEP * HEAD_DIM * 2;
+    constexpr int THREADS = GROUPS * 128 + 128;
     prefill_tile tile;
     if (!prefill_tile_find(call, ROWS, tile)) return;
     uint32_t q = (uint32_t)__cvta_generic_to_shared(shared), k = q + ROWS * HEAD_DIM * 2;
@@ -160,15 +170,17 @@ __device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
     int group = (int)threadIdx.x / 128;
     int seen = prefill_visible(call, tile, tile.first_row + ROWS - 1);
     int n_steps = (seen + STEP - 1) / STEP;
-    if (threadIdx.x < SPLIT_STAGES) {
-        barrier_init(keys.full + 8 * threadIdx.x, 128);
-        barrier_init(values.full + 8 * threadIdx.x, 128);
-        barrier_init(keys.empty + 8 * threadIdx.x, 4 * GROUPS);
-        barrier_init(values.empty + 8 * threadIdx.x, 4 * GROUPS);
-    }
-    __syncthreads(); /* the barriers are there */
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COPY_REGISTERS));
+        int stage = (int)threadIdx.x % 128;
+        if (stage < SPLIT_STAGES) {
+            barrier_init(keys.full + 8 * stage, 128);
+            barrier_init(values.full + 8 * stage, 128);
+            barrier_init(keys.empty + 8 * stage, 4 * GROUPS);
+            barrier_init(values.empty + 8 * stage, 4 * GROUPS);
+        }
+        split_meet(SPLIT_COPYING, 128); /* the barriers are there */
+        split_go_on(SPLIT_ALL, THREADS);
         if (n_steps > 0) split_copy<HEAD_DIM, STEP>(call, tile, n_steps, keys, values);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
@@ -178,7 +190,7 @@ __device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
         float o[HEAD_DIM / 8][4] = {}, scale = prefill_scale(call);
         int seen_by_all = prefill_visible(call, tile, tile.first_row + (int)threadIdx.x / 32 * 16);
         wgmma_publish();
-        split_meet(group); /* the group's queries are there */
+        split_meet(SPLIT_ALL, THREADS); /* the queries and the barriers are there */
         if (n_steps > 0)
             split_compute<T, HEAD_DIM, STEP, GROUPS>(rows, o, n_steps, seen_by_all, scale,
                                                      q + (uint32_t)group * 64 * 128, keys, values);

@@ -58,39 +58,57 @@ __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, i
     return false;
 }
 
+/* The token of a row of the sequence: exact below 2^32 / group rows. */
+__device__ __forceinline__ int prefill_token(const paged_attention &call, int row)
+{
+    return call.group_inverse ? (int)__umulhi((uint32_t)row, call.group_inverse) : row;
+}
+
 /* Positions that a row of the sequence sees; rows past the end see what the last one does. */
 __device__ __forceinline__ int prefill_visible(const paged_attention &call,
                                                const prefill_tile &tile, int row)
 {
     if (!call.causal) return tile.walk.length;
-    int token = min(row, tile.n_rows - 1) / call.group;
+    int token = prefill_token(call, min(row, tile.n_rows - 1));
     return max(tile.walk.length - tile.n_tokens + token + 1, 0);
 }
 
-/* Converts COUNT of the tile's queries from `first` on into shared memory, by THREADS threads;
- * zeros for rows past the end. */
+/* Where a row's query begins, of rows past the end the last one's; `base`: the first of the
+ * sequence and of the group of heads. */
+__device__ __forceinline__ const char *
+prefill_query(const paged_attention &call, const prefill_tile &tile, int row, const char *base)
+{
+    int unit = min(tile.first_row + row, tile.n_rows - 1), token = prefill_token(call, unit);
+    return base + (int64_t)token * (int32_t)call.q_strides.token +
+           (int64_t)(unit - token * call.group) * (int32_t)call.q_strides.head;
+}
+
+/* Puts COUNT of the tile's queries from `first` on into shared memory, in the type of the keys, by
+ * THREADS threads; those past the end are nobody's. */
 template <typename T, int HEAD_DIM, int ROWS, int COUNT, int THREADS>
 __device__ __forceinline__ void
 prefill_load_queries(const paged_attention &call, const prefill_tile &tile, char *shared, int first)
 {
     constexpr int CHUNKS = HEAD_DIM / 8, STEP = THREADS / CHUNKS;
     int chunk = (int)threadIdx.x % CHUNKS, row = (int)threadIdx.x % THREADS / CHUNKS + first;
+    const char *base = (const char *)call.q + tile.first_token * call.q_strides.token +
+                       tile.kv_head * call.group * call.q_strides.head;
     float sign = call.sm_scale < 0 ? -1.0f : 1.0f;
-    uint32_t inverse = 0xffffffffu / (uint32_t)call.group + 1; /* as page_walk's */
-#pragma unroll 4
-    for (int i = 0; i < COUNT / STEP; i++, row += STEP) {
-        uint32_t unit = (uint32_t)(tile.first_row + row);
-        uint32_t token = inverse ? __umulhi(unit, inverse) : unit;
-        uint4 query = make_uint4(0, 0, 0, 0);
-        if ((int)unit < tile.n_rows) {
-            const char *from = (const char *)call.q +
-                               (tile.first_token + (int64_t)token) * call.q_strides.token +
-                               (tile.kv_head * call.group + (int)(unit - token * call.group)) *
-                                   call.q_strides.head;
-            query = load_query<T>(call.q_type, from, chunk * 8, sign);
-        }
-        *(uint4 *)(shared + tile_byte(ROWS, row, chunk)) = query;
+    if (call.q_type == dtype_of(T()) && sign > 0) { /* as they are, all at once */
+        uint4 query[COUNT / STEP];
+#pragma unroll
+        for (int i = 0; i < COUNT / STEP; i++)
+            query[i] =
+                *(const uint4 *)(prefill_query(call, tile, row + i * STEP, base) + chunk * 16);
+#pragma unroll
+        for (int i = 0; i < COUNT / STEP; i++)
+            *(uint4 *)(shared + tile_byte(ROWS, row + i * STEP, chunk)) = query[i];
+        return;
     }
+#pragma unroll 4
+    for (int i = 0; i < COUNT / STEP; i++, row += STEP)
+        *(uint4 *)(shared + tile_byte(ROWS, row, chunk)) =
+            load_query<T>(call.q_type, prefill_query(call, tile, row, base), chunk * 8, sign);
 }
 
 /* o *= shrink; where no row's maximum has grown nothing changes. */
@@ -104,15 +122,24 @@ __device__ __forceinline__ void prefill_shrink(float (&o)[HEAD_DIM / 8][4],
         o[i / 4][i % 4] *= shrink[i % 4 / 2];
 }
 
-/* Writes a lane's columns of its row r, times `factor`. */
-template <int HEAD_DIM>
-__device__ __forceinline__ void store_columns(int type, char *out, int r, float factor,
+/* Writes a lane's columns of its row r, times `factor`: as pairs of T, or as they are. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void store_columns(T, char *out, int r, float factor,
                                               const float (&o)[HEAD_DIM / 8][4])
 {
+    uint32_t *pair = (uint32_t *)out + threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++)
-        store_pair(type, out, i * 8 + (int)threadIdx.x % 4 * 2, o[i][2 * r] * factor,
-                   o[i][2 * r + 1] * factor);
+        pair[i * 4] = pack_pair(T(), o[i][2 * r] * factor, o[i][2 * r + 1] * factor);
+}
+template <int HEAD_DIM>
+__device__ __forceinline__ void store_columns(float, char *out, int r, float factor,
+                                              const float (&o)[HEAD_DIM / 8][4])
+{
+    float2 *pair = (float2 *)out + threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 8; i++)
+        pair[i * 4] = make_float2(o[i][2 * r] * factor, o[i][2 * r + 1] * factor);
 }
 
 /* Divides by the sums and writes a lane's two rows; `row`: the first one's, of the tile. */
@@ -126,16 +153,19 @@ __device__ __forceinline__ void prefill_store(const paged_attention &call, const
         float sum = quad_sum(rows.sum[r]);
         int unit = tile.first_row + row + r * 8;
         if (unit >= tile.n_rows) continue;
-        int64_t token = tile.first_token + unit / call.group;
-        int64_t head = tile.kv_head * call.group + unit % call.group;
+        int of_sequence = prefill_token(call, unit);
+        int64_t token = tile.first_token + of_sequence;
+        int64_t head = tile.kv_head * call.group + unit - of_sequence * call.group;
         if (!is_wanted(call, token, head)) continue;
         char *out =
             (char *)call.out + token * call.out_strides.token + head * call.out_strides.head;
         float factor = sum == 0 ? 0 : 1 / sum;
         if (call.out_type == DTYPE_F32)
-            store_columns<HEAD_DIM>(DTYPE_F32, out, r, factor, o);
+            store_columns<HEAD_DIM>(0.0f, out, r, factor, o);
+        else if (call.out_type == DTYPE_BF16)
+            store_columns<__nv_bfloat16, HEAD_DIM>(__nv_bfloat16(), out, r, factor, o);
         else
-            store_columns<HEAD_DIM>(call.out_type, out, r, factor, o);
+            store_columns<__half, HEAD_DIM>(__half(), out, r, factor, o);
         if (call.lse && threadIdx.x % 4 == 0)
             *(float *)((char *)call.lse + token * call.lse_strides.token +
                        head * call.lse_strides.head) =

@@ -17,10 +17,11 @@ template <typename T, int HEAD_DIM, int STEP>
 __device__ __forceinline__ void prefill_wgmma_scores(float (&s)[STEP / 8][4], uint32_t q, int rows,
                                                      uint32_t k)
 {
+    const uint64_t queries = wgmma_operand(q, rows), keys = wgmma_operand(k, STEP);
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 16; d++)
-        wgmma_scores(T(), s, wgmma_operand(q + d / 4 * rows * 128 + d % 4 * 32, rows),
-                     wgmma_operand(k + d / 4 * STEP * 128 + d % 4 * 32, STEP), d > 0);
+        wgmma_scores(T(), s, wgmma_further(queries, d / 4 * rows * 128 + d % 4 * 32),
+                     wgmma_further(keys, d / 4 * STEP * 128 + d % 4 * 32), d > 0);
     wgmma_commit();
 }
 
@@ -30,9 +31,10 @@ __device__ __forceinline__ void prefill_wgmma_values(float (&o)[HEAD_DIM / 8][4]
                                                      const uint32_t (&weights)[STEP / 16][4],
                                                      uint32_t v)
 {
+    const uint64_t values = wgmma_operand(v, STEP);
 #pragma unroll
     for (int i = 0; i < STEP / 16; i++)
-        wgmma_values(T(), o, weights[i], wgmma_operand(v + i * 16 * 128, STEP), 1);
+        wgmma_values(T(), o, weights[i], wgmma_further(values, i * 16 * 128), 1);
     wgmma_commit();
 }
 
