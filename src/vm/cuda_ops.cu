@@ -36,7 +36,6 @@ KERNEL(kv_append, 256)
 KERNEL(merge_state, 256)
 KERNEL(merge_states, 256)
 KERNEL(paged_decode, ATTENTION_WARPS *WARP)
-KERNEL(paged_prefill, ATTENTION_WARPS *WARP)
 KERNEL(ragged_prefill, ATTENTION_WARPS *WARP)
 KERNEL(rope, 256)
 KERNEL(silu_and_mul, 256)
@@ -48,6 +47,15 @@ extern "C" __global__ void __launch_bounds__(256)
 {
     device_let_next_begin();
     rope_kv_append_block(rope, append, rope.begin + blockIdx.x);
+}
+
+/* It waits for the kernels before itself. */
+extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS *WARP)
+    run_paged_prefill(const __grid_constant__ op_call call, int64_t units)
+{
+    device_let_next_begin();
+    int64_t begin = call.begin + blockIdx.x * units;
+    paged_prefill_block(call, begin, min(begin + units, call.end));
 }
 
 /* A row a block. */

@@ -47,24 +47,36 @@ struct attention_shared {
     float outs[ATTENTION_WARPS][ATTENTION_HEAD_DIM];
 };
 
-/* Eight columns of a row from `column` on, zeros behind head_dim. T: 16-bit floats at multiples of
- * 16 bytes; DTYPE_COUNT: any, as `type` says. */
-template <dtype T>
-DEVICE_FN void attention_load(dtype type, const char *row, int column, int head_dim, float *out)
-{
-    if (T == DTYPE_COUNT) {
+/* Eight columns of a row from `column` on, zeros behind head_dim, as they lie in memory: several
+ * are on their way at once. T: 16-bit floats at multiples of 16 bytes; DTYPE_COUNT: any, as `type`
+ * says, which are looked up when they are wanted. */
+template <dtype T> struct attention_eight {
+    uint4 all;
+
+    __device__ __forceinline__ void fetch(const char *row, int column, int head_dim)
+    {
+        all = make_uint4(0, 0, 0, 0);
+        if (column < head_dim) all = *(const uint4 *)(row + 2 * column);
+    }
+    __device__ __forceinline__ void load(dtype, int, int, float *out) const
+    {
+        decode_words<T>(all, out);
+    }
+};
+template <> struct attention_eight<DTYPE_COUNT> {
+    const char *row;
+
+    __device__ __forceinline__ void fetch(const char *from, int, int) { row = from; }
+    __device__ __forceinline__ void load(dtype type, int column, int head_dim, float *out) const
+    {
         if (type == DTYPE_F32)
             decode8_of<DTYPE_F32>(type, row, column, head_dim, out);
         else if (type == DTYPE_F16)
             decode8_of<DTYPE_F16>(type, row, column, head_dim, out);
         else
             decode8_of<DTYPE_BF16>(type, row, column, head_dim, out);
-        return;
     }
-    uint4 all = make_uint4(0, 0, 0, 0);
-    if (column < head_dim) all = __ldg((const uint4 *)(row + 2 * column));
-    decode_words<T>(all, out);
-}
+};
 
 /* Where the lane's rows of a tile are. */
 struct attention_place {
@@ -91,17 +103,20 @@ DEVICE_FN void attention_tile(const device_source &source, const device_head &he
 {
     const int beside = WARP / L;
     int lane = threadIdx.x % WARP, column = lane % L * 8;
-    attention_place at[ATTENTION_STEPS];
+    attention_eight<T> keys[ATTENTION_STEPS], values[ATTENTION_STEPS];
     float scores[ATTENTION_STEPS], maximum = -CUDART_INF_F;
+#pragma unroll
     for (int i = 0; i < ATTENTION_STEPS; i++) {
         int position = first + i * beside + lane / L;
-        at[i] = attention_place_of(source, min(position, head.n_visible - 1));
+        attention_place at = attention_place_of(source, min(position, head.n_visible - 1));
+        keys[i].fetch(attention_row_of(*source.k, source, at, head.kv_head), column, head.head_dim);
+        values[i].fetch(attention_row_of(*source.v, source, at, head.kv_head), column,
+                        head.head_dim);
     }
 #pragma unroll
     for (int i = 0; i < ATTENTION_STEPS; i++) {
         float k[8];
-        attention_load<T>(source.k->type, attention_row_of(*source.k, source, at[i], head.kv_head),
-                          column, head.head_dim, k);
+        keys[i].load(source.k->type, column, head.head_dim, k);
         scores[i] = 0;
         for (int j = 0; j < 8; j++)
             scores[i] = fmaf(q[j], k[j], scores[i]);
@@ -124,8 +139,7 @@ DEVICE_FN void attention_tile(const device_source &source, const device_head &he
 #pragma unroll
     for (int i = 0; i < ATTENTION_STEPS; i++) {
         float v[8], weight = exp2f(scores[i] - base);
-        attention_load<T>(source.v->type, attention_row_of(*source.v, source, at[i], head.kv_head),
-                          column, head.head_dim, v);
+        values[i].load(source.v->type, column, head.head_dim, v);
         bool seen = first + i * beside + lane / L < head.n_visible;
         state.sum += seen ? weight : 0;
         for (int j = 0; j < 8; j++)

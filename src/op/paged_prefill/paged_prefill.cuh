@@ -1,9 +1,22 @@
-/* paged_prefill on the GPU in float32: a block a head of a token. */
+/* paged_prefill on the GPU in float32: a block a head of a token. What it sees is looked up, and
+ * asked into the L2 cache, before the kernels before have ended: but the newest positions, the
+ * cache is older than the pass, and so are the pages. */
 #ifndef QUIPU_OP_PAGED_PREFILL_CUH
 #define QUIPU_OP_PAGED_PREFILL_CUH
 
 #include "op/attention/attention.cuh"
 #include "op/paged_prefill/paged_prefill.h"
+
+/* Of the first positions one a thread. */
+DEVICE_FN void paged_prefill_ask(const device_source &source, const device_head &head)
+{
+    int position = threadIdx.x;
+    if (position >= head.n_visible) return;
+    attention_place at = attention_place_of(source, position);
+    for (int i = 0; i < 2; i++)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(
+            attention_row_of(i ? *source.v : *source.k, source, at, head.kv_head)));
+}
 
 DEVICE_FN void paged_prefill_block(const op_call &call, int64_t begin, int64_t end)
 {
@@ -24,6 +37,10 @@ DEVICE_FN void paged_prefill_block(const op_call &call, int64_t begin, int64_t e
                                               border[b + 1] - border[b],
                                               paged_length(kv_indptr, last, b, source.page_size));
         source.pages = pages + kv_indptr[b];
+        if (unit == begin) {
+            paged_prefill_ask(source, head);
+            device_wait_for_last();
+        }
         attention_head_block(source, head, shared);
     }
 }
