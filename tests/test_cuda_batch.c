@@ -230,7 +230,8 @@ static void test_choice_of_few(void **state)
     for (int rows = 1; rows <= 8; rows++) {
         assert_true(eight_takes(rows, 2048, DTYPE_BF16));
         assert_true(eight_takes(rows, 576, DTYPE_Q4_1)); /* rows of 360 bytes */
-        assert_true(eight_takes(rows, 256, DTYPE_Q6_K));
+        assert_true(eight_takes(rows, 512, DTYPE_Q6_K));
+        assert_false(eight_takes(rows, 768, DTYPE_Q6_K)); /* rows of 630 bytes */
         assert_false(eight_takes(rows, 2056, DTYPE_F16)); /* no whole 32 */
         assert_false(eight_takes(rows, 2048, DTYPE_Q5_0));
         assert_false(eight_takes(rows, 2048, DTYPE_F32));
@@ -247,6 +248,8 @@ static void test_choice_of_few(void **state)
     assert_false(cuda_linear_eight_accepts(&call));
     call.tensors[LINEAR_WEIGHT].type = DTYPE_Q6_K;
     assert_true(cuda_linear_eight_accepts(&call));
+    call.tensors[LINEAR_WEIGHT].shape[0] = 15; /* no tile of rows */
+    assert_false(cuda_linear_eight_accepts(&call));
 }
 
 static void test_ranks(void **state)

@@ -43,10 +43,12 @@ bool cuda_linear_eight_accepts(const op_call *call)
 {
     const tensor *t = call->tensors, *x = &t[LINEAR_X], *weight = &t[LINEAR_WEIGHT];
     bool on_vectors = weight->stride[0] % 16 == 0 && (uintptr_t)weight->data % 16 == 0;
-    bool any_row = weight->type != DTYPE_F16 && weight->type != DTYPE_BF16 &&
-                   weight->type != DTYPE_Q4_K; /* of whole words, which are looked for */
+    bool in_words = weight->stride[0] % 4 == 0 && (uintptr_t)weight->data % 2 == 0;
+    bool looked_for = weight->type != DTYPE_F16 && weight->type != DTYPE_BF16 &&
+                      weight->type != DTYPE_Q4_K; /* where in 16 bytes a row lies */
     return op_call_has_no_f64(call) && format_of(weight->type) < N_FORMATS &&
-           (on_vectors || any_row) && x->type == DTYPE_F32 && x->shape[0] > 0 && x->shape[1] > 0 &&
+           (looked_for ? in_words : on_vectors) && weight->shape[0] >= LINEAR_EIGHT_FEATURES &&
+           x->type == DTYPE_F32 && x->shape[0] > 0 && x->shape[1] > 0 &&
            x->shape[1] % LINEAR_EIGHT_BLOCK == 0 && x->stride[0] % 16 == 0 &&
            (uintptr_t)x->data % 16 == 0 && weight->shape[0] < INT32_MAX / 2 &&
            weight->stride[0] < INT32_MAX && x->shape[1] < INT32_MAX / 2 &&
@@ -77,10 +79,11 @@ static linear_eight arguments_of(const op_call *call)
         .n_rows = (int32_t)x->shape[0],
         .n_columns = (int32_t)x->shape[1],
         .begin = (int32_t)call->begin,
+        .first = (int32_t)call->begin,
         .end = (int32_t)call->end,
         .bias_type = (int32_t)bias->type,
         .below = LINEAR_EIGHT_FEATURES / 2 * weight->stride[0],
-        .last_tile = (int32_t)weight->shape[0] - LINEAR_EIGHT_FEATURES,
+        .tile_pitch = LINEAR_EIGHT_FEATURES * weight->stride[0],
         .number_base = 0x43004300,
     };
 }
@@ -89,14 +92,13 @@ static qp_status launch(cuda_ops *ops, const linear_eight *run, dtype type, qp_e
 {
     linear_eight own = *run;
     int format = format_of(type), most = ops->device->n_multiprocessors;
-    int outputs = LINEAR_EIGHT_FEATURES >> (run->activates != 0);
-    int tiles = (run->end - run->begin + outputs - 1) / outputs;
     cuda_function *function = &ops->helpers[CUDA_HELPER_EIGHT + format];
+    if (run->tiles == 0) return QP_OK;
     if (!*function)
         TRY(cuda_device_function(ops->device, "linear_eight", formats[format].function,
                                  ops->device->shared_bytes, function, error));
     const cuda_launch how = {
-        .grid = {(unsigned)(tiles < most ? tiles : most),
+        .grid = {(unsigned)(run->tiles < most ? run->tiles : most),
                  (unsigned)((own.n_rows + LINEAR_EIGHT_ROWS - 1) / LINEAR_EIGHT_ROWS), 1},
         .block = {LINEAR_EIGHT_WARPS * 32, 1, 1},
         .shared_bytes = (unsigned)formats[format].shared_bytes};
@@ -107,9 +109,17 @@ static qp_status launch(cuda_ops *ops, const linear_eight *run, dtype type, qp_e
 qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             qp_error *error)
 {
-    const linear_eight run = arguments_of(call);
+    const dtype type = call->tensors[LINEAR_WEIGHT].type;
+    linear_eight run = arguments_of(call);
+    int rest = (run.end - run.begin) % LINEAR_EIGHT_FEATURES;
     (void)kernel;
-    return launch(ops, &run, call->tensors[LINEAR_WEIGHT].type, error);
+    run.tiles = (run.end - run.begin) / LINEAR_EIGHT_FEATURES;
+    TRY(launch(ops, &run, type, error));
+    if (rest == 0) return QP_OK;
+    run.first = run.end - rest; /* a tile of rows before them too */
+    run.begin = run.end > LINEAR_EIGHT_FEATURES ? run.end - LINEAR_EIGHT_FEATURES : 0;
+    run.tiles = 1;
+    return launch(ops, &run, type, error);
 }
 
 bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
@@ -135,7 +145,8 @@ qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *call, const op_ca
     run.out = to->data;
     run.out_pitch = to->stride[0] / 4;
     run.end = (int32_t)to->shape[1];
+    run.tiles = run.end / (LINEAR_EIGHT_FEATURES / 2);
     run.below = to->shape[1] * run.weight_pitch;
-    run.last_tile = run.end - LINEAR_EIGHT_FEATURES / 2;
+    run.tile_pitch /= 2;
     return launch(ops, &run, call->tensors[LINEAR_WEIGHT].type, error);
 }

@@ -21,7 +21,7 @@ enum {
     EIGHT_PARTS = 3,
     EIGHT_STEP_BLOCKS = LINEAR_EIGHT_COLUMNS / LINEAR_EIGHT_BLOCK,
     EIGHT_THREADS = LINEAR_EIGHT_WARPS * WARP,
-    EIGHT_TILE_SUMS = LINEAR_EIGHT_ROWS * LINEAR_EIGHT_SUM_PITCH,
+    EIGHT_TILE_SUMS = LINEAR_EIGHT_ROWS * LINEAR_EIGHT_FEATURES,
 };
 
 /* ---- the matrix units ---- */
@@ -67,11 +67,6 @@ DEVICE_FN float eight_half(const char *at)
 {
     return __half2float(*(const __half *)at);
 }
-template <int SHIFT> DEVICE_FN float eight_byte(uint32_t word)
-{
-    return (float)(word >> SHIFT & 0xff);
-}
-
 /* ---- weights -------------------------------------------------------------------------------- */
 
 /* A step of a tile as a lane has it: of its rows g and g + 8 (0 and 1 here; g is lane / 4, t lane %
@@ -304,12 +299,10 @@ template <dtype T> DEVICE_FN int eight_piece(int step, int piece)
     return 16 * piece + (T == DTYPE_Q4_K && piece > 0 ? step % 2 * 64 : 0);
 }
 
-/* The row of the weight that a tile begins with: the last one's are behind each other too. */
-DEVICE_FN int eight_first(const linear_eight &a, int tile)
+/* Outputs of a tile. */
+DEVICE_FN int eight_outputs(const linear_eight &a)
 {
-    int feature =
-        a.begin + tile * (a.activates ? LINEAR_EIGHT_FEATURES / 2 : LINEAR_EIGHT_FEATURES);
-    return min(feature, a.last_tile);
+    return a.activates ? LINEAR_EIGHT_FEATURES / 2 : LINEAR_EIGHT_FEATURES;
 }
 
 /* Pieces of 16 bytes that a step of a row touches, and lanes that copy them. Rows are copied side
@@ -318,65 +311,66 @@ template <dtype T> struct eight_pieces {
     enum {
         WHOLE = T == DTYPE_F16 || T == DTYPE_BF16 || T == DTYPE_Q4_K, /* steps lie at multiples */
         N = (eight_weights<T>::SPAN + (WHOLE ? 0 : 14) + 15) / 16,
-        LANES = N <= 8 ? 8 : 16,
+        LANES = WHOLE && N > 8 ? 16 : 8,
         ROWS = WARP / LANES,
     };
-    /* Where a step that begins at `from` lies in its first piece. */
-    static METHOD int shift(const char *from)
+    /* Where a step of a row lies in its first piece: the same every ROWS rows. */
+    static METHOD int shift(const char *row)
     {
-        return WHOLE ? 0 : (int)((uint32_t)(uintptr_t)from & 15);
+        return WHOLE ? 0 : (int)((uint32_t)(uintptr_t)row & 15);
     }
 };
+
+template <dtype T> DEVICE_FN const char *eight_row(const linear_eight &a, int row, int step)
+{
+    return a.weight + (int64_t)row * a.weight_pitch + eight_offset<T>(step);
+}
 
 /* Where a warp stands in its steps of a block's tiles, TILES at a time, as it fetches them. */
 template <dtype T, int TILES> struct eight_place {
     typedef eight_pieces<T> pieces;
-    int group, step, tile, first;
-    const char *row; /* the first that the lane copies of */
+    int group, step, left; /* tiles of the group */
+    const char *from;      /* the first piece that the lane copies */
+    bool first, second;    /* whether that is there, and the one 128 bytes behind it */
 
-    METHOD void find(const linear_eight &a)
+    METHOD void find(const linear_eight &a, int last)
     {
-        int lane = threadIdx.x % WARP;
-        first = eight_first(a, group + tile);
-        row = a.weight + (int64_t)(first + lane / pieces::LANES) * a.weight_pitch +
-              eight_offset<T>(step);
+        int lane = threadIdx.x % WARP, piece = lane % pieces::LANES;
+        const char *row =
+            eight_row<T>(a, a.begin + group * eight_outputs(a) + lane / pieces::LANES, step);
+        int there = min((int)eight_weights<T>::SPAN, (int)a.row_bytes - eight_offset<T>(step));
+        there += pieces::shift(row) - 16 * piece;
+        from = row - pieces::shift(row) + eight_piece<T>(step, piece);
+        first = there > 0;
+        second = there > 128;
+        left = min(TILES, last - group);
     }
     METHOD void advance(const linear_eight &a, int n_steps, int last)
     {
-        if (++tile < min(TILES, last - group)) {
-            int next = eight_first(a, group + tile);
-            row += (next - first) * a.weight_pitch;
-            first = next;
-            return;
-        }
-        tile = 0;
+        from += a.tile_pitch;
+        if (--left > 0) return;
         step += LINEAR_EIGHT_WARPS;
         if (step >= n_steps) {
             step = threadIdx.x / WARP;
             group += TILES;
         }
-        find(a);
+        find(a, last);
     }
 
+    static METHOD void copy(bool there, uint32_t to, const char *at)
+    {
+        if (there)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(at) : "memory");
+    }
     /* Copies the step; `to`: what the lane copies first. */
     template <int PITCH> METHOD void fetch(const linear_eight &a, uint32_t to) const
     {
-        int piece = threadIdx.x % pieces::LANES;
-        int there = min((int)eight_weights<T>::SPAN, (int)a.row_bytes - eight_offset<T>(step));
-        const char *from = row + eight_piece<T>(step, piece);
-        there = piece < pieces::N ? there - 16 * piece : -16;
 #pragma unroll
-        for (int half = 0; half < 2; half++)
-#pragma unroll
-            for (int i = 0; i < 8; i += pieces::ROWS) {
-                const char *at = from + half * a.below + i * a.weight_pitch;
-                int shift = pieces::shift(at);
-                if (there + shift > 0)
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
-                                     to + (half * 8 + i) * PITCH),
-                                 "l"(at - shift)
-                                 : "memory");
-            }
+        for (int i = 0; i < LINEAR_EIGHT_FEATURES; i += pieces::ROWS) {
+            const char *at = from + i / 8 * a.below + i % 8 * a.weight_pitch;
+            copy(first, to + i * PITCH, at);
+            if (pieces::N > pieces::LANES) copy(second, to + i * PITCH + 128, at + 128);
+        }
     }
 };
 
@@ -456,8 +450,8 @@ template <dtype T> struct eight_x {
 
 /* ---- a block --------------------------------------------------------------------------------- */
 
-/* The step in shared memory at `stage` times x: rows g and g + 8 of the tile for rows 2 t and
- * 2 t + 1 of x. `blocks`: of the step that there are. */
+/* A step's weights times x: rows g and g + 8 of the tile for rows 2 t and 2 t + 1 of x. `blocks`:
+ * of the step that there are, all of them where WHOLE; then their chains stand side by side. */
 template <dtype T, bool WHOLE>
 DEVICE_FN void eight_products(const eight_weights<T> &w, const eight_x<T> &x, int blocks, float *r)
 {
@@ -505,22 +499,22 @@ DEVICE_FN float eight_sum(const float *of, int warp_sums, int n_steps)
     return sum;
 }
 
-/* What the warps have of the tiles from `group` on, to out. */
+/* What the warps have of the tiles from `group` on, to out; in the order in which it lies in shared
+ * memory, four a lane as eight_products() leaves them. */
 DEVICE_FN void eight_leave(const linear_eight &a, const float *sums, int tiles, int group, int last,
                            int first_row, int n_steps)
 {
-    const int half = LINEAR_EIGHT_FEATURES / 2;
-    int outputs = a.activates ? half : LINEAR_EIGHT_FEATURES;
-    int n = min(tiles, last - group) * outputs * LINEAR_EIGHT_ROWS;
+    int n = min(tiles, last - group) * EIGHT_TILE_SUMS, warp_sums = tiles * EIGHT_TILE_SUMS;
     for (int i = threadIdx.x; i < n; i += EIGHT_THREADS) {
-        int in = i % outputs, row = i / outputs % LINEAR_EIGHT_ROWS;
-        int tile = i / outputs / LINEAR_EIGHT_ROWS, o = eight_first(a, group + tile) + in;
-        bool again = o < a.begin + (group + tile) * outputs; /* the tile before has it */
-        if (again || o >= a.end || first_row + row >= a.n_rows) continue;
-        const float *of = sums + tile * EIGHT_TILE_SUMS + row * LINEAR_EIGHT_SUM_PITCH + in;
-        float sum = eight_sum(of, tiles * EIGHT_TILE_SUMS, n_steps);
-        row += first_row;
-        if (a.activates) sum = silu(sum) * eight_sum(of + half, tiles * EIGHT_TILE_SUMS, n_steps);
+        int lane = i / 4 % WARP, in = lane / 4, tile = group + i / EIGHT_TILE_SUMS;
+        int row = first_row + lane % 4 * 2 + i % 2;
+        bool later = i % 4 >= 2; /* of the tile's rows */
+        if (a.activates && later) continue;
+        if (later) in += LINEAR_EIGHT_FEATURES / 2;
+        int o = a.begin + tile * eight_outputs(a) + in;
+        if (o < a.first || o >= a.end || row >= a.n_rows) continue;
+        float sum = eight_sum(sums + i, warp_sums, n_steps);
+        if (a.activates) sum = silu(sum) * eight_sum(sums + i + 2, warp_sums, n_steps);
         if (a.bias) sum += device_load((dtype)a.bias_type, a.bias, o);
         if (a.residual) sum += a.residual[row * a.residual_pitch + o];
         a.out[row * a.out_pitch + o] = sum;
@@ -534,19 +528,17 @@ DEVICE_FN void linear_eight_block(const linear_eight &a)
     typedef eight_pieces<T> pieces;
     extern __shared__ __align__(16) char eight_shared[];
     const int stage_bytes = LINEAR_EIGHT_FEATURES * PITCH, warp_sums = TILES * EIGHT_TILE_SUMS;
-    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, g = lane / 4;
     int n_steps = (a.n_columns + LINEAR_EIGHT_COLUMNS - 1) / LINEAR_EIGHT_COLUMNS;
-    int outputs = a.activates ? LINEAR_EIGHT_FEATURES / 2 : LINEAR_EIGHT_FEATURES;
-    int tiles = (a.end - a.begin + outputs - 1) / outputs;
-    int first = (int)((int64_t)tiles * blockIdx.x / gridDim.x);
-    int last = (int)((int64_t)tiles * (blockIdx.x + 1) / gridDim.x);
+    int first = (int)((int64_t)a.tiles * blockIdx.x / gridDim.x);
+    int last = (int)((int64_t)a.tiles * (blockIdx.x + 1) / gridDim.x);
     int first_row = blockIdx.y * LINEAR_EIGHT_ROWS, stage = 0;
     float *sums = (float *)eight_shared;
     const char *ring =
         eight_shared + LINEAR_EIGHT_WARPS * warp_sums * sizeof(float) + warp * STAGES * stage_bytes;
     uint32_t to = (uint32_t)__cvta_generic_to_shared(ring) + lane / pieces::LANES * PITCH +
                   lane % pieces::LANES * 16;
-    eight_place<T, TILES> ahead = {first, warp, 0};
+    eight_place<T, TILES> ahead = {first, warp};
     eight_x<T> x;
 
     auto fetch = [&]() {
@@ -559,7 +551,7 @@ DEVICE_FN void linear_eight_block(const linear_eight &a)
     };
 
     device_let_next_begin();
-    ahead.find(a);
+    ahead.find(a, last);
     for (int i = 0; i < STAGES; i++)
         fetch();
     device_wait_for_last();
@@ -570,11 +562,11 @@ DEVICE_FN void linear_eight_block(const linear_eight &a)
         for (int step = warp; step < n_steps; step += LINEAR_EIGHT_WARPS) {
             int blocks = (a.n_columns - step * LINEAR_EIGHT_COLUMNS) / LINEAR_EIGHT_BLOCK;
             if (group == first || n_steps > LINEAR_EIGHT_WARPS) x.load(a, first_row, step);
+            const char *rows = ring + g * PITCH + pieces::shift(eight_row<T>(a, a.begin + g, step));
+            float4 *sum = (float4 *)(sums + warp * warp_sums) + lane;
 #pragma unroll 1
             for (int tile = 0; tile < n_tiles; tile++) {
-                const char *row = a.weight + eight_offset<T>(step) +
-                                  (eight_first(a, group + tile) + g) * a.weight_pitch;
-                const char *at = ring + stage * stage_bytes + g * PITCH + pieces::shift(row);
+                const char *at = rows + stage * stage_bytes;
                 eight_weights<T> w;
                 float r[4];
                 asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
@@ -582,16 +574,14 @@ DEVICE_FN void linear_eight_block(const linear_eight &a)
                 eight_load<T, PITCH>(a, w, at, step);
                 __syncwarp();
                 fetch();
-                if (blocks >= EIGHT_STEP_BLOCKS) /* side by side, not one behind the other */
+                if (blocks >= EIGHT_STEP_BLOCKS)
                     eight_products<T, true>(w, x, blocks, r);
                 else
                     eight_products<T, false>(w, x, blocks, r);
-                float *sum = sums + warp * warp_sums + tile * EIGHT_TILE_SUMS + g;
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float *one = sum + (2 * t + i % 2) * LINEAR_EIGHT_SUM_PITCH + i / 2 * 8;
-                    *one = step == warp ? r[i] : *one + r[i];
-                }
+                float4 before = step == warp ? make_float4(0, 0, 0, 0) : *sum;
+                *sum =
+                    make_float4(before.x + r[0], before.y + r[1], before.z + r[2], before.w + r[3]);
+                sum += EIGHT_TILE_SUMS / 4;
             }
         }
         __syncthreads();
