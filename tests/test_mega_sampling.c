@@ -342,6 +342,52 @@ static void a_stop_token_ends_a_launch(void **state)
     qp_engine_close(engine);
 }
 
+/* Where a scout is ahead of the warp that fetches. */
+static void launches_end_in_long_contexts(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    enum { LONG = MEGA_SCOUTED + 100, COUNT = 30 };
+    /* Whose output is not its embedding: it does not say the same token again and again. */
+    qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:internlm2-1.8b:BF16",
+                                                        .device = "cuda",
+                                                        .exec = "mk",
+                                                        .kv_type = "F16",
+                                                        .context = LONG + COUNT});
+    int32_t *prompt = malloc(LONG * sizeof *prompt);
+    assert_non_null(prompt);
+    for (int i = 0; i < LONG; i++)
+        prompt[i] = (i * 97 + i / 500) % 500;
+    for (int i = 0; i < 2; i++) {
+        const choice *c = i ? &choices[15] : &likeliest;
+        qp_logit_bias biases[3];
+        qp_sampling sampling;
+        receiver all = {0}, r = {0};
+        set_choice(engine, c, biases, &sampling);
+        qp_session *session = open_session(engine);
+        generate(session, &sampling, prompt, LONG, COUNT, 256, &all);
+        int last = 0;
+        for (int j = 1; j < COUNT; j++) {
+            int first = 0;
+            while (all.tokens[first] != all.tokens[j])
+                first++;
+            if (first == j && j < COUNT - 5) last = j;
+        }
+        assert_true(last > 0);
+        qp_session_truncate(session, 0);
+        sampling.stop_tokens[0] = all.tokens[last];
+        sampling.n_stop_tokens = 1;
+        qp_generate_result result = generate(session, &sampling, prompt, LONG, COUNT, 256, &r);
+        assert_int_equal(result.finish, QP_FINISH_STOP_TOKEN);
+        assert_int_equal(r.count, last);
+        assert_int_equal(result.generate_passes, last);
+        compare(c, all.tokens, r.tokens, last);
+        qp_session_close(session);
+    }
+    free(prompt);
+    qp_engine_close(engine);
+}
+
 static void cancelling_ends_a_launch(void **state)
 {
     (void)state;
@@ -445,6 +491,7 @@ int main(void)
         cmocka_unit_test(it_does_in_any_order),
         cmocka_unit_test(it_does_with_a_large_vocabulary),
         cmocka_unit_test(a_stop_token_ends_a_launch),
+        cmocka_unit_test(launches_end_in_long_contexts),
         cmocka_unit_test(cancelling_ends_a_launch),
         cmocka_unit_test(tokens_come_one_by_one),
         cmocka_unit_test(choosing_costs_little),
