@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <string.h>
 
+enum { L2_LINE = 128 }; /* bytes */
+
 enum { /* CUdevice_attribute */
        ATTRIBUTE_CLOCK_KILOHERTZ = 13,
        ATTRIBUTE_MULTIPROCESSORS = 16,
@@ -168,6 +170,9 @@ qp_status cuda_device_open(cuda_device *d, qp_error *error)
     TRY(cuda_check(d->driver->context_retain(&d->context, d->ordinal), "starting work on the GPU",
                    error));
     TRY(cuda_device_enter(d, error));
+    /* Weights are read in order: all of a line comes where a part of it is asked for. Only a hint,
+     * which a driver may refuse. */
+    d->driver->limit_set(CUDA_LIMIT_L2_FETCH, L2_LINE);
     TRY(cuda_check(d->driver->memory_info(&free_bytes, &d->memory_total),
                    "reading the GPU's memory size", error));
     return cuda_check(d->driver->stream_create(&d->stream, CUDA_STREAM_NON_BLOCKING),

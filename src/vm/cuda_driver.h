@@ -54,6 +54,7 @@ typedef struct cuda_launch { /* CUlaunchConfig */
     FUNCTION(context_retain, "cuDevicePrimaryCtxRetain",                                           \
              (cuda_context * context, cuda_ordinal device))                                        \
     FUNCTION(context_release, "cuDevicePrimaryCtxRelease_v2", (cuda_ordinal device))               \
+    FUNCTION(limit_set, "cuCtxSetLimit", (int limit, size_t value))                                \
     FUNCTION(context_set, "cuCtxSetCurrent", (cuda_context context))                               \
     FUNCTION(memory_info, "cuMemGetInfo_v2", (size_t * free, size_t * total))                      \
     FUNCTION(memory_alloc, "cuMemAlloc_v2", (cuda_address * address, size_t bytes))                \
@@ -126,6 +127,7 @@ enum {
     CUDA_CAPTURE_THREAD_LOCAL = 1,
     CUDA_LAUNCH_CLUSTER = 4, /* ids of launch attributes */
     CUDA_LAUNCH_EARLY = 6,   /* PROGRAMMATIC_STREAM_SERIALIZATION */
+    CUDA_LIMIT_L2_FETCH = 5, /* MAX_L2_FETCH_GRANULARITY, in bytes */
 };
 
 /* QP_OK for success, else QP_DEVICE (QP_NO_MEMORY where the GPU's memory is full) with the
