@@ -11,12 +11,16 @@
 #include "vm/cuda_linear_stream.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum {
     MOST = 64,
     WIDE = 70,   /* sequences, whose products are cuBLASLt's */
     PASSES = 21, /* two groups and a part of one */
+    FEW = 9,
+    MANY = 600, /* passes, which somebody cancels */
 };
 
 static int32_t token_of(int session, int position)
@@ -119,6 +123,53 @@ static void test_decoding(void **state)
             check_decoding(engine, batches[b], 1 + (int)b % 3);
         qp_engine_close(engine);
     }
+}
+
+static void *cancel_soon(void *cancel)
+{
+    usleep(5000);
+    *(volatile int *)cancel = 1;
+    return NULL;
+}
+
+/* What was on its way when somebody cancelled is in the sessions, which go on from there. */
+static void test_cancelling(void **state)
+{
+    (void)state;
+    static int32_t expected[(MANY + 1) * FEW], found[(MANY + 1) * FEW];
+    qp_session *sessions[FEW];
+    qp_error error;
+    volatile int cancel = 0;
+    pthread_t other;
+    size_t held = 0;
+    if (!gpu_is_here()) skip();
+    qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny:BF16",
+                                                        .context = 20 + 7 * FEW + MANY,
+                                                        .max_sessions = FEW,
+                                                        .device = "cuda",
+                                                        .exec = "ops"});
+    open_sessions(engine, FEW, sessions);
+    for (int i = 0; i < FEW; i++)
+        expected[i] = found[i] = token_of(i, 7);
+    assert_ok(qp_decode(engine, sessions, FEW, MANY, expected, NULL, &error));
+    for (int i = 0; i < FEW; i++)
+        qp_session_truncate(sessions[i], (size_t)prompt_of(i));
+    assert_int_equal(pthread_create(&other, NULL, cancel_soon, (void *)&cancel), 0);
+    qp_status status = qp_decode(engine, sessions, FEW, MANY, found, &cancel, &error);
+    pthread_join(other, NULL);
+    assert_int_equal(status, QP_CANCELLED);
+    qp_session_tokens(sessions[0], &held);
+    size_t done = held - (size_t)prompt_of(0);
+    assert_in_range(done, 0, MANY - 1);
+    for (int i = 0; i < FEW; i++) {
+        qp_session_tokens(sessions[i], &held);
+        assert_int_equal(held, (size_t)prompt_of(i) + done);
+    }
+    assert_ok(qp_decode(engine, sessions, FEW, MANY - done, found + done * FEW, NULL, &error));
+    assert_memory_equal(found, expected, sizeof found);
+    for (int i = 0; i < FEW; i++)
+        qp_session_close(sessions[i]);
+    qp_engine_close(engine);
 }
 
 /* ---- the likeliest of a product ------------------------------------------------------------ */
@@ -234,6 +285,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_decoding),
+        cmocka_unit_test(test_cancelling),
         cmocka_unit_test(test_likeliest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
