@@ -285,9 +285,13 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
 #pragma unroll 1
     for (int i = b.thread & 63; i < padded; i += 64) {
         float v = there && i < n ? gated(results[i] * inverse, results[up + i] * inverse) : 0;
-        split_float(v, planes + i, a.shared.feature_plane);
-        if (there && i < n && a.mates > 1)
-            store_relaxed(feature_list(a, row) + e.in.units.begin + i, part_state(v, tag));
+        uint16_t parts[MEGA_PARTS];
+        split_float(v, parts, 1);
+#pragma unroll
+        for (int p = 0; p < MEGA_PARTS; p++)
+            planes[i + p * a.shared.feature_plane] = parts[p];
+        if (i < n && a.mates > 1)
+            store_relaxed(feature_list(a, row) + e.in.units.begin + i, told_feature(parts, tag));
     }
     b.sync();
     batch_transposed(a, b, e, tag);

@@ -168,11 +168,11 @@ MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
     }
 }
 
-/* Some elements at first, as wait_residual() does: of each 32 columns what is added last. */
+/* Two elements at first, as wait_residual() does: to look at more of them costs others time. */
 MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instruction &in,
                        const uint32_t *x, bool whole)
 {
-    x += told_place(32 * (b.lane & (whole ? 3 : 1)) + 31, a.n_rows - 1);
+    x += told_place((whole ? 64 : 32) * (1 + (b.lane & 1)) - 1, a.n_rows - 1);
     patience patience = {0, 0};
     for (;;) {
         bool there = load_relaxed_4(x) != NOT_TOLD;
@@ -351,10 +351,9 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
 
 /* ---- W_down ---- */
 
-/* 16 columns of all rows, which are this warp's, in fixed point and counted: of eight columns a
- * lane has column g of rows 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie
- * side by side. */
-MEGA_FN void round_outputs(const mega_block &b, const float (*c)[4], int64_t (*parts)[2])
+/* Adds 16 columns of all rows, in fixed point and counted: of eight columns a lane has column g of
+ * rows 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie side by side. */
+MEGA_FN void sum_outputs(const mega_block &b, const float (*c)[4], int64_t *sums)
 {
     bool low = b.lane < 16;
 #pragma unroll
@@ -364,25 +363,21 @@ MEGA_FN void round_outputs(const mega_block &b, const float (*c)[4], int64_t (*p
         for (int r = 0; r < 2; r++)
             own[r] = c[0][2 * i + r] + c[1][2 * i + r] + c[2][2 * i + r];
         float other = __shfl_xor_sync(~0u, own[1], 16);
-        parts[i][0] = fixed_part(low ? own[0] : other);
-        parts[i][1] = fixed_part(low ? other : own[0]);
+        sums[2 * i] += fixed_part(low ? own[0] : other);
+        sums[2 * i + 1] += fixed_part(low ? other : own[0]);
     }
 }
-MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, const instruction &in,
-                         int column, bool inside, const int64_t (*sums)[2])
+MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *next, int column,
+                         bool inside, const int64_t *sums)
 {
     int g = b.lane >> 2, t = b.lane & 3;
-    bool low = b.lane < 16, there[4];
-    int rows[2] = {2 * t + !low, 2 * t + low}, places[4];
+    bool low = b.lane < 16;
+    int rows[2] = {2 * t + !low, 2 * t + low};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        there[i] = inside && rows[i % 2] < a.n_rows;
-        places[i] = residual_place(column + 8 * (i / 2) + (g & 3) + 4 * (i % 2), rows[i % 2]);
+        int place = residual_place(column + 8 * (i / 2) + (g & 3) + 4 * (i % 2), rows[i % 2]);
+        add_relaxed_if(inside && rows[i % 2] < a.n_rows, next + place, sums[i]);
     }
-    int64_t *next = batch_sums(a, b.pass(), 2 * in.layer + 2);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        add_relaxed_if(there[i], next + places[i], sums[i / 2][i % 2]);
 }
 
 /* The chunk of W_down^T of a turn: some groups of 64 columns, of which all rows of the mate are a
@@ -399,10 +394,18 @@ MEGA_FN uint32_t feature_planes(const mega_arguments &a, int mate)
     uint32_t bytes = 2 * MEGA_PARTS * a.shared.feature_plane;
     return mate ? a.shared.sums + (mate - 1) * bytes : a.shared.features;
 }
-/* A row of x's features, for the block's mates. */
+/* A row of x's features, for the block's mates: each its three planes and, of the number of pass
+ * and layer, as many bits as are left. All rows are written in every layer, so that an old number
+ * is not taken for a new one. */
 MEGA_FN int64_t *feature_list(const mega_arguments &a, int row)
 {
     return (int64_t *)a.features + (int64_t)row * a.n_features;
+}
+MEGA_FN int64_t told_feature(const uint16_t *parts, uint32_t tag)
+{
+    static_assert(MEGA_PARTS == 3, "and the number is the fourth");
+    uint32_t low = parts[0] | (uint32_t)parts[1] << 16, high = parts[2] | tag << 16;
+    return (int64_t)((uint64_t)high << 32 | low);
 }
 
 /* The mates' features of all rows, as planes where sums were. Two warps have a row; what all mates
@@ -411,8 +414,7 @@ MEGA_FN void wait_mates(const mega_arguments &a, mega_block &b, const mega_entry
 {
     static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
     int row = b.warp / 2, padded = (int)a.shared.feature_row - MEGA_TILE;
-    bool used = row < a.n_rows;
-    const int64_t *list = feature_list(a, used ? row : 0);
+    const int64_t *list = feature_list(a, row);
 #pragma unroll 1
     for (int i = b.thread & 63; i < padded; i += 64) {
         int64_t v[MEGA_MATES - 1];
@@ -426,93 +428,99 @@ MEGA_FN void wait_mates(const mega_arguments &a, mega_block &b, const mega_entry
             }
 #pragma unroll
             for (int k = 0; k < MEGA_MATES - 1; k++)
-                wrong |= (uint32_t)((uint64_t)v[k] >> 32) ^ tag;
+                wrong |= (uint32_t)((uint64_t)v[k] >> 48) ^ (tag & 0xffff);
             if (!wrong || !MEGA_WAITS) break;
             if (patience.over())
-                mega_stuck(a, e.in, b.entry(), b.pass(), -5, tag, (uint32_t)((uint64_t)v[0] >> 32));
+                mega_stuck(a, e.in, b.entry(), b.pass(), -5, tag & 0xffff,
+                           (uint32_t)((uint64_t)v[0] >> 48));
         }
 #pragma unroll
         for (int k = 0; k < MEGA_MATES - 1; k++) {
+            if (k + 1 >= a.mates) break;
             instruction_span of = e.weights.mates[k];
-            bool there = used && of.begin + i < of.end;
+            bool there = of.begin + i < of.end;
             uint16_t *planes =
                 b.at<uint16_t>(feature_planes(a, k + 1)) + row * a.shared.feature_row;
-            if (k + 1 < a.mates)
-                split_float(there ? __uint_as_float((uint32_t)v[k]) : 0, planes + i,
-                            a.shared.feature_plane);
+#pragma unroll
+            for (int p = 0; p < MEGA_PARTS; p++)
+                planes[i + p * a.shared.feature_plane] =
+                    there ? (uint16_t)((uint64_t)v[k] >> 16 * p) : 0;
         }
     }
     b.sync();
 }
 
-/* A chunk of W_down^T, whose place in the ring for this lane is `at`, weighted by features: planes
- * of them are zeros behind the last one, up to a multiple of as many as are in registers at once.
- */
+/* 32 columns of a chunk of W_down^T, whose place in the ring for this lane is `at`, weighted by
+ * features: planes of them are zeros behind the last one, up to a multiple of as many as are
+ * multiplied at once. */
 MEGA_FN void multiply_down(const mega_arguments &a, const mega_block &b, uint32_t at,
-                           uint32_t planes, int rows, float (*c)[4])
+                           uint32_t planes, float (*c)[MEGA_PARTS][4])
 {
     uint32_t from =
         b.own + planes + 2 * ((b.lane & 7) * a.shared.feature_row + MEGA_TILE * (b.lane >> 3));
 #pragma unroll
-    for (int p = 0; p < 4 * MEGA_PARTS; p++)
-        c[p / 4][p % 4] = 0;
+    for (int i = 0; i < 2 * MEGA_PARTS * 4; i++)
+        c[i / (MEGA_PARTS * 4)][i / 4 % MEGA_PARTS][i % 4] = 0;
+    static_assert(MEGA_FEATURES == 4 * MEGA_TILE, "four matrices at once");
 #pragma unroll 1
-    for (int first = 0; first < rows; first += MEGA_FEATURES)
+    for (int first = 0; first < (int)a.shared.feature_row - MEGA_TILE; first += MEGA_FEATURES) {
+        uint32_t features[MEGA_PARTS][4];
 #pragma unroll
-        for (int half = 0; half < MEGA_FEATURES; half += 4 * MEGA_TILE) {
-            uint32_t features[MEGA_PARTS][4], m[2][4];
+        for (int p = 0; p < MEGA_PARTS; p++)
+            load_matrices(features[p], from + 2 * (p * a.shared.feature_plane + first));
 #pragma unroll
-            for (int p = 0; p < MEGA_PARTS; p++)
-                load_matrices(features[p], from + 2 * (p * a.shared.feature_plane + first + half));
+        for (int k = 0; k < 4; k += 2) {
+            uint32_t m[2][4], line = (first + k * MEGA_TILE) * 128;
+            load_matrices_transposed(m[0], at + line);
+            load_matrices_transposed(m[1], (at ^ 32) + line);
 #pragma unroll
-            for (int k = 0; k < 2; k++)
-                load_matrices_transposed(m[k], at + (first + half + 2 * MEGA_TILE * k) * 128);
-#pragma unroll
-            for (int k = 0; k < 4; k++)
+            for (int i = 0; i < 4; i++)
 #pragma unroll
                 for (int p = 0; p < MEGA_PARTS; p++)
-                    multiply_8(c[p], m[k / 2][k % 2 * 2], m[k / 2][k % 2 * 2 + 1], features[p][k]);
+                    multiply_8(c[i % 2][p], m[i % 2][i / 2 * 2], m[i % 2][i / 2 * 2 + 1],
+                               features[p][k + i / 2]);
         }
+    }
 }
 
 /* Rows of W_down^T weighted by the features of every row of x: product_transposed() of each. Mates
  * multiply each other's features too, each by a share of the columns, so that what they all make of
  * a column is one addition to the next residual; what a block makes is rounded to fixed point
- * before, as alone. Additions are under way while the next chunks come. */
+ * before, as alone. Half the warps have the odd chunks of the share, half the even ones. Additions
+ * are under way while the next chunks come. */
 MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                               uint32_t tag)
 {
-    int group = b.warp >> 2, own = e.in.units.end - e.in.units.begin;
-    bool busy = group < a.down_groups;
-    int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
-    uint32_t mine = line * 128 + ((((b.warp & 3) * 2 + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
-    int column = group * 64 + (b.warp & 3) * 16;
-    int64_t sums[2][2] = {{0, 0}, {0, 0}}, next[2][2] = {{0, 0}, {0, 0}};
+    int64_t sums[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
 #pragma unroll 1
     for (int i = 0; i < a.n_turns; i++) {
+        b.forget(); /* sums leave no registers for what can be found again */
+        int half = b.warp >> 3, group = b.warp >> 1 & 3, odd = b.warp & 1;
+        bool busy = group < a.down_groups;
         mega_turn turn = a.turns[i];
         if (turn.mate == 1 && turn.share == 0) wait_mates(a, b, e, tag);
-        const instruction_span *of = &e.weights.mates[turn.mate - 1];
-        uint32_t at = take_chunk(a, b) + mine;
-        float c[MEGA_PARTS][4];
-        multiply_down(a, b, at, feature_planes(a, turn.mate), turn.mate ? of->end - of->begin : own,
-                      c);
-        give_chunk(a, b);
-        int64_t parts[2][2];
-        round_outputs(b, c, parts);
-        bool early = turn.mate == 0 && turn.share > 0 && a.mates > 1;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            sums[k / 2][k % 2] += early ? 0 : parts[k / 2][k % 2];
-            next[k / 2][k % 2] += early ? parts[k / 2][k % 2] : 0;
+        uint32_t at = take_chunk(a, b);
+        if ((turn.share & 1) != half) {
+            give_chunk(a, b);
+            continue;
         }
-        if (turn.mate < a.mates - 1) continue;
-        int first = down_chunk(a, e, turn) * a.down_groups * 64 + column;
-        add_outputs(a, b, e.in, first, busy && first < a.hidden, sums);
+        int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
+        at += line * 128 + (((4 * odd + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
+        float c[2][MEGA_PARTS][4];
+        multiply_down(a, b, at, feature_planes(a, turn.mate), c);
+        give_chunk(a, b);
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            sums[k / 2][k % 2] = next[k / 2][k % 2];
-            next[k / 2][k % 2] = 0;
+        for (int k = 0; k < 2; k++)
+            sum_outputs(b, c[k], sums[k]);
+        if (turn.mate < a.mates - 1) continue;
+        int64_t *next = batch_sums(a, b.pass(), 2 * e.in.layer + 2);
+        int column = (down_chunk(a, e, turn) * a.down_groups + group) * 64 + 32 * odd;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            add_outputs(a, b, next, column + 16 * k, busy && column < a.hidden, sums[k]);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                sums[k][j] = 0;
         }
     }
     say_added(a, b, 2 * e.in.layer + 2);

@@ -49,7 +49,7 @@ enum {
     MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
     MEGA_TELLERS = 64,      /* threads of theirs that keep the residual, */
     MEGA_TOLD = 32,         /* that many columns of a block at most */
-    MEGA_FEATURES = 64,     /* of theirs that W_down is multiplied by at once */
+    MEGA_FEATURES = 32,     /* of theirs that W_down is multiplied by at once */
     MEGA_TURNS = 32,        /* chunks of W_down at most, of 64 columns or more */
     MEGA_MATES = 4,         /* blocks at most that share what W_down is multiplied by */
     MEGA_EARLY_BYTES = 32,  /* of a pair of QKV, for what is fetched early: two pairs a warp */
