@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MADE = 120, RUNS = 100, DELAY_NS = 20000, LONG_PROMPT = 500 };
+enum { MADE = 120, WIDE_MADE = 30, RUNS = 100, DELAY_NS = 20000, LONG_PROMPT = 500 };
 
 static void make_tokens(const qp_engine_options *options, int64_t count, int64_t interval,
                         token_list *out)
@@ -47,6 +47,25 @@ static void it_makes_the_same_tokens(void **state)
             make_tokens(&options, MADE, intervals[j], &found);
             assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         }
+    }
+}
+
+/* Of more than a block of columns: a second one that is not whole, and one that is; the same bits
+ * however often they are read. */
+static void it_reads_long_rows(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    static const char *const wide[] = {"synthetic:llama-3.2-3b:BF16", "synthetic:llama-3.2-3b:F16",
+                                       "synthetic:llama-3.1-8b:BF16"};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        token_list expected, found;
+        qp_engine_options options = {
+            .model = wide[i], .device = "cuda", .exec = "ops", .context = 256};
+        make_tokens(&options, WIDE_MADE, 1, &expected);
+        options.exec = "mk";
+        make_tokens(&options, WIDE_MADE, 7, &found);
+        assert_memory_equal(expected.of, found.of, WIDE_MADE * sizeof *found.of);
     }
 }
 
@@ -549,6 +568,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_makes_the_same_tokens),
+        cmocka_unit_test(it_reads_long_rows),
         cmocka_unit_test(it_reads_quantised_weights),
         cmocka_unit_test(it_makes_what_the_reference_makes),
         cmocka_unit_test(its_bits_do_not_depend_on_the_order),
