@@ -39,11 +39,12 @@ MEGA_FN int residual_place(int column, int row)
     return (column >> 1) * 2 * MEGA_ROWS + 2 * row + (column & 1);
 }
 
-/* As it is told: a lane's two pairs of sixteen columns lie side by side. */
+/* As it is told: the columns that a step of the matrix units multiplies, four of each eight, of all
+ * rows. */
 MEGA_FN int told_place(int column, int row)
 {
-    return (column >> 4) * 16 * MEGA_ROWS + 16 * row + 4 * (column >> 1 & 3) +
-           2 * (column >> 3 & 1) + (column & 1);
+    int step = (column >> 5) * 2 + (column >> 2 & 1);
+    return step * 16 * MEGA_ROWS + 16 * row + 4 * (column >> 3 & 3) + (column & 3);
 }
 
 /* How many parts are added up: the embedding's row, then one of each KV head or block, each of
@@ -182,8 +183,8 @@ MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instr
     }
 }
 
-/* This lane's pairs of columns of its row, one in eight columns, once they are there; of only
- * half of them where `whole` is not true. */
+/* This lane's columns of its row, eight of each 32, once they are there; of only half of them where
+ * `whole` is not true. */
 MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const instruction &in,
                           const uint32_t *x, bool whole, float2 *out)
 {
@@ -192,7 +193,7 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
     for (;;) {
 #pragma unroll
         for (int i = 0; i < 16; i += 2)
-            load_relaxed_16((i < 8 ? x : second) + told_place(i % 8 * 8, 0), out + i);
+            load_relaxed_16((i < 8 ? x : second) + i % 8 * 8 * MEGA_ROWS, out + i);
         /* A number if all are: they are far from infinite. */
         float sums[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -218,29 +219,33 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     copies_commit();
     wait_last(a, b, e.in, x, whole);
     float2 raw[16];
-    load_columns(a, b, e.in, x + told_place(2 * t, used ? g : 0), whole, raw);
+    load_columns(a, b, e.in, x + told_place(8 * t, used ? g : 0), whole, raw);
     copies_arrived<0>();
     __syncwarp();
     /* No branches: what is not there counts nothing. */
     norm_pairs norm(b, a, e.weights.norm_is_f32);
     float scales[2] = {b.warp * 128 < a.hidden ? 1.f : 0.f, whole ? 1.f : 0.f};
-    int pair = t, later = whole ? 0 : 32;
-    float sums[4][2];
+    int pair = 4 * t, later = whole ? 0 : 32;
+    float sums[4]; /* of four neighbours, the first and the second ones of 32 columns, then of 64 */
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        float2 w = norm[pair + 4 * i - (i < 8 ? 0 : later)];
-        float v0 = raw[i].x * scales[i / 8], v1 = raw[i].y * scales[i / 8];
-        /* Four neighbours are two lanes': the second continues the first one's sum. */
-        float square = fmaf(v1, v1, v0 * v0);
-        float before = __shfl_up_sync(~0u, square, 1);
-        square = fmaf(v1, v1, fmaf(v0, v0, before));
-        sums[i / 2 & 3][i & 1] = i < 8 ? square : sums[i / 2 & 3][i & 1] + square;
-        split_pair(__fmul_rn(v0, w.x), __fmul_rn(v1, w.y), &planes[i / 2][0][i & 1], 2);
+    for (int j = 0; j < 8; j++) {
+        float square = 0;
+#pragma unroll
+        for (int i = 2 * j; i < 2 * j + 2; i++) {
+            float2 w = norm[pair + j / 2 * 16 + i % 4 - (i < 8 ? 0 : later)];
+            float v0 = raw[i].x * scales[i / 8], v1 = raw[i].y * scales[i / 8];
+            square = fmaf(v1, v1, fmaf(v0, v0, square));
+            split_pair(__fmul_rn(v0, w.x), __fmul_rn(v1, w.y), &planes[j][0][i & 1], 2);
+        }
+        sums[j & 3] = j < 4 ? square : sums[j & 3] + square;
     }
-    float high = (sums[0][1] + sums[2][1]) + (sums[1][1] + sums[3][1]);
-    float sum = (sums[0][0] + sums[2][0]) + (sums[1][0] + sums[3][0]) + high;
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    if (t == 1) b.at<float>(a.shared.squares)[b.warp * MEGA_ROWS + g] = sum;
+    float pairs[2] = {sums[0] + sums[2], sums[1] + sums[3]};
+#pragma unroll
+    for (int o = 2; o; o >>= 1)
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            pairs[i] += __shfl_xor_sync(~0u, pairs[i], o);
+    if (t == 0) b.at<float>(a.shared.squares)[b.warp * MEGA_ROWS + g] = pairs[0] + pairs[1];
     b.stamp(a, MEGA_WORKS);
 }
 
@@ -322,16 +327,21 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
         uint32_t full = b.own + a.shared.full;
         wait_chunk(full + 8 * one.stage, one.parity);
         if (both) wait_chunk(full + 8 * b.place.stage, b.place.parity);
-        /* This lane's rows are the pair's first or second tile. */
-        uint32_t at = b.ring + (b.lane & 8 ? b.place.stage : one.stage) * MEGA_STAGE +
-                      (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16;
+        /* In row_fragments' order; there are no registers for its way around banks, so that rows
+         * lie apart. */
+        uint32_t mine =
+            b.ring + (b.lane >> 2) * MEGA_BATCH_PITCH + b.warp * 256 + (b.lane & 3) * 16;
+        uint32_t at[2] = {mine + one.stage * MEGA_STAGE,
+                          mine + (both ? b.place.stage : one.stage) * MEGA_STAGE};
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            uint32_t m[4];
-            load_matrices(m, at + j * 32);
+        for (int j = 0; j < 8; j += 2) {
+            uint4 m = load_shared_16(at[0] + j * 32), n = load_shared_16(at[1] + j * 32);
 #pragma unroll
             for (int p = 0; p < MEGA_PARTS; p++)
-                multiply(j & 1 ? d[p] : c[p], m[0], m[1], m[2], m[3], x[j][p][0], x[j][p][1]);
+                multiply(c[p], m.x, n.x, m.y, n.y, x[j][p][0], x[j][p][1]);
+#pragma unroll
+            for (int p = 0; p < MEGA_PARTS; p++)
+                multiply(d[p], m.z, n.z, m.w, n.w, x[j + 1][p][0], x[j + 1][p][1]);
         }
         __syncwarp();
         uint32_t empty = b.own + a.shared.empty;

@@ -20,11 +20,13 @@ enum {
     MEGA_WARPS = 16, /* that compute; one more fetches, the last ones choose tokens */
     MEGA_CONSUMERS = 32 * MEGA_WARPS,
     MEGA_THREADS = MEGA_CONSUMERS + 128,
-    MEGA_TILE = 8,     /* rows of weights in a chunk */
-    MEGA_BLOCK = 2048, /* columns of them */
-    MEGA_PITCH =
-        2 * MEGA_BLOCK + 16, /* bytes from row to row in shared memory: no bank conflicts */
-    MEGA_STAGE = 33 << 10,   /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
+    MEGA_TILE = 8,         /* rows of weights in a chunk */
+    MEGA_BLOCK = 2048,     /* columns of them; of more half as many rows */
+    MEGA_STAGE = 33 << 10, /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
+    /* Bytes from row to row in it, where they are not as in memory: no bank conflicts for W_down,
+     * and for rows of several sequences. */
+    MEGA_PITCH = 2 * MEGA_BLOCK + 16,
+    MEGA_BATCH_PITCH = 2 * MEGA_BLOCK + 64,
     MEGA_BOX = 32 << 10,
     MEGA_CACHE_BRICKS = 16 << 10, /* keys and values in a stage that is made for bricks */
     MEGA_CACHE_GAPS = 256,        /* between their pieces */

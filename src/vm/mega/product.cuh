@@ -10,7 +10,7 @@
 
 #include "vm/mega/block.cuh"
 
-/* The sum of an accumulator's first three columns: rows g and g + 8, in lanes 4 g. */
+/* Two columns of an accumulator, without their planes' factors. */
 MEGA_FN float scaled_columns(float c0, float c1)
 {
     if (MEGA_HALF) {
@@ -20,6 +20,7 @@ MEGA_FN float scaled_columns(float c0, float c1)
     }
     return c0 + c1;
 }
+/* The sum of an accumulator's first three columns: rows g and g + 8, in lanes 4 g. */
 MEGA_FN float sum_columns(float c0, float c1)
 {
     float sum = scaled_columns(c0, c1);
@@ -44,16 +45,8 @@ MEGA_FN void load_vector(uint32_t at, bool used, uint32_t *v)
     v[1] = used ? high : 0;
 }
 
-/* The same for the 128 columns of a warp. */
+/* The same for the 128 columns of a warp, in the order of row_fragments. */
 MEGA_FN void load_vectors(uint32_t at, bool used, uint32_t v[8][2])
-{
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        load_vector(at + j * 32, used, v[j]);
-}
-
-/* The same in the order of row_fragments' longer rows. */
-MEGA_FN void load_vectors_long(uint32_t at, bool used, uint32_t v[8][2])
 {
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
@@ -63,27 +56,29 @@ MEGA_FN void load_vectors_long(uint32_t at, bool used, uint32_t v[8][2])
     }
 }
 
-/* Sixteen rows of a warp's 128 columns for the matrix units, from two chunks: two tiles, of which
- * an odd number's last one is there twice; or of longer rows, which lie in a stage as they do in
- * memory, a tile, and 2048 columns further the same. */
+/* Sixteen rows of a warp's 128 columns for the matrix units, from two chunks, where they lie as in
+ * memory: two tiles, of which an odd number's last one is there twice; or of more than one block of
+ * columns a tile, and 2048 columns further the same. */
 template <int BLOCKS> struct row_fragments {
     uint32_t m[8][4];
 
     /* A lane's columns of 32, eight neighbours, make up the columns of two steps: the vector is
      * read in the same order. All rows begin at the same bank of shared memory, so that of two
      * neighbours one reads 32 columns ahead. */
-    MEGA_FN void load_long(const mega_arguments &a, const mega_block &b, uint32_t one, uint32_t two)
+    MEGA_FN void load(const mega_arguments &a, const mega_block &b, uint32_t one, uint32_t two)
     {
         const int g = b.lane >> 2, t = b.lane & 3;
         const bool odd = g & 1;
-        uint32_t at =
-            (g & 4 ? two : one) + (g & 3) * 2 * a.hidden + b.warp * 256 + ((t + 4 * odd) << 4);
+        uint32_t mine =
+            b.warp * 256 + ((t + 4 * odd) << 4) + (BLOCKS > 1 ? g & 3 : g) * 2 * a.hidden;
+        uint32_t at[2] = {mine + (BLOCKS > 1 && g & 4 ? two : one), mine + two};
+        if (BLOCKS > 1) at[1] = at[0] + 2 * MEGA_BLOCK;
 #pragma unroll
         for (int j = 0; j < 4; j += 2)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                uint4 u = load_shared_16(at + half * 2 * MEGA_BLOCK + j * 64);
-                uint4 v = load_shared_16((at ^ 64) + half * 2 * MEGA_BLOCK + j * 64);
+                uint4 u = load_shared_16(at[half] + j * 64);
+                uint4 v = load_shared_16((at[half] ^ 64) + j * 64);
                 set(2 * j, half, odd ? v : u);
                 set(2 * j + 2, half, odd ? u : v);
             }
@@ -101,15 +96,8 @@ template <int BLOCKS> struct row_fragments {
         two.advance(a.stages);
         wait_chunk(full + 8 * one.stage, one.parity);
         if (both) wait_chunk(full + 8 * two.stage, two.parity);
-        if (BLOCKS > 1) {
-            load_long(a, b, b.ring + one.stage * MEGA_STAGE, b.ring + two.stage * MEGA_STAGE);
-        } else {
-            uint32_t at = b.ring + (b.lane & 7) * MEGA_PITCH + b.warp * 256 + (b.lane >> 4) * 16 +
-                          (b.lane & 8 && both ? two.stage : one.stage) * MEGA_STAGE;
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                load_matrices(m[j], at + j * 32);
-        }
+        load(a, b, b.ring + one.stage * MEGA_STAGE,
+             b.ring + (both ? two.stage : one.stage) * MEGA_STAGE);
         __syncwarp();
         if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
         if (speaks(b) && both) barrier_arrive(empty + 8 * two.stage);
@@ -143,13 +131,10 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t planes = b.own + a.shared.planes +
                       2 * (min(plane, 2) * a.shared.plane + (BLOCKS > 1 ? block * MEGA_BLOCK : 0) +
-                           b.warp * 128 + (BLOCKS > 1 ? 8 : 2) * t);
+                           b.warp * 128 + 8 * t);
     uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * a.shared.sum_pitch + first + g);
     uint32_t v[8][2];
-    if (BLOCKS > 1)
-        load_vectors_long(planes, used, v);
-    else
-        load_vectors(planes, used, v);
+    load_vectors(planes, used, v);
 #pragma unroll 1
     for (int i = 0; i < tiles; i += each) {
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
@@ -179,10 +164,10 @@ MEGA_FN int row_slices(const mega_arguments &, const mega_entry &, int)
 
 /* Rows of W_down^T weighted by the features and added up: 2048 outputs to out[2048], 128 of them
  * a warp's, which sees them at the end. Where hidden sizes are more than 2048, rows lie in a stage
- * as they do in memory: of every eight neighbours of 8 columns the place is that of their number
- * with the last bits of the feature's exchanged, so that eight rows meet no bank twice. */
+ * as they do in memory: of each 64 columns eight neighbours are at the place that is their number
+ * with the feature's last three bits exchanged, so that eight rows meet no bank twice. */
 template <int BLOCKS>
-MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
+MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &,
                                 int rows, int first, float *out)
 {
     float c[8][4];
@@ -194,7 +179,8 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t plane = b.own + a.shared.features + 2 * (min(g, 2) * a.shared.feature_plane + 2 * t);
     const int pitch = BLOCKS > 1 ? 2 * min(MEGA_BLOCK, a.hidden - first) : (int)MEGA_PITCH;
-    const int exchanged = BLOCKS > 1 ? (e.in.units.begin + b.lane) & 7 : 0;
+    const uint32_t begin = b.own + b.slot + (uint32_t)offsetof(mega_entry, in.units.begin);
+    const int exchanged = BLOCKS > 1 ? (int)(load_shared(begin) + b.lane) & 7 : 0;
     uint32_t mine = (b.lane & 7) * pitch + b.warp * 256 + (((b.lane >> 3) ^ exchanged) << 4);
 #pragma unroll 1
     for (int row = 0; row < rows; row += MEGA_TILE) {
@@ -203,7 +189,8 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
         uint32_t at = take_chunk(a, b) + mine;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            load_matrices_transposed(m[j], BLOCKS > 1 ? at ^ (j * 64) : at + j * 64);
+            load_matrices_transposed(m[j], BLOCKS > 1 ? (at ^ (j & 1) << 6) + (j >> 1) * 128
+                                                      : at + j * 64);
         give_chunk(a, b);
 #pragma unroll
         for (int j = 0; j < 4; j++) {

@@ -10,8 +10,9 @@
 MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     int begin = e.in.units.begin, n = e.in.units.end - begin;
-    f.matrix(e.weights.matrix[0], begin, n, a.hidden);
-    f.matrix(e.weights.matrix[1], begin, n, a.hidden);
+#pragma unroll 1
+    for (int i = 0; i < 2; i++)
+        f.rows<MEGA_BATCH_PITCH>(e.weights.matrix[i], begin, n, 2 * a.hidden, MEGA_TILE);
 #pragma unroll 1
     for (int i = 0; i < a.n_turns; i++) {
         mega_turn turn = a.turns[i];
@@ -65,7 +66,7 @@ template <int DIM, bool HALF> struct several_sequences {
             fetch_batch_mlp(a, e, f);
         } else {
             if (e.in.opcode == OP_NORM_LINEAR) f.wait_begun(); /* each phase is waited for */
-            fetch_entry<DIM, 1>(a, e, f, 0);
+            fetch_entry<DIM, 1, MEGA_BATCH_PITCH>(a, e, f, 0);
         }
     }
 };

@@ -140,43 +140,43 @@ struct mega_fetch {
         }
         end();
     }
-    /* Up to eight rows, one from each lane. */
-    MEGA_FN void rows(const uint16_t *row, int n, int columns)
-    {
-        uint32_t to = stage() + lane * MEGA_PITCH;
-        known_now(to, row);
-        begin(n * 2 * columns);
-        if (lane < n) copy(to, row, 2 * columns);
-        end();
-    }
-    /* Two chunks of four longer rows each, one from each lane; in one copy, where they lie
-     * together.
+    /* Twice four rows of so many bytes, each from a lane, in CHUNKS chunks; each four in one copy,
+     * where they lie together. PITCH: bytes from row to row in a stage, if it is not as in memory.
      */
-    MEGA_FN void halves(const uint16_t *row, bool together, int hidden)
+    template <int CHUNKS, int PITCH>
+    MEGA_FN void quads(const uint16_t *row, bool together, int bytes)
     {
-        const int pitch = 2 * hidden;
-        for (int half = 0; half < 2; half++) {
-            const bool mine = lane / 4 == half && (lane % 4 == 0 || !together);
-            uint32_t to = stage() + lane % 4 * pitch;
+        const int rows = MEGA_TILE / CHUNKS;
+        if (PITCH) together = false;
+        const bool copies = lane < MEGA_TILE && (lane % 4 == 0 || !together);
+#pragma unroll 1
+        for (int i = 0; i < CHUNKS; i++) {
+            uint32_t to = stage() + lane % rows * (PITCH ? PITCH : bytes);
             known_now(to, row);
-            begin(4 * pitch);
-            if (mine) copy(to, row, together ? 4 * pitch : pitch);
+            begin(rows * bytes);
+            if (copies && lane / rows == i) copy(to, row, together ? 4 * bytes : bytes);
             end();
         }
     }
-    /* Rows [begin, begin + n) of a matrix of `hidden` columns, tile by tile. */
-    MEGA_FN void matrix(uint64_t matrix, int64_t begin, int n, int hidden)
+    /* `n` rows of so many bytes from row `begin`, whole tiles, `each` rows a chunk in one copy,
+     * which memory answers faster than one a row. */
+    template <int PITCH>
+    MEGA_FN void rows(uint64_t matrix, int64_t begin, int n, int bytes, int each)
     {
-        const uint16_t *at = (const uint16_t *)matrix + (begin + lane) * hidden;
-        for (int row = 0; row < n; row += MEGA_TILE)
-            rows(at + (int64_t)row * hidden, min(MEGA_TILE, n - row), hidden);
-    }
-    /* `n` rows of so many bytes, which lie together: whole tiles by `each` rows, one copy a chunk.
-     */
-    MEGA_FN void pieces(const char *from, int n, int bytes, int each)
-    {
-        for (int row = 0; row < n || row % MEGA_TILE; row += each)
-            piece(from + (int64_t)row * bytes, max(min(each, n - row), 0) * bytes);
+        const char *from = (const char *)matrix + (begin + (PITCH ? lane : 0)) * bytes;
+        for (int row = 0; row < n || row % MEGA_TILE; row += each) {
+            const char *at = from + (int64_t)row * bytes;
+            int here = max(min(each, n - row), 0);
+            if (!PITCH) {
+                piece(at, here * bytes);
+                continue;
+            }
+            uint32_t to = stage() + lane * PITCH;
+            known_now(to, at);
+            this->begin(here * bytes);
+            if (lane < here) copy(to, at, bytes);
+            end();
+        }
     }
 };
 
@@ -213,7 +213,7 @@ MEGA_FN void fetch_rows(const mega_arguments &a, const mega_entry &e, mega_fetch
     }
 }
 
-template <int DIM, int BLOCKS = 0>
+template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     fetch_rows<DIM>(a, e, f, 0, 2 * (e.in.units.end - e.in.units.begin) / BRICK_ROWS);
@@ -254,7 +254,7 @@ MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fet
                     min(at_once, tiles - i));
 }
 
-template <int DIM, int BLOCKS>
+template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     if (e.in.opcode == MEGA_MLP)
@@ -266,7 +266,7 @@ MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_f
 #else
 
 /* A quad of pairs: four first features, four second ones. */
-template <int DIM, int BLOCKS = 1>
+template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     for (int unit = e.in.units.begin; unit < e.in.units.end; unit += 4) {
@@ -275,10 +275,7 @@ MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch 
             (const uint16_t *)e.weights.matrix[p.kind] +
             (int64_t)(p.head * DIM + (f.lane & 4 ? p.features[1] : p.features[0])) * a.hidden;
         bool together = !a.interleaved && p.kind != PAIR_VALUE;
-        if (BLOCKS > 1)
-            f.halves(row, together, a.hidden);
-        else
-            f.rows(row, MEGA_TILE, a.hidden);
+        f.quads<BLOCKS, PITCH>(row, together, 2 * a.hidden);
     }
 }
 
@@ -295,26 +292,21 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
     }
 }
 
-/* Gate, up and W_down of an MLP, or rows of logits. Rows of more than a block come in one copy a
- * chunk, which memory answers faster than one a row; of W_down then a block of columns of all
- * features behind the other. */
-template <int DIM, int BLOCKS>
+/* Gate, up and W_down of an MLP, or rows of logits. Of rows of more than a block of columns a chunk
+ * is half a tile; of W_down a block of columns of all features lies behind the other. */
+template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
-    const int n = e.in.units.end - e.in.units.begin;
-    const int blocks = e.in.opcode == MEGA_MLP ? 2 + BLOCKS : 1;
+    const int begin = e.in.units.begin, n = e.in.units.end - begin;
+    const bool mlp = e.in.opcode == MEGA_MLP;
 #pragma unroll 1
-    for (int i = 0; i < blocks; i++) {
-        int block = max(i - 2, 0);
-        int columns = i < 2 ? a.hidden : min(MEGA_BLOCK, a.hidden - block * MEGA_BLOCK);
-        uint64_t from =
-            e.weights.matrix[min(i, 2)] + (uint64_t)block * 2 * MEGA_BLOCK * a.n_features;
-        if (BLOCKS > 1)
-            f.pieces((const char *)from + (int64_t)e.in.units.begin * 2 * columns, n, 2 * columns,
-                     i < 2 ? MEGA_TILE / 2 : MEGA_TILE);
-        else
-            f.matrix(from, e.in.units.begin, n, columns);
-    }
+    for (int i = 0; i <= mlp; i++)
+        f.rows<PITCH>(e.weights.matrix[i], begin, n, 2 * a.hidden, MEGA_TILE / BLOCKS);
+#pragma unroll 1
+    for (int c = 0; c < a.hidden && mlp; c += MEGA_BLOCK)
+        f.rows<(BLOCKS > 1 ? 0 : (int)MEGA_PITCH)>(
+            e.weights.matrix[2] + (uint64_t)c * 2 * a.n_features, begin, n,
+            2 * min(MEGA_BLOCK, a.hidden - c), MEGA_TILE);
 }
 
 #endif
@@ -355,12 +347,13 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-template <int DIM, int BLOCKS>
+/* BLOCKS: of columns in a row; PITCH: as mega_fetch has it. */
+template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old)
 {
     switch (e.in.opcode) {
     case OP_NORM_QKV_ROPE:
-        fetch_qkv<DIM, BLOCKS>(a, e, f);
+        fetch_qkv<DIM, BLOCKS, PITCH>(a, e, f);
         break;
     case OP_ATTENTION_PARTIAL:
     case MEGA_ATTENTION_OUTPUT: {
@@ -371,7 +364,7 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
     case MEGA_MLP:
     case OP_NORM_LINEAR:
-        fetch_matrices<DIM, BLOCKS>(a, e, f);
+        fetch_matrices<DIM, BLOCKS, PITCH>(a, e, f);
         break;
     }
 }
