@@ -128,7 +128,8 @@ typedef struct qp_engine_info {
     int64_t model_context; /* positions that the model was trained for */
     int64_t max_outputs;   /* rows of logits in one forward pass */
     int64_t chunk;         /* new tokens in one forward pass */
-    uint64_t weight_bytes; /* read for each forward pass */
+    uint64_t weight_bytes; /* of all weights, as stored */
+    uint64_t read_bytes;   /* of them, what a forward pass of one token reads */
     int threads;
     int workers;        /* blocks of the GPU's megakernel, where it runs; else the threads */
     const char *device; /* "cpu", or the GPU's name */

@@ -345,6 +345,10 @@ static void weights_are_bound(void **state)
     for (size_t i = 0; i < list.count; i++)
         elements += file_tensor_elements(&list.of[i]);
     assert_int_equal(model_weight_bytes(m), elements * 4);
+    const tensor *embedding = &model_get_weight(m, WEIGHT_TOKEN_EMBD, 0)->weight;
+    size_t rows_that_are_not_read = (size_t)embedding->shape[0] - 1;
+    assert_int_equal(model_read_bytes(m),
+                     (elements - rows_that_are_not_read * (size_t)embedding->shape[1]) * 4);
     model_close(m);
 }
 
@@ -359,6 +363,7 @@ static void tied_heads_are_the_embedding(void **state)
         assert_ok(open_list(&list, "{\"tie_word_embeddings\":true}", &m));
         assert_ptr_equal(model_get_weight(m, WEIGHT_OUTPUT, 0)->weight.data,
                          model_get_weight(m, WEIGHT_TOKEN_EMBD, 0)->weight.data);
+        assert_int_equal(model_read_bytes(m), model_weight_bytes(m));
         model_close(m);
     }
     tensor_list list = llama_tensors();
@@ -760,6 +765,7 @@ static void synthetic_weights_do_not_depend_on_threads(void **state)
     assert_ok(model_open("synthetic:tiny:Q4_K:5", &with_pool, &three, &error));
     assert_ok(model_open("synthetic:tiny:Q4_K:5", &sizes_only, &none, &error));
     assert_int_equal(model_weight_bytes(one), model_weight_bytes(none));
+    assert_int_equal(model_read_bytes(one), model_read_bytes(none));
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         const tensor *a = &model_get_weight(one, (weight_slot)slot, 1)->weight;
         const tensor *b = &model_get_weight(three, (weight_slot)slot, 1)->weight;

@@ -96,7 +96,7 @@ static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result
                           .tokens = count,
                           .mean = mean,
                           .deviation = variance > 0 ? sqrt(variance) : 0,
-                          .gigabytes = passes * (double)b->info.weight_bytes * 1e-9};
+                          .gigabytes = passes * (double)b->info.read_bytes * 1e-9};
     return QP_OK;
 }
 

@@ -291,7 +291,7 @@ void cli_fill_descriptors(void)
 
 void cli_report_statistics(const qp_engine *engine, const qp_generate_result *r)
 {
-    double weights = (double)qp_engine_get_info(engine).weight_bytes * 1e-9;
+    double weights = (double)qp_engine_get_info(engine).read_bytes * 1e-9;
     double prompt = r->prompt_seconds > 0 ? r->prompt_seconds : 1e-9;
     double generate = r->generate_seconds > 0 ? r->generate_seconds : 1e-9;
     fprintf(stderr,

@@ -292,6 +292,7 @@ qp_engine_info qp_engine_get_info(const qp_engine *e)
                             .max_outputs = e->plan.options.max_outputs,
                             .chunk = e->plan.options.max_tokens,
                             .weight_bytes = model_weight_bytes(e->model),
+                            .read_bytes = model_read_bytes(e->model),
                             .threads = thread_pool_size(e->pool),
                             .workers =
                                 e->mega.kernel ? e->mega.n_blocks : thread_pool_size(e->pool),

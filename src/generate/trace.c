@@ -95,7 +95,7 @@ static qp_status measure_limits(qp_trace *t, double weight_bytes, qp_error *erro
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
     if (t->engine->device.context) return trace_cuda_limits(t, error);
-    double weights = (double)model_weight_bytes(t->engine->model);
+    double weights = (double)model_read_bytes(t->engine->model);
     int workers = t->runner ? 1 : thread_pool_size(t->engine->pool);
     const cost_origin origin = {.workers = workers};
     cost_table *costs = malloc(sizeof *costs);

@@ -312,3 +312,11 @@ uint64_t model_weight_bytes(const model *m)
 {
     return m->weight_bytes;
 }
+
+uint64_t model_read_bytes(const model *m)
+{
+    const tensor *embedding = &m->whole[WEIGHT_TOKEN_EMBD].weight;
+    if (m->config.tied) return m->weight_bytes;
+    uint64_t rows = (uint64_t)embedding->shape[0], whole = tensor_bytes(embedding);
+    return m->weight_bytes - whole + whole / rows;
+}

@@ -98,4 +98,8 @@ void model_discard_weight(const model *model, weight_slot slot, int64_t layer);
 /* Bytes of all weights as stored (a tied output counts once). */
 uint64_t model_weight_bytes(const model *model);
 
+/* Bytes of those that a pass of one token reads: all, but of an embedding that is not the output as
+ * well one row. */
+uint64_t model_read_bytes(const model *model);
+
 #endif
