@@ -108,7 +108,7 @@ MEGA_FN void tell_residual(const mega_arguments &a, uint32_t flow, int teller)
             const int64_t *sums = batch_sums(a, pass, step);
             int64_t sum[TOLD_EACH];
             if (MEGA_DAWDLES) dawdle(a, pass, step);
-            while ((int)(load_shared(flow + FLOW_ADDED) - sums_number(a, pass, step)) < 0)
+            while ((int)(load_shared_relaxed(flow + FLOW_ADDED) - sums_number(a, pass, step)) < 0)
                 __nanosleep(64);
             do {
                 wrong = 0;
