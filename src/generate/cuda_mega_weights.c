@@ -4,12 +4,6 @@
 
 #include <stdlib.h>
 
-enum {
-    TENSOR_MAP_BF16 = 9, /* CUDA's numbers; F16 is copied just so */
-    TENSOR_MAP_SWIZZLE_128 = 3,
-    TENSOR_MAP_PROMOTION_128 = 2,
-};
-
 static size_t count_down(const model_config *c)
 {
     return 2 * (size_t)(c->n_layers * c->hidden_size * c->intermediate_size);
@@ -70,8 +64,8 @@ static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const 
 {
     const uint32_t steps[3] = {1, 1, 1};
     return cuda_check(m->executor->device->driver->tensor_map(
-                          map, TENSOR_MAP_BF16, 3, (void *)(uintptr_t)at, sizes, strides, box,
-                          steps, 0, TENSOR_MAP_SWIZZLE_128, TENSOR_MAP_PROMOTION_128, 0),
+                          map, CUDA_MAP_BF16, 3, (void *)(uintptr_t)at, sizes, strides, box, steps,
+                          0, CUDA_MAP_SWIZZLE_128, CUDA_MAP_PROMOTION_128, 0),
                       "describing a tensor to the GPU", error);
 }
 

@@ -128,6 +128,9 @@ enum {
     CUDA_LAUNCH_CLUSTER = 4, /* ids of launch attributes */
     CUDA_LAUNCH_EARLY = 6,   /* PROGRAMMATIC_STREAM_SERIALIZATION */
     CUDA_LIMIT_L2_FETCH = 5, /* MAX_L2_FETCH_GRANULARITY, in bytes */
+    CUDA_MAP_BF16 = 9,       /* of tensor maps; F16 is copied just so */
+    CUDA_MAP_SWIZZLE_128 = 3,
+    CUDA_MAP_PROMOTION_128 = 2,
 };
 
 /* QP_OK for success, else QP_DEVICE (QP_NO_MEMORY where the GPU's memory is full) with the

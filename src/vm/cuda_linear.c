@@ -34,15 +34,6 @@ bool cuda_linear_few_accepts(const op_call *call)
     return op_call_has_no_f64(call) && call->tensors[LINEAR_X].shape[0] <= FEW_ROWS;
 }
 
-static qp_status find_helper(cuda_ops *ops, int index, const char *name, cuda_function *out,
-                             qp_error *error)
-{
-    if (!ops->helpers[index])
-        TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, &ops->helpers[index], error));
-    *out = ops->helpers[index];
-    return QP_OK;
-}
-
 qp_status cuda_linear_few(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                           qp_error *error)
 {
@@ -57,7 +48,8 @@ qp_status cuda_linear_few(cuda_ops *ops, const cuda_kernel *kernel, const op_cal
     while (few_rows[form] < rows && form < N_FEW_ROWS - 1)
         form++;
     snprintf(name, sizeof name, "run_linear_%s_%d", few_types[type].name, few_rows[form]);
-    TRY(find_helper(ops, CUDA_HELPER_FEW + type * N_FEW_ROWS + form, name, &function, error));
+    TRY(cuda_ops_find_helper(ops, CUDA_HELPER_FEW + type * N_FEW_ROWS + form, name, &function,
+                             error));
     int64_t groups = (call->end - call->begin + FEW_WARPS - 1) / FEW_WARPS;
     int64_t most = (int64_t)ops->device->n_multiprocessors * FEW_BLOCKS;
     int64_t blocks = groups < most ? groups : most;
@@ -77,7 +69,7 @@ qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_c
     int64_t columns = (call->end - call->begin + TILE_ROWS - 1) / TILE_ROWS;
     cuda_function function = NULL;
     (void)kernel;
-    TRY(find_helper(ops, CUDA_HELPER_TILES, "run_linear_tiles", &function, error));
+    TRY(cuda_ops_find_helper(ops, CUDA_HELPER_TILES, "run_linear_tiles", &function, error));
     return cuda_ops_launch_early(ops, function, "run_linear_tiles", (unsigned)columns,
                                  (unsigned)((rows + TILE_ROWS - 1) / TILE_ROWS), TILE_THREADS,
                                  (void *[]){&own, &units}, error);
@@ -143,7 +135,7 @@ static qp_status narrow(cuda_ops *ops, const tensor *from, int64_t first, int64_
     view.shape[0] = rows;
     int64_t groups = rows * ((view.shape[1] + 7) / 8);
     cuda_function function = NULL;
-    TRY(find_helper(ops, CUDA_HELPER_NARROW, "run_narrow", &function, error));
+    TRY(cuda_ops_find_helper(ops, CUDA_HELPER_NARROW, "run_narrow", &function, error));
     return cuda_ops_launch_early(ops, function, "run_narrow",
                                  (unsigned)((groups + NARROW_THREADS - 1) / NARROW_THREADS), 1,
                                  NARROW_THREADS, (void *[]){&view, &to}, error);
@@ -165,7 +157,7 @@ static qp_status add_bias(cuda_ops *ops, const op_call *call, qp_error *error)
     op_call own = *call;
     int64_t units = 0, n = call->end - call->begin;
     cuda_function function = NULL;
-    TRY(find_helper(ops, CUDA_HELPER_BIAS, "run_add_bias", &function, error));
+    TRY(cuda_ops_find_helper(ops, CUDA_HELPER_BIAS, "run_add_bias", &function, error));
     return cuda_ops_launch_early(ops, function, "run_add_bias",
                                  (unsigned)((n + NARROW_THREADS - 1) / NARROW_THREADS),
                                  (unsigned)call->tensors[LINEAR_X].shape[0], NARROW_THREADS,

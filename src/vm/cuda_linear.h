@@ -48,4 +48,9 @@ qp_status cuda_ops_launch_with(cuda_ops *ops, cuda_function function, const char
                                cuda_launch launch, unsigned cluster, void **arguments,
                                qp_error *error);
 
+/* The kernel `name` of cuda_ops.cu, which has that place among the helpers, found when it is first
+ * wanted. */
+qp_status cuda_ops_find_helper(cuda_ops *ops, int helper, const char *name, cuda_function *out,
+                               qp_error *error);
+
 #endif

@@ -9,12 +9,7 @@
 
 #include <stdio.h>
 
-enum {
-    FEW_ROWS = 8,
-    TENSOR_MAP_BF16 = 9,
-    TENSOR_MAP_SWIZZLE_128 = 3,
-    TENSOR_MAP_PROMOTION_128 = 2,
-};
+enum { FEW_ROWS = 8 };
 
 /* ---- which, and how ------------------------------------------------------------------------ */
 
@@ -76,8 +71,8 @@ static qp_status make_map(const cuda_ops *ops, void *map, unsigned rank, cuda_ad
 {
     static const uint32_t steps[5] = {1, 1, 1, 1, 1};
     return cuda_check(ops->device->driver->tensor_map(
-                          map, TENSOR_MAP_BF16, rank, (void *)(uintptr_t)at, sizes, strides, box,
-                          steps, 0, TENSOR_MAP_SWIZZLE_128, TENSOR_MAP_PROMOTION_128, 0),
+                          map, CUDA_MAP_BF16, rank, (void *)(uintptr_t)at, sizes, strides, box,
+                          steps, 0, CUDA_MAP_SWIZZLE_128, CUDA_MAP_PROMOTION_128, 0),
                       "describing a matrix to the GPU", error);
 }
 

@@ -28,6 +28,15 @@ static bool accepts_attention(const op_call *call)
     return op_call_has_no_f64(call) && call->tensors[0].shape[2] <= MAX_HEAD_DIM;
 }
 
+qp_status cuda_ops_find_helper(cuda_ops *ops, int helper, const char *name, cuda_function *out,
+                               qp_error *error)
+{
+    cuda_function *function = &ops->helpers[helper];
+    if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
+    *out = *function;
+    return QP_OK;
+}
+
 qp_status cuda_ops_launch_with(cuda_ops *ops, cuda_function function, const char *name,
                                cuda_launch launch, unsigned cluster, void **arguments,
                                qp_error *error)

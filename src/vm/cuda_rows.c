@@ -49,15 +49,6 @@ static unsigned warps_of(int64_t threads, unsigned most)
     return threads < most ? (unsigned)threads : most;
 }
 
-static qp_status find_helper(cuda_ops *ops, int helper, const char *name, cuda_function *out,
-                             qp_error *error)
-{
-    cuda_function *function = &ops->helpers[helper];
-    if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
-    *out = *function;
-    return QP_OK;
-}
-
 /* ---- norms --------------------------------------------------------------------------------- */
 
 bool cuda_norm_accepts(const op_call *call)
@@ -113,13 +104,13 @@ static qp_status launch_norm(cuda_ops *ops, const cuda_kernel *kernel, norm_rows
     rows.narrowed = narrowed_rows(ops, rows.n);
     if (!cuda_norm_by_eights(&rows)) {
         name = add ? "run_add_rms_norm" : "run_rms_norm";
-        TRY(find_helper(ops, add ? CUDA_HELPER_ADD_NORM : CUDA_HELPER_NORM, name, &function,
-                        error));
+        TRY(cuda_ops_find_helper(ops, add ? CUDA_HELPER_ADD_NORM : CUDA_HELPER_NORM, name,
+                                 &function, error));
     } else if (cuda_norm_is_small(&rows, n_rows, ops->device->n_multiprocessors)) {
         int kind = 2 * add + (rows.n > NORM_SHORT_EIGHTS * EIGHT * NORM_SMALL_THREADS);
         threads = NORM_SMALL_THREADS;
         name = small[kind];
-        TRY(find_helper(ops, CUDA_HELPER_SMALL_NORM + kind, name, &function, error));
+        TRY(cuda_ops_find_helper(ops, CUDA_HELPER_SMALL_NORM + kind, name, &function, error));
     }
     if (ops->narrow_next && ops->narrow_alone) rows.out.data = NULL;
     return cuda_ops_launch_early(ops, function, name, (unsigned)n_rows, 1, threads,
@@ -146,7 +137,7 @@ static qp_status launch_plainly(cuda_ops *ops, int helper, const char *name, con
     op_call own = *call;
     cuda_function function;
     int64_t blocks = (call->end - call->begin + units - 1) / units;
-    TRY(find_helper(ops, helper, name, &function, error));
+    TRY(cuda_ops_find_helper(ops, helper, name, &function, error));
     return cuda_ops_launch_early(ops, function, name, (unsigned)blocks, 1, THREADS,
                                  (void *[]){&own, &units}, error);
 }
@@ -261,8 +252,9 @@ qp_status cuda_rope_append(cuda_ops *ops, const op_call *rope, const op_call *ap
     const char *name = vectors ? "run_rope_kv_append_vectors" : "run_rope_kv_append";
     void *of_vectors[] = {&rows, &behind}, *of_pairs[] = {&first, &second};
     cuda_function function;
-    TRY(find_helper(ops, vectors ? CUDA_HELPER_ROPE_APPEND_VECTORS : CUDA_HELPER_ROPE_APPEND, name,
-                    &function, error));
+    TRY(cuda_ops_find_helper(ops,
+                             vectors ? CUDA_HELPER_ROPE_APPEND_VECTORS : CUDA_HELPER_ROPE_APPEND,
+                             name, &function, error));
     ops->narrowed.rank = 0;
     return cuda_ops_launch_early(ops, function, name, blocks, 1, vectors ? threads : THREADS,
                                  vectors ? of_vectors : of_pairs, error);
