@@ -180,8 +180,10 @@ static qp_status no_variant(const workbench_bench_options *options, const op_inf
                             qp_error *error)
 {
     if (options->n_ops == 0) return QP_OK;
-    return error_set(error, QP_INVALID, "%s has no variant '%.60s' that can run here", op->name,
-                     options->variant);
+    return error_set(error, QP_INVALID,
+                     "%s has no variant '%.60s' that can run here; `quipu ops describe %s` shows "
+                     "those that it has",
+                     op->name, options->variant, op->name);
 }
 
 /* Every kernel of the GPU that takes the workload, or of these the one that the program would
