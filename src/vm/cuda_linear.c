@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "op/linear/linear.h"
+#include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
 
 #include <stdio.h>
@@ -13,8 +14,7 @@ enum {
     FEW_BLOCKS = 6,        /* of a multiprocessor at once, by shared memory and registers */
     TILE_ROWS = 64,        /* linear.cuh's, and of features too */
     TILE_THREADS = 128,    /* linear.cuh's */
-    MANY_ROWS = 64,        /* from here on cuBLASLt pays, */
-    MANY_ROWS_STORED = 16, /* and from here on where the weight is BF16 as stored */
+    MANY_ROWS_STORED = 16, /* from here on cuBLASLt pays where the weight is BF16 as stored */
     WIDENED = 64 << 20,    /* bytes of BF16 that weights are decoded to at a time, at least */
     NARROW_THREADS = 256,
 };
@@ -75,6 +75,20 @@ qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_c
                                  (void *[]){&own, &units}, error);
 }
 
+/* ---- what stands behind a product ---------------------------------------------------------- */
+
+bool cuda_linear_is_activated(const op_call *call, const op_call *silu)
+{
+    const tensor *t = call->tensors, *product = &t[LINEAR_OUT];
+    const tensor *x = &silu->tensors[SILU_AND_MUL_X], *to = &silu->tensors[SILU_AND_MUL_OUT];
+    return x->data == product->data && x->shape[0] == product->shape[0] &&
+           x->shape[1] == product->shape[1] && x->stride[0] == product->stride[0] &&
+           call->begin == 0 && call->end == t[LINEAR_WEIGHT].shape[0] && !t[LINEAR_BIAS].rank &&
+           !t[LINEAR_RESIDUAL].rank && to->type == DTYPE_F32 && to->shape[0] == x->shape[0] &&
+           2 * to->shape[1] == x->shape[1] && silu->begin == 0 &&
+           silu->end == to->shape[0] * to->shape[1];
+}
+
 /* ---- cuBLASLt ------------------------------------------------------------------------------ */
 
 const op_tolerance cuda_linear_blas_tolerances[] = {
@@ -102,7 +116,8 @@ static bool reads_as_stored(const tensor *weight)
 bool cuda_linear_blas_pays(const op_call *call)
 {
     int64_t rows = call->tensors[LINEAR_X].shape[0];
-    return rows >= (reads_as_stored(&call->tensors[LINEAR_WEIGHT]) ? MANY_ROWS_STORED : MANY_ROWS);
+    return rows >= (reads_as_stored(&call->tensors[LINEAR_WEIGHT]) ? MANY_ROWS_STORED
+                                                                   : CUDA_LINEAR_MANY_ROWS);
 }
 
 /* Rows of a weight that are decoded at a time. */

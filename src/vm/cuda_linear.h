@@ -5,6 +5,9 @@
 
 #include "vm/cuda_ops.h"
 
+/* Rows of x from which on it pays to decode weights that are not BF16 before the product. */
+enum { CUDA_LINEAR_MANY_ROWS = 64 };
+
 /* Few rows of x: the weight is read once for up to eight of them. */
 bool cuda_linear_few_accepts(const op_call *call);
 qp_status cuda_linear_few(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
@@ -26,6 +29,10 @@ qp_status cuda_linear_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_ca
  * leaves the next one's x there while its own is read. */
 cuda_address cuda_linear_narrowed(const cuda_ops *ops);
 cuda_address cuda_linear_other_narrowed(const cuda_ops *ops, cuda_address at);
+
+/* Whether `silu` is the silu_and_mul of product `call`, both whole, to float32, and nothing else is
+ * added to the product. */
+bool cuda_linear_is_activated(const op_call *call, const op_call *silu);
 
 /* Finds x in BF16, or makes it; it lies at `*at`. */
 qp_status cuda_linear_narrow_x(cuda_ops *ops, const tensor *x, cuda_address *at, qp_error *error);

@@ -9,8 +9,6 @@
 
 #include <stdio.h>
 
-enum { MOST_ROWS = 63 }; /* from then on weights are better decoded first */
-
 static const struct {
     dtype type;
     const char *function;
@@ -58,7 +56,8 @@ bool cuda_linear_eight_accepts(const op_call *call)
 bool cuda_linear_eight_pays(const op_call *call)
 {
     bool stored = call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16;
-    return call->tensors[LINEAR_X].shape[0] <= (stored ? LINEAR_EIGHT_ROWS : MOST_ROWS);
+    int64_t rows = call->tensors[LINEAR_X].shape[0];
+    return stored ? rows <= LINEAR_EIGHT_ROWS : rows < CUDA_LINEAR_MANY_ROWS;
 }
 
 static linear_eight arguments_of(const op_call *call)
@@ -124,16 +123,9 @@ qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_c
 
 bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
 {
-    const tensor *x = &silu->tensors[SILU_AND_MUL_X], *to = &silu->tensors[SILU_AND_MUL_OUT];
-    const tensor *t = call->tensors, *product = &t[LINEAR_OUT];
     (void)ops;
-    return x->data == product->data && x->shape[0] == product->shape[0] &&
-           x->shape[1] == product->shape[1] && x->stride[0] == product->stride[0] &&
-           product->shape[1] % LINEAR_EIGHT_FEATURES == 0 && call->begin == 0 &&
-           call->end == t[LINEAR_WEIGHT].shape[0] && !t[LINEAR_BIAS].rank &&
-           !t[LINEAR_RESIDUAL].rank && to->type == DTYPE_F32 && to->shape[0] == x->shape[0] &&
-           2 * to->shape[1] == x->shape[1] && silu->begin == 0 &&
-           silu->end == to->shape[0] * to->shape[1];
+    return cuda_linear_is_activated(call, silu) &&
+           call->tensors[LINEAR_OUT].shape[1] % LINEAR_EIGHT_FEATURES == 0;
 }
 
 qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *call, const op_call *silu,

@@ -217,17 +217,11 @@ qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_
 
 bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
 {
-    const tensor *x = &silu->tensors[SILU_AND_MUL_X], *out = &call->tensors[LINEAR_OUT];
     const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
     int64_t k = call->tensors[LINEAR_X].shape[1];
     size_t need = 2 * bytes_of(to->shape[0], to->shape[1] > k ? to->shape[1] : k);
-    return cuda_linear_stream_runs_on(ops->device) && x->data == out->data &&
-           x->shape[0] == out->shape[0] && x->shape[1] == out->shape[1] &&
-           x->stride[0] == out->stride[0] && call->begin == 0 &&
-           call->end == call->tensors[LINEAR_WEIGHT].shape[0] && out->shape[1] % 16 == 0 &&
-           !call->tensors[LINEAR_BIAS].rank && !call->tensors[LINEAR_RESIDUAL].rank &&
-           to->shape[0] == out->shape[0] && 2 * to->shape[1] == out->shape[1] &&
-           to->type == DTYPE_F32 && silu->begin == 0 && silu->end == to->shape[0] * to->shape[1] &&
+    return cuda_linear_stream_runs_on(ops->device) && cuda_linear_is_activated(call, silu) &&
+           call->tensors[LINEAR_OUT].shape[1] % 16 == 0 &&
            need <= ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }
 

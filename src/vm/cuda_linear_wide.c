@@ -70,13 +70,9 @@ static qp_status launch(cuda_ops *ops, const op_call *call, int kind, const char
 
 bool cuda_linear_wide_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
 {
-    const tensor *x = &silu->tensors[SILU_AND_MUL_X], *to = &silu->tensors[SILU_AND_MUL_OUT];
-    const tensor *out = &call->tensors[LINEAR_OUT];
-    return multiplies(ops, call) && x->data == out->data && x->shape[0] == out->shape[0] &&
-           x->shape[1] == out->shape[1] && x->stride[0] == out->stride[0] &&
-           to->data == out->data && to->shape[0] == out->shape[0] &&
-           2 * to->shape[1] == out->shape[1] && to->shape[1] % 8 == 0 && to->type == DTYPE_F32 &&
-           silu->begin == 0 && silu->end == to->shape[0] * to->shape[1];
+    const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
+    return multiplies(ops, call) && cuda_linear_is_activated(call, silu) &&
+           to->data == call->tensors[LINEAR_OUT].data && to->shape[1] % 8 == 0;
 }
 
 qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *call, const op_call *silu,

@@ -16,6 +16,7 @@
 #include "op/attention/wgmma.cuh"
 #include "op/barrier.cuh"
 #include "op/device.cuh"
+#include "op/linear/linear_stream.cuh"
 #include "op/linear/linear_wide.h"
 #include "op/rope/rope_kv_append.cuh"
 #include "op/silu_and_mul/silu_and_mul.cuh"
@@ -59,14 +60,6 @@ DEVICE_FN void wide_arrive(uint32_t barrier, int rank)
                  : "memory");
 }
 
-DEVICE_FN void wide_fetch(uint32_t to, const char *map, int column, int row, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(barrier)
-                 : "memory");
-}
-
 /* To the same place in both blocks, whose own barriers count it. */
 DEVICE_FN void wide_fetch_for_both(uint32_t to, const char *map, int column, int row,
                                    uint32_t barrier, uint64_t policy)
@@ -103,7 +96,7 @@ DEVICE_FN void wide_fetch_all(const linear_wide &call, const wide_block &b)
             int column = step * LINEAR_WIDE_DEPTH;
             barrier_wait(b.empty + 8 * ring.stage, ring.parity ^ 1);
             barrier_expect(full, LINEAR_WIDE_STAGE);
-            wide_fetch(to, call.x_map, column, row, full);
+            stream_copy_2d(to, call.x_map, column, row, full);
             wide_fetch_for_both(to + WIDE_X_BYTES + b.rank * WIDE_HALF_BYTES, call.weight_map,
                                 column, weight_row, full, policy);
         }
