@@ -178,17 +178,16 @@ static qp_status launch_prefill(cuda_ops *ops, const op_call *call, bool has_wgm
     paged_attention arguments = cuda_prefill_arguments(call);
     if (ops->narrow_next) leave_narrowed(ops, call, &arguments);
     cuda_prefill_launch launch = cuda_prefill_plan(call, has_wgmma, ops->device->n_multiprocessors);
-    cuda_function *function = &ops->helpers[launch.helper];
-    if (!*function)
-        TRY(cuda_device_function(ops->device, "attention_paged", launch.function,
-                                 launch.shared_bytes, function, error));
+    cuda_function function;
+    TRY(cuda_ops_find_helper_of(ops, launch.helper, "attention_paged", launch.function,
+                                launch.shared_bytes, &function, error));
     if (launch.blocks == 0) return QP_OK;
     const cuda_launch how = {.grid = {launch.blocks, 1, 1},
                              .block = {(unsigned)launch.threads, 1, 1},
                              .shared_bytes = (unsigned)launch.shared_bytes};
     bool alone = has_wgmma && call->tensors[PAGED_PREFILL_Q].shape[2] == 128;
     bool early = alone || launch.blocks >= EARLY_BLOCKS * (unsigned)ops->device->n_multiprocessors;
-    return cuda_ops_launch_with(ops, *function, launch.function, how, early ? 1 : 0,
+    return cuda_ops_launch_with(ops, function, launch.function, how, early ? 1 : 0,
                                 (void *[]){&arguments}, error);
 }
 
@@ -364,12 +363,12 @@ static qp_status launch_decode(cuda_ops *ops, const op_call *call, paged_attenti
 {
     const tensor *k = &call->tensors[PAGED_DECODE_K_CACHE];
     bool bf16 = k->type == DTYPE_BF16, wide = k->shape[3] == 128;
-    cuda_function *function = &ops->helpers[CUDA_HELPER_DECODE + wide * 2 + bf16];
+    cuda_function function;
     char name[48];
     snprintf(name, sizeof name, "run_paged_decode_batch_%s_%d", bf16 ? "BF16" : "F16",
              wide ? 128 : 64);
-    if (!*function)
-        TRY(cuda_device_function(ops->device, "attention_paged", name, 0, function, error));
+    TRY(cuda_ops_find_helper_of(ops, CUDA_HELPER_DECODE + wide * 2 + bf16, "attention_paged", name,
+                                0, &function, error));
     if (arguments.n_sequences == 0) return QP_OK;
     cuda_launch how = {
         .grid = {(unsigned)arguments.n_kv_heads, (unsigned)arguments.n_sequences, (unsigned)parts},
@@ -377,7 +376,7 @@ static qp_status launch_decode(cuda_ops *ops, const op_call *call, paged_attenti
     if (arguments.search) how.grid[1] = (unsigned)parts, how.grid[2] = 1;
     int64_t blocks = (int64_t)how.grid[0] * how.grid[1] * how.grid[2];
     bool early = blocks >= EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
-    return cuda_ops_launch_with(ops, *function, name, how, early ? 1 : 0, (void *[]){&arguments},
+    return cuda_ops_launch_with(ops, function, name, how, early ? 1 : 0, (void *[]){&arguments},
                                 error);
 }
 

@@ -43,11 +43,9 @@ static qp_status find_many(cuda_ops *ops, const cuda_kernel *kernel, cuda_functi
     int form = 0;
     while (forms[form].op != kernel->op)
         form++;
-    cuda_function *many = &ops->helpers[CUDA_HELPER_FUSED + form];
     *name = forms[form].many;
-    if (!*many) TRY(cuda_device_function(ops->device, kernel->image, *name, 0, many, error));
-    *function = *many;
-    return QP_OK;
+    return cuda_ops_find_helper_of(ops, CUDA_HELPER_FUSED + form, kernel->image, *name, 0, function,
+                                   error);
 }
 
 /* Blocks that take groups of units in turn: as many as run at once, or fewer that take as long. */

@@ -55,8 +55,12 @@ qp_status cuda_ops_launch_with(cuda_ops *ops, cuda_function function, const char
                                cuda_launch launch, unsigned cluster, void **arguments,
                                qp_error *error);
 
-/* The kernel `name` of cuda_ops.cu, which has that place among the helpers, found when it is first
- * wanted. */
+/* The kernel `name` of an image, which has that place among the helpers, found when it is first
+ * wanted; `shared_bytes` as cuda_device_function() has them. */
+qp_status cuda_ops_find_helper_of(cuda_ops *ops, int helper, const char *image, const char *name,
+                                  int shared_bytes, cuda_function *out, qp_error *error);
+
+/* The same of cuda_ops.cu. */
 qp_status cuda_ops_find_helper(cuda_ops *ops, int helper, const char *name, cuda_function *out,
                                qp_error *error);
 

@@ -91,17 +91,17 @@ static qp_status launch(cuda_ops *ops, const linear_eight *run, dtype type, qp_e
 {
     linear_eight own = *run;
     int format = format_of(type), most = ops->device->n_multiprocessors;
-    cuda_function *function = &ops->helpers[CUDA_HELPER_EIGHT + format];
+    cuda_function function;
     if (run->tiles == 0) return QP_OK;
-    if (!*function)
-        TRY(cuda_device_function(ops->device, "linear_eight", formats[format].function,
-                                 ops->device->shared_bytes, function, error));
+    TRY(cuda_ops_find_helper_of(ops, CUDA_HELPER_EIGHT + format, "linear_eight",
+                                formats[format].function, ops->device->shared_bytes, &function,
+                                error));
     const cuda_launch how = {
         .grid = {(unsigned)(run->tiles < most ? run->tiles : most),
                  (unsigned)((own.n_rows + LINEAR_EIGHT_ROWS - 1) / LINEAR_EIGHT_ROWS), 1},
         .block = {LINEAR_EIGHT_WARPS * 32, 1, 1},
         .shared_bytes = (unsigned)formats[format].shared_bytes};
-    return cuda_ops_launch_with(ops, *function, formats[format].function, how, 1, (void *[]){&own},
+    return cuda_ops_launch_with(ops, function, formats[format].function, how, 1, (void *[]){&own},
                                 error);
 }
 

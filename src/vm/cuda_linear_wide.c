@@ -43,7 +43,7 @@ static qp_status launch(cuda_ops *ops, const op_call *call, int kind, const char
                         linear_wide *run, void **arguments, qp_error *error)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
-    cuda_function *function = &ops->helpers[CUDA_HELPER_WIDE + kind];
+    cuda_function function;
     cuda_address at;
     TRY(cuda_linear_narrow_x(ops, x, &at, error));
     TRY(cuda_stream_map_rows(ops, at, x->shape[0], x->shape[1], x->shape[1] * 2, LINEAR_WIDE_ROWS,
@@ -51,9 +51,8 @@ static qp_status launch(cuda_ops *ops, const op_call *call, int kind, const char
     TRY(cuda_stream_map_rows(ops, (cuda_address)(uintptr_t)weight->data, weight->shape[0],
                              weight->shape[1], weight->stride[0], HALF_TILE, run->weight_map,
                              error));
-    if (!*function)
-        TRY(cuda_device_function(ops->device, "linear_wide", name, LINEAR_WIDE_SHARED, function,
-                                 error));
+    TRY(cuda_ops_find_helper_of(ops, CUDA_HELPER_WIDE + kind, "linear_wide", name,
+                                LINEAR_WIDE_SHARED, &function, error));
     run->n_rows = (int32_t)x->shape[0];
     run->n_steps = (int32_t)((x->shape[1] + LINEAR_WIDE_DEPTH - 1) / LINEAR_WIDE_DEPTH);
     run->row_tiles = (int32_t)((x->shape[0] + CLUSTER_ROWS - 1) / CLUSTER_ROWS);
@@ -63,7 +62,7 @@ static qp_status launch(cuda_ops *ops, const op_call *call, int kind, const char
     const cuda_launch how = {.grid = {(unsigned)(clusters * LINEAR_WIDE_BLOCKS), 1, 1},
                              .block = {LINEAR_WIDE_THREADS, 1, 1},
                              .shared_bytes = LINEAR_WIDE_SHARED};
-    return cuda_ops_launch_with(ops, *function, name, how, LINEAR_WIDE_BLOCKS, arguments, error);
+    return cuda_ops_launch_with(ops, function, name, how, LINEAR_WIDE_BLOCKS, arguments, error);
 }
 
 /* ---- silu_and_mul -------------------------------------------------------------------------- */

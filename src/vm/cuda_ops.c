@@ -28,13 +28,20 @@ static bool accepts_attention(const op_call *call)
     return op_call_has_no_f64(call) && call->tensors[0].shape[2] <= MAX_HEAD_DIM;
 }
 
+qp_status cuda_ops_find_helper_of(cuda_ops *ops, int helper, const char *image, const char *name,
+                                  int shared_bytes, cuda_function *out, qp_error *error)
+{
+    cuda_function *function = &ops->helpers[helper];
+    if (!*function)
+        TRY(cuda_device_function(ops->device, image, name, shared_bytes, function, error));
+    *out = *function;
+    return QP_OK;
+}
+
 qp_status cuda_ops_find_helper(cuda_ops *ops, int helper, const char *name, cuda_function *out,
                                qp_error *error)
 {
-    cuda_function *function = &ops->helpers[helper];
-    if (!*function) TRY(cuda_device_function(ops->device, "cuda_ops", name, 0, function, error));
-    *out = *function;
-    return QP_OK;
+    return cuda_ops_find_helper_of(ops, helper, "cuda_ops", name, 0, out, error);
 }
 
 qp_status cuda_ops_launch_with(cuda_ops *ops, cuda_function function, const char *name,
