@@ -151,88 +151,90 @@ static void rope_scaling_has_two_spellings(void **state)
                      ROPE_DEFAULT);
 }
 
+static const struct wrong_config {
+    const char *changes;
+    qp_status status;
+    const char *parts[3];
+} wrong_configs[] = {
+    {"{\"hidden_size\":null}", QP_FORMAT, {"\"hidden_size\"", "missing"}},
+    {"{\"intermediate_size\":null}", QP_FORMAT, {"\"intermediate_size\"", "missing"}},
+    {"{\"num_hidden_layers\":null}", QP_FORMAT, {"\"num_hidden_layers\"", "missing"}},
+    {"{\"num_attention_heads\":null}", QP_FORMAT, {"\"num_attention_heads\"", "missing"}},
+    {"{\"vocab_size\":null}", QP_FORMAT, {"\"vocab_size\"", "missing"}},
+    {"{\"hidden_size\":\"32\"}", QP_FORMAT, {"\"hidden_size\"", "whole number", "a string"}},
+    {"{\"hidden_size\":[32]}", QP_FORMAT, {"\"hidden_size\"", "whole number", "an array"}},
+    {"{\"hidden_size\":32.5}", QP_FORMAT, {"\"hidden_size\"", "whole number", "32.5"}},
+    {"{\"hidden_size\":1e300}", QP_FORMAT, {"\"hidden_size\"", "whole number"}},
+    {"{\"hidden_size\":0}", QP_FORMAT, {"hidden_size", "found 0"}},
+    {"{\"hidden_size\":-32}", QP_FORMAT, {"hidden_size", "found -32"}},
+    {"{\"hidden_size\":3}", QP_FORMAT, {"head_dim", "found 0"}},
+    {"{\"num_attention_heads\":0}", QP_FORMAT, {"heads", "found 0"}},
+    {"{\"num_key_value_heads\":3}", QP_FORMAT, {"multiple", "4", "3"}},
+    {"{\"num_key_value_heads\":8}", QP_FORMAT, {"KV heads", "found 8"}},
+    {"{\"num_key_value_heads\":0}", QP_FORMAT, {"KV heads", "found 0"}},
+    {"{\"num_hidden_layers\":99999999}", QP_FORMAT, {"layers", "99999999"}},
+    {"{\"vocab_size\":1e12}", QP_FORMAT, {"vocab_size", "1000000000000"}},
+    {"{\"head_dim\":7}", QP_FORMAT, {"even", "found 7"}},
+    {"{\"head_dim\":1048576}", QP_FORMAT, {"head_dim", "1048576"}},
+    {"{\"rms_norm_eps\":-1}", QP_FORMAT, {"rms_norm_eps", "found -1"}},
+    {"{\"rms_norm_eps\":true}", QP_FORMAT, {"rms_norm_eps", "a number", "a boolean"}},
+    {"{\"tie_word_embeddings\":1}", QP_FORMAT, {"tie_word_embeddings", "true or false"}},
+    {"{\"max_position_embeddings\":0}", QP_FORMAT, {"context length", "found 0"}},
+    {"{\"rope_theta\":0}", QP_FORMAT, {"rope_theta", "at least 1", "found 0"}},
+    {"{\"rope_theta\":1e-300}", QP_FORMAT, {"rope_theta", "found 1e-300"}},
+    {"{\"rope_theta\":\"1e4\"}", QP_FORMAT, {"rope_theta", "a number", "a string"}},
+    {"{\"rope_scaling\":7}", QP_FORMAT, {"rope_scaling", "an object", "a number"}},
+    {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
+     QP_UNSUPPORTED,
+     {"\"yarn\"", "expected", "llama3"}},
+    {"{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", QP_UNSUPPORTED, {"\"longrope\""}},
+    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}",
+     QP_FORMAT,
+     {"factor", "at least 1", "found 0"}},
+    {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}}",
+     QP_FORMAT,
+     {"\"factor\"", "a number", "a string"}},
+    {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+     "\"high_freq_factor\":4}}",
+     QP_FORMAT,
+     {"low_freq_factor < high_freq_factor", "4 and 4"}},
+    {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
+     "\"original_max_position_embeddings\":0}}",
+     QP_FORMAT,
+     {"original_max_position_embeddings", "found 0"}},
+    {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2},\"head_dim\":2}",
+     QP_FORMAT,
+     {"dynamic", "above 2"}},
+    {"{\"rope_scaling\":{\"type\":null,\"rope_type\":3}}", QP_FORMAT, {"\"rope_type\""}},
+    {"{\"partial_rotary_factor\":2}", QP_FORMAT, {"partial_rotary_factor", "found 2"}},
+    {"{\"partial_rotary_factor\":0.01}", QP_FORMAT, {"rotary dimension", "found 0"}},
+    {"{\"hidden_act\":\"gelu\"}", QP_UNSUPPORTED, {"\"gelu\"", "silu"}},
+    {"{\"hidden_act\":5}", QP_FORMAT, {"hidden_act", "a string", "a number"}},
+    {"{\"architectures\":[\"GPT2LMHeadModel\"]}",
+     QP_UNSUPPORTED,
+     {"\"GPT2LMHeadModel\"", "LlamaForCausalLM"}},
+    {"{\"architectures\":null}", QP_UNSUPPORTED, {"none given"}},
+    {"{\"architectures\":[7],\"model_type\":\"bert\"}", QP_UNSUPPORTED, {"\"bert\""}},
+    {"{\"architectures\":null,\"model_type\":{}}", QP_FORMAT, {"model_type", "an object"}},
+    {"{\"sliding_window\":\"all\"}", QP_FORMAT, {"sliding_window", "a string"}},
+    {"{\"_name_or_path\":1}", QP_FORMAT, {"_name_or_path"}},
+};
+
 /* Every message names the file, and the key or what it is about, and what was found. */
 static void wrong_configs_are_named(void **state)
 {
     (void)state;
-    static const struct {
-        const char *changes;
-        qp_status status;
-        const char *parts[3];
-    } cases[] = {
-        {"{\"hidden_size\":null}", QP_FORMAT, {"\"hidden_size\"", "missing"}},
-        {"{\"intermediate_size\":null}", QP_FORMAT, {"\"intermediate_size\"", "missing"}},
-        {"{\"num_hidden_layers\":null}", QP_FORMAT, {"\"num_hidden_layers\"", "missing"}},
-        {"{\"num_attention_heads\":null}", QP_FORMAT, {"\"num_attention_heads\"", "missing"}},
-        {"{\"vocab_size\":null}", QP_FORMAT, {"\"vocab_size\"", "missing"}},
-        {"{\"hidden_size\":\"32\"}", QP_FORMAT, {"\"hidden_size\"", "whole number", "a string"}},
-        {"{\"hidden_size\":[32]}", QP_FORMAT, {"\"hidden_size\"", "whole number", "an array"}},
-        {"{\"hidden_size\":32.5}", QP_FORMAT, {"\"hidden_size\"", "whole number", "32.5"}},
-        {"{\"hidden_size\":1e300}", QP_FORMAT, {"\"hidden_size\"", "whole number"}},
-        {"{\"hidden_size\":0}", QP_FORMAT, {"hidden_size", "found 0"}},
-        {"{\"hidden_size\":-32}", QP_FORMAT, {"hidden_size", "found -32"}},
-        {"{\"hidden_size\":3}", QP_FORMAT, {"head_dim", "found 0"}},
-        {"{\"num_attention_heads\":0}", QP_FORMAT, {"heads", "found 0"}},
-        {"{\"num_key_value_heads\":3}", QP_FORMAT, {"multiple", "4", "3"}},
-        {"{\"num_key_value_heads\":8}", QP_FORMAT, {"KV heads", "found 8"}},
-        {"{\"num_key_value_heads\":0}", QP_FORMAT, {"KV heads", "found 0"}},
-        {"{\"num_hidden_layers\":99999999}", QP_FORMAT, {"layers", "99999999"}},
-        {"{\"vocab_size\":1e12}", QP_FORMAT, {"vocab_size", "1000000000000"}},
-        {"{\"head_dim\":7}", QP_FORMAT, {"even", "found 7"}},
-        {"{\"head_dim\":1048576}", QP_FORMAT, {"head_dim", "1048576"}},
-        {"{\"rms_norm_eps\":-1}", QP_FORMAT, {"rms_norm_eps", "found -1"}},
-        {"{\"rms_norm_eps\":true}", QP_FORMAT, {"rms_norm_eps", "a number", "a boolean"}},
-        {"{\"tie_word_embeddings\":1}", QP_FORMAT, {"tie_word_embeddings", "true or false"}},
-        {"{\"max_position_embeddings\":0}", QP_FORMAT, {"context length", "found 0"}},
-        {"{\"rope_theta\":0}", QP_FORMAT, {"rope_theta", "at least 1", "found 0"}},
-        {"{\"rope_theta\":1e-300}", QP_FORMAT, {"rope_theta", "found 1e-300"}},
-        {"{\"rope_theta\":\"1e4\"}", QP_FORMAT, {"rope_theta", "a number", "a string"}},
-        {"{\"rope_scaling\":7}", QP_FORMAT, {"rope_scaling", "an object", "a number"}},
-        {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}}",
-         QP_UNSUPPORTED,
-         {"\"yarn\"", "expected", "llama3"}},
-        {"{\"rope_parameters\":{\"rope_type\":\"longrope\"}}", QP_UNSUPPORTED, {"\"longrope\""}},
-        {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}",
-         QP_FORMAT,
-         {"factor", "at least 1", "found 0"}},
-        {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":\"2\"}}",
-         QP_FORMAT,
-         {"\"factor\"", "a number", "a string"}},
-        {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
-         "\"high_freq_factor\":4}}",
-         QP_FORMAT,
-         {"low_freq_factor < high_freq_factor", "4 and 4"}},
-        {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,"
-         "\"original_max_position_embeddings\":0}}",
-         QP_FORMAT,
-         {"original_max_position_embeddings", "found 0"}},
-        {"{\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2},\"head_dim\":2}",
-         QP_FORMAT,
-         {"dynamic", "above 2"}},
-        {"{\"rope_scaling\":{\"type\":null,\"rope_type\":3}}", QP_FORMAT, {"\"rope_type\""}},
-        {"{\"partial_rotary_factor\":2}", QP_FORMAT, {"partial_rotary_factor", "found 2"}},
-        {"{\"partial_rotary_factor\":0.01}", QP_FORMAT, {"rotary dimension", "found 0"}},
-        {"{\"hidden_act\":\"gelu\"}", QP_UNSUPPORTED, {"\"gelu\"", "silu"}},
-        {"{\"hidden_act\":5}", QP_FORMAT, {"hidden_act", "a string", "a number"}},
-        {"{\"architectures\":[\"GPT2LMHeadModel\"]}",
-         QP_UNSUPPORTED,
-         {"\"GPT2LMHeadModel\"", "LlamaForCausalLM"}},
-        {"{\"architectures\":null}", QP_UNSUPPORTED, {"none given"}},
-        {"{\"architectures\":[7],\"model_type\":\"bert\"}", QP_UNSUPPORTED, {"\"bert\""}},
-        {"{\"architectures\":null,\"model_type\":{}}", QP_FORMAT, {"model_type", "an object"}},
-        {"{\"sliding_window\":\"all\"}", QP_FORMAT, {"sliding_window", "a string"}},
-        {"{\"_name_or_path\":1}", QP_FORMAT, {"_name_or_path"}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < sizeof wrong_configs / sizeof *wrong_configs; i++) {
+        const struct wrong_config *wrong = &wrong_configs[i];
         arena arena = {0};
         model_config config;
         memset(&error, 0, sizeof error);
-        qp_status status = read_config(cases[i].changes, &arena, &config);
+        qp_status status = read_config(wrong->changes, &arena, &config);
         bool told = strstr(error.message, "here/config.json") != NULL;
-        for (int k = 0; k < 3 && cases[i].parts[k]; k++)
-            told = told && strstr(error.message, cases[i].parts[k]);
-        if (status != cases[i].status || !told)
-            fail_msg("%s: status %d, \"%s\"", cases[i].changes, status, error.message);
+        for (int k = 0; k < 3 && wrong->parts[k]; k++)
+            told = told && strstr(error.message, wrong->parts[k]);
+        if (status != wrong->status || !told)
+            fail_msg("%s: status %d, \"%s\"", wrong->changes, status, error.message);
         arena_free(&arena);
     }
     cJSON *array = cJSON_Parse("[]");

@@ -293,6 +293,25 @@ static void the_clock_is_the_callers(void **state)
     }
 }
 
+/* Those directives that no golden expression has, and the flags of padding and case. */
+static void directives_have_forms(void **state)
+{
+    (void)state;
+    qp_error error = {0};
+    strbuf out = {0};
+    template_options options = {.now = 1614870367};
+    assert_ok(render_json("{{ strftime_now('%C %g %h %k %l %M %P %r|%n|%t|%_d %0e %-H %^a %^B %_j "
+                          "%s') }}",
+                          "{}", &options, &out, &error));
+    assert_string_equal(strbuf_text(&out), "20 21 Mar 15  3 06 pm 03:06:07 PM|\n|\t| 4 04 15 THU "
+                                           "MARCH  63 1614870367");
+    strbuf_free(&out);
+    assert_int_equal(render_json("{{ strftime_now('%Q') }}", "{}", &options, &out, &error),
+                     QP_FORMAT);
+    assert_non_null(strstr(error.message, "%Q"));
+    strbuf_free(&out);
+}
+
 /* A comma as the decimal point of the process must not show. */
 static void numbers_ignore_the_locale(void **state)
 {
@@ -343,6 +362,7 @@ int main(void)
         cmocka_unit_test(nested_sources_are_bounded),
         cmocka_unit_test(data_nests_within_bounds),
         cmocka_unit_test(the_clock_is_the_callers),
+        cmocka_unit_test(directives_have_forms),
         cmocka_unit_test(numbers_ignore_the_locale),
         cmocka_unit_test(templates_can_be_rendered_again),
     };

@@ -85,21 +85,6 @@ static qp_status put(builder *out, char pad, char fill, int width, int64_t numbe
     return builder_text(out, text);
 }
 
-static qp_status put_directive(builder *out, char pad, char directive, const date *date);
-
-/* Several directives in a row. */
-static qp_status put_all(builder *out, const char *format, const date *date)
-{
-    for (; *format; format++) {
-        if (*format != '%') {
-            TRY(builder_put(out, format, 1));
-            continue;
-        }
-        TRY(put_directive(out, 0, *++format, date));
-    }
-    return QP_OK;
-}
-
 static qp_status put_name(builder *out, char pad, const char *name, size_t length)
 {
     char text[16];
@@ -110,10 +95,87 @@ static qp_status put_name(builder *out, char pad, const char *name, size_t lengt
     return builder_put(out, text, n);
 }
 
-static qp_status put_directive(builder *out, char pad, char directive, const date *date)
+/* The number that a directive stands for, as Python and glibc write it; *known: whether one does.
+ */
+static qp_status put_number(builder *out, char pad, char directive, const date *date, bool *known)
 {
     int64_t iso_year;
-    int hour12 = date->hour % 12 ? date->hour % 12 : 12;
+    const int week = iso_week(date, &iso_year), monday = (date->weekday + 6) % 7;
+    const int hour12 = date->hour % 12 ? date->hour % 12 : 12;
+    const struct {
+        char directive, fill;
+        int width;
+        int64_t number;
+    } numbers[] = {
+        {'C', '0', 2, date->year / 100},
+        {'Y', '0', 0, date->year},
+        {'y', '0', 2, date->year % 100},
+        {'G', '0', 4, iso_year},
+        {'g', '0', 2, iso_year % 100},
+        {'m', '0', 2, date->month},
+        {'d', '0', 2, date->day},
+        {'e', ' ', 2, date->day},
+        {'j', '0', 3, date->yearday + 1},
+        {'u', '0', 1, date->weekday ? date->weekday : 7},
+        {'w', '0', 1, date->weekday},
+        {'U', '0', 2, (date->yearday + 7 - date->weekday) / 7},
+        {'W', '0', 2, (date->yearday + 7 - monday) / 7},
+        {'V', '0', 2, week},
+        {'H', '0', 2, date->hour},
+        {'k', ' ', 2, date->hour},
+        {'I', '0', 2, hour12},
+        {'l', ' ', 2, hour12},
+        {'M', '0', 2, date->minute},
+        {'S', '0', 2, date->second},
+        {'s', '0', 0, date->seconds},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (numbers[i].directive != directive) continue;
+        *known = true;
+        return put(out, pad, numbers[i].fill, numbers[i].width, numbers[i].number);
+    }
+    *known = false;
+    return QP_OK;
+}
+
+/* What a directive is short for, in which '%' is a directive again; NULL: nothing. */
+static const char *long_form(char directive)
+{
+    static const struct {
+        char directive;
+        const char *format;
+    } forms[] = {
+        {'c', "%a %b %e %H:%M:%S %Y"},
+        {'D', "%m/%d/%y"},
+        {'x', "%m/%d/%y"},
+        {'F', "%Y-%m-%d"},
+        {'r', "%I:%M:%S %p"},
+        {'R', "%H:%M"},
+        {'T', "%H:%M:%S"},
+        {'X', "%H:%M:%S"},
+        {'f', "000000"}, /* the clock counts whole seconds */
+        {'n', "\n"},
+        {'t', "\t"},
+        {'z', ""}, /* the time is naive, as datetime.now() is: it has no zone to name */
+        {'Z', ""},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (forms[i].directive == directive) return forms[i].format;
+    return NULL;
+}
+
+static qp_status put_directive(builder *out, char pad, char directive, const date *date)
+{
+    bool known;
+    const char *format = long_form(directive);
+    if (format) {
+        for (; *format; format++)
+            TRY(*format == '%' ? put_directive(out, 0, *++format, date)
+                               : builder_put(out, format, 1));
+        return QP_OK;
+    }
+    TRY(put_number(out, pad, directive, date, &known));
+    if (known) return QP_OK;
     switch (directive) {
     case 'a':
         return put_name(out, pad, days[date->weekday], 3);
@@ -124,78 +186,12 @@ static qp_status put_directive(builder *out, char pad, char directive, const dat
         return put_name(out, pad, months[date->month - 1], 3);
     case 'B':
         return put_name(out, pad, months[date->month - 1], 9);
-    case 'C':
-        return put(out, pad, '0', 2, date->year / 100);
-    case 'd':
-        return put(out, pad, '0', 2, date->day);
-    case 'e':
-        return put(out, pad, ' ', 2, date->day);
-    case 'f':
-        return builder_text(out, "000000"); /* the clock counts whole seconds */
-    case 'g':
-    case 'G':
-        iso_week(date, &iso_year);
-        return directive == 'G' ? put(out, pad, '0', 4, iso_year)
-                                : put(out, pad, '0', 2, iso_year % 100);
-    case 'H':
-        return put(out, pad, '0', 2, date->hour);
-    case 'I':
-        return put(out, pad, '0', 2, hour12);
-    case 'j':
-        return put(out, pad, '0', 3, date->yearday + 1);
-    case 'k':
-        return put(out, pad, ' ', 2, date->hour);
-    case 'l':
-        return put(out, pad, ' ', 2, hour12);
-    case 'm':
-        return put(out, pad, '0', 2, date->month);
-    case 'M':
-        return put(out, pad, '0', 2, date->minute);
     case 'p':
         return builder_text(out, date->hour < 12 ? "AM" : "PM");
     case 'P':
         return builder_text(out, date->hour < 12 ? "am" : "pm");
-    case 's':
-        return put(out, '-', '0', 1, date->seconds);
-    case 'S':
-        return put(out, pad, '0', 2, date->second);
-    case 'u':
-        return put(out, pad, '0', 1, date->weekday ? date->weekday : 7);
-    case 'w':
-        return put(out, pad, '0', 1, date->weekday);
-    case 'U':
-        return put(out, pad, '0', 2, (date->yearday + 7 - date->weekday) / 7);
-    case 'W':
-        return put(out, pad, '0', 2, (date->yearday + 7 - (date->weekday + 6) % 7) / 7);
-    case 'V':
-        return put(out, pad, '0', 2, iso_week(date, &iso_year));
-    case 'y':
-        return put(out, pad, '0', 2, date->year % 100);
-    case 'Y':
-        return put(out, '-', '0', 1, date->year);
-    case 'c':
-        return put_all(out, "%a %b %e %H:%M:%S %Y", date);
-    case 'D':
-    case 'x':
-        return put_all(out, "%m/%d/%y", date);
-    case 'F':
-        return put_all(out, "%Y-%m-%d", date);
-    case 'r':
-        return put_all(out, "%I:%M:%S %p", date);
-    case 'R':
-        return put_all(out, "%H:%M", date);
-    case 'T':
-    case 'X':
-        return put_all(out, "%H:%M:%S", date);
-    case 'n':
-        return builder_text(out, "\n");
-    case 't':
-        return builder_text(out, "\t");
     case '%':
         return builder_text(out, "%");
-    case 'z': /* the time is naive, as datetime.now() is: it has no zone to name */
-    case 'Z':
-        return QP_OK;
     default:
         return run_fail(out->run, "strftime_now: unknown directive %%%c", directive);
     }
