@@ -17,7 +17,14 @@
 
 enum { TOP_K_BLOCKS = 8 }; /* parts of the vocabulary in top_k's first round */
 
-static void declare_tensors(plan_builder *b)
+#define DIMS(...)                                                                                  \
+    sizeof((plan_dim[]){__VA_ARGS__}) / sizeof(plan_dim), (plan_dim[])                             \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
+
+/* What a pass is given and what outlives it: inputs, the table of angles, the cache. */
+static void declare_inputs(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
     const plan_options *o = &b->plan->options;
@@ -25,12 +32,10 @@ static void declare_tensors(plan_builder *b)
                    sequences = {"n_sequences", "s", PLAN_SEQUENCES};
     const plan_dim ends = {"n_sequences + 1", "s + 1", PLAN_SEQUENCE_ENDS};
     const plan_dim outputs = {"n_outputs", "no", PLAN_OUTPUTS};
-    const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
     const plan_dim cache[] = {{"n_pages", "np", PLAN_PAGES},
                               {"page_size", "ps", o->page_size},
                               {"n_kv_heads", "nkvh", c->n_kv_heads},
                               {"head_dim", "dh", c->head_dim}};
-#define DIMS(...) sizeof((plan_dim[]){__VA_ARGS__}) / sizeof(plan_dim), (plan_dim[]){__VA_ARGS__}
     builder_tensor(b, PLAN_TOKEN_IDS, "tokens", PLAN_INPUT, DTYPE_I32, DIMS(n));
     builder_tensor(b, PLAN_POSITION_IDS, "pos", PLAN_INPUT, DTYPE_I32, DIMS(n));
     builder_tensor(b, PLAN_ROPE_ROWS, "rope_rows", PLAN_INPUT, DTYPE_I32, DIMS(n));
@@ -51,6 +56,16 @@ static void declare_tensors(plan_builder *b)
                    DIMS({"n_positions", "c", PLAN_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
     builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
     builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
+}
+
+/* What layers work on. */
+static void declare_activations(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    const plan_options *o = &b->plan->options;
+    const plan_dim n = {"n_tokens", "n", PLAN_TOKENS};
+    const plan_dim outputs = {"n_outputs", "no", PLAN_OUTPUTS};
+    const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
     if (o->sums) {
         const plan_dim sums = {"(2 * n_layers + 1) * hidden_size", "(2 nl + 1) d",
                                (2 * c->n_layers + 1) * c->hidden_size};
@@ -83,6 +98,14 @@ static void declare_tensors(plan_builder *b)
         builder_tensor(b, PLAN_PART_SUMS, "part_s", PLAN_ACTIVATION, DTYPE_F32,
                        DIMS(n, heads, parts));
     }
+}
+
+/* What stands behind the layers: logits, the largest of them, the token chosen. */
+static void declare_outputs(plan_builder *b)
+{
+    const model_config *c = &b->plan->config;
+    const plan_options *o = &b->plan->options;
+    const plan_dim outputs = {"n_outputs", "no", PLAN_OUTPUTS};
     builder_tensor(b, PLAN_LOGITS, "logits", PLAN_OUTPUT, DTYPE_F32,
                    DIMS(outputs, {"vocab_size", "v", c->vocab_size}));
     const plan_dim blocks = {"n_blocks", "nb", TOP_K_BLOCKS}, k = {"k", "k", o->candidates};
@@ -94,8 +117,8 @@ static void declare_tensors(plan_builder *b)
     builder_tensor(b, PLAN_TOP_VALUES, "top", PLAN_OUTPUT, DTYPE_F32, DIMS(outputs, one, k));
     builder_tensor(b, PLAN_TOP_IDS, "top_ids", PLAN_OUTPUT, DTYPE_I32, DIMS(outputs, one, k));
     builder_tensor(b, PLAN_NEXT, "next", PLAN_OUTPUT, DTYPE_I32, DIMS(outputs));
-#undef DIMS
 }
+#undef DIMS
 
 static void norm(plan_builder *b, const char *step, weight_slot weight)
 {
@@ -280,7 +303,9 @@ static void embed(plan_builder *b)
 void llama_forward(plan_builder *b)
 {
     const bool fuse = b->plan->options.fuse, sums = b->plan->options.sums;
-    declare_tensors(b);
+    declare_inputs(b);
+    declare_activations(b);
+    declare_outputs(b);
     b->layer = -1;
     builder_graph(b, "setup"); /* the host maps the inputs */
     sums ? llama_sums_embedding(b) : embed(b);
