@@ -99,6 +99,8 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options, q
         snprintf(message, sizeof message, "running on the CPU, as --exec %s does", exec);
     else if (cuda_device_open(&e->device, &why) == QP_OK)
         snprintf(message, sizeof message, "running on %s; --device cpu does not", e->device.name);
+    else if (is_named(exec, "mk"))
+        return error_set(error, why.status, "--exec mk runs on a GPU, but %s", why.message);
     else
         snprintf(message, sizeof message, "running on the CPU: %s", why.message);
     if (!e->device.context) cuda_device_close(&e->device);
