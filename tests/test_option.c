@@ -336,6 +336,7 @@ static void test_commands(void **state)
         {{"ops", "zzzzzz"}, "unknown command 'ops zzzzzz'; see quipu --help"},
         {{"opss", "x"}, "unknown command 'opss'; did you mean 'ops check'? See quipu --help"},
         {{"", "x"}, "unknown command ''; see quipu --help"},
+        {{"ops", "--help"}, "'ops' is followed by one of check, list; see quipu --help"},
         {{"op", "s check"}, "unknown command 'op'; did you mean 'ops check'? See quipu --help"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -268,6 +268,19 @@ static bool begins_with_word(const char *name, const char *word)
     return name[length] == ' ' && strlen(word) == length && memcmp(name, word, length) == 0;
 }
 
+/* Only the first of two words was given: the second ones that there are. */
+static qp_status missing_word(const program_spec *program, const char *word, qp_error *error)
+{
+    strbuf words = {0};
+    for (const command_spec *c = program->commands; c->name; c++)
+        if (begins_with_word(c->name, word))
+            strbuf_printf(&words, "%s%s", words.length ? ", " : "", c->name + strlen(word) + 1);
+    error_set(error, QP_INVALID, "'%s' is followed by one of %s; see %s --help", word,
+              strbuf_text(&words), program->name);
+    strbuf_free(&words);
+    return QP_INVALID;
+}
+
 static qp_status unknown_command(const program_spec *program, int argc, char **argv,
                                  qp_error *error)
 {
@@ -275,6 +288,7 @@ static qp_status unknown_command(const program_spec *program, int argc, char **a
     bool family = false;
     for (const command_spec *c = program->commands; c->name; c++)
         family |= begins_with_word(c->name, argv[0]);
+    if (family && (argc == 1 || argv[1][0] == '-')) return missing_word(program, argv[0], error);
     snprintf(typed, sizeof typed, "%.60s%s%.60s", argv[0], family && argc > 1 ? " " : "",
              family && argc > 1 ? argv[1] : "");
     suggestion near = {.word = typed};

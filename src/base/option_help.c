@@ -45,16 +45,27 @@ static void put_argument(const option_spec *option, strbuf *out)
         strbuf_printf(out, "%s%s", i ? "|" : "", option->choices[i]);
 }
 
-/* "the help (default: 40)" */
+/* Whether all choices stand in front of the value, or in the help. */
+static bool tells_choices(const option_spec *option)
+{
+    if (option->type != OPTION_CHOICE || !option->argument) return true;
+    for (int i = 0; option->choices[i]; i++)
+        if (!strstr(option->help, option->choices[i])) return false;
+    return true;
+}
+
+/* "the help (default: 40)", "the help (a, b or c; default: a)" */
 static void put_meaning(const option_spec *option, strbuf *out)
 {
+    bool choices = !tells_choices(option);
     strbuf_puts(out, option->help);
-    if (option->argument && option->type == OPTION_CHOICE) {
-        strbuf_puts(out, ": ");
-        option_expected(option, out);
-    }
     if (option->type == OPTION_STRINGS) strbuf_puts(out, "; may be repeated");
-    if (option->fallback) strbuf_printf(out, " (default: %s)", option->fallback);
+    if (!choices && !option->fallback) return;
+    strbuf_puts(out, " (");
+    if (choices) option_expected(option, out);
+    if (option->fallback)
+        strbuf_printf(out, "%sdefault: %s", choices ? "; " : "", option->fallback);
+    strbuf_puts(out, ")");
 }
 
 static void help_option(const option_spec *option, strbuf *out)
