@@ -15,15 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MARKDOWN, CSV, JSON }; /* of the option --output */
+
 typedef struct bench {
     const cli_call *call;
     qp_engine *engine;
     qp_session **sessions; /* [parallel] */
     qp_input *inputs;      /* [parallel] */
     qp_engine_info info;
-    bool feeds_back; /* a GPU finds the likeliest token and reads it next */
-    int32_t *tokens; /* [parallel][context]: fixed pseudo-random ids */
-    int32_t *next;   /* [n_generate + 1][parallel]: what is generated side by side */
+    bool feeds_back;   /* a GPU finds the likeliest token and reads it next */
+    int32_t *tokens;   /* [parallel][context]: fixed pseudo-random ids */
+    int32_t *next;     /* [n_generate + 1][parallel]: what is generated side by side */
+    double read_speed; /* the GPU's own, bytes a second; 0: not measured */
 } bench;
 
 typedef struct bench_result {
@@ -100,73 +103,104 @@ static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result
     return QP_OK;
 }
 
-static void print_result(const bench *b, const bench_result *r, bool first, strbuf *out)
+static void print_row(const bench *b, const bench_result *r, strbuf *out)
 {
     static const char *const rows[] = {
         "| %s | %.2f | %d | %lld | %lld | %s%lld | %.2f ± %.2f | %.1f |\n",
         "%s,%.3f,%d,%lld,%lld,%s%lld,%.4f,%.4f,%.3f\n",
-        "%s{\"model\": \"%s\", \"gigabytes\": %.4f, \"threads\": %d, \"parallel\": %lld, "
-        "\"depth\": %lld, \"test\": \"%s%lld\", \"tokens_per_second\": %.4f, \"deviation\": %.4f, "
-        "\"gigabytes_per_second\": %.3f}",
     };
     const cli_settings *s = b->call->settings;
-    const char *model = s->model ? s->model : "default";
-    double size = (double)b->info.weight_bytes * 1e-9;
-    long long parallel = s->parallel, depth = s->depth, tokens = r->tokens;
-    if (s->format == 2)
-        strbuf_printf(out, rows[2], first ? "[" : ",\n ", model, size, b->info.threads, parallel,
-                      depth, r->kind, tokens, r->mean, r->deviation, r->gigabytes);
-    else
-        strbuf_printf(out, rows[s->format], model, size, b->info.threads, parallel, depth, r->kind,
-                      tokens, r->mean, r->deviation, r->gigabytes);
+    strbuf_printf(out, rows[s->format], s->model ? s->model : "default",
+                  (double)b->info.weight_bytes * 1e-9, b->info.threads, (long long)s->parallel,
+                  (long long)s->depth, r->kind, (long long)r->tokens, r->mean, r->deviation,
+                  r->gigabytes);
+}
+
+static void print_object(const bench *b, const bench_result *r, strbuf *out)
+{
+    const cli_settings *s = b->call->settings;
+    const char *model = s->model ? s->model : "default", *device = b->info.device;
+    strbuf_puts(out, "{\"model\": ");
+    cli_json_string(out, model, strlen(model));
+    strbuf_puts(out, ", \"device\": ");
+    cli_json_string(out, device, strlen(device));
+    strbuf_printf(out,
+                  ", \"gigabytes\": %.4f, \"threads\": %d, \"parallel\": %lld, \"depth\": %lld, "
+                  "\"test\": \"%s%lld\", \"tokens_per_second\": %.4f, \"deviation\": %.4f, "
+                  "\"gigabytes_per_second\": %.3f",
+                  (double)b->info.weight_bytes * 1e-9, b->info.threads, (long long)s->parallel,
+                  (long long)s->depth, r->kind, (long long)r->tokens, r->mean, r->deviation,
+                  r->gigabytes);
+    if (b->read_speed > 0)
+        strbuf_printf(out, ", \"read_gigabytes_per_second\": %.1f", b->read_speed * 1e-9);
+    strbuf_puts(out, "}");
 }
 
 /* What generating is held against: the GPU's own reading, in the same run. */
-static qp_status print_read_speed(const bench *b, double gigabytes, strbuf *out)
+static void print_read_speed(const bench *b, double gigabytes, strbuf *out)
 {
-    double speed;
-    TRY(qp_measure_read(b->engine, &speed, b->call->error));
-    strbuf_printf(out, "\nread bandwidth of this GPU in this run: %.0f GB/s", speed * 1e-9);
+    strbuf_printf(out, "\nread bandwidth of this GPU in this run: %.0f GB/s", b->read_speed * 1e-9);
     if (b->call->settings->n_generate)
         strbuf_printf(out, "; generating reads weights at %.1f %% of it",
-                      100e9 * gigabytes / speed);
+                      100e9 * gigabytes / b->read_speed);
     strbuf_puts(out, "\n");
-    return QP_OK;
 }
 
-static qp_status run_tests(bench *b, strbuf *out)
+static void print_results(const bench *b, const bench_result *results, int n, strbuf *out)
 {
     static const char *const heads[] = {
         "| model | weights GB | threads | parallel | depth | test | tokens/s | "
         "weights GB/s |\n|---|---|---|---|---|---|---|---|\n",
         "model,gigabytes,threads,parallel,depth,test,tokens_per_second,"
         "deviation,gigabytes_per_second\n",
-        ""};
+        "["};
+    const bool json = b->call->settings->format == JSON;
+    strbuf_puts(out, heads[b->call->settings->format]);
+    for (int i = 0; i < n; i++) {
+        if (json && i > 0) strbuf_puts(out, ",\n ");
+        (json ? print_object : print_row)(b, &results[i], out);
+    }
+    if (json) strbuf_puts(out, "]\n");
+    if (!json && b->read_speed > 0) print_read_speed(b, results[n - 1].gigabytes, out);
+}
+
+static qp_status run_tests(bench *b, strbuf *out)
+{
     const cli_settings *s = b->call->settings;
-    strbuf_puts(out, heads[s->format]);
+    bench_result results[2];
+    int n = 0;
     double seconds;
     if (s->depth) TRY(time_run(b, 0, (size_t)s->depth, false, &seconds));
-    bool first = true;
-    double gigabytes = 0; /* of the last test */
-    for (int generate = 0; generate < 2; generate++) {
-        int64_t count = generate ? s->n_generate : s->n_prompt;
-        bench_result result;
-        if (count == 0) continue;
-        TRY(run_test(b, generate, count, &result));
-        print_result(b, &result, first, out);
-        gigabytes = result.gigabytes;
-        first = false;
-    }
-    if (s->format == 2) strbuf_puts(out, first ? "[]\n" : "]\n");
-    if (s->format == 0 && b->feeds_back) return print_read_speed(b, gigabytes, out);
+    if (s->n_prompt) TRY(run_test(b, false, s->n_prompt, &results[n++]));
+    if (s->n_generate) TRY(run_test(b, true, s->n_generate, &results[n++]));
+    if (s->format != CSV && b->feeds_back)
+        TRY(qp_measure_read(b->engine, &b->read_speed, b->call->error));
+    print_results(b, results, n, out);
+    return QP_OK;
+}
+
+/* Exactly what the tests need, unless more is asked for. */
+static qp_status choose_context(const cli_call *call)
+{
+    cli_settings *s = call->settings;
+    int64_t most = s->n_prompt > s->n_generate ? s->n_prompt : s->n_generate;
+    int64_t need = s->depth + most;
+    if (most == 0)
+        return error_set(call->error, QP_INVALID,
+                         "-p 0 and -n 0 leave nothing to measure: give one of them a number");
+    if (s->context && s->context < need)
+        return error_set(call->error, QP_INVALID,
+                         "the tests need a context of %lld, --context says %lld; without it they "
+                         "get what they need",
+                         (long long)need, (long long)s->context);
+    if (!s->context) s->context = need;
     return QP_OK;
 }
 
 static qp_status open_bench(bench *b)
 {
     cli_settings *s = b->call->settings;
-    int64_t most = s->n_prompt > s->n_generate ? s->n_prompt : s->n_generate;
-    s->context = s->depth + (most > 0 ? most : 1);
+    TRY(choose_context(b->call));
     size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
     TRY(cli_open_engine(b->call, s->parallel, &b->engine));
     b->info = qp_engine_get_info(b->engine);
