@@ -1,5 +1,6 @@
 /* Timing operators on the workloads of real models, as a table or as JSON. */
 #include "workbench/describe.h"
+#include "workbench/device.h"
 #include "workbench/device_bench.h"
 #include "base/output.h"
 #include "workbench/timing.h"
@@ -7,14 +8,13 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct bench_page {
     const workbench_bench_options *options;
     cJSON *results; /* with JSON */
     page table;     /* without */
     strbuf notes;
-    int n_rows, n_wrong;
+    int n_rows, n_wrong, n_wanted;
     bench_figure limits[MACHINE_LIMITS]; /* of the last workload */
 } bench_page;
 
@@ -163,6 +163,33 @@ static void bench_on_device(bench_page *page, const device_timing_request *reque
         add_device_row(page, request->op, request->workload, kernel, &entry);
 }
 
+static bool wants_workload(bench_page *page, const char *text)
+{
+    char name[64];
+    const char *part = page->options->workload;
+    workload_name(text, name, sizeof name);
+    if (part && !strstr(name, part)) return false;
+    page->n_wanted++;
+    return true;
+}
+
+/* A workload that nothing asked for has is a mistake. */
+static qp_status no_workload(const workbench_bench_options *options, const op_info *op,
+                             qp_error *error)
+{
+    strbuf names = {0};
+    for (const char *const *text = op->workloads; options->n_ops == 1 && text && *text; text++) {
+        char name[64];
+        workload_name(*text, name, sizeof name);
+        strbuf_printf(&names, "%s%s", names.length ? ", " : "; it has ", name);
+    }
+    error_set(error, QP_INVALID, "no workload of %s has '%.60s' in its name%s",
+              options->n_ops == 1 ? op->name : "these operators", options->workload,
+              strbuf_text(&names));
+    strbuf_free(&names);
+    return QP_INVALID;
+}
+
 static bool wants_best(const workbench_bench_options *options)
 {
     return options->variant && strcmp(options->variant, "best") == 0;
@@ -197,9 +224,7 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
         wanted++;
     if (options->variant && !wanted->name) return no_variant(options, op, error);
     for (const char *const *text = op->workloads; text && *text; text++) {
-        char name[64];
-        workload_name(*text, name, sizeof name);
-        if (options->workload && !strstr(name, options->workload)) continue;
+        if (!wants_workload(page, *text)) continue;
         device_timing_request request = {.op = op,
                                          .workload = *text,
                                          .candidate = candidate,
@@ -232,9 +257,7 @@ static qp_status bench_op(bench_page *page, const op_info *op, const candidate *
     if (options->variant && !variant && !wants_best(options))
         return no_variant(options, op, error); /* the best is timed anyway */
     for (const char *const *text = op->workloads; text && *text; text++) {
-        char name[64];
-        workload_name(*text, name, sizeof name);
-        if (options->workload && !strstr(name, options->workload)) continue;
+        if (!wants_workload(page, *text)) continue;
         timing_request request = {.op = op,
                                   .workload = *text,
                                   .variant = variant,
@@ -270,14 +293,14 @@ static qp_status bench_ops(bench_page *page, strbuf *out, qp_error *error)
     if (options->kernel && (options->n_ops != 1 || options->variant))
         return error_set(error, QP_INVALID,
                          "--kernel goes with the name of one operator and without --variant");
-    /* The driver itself is left to the children: it does not survive a fork. */
-    if (options->device && access("/dev/nvidiactl", F_OK) != 0)
-        return error_set(error, QP_DEVICE, "--device cuda: there is no NVIDIA GPU here");
+    if (options->device) TRY(device_is_here("--device cuda", error));
     int n = options->n_ops ? options->n_ops : OP_COUNT;
     for (int i = 0; i < n; i++) {
         const op_info *op = op_get((op_code)(options->n_ops ? 0 : i));
         if (options->n_ops) TRY(describe_find(options->ops[i], &op, error));
         TRY(options->kernel ? bench_file(page, op, out, error) : bench_op(page, op, NULL, error));
+        if (i == n - 1 && options->workload && page->n_wanted == 0)
+            return no_workload(options, op, error);
     }
     return QP_OK;
 }

@@ -4,6 +4,7 @@
 #include "base/strbuf.h"
 #include "op/harness/case.h"
 #include "op/harness/child.h"
+#include "workbench/device.h"
 #include "workbench/sources.h"
 
 #include <dirent.h>
@@ -139,11 +140,7 @@ static qp_status compile_c(candidate *out, const char *path, qp_error *error)
 /* Beside the file, the launcher's other side: a kernel that carries the tensors to the device. */
 static qp_status compile_cuda(candidate *out, const char *path, qp_error *error)
 {
-    if (access("/dev/nvidiactl", F_OK) != 0)
-        return error_set(error, QP_DEVICE,
-                         "%s: a .cu file needs an NVIDIA GPU to be checked on, and there is none "
-                         "here",
-                         path);
+    TRY(device_is_here(path, error));
     out->cuda = true;
     TRY(write_text(out->folder, "quipu_kernel.h", embedded_find("include/quipu_kernel.h")->text,
                    error));

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { GUARD = 256, GUARD_BYTE = 0xa5, MEMORY_BYTES = 64 << 20, WORKSPACE_BYTES = 64 << 20 };
 
@@ -19,6 +20,16 @@ static struct {
     pthread_mutex_t one_at_a_time;
     qp_error failure;
 } bench = {.one_at_a_time = PTHREAD_MUTEX_INITIALIZER};
+
+qp_status device_is_here(const char *what, qp_error *error)
+{
+    static const char node[] = "/dev/nvidiactl";
+    if (access(node, F_OK) == 0) return QP_OK;
+    return error_set(error, QP_DEVICE,
+                     "%s: it takes an NVIDIA GPU, and there is none here (no %s); run it where "
+                     "there is one",
+                     what, node);
+}
 
 qp_status device_open(qp_error *error)
 {

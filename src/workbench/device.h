@@ -9,6 +9,10 @@
 #include "op/op.h"
 #include "vm/cuda_ops.h"
 
+/* QP_DEVICE, as the fault of `what`, where there is no GPU. The driver is not asked: it is left to
+ * child processes, since it does not survive a fork. */
+qp_status device_is_here(const char *what, qp_error *error);
+
 /* Opens the GPU for this process; device_close() it, also after a failure. */
 qp_status device_open(qp_error *error);
 void device_close(void);
