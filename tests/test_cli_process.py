@@ -178,6 +178,37 @@ def bad_input():
     expect(1, "neither weights nor a vocabulary", "info", "-m", "/")
     expect(1, "no chat template", "chat", "-m", "llama-gqa8-f16.gguf")
     expect(2, "bash, zsh and fish", "completion", "ksh")
+    expect(2, "'ops' is followed by one of list, describe", "ops", "--help")
+    expect(2, "need a context of 512, --context says 5", "bench", "-m", MODEL, "-c", "5")
+    expect(2, "nothing to measure", "bench", "-m", MODEL, "-p", "0", "-n", "0")
+    expect(2, "it has llama-3.1-8b attn_qkv, ", "ops", "bench", "linear", "-w", "nowhere")
+    expect(2, "exclude each other", "schedule", "-m", MODEL, "--measure", "--compare")
+    expect(2, "do not go with --compare", "schedule", "-m", MODEL, "--compare", "--list")
+    expect(2, "does not go with --setting throughput", "schedule", "-m", MODEL, "--sums",
+           "--setting", "throughput")
+
+
+def without_a_gpu():
+    """What asks for a GPU where there is none says so; what needs none answers all the same."""
+    if os.path.exists("/dev/nvidiactl"):
+        return
+    tiny, cuda = ["-m", "synthetic:tiny"], ["--device", "cuda"]
+    for words in (["run", *tiny, "-p", "1"], ["chat", "-m", MODEL], ["logits", *tiny, "--ids", "1"],
+                  ["bench", *tiny], ["trace", *tiny, "--ids", "1"], ["schedule", *tiny],
+                  ["schedule", *tiny, "--compare", "--workers", "8"], ["ops", "check"],
+                  ["perplexity", "-m", MODEL, "-f", "manifest.json"]):
+        expect(1, "use --device cpu", *words, *cuda)
+    expect(1, "takes an NVIDIA GPU", "ops", "bench", "linear", *cuda)
+    expect(1, "takes an NVIDIA GPU", "ops", "check", "rms_norm", "--kernel",
+           str(HERE.parent / "examples/rms_norm.cu"))
+    expect(1, "--exec mk runs on a GPU, but ", "logits", *tiny, "--ids", "1", "--exec", "mk",
+           "--device", "auto")
+    for side in ("mk", "cuda-ops"):
+        expect(1, "use --device cpu", "diff", *tiny, "--b", side)
+    status, out, err = quipu("schedule", *tiny, *cuda, "--workers", "132", "--verify")
+    check(status == 0 and "132 workers" in out and "sound in every order" in out, err)
+    status, out, err = quipu("plan", *tiny, *cuda)
+    check(status == 0 and "megakernel" in out and "no GPU to hold it against" in out, err)
     expect(1, "has no vocabulary", "tokenize", "-m", "synthetic:tiny")
 
 
@@ -418,7 +449,7 @@ def terminal():
 
 def main():
     try:
-        for part in (answers, texts, bad_input, environment_and_precedence, writing_fails,
+        for part in (answers, texts, bad_input, without_a_gpu, environment_and_precedence, writing_fails,
                      conversion, conversation, traces, interrupts, terminal):
             start = time.monotonic()
             part()

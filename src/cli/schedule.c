@@ -14,12 +14,28 @@ typedef struct target {
     int64_t workers;
 } target;
 
+/* The GPU here; to print what one would run the number of its blocks is enough. */
+static qp_status find_gpu(const cli_call *call, measure_gpu *gpu)
+{
+    const cli_settings *s = call->settings;
+    qp_error why = {0};
+    qp_status status = measure_find_gpu(gpu, &why);
+    if (status == QP_OK) return QP_OK;
+    if (s->measure || s->compare) return error_set(call->error, status, "%s", why.message);
+    if (!s->workers)
+        return error_set(call->error, status,
+                         "%s; --workers N prints what a GPU of N multiprocessors would run",
+                         why.message);
+    *gpu = (measure_gpu){.name = "a GPU that is not here"};
+    return QP_OK;
+}
+
 static qp_status find_target(const cli_call *call, measure_gpu *gpu, target *out)
 {
     const cli_settings *s = call->settings;
     *out = (target){.device = "cpu", .workers = s->workers ? s->workers : threads_available()};
     if (!s->kernel_device) return QP_OK;
-    TRY(measure_find_gpu(gpu, call->error));
+    TRY(find_gpu(call, gpu));
     *out = (target){"cuda", gpu->name, s->workers ? s->workers : gpu->n_multiprocessors};
     return QP_OK;
 }
@@ -98,12 +114,33 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
     return status;
 }
 
+/* Options that would be passed over in silence. */
+static qp_status check_together(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    if (s->measure && s->compare)
+        return error_set(call->error, QP_INVALID,
+                         "--measure and --compare exclude each other: measure first, which later "
+                         "comparisons use");
+    if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save))
+        return error_set(call->error, QP_INVALID,
+                         "--list, --verify, --html and --save are of one schedule: they do not go "
+                         "with --%s",
+                         s->measure ? "measure" : "compare");
+    if (s->setting != 0 && (s->sums || s->kernel_device))
+        return error_set(call->error, QP_INVALID,
+                         "%s is of few tokens: it does not go with --setting throughput",
+                         s->sums ? "--sums" : "the megakernel's schedule (--device cuda)");
+    return QP_OK;
+}
+
 qp_status command_schedule(const cli_call *call)
 {
     const cli_settings *s = call->settings;
     strbuf text = {0};
     measure_gpu gpu;
     target target;
+    TRY(check_together(call));
     qp_status status = find_target(call, &gpu, &target);
     if (status == QP_OK)
         status = s->measure   ? measure(call, &target, &text)
