@@ -50,6 +50,12 @@ static bool is_needed_as_stored(const executor *x, weight_slot slot, int64_t lay
     return false;
 }
 
+/* Packed are matrices; the norm in front of a fused product is read as stored. */
+static bool is_vector(const executor *x, weight_slot slot, int64_t layer)
+{
+    return model_get_weight(x->memory.model, slot, layer)->weight.rank == 1;
+}
+
 /* Gives back what a node's weights take as stored: for good, where they are done with. */
 static void release_weights(const executor *x, int n, bool is_done)
 {
@@ -59,7 +65,8 @@ static void release_weights(const executor *x, int n, bool is_done)
         if (operand->kind != OPERAND_WEIGHT) continue;
         weight_slot slot = (weight_slot)operand->id;
         model_release_weight(x->memory.model, slot, node->layer);
-        if (is_done && !is_needed_as_stored(x, slot, node->layer))
+        if (is_done && !is_vector(x, slot, node->layer) &&
+            !is_needed_as_stored(x, slot, node->layer))
             model_discard_weight(x->memory.model, slot, node->layer);
     }
 }
@@ -180,8 +187,9 @@ static uint64_t stored_bytes_of(const executor *x, int n)
     const plan_node *node = &x->plan->nodes[n];
     executor_bind(x, n, &x->plan->capacity, &call);
     for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
-        if (node->operands[i].kind == OPERAND_WEIGHT && call.tensors[i].rank > 0)
-            bytes += tensor_bytes(&call.tensors[i]);
+        const tensor *weight = &call.tensors[i];
+        if (node->operands[i].kind != OPERAND_WEIGHT || weight->rank == 0) continue;
+        if (weight->rank == 1 || !is_packed(x, n)) bytes += tensor_bytes(weight);
     }
     return bytes;
 }
@@ -191,7 +199,7 @@ uint64_t executor_weight_bytes(const executor *x)
     uint64_t bytes = 0;
     op_call call;
     for (int n = 0; n < x->plan->n_nodes; n++)
-        bytes += is_packed(x, n) ? packed_bytes_of(x, n, &call) : stored_bytes_of(x, n);
+        bytes += packed_bytes_of(x, n, &call) + stored_bytes_of(x, n);
     return bytes;
 }
 
