@@ -307,6 +307,22 @@ typedef struct qp_generate_result {
 qp_status qp_generate(qp_session *session, const qp_generate_options *options,
                       qp_generate_result *result, qp_error *error);
 
+/* One of several answers: what qp_generate() takes and fills in. */
+typedef struct qp_answer {
+    qp_session *session;
+    const qp_generate_options *options;
+    qp_generate_result *result; /* may be NULL */
+} qp_answer;
+
+/* Makes several answers side by side, each by its own settings, as qp_generate() makes it alone:
+ * the prompts are read together, and a forward pass reads a token of every answer that goes on. The
+ * engine needs as many sessions and rows of logits. On a CPU each answer is the same as alone; on a
+ * GPU as far as qp_eval() says, and tokens are chosen there unless an answer has biases or
+ * penalties. They come some at a time: eos_interval, the least of those given; 0: as many as cost
+ * nothing. One that is cancelled ends alone; a failure, also of a receiver, ends all of them, and
+ * names the answer that it is of. */
+qp_status qp_generate_together(const qp_answer *answers, size_t n_answers, qp_error *error);
+
 /* "stop", "length", ...: what the field calls a finish reason. */
 const char *qp_finish_name(qp_finish finish);
 

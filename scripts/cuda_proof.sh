@@ -37,11 +37,11 @@ prove_tokens() {
     done
 }
 
-# Runs again, neighbours, orders, strategies, damage, the watchdog.
+# Runs again, neighbours, orders, strategies, damage, the watchdog, measured costs, traces.
 prove_suites() {
     local suite
     for suite in test_mega test_mega_sampling test_cuda test_cuda_attention test_cuda_batch \
-        test_cuda_decode test_cuda_wide; do
+        test_cuda_decode test_cuda_together test_cuda_wide test_measure test_trace_cuda; do
         check "$suite" proof_tool $suite || true
     done
 }

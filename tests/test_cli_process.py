@@ -78,6 +78,14 @@ def answers():
     answer = json.loads(out)
     check(status == 0 and len(answer["tokens"]) == 4 and answer["finish_reason"] == "length", out)
     check("tokens/s" in err, err)
+    drawn = ["run", "-m", MODEL, "-p", "the cat", "-n", "9", "--temp", "1.2", "--json", "-s"]
+    status, out, err = quipu(*drawn, "3", "--answers", "3")
+    check(status == 0 and "3 answers: generated " in err, err)
+    alone = [json.loads(quipu(*drawn, str(seed))[1]) for seed in (3, 4, 5)]
+    for one, answer in zip(alone, json.loads(out), strict=True):
+        check(answer["tokens"] == one["tokens"] and answer["text"] == one["text"], out)
+    status, out, err = quipu("run", "-m", MODEL, "-p", "a", "-n", "2", "--answers", "2", *greedy)
+    check(status == 0 and out.startswith("--- 1\n") and "\n--- 2\n" in out, out)
     golden("tokenize.txt", "tokenize", "-m", MODEL, stdin="the cat\n<|im_end|> é\xff".encode())
     golden("tokenize_special.txt", "tokenize", "-m", "llama-text", "--special", "--bos",
            stdin=b"<|im_start|>a<|im_end|>")
@@ -157,6 +165,7 @@ def bad_input():
     expect(2, "unknown CPU feature 'sse9'", *run, "-p", "a", "--cpu-mask", "sse9")
     expect(2, "--logit-bias must be", *run, "-p", "a", "--logit-bias", "x")
     expect(2, "a stop text must not be empty", *run, "-p", "a", "--stop", "")
+    expect(2, "--answers: expected an integer from 1 to 512", *run, "-p", "a", "--answers", "0")
     expect(2, "unexpected 'more'", *run, "-p", "a", "more")
     expect(1, "/nowhere: ", "run", "-m", "/nowhere", "-p", "a")
     expect(1, "/nowhere: ", *run, "-f", "/nowhere")

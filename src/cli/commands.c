@@ -87,6 +87,10 @@ static const option_spec run_options[] = {
      .help = "put the prompt in the model's chat template (the default where it has one)"},
     {"system", 0, OPTION_STRING_AT(SETTINGS, system), .argument = "TEXT",
      .help = "the system message of the conversation"},
+    {"answers", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "1",
+     .minimum = 1, .maximum = 512,
+     .help = "make N answers side by side, with seeds from --seed on; they are printed when all "
+             "have ended"},
     {"echo", 0, OPTION_FLAG_AT(SETTINGS, echo), .help = "print the prompt before the answer"},
     {"special", 0, OPTION_FLAG_AT(SETTINGS, special), .help = "print control tokens as text"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json),

@@ -1,4 +1,4 @@
-/* quipu run: one prompt, one answer. */
+/* quipu run: one prompt, one answer or several. */
 #include "cli/cli.h"
 
 #include "base/status.h"
@@ -7,8 +7,8 @@
 #include <string.h>
 
 typedef struct run_output {
-    bool json;
-    strbuf text;   /* of the answer, for --json */
+    bool keep;     /* the answer, until it has ended; else it goes to stdout as it comes */
+    strbuf text;   /* kept */
     strbuf tokens; /* "1, 2, 3" */
     qp_error *error;
 } run_output;
@@ -16,7 +16,7 @@ typedef struct run_output {
 static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
 {
     run_output *out = context;
-    if (out->json) {
+    if (out->keep) {
         strbuf_append(&out->text, text, length);
         if (token >= 0) strbuf_printf(&out->tokens, "%s%d", out->tokens.length ? ", " : "", token);
         return QP_OK;
@@ -85,69 +85,182 @@ static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *voca
     return status;
 }
 
-static qp_status print_json(const run_output *out, const qp_tokens *prompt,
-                            const qp_generate_result *r, qp_error *error)
+static void put_json(const run_output *out, const qp_tokens *prompt, const qp_generate_result *r,
+                     strbuf *text)
 {
-    strbuf text = {0};
-    strbuf_puts(&text, "{\"text\": ");
-    cli_json_string(&text, strbuf_text(&out->text), out->text.length);
-    strbuf_printf(&text, ", \"tokens\": [%s], \"prompt_tokens\": [", strbuf_text(&out->tokens));
+    strbuf_puts(text, "{\"text\": ");
+    cli_json_string(text, strbuf_text(&out->text), out->text.length);
+    strbuf_printf(text, ", \"tokens\": [%s], \"prompt_tokens\": [", strbuf_text(&out->tokens));
     for (size_t i = 0; i < prompt->count; i++)
-        strbuf_printf(&text, "%s%d", i ? ", " : "", prompt->data[i]);
-    strbuf_printf(&text,
+        strbuf_printf(text, "%s%d", i ? ", " : "", prompt->data[i]);
+    strbuf_printf(text,
                   "], \"finish_reason\": \"%s\", \"prompt_seconds\": %.6f, "
-                  "\"generate_seconds\": %.6f}\n",
+                  "\"generate_seconds\": %.6f}",
                   qp_finish_name(r->finish), r->prompt_seconds, r->generate_seconds);
-    qp_status status = text.failed || out->text.failed || out->tokens.failed
-                           ? error_no_memory(error, "the answer", text.length)
-                           : cli_write(text.data, text.length, error);
-    strbuf_free(&text);
+    text->failed |= out->text.failed || out->tokens.failed;
+}
+
+/* Writes what was put together, and frees it. */
+static qp_status print_text(strbuf *text, qp_error *error)
+{
+    qp_status status = text->failed ? error_no_memory(error, "the answer", text->length)
+                                    : cli_write(strbuf_text(text), text->length, error);
+    strbuf_free(text);
     return status;
 }
 
-static qp_status answer(const cli_call *call, qp_engine *engine, qp_session *session,
-                        const qp_tokens *prompt)
+/* What qp_generate() is told of a call. */
+static qp_generate_options options_of(const cli_call *call, const qp_tokens *prompt,
+                                      const qp_sampling *sampling, run_output *out)
 {
-    run_output out = {.json = call->settings->json, .error = call->error};
-    qp_sampling sampling = {0};
+    return (qp_generate_options){.prompt = prompt->data,
+                                 .n_prompt = prompt->count,
+                                 .sampling = sampling,
+                                 .max_tokens = call->settings->n_predict,
+                                 .eos_interval = call->settings->eos_interval,
+                                 .special = call->settings->special,
+                                 .cancel = &cli_interrupted,
+                                 .on_token = on_token,
+                                 .context = out};
+}
+
+static qp_status check_finish(const qp_generate_result *r, qp_error *error)
+{
+    if (r->finish != QP_FINISH_CANCELLED) return QP_OK;
+    return error_set(error, QP_CANCELLED, "interrupted");
+}
+
+static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_tokens *prompt,
+                             const qp_sampling *sampling)
+{
+    run_output out = {.keep = call->settings->json, .error = call->error};
+    const qp_generate_options options = options_of(call, prompt, sampling, &out);
     qp_generate_result result;
-    qp_status status = cli_sampling(call, engine, &sampling);
-    if (status == QP_OK && call->settings->verbose) cli_report_sampling(&sampling);
-    qp_generate_options options = {.prompt = prompt->data,
-                                   .n_prompt = prompt->count,
-                                   .sampling = &sampling,
-                                   .max_tokens = call->settings->n_predict,
-                                   .eos_interval = call->settings->eos_interval,
-                                   .special = call->settings->special,
-                                   .cancel = &cli_interrupted,
-                                   .on_token = on_token,
-                                   .context = &out};
-    cli_catch_interrupt();
+    qp_session *session = NULL;
+    strbuf text = {0};
+    qp_status status = qp_session_open(engine, &session, call->error);
     if (status == QP_OK) status = qp_generate(session, &options, &result, call->error);
-    cli_release_interrupt();
-    if (status == QP_OK && out.json) status = print_json(&out, prompt, &result, call->error);
-    if (status == QP_OK && !out.json) status = cli_write("\n", 1, call->error);
+    if (status == QP_OK) {
+        if (out.keep) put_json(&out, prompt, &result, &text);
+        strbuf_puts(&text, "\n");
+        status = print_text(&text, call->error);
+    }
     if (status == QP_OK) status = cli_flush(call->error);
     if (status == QP_OK) cli_report_statistics(engine, &result);
-    if (status == QP_OK && result.finish == QP_FINISH_CANCELLED)
-        status = error_set(call->error, QP_CANCELLED, "interrupted");
-    cli_sampling_free(&sampling);
+    if (status == QP_OK) status = check_finish(&result, call->error);
+    qp_session_close(session);
     strbuf_free(&out.text);
     strbuf_free(&out.tokens);
+    return status;
+}
+
+/* ---- several answers ----------------------------------------------------------------------- */
+
+/* One of them, with a seed of its own. */
+typedef struct run_answer {
+    qp_sampling sampling;
+    qp_generate_options options;
+    qp_generate_result result;
+    run_output out;
+} run_answer;
+
+static qp_status print_answers(const cli_call *call, const run_answer *answers, int64_t n,
+                               const qp_tokens *prompt)
+{
+    const bool json = call->settings->json;
+    strbuf text = {0};
+    for (int64_t i = 0; i < n; i++) {
+        const run_answer *a = &answers[i];
+        if (json) {
+            strbuf_puts(&text, i ? ",\n " : "[");
+            put_json(&a->out, prompt, &a->result, &text);
+            continue;
+        }
+        strbuf_printf(&text, "%s--- %lld\n", i ? "\n" : "", (long long)i + 1);
+        strbuf_append(&text, strbuf_text(&a->out.text), a->out.text.length);
+        strbuf_puts(&text, "\n");
+    }
+    if (json) strbuf_puts(&text, "]\n");
+    TRY(print_text(&text, call->error));
+    return cli_flush(call->error);
+}
+
+/* All together: they were made in the time of the longest. */
+static void report_answers(const run_answer *answers, int64_t n)
+{
+    size_t tokens = 0;
+    double seconds = 1e-9;
+    for (int64_t i = 0; i < n; i++) {
+        const qp_generate_result *r = &answers[i].result;
+        tokens += r->generated_tokens;
+        if (r->generate_seconds > seconds) seconds = r->generate_seconds;
+    }
+    fprintf(stderr, "%lld answers: generated %zu tokens, %.1f tokens/s\n", (long long)n, tokens,
+            (double)tokens / seconds);
+}
+
+static qp_status make_answers(const cli_call *call, qp_engine *engine, const qp_tokens *prompt,
+                              const qp_sampling *sampling, run_answer *answers, qp_answer *asked)
+{
+    const int64_t n = call->settings->parallel;
+    for (int64_t i = 0; i < n; i++) {
+        run_answer *a = &answers[i];
+        a->sampling = *sampling;
+        a->sampling.value[QP_SEED] += (double)i;
+        a->out = (run_output){.keep = true, .error = call->error};
+        a->options = options_of(call, prompt, &a->sampling, &a->out);
+        asked[i] = (qp_answer){.options = &a->options, .result = &a->result};
+        TRY(qp_session_open(engine, &asked[i].session, call->error));
+    }
+    TRY(qp_generate_together(asked, (size_t)n, call->error));
+    TRY(print_answers(call, answers, n, prompt));
+    report_answers(answers, n);
+    for (int64_t i = 0; i < n; i++)
+        TRY(check_finish(&answers[i].result, call->error));
+    return QP_OK;
+}
+
+static qp_status answer_together(const cli_call *call, qp_engine *engine, const qp_tokens *prompt,
+                                 const qp_sampling *sampling)
+{
+    const size_t n = (size_t)call->settings->parallel;
+    run_answer *answers = calloc(n, sizeof *answers);
+    qp_answer *asked = calloc(n, sizeof *asked);
+    qp_status status = answers && asked
+                           ? make_answers(call, engine, prompt, sampling, answers, asked)
+                           : error_no_memory(call->error, "the answers", n * sizeof *answers);
+    for (size_t i = 0; answers && asked && i < n; i++) {
+        qp_session_close(asked[i].session);
+        strbuf_free(&answers[i].out.text);
+        strbuf_free(&answers[i].out.tokens);
+    }
+    free(answers);
+    free(asked);
+    return status;
+}
+
+static qp_status answer(const cli_call *call, qp_engine *engine, const qp_tokens *prompt)
+{
+    qp_sampling sampling = {0};
+    qp_status status = cli_sampling(call, engine, &sampling);
+    if (status == QP_OK && call->settings->verbose) cli_report_sampling(&sampling);
+    cli_catch_interrupt();
+    if (status == QP_OK)
+        status = (call->settings->parallel > 1 ? answer_together : answer_once)(call, engine,
+                                                                                prompt, &sampling);
+    cli_release_interrupt();
+    cli_sampling_free(&sampling);
     return status;
 }
 
 qp_status command_run(const cli_call *call)
 {
     qp_engine *engine = NULL;
-    qp_session *session = NULL;
     qp_tokens prompt = {0};
-    qp_status status = cli_open_engine(call, 1, &engine);
-    if (status == QP_OK) status = qp_session_open(engine, &session, call->error);
+    qp_status status = cli_open_engine(call, call->settings->parallel, &engine);
     if (status == QP_OK) status = tokenize_prompt(call, qp_engine_vocabulary(engine), &prompt);
-    if (status == QP_OK) status = answer(call, engine, session, &prompt);
+    if (status == QP_OK) status = answer(call, engine, &prompt);
     qp_tokens_free(&prompt);
-    qp_session_close(session);
     qp_engine_close(engine);
     return status;
 }

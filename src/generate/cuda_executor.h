@@ -32,6 +32,7 @@ typedef struct cuda_pass {
     int first, last;
     int n_passes; /* of a group; 0: a pass by itself */
     int group;
+    int choice;       /* of a group: the step that chooses its tokens; 0: the likeliest */
     const void *sums; /* where the pass has its sums; NULL: the plan has none */
     int runs;
     cuda_graph_exec graph; /* NULL: not captured yet */
@@ -101,13 +102,14 @@ qp_status cuda_executor_stage(cuda_executor *executor, const batch *batch, int g
                               qp_error *error);
 
 /* Puts the `n_passes` staged last into the stream: steps [0, last) over each, the batch being that
- * of the last. Tokens of all passes but the group's first are the likeliest behind the pass before,
- * and where the group `continues` the one before, those of the first too, whatever the batches have
+ * of the last. Behind each pass a token is chosen for each sequence, by the step `choice` as the
+ * batch says, or, where that is 0, the likeliest. They are the tokens of the next pass, and where
+ * the group `continues` the one before, those of its first pass too, whatever the batches have
  * there. */
-qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int group,
-                               int n_passes, bool continues, qp_error *error);
+qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int choice,
+                               int group, int n_passes, bool continues, qp_error *error);
 
-/* Waits for a group, and gives the likeliest tokens behind each pass: (n_passes, n_sequences). */
+/* Waits for a group, and gives the tokens chosen behind each pass: (n_passes, n_sequences). */
 qp_status cuda_executor_read_tokens(cuda_executor *executor, int group, int64_t n_sequences,
                                     int n_passes, int32_t *tokens, qp_error *error);
 

@@ -19,7 +19,7 @@ enum {
 
 /* What is known of a pass before it is run. */
 static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first, int last,
-                          int group, int n_passes)
+                          int group, int n_passes, int choice)
 {
     const int64_t *of = batch->sizes.of;
     return (cuda_pass){.n_tokens = of[-PLAN_TOKENS],
@@ -30,6 +30,7 @@ static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first,
                        .last = last,
                        .n_passes = n_passes,
                        .group = group,
+                       .choice = choice,
                        .sums = x->memory.data[PLAN_SUMS]};
 }
 
@@ -41,7 +42,8 @@ static cuda_pass *find_pass(cuda_executor *x, const cuda_pass *wanted)
         if (p->runs && p->n_tokens == wanted->n_tokens && p->n_sequences == wanted->n_sequences &&
             p->n_outputs == wanted->n_outputs && p->n_chunks == wanted->n_chunks &&
             p->first == wanted->first && p->last == wanted->last &&
-            p->n_passes == wanted->n_passes && p->group == wanted->group && p->sums == wanted->sums)
+            p->n_passes == wanted->n_passes && p->group == wanted->group &&
+            p->choice == wanted->choice && p->sums == wanted->sums)
             return p;
     }
     cuda_pass *pass = &x->passes[x->next_pass];
@@ -103,7 +105,7 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
     int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
     if (batch_tokens(batch) > most || last - first < 2 || x->marks)
         return cuda_executor_launch(x, &sizes, first, last, error);
-    const cuda_pass wanted = shape_of(x, batch, first, last, 0, 0);
+    const cuda_pass wanted = shape_of(x, batch, first, last, 0, 0, 0);
     cuda_pass *pass = find_pass(x, &wanted);
     if (pass->runs++ == 0) return cuda_executor_launch(x, &sizes, first, last, error);
     if (!pass->graph) TRY(capture(x, batch, &sizes, pass, error));
@@ -179,6 +181,17 @@ static qp_status launch_argmax(cuda_executor *x, qp_error *error)
     return cuda_ops_launch(&x->ops, kernel, &call, error);
 }
 
+/* The plan's own step chooses, and leaves what it has chosen where the next pass reads it. */
+static qp_status launch_choice(cuda_executor *x, const plan_sizes *sizes, int step,
+                               cuda_address made, qp_error *error)
+{
+    void *usual = x->memory.data[PLAN_NEXT];
+    x->memory.data[PLAN_NEXT] = cuda_host_form(made);
+    qp_status status = cuda_executor_launch(x, sizes, step, step + 1, error);
+    x->memory.data[PLAN_NEXT] = usual;
+    return status;
+}
+
 /* Every pass reads the tokens of the one before, the first those of the other group's last. */
 static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
                               const cuda_pass *shape, qp_error *error)
@@ -193,9 +206,12 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_s
         x->memory.data[PLAN_TOKEN_IDS] = cuda_host_form(read);
         x->follows = x->early && pass > 0;
         x->ops.longest = x->longest > 0 ? x->longest + pass : 0;
-        x->likeliest = tensor_1d(cuda_host_form(made), DTYPE_I32, shape->n_outputs);
+        if (!shape->choice)
+            x->likeliest = tensor_1d(cuda_host_form(made), DTYPE_I32, shape->n_outputs);
         status = cuda_executor_launch(x, sizes, shape->first, shape->last, error);
-        if (status == QP_OK) status = launch_argmax(x, error);
+        if (status == QP_OK)
+            status = shape->choice ? launch_choice(x, sizes, shape->choice, made, error)
+                                   : launch_argmax(x, error);
     }
     x->follows = false;
     x->likeliest.rank = 0;
@@ -203,14 +219,14 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_s
 }
 
 /* Several passes are captured while they run for the first time. */
-static qp_status run_group(cuda_executor *x, const batch *batch, int last, int group, int n_passes,
-                           qp_error *error)
+static qp_status run_group(cuda_executor *x, const batch *batch, int last, int choice, int group,
+                           int n_passes, qp_error *error)
 {
     const plan_sizes sizes = sizes_of(x, batch);
     void *const sums[2] = {x->memory.data[PLAN_SUMS], x->memory.data[PLAN_SUMS_NEXT]};
     x->ops.longest = x->longest;
     x->early = batch_tokens(batch) > FEW_TOKENS;
-    const cuda_pass wanted = shape_of(x, batch, 0, last, group, n_passes);
+    const cuda_pass wanted = shape_of(x, batch, 0, last, group, n_passes, choice);
     bool same = wanted.n_chunks == cuda_decode_chunks(x->longest + n_passes - 1);
     if (!same || batch_tokens(batch) > GRAPH_SEQUENCES || x->marks)
         return launch_group(x, batch, &sizes, &wanted, error);
@@ -249,13 +265,13 @@ static qp_status copy_staged(cuda_executor *x, const batch *batch, int group, in
     return cuda_check(driver->stream_synchronize(x->copies), operation, error);
 }
 
-qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int group,
-                               int n_passes, bool continues, qp_error *error)
+qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int choice,
+                               int group, int n_passes, bool continues, qp_error *error)
 {
     if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC)
         TRY(cuda_executor_copy_table(x, error));
     TRY(copy_staged(x, batch, group, n_passes, continues, error));
-    TRY(run_group(x, batch, last, group, n_passes, error));
+    TRY(run_group(x, batch, last, choice, group, n_passes, error));
     return cuda_check(x->device->driver->event_record(x->ended[group], x->device->stream),
                       "running forward passes", error);
 }

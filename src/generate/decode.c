@@ -1,20 +1,16 @@
-/* Greedy decoding of many sessions, a token of each a pass: see qp_decode() in quipu.h.
+/* Decoding of many sessions, a token of each a pass: see decode.h, and qp_decode() in quipu.h.
  *
- * The GPU finds the likeliest tokens itself and reads them in the next pass, so that logits stay
- * where they are and the host is some passes ahead: it knows all of them but their tokens.
+ * The GPU chooses tokens itself and reads them in the next pass, so that logits stay where they are
+ * and the host is some passes ahead: it knows all of them but their tokens.
  */
-#include "generate/engine.h"
+#include "generate/decode.h"
+
 #include "op/argmax/argmax.h"
 #include "op/run.h"
 
-enum { MEGA_PASSES = 16 }; /* of a launch */
+#include <string.h>
 
-/* One call of qp_decode(). */
-typedef struct decoding {
-    qp_engine *engine;
-    qp_session *const *sessions;
-    size_t n_sessions, count;
-} decoding;
+enum { MEGA_PASSES = 16 }; /* of a launch */
 
 static qp_status check_session(const decoding *d, size_t i, int32_t token, qp_error *error)
 {
@@ -99,6 +95,8 @@ static void fill_batch(const decoding *d, size_t ahead, const int32_t *tokens)
         if (e->plan.config.rope.scaling == ROPE_DYNAMIC)
             executor_set_rope_rows(&e->executor, (int64_t)i, past, 1, s->rope_length);
         batch_want(&e->batch, (int64_t)i);
+        if (d->samplers)
+            sampler_set_row(d->samplers[i], &e->batch, (int64_t)i, (size_t)s->rope_length);
     }
 }
 
@@ -115,14 +113,33 @@ static void find_likeliest(const qp_engine *e, int64_t n, int32_t *ids)
     op_run(op, kernel, &call, e->pool, e->executor.scratch.data, e->executor.scratch_bytes);
 }
 
-/* A pass on the CPU. */
+/* The tokens that samplers pick from the executor's logits, all at once. */
+static void choose(const decoding *d, int32_t *ids)
+{
+    qp_engine *e = d->engine;
+    const int64_t vocab_size = e->plan.config.vocab_size;
+    uint64_t begin = trace_begin_sampling(e->trace);
+    for (size_t i = 0; i < d->n_sessions; i++)
+        sampler_change(d->samplers[i], executor_logits(&e->executor) + (int64_t)i * vocab_size);
+    executor_run(&e->executor, &e->batch, e->sample_step, e->sample_step + 1);
+    memcpy(ids, e->executor.memory.data[PLAN_NEXT], d->n_sessions * sizeof *ids);
+    for (size_t i = 0; i < d->n_sessions; i++)
+        sampler_count(d->samplers[i], ids[i]);
+    trace_end_sampling(e->trace, begin);
+}
+
+/* A pass whose tokens the CPU chooses. */
 static qp_status run_pass(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
 {
     qp_engine *e = d->engine;
+    int32_t *next = tokens + d->n_sessions;
     (void)n;
     fill_batch(d, 0, tokens);
     TRY(engine_run_batch(e, true, error));
-    find_likeliest(e, (int64_t)d->n_sessions, tokens + d->n_sessions);
+    if (d->samplers)
+        choose(d, next);
+    else
+        find_likeliest(e, (int64_t)d->n_sessions, next);
     return QP_OK;
 }
 
@@ -136,12 +153,11 @@ static void put_down(const decoding *d, size_t n, const int32_t *tokens)
     }
 }
 
-/* All passes, `most` of them at a time. */
-static qp_status run_in_turn(const decoding *d, size_t most, int32_t *tokens,
+/* All passes by `run`, `most` of them at a time. */
+typedef qp_status run_some(const decoding *d, size_t n, int32_t *tokens, qp_error *error);
+static qp_status run_in_turn(const decoding *d, run_some *run, size_t most, int32_t *tokens,
                              const volatile int *cancel, qp_error *error)
 {
-    qp_status (*run)(const decoding *, size_t, int32_t *, qp_error *) =
-        d->engine->device.context ? run_mega : run_pass;
     for (size_t done = 0; done < d->count;) {
         if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
         size_t n = d->count - done < most ? d->count - done : most;
@@ -181,7 +197,8 @@ static qp_status queue_group(const decoding *d, groups *g, qp_error *error)
         fill_batch(d, ahead + pass, g->tokens + g->done * d->n_sessions);
         TRY(cuda_executor_stage(&e->cuda, &e->batch, group, (int)pass, error));
     }
-    TRY(cuda_executor_decode(&e->cuda, &e->batch, e->logits_end, group, (int)n, ahead > 0, error));
+    TRY(cuda_executor_decode(&e->cuda, &e->batch, e->logits_end, d->samplers ? e->sample_step : 0,
+                             group, (int)n, ahead > 0, error));
     g->queued += n;
     g->n_queued++;
     return QP_OK;
@@ -220,15 +237,42 @@ static qp_status run_groups(const decoding *d, int32_t *tokens, const volatile i
     return status;
 }
 
+static bool changes_logits(const decoding *d)
+{
+    for (size_t i = 0; d->samplers && i < d->n_sessions; i++)
+        if (sampler_changes(d->samplers[i])) return true;
+    return false;
+}
+
+static bool is_of_mega(const decoding *d)
+{
+    return !d->samplers && cuda_mega_takes_rows(&d->engine->mega, (int64_t)d->n_sessions);
+}
+
+int64_t decode_passes(const decoding *d)
+{
+    const qp_engine *e = d->engine;
+    if (!e->device.context || changes_logits(d)) return 1;
+    if (is_of_mega(d)) return MEGA_PASSES;
+    return 1 + CUDA_GROUPS * cuda_executor_group(&e->cuda, (int64_t)d->n_sessions);
+}
+
+qp_status decode(const decoding *d, int32_t *tokens, const volatile int *cancel, qp_error *error)
+{
+    qp_engine *e = d->engine;
+    TRY(check(d, tokens, error));
+    if (d->n_sessions == 0) return QP_OK;
+    if (!e->device.context || changes_logits(d))
+        return run_in_turn(d, run_pass, 1, tokens, cancel, error);
+    if (!is_of_mega(d)) return run_groups(d, tokens, cancel, error);
+    bool stays = e->plan.config.rope.scaling != ROPE_DYNAMIC; /* the RoPE table */
+    return run_in_turn(d, run_mega, stays ? MEGA_PASSES : 1, tokens, cancel, error);
+}
+
 qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n_sessions, size_t count,
                     int32_t *tokens, const volatile int *cancel, qp_error *error)
 {
-    const decoding d = {e, sessions, n_sessions, count};
-    TRY(check(&d, tokens, error));
-    if (n_sessions == 0) return QP_OK;
-    if (!e->device.context) return run_in_turn(&d, 1, tokens, cancel, error);
-    if (!cuda_mega_takes_rows(&e->mega, (int64_t)n_sessions))
-        return run_groups(&d, tokens, cancel, error);
-    bool stays = e->plan.config.rope.scaling != ROPE_DYNAMIC; /* the RoPE table */
-    return run_in_turn(&d, stays ? MEGA_PASSES : 1, tokens, cancel, error);
+    const decoding d = {
+        .engine = e, .sessions = sessions, .n_sessions = n_sessions, .count = count};
+    return decode(&d, tokens, cancel, error);
 }

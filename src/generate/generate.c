@@ -1,26 +1,11 @@
-/* The generator: prompt in, tokens and text out. See qp_generate() in quipu.h. */
+/* The generator: prompt in, tokens and text out. See qp_generate() in quipu.h, and generation.h. */
+#include "generate/generation.h"
+
 #include "base/clock.h"
-#include "generate/engine.h"
-#include "generate/sampler.h"
-#include "generate/stop_text.h"
 
 #include <string.h>
 
 enum { DEVICE_EOS_INTERVAL = 16 }; /* tokens that a GPU makes in one launch */
-
-/* One call of qp_generate(). */
-typedef struct generation {
-    qp_session *session;
-    const qp_generate_options *options;
-    qp_generate_result *result;
-    sampler sampler;
-    tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
-    stop_text stop;
-    size_t held;     /* tokens that the session held when the last one handed out was made */
-    qp_status taken; /* what became of that one */
-    bool goes_on;    /* it did not end the answer */
-    qp_error *error;
-} generation;
 
 const char *qp_finish_name(qp_finish finish)
 {
@@ -28,10 +13,10 @@ const char *qp_finish_name(qp_finish finish)
     return names[finish];
 }
 
-static qp_status keep_logits(void *context, size_t input, size_t token, const float *logits)
+qp_status generation_keep_logits(void *session, size_t input, size_t token, const float *logits)
 {
     (void)input, (void)token;
-    qp_session *s = context;
+    qp_session *s = session;
     memcpy(s->logits, logits, (size_t)s->engine->plan.config.vocab_size * sizeof *logits);
     return QP_OK;
 }
@@ -39,8 +24,8 @@ static qp_status keep_logits(void *context, size_t input, size_t token, const fl
 static qp_status eval(generation *g, const int32_t *tokens, size_t count, qp_error *error)
 {
     qp_input input = {.session = g->session, .tokens = tokens, .count = count};
-    return qp_eval(g->session->engine, &input, 1, keep_logits, g->session, g->options->cancel,
-                   error);
+    return qp_eval(g->session->engine, &input, 1, generation_keep_logits, g->session,
+                   g->options->cancel, error);
 }
 
 static bool is_stop_token(const qp_sampling *sampling, int32_t token)
@@ -103,19 +88,33 @@ static qp_status take_token(generation *g, int32_t token, bool *ended)
     return QP_OK;
 }
 
-/* The next token of the answer; whether it goes on. */
-static bool hand_out(void *context, int32_t token)
+bool generation_hand_out(generation *g, int32_t token)
 {
-    generation *g = context;
     bool ended = true;
     g->held++;
+    g->last = token;
     g->taken = take_token(g, token, &ended);
     return g->goes_on = !ended;
 }
 
-static bool is_cancelled(const generation *g)
+static bool hand_out(void *context, int32_t token)
+{
+    return generation_hand_out(context, token);
+}
+
+bool generation_is_cancelled(const generation *g)
 {
     return g->options->cancel && *g->options->cancel;
+}
+
+int64_t generation_interval(const generation *g, int64_t usual)
+{
+    const qp_generate_options *o = g->options;
+    int64_t count = o->eos_interval ? o->eos_interval : usual;
+    int64_t room = g->session->engine->plan.options.context - (int64_t)g->session->count;
+    int64_t left = o->max_tokens - (int64_t)g->result->generated_tokens;
+    if (o->max_tokens && left < count) count = left;
+    return room < count ? room : count;
 }
 
 /* On the CPU: reads up to *count tokens, of which the first is given, and then hands out those that
@@ -132,48 +131,31 @@ static qp_status make_tokens(generation *g, int64_t *count, int32_t *tokens)
         tokens[made + 1] = sampler_pick(&g->sampler, s->logits, s->count);
     }
     *count = made;
-    for (int64_t i = 1; i <= made && g->goes_on && !is_cancelled(g); i++)
-        hand_out(g, tokens[i]);
+    for (int64_t i = 1; i <= made && g->goes_on && !generation_is_cancelled(g); i++)
+        generation_hand_out(g, tokens[i]);
     return status;
 }
 
-/* Samples until something ends the answer, as the result says then. The session forgets what was
- * made past the end. */
-static qp_status answer(generation *g)
+qp_status generation_go_on(generation *g)
 {
-    qp_session *s = g->session;
-    const int64_t context = s->engine->plan.options.context;
     const bool on_device = sampler_is_on_device(&g->sampler);
-    const int64_t usual = on_device ? DEVICE_EOS_INTERVAL : 1;
-    const int64_t interval = g->options->eos_interval ? g->options->eos_interval : usual;
     cuda_mega_way way = {.on_token = hand_out, .context = g, .cancel = g->options->cancel};
     int32_t tokens[QP_MAX_EOS_INTERVAL + 1]; /* one that is to be read, and those behind it */
-    g->held = s->count - 1;
-    tokens[0] = sampler_pick(&g->sampler, s->logits, s->count);
-    hand_out(g, tokens[0]);
     qp_status status = QP_OK;
     if (g->goes_on && on_device) status = sampler_hand_over(&g->sampler, &way, g->error);
     while (g->goes_on && status == QP_OK) {
-        int64_t count = interval, room = context - (int64_t)s->count;
-        int64_t left = g->options->max_tokens - (int64_t)g->result->generated_tokens;
-        if (is_cancelled(g)) status = error_set(g->error, QP_CANCELLED, "cancelled");
-        if (status != QP_OK) break;
-        if (g->options->max_tokens && left < count) count = left;
-        if (room < count) count = room;
-        status = on_device ? session_feed_back(s, &way, &count, tokens, g->error)
+        int64_t count = generation_interval(g, on_device ? DEVICE_EOS_INTERVAL : 1);
+        if (generation_is_cancelled(g)) return error_set(g->error, QP_CANCELLED, "cancelled");
+        tokens[0] = g->last;
+        status = on_device ? session_feed_back(g->session, &way, &count, tokens, g->error)
                            : make_tokens(g, &count, tokens);
         g->result->generate_passes += (uint64_t)count;
-        tokens[0] = tokens[count];
     }
-    qp_session_truncate(s, g->held);
-    if (!g->goes_on) return g->taken;
-    if (status == QP_CANCELLED) return g->result->finish = QP_FINISH_CANCELLED, QP_OK;
     return status;
 }
 
-static qp_status prefill(generation *g, qp_error *error)
+static qp_status check_options(const qp_generate_options *o, qp_error *error)
 {
-    const qp_generate_options *o = g->options;
     if (o->n_prompt == 0)
         return error_set(error, QP_INVALID,
                          "the prompt is empty: at least one token is needed to begin from");
@@ -184,52 +166,73 @@ static qp_status prefill(generation *g, qp_error *error)
         if (!*o->sampling->stops[i])
             return error_set(error, QP_INVALID, "a stop text must not be empty");
     }
-    size_t before;
-    const int32_t *held = qp_session_tokens(g->session, &before);
-    int64_t chunk = g->session->engine->plan.options.max_tokens;
-    TRY(sampler_init(&g->sampler, g->session->engine, o->sampling, error));
-    TRY(eval(g, o->prompt, o->n_prompt, error));
-    for (size_t i = 0; i < before + o->n_prompt; i++)
-        sampler_see(&g->sampler, held[i]);
-    g->result->prompt_tokens = o->n_prompt;
-    g->result->prompt_passes = (o->n_prompt + (size_t)chunk - 1) / (size_t)chunk;
     return QP_OK;
 }
 
-static qp_status run(generation *g, qp_error *error)
+qp_status generation_open(generation *g, qp_session *session, const qp_generate_options *options,
+                          qp_generate_result *result, qp_error *error)
 {
-    uint64_t start = clock_ns();
-    qp_status status = prefill(g, error);
-    uint64_t prompted = clock_ns();
-    g->result->prompt_seconds = (double)(prompted - start) * 1e-9;
-    if (status == QP_CANCELLED) {
+    const qp_vocabulary *vocabulary = session->engine->vocabulary;
+    *g = (generation){
+        .session = session,
+        .options = options,
+        .result = result ? result : &g->own,
+        .opened = clock_ns(),
+        .error = error,
+        .stop = {.stops = options->sampling->stops, .n_stops = options->sampling->n_stops}};
+    *g->result = (qp_generate_result){0};
+    if (vocabulary)
+        tokenizer_decoder_init(&g->decoder, vocabulary->tokenizer,
+                               TOKENIZER_DECODE_CONTINUE |
+                                   (options->special ? TOKENIZER_DECODE_CONTROL : 0));
+    TRY(check_options(options, error));
+    return sampler_init(&g->sampler, session->engine, options->sampling, error);
+}
+
+void generation_begin(generation *g)
+{
+    qp_session *s = g->session;
+    const size_t n = g->options->n_prompt, chunk = (size_t)s->engine->plan.options.max_tokens;
+    for (size_t i = 0; i < s->count; i++)
+        sampler_see(&g->sampler, s->tokens[i]);
+    g->result->prompt_tokens = n;
+    g->result->prompt_passes = (n + chunk - 1) / chunk;
+    g->begun = clock_ns();
+    g->held = s->count - 1;
+    generation_hand_out(g, sampler_pick(&g->sampler, s->logits, s->count));
+}
+
+/* What the status of making tokens means for the answer. */
+static qp_status finish(generation *g, qp_status status)
+{
+    bool ended = g->begun && !g->goes_on;
+    if (g->begun) qp_session_truncate(g->session, g->held);
+    if (ended) status = g->taken;
+    if (!ended && status == QP_CANCELLED) {
         g->result->finish = QP_FINISH_CANCELLED;
-        return QP_OK;
+        status = QP_OK;
     }
-    if (status == QP_OK) status = answer(g);
-    if (status == QP_OK) status = finish_text(g, error);
-    g->result->generate_seconds = (double)(clock_ns() - prompted) * 1e-9;
+    return status == QP_OK ? finish_text(g, g->error) : status;
+}
+
+qp_status generation_close(generation *g, qp_status status)
+{
+    status = finish(g, status);
+    uint64_t now = clock_ns(), begun = g->begun ? g->begun : now;
+    g->result->prompt_seconds = (double)(begun - g->opened) * 1e-9;
+    g->result->generate_seconds = (double)(now - begun) * 1e-9;
+    sampler_free(&g->sampler);
+    strbuf_free(&g->stop.pending);
     return status;
 }
 
 qp_status qp_generate(qp_session *session, const qp_generate_options *options,
                       qp_generate_result *result, qp_error *error)
 {
-    qp_generate_result own;
-    generation g = {
-        .session = session,
-        .options = options,
-        .result = result ? result : &own,
-        .error = error,
-        .stop = {.stops = options->sampling->stops, .n_stops = options->sampling->n_stops}};
-    *g.result = (qp_generate_result){0};
-    const qp_vocabulary *vocabulary = session->engine->vocabulary;
-    if (vocabulary)
-        tokenizer_decoder_init(&g.decoder, vocabulary->tokenizer,
-                               TOKENIZER_DECODE_CONTINUE |
-                                   (options->special ? TOKENIZER_DECODE_CONTROL : 0));
-    qp_status status = run(&g, error);
-    sampler_free(&g.sampler);
-    strbuf_free(&g.stop.pending);
-    return status;
+    generation g;
+    qp_status status = generation_open(&g, session, options, result, error);
+    if (status == QP_OK) status = eval(&g, options->prompt, options->n_prompt, error);
+    if (status == QP_OK) generation_begin(&g);
+    if (status == QP_OK) status = generation_go_on(&g);
+    return generation_close(&g, status);
 }

@@ -64,18 +64,27 @@ static void penalise(const sampler *s, float *logits)
     }
 }
 
-/* A batch of one row of logits, with its settings. */
-static void set_row(const sampler *s, batch *b, size_t position)
+void sampler_change(const sampler *s, float *logits)
+{
+    for (int64_t i = 0; s->bias && i < s->engine->plan.config.vocab_size; i++)
+        logits[i] += s->bias[i];
+    if (penalises(s)) penalise(s, logits);
+}
+
+void sampler_set_row(const sampler *s, batch *b, int64_t row, size_t position)
 {
     const double *value = s->sampling->value;
-    batch_clear(b);
-    batch_want(b, 0);
-    ((int64_t *)b->of[PLAN_SEEDS])[0] = (int64_t)value[QP_SEED];
-    batch_i32(b, PLAN_SAMPLE_POSITIONS)[0] = (int32_t)position;
-    ((float *)b->of[PLAN_TEMPERATURES])[0] = (float)value[QP_TEMPERATURE];
-    batch_i32(b, PLAN_TOP_KS)[0] = (int32_t)value[QP_TOP_K];
-    ((float *)b->of[PLAN_TOP_PS])[0] = (float)value[QP_TOP_P];
-    ((float *)b->of[PLAN_MIN_PS])[0] = (float)value[QP_MIN_P];
+    ((int64_t *)b->of[PLAN_SEEDS])[row] = (int64_t)value[QP_SEED];
+    batch_i32(b, PLAN_SAMPLE_POSITIONS)[row] = (int32_t)position;
+    ((float *)b->of[PLAN_TEMPERATURES])[row] = (float)value[QP_TEMPERATURE];
+    batch_i32(b, PLAN_TOP_KS)[row] = (int32_t)value[QP_TOP_K];
+    ((float *)b->of[PLAN_TOP_PS])[row] = (float)value[QP_TOP_P];
+    ((float *)b->of[PLAN_MIN_PS])[row] = (float)value[QP_MIN_P];
+}
+
+void sampler_count(sampler *s, int32_t token)
+{
+    s->history[token] = (s->history[token] | 1) + 2;
 }
 
 int32_t sampler_pick(sampler *s, const float *logits, size_t position)
@@ -84,33 +93,37 @@ int32_t sampler_pick(sampler *s, const float *logits, size_t position)
     uint64_t begin = trace_begin_sampling(e->trace);
     float *row = executor_logits(&e->executor);
     memcpy(row, logits, (size_t)e->plan.config.vocab_size * sizeof *row);
-    for (int64_t i = 0; s->bias && i < e->plan.config.vocab_size; i++)
-        row[i] += s->bias[i];
-    if (penalises(s)) penalise(s, row);
-    set_row(s, &e->batch, position);
+    sampler_change(s, row);
+    batch_clear(&e->batch);
+    batch_want(&e->batch, 0);
+    sampler_set_row(s, &e->batch, 0, position);
     executor_run(&e->executor, &e->batch, e->sample_step, e->sample_step + 1);
     int32_t token = *(const int32_t *)e->executor.memory.data[PLAN_NEXT];
-    s->history[token] = (s->history[token] | 1) + 2;
+    sampler_count(s, token);
     trace_end_sampling(e->trace, begin);
     return token;
 }
 
-/* Not the likeliest of the logits as they are. */
-static bool chooses(const sampler *s)
+bool sampler_changes(const sampler *s)
 {
-    return s->sampling->value[QP_TEMPERATURE] != 0 || penalises(s) || s->bias;
+    return penalises(s) || s->bias;
+}
+
+bool sampler_chooses(const sampler *s)
+{
+    return s->sampling->value[QP_TEMPERATURE] != 0 || sampler_changes(s);
 }
 
 bool sampler_is_on_device(const sampler *s)
 {
     const cuda_mega *mega = &s->engine->mega;
-    return mega->kernel && (mega->can_choose || !chooses(s));
+    return mega->kernel && (mega->can_choose || !sampler_chooses(s));
 }
 
 qp_status sampler_hand_over(const sampler *s, cuda_mega_way *way, qp_error *error)
 {
     const double *value = s->sampling->value;
-    way->chooses = chooses(s);
+    way->chooses = sampler_chooses(s);
     way->sampling = (mega_sampling){.temperature = (float)value[QP_TEMPERATURE],
                                     .top_k = (int32_t)value[QP_TOP_K],
                                     .top_p = (float)value[QP_TOP_P],

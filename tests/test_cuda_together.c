@@ -1,0 +1,200 @@
+/* Sampled answers side by side on the GPU: what it chooses itself, in groups of passes, is what the
+ * CPU chooses from the same logits. A bias of nothing lets the CPU choose: it has to see the
+ * logits.
+ */
+#include "engine_test.h"
+#include "generate/decode.h"
+#include "gpu_test.h"
+
+#include <stdlib.h>
+
+enum { MOST = 70, PASSES = 21, PROMPT = 40, ANSWERS = 13, MADE = 60 };
+
+static qp_error error;
+static const qp_logit_bias nothing = {1, 0};
+
+static void set(qp_sampling *s, qp_setting setting, double value)
+{
+    assert_ok(qp_sampling_set(s, setting, value, QP_FROM_REQUEST, &error));
+}
+
+/* Settings of the i-th of several: greedy, plain, with filters of all kinds. */
+static qp_sampling settings_of(const qp_engine *engine, int i, bool by_cpu)
+{
+    qp_sampling s;
+    qp_sampling_defaults(engine, &s);
+    s.n_stop_tokens = 0;
+    set(&s, QP_SEED, 1000 + i);
+    set(&s, QP_TEMPERATURE, i % 5 == 0 ? 0 : 0.3 * (i % 5));
+    if (i % 3 == 1) set(&s, QP_TOP_K, 40);
+    if (i % 4 == 1) set(&s, QP_TOP_P, 0.9);
+    if (i % 7 == 3) set(&s, QP_MIN_P, 0.02);
+    if (by_cpu) s.logit_bias = &nothing, s.n_logit_bias = 1;
+    return s;
+}
+
+static int32_t token_of(int session, int position)
+{
+    return (session * 131 + position * 17 + 3) % 500;
+}
+
+/* ---- passes -------------------------------------------------------------------------------- */
+
+static void decode_all(qp_engine *engine, qp_session **sessions, int n, bool by_cpu,
+                       int32_t *tokens)
+{
+    static qp_sampling settings[MOST];
+    static sampler samplers[MOST];
+    sampler *all[MOST];
+    for (int i = 0; i < n; i++) {
+        settings[i] = settings_of(engine, i, by_cpu);
+        assert_ok(sampler_init(&samplers[i], engine, &settings[i], &error));
+        all[i] = &samplers[i];
+        qp_session_truncate(sessions[i], PROMPT + (size_t)i);
+        tokens[i] = token_of(i, 7);
+    }
+    const decoding d = {.engine = engine,
+                        .sessions = sessions,
+                        .samplers = all,
+                        .n_sessions = (size_t)n,
+                        .count = PASSES};
+    assert_ok(decode(&d, tokens, NULL, &error));
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(sessions[i]->count, PROMPT + i + PASSES);
+        sampler_free(&samplers[i]);
+    }
+}
+
+static void check_passes(const char *model, const char *exec)
+{
+    static const int batches[] = {2, 9, 33, 64, MOST};
+    static int32_t expected[(PASSES + 1) * MOST], found[(PASSES + 1) * MOST];
+    qp_engine *engine = open_engine((qp_engine_options){.model = model,
+                                                        .context = PROMPT + MOST + PASSES,
+                                                        .max_sessions = MOST,
+                                                        .device = "cuda",
+                                                        .exec = exec});
+    qp_session *sessions[MOST];
+    for (int i = 0; i < MOST; i++) {
+        int32_t prompt[PROMPT + MOST];
+        for (int t = 0; t < PROMPT + i; t++)
+            prompt[t] = token_of(i, t);
+        sessions[i] = open_session(engine);
+        qp_input input = {.session = sessions[i], .tokens = prompt, .count = PROMPT + (size_t)i};
+        assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
+    }
+    for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
+        int n = batches[b];
+        decode_all(engine, sessions, n, true, expected);
+        decode_all(engine, sessions, n, false, found);
+        for (int i = 0; i < n * (PASSES + 1); i++)
+            if (found[i] != expected[i])
+                fail_msg("%s, %d sessions: token %d of session %d is %d, not %d", model, n, i / n,
+                         i % n, found[i], expected[i]);
+    }
+    for (int i = 0; i < MOST; i++)
+        qp_session_close(sessions[i]);
+    qp_engine_close(engine);
+}
+
+static void test_passes(void **state)
+{
+    (void)state;
+    if (!gpu_is_here()) skip();
+    check_passes("synthetic:tiny:BF16", "ops");
+    check_passes("synthetic:tiny:Q8_0", "ops");
+    check_passes("synthetic:smollm2-135m:BF16", "ops");
+}
+
+/* ---- whole answers ------------------------------------------------------------------------- */
+
+typedef struct record {
+    int32_t tokens[MADE];
+    int count;
+} record;
+
+static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
+{
+    record *r = context;
+    (void)text, (void)length;
+    assert_true(r->count < MADE);
+    if (token >= 0) r->tokens[r->count++] = token;
+    return QP_OK;
+}
+
+/* Answers of different lengths, so that there are fewer and fewer, at last one. `alone`: one after
+ * the other. */
+static void answer_all(qp_engine *engine, bool greedy, bool by_cpu, bool alone,
+                       record records[ANSWERS])
+{
+    qp_sampling settings[ANSWERS];
+    qp_generate_options options[ANSWERS];
+    qp_answer answers[ANSWERS];
+    int32_t prompts[ANSWERS][PROMPT];
+    int n = greedy ? 5 : ANSWERS;
+    memset(records, 0, ANSWERS * sizeof *records);
+    for (int i = 0; i < n; i++) {
+        for (int t = 0; t < PROMPT; t++)
+            prompts[i][t] = token_of(i, t);
+        settings[i] = settings_of(engine, greedy ? 0 : i, by_cpu);
+        options[i] = (qp_generate_options){.prompt = prompts[i],
+                                           .n_prompt = (size_t)(20 + i),
+                                           .sampling = &settings[i],
+                                           .max_tokens = i == 3 ? MADE : 1 + 4 * i % 37,
+                                           .eos_interval = 4,
+                                           .on_token = on_token,
+                                           .context = &records[i]};
+        answers[i] = (qp_answer){open_session(engine), &options[i], NULL};
+        if (alone) assert_ok(qp_generate(answers[i].session, &options[i], NULL, &error));
+    }
+    if (!alone) assert_ok(qp_generate_together(answers, (size_t)n, &error));
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(records[i].count, options[i].max_tokens);
+        qp_session_close(answers[i].session);
+    }
+}
+
+static qp_engine *open_for_answers(const char *exec)
+{
+    return open_engine((qp_engine_options){.model = "synthetic:smollm2-135m:BF16",
+                                           .context = PROMPT + MADE,
+                                           .max_sessions = ANSWERS,
+                                           .kv_type = "BF16",
+                                           .device = "cuda",
+                                           .exec = exec});
+}
+
+static void test_answers(void **state)
+{
+    (void)state;
+    static record expected[ANSWERS], found[ANSWERS];
+    if (!gpu_is_here()) skip();
+    qp_engine *engine = open_for_answers("ops");
+    answer_all(engine, false, true, false, expected);
+    answer_all(engine, false, false, false, found);
+    assert_memory_equal(found, expected, sizeof found);
+    qp_engine_close(engine);
+}
+
+/* In the megakernel a sequence's tokens are the same to the bit whatever its neighbours. */
+static void test_likeliest(void **state)
+{
+    (void)state;
+    static record expected[ANSWERS], found[ANSWERS];
+    if (!gpu_is_here()) skip();
+    qp_engine *engine = open_for_answers("mk");
+    answer_all(engine, true, false, true, expected);
+    answer_all(engine, true, false, false, found);
+    assert_memory_equal(found, expected, sizeof found);
+    qp_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_passes),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_likeliest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
