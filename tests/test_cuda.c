@@ -7,6 +7,7 @@
 
 #include "op/op.h"
 
+#include <cjson/cJSON.h>
 #include <string.h>
 
 static bool gpu_is_here(void)
@@ -172,6 +173,46 @@ static void memory_is_printed_without_a_gpu(void **state)
     strbuf_free(&text);
 }
 
+/* With memory named, it is held against that: all of it, without the megakernel, nothing. */
+static void memory_is_held_against_what_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t memory;
+        const char *verdict;
+        int64_t least, most; /* of the largest context */
+    } cases[] = {{80 << 20, "fits", 2048, 2048},
+                 {40000000, "fits without the megakernel, operator by operator", 2048, 2048},
+                 {37 << 20, "does not fit", 1024, 2032},
+                 {30 << 20, "does not fit", 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cuda_print_options options = {.model = "synthetic:tiny",
+                                      .tokens = 16,
+                                      .sequences = 1,
+                                      .page_size = 16,
+                                      .kv_type = "F16",
+                                      .memory = cases[i].memory,
+                                      .json = true};
+        strbuf text = {0};
+        qp_error error;
+        assert_int_equal(cuda_print_memory(&options, &text, &error), QP_OK);
+        cJSON *json = cJSON_Parse(strbuf_text(&text));
+        const char *found = cJSON_GetObjectItem(json, "verdict")->valuestring;
+        double context = cJSON_GetObjectItem(json, "largest_context")->valuedouble;
+        if (strcmp(found, cases[i].verdict) != 0) fail_msg("%s", strbuf_text(&text));
+        assert_in_range((int64_t)context, cases[i].least, cases[i].most);
+        if (context > 0) { /* it does fit, and a page more does not */
+            options.context = (int64_t)context;
+            options.json = false;
+            strbuf_clear(&text);
+            assert_int_equal(cuda_print_memory(&options, &text, &error), QP_OK);
+            assert_non_null(strstr(strbuf_text(&text), "it fits"));
+        }
+        cJSON_Delete(json);
+        strbuf_free(&text);
+    }
+}
+
 /* Weights made on the GPU have the bits of those made here: the generator's numbers agree. */
 static void synthetic_streams_make_the_weights(void **state)
 {
@@ -201,6 +242,7 @@ int main(void)
         cmocka_unit_test(memory_is_counted_exactly),
         cmocka_unit_test(parts_of_attention_are_counted),
         cmocka_unit_test(memory_is_printed_without_a_gpu),
+        cmocka_unit_test(memory_is_held_against_what_is_named),
         cmocka_unit_test(synthetic_streams_make_the_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

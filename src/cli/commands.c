@@ -184,7 +184,8 @@ static const option_spec plan_options[] = {
     {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
      .argument = "TYPE", .help = "element type of the KV cache"},
     {"memory", 0, OPTION_SIZE_AT(SETTINGS, memory), .argument = "BYTES", .fallback = "0",
-     .help = "memory that the largest context is computed for; 0: what is available now"},
+     .help = "memory that the largest context is computed for, of a GPU too; 0: what is available "
+             "now"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
      .help = "the forward pass for few tokens, in fused operators"},
     {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums),

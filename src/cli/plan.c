@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/buffer.h"
+#include "base/output.h"
 #include "base/status.h"
 #include "generate/cuda_print.h"
 #include "plan/print.h"
@@ -13,17 +14,29 @@ static qp_status print(strbuf *text, qp_status status, qp_error *error)
     return status;
 }
 
-/* What a run takes on a GPU, behind the plan. */
-static qp_status print_device(const cli_call *call, const plan_print_options *o)
+/* What a run takes on a GPU. */
+static qp_status tell_device(const cli_call *call, const plan_print_options *o, strbuf *out)
 {
     const cuda_print_options options = {.model = o->model,
                                         .tokens = o->tokens,
                                         .context = o->context,
                                         .sequences = o->sequences,
                                         .page_size = o->page_size,
-                                        .kv_type = o->kv_type};
-    strbuf text = {0};
-    return print(&text, cuda_print_memory(&options, &text, call->error), call->error);
+                                        .kv_type = o->kv_type,
+                                        .memory = call->settings->memory,
+                                        .json = o->json};
+    return cuda_print_memory(&options, out, call->error);
+}
+
+/* The plan, and behind it or in its JSON the GPU's memory. */
+static qp_status tell_plan(const cli_call *call, plan_print_options *o, strbuf *out, strbuf *gpu)
+{
+    const bool device = call->settings->kernel_device;
+    if (device) TRY(tell_device(call, o, gpu));
+    if (device && o->json) o->gpu = strbuf_text(gpu);
+    TRY(plan_print_lifetimes(o, out, call->error));
+    if (device && !o->json) strbuf_append(out, strbuf_text(gpu), gpu->length);
+    return output_done(out, call->error);
 }
 
 qp_status command_plan(const cli_call *call)
@@ -40,12 +53,11 @@ qp_status command_plan(const cli_call *call)
                                   .sums = s->sums,
                                   .kv_partitions = s->kv_partitions,
                                   .json = s->json};
-    if (s->json && s->kernel_device)
-        return error_set(call->error, QP_INVALID, "--json and --device cuda exclude each other");
     TRY(cli_model_path(call, &options.model));
-    strbuf text = {0};
-    TRY(print(&text, plan_print_lifetimes(&options, &text, call->error), call->error));
-    return s->kernel_device ? print_device(call, &options) : QP_OK;
+    strbuf text = {0}, gpu = {0};
+    qp_status status = print(&text, tell_plan(call, &options, &text, &gpu), call->error);
+    strbuf_free(&gpu);
+    return status;
 }
 
 qp_status command_shapes(const cli_call *call)

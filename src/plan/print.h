@@ -20,6 +20,7 @@ typedef struct plan_print_options {
     bool sums;             /* that of the megakernel */
     int64_t kv_partitions; /* fused: parts that attention is split in */
     bool json;
+    const char *gpu; /* JSON that the plan's gets as "gpu"; NULL: none */
 } plan_print_options;
 
 /* The lifetime table (a row a step, a column a tensor), the exact bytes of every part, and the

@@ -347,7 +347,7 @@ static cJSON *json_step(const lifetime_view *v, int index)
     return item;
 }
 
-static qp_status print_json(const lifetime_view *v, strbuf *out, qp_error *error)
+static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out, qp_error *error)
 {
     cJSON *root = cJSON_CreateObject();
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
@@ -368,6 +368,7 @@ static qp_status print_json(const lifetime_view *v, strbuf *out, qp_error *error
     cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
     cJSON_AddNumberToObject(root, "context", (double)v->plan->options.context);
     cJSON_AddNumberToObject(root, "largest_context", (double)v->largest_context);
+    if (gpu) cJSON_AddRawToObject(root, "gpu", gpu);
     return output_json(root, out, error);
 }
 
@@ -384,7 +385,7 @@ static qp_status print_plan(const plan *p, const plan_print_options *o, uint64_t
         plan_largest_context(&p->config, &p->options, weight_bytes, o->available);
     qp_status status = QP_OK;
     if (o->json)
-        status = print_json(&view, out, error);
+        status = print_json(&view, o->gpu, out, error);
     else
         print_text(&view, out);
     free(cells);
