@@ -142,6 +142,7 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
     chain_turn turn = chain_turn_of(c, walk, blockIdx.x), next;
     for (int item = blockIdx.x; item < n_items; item += 2 * gridDim.x, turn = next) {
         const chain_head(&head)[2] = turn.head;
+        chain_dawdle(s + item);
         next = chain_turn_of(c, walk, item + 2 * gridDim.x);
         for (int round = 0; round < max(head[0].rounds, head[1].rounds); round++)
 #pragma unroll
@@ -233,7 +234,12 @@ template <typename T> DEVICE_FN uint4 chain_narrow(const float4 (&piece)[2], flo
         pack_pair(T(), b.x * sign, b.y * sign), pack_pair(T(), b.z * sign, b.w * sign));
 }
 
-/* A warp's part of a head. The other half has so many rounds. */
+/* A warp's part of a head. The other half has so many rounds.
+ *
+ * A barrier tells one phase of a stage from the next, not from the one behind that: a half must not
+ * wait for a stage before what the ring had there last has come, also where that was the other
+ * half's. While both have rounds, every second stage is a half's own, of an even number of them,
+ * and the last one there was so too; before and behind rounds that one half has alone they meet. */
 template <typename T>
 DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own,
                                  const chain_query &from, int half, int other_rounds,
@@ -246,8 +252,10 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
     for (int i = 0; i < CHAIN_HEAD / 32; i++)
         query[i] = chain_narrow<T>(from.piece[i], c.sm_scale < 0 ? -1.0f : 1.0f);
     decode_sums<CHAIN_HEAD> sums;
+    const bool apart = own.rounds != other_rounds;
     for (int round = 0; round < max(own.rounds, other_rounds); round++) {
         bool other = round < other_rounds;
+        if (apart && round == min(own.rounds, other_rounds)) chain_meet();
         chain_ring_next(ring, half && other);
         if (round < own.rounds) {
             int first = (round * CHAIN_FOUR + warp) * 16;
@@ -269,6 +277,7 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
         }
         chain_ring_next(ring, !half && other);
     }
+    if (apart) chain_meet();
     decode_leave<CHAIN_HEAD>(sums, scale, part);
 }
 
@@ -305,6 +314,7 @@ DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring
     chain_query query = chain_query_of(c, own), next_query;
     for (; min(item, other) < c.n_sequences * c.n_kv; own = next, query = next_query) {
         item += step, other += step;
+        chain_dawdle(s + item);
         next = chain_head_of(c, item);
         int next_rounds = chain_head_of(c, other).rounds;
         next_query = chain_query_of(c, next);
