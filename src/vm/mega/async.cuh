@@ -187,13 +187,6 @@ MEGA_FN uint32_t load_shared(uint32_t at)
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
     return v;
 }
-/* Of a word that other warps write at any time. */
-MEGA_FN uint32_t load_shared_relaxed(uint32_t at)
-{
-    uint32_t v;
-    asm volatile("ld.relaxed.cta.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
-    return v;
-}
 MEGA_FN void store_shared_two(uint32_t at, float v, float w)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(v), "f"(w) : "memory");

@@ -179,7 +179,7 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
         for (int k = 0; k < 2; k++)
             add_relaxed_if(there[k], next + places[k], parts[k]);
     }
-    say_added(a, b, 2 * e.in.layer + 1);
+    say_added(a, b);
     b.sync();
 }
 
@@ -400,7 +400,7 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
         sums[at] = 0;
         told[at] = NOT_TOLD;
     }
-    say_added(a, b, 0);
+    say_added(a, b);
     b.sync();
     if (blockIdx.x == 0 && b.thread < MEGA_ROWS)
         keys[((b.pass() + 1) & 1) * MEGA_ROWS + b.thread] = 0;

@@ -74,27 +74,31 @@ MEGA_FN bool told_element(const mega_arguments &a, int i, int *place, int *to)
     return there;
 }
 
-/* The number of a step's sums in this launch, from 1. */
-MEGA_FN uint32_t sums_number(const mega_arguments &a, uint32_t pass, int step)
+/* The block has added what it has to a step's sums, or nearly so: its tellers may look at them. A
+ * block has one entry of every step. */
+MEGA_FN void say_added(const mega_arguments &a, const mega_block &b)
 {
-    return (pass - a.first_pass) * (2 * a.n_layers + 1) + step + 1;
-}
-/* The block has added what it has to a step's sums, or nearly so: its tellers may look at them. */
-MEGA_FN void say_added(const mega_arguments &a, const mega_block &b, int step)
-{
-    if (b.thread == 0) b.flow(a)->added = sums_number(a, b.pass(), step);
+    if (b.thread == 0) barrier_arrive(b.own + a.shared.flow + FLOW_ADDED);
 }
 
 /* `flow`: where the block's is. To look at sums that are not to be complete for long would take
- * from others what the second-level cache can do. The computing warps watch the time. */
+ * from others what the second-level cache can do. The computing warps watch the time.
+ *
+ * Blocks go on to the next step when all of this one is told, so that a warp that tells is a phase
+ * behind its block at most, which is what a barrier can tell apart; its lanes stay together. */
 MEGA_FN void tell_residual(const mega_arguments &a, uint32_t flow, int teller)
 {
     int64_t whole[TOLD_EACH];
     int places[TOLD_EACH], tos[TOLD_EACH];
     bool there[TOLD_EACH];
+    bool any = false;
 #pragma unroll
-    for (int i = 0; i < TOLD_EACH; i++)
+    for (int i = 0; i < TOLD_EACH; i++) {
         there[i] = told_element(a, i * MEGA_TELLERS + teller, &places[i], &tos[i]);
+        any = any || there[i];
+    }
+    if (!__any_sync(~0u, any)) return; /* it might fall behind */
+    uint32_t phase = 0;
 #pragma unroll 1
     for (int n = 0; n < a.n_passes; n++) {
         uint32_t pass = a.first_pass + n;
@@ -103,13 +107,13 @@ MEGA_FN void tell_residual(const mega_arguments &a, uint32_t flow, int teller)
         for (int i = 0; i < TOLD_EACH; i++)
             whole[i] = 0;
 #pragma unroll 1
-        for (int step = 0; step <= 2 * a.n_layers; step++) {
+        for (int step = 0; step <= 2 * a.n_layers; step++, phase ^= 1) {
             uint32_t parts = batch_parts(a, step), wrong;
             const int64_t *sums = batch_sums(a, pass, step);
             int64_t sum[TOLD_EACH];
             if (MEGA_DAWDLES) dawdle(a, pass, step);
-            while ((int)(load_shared_relaxed(flow + FLOW_ADDED) - sums_number(a, pass, step)) < 0)
-                __nanosleep(64);
+            barrier_wait(flow + FLOW_ADDED, phase);
+            __syncwarp();
             do {
                 wrong = 0;
 #pragma unroll
@@ -533,7 +537,7 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
                 sums[k][j] = 0;
         }
     }
-    say_added(a, b, 2 * e.in.layer + 2);
+    say_added(a, b);
 }
 
 /* ---- W_o ---- */

@@ -89,6 +89,7 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
         ((uint4 *)dynamic)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     if (threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_BEGUN, 1);
+    if (MACHINE::TELLS && threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_ADDED, 1);
     if (MEGA_CHOOSES && threadIdx.x == 0) {
         barrier_init(own + a.shared.flow + FLOW_TO_CHOOSE, MEGA_DAWDLES ? MEGA_CONSUMERS : 1);
         barrier_init(own + a.shared.flow + FLOW_CHOSEN, 1);
@@ -109,7 +110,7 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
         if (thread >= fetching)
             choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
 #else
-        if (thread >= MEGA_THREADS - MEGA_TELLERS)
+        if (MACHINE::TELLS && thread >= MEGA_THREADS - MEGA_TELLERS)
             MACHINE::tell(a, own + a.shared.flow, thread - (MEGA_THREADS - MEGA_TELLERS));
 #endif
         else if (thread < fetching)

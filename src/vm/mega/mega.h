@@ -135,7 +135,7 @@ typedef struct mega_flow {
     int32_t token;      /* that the pass reads */
     int32_t next;       /* that was chosen */
     uint32_t stop;      /* the computing warps go on to no further pass */
-    uint32_t added;     /* several sequences: number of the sums that the block has added to last */
+    uint64_t added; /* a barrier, a phase a step: several sequences' block has added to its sums */
 } mega_flow;
 
 /* Offsets in shared memory, behind the ring. */

@@ -17,6 +17,7 @@
 /* What the blocks do for one sequence. */
 template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
     static const bool SCOUTS = true; /* contexts that are long enough */
+    static const bool TELLS = false;
     static MEGA_FN void tell(const mega_arguments &, uint32_t, int) {}
     /* Short contexts have no parts. Warps may be an entry apart here, so that this entry alone
      * tells all of them: the slots of those before are being filled with others already. */

@@ -26,7 +26,7 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
 }
 
 template <int DIM, bool HALF> struct several_sequences {
-    static const bool SCOUTS = false;
+    static const bool SCOUTS = false, TELLS = true;
     static MEGA_FN void tell(const mega_arguments &a, uint32_t flow, int teller)
     {
         tell_residual(a, flow, teller);
