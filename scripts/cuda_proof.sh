@@ -41,7 +41,8 @@ prove_tokens() {
 prove_suites() {
     local suite
     for suite in test_mega test_mega_sampling test_cuda test_cuda_attention test_cuda_batch \
-        test_cuda_decode test_cuda_together test_cuda_wide test_measure test_trace_cuda; do
+        test_cuda_contexts test_cuda_decode test_cuda_prompts test_cuda_together test_cuda_wide \
+        test_measure test_trace_cuda; do
         check "$suite" proof_tool $suite || true
     done
 }
@@ -106,13 +107,11 @@ sanitize_operators() {
 
 # By the kernels for tests, whose lanes all say that they have read a stage of the ring (see
 # src/vm/mega/mega_dawdling.cu), and of them alone: the others are looked at below.
-# Not of several sequences, PROOF_KINDS="BF16:2 BF16:8": there it lists the word by which a block's
-# tellers know that sums may be worth a look, which may come early or late (say_added()).
 racecheck_mega() {
     local kind type how context tokens
     # shellcheck disable=SC2086
     for kind in ${PROOF_KINDS:-$(printf '%s:likeliest ' $PROOF_TYPES) BF16:drawn Q4_K:drawn \
-        Q6_K:drawn}; do
+        Q6_K:drawn BF16:2 BF16:8}; do
         IFS=: read -r type how <<<"$kind"
         case $how in
         [0-9]*) tokens=$((2 * how)) ;;
@@ -127,13 +126,23 @@ racecheck_mega() {
     done
 }
 
-# A short prompt and a token with all kernels; a longer one's attention alone. Not the kernel of 9 to
-# 64 sequences, which racecheck itself cannot run.
+# A short prompt and a token with all kernels; a longer one's attention alone; products of few rows,
+# and of many with what stands behind them. Not the kernel of 9 to 64 sequences, which racecheck
+# itself cannot run.
 racecheck_operators() {
+    local type
     check_bench racecheck operators --exec ops -m synthetic:tiny:BF16 -p 17 -n 1
     check "racecheck: a prompt's attention" sanitized racecheck \
         --kernel-name kernel_substring=paged_prefill "${QUIPU_BINARY:-$PWD/build/quipu}" bench \
         --device cuda -o csv -r 1 --exec ops -m synthetic:tiny:Q4_1 -p 60 -n 0 || true
+    for type in $PROOF_TYPES F16; do
+        check "racecheck: products of five rows, $type" sanitized racecheck \
+            --kernel-name kernel_substring=linear_eight "${QUIPU_BINARY:-$PWD/build/quipu}" logits \
+            --device cuda --exec ops -m "synthetic:tiny:$type" --ids 1,2,3,4,5 --json || true
+    done
+    check "racecheck: products of prompts" sanitized racecheck \
+        --kernel-name kernel_substring=linear_wide \
+        "${QUIPU_TESTS:-$PWD/build-test/tests}/test_cuda_prompts" || true
 }
 
 prove_sanitizers() {
