@@ -1,8 +1,8 @@
-/* Batches of 9 to 64 sequences on the GPU over contexts of all lengths that one kernel takes, from
- * none on: new tokens that are the first of a sixteen, of a page or of all, few and many heads a
- * block, sequences that end while others go on. Logits of a sequence are the same bits in all of
- * this, also where attention is a kernel of its own, whatever the pages' size is; and they are
- * those of a CPU but for rounding.
+/* Sequences side by side on the GPU over contexts of all lengths, from none on: new tokens that are
+ * the first of a sixteen, of a page or of all, long ones beside short ones, few and many heads a
+ * block, some that end while others go on. Logits of a sequence are the same bits among 2 to 8 as
+ * alone, and among any 9 to 64, also where attention is a kernel of its own, whatever the pages'
+ * size is; and they are those of a CPU but for rounding.
  */
 #include "engine_test.h"
 #include "gpu_test.h"
@@ -49,7 +49,7 @@ static const struct {
 };
 
 typedef struct sequences {
-    char name[80];
+    char name[96];
     qp_engine *engine;
     size_t vocab_size;
     qp_session *sessions[MOST + 1];
@@ -69,7 +69,7 @@ static float *new_logits(const sequences *s)
 }
 
 /* Opens all sequences, each with its prompt read alone. */
-static void open_sequences(sequences *s, size_t kind, bool dawdling)
+static void open_sequences(sequences *s, size_t kind, const char *exec, bool dawdling)
 {
     static int32_t tokens[CONTEXT];
     qp_error error;
@@ -79,9 +79,9 @@ static void open_sequences(sequences *s, size_t kind, bool dawdling)
                                                 .context = CONTEXT,
                                                 .max_sessions = MOST + 1,
                                                 .device = "cuda",
-                                                .exec = "ops"});
-    snprintf(s->name, sizeof s->name, "%s, cache in %s, pages of %d%s", kinds[kind].model,
-             kinds[kind].kv_type, (int)kinds[kind].page_size, dawdling ? ", dawdling" : "");
+                                                .exec = exec});
+    snprintf(s->name, sizeof s->name, "%s by %s, cache in %s, pages of %d%s", kinds[kind].model,
+             exec, kinds[kind].kv_type, (int)kinds[kind].page_size, dawdling ? ", dawdling" : "");
     if (dawdling) assert_ok(dawdle_in_batches(s->engine, &error));
     s->vocab_size = (size_t)qp_engine_get_info(s->engine).vocab_size;
     for (int i = 0; i <= MOST; i++) {
@@ -101,16 +101,19 @@ static void close_sequences(sequences *s)
     qp_engine_close(s->engine);
 }
 
-/* Who stands side by side: sequences first, first + 1 .., around MOST of them, as rows; behind each
- * step every `end`th of those that are left ends, where `end` is not 0. */
+/* Who stands side by side: every `apart`th sequence from the first on, around MOST of them, as
+ * rows; behind each step every `end`th of those that are left ends, where `end` is not 0. */
 typedef struct company {
-    int first, n, end;
+    int first, n;
+    int apart; /* odd; 0: 1 */
+    int end;
     bool one_long; /* the last row is the LONG one's */
 } company;
 
 static int sequence_of(const company *c, int row)
 {
-    return c->one_long && row == c->n - 1 ? MOST : (c->first + row) % MOST;
+    return c->one_long && row == c->n - 1 ? MOST
+                                          : (c->first + row * (c->apart ? c->apart : 1)) % MOST;
 }
 
 static bool is_left(const company *c, int row, int step)
@@ -169,7 +172,7 @@ static void check_all_company(const sequences *s)
     static const int sizes[] = {9, 15, 16, 17, 31, 32, 33, 47, 48, 49, 63, MOST};
     const int count = (int)(sizeof sizes / sizeof *sizes);
     for (int i = 0; i < count; i++)
-        check_company(s, (company){.first = 11 * i, .n = sizes[i]});
+        check_company(s, (company){.first = 11 * i, .n = sizes[i], .apart = 1 + i % 3 * 18});
     for (int end = 3; end < 6; end++)
         check_company(s, (company){.first = 5 * end, .n = MOST, .end = end});
     for (int i = 0; i < count; i += 3)
@@ -190,7 +193,7 @@ static void test_contexts(void **state)
     static sequences s;
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
-        open_sequences(&s, kind, false);
+        open_sequences(&s, kind, "ops", false);
         if (!is_as_before(kind)) {
             free(s.expected);
             s.expected = new_logits(&s);
@@ -202,6 +205,36 @@ static void test_contexts(void **state)
     free(s.expected);
 }
 
+/* Two to eight sequences beside each of them alone, where all have one order of sums. */
+static void check_few(sequences *s)
+{
+    s->expected = new_logits(s);
+    for (int i = 0; i < MOST; i++)
+        run_steps(s, &(company){.first = i, .n = 1}, s->expected);
+    for (int i = 0; i < MOST; i += 3) {
+        check_company(s, (company){.first = i, .n = 2 + i % 7, .apart = 1 + i % 4 * 12});
+        if (i % 6 == 0)
+            check_company(s, (company){.first = i, .n = 2 + i % 7, .one_long = true, .apart = 7});
+    }
+    free(s->expected);
+}
+
+static void test_few(void **state)
+{
+    (void)state;
+    static const char *const by[] = {"mk", "ops"};
+    static sequences s;
+    if (!gpu_is_here()) skip();
+    for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
+        for (int e = 0; e < 2; e++) {
+            if (e == 0 && 64 % kinds[kind].page_size != 0)
+                continue; /* nothing for the megakernel */
+            open_sequences(&s, kind, by[e], false);
+            check_few(&s);
+            close_sequences(&s);
+        }
+}
+
 /* Kernels whose warps sleep at random have the usual ones' bits. */
 static void test_delays(void **state)
 {
@@ -210,11 +243,11 @@ static void test_delays(void **state)
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind)) continue;
-        open_sequences(&s, kind, false);
+        open_sequences(&s, kind, "ops", false);
         s.expected = new_logits(&s);
         run_steps(&s, &(company){.n = MOST}, s.expected);
         close_sequences(&s);
-        open_sequences(&s, kind, true);
+        open_sequences(&s, kind, "ops", true);
         for (int run = 0; run < DAWDLING; run++)
             check_company(&s, (company){.first = 13 * run, .n = MOST - 5 * run});
         close_sequences(&s);
@@ -270,7 +303,7 @@ static void test_decoding(void **state)
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind)) continue;
-        open_sequences(&s, kind, false);
+        open_sequences(&s, kind, "ops", false);
         check_decoding(&s);
         close_sequences(&s);
     }
@@ -336,7 +369,7 @@ static void test_cpu(void **state)
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind) || strcmp(kinds[kind].model, "synthetic:tiny:BF16") != 0) continue;
-        open_sequences(&s, kind, false);
+        open_sequences(&s, kind, "ops", false);
         s.expected = new_logits(&s);
         run_steps(&s, &(company){.n = MOST}, s.expected);
         check_cpu(&s, kinds[kind].kv_type);
@@ -348,10 +381,8 @@ static void test_cpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_contexts),
-        cmocka_unit_test(test_delays),
-        cmocka_unit_test(test_decoding),
-        cmocka_unit_test(test_cpu),
+        cmocka_unit_test(test_contexts), cmocka_unit_test(test_few), cmocka_unit_test(test_delays),
+        cmocka_unit_test(test_decoding), cmocka_unit_test(test_cpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
