@@ -17,6 +17,7 @@ enum {
     STEPS = 3,
     RUNS = 100,
     LONG = 1600, /* positions that attention cuts into two parts */
+    FEW = 7,     /* multiprocessors: each has many heads of many sequences then */
     CONTEXT = LONG + STEPS,
 };
 
@@ -92,10 +93,13 @@ static void run_steps(sequences *s, int turned)
     }
 }
 
-static qp_engine *open_for_batches(const char *model)
+/* Of so many of the GPU's multiprocessors; 0: of all. */
+static qp_engine *open_for_batches(const char *model, int multiprocessors)
 {
-    return open_engine((qp_engine_options){
+    qp_engine *engine = open_engine((qp_engine_options){
         .model = model, .context = CONTEXT, .max_sessions = MOST, .device = "cuda", .exec = "ops"});
+    if (multiprocessors) engine->device.n_multiprocessors = multiprocessors;
+    return engine;
 }
 
 static size_t bytes_of_logits(const qp_engine *engine, int n)
@@ -107,10 +111,10 @@ static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-1
 
 /* The sequences of the first of `batches`, which end with 0, in all of them; in batches of 10 one
  * is LONG. */
-static void check_neighbours(const char *model, const int *batches)
+static void check_neighbours(const char *model, const int *batches, int multiprocessors)
 {
     static sequences s;
-    qp_engine *engine = open_for_batches(model);
+    qp_engine *engine = open_for_batches(model, multiprocessors);
     float *expected = NULL;
     for (int b = 0; batches[b]; b++) {
         /* Beside a long one attention is a kernel of its own, not a step of the batch's. */
@@ -132,7 +136,7 @@ static void test_neighbours(void **state)
     static const int batches[] = {COMPARED, 16, 17, 33, MOST, 10, 0};
     if (!gpu_is_here()) skip();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
-        check_neighbours(models[m], batches);
+        check_neighbours(models[m], batches, 0);
 }
 
 /* By linear_eight.cuh, but for the last one. */
@@ -144,20 +148,20 @@ static void test_few_neighbours(void **state)
         "synthetic:tiny:Q4_1", "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K", "synthetic:tiny:Q5_0"};
     if (!gpu_is_here()) skip();
     for (size_t m = 0; m < sizeof few / sizeof *few; m++)
-        check_neighbours(few[m], (const int[]){1, 2, 5, 8, 0});
-    check_neighbours("synthetic:tiny:F16", (const int[]){9, 17, 33, 63, 0});
-    check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){9, 16, 17, 63, 0});
+        check_neighbours(few[m], (const int[]){1, 2, 5, 8, 0}, 0);
+    check_neighbours("synthetic:tiny:F16", (const int[]){9, 17, 33, 63, 0}, 0);
+    check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){9, 16, 17, 63, 0}, 0);
 }
 
 /* The same sequences again and again, in other rows each time: first by the usual kernels, then by
  * those whose warps sleep. */
-static void check_runs(const char *model, int n)
+static void check_runs(const char *model, int n, int multiprocessors)
 {
     static sequences s;
     float *first = NULL;
     qp_error error;
     for (int dawdling = 0; dawdling < 2; dawdling++) {
-        qp_engine *engine = open_for_batches(model);
+        qp_engine *engine = open_for_batches(model, multiprocessors);
         size_t bytes = bytes_of_logits(engine, n);
         if (dawdling) assert_ok(dawdle_in_batches(engine, &error));
         open_sequences(&s, engine, n, false);
@@ -186,7 +190,19 @@ static void test_runs(void **state)
     if (!gpu_is_here()) skip();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
-            check_runs(models[m], batches[b]);
+            check_runs(models[m], batches[b], 0);
+}
+
+/* Where a block has up to 28 heads of sequences. */
+static void test_few_multiprocessors(void **state)
+{
+    (void)state;
+    static const int batches[] = {COMPARED, 33, MOST, 10, 0};
+    if (!gpu_is_here()) skip();
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        check_neighbours(models[m], batches, FEW);
+        check_runs(models[m], MOST, FEW);
+    }
 }
 
 /* A call over made-up addresses: nothing is read. */
@@ -267,9 +283,13 @@ static void test_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),         cmocka_unit_test(test_choice_of_few),
-        cmocka_unit_test(test_ranks),          cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_few_neighbours), cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_choice_of_few),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_few_neighbours),
+        cmocka_unit_test(test_runs),
+        cmocka_unit_test(test_few_multiprocessors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

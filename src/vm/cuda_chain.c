@@ -341,6 +341,14 @@ bool cuda_chain_rope(cuda_chain *c, const op_call *rope, const op_call *append)
 
 /* ---- attention ----------------------------------------------------------------------------- */
 
+/* Whether the queries of a block's heads fit into the room of x. */
+static bool queries_fit(const cuda_chain *c, const tensor *q, const tensor *k)
+{
+    int64_t items = groups_of(q->shape[0] * k->shape[2], c->ops->device->n_multiprocessors);
+    int64_t group = q->shape[1] / k->shape[2];
+    return items * group * CHAIN_HEAD * 2 <= c->run.x_stages * CHAIN_X_BYTES(c->columns);
+}
+
 /* What paged_decode_batch.cuh does without cutting a sequence, of heads of the tiles' width. */
 static bool takes_attention(const cuda_chain *c, const op_call *call)
 {
@@ -351,9 +359,23 @@ static bool takes_attention(const cuda_chain *c, const op_call *call)
            cuda_decode_accepts(call) && cuda_decode_pays(call) && q->shape[0] <= c->columns &&
            q->shape[2] == CHAIN_HEAD && q->type == DTYPE_F32 && q->stride[1] == CHAIN_HEAD * 4 &&
            k->shape[3] == CHAIN_HEAD && !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
-           call->end == q->shape[0] * q->shape[1] && c->ops->longest > 0 &&
+           call->end == q->shape[0] * q->shape[1] && c->ops->longest > 0 && queries_fit(c, q, k) &&
            cuda_decode_chunks(c->ops->longest) == 1 && c->ops->longest <= CHAIN_PAGES * 32 * 16 &&
            2 * bytes <= c->ops->workspace.bytes - CUDA_OWN_WORKSPACE;
+}
+
+/* Whether the last step is the rope of just those tokens that attention is of, one of each sequence
+ * in their order, into the same cache. */
+static bool turns_before(cuda_chain *c, const chain_attention *a, const tensor *k, const tensor *v)
+{
+    const chain_step *last = last_step(c);
+    if (!last || last->kind != CHAIN_ROPE) return false;
+    const chain_rope *rope = &last->of.rope;
+    return rope->q == a->q && rope->n_tokens == a->n_sequences &&
+           rope->n_sequences == a->n_sequences && rope->head_dim == CHAIN_HEAD &&
+           rope->n_kv == a->n_kv && rope->n_q == a->n_kv * a->group && rope->k_cache == k->data &&
+           rope->v_cache == v->data && rope->kv_indptr == a->kv_indptr &&
+           rope->kv_indices == a->kv_indices;
 }
 
 /* The output's heads as one row, as the product behind takes it. */
@@ -391,6 +413,7 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
     if (cuda_stream_map_cache(c->ops, k, a.k_map, NULL) != QP_OK ||
         cuda_stream_map_cache(c->ops, v, a.v_map, NULL) != QP_OK)
         return false;
+    if (turns_before(c, &a, k, v)) last_step(c)->blocks = 0; /* by those of attention */
     next_step(c, CHAIN_ATTENTION, q->shape[0] * k->shape[2])->of.attention = a;
     c->x = rows_of_heads(out);
     c->x_at = at;

@@ -8,7 +8,7 @@
  *
  * and begins with [embedding,] rms_norm or with one of them.
  * None of what one step of it leaves to the next is written where the operator would have written
- * it, but for x of residuals, q, the cache, and the last product.
+ * it, but for x of residuals, the cache, q where attention is another kernel, and the last product.
  */
 #ifndef QUIPU_VM_CUDA_CHAIN_H
 #define QUIPU_VM_CUDA_CHAIN_H

@@ -4,12 +4,15 @@
  * A half of a block's workers takes a KV head of a sequence as one of that kernel's blocks does,
  * its four warps a sixteen of positions in turn. A stage of the ring has their next four: keys and
  * values, 16 rows of 128 bytes each, whose pieces are swizzled as wgmma's are; the two halves'
- * stages alternate. Only the last sixteen waits for the step that wrote the new keys and values.
+ * stages alternate. Only the last sixteen waits for the new keys and values: of the step before, or
+ * where that is a rope without blocks, of this block's workers, who make them, and the queries with
+ * them, from the parts of the product before it.
  */
 #ifndef QUIPU_OP_CHAIN_ATTENTION_CUH
 #define QUIPU_OP_CHAIN_ATTENTION_CUH
 
 #include "op/linear/chain_block.cuh"
+#include "op/linear/chain_rope.cuh"
 #include "op/paged_decode/paged_decode_batch.cuh"
 
 enum {
@@ -32,6 +35,18 @@ DEVICE_FN chain_head chain_head_of(const chain_attention &c, int item)
     if (pages > 0) h.n_seen = (pages - 1) * c.page_size + c.kv_last_page_len[h.sequence];
     h.rounds = (h.n_seen + CHAIN_FOUR * 16 - 1) / (CHAIN_FOUR * 16);
     return h;
+}
+
+/* Those of this block, which has some. */
+DEVICE_FN int chain_own_items(const chain_attention &c)
+{
+    return (c.n_sequences * c.n_kv - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+}
+
+/* Whether the rope before attention is left to the blocks of attention. */
+DEVICE_FN bool chain_turns(const linear_chain &call, int s)
+{
+    return s > 0 && call.steps[s - 1].blocks == 0;
 }
 
 /* ---- fetching ------------------------------------------------------------------------------ */
@@ -114,8 +129,8 @@ DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &wal
 
 /* One of CHAIN_FETCHERS warps. */
 struct chain_fetcher {
-    int number, n_meetings;
-    uint32_t meeting; /* a barrier */
+    int number, n_meetings, n_appended;
+    uint32_t meeting, appended; /* barriers */
 };
 
 /* They meet: a stage is taken by another one than the last time. */
@@ -123,6 +138,18 @@ DEVICE_FN void chain_fetchers_meet(chain_fetcher &own)
 {
     if (threadIdx.x % WARP == 0) barrier_arrive(own.meeting);
     barrier_wait(own.meeting, own.n_meetings++ & 1);
+    __syncwarp();
+}
+
+/* A warp: waits until copies find the new keys and values of attention in step s. */
+DEVICE_FN void chain_await_new(const linear_chain &call, int s, chain_fetcher &own)
+{
+    if (chain_turns(call, s)) {
+        barrier_wait(own.appended, own.n_appended++ & 1);
+        asm volatile("fence.proxy.async.global;" ::: "memory");
+    } else if (s > 0) {
+        chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+    }
     __syncwarp();
 }
 
@@ -135,7 +162,7 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
     const int n_items = c.n_sequences * c.n_kv;
     const chain_walk walk = {(uint32_t)c.page_size / 16, 0xffffffffu / (c.page_size / 16) + 1};
     const uint64_t policy = chain_read_once();
-    bool waited = s == 0;
+    bool waited = false;
     if ((int)blockIdx.x >= n_items) return;
     device_wait_for_last(); /* for page tables, and what passes before this one have written */
     chain_fetchers_meet(own);
@@ -150,16 +177,87 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
                 if (round >= head[half].rounds) continue;
                 if ((ring.at >> 1) % CHAIN_FETCHERS == own.number) {
                     if (round + 1 == head[half].rounds && !waited) {
-                        chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+                        chain_await_new(call, s, own);
                         waited = true;
-                        __syncwarp();
                     }
                     chain_fetch_round(c, walk, head[half], turn.pages[half], round, ring, policy);
                 }
                 chain_ring_next(ring);
             }
     }
+    if (!waited) chain_await_new(call, s, own); /* none misses a phase of that barrier */
     chain_fetchers_meet(own);
+}
+
+/* ---- queries ------------------------------------------------------------------------------- */
+
+/* Elements [i, i + 4) of a head of the block's items, in turn: a row of 128 bytes as a tile's, in
+ * shared memory. */
+template <typename T>
+DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t queries, int head, int i,
+                               const float4 &v)
+{
+    float sign = c.sm_scale < 0 ? -1.0f : 1.0f; /* as load_query() */
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(queries + head * 128 +
+                                                          (i / 8 ^ head % 8) * 16 + i % 8 * 2),
+                 "r"(pack_pair(T(), v.x * sign, v.y * sign)),
+                 "r"(pack_pair(T(), v.z * sign, v.w * sign))
+                 : "memory");
+}
+
+/* The workers: those that others have left in q. */
+template <typename T> DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
+{
+    const int fours = c.group * CHAIN_HEAD / 4, n = chain_own_items(c) * fours;
+    for (int i = threadIdx.x; i < n; i += CHAIN_WORKERS) {
+        int item = (int)blockIdx.x + i / fours * (int)gridDim.x;
+        const float *q = c.q + item / c.n_kv * (int64_t)c.q_pitch +
+                         (item % c.n_kv * c.group * CHAIN_HEAD + i % fours * 4);
+        chain_put_query<T>(c, queries, i / (CHAIN_HEAD / 4), i % (CHAIN_HEAD / 4) * 4,
+                           __ldcg((const float4 *)q));
+    }
+}
+
+/* An eight of the block's items: of an item its queries', then the key's and the value's. */
+struct chain_own_eight {
+    int token, eight; /* of the token */
+    int row;          /* of queries */
+    chain_place place;
+};
+
+DEVICE_FN chain_own_eight chain_own_eight_of(const chain_attention &c, const chain_rope &rope,
+                                             int i)
+{
+    const int heads = c.group + 2, eights = CHAIN_HEAD / 8;
+    int n = i / eights / heads, h = i / eights % heads;
+    int item = (int)blockIdx.x + n * (int)gridDim.x, kv_head = item % c.n_kv;
+    int head = h < c.group ? kv_head * c.group + h : rope.n_q + (h - c.group) * c.n_kv + kv_head;
+    int token = item / c.n_kv;
+    return chain_own_eight{token, head * eights + i % eights, n * c.group + h,
+                           chain_place_in(rope, token, token)};
+}
+
+/* The workers: turn and append what is of this block's items, whose places they look up while the
+ * product before is made. */
+template <typename T>
+DEVICE_FN void chain_turn_own(const linear_chain &call, int s, uint32_t queries)
+{
+    const chain_attention &c = call.steps[s].of.attention;
+    const chain_rope &rope = call.steps[s - 1].of.rope;
+    const int n = chain_own_items(c) * (c.group + 2) * (CHAIN_HEAD / 8);
+    chain_own_eight own = chain_own_eight_of(c, rope, min((int)threadIdx.x, n - 1));
+    chain_wait_all(call, s - 1);
+    for (int i = threadIdx.x; i < n; i += CHAIN_WORKERS) {
+        if (i >= CHAIN_WORKERS) own = chain_own_eight_of(c, rope, i);
+        chain_eight of = chain_eight_of(rope, own.token, own.eight, own.place.angles);
+        if (of.head < rope.n_q) {
+            chain_put_query<T>(c, queries, own.row, of.a, of.x);
+            chain_put_query<T>(c, queries, own.row, of.b, of.y);
+        } else {
+            chain_append(rope, of, own.place);
+            asm volatile("fence.proxy.async.global;" ::: "memory"); /* for this block's copies */
+        }
+    }
 }
 
 /* ---- attending ----------------------------------------------------------------------------- */
@@ -208,30 +306,18 @@ DEVICE_FN void chain_half_meets(int half)
 
 /* A lane's part of a group's queries, as decode_scores() takes it: pieces t and t + 4 of head g. */
 struct chain_query {
-    float4 piece[CHAIN_HEAD / 32][2];
+    uint4 piece[CHAIN_HEAD / 32];
 };
 
-DEVICE_FN chain_query chain_query_of(const chain_attention &c, const chain_head &head)
+/* Of the block's nth item. */
+DEVICE_FN chain_query chain_query_of(const chain_attention &c, uint32_t queries, int n)
 {
     chain_query query = {};
     int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
-    const float *row = c.q + head.sequence * c.q_pitch + (head.kv_head * c.group + g) * CHAIN_HEAD;
 #pragma unroll
     for (int i = 0; i < CHAIN_HEAD / 32; i++)
-        if (head.there && g < c.group) {
-            query.piece[i][0] = *(const float4 *)(row + (i * 4 + t) * 8);
-            query.piece[i][1] = *(const float4 *)(row + (i * 4 + t) * 8 + 4);
-        }
+        if (g < c.group) query.piece[i] = chain_piece(queries, n * c.group + g, i * 4 + t);
     return query;
-}
-
-/* As load_query(). */
-template <typename T> DEVICE_FN uint4 chain_narrow(const float4 (&piece)[2], float sign)
-{
-    const float4 &a = piece[0], &b = piece[1];
-    return make_uint4(
-        pack_pair(T(), a.x * sign, a.y * sign), pack_pair(T(), a.z * sign, a.w * sign),
-        pack_pair(T(), b.x * sign, b.y * sign), pack_pair(T(), b.z * sign, b.w * sign));
 }
 
 /* A warp's part of a head. The other half has so many rounds.
@@ -242,15 +328,11 @@ template <typename T> DEVICE_FN uint4 chain_narrow(const float4 (&piece)[2], flo
  * and the last one there was so too; before and behind rounds that one half has alone they meet. */
 template <typename T>
 DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own,
-                                 const chain_query &from, int half, int other_rounds,
+                                 const chain_query &query, int half, int other_rounds,
                                  chain_ring &ring, decode_part<CHAIN_HEAD> *part)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP % CHAIN_FOUR;
     float scale = fabsf(c.sm_scale) * 1.4426950408889634f;
-    uint4 query[CHAIN_HEAD / 32];
-#pragma unroll
-    for (int i = 0; i < CHAIN_HEAD / 32; i++)
-        query[i] = chain_narrow<T>(from.piece[i], c.sm_scale < 0 ? -1.0f : 1.0f);
     decode_sums<CHAIN_HEAD> sums;
     const bool apart = own.rounds != other_rounds;
     for (int round = 0; round < max(own.rounds, other_rounds); round++) {
@@ -269,7 +351,7 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
             chain_ring_next(ring);
             if (first < own.n_seen) {
                 float s[2][4];
-                decode_scores<T, CHAIN_HEAD>(s, query, key);
+                decode_scores<T, CHAIN_HEAD>(s, query.piece, key);
                 float highest = decode_highest(s, first, own.n_seen, sums.maximum);
                 float base = decode_rise<CHAIN_HEAD>(sums, highest, scale);
                 decode_add<T, CHAIN_HEAD>(sums, s, value, base, scale);
@@ -298,10 +380,11 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
     }
 }
 
-/* The workers. `space`: the warps' parts. What a head needs to begin comes while the one before is
- * attended to. */
+/* The workers. `space`: the warps' parts. `queries`: room for them, that of x, which is between two
+ * products. */
 template <typename T>
-DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring, float *space)
+DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring, uint32_t queries,
+                               float *space, uint32_t appended)
 {
     const chain_attention &c = call.steps[s].of.attention;
     const int half = (int)threadIdx.x / (CHAIN_FOUR * WARP), step = 2 * gridDim.x;
@@ -310,14 +393,21 @@ DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring
     int item = blockIdx.x + half * gridDim.x, other = blockIdx.x + !half * gridDim.x;
     chain_head own = chain_head_of(c, item), next;
     int other_rounds = chain_head_of(c, other).rounds;
-    chain_wait_all(call, s);
-    chain_query query = chain_query_of(c, own), next_query;
-    for (; min(item, other) < c.n_sequences * c.n_kv; own = next, query = next_query) {
+    if (chain_turns(call, s)) {
+        chain_turn_own<T>(call, s, queries);
+    } else {
+        chain_wait_all(call, s);
+        chain_take_queries<T>(c, queries);
+    }
+    chain_meet(); /* queries, keys and values are there */
+    if (chain_turns(call, s) && threadIdx.x == 0) barrier_arrive(appended);
+    for (int n = half; min(item, other) < c.n_sequences * c.n_kv; n += 2, own = next) {
         item += step, other += step;
         chain_dawdle(s + item);
         next = chain_head_of(c, item);
         int next_rounds = chain_head_of(c, other).rounds;
-        next_query = chain_query_of(c, next);
+        chain_query query = {};
+        if (own.there) query = chain_query_of(c, queries, n);
         chain_attend_head<T>(c, own, query, half, other_rounds, ring,
                              parts + (int)threadIdx.x / WARP % CHAIN_FOUR * PAGED_DECODE_MAX_GROUP);
         other_rounds = next_rounds;
@@ -325,15 +415,17 @@ DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring
         chain_merge(c, own, parts);
         chain_half_meets(half); /* and read */
     }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* x comes there again */
 }
 
 /* The workers. */
-DEVICE_FN void chain_attend(const linear_chain &call, int s, chain_ring &ring, float *space)
+DEVICE_FN void chain_attend(const linear_chain &call, int s, chain_ring &ring, uint32_t queries,
+                            float *space, uint32_t appended)
 {
     if (call.steps[s].of.attention.type == DTYPE_BF16)
-        chain_attend_as<__nv_bfloat16>(call, s, ring, space);
+        chain_attend_as<__nv_bfloat16>(call, s, ring, queries, space, appended);
     else
-        chain_attend_as<__half>(call, s, ring, space);
+        chain_attend_as<__half>(call, s, ring, queries, space, appended);
 }
 
 #endif

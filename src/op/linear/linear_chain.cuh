@@ -14,9 +14,9 @@
 #include "op/linear/chain_attention.cuh"
 #include "op/linear/chain_block.cuh"
 #include "op/linear/chain_likeliest.cuh"
+#include "op/linear/chain_rope.cuh"
 #include "op/linear/linear_stream.cuh"
 #include "op/rms_norm/rms_norm.cuh"
-#include "op/rope/rope.cuh"
 
 /* ---- fetching ------------------------------------------------------------------------------ */
 
@@ -106,6 +106,22 @@ DEVICE_FN void chain_fetch_xs(const linear_chain &call, chain_fetcher own, chain
         if (call.steps[s].kind != CHAIN_PRODUCT) continue;
         chain_ring_skip(weights, chain_stages_of(call.steps[s].of.product));
         if (threadIdx.x % WARP == 0) chain_fetch_x(call, s, xs);
+        __syncwarp();
+    }
+}
+
+/* The third warp that fetches. */
+DEVICE_FN void chain_fetch_places(const linear_chain &call, chain_fetcher own, chain_ring weights,
+                                  chain_looked_up *up)
+{
+    int n_ropes = 0;
+    for (int s = 0; s < call.n_steps; s++) {
+        const chain_step &step = call.steps[s];
+        chain_dawdle(s);
+        if (step.kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
+        if (step.kind == CHAIN_PRODUCT) chain_ring_skip(weights, chain_stages_of(step.of.product));
+        if (step.kind == CHAIN_ROPE && (int)blockIdx.x < step.blocks)
+            chain_look_up(step.of.rope, n_ropes++, up);
         __syncwarp();
     }
 }
@@ -230,12 +246,6 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-DEVICE_FN void add_to(float4 &sum, const float4 &v)
-{
-    sum.x += v.x, sum.y += v.y;
-    sum.z += v.z, sum.w += v.w;
-}
-
 /* Elements [i, i + 4) and [j, j + 4) of a row's parts, added in their order, then of x: all on
  * their way at once. */
 DEVICE_FN void chain_add_parts(const chain_parts &parts, int64_t row, const float *x, int i, int j,
@@ -325,128 +335,6 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space)
     }
 }
 
-/* ---- rope ---------------------------------------------------------------------------------- */
-
-/* Where a token's k and v go, and its angles. */
-struct chain_place {
-    char *k, *v;
-    const float *angles;
-};
-
-DEVICE_FN chain_place chain_place_of(const chain_rope &c, int t)
-{
-    int64_t b = device_sequence(c.qo_indptr, c.n_sequences, t);
-    int position = c.positions[t];
-    int64_t page = c.kv_indices[c.kv_indptr[b] + position / c.page_size];
-    int64_t slot = position % c.page_size;
-    return chain_place{c.k_cache + page * c.k_page + slot * c.k_slot,
-                       c.v_cache + page * c.v_page + slot * c.v_slot,
-                       c.table + c.table_rows[t] * c.table_pitch};
-}
-
-/* Elements [i, i + 4) of a row's parts, added in their order. */
-DEVICE_FN float4 chain_add_four(const chain_parts &parts, int64_t row, int i)
-{
-    const float *from = parts.data + row * parts.n_features + i;
-    const int64_t step = (int64_t)parts.n_rows * parts.n_features;
-    float4 part[CHAIN_MAX_PARTS], sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int r = 0; r < CHAIN_MAX_PARTS; r++)
-        part[r] =
-            r < parts.n_parts ? __ldcg((const float4 *)(from + r * step)) : make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int r = 0; r < CHAIN_MAX_PARTS; r++)
-        if (r < parts.n_parts) add_to(sum, part[r]);
-    return sum;
-}
-
-/* Eight elements of a token's head, as two fours: of halves that turn together, or neighbours. */
-DEVICE_FN void chain_rope_eight(const chain_rope &c, int t, int i, const chain_place &place)
-{
-    int half = c.head_dim / 2, head = i * 4 / half, pair = i * 4 % half;
-    bool is_v = head >= c.n_q + c.n_kv, neighbours = c.interleaved || is_v;
-    int a = neighbours ? 2 * pair : pair, b = neighbours ? a + 4 : a + half;
-    float4 x = chain_add_four(c.parts, t, head * c.head_dim + a);
-    float4 y = chain_add_four(c.parts, t, head * c.head_dim + b);
-    if (!is_v) {
-        float4 cosine = *(const float4 *)(place.angles + pair);
-        float4 sine = *(const float4 *)(place.angles + half + pair);
-        if (neighbours) {
-            rope_pair(&x.x, &x.y, cosine.x, sine.x);
-            rope_pair(&x.z, &x.w, cosine.y, sine.y);
-            rope_pair(&y.x, &y.y, cosine.z, sine.z);
-            rope_pair(&y.z, &y.w, cosine.w, sine.w);
-        } else {
-            rope_pair(&x.x, &y.x, cosine.x, sine.x);
-            rope_pair(&x.y, &y.y, cosine.y, sine.y);
-            rope_pair(&x.z, &y.z, cosine.z, sine.z);
-            rope_pair(&x.w, &y.w, cosine.w, sine.w);
-        }
-    }
-    if (head < c.n_q) {
-        float *q = c.q + t * c.q_pitch + head * c.head_dim;
-        *(float4 *)(q + a) = x;
-        *(float4 *)(q + b) = y;
-        return;
-    }
-    head -= c.n_q;
-    char *to = is_v ? place.v + (head - c.n_kv) * c.v_head : place.k + head * c.k_head;
-    dtype type = (dtype)(is_v ? c.v_type : c.k_type);
-    device_store4(type, to, a, c.head_dim, x);
-    device_store4(type, to, b, c.head_dim, y);
-}
-
-/* Places of this block's first token, in shared memory, for one rope step and the next in turn. */
-struct chain_looked_up {
-    chain_place place[2];
-    uint64_t found[2], used[2]; /* barriers */
-    uint64_t meeting;           /* and that of the warps that fetch */
-    uint64_t unused;
-};
-
-/* The nth rope step. */
-DEVICE_FN void chain_rope_step(const linear_chain &call, int s, int nth, chain_looked_up *up)
-{
-    const chain_rope &c = call.steps[s].of.rope;
-    int n = (c.n_q + 2 * c.n_kv) * c.head_dim / 8;
-    barrier_wait(shared_address(&up->found[nth % 2]), nth / 2 % 2);
-    chain_place place = up->place[nth % 2];
-    chain_wait_all(call, s); /* and the place is read */
-    if (threadIdx.x == 0) barrier_arrive(shared_address(&up->used[nth % 2]));
-    for (int item = blockIdx.x; item < c.n_tokens * c.cuts; item += gridDim.x) {
-        int t = item / c.cuts, first = item % c.cuts * CHAIN_WORKERS + (int)threadIdx.x;
-        if (item != (int)blockIdx.x) place = chain_place_of(c, t);
-        for (int i = first; i < n; i += c.cuts * CHAIN_WORKERS)
-            chain_rope_eight(c, t, i, place);
-    }
-}
-
-/* Looks up the first token's place for the nth rope step, while products are made. */
-DEVICE_FN void chain_look_up(const chain_rope &c, int nth, chain_looked_up *up)
-{
-    if (nth > 1) barrier_wait(shared_address(&up->used[nth % 2]), nth / 2 % 2 ^ 1);
-    chain_place place = chain_place_of(c, (int)blockIdx.x / c.cuts);
-    if (threadIdx.x % WARP > 0) return;
-    up->place[nth % 2] = place;
-    barrier_arrive(shared_address(&up->found[nth % 2]));
-}
-
-/* The third warp that fetches. */
-DEVICE_FN void chain_fetch_places(const linear_chain &call, chain_fetcher own, chain_ring weights,
-                                  chain_looked_up *up)
-{
-    int n_ropes = 0;
-    for (int s = 0; s < call.n_steps; s++) {
-        const chain_step &step = call.steps[s];
-        chain_dawdle(s);
-        if (step.kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
-        if (step.kind == CHAIN_PRODUCT) chain_ring_skip(weights, chain_stages_of(step.of.product));
-        if (step.kind == CHAIN_ROPE && (int)blockIdx.x < step.blocks)
-            chain_look_up(step.of.rope, n_ropes++, up);
-        __syncwarp();
-    }
-}
-
 /* ---- a block ------------------------------------------------------------------------------- */
 
 /* All workers: whether this is the last block to end, which leaves the counters as they were found:
@@ -480,7 +368,7 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
         else if (call.steps[s].kind == CHAIN_ROPE)
             chain_rope_step(call, s, n_ropes++, up);
         else
-            chain_attend(call, s, weights, space);
+            chain_attend(call, s, weights, xs.stages, space, shared_address(&up->appended));
         chain_signal(call.arrived + s);
     }
     if (!chain_ends_last(call, (uint32_t *)space)) return;
@@ -506,6 +394,7 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     device_let_next_begin();
     if (threadIdx.x == CHAIN_WORKERS) {
         barrier_init(shared_address(&up->meeting), CHAIN_FETCHERS);
+        barrier_init(shared_address(&up->appended), 1);
         for (int i = 0; i < 2; i++) {
             barrier_init(shared_address(&up->found[i]), 1);
             barrier_init(shared_address(&up->used[i]), 1);
@@ -520,8 +409,8 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
     __syncthreads(); /* the barriers are there */
-    chain_fetcher own = {(int)threadIdx.x / WARP - CHAIN_WORKERS / WARP, 0,
-                         shared_address(&up->meeting)};
+    chain_fetcher own = {(int)threadIdx.x / WARP - CHAIN_WORKERS / WARP, 0, 0,
+                         shared_address(&up->meeting), shared_address(&up->appended)};
     if (own.number == 0) return chain_fetch_weights(call, own, weights);
     device_wait_for_last();
     if (own.number == 1) return chain_fetch_xs(call, own, weights, xs);

@@ -30,7 +30,7 @@ enum {
 typedef enum chain_kind {
     CHAIN_PRODUCT,
     CHAIN_ROWS,      /* x += parts, and its norm: a row a block */
-    CHAIN_ROPE,      /* q and k turned, k and v to the cache: a part of a token a block */
+    CHAIN_ROPE,      /* q and k turned, k and v to the cache: a part of a token a block, or none */
     CHAIN_ATTENTION, /* of one token a sequence: a KV head half a block's workers */
 } chain_kind;
 
@@ -110,7 +110,7 @@ typedef struct chain_step {
         chain_rope rope;
     } of;
     int32_t kind;
-    int32_t blocks; /* that have a part in it, the first ones */
+    int32_t blocks; /* that have a part in it, the first ones; 0 of rope: attention's do it */
 } chain_step;
 
 typedef struct linear_chain {
