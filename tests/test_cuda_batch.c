@@ -268,16 +268,25 @@ static void test_choice_of_few(void **state)
     assert_false(cuda_linear_eight_accepts(&call));
 }
 
-static void test_ranks(void **state)
+static void assert_cut(int64_t features, int64_t n_steps, int rows, int ranks)
+{
+    cuda_stream_cut cut = cuda_stream_cut_of(features, n_steps, 132);
+    assert_int_equal(cut.rows, rows);
+    assert_int_equal(cut.ranks, ranks);
+}
+
+static void test_cuts(void **state)
 {
     (void)state;
-    assert_int_equal(cuda_stream_ranks(16, 32, 132), 8);  /* 2,048 features */
-    assert_int_equal(cuda_stream_ranks(24, 32, 132), 5);  /* 3,072: 120 blocks of 7 steps at most */
-    assert_int_equal(cuda_stream_ranks(48, 64, 132), 8);  /* 6,144: 3 turns of 8 */
-    assert_int_equal(cuda_stream_ranks(128, 32, 132), 1); /* 16,384 */
-    assert_int_equal(cuda_stream_ranks(1, 1, 132), 1);    /* no part is empty */
-    assert_int_equal(cuda_stream_ranks(1, 3, 132), 3);
-    assert_int_equal(cuda_stream_ranks(1, 9, 132), 5);
+    assert_cut(2048, 32, 64, 4); /* 128 blocks; as of 128 rows in 8 parts, but half as many */
+    assert_cut(2048, 128, 64, 4);
+    assert_cut(3072, 32, 64, 2);   /* 96 blocks of 16 steps */
+    assert_cut(5120, 48, 128, 3);  /* 120 of 16 */
+    assert_cut(6144, 64, 128, 2);  /* 96 of 32 */
+    assert_cut(16384, 32, 128, 1); /* enough tiles */
+    assert_cut(128, 1, 128, 1);    /* no part is empty */
+    assert_cut(128, 3, 128, 3);
+    assert_cut(960, 9, 128, 5); /* and those of low tiles are whole stages */
 }
 
 int main(void)
@@ -285,7 +294,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_choice_of_few),
-        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_cuts),
         cmocka_unit_test(test_neighbours),
         cmocka_unit_test(test_few_neighbours),
         cmocka_unit_test(test_runs),

@@ -17,11 +17,11 @@
 #include <math.h>
 #include <stdio.h>
 
-/* Stages of weights, an even number as chain_attention.cuh wants it, and of x: a multiprocessor's
- * shared memory. */
+/* Stages of weights, an even number as chain_attention.cuh wants it, and of x, CHAIN_X_DEPTHS deep:
+ * a multiprocessor's shared memory. */
 static const struct {
     int columns, weights, x;
-} stages[] = {{16, 10, 16}, {32, 8, 12}, {64, 6, 8}};
+} stages[] = {{16, 10, 8}, {32, 8, 6}, {64, 6, 4}};
 
 static bool same_view(const tensor *a, const tensor *b)
 {
@@ -88,9 +88,9 @@ static bool takes_product(const cuda_chain *c, const op_call *call)
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
     const tensor *wanted = c->run.n_steps > 0 ? &c->x : &c->ops->narrowed;
     return !is_full(c) && !c->sum.rank && cuda_linear_stream_accepts(call) &&
-           cuda_linear_stream_pays(call) && same_view(x, wanted) && call->begin == 0 &&
-           call->end == weight->shape[0] && !call->tensors[LINEAR_BIAS].rank &&
-           x->shape[0] <= c->columns;
+           cuda_linear_stream_pays(call) && x->shape[1] % LINEAR_STREAM_DEPTH == 0 &&
+           same_view(x, wanted) && call->begin == 0 && call->end == weight->shape[0] &&
+           !call->tensors[LINEAR_BIAS].rank && x->shape[0] <= c->columns;
 }
 
 static int64_t groups_of(int64_t n, int64_t size)
@@ -98,33 +98,45 @@ static int64_t groups_of(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* As the kernel of a single product has them, so that their bits are the same. */
-static int ranks_of(const cuda_chain *c, const op_call *call)
+/* As the kernel of a single product has it, so that their bits are the same. */
+static cuda_stream_cut cut_of(const cuda_chain *c, const op_call *call)
 {
     const int64_t *shape = call->tensors[LINEAR_WEIGHT].shape;
-    return cuda_stream_ranks(groups_of(shape[0], LINEAR_STREAM_ROWS),
-                             groups_of(shape[1], LINEAR_STREAM_DEPTH),
-                             c->ops->device->n_multiprocessors);
+    return cuda_stream_cut_of(shape[0], shape[1] / LINEAR_STREAM_DEPTH,
+                              c->ops->device->n_multiprocessors);
 }
 
-static bool add_product(cuda_chain *c, const op_call *call, bool pairs, chain_product **out)
+static bool map_weight(const cuda_chain *c, const tensor *weight, bool pairs, int rows,
+                       chain_product *p)
+{
+    if (cuda_stream_map_weight(c->ops, weight, pairs, rows, p->weight_map, &p->weight_dimension,
+                               &p->weight_step, NULL) != QP_OK)
+        return false;
+    return !p->low || cuda_stream_map_deep(c->ops, (cuda_address)(uintptr_t)weight->data,
+                                           weight->shape[0], weight->shape[1], weight->stride[0],
+                                           rows, CHAIN_X_DEPTHS, p->weight_map, NULL) == QP_OK;
+}
+
+static bool add_product(cuda_chain *c, const op_call *call, bool pairs, cuda_stream_cut cut,
+                        chain_product **out)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
     chain_product p = {
         .n_rows = (int32_t)x->shape[0],
         .n_features = (int32_t)weight->shape[0],
-        .n_tiles = (int32_t)groups_of(weight->shape[0], LINEAR_STREAM_ROWS),
-        .n_depths = (int32_t)groups_of(x->shape[1], LINEAR_STREAM_DEPTH),
+        .n_tiles = (int32_t)groups_of(weight->shape[0], cut.rows),
+        .low = cut.rows == LINEAR_STREAM_LOW_ROWS,
+        .n_depths = (int32_t)(x->shape[1] / LINEAR_STREAM_DEPTH),
     };
     if (c->run.n_steps == 0) c->x_at = c->ops->narrowed_at;
-    if (cuda_stream_map_weight(c->ops, weight, pairs, LINEAR_STREAM_ROWS, p.weight_map,
-                               &p.weight_dimension, &p.weight_step, NULL) != QP_OK ||
-        cuda_stream_map_x(c->ops, x, c->x_at, c->columns, p.x_map, NULL) != QP_OK)
+    if (!map_weight(c, weight, pairs, cut.rows, &p) ||
+        cuda_stream_map_deep(c->ops, c->x_at, x->shape[0], x->shape[1], 2 * x->shape[1], c->columns,
+                             CHAIN_X_DEPTHS, p.x_map, NULL) != QP_OK)
         return false;
-    chain_step *step = next_step(c, CHAIN_PRODUCT, p.n_tiles);
-    step->of.product = p;
+    next_step(c, CHAIN_PRODUCT, p.n_tiles)->of.product = p;
+    set_ranks(c, last_step(c), cut.ranks);
     c->n_products++;
-    *out = &step->of.product;
+    *out = &last_step(c)->of.product;
     return true;
 }
 
@@ -134,9 +146,8 @@ bool cuda_chain_product(cuda_chain *c, const op_call *call)
     chain_product *p;
     if (!takes_product(c, call) || (residual->rank && !same_view(residual, out)) ||
         (residual->rank && (!has_fours(out) || out->shape[1] > CHAIN_ROW)) ||
-        !add_product(c, call, false, &p))
+        !add_product(c, call, false, cut_of(c, call), &p))
         return false;
-    set_ranks(c, last_step(c), ranks_of(c, call));
     p->end = CHAIN_PARTS;
     p->out = (float *)(uintptr_t)c->ops->workspace.address; /* cuBLASLt's, which is not at work */
     p->out_pitch = p->n_features;
@@ -150,10 +161,10 @@ bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *sil
 {
     const tensor *out = &silu->tensors[SILU_AND_MUL_OUT];
     chain_product *p;
-    if (!takes_product(c, call) || ranks_of(c, call) > 1 ||
-        !cuda_linear_stream_activates(c->ops, call, silu) || !add_product(c, call, true, &p))
+    const cuda_stream_cut whole = {LINEAR_STREAM_ROWS, 1};
+    if (!takes_product(c, call) || cut_of(c, call).ranks > 1 ||
+        !cuda_linear_stream_activates(c->ops, call, silu) || !add_product(c, call, true, whole, &p))
         return false;
-    set_ranks(c, last_step(c), 1);
     c->x = *out;
     c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
     p->end = CHAIN_SILU;
@@ -438,9 +449,7 @@ static bool even_out(cuda_chain *c, chain_product *p)
     const int n = c->ops->device->n_multiprocessors;
     const int64_t rounds = groups_of(p->n_tiles, n);
     const int64_t rows = rounds > 1 ? groups_of(p->n_features, n * rounds) : LINEAR_STREAM_ROWS;
-    if (cuda_stream_map_weight(c->ops, &c->weight, false, (int)rows, p->weight_map,
-                               &p->weight_dimension, &p->weight_step, NULL) != QP_OK)
-        return false;
+    if (p->low || !map_weight(c, &c->weight, false, (int)rows, p)) return false;
     p->n_tiles = (int32_t)groups_of(p->n_features, rows);
     return true;
 }

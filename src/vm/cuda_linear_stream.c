@@ -47,19 +47,40 @@ size_t cuda_linear_stream_workspace(const op_call *call)
     return bytes_of(rows > twice ? rows : twice, columns);
 }
 
-int cuda_stream_ranks(int64_t tiles, int64_t n_steps, int n_multiprocessors)
+/* Whether blocks are all there at once, and none has an empty part, of low tiles none but whole
+ * stages of two steps. */
+static bool is_possible(int64_t features, int64_t n_steps, int n_multiprocessors,
+                        cuda_stream_cut cut)
 {
-    static const int candidates[] = {1, 2, 3, 4, 5, 6, 8}; /* of 7 the sums leave too little room */
+    if ((features + cut.rows - 1) / cut.rows * cut.ranks > n_multiprocessors) return false;
+    return cut.rows == LINEAR_STREAM_ROWS ? cut.ranks <= n_steps : n_steps % (2 * cut.ranks) == 0;
+}
+
+/* Bytes that a multiprocessor moves at most: weights, and parts of LINEAR_STREAM_MAX_X rows, out
+ * and in. x comes from the cache, about eight times as fast. */
+static int64_t bytes_moved(int64_t features, int64_t n_steps, int n_multiprocessors,
+                           cuda_stream_cut cut)
+{
+    const int64_t steps = (n_steps + cut.ranks - 1) / cut.ranks;
+    const int64_t parts = features * cut.ranks * LINEAR_STREAM_MAX_X * 4;
+    return steps * (cut.rows + LINEAR_STREAM_MAX_X / 8) * LINEAR_STREAM_DEPTH * 2 +
+           2 * parts / n_multiprocessors;
+}
+
+cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_multiprocessors)
+{
+    static const int rows[] = {LINEAR_STREAM_ROWS, LINEAR_STREAM_LOW_ROWS};
+    static const int ranks[] = {1, 2, 3, 4, 5, 6, 8}; /* of 7 the sums leave too little room */
+    cuda_stream_cut best = {LINEAR_STREAM_ROWS, 1};
     int64_t least = INT64_MAX;
-    int best = 1;
-    if (2 * tiles > n_multiprocessors) return 1;
-    for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++) {
-        int ranks = candidates[i];
-        if (ranks > n_steps) break;
-        int64_t turns = (tiles * ranks + n_multiprocessors - 1) / n_multiprocessors;
-        int64_t steps = turns * ((n_steps + ranks - 1) / ranks);
-        if (steps < least) least = steps, best = ranks;
-    }
+    if (2 * features > (int64_t)n_multiprocessors * LINEAR_STREAM_ROWS) return best;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (size_t j = 0; j < sizeof ranks / sizeof *ranks; j++) {
+            cuda_stream_cut cut = {rows[i], ranks[j]};
+            if (!is_possible(features, n_steps, n_multiprocessors, cut)) continue;
+            int64_t bytes = bytes_moved(features, n_steps, n_multiprocessors, cut);
+            if (bytes < least) least = bytes, best = cut;
+        }
     return best;
 }
 
@@ -108,6 +129,16 @@ qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address a
                                 error);
 }
 
+qp_status cuda_stream_map_deep(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
+                               int64_t pitch, int tile_rows, int depths, char *map, qp_error *error)
+{
+    const uint64_t n = (uint64_t)rows, n_steps = (uint64_t)columns / LINEAR_STREAM_DEPTH;
+    return make_map(ops, map, 3, at, (uint64_t[]){LINEAR_STREAM_DEPTH, n, n_steps},
+                    (uint64_t[]){(uint64_t)pitch, LINEAR_STREAM_DEPTH * 2},
+                    (uint32_t[]){LINEAR_STREAM_DEPTH, (unsigned)tile_rows, (unsigned)depths},
+                    error);
+}
+
 qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *map,
                                 qp_error *error)
 {
@@ -124,7 +155,7 @@ static bool has_vectors(const tensor *view)
     return !view->rank || (view->stride[0] % 16 == 0 && (uintptr_t)view->data % 16 == 0);
 }
 
-static linear_stream arguments_of(const op_call *call, int ranks, int stages)
+static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int stages)
 {
     const tensor *t = call->tensors, *residual = &t[LINEAR_RESIDUAL], *bias = &t[LINEAR_BIAS];
     return (linear_stream){
@@ -138,17 +169,13 @@ static linear_stream arguments_of(const op_call *call, int ranks, int stages)
         .n_rows = (int32_t)t[LINEAR_X].shape[0],
         .n_steps =
             (int32_t)((t[LINEAR_X].shape[1] + LINEAR_STREAM_DEPTH - 1) / LINEAR_STREAM_DEPTH),
-        .ranks = ranks,
+        .ranks = cut.ranks,
+        .tile_rows = cut.rows,
         .stages = stages,
         .end_kind = LINEAR_STREAM_PLAIN,
         .bias_type = (int32_t)bias->type,
         .vectors = call->begin % 4 == 0 && has_vectors(&t[LINEAR_OUT]) && has_vectors(residual),
     };
-}
-
-static int64_t tiles_of(const op_call *call)
-{
-    return (call->end - call->begin + LINEAR_STREAM_ROWS - 1) / LINEAR_STREAM_ROWS;
 }
 
 /* Stages in shared memory: two blocks of different products fit into a multiprocessor, so that the
@@ -185,15 +212,17 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *sil
 {
     const tensor *x = &call->tensors[LINEAR_X];
     const int n_multiprocessors = ops->device->n_multiprocessors;
-    int64_t tiles = tiles_of(call), rows = x->shape[0];
+    int64_t features = call->end - call->begin, rows = x->shape[0];
     int64_t n_steps = (x->shape[1] + LINEAR_STREAM_DEPTH - 1) / LINEAR_STREAM_DEPTH;
-    int ranks = cuda_stream_ranks(tiles, n_steps, n_multiprocessors);
+    cuda_stream_cut cut = cuda_stream_cut_of(features, n_steps, n_multiprocessors);
+    if (silu) cut.rows = LINEAR_STREAM_ROWS;
+    int64_t tiles = (features + cut.rows - 1) / cut.rows;
     int columns = LINEAR_STREAM_COLUMNS(rows);
-    bool at_once = ranks == 1 && tiles <= n_multiprocessors;
-    linear_stream run = arguments_of(call, ranks, stages_of(columns, at_once));
+    bool at_once = cut.ranks == 1 && tiles <= n_multiprocessors;
+    linear_stream run = arguments_of(call, cut, stages_of(columns, at_once));
     cuda_address at;
     TRY(cuda_linear_narrow_x(ops, x, &at, error));
-    TRY(cuda_stream_map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, LINEAR_STREAM_ROWS,
+    TRY(cuda_stream_map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, cut.rows,
                                run.weight_map, &run.weight_dimension, &run.weight_step, error));
     TRY(cuda_stream_map_x(ops, x, at, columns, run.x_map, error));
     if (silu) {

@@ -5,9 +5,14 @@
 #include "op/linear/linear_stream.h"
 #include "vm/cuda_ops.h"
 
-/* How many blocks a tile of a weight is shared by, a block a multiprocessor: as many as make the
- * longest way the shortest. Never depends on the number of rows of x. */
-int cuda_stream_ranks(int64_t tiles, int64_t n_steps, int n_multiprocessors);
+/* How a product is cut: into tiles of so many rows of the weight, each shared by so many blocks. */
+typedef struct cuda_stream_cut {
+    int rows, ranks;
+} cuda_stream_cut;
+
+/* That by which a multiprocessor moves the least: weights, x, and parts of sums. n_steps: of
+ * LINEAR_STREAM_DEPTH along a row. Never depends on the number of rows of x. */
+cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_multiprocessors);
 
 bool cuda_linear_stream_runs_on(const cuda_device *device); /* elsewhere tiles serve */
 bool cuda_linear_stream_accepts(const op_call *call);
@@ -39,6 +44,13 @@ qp_status cuda_stream_map_rows(const cuda_ops *ops, cuda_address at, int64_t row
 /* Describes tiles of `columns` rows of x, which lies `at` in BF16, contiguous. */
 qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
                             char *map, qp_error *error);
+
+/* Describes tiles of so many rows and `depths` times 64 columns, one after another, of a matrix in
+ * BF16 whose columns are a multiple of 64: a tensor map of three dimensions, of which the last
+ * counts those. */
+qp_status cuda_stream_map_deep(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
+                               int64_t pitch, int tile_rows, int depths, char *map,
+                               qp_error *error);
 
 /* Describes a cache, (n_pages, page_size, heads, head_dim), in tiles of 16 positions of a head; a
  * head's elements are 128 bytes. */

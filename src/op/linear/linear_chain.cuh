@@ -39,19 +39,34 @@ DEVICE_FN int chain_column(const chain_item &i, int step)
     return (i.first + step) * LINEAR_STREAM_DEPTH;
 }
 
+/* Steps along a row in a stage of weights. */
+DEVICE_FN int chain_depths(const chain_product &p)
+{
+    return p.low ? CHAIN_X_DEPTHS : 1;
+}
+
+/* One thread: a stage. */
+DEVICE_FN void chain_copy_weight(const chain_product &p, const chain_item &item, int step,
+                                 uint32_t to, uint32_t full, uint64_t policy)
+{
+    int at = item.tile * p.weight_step;
+    if (p.low)
+        stream_copy_3d_with(to, p.weight_map, at, item.first + step, full, policy);
+    else
+        stream_copy_5d(to, p.weight_map, chain_column(item, step), p.weight_dimension == 1 ? at : 0,
+                       p.weight_dimension == 3 ? at : 0, full, policy);
+}
+
 /* One thread. */
 DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint64_t policy)
 {
     int bytes = ring.bytes;
-    if (p.weight_dimension == 1) bytes = p.weight_step * LINEAR_STREAM_DEPTH * 2;
+    if (p.weight_dimension == 1) bytes = p.weight_step * chain_depths(p) * LINEAR_STREAM_DEPTH * 2;
     for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
-        int at = of.tile * p.weight_step;
-        for (int i = 0; i < of.n; i++) {
+        for (int i = 0; i < of.n; i += chain_depths(p)) {
             uint32_t full = chain_ring_take(ring, bytes);
-            stream_copy_5d(chain_stage(ring), p.weight_map, chain_column(of, i),
-                           p.weight_dimension == 1 ? at : 0, p.weight_dimension == 3 ? at : 0, full,
-                           policy);
+            chain_copy_weight(p, of, i, chain_stage(ring), full, policy);
             chain_ring_next(ring);
         }
     }
@@ -62,7 +77,7 @@ DEVICE_FN int chain_stages_of(const chain_product &p)
 {
     int n = 0;
     for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x)
-        n += chain_item_of(p, item).n;
+        n += chain_item_of(p, item).n / chain_depths(p);
     return n;
 }
 
@@ -88,9 +103,9 @@ DEVICE_FN void chain_fetch_x(const linear_chain &call, int s, chain_ring &ring)
         chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
     for (int item = blockIdx.x; item < n_items; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
-        for (int i = 0; i < of.n; i++) {
+        for (int i = 0; i < of.n; i += CHAIN_X_DEPTHS) {
             uint32_t full = chain_ring_take(ring, ring.bytes);
-            stream_copy_2d(chain_stage(ring), p.x_map, chain_column(of, i), 0, full);
+            stream_copy_3d(chain_stage(ring), p.x_map, 0, of.first + i, full);
             chain_ring_next(ring);
         }
     }
@@ -128,29 +143,39 @@ DEVICE_FN void chain_fetch_places(const linear_chain &call, chain_fetcher own, c
 
 /* ---- products ------------------------------------------------------------------------------ */
 
-template <int COLUMNS>
+/* A low tile is the first group's alone: what two read of shared memory would take longer. The
+ * groups meet before the second one looks at a stage again. */
+template <int COLUMNS, bool LOW>
 DEVICE_FN void chain_multiply(const chain_item &item, chain_ring &weights, chain_ring &xs,
                               stream_sums<COLUMNS> &sums)
 {
-    const uint32_t group = threadIdx.x / 128 * 64 * LINEAR_STREAM_DEPTH * 2;
+    const int DEPTHS = LOW ? CHAIN_X_DEPTHS : 1, X_STEP = CHAIN_X_BYTES(COLUMNS) / CHAIN_X_DEPTHS;
+    const int WEIGHT_STEP = CHAIN_WEIGHT_BYTES / DEPTHS, READERS = CHAIN_READERS / (LOW ? 1 : 2);
+    const int group = threadIdx.x / 128;
     bool one = threadIdx.x % 128 == 0;
-    for (int i = 0; i < item.n; i++) {
-        uint64_t weight = wgmma_operand(chain_stage(weights) + group, 64);
-        uint64_t x = wgmma_operand(chain_stage(xs), 64);
+    if (LOW && group > 0) {
+        chain_ring_skip(weights, item.n / DEPTHS);
+        chain_ring_skip(xs, item.n / DEPTHS);
+        return;
+    }
+    for (int i = 0; i < item.n; i += DEPTHS) {
+        int depth = i % CHAIN_X_DEPTHS, next = depth + DEPTHS;
+        bool ends = next == CHAIN_X_DEPTHS || i + DEPTHS == item.n;
+        uint64_t weight = wgmma_operand(chain_stage(weights) + group * CHAIN_WEIGHT_BYTES / 2, 64);
+        uint64_t x = wgmma_operand(chain_stage(xs) + depth * X_STEP, 64);
         chain_ring_wait(weights);
-        chain_ring_wait(xs);
+        if (depth == 0) chain_ring_wait(xs);
         wgmma_begin();
 #pragma unroll
-        for (int k = 0; k < LINEAR_STREAM_DEPTH / 16; k++)
-            wgmma_scores(__nv_bfloat16(), sums.of, weight + 2 * k, x + 2 * k, i > 0 || k > 0);
+        for (int k = 0; k < DEPTHS * LINEAR_STREAM_DEPTH / 16; k++)
+            wgmma_scores(__nv_bfloat16(), sums.of, weight + k / 4 * (WEIGHT_STEP / 16) + k % 4 * 2,
+                         x + k / 4 * (X_STEP / 16) + k % 4 * 2, i > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<0>();
-        if (one) {
-            chain_ring_give(weights, CHAIN_READERS / 2);
-            chain_ring_give(xs, CHAIN_READERS / 2);
-        }
+        if (one) chain_ring_give(weights, READERS);
+        if (one && ends) chain_ring_give(xs, READERS);
         chain_ring_next(weights);
-        chain_ring_next(xs);
+        if (ends) chain_ring_next(xs);
     }
     wgmma_hold(sums.of);
 }
@@ -178,30 +203,31 @@ DEVICE_FN void chain_leave_activated(const chain_product &p, const chain_item &i
                 *(const uint4 *)(rows + row * PITCH + threadIdx.x % 8 * 8);
 }
 
-/* A thread has rows g and g + 8 of a sixteen of the tile, times rows 8 q + 2 t and the next of x;
- * they leave in whole rows. */
-template <int COLUMNS>
+/* A thread has rows g and g + 8 of a sixteen of the tile, HIGH rows in all, times rows 8 q + 2 t
+ * and the next of x; they leave in whole rows. */
+template <int COLUMNS, int HIGH>
 DEVICE_FN void chain_leave(const chain_product &p, const chain_item &item,
                            const stream_sums<COLUMNS> &sums, float *space)
 {
+    const int ROWS = CHAIN_TURN_ROWS(HIGH), PITCH = CHAIN_TURN_PITCH(HIGH), FOURS = HIGH / 4;
     int lane = threadIdx.x % WARP, sixteen = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
-    int feature = item.tile * LINEAR_STREAM_ROWS + lane * 4;
+    int four = threadIdx.x % FOURS * 4, feature = item.tile * HIGH + four;
     float *to = p.out + (int64_t)item.rank * p.n_rows * p.out_pitch + feature;
 #pragma unroll
-    for (int first = 0; first < COLUMNS; first += CHAIN_TURN_ROWS) {
+    for (int first = 0; first < COLUMNS; first += ROWS) {
         chain_meet(); /* nobody reads the space any more */
 #pragma unroll
-        for (int q = 0; q < CHAIN_TURN_ROWS / 8 && q < COLUMNS / 8; q++)
+        for (int q = 0; q < ROWS / 8 && q < COLUMNS / 8; q++)
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                space[(q * 8 + t * 2 + j % 2) * CHAIN_TURN_PITCH + sixteen * 16 + g + j / 2 * 8] =
+            for (int j = 0; j < 4 && sixteen < HIGH / 16; j++)
+                space[(q * 8 + t * 2 + j % 2) * PITCH + sixteen * 16 + g + j / 2 * 8] =
                     sums.of[first / 8 + q][j];
         chain_meet(); /* rows are whole */
-        for (int r = sixteen; r < CHAIN_TURN_ROWS && first + r < p.n_rows;
-             r += CHAIN_WORKERS / WARP)
+        for (int r = threadIdx.x / FOURS; r < ROWS && first + r < p.n_rows;
+             r += CHAIN_WORKERS / FOURS)
             if (feature < p.n_features)
                 *(float4 *)(to + (first + r) * p.out_pitch) =
-                    *(const float4 *)(space + r * CHAIN_TURN_PITCH + lane * 4);
+                    *(const float4 *)(space + r * PITCH + four);
     }
 }
 
@@ -217,7 +243,7 @@ DEVICE_FN void chain_likeliest_step(const linear_chain &call, const chain_produc
     for (int i = blockIdx.x; i < p.n_tiles; i += gridDim.x) {
         chain_item item = chain_item_of(p, i);
         stream_sums<COLUMNS> sums = {};
-        chain_multiply<COLUMNS>(item, weights, xs, sums);
+        chain_multiply<COLUMNS, false>(item, weights, xs, sums);
 #pragma unroll
         for (int part = 0; part < 2; part++) {
             int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + part * 8;
@@ -236,11 +262,16 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
     for (int i = blockIdx.x; i < p.n_tiles * p.ranks; i += gridDim.x) {
         chain_item item = chain_item_of(p, i);
         stream_sums<COLUMNS> sums = {}; /* else their registers would be taken in every step */
-        chain_multiply<COLUMNS>(item, weights, xs, sums);
+        if (p.low) {
+            chain_multiply<COLUMNS, true>(item, weights, xs, sums);
+            chain_leave<COLUMNS, LINEAR_STREAM_LOW_ROWS>(p, item, sums, space);
+            continue;
+        }
+        chain_multiply<COLUMNS, false>(item, weights, xs, sums);
         if (p.end == CHAIN_SILU)
             chain_leave_activated<COLUMNS>(p, item, sums, space);
         else
-            chain_leave<COLUMNS>(p, item, sums, space);
+            chain_leave<COLUMNS, LINEAR_STREAM_ROWS>(p, item, sums, space);
     }
 }
 

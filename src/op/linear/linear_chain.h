@@ -4,7 +4,8 @@
  * The kernel's only parameter is a linear_chain, passed by value. Its grid has a block for each
  * multiprocessor at most, all of which are there at once: they wait for one another between steps.
  * Weights are BF16, as linear_stream.h has them. A product whose weight has few tiles is cut into
- * parts along its rows; the step behind it adds them, in their order.
+ * parts along its rows; the step behind it adds them, in their order. Low tiles, of half as many
+ * rows, need half as many parts.
  */
 #ifndef QUIPU_OP_LINEAR_CHAIN_H
 #define QUIPU_OP_LINEAR_CHAIN_H
@@ -19,12 +20,11 @@ enum {
     CHAIN_MAX_PARTS = 8,   /* of a product's row */
     CHAIN_WORKERS = 256,   /* threads that multiply and add */
     CHAIN_MAX_STAGES = 16, /* of weights, and of x */
+    CHAIN_X_DEPTHS = 2,    /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
     CHAIN_READERS = 4,     /* that give a stage back: so many warps, or half of them twice */
     CHAIN_BEST_AT = 64,    /* where they lie among counters, in 8 bytes each */
     CHAIN_HEAD = 64,       /* of attention: the elements of a head */
     CHAIN_PAGES = 3,       /* times 32 sixteens: positions of a sequence in attention, at most */
-    CHAIN_TURN_ROWS = 32,  /* rows of sums that change places in shared memory at a time, */
-    CHAIN_TURN_PITCH = LINEAR_STREAM_ROWS + 4, /* floats from one to the next */
 };
 
 typedef enum chain_kind {
@@ -42,18 +42,18 @@ typedef enum chain_end {
 } chain_end;
 
 typedef struct chain_product {
-    /* CUtensorMaps: of the weight, five dimensions, and of x in BF16, two. */
+    /* CUtensorMaps: of the weight, five dimensions, of low tiles three; and of x in BF16, three. */
     char weight_map[128] __attribute__((aligned(64)));
     char x_map[128] __attribute__((aligned(64)));
     float *out;
     uint16_t *narrowed;
     int64_t out_pitch; /* floats */
     int32_t n_rows, n_features;
-    int32_t n_tiles, ranks; /* items: tile and part of its rows */
-    int32_t n_depths;       /* LINEAR_STREAM_DEPTHs of a row */
-    int32_t end;            /* chain_end */
-    int32_t weight_dimension,
-        weight_step; /* as linear_stream's; of CHAIN_LIKELIEST a tile's rows */
+    int32_t n_tiles, ranks;                /* items: tile and part of its rows */
+    int32_t n_depths;                      /* LINEAR_STREAM_DEPTHs of a row */
+    int32_t end;                           /* chain_end */
+    int32_t weight_dimension, weight_step; /* as linear_stream's */
+    int32_t low; /* tiles of LINEAR_STREAM_LOW_ROWS, in parts of whole stages */
 } chain_product;
 
 /* The parts of a product: (n_parts, n_rows, n_features). */
@@ -123,12 +123,18 @@ typedef struct linear_chain {
     int32_t weight_stages, x_stages;
 } linear_chain;
 
+/* Rows of sums that change places in shared memory at a time, of tiles so high, and floats from one
+ * to the next. */
+#define CHAIN_TURN_ROWS(high)  (4096 / (high))
+#define CHAIN_TURN_PITCH(high) ((high) + 4)
 /* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float for 256 of its elements, or
  * the warps' parts of attention; and a token's places. */
-#define CHAIN_LOOKED_UP        96
-#define CHAIN_SPACE            (CHAIN_TURN_ROWS * CHAIN_TURN_PITCH * 4 + CHAIN_LOOKED_UP)
+#define CHAIN_LOOKED_UP 96
+#define CHAIN_SPACE                                                                                \
+    (CHAIN_TURN_ROWS(LINEAR_STREAM_LOW_ROWS) * CHAIN_TURN_PITCH(LINEAR_STREAM_LOW_ROWS) * 4 +      \
+     CHAIN_LOOKED_UP)
 #define CHAIN_WEIGHT_BYTES     (LINEAR_STREAM_ROWS * LINEAR_STREAM_DEPTH * 2)
-#define CHAIN_X_BYTES(columns) ((columns)*LINEAR_STREAM_DEPTH * 2)
+#define CHAIN_X_BYTES(columns) ((columns)*CHAIN_X_DEPTHS * LINEAR_STREAM_DEPTH * 2)
 #define CHAIN_SHARED(columns, weight_stages, x_stages)                                             \
     ((weight_stages)*CHAIN_WEIGHT_BYTES + (x_stages)*CHAIN_X_BYTES(columns) +                      \
      4 * 8 * CHAIN_MAX_STAGES + CHAIN_SPACE)

@@ -40,13 +40,30 @@ DEVICE_FN void stream_give(uint32_t from, uint32_t to, int bytes, uint32_t barri
                  : "memory");
 }
 
-/* A tile of a tensor map of two dimensions, or of five of which [2] and [4] begin at 0, to shared
- * memory. */
+/* A tile of a tensor map of two dimensions, or of three of which [0] begins at 0, or of five of
+ * which [2] and [4] do, to shared memory. */
 DEVICE_FN void stream_copy_2d(uint32_t to, const char *map, int c0, int c1, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(barrier)
+                 : "memory");
+}
+
+DEVICE_FN void stream_copy_3d(uint32_t to, const char *map, int c1, int c2, uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(0), "r"(c1), "r"(c2), "r"(barrier)
+                 : "memory");
+}
+
+DEVICE_FN void stream_copy_3d_with(uint32_t to, const char *map, int c1, int c2, uint32_t barrier,
+                                   uint64_t policy)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
                  : "memory");
 }
 
@@ -103,6 +120,12 @@ DEVICE_FN void stream_fetch_weight(const linear_stream &call, const stream_block
     stream_copy_5d(to, call.weight_map, stream_column(b, step), c1, c3, barrier, policy);
 }
 
+/* Bytes that come into a stage. */
+template <int COLUMNS> DEVICE_FN int stream_bytes(const linear_stream &call)
+{
+    return (call.tile_rows + COLUMNS) * LINEAR_STREAM_DEPTH * 2;
+}
+
 DEVICE_FN void stream_fetch_x(const linear_stream &call, const stream_block &b, int step,
                               uint32_t to, uint32_t barrier)
 {
@@ -123,7 +146,7 @@ DEVICE_FN void stream_begin(const linear_stream &call, const stream_block &b, ui
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     for (int i = 0; i < call.stages && i < b.n; i++) {
-        barrier_expect(b.full + 8 * i, LINEAR_STREAM_STAGE(COLUMNS));
+        barrier_expect(b.full + 8 * i, stream_bytes<COLUMNS>(call));
         stream_fetch_weight(call, b, i, b.stages + i * LINEAR_STREAM_STAGE(COLUMNS), b.full + 8 * i,
                             policy);
     }
@@ -139,7 +162,7 @@ DEVICE_FN void stream_fetch(const linear_stream &call, const stream_block &b, ui
         uint32_t to = b.stages + stage * LINEAR_STREAM_STAGE(COLUMNS), full = b.full + 8 * stage;
         if (round > 0) {
             barrier_wait(b.empty + 8 * stage, (round - 1) & 1);
-            barrier_expect(full, LINEAR_STREAM_STAGE(COLUMNS));
+            barrier_expect(full, stream_bytes<COLUMNS>(call));
             stream_fetch_weight(call, b, i, to, full, policy);
         }
         stream_fetch_x(call, b, i, to + x_at, full);
@@ -149,7 +172,8 @@ DEVICE_FN void stream_fetch(const linear_stream &call, const stream_block &b, ui
 
 /* ---- multiplying --------------------------------------------------------------------------- */
 
-/* A group's sums: 64 rows of the weight by COLUMNS rows of x, as wgmma has them. */
+/* A group's sums: 64 rows of the weight by COLUMNS rows of x, as wgmma has them. Of a low tile the
+ * second group's are of nothing, and go nowhere. */
 template <int COLUMNS> struct stream_sums {
     float of[COLUMNS / 8][4];
 };
@@ -236,9 +260,9 @@ DEVICE_FN void stream_leave(const linear_stream &call, const stream_block &b, co
                               *(const float4 *)(rows + r * STREAM_PAIR_PITCH + lane % 16 * 4));
         return;
     }
-    int64_t feature = call.begin + (int64_t)b.tile * LINEAR_STREAM_ROWS + lane * 4;
+    int64_t feature = call.begin + (int64_t)b.tile * call.tile_rows + lane * 4;
     for (int r = warp; r < n; r += 8)
-        if (feature < call.end)
+        if (lane * 4 < call.tile_rows && feature < call.end)
             stream_store(call, b.x_row + first + r, feature,
                          *(const float4 *)(rows + r * STREAM_PITCH + lane * 4));
 }

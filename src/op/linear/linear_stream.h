@@ -1,9 +1,9 @@
 /* linear for batches on sm_90a, bound by reading weights in BF16: what host and kernel agree on.
  *
  * The kernel's only parameter is a linear_stream, passed by value. A block multiplies a tile of
- * LINEAR_STREAM_ROWS rows of the weight by all rows of x in BF16. Which rows of the weight a tile
- * has is the tensor map's matter; where two rows of it belong together (a gate and its up), they
- * stand eight apart, so that one thread has both.
+ * LINEAR_STREAM_ROWS rows of the weight, or LINEAR_STREAM_LOW_ROWS, by all rows of x in BF16. Which
+ * rows of the weight a tile has is the tensor map's matter; where two rows of it belong together (a
+ * gate and its up), they stand eight apart, so that one thread has both.
  */
 #ifndef QUIPU_OP_LINEAR_STREAM_H
 #define QUIPU_OP_LINEAR_STREAM_H
@@ -11,7 +11,8 @@
 #include "quipu_kernel.h"
 
 enum {
-    LINEAR_STREAM_ROWS = 128,    /* of the weight in a tile */
+    LINEAR_STREAM_ROWS = 128,    /* of the weight in a tile, */
+    LINEAR_STREAM_LOW_ROWS = 64, /* in a low one */
     LINEAR_STREAM_DEPTH = 64,    /* columns of both that are multiplied at a time */
     LINEAR_STREAM_THREADS = 288, /* two groups that multiply, and a warp that fetches */
     LINEAR_STREAM_MAX_X = 64,    /* rows of x in a block */
@@ -43,6 +44,7 @@ typedef struct linear_stream {
     int32_t end_kind;   /* linear_stream_end */
     int32_t weight_dimension; /* of the map, the one that tiles count in, */
     int32_t weight_step;      /* and by how much */
+    int32_t tile_rows;        /* of the weight */
     int32_t bias_type;        /* of dtype */
     int32_t vectors;          /* rows of out and of residual begin at multiples of 16 bytes */
 } linear_stream;
