@@ -239,7 +239,7 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
     size_t bytes = (size_t)(x->shape[0] * x->shape[1]) * 2;
     if (is_full(c) || !op_call_has_no_f64(call) || call->params[RMS_NORM_ROUND_FIRST] != 0 ||
         !has_fours(x) || x->shape[1] > CHAIN_ROW || out->type != DTYPE_F32 ||
-        x->shape[0] > c->columns || weight->data == NULL ||
+        x->shape[0] > c->columns || weight->data == NULL || (uintptr_t)weight->data % 8 != 0 ||
         2 * bytes > c->ops->workspace.bytes - CUDA_OWN_WORKSPACE)
         return false;
     if (c->table.rank && !same_view(x, &c->gathered)) return false;

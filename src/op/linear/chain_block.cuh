@@ -34,6 +34,13 @@ DEVICE_FN void chain_wait(const uint32_t *arrived, uint32_t n)
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
+/* Has a value found out here, not behind a wait that follows, where it would be on everybody's way.
+ */
+template <typename T> DEVICE_FN void chain_known(const T *value)
+{
+    asm volatile("" ::"l"(value));
+}
+
 /* The workers meet. */
 DEVICE_FN void chain_meet(void)
 {

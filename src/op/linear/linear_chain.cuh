@@ -94,17 +94,19 @@ DEVICE_FN void chain_fetch_weights(const linear_chain &call, chain_fetcher own, 
     }
 }
 
-/* One thread: x of a product. */
+/* One thread: x of a product. It waits for the step before with the first copy found out and
+ * announced: four divisions would be on everybody's way. */
 DEVICE_FN void chain_fetch_x(const linear_chain &call, int s, chain_ring &ring)
 {
     const chain_product &p = call.steps[s].of.product;
     int n_items = p.n_tiles * p.ranks;
-    if (s > 0 && (int)blockIdx.x < n_items)
-        chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+    bool waited = s == 0;
     for (int item = blockIdx.x; item < n_items; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
         for (int i = 0; i < of.n; i += CHAIN_X_DEPTHS) {
             uint32_t full = chain_ring_take(ring, ring.bytes);
+            if (!waited) chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
+            waited = true;
             stream_copy_3d(chain_stage(ring), p.x_map, 0, of.first + i, full);
             chain_ring_next(ring);
         }
@@ -277,12 +279,39 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
+/* Where a row comes from and goes to. */
+struct chain_row {
+    const float *parts; /* its first */
+    const char *x;      /* of the residual, or of the table */
+    float *out;         /* or NULL */
+};
+
+DEVICE_FN chain_row chain_row_of(const chain_rows &c, int64_t row)
+{
+    int64_t from = c.rows ? c.rows[row] : row;
+    chain_row r = {c.parts.data + from * c.parts.n_features, (const char *)c.table, nullptr};
+    r.x = c.table ? r.x + from * c.residual_pitch
+                  : (const char *)(c.residual + from * c.residual_pitch);
+    if (c.out) r.out = c.out + row * c.out_pitch;
+    return r;
+}
+
+/* The norm's weight to shared memory, while others end the step before. Not to the first-level
+ * cache, which every look at a counter empties. */
+DEVICE_FN void chain_bring_weight(const chain_rows &c, char *weight)
+{
+    const int bytes = c.parts.n_features * (c.weight_type == DTYPE_F32 ? 4 : 2);
+    for (int i = 8 * (int)threadIdx.x; i < bytes; i += 8 * CHAIN_WORKERS)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_address(weight + i)),
+                     "l"((const char *)c.weight + i)
+                     : "memory");
+}
+
 /* Elements [i, i + 4) and [j, j + 4) of a row's parts, added in their order, then of x: all on
  * their way at once. */
-DEVICE_FN void chain_add_parts(const chain_parts &parts, int64_t row, const float *x, int i, int j,
-                               float4 (&sum)[2])
+DEVICE_FN void chain_add_parts(const chain_parts &parts, const float *from, const float *x, int i,
+                               int j, float4 (&sum)[2])
 {
-    const float *from = parts.data + row * parts.n_features;
     const int64_t step = (int64_t)parts.n_rows * parts.n_features;
     float4 part[2][CHAIN_MAX_PARTS], residual[2];
 #pragma unroll
@@ -304,26 +333,25 @@ DEVICE_FN void chain_add_parts(const chain_parts &parts, int64_t row, const floa
     }
 }
 
-/* 256 elements of row `from`, parts and x, to `out` and to `space`, of which a lane has fours from
+/* 256 elements of a row, parts and x, to its place and to `space`, of which a lane has fours from
  * i and from i + 128 on; gives the sum of their squares. Behind the row there are zeros. */
-DEVICE_FN float chain_rows_add(const chain_rows &c, int64_t from, float *out, float *space, int i)
+DEVICE_FN float chain_rows_add(const chain_rows &c, const chain_row &row, float *space, int i)
 {
     float4 sum[2] = {};
     float squares[2] = {};
     const int n = c.parts.n_features, second = i + 128 < n ? i + 128 : i;
     if (c.table && i < n) {
-        const char *row = (const char *)c.table + from * c.residual_pitch;
-        sum[0] = device_load4((dtype)c.table_type, row, i, n);
-        sum[1] = device_load4((dtype)c.table_type, row, second, n);
+        sum[0] = device_load4((dtype)c.table_type, row.x, i, n);
+        sum[1] = device_load4((dtype)c.table_type, row.x, second, n);
     } else if (i < n) {
-        chain_add_parts(c.parts, from, c.residual + from * c.residual_pitch, i, second, sum);
+        chain_add_parts(c.parts, row.parts, (const float *)row.x, i, second, sum);
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         const float4 &v = sum[k];
         int at = i + k * 128;
         if (at >= n) break;
-        if (out) *(float4 *)(out + at) = v;
+        if (row.out) *(float4 *)(row.out + at) = v;
         *(float4 *)(space + at) = v;
         squares[k] = norm_squares4(v.x, v.y, v.z, v.w);
     }
@@ -331,39 +359,40 @@ DEVICE_FN float chain_rows_add(const chain_rows &c, int64_t from, float *out, fl
 }
 
 /* `space`: shared memory, where a row is kept, by every worker its own, and behind it the sums of
- * squares of each 256 elements, which are added as op/rms_norm/rms_norm.cuh does. */
-DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space)
+ * squares of each 256 elements, which are added as op/rms_norm/rms_norm.cuh does. `weight`: the
+ * norm's, room for CHAIN_ROW floats, that of x, which is between two products. */
+DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, char *weight)
 {
     const chain_rows &c = call.steps[s].of.rows;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = CHAIN_WORKERS / WARP;
     const int n = c.parts.n_features, first = 256 * warp + 4 * lane, step = 256 * n_warps;
     const int n_cells = (n + 255) / 256;
     float *cells = space + CHAIN_ROW;
-    if (c.weight) /* comes while others end the step before */
-        for (int i = 4 * (int)threadIdx.x; i < n; i += 4 * CHAIN_WORKERS)
-            asm volatile("prefetch.global.L1 [%0];" ::"l"(
-                (const char *)c.weight + i * (c.weight_type == DTYPE_F32 ? 4 : 2)));
+    if (c.weight) chain_bring_weight(c, weight);
+    chain_row of = chain_row_of(c, blockIdx.x);
+    chain_known(of.parts), chain_known(of.x), chain_known(of.out);
     chain_wait_all(call, s);
     for (int64_t row = blockIdx.x; row < c.n_rows; row += gridDim.x) {
-        int64_t from = c.rows ? c.rows[row] : row;
-        float *out = c.out ? c.out + row * c.out_pitch : nullptr;
+        if (row > blockIdx.x) of = chain_row_of(c, row);
 #pragma unroll 1
         for (int cell = warp, i = first; cell < n_cells; cell += n_warps, i += step) {
-            float squares = chain_rows_add(c, from, out, space, i);
+            float squares = chain_rows_add(c, of, space, i);
             if (lane == 0) cells[cell] = squares;
         }
         if (!c.weight) continue;
-        chain_meet(); /* the cells are whole */
+        asm volatile("cp.async.wait_all;" ::: "memory");
+        chain_meet(); /* the cells are whole, and the weight */
         float scale = norm_scale(warp_sum(lane < n_cells ? cells[lane] : 0.0f), n, c.eps);
         if (row + gridDim.x < c.n_rows) chain_meet(); /* and no longer read */
         for (int cell = warp, i = first; cell < n_cells; cell += n_warps, i += step)
 #pragma unroll
             for (int at = i; at < i + 256 && at < n; at += 128) {
-                float4 f = device_load4((dtype)c.weight_type, c.weight, at, n);
+                float4 f = device_load4((dtype)c.weight_type, weight, at, n);
                 device_narrow(c.narrowed + row * n + at,
                               norm_apply4(*(const float4 *)(space + at), scale, f));
             }
     }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* x comes there again */
 }
 
 /* ---- a block ------------------------------------------------------------------------------- */
@@ -383,8 +412,8 @@ DEVICE_FN bool chain_ends_last(const linear_chain &call, uint32_t *space)
 }
 
 template <int COLUMNS>
-DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ring xs, float *space,
-                          chain_looked_up *up)
+DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ring xs, char *x_room,
+                          float *space, chain_looked_up *up)
 {
     int n_ropes = 0;
     for (int s = 0; s < call.n_steps; s++) {
@@ -395,7 +424,7 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
         else if (call.steps[s].kind == CHAIN_PRODUCT)
             chain_product_step<COLUMNS>(call.steps[s].of.product, weights, xs, space);
         else if (call.steps[s].kind == CHAIN_ROWS)
-            chain_rows_step(call, s, space);
+            chain_rows_step(call, s, space, x_room);
         else if (call.steps[s].kind == CHAIN_ROPE)
             chain_rope_step(call, s, n_ropes++, up);
         else
@@ -446,7 +475,7 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     device_wait_for_last();
     if (own.number == 1) return chain_fetch_xs(call, own, weights, xs);
     if (own.number == 2) return chain_fetch_places(call, own, weights, up);
-    chain_work<COLUMNS>(call, weights, xs, space, up);
+    chain_work<COLUMNS>(call, weights, xs, shared + (xs.stages - at), space, up);
 }
 
 /* One fits into a multiprocessor by its shared memory; half the registers are for blocks of the
