@@ -4,8 +4,8 @@
  * shapes, inputs taken from a batch. Neighbours that are one launch are made one: products of the
  * same x, rope and the kv_append behind it. A forward pass of few tokens, or in which all sequences
  * decode, is captured in a CUDA graph when it is run for the second time, one for each number of
- * tokens, sequences, outputs and parts of attention. Passes that read what the pass before has made
- * likeliest go in groups: one copy of all their inputs, one graph, one copy of their tokens, of
+ * tokens, sequences, outputs and parts of attention. Passes that read what the pass before has
+ * chosen go in groups: one copy of all their inputs, one graph, one copy of their tokens, of
  * which a group has places of its own, so that they are copied while the other one is at work.
  * Everything else goes through the device's one stream; only what reads back waits for it.
  *

@@ -144,7 +144,7 @@ static char *staged_inputs(const cuda_executor *x, int group, int pass)
            (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->plan);
 }
 
-/* What the last pass but `back` of a group makes likeliest. */
+/* What the last pass but `back` of a group chooses. */
 static cuda_address tokens_of(const cuda_executor *x, int group, int back)
 {
     return cuda_executor_inputs(x, CUDA_GROUPS, 0) +

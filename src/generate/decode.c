@@ -113,14 +113,24 @@ static void find_likeliest(const qp_engine *e, int64_t n, int32_t *ids)
     op_run(op, kernel, &call, e->pool, e->executor.scratch.data, e->executor.scratch_bytes);
 }
 
+/* A thread's share of the rows, as biases and penalties have them. */
+static void change_rows(void *context, int worker, int n_workers)
+{
+    const decoding *d = context;
+    const qp_engine *e = d->engine;
+    int64_t begin, end;
+    thread_share((int64_t)d->n_sessions, worker, n_workers, &begin, &end);
+    for (int64_t i = begin; i < end; i++)
+        sampler_change(d->samplers[i],
+                       executor_logits(&e->executor) + i * e->plan.config.vocab_size);
+}
+
 /* The tokens that samplers pick from the executor's logits, all at once. */
 static void choose(const decoding *d, int32_t *ids)
 {
     qp_engine *e = d->engine;
-    const int64_t vocab_size = e->plan.config.vocab_size;
     uint64_t begin = trace_begin_sampling(e->trace);
-    for (size_t i = 0; i < d->n_sessions; i++)
-        sampler_change(d->samplers[i], executor_logits(&e->executor) + (int64_t)i * vocab_size);
+    thread_pool_run(e->pool, change_rows, (void *)d);
     executor_run(&e->executor, &e->batch, e->sample_step, e->sample_step + 1);
     memcpy(ids, e->executor.memory.data[PLAN_NEXT], d->n_sessions * sizeof *ids);
     for (size_t i = 0; i < d->n_sessions; i++)
@@ -141,6 +151,18 @@ static qp_status run_pass(const decoding *d, size_t n, int32_t *tokens, qp_error
     else
         find_likeliest(e, (int64_t)d->n_sessions, next);
     return QP_OK;
+}
+
+/* A pass of the megakernel, behind which the GPU's kernel of the step "sample" chooses. */
+static qp_status run_drawn(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
+{
+    qp_engine *e = d->engine;
+    (void)n;
+    fill_batch(d, 0, tokens);
+    TRY(engine_run_batch(e, false, error));
+    TRY(cuda_executor_run(&e->cuda, &e->batch, e->sample_step, e->sample_step + 1, error));
+    return cuda_executor_read(&e->cuda, PLAN_NEXT, 0, tokens + d->n_sessions,
+                              d->n_sessions * sizeof *tokens, error);
 }
 
 /* `n` passes have been run from row 0 of `tokens` on: the sessions hold what they read. */
@@ -246,14 +268,14 @@ static bool changes_logits(const decoding *d)
 
 static bool is_of_mega(const decoding *d)
 {
-    return !d->samplers && cuda_mega_takes_rows(&d->engine->mega, (int64_t)d->n_sessions);
+    return cuda_mega_takes_rows(&d->engine->mega, (int64_t)d->n_sessions);
 }
 
 int64_t decode_passes(const decoding *d)
 {
     const qp_engine *e = d->engine;
     if (!e->device.context || changes_logits(d)) return 1;
-    if (is_of_mega(d)) return MEGA_PASSES;
+    if (is_of_mega(d)) return d->samplers ? 1 : MEGA_PASSES;
     return 1 + CUDA_GROUPS * cuda_executor_group(&e->cuda, (int64_t)d->n_sessions);
 }
 
@@ -265,6 +287,7 @@ qp_status decode(const decoding *d, int32_t *tokens, const volatile int *cancel,
     if (!e->device.context || changes_logits(d))
         return run_in_turn(d, run_pass, 1, tokens, cancel, error);
     if (!is_of_mega(d)) return run_groups(d, tokens, cancel, error);
+    if (d->samplers) return run_in_turn(d, run_drawn, 1, tokens, cancel, error);
     bool stays = e->plan.config.rope.scaling != ROPE_DYNAMIC; /* the RoPE table */
     return run_in_turn(d, run_mega, stays ? MEGA_PASSES : 1, tokens, cancel, error);
 }

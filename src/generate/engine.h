@@ -17,7 +17,8 @@ struct qp_engine {
     plan plan;
     executor executor;
     cuda_device device;  /* its context is NULL where the CPU runs the plan */
-    cuda_executor cuda;  /* runs the plan up to the logits; the CPU's executor does what follows */
+    cuda_executor cuda;  /* runs the plan up to the logits, and what follows where it feeds tokens
+                          * back; else the CPU's executor does that */
     cuda_mega mega;      /* runs passes of one token there; its kernel is NULL where it does not */
     scheduled scheduled; /* its machine is NULL where the plan runs operator by operator */
     int logits_end;      /* the step behind lm_head */
