@@ -83,5 +83,12 @@ test_cuda() {
                 --temp 1 --top-p 0.9 --top-k 40 --seed 11 || true
         done
     fi
+    # Candidates in CUDA, where they can be compiled.
+    if command -v nvcc >/dev/null; then
+        check "a candidate's verdict" gpu_quipu ops check rms_norm \
+            --kernel "$PWD/examples/rms_norm.cu" || true
+        check "a candidate's times" gpu_quipu ops bench rms_norm \
+            --kernel "$PWD/examples/rms_norm.cu" -r 3 || true
+    fi
     end_tally
 }

@@ -6,6 +6,7 @@
 #include "generate/decode.h"
 #include "gpu_test.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { MOST = 70, PASSES = 21, PROMPT = 40, ANSWERS = 13, MADE = 60 };
@@ -192,11 +193,97 @@ static void test_answers_of_the_megakernel(void **state)
     qp_engine_close(engine);
 }
 
+/* ---- a prompt beside answers --------------------------------------------------------------- */
+
+enum { TALKING = 5, NEW = 90, CHUNK = 32 };
+
+/* Of each input the row behind its last token. */
+typedef struct row_sink {
+    float **rows;
+    size_t vocab_size;
+} row_sink;
+
+static qp_status keep_row(void *context, size_t input, size_t token, const float *logits)
+{
+    const row_sink *sink = context;
+    (void)token;
+    memcpy(sink->rows[input], logits, sink->vocab_size * sizeof *logits);
+    return QP_OK;
+}
+
+/* Five sequences of different lengths read a token each while a sixth reads a prompt of three
+ * chunks: logits behind all of them, (TALKING + 1, vocab_size). */
+static void mix(qp_engine *engine, float *logits)
+{
+    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    qp_session *sessions[TALKING + 1];
+    qp_input inputs[TALKING + 1];
+    float *rows[TALKING + 1];
+    int32_t held[TALKING][PROMPT], prompt[NEW], next[TALKING];
+    for (int i = 0; i <= TALKING; i++) {
+        sessions[i] = open_session(engine);
+        rows[i] = logits + (size_t)i * vocab_size;
+        inputs[i] = (qp_input){.session = sessions[i], .tokens = prompt, .count = NEW};
+    }
+    for (int t = 0; t < NEW; t++)
+        prompt[t] = token_of(TALKING, t);
+    for (int i = 0; i < TALKING; i++) {
+        for (int t = 0; t < PROMPT; t++)
+            held[i][t] = token_of(i, t);
+        qp_input past = {.session = sessions[i], .tokens = held[i], .count = (size_t)(3 + 8 * i)};
+        assert_ok(qp_eval(engine, &past, 1, NULL, NULL, NULL, &error));
+        next[i] = token_of(i, 77);
+        inputs[i].tokens = &next[i];
+        inputs[i].count = 1;
+    }
+    row_sink sink = {rows, vocab_size};
+    assert_ok(qp_eval(engine, inputs, TALKING + 1, keep_row, &sink, NULL, &error));
+    for (int i = 0; i <= TALKING; i++)
+        qp_session_close(sessions[i]);
+}
+
+/* The references' logits on the CPU, but for what products round. */
+static void test_a_prompt_beside_answers(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:tiny:Q8_0",
+                                         "synthetic:smollm2-135m:BF16"};
+    if (!gpu_is_here()) skip();
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        qp_engine_options options = {
+            .model = models[m], .context = 128, .max_sessions = TALKING + 1, .chunk = CHUNK};
+        options.threads = 4;
+        qp_engine *cpu = open_engine(options);
+        options.device = "cuda";
+        qp_engine *gpu = open_engine(options);
+        size_t vocab_size = (size_t)qp_engine_get_info(cpu).vocab_size;
+        size_t n = (TALKING + 1) * vocab_size;
+        float *expected = calloc(n, sizeof *expected), *found = calloc(n, sizeof *found);
+        mix(cpu, expected);
+        mix(gpu, found);
+        for (size_t row = 0; row <= TALKING; row++) {
+            double largest = 0, apart = 0;
+            for (size_t i = row * vocab_size; i < (row + 1) * vocab_size; i++) {
+                largest = fmax(largest, fabs(expected[i]));
+                apart = fmax(apart, fabs(expected[i] - found[i]));
+            }
+            if (!(apart <= 0.03 * largest))
+                fail_msg("%s, row %zu: %g apart, the largest is %g", models[m], row, apart,
+                         largest);
+        }
+        free(expected);
+        free(found);
+        qp_engine_close(cpu);
+        qp_engine_close(gpu);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_passes),
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_a_prompt_beside_answers),
         cmocka_unit_test(test_answers_of_the_megakernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

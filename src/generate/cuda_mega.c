@@ -55,7 +55,7 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
     if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
         return "the megakernel turns whole heads by angles that do not change";
     if (group > MEGA_MAX_GROUP || (group > 4 && group * c->head_dim > 512))
-        return "the megakernel has at most 8 query heads to a KV head";
+        return "the megakernel has at most 8 query heads of 64 elements to a KV head, or 4 of 128";
     if (c->hidden_size > MEGA_MAX_HIDDEN || c->hidden_size % 64)
         return "the megakernel has hidden sizes up to 4096, in multiples of 64";
     if (o->kv_type == DTYPE_F32) return "the megakernel keeps keys and values in 16 bits";
