@@ -17,6 +17,13 @@ static const option_spec model_options[] = {
     {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "tell what is used and why"},
     {0}};
 
+static const option_spec cache_options[] = {
+    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
+     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
+     .argument = "TYPE", .help = "element type of the KV cache"},
+    {0}};
+
 static const option_spec engine_options[] = {
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
      .maximum = 1 << 26, .help = "positions of a conversation; 0: the model's, at most 8192"},
@@ -24,10 +31,6 @@ static const option_spec engine_options[] = {
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "0",
      .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass; 0: 512, on a GPU 2048"},
-    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
-     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
-    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
-     .argument = "TYPE", .help = "element type of the KV cache"},
     {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = cli_execs, .fallback = "auto",
      .argument = "HOW",
      .help =
@@ -170,6 +173,17 @@ static const option_spec convert_options[] = {
 
 static const char *const cli_kernel_devices[] = {"cpu", "cuda", NULL};
 
+/* Which of the forms that a forward pass is planned in. */
+static const option_spec fusing_options[] = {
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
+     .help = "the forward pass for few tokens, in fused operators"},
+    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums),
+     .help = "fused further, as the megakernel runs it: workers add up the residual"},
+    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
+     .fallback = "1", .minimum = 1, .maximum = 1024,
+     .help = "fused: parts of a sequence's positions that attention is split in"},
+    {0}};
+
 static const option_spec plan_options[] = {
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 20, .help = "new tokens in one forward pass"},
@@ -179,20 +193,9 @@ static const option_spec plan_options[] = {
      .minimum = 1, .maximum = 1 << 16, .help = "sequences at once"},
     {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "1", .minimum = 1,
      .maximum = 1024, .help = "ranks of tensor parallelism"},
-    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
-     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
-    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
-     .argument = "TYPE", .help = "element type of the KV cache"},
     {"memory", 0, OPTION_SIZE_AT(SETTINGS, memory), .argument = "BYTES", .fallback = "0",
      .help = "memory that the largest context is computed for, of a GPU too; 0: what is available "
              "now"},
-    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
-     .help = "the forward pass for few tokens, in fused operators"},
-    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums),
-     .help = "fused further, as the megakernel runs it: workers add up the residual"},
-    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
-     .fallback = "1", .minimum = 1, .maximum = 1024,
-     .help = "fused: parts of a sequence's positions that attention is split in"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
      .help = "cuda: the exact memory that a run takes on a GPU too"},
@@ -204,13 +207,6 @@ static const option_spec shapes_options[] = {
      .minimum = 1, .maximum = 1 << 20, .help = "tokens of the prompt"},
     {"batch", 0, OPTION_INTEGER_AT(SETTINGS, batch), .argument = "B", .fallback = "1", .minimum = 1,
      .maximum = 1 << 16, .help = "sequences that decode at once"},
-    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
-     .help = "the forward pass for few tokens, in fused operators"},
-    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums),
-     .help = "fused further, as the megakernel runs it: workers add up the residual"},
-    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
-     .fallback = "1", .minimum = 1, .maximum = 1024,
-     .help = "fused: parts of a sequence's positions that attention is split in"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 
@@ -366,13 +362,6 @@ static const option_spec diff_options[] = {
      .help = "compare up to this step"},
     {"layers", 0, OPTION_INTEGER_AT(SETTINGS, layers), .argument = "N", .fallback = "0",
      .maximum = 1 << 15, .help = "only the first N layers, and what follows the last; 0: all"},
-    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
-     .help = "the forward pass for few tokens, in fused operators"},
-    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums),
-     .help = "fused further, as the megakernel runs it: workers add up the residual"},
-    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
-     .fallback = "1", .minimum = 1, .maximum = 1024,
-     .help = "fused: parts of a sequence's positions that attention is split in"},
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
      .fallback = "latency", .argument = "WHICH", .help = "of schedules: latency or throughput"},
     {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
@@ -384,16 +373,14 @@ static const option_spec diff_options[] = {
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
-    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
-     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
-    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
-     .argument = "TYPE", .help = "element type of the KV cache"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};
 
 static const option_group model_group = {"Model", model_options};
 static const option_group engine_group = {"Running", engine_options};
+static const option_group cache_group = {"KV cache", cache_options};
+static const option_group fusing_group = {"Form of the pass", fusing_options};
 static const option_group sampling_group = {"Sampling", sampling_options};
 static const option_group prompt_group = {"Prompt", prompt_options};
 static const option_group run_group = {"Answer", run_options};
@@ -427,12 +414,13 @@ static const command_spec commands[] = {
      .description = "The answer goes to stdout as it is made, and one line of statistics to "
                     "stderr. Where the model has a chat template, the prompt is the user's message "
                     "of a conversation; --raw continues it as plain text.",
-     .groups = GROUPS(&model_group, &prompt_group, &run_group, &sampling_group, &engine_group)},
+     .groups = GROUPS(&model_group, &prompt_group, &run_group, &sampling_group, &engine_group,
+                      &cache_group)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "talk with a model",
      .description = "Type a message and press Enter. Ctrl-C stops an answer, Ctrl-D ends the "
                     "conversation, /help lists the commands.",
-     .groups = GROUPS(&model_group, &chat_group, &sampling_group, &engine_group)},
+     .groups = GROUPS(&model_group, &chat_group, &sampling_group, &engine_group, &cache_group)},
     {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "text to token ids, on one line",
      .description = "MODEL may also be a directory with tokenizer files only, or a GGUF file with "
@@ -450,11 +438,11 @@ static const command_spec commands[] = {
      .description = "The text is cut into chunks of the context's length, each begun with BOS; the "
                     "second half of each chunk is scored. Prints exp of the mean negative log "
                     "likelihood and its standard error.",
-     .groups = GROUPS(&model_group, &perplexity_group, &engine_group)},
+     .groups = GROUPS(&model_group, &perplexity_group, &engine_group, &cache_group)},
     {COMMAND("logits", command_logits),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
      .summary = "the model's logits after every token",
-     .groups = GROUPS(&model_group, &prompt_group, &logits_group, &engine_group)},
+     .groups = GROUPS(&model_group, &prompt_group, &logits_group, &engine_group, &cache_group)},
     {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--json]",
      .summary = "a model's family, sizes and tensors", .groups = GROUPS(&model_group, &json_group)},
     {COMMAND("doctor", command_doctor), .synopsis = "[--json]",
@@ -463,10 +451,10 @@ static const command_spec commands[] = {
      .summary = "tensor lifetimes and exact memory of a forward pass",
      .description = "A row a step, a column a tensor: + created, o kept, m mapped from the host, r "
                     "read, w written, x destroyed. Weights are not read.",
-     .groups = GROUPS(&model_group, &plan_group)},
+     .groups = GROUPS(&model_group, &plan_group, &fusing_group, &cache_group)},
     {COMMAND("shapes", command_shapes), .synopsis = "[-m MODEL] --tokens N [--batch B]",
      .summary = "every step's shapes in prefill and decode",
-     .groups = GROUPS(&model_group, &shapes_group)},
+     .groups = GROUPS(&model_group, &shapes_group, &fusing_group)},
     {COMMAND("schedule", command_schedule), .synopsis = "[-m MODEL] [--workers N] [OPTION...]",
      .summary = "a forward pass as instructions in queues, one queue a worker",
      .description =
@@ -490,7 +478,7 @@ static const command_spec commands[] = {
          "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... On a "
          "GPU a track is a thread block of the megakernel, and waiting is for others' data; "
          "with --exec ops it is the GPU's operators as launches.",
-     .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group)},
+     .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group, &cache_group)},
     {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
      .summary = "hold one way to run a forward pass against another, tensor by tensor",
      .description = "Each step is judged alone: b gets what it reads from a, and may differ by as "
@@ -499,7 +487,7 @@ static const command_spec commands[] = {
                     "and once more without a stop between steps, which has to give the same bits. "
                     "The exit status is 0 if all is within tolerance; else the first difference "
                     "is named.",
-     .groups = GROUPS(&model_group, &diff_group)},
+     .groups = GROUPS(&model_group, &diff_group, &fusing_group, &cache_group)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "tokens per second of prompts and of generation",
      .description =
@@ -508,7 +496,7 @@ static const command_spec commands[] = {
          "count. A GPU reads the likeliest token next by itself, 16 passes at once, and is "
          "held against its own read bandwidth. Mean and standard deviation over the "
          "repetitions.",
-     .groups = GROUPS(&model_group, &bench_group, &engine_group)},
+     .groups = GROUPS(&model_group, &bench_group, &engine_group, &cache_group)},
     {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",
      .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
