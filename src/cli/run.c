@@ -169,6 +169,7 @@ static qp_status print_answers(const cli_call *call, const run_answer *answers, 
 {
     const bool json = call->settings->json;
     strbuf text = {0};
+    if (call->settings->echo && !json) strbuf_puts(&text, "\n");
     for (int64_t i = 0; i < n; i++) {
         const run_answer *a = &answers[i];
         if (json) {

@@ -83,11 +83,12 @@ static qp_status check_memory(const cuda_executor *x, qp_error *error)
     if (need.total <= available) return QP_OK;
     const double gib = 1 << 30;
     return error_set(error, QP_NO_MEMORY,
-                     "%s needs %.2f GiB on the GPU (weights %.2f, KV cache %.2f for a context of "
-                     "%lld, activations %.2f), but %.2f GiB of %s are free; a smaller --context or "
-                     "--chunk needs less",
+                     "%s needs %.2f GiB on the GPU (weights %.2f, KV cache %.2f for %lld times "
+                     "%lld positions, activations %.2f), but %.2f GiB of %s are free; a smaller "
+                     "--context or --chunk needs less",
                      model_path(x->model), (double)need.total / gib, (double)need.weights / gib,
-                     (double)need.kv_cache / gib, (long long)x->plan->options.context,
+                     (double)need.kv_cache / gib, (long long)x->plan->options.max_sequences,
+                     (long long)x->plan->options.context,
                      (double)(need.arena + need.workspace) / gib, (double)available / gib,
                      x->device->name);
 }

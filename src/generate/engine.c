@@ -124,10 +124,11 @@ static qp_status check_memory(const qp_engine *e, uint32_t features, qp_error *e
     int64_t fits = plan_largest_context(&e->plan.config, &e->plan.options, need.weights, available);
     return error_set(
         error, QP_NO_MEMORY,
-        "%s needs %.2f GiB (weights %.2f, KV cache %.2f for a context of %lld), but "
-        "%.2f GiB are available; %s%lld",
+        "%s needs %.2f GiB (weights %.2f, KV cache %.2f for %lld times %lld positions), but %.2f "
+        "GiB are available; %s%lld",
         model_path(e->model), (double)need.total / gib, (double)need.weights / gib,
-        (double)need.kv_cache / gib, (long long)e->plan.options.context, (double)available / gib,
+        (double)need.kv_cache / gib, (long long)e->plan.options.max_sequences,
+        (long long)e->plan.options.context, (double)available / gib,
         fits > 0 ? "the largest context that fits is " : "no context fits, not even one page of ",
         (long long)(fits > 0 ? fits : e->plan.options.page_size));
 }
