@@ -4,6 +4,7 @@
 #include "base/buffer.h"
 #include "base/cpu.h"
 #include "base/status.h"
+#include "generate/measure.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -46,14 +47,23 @@ static void found(findings *f, const char *key, const char *format, ...)
     cli_json_string(&f->text, value, strlen(value));
 }
 
-static void examine_gpu(findings *f)
+/* The driver, and what --device auto would take. */
+static void examine_devices(findings *f, int processors)
 {
     FILE *version = fopen("/proc/driver/nvidia/version", "r");
     char line[256] = "";
+    measure_gpu gpu;
+    qp_error why = {0};
     if (version && !fgets(line, sizeof line, version)) line[0] = '\0';
     if (version) fclose(version);
     line[strcspn(line, "\n")] = '\0';
     found(f, "NVIDIA driver", "%s", *line ? line : "none");
+    if (measure_find_gpu(&gpu, &why) == QP_OK) {
+        found(f, "device", "cuda: %s, %d multiprocessors", gpu.name, gpu.n_multiprocessors);
+        return;
+    }
+    found(f, "device", "cpu: %d threads", processors);
+    if (*line) found(f, "no GPU", "%s", why.message);
 }
 
 qp_status command_doctor(const cli_call *call)
@@ -70,8 +80,7 @@ qp_status command_doctor(const cli_call *call)
     found(&f, "caches", "L1d %zu KiB, L2 %zu KiB, L3 %zu KiB", cpu.l1d >> 10, cpu.l2 >> 10,
           cpu.l3 >> 10);
     found(&f, "memory", "%.1f GiB available", (double)buffer_available() / 0x1p30);
-    examine_gpu(&f);
-    found(&f, "device", "cpu: %d threads", cpu.processors);
+    examine_devices(&f, cpu.processors);
     qp_error missing = {0};
     const char *model = "";
     cli_call silent = *call;

@@ -251,9 +251,12 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     return QP_OK;
 }
 
-qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error)
+/* *on_gpu: whether it came as far as a GPU. */
+static qp_status open_as_told(const qp_engine_options *options, qp_engine **out, bool *on_gpu,
+                              qp_error *error)
 {
     *out = NULL;
+    *on_gpu = false;
     qp_engine *e = calloc(1, sizeof *e);
     if (!e) return error_no_memory(error, "the engine", sizeof *e);
     e->log = options->log;
@@ -262,11 +265,28 @@ qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_e
     e->progress_context = options->progress_context;
     if (options->progress) e->progress = (progress){.sink = on_progress, .context = e};
     qp_status status = open_engine(e, options, error);
+    *on_gpu = e->device.context != NULL;
     if (status == QP_OK)
         *out = e;
     else
         qp_engine_close(e);
     return status;
+}
+
+qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error)
+{
+    qp_error own = {0}, *why = error ? error : &own;
+    char message[QP_ERROR_SIZE + 64];
+    bool on_gpu;
+    qp_status status = open_as_told(options, out, &on_gpu, why);
+    if (status != QP_NO_MEMORY || !on_gpu || !is_named(options->device, "auto") ||
+        is_named(options->exec, "mk"))
+        return status;
+    snprintf(message, sizeof message, "running on the CPU: %s", why->message);
+    if (options->log) options->log(options->log_context, QP_LOG_NOTICE, message);
+    qp_engine_options on_cpu = *options;
+    on_cpu.device = "cpu";
+    return open_as_told(&on_cpu, out, &on_gpu, error);
 }
 
 void qp_engine_close(qp_engine *e)

@@ -9,7 +9,7 @@ void timeline_table_add(timeline_table *table, const timeline *t, const timeline
     for (int32_t i = 0; i < panel->count; i++) {
         const timeline_slice *slice = &panel->slices[i];
         timeline_sum *sum = &table->sums[timeline_slice_kind(t, slice)];
-        sum->slices++;
+        *(slice->end > slice->wait ? &sum->slices : &sum->joined) += 1;
         sum->wait += (double)(slice->work - slice->wait);
         sum->work += (double)(slice->signal - slice->work);
         sum->flops += slice->flops;
@@ -70,6 +70,18 @@ static void print_rest(const timeline_table *table, const char *name, double ns,
                   100 * divide(ns, table->length));
 }
 
+/* What has no row. */
+static void print_joined(const timeline_table *table, const timeline *t, strbuf *out)
+{
+    int n = 0;
+    for (int kind = 0; kind < t->n_kinds; kind++) {
+        const timeline_sum *sum = &table->sums[kind];
+        if (sum->slices > 0 || sum->joined == 0) continue;
+        strbuf_printf(out, "%s%s", n++ ? ", " : "as part of others: ", t->kinds[kind]);
+    }
+    if (n > 0) strbuf_putc(out, '\n');
+}
+
 void timeline_table_print(const timeline_table *table, const timeline *t, const char *title,
                           strbuf *out)
 {
@@ -94,4 +106,5 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
     if (signal > 0) print_rest(table, "signals", signal, out);
     print_rest(table, "outside", table->length - work - wait - signal, out);
     print_rest(table, "pass", table->length, out);
+    print_joined(table, t, out);
 }

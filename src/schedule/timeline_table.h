@@ -6,8 +6,8 @@
 
 typedef struct timeline_sum {
     int kind;
-    int64_t slices;
-    double wait, work; /* ns, of all tracks together */
+    int64_t slices, joined; /* those that took time, those that were part of another's */
+    double wait, work;      /* ns, of all tracks together */
     double flops, bytes;
 } timeline_sum;
 
@@ -24,7 +24,7 @@ void timeline_table_add(timeline_table *table, const timeline *timeline,
 /* Times are those of a pass, means over the tracks: with waiting, signals and what lies outside of
  * slices they add up to the pass. Rates are of all tracks together while they do this work; "of
  * limit" is the time that the machine's rates of bytes and FLOPs allow at best, over the time
- * taken. */
+ * taken. Kinds that were always part of another's slice are named behind the table. */
 void timeline_table_print(const timeline_table *table, const timeline *timeline, const char *title,
                           strbuf *out);
 
