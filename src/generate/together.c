@@ -9,10 +9,6 @@
 
 #include <stdlib.h>
 
-enum {
-    DEVICE_ROUND = 17
-}; /* passes a GPU makes in a round: one, and two groups (cuda_executor.h) */
-
 /* Arrays of `n` and what a round reads and makes, [QP_MAX_EOS_INTERVAL + 1][n]. */
 typedef struct gathering {
     qp_engine *engine;
