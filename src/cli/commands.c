@@ -493,7 +493,7 @@ static const command_spec commands[] = {
      .description =
          "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
          "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
-         "count. A GPU reads the likeliest token next by itself, 16 passes at once, and is "
+         "count. A GPU reads the likeliest token next by itself, up to 16 passes at once, and is "
          "held against its own read bandwidth. Mean and standard deviation over the "
          "repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &engine_group, &cache_group)},
