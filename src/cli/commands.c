@@ -475,9 +475,9 @@ static const command_spec commands[] = {
          "GFLOP/s are those of all workers together while they do such work; \"of "
          "limit\" is the time that the machine's own rates would allow, over the time "
          "taken. With --exec serial it is one instruction after the other, each as what "
-         "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... On a "
-         "GPU a track is a thread block of the megakernel, and waiting is for others' data; "
-         "with --exec ops it is the GPU's operators as launches.",
+         "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... With "
+         "--device cuda a track is a thread block of the megakernel, and waiting is for others' "
+         "data; with --exec ops as well it is the GPU's operators as launches.",
      .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group, &cache_group)},
     {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
      .summary = "hold one way to run a forward pass against another, tensor by tensor",

@@ -81,7 +81,7 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     return status;
 }
 
-/* What is traced are instructions, which a GPU does not run: by itself the trace is of threads. */
+/* Of threads, unless a GPU is asked for by name. */
 static void choose_exec(cli_settings *s)
 {
     if (strcmp(cli_execs[s->exec], "auto") != 0 || strcmp(cli_devices[s->device], "cuda") == 0)
