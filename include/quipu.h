@@ -140,7 +140,8 @@ qp_engine_info qp_engine_get_info(const qp_engine *engine);
  * weights, by a kernel that only reads, the best of some runs. QP_UNSUPPORTED on a CPU. */
 qp_status qp_measure_read(qp_engine *engine, double *bytes_per_second, qp_error *error);
 
-/* The model's vocabulary, owned by the engine; NULL where it has none (synthetic models). */
+/* The model's vocabulary, owned by the engine; NULL where it has none (synthetic models), which
+ * whoever is given it says: QP_INVALID. */
 const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
 
 /* Sizes, tensors by type, vocabulary and metadata of a model as text, or as JSON; to free(). A

@@ -531,6 +531,14 @@ static void models_without_a_vocabulary_give_tokens(void **state)
     generate_fresh(engine, &s, 5, &r);
     assert_int_equal(r.n_tokens, 5);
     assert_int_equal(r.length, 0);
+    const qp_vocabulary *none = qp_engine_vocabulary(engine);
+    qp_tokens tokens = {0};
+    char *text;
+    assert_null(none);
+    assert_int_equal(qp_tokenize(none, "a", 1, 0, &tokens, &error), QP_INVALID);
+    assert_int_equal(qp_detokenize(none, prompt, 3, 0, &text, NULL, &error), QP_INVALID);
+    assert_int_equal(qp_render_chat(none, "[]", 2, true, &text, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "no vocabulary"));
     qp_engine_close(engine);
 }
 

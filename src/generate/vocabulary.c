@@ -176,9 +176,17 @@ static unsigned encode_flags(const tokenizer *tokenizer, unsigned flags)
     return own | (flags & QP_SPECIAL ? TOKENIZER_SPECIAL : 0);
 }
 
+/* What qp_engine_vocabulary() gives of a synthetic model. */
+static qp_status no_vocabulary(qp_error *error)
+{
+    return error_set(error, QP_INVALID,
+                     "the model has no vocabulary: it takes and makes token ids");
+}
+
 qp_status qp_tokenize(const qp_vocabulary *v, const char *text, size_t length, unsigned flags,
                       qp_tokens *tokens, qp_error *error)
 {
+    if (!v) return no_vocabulary(error);
     token_ids ids = {tokens->data, tokens->count, tokens->capacity};
     qp_status status = tokenizer_encode(v->tokenizer, text, length,
                                         encode_flags(v->tokenizer, flags), &ids, error);
@@ -189,6 +197,8 @@ qp_status qp_tokenize(const qp_vocabulary *v, const char *text, size_t length, u
 qp_status qp_detokenize(const qp_vocabulary *v, const int32_t *ids, size_t count, unsigned flags,
                         char **text, size_t *length, qp_error *error)
 {
+    *text = NULL;
+    if (!v) return no_vocabulary(error);
     strbuf out = {0};
     unsigned decode = flags & QP_SPECIAL ? TOKENIZER_DECODE_CONTROL : 0;
     qp_status status = tokenizer_decode(v->tokenizer, ids, count, decode, &out, error);
@@ -243,6 +253,7 @@ qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length
                          bool add_generation_prompt, char **text, qp_error *error)
 {
     *text = NULL;
+    if (!v) return no_vocabulary(error);
     if (!v->template_source)
         return error_set(error, QP_UNSUPPORTED,
                          "the model has no chat template; give it plain text instead");
