@@ -3,94 +3,25 @@
  * a step, several sequences whose pages lie anywhere. Sums are whole numbers over a power of two,
  * so that everything is the same to the bit.
  */
+#include "gpu_bench.h"
 #include "gpu_test.h"
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
-#include "tensor/float16.h"
-#include "test.h"
 #include "vm/cuda_linear_stream.h"
 #include "vm/cuda_linear_wide.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum {
-    GUARD = 0xa5,
+    WORKSPACE = 16 << 20,
     SEQUENCES = 3,
     POSITIONS = 512, /* of the RoPE table */
     PAGE = 16,
     PAGES = 40,
 };
-
-/* A GPU, and memory that ends with a test. */
-typedef struct bench {
-    cuda_device device;
-    cuda_ops ops;
-    cuda_buffer buffers[32];
-    int n_buffers;
-} bench;
-
-static void open_bench(bench *b, size_t workspace)
-{
-    qp_error error;
-    memset(b, 0, sizeof *b);
-    assert_ok(cuda_device_open(&b->device, &error));
-    assert_ok(cuda_ops_init(&b->ops, &b->device, workspace, false, &error));
-}
-
-static void close_bench(bench *b)
-{
-    while (b->n_buffers > 0)
-        cuda_buffer_free(&b->device, &b->buffers[--b->n_buffers]);
-    cuda_ops_free(&b->ops);
-    cuda_device_close(&b->device);
-}
-
-/* A copy on the GPU. */
-static void *carry(bench *b, const void *data, size_t bytes)
-{
-    qp_error error;
-    cuda_buffer *buffer = &b->buffers[b->n_buffers++];
-    assert_ok(cuda_buffer_alloc(&b->device, bytes, "a test's operand", buffer, &error));
-    assert_int_equal(
-        b->device.driver->copy_to_device(buffer->address, data, bytes, b->device.stream), 0);
-    assert_ok(cuda_device_wait(&b->device, "copying", &error));
-    return (void *)(uintptr_t)buffer->address;
-}
-
-static void *carry_guards(bench *b, size_t bytes)
-{
-    char *guards = malloc(bytes);
-    assert_non_null(guards);
-    memset(guards, GUARD, bytes);
-    void *at = carry(b, guards, bytes);
-    free(guards);
-    return at;
-}
-
-/* A copy of it here, to free(). */
-static void *fetch(const bench *b, const void *at, size_t bytes)
-{
-    qp_error error;
-    void *data = malloc(bytes);
-    assert_non_null(data);
-    assert_int_equal(
-        b->device.driver->copy_to_host(data, (cuda_address)(uintptr_t)at, bytes, b->device.stream),
-        0);
-    assert_ok(cuda_device_wait(&b->device, "copying", &error));
-    return data;
-}
-
-static void run_plainly(bench *b, op_code op, const op_call *call)
-{
-    qp_error error;
-    const cuda_kernel *kernel = cuda_ops_choose(&b->ops, op, call);
-    assert_non_null(kernel);
-    assert_ok(cuda_ops_launch(&b->ops, kernel, call, &error));
-}
 
 /* ---- the product --------------------------------------------------------------------------- */
 
@@ -161,19 +92,17 @@ static op_call silu_of(const tensor *x)
     return silu;
 }
 
-static void check_silu(int64_t n, int64_t depth, int64_t features)
+static void check_silu(bench *b, int64_t n, int64_t depth, int64_t features)
 {
-    bench b;
     qp_error error;
-    open_bench(&b, 16 << 20);
-    product p = make_product(&b, n, depth, 2 * features);
-    tensor plain = sums_on_gpu(&b, &p);
+    product p = make_product(b, n, depth, 2 * features);
+    tensor plain = sums_on_gpu(b, &p);
     op_call silu = silu_of(&plain), both = silu_of(&p.call.tensors[LINEAR_OUT]);
-    run_plainly(&b, OP_SILU_AND_MUL, &silu);
-    assert_ok(cuda_linear_wide_silu(&b.ops, &p.call, &both, &error));
+    run_plainly(b, OP_SILU_AND_MUL, &silu);
+    assert_ok(cuda_linear_wide_silu(&b->ops, &p.call, &both, &error));
     size_t bytes = (size_t)(n * 2 * features) * sizeof(float);
-    float *expected = fetch(&b, plain.data, bytes);
-    uint16_t *found = fetch(&b, p.call.tensors[LINEAR_OUT].data, bytes);
+    float *expected = fetch(b, plain.data, bytes);
+    uint16_t *found = fetch(b, p.call.tensors[LINEAR_OUT].data, bytes);
     for (int64_t i = 0; i < n * features; i++) {
         uint16_t wanted = f32_to_bf16(expected[i / features * 2 * features + i % features]);
         if (found[i] != wanted)
@@ -185,18 +114,21 @@ static void check_silu(int64_t n, int64_t depth, int64_t features)
     free(expected);
     free(found);
     free(p.sums);
-    close_bench(&b);
+    clear_bench(b);
 }
 
 static void test_silu(void **state)
 {
     (void)state;
+    bench b;
     if (!gpu_is_here()) skip();
-    check_silu(256, 64, 128);
-    check_silu(100, 200, 136);
-    check_silu(300, 64, 8);
-    check_silu(129, 328, 1000);
-    check_silu(1000, 128, 3000); /* several tiles a cluster */
+    open_bench(&b, WORKSPACE);
+    check_silu(&b, 256, 64, 128);
+    check_silu(&b, 100, 200, 136);
+    check_silu(&b, 300, 64, 8);
+    check_silu(&b, 129, 328, 1000);
+    check_silu(&b, 1000, 128, 3000); /* several tiles a cluster */
+    close_bench(&b);
 }
 
 /* ---- rope and kv_append -------------------------------------------------------------------- */
@@ -270,26 +202,24 @@ static void check_caches(const bench *b, const heads *h, const tensor *plain, co
     free(is);
 }
 
-static void check_rope(int64_t n, int64_t depth, heads h)
+static void check_rope(bench *b, int64_t n, int64_t depth, heads h)
 {
-    bench b;
     qp_error error;
     static float table[POSITIONS * 128];
     const int64_t features = (h.n_q + 2 * h.n_kv) * h.dim, n_q = h.n_q * h.dim;
     for (int i = 0; i < POSITIONS * h.dim; i++)
         table[i] = sinf((float)(i % 1009));
-    open_bench(&b, 16 << 20);
-    product p = make_product(&b, n, depth, features);
+    product p = make_product(b, n, depth, features);
     const pages of = make_pages((int)n);
-    tensor plain = sums_on_gpu(&b, &p);
-    turned one_by_one = calls_of(&b, &h, plain, &of, table);
-    turned all = calls_of(&b, &h, p.call.tensors[LINEAR_OUT], &of, table);
-    run_plainly(&b, OP_ROPE, &one_by_one.rope);
-    run_plainly(&b, OP_KV_APPEND, &one_by_one.append);
-    assert_ok(cuda_linear_wide_rope(&b.ops, &p.call, &all.rope, &all.append, &error));
+    tensor plain = sums_on_gpu(b, &p);
+    turned one_by_one = calls_of(b, &h, plain, &of, table);
+    turned all = calls_of(b, &h, p.call.tensors[LINEAR_OUT], &of, table);
+    run_plainly(b, OP_ROPE, &one_by_one.rope);
+    run_plainly(b, OP_KV_APPEND, &one_by_one.append);
+    assert_ok(cuda_linear_wide_rope(&b->ops, &p.call, &all.rope, &all.append, &error));
     size_t bytes = (size_t)(n * features) * sizeof(float);
-    float *expected = fetch(&b, plain.data, bytes);
-    uint16_t *found = fetch(&b, p.call.tensors[LINEAR_OUT].data, bytes);
+    float *expected = fetch(b, plain.data, bytes);
+    uint16_t *found = fetch(b, p.call.tensors[LINEAR_OUT].data, bytes);
     for (int64_t i = 0; i < n * n_q; i++) {
         uint16_t wanted = narrow(h.cache, expected[i / n_q * features + i % n_q]);
         if (found[i] != wanted)
@@ -299,22 +229,25 @@ static void check_rope(int64_t n, int64_t depth, heads h)
     for (int64_t i = n * n_q; i < (int64_t)(bytes / 2); i++)
         assert_int_equal(found[i], GUARD << 8 | GUARD);
     for (int t = KV_APPEND_K_CACHE; t <= KV_APPEND_V_CACHE; t++)
-        check_caches(&b, &h, &one_by_one.append.tensors[t], &all.append.tensors[t]);
+        check_caches(b, &h, &one_by_one.append.tensors[t], &all.append.tensors[t]);
     free(expected);
     free(found);
     free(p.sums);
-    close_bench(&b);
+    clear_bench(b);
 }
 
 static void test_rope(void **state)
 {
     (void)state;
+    bench b;
     if (!gpu_is_here()) skip();
-    check_rope(300, 200, (heads){64, 6, 2, DTYPE_F16, false}); /* 10 heads: 2.5 tiles */
-    check_rope(129, 64, (heads){64, 3, 1, DTYPE_BF16, true});
-    check_rope(260, 128, (heads){128, 4, 2, DTYPE_BF16, false});
-    check_rope(100, 72, (heads){128, 3, 1, DTYPE_F16, true}); /* 5 heads */
-    check_rope(450, 64, (heads){64, 32, 8, DTYPE_BF16, false});
+    open_bench(&b, WORKSPACE);
+    check_rope(&b, 300, 200, (heads){64, 6, 2, DTYPE_F16, false}); /* 10 heads: 2.5 tiles */
+    check_rope(&b, 129, 64, (heads){64, 3, 1, DTYPE_BF16, true});
+    check_rope(&b, 260, 128, (heads){128, 4, 2, DTYPE_BF16, false});
+    check_rope(&b, 100, 72, (heads){128, 3, 1, DTYPE_F16, true}); /* 5 heads */
+    check_rope(&b, 450, 64, (heads){64, 32, 8, DTYPE_BF16, false});
+    close_bench(&b);
 }
 
 int main(void)
