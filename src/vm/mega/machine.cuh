@@ -110,7 +110,7 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
         if (thread >= fetching)
             choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
 #else
-        if (MACHINE::TELLS && thread >= MEGA_THREADS - MEGA_TELLERS)
+        if (thread >= MEGA_THREADS - MEGA_TELLERS)
             MACHINE::tell(a, own + a.shared.flow, thread - (MEGA_THREADS - MEGA_TELLERS));
 #endif
         else if (thread < fetching)
