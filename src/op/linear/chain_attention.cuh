@@ -191,30 +191,36 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
 
 /* ---- queries ------------------------------------------------------------------------------- */
 
+/* Two numbers of the cache's type. */
+DEVICE_FN uint32_t chain_pack(const chain_attention &c, float low, float high)
+{
+    return c.type == DTYPE_BF16 ? pack_pair(__nv_bfloat16(), low, high)
+                                : pack_pair(__half(), low, high);
+}
+
 /* Elements [i, i + 4) of a head of the block's items, in turn: a row of 128 bytes as a tile's, in
  * shared memory. */
-template <typename T>
 DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t queries, int head, int i,
                                const float4 &v)
 {
     float sign = c.sm_scale < 0 ? -1.0f : 1.0f; /* as load_query() */
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(queries + head * 128 +
                                                           (i / 8 ^ head % 8) * 16 + i % 8 * 2),
-                 "r"(pack_pair(T(), v.x * sign, v.y * sign)),
-                 "r"(pack_pair(T(), v.z * sign, v.w * sign))
+                 "r"(chain_pack(c, v.x * sign, v.y * sign)),
+                 "r"(chain_pack(c, v.z * sign, v.w * sign))
                  : "memory");
 }
 
 /* The workers: those that others have left in q. */
-template <typename T> DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
+DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
 {
     const int fours = c.group * CHAIN_HEAD / 4, n = chain_own_items(c) * fours;
     for (int i = threadIdx.x; i < n; i += CHAIN_WORKERS) {
         int item = (int)blockIdx.x + i / fours * (int)gridDim.x;
         const float *q = c.q + item / c.n_kv * (int64_t)c.q_pitch +
                          (item % c.n_kv * c.group * CHAIN_HEAD + i % fours * 4);
-        chain_put_query<T>(c, queries, i / (CHAIN_HEAD / 4), i % (CHAIN_HEAD / 4) * 4,
-                           __ldcg((const float4 *)q));
+        chain_put_query(c, queries, i / (CHAIN_HEAD / 4), i % (CHAIN_HEAD / 4) * 4,
+                        __ldcg((const float4 *)q));
     }
 }
 
@@ -239,7 +245,6 @@ DEVICE_FN chain_own_eight chain_own_eight_of(const chain_attention &c, const cha
 
 /* The workers: turn and append what is of this block's items, whose places they look up while the
  * product before is made. */
-template <typename T>
 DEVICE_FN void chain_turn_own(const linear_chain &call, int s, uint32_t queries)
 {
     const chain_attention &c = call.steps[s].of.attention;
@@ -251,8 +256,8 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, uint32_t queries)
         if (i >= CHAIN_WORKERS) own = chain_own_eight_of(c, rope, i);
         chain_eight of = chain_eight_of(rope, own.token, own.eight, own.place.angles);
         if (of.head < rope.n_q) {
-            chain_put_query<T>(c, queries, own.row, of.a, of.x);
-            chain_put_query<T>(c, queries, own.row, of.b, of.y);
+            chain_put_query(c, queries, own.row, of.a, of.x);
+            chain_put_query(c, queries, own.row, of.b, of.y);
         } else {
             chain_append(rope, of, own.place);
             asm volatile("fence.proxy.async.global;" ::: "memory"); /* for this block's copies */
@@ -320,13 +325,26 @@ DEVICE_FN chain_query chain_query_of(const chain_attention &c, uint32_t queries,
     return query;
 }
 
+/* 16 positions from `first` on. */
+template <typename T>
+DEVICE_FN void chain_add(decode_sums<CHAIN_HEAD> &sums, const chain_query &query,
+                         const uint4 (&key)[2][CHAIN_HEAD / 32],
+                         const uint4 (&value)[4][CHAIN_HEAD / 64], int first, int n_seen,
+                         float scale)
+{
+    float s[2][4];
+    decode_scores<T, CHAIN_HEAD>(s, query.piece, key);
+    float highest = decode_highest(s, first, n_seen, sums.maximum);
+    float base = decode_rise<CHAIN_HEAD>(sums, highest, scale);
+    decode_add<T, CHAIN_HEAD>(sums, s, value, base, scale);
+}
+
 /* A warp's part of a head. The other half has so many rounds.
  *
  * A barrier tells one phase of a stage from the next, not from the one behind that: a half must not
  * wait for a stage before what the ring had there last has come, also where that was the other
  * half's. While both have rounds, every second stage is a half's own, of an even number of them,
  * and the last one there was so too; before and behind rounds that one half has alone they meet. */
-template <typename T>
 DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own,
                                  const chain_query &query, int half, int other_rounds,
                                  chain_ring &ring, decode_part<CHAIN_HEAD> *part)
@@ -349,13 +367,10 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
             __syncwarp(); /* all lanes have read */
             if (lane == 0) chain_ring_give(ring, 1);
             chain_ring_next(ring);
-            if (first < own.n_seen) {
-                float s[2][4];
-                decode_scores<T, CHAIN_HEAD>(s, query.piece, key);
-                float highest = decode_highest(s, first, own.n_seen, sums.maximum);
-                float base = decode_rise<CHAIN_HEAD>(sums, highest, scale);
-                decode_add<T, CHAIN_HEAD>(sums, s, value, base, scale);
-            }
+            if (first < own.n_seen && c.type == DTYPE_BF16)
+                chain_add<__nv_bfloat16>(sums, query, key, value, first, own.n_seen, scale);
+            if (first < own.n_seen && c.type != DTYPE_BF16)
+                chain_add<__half>(sums, query, key, value, first, own.n_seen, scale);
         }
         chain_ring_next(ring, !half && other);
     }
@@ -382,9 +397,8 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
 
 /* The workers. `space`: the warps' parts. `queries`: room for them, that of x, which is between two
  * products. */
-template <typename T>
-DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring, uint32_t queries,
-                               float *space, uint32_t appended)
+DEVICE_FN void chain_attend(const linear_chain &call, int s, chain_ring &ring, uint32_t queries,
+                            float *space, uint32_t appended)
 {
     const chain_attention &c = call.steps[s].of.attention;
     const int half = (int)threadIdx.x / (CHAIN_FOUR * WARP), step = 2 * gridDim.x;
@@ -394,10 +408,10 @@ DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring
     chain_head own = chain_head_of(c, item), next;
     int other_rounds = chain_head_of(c, other).rounds;
     if (chain_turns(call, s)) {
-        chain_turn_own<T>(call, s, queries);
+        chain_turn_own(call, s, queries);
     } else {
         chain_wait_all(call, s);
-        chain_take_queries<T>(c, queries);
+        chain_take_queries(c, queries);
     }
     chain_meet(); /* queries, keys and values are there */
     if (chain_turns(call, s) && threadIdx.x == 0) barrier_arrive(appended);
@@ -408,24 +422,14 @@ DEVICE_FN void chain_attend_as(const linear_chain &call, int s, chain_ring &ring
         int next_rounds = chain_head_of(c, other).rounds;
         chain_query query = {};
         if (own.there) query = chain_query_of(c, queries, n);
-        chain_attend_head<T>(c, own, query, half, other_rounds, ring,
-                             parts + (int)threadIdx.x / WARP % CHAIN_FOUR * PAGED_DECODE_MAX_GROUP);
+        chain_attend_head(c, own, query, half, other_rounds, ring,
+                          parts + (int)threadIdx.x / WARP % CHAIN_FOUR * PAGED_DECODE_MAX_GROUP);
         other_rounds = next_rounds;
         chain_half_meets(half); /* the parts are there */
         chain_merge(c, own, parts);
         chain_half_meets(half); /* and read */
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* x comes there again */
-}
-
-/* The workers. */
-DEVICE_FN void chain_attend(const linear_chain &call, int s, chain_ring &ring, uint32_t queries,
-                            float *space, uint32_t appended)
-{
-    if (call.steps[s].of.attention.type == DTYPE_BF16)
-        chain_attend_as<__nv_bfloat16>(call, s, ring, queries, space, appended);
-    else
-        chain_attend_as<__half>(call, s, ring, queries, space, appended);
 }
 
 #endif

@@ -81,19 +81,6 @@ DEVICE_FN int chain_stages_of(const chain_product &p)
     return n;
 }
 
-/* The first warp that fetches: weights. */
-DEVICE_FN void chain_fetch_weights(const linear_chain &call, chain_fetcher own, chain_ring ring)
-{
-    const uint64_t policy = chain_read_once();
-    for (int s = 0; s < call.n_steps; s++) {
-        chain_dawdle(s);
-        if (call.steps[s].kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, ring);
-        if (call.steps[s].kind != CHAIN_PRODUCT) continue;
-        if (threadIdx.x % WARP == 0) chain_fetch_weight(call.steps[s].of.product, ring, policy);
-        ring.at = __shfl_sync(0xffffffffu, ring.at, 0);
-    }
-}
-
 /* One thread: x of a product. It waits for the step before with the first copy found out and
  * announced: four divisions would be on everybody's way. */
 DEVICE_FN void chain_fetch_x(const linear_chain &call, int s, chain_ring &ring)
@@ -113,32 +100,29 @@ DEVICE_FN void chain_fetch_x(const linear_chain &call, int s, chain_ring &ring)
     }
 }
 
-/* The second warp that fetches. */
-DEVICE_FN void chain_fetch_xs(const linear_chain &call, chain_fetcher own, chain_ring weights,
-                              chain_ring xs)
+/* A warp that fetches: the first one weights, the second x, the third places; all of them the
+ * cache, whose code is here once: a multiprocessor's cache of instructions is too small for all of
+ * this kernel. */
+DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ring weights,
+                           chain_ring xs, chain_looked_up *up)
 {
-    for (int s = 0; s < call.n_steps; s++) {
-        chain_dawdle(s);
-        if (call.steps[s].kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
-        if (call.steps[s].kind != CHAIN_PRODUCT) continue;
-        chain_ring_skip(weights, chain_stages_of(call.steps[s].of.product));
-        if (threadIdx.x % WARP == 0) chain_fetch_x(call, s, xs);
-        __syncwarp();
-    }
-}
-
-/* The third warp that fetches. */
-DEVICE_FN void chain_fetch_places(const linear_chain &call, chain_fetcher own, chain_ring weights,
-                                  chain_looked_up *up)
-{
+    const uint64_t policy = chain_read_once();
+    const bool one = threadIdx.x % WARP == 0;
     int n_ropes = 0;
     for (int s = 0; s < call.n_steps; s++) {
         const chain_step &step = call.steps[s];
         chain_dawdle(s);
-        if (step.kind == CHAIN_ATTENTION) chain_fetch_cache(call, s, own, weights);
-        if (step.kind == CHAIN_PRODUCT) chain_ring_skip(weights, chain_stages_of(step.of.product));
-        if (step.kind == CHAIN_ROPE && (int)blockIdx.x < step.blocks)
+        if (step.kind == CHAIN_ATTENTION) {
+            chain_fetch_cache(call, s, own, weights);
+        } else if (step.kind == CHAIN_PRODUCT && own.number == 0) {
+            if (one) chain_fetch_weight(step.of.product, weights, policy);
+            weights.at = __shfl_sync(0xffffffffu, weights.at, 0);
+        } else if (step.kind == CHAIN_PRODUCT) {
+            chain_ring_skip(weights, chain_stages_of(step.of.product));
+            if (one && own.number == 1) chain_fetch_x(call, s, xs);
+        } else if (step.kind == CHAIN_ROPE && own.number == 2 && (int)blockIdx.x < step.blocks) {
             chain_look_up(step.of.rope, n_ropes++, up);
+        }
         __syncwarp();
     }
 }
@@ -307,6 +291,15 @@ DEVICE_FN void chain_bring_weight(const chain_rows &c, char *weight)
                      : "memory");
 }
 
+/* Elements [i, i + 4) of a row, which lie at a multiple of their bytes. */
+DEVICE_FN float4 chain_load4(dtype type, const void *row, int i)
+{
+    const char *at = (const char *)row + i * (type == DTYPE_F32 ? 4 : 2);
+    __builtin_assume(device_aligned(at, 8));
+    if (type == DTYPE_F32) __builtin_assume(device_aligned(at, 16));
+    return device_load4(type, at, 0, 4);
+}
+
 /* Elements [i, i + 4) and [j, j + 4) of a row's parts, added in their order, then of x: all on
  * their way at once. */
 DEVICE_FN void chain_add_parts(const chain_parts &parts, const float *from, const float *x, int i,
@@ -341,8 +334,8 @@ DEVICE_FN float chain_rows_add(const chain_rows &c, const chain_row &row, float 
     float squares[2] = {};
     const int n = c.parts.n_features, second = i + 128 < n ? i + 128 : i;
     if (c.table && i < n) {
-        sum[0] = device_load4((dtype)c.table_type, row.x, i, n);
-        sum[1] = device_load4((dtype)c.table_type, row.x, second, n);
+        sum[0] = chain_load4((dtype)c.table_type, row.x, i);
+        sum[1] = chain_load4((dtype)c.table_type, row.x, second);
     } else if (i < n) {
         chain_add_parts(c.parts, row.parts, (const float *)row.x, i, second, sum);
     }
@@ -387,7 +380,7 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, ch
         for (int cell = warp, i = first; cell < n_cells; cell += n_warps, i += step)
 #pragma unroll
             for (int at = i; at < i + 256 && at < n; at += 128) {
-                float4 f = device_load4((dtype)c.weight_type, weight, at, n);
+                float4 f = chain_load4((dtype)c.weight_type, weight, at);
                 device_narrow(c.narrowed + row * n + at,
                               norm_apply4(*(const float4 *)(space + at), scale, f));
             }
@@ -471,10 +464,8 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
     __syncthreads(); /* the barriers are there */
     chain_fetcher own = {(int)threadIdx.x / WARP - CHAIN_WORKERS / WARP, 0, 0,
                          shared_address(&up->meeting), shared_address(&up->appended)};
-    if (own.number == 0) return chain_fetch_weights(call, own, weights);
-    device_wait_for_last();
-    if (own.number == 1) return chain_fetch_xs(call, own, weights, xs);
-    if (own.number == 2) return chain_fetch_places(call, own, weights, up);
+    if (own.number != 0) device_wait_for_last(); /* weights are there before */
+    if (own.number >= 0) return chain_fetch(call, own, weights, xs, up);
     chain_work<COLUMNS>(call, weights, xs, shared + (xs.stages - at), space, up);
 }
 
