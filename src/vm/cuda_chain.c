@@ -386,7 +386,7 @@ static bool turns_before(cuda_chain *c, const chain_attention *a, const tensor *
            rope->n_sequences == a->n_sequences && rope->head_dim == CHAIN_HEAD &&
            rope->n_kv == a->n_kv && rope->n_q == a->n_kv * a->group && rope->k_cache == k->data &&
            rope->v_cache == v->data && rope->kv_indptr == a->kv_indptr &&
-           rope->kv_indices == a->kv_indices;
+           rope->kv_indices == a->kv_indices && rope->k_type == a->type && rope->v_type == a->type;
 }
 
 /* The output's heads as one row, as the product behind takes it. */
@@ -424,7 +424,10 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
     if (cuda_stream_map_cache(c->ops, k, a.k_map, NULL) != QP_OK ||
         cuda_stream_map_cache(c->ops, v, a.v_map, NULL) != QP_OK)
         return false;
-    if (turns_before(c, &a, k, v)) last_step(c)->blocks = 0; /* by those of attention */
+    if (turns_before(c, &a, k, v)) {
+        last_step(c)->blocks = 0; /* by those of attention */
+        last_step(c)->of.rope.cuts = a.n_kv;
+    }
     next_step(c, CHAIN_ATTENTION, q->shape[0] * k->shape[2])->of.attention = a;
     c->x = rows_of_heads(out);
     c->x_at = at;

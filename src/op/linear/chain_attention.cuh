@@ -191,11 +191,15 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
 
 /* ---- queries ------------------------------------------------------------------------------- */
 
-/* Two numbers of the cache's type. */
+/* Two numbers of the cache's type, and four. */
 DEVICE_FN uint32_t chain_pack(const chain_attention &c, float low, float high)
 {
     return c.type == DTYPE_BF16 ? pack_pair(__nv_bfloat16(), low, high)
                                 : pack_pair(__half(), low, high);
+}
+DEVICE_FN uint2 chain_narrow(const chain_attention &c, const float4 &v)
+{
+    return make_uint2(chain_pack(c, v.x, v.y), chain_pack(c, v.z, v.w));
 }
 
 /* Elements [i, i + 4) of a head of the block's items, in turn: a row of 128 bytes as a tile's, in
@@ -204,11 +208,9 @@ DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t queries, int h
                                const float4 &v)
 {
     float sign = c.sm_scale < 0 ? -1.0f : 1.0f; /* as load_query() */
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(queries + head * 128 +
-                                                          (i / 8 ^ head % 8) * 16 + i % 8 * 2),
-                 "r"(chain_pack(c, v.x * sign, v.y * sign)),
-                 "r"(chain_pack(c, v.z * sign, v.w * sign))
-                 : "memory");
+    uint2 d = chain_narrow(c, make_float4(v.x * sign, v.y * sign, v.z * sign, v.w * sign));
+    uint32_t to = queries + head * 128 + (i / 8 ^ head % 8) * 16 + i % 8 * 2;
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(d.x), "r"(d.y) : "memory");
 }
 
 /* The workers: those that others have left in q. */
@@ -226,40 +228,48 @@ DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
 
 /* An eight of the block's items: of an item its queries', then the key's and the value's. */
 struct chain_own_eight {
-    int token, eight; /* of the token */
-    int row;          /* of queries */
-    chain_place place;
+    chain_eight of;
+    int row;  /* of queries; or -1 */
+    char *to; /* of the cache */
 };
 
 DEVICE_FN chain_own_eight chain_own_eight_of(const chain_attention &c, const chain_rope &rope,
-                                             int i)
+                                             const chain_place *places, int i)
 {
     const int heads = c.group + 2, eights = CHAIN_HEAD / 8;
     int n = i / eights / heads, h = i / eights % heads;
     int item = (int)blockIdx.x + n * (int)gridDim.x, kv_head = item % c.n_kv;
     int head = h < c.group ? kv_head * c.group + h : rope.n_q + (h - c.group) * c.n_kv + kv_head;
     int token = item / c.n_kv;
-    return chain_own_eight{token, head * eights + i % eights, n * c.group + h,
-                           chain_place_in(rope, token, token)};
+    chain_own_eight own;
+    own.row = h < c.group ? n * c.group + h : -1;
+    chain_place place = n < CHAIN_PLACES ? places[n] : chain_place_of(rope, token);
+    own.of = chain_eight_of(rope, CHAIN_HEAD, token, head * eights + i % eights, place.angles);
+    own.to = chain_cached(rope, own.of, place);
+    return own;
 }
 
-/* The workers: turn and append what is of this block's items, whose places they look up while the
- * product before is made. */
-DEVICE_FN void chain_turn_own(const linear_chain &call, int s, uint32_t queries)
+/* The workers: turn and append what is of this block's items, for the nth rope step. What they need
+ * for that beside the product's parts they find out while it is made. */
+DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t queries,
+                              chain_looked_up *up)
 {
     const chain_attention &c = call.steps[s].of.attention;
     const chain_rope &rope = call.steps[s - 1].of.rope;
     const int n = chain_own_items(c) * (c.group + 2) * (CHAIN_HEAD / 8);
-    chain_own_eight own = chain_own_eight_of(c, rope, min((int)threadIdx.x, n - 1));
+    const chain_place *places = chain_places(nth, up);
+    chain_own_eight own = chain_own_eight_of(c, rope, places, min((int)threadIdx.x, n - 1));
+    chain_known(own.of.from_a), chain_known(own.of.from_b), chain_known(own.to);
     chain_wait_all(call, s - 1);
     for (int i = threadIdx.x; i < n; i += CHAIN_WORKERS) {
-        if (i >= CHAIN_WORKERS) own = chain_own_eight_of(c, rope, i);
-        chain_eight of = chain_eight_of(rope, own.token, own.eight, own.place.angles);
-        if (of.head < rope.n_q) {
-            chain_put_query(c, queries, own.row, of.a, of.x);
-            chain_put_query(c, queries, own.row, of.b, of.y);
+        if (i >= CHAIN_WORKERS) own = chain_own_eight_of(c, rope, places, i);
+        chain_fours fours = chain_turned(rope, own.of);
+        if (own.row >= 0) {
+            chain_put_query(c, queries, own.row, own.of.a, fours.x);
+            chain_put_query(c, queries, own.row, own.of.b, fours.y);
         } else {
-            chain_append(rope, of, own.place);
+            *(uint2 *)(own.to + own.of.a * 2) = chain_narrow(c, fours.x);
+            *(uint2 *)(own.to + own.of.b * 2) = chain_narrow(c, fours.y);
             asm volatile("fence.proxy.async.global;" ::: "memory"); /* for this block's copies */
         }
     }
@@ -396,9 +406,9 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
 }
 
 /* The workers. `space`: the warps' parts. `queries`: room for them, that of x, which is between two
- * products. */
-DEVICE_FN void chain_attend(const linear_chain &call, int s, chain_ring &ring, uint32_t queries,
-                            float *space, uint32_t appended)
+ * products. `n_ropes`: rope steps so far of which this block had a part. */
+DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_ring &ring,
+                            uint32_t queries, float *space, chain_looked_up *up)
 {
     const chain_attention &c = call.steps[s].of.attention;
     const int half = (int)threadIdx.x / (CHAIN_FOUR * WARP), step = 2 * gridDim.x;
@@ -408,13 +418,16 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, chain_ring &ring, u
     chain_head own = chain_head_of(c, item), next;
     int other_rounds = chain_head_of(c, other).rounds;
     if (chain_turns(call, s)) {
-        chain_turn_own(call, s, queries);
+        chain_turn_own(call, s, n_ropes, queries, up);
     } else {
         chain_wait_all(call, s);
         chain_take_queries(c, queries);
     }
     chain_meet(); /* queries, keys and values are there */
-    if (chain_turns(call, s) && threadIdx.x == 0) barrier_arrive(appended);
+    if (chain_turns(call, s)) {
+        chain_places_used(n_ropes, up);
+        if (threadIdx.x == 0) barrier_arrive(shared_address(&up->appended));
+    }
     for (int n = half; min(item, other) < c.n_sequences * c.n_kv; n += 2, own = next) {
         item += step, other += step;
         chain_dawdle(s + item);

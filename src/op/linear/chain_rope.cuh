@@ -14,22 +14,6 @@ DEVICE_FN void add_to(float4 &sum, const float4 &v)
     sum.z += v.z, sum.w += v.w;
 }
 
-/* Elements [i, i + 4) of a row's parts, added in their order. */
-DEVICE_FN float4 chain_add_four(const chain_parts &parts, int64_t row, int i)
-{
-    const float *from = parts.data + row * parts.n_features + i;
-    const int64_t step = (int64_t)parts.n_rows * parts.n_features;
-    float4 part[CHAIN_MAX_PARTS], sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int r = 0; r < CHAIN_MAX_PARTS; r++)
-        part[r] =
-            r < parts.n_parts ? __ldcg((const float4 *)(from + r * step)) : make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int r = 0; r < CHAIN_MAX_PARTS; r++)
-        if (r < parts.n_parts) add_to(sum, part[r]);
-    return sum;
-}
-
 /* ---- places -------------------------------------------------------------------------------- */
 
 /* Where a token's k and v go, and its angles. */
@@ -38,9 +22,9 @@ struct chain_place {
     const float *angles;
 };
 
-/* Of token t, which is sequence b's. */
-DEVICE_FN chain_place chain_place_in(const chain_rope &c, int t, int64_t b)
+DEVICE_FN chain_place chain_place_of(const chain_rope &c, int t)
 {
+    int64_t b = device_sequence(c.qo_indptr, c.n_sequences, t);
     int position = c.positions[t];
     int64_t page = c.kv_indices[c.kv_indptr[b] + position / c.page_size];
     int64_t slot = position % c.page_size;
@@ -49,83 +33,126 @@ DEVICE_FN chain_place chain_place_in(const chain_rope &c, int t, int64_t b)
                        c.table + c.table_rows[t] * c.table_pitch};
 }
 
-DEVICE_FN chain_place chain_place_of(const chain_rope &c, int t)
-{
-    return chain_place_in(c, t, device_sequence(c.qo_indptr, c.n_sequences, t));
-}
-
-/* Places of this block's first token, in shared memory, for one rope step and the next in turn; and
- * other barriers of a block. */
+/* Places of the tokens of this block's first items, in shared memory, for one rope step and the
+ * next in turn; and other barriers of a block. */
 struct chain_looked_up {
-    chain_place place[2];
+    chain_place place[2][CHAIN_PLACES];
     uint64_t found[2], used[2]; /* barriers */
     uint64_t meeting;           /* and that of the warps that fetch */
     uint64_t appended;          /* and of those who wait for k and v that this block appends */
 };
 
-/* Looks up the first token's place for the nth rope step, while products are made. */
+static_assert(sizeof(chain_looked_up) == CHAIN_LOOKED_UP, "its room");
+
+/* A warp looks them up for the nth rope step, while products are made. */
 DEVICE_FN void chain_look_up(const chain_rope &c, int nth, chain_looked_up *up)
 {
+    int lane = (int)threadIdx.x % WARP, item = (int)blockIdx.x + lane * (int)gridDim.x;
     if (nth > 1) barrier_wait(shared_address(&up->used[nth % 2]), nth / 2 % 2 ^ 1);
-    chain_place place = chain_place_of(c, (int)blockIdx.x / c.cuts);
-    if (threadIdx.x % WARP > 0) return;
-    up->place[nth % 2] = place;
-    barrier_arrive(shared_address(&up->found[nth % 2]));
+    if (lane < CHAIN_PLACES && item < c.n_tokens * c.cuts)
+        up->place[nth % 2][lane] = chain_place_of(c, item / c.cuts);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&up->found[nth % 2]));
+}
+
+/* The workers find them, and must tell when they have read them. */
+DEVICE_FN const chain_place *chain_places(int nth, chain_looked_up *up)
+{
+    barrier_wait(shared_address(&up->found[nth % 2]), nth / 2 % 2);
+    return up->place[nth % 2];
+}
+DEVICE_FN void chain_places_used(int nth, chain_looked_up *up)
+{
+    if (threadIdx.x == 0) barrier_arrive(shared_address(&up->used[nth % 2]));
 }
 
 /* ---- turning ------------------------------------------------------------------------------- */
 
-/* Eight elements of a head, [a, a + 4) and [b, b + 4): of halves that turn together, or
+/* Eight elements of a token's head, [a, a + 4) and [b, b + 4): of halves that turn together, or
  * neighbours. */
 struct chain_eight {
     int head, a, b; /* heads: those of q, of k and of v */
+    bool turns, neighbours;
+    float4 cosine, sine;
+    const float *from_a, *from_b; /* in the product's first part */
+};
+
+/* The ith of token t, of heads of `dim` elements: all that is known before the product is made. */
+DEVICE_FN chain_eight chain_eight_of(const chain_rope &c, int dim, int t, int i,
+                                     const float *angles)
+{
+    int half = dim / 2, pair = i * 4 % half;
+    chain_eight of;
+    of.head = i * 4 / half;
+    of.turns = of.head < c.n_q + c.n_kv;
+    of.neighbours = c.interleaved || !of.turns;
+    of.a = of.neighbours ? 2 * pair : pair;
+    of.b = of.neighbours ? of.a + 4 : of.a + half;
+    of.cosine = __ldg((const float4 *)(angles + pair));
+    of.sine = __ldg((const float4 *)(angles + half + pair));
+    const float *head = c.parts.data + (int64_t)t * c.parts.n_features + of.head * dim;
+    of.from_a = head + of.a, of.from_b = head + of.b;
+    return of;
+}
+
+/* Its fours. */
+struct chain_fours {
     float4 x, y;
 };
 
-/* The ith of a token, turned, or where it is v's as it is. */
-DEVICE_FN chain_eight chain_eight_of(const chain_rope &c, int t, int i, const float *angles)
+/* The sums of the product's parts, in their order, all on their way at once. */
+DEVICE_FN chain_fours chain_sums(const chain_parts &parts, const float *a, const float *b)
 {
-    int half = c.head_dim / 2, head = i * 4 / half, pair = i * 4 % half;
-    bool is_v = head >= c.n_q + c.n_kv, neighbours = c.interleaved || is_v;
-    int a = neighbours ? 2 * pair : pair, b = neighbours ? a + 4 : a + half;
-    float4 x = chain_add_four(c.parts, t, head * c.head_dim + a);
-    float4 y = chain_add_four(c.parts, t, head * c.head_dim + b);
-    if (!is_v) {
-        float4 cosine = *(const float4 *)(angles + pair);
-        float4 sine = *(const float4 *)(angles + half + pair);
-        if (neighbours) {
-            rope_pair(&x.x, &x.y, cosine.x, sine.x);
-            rope_pair(&x.z, &x.w, cosine.y, sine.y);
-            rope_pair(&y.x, &y.y, cosine.z, sine.z);
-            rope_pair(&y.z, &y.w, cosine.w, sine.w);
-        } else {
-            rope_pair(&x.x, &y.x, cosine.x, sine.x);
-            rope_pair(&x.y, &y.y, cosine.y, sine.y);
-            rope_pair(&x.z, &y.z, cosine.z, sine.z);
-            rope_pair(&x.w, &y.w, cosine.w, sine.w);
-        }
-    }
-    return chain_eight{head, a, b, x, y};
+    const int64_t step = (int64_t)parts.n_rows * parts.n_features;
+    float4 part[CHAIN_MAX_PARTS][2] = {};
+    chain_fours sums = {};
+#pragma unroll
+    for (int r = 0; r < CHAIN_MAX_PARTS; r++, a += step, b += step)
+        if (r < parts.n_parts)
+            part[r][0] = __ldcg((const float4 *)a), part[r][1] = __ldcg((const float4 *)b);
+#pragma unroll
+    for (int r = 0; r < CHAIN_MAX_PARTS; r++)
+        if (r < parts.n_parts) add_to(sums.x, part[r][0]), add_to(sums.y, part[r][1]);
+    return sums;
 }
 
-/* What is k's or v's to the cache. */
-DEVICE_FN void chain_append(const chain_rope &c, const chain_eight &of, const chain_place &place)
+/* The sums, turned where they are q's or k's. */
+DEVICE_FN chain_fours chain_turned(const chain_rope &c, const chain_eight &of)
+{
+    chain_fours sums = chain_sums(c.parts, of.from_a, of.from_b);
+    float4 &x = sums.x, &y = sums.y;
+    const float4 &cosine = of.cosine, &sine = of.sine;
+    if (of.turns && of.neighbours) {
+        rope_pair(&x.x, &x.y, cosine.x, sine.x);
+        rope_pair(&x.z, &x.w, cosine.y, sine.y);
+        rope_pair(&y.x, &y.y, cosine.z, sine.z);
+        rope_pair(&y.z, &y.w, cosine.w, sine.w);
+    } else if (of.turns) {
+        rope_pair(&x.x, &y.x, cosine.x, sine.x);
+        rope_pair(&x.y, &y.y, cosine.y, sine.y);
+        rope_pair(&x.z, &y.z, cosine.z, sine.z);
+        rope_pair(&x.w, &y.w, cosine.w, sine.w);
+    }
+    return sums;
+}
+
+/* Where the head of k or v that an eight is of lies in the cache. */
+DEVICE_FN char *chain_cached(const chain_rope &c, const chain_eight &of, const chain_place &place)
 {
     int head = of.head - c.n_q;
-    bool is_v = head >= c.n_kv;
-    char *to = is_v ? place.v + (head - c.n_kv) * c.v_head : place.k + head * c.k_head;
-    dtype type = (dtype)(is_v ? c.v_type : c.k_type);
-    device_store4(type, to, of.a, c.head_dim, of.x);
-    device_store4(type, to, of.b, c.head_dim, of.y);
+    return of.turns ? place.k + head * c.k_head : place.v + (head - c.n_kv) * c.v_head;
 }
 
 DEVICE_FN void chain_rope_eight(const chain_rope &c, int t, int i, const chain_place &place)
 {
-    chain_eight of = chain_eight_of(c, t, i, place.angles);
-    if (of.head >= c.n_q) return chain_append(c, of, place);
-    float *q = c.q + t * c.q_pitch + of.head * c.head_dim;
-    *(float4 *)(q + of.a) = of.x;
-    *(float4 *)(q + of.b) = of.y;
+    chain_eight of = chain_eight_of(c, c.head_dim, t, i, place.angles);
+    chain_fours fours = chain_turned(c, of);
+    bool is_q = of.head < c.n_q;
+    dtype type = is_q ? DTYPE_F32 : (dtype)(of.turns ? c.k_type : c.v_type);
+    void *to =
+        is_q ? (char *)(c.q + t * c.q_pitch + of.head * c.head_dim) : chain_cached(c, of, place);
+    device_store4(type, to, of.a, c.head_dim, fours.x);
+    device_store4(type, to, of.b, c.head_dim, fours.y);
 }
 
 /* The nth rope step. */
@@ -133,10 +160,9 @@ DEVICE_FN void chain_rope_step(const linear_chain &call, int s, int nth, chain_l
 {
     const chain_rope &c = call.steps[s].of.rope;
     int n = (c.n_q + 2 * c.n_kv) * c.head_dim / 8;
-    barrier_wait(shared_address(&up->found[nth % 2]), nth / 2 % 2);
-    chain_place place = up->place[nth % 2];
+    chain_place place = chain_places(nth, up)[0];
     chain_wait_all(call, s); /* and the place is read */
-    if (threadIdx.x == 0) barrier_arrive(shared_address(&up->used[nth % 2]));
+    chain_places_used(nth, up);
     for (int item = blockIdx.x; item < c.n_tokens * c.cuts; item += gridDim.x) {
         int t = item / c.cuts, first = item % c.cuts * CHAIN_WORKERS + (int)threadIdx.x;
         if (item != (int)blockIdx.x) place = chain_place_of(c, t);

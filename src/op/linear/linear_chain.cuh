@@ -120,8 +120,9 @@ DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ri
         } else if (step.kind == CHAIN_PRODUCT) {
             chain_ring_skip(weights, chain_stages_of(step.of.product));
             if (one && own.number == 1) chain_fetch_x(call, s, xs);
-        } else if (step.kind == CHAIN_ROPE && own.number == 2 && (int)blockIdx.x < step.blocks) {
-            chain_look_up(step.of.rope, n_ropes++, up);
+        } else if (step.kind == CHAIN_ROPE && own.number == 2) {
+            const chain_rope &rope = step.of.rope;
+            if ((int)blockIdx.x < rope.n_tokens * rope.cuts) chain_look_up(rope, n_ropes++, up);
         }
         __syncwarp();
     }
@@ -421,7 +422,8 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
         else if (call.steps[s].kind == CHAIN_ROPE)
             chain_rope_step(call, s, n_ropes++, up);
         else
-            chain_attend(call, s, weights, xs.stages, space, shared_address(&up->appended));
+            chain_attend(call, s, n_ropes, weights, xs.stages, space, up);
+        if (call.steps[s].kind == CHAIN_ATTENTION && chain_turns(call, s)) n_ropes++;
         chain_signal(call.arrived + s);
     }
     if (!chain_ends_last(call, (uint32_t *)space)) return;

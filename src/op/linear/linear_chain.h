@@ -24,6 +24,7 @@ enum {
     CHAIN_READERS = 4,     /* that give a stage back: so many warps, or half of them twice */
     CHAIN_BEST_AT = 64,    /* where they lie among counters, in 8 bytes each */
     CHAIN_HEAD = 64,       /* of attention: the elements of a head */
+    CHAIN_PLACES = 4,      /* items of a block whose places in the cache are looked up early */
     CHAIN_PAGES = 3,       /* times 32 sixteens: positions of a sequence in attention, at most */
 };
 
@@ -84,7 +85,8 @@ typedef struct chain_rope {
     int64_t q_pitch, table_pitch;   /* floats */
     int64_t k_page, k_slot, k_head; /* bytes */
     int64_t v_page, v_slot, v_head;
-    int32_t n_tokens, n_sequences, n_q, n_kv, head_dim, page_size, cuts; /* blocks of a token */
+    int32_t n_tokens, n_sequences, n_q, n_kv, head_dim, page_size;
+    int32_t cuts; /* items of a token: parts of it, or KV heads that attention's blocks take */
     int32_t interleaved, k_type, v_type;
 } chain_rope;
 
@@ -128,8 +130,8 @@ typedef struct linear_chain {
 #define CHAIN_TURN_ROWS(high)  (4096 / (high))
 #define CHAIN_TURN_PITCH(high) ((high) + 4)
 /* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float for 256 of its elements, or
- * the warps' parts of attention; and a token's places. */
-#define CHAIN_LOOKED_UP 96
+ * the warps' parts of attention; and tokens' places and barriers. */
+#define CHAIN_LOOKED_UP (2 * CHAIN_PLACES * 24 + 6 * 8)
 #define CHAIN_SPACE                                                                                \
     (CHAIN_TURN_ROWS(LINEAR_STREAM_LOW_ROWS) * CHAIN_TURN_PITCH(LINEAR_STREAM_LOW_ROWS) * 4 +      \
      CHAIN_LOOKED_UP)
