@@ -10,7 +10,7 @@
 static inline bool gpu_is_here(void)
 {
     cuda_device device;
-    bool here = cuda_device_open(&device, NULL) == QP_OK && device.major == 9;
+    bool here = cuda_device_open(&device, NULL) == QP_OK && cuda_device_is_hopper(&device);
     cuda_device_close(&device);
     return here;
 }

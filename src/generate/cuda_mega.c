@@ -130,8 +130,9 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     *m = (cuda_mega){
         .executor = x, .n_blocks = options->n_blocks, .assignment = options->assignment};
     if (!m->n_blocks) m->n_blocks = x->device->n_multiprocessors;
-    m->why_not = x->device->major == 9 ? refusal(x->plan, x->model, m->n_blocks)
-                                       : "the megakernel is for GPUs of compute capability 9.0";
+    m->why_not = cuda_device_is_hopper(x->device)
+                     ? refusal(x->plan, x->model, m->n_blocks)
+                     : "the megakernel is for GPUs of compute capability 9.0";
     if (m->why_not) return QP_OK;
     set_sizes(m);
     mega_lay_out_shared(m);

@@ -43,7 +43,7 @@ static void look_around(memory_view *v, uint64_t memory)
     if (status == QP_OK) {
         snprintf(v->device, sizeof v->device, "%s", device.name);
         v->n_blocks = device.n_multiprocessors;
-        v->has_mega = device.major == 9;
+        v->has_mega = cuda_device_is_hopper(&device);
         status = cuda_device_free_memory(&device, &free_bytes, &v->why);
     }
     if (status == QP_OK) v->available = free_bytes;

@@ -195,8 +195,7 @@ qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *
                        qp_error *error)
 {
     (void)kernel;
-    bool has_wgmma = ops->device->major == 9 && ops->device->minor == 0;
-    return launch_prefill(ops, call, has_wgmma, error);
+    return launch_prefill(ops, call, cuda_device_is_hopper(ops->device), error);
 }
 
 qp_status cuda_prefill_mma(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,

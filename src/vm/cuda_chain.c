@@ -37,7 +37,7 @@ static bool has_fours(const tensor *view)
 
 bool cuda_chain_begin(cuda_ops *ops, int64_t rows, cuda_chain *out)
 {
-    if (!cuda_linear_stream_runs_on(ops->device) || rows > LINEAR_STREAM_MAX_X) return false;
+    if (!cuda_device_is_hopper(ops->device) || rows > LINEAR_STREAM_MAX_X) return false;
     *out = (cuda_chain){
         .ops = ops, .columns = LINEAR_STREAM_COLUMNS(rows), .x_at = cuda_linear_narrowed(ops)};
     out->run.arrived = (uint32_t *)(uintptr_t)cuda_ops_counters(ops);
@@ -498,15 +498,10 @@ static void end_sum(cuda_chain *c)
 qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
 {
     cuda_ops *ops = c->ops;
-    int index = CUDA_HELPER_CHAIN;
-    char name[32];
-    snprintf(name, sizeof name, "run_linear_chain_%d", c->columns);
-    for (int n = c->columns; n > 16; n /= 2)
-        index++;
-    cuda_function *function = &ops->helpers[index];
-    if (!*function)
-        TRY(cuda_device_function(ops->device, "linear_chain", name, ops->device->shared_bytes,
-                                 function, error));
+    char name[CUDA_STREAM_NAME];
+    cuda_function function;
+    TRY(cuda_stream_find(ops, CUDA_HELPER_CHAIN, "linear_chain", c->columns, name, &function,
+                         error));
     end_sum(c);
     ops->narrowed.rank = 0;
     if (cuda_chain_ends_with_norm(c)) {
@@ -517,5 +512,5 @@ qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
         .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
         .block = {CHAIN_THREADS, 1, 1},
         .shared_bytes = (unsigned)CHAIN_SHARED(c->columns, c->run.weight_stages, c->run.x_stages)};
-    return cuda_ops_launch_with(ops, *function, name, how, 1, (void *[]){&c->run}, error);
+    return cuda_ops_launch_with(ops, function, name, how, 1, (void *[]){&c->run}, error);
 }

@@ -171,6 +171,13 @@ void cuda_device_close(cuda_device *device);
 /* The same GPU's figures without making a context on it. */
 qp_status cuda_device_probe(cuda_device *out, qp_error *error);
 
+/* Whether it has the instructions of compute capability 9.0 alone (wgmma, in code for sm_90a), of
+ * which some kernels are made; newer ones run the others. */
+static inline bool cuda_device_is_hopper(const cuda_device *device)
+{
+    return device->major == 9 && device->minor == 0;
+}
+
 /* FLOPs a second of its units for products of 16-bit numbers, by their number and clock; 0: not
  * known. */
 double cuda_device_flops(const cuda_device *device);

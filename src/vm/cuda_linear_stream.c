@@ -13,11 +13,6 @@ enum { FEW_ROWS = 8 };
 
 /* ---- which, and how ------------------------------------------------------------------------ */
 
-bool cuda_linear_stream_runs_on(const cuda_device *device)
-{
-    return device->major == 9 && device->minor == 0;
-}
-
 bool cuda_linear_stream_accepts(const op_call *call)
 {
     const tensor *t = call->tensors, *weight = &t[LINEAR_WEIGHT];
@@ -186,24 +181,29 @@ static int stages_of(int columns, bool at_once)
     return columns <= 16 ? 6 : columns <= 32 ? 5 : 4 + at_once;
 }
 
+qp_status cuda_stream_find(cuda_ops *ops, int first, const char *image, int columns,
+                           char name[CUDA_STREAM_NAME], cuda_function *out, qp_error *error)
+{
+    int place = first;
+    for (int c = columns; c > 16; c /= 2)
+        place++;
+    snprintf(name, CUDA_STREAM_NAME, "run_%s_%d", image, columns);
+    return cuda_ops_find_helper_of(ops, place, image, name, ops->device->shared_bytes, out, error);
+}
+
 static qp_status launch(cuda_ops *ops, const linear_stream *run, int64_t tiles, int columns,
                         qp_error *error)
 {
     linear_stream own = *run;
-    int index = CUDA_HELPER_STREAM;
-    char name[32];
-    snprintf(name, sizeof name, "run_linear_stream_%d", columns);
-    for (int c = columns; c > 16; c /= 2)
-        index++;
-    cuda_function *function = &ops->helpers[index];
-    if (!*function)
-        TRY(cuda_device_function(ops->device, "linear_stream", name, ops->device->shared_bytes,
-                                 function, error));
+    char name[CUDA_STREAM_NAME];
+    cuda_function function;
+    TRY(cuda_stream_find(ops, CUDA_HELPER_STREAM, "linear_stream", columns, name, &function,
+                         error));
     const cuda_launch how = {.grid = {(unsigned)(tiles * run->ranks),
                                       (unsigned)((run->n_rows + columns - 1) / columns), 1},
                              .block = {LINEAR_STREAM_THREADS, 1, 1},
                              .shared_bytes = (unsigned)LINEAR_STREAM_SHARED(columns, run->stages)};
-    return cuda_ops_launch_with(ops, *function, name, how, (unsigned)run->ranks, (void *[]){&own},
+    return cuda_ops_launch_with(ops, function, name, how, (unsigned)run->ranks, (void *[]){&own},
                                 error);
 }
 
@@ -239,8 +239,7 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *sil
 qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                              qp_error *error)
 {
-    if (!cuda_linear_stream_runs_on(ops->device))
-        return cuda_linear_tiles(ops, kernel, call, error);
+    if (!cuda_device_is_hopper(ops->device)) return cuda_linear_tiles(ops, kernel, call, error);
     return multiply(ops, call, NULL, error);
 }
 
@@ -249,7 +248,7 @@ bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *call, cons
     const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
     int64_t k = call->tensors[LINEAR_X].shape[1];
     size_t need = 2 * bytes_of(to->shape[0], to->shape[1] > k ? to->shape[1] : k);
-    return cuda_linear_stream_runs_on(ops->device) && cuda_linear_is_activated(call, silu) &&
+    return cuda_device_is_hopper(ops->device) && cuda_linear_is_activated(call, silu) &&
            call->tensors[LINEAR_OUT].shape[1] % 16 == 0 &&
            need <= ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }

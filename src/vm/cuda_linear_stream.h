@@ -14,7 +14,6 @@ typedef struct cuda_stream_cut {
  * LINEAR_STREAM_DEPTH along a row. Never depends on the number of rows of x. */
 cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_multiprocessors);
 
-bool cuda_linear_stream_runs_on(const cuda_device *device); /* elsewhere tiles serve */
 bool cuda_linear_stream_accepts(const op_call *call);
 bool cuda_linear_stream_pays(const op_call *call);
 size_t cuda_linear_stream_workspace(const op_call *call);
@@ -28,6 +27,12 @@ bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *call, cons
 /* Both; what silu_and_mul would write is left in BF16 only, where the next product looks for it. */
 qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
                                   qp_error *error);
+
+/* The kernel run_IMAGE_COLUMNS of an image that has one for 16, 32 and 64 columns, places `first`
+ * on among the helpers. `name`: for messages. */
+enum { CUDA_STREAM_NAME = 32 };
+qp_status cuda_stream_find(cuda_ops *ops, int first, const char *image, int columns,
+                           char name[CUDA_STREAM_NAME], cuda_function *out, qp_error *error);
 
 /* Describes a weight's tiles to the GPU, neighbouring rows or, in `pairs`, eights of gates and of
  * ups in turn: a tensor map of 128 bytes, the dimension that tiles count in, and by how much.

@@ -286,7 +286,7 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
     for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
         if (k->op != op || !k->accepts(call) || (k->pays && !k->pays(call))) continue;
         if (k->launch == cuda_linear_blas && !ops->blas) continue;
-        if (k->launch == cuda_linear_stream && !cuda_linear_stream_runs_on(ops->device)) continue;
+        if (k->launch == cuda_linear_stream && !cuda_device_is_hopper(ops->device)) continue;
         chosen = k;
     }
     return chosen;
