@@ -128,7 +128,7 @@ racecheck_mega() {
 
 # A short prompt and a token with all kernels; a longer one's attention alone; products of few rows,
 # and of many with what stands behind them. Not the kernel of 9 to 64 sequences, which racecheck
-# itself cannot run.
+# itself cannot run among a whole model's.
 racecheck_operators() {
     local type
     check_bench racecheck operators --exec ops -m synthetic:tiny:BF16 -p 17 -n 1

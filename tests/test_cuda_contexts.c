@@ -180,6 +180,13 @@ static void check_all_company(const sequences *s)
     check_company(s, (company){.n = MOST, .one_long = true});
 }
 
+/* Expects what all of them have together. */
+static void expect_together(sequences *s)
+{
+    s->expected = new_logits(s);
+    run_steps(s, &(company){.n = MOST}, s->expected);
+}
+
 /* Whether the kind before has the same bits. */
 static bool is_as_before(size_t kind)
 {
@@ -196,8 +203,7 @@ static void test_contexts(void **state)
         open_sequences(&s, kind, "ops", false);
         if (!is_as_before(kind)) {
             free(s.expected);
-            s.expected = new_logits(&s);
-            run_steps(&s, &(company){.n = MOST}, s.expected);
+            expect_together(&s);
         }
         check_all_company(&s);
         close_sequences(&s);
@@ -244,8 +250,7 @@ static void test_delays(void **state)
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind)) continue;
         open_sequences(&s, kind, "ops", false);
-        s.expected = new_logits(&s);
-        run_steps(&s, &(company){.n = MOST}, s.expected);
+        expect_together(&s);
         close_sequences(&s);
         open_sequences(&s, kind, "ops", true);
         for (int run = 0; run < DAWDLING; run++)
@@ -370,8 +375,7 @@ static void test_cpu(void **state)
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind) || strcmp(kinds[kind].model, "synthetic:tiny:BF16") != 0) continue;
         open_sequences(&s, kind, "ops", false);
-        s.expected = new_logits(&s);
-        run_steps(&s, &(company){.n = MOST}, s.expected);
+        expect_together(&s);
         check_cpu(&s, kinds[kind].kv_type);
         close_sequences(&s);
         free(s.expected);
