@@ -3,7 +3,7 @@
  *   bench_trace MODEL [THREADS [PASSES]]
  */
 #include "base/clock.h"
-#include "generate/engine.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

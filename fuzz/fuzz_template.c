@@ -1,5 +1,5 @@
 /* Chat templates: whatever compiles is rendered over a small conversation, within tight limits. */
-#include "text/template.h"
+#include "template/template.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #ifndef QUIPU_TESTS_GPU_TEST_H
 #define QUIPU_TESTS_GPU_TEST_H
 
-#include "vm/cuda_driver.h"
+#include "cuda/driver.h"
 
 #include <stdbool.h>
 

@@ -3,8 +3,8 @@
 #ifndef QUIPU_TESTS_KERNELS_FOR_TESTS_H
 #define QUIPU_TESTS_KERNELS_FOR_TESTS_H
 
-#include "generate/cuda_mega_parts.h"
-#include "generate/engine.h"
+#include "vm/mega/parts.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 

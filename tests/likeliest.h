@@ -3,7 +3,7 @@
 #ifndef QUIPU_TESTS_LIKELIEST_H
 #define QUIPU_TESTS_LIKELIEST_H
 
-#include "generate/engine.h"
+#include "engine/engine.h"
 
 enum { PROMPT = 21, MOST_MADE = 1000 };
 

@@ -4,8 +4,8 @@
 
 #include "test.h"
 
-#include "generate/batch.h"
-#include "generate/execute.h"
+#include "vm/batch.h"
+#include "vm/execute.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
 #include "vm/serial.h"

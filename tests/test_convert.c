@@ -4,7 +4,7 @@
 
 #include "convert/mix.h"
 #include "file/gguf.h"
-#include "generate/vocabulary.h"
+#include "engine/vocabulary.h"
 
 #include <cjson/cJSON.h>
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* The GPU side where there may be none: figures that need no GPU, and messages that say what is
  * missing. On a machine with one, `./dev cuda-test` does the rest. */
-#include "generate/cuda_executor.h"
-#include "generate/cuda_print.h"
+#include "vm/cuda/executor.h"
+#include "inspect/cuda_print.h"
 #include "test.h"
 #include "vm/cuda_ops.h"
 

@@ -3,7 +3,7 @@
  * logits.
  */
 #include "engine_test.h"
-#include "generate/decode.h"
+#include "engine/decode.h"
 #include "gpu_test.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
 #include "test.h"
 
 #include "base/cpu.h"
-#include "generate/diff.h"
-#include "generate/diff_run.h"
+#include "inspect/diff.h"
+#include "inspect/diff_run.h"
 
 #include <math.h>
 

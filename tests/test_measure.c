@@ -4,8 +4,8 @@
 #include "test.h"
 
 #include "base/json.h"
-#include "generate/compare.h"
-#include "generate/measure.h"
+#include "inspect/compare.h"
+#include "inspect/measure.h"
 #include "schedule/cost.h"
 #include "schedule/print.h"
 

@@ -2,7 +2,7 @@
  * operator. Without a GPU, what is said where one is asked for. */
 #include "engine_test.h"
 #include "base/clock.h"
-#include "generate/cuda_mega_parts.h"
+#include "vm/mega/parts.h"
 #include "gpu_test.h"
 #include "kernels_for_tests.h"
 #include "likeliest.h"

@@ -2,7 +2,7 @@
  * ends behind a stop token or when it is told to, and its tokens come one by one. */
 #include "base/clock.h"
 #include "engine_test.h"
-#include "generate/sampler.h"
+#include "engine/sampler.h"
 #include "gpu_test.h"
 #include "kernels_for_tests.h"
 

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/cpu.h"
-#include "generate/pack.h"
+#include "vm/pack.h"
 
 #include <unistd.h>
 

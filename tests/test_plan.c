@@ -1,7 +1,7 @@
 /* The plan of a forward pass: lifetimes as the design's table has them, an arena in which no two
  * live tensors meet, a verifier that catches every misplacement, and exact byte counts.
  */
-#include "generate/execute.h"
+#include "vm/execute.h"
 #include "plan/lifetime.h"
 #include "plan/plan.h"
 #include "plan/print.h"

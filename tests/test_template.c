@@ -6,7 +6,7 @@
 #include "test.h"
 
 #include "base/json.h"
-#include "text/template.h"
+#include "template/template.h"
 
 #include <locale.h>
 

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "base/cpu.h"
-#include "generate/scheduled.h"
+#include "vm/scheduled.h"
 #include "schedule/schedule.h"
 #include "vm/ahead.h"
 #include "vm/threads.h"

@@ -3,7 +3,7 @@
 #include "gpu_test.h"
 #include "trace_test.h"
 
-#include "generate/engine.h"
+#include "engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>

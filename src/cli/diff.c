@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
-#include "generate/diff.h"
+#include "inspect/diff.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 #include "base/buffer.h"
 #include "base/cpu.h"
 #include "base/status.h"
-#include "generate/measure.h"
+#include "inspect/measure.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

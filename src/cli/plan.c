@@ -4,7 +4,7 @@
 #include "base/buffer.h"
 #include "base/output.h"
 #include "base/status.h"
-#include "generate/cuda_print.h"
+#include "inspect/cuda_print.h"
 #include "plan/print.h"
 
 static qp_status print(strbuf *text, qp_status status, qp_error *error)

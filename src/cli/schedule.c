@@ -3,8 +3,8 @@
 
 #include "base/status.h"
 #include "base/threads.h"
-#include "generate/compare.h"
-#include "generate/measure.h"
+#include "inspect/compare.h"
+#include "inspect/measure.h"
 #include "schedule/print.h"
 
 /* What the queues are for: processors, or a GPU's multiprocessors. */

@@ -9,7 +9,7 @@
 #include "convert/job.h"
 #include "file/mapping.h"
 #include "file/synthetic.h"
-#include "generate/generation_config.h"
+#include "engine/generation_config.h"
 #include "tensor/codec.h"
 
 #include <stdlib.h>

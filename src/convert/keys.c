@@ -3,7 +3,7 @@
  * them. */
 #include "convert/job.h"
 #include "file/synthetic.h"
-#include "generate/vocabulary.h"
+#include "engine/vocabulary.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>

@@ -8,8 +8,8 @@
 #define QUIPU_VM_CUDA_OPS_H
 
 #include "op/op.h"
-#include "vm/cuda_blas.h"
-#include "vm/cuda_memory.h"
+#include "cuda/blas.h"
+#include "cuda/memory.h"
 
 typedef struct cuda_ops cuda_ops;
 

@@ -4,7 +4,7 @@
 
 #include "op/harness/check.h"
 #include "op/op.h"
-#include "vm/cuda_driver.h"
+#include "cuda/driver.h"
 
 /* How a .c file is compiled; the folder with the header stands for FOLDER. */
 #define CANDIDATE_FLAGS_C      "-std=gnu17 -O3 -march=native -shared -fPIC"

@@ -1,6 +1,6 @@
-"""Writes src/text/template_pychar.def: the facts about characters that Python's str methods use.
+"""Writes src/template/pychar.def: the facts about characters that Python's str methods use.
 
-Usage: template_pychar.py > src/text/template_pychar.def
+Usage: template_pychar.py > src/template/pychar.def
 The tables come from the running Python's own str methods, so that the two agree.
 """
 import sys

@@ -16,7 +16,7 @@
 
 /* ---- bias and penalties ---- */
 
-/* As generate/sampler.c, operation by operation. */
+/* As engine/sampler.c, operation by operation. */
 MEGA_FN float adjust_logit(const mega_arguments &a, int token, float logit)
 {
     const mega_sampling &with = a.sampling;

@@ -117,7 +117,7 @@ typedef struct mega_tiles {
 } mega_tiles;
 
 /* How tokens are chosen: as the plan's step "sample" has it, behind the penalties that
- * generate/sampler.c describes. */
+ * engine/sampler.c describes. */
 typedef struct mega_sampling {
     float temperature, top_p, min_p;
     float repetition, presence, frequency;

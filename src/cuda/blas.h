@@ -1,0 +1,27 @@
+/* Large matrix products by cuBLASLt, opened at run time when first needed. */
+#ifndef QUIPU_CUDA_BLAS_H
+#define QUIPU_CUDA_BLAS_H
+
+#include "cuda/driver.h"
+
+typedef struct cuda_blas cuda_blas;
+
+/* QP_DEVICE where the library is not there: products are then made by kernels of our own. */
+qp_status cuda_blas_open(cuda_blas **out, qp_error *error);
+void cuda_blas_close(cuda_blas *blas);
+
+/* out = x weight^T (+ residual), row-major: x (m, k) and weight (n, k) BF16, residual and out (m,
+ * n) F32; pitches are in elements, from row to row. Sums are in float32. */
+typedef struct cuda_product {
+    int64_t m, n, k;
+    cuda_address x, weight, residual, out; /* residual 0: none; it may be out */
+    int64_t x_pitch, weight_pitch, residual_pitch, out_pitch;
+} cuda_product;
+
+enum { CUDA_BLAS_WORKSPACE = 32 << 20 };
+
+/* Puts the product into the stream. QP_UNSUPPORTED where the library has no way for these sizes. */
+qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *product, cuda_address workspace,
+                             cuda_stream stream, qp_error *error);
+
+#endif

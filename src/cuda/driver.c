@@ -1,0 +1,248 @@
+/* The CUDA driver, found at run time: see cuda_driver.h. */
+#include "cuda/driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { L2_LINE = 128 }; /* bytes */
+
+enum { /* CUdevice_attribute */
+       ATTRIBUTE_CLOCK_KILOHERTZ = 13,
+       ATTRIBUTE_MULTIPROCESSORS = 16,
+       ATTRIBUTE_L2_BYTES = 38,
+       ATTRIBUTE_MAJOR = 75,
+       ATTRIBUTE_MINOR = 76,
+       ATTRIBUTE_SHARED_OPTIN = 97,
+};
+
+enum { /* CUresult, those that call for advice of their own */
+       OUT_OF_MEMORY = 2,
+       NO_DEVICE = 100,
+       SYSTEM_NOT_READY = 802,
+       DRIVER_MISMATCH = 803,
+       NO_BINARY = 209,
+       ILLEGAL_ADDRESS = 700,
+       LAUNCH_RESOURCES = 701,
+       LAUNCH_TIMEOUT = 702,
+       LAUNCH_FAILED = 719,
+};
+
+/* --- opening --------------------------------------------------------------------------------- */
+
+static struct {
+    pthread_once_t once;
+    cuda_driver driver;
+    qp_error error; /* status QP_OK: it is there */
+} loaded = {.once = PTHREAD_ONCE_INIT};
+
+static const char *const symbols[] = {
+#define FUNCTION(member, symbol, parameters) symbol,
+    CUDA_DRIVER_FUNCTIONS(FUNCTION)
+#undef FUNCTION
+};
+
+static qp_status find_functions(void *library, qp_error *error)
+{
+    enum { N = sizeof symbols / sizeof *symbols };
+    void *found[N];
+    _Static_assert(sizeof found == sizeof(cuda_driver), "a pointer for each function");
+    for (int i = 0; i < N; i++) {
+        found[i] = dlsym(library, symbols[i]);
+        if (!found[i])
+            return error_set(
+                error, QP_DEVICE,
+                "the NVIDIA driver lacks %s: it is too old; CUDA 12 or newer is needed",
+                symbols[i]);
+    }
+    /* POSIX lets a pointer to a function be had from dlsym, ISO C knows no cast for it. */
+    memcpy(&loaded.driver, found, sizeof found);
+    return QP_OK;
+}
+
+static qp_status load(qp_error *error)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return error_set(error, QP_DEVICE,
+                         "there is no NVIDIA driver (libcuda.so.1 cannot be loaded); use --device "
+                         "cpu, or install the driver");
+    TRY(find_functions(library, error));
+    return cuda_check(loaded.driver.init(0), "initialising the NVIDIA driver", error);
+}
+
+static void load_once(void)
+{
+    loaded.error.status = load(&loaded.error);
+}
+
+/* The driver, opened and initialised at the first call; the same answer afterwards. */
+static qp_status open_driver(const cuda_driver **out, qp_error *error)
+{
+    pthread_once(&loaded.once, load_once);
+    *out = &loaded.driver;
+    if (loaded.error.status == QP_OK) return QP_OK;
+    return error_set(error, loaded.error.status, "%s", loaded.error.message);
+}
+
+static const char *advice(cuda_result result)
+{
+    switch (result) {
+    case OUT_OF_MEMORY:
+        return "the GPU's memory is full: a smaller --context or a quantised model needs less";
+    case NO_DEVICE:
+        return "there is no NVIDIA GPU that this process may use; use --device cpu";
+    case SYSTEM_NOT_READY:
+    case DRIVER_MISMATCH:
+        return "the driver is not ready, or not the one that its kernel module belongs to: restart "
+               "the machine, or use --device cpu";
+    case NO_BINARY:
+        return "the program holds no code for this GPU: it needs compute capability 9.0 or newer; "
+               "use --device cpu";
+    case ILLEGAL_ADDRESS:
+    case LAUNCH_RESOURCES:
+    case LAUNCH_TIMEOUT:
+    case LAUNCH_FAILED:
+        return "a kernel failed, and the GPU cannot be used further by this process: please report "
+               "it, and use --device cpu meanwhile";
+    default:
+        return "see nvidia-smi for the GPU's state, or use --device cpu";
+    }
+}
+
+qp_status cuda_check(cuda_result result, const char *operation, qp_error *error)
+{
+    const char *name = NULL;
+    if (result == CUDA_SUCCESS) return QP_OK;
+    if (loaded.driver.error_name) loaded.driver.error_name(result, &name);
+    return error_set(error, result == OUT_OF_MEMORY ? QP_NO_MEMORY : QP_DEVICE,
+                     "%s failed: %s (%d); %s", operation, name ? name : "an unknown CUDA error",
+                     result, advice(result));
+}
+
+/* --- a device -------------------------------------------------------------------------------- */
+
+static qp_status read_attributes(cuda_device *d, qp_error *error)
+{
+    const struct {
+        int *to;
+        int attribute;
+    } wanted[] = {{&d->n_multiprocessors, ATTRIBUTE_MULTIPROCESSORS},
+                  {&d->l2_bytes, ATTRIBUTE_L2_BYTES},
+                  {&d->major, ATTRIBUTE_MAJOR},
+                  {&d->minor, ATTRIBUTE_MINOR},
+                  {&d->shared_bytes, ATTRIBUTE_SHARED_OPTIN}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        TRY(cuda_check(d->driver->device_attribute(wanted[i].to, wanted[i].attribute, d->ordinal),
+                       "reading the GPU's figures", error));
+    return cuda_check(d->driver->device_name(d->name, sizeof d->name, d->ordinal),
+                      "reading the GPU's name", error);
+}
+
+qp_status cuda_device_probe(cuda_device *d, qp_error *error)
+{
+    int count = 0;
+    *d = (cuda_device){0};
+    if (!cuda_images[0].name)
+        return error_set(error, QP_DEVICE,
+                         "this program was built without GPU code, since nvcc was not found; use "
+                         "--device cpu, or build it where the CUDA toolkit is installed");
+    TRY(open_driver(&d->driver, error));
+    TRY(cuda_check(d->driver->driver_version(&d->driver_version), "reading the driver's version",
+                   error));
+    TRY(cuda_check(d->driver->device_count(&count), "counting GPUs", error));
+    if (count == 0) return cuda_check(NO_DEVICE, "counting GPUs", error);
+    for (int i = 0; i < count; i++) {
+        TRY(cuda_check(d->driver->device_get(&d->ordinal, i), "finding a GPU", error));
+        TRY(read_attributes(d, error));
+        if (d->major >= 9) return QP_OK;
+    }
+    return error_set(error, QP_DEVICE,
+                     "%s has compute capability %d.%d, and the program holds code for 9.0 (Hopper) "
+                     "and newer; use --device cpu",
+                     d->name, d->major, d->minor);
+}
+
+qp_status cuda_device_open(cuda_device *d, qp_error *error)
+{
+    size_t free_bytes;
+    TRY(cuda_device_probe(d, error));
+    TRY(cuda_check(d->driver->context_retain(&d->context, d->ordinal), "starting work on the GPU",
+                   error));
+    TRY(cuda_device_enter(d, error));
+    /* Weights are read in order: all of a line comes where a part of it is asked for. Only a hint,
+     * which a driver may refuse. */
+    d->driver->limit_set(CUDA_LIMIT_L2_FETCH, L2_LINE);
+    TRY(cuda_check(d->driver->memory_info(&free_bytes, &d->memory_total),
+                   "reading the GPU's memory size", error));
+    return cuda_check(d->driver->stream_create(&d->stream, CUDA_STREAM_NON_BLOCKING),
+                      "making a stream", error);
+}
+
+void cuda_device_close(cuda_device *d)
+{
+    if (!d->context) return;
+    d->driver->context_set(d->context);
+    for (int i = 0; i < CUDA_MAX_IMAGES; i++)
+        if (d->modules[i]) d->driver->module_unload(d->modules[i]);
+    if (d->stream) d->driver->stream_destroy(d->stream);
+    d->driver->context_release(d->ordinal);
+    *d = (cuda_device){0};
+}
+
+double cuda_device_flops(const cuda_device *d)
+{
+    enum { HOPPERS = 4096 }; /* of a multiprocessor and clock */
+    int kilohertz = 0;
+    if (d->driver->device_attribute(&kilohertz, ATTRIBUTE_CLOCK_KILOHERTZ, d->ordinal) !=
+        CUDA_SUCCESS)
+        return 0;
+    return 1e3 * kilohertz * HOPPERS * d->n_multiprocessors;
+}
+
+qp_status cuda_device_enter(const cuda_device *d, qp_error *error)
+{
+    return cuda_check(d->driver->context_set(d->context), "entering the GPU's context", error);
+}
+
+qp_status cuda_device_free_memory(const cuda_device *d, size_t *bytes, qp_error *error)
+{
+    size_t total;
+    return cuda_check(d->driver->memory_info(bytes, &total), "reading the GPU's free memory",
+                      error);
+}
+
+static qp_status load_module(cuda_device *d, const char *image, cuda_module *out, qp_error *error)
+{
+    int i = 0;
+    while (i < CUDA_MAX_IMAGES && cuda_images[i].name && strcmp(cuda_images[i].name, image) != 0)
+        i++;
+    if (i == CUDA_MAX_IMAGES || !cuda_images[i].name)
+        return error_set(error, QP_DEVICE, "the program holds no GPU code named %s", image);
+    if (!d->modules[i]) {
+        char operation[96] = "loading GPU code ";
+        strncat(operation, image, sizeof operation - sizeof "loading GPU code ");
+        TRY(cuda_check(d->driver->module_load(&d->modules[i], cuda_images[i].data), operation,
+                       error));
+    }
+    *out = d->modules[i];
+    return QP_OK;
+}
+
+qp_status cuda_device_function(cuda_device *d, const char *image, const char *kernel,
+                               int shared_bytes, cuda_function *out, qp_error *error)
+{
+    cuda_module module = NULL;
+    char operation[96] = "finding kernel ";
+    strncat(operation, kernel, sizeof operation - sizeof "finding kernel ");
+    TRY(load_module(d, image, &module, error));
+    TRY(cuda_check(d->driver->module_function(out, module, kernel), operation, error));
+    if (shared_bytes <= 48 * 1024) return QP_OK;
+    return cuda_check(d->driver->function_set(*out, CUDA_FUNCTION_MAX_SHARED, shared_bytes),
+                      "giving a kernel shared memory", error);
+}
+
+qp_status cuda_device_wait(const cuda_device *d, const char *operation, qp_error *error)
+{
+    return cuda_check(d->driver->stream_synchronize(d->stream), operation, error);
+}

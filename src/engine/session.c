@@ -1,0 +1,238 @@
+/* Sessions, and the evaluation of new tokens in batches. */
+#include "engine/engine.h"
+#include "vm/pack.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
+{
+    *out = NULL;
+    if (engine->n_sessions == engine->max_sessions)
+        return error_set(error, QP_INVALID,
+                         "the engine was opened for %lld sessions, and all are in use; close one "
+                         "or open it with more",
+                         (long long)engine->max_sessions);
+    const plan_options *o = &engine->plan.options;
+    qp_session *s = calloc(1, sizeof *s);
+    if (!s) return error_no_memory(error, "a session", sizeof *s);
+    s->engine = engine;
+    engine->n_sessions++;
+    size_t vocab_bytes = (size_t)engine->plan.config.vocab_size * sizeof *s->logits;
+    s->tokens = malloc((size_t)o->context * sizeof *s->tokens);
+    s->logits = malloc(vocab_bytes);
+    qp_status status =
+        page_list_init(&s->pages, (o->context + o->page_size - 1) / o->page_size, error);
+    if (status == QP_OK && (!s->tokens || !s->logits))
+        status = error_no_memory(error, "a session", vocab_bytes);
+    if (status == QP_OK)
+        *out = s;
+    else
+        qp_session_close(s);
+    return status;
+}
+
+void qp_session_close(qp_session *s)
+{
+    if (!s) return;
+    page_list_free(&s->pages, &s->engine->pages);
+    s->engine->n_sessions--;
+    free(s->tokens);
+    free(s->logits);
+    free(s);
+}
+
+const int32_t *qp_session_tokens(const qp_session *s, size_t *count)
+{
+    *count = s->count;
+    return s->tokens;
+}
+
+void qp_session_truncate(qp_session *s, size_t keep)
+{
+    if (keep >= s->count) return;
+    s->count = keep;
+    page_list_resize(&s->pages, &s->engine->pages, (int64_t)keep, NULL);
+}
+
+/* Every session at most once, and of this engine: an input's pages are taken before any is run. */
+static qp_status check_sessions(qp_engine *e, const qp_input *inputs, size_t n_inputs,
+                                qp_error *error)
+{
+    e->evaluation++;
+    for (size_t i = 0; i < n_inputs; i++) {
+        qp_session *s = inputs[i].session;
+        if (s->engine != e)
+            return error_set(error, QP_INVALID, "the session of input %zu is another engine's", i);
+        if (s->evaluation == e->evaluation)
+            return error_set(error, QP_INVALID,
+                             "input %zu names a session that an earlier input names too; give it "
+                             "all its tokens in one input",
+                             i);
+        s->evaluation = e->evaluation;
+    }
+    return QP_OK;
+}
+
+static qp_status check_input(const qp_engine *e, const qp_input *input, qp_error *error)
+{
+    int64_t context = e->plan.options.context, vocab_size = e->plan.config.vocab_size;
+    if (input->count > (size_t)context || input->session->count > (size_t)context - input->count)
+        return error_set(error, QP_INVALID,
+                         "the context is full: the session holds %zu tokens, %zu more were given, "
+                         "and it has room for %lld in all",
+                         input->session->count, input->count, (long long)context);
+    for (size_t i = 0; i < input->count; i++) {
+        if (input->tokens[i] >= 0 && input->tokens[i] < vocab_size) continue;
+        return error_set(error, QP_INVALID,
+                         "token %zu is %d, but the model's vocabulary has the ids 0 to %lld", i,
+                         input->tokens[i], (long long)vocab_size - 1);
+    }
+    return QP_OK;
+}
+
+/* A part of an input that lies in the current batch. */
+typedef struct batch_part {
+    size_t input;
+    size_t first_token, count; /* of the input */
+    int64_t first_output, n_outputs;
+} batch_part;
+
+/* Fits as many tokens of one input into the batch as there is room for, in tokens and outputs. */
+static batch_part add_part(qp_engine *e, const qp_input *input, size_t index, size_t done)
+{
+    batch *b = &e->batch;
+    qp_session *s = input->session;
+    size_t left = input->count - done;
+    int64_t room = batch_room(b);
+    int64_t outputs = e->plan.options.max_outputs - batch_outputs(b);
+    batch_part part = {.input = index, .first_token = done, .first_output = batch_outputs(b)};
+    part.count = left < (size_t)room ? left : (size_t)room;
+    if (input->every_row && part.count > (size_t)outputs) part.count = (size_t)outputs;
+    /* The last token needs a row of logits: without room for it, it waits for the next batch. */
+    bool ends = left > 0 && part.count == left;
+    if (!input->every_row && ends && outputs == 0) part.count = left - 1;
+    if (part.count == 0) return part;
+    int64_t row = batch_tokens(b);
+    batch_add(b, input->tokens + done, (int64_t)part.count, (int64_t)s->count, &s->pages);
+    if (e->plan.config.rope.scaling == ROPE_DYNAMIC)
+        executor_set_rope_rows(&e->executor, row, (int64_t)s->count, (int64_t)part.count,
+                               s->rope_length);
+    for (size_t i = 0; i < part.count; i++) {
+        if (input->every_row || done + i + 1 == input->count) batch_want(b, row + (int64_t)i);
+    }
+    part.n_outputs = batch_outputs(b) - part.first_output;
+    memcpy(s->tokens + s->count, input->tokens + done, part.count * sizeof *s->tokens);
+    s->count += part.count;
+    return part;
+}
+
+static qp_status deliver(const qp_engine *e, const batch_part *part, qp_logits_callback *on_logits,
+                         void *context)
+{
+    const float *logits = executor_logits(&e->executor); /* (n_outputs, vocab_size) */
+    size_t first = part->first_token + part->count - (size_t)part->n_outputs;
+    for (int64_t i = 0; i < part->n_outputs && on_logits; i++) {
+        const float *row = logits + (part->first_output + i) * e->plan.config.vocab_size;
+        TRY(on_logits(context, part->input, first + (size_t)i, row));
+    }
+    return QP_OK;
+}
+
+static qp_status take_pages(qp_engine *e, const qp_input *inputs, size_t n_inputs, qp_error *error)
+{
+    for (size_t i = 0; i < n_inputs; i++) {
+        qp_session *s = inputs[i].session;
+        int64_t length = (int64_t)(s->count + inputs[i].count);
+        qp_status status = page_list_resize(&s->pages, &e->pages, length, error);
+        if (status == QP_OK) {
+            s->rope_length = length;
+            continue;
+        }
+        for (size_t j = 0; j < i; j++)
+            page_list_resize(&inputs[j].session->pages, &e->pages,
+                             (int64_t)inputs[j].session->count, NULL);
+        return status;
+    }
+    return QP_OK;
+}
+
+qp_status engine_run_batch(qp_engine *e, bool logits, qp_error *error)
+{
+    if (e->device.context) {
+        if (cuda_mega_takes(&e->mega, &e->batch)) {
+            int passes = 1;
+            trace_begin_launch(e->trace);
+            TRY(cuda_mega_run(&e->mega, &e->batch, NULL, &passes, NULL, error));
+            TRY(trace_end_launch(e->trace, &e->batch, 1, error));
+        } else {
+            trace_begin_operators(e->trace, &e->batch);
+            TRY(cuda_executor_run(&e->cuda, &e->batch, 0, e->logits_end, error));
+            TRY(trace_end_operators(e->trace, error));
+        }
+        return cuda_executor_read_logits(&e->cuda, logits ? batch_outputs(&e->batch) : 0,
+                                         executor_logits(&e->executor), error);
+    }
+    if (!e->scheduled.machine) {
+        executor_run(&e->executor, &e->batch, 0, e->logits_end);
+    } else {
+        executor_take_inputs(&e->executor, &e->batch);
+        scheduled_record record = trace_begin_pass(e->trace, &e->batch);
+        TRY(scheduled_run(&e->scheduled, &e->batch, record, error));
+        trace_end_pass(e->trace);
+    }
+    return QP_OK;
+}
+
+qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
+                  qp_logits_callback *on_logits, void *context, const volatile int *cancel,
+                  qp_error *error)
+{
+    TRY(check_sessions(e, inputs, n_inputs, error));
+    for (size_t i = 0; i < n_inputs; i++)
+        TRY(check_input(e, &inputs[i], error));
+    TRY(take_pages(e, inputs, n_inputs, error));
+    size_t input = 0, done = 0;
+    while (input < n_inputs) {
+        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
+        batch_clear(&e->batch);
+        enum { MAX_PARTS = 512 };
+        batch_part parts[MAX_PARTS];
+        int n_parts = 0;
+        while (input < n_inputs && n_parts < MAX_PARTS && batch_room(&e->batch) > 0) {
+            parts[n_parts] = add_part(e, &inputs[input], input, done);
+            size_t count = parts[n_parts].count;
+            done += count;
+            n_parts += count > 0;
+            if (done < inputs[input].count) break;
+            input++;
+            done = 0;
+        }
+        if (n_parts == 0) continue;
+        TRY(engine_run_batch(e, on_logits != NULL, error));
+        for (int i = 0; i < n_parts; i++)
+            TRY(deliver(e, &parts[i], on_logits, context));
+    }
+    return QP_OK;
+}
+
+qp_status session_feed_back(qp_session *s, const cuda_mega_way *way, int64_t *count,
+                            int32_t *tokens, qp_error *error)
+{
+    qp_engine *e = s->engine;
+    int64_t length = (int64_t)s->count + *count;
+    int passes = (int)*count;
+    *count = 0;
+    TRY(page_list_resize(&s->pages, &e->pages, length, error));
+    s->rope_length = length;
+    batch_clear(&e->batch);
+    batch_add_ahead(&e->batch, tokens[0], (int64_t)s->count, length, &s->pages);
+    batch_want(&e->batch, 0);
+    trace_begin_launch(e->trace);
+    TRY(cuda_mega_run(&e->mega, &e->batch, way, &passes, tokens + 1, error));
+    TRY(trace_end_launch(e->trace, &e->batch, passes, error));
+    memcpy(s->tokens + s->count, tokens, (size_t)passes * sizeof *tokens);
+    s->count += (size_t)passes;
+    *count = passes;
+    return QP_OK;
+}

@@ -1,0 +1,22 @@
+/* Finds stop texts in a stream whose pieces may cut them anywhere. */
+#ifndef QUIPU_ENGINE_STOP_TEXT_H
+#define QUIPU_ENGINE_STOP_TEXT_H
+
+#include "base/strbuf.h"
+
+typedef struct stop_text {
+    const char *const *stops; /* [n_stops], none empty */
+    size_t n_stops;
+    strbuf pending; /* text that was not handed out yet */
+    bool found;     /* a stop text appeared; pending ends before it */
+} stop_text;
+
+/* Looks at what was appended to `pending` and returns how many bytes of it are certain: no stop
+ * text begins in them. Once a stop text is found the pending text is cut there and all of it is
+ * certain. */
+size_t stop_text_scan(stop_text *stop);
+
+/* Removes the first `count` bytes of the pending text. */
+void stop_text_consume(stop_text *stop, size_t count);
+
+#endif

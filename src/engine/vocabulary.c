@@ -1,0 +1,277 @@
+/* Text to tokens and back, and conversations to prompts: see quipu.h. */
+#include "engine/vocabulary.h"
+
+#include "base/json.h"
+#include "file/mapping.h"
+#include "file/synthetic.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { SIDE_FILE_LIMIT = 64 << 20 };
+
+static char *copy_text(const char *text, size_t length)
+{
+    char *copy = malloc(length + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text, length);
+    copy[length] = '\0';
+    return copy;
+}
+
+/* "chat_template" is a text, or a list of {name, template} of which "default" counts. */
+static const char *template_of(const cJSON *config)
+{
+    const cJSON *item = json_get(config, "chat_template");
+    if (cJSON_IsString(item)) return item->valuestring;
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, item)
+    {
+        const cJSON *name = json_get(entry, "name"), *text = json_get(entry, "template");
+        if (cJSON_IsString(name) && cJSON_IsString(text) &&
+            strcmp(name->valuestring, "default") == 0)
+            return text->valuestring;
+    }
+    return NULL;
+}
+
+/* DIRECTORY/NAME, when it is there; *text stays NULL otherwise. */
+static qp_status read_beside(const char *directory, const char *name, char *path, size_t path_size,
+                             char **text, size_t *length, qp_error *error)
+{
+    if (snprintf(path, path_size, "%s/%s", directory, name) >= (int)path_size)
+        return error_set(error, QP_INVALID, "%s: the path is too long", directory);
+    if (!file_is_regular(path)) return QP_OK;
+    return file_read_text(path, SIDE_FILE_LIMIT, text, length, error);
+}
+
+static qp_status read_template(const char *directory, char **out, qp_error *error)
+{
+    char path[4096], *text = NULL;
+    size_t length;
+    TRY(read_beside(directory, "chat_template.jinja", path, sizeof path, out, &length, error));
+    if (*out) return QP_OK;
+    TRY(read_beside(directory, "tokenizer_config.json", path, sizeof path, &text, &length, error));
+    if (!text) return QP_OK;
+    cJSON *json;
+    qp_status status = json_parse(text, length, path, &json, error);
+    free(text);
+    TRY(status);
+    const char *found = template_of(json);
+    if (found) *out = copy_text(found, strlen(found));
+    if (found && !*out) status = error_no_memory(error, "the chat template", strlen(found));
+    cJSON_Delete(json);
+    return status;
+}
+
+static qp_status open_gguf(qp_vocabulary *v, gguf *file, qp_error *error)
+{
+    TRY(tokenizer_open_gguf(file, &v->tokenizer, error));
+    text_slice source = {0};
+    TRY(gguf_get_string(file, "tokenizer.chat_template", &source, error));
+    if (!source.data) return QP_OK;
+    v->template_source = copy_text(source.data, source.length);
+    if (v->template_source) return QP_OK;
+    return error_no_memory(error, "the chat template", source.length);
+}
+
+static qp_status open_directory(qp_vocabulary *v, const char *path, qp_error *error)
+{
+    TRY(tokenizer_open_directory(path, &v->tokenizer, error));
+    return read_template(path, &v->template_source, error);
+}
+
+/* A template that does not compile is an obstacle only to those who want to render. */
+static void compile_template(qp_vocabulary *v)
+{
+    if (!v->template_source) return;
+    template_compile(v->template_source, strlen(v->template_source), &v->template,
+                     &v->template_error);
+}
+
+static qp_status open_source(const char *path, gguf *file, qp_vocabulary **out, qp_error *error)
+{
+    qp_vocabulary *v = calloc(1, sizeof *v);
+    if (!v) return error_no_memory(error, "the vocabulary", sizeof *v);
+    qp_status status = file ? open_gguf(v, file, error) : open_directory(v, path, error);
+    if (status == QP_OK) {
+        compile_template(v);
+        *out = v;
+    } else {
+        qp_vocabulary_close(v);
+    }
+    return status;
+}
+
+qp_status qp_vocabulary_open(const char *path, qp_vocabulary **out, qp_error *error)
+{
+    *out = NULL;
+    if (synthetic_is_name(path))
+        return error_set(error, QP_UNSUPPORTED, "%s: a synthetic model has no vocabulary", path);
+    if (file_is_directory(path)) return open_source(path, NULL, out, error);
+    gguf *file;
+    TRY(gguf_open(path, &file, error));
+    qp_status status = open_source(path, file, out, error);
+    gguf_close(file);
+    return status;
+}
+
+/* Whether the files hold a vocabulary at all: a model without one is run with token ids. */
+static qp_status has_vocabulary(const model *model, bool *out, qp_error *error)
+{
+    const gguf *file = model_gguf(model);
+    if (file) {
+        text_slice kind = {0};
+        TRY(gguf_get_string(file, "tokenizer.ggml.model", &kind, error));
+        *out = kind.data && !slice_is(kind, "none") && !slice_is(kind, "no_vocab");
+        return QP_OK;
+    }
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
+    *out = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[4096];
+        if (snprintf(path, sizeof path, "%s/%s", model_path(model), names[i]) < (int)sizeof path)
+            *out = *out || file_is_regular(path);
+    }
+    return QP_OK;
+}
+
+qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error)
+{
+    *out = NULL;
+    bool there = false;
+    if (!synthetic_is_name(model_path(model))) TRY(has_vocabulary(model, &there, error));
+    if (!there) return QP_OK;
+    return open_source(model_path(model), model_gguf(model), out, error);
+}
+
+void qp_vocabulary_close(qp_vocabulary *v)
+{
+    if (!v) return;
+    template_free(v->template);
+    tokenizer_free(v->tokenizer);
+    free(v->template_source);
+    free(v);
+}
+
+const char *qp_chat_template(const qp_vocabulary *v)
+{
+    return v->template_source;
+}
+
+void qp_tokens_free(qp_tokens *tokens)
+{
+    free(tokens->data);
+    *tokens = (qp_tokens){0};
+}
+
+static unsigned encode_flags(const tokenizer *tokenizer, unsigned flags)
+{
+    unsigned own = tokenizer_default_flags(tokenizer);
+    if (flags & QP_BOS_ALWAYS) own |= TOKENIZER_BOS;
+    if (flags & QP_BOS_NEVER) own &= ~(unsigned)TOKENIZER_BOS;
+    own &= ~(unsigned)TOKENIZER_EOS; /* what is asked here is to be continued */
+    return own | (flags & QP_SPECIAL ? TOKENIZER_SPECIAL : 0);
+}
+
+/* What qp_engine_vocabulary() gives of a synthetic model. */
+static qp_status no_vocabulary(qp_error *error)
+{
+    return error_set(error, QP_INVALID,
+                     "the model has no vocabulary: it takes and makes token ids");
+}
+
+qp_status qp_tokenize(const qp_vocabulary *v, const char *text, size_t length, unsigned flags,
+                      qp_tokens *tokens, qp_error *error)
+{
+    if (!v) return no_vocabulary(error);
+    token_ids ids = {tokens->data, tokens->count, tokens->capacity};
+    qp_status status = tokenizer_encode(v->tokenizer, text, length,
+                                        encode_flags(v->tokenizer, flags), &ids, error);
+    *tokens = (qp_tokens){ids.data, ids.count, ids.capacity};
+    return status;
+}
+
+qp_status qp_detokenize(const qp_vocabulary *v, const int32_t *ids, size_t count, unsigned flags,
+                        char **text, size_t *length, qp_error *error)
+{
+    *text = NULL;
+    if (!v) return no_vocabulary(error);
+    strbuf out = {0};
+    unsigned decode = flags & QP_SPECIAL ? TOKENIZER_DECODE_CONTROL : 0;
+    qp_status status = tokenizer_decode(v->tokenizer, ids, count, decode, &out, error);
+    if (length) *length = out.length;
+    *text = strbuf_take(&out);
+    if (status == QP_OK && !*text) status = error_no_memory(error, "the text", count);
+    if (status != QP_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+static void add_token_text(cJSON *context, const char *key, const tokenizer *tokenizer, int32_t id)
+{
+    size_t length = 0;
+    const char *piece = id >= 0 ? tokenizer_piece(tokenizer, id, &length) : NULL;
+    char *text = copy_text(piece ? piece : "", length);
+    if (text && !cJSON_HasObjectItem(context, key)) cJSON_AddStringToObject(context, key, text);
+    free(text);
+}
+
+/* The template's variables: those given, and what every template may rely on. */
+static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
+                              cJSON **out, qp_error *error)
+{
+    cJSON *context = given;
+    if (cJSON_IsArray(given)) {
+        context = cJSON_CreateObject();
+        cJSON_AddItemToObject(context, "messages", given);
+    }
+    *out = context;
+    if (!cJSON_IsArray(json_get(context, "messages")))
+        return error_set(error, QP_INVALID,
+                         "a conversation must be an array of messages, or an object with one under "
+                         "\"messages\", found %s",
+                         cJSON_IsObject(given) ? "an object without it" : json_type_name(given));
+    if (!cJSON_HasObjectItem(context, "add_generation_prompt"))
+        cJSON_AddBoolToObject(context, "add_generation_prompt", add_generation_prompt);
+    /* transformers passes these always, as None where there are none. */
+    if (!cJSON_HasObjectItem(context, "tools")) cJSON_AddNullToObject(context, "tools");
+    if (!cJSON_HasObjectItem(context, "documents")) cJSON_AddNullToObject(context, "documents");
+    tokenizer_special special = tokenizer_special_ids(v->tokenizer);
+    add_token_text(context, "bos_token", v->tokenizer, special.bos);
+    add_token_text(context, "eos_token", v->tokenizer, special.eos);
+    add_token_text(context, "unk_token", v->tokenizer, special.unknown);
+    add_token_text(context, "pad_token", v->tokenizer, special.padding);
+    return QP_OK;
+}
+
+qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length,
+                         bool add_generation_prompt, char **text, qp_error *error)
+{
+    *text = NULL;
+    if (!v) return no_vocabulary(error);
+    if (!v->template_source)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the model has no chat template; give it plain text instead");
+    if (!v->template)
+        return error_set(error, v->template_error.status, "the model's chat template: %s",
+                         v->template_error.message);
+    cJSON *given, *context;
+    TRY(json_parse(json, length, "conversation", &given, error));
+    qp_status status = make_context(v, given, add_generation_prompt, &context, error);
+    strbuf out = {0};
+    time_t now = time(NULL);
+    struct tm local;
+    localtime_r(&now, &local);
+    template_options options = {.now = now, .utc_offset = (int32_t)local.tm_gmtoff};
+    if (status == QP_OK) status = template_render(v->template, context, &options, &out, error);
+    cJSON_Delete(context);
+    if (status == QP_OK && !(*text = strbuf_take(&out)))
+        status = error_no_memory(error, "the rendered conversation", 0);
+    strbuf_free(&out);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* A model's vocabulary: its tokenizer and its chat template. */
+#ifndef QUIPU_ENGINE_VOCABULARY_H
+#define QUIPU_ENGINE_VOCABULARY_H
+
+#include "model/model.h"
+#include "quipu.h"
+#include "template/template.h"
+#include "text/tokenizer.h"
+
+struct qp_vocabulary {
+    tokenizer *tokenizer;
+    char *template_source;   /* NULL: the model has none */
+    template *template;      /* NULL: there is none, or it does not compile */
+    qp_error template_error; /* why it does not: told to whoever wants to render */
+};
+
+/* The vocabulary of an open model; *out is NULL for one without (synthetic weights). */
+qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error);
+
+#endif

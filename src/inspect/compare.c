@@ -1,0 +1,302 @@
+/* The five strategies side by side: see compare.h. */
+#include "inspect/compare.h"
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/threads.h"
+#include "inspect/rig.h"
+#include "schedule/cost.h"
+#include "schedule/predict.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STRATEGIES = SCHEDULE_POOL + 1, LEAST_ROUNDS = 3, MOST_ROUNDS = 256 };
+static const uint64_t LONG_ENOUGH_NS = 10000000000, LONG_ENOUGH_CUDA_NS = 1000000000;
+
+/* One schedule's figures, as predicted and as measured; ns but for balance. */
+typedef struct compare_figures {
+    double total, balance, waiting; /* waiting: of all workers, in the middle of their queues */
+} compare_figures;
+
+typedef struct contestant {
+    rig_machine machine;
+    schedule_prediction prediction;
+    compare_figures predicted, measured;
+    double median;
+    double undisturbed; /* with each instruction's least time */
+    double rounds[MOST_ROUNDS];
+} contestant;
+
+typedef struct comparison {
+    const compare_options *options;
+    rig rig;
+    cost_table *costs;       /* NULL: guesses */
+    char why[QP_ERROR_SIZE]; /* there are none */
+    int n_rounds;
+    contestant of[STRATEGIES];
+} comparison;
+
+static compare_figures figures_of(const double *busy, int workers, double total)
+{
+    double most = 0, sum = 0;
+    for (int w = 0; w < workers; w++) {
+        if (busy[w] > most) most = busy[w];
+        sum += busy[w];
+    }
+    return (compare_figures){.total = total,
+                             .balance = sum > 0 ? most * workers / sum : 1,
+                             .waiting = total * workers - sum};
+}
+
+/* Time at work of every worker in the quickest pass. */
+static qp_status measure(contestant *c, qp_error *error)
+{
+    const schedule *s = c->machine.schedule;
+    const int workers = s->options.workers;
+    double *busy = calloc((size_t)workers, sizeof *busy);
+    if (!busy) return error_no_memory(error, "the comparison", (size_t)workers * sizeof *busy);
+    for (int w = 0; w < workers; w++) {
+        const instruction_timing *t = c->machine.best + (size_t)w * (size_t)s->longest;
+        for (int i = 0; i < s->length[w]; i++)
+            busy[w] += (double)(t[i].end - t[i].work);
+    }
+    c->measured = figures_of(busy, workers, c->machine.best_ns);
+    free(busy);
+    schedule_prediction replay;
+    qp_status status = schedule_replay(s, c->machine.least, &replay, error);
+    c->undisturbed = replay.total;
+    prediction_free(&replay);
+    return status;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+static qp_status open_contestant(comparison *x, schedule_setting setting, int strategy,
+                                 int64_t tokens, int64_t context, qp_error *error)
+{
+    const schedule_options options = {.setting = setting,
+                                      .assignment = (schedule_assignment)strategy,
+                                      .memory_fraction = x->options->memory_fraction,
+                                      .tokens = tokens,
+                                      .context = context,
+                                      .last_step = x->rig.logits_end,
+                                      .costs = x->costs};
+    contestant *c = &x->of[strategy];
+    TRY(rig_machine_open(&x->rig, &options, false, &c->machine, error));
+    TRY(schedule_predict(c->machine.schedule, &c->prediction, error));
+    c->predicted =
+        figures_of(c->prediction.busy, c->machine.schedule->options.workers, c->prediction.total);
+    return rig_warm_up(&x->rig, &c->machine, error);
+}
+
+static bool is_over(const comparison *x, uint64_t begin)
+{
+    int64_t wanted = x->options->rounds;
+    if (x->n_rounds == MOST_ROUNDS) return true; /* as many as fit the array */
+    if (wanted > 0) return x->n_rounds >= wanted;
+    uint64_t enough = x->options->device ? LONG_ENOUGH_CUDA_NS : LONG_ENOUGH_NS;
+    return x->n_rounds >= LEAST_ROUNDS && clock_ns() - begin > enough;
+}
+
+static qp_status take_rounds(comparison *x, qp_error *error)
+{
+    const uint64_t begin = clock_ns();
+    for (x->n_rounds = 0; !is_over(x, begin); x->n_rounds++) {
+        for (int i = 0; i < STRATEGIES; i++) {
+            if (x->options->cancel && *x->options->cancel)
+                return error_set(error, QP_CANCELLED, "stopped");
+            TRY(rig_run(&x->rig, &x->of[i].machine, error));
+            x->of[i].rounds[x->n_rounds] = x->of[i].machine.last_ns;
+        }
+    }
+    for (int i = 0; i < STRATEGIES; i++) {
+        contestant *c = &x->of[i];
+        TRY(measure(c, error));
+        qsort(c->rounds, (size_t)x->n_rounds, sizeof *c->rounds, compare_doubles);
+        c->median = c->rounds[x->n_rounds / 2];
+    }
+    return QP_OK;
+}
+
+/* ---- print --------------------------------------------------------------------------------- */
+
+/* Whether even the quickest passes took much longer than their instructions need. */
+static bool was_busy(const comparison *x)
+{
+    int busy = 0;
+    if (x->options->device) return false; /* blocks wait for one another, not for other programs */
+    for (int i = 0; i < STRATEGIES; i++)
+        busy += x->of[i].measured.total > 1.1 * x->of[i].undisturbed;
+    return busy > STRATEGIES / 2;
+}
+
+static void print_table(const comparison *x, strbuf *out)
+{
+    const schedule *s = x->of[0].machine.schedule;
+    const int workers = s->options.workers;
+    strbuf_printf(out,
+                  "%s, %d workers, %lld tokens at %lld positions, %d rounds\n"
+                  "%-8s %12s %12s %12s %8s %14s %12s %14s\n",
+                  schedule_setting_name(s->options.setting), workers, (long long)s->options.tokens,
+                  (long long)s->options.context, x->n_rounds, "assign", "predicted us",
+                  "measured us", "undisturbed", "ratio", "balance", "critical us", "waiting");
+    for (int i = 0; i < STRATEGIES; i++) {
+        const contestant *c = &x->of[i];
+        const compare_figures *p = &c->predicted, *m = &c->measured;
+        strbuf_printf(out, "%-8s %12.1f %12.1f %12.1f %8.3f %6.3f  %6.3f %12.1f %5.1f%%  %5.1f%%\n",
+                      schedule_assignment_name(i), p->total / 1e3, m->total / 1e3,
+                      c->undisturbed / 1e3, m->total / p->total, p->balance, m->balance,
+                      c->prediction.critical_path / 1e3, 100 * p->waiting / (p->total * workers),
+                      100 * m->waiting / (m->total * workers));
+    }
+    if (was_busy(x))
+        strbuf_puts(out, "other programs had the processors, too: ratios mean little until this is "
+                         "repeated without them\n");
+    strbuf_putc(out, '\n');
+}
+
+static void add_figures(cJSON *item, const char *name, const compare_figures *f)
+{
+    cJSON *object = cJSON_AddObjectToObject(item, name);
+    cJSON_AddNumberToObject(object, "ns", f->total);
+    cJSON_AddNumberToObject(object, "balance", f->balance);
+    cJSON_AddNumberToObject(object, "waiting_ns", f->waiting);
+}
+
+static void add_json(const comparison *x, cJSON *settings)
+{
+    const schedule *s = x->of[0].machine.schedule;
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToArray(settings, object);
+    cJSON_AddStringToObject(object, "setting", schedule_setting_name(s->options.setting));
+    cJSON_AddNumberToObject(object, "workers", s->options.workers);
+    cJSON_AddNumberToObject(object, "tokens", (double)s->options.tokens);
+    cJSON_AddNumberToObject(object, "context", (double)s->options.context);
+    cJSON_AddNumberToObject(object, "rounds", x->n_rounds);
+    cJSON_AddBoolToObject(object, "busy", was_busy(x));
+    cJSON *strategies = cJSON_AddArrayToObject(object, "strategies");
+    for (int i = 0; i < STRATEGIES; i++) {
+        const contestant *c = &x->of[i];
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddItemToArray(strategies, item);
+        cJSON_AddStringToObject(item, "assign", schedule_assignment_name(i));
+        add_figures(item, "predicted", &c->predicted);
+        add_figures(item, "measured", &c->measured);
+        cJSON_AddNumberToObject(item, "median_ns", c->median);
+        cJSON_AddNumberToObject(item, "undisturbed_ns", c->undisturbed);
+        cJSON_AddNumberToObject(item, "critical_path_ns", c->prediction.critical_path);
+    }
+}
+
+/* ---- settings ------------------------------------------------------------------------------ */
+
+static void close_contestants(comparison *x)
+{
+    for (int i = 0; i < STRATEGIES; i++) {
+        prediction_free(&x->of[i].prediction);
+        rig_machine_close(&x->of[i].machine);
+        x->of[i] = (contestant){0};
+    }
+}
+
+static qp_status run_setting(comparison *x, schedule_setting setting, strbuf *out, cJSON *json,
+                             qp_error *error)
+{
+    const plan_options *o = &x->rig.plan.options;
+    int64_t tokens = setting == SCHEDULE_LATENCY ? 1 : o->max_tokens;
+    if (tokens > o->context) tokens = o->context;
+    int64_t context = setting == SCHEDULE_LATENCY ? o->context : tokens;
+    TRY(rig_fill(&x->rig, tokens, context, error));
+    for (int i = 0; i < STRATEGIES; i++)
+        TRY(open_contestant(x, setting, i, tokens, context, error));
+    TRY(take_rounds(x, error));
+    if (json)
+        add_json(x, json);
+    else
+        print_table(x, out);
+    return QP_OK;
+}
+
+static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf *out, cJSON *json,
+                                 qp_error *error)
+{
+    const compare_options *o = x->options;
+    const rig_options options = {.model = o->model,
+                                 .device = o->device,
+                                 .threads = o->threads,
+                                 .context = o->context,
+                                 .chunk = o->chunk,
+                                 .fuse = !o->device && setting == SCHEDULE_LATENCY && rig_fuses(),
+                                 .progress = o->progress,
+                                 .progress_context = o->progress_context};
+    qp_status status = rig_open(&options, &x->rig, error);
+    if (status == QP_OK) status = run_setting(x, setting, out, json, error);
+    close_contestants(x);
+    rig_close(&x->rig);
+    return status;
+}
+
+static void load_costs(comparison *x)
+{
+    qp_error why = {0};
+    const cost_origin origin = {x->options->device, x->options->machine, x->options->threads};
+    cost_table *table = x->options->costs ? malloc(sizeof *table) : NULL;
+    if (table && cost_load(x->options->costs, &origin, table, &why) == QP_OK) {
+        x->costs = table;
+        return;
+    }
+    snprintf(x->why, sizeof x->why, "%s", why.message);
+    free(table);
+}
+
+static qp_status compare(comparison *x, strbuf *out, cJSON *json, qp_error *error)
+{
+    const compare_options *o = x->options;
+    if (o->device && o->throughput)
+        return error_set(
+            error, QP_INVALID,
+            "the megakernel has passes of one token: a GPU compares --setting latency");
+    load_costs(x);
+    if (o->latency || !o->throughput) TRY(compare_setting(x, SCHEDULE_LATENCY, out, json, error));
+    if (!o->device && (o->throughput || !o->latency))
+        TRY(compare_setting(x, SCHEDULE_THROUGHPUT, out, json, error));
+    if (json) return QP_OK;
+    strbuf_puts(out, "measured: the quickest of the rounds; undisturbed: with the quickest of each "
+                     "instruction;\nratio: measured over predicted; balance and waiting: "
+                     "predicted, then measured\n");
+    if (x->costs)
+        strbuf_printf(out, "predicted from costs measured on this machine, in %s\n", o->costs);
+    else
+        strbuf_printf(out,
+                      "predicted from guessed costs, since none were measured (%s): see quipu "
+                      "schedule --measure\n",
+                      x->why);
+    return QP_OK;
+}
+
+qp_status schedule_compare(const compare_options *options, strbuf *out, qp_error *error)
+{
+    comparison *x = calloc(1, sizeof *x);
+    if (!x) return error_no_memory(error, "the comparison", sizeof *x);
+    x->options = options;
+    cJSON *root = options->json ? cJSON_CreateObject() : NULL;
+    cJSON *settings = root ? cJSON_AddArrayToObject(root, "settings") : NULL;
+    qp_status status = compare(x, out, settings, error);
+    if (status == QP_OK && root) {
+        cJSON_AddBoolToObject(root, "measured_costs", x->costs != NULL);
+        char *text = cJSON_PrintUnformatted(root);
+        if (text) strbuf_printf(out, "%s\n", text);
+        if (!text || out->failed) status = error_no_memory(error, "the comparison", out->length);
+        free(text);
+    }
+    cJSON_Delete(root);
+    free(x->costs);
+    free(x);
+    return status;
+}

@@ -1,0 +1,168 @@
+/* The GPU's memory as text: see cuda_print.h. */
+#include "inspect/cuda_print.h"
+
+#include "base/output.h"
+#include "vm/mega/megakernel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { USUAL_BLOCKS = 132 }; /* multiprocessors, where there is no GPU to ask */
+
+/* What a model takes, and what there is. */
+typedef struct memory_view {
+    const model *model;
+    plan_options options;
+    char device[96]; /* its name; "": none was asked */
+    bool has_mega;
+    int n_blocks;
+    uint64_t available; /* 0: nobody knows */
+    qp_error why;       /* that is */
+    cuda_bytes bytes;
+    cuda_mega_bytes mega;
+    int64_t largest_context; /* 0: none */
+} memory_view;
+
+static uint64_t total_of(const memory_view *v)
+{
+    return v->bytes.total + v->mega.weights + v->mega.tables;
+}
+
+/* What there is here, or was said to be somewhere. */
+static void look_around(memory_view *v, uint64_t memory)
+{
+    cuda_device device = {0};
+    size_t free_bytes = 0;
+    v->n_blocks = USUAL_BLOCKS;
+    v->has_mega = true;
+    if (memory) {
+        v->available = memory;
+        return;
+    }
+    qp_status status = cuda_device_open(&device, &v->why);
+    if (status == QP_OK) {
+        snprintf(v->device, sizeof v->device, "%s", device.name);
+        v->n_blocks = device.n_multiprocessors;
+        v->has_mega = cuda_device_is_hopper(&device);
+        status = cuda_device_free_memory(&device, &free_bytes, &v->why);
+    }
+    if (status == QP_OK) v->available = free_bytes;
+    cuda_device_close(&device);
+}
+
+static qp_status count(memory_view *v, int64_t context, qp_error *error)
+{
+    const model_config *config = model_get_config(v->model);
+    plan_options options = v->options;
+    plan plan;
+    options.context = context;
+    TRY(plan_build(config, &options, &plan, error));
+    v->bytes = cuda_executor_count(&plan, v->model);
+    v->mega = v->has_mega ? cuda_mega_count(&plan, v->model, v->n_blocks) : (cuda_mega_bytes){0};
+    plan_free(&plan);
+    return QP_OK;
+}
+
+/* Whole pages by halves, up to the model's own length; operator by operator, which takes least. */
+static int64_t find_largest(const memory_view *v)
+{
+    memory_view probe = *v;
+    const int64_t page_size = v->options.page_size;
+    int64_t most = model_get_config(v->model)->context_length;
+    int64_t low = 0, high = most / page_size + 1;
+    if (count(&probe, most, NULL) == QP_OK && probe.bytes.total <= v->available) return most;
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        bool fits =
+            count(&probe, middle * page_size, NULL) == QP_OK && probe.bytes.total <= v->available;
+        *(fits ? &low : &high) = middle;
+    }
+    return low * page_size;
+}
+
+/* A part of it, for people and as a key. */
+typedef struct memory_part {
+    const char *name, *key;
+    uint64_t bytes;
+} memory_part;
+enum { N_PARTS = 9 };
+
+static void list_parts(const memory_view *v, memory_part parts[N_PARTS])
+{
+    const memory_part all[N_PARTS] = {
+        {"weights", "weights", v->bytes.weights},
+        {"arena", "arena", v->bytes.arena},
+        {"KV cache", "kv_cache", v->bytes.kv_cache},
+        {"RoPE table", "rope_table", v->bytes.rope_table},
+        {"batch state", "batch_state", v->bytes.inputs},
+        {"workspace", "workspace", v->bytes.workspace},
+        {"weights again", "weights_again", v->mega.weights},
+        {"megakernel", "megakernel", v->mega.tables},
+        {"everything", "total", total_of(v)},
+    };
+    memcpy(parts, all, sizeof all);
+}
+
+static const char *verdict(const memory_view *v)
+{
+    if (total_of(v) <= v->available) return "fits";
+    return v->bytes.total <= v->available ? "fits without the megakernel, operator by operator"
+                                          : "does not fit";
+}
+
+static void print_text(const memory_view *v, strbuf *out)
+{
+    memory_part parts[N_PARTS];
+    list_parts(v, parts);
+    strbuf_puts(out, "\non the GPU            bytes         MiB\n");
+    for (int i = 0; i < N_PARTS; i++)
+        strbuf_printf(out, "%-13s %13llu %11.2f\n", parts[i].name,
+                      (unsigned long long)parts[i].bytes, (double)parts[i].bytes / 0x1p20);
+    if (!v->available) {
+        strbuf_printf(out, "\nno GPU to hold it against (--memory says how much one has): %s\n",
+                      v->why.message);
+        return;
+    }
+    strbuf_printf(out,
+                  "\n%s%s%.2f GiB are free: it %s; operator by operator the largest context that "
+                  "fits is %lld\n",
+                  v->device, *v->device ? ": " : "", (double)v->available / 0x1p30, verdict(v),
+                  (long long)v->largest_context);
+}
+
+static qp_status print_json(const memory_view *v, strbuf *out, qp_error *error)
+{
+    cJSON *root = cJSON_CreateObject(), *bytes = cJSON_AddObjectToObject(root, "bytes");
+    memory_part parts[N_PARTS];
+    list_parts(v, parts);
+    for (int i = 0; i < N_PARTS; i++)
+        cJSON_AddNumberToObject(bytes, parts[i].key, (double)parts[i].bytes);
+    if (*v->device) cJSON_AddStringToObject(root, "device", v->device);
+    if (v->available) {
+        cJSON_AddNumberToObject(root, "available", (double)v->available);
+        cJSON_AddStringToObject(root, "verdict", verdict(v));
+        cJSON_AddNumberToObject(root, "largest_context", (double)v->largest_context);
+    }
+    return output_json(root, out, error);
+}
+
+qp_status cuda_print_memory(const cuda_print_options *o, strbuf *out, qp_error *error)
+{
+    model *model;
+    model_options sizes_only = {.sizes_only = true};
+    TRY(model_open(o->model, &sizes_only, &model, error));
+    memory_view v = {.model = model, .options = plan_default_options(model_get_config(model))};
+    v.options.max_tokens = o->tokens > o->sequences ? o->tokens : o->sequences;
+    v.options.max_sequences = v.options.max_outputs = o->sequences;
+    v.options.page_size = o->page_size;
+    v.options.kv_type = dtype_from_name(o->kv_type);
+    look_around(&v, o->memory);
+    qp_status status = count(&v, o->context ? o->context : v.options.context, error);
+    if (status == QP_OK && v.available) v.largest_context = find_largest(&v);
+    if (status == QP_OK && o->json)
+        status = print_json(&v, out, error);
+    else if (status == QP_OK)
+        print_text(&v, out);
+    model_close(model);
+    return status;
+}

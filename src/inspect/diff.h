@@ -1,0 +1,37 @@
+/* `quipu diff`: two executions of a model's forward pass, compared and told of. */
+#ifndef QUIPU_INSPECT_DIFF_H
+#define QUIPU_INSPECT_DIFF_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Zero-initialise; a zero (or NULL) field takes its default. */
+typedef struct diff_options {
+    const char *model;          /* as qp_engine_open() takes it */
+    const char *a, *b;          /* default: "ref" and "threads" */
+    const int32_t *tokens;      /* [n_tokens]; NULL: that many pseudo-random ones */
+    int64_t n_tokens;           /* default 16 */
+    int64_t singles;            /* of these go one by one at the end */
+    int64_t chunk;              /* of the others in one pass at most; default 512 */
+    int64_t layers;             /* leave out those behind; default: all */
+    int threads;                /* default: the processors this process may use */
+    int64_t page_size;          /* default 16 */
+    const char *kv_type;        /* default "F16" */
+    const char *cpu_mask;       /* CPU features to leave unused */
+    const char *after, *stop;   /* compare the steps behind `after` up to `stop`: "5.attn_qkv" */
+    bool fuse;                  /* the plan for few tokens, in fused operators */
+    bool sums;                  /* the megakernel's */
+    int64_t kv_partitions;      /* of it; default 1 */
+    int setting, assignment;    /* of schedules: numbers of schedule_setting and -assignment */
+    bool list, json;            /* every layer's steps; JSON */
+    const volatile int *cancel; /* may be NULL */
+    void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
+} diff_options;
+
+/* Appends the table and the verdict; *equal is true when all is within tolerance. */
+qp_status diff_print(const diff_options *options, strbuf *out, bool *equal, qp_error *error);
+
+#endif

@@ -1,0 +1,415 @@
+/* What a person sees of a comparison: see diff.h. */
+#include "inspect/diff.h"
+
+#include "base/buffer.h"
+#include "base/cpu.h"
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/output.h"
+#include "inspect/diff_run.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { USUAL_TOKENS = 16, USUAL_CHUNK = 512, USUAL_PAGE_SIZE = 16, MOST_OUTPUTS = 16 };
+
+/* A comparison with all that it takes. */
+typedef struct diff {
+    const diff_options *options;
+    model *model;
+    plan plan;
+    thread_pool *pool;
+    schedule_options schedule;
+    execution_setup setup;
+    progress progress;
+    execution a, b;
+    int32_t *own_tokens;
+    diff_request request;
+    diff_report report;
+} diff;
+
+static int64_t or_usual(int64_t value, int64_t usual)
+{
+    return value > 0 ? value : usual;
+}
+
+/* --- opening --------------------------------------------------------------------------------- */
+
+static void on_progress(void *context, const progress *progress)
+{
+    const diff *d = context;
+    strbuf line = {0};
+    progress_print(progress, &line);
+    d->options->progress(NULL, strbuf_text(&line), progress->done >= progress->total);
+    strbuf_free(&line);
+}
+
+/* Whether b runs passes as a whole, tokens one by one. */
+static bool is_whole(const diff_options *o)
+{
+    const execution_type *b = o->b ? execution_find(o->b) : NULL;
+    return b && b->whole;
+}
+
+static qp_status choose_tokens(diff *d, int64_t vocab_size, qp_error *error)
+{
+    const diff_options *o = d->options;
+    int64_t n = d->request.n_tokens = or_usual(o->n_tokens, USUAL_TOKENS);
+    d->request.tokens = o->tokens;
+    for (int64_t i = 0; o->tokens && i < n; i++) {
+        if (o->tokens[i] < 0 || o->tokens[i] >= vocab_size)
+            return error_set(error, QP_INVALID,
+                             "token %" PRId64 " is %d, but the model's vocabulary has the ids 0 to "
+                             "%" PRId64,
+                             i, o->tokens[i], vocab_size - 1);
+    }
+    d->request.singles = o->singles < n && !is_whole(o) ? o->singles : n;
+    d->request.cancel = o->cancel;
+    if (o->tokens) return QP_OK;
+    d->request.tokens = d->own_tokens = malloc((size_t)n * sizeof *d->own_tokens);
+    if (!d->own_tokens) return error_no_memory(error, "token ids", (size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        d->own_tokens[i] = (int32_t)(hash_random(1, 0, (uint64_t)i) % (uint64_t)vocab_size);
+    return QP_OK;
+}
+
+/* The plan of the first layers, with room for just these tokens. */
+static qp_status build_plan(diff *d, model_config config, qp_error *error)
+{
+    const diff_options *o = d->options;
+    if (o->layers > config.n_layers)
+        return error_set(error, QP_INVALID,
+                         "the model has %" PRId64 " layers, --layers asks for %" PRId64,
+                         config.n_layers, o->layers);
+    if (o->layers > 0) config.n_layers = o->layers;
+    TRY(choose_tokens(d, config.vocab_size, error));
+    plan_options options = plan_default_options(&config);
+    int64_t n = d->request.n_tokens, together = n - d->request.singles;
+    int64_t chunk = or_usual(o->chunk, USUAL_CHUNK);
+    options.context = n;
+    options.fuse = o->fuse;
+    options.sums = o->sums || is_whole(o);
+    options.kv_partitions = o->kv_partitions;
+    options.page_size = or_usual(o->page_size, USUAL_PAGE_SIZE);
+    options.max_tokens = together > chunk ? chunk : or_usual(together, 1);
+    options.max_outputs = options.max_tokens < MOST_OUTPUTS ? options.max_tokens : MOST_OUTPUTS;
+    if (o->kv_type) options.kv_type = dtype_from_name(o->kv_type);
+    return plan_build(&config, &options, &d->plan, error);
+}
+
+/* Both executions hold everything but the weights, which may be packed once more each. */
+static qp_status check_memory(const diff *d, qp_error *error)
+{
+    plan_bytes need = plan_count_bytes(&d->plan, model_weight_bytes(d->model));
+    uint64_t total = need.weights + 2 * need.total, available = buffer_available();
+    if (total <= available) return QP_OK;
+    return error_set(error, QP_NO_MEMORY,
+                     "two executions of %s need up to %.2f GiB, but %.2f GiB are available; "
+                     "compare fewer --layers or fewer tokens",
+                     d->options->model, (double)total / 0x1p30, (double)available / 0x1p30);
+}
+
+static qp_status open_model(diff *d, qp_error *error)
+{
+    const diff_options *o = d->options;
+    model_options sizes_only = {.sizes_only = true};
+    model_options whole = {.pool = d->pool, .progress = &d->progress};
+    TRY(model_open(o->model, &sizes_only, &d->model, error));
+    TRY(build_plan(d, *model_get_config(d->model), error));
+    TRY(check_memory(d, error));
+    if (model_has_weights(d->model)) return QP_OK;
+    progress_begin(&d->progress, "making weights", model_weight_bytes(d->model));
+    model_close(d->model);
+    d->model = NULL;
+    TRY(model_open(o->model, &whole, &d->model, error));
+    progress_end(&d->progress);
+    return QP_OK;
+}
+
+static qp_status choose_steps(diff *d, qp_error *error)
+{
+    const diff_options *o = d->options;
+    int after = -1, stop = d->plan.n_steps - 1;
+    char label[64];
+    if (o->after) TRY(plan_parse_step(&d->plan, o->after, &after, error));
+    if (o->stop) TRY(plan_parse_step(&d->plan, o->stop, &stop, error));
+    if (stop <= after)
+        return error_set(error, QP_INVALID,
+                         "there is nothing to compare: no step comes after %s and not after %s",
+                         o->after, plan_step_label(&d->plan, stop, label, sizeof label));
+    d->request.first = after + 1;
+    d->request.last = stop + 1;
+    const execution_type *a = o->a ? execution_find(o->a) : NULL;
+    if ((is_whole(o) && after >= 0) || (a && a->whole))
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s runs passes from their beginning and as a whole: it can be b, without "
+                         "--start-after",
+                         a && a->whole ? a->name : o->b);
+    const int logits = plan_find_step(&d->plan, "lm_head", -1);
+    if (is_whole(o) && d->request.last > logits + 1) d->request.last = logits + 1;
+    return QP_OK;
+}
+
+static qp_status open_all(diff *d, qp_error *error)
+{
+    const diff_options *o = d->options;
+    uint32_t off;
+    TRY(cpu_features_parse(o->cpu_mask ? o->cpu_mask : "", &off, error));
+    TRY(thread_pool_create(o->threads ? o->threads : threads_available(), &d->pool, error));
+    if (o->progress) d->progress = (progress){.sink = on_progress, .context = d};
+    TRY(open_model(d, error));
+    TRY(choose_steps(d, error));
+    d->schedule = (schedule_options){.setting = (schedule_setting)o->setting,
+                                     .assignment = (schedule_assignment)o->assignment};
+    d->setup = (execution_setup){.plan = &d->plan,
+                                 .model = d->model,
+                                 .pool = d->pool,
+                                 .cpu_features = cpu_features(off),
+                                 .progress = &d->progress,
+                                 .schedule = &d->schedule};
+    TRY(execution_open(o->a ? o->a : "ref", &d->setup, &d->a, error));
+    return execution_open(o->b ? o->b : "threads", &d->setup, &d->b, error);
+}
+
+static void close_all(diff *d)
+{
+    execution_close(&d->a);
+    execution_close(&d->b);
+    diff_report_free(&d->report);
+    thread_pool_destroy(d->pool);
+    plan_free(&d->plan);
+    model_close(d->model);
+    free(d->own_tokens);
+}
+
+/* --- the table ------------------------------------------------------------------------------- */
+
+static void format_element(const diff_element *e, char *text, size_t size)
+{
+    if (e->index[0])
+        snprintf(text, size, "%s %.6g, %.6g", e->index, e->expected, e->found);
+    else
+        snprintf(text, size, "-");
+}
+
+static const char *kernel_of(const execution *e, int node)
+{
+    return e->type->kernel(e->self, node).name;
+}
+
+static void print_row(const diff *d, const diff_row *row, const char *step, strbuf *out)
+{
+    char name[64], worst[160], allowed[32], kernels[64], added[32];
+    const diff_measure *m = &row->alone;
+    const char *a = kernel_of(&d->a, row->node), *b = kernel_of(&d->b, row->node);
+    diff_row_name(&d->plan, row, name, sizeof name);
+    format_element(&m->worst, worst, sizeof worst);
+    snprintf(kernels, sizeof kernels, row->same_kernel ? "%s" : "%s, %s%s", a, b,
+             row->rounds ? "*" : "");
+    if (d->plan.tensors[d->plan.nodes[row->node].operands[row->operand].id].type == DTYPE_I32)
+        snprintf(added, sizeof added, "%" PRId64 " ids", row->together.wrong);
+    else
+        snprintf(added, sizeof added, "%.1e", row->together.relative);
+    snprintf(allowed, sizeof allowed, m->allowed > 0 ? "%.1e" : "exact", m->allowed);
+    strbuf_printf(out, "%s %-18s %-18s %-24s %9.1e %9.1e %9s %9s  %s\n", m->wrong ? "!" : " ", step,
+                  name, kernels, m->absolute, m->relative, allowed, added, worst);
+}
+
+/* Whether rows of two layers are of the same step and view. */
+static bool same_place(const plan *p, const diff_row *a, const diff_row *b)
+{
+    return strcmp(p->steps[a->step].name, p->steps[b->step].name) == 0 &&
+           a->node - p->steps[a->step].first_node == b->node - p->steps[b->step].first_node &&
+           a->operand == b->operand;
+}
+
+/* The worst layer's row of those that are like row `at`; NULL where an earlier one was like it. */
+static const diff_row *worst_of(const diff *d, int at)
+{
+    const diff_row *rows = d->report.rows, *worst = &rows[at];
+    for (int i = 0; i < at; i++) {
+        if (same_place(&d->plan, &rows[i], &rows[at])) return NULL;
+    }
+    for (int i = at + 1; i < d->report.n_rows; i++) {
+        if (!same_place(&d->plan, &rows[i], &rows[at])) continue;
+        bool equal_share = rows[i].alone.share == worst->alone.share;
+        if (rows[i].alone.share > worst->alone.share ||
+            (equal_share && rows[i].together.relative > worst->together.relative))
+            worst = &rows[i];
+    }
+    return worst;
+}
+
+static void print_table(const diff *d, strbuf *out)
+{
+    bool rounds = false;
+    strbuf_printf(out, "  %-18s %-18s %-24s %9s %9s %9s %9s  %s\n", "step", "tensor", "kernels",
+                  "max abs", "relative", "allowed", "added up", "worst element");
+    for (int i = 0; i < d->report.n_rows; i++) {
+        const diff_row *row = d->options->list ? &d->report.rows[i] : worst_of(d, i);
+        char label[64];
+        if (row) print_row(d, row, plan_step_label(&d->plan, row->step, label, sizeof label), out);
+        if (row) rounds |= row->rounds;
+    }
+    if (rounds)
+        strbuf_puts(out,
+                    "  * rounds its inputs to fewer bits: held against the references with the "
+                    "same roundings\n");
+}
+
+/* "pass 1, step 5.ffn_down, x[0, 17]: expected 1, found 2, allowed 1e-06". */
+static void print_difference(const diff *d, const diff_row *row, const diff_measure *m, strbuf *out)
+{
+    char label[64], name[64];
+    const diff_element *e = &m->first;
+    strbuf_printf(out, "pass %d, step %s, tensor %s %s: expected %.9g, found %.9g, ", e->pass,
+                  plan_step_label(&d->plan, row->step, label, sizeof label),
+                  diff_row_name(&d->plan, row, name, sizeof name), e->index, e->expected, e->found);
+    if (m->norm_wrong)
+        strbuf_printf(out, "and the norm is off by %.3g of which %.3g are allowed", m->relative,
+                      m->allowed);
+    else
+        strbuf_printf(out, "allowed %.3g", e->tolerance);
+}
+
+static void count_rows(const diff *d, int64_t *elements, int *wrong, const diff_row **closest)
+{
+    for (int i = 0; i < d->report.n_rows; i++) {
+        const diff_row *row = &d->report.rows[i];
+        *elements += row->alone.elements;
+        *wrong += row->alone.wrong > 0;
+        if (!*closest || row->alone.share > (*closest)->alone.share) *closest = row;
+    }
+}
+
+static void print_alone(const diff *d, strbuf *out)
+{
+    const diff_report *r = &d->report;
+    int64_t elements = 0;
+    int wrong = 0;
+    const diff_row *closest = NULL;
+    char label[64], name[64];
+    count_rows(d, &elements, &wrong, &closest);
+    strbuf_puts(out, "step by step     ");
+    if (r->first_wrong >= 0) {
+        strbuf_printf(out, "%d of %d tensors differ; the first: ", wrong, r->n_rows);
+        print_difference(d, &r->rows[r->first_wrong], &r->rows[r->first_wrong].alone, out);
+    } else {
+        strbuf_printf(out, "%d tensors, %" PRId64 " elements: %s", r->n_rows, elements,
+                      closest && closest->alone.share > 0 ? "within tolerance" : "equal");
+        if (closest && closest->alone.share > 0)
+            strbuf_printf(out, ", %.0f %% of it at most, in %s of %s", 100 * closest->alone.share,
+                          diff_row_name(&d->plan, closest, name, sizeof name),
+                          plan_step_label(&d->plan, closest->step, label, sizeof label));
+    }
+    strbuf_putc(out, '\n');
+}
+
+static void print_together(const diff *d, strbuf *out)
+{
+    const diff_report *r = &d->report;
+    const diff_row *last = r->n_rows ? &r->rows[r->n_rows - 1] : NULL;
+    for (int i = 0; i < r->n_rows; i++) {
+        const diff_row *row = &r->rows[i];
+        if (d->plan.nodes[row->node].operands[row->operand].id == PLAN_LOGITS) last = row;
+    }
+    strbuf_puts(out, "end to end       ");
+    if (r->first_drift >= 0) {
+        strbuf_puts(out, "the same kernels came to other bits; the first: ");
+        print_difference(d, &r->rows[r->first_drift], &r->rows[r->first_drift].together, out);
+    } else if (last) {
+        char name[64];
+        strbuf_printf(out, "%s differ by %.3g at most, %.3g in norm",
+                      diff_row_name(&d->plan, last, name, sizeof name), last->together.absolute,
+                      last->together.relative);
+    }
+    if (r->logit_rows > 0)
+        strbuf_printf(out, "; the likeliest token is the same in %" PRId64 " of %" PRId64 " rows",
+                      r->same_choice, r->logit_rows);
+    if (r->same_choice < r->logit_rows)
+        strbuf_printf(out, " (elsewhere it leads by %.3g at most)", r->closest_margin);
+    strbuf_printf(out, "\nat once          %s%s\n",
+                  r->at_once_differs ? "other bits than step by step: " : "the same bits",
+                  r->at_once);
+}
+
+static void print_text(const diff *d, strbuf *out)
+{
+    const diff_request *q = &d->request;
+    strbuf_printf(out,
+                  "%s against %s, %d threads: %" PRId64 " tokens in %d passes, the last %" PRId64
+                  " one by one; %" PRId64 " layers\n\n",
+                  d->b.type->name, d->a.type->name, thread_pool_size(d->pool), q->n_tokens,
+                  d->report.n_passes, q->singles, d->plan.config.n_layers);
+    print_table(d, out);
+    strbuf_putc(out, '\n');
+    print_alone(d, out);
+    print_together(d, out);
+}
+
+/* --- JSON ------------------------------------------------------------------------------------ */
+
+static cJSON *measure_json(const diff_measure *m)
+{
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddNumberToObject(item, "max_abs", m->absolute);
+    cJSON_AddNumberToObject(item, "relative", m->relative);
+    cJSON_AddNumberToObject(item, "allowed", m->allowed);
+    cJSON_AddNumberToObject(item, "wrong", (double)m->wrong);
+    if (!m->worst.index[0]) return item;
+    cJSON *worst = cJSON_AddObjectToObject(item, "worst");
+    cJSON_AddNumberToObject(worst, "pass", m->worst.pass);
+    cJSON_AddRawToObject(worst, "index", m->worst.index);
+    cJSON_AddNumberToObject(worst, "expected", m->worst.expected);
+    cJSON_AddNumberToObject(worst, "found", m->worst.found);
+    cJSON_AddNumberToObject(worst, "tolerance", m->worst.tolerance);
+    return item;
+}
+
+static void print_json(const diff *d, strbuf *out)
+{
+    const diff_report *r = &d->report;
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "a", d->a.type->name);
+    cJSON_AddStringToObject(root, "b", d->b.type->name);
+    cJSON_AddNumberToObject(root, "tokens", (double)d->request.n_tokens);
+    cJSON_AddNumberToObject(root, "passes", r->n_passes);
+    cJSON_AddBoolToObject(root, "equal", r->equal);
+    cJSON_AddBoolToObject(root, "at_once_equal", !r->at_once_differs);
+    cJSON_AddNumberToObject(root, "first_difference", r->first_wrong);
+    cJSON_AddNumberToObject(root, "first_drift", r->first_drift);
+    cJSON_AddNumberToObject(root, "logit_rows", (double)r->logit_rows);
+    cJSON_AddNumberToObject(root, "same_choice", (double)r->same_choice);
+    cJSON *rows = cJSON_AddArrayToObject(root, "rows");
+    for (int i = 0; i < r->n_rows; i++) {
+        char name[64];
+        const diff_row *row = &r->rows[i];
+        const plan_step *step = &d->plan.steps[row->step];
+        cJSON *item = cJSON_CreateObject();
+        cJSON_AddStringToObject(item, "step", step->name);
+        cJSON_AddNumberToObject(item, "layer", (double)step->layer);
+        cJSON_AddStringToObject(item, "tensor", diff_row_name(&d->plan, row, name, sizeof name));
+        cJSON_AddStringToObject(item, "kernel_a", kernel_of(&d->a, row->node));
+        cJSON_AddStringToObject(item, "kernel_b", kernel_of(&d->b, row->node));
+        cJSON_AddItemToObject(item, "alone", measure_json(&row->alone));
+        cJSON_AddItemToObject(item, "together", measure_json(&row->together));
+        cJSON_AddItemToArray(rows, item);
+    }
+    output_json_line(root, out, NULL);
+}
+
+qp_status diff_print(const diff_options *options, strbuf *out, bool *equal, qp_error *error)
+{
+    diff d = {.options = options};
+    qp_status status = open_all(&d, error);
+    if (status == QP_OK) status = diff_run(&d.setup, &d.a, &d.b, &d.request, &d.report, error);
+    if (status == QP_OK) {
+        *equal = d.report.equal;
+        (options->json ? print_json : print_text)(&d, out);
+        if (out->failed) status = error_no_memory(error, "the table", out->length);
+    }
+    close_all(&d);
+    return status;
+}

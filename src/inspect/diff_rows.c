@@ -1,0 +1,69 @@
+/* What there is to compare: the outputs of every node, as they stand after its step. */
+#include "inspect/diff_compare.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static bool overlap(const plan_operand *a, const plan_operand *b)
+{
+    if (a->columns == 0 || b->columns == 0) return true;
+    return a->first_column < b->first_column + b->columns &&
+           b->first_column < a->first_column + a->columns;
+}
+
+/* Whether an operand is an output that no later node of its step writes over. */
+static bool is_left(const plan *p, int step, int n, int operand)
+{
+    const plan_operand *it = &p->nodes[n].operands[operand];
+    if (op_get(p->nodes[n].op)->tensors[operand].direction == OP_IN) return false;
+    if (it->kind != OPERAND_TENSOR || p->tensors[it->id].kind == PLAN_INPUT) return false;
+    for (int m = n + 1; m < p->steps[step].first_node + p->steps[step].n_nodes; m++) {
+        const op_info *op = op_get(p->nodes[m].op);
+        for (int i = 0; i < op_n_tensors(op); i++) {
+            const plan_operand *other = &p->nodes[m].operands[i];
+            if (op->tensors[i].direction != OP_IN && other->kind == OPERAND_TENSOR &&
+                other->id == it->id && overlap(it, other))
+                return false;
+        }
+    }
+    return true;
+}
+
+void diff_list_rows(const plan *p, const execution *a, const execution *b,
+                    const diff_request *request, diff_report *report)
+{
+    report->rows = calloc((size_t)p->n_nodes * OP_MAX_TENSORS, sizeof *report->rows);
+    for (int s = request->first; s < request->last && report->rows; s++) {
+        const plan_step *step = &p->steps[s];
+        for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
+            execution_kernel of_a = a->type->kernel(a->self, n);
+            execution_kernel of_b = b->type->kernel(b->self, n);
+            bool same = diff_same_kernel(&of_a, &of_b);
+            bool rounds = diff_rounding(&of_a) != diff_rounding(&of_b);
+            for (int i = 0; i < op_n_tensors(op_get(p->nodes[n].op)); i++) {
+                plan_tensor_id id = (plan_tensor_id)p->nodes[n].operands[i].id;
+                if (is_left(p, s, n, i) && (!b->type->keeps || b->type->keeps(id)))
+                    report->rows[report->n_rows++] = (diff_row){
+                        .step = s, .node = n, .operand = i, .same_kernel = same, .rounds = rounds};
+            }
+        }
+    }
+}
+
+void diff_report_free(diff_report *report)
+{
+    free(report->rows);
+    *report = (diff_report){0};
+}
+
+const char *diff_row_name(const plan *p, const diff_row *row, char *text, size_t size)
+{
+    const plan_operand *operand = &p->nodes[row->node].operands[row->operand];
+    const char *name = p->tensors[operand->id].name;
+    if (operand->columns == 0)
+        snprintf(text, size, "%s", name);
+    else
+        snprintf(text, size, "%s[%lld:%lld]", name, (long long)operand->first_column,
+                 (long long)(operand->first_column + operand->columns));
+    return text;
+}

@@ -1,0 +1,496 @@
+/* The rounds of a comparison: see diff_run.h. */
+#include "inspect/diff_run.h"
+
+#include "base/hash.h"
+#include "inspect/diff_compare.h"
+#include "inspect/diff_side.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
+
+typedef struct runner {
+    const plan *plan;
+    const diff_request *request;
+    diff_report *report;
+    diff_side a, b;
+    execution rounded_a, rounded_b;
+    diff_side oracle_a, oracle_b; /* of those, where the two sides round differently */
+    bool oracles;
+    batch batch;
+    page_pool pages;
+    page_list list;
+    int64_t past; /* tokens before the batch */
+    int pass;
+    bool all_same;        /* every node has the same kernel on both sides */
+    uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of what b left in round two */
+    uint64_t *left_cache; /* [layers][2] */
+} runner;
+
+/* --- tensors --------------------------------------------------------------------------------- */
+
+static size_t used_bytes(const runner *r, plan_tensor_id id)
+{
+    return diff_used_bytes(r->plan, id, &r->batch.sizes);
+}
+
+static qp_status fetch(const runner *r, const diff_side *s, plan_tensor_id id, int64_t layer,
+                       qp_error *error)
+{
+    return diff_side_fetch(s, id, layer, &r->batch.sizes, error);
+}
+
+static qp_status hand(const runner *r, const diff_side *from, const diff_side *to,
+                      plan_tensor_id id, int64_t layer, qp_error *error)
+{
+    return diff_side_hand(from, to, id, layer, &r->batch.sizes, error);
+}
+
+/* --- batches --------------------------------------------------------------------------------- */
+
+static qp_status clear_caches(runner *r, qp_error *error)
+{
+    page_list_resize(&r->list, &r->pages, 0, NULL);
+    r->past = 0;
+    for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
+        size_t bytes = r->plan->tensors[id].bytes;
+        memset(diff_side_copy(&r->a, (plan_tensor_id)id), 0, bytes);
+        for (int64_t layer = 0; layer < r->plan->config.n_layers; layer++) {
+            const void *zeros = diff_side_copy(&r->a, (plan_tensor_id)id);
+            const diff_side *sides[2] = {&r->a, &r->b};
+            for (int i = 0; i < 2; i++)
+                TRY(sides[i]->of->type->write(sides[i]->of->self, (plan_tensor_id)id, layer, zeros,
+                                              bytes, error));
+        }
+    }
+    return QP_OK;
+}
+
+static int64_t pass_tokens(const runner *r, int64_t past)
+{
+    int64_t together = r->request->n_tokens - r->request->singles - past;
+    if (together <= 0) return 1;
+    int64_t most = r->plan->capacity.of[-PLAN_TOKENS];
+    return together < most ? together : most;
+}
+
+static int count_passes(const runner *r)
+{
+    int n = 0;
+    for (int64_t past = 0; past < r->request->n_tokens; past += pass_tokens(r, past))
+        n++;
+    return n;
+}
+
+/* Settings under which every part of sampling has something to do. */
+static void want_row(batch *b, int64_t row)
+{
+    int64_t at = batch_outputs(b);
+    batch_want(b, row);
+    ((int64_t *)b->of[PLAN_SEEDS])[at] = 1;
+    batch_i32(b, PLAN_SAMPLE_POSITIONS)[at] = (int32_t)row;
+    ((float *)b->of[PLAN_TEMPERATURES])[at] = 1;
+    batch_i32(b, PLAN_TOP_KS)[at] = 40;
+    ((float *)b->of[PLAN_TOP_PS])[at] = 0.95F;
+    ((float *)b->of[PLAN_MIN_PS])[at] = 0.01F;
+}
+
+/* Angles by the length of the whole sequence, where they depend on it. */
+static qp_status write_angles(const runner *r, int64_t count, qp_error *error)
+{
+    const rope_config *rope = &r->plan->config.rope;
+    if (rope->scaling != ROPE_DYNAMIC) return QP_OK;
+    size_t bytes = (size_t)(count * rope->dim) * sizeof(float);
+    float *rows = malloc(bytes);
+    if (!rows) return error_no_memory(error, "RoPE's angles", bytes);
+    rope_table_rows(rope, r->request->n_tokens, r->past, count, rows);
+    const diff_side *sides[] = {&r->a, &r->b, &r->oracle_a, &r->oracle_b};
+    qp_status status = QP_OK;
+    for (int i = 0; i < (r->oracles ? 4 : 2) && status == QP_OK; i++)
+        status =
+            sides[i]->of->type->write(sides[i]->of->self, PLAN_ROPE_TABLE, -1, rows, bytes, error);
+    free(rows);
+    return status;
+}
+
+static qp_status fill_batch(runner *r, qp_error *error)
+{
+    batch *b = &r->batch;
+    int64_t count = pass_tokens(r, r->past), most = r->plan->capacity.of[-PLAN_OUTPUTS];
+    batch_clear(b);
+    TRY(page_list_resize(&r->list, &r->pages, r->past + count, error));
+    batch_add(b, r->request->tokens + r->past, count, r->past, &r->list);
+    for (int64_t row = count > most ? count - most : 0; row < count; row++)
+        want_row(b, row);
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (r->plan->tensors[id].kind == PLAN_INPUT)
+            r->a.memory.data[id] = r->b.memory.data[id] = r->oracle_a.memory.data[id] =
+                r->oracle_b.memory.data[id] = b->of[id];
+    }
+    return write_angles(r, count, error);
+}
+
+/* --- steps ----------------------------------------------------------------------------------- */
+
+static qp_status run_steps(const runner *r, const diff_side *s, int first, int last,
+                           qp_error *error)
+{
+    if (r->request->cancel && *r->request->cancel)
+        return error_set(error, QP_CANCELLED, "interrupted");
+    return s->of->type->run(s->of->self, &r->batch, first, last, error);
+}
+
+/* b gets what the step reads from a; what it writes without reading must not be there already. */
+static qp_status prepare_step(const runner *r, int step, qp_error *error)
+{
+    const plan *p = r->plan;
+    int64_t layer = p->steps[step].layer;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        plan_access access = plan_step_access(p, step, id);
+        if (!diff_is_compared(p->tensors[id].kind)) continue;
+        if (access.read) {
+            TRY(hand(r, &r->a, &r->b, id, layer, error));
+            if (r->oracles) TRY(hand(r, &r->a, &r->oracle_a, id, layer, error));
+            if (r->oracles) TRY(hand(r, &r->a, &r->oracle_b, id, layer, error));
+        } else if (access.write) {
+            memset(diff_side_copy(&r->b, id), 0xff, used_bytes(r, id));
+            TRY(r->b.of->type->write(r->b.of->self, id, layer, diff_side_copy(&r->b, id),
+                                     used_bytes(r, id), error));
+        }
+    }
+    return QP_OK;
+}
+
+/* Whether a value that is there before `step` is read from there on. */
+static bool is_read_later(const plan *p, int step, plan_tensor_id id)
+{
+    for (int s = step; s < p->n_steps; s++) {
+        plan_access access = plan_step_access(p, s, id);
+        if (access.read) return true;
+        if (access.write) return false;
+    }
+    return false;
+}
+
+/* b goes on from where a stands before `step`. */
+static qp_status hand_over(const runner *r, int step, qp_error *error)
+{
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_kind kind = r->plan->tensors[i].kind;
+        if (!diff_is_compared(kind) || kind == PLAN_CACHE) continue;
+        if (is_read_later(r->plan, step, (plan_tensor_id)i))
+            TRY(hand(r, &r->a, &r->b, (plan_tensor_id)i, -1, error));
+    }
+    return QP_OK;
+}
+
+/* --- comparing ------------------------------------------------------------------------------- */
+
+static void compare_choices(const runner *r)
+{
+    diff_report *report = r->report;
+    int64_t n = r->plan->config.vocab_size;
+    const float *a = r->a.memory.data[PLAN_LOGITS], *b = r->b.memory.data[PLAN_LOGITS];
+    for (int64_t row = 0; row < batch_outputs(&r->batch); row++) {
+        float margin, ignored;
+        bool same =
+            diff_likeliest(a + row * n, n, &margin) == diff_likeliest(b + row * n, n, &ignored);
+        report->logit_rows++;
+        report->same_choice += same;
+        if (!same && (double)margin > report->closest_margin)
+            report->closest_margin = (double)margin;
+    }
+}
+
+static bool reads(const plan_node *node, const plan_operand *written)
+{
+    const op_info *op = op_get(node->op);
+    for (int i = 0; i < op_n_tensors(op); i++) {
+        const plan_operand *it = &node->operands[i];
+        if (op->tensors[i].direction != OP_OUT && it->kind == OPERAND_TENSOR &&
+            written->kind == OPERAND_TENSOR && it->id == written->id)
+            return true;
+    }
+    return false;
+}
+
+/* Whether node n is computed from what node m, before it, has left on each side: in one step it is,
+ * and where b does not keep what lies between two of them. */
+static bool runs_on(const runner *r, int step, int n, int m, plan_tensor_id id)
+{
+    if (m >= r->plan->steps[step].first_node) return true;
+    return r->plan->nodes[m].layer == r->plan->nodes[n].layer && !diff_side_keeps(&r->b, id);
+}
+
+static int step_of(const plan *p, int step, int node)
+{
+    while (node < p->steps[step].first_node)
+        step--;
+    return step;
+}
+
+/* What a node's output may differ by: its own part, and that of what it reads from nodes before it
+ * that ran on each side's own values. */
+static op_limits limits_of(const runner *r, int step, int n, int operand)
+{
+    const plan_node *nodes = r->plan->nodes;
+    op_call call;
+    plan_bind(r->plan, &nodes[n], &r->a.memory, &r->batch.sizes, &call);
+    execution_kernel a = r->a.of->type->kernel(r->a.of->self, n);
+    execution_kernel b = r->b.of->type->kernel(r->b.of->self, n);
+    op_limits sum = diff_limits(op_get(nodes[n].op), &call, call.tensors[operand].type, &a, &b);
+    const bool whole = r->b.of->type->whole;
+    for (int m = whole ? 0 : r->plan->steps[step].first_node; m < n; m++) {
+        const op_info *op = op_get(nodes[m].op);
+        for (int i = 0; i < op_n_tensors(op); i++) {
+            const plan_operand *it = &nodes[m].operands[i];
+            if (op->tensors[i].direction == OP_IN || !reads(&nodes[n], it) ||
+                !runs_on(r, step, n, m, (plan_tensor_id)it->id))
+                continue;
+            op_limits before = limits_of(r, step_of(r->plan, step, m), m, i);
+            if (before.exact) continue;
+            sum.exact = false;
+            sum.relative += before.relative;
+            sum.absolute += before.absolute;
+        }
+    }
+    return sum;
+}
+
+static void compare_row(const runner *r, int index, diff_round round)
+{
+    diff_row *row = &r->report->rows[index];
+    const plan_node *node = &r->plan->nodes[row->node];
+    op_call expected, found;
+    plan_bind(r->plan, node, &r->a.memory, &r->batch.sizes, &expected);
+    plan_bind(r->plan, node, &r->b.memory, &r->batch.sizes, &found);
+    const tensor *view = &expected.tensors[row->operand];
+    op_limits limits = limits_of(r, row->step, row->node, row->operand);
+    diff_measure *measure = round == ROUND_ALONE ? &row->alone : &row->together;
+    diff_views views = {.expected = *view, .found = found.tensors[row->operand]};
+    op_call oracle;
+    if (r->oracles && round == ROUND_ALONE && row->rounds) {
+        plan_bind(r->plan, node, &r->oracle_a.memory, &r->batch.sizes, &oracle);
+        views.oracle_expected = oracle.tensors[row->operand];
+        plan_bind(r->plan, node, &r->oracle_b.memory, &r->batch.sizes, &oracle);
+        views.oracle_found = oracle.tensors[row->operand];
+    }
+    diff_compare(&views, &limits, r->pass, r->plan->steps[row->step].layer, measure);
+    if (measure->wrong == 0) return;
+    int *first = round == ROUND_ALONE ? &r->report->first_wrong : &r->report->first_drift;
+    if (*first < 0 && (round == ROUND_ALONE || r->all_same)) *first = index;
+}
+
+static qp_status compare_step(const runner *r, int step, diff_round round, qp_error *error)
+{
+    const plan *p = r->plan;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        if (!diff_side_keeps(&r->b, id) || !plan_step_access(p, step, id).write) continue;
+        TRY(fetch(r, &r->a, id, p->steps[step].layer, error));
+        TRY(fetch(r, &r->b, id, p->steps[step].layer, error));
+        if (r->oracles && round == ROUND_ALONE) {
+            TRY(fetch(r, &r->oracle_a, id, p->steps[step].layer, error));
+            TRY(fetch(r, &r->oracle_b, id, p->steps[step].layer, error));
+        }
+        if (id == PLAN_LOGITS && round == ROUND_TOGETHER) compare_choices(r);
+    }
+    for (int i = 0; i < r->report->n_rows; i++) {
+        if (r->report->rows[i].step == step) compare_row(r, i, round);
+    }
+    return QP_OK;
+}
+
+/* --- what is left behind --------------------------------------------------------------------- */
+
+static uint64_t hash_bytes(const void *data, size_t bytes)
+{
+    uint64_t hash = bytes, word;
+    for (size_t i = 0; i < bytes; i += sizeof word) {
+        word = 0;
+        memcpy(&word, (const char *)data + i, bytes - i < sizeof word ? bytes - i : sizeof word);
+        hash = hash_mix(hash ^ word);
+    }
+    return hash;
+}
+
+/* Keeps the hash in round two, holds it against that in round three. */
+static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now, const char *name,
+                 int64_t layer)
+{
+    diff_report *report = r->report;
+    if (round == ROUND_TOGETHER)
+        *kept = now;
+    else if (*kept != now && !report->at_once_differs) {
+        report->at_once_differs = true;
+        int used = snprintf(report->at_once, sizeof report->at_once, "%s", name);
+        if (layer >= 0)
+            snprintf(report->at_once + used, sizeof report->at_once - (size_t)used,
+                     " of layer %lld", (long long)layer);
+        else
+            snprintf(report->at_once + used, sizeof report->at_once - (size_t)used, " in pass %d",
+                     r->pass);
+    }
+}
+
+/* Outputs, and what the last step writes. */
+static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error)
+{
+    const plan *p = r->plan;
+    int last = r->request->last - 1;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        bool output = p->tensors[id].kind == PLAN_OUTPUT, written = false;
+        if (!output && p->tensors[id].kind != PLAN_ACTIVATION) continue;
+        for (int s = output ? r->request->first : last; s <= last; s++)
+            written |= plan_step_access(p, s, id).write;
+        if (!written) continue;
+        TRY(fetch(r, &r->b, id, -1, error));
+        uint64_t now = hash_bytes(diff_side_copy(&r->b, id), used_bytes(r, id));
+        hold(r, round, &r->left[r->pass * PLAN_TENSOR_COUNT + id], now, p->tensors[id].name, -1);
+    }
+    return QP_OK;
+}
+
+static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
+{
+    for (int64_t layer = 0; layer < r->plan->config.n_layers; layer++) {
+        for (int i = 0; i < 2; i++) {
+            plan_tensor_id id = i ? PLAN_V_CACHE : PLAN_K_CACHE;
+            TRY(fetch(r, &r->b, id, layer, error));
+            uint64_t now = hash_bytes(diff_side_copy(&r->b, id), r->plan->tensors[id].bytes);
+            hold(r, round, &r->left_cache[2 * layer + i], now, r->plan->tensors[id].name, layer);
+        }
+    }
+    return QP_OK;
+}
+
+/* --- rounds ---------------------------------------------------------------------------------- */
+
+/* a gets what the step reads from b, as far as b has kept it. */
+static qp_status take_from_b(const runner *r, int step, qp_error *error)
+{
+    const plan *p = r->plan;
+    int64_t layer = p->steps[step].layer;
+    for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
+        plan_tensor_id id = (plan_tensor_id)i;
+        if (!diff_side_keeps(&r->b, id) || !plan_step_access(p, step, id).read) continue;
+        TRY(fetch(r, &r->b, id, layer, error));
+        if (p->tensors[id].kind == PLAN_CARRIED) diff_side_clear_sums(&r->b, step, &r->batch.sizes);
+        TRY(diff_side_write(&r->a, &r->b, id, layer, &r->batch.sizes, error));
+    }
+    return QP_OK;
+}
+
+/* b runs the pass first. */
+static qp_status run_whole_pass(const runner *r, diff_round round, qp_error *error)
+{
+    const int first = r->request->first, last = r->request->last;
+    TRY(run_steps(r, &r->b, first, last, error));
+    for (int step = first; step < last && round != ROUND_AT_ONCE; step++) {
+        if (round == ROUND_ALONE) TRY(take_from_b(r, step, error));
+        TRY(run_steps(r, &r->a, step, step + 1, error));
+        TRY(compare_step(r, step, round, error));
+    }
+    return QP_OK;
+}
+
+static qp_status run_pass(runner *r, diff_round round, qp_error *error)
+{
+    const int first = r->request->first, last = r->request->last;
+    if (r->b.of->type->whole) return run_whole_pass(r, round, error);
+    if (first > 0) TRY(run_steps(r, &r->a, 0, first, error));
+    if (round != ROUND_ALONE) TRY(hand_over(r, first, error));
+    if (round == ROUND_AT_ONCE) return run_steps(r, &r->b, first, last, error);
+    for (int step = first; step < last; step++) {
+        if (round == ROUND_ALONE) TRY(prepare_step(r, step, error));
+        TRY(run_steps(r, &r->a, step, step + 1, error));
+        TRY(run_steps(r, &r->b, step, step + 1, error));
+        if (r->oracles && round == ROUND_ALONE) {
+            TRY(run_steps(r, &r->oracle_a, step, step + 1, error));
+            TRY(run_steps(r, &r->oracle_b, step, step + 1, error));
+        }
+        TRY(compare_step(r, step, round, error));
+    }
+    return QP_OK;
+}
+
+static qp_status run_round(runner *r, diff_round round, qp_error *error)
+{
+    TRY(clear_caches(r, error));
+    for (r->pass = 0; r->past < r->request->n_tokens; r->pass++) {
+        TRY(fill_batch(r, error));
+        TRY(run_pass(r, round, error));
+        if (round != ROUND_ALONE) TRY(hold_tensors(r, round, error));
+        r->past += batch_tokens(&r->batch);
+    }
+    return round == ROUND_ALONE ? QP_OK : hold_caches(r, round, error);
+}
+
+static qp_status open_oracles(runner *r, const execution_setup *setup, qp_error *error)
+{
+    for (int i = 0; i < r->report->n_rows; i++)
+        r->oracles |= r->report->rows[i].rounds;
+    if (!r->oracles) return QP_OK;
+    TRY(execution_open_rounded(r->a.of, setup, &r->rounded_a, error));
+    TRY(execution_open_rounded(r->b.of, setup, &r->rounded_b, error));
+    TRY(diff_side_open(&r->oracle_a, r->plan, &r->rounded_a, error));
+    return diff_side_open(&r->oracle_b, r->plan, &r->rounded_b, error);
+}
+
+static qp_status open_runner(runner *r, const execution_setup *setup, execution *a, execution *b,
+                             qp_error *error)
+{
+    const plan *p = r->plan;
+    *r->report = (diff_report){.first_wrong = -1, .first_drift = -1};
+    TRY(diff_side_open(&r->a, r->plan, a, error));
+    TRY(diff_side_open(&r->b, r->plan, b, error));
+    TRY(batch_init(&r->batch, p, error));
+    TRY(page_pool_init(&r->pages, p->options.n_pages, p->options.page_size, error));
+    TRY(page_list_init(&r->list, p->options.n_pages, error));
+    r->report->n_passes = count_passes(r);
+    size_t left = (size_t)r->report->n_passes * PLAN_TENSOR_COUNT;
+    r->left = calloc(left, sizeof *r->left);
+    r->left_cache = calloc(2 * (size_t)p->config.n_layers, sizeof *r->left_cache);
+    if (!r->left || !r->left_cache) return error_no_memory(error, "the comparison", left);
+    diff_list_rows(p, a, b, r->request, r->report);
+    if (!r->report->rows) return error_no_memory(error, "the report", (size_t)p->n_nodes);
+    r->all_same = true;
+    for (int i = 0; i < r->report->n_rows; i++)
+        r->all_same &= r->report->rows[i].same_kernel;
+    return open_oracles(r, setup, error);
+}
+
+static qp_status run_rounds(runner *r, qp_error *error)
+{
+    TRY(run_round(r, ROUND_ALONE, error));
+    TRY(run_round(r, ROUND_TOGETHER, error));
+    TRY(run_round(r, ROUND_AT_ONCE, error));
+    diff_report *report = r->report;
+    report->equal = report->first_wrong < 0 && report->first_drift < 0 && !report->at_once_differs;
+    return QP_OK;
+}
+
+qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
+                   const diff_request *request, diff_report *report, qp_error *error)
+{
+    const plan *p = setup->plan;
+    runner r = {.plan = p, .request = request, .report = report};
+    qp_status status = open_runner(&r, setup, a, b, error);
+    if (status == QP_OK) status = run_rounds(&r, error);
+    free(r.left);
+    free(r.left_cache);
+    page_list_free(&r.list, &r.pages);
+    page_pool_free(&r.pages);
+    batch_free(&r.batch);
+    diff_side_close(&r.a);
+    diff_side_close(&r.b);
+    diff_side_close(&r.oracle_a);
+    diff_side_close(&r.oracle_b);
+    execution_close(&r.rounded_a);
+    execution_close(&r.rounded_b);
+    return status;
+}

@@ -1,0 +1,80 @@
+/* Two executions of one plan over the same tokens, compared tensor by tensor after every step.
+ *
+ * Three rounds. In the first each step is judged alone: before b runs it, whatever it reads is
+ * copied from a, and what it is going to write is poisoned; what the two computed may differ by as
+ * much as the operators' own tolerances allow their kernels, and not at all where both run the same
+ * kernel. Where one side's kernels round their inputs more coarsely, to 8 bits say, the references
+ * with the same roundings tell what comes of that alone, and it is taken off first. In the second b
+ * goes its own way from beginning to end, and the difference that adds up is reported; where all
+ * kernels are the same there must be none. In the third b runs each pass at once instead of step by
+ * step, and has to come to the same bits: that the order between steps is kept by b itself shows
+ * only here.
+ *
+ * Where b can only run passes whole, it does so first, and in the first round it is a that runs
+ * each step from what b had: of what b keeps, that is, and the rest from what a has made of it.
+ */
+#ifndef QUIPU_INSPECT_DIFF_RUN_H
+#define QUIPU_INSPECT_DIFF_RUN_H
+
+#include "vm/execution.h"
+
+typedef struct diff_request {
+    const int32_t *tokens; /* [n_tokens] */
+    int64_t n_tokens;
+    int64_t singles; /* of these go through the model one by one at the end, as in generation */
+    int first, last; /* steps to compare, [first, last): those before are a's alone */
+    const volatile int *cancel; /* may be NULL */
+} diff_request;
+
+/* Where two views differ most, for their tolerance. */
+typedef struct diff_element {
+    int pass;
+    int64_t layer;
+    char index[64]; /* "[3, 120]" in the view */
+    double expected, found, tolerance;
+} diff_element;
+
+/* How far a view of b is from that of a, over all passes. */
+typedef struct diff_measure {
+    double absolute; /* largest |b - a| of an element */
+    double relative; /* largest norm(b - a) / norm(a) */
+    double allowed;  /* of `relative`; 0: none */
+    double share;    /* of the tolerance that is used up, by an element or the norm; >= 0 */
+    int64_t elements, wrong;
+    diff_element worst;
+    diff_element first; /* of those that are wrong */
+    bool norm_wrong;    /* the elements are within their tolerances, their norm is not */
+} diff_measure;
+
+/* An output of a node as it stands after its step. */
+typedef struct diff_row {
+    int step, node, operand;
+    bool same_kernel;
+    bool rounds;                  /* one side's kernel, or the two differently */
+    diff_measure alone, together; /* each step from a's inputs; b from beginning to end */
+} diff_row;
+
+typedef struct diff_report {
+    diff_row *rows; /* in the plan's order */
+    int n_rows;
+    int n_passes;
+    int first_wrong; /* row, in the order of execution; -1: none */
+    int first_drift; /* the same where all kernels are equal and `together` has to be exact */
+    /* The likeliest token by the logits, row by row, b having gone its own way. */
+    int64_t logit_rows, same_choice;
+    double closest_margin; /* of a's two likeliest where b chose another */
+    bool at_once_differs;
+    char at_once[160]; /* where, if so */
+    bool equal;        /* nothing is wrong in any round */
+} diff_report;
+
+/* The plan's capacity holds all tokens but the single ones in a pass. diff_report_free() the
+ * result, also after a failure. */
+qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
+                   const diff_request *request, diff_report *report, qp_error *error);
+void diff_report_free(diff_report *report);
+
+/* "attn[576:768]": what a row shows. */
+const char *diff_row_name(const plan *plan, const diff_row *row, char *text, size_t size);
+
+#endif

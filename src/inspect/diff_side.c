@@ -1,0 +1,93 @@
+/* One side of a comparison: see diff_side.h. */
+#include "inspect/diff_side.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+bool diff_is_compared(plan_kind kind)
+{
+    return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CACHE ||
+           kind == PLAN_CARRIED;
+}
+
+bool diff_side_keeps(const diff_side *s, plan_tensor_id id)
+{
+    bool (*keeps)(plan_tensor_id) = s->of->type->keeps;
+    return diff_is_compared(s->plan->tensors[id].kind) && (!keeps || keeps(id));
+}
+
+qp_status diff_side_open(diff_side *s, const plan *p, execution *of, qp_error *error)
+{
+    *s = (diff_side){.of = of, .plan = p};
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &p->tensors[id];
+        if (!diff_is_compared(t->kind)) continue;
+        void *copy = calloc(1, t->bytes + 1);
+        if (!copy) return error_no_memory(error, "copies of tensors", t->bytes);
+        if (t->kind != PLAN_CACHE)
+            s->memory.data[id] = copy;
+        else
+            *(id == PLAN_K_CACHE ? &s->memory.k_cache : &s->memory.v_cache) = copy;
+    }
+    return QP_OK;
+}
+
+void diff_side_close(diff_side *s)
+{
+    for (int id = 0; s->plan && id < PLAN_TENSOR_COUNT; id++) {
+        if (diff_is_compared(s->plan->tensors[id].kind))
+            free(diff_side_copy(s, (plan_tensor_id)id));
+    }
+}
+
+void *diff_side_copy(const diff_side *s, plan_tensor_id id)
+{
+    if (s->plan->tensors[id].kind != PLAN_CACHE) return s->memory.data[id];
+    return id == PLAN_K_CACHE ? s->memory.k_cache : s->memory.v_cache;
+}
+
+size_t diff_used_bytes(const plan *p, plan_tensor_id id, const plan_sizes *sizes)
+{
+    const plan_tensor *t = &p->tensors[id];
+    size_t bytes = dtype_block_bytes(t->type);
+    for (int d = 0; d < t->rank; d++)
+        bytes *= (size_t)(t->dims[d].size < 0 ? sizes->of[-t->dims[d].size] : t->dims[d].size);
+    return bytes;
+}
+
+qp_status diff_side_fetch(const diff_side *s, plan_tensor_id id, int64_t layer,
+                          const plan_sizes *sizes, qp_error *error)
+{
+    return s->of->type->read(s->of->self, id, layer, diff_side_copy(s, id),
+                             diff_used_bytes(s->plan, id, sizes), error);
+}
+
+qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,
+                          int64_t layer, const plan_sizes *sizes, qp_error *error)
+{
+    return to->of->type->write(to->of->self, id, layer, diff_side_copy(from, id),
+                               diff_used_bytes(to->plan, id, sizes), error);
+}
+
+qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor_id id,
+                         int64_t layer, const plan_sizes *sizes, qp_error *error)
+{
+    TRY(diff_side_fetch(from, id, layer, sizes, error));
+    return diff_side_write(to, from, id, layer, sizes, error);
+}
+
+void diff_side_clear_sums(const diff_side *s, int step, const plan_sizes *sizes)
+{
+    const plan_step *about = &s->plan->steps[step];
+    for (int n = about->first_node; n < about->first_node + about->n_nodes; n++) {
+        const op_info *op = op_get(s->plan->nodes[n].op);
+        op_call call;
+        plan_bind(s->plan, &s->plan->nodes[n], &s->memory, sizes, &call);
+        for (int i = 0; i < op_n_tensors(op); i++) {
+            const tensor *sums = &call.tensors[i];
+            if (op->tensors[i].direction != OP_ACCUMULATE) continue;
+            for (int64_t row = 0; row < sums->shape[0]; row++)
+                memset(tensor_row(sums, row), 0, dtype_row_bytes(sums->type, sums->shape[1]));
+        }
+    }
+}

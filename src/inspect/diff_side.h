@@ -1,0 +1,40 @@
+/* One side of a comparison: an execution, and a copy of its tensors here. For diff_run.c. */
+#ifndef QUIPU_INSPECT_DIFF_SIDE_H
+#define QUIPU_INSPECT_DIFF_SIDE_H
+
+#include "vm/execution.h"
+
+typedef struct diff_side {
+    execution *of;
+    const plan *plan;
+    plan_memory memory; /* the copies, as plan_bind() takes them; of a cache there is one for
+                         * whichever layer is looked at */
+} diff_side;
+
+/* Whether steps may change tensors of the kind. */
+bool diff_is_compared(plan_kind kind);
+
+/* Whether the execution has the tensor when a step is over. */
+bool diff_side_keeps(const diff_side *side, plan_tensor_id id);
+
+/* diff_side_close() it, also after a failure. */
+qp_status diff_side_open(diff_side *side, const plan *plan, execution *of, qp_error *error);
+void diff_side_close(diff_side *side);
+
+/* Where the copy of a tensor lies, and the bytes of the rows that a batch has of it. */
+void *diff_side_copy(const diff_side *side, plan_tensor_id id);
+size_t diff_used_bytes(const plan *plan, plan_tensor_id id, const plan_sizes *sizes);
+
+/* Brings the copy of those rows up to date, writes them to the execution from another's copy, or
+ * both. */
+qp_status diff_side_fetch(const diff_side *side, plan_tensor_id id, int64_t layer,
+                          const plan_sizes *sizes, qp_error *error);
+qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,
+                          int64_t layer, const plan_sizes *sizes, qp_error *error);
+qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor_id id,
+                         int64_t layer, const plan_sizes *sizes, qp_error *error);
+
+/* Clears the sums in the copy that a step adds to: they are as they were before it then. */
+void diff_side_clear_sums(const diff_side *side, int step, const plan_sizes *sizes);
+
+#endif

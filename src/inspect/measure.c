@@ -1,0 +1,321 @@
+/* Measuring costs: see measure.h. */
+#include "inspect/measure_parts.h"
+
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/files.h"
+#include "base/version.h"
+#include "op/bench/machine.h"
+#include "cuda/driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_PASSES = 6, MOST_PASSES = 40, LAYERS_OF_MANY = 2, DEPTH = 512, MANY_FUSED = 16 };
+
+typedef struct measuring {
+    const measure_options *options;
+    thread_pool *pool;
+    cost_table table;
+    cost_samples samples;
+    dtype type; /* being measured */
+    bool tiny;
+} measuring;
+
+static void tell(const measuring *m, const char *text, bool finished)
+{
+    if (m->options->progress) m->options->progress(m->options->progress_context, text, finished);
+}
+
+/* ---- instructions -------------------------------------------------------------------------- */
+
+/* The work of an instruction in this batch: its share of its call's. */
+static bool work_of(const schedule *s, const instruction *in, const schedule_memory *memory,
+                    const int64_t *sizes, op_cost *work)
+{
+    op_call call;
+    if (!schedule_bind(s, in, memory, sizes, &call)) return false;
+    const op_info *op = op_get((op_code)in->opcode);
+    double share = (double)(call.end - call.begin) / (double)op->units(&call);
+    *work = op_cost_of(op, &call);
+    work->bytes *= share;
+    work->flops *= share;
+    return work->bytes > 0;
+}
+
+qp_status measure_take_samples(cost_samples *samples, const rig *r, const rig_machine *machine,
+                               const double *times, cost_sample about, qp_error *error)
+{
+    const schedule *s = machine->schedule;
+    const batch *b = &r->batch;
+    const void **no_weights = calloc((size_t)s->n_weights + 1, sizeof *no_weights);
+    if (!no_weights) return error_no_memory(error, "the measurement", (size_t)s->n_weights);
+    schedule_memory memory = {.inputs = b->of, .weights = no_weights};
+    bool room = true;
+    for (int w = 0; w < s->options.workers; w++) {
+        for (int i = 0; i < s->length[w]; i++) {
+            const instruction *in = schedule_queue(s, w) + i;
+            double ns = times[(size_t)w * (size_t)s->longest + (size_t)i];
+            op_cost work;
+            bool weights;
+            if (!work_of(s, in, &memory, b->sizes.of, &work)) continue;
+            about.op = (op_code)in->opcode;
+            about.type = cost_type_of(s, (int)in->node, &weights);
+            about.pass_bytes = weights ? cost_pass_bytes(s) : 0;
+            room = room && cost_add(samples, &about, work, ns);
+        }
+    }
+    free(no_weights);
+    return room ? QP_OK : error_no_memory(error, "samples", COST_SAMPLES * sizeof(cost_sample));
+}
+
+/* Times passes over the rig's batch. */
+static qp_status time_passes(measuring *m, rig *r, bool alone, int last_step, qp_error *error)
+{
+    const schedule_options options = {.last_step = last_step};
+    rig_machine machine;
+    qp_status status = rig_machine_open(r, &options, alone, &machine, error);
+    if (status == QP_OK) status = rig_warm_up(r, &machine, error);
+    double seconds = m->options->seconds > 0 ? m->options->seconds : 0.25;
+    uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);
+    for (int n = 0; status == QP_OK && n < MOST_PASSES; n++) {
+        if (n >= LEAST_PASSES && clock_ns() > until) break;
+        if (m->options->cancel && *m->options->cancel)
+            status = error_set(error, QP_CANCELLED, "stopped; nothing was written");
+        if (status == QP_OK) status = rig_run(r, &machine, error);
+    }
+    const cost_sample about = {.tiny = m->tiny, .alone = alone};
+    if (status == QP_OK)
+        status = measure_take_samples(&m->samples, r, &machine, machine.least, about, error);
+    rig_machine_close(&machine);
+    return status;
+}
+
+/* One token through the whole model, many through its first layers. */
+static qp_status time_model(measuring *m, rig *r, qp_error *error)
+{
+    static const int64_t many[] = {4, 16, 64, 128, DEPTH};
+    int layers =
+        plan_find_step(&r->plan, r->plan.options.fuse ? "attn_qkv" : "attn_norm", LAYERS_OF_MANY);
+    if (layers < 0) layers = r->logits_end;
+    for (int alone = 0; alone < (m->tiny ? 1 : 2); alone++) {
+        TRY(rig_fill(r, 1, DEPTH, error));
+        TRY(time_passes(m, r, alone, r->logits_end, error));
+        for (size_t i = 0; i < sizeof many / sizeof *many && !m->tiny; i++) {
+            if (many[i] > r->plan.options.max_tokens) break;
+            TRY(rig_fill(r, many[i], DEPTH, error));
+            TRY(time_passes(m, r, alone, layers, error));
+        }
+    }
+    return QP_OK;
+}
+
+/* Both plans; that for few tokens is not meant for many. */
+static qp_status measure_model(measuring *m, const char *preset, qp_error *error)
+{
+    char name[128];
+    snprintf(name, sizeof name, "synthetic:%s:%s", preset, dtype_name(m->type));
+    tell(m, name, false);
+    qp_status status = QP_OK;
+    for (int fuse = 0; fuse <= rig_fuses() && status == QP_OK; fuse++) {
+        rig r;
+        rig_options options = {.model = name,
+                               .threads = thread_pool_size(m->pool),
+                               .context = DEPTH,
+                               .chunk = fuse ? MANY_FUSED : DEPTH,
+                               .fuse = fuse};
+        status = rig_open(&options, &r, error);
+        if (status == QP_OK) status = time_model(m, &r, error);
+        rig_close(&r);
+    }
+    return status;
+}
+
+bool measure_wants(const measure_options *options, dtype type)
+{
+    const char *const *types = options->types;
+    if (!synthetic_can_make(type)) return false;
+    for (int i = 0; types && types[i]; i++) {
+        if (dtype_from_name(types[i]) == type) return true;
+    }
+    return !types && type != DTYPE_F32;
+}
+
+static qp_status measure_types(measuring *m, qp_error *error)
+{
+    const char *large = m->options->large ? m->options->large : "llama-3.2-1b";
+    for (int type = 0; type < DTYPE_COUNT; type++) {
+        m->type = (dtype)type;
+        for (int tiny = 0; tiny < 2 && measure_wants(m->options, m->type); tiny++) {
+            m->tiny = tiny;
+            qp_status status = measure_model(m, tiny ? "tiny" : large, error);
+            if (status != QP_OK && status != QP_NO_MEMORY) return status;
+        }
+    }
+    cost_fit(&m->samples, &m->table);
+    if (m->table.n_curves > 0) return QP_OK;
+    return error_set(error, QP_NO_MEMORY, "no model to measure with fits in memory");
+}
+
+/* ---- signals ------------------------------------------------------------------------------- */
+
+/* Rounds of noops: all workers signal what all wait for in the next. A pass is shorter than the
+ * turns that a busy system gives its programs, so that the quickest of many was not interrupted. */
+static qp_status time_signals(measuring *m, qp_error *error)
+{
+    enum { ROUNDS = 200, LEAST_PASSES = 50, LEAST_NS = 500000000 };
+    const int workers = thread_pool_size(m->pool);
+    const int64_t sizes[SCHEDULE_AXES] = {0};
+    schedule s = {.options.workers = workers,
+                  .longest = ROUNDS,
+                  .n_counters = ROUNDS + 1,
+                  .instructions = calloc((size_t)workers * ROUNDS, sizeof(instruction)),
+                  .length = arena_alloc(&s.memory, (size_t)workers, sizeof(int32_t)),
+                  .per_pass = arena_alloc(&s.memory, ROUNDS + 1, sizeof(uint32_t))};
+    threads_machine *machine = NULL;
+    machine_setup setup = {.schedule = &s};
+    qp_status status = QP_OK;
+    if (!s.instructions || !s.length || !s.per_pass)
+        status = error_no_memory(error, "the measurement", (size_t)workers * ROUNDS);
+    for (int w = 0; status == QP_OK && w < workers; w++) {
+        s.length[w] = ROUNDS;
+        for (int i = 0; i < ROUNDS; i++) {
+            s.per_pass[i + 1] = (uint32_t)workers;
+            s.instructions[w * ROUNDS + i] =
+                (instruction){.opcode = INSTRUCTION_NOOP,
+                              .waits = {{(uint32_t)i, i ? (uint32_t)workers : 0}},
+                              .signal = (uint32_t)i + 1};
+        }
+    }
+    if (status == QP_OK) status = threads_machine_create(&setup, m->pool, 0, &machine, error);
+    double best = 0;
+    uint64_t start = clock_ns();
+    for (int pass = 0; status == QP_OK; pass++) {
+        uint64_t begin = clock_ns();
+        if (pass >= LEAST_PASSES && begin - start > LEAST_NS) break;
+        status = threads_machine_run(machine, sizes, NULL, error);
+        double ns = (double)(clock_ns() - begin) / ROUNDS;
+        if (pass == 0 || ns < best) best = ns;
+    }
+    m->table.limits.signal_ns = best;
+    threads_machine_destroy(machine);
+    schedule_free(&s);
+    return status;
+}
+
+/* ---- the machine --------------------------------------------------------------------------- */
+
+/* Reading more and more memory, each size again and again; at least a few milliseconds long. Keeps
+ * the best, of earlier calls too. */
+static qp_status time_reads(measuring *m, machine *machine, qp_error *error)
+{
+    enum { SMALLEST = 8 << 20, LARGEST = 1 << 30, TIMES = 5 };
+    buffer memory;
+    size_t most = LARGEST, wanted = m->options->read_bytes ? m->options->read_bytes : LARGEST;
+    while (most > SMALLEST && (most > wanted || most > buffer_available() / 4))
+        most /= 2;
+    TRY(buffer_alloc(&memory, most, "memory to read", error));
+    memset(memory.data, 1, memory.bytes);
+    int n = 0;
+    for (size_t bytes = SMALLEST; bytes <= most; bytes *= 2, n++) {
+        double best = n < m->table.n_reads ? m->table.reads[n].bytes_per_second : 0;
+        for (int i = 0; i < TIMES; i++) {
+            double rate = machine_read(machine, memory.data, bytes);
+            if (rate > best) best = rate;
+        }
+        m->table.reads[n] = (cost_read){(double)bytes, best};
+        m->table.limits.bytes_per_second = best;
+    }
+    m->table.n_reads = n;
+    buffer_free(&memory);
+    return QP_OK;
+}
+
+static qp_status time_limits(measuring *m, qp_error *error)
+{
+    enum { TIMES = 9 };
+    machine *machine;
+    tell(m, "memory and arithmetic", false);
+    TRY(machine_create(1, cpu_features(0), m->pool, &machine, error));
+    for (int i = 0; i < TIMES; i++) {
+        double rate = machine_sample(machine, MACHINE_FLOAT);
+        if (rate > m->table.limits.flops_per_second) m->table.limits.flops_per_second = rate;
+    }
+    qp_status status = time_reads(m, machine, error);
+    machine_destroy(machine);
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+/* What the curve says of reading weights with one token, and of arithmetic with many. */
+static void summarize(const cost_table *t, const char *path, strbuf *out)
+{
+    strbuf_printf(out, "%s, %d workers, version %s\n", t->machine, t->workers, t->version);
+    strbuf_printf(out,
+                  "reading %.1f GB/s, float32 arithmetic %.0f GFLOP/s, %.0f ns a signal\n\n"
+                  "%-20s %-5s %10s %10s %10s %8s %10s\n",
+                  t->limits.bytes_per_second / 1e9, t->limits.flops_per_second / 1e9,
+                  t->limits.signal_ns, "operator", "type", "ns each", "GB/s", "GFLOP/s", "alone",
+                  "signal ns");
+    for (int i = 0; i < t->n_curves; i++) {
+        const cost_curve *c = &t->curves[i];
+        const cost_point *first = &c->points[0], *last = &c->points[c->n_points - 1];
+        strbuf_printf(out, "%-20s %-5s %10.0f %10.1f %10.1f %8.2f %10.0f\n", op_get(c->op)->name,
+                      dtype_name(c->type), c->fixed_ns, t->workers / first->ns_per_byte,
+                      t->workers * last->intensity / last->ns_per_byte, first->alone,
+                      c->signal_ns > 0 ? c->signal_ns : t->limits.signal_ns);
+    }
+    strbuf_printf(out, "\nkept in %s\n", path);
+}
+
+qp_status measure_keep(const cost_table *t, const char *path, strbuf *out, qp_error *error)
+{
+    strbuf text = {0};
+    qp_status status = cost_print(t, &text, error);
+    if (status == QP_OK) status = files_write(path, text.data, text.length, error);
+    if (status == QP_OK) summarize(t, path, out);
+    strbuf_free(&text);
+    return status;
+}
+
+static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
+{
+    cost_table *t = &m->table;
+    snprintf(t->device, sizeof t->device, "cpu");
+    snprintf(t->version, sizeof t->version, "%s", version_text);
+    cost_machine(t->machine, sizeof t->machine);
+    t->workers = thread_pool_size(m->pool);
+    TRY(time_signals(m, error));
+    TRY(time_limits(m, error));
+    TRY(measure_types(m, error));
+    TRY(time_limits(m, error)); /* again: others may have disturbed the first */
+    tell(m, "", true);
+    return measure_keep(t, m->options->path, out, error);
+}
+
+qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *error)
+{
+    if (options->device) return measure_cuda_costs(options, out, error);
+    measuring *m = calloc(1, sizeof *m);
+    if (!m) return error_no_memory(error, "the measurement", sizeof *m);
+    m->options = options;
+    int threads = options->threads ? options->threads : threads_available();
+    cpu_features(0); /* asks for tiles before threads start */
+    qp_status status = thread_pool_create(threads, &m->pool, error);
+    if (status == QP_OK) status = measure_all(m, out, error);
+    thread_pool_destroy(m->pool);
+    free(m->samples.of);
+    free(m);
+    return status;
+}
+
+qp_status measure_find_gpu(measure_gpu *out, qp_error *error)
+{
+    cuda_device gpu;
+    TRY(cuda_device_probe(&gpu, error));
+    snprintf(out->name, sizeof out->name, "%s", gpu.name);
+    out->n_multiprocessors = gpu.n_multiprocessors;
+    return QP_OK;
+}

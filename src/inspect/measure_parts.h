@@ -1,0 +1,23 @@
+/* What the measuring of costs shares between the CPU and a GPU. */
+#ifndef QUIPU_INSPECT_MEASURE_PARTS_H
+#define QUIPU_INSPECT_MEASURE_PARTS_H
+
+#include "inspect/measure.h"
+#include "inspect/rig.h"
+#include "schedule/cost_fit.h"
+
+/* Adds what each of the machine's instructions took: ns [workers][longest]. `about` says tiny and
+ * alone. */
+qp_status measure_take_samples(cost_samples *samples, const rig *rig, const rig_machine *machine,
+                               const double *ns, cost_sample about, qp_error *error);
+
+/* Whether models with weights of the type are to be measured. */
+bool measure_wants(const measure_options *options, dtype type);
+
+/* Writes the file, and a summary. */
+qp_status measure_keep(const cost_table *table, const char *path, strbuf *out, qp_error *error);
+
+/* measure_cuda.c */
+qp_status measure_cuda_costs(const measure_options *options, strbuf *out, qp_error *error);
+
+#endif

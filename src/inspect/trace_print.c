@@ -1,0 +1,315 @@
+/* Traces told, as sums, events and pictures: qp_trace_print() in quipu.h. */
+#include "engine/engine.h"
+#include "engine/trace.h"
+#include "schedule/build.h"
+#include "schedule/cost.h"
+#include "schedule/timeline_chrome.h"
+#include "schedule/timeline_page.h"
+#include "schedule/timeline_svg.h"
+#include "schedule/timeline_table.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Positions of all sequences after the pass. */
+static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
+{
+    int64_t total = 0, page_size = t->engine->plan.options.page_size;
+    for (int64_t i = 0; i < pass->sizes[SCHEDULE_SEQUENCES]; i++) {
+        int64_t pages = pass->indices.kv_indptr[i + 1] - pass->indices.kv_indptr[i];
+        if (pages > 0) total += (pages - 1) * page_size + pass->indices.kv_last_page_len[i];
+    }
+    return total;
+}
+
+static void name_device(const qp_trace *t, timeline *line)
+{
+    const char *device = t->engine->device.name;
+    line->unit = t->cuda.mega ? "block" : "stream";
+    if (t->cuda.mega)
+        snprintf(line->about, sizeof line->about, "%s, %d blocks on %s",
+                 schedule_assignment_name(t->schedule->options.assignment), line->n_tracks, device);
+    else
+        snprintf(line->about, sizeof line->about, "operator by operator on %s", device);
+}
+
+static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, timeline_panel *out,
+                              qp_error *error)
+{
+    const trace_pass *pass = &t->passes[number];
+    const schedule *s = t->schedule;
+    void *inputs[PLAN_TENSOR_COUNT] = {
+        [PLAN_QO_INDPTR] = pass->indices.qo_indptr,
+        [PLAN_KV_INDPTR] = pass->indices.kv_indptr,
+        [PLAN_KV_LAST_PAGE_LEN] = pass->indices.kv_last_page_len,
+    };
+    schedule_memory memory = {.inputs = inputs, .weights = t->no_weights};
+    if (pass->bare)
+        *out = (timeline_panel){.length = pass->end - pass->begin};
+    else if (t->runner)
+        TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, pass->begin,
+                              pass->end, out, error));
+    else
+        TRY(timeline_measured(s, pass->timings, pass->begin, pass->end, &memory, pass->sizes, out,
+                              error));
+    out->tokens = pass->sizes[SCHEDULE_TOKENS];
+    int64_t positions = positions_of(t, pass);
+    snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld positions", number,
+             (long long)out->tokens, out->tokens == 1 ? "" : "s", (long long)positions);
+    return QP_OK;
+}
+
+/* A pass that brings no more than a token for each sequence generates. */
+static bool is_generation(const trace_pass *pass)
+{
+    return pass->sizes[SCHEDULE_TOKENS] <= pass->sizes[SCHEDULE_SEQUENCES];
+}
+
+static void print_sampling(const qp_trace *t, strbuf *out)
+{
+    double ns = 0;
+    for (size_t i = 0; i < t->n_samplings; i++)
+        ns += (double)(t->samplings[i].end - t->samplings[i].begin);
+    if (t->n_samplings)
+        strbuf_printf(out, "\nsampling, between the passes: %.1f us a token\n",
+                      ns / (double)t->n_samplings / 1e3);
+}
+
+/* What a GPU's megakernel leaves to operators, and what its fetching warps waited for. */
+static void print_launches(const qp_trace *t, strbuf *out)
+{
+    double ns = 0, tokens = 0, room = 0, memory = 0;
+    size_t bare = 0;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        const trace_pass *pass = &t->passes[i];
+        bare += pass->bare;
+        tokens += pass->bare ? (double)pass->sizes[SCHEDULE_TOKENS] : 0;
+        ns += pass->bare ? (double)(pass->end - pass->begin) : 0;
+        room += pass->fetching.room_ns;
+        memory += pass->fetching.memory_ns;
+    }
+    double timed = (double)(t->n_passes - bare);
+    if (timed > 0)
+        strbuf_printf(
+            out,
+            "\nfetching weights, beside all that: waited %.1f us a pass for memory, %.1f us "
+            "for room in the ring\n",
+            memory / timed / 1e3, room / timed / 1e3);
+    if (bare > 0)
+        strbuf_printf(out,
+                      "\nprompt: %zu pass%s of %.4g tokens, %.3f ms, operator by operator: --exec "
+                      "ops tells more\n",
+                      bare, bare == 1 ? "" : "es", tokens / (double)bare, ns / (double)bare / 1e6);
+}
+
+static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
+{
+    timeline_table tables[2] = {{.passes = 0}, {.passes = 0}}; /* prompt, generation */
+    for (size_t i = 0; i < t->n_passes; i++) {
+        timeline_panel panel = {0};
+        if (t->passes[i].bare) continue;
+        qp_status status = measure_pass(t, line, i, &panel, error);
+        if (status == QP_OK)
+            timeline_table_add(&tables[is_generation(&t->passes[i])], line, &panel);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    strbuf_printf(out, "%s, %s; limits %.1f GB/s, %.1f GFLOP/s\n\n", line->title, line->about,
+                  line->limits.bytes_per_second / 1e9, line->limits.flops_per_second / 1e9);
+    timeline_table_print(&tables[0], line, "prompt", out);
+    if (tables[0].passes && tables[1].passes) strbuf_putc(out, '\n');
+    timeline_table_print(&tables[1], line, "generation", out);
+    if (t->cuda.mega) print_launches(t, out);
+    print_sampling(t, out);
+    return QP_OK;
+}
+
+static qp_status print_chrome(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
+{
+    timeline_chrome_begin(line, out);
+    for (size_t i = 0; i < t->n_passes; i++) {
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, line, i, &panel, error);
+        if (status == QP_OK)
+            timeline_chrome_panel(line, &panel, t->passes[i].begin - t->begin, out);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    for (size_t i = 0; i < t->n_samplings; i++)
+        timeline_chrome_between(t->runner ? "Sample" : "sampling", t->samplings[i].begin - t->begin,
+                                t->samplings[i].end - t->begin, out);
+    timeline_chrome_end(out);
+    return QP_OK;
+}
+
+enum { PAGE_SLICES = 200000 }; /* a page with more takes a browser long to open */
+
+/* Passes from the first on, as many as the page bears, and the last. */
+static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each, strbuf *out,
+                              qp_error *error)
+{
+    size_t most = in_each > 0 ? PAGE_SLICES / (size_t)in_each : 1;
+    bool first = true;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if ((i + 1 >= most && i + 1 < t->n_passes) || t->passes[i].bare) continue;
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, line, i, &panel, error);
+        if (status == QP_OK) timeline_page_panel(line, &panel, first, out);
+        timeline_panel_free(&panel);
+        TRY(status);
+        first = false;
+    }
+    return QP_OK;
+}
+
+/* The engine's schedule with costs for the last pass: as measured on this machine, where they were,
+ * and for as many tokens and positions. */
+static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
+{
+    const qp_engine *e = t->engine;
+    schedule_options options = t->schedule->options;
+    const bool gpu = e->device.context != NULL;
+    const cost_origin origin = {gpu ? "cuda" : NULL, gpu ? e->device.name : NULL, options.workers};
+    cost_table *costs = t->costs ? malloc(sizeof *costs) : NULL;
+    options.profile = t->limits;
+    options.context = positions_of(t, &t->passes[t->n_passes - 1]);
+    if (costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK) options.costs = costs;
+    const cuda_mega_options how = {
+        .assignment = options.assignment, .costs = options.costs, .context = options.context};
+    qp_status status = t->cuda.mega ? cuda_mega_plan(&e->mega, &how, out, error)
+                                    : schedule_build(&e->plan, e->model, &options, out, error);
+    free(costs);
+    return status;
+}
+
+/* The engine's schedule as predicted for the last pass; timeline_panel_free() the result. */
+static qp_status plan_panel(const qp_trace *t, schedule *s, timeline_panel *out, qp_error *error)
+{
+    schedule_prediction predicted = {0};
+    qp_status status = plan_again(t, s, error);
+    if (status == QP_OK) status = schedule_predict(s, &predicted, error);
+    if (status == QP_OK) status = timeline_predicted(s, &predicted, out, error);
+    prediction_free(&predicted);
+    return status;
+}
+
+/* Enters the nodes of all parts. */
+static qp_status find_parts(const qp_trace *t, timeline *line, qp_error *error)
+{
+    for (size_t i = 0; i < t->n_passes; i++) {
+        timeline_panel panel = {0};
+        qp_status status = measure_pass(t, line, i, &panel, error);
+        timeline_panel_free(&panel);
+        TRY(status);
+    }
+    return QP_OK;
+}
+
+static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
+{
+    schedule s = {0};
+    timeline_panel planned = {0};
+    /* Nodes of parts come with the parts, and are told before them. */
+    qp_status status = t->runner ? find_parts(t, line, error) : plan_panel(t, &s, &planned, error);
+    if (status == QP_OK) {
+        int32_t in_each = t->runner ? (int32_t)t->passes[0].n_parts : planned.count;
+        timeline_page_begin(line, t->runner ? NULL : &planned, out);
+        status = print_passes(t, line, in_each, out, error);
+        timeline_page_end(out);
+    }
+    timeline_panel_free(&planned);
+    schedule_free(&s);
+    return status;
+}
+
+static int by_length(const void *a, const void *b)
+{
+    const trace_pass *const *x = a, *const *y = b;
+    uint64_t p = (*x)->end - (*x)->begin, q = (*y)->end - (*y)->begin;
+    return (p > q) - (p < q);
+}
+
+/* Of the passes with the fewest tokens one that took as long as most. */
+static size_t usual_pass(const qp_trace *t, const trace_pass **memory)
+{
+    int64_t least = INT64_MAX;
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (!t->passes[i].bare && t->passes[i].sizes[SCHEDULE_TOKENS] < least)
+            least = t->passes[i].sizes[SCHEDULE_TOKENS];
+    }
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (!t->passes[i].bare && t->passes[i].sizes[SCHEDULE_TOKENS] == least)
+            memory[n++] = &t->passes[i];
+    }
+    qsort(memory, n, sizeof *memory, by_length);
+    return (size_t)(memory[n / 2] - t->passes);
+}
+
+static qp_status print_svg(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
+{
+    schedule s = {0};
+    timeline_panel planned = {0}, measured = {0};
+    const trace_pass **memory = calloc(t->n_passes, sizeof *memory);
+    if (!memory) return error_no_memory(error, "the picture", t->n_passes * sizeof *memory);
+    qp_status status = t->runner ? QP_OK : plan_panel(t, &s, &planned, error);
+    if (status == QP_OK) status = measure_pass(t, line, usual_pass(t, memory), &measured, error);
+    const timeline_panel *panels[] = {&planned, &measured};
+    int skip = t->runner ? 1 : 0;
+    if (status == QP_OK) timeline_svg_print(line, panels + skip, 2 - skip, out);
+    timeline_panel_free(&planned);
+    timeline_panel_free(&measured);
+    schedule_free(&s);
+    free(memory);
+    return status;
+}
+
+static bool all_bare(const qp_trace *t)
+{
+    for (size_t i = 0; i < t->n_passes; i++) {
+        if (!t->passes[i].bare) return false;
+    }
+    return true;
+}
+
+static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form form, strbuf *out,
+                            qp_error *error)
+{
+    switch (form) {
+    case QP_TRACE_TABLE:
+        return print_table(t, line, out, error);
+    case QP_TRACE_CHROME:
+        return print_chrome(t, line, out, error);
+    case QP_TRACE_SVG:
+        return print_svg(t, line, out, error);
+    case QP_TRACE_HTML:
+        return print_page(t, line, out, error);
+    }
+    return error_set(error, QP_INVALID, "a trace has no form %d", (int)form);
+}
+
+qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, size_t *length,
+                         qp_error *error)
+{
+    *text = NULL;
+    if (t->n_passes == 0)
+        return error_set(error, QP_INVALID, "nothing has been traced: no pass has been run");
+    if (all_bare(t))
+        return error_set(error, QP_INVALID,
+                         "nothing has been traced: no token came back to the "
+                         "megakernel; generate 2 or more");
+    if (t->lost) return error_no_memory(error, "the trace", t->n_parts * sizeof *t->parts);
+    timeline line;
+    strbuf out = {0};
+    qp_status status = timeline_create(t->schedule, model_path(t->engine->model), &line, error);
+    line.limits = t->limits;
+    if (t->engine->device.context) name_device(t, &line);
+    if (status == QP_OK && t->runner) status = timeline_take_parts(&line, t->schedule, error);
+    if (status == QP_OK) status = print_form(t, &line, form, &out, error);
+    timeline_free(&line);
+    *length = out.length;
+    if (status == QP_OK && !(*text = strbuf_take(&out)))
+        status = error_no_memory(error, "the trace's text", out.length);
+    strbuf_free(&out);
+    return status;
+}

@@ -1,0 +1,46 @@
+/* The parser's state, shared by statements (template_parser.c) and expressions
+ * (template_expression.c). Recursive descent with one token of lookahead. */
+#ifndef QUIPU_TEMPLATE_PARSER_H
+#define QUIPU_TEMPLATE_PARSER_H
+
+#include "template/lexer.h"
+
+typedef struct parser {
+    lexer lexer;
+    token current, ahead;
+    bool has_ahead;
+    int depth; /* nesting of blocks and expressions */
+    int loops; /* for blocks around the current statement, within one macro */
+} parser;
+
+qp_status parser_advance(parser *parser);
+/* The token after the current one. */
+qp_status parser_peek(parser *parser, const token **ahead);
+/* Fails at the current token: "expected ..., found ...". */
+qp_status parser_expected(parser *parser, const char *what);
+/* Fails at a node. */
+qp_status parser_fail(parser *parser, const node *at, const char *message);
+/* Takes the current token, which must be of `kind`; `what` names it in the message. */
+qp_status parser_take(parser *parser, token_kind kind, const char *what);
+bool parser_at_name(const parser *parser, const char *name);
+/* Takes the current token if it is the name; *taken says so. */
+qp_status parser_skip_name(parser *parser, const char *name, bool *taken);
+
+/* A node at the current token. */
+qp_status parser_node(parser *parser, node_kind kind, node **out);
+
+/* Entering and leaving a level of nesting; the former fails beyond TEMPLATE_MAX_NESTING. */
+qp_status parser_enter(parser *parser);
+void parser_leave(parser *parser);
+
+/* a if b else c and everything below. */
+qp_status parse_expression(parser *parser, const node **out);
+/* The same, or a tuple where commas follow; `choice` allows a if b else c; `end` is a name that
+ * ends the tuple (or NULL). */
+qp_status parse_tuple(parser *parser, bool choice, const char *end, const node **out);
+/* A name, a tuple of targets or, if `members`, namespace.member; `end` as above. */
+qp_status parse_target(parser *parser, bool members, const char *end, const node **out);
+/* `|name(...)|name(...)` applied to `input`; the first bar was taken if `started`. */
+qp_status parse_filters(parser *parser, const node *input, bool started, const node **out);
+
+#endif

@@ -1,0 +1,189 @@
+/* One rendering: its state and what the files of the interpreter share.
+ *
+ * Everything that fails does so with the position of the node being evaluated. Values and the texts
+ * being built live in the run's heap, so nothing needs freeing on the way out.
+ */
+#ifndef QUIPU_TEMPLATE_RUN_H
+#define QUIPU_TEMPLATE_RUN_H
+
+#include "template/template.h"
+#include "template/lexer.h"
+#include "template/node.h"
+#include "template/value.h"
+
+enum {
+    RUN_MAX_DEPTH = 600,    /* nested evaluations: expressions, blocks and macro calls together */
+    RUN_MAX_RANGE = 100000, /* items of a range, as in jinja2's sandbox */
+    CALL_MAX_BOUND = 6,     /* parameters of a builtin */
+};
+
+typedef struct run run;
+
+/* A text being built in the heap. */
+typedef struct builder {
+    run *run;
+    char *data;
+    size_t length, capacity;
+} builder;
+
+typedef struct binding binding;
+struct binding {
+    const string *name;
+    value item;
+    binding *next;
+};
+
+typedef struct scope scope;
+struct scope {
+    scope *parent;
+    binding *first;
+};
+
+typedef enum run_flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } run_flow;
+
+struct run {
+    heap heap;
+    qp_error *error;
+    template_options options; /* limits resolved */
+    const node *at;           /* for messages */
+    scope *scope;
+    builder *out;
+    int depth;
+    run_flow flow;
+};
+
+/* A call of a builtin, a macro or a loop. */
+typedef struct named {
+    const string *name;
+    value item;
+} named;
+
+typedef struct call {
+    const struct builtin *builtin;
+    value self; /* what a filter or test is applied to, or whose method it is */
+    value *positional;
+    size_t n_positional;
+    named *named;
+    size_t n_named;
+    value bound[CALL_MAX_BOUND]; /* by the builtin's parameters; VALUE_MISSING where not given */
+} call;
+
+/* A function of the tables: a filter, test, method or global function. */
+typedef struct builtin {
+    const char *name;
+    const char *parameters; /* names, blanks between; NULL: takes what comes, nothing is bound */
+    int required;           /* how many of them must be given */
+    qp_status (*run)(run *run, call *call, value *out);
+    int detail; /* tells apart what shares a function */
+} builtin;
+
+/* --- template_run.c: state, errors, texts --- */
+
+/* QP_FORMAT at the current node. */
+qp_status run_fail(run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Turns a NULL from the heap into an error. */
+qp_status run_check(run *run, const void *memory);
+/* Counts work; fails beyond the limit. */
+qp_status run_step(run *run, uint64_t work);
+/* Enters a level of recursion. */
+qp_status run_enter(run *run);
+void run_leave(run *run);
+
+qp_status run_text(run *run, const char *data, size_t length, value *out); /* copies */
+qp_status run_view(run *run, const char *data, size_t length, value *out); /* shares */
+qp_status run_list(run *run, list_kind kind, size_t count, value *out);
+qp_status run_undefined(run *run, const char *hint, value *out);
+/* What one gets when using `undefined` for anything but printing and testing. */
+qp_status run_fail_undefined(run *run, value undefined);
+
+qp_status builder_put(builder *builder, const char *data, size_t length);
+qp_status builder_text(builder *builder, const char *text);
+qp_status builder_code(builder *builder, uint32_t code);
+qp_status builder_repeat(builder *builder, const string *text, size_t times);
+qp_status builder_finish(builder *builder, value *out);
+
+/* The value of JSON; nested no deeper than VALUE_MAX_DEPTH. */
+qp_status run_from_json(run *run, const cJSON *item, int depth, value *out);
+
+/* Items of anything that can be iterated (undefined: none). An iterator is used up. */
+qp_status run_iterate(run *run, value from, list **out);
+
+/* --- template_eval.c: expressions --- */
+qp_status run_eval(run *run, const node *node, value *out);
+qp_status run_arguments(run *run, const node *arguments, call *call);
+qp_status run_filters(run *run, const node *filter, value input, value *out);
+qp_status run_call(run *run, value callee, call *call, value *out);
+qp_status run_filter(run *run, const string *name, call *call, value *out);
+qp_status run_test(run *run, const string *name, call *call, bool *out);
+qp_status run_attribute(run *run, value object, const string *name, value *out);
+qp_status run_item(run *run, value object, value key, value *out);
+/* Binds the arguments to the builtin's parameters and runs it. */
+qp_status run_builtin(run *run, const builtin *builtin, call *call, value *out);
+
+/* --- template_exec.c: statements --- */
+qp_status run_exec(run *run, const node *body);
+const value *scope_find(run *run, const string *name);
+qp_status scope_set(run *run, scope *scope, const string *name, value item);
+qp_status call_macro(run *run, const macro *macro, call *call, value *out);
+const string *macro_name(const macro *macro);
+qp_status loop_attribute(run *run, loop *loop, const string *name, value *out);
+qp_status loop_recurse(run *run, loop *loop, value items, value *out);
+qp_status loop_changed(run *run, loop *loop, value now, value *out);
+size_t loop_index(const loop *loop);
+
+/* --- template_operator.c --- */
+qp_status op_binary(run *run, token_kind kind, value a, value b, value *out);
+qp_status op_compare(run *run, compare_kind kind, value a, value b, bool *out);
+qp_status op_contains(run *run, value container, value item, bool *out);
+qp_status op_negate(run *run, value a, value *out);
+qp_status op_slice(run *run, value object, value start, value stop, value step, value *out);
+/* a[from:to], in characters. */
+qp_status text_part(run *run, const string *text, size_t from, size_t to, value *out);
+/* An integer argument; bools count. Fails with Python's words. */
+qp_status need_int(run *run, value from, int64_t *out);
+qp_status need_text(run *run, value from, const string **out);
+/* Whether the value can be a key of a dict. */
+qp_status need_key(run *run, value key);
+
+/* --- template_print.c --- */
+qp_status print_str(builder *out, value item);
+qp_status print_repr(builder *out, value item);
+/* Python's str() as a value; strings are returned as they are. */
+qp_status run_str(run *run, value item, value *out);
+/* The shortest digits that read back as the number, as Python's repr() writes them. */
+size_t print_float(double number, char out[32]);
+
+/* --- template_json.c --- */
+qp_status filter_tojson(run *run, call *call, value *out);
+
+/* --- template_format.c --- */
+qp_status format_percent(run *run, const string *format, value arguments, value *out);
+qp_status format_braces(run *run, const string *format, call *call, value *out);
+
+/* --- template_time.c --- */
+qp_status format_time(run *run, const string *format, value *out);
+
+/* --- the tables --- */
+const builtin *find_filter(const string *name);   /* template_filter.c */
+const builtin *find_sequence(const string *name); /* template_sequence.c: more filters */
+const builtin *find_test(const string *name);     /* template_test.c */
+const builtin *find_function(const string *name); /* template_function.c */
+const builtin *find_method(value object, const string *name,
+                           bool *forbidden);           /* template_method.c */
+const builtin *find_string_method(const string *name); /* template_string.c */
+const builtin *find_in(const builtin *table, size_t count, const string *name);
+
+/* str.strip() and its kin; `chars` may be NULL for white space. */
+typedef enum strip_side { STRIP_LEFT = 1, STRIP_RIGHT = 2, STRIP_BOTH = 3 } strip_side;
+qp_status text_strip(run *run, const string *text, const string *chars, int side, value *out);
+/* Offset of `what` in bytes [from, to) of `text`, or -1. */
+int64_t text_find(run *run, const string *text, const string *what, size_t from, size_t to);
+qp_status text_replace(run *run, const string *text, const string *old, const string *new,
+                       int64_t count, value *out);
+qp_status text_case(run *run, const string *text, int to, value *out);
+qp_status text_capitalize(run *run, const string *text, value *out);
+qp_status text_lines(run *run, const string *text, bool keep_ends, value *out);
+/* Sorts stably by `keys` (ascending, or descending with ties in order). */
+qp_status sort_by(run *run, value *items, const value *keys, size_t count, bool reverse);
+
+#endif

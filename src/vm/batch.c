@@ -1,0 +1,98 @@
+/* The batch state: see batch.h. */
+#include "vm/batch.h"
+
+#include "base/checked.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum { INPUT_ALIGNMENT = 16 };
+
+qp_status batch_init(batch *b, const plan *plan, qp_error *error)
+{
+    *b = (batch){.plan = plan, .sizes = plan->capacity};
+    size_t total = 0;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (plan->tensors[id].kind == PLAN_INPUT)
+            total += round_up(plan->tensors[id].bytes, INPUT_ALIGNMENT);
+    }
+    b->memory = calloc(1, total);
+    if (!b->memory) return error_no_memory(error, "the batch state", total);
+    b->memory_bytes = total;
+    char *next = b->memory;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (plan->tensors[id].kind != PLAN_INPUT) continue;
+        b->of[id] = next;
+        next += round_up(plan->tensors[id].bytes, INPUT_ALIGNMENT);
+    }
+    batch_clear(b);
+    return QP_OK;
+}
+
+void batch_free(batch *b)
+{
+    free(b->memory);
+    *b = (batch){0};
+}
+
+void batch_clear(batch *b)
+{
+    b->sizes.of[-PLAN_TOKENS] = 0;
+    b->sizes.of[-PLAN_SEQUENCES] = 0;
+    b->sizes.of[-PLAN_SEQUENCE_ENDS] = 1;
+    b->sizes.of[-PLAN_PAGE_REFS] = 0;
+    b->sizes.of[-PLAN_OUTPUTS] = 0;
+    batch_i32(b, PLAN_QO_INDPTR)[0] = batch_i32(b, PLAN_KV_INDPTR)[0] = 0;
+}
+
+int64_t batch_room(const batch *b)
+{
+    const int64_t *most = b->plan->capacity.of;
+    if (b->sizes.of[-PLAN_SEQUENCES] == most[-PLAN_SEQUENCES]) return 0;
+    return most[-PLAN_TOKENS] - batch_tokens(b);
+}
+
+/* Adds a sequence of `count` new tokens with the pages of `positions`. */
+static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, int64_t positions,
+                const page_list *pages)
+{
+    assert(count > 0 && count <= batch_room(b));
+    int64_t *of = b->sizes.of;
+    int64_t row = of[-PLAN_TOKENS], sequence = of[-PLAN_SEQUENCES], refs = of[-PLAN_PAGE_REFS];
+    bool own_rows = b->plan->config.rope.scaling == ROPE_DYNAMIC;
+    for (int64_t i = 0; i < count; i++) {
+        batch_i32(b, PLAN_TOKEN_IDS)[row + i] = tokens[i];
+        batch_i32(b, PLAN_POSITION_IDS)[row + i] = (int32_t)(past + i);
+        batch_i32(b, PLAN_ROPE_ROWS)[row + i] = (int32_t)(own_rows ? row + i : past + i);
+    }
+    int64_t page_size = b->plan->options.page_size;
+    int64_t n_pages = (positions + page_size - 1) / page_size;
+    for (int64_t i = 0; i < n_pages; i++)
+        batch_i32(b, PLAN_KV_INDICES)[refs + i] = pages->pages[i];
+    batch_i32(b, PLAN_KV_LAST_PAGE_LEN)[sequence] =
+        (int32_t)(positions - (n_pages - 1) * page_size);
+    batch_i32(b, PLAN_QO_INDPTR)[sequence + 1] = (int32_t)(row + count);
+    batch_i32(b, PLAN_KV_INDPTR)[sequence + 1] = (int32_t)(refs + n_pages);
+    of[-PLAN_TOKENS] += count;
+    of[-PLAN_SEQUENCES]++;
+    of[-PLAN_SEQUENCE_ENDS]++;
+    of[-PLAN_PAGE_REFS] += n_pages;
+}
+
+void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, const page_list *pages)
+{
+    add(b, tokens, count, past, past + count, pages);
+}
+
+void batch_add_ahead(batch *b, int32_t token, int64_t past, int64_t positions,
+                     const page_list *pages)
+{
+    add(b, &token, 1, past, positions, pages);
+}
+
+void batch_want(batch *b, int64_t row)
+{
+    int64_t *outputs = &b->sizes.of[-PLAN_OUTPUTS];
+    assert(*outputs < b->plan->capacity.of[-PLAN_OUTPUTS]);
+    batch_i32(b, PLAN_OUTPUT_ROWS)[(*outputs)++] = (int32_t)row;
+}

@@ -1,0 +1,57 @@
+/* The batch state: what changes from one forward pass to the next.
+ *
+ * Host arrays in FlashInfer's meaning (qo_indptr, kv_indptr, kv_indices, kv_last_page_len), sized
+ * once for the plan's capacity. A batch is filled sequence by sequence.
+ */
+#ifndef QUIPU_VM_BATCH_H
+#define QUIPU_VM_BATCH_H
+
+#include "vm/pages.h"
+#include "plan/plan.h"
+
+typedef struct batch {
+    const plan *plan;
+    plan_sizes sizes; /* of the batch so far; PLAN_PAGES and PLAN_POSITIONS are the plan's */
+    /* Arrays of the plan's inputs, by plan_tensor_id; one allocation. */
+    void *of[PLAN_TENSOR_COUNT];
+    void *memory;
+    size_t memory_bytes;
+} batch;
+
+static inline int32_t *batch_i32(const batch *batch, plan_tensor_id id)
+{
+    return batch->of[id];
+}
+
+qp_status batch_init(batch *batch, const plan *plan, qp_error *error);
+void batch_free(batch *batch);
+
+/* Starts an empty batch. */
+void batch_clear(batch *batch);
+
+/* How many more tokens fit. */
+int64_t batch_room(const batch *batch);
+
+/* Adds `count` tokens of a sequence that holds `past` positions already; `pages` covers past +
+ * count. Their rows in the batch begin at the number of tokens before the call. */
+void batch_add(batch *batch, const int32_t *tokens, int64_t count, int64_t past,
+               const page_list *pages);
+
+/* Adds one token, as batch_add() does, with the pages of the sequence's first `positions`: for
+ * passes behind this one. */
+void batch_add_ahead(batch *batch, int32_t token, int64_t past, int64_t positions,
+                     const page_list *pages);
+
+/* Asks for the logits of a row of the batch; they come in the order asked. */
+void batch_want(batch *batch, int64_t row);
+
+static inline int64_t batch_tokens(const batch *batch)
+{
+    return batch->sizes.of[-PLAN_TOKENS];
+}
+static inline int64_t batch_outputs(const batch *batch)
+{
+    return batch->sizes.of[-PLAN_OUTPUTS];
+}
+
+#endif

@@ -1,0 +1,287 @@
+/* Runs a plan on the GPU: see cuda_executor.h. */
+#include "vm/cuda/executor_parts.h"
+
+#include "base/checked.h"
+#include "op/paged_decode/paged_decode.h"
+#include "vm/cuda_attention.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PINNED_LOGITS = 64 << 20 }; /* bytes; more outputs go through pageable memory */
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+size_t cuda_executor_input_bytes(const plan *p)
+{
+    size_t bytes = 0;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+        if (p->tensors[id].kind == PLAN_INPUT) bytes += round_up(p->tensors[id].bytes, 16);
+    return round_up(bytes, CUDA_ALIGNMENT);
+}
+
+size_t cuda_executor_token_bytes(const plan *p)
+{
+    return round_up(p->tensors[PLAN_NEXT].bytes, CUDA_ALIGNMENT);
+}
+
+/* What attention wants when all sequences that there may be decode at full context. */
+static size_t decoding_workspace(const plan *p, const op_call *attention)
+{
+    op_call call = cuda_decode_of_prefill(attention);
+    call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
+    bool decodes = cuda_decode_accepts(&call) && cuda_decode_pays(&call);
+    return decodes ? cuda_decode_workspace_of(&call, p->options.context) : 0;
+}
+
+/* The most that any node's kernel wants, at the plan's capacity. */
+static size_t workspace_bytes(const plan *p, const model *model)
+{
+    size_t most = 0;
+    const plan_memory memory = {.model = model};
+    for (int n = 0; n < p->n_nodes; n++) {
+        op_call call;
+        plan_bind(p, &p->nodes[n], &memory, &p->capacity, &call);
+        size_t bytes = cuda_ops_workspace(p->nodes[n].op, &call);
+        if (p->nodes[n].op == OP_PAGED_PREFILL) bytes = decoding_workspace(p, &call);
+        if (bytes > most) most = bytes;
+    }
+    return round_up(most, CUDA_ALIGNMENT);
+}
+
+/* Behind the activations: the sums of this pass, then those of the next. */
+static size_t sums_offset(const plan *p)
+{
+    return round_up(p->arena_bytes, CUDA_ALIGNMENT);
+}
+
+static size_t sums_bytes(const plan *p)
+{
+    return p->tensors[PLAN_SUMS].bytes + p->tensors[PLAN_SUMS_NEXT].bytes;
+}
+
+cuda_bytes cuda_executor_count(const plan *p, const model *model)
+{
+    cuda_bytes bytes = {.weights = cuda_weights_bytes(model),
+                        .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
+                        .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
+                        .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
+                        .inputs = CUDA_GROUPS * CUDA_GROUP *
+                                  (cuda_executor_input_bytes(p) + cuda_executor_token_bytes(p)),
+                        .workspace = workspace_bytes(p, model) + CUDA_OWN_WORKSPACE};
+    bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.inputs +
+                  bytes.workspace;
+    return bytes;
+}
+
+static qp_status check_memory(const cuda_executor *x, qp_error *error)
+{
+    cuda_bytes need = cuda_executor_count(x->plan, x->model);
+    size_t available;
+    TRY(cuda_device_free_memory(x->device, &available, error));
+    if (need.total <= available) return QP_OK;
+    const double gib = 1 << 30;
+    return error_set(error, QP_NO_MEMORY,
+                     "%s needs %.2f GiB on the GPU (weights %.2f, KV cache %.2f for %lld times "
+                     "%lld positions, activations %.2f), but %.2f GiB of %s are free; a smaller "
+                     "--context or --chunk needs less",
+                     model_path(x->model), (double)need.total / gib, (double)need.weights / gib,
+                     (double)need.kv_cache / gib, (long long)x->plan->options.max_sequences,
+                     (long long)x->plan->options.context,
+                     (double)(need.arena + need.workspace) / gib, (double)available / gib,
+                     x->device->name);
+}
+
+static void place_tensors(cuda_executor *x)
+{
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &x->plan->tensors[id];
+        if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
+            x->memory.data[id] = cuda_host_form(x->arena.address + t->offset);
+    }
+    cuda_address sums = x->arena.address + sums_offset(x->plan);
+    if (sums_bytes(x->plan)) {
+        x->memory.data[PLAN_SUMS] = cuda_host_form(sums);
+        x->memory.data[PLAN_SUMS_NEXT] = cuda_host_form(sums + x->plan->tensors[PLAN_SUMS].bytes);
+    }
+    x->memory.data[PLAN_ROPE_TABLE] = cuda_host_form(x->rope_table.address);
+    x->memory.k_cache = cuda_host_form(x->k_cache.address);
+    x->memory.v_cache = cuda_host_form(x->v_cache.address);
+    x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
+    x->memory.model = x->model;
+}
+
+static qp_status allocate(cuda_executor *x, qp_error *error)
+{
+    const plan *p = x->plan;
+    cuda_device *d = x->device;
+    cuda_bytes bytes = cuda_executor_count(p, x->model);
+    TRY(cuda_buffer_alloc(d, bytes.arena, "activations", &x->arena, error));
+    TRY(cuda_buffer_alloc(d, bytes.rope_table, "the RoPE table", &x->rope_table, error));
+    TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->k_cache, error));
+    TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->v_cache, error));
+    TRY(cuda_buffer_alloc(d, bytes.inputs, "inputs", &x->inputs, error));
+    TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_OWN_WORKSPACE, true, error));
+    size_t logits = p->tensors[PLAN_LOGITS].bytes;
+    if (logits <= PINNED_LOGITS) TRY(cuda_pinned_alloc(d, logits, "logits", &x->logits, error));
+    place_tensors(x);
+    return QP_OK;
+}
+
+/* Every pass clears the sums of the next; nobody those of the first. */
+static qp_status clear_sums(cuda_executor *x, qp_error *error)
+{
+    size_t bytes = sums_bytes(x->plan);
+    if (bytes == 0) return QP_OK;
+    void *zeros = calloc(1, bytes);
+    if (!zeros) return error_no_memory(error, "sums", bytes);
+    qp_status status =
+        cuda_check(x->device->driver->copy_to_device(x->arena.address + sums_offset(x->plan), zeros,
+                                                     bytes, x->device->stream),
+                   "clearing sums", error);
+    if (status == QP_OK) status = cuda_device_wait(x->device, "clearing sums", error);
+    free(zeros);
+    return status;
+}
+
+void cuda_executor_begin_pass(cuda_executor *x)
+{
+    void *cleared = x->memory.data[PLAN_SUMS_NEXT];
+    x->memory.data[PLAN_SUMS_NEXT] = x->memory.data[PLAN_SUMS];
+    x->memory.data[PLAN_SUMS] = cleared;
+}
+
+qp_status cuda_executor_copy_table(cuda_executor *x, qp_error *error)
+{
+    return cuda_check(x->device->driver->copy_to_device(x->rope_table.address, x->table,
+                                                        x->rope_table.bytes, x->device->stream),
+                      "copying the RoPE table to the GPU", error);
+}
+
+qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const plan *plan,
+                             const model *model, const float *rope_table, progress *progress,
+                             qp_error *error)
+{
+    *x = (cuda_executor){.plan = plan, .model = model, .device = device, .table = rope_table};
+    TRY(check_memory(x, error));
+    TRY(cuda_weights_load(device, model, progress, &x->weights, error));
+    TRY(allocate(x, error));
+    TRY(clear_sums(x, error));
+    if (plan->config.rope.scaling != ROPE_DYNAMIC) TRY(cuda_executor_copy_table(x, error));
+    return cuda_device_wait(device, "preparing the GPU", error);
+}
+
+void cuda_executor_free(cuda_executor *x)
+{
+    cuda_device *d = x->device;
+    if (!d || !d->context) return;
+    d->driver->context_set(d->context);
+    d->driver->stream_synchronize(d->stream);
+    for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
+        if (x->passes[i].graph) d->driver->graph_exec_destroy(x->passes[i].graph);
+    cuda_ops_free(&x->ops);
+    for (int i = 0; i < CUDA_GROUPS; i++)
+        if (x->ended[i]) d->driver->event_destroy(x->ended[i]);
+    if (x->copies) d->driver->stream_destroy(x->copies);
+    cuda_pinned_free(d, &x->staged);
+    cuda_pinned_free(d, &x->tokens);
+    cuda_pinned_free(d, &x->logits);
+    cuda_buffer_free(d, &x->inputs);
+    cuda_buffer_free(d, &x->v_cache);
+    cuda_buffer_free(d, &x->k_cache);
+    cuda_buffer_free(d, &x->rope_table);
+    cuda_buffer_free(d, &x->arena);
+    cuda_weights_free(d, &x->weights);
+    *x = (cuda_executor){0};
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+void cuda_executor_bind(const cuda_executor *x, int node, const plan_sizes *sizes, op_call *call)
+{
+    const plan_node *n = &x->plan->nodes[node];
+    const op_info *op = op_get(n->op);
+    plan_bind(x->plan, n, &x->memory, sizes, call);
+    for (int i = 0; i < op_n_tensors(op); i++) {
+        const plan_operand *operand = &n->operands[i];
+        if (operand->kind != OPERAND_WEIGHT && operand->kind != OPERAND_BIAS) continue;
+        cuda_address at = cuda_weights_address(&x->weights, (weight_slot)operand->id, n->layer,
+                                               operand->kind == OPERAND_BIAS);
+        call->tensors[i].data = cuda_host_form(at);
+    }
+    call->end = op->units(call);
+}
+
+cuda_address cuda_executor_inputs(const cuda_executor *x, int group, int pass)
+{
+    return x->inputs.address +
+           (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->plan);
+}
+
+void cuda_executor_place_inputs(cuda_executor *x, const batch *batch, int group, int pass)
+{
+    cuda_address slot = cuda_executor_inputs(x, group, pass);
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (x->plan->tensors[id].kind != PLAN_INPUT) continue;
+        size_t at = (size_t)((char *)batch->of[id] - (char *)batch->memory);
+        x->memory.data[id] = cuda_host_form(slot + at);
+    }
+}
+
+qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_error *error)
+{
+    cuda_executor_place_inputs(x, batch, 0, 0);
+    TRY(cuda_device_enter(x->device, error));
+    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC)
+        TRY(cuda_executor_copy_table(x, error));
+    return cuda_check(x->device->driver->copy_to_device(x->inputs.address, batch->memory,
+                                                        batch->memory_bytes, x->device->stream),
+                      "copying inputs to the GPU", error);
+}
+
+/* ---- reading back -------------------------------------------------------------------------- */
+
+qp_status cuda_executor_read_logits(cuda_executor *x, int64_t n_outputs, float *out,
+                                    qp_error *error)
+{
+    const cuda_device *d = x->device;
+    size_t bytes = (size_t)n_outputs * (size_t)x->plan->config.vocab_size * sizeof *out;
+    void *to = x->logits.data ? x->logits.data : out;
+    TRY(cuda_device_enter(d, error));
+    TRY(cuda_check(
+        d->driver->copy_to_host(to, cuda_executor_address(x, PLAN_LOGITS, 0), bytes, d->stream),
+        "copying logits from the GPU", error));
+    TRY(cuda_device_wait(d, "the forward pass", error));
+    if (to != out) memcpy(out, to, bytes);
+    return QP_OK;
+}
+
+cuda_address cuda_executor_address(const cuda_executor *x, plan_tensor_id id, int64_t layer)
+{
+    if (x->plan->tensors[id].kind != PLAN_CACHE) return (cuda_address)(uintptr_t)x->memory.data[id];
+    cuda_address cache = id == PLAN_K_CACHE ? x->k_cache.address : x->v_cache.address;
+    return cache + (size_t)layer * x->memory.cache_layer_bytes;
+}
+
+qp_status cuda_executor_read(cuda_executor *x, plan_tensor_id id, int64_t layer, void *data,
+                             size_t bytes, qp_error *error)
+{
+    const cuda_device *d = x->device;
+    TRY(cuda_device_enter(d, error));
+    TRY(cuda_check(
+        d->driver->copy_to_host(data, cuda_executor_address(x, id, layer), bytes, d->stream),
+        "copying a tensor from the GPU", error));
+    return cuda_device_wait(d, "the forward pass", error);
+}
+
+qp_status cuda_executor_write(cuda_executor *x, plan_tensor_id id, int64_t layer, const void *data,
+                              size_t bytes, qp_error *error)
+{
+    const cuda_device *d = x->device;
+    TRY(cuda_device_enter(d, error));
+    TRY(cuda_check(
+        d->driver->copy_to_device(cuda_executor_address(x, id, layer), data, bytes, d->stream),
+        "copying a tensor to the GPU", error));
+    return cuda_device_wait(d, "copying a tensor to the GPU", error);
+}

@@ -1,0 +1,137 @@
+/* Runs a plan on the GPU, operator by operator.
+ *
+ * What the CPU's executor is there: memory of its own, a kernel for every node chosen by types and
+ * shapes, inputs taken from a batch. Neighbours that are one launch are made one: products of the
+ * same x, rope and the kv_append behind it. A forward pass of few tokens, or in which all sequences
+ * decode, is captured in a CUDA graph when it is run for the second time, one for each number of
+ * tokens, sequences, outputs and parts of attention. Passes that read what the pass before has
+ * chosen go in groups: one copy of all their inputs, one graph, one copy of their tokens, of
+ * which a group has places of its own, so that they are copied while the other one is at work.
+ * Everything else goes through the device's one stream; only what reads back waits for it.
+ *
+ * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
+ */
+#ifndef QUIPU_VM_CUDA_EXECUTOR_H
+#define QUIPU_VM_CUDA_EXECUTOR_H
+
+#include "vm/batch.h"
+#include "vm/cuda/weights.h"
+#include "plan/plan.h"
+#include "vm/cuda_ops.h"
+
+enum {
+    CUDA_MAX_GRAPHS = 16,
+    CUDA_GROUP = 8,  /* passes */
+    CUDA_GROUPS = 2, /* that may be on their way at once */
+};
+
+/* A forward pass of steps [first, last), or a group of them, as a graph, for one shape of batch. */
+typedef struct cuda_pass {
+    int64_t n_tokens, n_sequences, n_outputs;
+    int64_t n_chunks; /* of the longest sequence, where all decode */
+    int first, last;
+    int n_passes; /* of a group; 0: a pass by itself */
+    int group;
+    int choice;       /* of a group: the step that chooses its tokens; 0: the likeliest */
+    const void *sums; /* where the pass has its sums; NULL: the plan has none */
+    int runs;
+    cuda_graph_exec graph; /* NULL: not captured yet */
+} cuda_pass;
+
+/* Where a pass's launches lie in time: an event before each, and one behind the last. */
+typedef struct cuda_marks {
+    cuda_event *events;
+    int *nodes; /* the first of each launch */
+    int count, capacity;
+} cuda_marks;
+
+typedef struct cuda_executor {
+    const plan *plan;
+    const model *model;
+    cuda_device *device;
+    cuda_ops ops;
+    cuda_weights weights;
+    cuda_buffer arena, rope_table, k_cache, v_cache, inputs;
+    cuda_pinned logits;         /* where logits come to on this machine; of few outputs */
+    cuda_pinned staged, tokens; /* of groups: their inputs, and what they make */
+    cuda_stream copies;         /* of groups */
+    cuda_event ended[CUDA_GROUPS];
+    int64_t longest;    /* of the group staged last: its first pass's ops.longest */
+    plan_memory memory; /* addresses of the GPU; inputs as the last batch had them */
+    const float *table; /* this machine's RoPE table, copied before passes if it changes */
+    cuda_pass passes[CUDA_MAX_GRAPHS];
+    int next_pass;
+    bool early;        /* kernels of this pass may begin before the one before them has ended */
+    bool follows;      /* and so may the first, of a pass behind another */
+    tensor likeliest;  /* where the pass leaves the likeliest tokens in the logits' stead; rank 0 */
+    cuda_marks *marks; /* of the pass that runs next, which then is no graph; NULL: none */
+} cuda_executor;
+
+/* Bytes of the GPU's memory that a run needs, each part exact. */
+typedef struct cuda_bytes {
+    size_t weights, arena, kv_cache, rope_table, inputs, workspace, total;
+} cuda_bytes;
+cuda_bytes cuda_executor_count(const plan *plan, const model *model);
+
+/* Refuses what does not fit with both numbers, then loads the weights. `rope_table`: this
+ * machine's, as the CPU's executor fills it. cuda_executor_free() it, also after a failure. */
+qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const plan *plan,
+                             const model *model, const float *rope_table, progress *progress,
+                             qp_error *error);
+void cuda_executor_free(cuda_executor *executor);
+
+/* Copies the batch's inputs to the GPU (and the RoPE table, where it depends on the batch). */
+qp_status cuda_executor_take_inputs(cuda_executor *executor, const batch *batch, qp_error *error);
+
+/* Puts steps [first, last) over the batch into the stream: inputs, then kernels. */
+qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int first, int last,
+                            qp_error *error);
+
+/* Waits, and copies the logits of the last pass, (n_outputs, vocab_size), to `out`. */
+qp_status cuda_executor_read_logits(cuda_executor *executor, int64_t n_outputs, float *out,
+                                    qp_error *error);
+
+/* How many passes of so many sequences a group should have: those of many are long, and have so
+ * many kernels that a graph of some takes longer to make than its copies to wait for. */
+int cuda_executor_group(const cuda_executor *executor, int64_t n_sequences);
+
+/* Takes the inputs of pass `pass` (0 .. CUDA_GROUP - 1, in turn) of group `group` (0 .. CUDA_GROUPS
+ * - 1): a batch of sequences of one token and one output each, of all passes in the same order, a
+ * position further each pass. What went by that group has been read. */
+qp_status cuda_executor_stage(cuda_executor *executor, const batch *batch, int group, int pass,
+                              qp_error *error);
+
+/* Puts the `n_passes` staged last into the stream: steps [0, last) over each, the batch being that
+ * of the last. Behind each pass a token is chosen for each sequence, by the step `choice` as the
+ * batch says, or, where that is 0, the likeliest. They are the tokens of the next pass, and where
+ * the group `continues` the one before, those of its first pass too, whatever the batches have
+ * there. */
+qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int choice,
+                               int group, int n_passes, bool continues, qp_error *error);
+
+/* Waits for a group, and gives the tokens chosen behind each pass: (n_passes, n_sequences). */
+qp_status cuda_executor_read_tokens(cuda_executor *executor, int group, int64_t n_sequences,
+                                    int n_passes, int32_t *tokens, qp_error *error);
+
+/* How fast the GPU reads the weights, again and again. */
+qp_status cuda_executor_measure_read(const cuda_executor *executor, double *bytes_per_second,
+                                     qp_error *error);
+
+/* Where a tensor lies on the GPU; of a cache, the part of one layer. */
+cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
+
+/* Waits, and copies the first `bytes` of a tensor from or to the GPU. */
+qp_status cuda_executor_read(cuda_executor *executor, plan_tensor_id id, int64_t layer, void *data,
+                             size_t bytes, qp_error *error);
+qp_status cuda_executor_write(cuda_executor *executor, plan_tensor_id id, int64_t layer,
+                              const void *data, size_t bytes, qp_error *error);
+
+/* Puts the kernels of steps [first, last) into the stream. */
+qp_status cuda_executor_launch(cuda_executor *executor, const plan_sizes *sizes, int first,
+                               int last, qp_error *error);
+
+/* The views of a node's operands on the GPU. */
+void cuda_executor_bind(const cuda_executor *executor, int node, const plan_sizes *sizes,
+                        op_call *call);
+
+#endif

@@ -1,0 +1,295 @@
+/* Passes on the GPU as CUDA graphs, one by one and in groups: see cuda_executor.h. */
+#include "vm/cuda/executor_parts.h"
+
+#include "op/argmax/argmax.h"
+#include "op/linear/linear_stream.h"
+#include "op/paged_decode/paged_decode.h"
+#include "vm/cuda_attention.h"
+
+#include <string.h>
+
+enum {
+    /* Passes of more tokens are long enough to be launched as they are, unless all sequences
+     * decode: then it is one launch after the other that counts. */
+    GRAPH_TOKENS = 8,
+    FEW_TOKENS = 8, /* whose kernels fill the GPU from end to end: they begin in turn */
+    GRAPH_SEQUENCES = 512,
+    FEW_PASSES = 2,
+};
+
+/* What is known of a pass before it is run. */
+static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first, int last,
+                          int group, int n_passes, int choice)
+{
+    const int64_t *of = batch->sizes.of;
+    return (cuda_pass){.n_tokens = of[-PLAN_TOKENS],
+                       .n_sequences = of[-PLAN_SEQUENCES],
+                       .n_outputs = of[-PLAN_OUTPUTS],
+                       .n_chunks = cuda_decode_chunks(x->ops.longest),
+                       .first = first,
+                       .last = last,
+                       .n_passes = n_passes,
+                       .group = group,
+                       .choice = choice,
+                       .sums = x->memory.data[PLAN_SUMS]};
+}
+
+/* The pass of that shape, a new one where there is none; the oldest gives way. */
+static cuda_pass *find_pass(cuda_executor *x, const cuda_pass *wanted)
+{
+    for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
+        cuda_pass *p = &x->passes[i];
+        if (p->runs && p->n_tokens == wanted->n_tokens && p->n_sequences == wanted->n_sequences &&
+            p->n_outputs == wanted->n_outputs && p->n_chunks == wanted->n_chunks &&
+            p->first == wanted->first && p->last == wanted->last &&
+            p->n_passes == wanted->n_passes && p->group == wanted->group &&
+            p->choice == wanted->choice && p->sums == wanted->sums)
+            return p;
+    }
+    cuda_pass *pass = &x->passes[x->next_pass];
+    x->next_pass = (x->next_pass + 1) % CUDA_MAX_GRAPHS;
+    if (pass->graph) x->device->driver->graph_exec_destroy(pass->graph);
+    *pass = *wanted;
+    return pass;
+}
+
+static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+                              const cuda_pass *shape, qp_error *error);
+
+static qp_status capture(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+                         cuda_pass *pass, qp_error *error)
+{
+    static const char operation[] = "capturing a forward pass in a graph";
+    const cuda_driver *driver = x->device->driver;
+    cuda_graph graph = NULL;
+    TRY(cuda_check(driver->capture_begin(x->device->stream, CUDA_CAPTURE_THREAD_LOCAL), operation,
+                   error));
+    qp_status status = pass->n_passes > 0
+                           ? launch_group(x, batch, sizes, pass, error)
+                           : cuda_executor_launch(x, sizes, pass->first, pass->last, error);
+    cuda_result ended = driver->capture_end(x->device->stream, &graph);
+    if (status == QP_OK) status = cuda_check(ended, operation, error);
+    if (status == QP_OK)
+        status = cuda_check(driver->graph_instantiate(&pass->graph, graph, 0), operation, error);
+    if (graph) driver->graph_destroy(graph);
+    return status;
+}
+
+/* The most positions of a sequence, where each of several has one new token; else 0. */
+static int64_t longest_decoding(const batch *batch)
+{
+    int64_t n = batch->sizes.of[-PLAN_SEQUENCES], longest = 0;
+    if (n < 2 || n != batch_tokens(batch)) return 0;
+    const int32_t *positions = batch_i32(batch, PLAN_POSITION_IDS);
+    for (int64_t i = 0; i < n; i++)
+        if (positions[i] >= longest) longest = positions[i] + 1;
+    return longest;
+}
+
+/* No kernel looks at how many pages there are in all, so that a graph outlives their growth. */
+static plan_sizes sizes_of(const cuda_executor *x, const batch *batch)
+{
+    plan_sizes sizes = batch->sizes;
+    sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
+    return sizes;
+}
+
+/* Puts steps [first, last) into the stream, whose inputs are on the GPU. */
+static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int last,
+                           qp_error *error)
+{
+    const plan_sizes sizes = sizes_of(x, batch);
+    x->ops.longest = longest_decoding(batch);
+    x->early = batch_tokens(batch) > FEW_TOKENS;
+    if (first == 0) cuda_executor_begin_pass(x);
+    int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
+    if (batch_tokens(batch) > most || last - first < 2 || x->marks)
+        return cuda_executor_launch(x, &sizes, first, last, error);
+    const cuda_pass wanted = shape_of(x, batch, first, last, 0, 0, 0);
+    cuda_pass *pass = find_pass(x, &wanted);
+    if (pass->runs++ == 0) return cuda_executor_launch(x, &sizes, first, last, error);
+    if (!pass->graph) TRY(capture(x, batch, &sizes, pass, error));
+    return cuda_check(x->device->driver->graph_launch(pass->graph, x->device->stream),
+                      "running a forward pass", error);
+}
+
+qp_status cuda_executor_run(cuda_executor *x, const batch *batch, int first, int last,
+                            qp_error *error)
+{
+    TRY(cuda_executor_take_inputs(x, batch, error));
+    return run_steps(x, batch, first, last, error);
+}
+
+/* ---- groups of passes ---------------------------------------------------------------------- */
+
+static qp_status allocate_groups(cuda_executor *x, qp_error *error)
+{
+    static const char operation[] = "preparing passes";
+    const cuda_driver *driver = x->device->driver;
+    const size_t passes = CUDA_GROUPS * CUDA_GROUP;
+    if (x->tokens.data) return QP_OK;
+    TRY(cuda_check(driver->stream_create(&x->copies, CUDA_STREAM_NON_BLOCKING), operation, error));
+    for (int i = 0; i < CUDA_GROUPS; i++)
+        TRY(cuda_check(driver->event_create(&x->ended[i], CUDA_EVENT_NO_TIMING), operation, error));
+    TRY(cuda_pinned_alloc(x->device, passes * cuda_executor_input_bytes(x->plan), "inputs",
+                          &x->staged, error));
+    return cuda_pinned_alloc(x->device, CUDA_GROUP * cuda_executor_token_bytes(x->plan), "tokens",
+                             &x->tokens, error);
+}
+
+/* A pass's inputs, on this machine. */
+static char *staged_inputs(const cuda_executor *x, int group, int pass)
+{
+    return (char *)x->staged.data +
+           (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->plan);
+}
+
+/* What the last pass but `back` of a group chooses. */
+static cuda_address tokens_of(const cuda_executor *x, int group, int back)
+{
+    return cuda_executor_inputs(x, CUDA_GROUPS, 0) +
+           (size_t)(group * CUDA_GROUP + CUDA_GROUP - 1 - back) *
+               cuda_executor_token_bytes(x->plan);
+}
+
+int cuda_executor_group(const cuda_executor *x, int64_t n_sequences)
+{
+    if (x->plan->config.rope.scaling == ROPE_DYNAMIC) return 1; /* with a table of its own each */
+    return n_sequences > LINEAR_STREAM_MAX_X ? FEW_PASSES : CUDA_GROUP;
+}
+
+qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, int pass,
+                              qp_error *error)
+{
+    TRY(cuda_device_enter(x->device, error));
+    TRY(allocate_groups(x, error));
+    memcpy(staged_inputs(x, group, pass), batch->memory, batch->memory_bytes);
+    if (pass == 0) x->longest = longest_decoding(batch);
+    return QP_OK;
+}
+
+/* Where no kernel has left the likeliest token of each row of logits, one does. */
+static qp_status launch_argmax(cuda_executor *x, qp_error *error)
+{
+    int64_t n = x->likeliest.shape[0];
+    op_call call = {.end = n};
+    if (!x->likeliest.rank) return QP_OK;
+    call.tensors[ARGMAX_LOGITS] =
+        tensor_2d(x->memory.data[PLAN_LOGITS], DTYPE_F32, n, x->plan->config.vocab_size);
+    call.tensors[ARGMAX_IDS] = x->likeliest;
+    const cuda_kernel *kernel = cuda_ops_choose(&x->ops, OP_ARGMAX, &call);
+    return cuda_ops_launch(&x->ops, kernel, &call, error);
+}
+
+/* The plan's own step chooses, and leaves what it has chosen where the next pass reads it. */
+static qp_status launch_choice(cuda_executor *x, const plan_sizes *sizes, int step,
+                               cuda_address made, qp_error *error)
+{
+    void *usual = x->memory.data[PLAN_NEXT];
+    x->memory.data[PLAN_NEXT] = cuda_host_form(made);
+    qp_status status = cuda_executor_launch(x, sizes, step, step + 1, error);
+    x->memory.data[PLAN_NEXT] = usual;
+    return status;
+}
+
+/* Every pass reads the tokens of the one before, the first those of the other group's last. */
+static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+                              const cuda_pass *shape, qp_error *error)
+{
+    const int n = shape->n_passes;
+    cuda_address read = tokens_of(x, (shape->group + 1) % CUDA_GROUPS, 0), made;
+    qp_status status = QP_OK;
+    for (int pass = 0; pass < n && status == QP_OK; pass++, read = made) {
+        made = tokens_of(x, shape->group, n - 1 - pass);
+        cuda_executor_begin_pass(x);
+        cuda_executor_place_inputs(x, batch, shape->group, pass);
+        x->memory.data[PLAN_TOKEN_IDS] = cuda_host_form(read);
+        x->follows = x->early && pass > 0;
+        x->ops.longest = x->longest > 0 ? x->longest + pass : 0;
+        if (!shape->choice)
+            x->likeliest = tensor_1d(cuda_host_form(made), DTYPE_I32, shape->n_outputs);
+        status = cuda_executor_launch(x, sizes, shape->first, shape->last, error);
+        if (status == QP_OK)
+            status = shape->choice ? launch_choice(x, sizes, shape->choice, made, error)
+                                   : launch_argmax(x, error);
+    }
+    x->follows = false;
+    x->likeliest.rank = 0;
+    return status;
+}
+
+/* Several passes are captured while they run for the first time. */
+static qp_status run_group(cuda_executor *x, const batch *batch, int last, int choice, int group,
+                           int n_passes, qp_error *error)
+{
+    const plan_sizes sizes = sizes_of(x, batch);
+    void *const sums[2] = {x->memory.data[PLAN_SUMS], x->memory.data[PLAN_SUMS_NEXT]};
+    x->ops.longest = x->longest;
+    x->early = batch_tokens(batch) > FEW_TOKENS;
+    const cuda_pass wanted = shape_of(x, batch, 0, last, group, n_passes, choice);
+    bool same = wanted.n_chunks == cuda_decode_chunks(x->longest + n_passes - 1);
+    if (!same || batch_tokens(batch) > GRAPH_SEQUENCES || x->marks)
+        return launch_group(x, batch, &sizes, &wanted, error);
+    cuda_pass *pass = find_pass(x, &wanted);
+    if (pass->graph) {
+        for (int i = 0; i < n_passes; i++)
+            cuda_executor_begin_pass(x);
+        return cuda_check(x->device->driver->graph_launch(pass->graph, x->device->stream),
+                          "running forward passes", error);
+    }
+    TRY(launch_group(x, batch, &sizes, &wanted, error));
+    if (pass->runs++ == 0 && n_passes == 1) return QP_OK;
+    x->memory.data[PLAN_SUMS] = sums[0];
+    x->memory.data[PLAN_SUMS_NEXT] = sums[1];
+    return capture(x, batch, &sizes, pass, error);
+}
+
+/* Copies what a group reads, and waits for that; its first tokens too where no group before it
+ * makes them. */
+static qp_status copy_staged(cuda_executor *x, const batch *batch, int group, int n_passes,
+                             bool continues, qp_error *error)
+{
+    static const char operation[] = "copying inputs to the GPU";
+    const cuda_driver *driver = x->device->driver;
+    const size_t ids = (size_t)((char *)batch->of[PLAN_TOKEN_IDS] - (char *)batch->memory);
+    const char *from = staged_inputs(x, group, 0);
+    TRY(cuda_check(driver->copy_to_device(cuda_executor_inputs(x, group, 0), from,
+                                          (size_t)n_passes * cuda_executor_input_bytes(x->plan),
+                                          x->copies),
+                   operation, error));
+    if (!continues)
+        TRY(cuda_check(
+            driver->copy_to_device(tokens_of(x, (group + 1) % CUDA_GROUPS, 0), from + ids,
+                                   (size_t)batch_tokens(batch) * sizeof(int32_t), x->copies),
+            operation, error));
+    return cuda_check(driver->stream_synchronize(x->copies), operation, error);
+}
+
+qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int choice,
+                               int group, int n_passes, bool continues, qp_error *error)
+{
+    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC)
+        TRY(cuda_executor_copy_table(x, error));
+    TRY(copy_staged(x, batch, group, n_passes, continues, error));
+    TRY(run_group(x, batch, last, choice, group, n_passes, error));
+    return cuda_check(x->device->driver->event_record(x->ended[group], x->device->stream),
+                      "running forward passes", error);
+}
+
+qp_status cuda_executor_read_tokens(cuda_executor *x, int group, int64_t n, int n_passes,
+                                    int32_t *tokens, qp_error *error)
+{
+    static const char operation[] = "copying tokens from the GPU";
+    const cuda_driver *driver = x->device->driver;
+    const size_t pitch = cuda_executor_token_bytes(x->plan);
+    TRY(cuda_device_enter(x->device, error));
+    TRY(cuda_check(driver->event_synchronize(x->ended[group]), "the forward passes", error));
+    TRY(cuda_check(driver->copy_to_host(x->tokens.data, tokens_of(x, group, n_passes - 1),
+                                        (size_t)n_passes * pitch, x->copies),
+                   operation, error));
+    TRY(cuda_check(driver->stream_synchronize(x->copies), operation, error));
+    for (int pass = 0; pass < n_passes; pass++)
+        memcpy(tokens + pass * n, (char *)x->tokens.data + (size_t)pass * pitch,
+               (size_t)n * sizeof *tokens);
+    return QP_OK;
+}

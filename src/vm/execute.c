@@ -1,0 +1,166 @@
+/* Runs a plan operator by operator: see execute.h. */
+#include "vm/execute.h"
+
+#include "base/checked.h"
+#include "vm/pack.h"
+#include "op/run.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SCRATCH_ALIGNMENT = 64 };
+
+void executor_set_rope_rows(executor *x, int64_t row, int64_t position, int64_t count,
+                            int64_t length)
+{
+    const rope_config *rope = &x->plan->config.rope;
+    float *table = x->rope_table.data; /* (n_positions, rotary_dim) */
+    rope_table_rows(rope, length, position, count, table + row * rope->dim);
+}
+
+static size_t scratch_of(const op_info *op, const op_variant *variant, const op_call *call)
+{
+    if (variant && variant->scratch_bytes) return variant->scratch_bytes(call);
+    return op->scratch_bytes ? op->scratch_bytes(call) : 0;
+}
+
+void executor_bind(const executor *x, int n, const plan_sizes *sizes, op_call *call)
+{
+    plan_bind(x->plan, &x->plan->nodes[n], &x->memory, sizes, call);
+    call->packed = x->nodes[n].packed;
+}
+
+/* Chooses every node's kernel, and finds the scratch of the neediest at the plan's capacity. */
+static void choose_kernels(executor *x)
+{
+    size_t most = 0;
+    for (int n = 0; n < x->plan->n_nodes; n++) {
+        const op_info *op = op_get(x->plan->nodes[n].op);
+        op_call call;
+        executor_bind(x, n, &x->plan->capacity, &call);
+        op_select(op, x->cpu_features, &call, &x->nodes[n].variant);
+        size_t bytes = scratch_of(op, x->nodes[n].variant, &call);
+        if (bytes > most) most = bytes;
+    }
+    x->scratch_bytes = round_up(most, SCRATCH_ALIGNMENT);
+}
+
+static void place_tensors(executor *x)
+{
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *t = &x->plan->tensors[id];
+        if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
+            x->memory.data[id] = (char *)x->arena.data + t->offset;
+    }
+    if (x->sums.data) {
+        x->memory.data[PLAN_SUMS] = x->sums.data;
+        x->memory.data[PLAN_SUMS_NEXT] = (char *)x->sums.data + x->plan->tensors[PLAN_SUMS].bytes;
+    }
+    x->memory.data[PLAN_ROPE_TABLE] = x->rope_table.data;
+    x->memory.k_cache = x->k_cache.data;
+    x->memory.v_cache = x->v_cache.data;
+    x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
+}
+
+qp_status executor_choose(executor *x, const plan *plan, const model *model, uint32_t cpu_features,
+                          qp_error *error)
+{
+    *x = (executor){.plan = plan, .cpu_features = cpu_features, .memory = {.model = model}};
+    x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
+    if (!x->nodes) return error_no_memory(error, "the choice of kernels", 0);
+    choose_kernels(x);
+    return QP_OK;
+}
+
+/* All but weights and KV cache. */
+qp_status executor_init_host(executor *x, const plan *plan, const model *model, thread_pool *pool,
+                             uint32_t cpu_features, qp_error *error)
+{
+    assert(plan->config.rope.dim <= ROPE_MAX_DIM);
+    TRY(executor_choose(x, plan, model, cpu_features, error));
+    x->pool = pool;
+    TRY(buffer_alloc(&x->arena, plan->arena_bytes, "activations", error));
+    size_t sums = plan->tensors[PLAN_SUMS].bytes + plan->tensors[PLAN_SUMS_NEXT].bytes;
+    if (sums) TRY(buffer_alloc(&x->sums, sums, "sums", error));
+    if (sums) memset(x->sums.data, 0, sums);
+    TRY(buffer_alloc(&x->rope_table, plan->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
+                     error));
+    place_tensors(x);
+    TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
+                     error));
+    if (plan->config.rope.scaling != ROPE_DYNAMIC)
+        executor_set_rope_rows(x, 0, 0, plan->capacity.of[-PLAN_POSITIONS], 0);
+    return QP_OK;
+}
+
+qp_status executor_init(executor *x, const plan *plan, const model *model, thread_pool *pool,
+                        uint32_t cpu_features, progress *progress, qp_error *error)
+{
+    TRY(executor_init_host(x, plan, model, pool, cpu_features, error));
+    size_t cache_bytes = plan->tensors[PLAN_K_CACHE].bytes;
+    if (!checked_mul(cache_bytes, (size_t)plan->config.n_layers, &cache_bytes))
+        return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");
+    TRY(buffer_alloc(&x->k_cache, cache_bytes, "the KV cache", error));
+    TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
+    place_tensors(x);
+    return executor_pack(x, progress, error);
+}
+
+void executor_free(executor *x)
+{
+    buffer_free(&x->arena);
+    buffer_free(&x->sums);
+    buffer_free(&x->rope_table);
+    buffer_free(&x->k_cache);
+    buffer_free(&x->v_cache);
+    buffer_free(&x->scratch);
+    buffer_free(&x->packed);
+    buffer_free(&x->rows.memory);
+    free(x->nodes);
+    x->nodes = NULL;
+}
+
+void executor_take_inputs(executor *x, const batch *batch)
+{
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (x->plan->tensors[id].kind == PLAN_INPUT) x->memory.data[id] = batch->of[id];
+    }
+    if (x->rows.table) executor_take_rows(x, batch);
+}
+
+void executor_begin_pass(executor *x)
+{
+    void *cleared = x->memory.data[PLAN_SUMS_NEXT];
+    x->memory.data[PLAN_SUMS_NEXT] = x->memory.data[PLAN_SUMS];
+    x->memory.data[PLAN_SUMS] = cleared;
+}
+
+void executor_run(executor *x, const batch *batch, int first, int last)
+{
+    executor_take_inputs(x, batch);
+    if (first == 0) executor_begin_pass(x);
+    for (int s = first; s < last; s++) {
+        const plan_step *step = &x->plan->steps[s];
+        for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
+            const op_info *op = op_get(x->plan->nodes[n].op);
+            op_call call;
+            executor_bind(x, n, &batch->sizes, &call);
+            const op_variant *variant = x->nodes[n].variant;
+            op_run(op, variant ? variant->kernel : op->reference, &call, x->pool, x->scratch.data,
+                   x->scratch_bytes);
+        }
+    }
+}
+
+float *executor_logits(const executor *x)
+{
+    return x->memory.data[PLAN_LOGITS];
+}
+
+void *executor_address(const executor *x, plan_tensor_id id, int64_t layer)
+{
+    if (x->plan->tensors[id].kind != PLAN_CACHE) return x->memory.data[id];
+    char *cache = id == PLAN_K_CACHE ? x->memory.k_cache : x->memory.v_cache;
+    return cache + (size_t)layer * x->memory.cache_layer_bytes;
+}

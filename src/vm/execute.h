@@ -1,0 +1,78 @@
+/* Runs a plan operator by operator over memory that it owns.
+ *
+ * Two ways: "ref" takes every operator's reference, the oracle; "ops" the fastest variant that the
+ * CPU allows. Both deal an operator's units over the threads of a pool. All memory is taken when
+ * the executor is made.
+ */
+#ifndef QUIPU_VM_EXECUTE_H
+#define QUIPU_VM_EXECUTE_H
+
+#include "base/buffer.h"
+#include "base/log.h"
+#include "base/threads.h"
+#include "vm/batch.h"
+#include "plan/plan.h"
+
+/* How a node of the plan is run: chosen once, since it depends on types and weights alone. */
+typedef struct executor_node {
+    const op_variant *variant; /* NULL: the reference */
+    const void *packed;        /* the variant's own form of the weights, or NULL */
+} executor_node;
+
+/* The embedding's rows of one batch: see pack.h. */
+typedef struct embedding_rows {
+    buffer memory;     /* rows, then their numbers; empty where the table is read as it lies */
+    const char *table; /* in the model's file */
+    size_t row_bytes;
+    int32_t *numbers; /* 0, 1, ... */
+} embedding_rows;
+
+typedef struct executor {
+    const plan *plan;
+    thread_pool *pool;
+    uint32_t cpu_features; /* variants may use these; 0: references only */
+    executor_node *nodes;  /* [plan->n_nodes] */
+    buffer arena, sums, rope_table, k_cache, v_cache, scratch, packed;
+    embedding_rows rows;
+    size_t scratch_bytes; /* of one worker */
+    plan_memory memory;
+} executor;
+
+/* Only chooses the kernels, for questions about them: nothing can be run. executor_free() it. */
+qp_status executor_choose(executor *executor, const plan *plan, const model *model,
+                          uint32_t cpu_features, qp_error *error);
+
+/* `progress` is told of the packing of weights. */
+qp_status executor_init(executor *executor, const plan *plan, const model *model, thread_pool *pool,
+                        uint32_t cpu_features, progress *progress, qp_error *error);
+
+/* The same without weights and KV cache: what this machine does beside a device that runs the rest,
+ * which is the RoPE table and the steps behind the logits. */
+qp_status executor_init_host(executor *executor, const plan *plan, const model *model,
+                             thread_pool *pool, uint32_t cpu_features, qp_error *error);
+void executor_free(executor *executor);
+
+/* A node's call at these sizes, whole. */
+void executor_bind(const executor *executor, int node, const plan_sizes *sizes, op_call *call);
+
+/* Points the plan's inputs to the batch's arrays. */
+void executor_take_inputs(executor *executor, const batch *batch);
+
+/* A pass begins: the sums that the last one has cleared are this one's. */
+void executor_begin_pass(executor *executor);
+
+/* Runs steps [first, last) of the plan over the batch; from the first step on a pass begins. */
+void executor_run(executor *executor, const batch *batch, int first, int last);
+
+/* Where a tensor lies; of a cache, the part of one layer. */
+void *executor_address(const executor *executor, plan_tensor_id id, int64_t layer);
+
+/* float32 [outputs][vocab_size] of the last run past lm_head; may be changed before sampling. */
+float *executor_logits(const executor *executor);
+
+/* Writes the RoPE angles of `count` positions into rows of the table, for models whose frequencies
+ * depend on the length of the sequence. */
+void executor_set_rope_rows(executor *executor, int64_t row, int64_t position, int64_t count,
+                            int64_t length);
+
+#endif

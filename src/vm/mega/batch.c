@@ -1,0 +1,246 @@
+/* Several sequences a pass: the same program run by kernels of their own, over memory of their own.
+ *
+ * Their residual lies in another order, and their passes count apart from those of one sequence, so
+ * that neither kind leaves anything for the other. Blocks of a KV head wait for one another's
+ * attention within an entry, and each brings a share of the residual along in every step: that asks
+ * for one entry a block, which not every strategy deals.
+ */
+#include "vm/mega/parts.h"
+
+#include "base/checked.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { OWN_PARTS = 9, MAX_BOX = 256 /* sizes of a box */ };
+
+/* x, lists of q, k and v and of attention's outputs, states, counters, keys, tensor maps, features,
+ * x as it is told. Returns all of it. */
+static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
+{
+    size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
+    size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
+    const size_t parts[OWN_PARTS] = {
+        MEGA_ROWS * 2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(int64_t),
+        MEGA_ROWS * layers * heads * (group + 2) * dim * sizeof(uint64_t),
+        MEGA_ROWS * layers * heads * group * dim * sizeof(uint64_t),
+        MEGA_ROWS * heads * MEGA_MAX_PARTITIONS * group * (dim + 2) * sizeof(uint64_t),
+        MEGA_COUNTER_WORDS * sizeof(uint32_t),
+        MEGA_ROWS * 2 * sizeof(uint64_t),
+        layers * MEGA_MAP_BYTES,
+        MEGA_ROWS * (size_t)c->intermediate_size * sizeof(uint64_t),
+        MEGA_ROWS * 2 * (2 * layers + 1) * (size_t)c->hidden_size * sizeof(float),
+    };
+    size_t total = 0;
+    for (int i = 0; i < OWN_PARTS; i++)
+        total += bytes[i] = round_up(parts[i], CUDA_ALIGNMENT);
+    return total;
+}
+
+static bool runs_batches(const plan *p, const model *model)
+{
+    return p->options.max_sequences > 1 && p->config.hidden_size <= MEGA_BLOCK &&
+           !mega_is_quantized(model) && !mega_is_half(model);
+}
+
+size_t mega_count_batch(const plan *p, const model *model)
+{
+    size_t bytes[OWN_PARTS];
+    return runs_batches(p, model) ? count_own(&p->config, bytes) : 0;
+}
+
+static size_t place(size_t *used, size_t bytes)
+{
+    size_t at = *used;
+    *used += round_up(bytes, 128);
+    return at;
+}
+
+/* The MLP's features that a block has at most. */
+static int64_t most_features(const schedule *s)
+{
+    int64_t most = 0;
+    for (int b = 0; b < s->options.workers; b++)
+        for (int i = 0; i < s->length[b]; i++) {
+            const instruction *in = schedule_queue(s, b) + i;
+            int64_t units = in->units.end - in->units.begin;
+            if (in->opcode == OP_NORM_MLP && units > most) most = units;
+        }
+    return most;
+}
+
+/* Elements of a plane of features from sequence to sequence: as many as are multiplied at once, and
+ * a gap so that eight sequences' lie in different banks. */
+static size_t feature_row(size_t features)
+{
+    return round_up(features, MEGA_FEATURES) + MEGA_TILE;
+}
+
+/* Bytes of the sums of products of a pair of tiles, two of them, where mates' features come to. */
+static size_t sums_bytes(void)
+{
+    return (size_t)2 * MEGA_WARPS * 2 * MEGA_TILE * MEGA_ROWS * sizeof(float);
+}
+
+down_boxes mega_down_boxes(const cuda_mega *m)
+{
+    int64_t features = most_features(&m->schedule);
+    int64_t groups = m->executor->plan->config.hidden_size / 64, all = groups;
+    int64_t last = (int64_t)round_up((size_t)features, MEGA_FEATURES);
+    size_t planes = MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
+    down_boxes boxes = {.rows = (int32_t)features, .mates = 1};
+    if (!features || last > MAX_BOX) return boxes;
+    if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
+    if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
+    boxes.groups = (int32_t)groups;
+    boxes.chunks = (int32_t)((all + groups - 1) / groups);
+    for (int n = MEGA_MATES; n > 1 && boxes.mates == 1; n--)
+        if (m->n_blocks % n == 0 && boxes.chunks % n == 0 &&
+            (size_t)(n - 1) * planes <= sums_bytes())
+            boxes.mates = n;
+    return boxes;
+}
+
+/* A block's share is multiplied by its own features, then by those of its mates, since theirs take
+ * a while to come; and of the chunk behind by its own before, for the same reason. */
+static void set_turns(mega_arguments *a)
+{
+    for (int share = -1; share < a->down_share; share++) {
+        if (share + 1 < a->down_share)
+            a->turns[a->n_turns++] = (mega_turn){0, (uint8_t)(share + 1)};
+        for (int mate = 1; share >= 0 && mate < a->mates; mate++)
+            a->turns[a->n_turns++] = (mega_turn){(uint8_t)mate, (uint8_t)share};
+    }
+}
+
+/* How W_down comes: all of a block's features by some groups of 64 columns. Of the last group whole
+ * tiles are read, which must be within the stage: behind the ring lie other things than numbers. */
+static bool set_boxes(const cuda_mega *m, mega_arguments *a)
+{
+    down_boxes boxes = mega_down_boxes(m);
+    if (!boxes.groups || a->hidden > m->n_blocks * MEGA_TOLD) return false;
+    a->down_rows = boxes.rows;
+    a->down_groups = boxes.groups;
+    a->down_share = boxes.chunks / boxes.mates;
+    a->mates = boxes.mates;
+    set_turns(a);
+    return true;
+}
+
+/* Products and attention take turns in the first part. */
+static void lay_out(const cuda_mega *m, mega_arguments *a)
+{
+    const model_config *c = &m->executor->plan->config;
+    mega_shared one = a->shared, *s = &a->shared;
+    size_t group = (size_t)(c->n_heads / c->n_kv_heads), heads = group * (size_t)c->head_dim;
+    size_t results_rows = one.sum_pitch;
+    const mega_attention_bytes attention = mega_attention_of(m);
+    size_t features = feature_row((size_t)a->down_rows), used = 0;
+    size_t head_sums = heads / 64 * one.sum_pitch * MEGA_ROWS * sizeof(float);
+    *s = (mega_shared){.head_row = (uint32_t)heads + 8,
+                       .head_plane = ((uint32_t)heads + 8) * MEGA_ROWS,
+                       .feature_row = (uint32_t)features,
+                       .feature_plane = (uint32_t)features * MEGA_ROWS,
+                       .sum_pitch = one.sum_pitch - 4,
+                       .result_pitch = (uint32_t)results_rows};
+    used = sums_bytes();
+    s->results = (uint32_t)place(&used, MEGA_ROWS * results_rows * sizeof(float));
+    size_t planes = MEGA_PARTS * s->feature_plane * sizeof(uint16_t);
+    size_t early = MEGA_EARLY_PAIRS * 3 * sizeof(float);
+    s->features = (uint32_t)place(&used, planes > early ? planes : early);
+    if (used < attention.outputs) used = attention.outputs;
+    if (used < head_sums) used = head_sums;
+    if (used < MEGA_PARTS * s->head_plane * sizeof(uint16_t))
+        used = MEGA_PARTS * s->head_plane * sizeof(uint16_t);
+    used = round_up(used, 128);
+    s->squares = (uint32_t)place(&used, MEGA_WARPS * MEGA_ROWS * sizeof(float));
+    s->qkv = (uint32_t)place(&used, attention.inputs);
+    s->states = (uint32_t)place(&used, attention.states);
+    s->keys = (uint32_t)place(&used, MEGA_WARPS * sizeof(uint64_t));
+    s->full = (uint32_t)place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
+    s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
+    s->entries = (uint32_t)place(&used, (MEGA_SLOTS + 1) * sizeof(mega_entry));
+    s->flow = (uint32_t)place(&used, sizeof(mega_flow));
+    s->bytes = (uint32_t)used;
+    a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
+    if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;
+}
+
+static int shared_bytes(const mega_arguments *a)
+{
+    return a->stages * a->stage_bytes + (int)a->shared.bytes;
+}
+
+qp_status mega_init_batch(cuda_mega *m, qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    mega_arguments *a = &m->batch;
+    uint64_t *const places[OWN_PARTS] = {&a->x,         &a->qkv,      &a->heads,
+                                         &a->states,    &a->counters, &a->key,
+                                         &a->down_maps, &a->features, &a->told};
+    char name[32];
+    *a = m->arguments;
+    if (!runs_batches(x->plan, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;
+    lay_out(m, a);
+    if (a->stages < 3) return QP_OK;
+    size_t bytes[OWN_PARTS], total = count_own(c, bytes);
+    TRY(cuda_buffer_alloc(x->device, total, "activations of several sequences", &m->batch_own,
+                          error));
+    cuda_address at = m->batch_own.address;
+    for (int i = 0; i < OWN_PARTS; i++) {
+        *places[i] = at;
+        at += bytes[i];
+    }
+    /* Nothing is told yet. Every pass makes it so for the next one; nobody for the first. */
+    TRY(cuda_check(
+        x->device->driver->memory_set(a->told, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
+        "clearing x of several sequences", error));
+    TRY(mega_make_down_maps(m, error));
+    snprintf(name, sizeof name, "mega_batch_%d_%s", (int)c->head_dim,
+             x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16");
+    return cuda_device_function(x->device, "mega_batch", name, shared_bytes(a), &m->batch_kernel,
+                                error);
+}
+
+bool cuda_mega_takes_rows(const cuda_mega *m, int64_t n)
+{
+    return n == 1 ? m->kernel != NULL : n > 1 && n <= MEGA_ROWS && m->batch_kernel;
+}
+
+bool mega_takes_batch(const cuda_mega *m, const batch *b)
+{
+    int64_t n = batch_tokens(b);
+    if (!cuda_mega_takes_rows(m, n) || b->sizes.of[-PLAN_SEQUENCES] != n || batch_outputs(b) != n)
+        return false;
+    for (int64_t i = 0; i < n; i++)
+        if (batch_i32(b, PLAN_OUTPUT_ROWS)[i] != i) return false;
+    return true;
+}
+
+qp_status mega_run_batch(cuda_mega *m, const batch *b, int n_passes, int32_t *tokens,
+                         qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    const cuda_device *d = x->device;
+    mega_arguments *a = &m->batch;
+    a->pages = cuda_executor_address(x, PLAN_KV_INDICES, 0);
+    a->n_rows = (int32_t)batch_tokens(b);
+    a->n_passes = n_passes;
+    for (int i = 0; i < a->n_rows; i++)
+        a->rows[i] = (mega_row){.token = batch_i32(b, PLAN_TOKEN_IDS)[i],
+                                .position = batch_i32(b, PLAN_POSITION_IDS)[i],
+                                .first_page = batch_i32(b, PLAN_KV_INDPTR)[i]};
+    bool timed = mega_begin_timing(m, n_passes);
+    a->timings = m->arguments.timings;
+    qp_status status = cuda_check(
+        d->driver->launch_cooperative(m->batch_kernel, (unsigned)m->n_blocks, 1, 1, MEGA_THREADS, 1,
+                                      1, (unsigned)shared_bytes(a), d->stream, (void *[]){a}),
+        "launching the megakernel", error);
+    if (status == QP_OK) status = cuda_device_wait(d, "the megakernel", error);
+    TRY(mega_explain(m, status, error));
+    a->first_pass += (uint32_t)n_passes;
+    if (timed) m->n_timed += (size_t)n_passes;
+    if (tokens) memcpy(tokens, m->tokens.data, (size_t)(n_passes * a->n_rows) * sizeof *tokens);
+    return QP_OK;
+}

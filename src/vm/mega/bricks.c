@@ -1,0 +1,173 @@
+/* Quantised weights as the megakernel's bricks: which models have them, where they lie, making them
+ * on the GPU from what is there as stored. */
+#include "vm/mega/parts.h"
+
+#include "base/checked.h"
+
+#include <stdlib.h>
+
+int mega_brick_kind(dtype type)
+{
+    switch (type) {
+    case DTYPE_Q8_0:
+        return BRICK_Q8_0;
+    case DTYPE_Q4_0:
+        return BRICK_Q4_0;
+    case DTYPE_Q4_1:
+        return BRICK_Q4_1;
+    case DTYPE_Q4_K:
+        return BRICK_Q4_K;
+    case DTYPE_Q6_K:
+        return BRICK_Q6_K;
+    default:
+        return BRICK_NONE;
+    }
+}
+
+typedef qp_status visit_matrix(void *context, weight_slot slot, int64_t layer,
+                               const brick_matrix *matrix, qp_error *error);
+
+/* How a slot's matrix is cut. */
+static brick_matrix matrix_of(const model *m, weight_slot slot, int64_t layer)
+{
+    const model_config *c = model_get_config(m);
+    const tensor *view = &model_get_weight(m, slot, layer < 0 ? 0 : layer)->weight;
+    brick_matrix matrix = {.kind = mega_brick_kind(view->type),
+                           .form = BRICKS_OF_ROWS,
+                           .rows = (int32_t)view->shape[0],
+                           .columns = (int32_t)view->shape[1],
+                           .head_dim = (int32_t)c->head_dim};
+    if (slot == WEIGHT_ATTN_Q || slot == WEIGHT_ATTN_K || slot == WEIGHT_ATTN_V) {
+        matrix.form = BRICKS_OF_PAIRS;
+        matrix.turns_apart = slot != WEIGHT_ATTN_V && !c->rope.interleaved;
+    } else if (slot == WEIGHT_ATTN_OUTPUT) {
+        matrix.form = BRICKS_OF_HEADS;
+        matrix.head_columns = (int32_t)(config_q_hidden_units(c) / c->n_kv_heads);
+    } else if (slot == WEIGHT_FFN_DOWN) {
+        matrix.form = BRICKS_OF_FEATURES;
+    }
+    return matrix;
+}
+
+/* Calls `visit` for every matrix that a pass multiplies by, in the order of their bricks. */
+static qp_status visit_all(const model *m, visit_matrix *visit, void *context, qp_error *error)
+{
+    int64_t n_layers = model_get_config(m)->n_layers;
+    for (int64_t layer = -1; layer < n_layers; layer++) {
+        for (int i = 0; i < WEIGHT_COUNT; i++) {
+            weight_slot slot = (weight_slot)i;
+            if (weight_get_info(slot)->per_layer != (layer >= 0) || slot == WEIGHT_TOKEN_EMBD ||
+                model_get_weight(m, slot, layer < 0 ? 0 : layer)->weight.rank != 2)
+                continue;
+            brick_matrix matrix = matrix_of(m, slot, layer);
+            TRY(visit(context, slot, layer, &matrix, error));
+        }
+    }
+    return QP_OK;
+}
+
+static size_t matrix_bytes(const brick_matrix *m)
+{
+    return round_up((size_t)brick_count(m) * (size_t)brick_bytes(m->kind), CUDA_ALIGNMENT);
+}
+
+static qp_status add_kind(void *context, weight_slot slot, int64_t layer,
+                          const brick_matrix *matrix, qp_error *error)
+{
+    (void)slot, (void)layer, (void)error;
+    *(unsigned *)context |= 1u << matrix->kind;
+    return QP_OK;
+}
+
+static unsigned kinds_of(const model *m)
+{
+    unsigned kinds = 0;
+    visit_all(m, add_kind, &kinds, NULL);
+    return kinds;
+}
+
+bool mega_is_quantized(const model *m)
+{
+    return !(kinds_of(m) & 1u << BRICK_NONE);
+}
+
+bool mega_is_half(const model *m)
+{
+    return model_get_weight(m, WEIGHT_ATTN_Q, 0)->weight.type == DTYPE_F16;
+}
+
+const char *mega_image(const model *m)
+{
+    static const struct {
+        const char *name;
+        unsigned kinds;
+    } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}};
+    if (!mega_is_quantized(m)) return mega_is_half(m) ? "mega_f16" : "mega";
+    unsigned kinds = kinds_of(m);
+    for (size_t i = 0; i < sizeof images / sizeof *images; i++)
+        if (!(kinds & ~images[i].kinds)) return images[i].name;
+    return "mega_bricks";
+}
+
+int mega_stage_bytes(const model *m)
+{
+    unsigned kinds = kinds_of(m);
+    int most = MEGA_CACHE_BRICKS + MEGA_CACHE_GAPS;
+    for (int kind = BRICK_NONE + 1; kind < BRICK_KINDS; kind++)
+        if (kinds & 1u << kind && MEGA_WARPS * brick_bytes(kind) > most)
+            most = MEGA_WARPS * brick_bytes(kind);
+    return most;
+}
+
+static qp_status add_bytes(void *context, weight_slot slot, int64_t layer,
+                           const brick_matrix *matrix, qp_error *error)
+{
+    (void)slot, (void)layer, (void)error;
+    *(size_t *)context += matrix_bytes(matrix);
+    return QP_OK;
+}
+
+size_t mega_count_bricks(const model *m)
+{
+    size_t bytes = 0;
+    visit_all(m, add_bytes, &bytes, NULL);
+    return bytes;
+}
+
+typedef struct brick_maker {
+    cuda_mega *mega;
+    cuda_function kernel;
+    size_t used;
+} brick_maker;
+
+static qp_status make_one(void *context, weight_slot slot, int64_t layer,
+                          const brick_matrix *matrix, qp_error *error)
+{
+    enum { THREADS = 256, BLOCKS = 2048 };
+    brick_maker *maker = context;
+    cuda_mega *m = maker->mega;
+    const cuda_device *d = m->executor->device;
+    brick_matrix own = *matrix;
+    m->bricks[layer + 1][slot] = maker->used;
+    own.from = cuda_weights_address(&m->executor->weights, slot, layer, false);
+    own.to = m->weights.address + maker->used;
+    maker->used += matrix_bytes(matrix);
+    return cuda_check(d->driver->launch(maker->kernel, BLOCKS, 1, 1, THREADS, 1, 1, 0, d->stream,
+                                        (void *[]){&own}, NULL),
+                      "arranging weights", error);
+}
+
+qp_status mega_make_bricks(cuda_mega *m, qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    size_t rows = (size_t)x->plan->config.n_layers + 1;
+    brick_maker maker = {.mega = m};
+    m->bricks = calloc(rows, sizeof *m->bricks);
+    if (!m->bricks) return error_no_memory(error, "the table of bricks", rows * sizeof *m->bricks);
+    TRY(cuda_buffer_alloc(x->device, mega_count_bricks(x->model), "weights as bricks", &m->weights,
+                          error));
+    TRY(cuda_device_function(x->device, "mega_bricks", "mega_make_bricks", 0, &maker.kernel,
+                             error));
+    TRY(visit_all(x->model, make_one, &maker, error));
+    return cuda_device_wait(x->device, "arranging weights", error);
+}

@@ -1,0 +1,182 @@
+/* The megakernel over a cuda_executor's memory: see cuda_mega.h. */
+#include "vm/mega/parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RECOMPUTE = 384, /* positions up to which every block computes its KV head's attention itself:
+                      * beyond, dividing it pays for one more dependency */
+    MAX_FEATURES = 160, /* of the MLP in one block */
+    BOX_UNITS = 16,     /* 16 rows by 64 columns of W_o, one a warp */
+};
+
+/* ---- which models ------------------------------------------------------------------------- */
+
+/* NULL, or what of its weights' types it does not read. Matrices are all BF16, all F16, or all
+ * quantised in kinds that there are bricks of; vectors F32 or BF16, beside matrices of F16 F16. */
+static const char *types_refusal(const model *m, const model_config *c)
+{
+    static const char mixed[] =
+        "the megakernel reads models whose matrices are all BF16, all F16, or all in Q8_0, Q4_0, "
+        "Q4_1, Q4_K and Q6_K, which may be mixed: only the embedding, where it is not the output "
+        "too, may be in any type beside quantised ones";
+    const dtype narrow = mega_is_half(m) ? DTYPE_F16 : DTYPE_BF16;
+    const bool quantized = mega_is_quantized(m);
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        const weight_info *info = weight_get_info((weight_slot)slot);
+        int64_t layers = info->per_layer ? c->n_layers : 1;
+        for (int64_t layer = 0; layer < layers; layer++) {
+            const model_weight *w = model_get_weight(m, (weight_slot)slot, layer);
+            dtype type = w->weight.type;
+            if (w->bias.rank) return "the megakernel adds no biases";
+            if (w->weight.rank == 2 && !quantized && type != narrow) return mixed;
+            if (w->weight.rank == 1 && type != narrow && type != DTYPE_F32)
+                return "the megakernel's norms are F32 or of 16 bits as its matrices are, BF16 "
+                       "beside quantised ones";
+        }
+    }
+    return NULL;
+}
+
+/* NULL, or what of the model it does not do. */
+static const char *refusal(const plan *p, const model *m, int n_blocks)
+{
+    const model_config *c = &p->config;
+    const plan_options *o = &p->options;
+    int64_t group = c->n_heads / c->n_kv_heads;
+    int64_t cache = mega_is_quantized(m) ? MEGA_CACHE_BRICKS : MEGA_BOX;
+    int64_t chunk = cache / 4 / c->head_dim; /* positions */
+    const char *types = types_refusal(m, c);
+    if (types) return types;
+    if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
+    if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
+        return "the megakernel turns whole heads by angles that do not change";
+    if (group > MEGA_MAX_GROUP || (group > 4 && group * c->head_dim > 512))
+        return "the megakernel has at most 8 query heads of 64 elements to a KV head, or 4 of 128";
+    if (c->hidden_size > MEGA_MAX_HIDDEN || c->hidden_size % 64)
+        return "the megakernel has hidden sizes up to 4096, in multiples of 64";
+    if (o->kv_type == DTYPE_F32) return "the megakernel keeps keys and values in 16 bits";
+    if (o->page_size < 8 || chunk % o->page_size)
+        return "the megakernel's pages are of 8 positions or more and divide its chunks of the "
+               "cache";
+    if (n_blocks < c->n_kv_heads) return "the megakernel needs a block for every KV head";
+    if (c->intermediate_size > (int64_t)n_blocks * MAX_FEATURES)
+        return "the model's MLP is too wide for so few of the megakernel's blocks";
+    return NULL;
+}
+
+cuda_mega_bytes cuda_mega_count(const plan *p, const model *model, int n_blocks)
+{
+    const model_config *c = &p->config;
+    if (refusal(p, model, n_blocks)) return (cuda_mega_bytes){0};
+    return (cuda_mega_bytes){
+        .weights = mega_count_weights(model),
+        .tables = mega_count_activations(c, n_blocks) + mega_count_batch(p, model) +
+                  mega_count_program(c, n_blocks) +
+                  (mega_is_quantized(model) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
+}
+
+qp_status mega_copy(const cuda_device *d, cuda_address to, const void *from, size_t bytes,
+                    qp_error *error)
+{
+    static const char operation[] = "copying the megakernel's tables to the GPU";
+    TRY(cuda_check(d->driver->copy_to_device(to, from, bytes, d->stream), operation, error));
+    return cuda_device_wait(d, operation, error);
+}
+
+/* ---- making it ----------------------------------------------------------------------------- */
+
+static void set_sizes(cuda_mega *m)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    mega_arguments *a = &m->arguments;
+    int groups = (int)(c->n_heads / c->n_kv_heads * c->head_dim / 64);
+    a->hidden = (int32_t)c->hidden_size;
+    a->n_layers = (int32_t)c->n_layers;
+    a->group = (int32_t)(c->n_heads / c->n_kv_heads);
+    a->n_kv_heads = (int32_t)c->n_kv_heads;
+    a->vocab = (int32_t)c->vocab_size;
+    a->n_features = (int32_t)c->intermediate_size;
+    a->page_size = (int32_t)x->plan->options.page_size;
+    a->pages_per_layer = (int32_t)x->plan->options.n_pages;
+    a->interleaved = c->rope.interleaved;
+    a->box_rows = 16 * (BOX_UNITS / groups);
+    a->recompute = RECOMPUTE;
+    a->n_rows = 1;
+    a->eps = (float)c->rms_norm_eps;
+    a->group_inverse = (255 + a->group) / a->group;
+    a->scale = (float)(1 / sqrt((double)c->head_dim) / log(2));
+    const tensor *embedding = &model_get_weight(x->model, WEIGHT_TOKEN_EMBD, 0)->weight;
+    m->quantized = mega_is_quantized(x->model);
+    a->stage_bytes = m->quantized ? mega_stage_bytes(x->model) : MEGA_STAGE;
+    a->embedding_type = embedding->type;
+    a->embedding_bytes = (int32_t)(tensor_bytes(embedding) / (size_t)c->vocab_size);
+    a->embedding = cuda_weights_address(&x->weights, WEIGHT_TOKEN_EMBD, -1, false);
+    a->rope_table = x->rope_table.address;
+    a->k_cache = x->k_cache.address;
+    a->v_cache = x->v_cache.address;
+    a->logits = cuda_executor_address(x, PLAN_LOGITS, 0);
+}
+
+qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options *options,
+                         qp_error *error)
+{
+    const model_config *c = &x->plan->config;
+    char name[32];
+    *m = (cuda_mega){
+        .executor = x, .n_blocks = options->n_blocks, .assignment = options->assignment};
+    if (!m->n_blocks) m->n_blocks = x->device->n_multiprocessors;
+    m->why_not = cuda_device_is_hopper(x->device)
+                     ? refusal(x->plan, x->model, m->n_blocks)
+                     : "the megakernel is for GPUs of compute capability 9.0";
+    if (m->why_not) return QP_OK;
+    set_sizes(m);
+    mega_lay_out_shared(m);
+    if (m->arguments.stages < 3) {
+        m->why_not = "the model's vectors leave the megakernel no shared memory for weights";
+        return QP_OK;
+    }
+    TRY(mega_take_memory(m, error));
+    TRY(mega_make_weights(m, error));
+    TRY(mega_make_program(m, options, error));
+    TRY(mega_init_batch(m, error));
+    snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
+             x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
+             m->quantized                   ? 0
+             : c->hidden_size <= MEGA_BLOCK ? 1
+                                            : 2);
+    const char *image = mega_image(x->model);
+    char choosing[32];
+    snprintf(choosing, sizeof choosing, "%s_choosing", image);
+    int shared = cuda_mega_shared_bytes(m);
+    TRY(cuda_device_function(x->device, choosing, name, shared, &m->choosing, error));
+    return cuda_device_function(x->device, image, name, shared, &m->kernel, error);
+}
+
+int cuda_mega_shared_bytes(const cuda_mega *m)
+{
+    return m->arguments.stages * m->arguments.stage_bytes + (int)m->arguments.shared.bytes;
+}
+
+void cuda_mega_free(cuda_mega *m)
+{
+    if (!m->executor) return;
+    const cuda_device *d = m->executor->device;
+    if (m->aside) d->driver->stream_destroy(m->aside);
+    schedule_free(&m->schedule);
+    cuda_buffer_free(d, &m->program);
+    cuda_buffer_free(d, &m->maps);
+    cuda_buffer_free(d, &m->weights);
+    free(m->bricks);
+    cuda_buffer_free(d, &m->own);
+    cuda_buffer_free(d, &m->batch_own);
+    cuda_buffer_free(d, &m->timings);
+    cuda_pinned_free(d, &m->tokens);
+    cuda_pinned_free(d, &m->report);
+    cuda_pinned_free(d, &m->wish);
+    *m = (cuda_mega){0};
+}

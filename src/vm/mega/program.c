@@ -1,0 +1,425 @@
+/* The megakernel's program: the queues of a schedule, which is made from the plan of sums and
+ * proved before anything is uploaded, and beside each record what the GPU needs to run it.
+ *
+ * A record becomes an entry; one of several KV heads or parts becomes several, since an entry has
+ * one. How many parts each element of x gets is counted here from what the records touch, whatever
+ * strategy has dealt them: a reader waits for that number, so it must be the same for all elements.
+ * Every queue begins with embedding_clear, where a block waits for the end of the pass before, and
+ * ends with norm_linear, which says that its own has ended: a queue that has none gets an empty
+ * one.
+ */
+#include "vm/mega/parts.h"
+
+#include "op/attention_output/attention_output.h"
+#include "op/attention_partial/attention_partial.h"
+#include "op/fixed.h"
+#include "op/norm_linear/norm_linear.h"
+#include "op/norm_mlp/norm_mlp.h"
+#include "op/norm_qkv_rope/norm_qkv_rope.h"
+#include "schedule/build.h"
+#include "schedule/verify.h"
+
+#include <stdlib.h>
+
+static int64_t usual_longest(const model_config *c)
+{
+    return 4 * c->n_layers + 2;
+}
+
+size_t mega_count_program(const model_config *c, int n_blocks)
+{
+    return (size_t)n_blocks * ((size_t)usual_longest(c) * sizeof(mega_entry) + sizeof(int32_t));
+}
+
+/* ---- the schedule --------------------------------------------------------------------------- */
+
+qp_status mega_schedule(const plan *of, const model *model, const mega_schedule_options *options,
+                        schedule *out, qp_error *error)
+{
+    /* What an H200 reads and computes, and how long a block hears of another's part later: for the
+     * strategies that look at costs. */
+    static const machine_profile profile = {4.5e12, 60e12, 900};
+    plan_options sums = of->options;
+    sums.sums = true;
+    sums.max_tokens = sums.max_sequences = sums.max_outputs = 1;
+    sums.kv_partitions = schedule_kv_partitions(options->n_blocks, of->config.n_kv_heads);
+    plan p;
+    *out = (schedule){0};
+    qp_status status = plan_build(&of->config, &sums, &p, error);
+    const schedule_options how = {.workers = options->n_blocks,
+                                  .assignment = options->assignment,
+                                  .together = options->together,
+                                  .costs = options->costs,
+                                  .context = options->context,
+                                  .last_step = plan_find_step(&p, "lm_head", -1) + 1,
+                                  .profile = profile};
+    if (status == QP_OK) status = schedule_build(&p, model, &how, out, error);
+    if (status == QP_OK) status = mega_prove(out, error);
+    plan_free(&p);
+    return status;
+}
+
+qp_status mega_prove(const schedule *s, qp_error *error)
+{
+    TRY(schedule_verify(s, error));
+    return mega_check_waits(s, error);
+}
+
+/* ---- entries -------------------------------------------------------------------------------- */
+
+typedef struct program {
+    const cuda_mega *mega;
+    const schedule *s;
+    uint32_t *parts; /* [views]: of each element of a sum; 0: it is none, or not added to yet */
+    mega_entry *entries;
+    int32_t *lengths;
+    int longest;
+} program;
+
+/* Units that an entry has at most: all, or those of one KV head or of one part. */
+static int64_t most_units(const schedule *s, const instruction *in)
+{
+    if (in->opcode == OP_ATTENTION_PARTIAL) return 1;
+    return in->opcode == OP_ATTENTION_OUTPUT ? mega_units_of_head(s, (int)in->node) : INT32_MAX;
+}
+
+/* The first entry's units of [begin, end). */
+static instruction_span first_units(int64_t most, int32_t begin, int32_t end)
+{
+    int64_t last = (begin / most + 1) * most;
+    return (instruction_span){begin, last < end ? (int32_t)last : end};
+}
+
+/* Whether a queue's records begin and end as its entries must. */
+static bool has_begin(const schedule *s, int block)
+{
+    return s->length[block] && schedule_queue(s, block)->opcode == OP_EMBEDDING_CLEAR;
+}
+static bool has_end(const schedule *s, int block)
+{
+    int last = s->length[block] - 1;
+    return last >= 0 && schedule_queue(s, block)[last].opcode == OP_NORM_LINEAR;
+}
+
+int mega_entries_of(const schedule *s, const instruction *in)
+{
+    int64_t most = most_units(s, in);
+    return (int)((in->units.end - 1) / most - in->units.begin / most) + 1;
+}
+
+int mega_entries_before(const schedule *s, int block)
+{
+    return !has_begin(s, block);
+}
+
+static int count_entries(const schedule *s, int block)
+{
+    int n = mega_entries_before(s, block) + !has_end(s, block);
+    for (int i = 0; i < s->length[block]; i++)
+        n += mega_entries_of(s, schedule_queue(s, block) + i);
+    return n;
+}
+
+static uint64_t norm_operand(op_code op)
+{
+    return op == OP_NORM_QKV_ROPE ? NORM_QKV_ROPE_NORM_WEIGHT
+           : op == OP_NORM_MLP    ? NORM_MLP_NORM_WEIGHT
+                                  : NORM_LINEAR_NORM_WEIGHT;
+}
+
+static const schedule_weight *weight_of(const schedule *s, const schedule_node *node, uint64_t i)
+{
+    return &s->weights[s->areas[s->views[node->operands[i]].area].index];
+}
+
+/* The operands that are matrices, in the order of an entry's. */
+static int list_matrices(op_code op, uint64_t operands[3])
+{
+    static const uint64_t of[][3] = {
+        {NORM_QKV_ROPE_Q_WEIGHT, NORM_QKV_ROPE_K_WEIGHT, NORM_QKV_ROPE_V_WEIGHT},
+        {NORM_MLP_GATE_WEIGHT, NORM_MLP_UP_WEIGHT, NORM_MLP_DOWN_WEIGHT},
+        {ATTENTION_OUTPUT_WEIGHT},
+        {NORM_LINEAR_WEIGHT}};
+    int which = op == OP_NORM_QKV_ROPE ? 0 : op == OP_NORM_MLP ? 1 : op == OP_NORM_LINEAR ? 3 : 2;
+    for (int i = 0; i < 3; i++)
+        operands[i] = of[which][i];
+    return which < 2 ? 3 : 1;
+}
+
+static void set_weights(const program *p, mega_weights *w, const schedule_node *node)
+{
+    const cuda_executor *x = p->mega->executor;
+    uint64_t matrices[3];
+    for (int i = 0, n = list_matrices(node->op, matrices); i < n; i++) {
+        const schedule_weight *from = weight_of(p->s, node, matrices[i]);
+        mega_set_matrix(p->mega, w, i, (weight_slot)from->slot, from->layer);
+    }
+    w->map = node->layer < 0 ? 0 : (uint32_t)node->layer;
+    if (node->op == OP_ATTENTION_OUTPUT) return;
+    uint64_t norm = norm_operand(node->op);
+    const schedule_weight *from = weight_of(p->s, node, norm);
+    w->norm = cuda_weights_address(&x->weights, (weight_slot)from->slot, from->layer, false);
+    w->norm_is_f32 = p->s->views[node->operands[norm]].type == DTYPE_F32;
+}
+
+static void set_entry(const program *p, mega_entry *e, const instruction *in,
+                      instruction_span units)
+{
+    const schedule_node *node = &p->s->nodes[in->node];
+    int x = mega_x_operand(node->op);
+    *e = (mega_entry){.in = *in};
+    e->in.units = units;
+    if (node->op == OP_ATTENTION_PARTIAL || node->op == OP_ATTENTION_OUTPUT) {
+        int64_t n_states = p->mega->partitions;
+        e->in.part = (uint16_t)(node->op == OP_ATTENTION_PARTIAL ? units.begin % n_states : 0);
+        e->in.parts = (uint16_t)n_states;
+        int64_t each =
+            node->op == OP_ATTENTION_PARTIAL ? n_states : mega_units_of_head(p->s, (int)in->node);
+        e->weights.kv_head = (int32_t)(units.begin / each);
+        e->weights.row = (int32_t)(units.begin % each);
+    }
+    if (x >= 0) e->weights.parts = p->parts[node->operands[x]];
+    if (node->op != OP_EMBEDDING_CLEAR && node->op != OP_ATTENTION_PARTIAL)
+        set_weights(p, &e->weights, node);
+    if (node->op != OP_NORM_MLP) return;
+    op_call call;
+    schedule_bind_node(p->s, (int)in->node, NULL, p->s->capacity, &call);
+    int64_t hidden = call.tensors[NORM_MLP_X].shape[1];
+    e->weights.share = (instruction_span){(int32_t)(hidden * units.begin / call.end),
+                                          (int32_t)(hidden * units.end / call.end)};
+}
+
+/* An entry of no units, for a queue's beginning or its end. */
+static void add_empty(const program *p, mega_entry *e, int node)
+{
+    const schedule_node *about = &p->s->nodes[node];
+    const instruction in = {.opcode = (uint16_t)about->op,
+                            .step = (uint16_t)about->step,
+                            .layer = (int16_t)about->layer,
+                            .node = (uint32_t)node,
+                            .tokens = {0, INSTRUCTION_ALL_TOKENS}};
+    set_entry(p, e, &in, in.units);
+}
+
+static void fill_queue(program *p, int block)
+{
+    const schedule *s = p->s;
+    mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    const instruction *records = schedule_queue(s, block);
+    int n = 0, length = s->length[block];
+    if (!has_begin(s, block)) add_empty(p, &queue[n++], 0);
+    for (int i = 0; i < length; i++) {
+        const int64_t most = most_units(s, &records[i]);
+        instruction_span rest = records[i].units, units;
+        for (; rest.begin < rest.end; rest.begin = units.end) {
+            units = first_units(most, rest.begin, rest.end);
+            set_entry(p, &queue[n++], &records[i], units);
+        }
+    }
+    if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
+    for (int i = 1; i < n; i++) /* never two in a row: one slot is left for it */
+        queue[i].weights.passable = queue[i].in.opcode == OP_ATTENTION_PARTIAL &&
+                                    queue[i - 1].in.opcode != OP_ATTENTION_PARTIAL;
+    queue[0].weights.begins = 1;
+    queue[n - 1].weights.ends = 1;
+    p->lengths[block] = n;
+}
+
+/* ---- what x is to be waited for ------------------------------------------------------------- */
+
+/* Counts the parts that a node's entries add to each of `hidden` elements. */
+static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t *counts,
+                            qp_error *error)
+{
+    const schedule *s = p->s;
+    op_code op = s->nodes[node].op;
+    int sums = mega_sums_operand(op);
+    op_call call;
+    if (sums < 0) return QP_OK;
+    schedule_bind_node(s, node, NULL, s->capacity, &call);
+    for (int64_t i = 0; i < hidden; i++)
+        counts[i] = 0;
+    for (int b = 0; b < s->options.workers; b++)
+        for (int r = 0; r < s->length[b]; r++) {
+            const instruction *in = schedule_queue(s, b) + r;
+            if ((int)in->node != node) continue;
+            instruction_span rest = in->units, units;
+            for (; rest.begin < rest.end; rest.begin = units.end) {
+                units = first_units(most_units(s, in), rest.begin, rest.end);
+                op_columns at = op_get(op)->columns(&call, sums, units.begin, units.end);
+                for (int64_t i = at.begin; i < at.end; i++)
+                    counts[i]++;
+            }
+        }
+    for (int64_t i = 0; i < hidden; i++)
+        if (counts[i] != counts[0] || counts[i] == 0 || counts[i] > FIXED_MOST_COUNTED)
+            return error_set(
+                error, QP_UNSUPPORTED,
+                "the megakernel counts 1 to %d parts of each element of x, the same of "
+                "all: %s gives %u to element 0 and %u to %lld; give other --workers, or --exec ops",
+                FIXED_MOST_COUNTED, s->nodes[node].name, counts[0], counts[i], (long long)i);
+    p->parts[s->nodes[node].operands[sums]] = counts[0];
+    return QP_OK;
+}
+
+static qp_status count_parts(const program *p, qp_error *error)
+{
+    int64_t hidden = p->mega->executor->plan->config.hidden_size;
+    uint32_t *counts = calloc((size_t)hidden, sizeof *counts);
+    if (!counts) return error_no_memory(error, "parts of x", (size_t)hidden * sizeof *counts);
+    qp_status status = QP_OK;
+    for (int node = 0; node < p->s->n_nodes && status == QP_OK; node++)
+        status = count_node(p, node, hidden, counts, error);
+    free(counts);
+    return status;
+}
+
+/* A block brings as much of the residual along at once as it has threads, and its queue has the
+ * pass's two ends in their places. */
+static qp_status check_queue(const program *p, int block, qp_error *error)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    for (int i = 0; i < p->lengths[block]; i++) {
+        const mega_entry *e = &queue[i];
+        bool embeds = e->in.opcode == OP_EMBEDDING_CLEAR, ends = e->in.opcode == OP_NORM_LINEAR;
+        bool after = i > 0 && queue[i - 1].in.opcode == OP_NORM_LINEAR;
+        bool before = i == 0 || queue[i - 1].in.opcode == OP_EMBEDDING_CLEAR;
+        if ((embeds && !before) || (after && !ends) ||
+            e->weights.share.end - e->weights.share.begin > MEGA_CONSUMERS)
+            return error_set(error, QP_UNSUPPORTED,
+                             "the megakernel cannot run block %d's queue: its entry %d, %s, is too "
+                             "large or out of its place; give more --workers, or --exec ops",
+                             block, i, op_get((op_code)e->in.opcode)->name);
+    }
+    return QP_OK;
+}
+
+/* Whether a block's logits are one piece, for which there is room where its x was. */
+static bool can_choose(const program *p, int block)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    const instruction_span *units = &queue[p->lengths[block] - 1].in.units;
+    int n = 0;
+    for (int i = 0; i < p->lengths[block]; i++)
+        n += queue[i].in.opcode == OP_NORM_LINEAR;
+    return n == 1 && units->end - units->begin <= (int64_t)p->mega->arguments.shared.plane;
+}
+
+/* Whether a block has one entry of every step, of attention's parts one at most. */
+static bool has_one_each(const program *p, int block)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    int64_t of[OP_COUNT] = {0}, layers = p->mega->executor->plan->config.n_layers;
+    for (int i = 0; i < p->lengths[block]; i++)
+        of[queue[i].in.opcode]++;
+    for (int i = 1; i < p->lengths[block]; i++)
+        if (queue[i].in.node == queue[i - 1].in.node) return false;
+    return of[OP_EMBEDDING_CLEAR] == 1 && of[OP_NORM_LINEAR] == 1 &&
+           of[OP_ATTENTION_OUTPUT] == layers && of[OP_NORM_MLP] == layers;
+}
+
+/* A block's MLP of the same layer as another's. */
+static instruction_span features_of(const program *p, int block, uint32_t node)
+{
+    const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
+    for (int i = 0; i < p->lengths[block]; i++)
+        if (queue[i].in.node == node) return queue[i].in.units;
+    return (instruction_span){0, 0};
+}
+
+/* What several sequences' blocks share with those behind them, around their mates; and their shares
+ * of the columns, in which mates begin together and others elsewhere. */
+static void set_mates(const program *p, const down_boxes *boxes)
+{
+    int n_mates = boxes->mates, share = boxes->chunks / n_mates;
+    for (int b = 0; b < p->s->options.workers; b++)
+        for (int i = 0; i < p->lengths[b]; i++) {
+            mega_entry *e = p->entries + (size_t)b * (size_t)p->longest + i;
+            if (e->in.opcode != OP_NORM_MLP) continue;
+            e->weights.down_first = (uint16_t)(b % n_mates * share);
+            e->weights.down_shift = (uint16_t)(share ? b / n_mates % share : 0);
+            for (int k = 1; k < n_mates; k++)
+                e->weights.mates[k - 1] =
+                    features_of(p, b / n_mates * n_mates + (b + k) % n_mates, e->in.node);
+        }
+}
+
+/* ---- making it ------------------------------------------------------------------------------ */
+
+static qp_status upload(cuda_mega *m, const program *p, size_t bytes, size_t total,
+                        const void *memory, qp_error *error)
+{
+    const cuda_device *d = m->executor->device;
+    TRY(cuda_buffer_alloc(d, total, "the megakernel's program", &m->program, error));
+    TRY(mega_copy(d, m->program.address, memory, total, error));
+    m->arguments.program = m->program.address;
+    m->arguments.lengths = m->program.address + bytes;
+    m->arguments.longest = (int32_t)p->longest;
+    return QP_OK;
+}
+
+static qp_status fill(program *p, qp_error *error)
+{
+    TRY(count_parts(p, error));
+    for (int b = 0; b < p->s->options.workers; b++) {
+        fill_queue(p, b);
+        TRY(check_queue(p, b, error));
+    }
+    return QP_OK;
+}
+
+mega_grains mega_grains_of(const cuda_mega *m)
+{
+    if (m->quantized) return (mega_grains){BRICK_ROWS / 2, BRICK_ROWS, BRICK_COLUMNS};
+    return (mega_grains){MEGA_TILE / 2, 1, 1};
+}
+
+qp_status cuda_mega_plan(const cuda_mega *m, const cuda_mega_options *options, schedule *out,
+                         qp_error *error)
+{
+    const mega_grains grains = mega_grains_of(m);
+    const int64_t logits = grains.rows > grains.pairs ? grains.rows : grains.pairs;
+    const int32_t together[OP_COUNT] = {[OP_NORM_QKV_ROPE] = (int32_t)grains.pairs,
+                                        [OP_ATTENTION_OUTPUT] = (int32_t)grains.rows,
+                                        [OP_NORM_LINEAR] = (int32_t)logits,
+                                        [OP_NORM_MLP] = (int32_t)grains.features};
+    const mega_schedule_options how = {.n_blocks = m->n_blocks,
+                                       .assignment = options->assignment,
+                                       .together = together,
+                                       .costs = options->costs,
+                                       .context = options->context};
+    return mega_schedule(m->executor->plan, m->executor->model, &how, out, error);
+}
+
+qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_error *error)
+{
+    TRY(cuda_mega_plan(m, options, &m->schedule, error));
+    const schedule *s = &m->schedule;
+    m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->plan->config.n_kv_heads);
+    m->arguments.parts_inverse = (uint32_t)(UINT32_MAX / (uint32_t)m->partitions + 1);
+    program p = {.mega = m, .s = s};
+    for (int b = 0; b < s->options.workers; b++) {
+        int n = count_entries(s, b);
+        p.longest = n > p.longest ? n : p.longest;
+    }
+    size_t bytes = (size_t)m->n_blocks * (size_t)p.longest * sizeof(mega_entry);
+    size_t total = bytes + (size_t)m->n_blocks * sizeof(int32_t);
+    char *memory = calloc(1, total);
+    p.parts = calloc((size_t)s->n_views, sizeof *p.parts);
+    p.entries = (mega_entry *)(void *)memory;
+    p.lengths = (int32_t *)(void *)(memory + bytes);
+    qp_status status = memory && p.parts
+                           ? fill(&p, error)
+                           : error_no_memory(error, "the megakernel's program", total);
+    m->one_each = m->can_choose = status == QP_OK;
+    for (int b = 0; b < m->n_blocks; b++) {
+        m->one_each = m->one_each && has_one_each(&p, b);
+        m->can_choose = m->can_choose && can_choose(&p, b);
+    }
+    down_boxes boxes = mega_down_boxes(m);
+    if (m->one_each) set_mates(&p, &boxes);
+    if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
+    free(p.parts);
+    free(memory);
+    return status;
+}

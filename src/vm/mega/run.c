@@ -1,0 +1,142 @@
+/* Launches of the megakernel, and their tokens as they come. See cuda_mega.h.
+ *
+ * The kernel writes each token into memory of this machine, where -1 stands until then. The host
+ * looks every 100 us, which takes no processor's time to speak of; for a launch's last token it
+ * waits with the driver, to lose nothing before the next. Its wish to end, a launch's number, is
+ * copied into the GPU's memory beside the launch, which reads it there once a pass.
+ */
+#include "vm/mega/parts.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { LOOK_EVERY_NS = 100000 };
+
+bool cuda_mega_takes(const cuda_mega *m, const batch *b)
+{
+    return mega_takes_batch(m, b);
+}
+
+qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
+{
+    static const char *const data[] = {"x", "q, k, v", "parts of the context",
+                                       "the choice of a token", "other blocks' features"};
+    const mega_report *r = m->report.data;
+    char counter[32];
+    if (status == QP_OK || r->state == 0) return status;
+    snprintf(counter, sizeof counter, "counter %d", r->waits_for);
+    return error_set(error, QP_DEVICE,
+                     "the megakernel was stuck: block %d, instruction %d (opcode %d, layer %d) "
+                     "waited for %s, expected %u, found %u, in pass %u; please report it, and use "
+                     "--exec ops meanwhile",
+                     r->block, r->entry, r->opcode, r->layer,
+                     r->waits_for < 0 ? data[-1 - r->waits_for] : counter, r->expected, r->found,
+                     r->pass);
+}
+
+qp_status cuda_mega_set_history(cuda_mega *m, const uint32_t *history, const float *bias,
+                                cuda_mega_way *way, qp_error *error)
+{
+    const cuda_device *d = m->executor->device;
+    size_t n = (size_t)m->arguments.vocab;
+    if (history) TRY(mega_copy(d, m->arguments.history, history, n * sizeof *history, error));
+    if (bias) TRY(mega_copy(d, m->biases, bias, n * sizeof *bias, error));
+    way->sampling.bias = bias ? m->biases : 0;
+    return QP_OK;
+}
+
+static void set_way(cuda_mega *m, const cuda_mega_way *way)
+{
+    mega_arguments *a = &m->arguments;
+    a->n_stops = way ? (int32_t)way->n_stops : 0;
+    if (!way) return;
+    a->sampling = way->sampling;
+    memcpy(a->stops, way->stops, way->n_stops * sizeof *way->stops);
+}
+
+static qp_status launch(cuda_mega *m, const batch *b, bool chooses, int n_passes, qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    const cuda_device *d = x->device;
+    mega_arguments *a = &m->arguments;
+    a->pages = cuda_executor_address(x, PLAN_KV_INDICES, 0);
+    a->token = batch_i32(b, PLAN_TOKEN_IDS)[0];
+    a->first_position = batch_i32(b, PLAN_POSITION_IDS)[0];
+    a->n_passes = n_passes;
+    a->launch++;
+    memset(m->tokens.data, -1, (size_t)n_passes * sizeof(int32_t));
+    return cuda_check(d->driver->launch_cooperative(chooses ? m->choosing : m->kernel,
+                                                    (unsigned)m->n_blocks, 1, 1, MEGA_THREADS, 1, 1,
+                                                    (unsigned)cuda_mega_shared_bytes(m), d->stream,
+                                                    (void *[]){a}),
+                      "launching the megakernel", error);
+}
+
+/* A launch's tokens on their way to who hears of them. */
+typedef struct hearing {
+    const cuda_mega *mega;
+    const cuda_mega_way *way;
+    int n_passes, heard;
+    bool enough; /* no more are wanted */
+} hearing;
+
+static int32_t token_at(const cuda_mega *m, int index)
+{
+    return __atomic_load_n((const int32_t *)m->tokens.data + index, __ATOMIC_RELAXED);
+}
+
+/* Tells the launch to end. Should it not come there, the launch goes on to its last pass. */
+static void tell_wish(const cuda_mega *m)
+{
+    const cuda_device *d = m->executor->device;
+    *(uint32_t *)m->wish.data = m->arguments.launch;
+    d->driver->copy_to_device(m->arguments.wish, m->wish.data, sizeof(uint32_t), m->aside);
+}
+
+/* Hands on what has come. */
+static void hear(hearing *h)
+{
+    while (!h->enough) {
+        int32_t token = h->heard < h->n_passes ? token_at(h->mega, h->heard) : -1;
+        h->enough = h->way->cancel && *h->way->cancel;
+        if (token < 0 || h->enough) break;
+        h->enough = !h->way->on_token(h->way->context, token);
+        h->heard++;
+    }
+}
+
+/* Until the launch has ended, for good or ill, or is about to. */
+static void listen(hearing *h)
+{
+    const cuda_device *d = h->mega->executor->device;
+    const struct timespec pause = {.tv_nsec = LOOK_EVERY_NS};
+    for (hear(h); !h->enough && h->heard < h->n_passes - 1; hear(h)) {
+        if (d->driver->stream_query(d->stream) != CUDA_NOT_READY) return;
+        nanosleep(&pause, NULL);
+    }
+    if (h->enough) tell_wish(h->mega);
+}
+
+qp_status cuda_mega_run(cuda_mega *m, const batch *b, const cuda_mega_way *way, int *n_passes,
+                        int32_t *tokens, qp_error *error)
+{
+    TRY(cuda_executor_take_inputs(m->executor, b, error));
+    if (batch_tokens(b) > 1) return mega_run_batch(m, b, *n_passes, tokens, error);
+    hearing h = {.mega = m, .way = way, .n_passes = *n_passes};
+    bool timed = mega_begin_timing(m, *n_passes);
+    *n_passes = 0;
+    set_way(m, way);
+    TRY(launch(m, b, way && way->chooses, h.n_passes, error));
+    if (way) listen(&h);
+    TRY(mega_explain(m, cuda_device_wait(m->executor->device, "the megakernel", error), error));
+    int made = 0;
+    while (made < h.n_passes && token_at(m, made) >= 0)
+        made++;
+    if (way) hear(&h);
+    m->arguments.first_pass += (uint32_t)made;
+    if (timed) m->n_timed += (size_t)made;
+    if (tokens) memcpy(tokens, m->tokens.data, (size_t)made * sizeof *tokens);
+    *n_passes = made;
+    return QP_OK;
+}

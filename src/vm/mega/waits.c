@@ -1,0 +1,149 @@
+/* How the megakernel keeps the waits of its schedule.
+ *
+ * Records wait for counters, as on every machine. The megakernel has none for most of them: what
+ * flows between blocks carries the news that it is complete, and a reader looks there. Which wait
+ * that is follows from who waits for whom:
+ *
+ *     a norm for who makes its x           x counts the parts of each element, and the reader wants
+ *                                          all of them in every element
+ *     attention for QKV of its KV heads    each query, key and value carries its pass's number, and
+ *                                          the reader wants it in all of the KV head's
+ *     the output projection for the parts  each state carries a number of its pass and layer; where
+ *     of its KV heads' attention           a short context has no parts, q, k and v as above
+ *     anything for the pass before         no block begins a pass before all have ended the last
+ *
+ * Whatever else a record waits for would be forgotten, so that such a schedule is refused.
+ */
+#include "vm/mega/parts.h"
+
+#include "op/attention_output/attention_output.h"
+#include "op/attention_partial/attention_partial.h"
+#include "op/embedding_clear/embedding_clear.h"
+#include "op/norm_linear/norm_linear.h"
+#include "op/norm_mlp/norm_mlp.h"
+#include "op/norm_qkv_rope/norm_qkv_rope.h"
+
+#include <stdlib.h>
+
+/* Who signals a counter. */
+typedef struct signaller {
+    int node;           /* -1: several, or instructions that only signal */
+    int64_t begin, end; /* the units between the first and the last */
+    bool known;
+} signaller;
+
+static void take_signal(signaller *of, const instruction *in)
+{
+    int node = in->opcode == INSTRUCTION_NOOP ? -1 : (int)in->node;
+    if (!of->known) {
+        *of = (signaller){node, in->units.begin, in->units.end, true};
+        return;
+    }
+    if (of->node != node) of->node = -1;
+    if (in->units.begin < of->begin) of->begin = in->units.begin;
+    if (in->units.end > of->end) of->end = in->units.end;
+}
+
+int mega_sums_operand(op_code op)
+{
+    return op == OP_EMBEDDING_CLEAR    ? EMBEDDING_CLEAR_X
+           : op == OP_ATTENTION_OUTPUT ? ATTENTION_OUTPUT_X_OUT
+           : op == OP_NORM_MLP         ? NORM_MLP_X_OUT
+                                       : -1;
+}
+
+int mega_x_operand(op_code op)
+{
+    return op == OP_NORM_QKV_ROPE      ? NORM_QKV_ROPE_X
+           : op == OP_ATTENTION_OUTPUT ? ATTENTION_OUTPUT_X
+           : op == OP_NORM_MLP         ? NORM_MLP_X
+           : op == OP_NORM_LINEAR      ? NORM_LINEAR_X
+                                       : -1;
+}
+
+int64_t mega_units_of_head(const schedule *s, int node)
+{
+    op_code op = s->nodes[node].op;
+    int cache = op == OP_NORM_QKV_ROPE       ? NORM_QKV_ROPE_K_CACHE
+                : op == OP_ATTENTION_PARTIAL ? ATTENTION_PARTIAL_K_CACHE
+                : op == OP_ATTENTION_OUTPUT  ? ATTENTION_OUTPUT_K_CACHE
+                                             : -1;
+    if (cache < 0) return 0;
+    op_call call;
+    schedule_bind_node(s, node, NULL, s->capacity, &call);
+    return call.end / call.tensors[cache].shape[2];
+}
+
+/* Whether the KV heads of an instruction are all those of the units [begin, end) of a node. */
+static bool has_heads(const schedule *s, const instruction *in, int node, int64_t begin,
+                      int64_t end)
+{
+    int64_t mine = mega_units_of_head(s, (int)in->node), theirs = mega_units_of_head(s, node);
+    return s->nodes[in->node].layer == s->nodes[node].layer &&
+           begin / theirs >= in->units.begin / mine &&
+           (end - 1) / theirs <= (in->units.end - 1) / mine;
+}
+
+static bool is_carried(const schedule *s, const instruction *in, const signaller *by)
+{
+    if (by->node < 0) return false;
+    const schedule_node *waiter = &s->nodes[in->node], *writer = &s->nodes[by->node];
+    int x = mega_x_operand(waiter->op), sums = mega_sums_operand(writer->op);
+    switch (waiter->op) {
+    case OP_NORM_QKV_ROPE:
+    case OP_NORM_MLP:
+    case OP_NORM_LINEAR:
+        return sums >= 0 && waiter->operands[x] == writer->operands[sums];
+    case OP_ATTENTION_PARTIAL:
+        return writer->op == OP_NORM_QKV_ROPE && has_heads(s, in, by->node, by->begin, by->end);
+    case OP_ATTENTION_OUTPUT:
+        return writer->op == OP_ATTENTION_PARTIAL && has_heads(s, in, by->node, by->begin, by->end);
+    default:
+        return false;
+    }
+}
+
+static qp_status refuse(const schedule *s, int block, int place, const instruction *in, int writer,
+                        qp_error *error)
+{
+    const char *name = in->opcode < OP_COUNT ? op_get((op_code)in->opcode)->name : "noop";
+    return error_set(error, QP_UNSUPPORTED,
+                     "the megakernel has nothing that carries a wait of its schedule: block %d, "
+                     "instruction %d (%s, layer %d) waits for %s; --exec ops runs any model",
+                     block, place, name, in->layer,
+                     writer < 0 ? "several nodes or none" : op_get(s->nodes[writer].op)->name);
+}
+
+static qp_status check_instruction(const schedule *s, const signaller *signallers, int block,
+                                   int place, qp_error *error)
+{
+    const instruction *in = schedule_queue(s, block) + place;
+    if (in->opcode == INSTRUCTION_NOOP) return refuse(s, block, place, in, -1, error);
+    for (int w = 0; w < INSTRUCTION_WAITS; w++) {
+        uint32_t counter = in->waits[w].counter;
+        if (counter == 0 || in->flags >> w & 1) continue;
+        const signaller *by = &signallers[counter];
+        if (in->waits[w].needed != s->per_pass[counter] || !is_carried(s, in, by))
+            return refuse(s, block, place, in, by->node, error);
+    }
+    return QP_OK;
+}
+
+qp_status mega_check_waits(const schedule *s, qp_error *error)
+{
+    signaller *signallers = calloc((size_t)s->n_counters, sizeof *signallers);
+    if (!signallers)
+        return error_no_memory(error, "who signals what",
+                               (size_t)s->n_counters * sizeof *signallers);
+    for (int w = 0; w < s->options.workers; w++)
+        for (int i = 0; i < s->length[w]; i++) {
+            const instruction *in = schedule_queue(s, w) + i;
+            take_signal(&signallers[in->signal], in);
+        }
+    qp_status status = QP_OK;
+    for (int w = 0; w < s->options.workers && status == QP_OK; w++)
+        for (int i = 0; i < s->length[w] && status == QP_OK; i++)
+            status = check_instruction(s, signallers, w, i, error);
+    free(signallers);
+    return status;
+}

@@ -1,0 +1,129 @@
+/* Weights as the megakernel wants them: of 16 bits W_down transposed, W_o by KV heads; quantised
+ * ones as bricks. */
+#include "vm/mega/parts.h"
+
+#include <stdlib.h>
+
+static size_t count_down(const model_config *c)
+{
+    return 2 * (size_t)(c->n_layers * c->hidden_size * c->intermediate_size);
+}
+
+size_t mega_count_weights(const model *m)
+{
+    return mega_is_quantized(m) ? mega_count_bricks(m) : count_down(model_get_config(m));
+}
+
+/* W_down with its columns as rows: what a block's features add lies together. Of more than 2048
+ * columns then, as many of all rows behind the other. */
+static qp_status transpose_down(cuda_mega *m, qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    int rows = (int)c->hidden_size, exchanges = rows > MEGA_BLOCK,
+        columns = (int)c->intermediate_size;
+    size_t bytes = (size_t)rows * (size_t)columns * 2;
+    cuda_function transpose;
+    TRY(cuda_buffer_alloc(x->device, count_down(c), "W_down transposed", &m->weights, error));
+    TRY(cuda_device_function(x->device, "mega", "mega_transpose", 0, &transpose, error));
+    for (int64_t layer = 0; layer < c->n_layers; layer++) {
+        cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
+        cuda_address to = m->weights.address + (size_t)layer * bytes;
+        for (int rest = rows, some; rest > 0; rest -= some) {
+            some = rest < MEGA_BLOCK ? rest : MEGA_BLOCK;
+            TRY(cuda_check(x->device->driver->launch(
+                               transpose, (unsigned)(columns + 31) / 32, (unsigned)(some + 31) / 32,
+                               1, 32, 8, 1, 0, x->device->stream,
+                               (void *[]){&from, &to, &some, &columns, &exchanges}, NULL),
+                           "transposing weights", error));
+            from += (size_t)some * (size_t)columns * 2;
+            to += (size_t)some * (size_t)columns * 2;
+        }
+    }
+    return cuda_device_wait(x->device, "transposing weights", error);
+}
+
+void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slot, int64_t layer)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    if (m->quantized) {
+        w->kinds[i] = (uint8_t)mega_brick_kind(
+            model_get_weight(x->model, slot, layer < 0 ? 0 : layer)->weight.type);
+        w->matrix[i] = m->weights.address + m->bricks[layer + 1][slot];
+    } else if (slot == WEIGHT_FFN_DOWN) {
+        w->matrix[i] =
+            m->weights.address + (size_t)(layer * c->intermediate_size * c->hidden_size * 2);
+    } else {
+        w->matrix[i] = cuda_weights_address(&x->weights, slot, layer, false);
+    }
+}
+
+static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const uint64_t sizes[3],
+                          const uint64_t strides[2], const uint32_t box[3], qp_error *error)
+{
+    const uint32_t steps[3] = {1, 1, 1};
+    return cuda_check(m->executor->device->driver->tensor_map(
+                          map, CUDA_MAP_BF16, 3, (void *)(uintptr_t)at, sizes, strides, box, steps,
+                          0, CUDA_MAP_SWIZZLE_128, CUDA_MAP_PROMOTION_128, 0),
+                      "describing a tensor to the GPU", error);
+}
+
+/* The tensor map of a layer, and what it describes. */
+typedef qp_status make_layer_map(const cuda_mega *m, void *map, int64_t layer, qp_error *error);
+
+static qp_status make_maps(const cuda_mega *m, make_layer_map *make, cuda_address to,
+                           qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    int64_t layers = x->plan->config.n_layers;
+    size_t bytes = (size_t)layers * MEGA_MAP_BYTES;
+    char *maps = aligned_alloc(MEGA_MAP_BYTES, bytes);
+    if (!maps) return error_no_memory(error, "tensor maps", bytes);
+    qp_status status = QP_OK;
+    for (int64_t l = 0; l < layers && status == QP_OK; l++)
+        status = make(m, maps + l * MEGA_MAP_BYTES, l, error);
+    if (status == QP_OK) status = mega_copy(x->device, to, maps, bytes, error);
+    free(maps);
+    return status;
+}
+
+/* W_o: a box is a KV head's columns of some rows, 64 columns of all rows after the next 64, as the
+ * matrix units read it. */
+static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
+{
+    const cuda_executor *x = m->executor;
+    const model_config *c = &x->plan->config;
+    uint64_t q = (uint64_t)config_q_hidden_units(c), hidden = (uint64_t)c->hidden_size;
+    uint32_t groups = (uint32_t)(q / (uint64_t)c->n_kv_heads / 64);
+    return make_map(m, map, cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, layer, false),
+                    (uint64_t[]){64, hidden, q / 64}, (uint64_t[]){2 * q, 128},
+                    (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, error);
+}
+
+/* W_down transposed: a box is all rows of a block, by 64 columns too. */
+static qp_status map_down(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
+{
+    const model_config *c = &m->executor->plan->config;
+    uint64_t hidden = (uint64_t)c->hidden_size, features = (uint64_t)c->intermediate_size;
+    return make_map(m, map, m->weights.address + (uint64_t)layer * features * hidden * 2,
+                    (uint64_t[]){64, features, hidden / 64}, (uint64_t[]){2 * hidden, 128},
+                    (uint32_t[]){64, (uint32_t)m->batch.down_rows, (uint32_t)m->batch.down_groups},
+                    error);
+}
+
+qp_status mega_make_down_maps(const cuda_mega *m, qp_error *error)
+{
+    return make_maps(m, map_down, m->batch.down_maps, error);
+}
+
+qp_status mega_make_weights(cuda_mega *m, qp_error *error)
+{
+    if (m->quantized) return mega_make_bricks(m, error);
+    const cuda_device *device = m->executor->device;
+    TRY(transpose_down(m, error));
+    TRY(cuda_buffer_alloc(device, (size_t)m->executor->plan->config.n_layers * MEGA_MAP_BYTES,
+                          "tensor maps", &m->maps, error));
+    m->arguments.maps = m->maps.address;
+    return make_maps(m, map_output, m->maps.address, error);
+}

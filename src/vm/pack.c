@@ -1,0 +1,216 @@
+/* Packing weights: see pack.h. */
+#include "vm/pack.h"
+
+#include "base/checked.h"
+
+#include <string.h>
+
+enum {
+    PACKED_ALIGNMENT = 64,
+    PIECE_BYTES = 8 << 20, /* stored, packed between two releases: a few instructions' worth of
+                            * memory beside the weights */
+};
+
+/* Bytes of a node's packed weights, 0 where they are read as stored; `call` is the whole node's. */
+static size_t packed_bytes_of(const executor *x, int n, op_call *call)
+{
+    const op_variant *variant = x->nodes[n].variant;
+    if (!variant || !variant->packed_bytes) return 0;
+    executor_bind(x, n, &x->plan->capacity, call);
+    return round_up(variant->packed_bytes(call), PACKED_ALIGNMENT);
+}
+
+static bool is_packed(const executor *x, int n)
+{
+    return x->nodes[n].variant && x->nodes[n].variant->packed_bytes;
+}
+
+/* Whether the node reads the weight: the slot's, or the embedding as the output projection's. */
+static bool reads_weight(const executor *x, int n, weight_slot slot, int64_t layer)
+{
+    const plan_node *node = &x->plan->nodes[n];
+    bool per_layer = weight_get_info(slot)->per_layer;
+    bool shared = x->plan->config.tied && (slot == WEIGHT_OUTPUT || slot == WEIGHT_TOKEN_EMBD);
+    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
+        const plan_operand *operand = &node->operands[i];
+        if (operand->kind != OPERAND_WEIGHT || (per_layer && node->layer != layer)) continue;
+        weight_slot other = (weight_slot)operand->id;
+        if (other == slot || (shared && (other == WEIGHT_OUTPUT || other == WEIGHT_TOKEN_EMBD)))
+            return true;
+    }
+    return false;
+}
+
+/* Whether a node that is not packed (yet) reads the weight. */
+static bool is_needed_as_stored(const executor *x, weight_slot slot, int64_t layer)
+{
+    for (int n = 0; n < x->plan->n_nodes; n++) {
+        if (!x->nodes[n].packed && reads_weight(x, n, slot, layer)) return true;
+    }
+    return false;
+}
+
+/* Packed are matrices; the norm in front of a fused product is read as stored. */
+static bool is_vector(const executor *x, weight_slot slot, int64_t layer)
+{
+    return model_get_weight(x->memory.model, slot, layer)->weight.rank == 1;
+}
+
+/* Gives back what a node's weights take as stored: for good, where they are done with. */
+static void release_weights(const executor *x, int n, bool is_done)
+{
+    const plan_node *node = &x->plan->nodes[n];
+    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
+        const plan_operand *operand = &node->operands[i];
+        if (operand->kind != OPERAND_WEIGHT) continue;
+        weight_slot slot = (weight_slot)operand->id;
+        model_release_weight(x->memory.model, slot, node->layer);
+        if (is_done && !is_vector(x, slot, node->layer) &&
+            !is_needed_as_stored(x, slot, node->layer))
+            model_discard_weight(x->memory.model, slot, node->layer);
+    }
+}
+
+typedef struct pack_task {
+    const op_variant *variant;
+    const op_call *call;
+    void *packed;
+    int64_t begin, end; /* units */
+} pack_task;
+
+static void pack_share(void *context, int worker, int n_workers)
+{
+    const pack_task *task = context;
+    op_call call = *task->call;
+    int64_t group = task->variant->pack_units, units = task->end - task->begin, begin, end;
+    thread_share((units + group - 1) / group, worker, n_workers, &begin, &end);
+    call.begin = task->begin + begin * group;
+    call.end = end * group < units ? task->begin + end * group : task->end;
+    if (call.begin < call.end) task->variant->pack(&call, task->packed);
+}
+
+/* Units whose weights are about PIECE_BYTES, whole groups of the variant's. */
+static int64_t units_of_piece(const op_variant *variant, size_t packed_bytes, int64_t units)
+{
+    int64_t group = variant->pack_units, pieces = (int64_t)(packed_bytes / PIECE_BYTES) + 1;
+    int64_t each = (units + pieces - 1) / pieces;
+    return (each + group - 1) / group * group;
+}
+
+static void pack_node(executor *x, int n, const op_call *call, size_t bytes, char *packed,
+                      progress *progress)
+{
+    const op_variant *variant = x->nodes[n].variant;
+    int64_t units = op_get(x->plan->nodes[n].op)->units(call);
+    int64_t each = units_of_piece(variant, bytes, units);
+    size_t told = 0;
+    for (int64_t begin = 0; begin < units; begin += each) {
+        int64_t end = begin + each < units ? begin + each : units;
+        pack_task task = {variant, call, packed, begin, end};
+        thread_pool_run(x->pool, pack_share, &task);
+        release_weights(x, n, false);
+        size_t done = (size_t)((double)bytes * (double)end / (double)units);
+        progress_advance(progress, done - told);
+        told = done;
+    }
+    x->nodes[n].packed = packed;
+    release_weights(x, n, true);
+}
+
+/* Reading a tensor maps pages of its neighbours too, some of which were given back already. What is
+ * still read as stored are norms and rows of the embedding, far from one another. */
+static void release_all(const executor *x)
+{
+    for (int i = 0; i < WEIGHT_COUNT; i++) {
+        weight_slot slot = (weight_slot)i;
+        int64_t layers = weight_get_info(slot)->per_layer ? x->plan->config.n_layers : 1;
+        for (int64_t layer = 0; layer < layers; layer++) {
+            model_release_weight(x->memory.model, slot, layer);
+            model_read_sparsely(x->memory.model, slot, layer);
+        }
+    }
+}
+
+/* Whether the table lies in a file and nothing but rows of it is still read. */
+static bool is_read_by_rows(const executor *x)
+{
+    if (!model_is_mapped(x->memory.model, WEIGHT_TOKEN_EMBD, 0)) return false;
+    for (int n = 0; n < x->plan->n_nodes; n++) {
+        if (!x->nodes[n].packed && x->plan->nodes[n].op != OP_EMBEDDING &&
+            reads_weight(x, n, WEIGHT_TOKEN_EMBD, 0))
+            return false;
+    }
+    return true;
+}
+
+static qp_status make_rows(executor *x, qp_error *error)
+{
+    const tensor *table = &model_get_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0)->weight;
+    size_t row_bytes = (size_t)table->stride[0], tokens = (size_t)x->plan->options.max_tokens;
+    size_t rows_bytes = round_up(tokens * row_bytes, PACKED_ALIGNMENT);
+    TRY(buffer_alloc(&x->rows.memory, rows_bytes + tokens * sizeof(int32_t), "embedding rows",
+                     error));
+    x->rows.table = table->data;
+    x->rows.row_bytes = row_bytes;
+    x->rows.numbers = (int32_t *)((char *)x->rows.memory.data + rows_bytes);
+    for (size_t i = 0; i < tokens; i++)
+        x->rows.numbers[i] = (int32_t)i;
+    x->memory.rows = x->rows.memory.data;
+    return QP_OK;
+}
+
+qp_status executor_pack(executor *x, progress *progress, qp_error *error)
+{
+    op_call call;
+    size_t total = 0, offset = 0;
+    for (int n = 0; n < x->plan->n_nodes; n++)
+        total += packed_bytes_of(x, n, &call);
+    TRY(buffer_alloc(&x->packed, total, "packed weights", error));
+    progress_begin(progress, "arranging weights", total);
+    for (int n = 0; n < x->plan->n_nodes; n++) {
+        size_t bytes = packed_bytes_of(x, n, &call);
+        if (bytes == 0) continue;
+        pack_node(x, n, &call, bytes, (char *)x->packed.data + offset, progress);
+        offset += bytes;
+    }
+    if (total > 0) release_all(x);
+    progress_end(progress);
+    return total > 0 && is_read_by_rows(x) ? make_rows(x, error) : QP_OK;
+}
+
+/* Bytes of the node's weights that stay as they are stored. The embedding is counted once, although
+ * few of its rows are touched where it lies in a file. */
+static uint64_t stored_bytes_of(const executor *x, int n)
+{
+    op_call call;
+    uint64_t bytes = 0;
+    const plan_node *node = &x->plan->nodes[n];
+    executor_bind(x, n, &x->plan->capacity, &call);
+    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
+        const tensor *weight = &call.tensors[i];
+        if (node->operands[i].kind != OPERAND_WEIGHT || weight->rank == 0) continue;
+        if (weight->rank == 1 || !is_packed(x, n)) bytes += tensor_bytes(weight);
+    }
+    return bytes;
+}
+
+uint64_t executor_weight_bytes(const executor *x)
+{
+    uint64_t bytes = 0;
+    op_call call;
+    for (int n = 0; n < x->plan->n_nodes; n++)
+        bytes += packed_bytes_of(x, n, &call) + stored_bytes_of(x, n);
+    return bytes;
+}
+
+void executor_take_rows(executor *x, const batch *batch)
+{
+    const int32_t *ids = batch->of[PLAN_TOKEN_IDS];
+    const size_t row_bytes = x->rows.row_bytes;
+    for (int64_t i = 0; i < batch_tokens(batch); i++) {
+        memcpy((char *)x->rows.memory.data + (size_t)i * row_bytes,
+               x->rows.table + (size_t)ids[i] * row_bytes, row_bytes);
+        model_release_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0); /* a row maps a megabyte */
+    }
+    x->memory.data[PLAN_TOKEN_IDS] = x->rows.numbers;
+}
