@@ -50,14 +50,14 @@ static void print_report(const bench_report *report, const bench_result *results
     const bench_figure *limits = report->limits;
     printf("read %.1f GB/s (best %.1f)  float %.0f GFLOP/s (best %.0f)  integer %.0f GOP/s"
            "  matrix %.0f GFLOP/s; %d copies\n",
-           limits[MACHINE_READ].median * 1e-9, limits[MACHINE_READ].best * 1e-9,
-           limits[MACHINE_FLOAT].median * 1e-9, limits[MACHINE_FLOAT].best * 1e-9,
-           limits[MACHINE_INTEGER].median * 1e-9, limits[MACHINE_MATRIX].median * 1e-9,
+           limits[HARDWARE_READ].median * 1e-9, limits[HARDWARE_READ].best * 1e-9,
+           limits[HARDWARE_FLOAT].median * 1e-9, limits[HARDWARE_FLOAT].best * 1e-9,
+           limits[HARDWARE_INTEGER].median * 1e-9, limits[HARDWARE_MATRIX].median * 1e-9,
            report->copies);
     for (int i = 0; i < n; i++) {
         const bench_result *r = &results[i];
-        double best_read = report->cost.bytes / r->seconds.best / limits[MACHINE_READ].best;
-        double best_float = report->cost.flops / r->seconds.best / limits[MACHINE_FLOAT].best;
+        double best_read = report->cost.bytes / r->seconds.best / limits[HARDWARE_READ].best;
+        double best_float = report->cost.flops / r->seconds.best / limits[HARDWARE_FLOAT].best;
         printf("%-12s %9.1f us [%9.1f %9.1f] best %9.1f  %6.1f GB/s %5.1f%% (best %5.1f%%)  "
                "%7.1f GFLOP/s %5.1f%% float %5.1f%% int (best %5.1f%%)  error %.1e %s\n",
                r->name, r->seconds.median * 1e6, r->seconds.low * 1e6, r->seconds.high * 1e6,
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
             candidates[n++] = (bench_candidate){v->name, v->kernel, v};
     }
     thread_pool *pool = NULL;
-    machine *machine = NULL;
+    hardware *hardware = NULL;
     bench_options options = {.rounds = argc > 6 ? atoi(argv[6]) : 15,
                              .sample_seconds = 0.004,
                              .rotate_bytes = (size_t)(argc > 7 ? atoi(argv[7]) : 1024) << 20,
@@ -128,12 +128,12 @@ int main(int argc, char **argv)
     sched_getaffinity(0, sizeof usable, &usable);
     if (thread_pool_create(threads, &pool, &error) != QP_OK) return fail(&error);
     thread_pool_run(pool, pin, &usable);
-    if (machine_create((size_t)1 << 30, features, pool, &machine, &error) != QP_OK ||
-        bench_run(&op_linear, &call, candidates, n, machine, pool, &options, &report, results,
+    if (hardware_create((size_t)1 << 30, features, pool, &hardware, &error) != QP_OK ||
+        bench_run(&op_linear, &call, candidates, n, hardware, pool, &options, &report, results,
                   &error) != QP_OK)
         return fail(&error);
     print_report(&report, results, n);
-    machine_destroy(machine);
+    hardware_destroy(hardware);
     thread_pool_destroy(pool);
     for (int i = 0; i < 3; i++)
         buffer_free(&memory[i]);

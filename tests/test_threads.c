@@ -150,16 +150,16 @@ static void test_watchdog(void **state)
         planted = i;
     }
     assert_true(planted >= 0);
-    machine_setup setup = {.schedule = s,
-                           .memory = {.arena = b.executor.arena.data,
-                                      .inputs = b.executor.memory.data,
-                                      .rope_table = b.executor.rope_table.data,
-                                      .k_cache = b.executor.k_cache.data,
-                                      .v_cache = b.executor.v_cache.data,
-                                      .weights = scheduled.weights},
-                           .kernels = scheduled.kernels,
-                           .scratch = b.executor.scratch.data,
-                           .scratch_bytes = b.executor.scratch_bytes};
+    bound_schedule setup = {.schedule = s,
+                            .memory = {.arena = b.executor.arena.data,
+                                       .inputs = b.executor.memory.data,
+                                       .rope_table = b.executor.rope_table.data,
+                                       .k_cache = b.executor.k_cache.data,
+                                       .v_cache = b.executor.v_cache.data,
+                                       .weights = scheduled.weights},
+                            .kernels = scheduled.kernels,
+                            .scratch = b.executor.scratch.data,
+                            .scratch_bytes = b.executor.scratch_bytes};
     threads_machine *machine;
     executor_take_inputs(&b.executor, &b.batch);
     assert_ok(threads_machine_create(&setup, b.pool, 50000000, &machine, &error));
@@ -223,7 +223,7 @@ static void test_weights_ahead(void **state)
                 assert_ptr_equal(a->data, i + 1 < s->length[w] ? a[1].data : NULL);
                 continue;
             }
-            const machine_kernel *kernel = &scheduled.kernels[in->node];
+            const bound_kernel *kernel = &scheduled.kernels[in->node];
             assert_true(kernel->packed && in->units.begin < in->units.end);
             assert_ptr_equal(a->data, (const char *)kernel->packed +
                                           (size_t)in->units.begin * kernel->packed_unit_bytes);

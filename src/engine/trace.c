@@ -6,7 +6,7 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "op/bench/machine.h"
+#include "op/bench/hardware.h"
 #include "schedule/cost.h"
 
 #include <math.h>
@@ -72,21 +72,21 @@ static qp_status measure_limits(qp_trace *t, double weight_bytes, qp_error *erro
     while (bytes > LEAST && bytes > buffer_available() / 4)
         bytes /= 2;
     buffer memory = {0};
-    machine *machine = NULL;
+    hardware *hardware = NULL;
     thread_pool *alone = NULL;
     TRY(thread_pool_create(1, &alone, error));
     thread_pool *pool = t->runner ? alone : t->engine->pool;
-    qp_status status = machine_create(1, t->engine->executor.cpu_features, pool, &machine, error);
+    qp_status status = hardware_create(1, t->engine->executor.cpu_features, pool, &hardware, error);
     if (status == QP_OK) status = buffer_alloc(&memory, bytes, "memory to read", error);
     if (status == QP_OK) memset(memory.data, 1, bytes);
     for (int i = 0; i < TIMES && status == QP_OK; i++) {
-        double read = machine_read(machine, memory.data, bytes);
-        double multiply = machine_sample(machine, MACHINE_FLOAT);
+        double read = hardware_read(hardware, memory.data, bytes);
+        double multiply = hardware_sample(hardware, HARDWARE_FLOAT);
         t->limits.bytes_per_second = fmax(t->limits.bytes_per_second, read);
         t->limits.flops_per_second = fmax(t->limits.flops_per_second, multiply);
     }
     buffer_free(&memory);
-    machine_destroy(machine);
+    hardware_destroy(hardware);
     thread_pool_destroy(alone);
     return status;
 }

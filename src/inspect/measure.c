@@ -5,7 +5,7 @@
 #include "base/cpu.h"
 #include "base/files.h"
 #include "base/version.h"
-#include "op/bench/machine.h"
+#include "op/bench/hardware.h"
 #include "cuda/driver.h"
 
 #include <stdio.h>
@@ -174,7 +174,7 @@ static qp_status time_signals(measuring *m, qp_error *error)
                   .length = arena_alloc(&s.memory, (size_t)workers, sizeof(int32_t)),
                   .per_pass = arena_alloc(&s.memory, ROUNDS + 1, sizeof(uint32_t))};
     threads_machine *machine = NULL;
-    machine_setup setup = {.schedule = &s};
+    bound_schedule setup = {.schedule = &s};
     qp_status status = QP_OK;
     if (!s.instructions || !s.length || !s.per_pass)
         status = error_no_memory(error, "the measurement", (size_t)workers * ROUNDS);
@@ -208,7 +208,7 @@ static qp_status time_signals(measuring *m, qp_error *error)
 
 /* Reading more and more memory, each size again and again; at least a few milliseconds long. Keeps
  * the best, of earlier calls too. */
-static qp_status time_reads(measuring *m, machine *machine, qp_error *error)
+static qp_status time_reads(measuring *m, hardware *hardware, qp_error *error)
 {
     enum { SMALLEST = 8 << 20, LARGEST = 1 << 30, TIMES = 5 };
     buffer memory;
@@ -221,7 +221,7 @@ static qp_status time_reads(measuring *m, machine *machine, qp_error *error)
     for (size_t bytes = SMALLEST; bytes <= most; bytes *= 2, n++) {
         double best = n < m->table.n_reads ? m->table.reads[n].bytes_per_second : 0;
         for (int i = 0; i < TIMES; i++) {
-            double rate = machine_read(machine, memory.data, bytes);
+            double rate = hardware_read(hardware, memory.data, bytes);
             if (rate > best) best = rate;
         }
         m->table.reads[n] = (cost_read){(double)bytes, best};
@@ -235,15 +235,15 @@ static qp_status time_reads(measuring *m, machine *machine, qp_error *error)
 static qp_status time_limits(measuring *m, qp_error *error)
 {
     enum { TIMES = 9 };
-    machine *machine;
+    hardware *hardware;
     tell(m, "memory and arithmetic", false);
-    TRY(machine_create(1, cpu_features(0), m->pool, &machine, error));
+    TRY(hardware_create(1, cpu_features(0), m->pool, &hardware, error));
     for (int i = 0; i < TIMES; i++) {
-        double rate = machine_sample(machine, MACHINE_FLOAT);
+        double rate = hardware_sample(hardware, HARDWARE_FLOAT);
         if (rate > m->table.limits.flops_per_second) m->table.limits.flops_per_second = rate;
     }
-    qp_status status = time_reads(m, machine, error);
-    machine_destroy(machine);
+    qp_status status = time_reads(m, hardware, error);
+    hardware_destroy(hardware);
     return status;
 }
 

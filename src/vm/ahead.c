@@ -21,11 +21,11 @@ static ahead stored_weights(const schedule *s, const instruction *in, const op_c
     return (ahead){0};
 }
 
-static ahead weights_of(const machine_setup *setup, const instruction *in)
+static ahead weights_of(const bound_schedule *setup, const instruction *in)
 {
     const schedule *s = setup->schedule;
     if (in->opcode == INSTRUCTION_NOOP || !(in->flags & INSTRUCTION_ROW_SLICES)) return (ahead){0};
-    const machine_kernel *kernel = &setup->kernels[in->node];
+    const bound_kernel *kernel = &setup->kernels[in->node];
     ahead found;
     if (kernel->packed) {
         size_t units = (size_t)(in->units.end - in->units.begin);
@@ -41,7 +41,7 @@ static ahead weights_of(const machine_setup *setup, const instruction *in)
     return found;
 }
 
-qp_status ahead_make(const machine_setup *setup, ahead **out, qp_error *error)
+qp_status ahead_make(const bound_schedule *setup, ahead **out, qp_error *error)
 {
     const schedule *s = setup->schedule;
     size_t n = (size_t)s->options.workers * (size_t)s->longest;

@@ -6,7 +6,7 @@
 #ifndef QUIPU_VM_AHEAD_H
 #define QUIPU_VM_AHEAD_H
 
-#include "vm/machine.h"
+#include "vm/bound.h"
 
 typedef struct ahead {
     const char *data; /* NULL: no weights come */
@@ -15,7 +15,7 @@ typedef struct ahead {
 
 /* For every instruction, [workers][longest], the weights that are read next, by itself or by one
  * behind it in the queue; free() it. */
-qp_status ahead_make(const machine_setup *setup, ahead **out, qp_error *error);
+qp_status ahead_make(const bound_schedule *setup, ahead **out, qp_error *error);
 
 /* Asks for some more; false when all of it was asked for. */
 static inline bool ahead_ask(ahead *a)

@@ -61,16 +61,16 @@ static void take_weights(scheduled *r, const model *model)
 static void fill_setup(scheduled *r)
 {
     const executor *x = r->executor;
-    r->setup = (machine_setup){.schedule = &r->schedule,
-                               .memory = {.arena = x->arena.data,
-                                          .inputs = x->memory.data,
-                                          .rope_table = x->rope_table.data,
-                                          .k_cache = x->k_cache.data,
-                                          .v_cache = x->v_cache.data,
-                                          .weights = r->weights},
-                               .kernels = r->kernels,
-                               .scratch = x->scratch.data,
-                               .scratch_bytes = x->scratch_bytes};
+    r->setup = (bound_schedule){.schedule = &r->schedule,
+                                .memory = {.arena = x->arena.data,
+                                           .inputs = x->memory.data,
+                                           .rope_table = x->rope_table.data,
+                                           .k_cache = x->k_cache.data,
+                                           .v_cache = x->v_cache.data,
+                                           .weights = r->weights},
+                                .kernels = r->kernels,
+                                .scratch = x->scratch.data,
+                                .scratch_bytes = x->scratch_bytes};
 }
 
 qp_status scheduled_init(scheduled *r, const executor *executor, const model *model,

@@ -11,9 +11,9 @@
 typedef struct scheduled {
     const executor *executor;
     schedule schedule;
-    machine_kernel *kernels; /* [schedule.n_nodes] */
-    const void **weights;    /* [schedule.n_weights] */
-    machine_setup setup;     /* of all these, for any machine */
+    bound_kernel *kernels; /* [schedule.n_nodes] */
+    const void **weights;  /* [schedule.n_weights] */
+    bound_schedule setup;  /* of all these, for any machine */
     threads_machine *machine;
     serial_machine *serial; /* runs in its place where it is not NULL */
 } scheduled;

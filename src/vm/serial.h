@@ -6,19 +6,19 @@
 #ifndef QUIPU_VM_SERIAL_H
 #define QUIPU_VM_SERIAL_H
 
-#include "vm/machine.h"
+#include "vm/bound.h"
 
 /* Runs a bound instruction in the place of `kernel`. */
 typedef void serial_hook(void *context, const instruction *in, const op_call *call,
                          op_kernel *kernel);
 
 typedef struct serial_options {
-    const machine_kernel *nodes; /* [schedule->n_nodes], a NULL kernel being the reference; NULL:
-                                  * references throughout */
-    void *scratch;               /* as much as the neediest kernel wants */
-    uint64_t seed;               /* of the order; 0: each worker goes as far as it can, in turn */
-    int first_step, last_step;   /* instructions of other steps signal without working; 0, 0: all */
-    serial_hook *hook;           /* NULL: kernels are run as they are */
+    const bound_kernel *nodes; /* [schedule->n_nodes], a NULL kernel being the reference; NULL:
+                                * references throughout */
+    void *scratch;             /* as much as the neediest kernel wants */
+    uint64_t seed;             /* of the order; 0: each worker goes as far as it can, in turn */
+    int first_step, last_step; /* instructions of other steps signal without working; 0, 0: all */
+    serial_hook *hook;         /* NULL: kernels are run as they are */
     void *context;
 } serial_options;
 

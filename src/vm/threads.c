@@ -27,7 +27,7 @@ typedef struct stuck_wait {
 } stuck_wait;
 
 struct threads_machine {
-    machine_setup setup;
+    bound_schedule setup;
     thread_pool *pool;
     uint64_t patience_ns;
     counter *counters; /* [schedule->n_counters] */
@@ -41,7 +41,7 @@ struct threads_machine {
     stuck_wait stuck;
 };
 
-qp_status threads_machine_create(const machine_setup *setup, thread_pool *pool,
+qp_status threads_machine_create(const bound_schedule *setup, thread_pool *pool,
                                  uint64_t patience_ns, threads_machine **out, qp_error *error)
 {
     const schedule *s = setup->schedule;
@@ -146,7 +146,7 @@ static void run_queue(void *context, int worker, int n_workers)
         }
         if (timing)
             timing[i].work = in->waits[0].counter || in->waits[1].counter ? clock_ns() : now;
-        if (is_selected(m, in)) machine_execute(&m->setup, in, m->sizes, scratch);
+        if (is_selected(m, in)) bound_execute(&m->setup, in, m->sizes, scratch);
         if (timing) timing[i].signal = clock_ns();
         if (in->signal)
             atomic_fetch_add_explicit(&m->counters[in->signal].count, 1, memory_order_release);

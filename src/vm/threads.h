@@ -9,14 +9,14 @@
 #define QUIPU_VM_THREADS_H
 
 #include "base/threads.h"
-#include "vm/machine.h"
+#include "vm/bound.h"
 
 typedef struct threads_machine threads_machine;
 
 /* The pool has as many workers as the schedule has queues; both outlive the machine, as does all
  * that `setup` points to. `patience_ns`: how long a wait may last before the pass is given up; 0
  * stands for 30 seconds. */
-qp_status threads_machine_create(const machine_setup *setup, thread_pool *pool,
+qp_status threads_machine_create(const bound_schedule *setup, thread_pool *pool,
                                  uint64_t patience_ns, threads_machine **out, qp_error *error);
 void threads_machine_destroy(threads_machine *machine);
 

@@ -15,7 +15,7 @@ typedef struct bench_page {
     page table;     /* without */
     strbuf notes;
     int n_rows, n_wrong, n_wanted;
-    bench_figure limits[MACHINE_LIMITS]; /* of the last workload */
+    bench_figure limits[HARDWARE_LIMITS]; /* of the last workload */
 } bench_page;
 
 /* How near a kernel comes to the limit that binds it: of reading, or of float32 arithmetic, which
@@ -34,11 +34,11 @@ static void workload_name(const char *text, char *name, size_t size)
 static void add_json(bench_page *page, const op_info *op, const char *text,
                      const timing_report *report, const timing *entry)
 {
-    static const char *const limits[MACHINE_LIMITS] = {
-        [MACHINE_READ] = "read_bytes_per_second",
-        [MACHINE_FLOAT] = "float_flops_per_second",
-        [MACHINE_INTEGER] = "integer_operations_per_second",
-        [MACHINE_MATRIX] = "matrix_flops_per_second"};
+    static const char *const limits[HARDWARE_LIMITS] = {
+        [HARDWARE_READ] = "read_bytes_per_second",
+        [HARDWARE_FLOAT] = "float_flops_per_second",
+        [HARDWARE_INTEGER] = "integer_operations_per_second",
+        [HARDWARE_MATRIX] = "matrix_flops_per_second"};
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "operator", op->name);
     cJSON_AddStringToObject(item, "workload", text);
@@ -55,7 +55,7 @@ static void add_json(bench_page *page, const op_info *op, const char *text,
     cJSON_AddNumberToObject(item, "of_integer", entry->result.of_integer);
     cJSON_AddNumberToObject(item, "relative_error", entry->result.error);
     cJSON *machine = cJSON_AddObjectToObject(item, "limits");
-    for (int limit = 0; limit < MACHINE_LIMITS; limit++)
+    for (int limit = 0; limit < HARDWARE_LIMITS; limit++)
         cJSON_AddNumberToObject(machine, limits[limit], report->limits.limits[limit].median);
     cJSON_AddItemToArray(page->results, item);
 }
@@ -311,10 +311,10 @@ static void print_limits(const bench_page *page, strbuf *out)
                   "\n%d threads; this machine, measured in turn with the kernels: reading %.1f "
                   "GB/s, float32 FMA %.0f GFLOP/s, byte dot products %.0f GOP/s, BF16 tiles %.0f "
                   "GFLOP/s\n",
-                  page->options->threads, page->limits[MACHINE_READ].median * 1e-9,
-                  page->limits[MACHINE_FLOAT].median * 1e-9,
-                  page->limits[MACHINE_INTEGER].median * 1e-9,
-                  page->limits[MACHINE_MATRIX].median * 1e-9);
+                  page->options->threads, page->limits[HARDWARE_READ].median * 1e-9,
+                  page->limits[HARDWARE_FLOAT].median * 1e-9,
+                  page->limits[HARDWARE_INTEGER].median * 1e-9,
+                  page->limits[HARDWARE_MATRIX].median * 1e-9);
 }
 
 static qp_status finish_json(bench_page *page, strbuf *out, qp_error *error)
@@ -346,7 +346,7 @@ qp_status workbench_bench(const workbench_bench_options *options, strbuf *out, i
         page.table.out = out;
         if (page.n_rows > 0) {
             page_table_end(&page.table);
-            if (page.limits[MACHINE_READ].median > 0) print_limits(&page, out);
+            if (page.limits[HARDWARE_READ].median > 0) print_limits(&page, out);
         }
         if (page.notes.length) strbuf_printf(out, "\n%s", strbuf_text(&page.notes));
         status = output_done(out, error);

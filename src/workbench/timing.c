@@ -58,7 +58,7 @@ static bool run_bench(const timing_request *request, const workload *load, const
 {
     qp_error error;
     thread_pool *pool = NULL;
-    machine *machine = NULL;
+    hardware *hardware = NULL;
     bench_candidate candidates[TIMING_MAX];
     bench_result results[TIMING_MAX] = {0};
     out->n = choose(request, load, asked, candidates, out);
@@ -69,11 +69,12 @@ static bool run_bench(const timing_request *request, const workload *load, const
                              .refill = refill,
                              .context = (void *)request};
     qp_status status = thread_pool_create(request->threads, &pool, &error);
-    if (status == QP_OK) status = machine_create(rotate, request->features, pool, &machine, &error);
     if (status == QP_OK)
-        status = bench_run(request->op, &load->call, candidates, out->n, machine, pool, &options,
+        status = hardware_create(rotate, request->features, pool, &hardware, &error);
+    if (status == QP_OK)
+        status = bench_run(request->op, &load->call, candidates, out->n, hardware, pool, &options,
                            &out->limits, results, &error);
-    machine_destroy(machine);
+    hardware_destroy(hardware);
     thread_pool_destroy(pool);
     if (status != QP_OK) return fail(out, CHECK_RUNTIME_ERROR, error.message);
     for (int i = 0; i < out->n; i++) {

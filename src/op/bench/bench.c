@@ -31,13 +31,13 @@ typedef struct contestant {
 typedef struct bench_state {
     const op_info *op;
     thread_pool *pool;
-    machine *machine;
+    hardware *hardware;
     const bench_options *options;
     int n;
-    contestant *contestants;        /* (n) */
-    double *samples;                /* all of the rounds' figures */
-    double *limits[MACHINE_LIMITS]; /* (rounds) */
-    double *sorted, *ratios;        /* (rounds), scratch */
+    contestant *contestants;         /* (n) */
+    double *samples;                 /* all of the rounds' figures */
+    double *limits[HARDWARE_LIMITS]; /* (rounds) */
+    double *sorted, *ratios;         /* (rounds), scratch */
 } bench_state;
 
 static int compare_doubles(const void *a, const void *b)
@@ -76,13 +76,13 @@ static qp_status prepare(bench_state *state, const op_call *call, const bench_ca
     int rounds = state->options->rounds;
     state->contestants = calloc((size_t)state->n, sizeof *state->contestants);
     state->samples =
-        calloc((size_t)(state->n + MACHINE_LIMITS + 2) * (size_t)rounds, sizeof(double));
+        calloc((size_t)(state->n + HARDWARE_LIMITS + 2) * (size_t)rounds, sizeof(double));
     if (!state->contestants || !state->samples)
         return error_no_memory(error, "a benchmark's figures",
-                               (size_t)(state->n + MACHINE_LIMITS) * (size_t)rounds * 8);
-    for (int limit = 0; limit < MACHINE_LIMITS; limit++)
+                               (size_t)(state->n + HARDWARE_LIMITS) * (size_t)rounds * 8);
+    for (int limit = 0; limit < HARDWARE_LIMITS; limit++)
         state->limits[limit] = state->samples + limit * rounds;
-    state->sorted = state->samples + MACHINE_LIMITS * rounds;
+    state->sorted = state->samples + HARDWARE_LIMITS * rounds;
     state->ratios = state->sorted + rounds;
 
     size_t one = (size_t)op_cost_of(state->op, call).bytes + 1;
@@ -125,7 +125,7 @@ static double take_sample(const bench_state *state, contestant *c)
  * is the limit. */
 static double read_limit(const bench_state *state)
 {
-    double most = machine_sample(state->machine, MACHINE_READ);
+    double most = hardware_sample(state->hardware, HARDWARE_READ);
     const contestant *c = &state->contestants[0];
     size_t bytes = c->copies.memory.bytes, copies = (size_t)c->copies.count;
     if (bytes < READ_FROM_COPIES) return most;
@@ -133,7 +133,7 @@ static double read_limit(const bench_state *state)
     size_t position = at % copies * copy / 64 * 64;
     if (position > bytes - READ_BYTES) position = 0;
     double found =
-        machine_read(state->machine, (const char *)c->copies.memory.data + position, READ_BYTES);
+        hardware_read(state->hardware, (const char *)c->copies.memory.data + position, READ_BYTES);
     return found > most ? found : most;
 }
 
@@ -142,9 +142,10 @@ static void take_rounds(bench_state *state)
     for (int i = 0; i < state->n; i++)
         take_sample(state, &state->contestants[i]); /* warm-up */
     for (int round = 0; round < state->options->rounds; round++) {
-        for (int limit = 0; limit < MACHINE_LIMITS; limit++)
-            state->limits[limit][round] =
-                limit == MACHINE_READ ? read_limit(state) : machine_sample(state->machine, limit);
+        for (int limit = 0; limit < HARDWARE_LIMITS; limit++)
+            state->limits[limit][round] = limit == HARDWARE_READ
+                                              ? read_limit(state)
+                                              : hardware_sample(state->hardware, limit);
         for (int i = 0; i < state->n; i++)
             state->contestants[i].seconds[round] = take_sample(state, &state->contestants[i]);
     }
@@ -282,7 +283,7 @@ static qp_status verify(const bench_state *state, contestant *c, bench_result *r
 
 /* Median over the rounds of amount / seconds over the limit. */
 static double share_of(const bench_state *state, const contestant *c, double amount,
-                       machine_limit limit)
+                       hardware_limit limit)
 {
     int rounds = state->options->rounds;
     for (int r = 0; r < rounds; r++) {
@@ -295,7 +296,7 @@ static double share_of(const bench_state *state, const contestant *c, double amo
 static void summarize(const bench_state *state, bench_report *report, bench_result *results)
 {
     int rounds = state->options->rounds;
-    for (int limit = 0; limit < MACHINE_LIMITS; limit++) {
+    for (int limit = 0; limit < HARDWARE_LIMITS; limit++) {
         report->limits[limit] = figure_of(state->limits[limit], rounds, state->sorted);
         report->limits[limit].best = state->sorted[rounds - 1];
     }
@@ -306,17 +307,17 @@ static void summarize(const bench_state *state, bench_report *report, bench_resu
         result->seconds = figure_of(c->seconds, rounds, state->sorted);
         result->bytes = report->cost.bytes / result->seconds.median;
         result->flops = report->cost.flops / result->seconds.median;
-        result->of_read = share_of(state, c, report->cost.bytes, MACHINE_READ);
-        result->of_float = share_of(state, c, report->cost.flops, MACHINE_FLOAT);
-        result->of_integer = share_of(state, c, report->cost.flops, MACHINE_INTEGER);
+        result->of_read = share_of(state, c, report->cost.bytes, HARDWARE_READ);
+        result->of_float = share_of(state, c, report->cost.flops, HARDWARE_FLOAT);
+        result->of_integer = share_of(state, c, report->cost.flops, HARDWARE_INTEGER);
     }
 }
 
 qp_status bench_run(const op_info *op, const op_call *call, const bench_candidate *candidates,
-                    int n, machine *machine, thread_pool *pool, const bench_options *options,
+                    int n, hardware *hardware, thread_pool *pool, const bench_options *options,
                     bench_report *report, bench_result *results, qp_error *error)
 {
-    bench_state state = {.op = op, .pool = pool, .machine = machine, .options = options, .n = n};
+    bench_state state = {.op = op, .pool = pool, .hardware = hardware, .options = options, .n = n};
     *report = (bench_report){.cost = op_cost_of(op, call)};
     qp_status status = prepare(&state, call, candidates, report, error);
     if (status == QP_OK) {

@@ -10,7 +10,7 @@
 #define QUIPU_OP_BENCH_H
 
 #include "base/threads.h"
-#include "op/bench/machine.h"
+#include "op/bench/hardware.h"
 #include "op/op.h"
 
 typedef struct bench_candidate {
@@ -46,7 +46,7 @@ typedef struct bench_result {
 } bench_result;
 
 typedef struct bench_report {
-    bench_figure limits[MACHINE_LIMITS]; /* operations or bytes a second; best is the greatest */
+    bench_figure limits[HARDWARE_LIMITS]; /* operations or bytes a second; best is the greatest */
     op_cost cost;
     int copies; /* that the calls rotated over */
 } bench_report;
@@ -54,7 +54,7 @@ typedef struct bench_report {
 /* Times n candidates; results[n]. The call is bound and its inputs are filled; its outputs are
  * written. The machine's pool runs the calls. */
 qp_status bench_run(const op_info *op, const op_call *call, const bench_candidate *candidates,
-                    int n, machine *machine, thread_pool *pool, const bench_options *options,
+                    int n, hardware *hardware, thread_pool *pool, const bench_options *options,
                     bench_report *report, bench_result *results, qp_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* Loops that keep one kind of instruction busy, for machine.c. */
+/* Loops that keep one kind of instruction busy, for hardware.c. */
 #ifndef QUIPU_OP_BENCH_PEAK_H
 #define QUIPU_OP_BENCH_PEAK_H
 

@@ -1,0 +1,34 @@
+/* What this machine can do at most, measured: reading memory, multiplying floats, dot products of
+ * bytes. Short samples, meant to be taken in turn with what is held against them, because other
+ * programs run on the same processors.
+ */
+#ifndef QUIPU_OP_BENCH_HARDWARE_H
+#define QUIPU_OP_BENCH_HARDWARE_H
+
+#include "base/threads.h"
+
+typedef enum hardware_limit {
+    HARDWARE_READ,    /* bytes a second: reading huge pages once, from end to end */
+    HARDWARE_FLOAT,   /* FLOP a second: float32 fused multiply-adds in registers, two each */
+    HARDWARE_INTEGER, /* operations a second: byte products and their sums, two each */
+    HARDWARE_MATRIX,  /* FLOP a second of BF16 tile products; 0 without AMX */
+    HARDWARE_LIMITS
+} hardware_limit;
+
+typedef struct hardware hardware;
+
+/* `bytes` of memory to read, several times the caches; `features` says which instructions may be
+ * used. The pool is borrowed. */
+qp_status hardware_create(size_t bytes, uint32_t features, thread_pool *pool, hardware **out,
+                          qp_error *error);
+
+/* One sample of a few milliseconds, over all threads of the pool; 0 where the processor lacks the
+ * instructions. */
+double hardware_sample(hardware *hardware, hardware_limit limit);
+
+/* Bytes a second of reading this memory once, over all threads. */
+double hardware_read(hardware *hardware, const void *memory, size_t bytes);
+
+void hardware_destroy(hardware *hardware);
+
+#endif

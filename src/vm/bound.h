@@ -1,0 +1,36 @@
+/* A schedule with all that it takes to run it: the addresses of its memory, and a kernel for every
+ * node. The machines `serial` and `threads` run one.
+ */
+#ifndef QUIPU_VM_BOUND_H
+#define QUIPU_VM_BOUND_H
+
+#include "schedule/schedule.h"
+
+/* How a node's instructions are run; chosen once, since it depends on types and weights alone. */
+typedef struct bound_kernel {
+    op_kernel *kernel;
+    const void *packed;       /* the variant's own form of the weights, or NULL */
+    size_t packed_unit_bytes; /* of it for each unit */
+} bound_kernel;
+
+typedef struct bound_schedule {
+    const schedule *schedule;
+    schedule_memory memory;
+    const bound_kernel *kernels; /* [schedule->n_nodes] */
+    void *scratch;               /* of all workers, one after the other */
+    size_t scratch_bytes;        /* of one worker, at least what any kernel wants */
+} bound_schedule;
+
+/* Runs one instruction, with the scratch of one worker. */
+static inline void bound_execute(const bound_schedule *setup, const instruction *in,
+                                 const int64_t *sizes, void *scratch)
+{
+    op_call call;
+    if (!schedule_bind(setup->schedule, in, &setup->memory, sizes, &call)) return;
+    const bound_kernel *chosen = &setup->kernels[in->node];
+    call.packed = chosen->packed;
+    call.scratch = scratch;
+    chosen->kernel(&call);
+}
+
+#endif
