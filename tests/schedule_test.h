@@ -158,8 +158,8 @@ static inline bool same_outputs(const bench *b, const machine_memory *m)
     static const plan_tensor_id outputs[] = {PLAN_LOGITS, PLAN_TOP_VALUES, PLAN_TOP_IDS, PLAN_NEXT};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
         const plan_tensor *t = &b->plan.tensors[outputs[i]];
-        size_t bytes = t->bytes / (size_t)b->plan.capacity.of[-PLAN_OUTPUTS] *
-                       (size_t)batch_outputs(&b->batch);
+        size_t bytes =
+            t->bytes / (size_t)b->plan.capacity.of[AXIS_OUTPUTS] * (size_t)batch_outputs(&b->batch);
         const char *theirs = b->executor.memory.data[outputs[i]];
         if (memcmp(theirs, (char *)m->bound.arena + t->offset, bytes) != 0) return false;
     }

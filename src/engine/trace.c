@@ -156,7 +156,7 @@ trace_pass *trace_take_pass(qp_trace *t, const batch *batch)
     if (!t || t->n_passes == t->max_passes) return NULL;
     trace_pass *pass = &t->passes[t->n_passes];
     memcpy(pass->sizes, batch->sizes.of, sizeof pass->sizes);
-    size_t ends = (size_t)pass->sizes[SCHEDULE_SEQUENCE_ENDS] * sizeof(int32_t);
+    size_t ends = (size_t)pass->sizes[AXIS_SEQUENCE_ENDS] * sizeof(int32_t);
     memcpy(pass->indices.qo_indptr, batch->of[PLAN_QO_INDPTR], ends);
     memcpy(pass->indices.kv_indptr, batch->of[PLAN_KV_INDPTR], ends);
     memcpy(pass->indices.kv_last_page_len, batch->of[PLAN_KV_LAST_PAGE_LEN],

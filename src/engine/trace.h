@@ -17,7 +17,7 @@ typedef struct trace_indices {
 
 typedef struct trace_pass {
     uint64_t begin, end; /* clock_ns(); end 0: not done */
-    int64_t sizes[SCHEDULE_AXES];
+    int64_t sizes[AXES];
     trace_indices indices;
     instruction_timing *timings; /* [workers][longest]; NULL in parts */
     bool bare;                   /* no more is known than when it was */

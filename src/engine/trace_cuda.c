@@ -150,7 +150,7 @@ static void lengthen(const qp_trace *t, trace_pass *pass, int32_t more)
     const int32_t page = (int32_t)t->engine->plan.options.page_size;
     const trace_indices *x = &pass->indices;
     int32_t before = 0, after = 0; /* pages of the sequences so far */
-    for (int64_t i = 0; i < pass->sizes[SCHEDULE_SEQUENCES]; i++) {
+    for (int64_t i = 0; i < pass->sizes[AXIS_SEQUENCES]; i++) {
         int32_t pages = x->kv_indptr[i + 1] - before;
         int32_t positions = (pages - 1) * page + x->kv_last_page_len[i] + more;
         before = x->kv_indptr[i + 1];
@@ -158,7 +158,7 @@ static void lengthen(const qp_trace *t, trace_pass *pass, int32_t more)
         x->kv_indptr[i + 1] = after += pages;
         x->kv_last_page_len[i] = positions - (pages - 1) * page;
     }
-    pass->sizes[SCHEDULE_PAGE_REFS] = after;
+    pass->sizes[AXIS_PAGE_REFS] = after;
 }
 
 qp_status trace_place_passes(const schedule *s, trace_pass *passes, int n, uint64_t now,

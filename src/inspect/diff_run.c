@@ -72,7 +72,7 @@ static int64_t pass_tokens(const runner *r, int64_t past)
 {
     int64_t together = r->request->n_tokens - r->request->singles - past;
     if (together <= 0) return 1;
-    int64_t most = r->plan->capacity.of[-PLAN_TOKENS];
+    int64_t most = r->plan->capacity.of[AXIS_TOKENS];
     return together < most ? together : most;
 }
 
@@ -118,7 +118,7 @@ static qp_status write_angles(const runner *r, int64_t count, qp_error *error)
 static qp_status fill_batch(runner *r, qp_error *error)
 {
     batch *b = &r->batch;
-    int64_t count = pass_tokens(r, r->past), most = r->plan->capacity.of[-PLAN_OUTPUTS];
+    int64_t count = pass_tokens(r, r->past), most = r->plan->capacity.of[AXIS_OUTPUTS];
     batch_clear(b);
     TRY(page_list_resize(&r->list, &r->pages, r->past + count, error));
     batch_add(b, r->request->tokens + r->past, count, r->past, &r->list);

@@ -166,7 +166,7 @@ static qp_status time_signals(measuring *m, qp_error *error)
 {
     enum { ROUNDS = 200, LEAST_PASSES = 50, LEAST_NS = 500000000 };
     const int workers = thread_pool_size(m->pool);
-    const int64_t sizes[SCHEDULE_AXES] = {0};
+    const int64_t sizes[AXES] = {0};
     schedule s = {.options.workers = workers,
                   .longest = ROUNDS,
                   .n_counters = ROUNDS + 1,

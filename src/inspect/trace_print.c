@@ -15,7 +15,7 @@
 static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
 {
     int64_t total = 0, page_size = t->engine->plan.options.page_size;
-    for (int64_t i = 0; i < pass->sizes[SCHEDULE_SEQUENCES]; i++) {
+    for (int64_t i = 0; i < pass->sizes[AXIS_SEQUENCES]; i++) {
         int64_t pages = pass->indices.kv_indptr[i + 1] - pass->indices.kv_indptr[i];
         if (pages > 0) total += (pages - 1) * page_size + pass->indices.kv_last_page_len[i];
     }
@@ -52,7 +52,7 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
     else
         TRY(timeline_measured(s, pass->timings, pass->begin, pass->end, &memory, pass->sizes, out,
                               error));
-    out->tokens = pass->sizes[SCHEDULE_TOKENS];
+    out->tokens = pass->sizes[AXIS_TOKENS];
     int64_t positions = positions_of(t, pass);
     snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld positions", number,
              (long long)out->tokens, out->tokens == 1 ? "" : "s", (long long)positions);
@@ -62,7 +62,7 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
 /* A pass that brings no more than a token for each sequence generates. */
 static bool is_generation(const trace_pass *pass)
 {
-    return pass->sizes[SCHEDULE_TOKENS] <= pass->sizes[SCHEDULE_SEQUENCES];
+    return pass->sizes[AXIS_TOKENS] <= pass->sizes[AXIS_SEQUENCES];
 }
 
 static void print_sampling(const qp_trace *t, strbuf *out)
@@ -83,7 +83,7 @@ static void print_launches(const qp_trace *t, strbuf *out)
     for (size_t i = 0; i < t->n_passes; i++) {
         const trace_pass *pass = &t->passes[i];
         bare += pass->bare;
-        tokens += pass->bare ? (double)pass->sizes[SCHEDULE_TOKENS] : 0;
+        tokens += pass->bare ? (double)pass->sizes[AXIS_TOKENS] : 0;
         ns += pass->bare ? (double)(pass->end - pass->begin) : 0;
         room += pass->fetching.room_ns;
         memory += pass->fetching.memory_ns;
@@ -235,11 +235,11 @@ static size_t usual_pass(const qp_trace *t, const trace_pass **memory)
     int64_t least = INT64_MAX;
     size_t n = 0;
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (!t->passes[i].bare && t->passes[i].sizes[SCHEDULE_TOKENS] < least)
-            least = t->passes[i].sizes[SCHEDULE_TOKENS];
+        if (!t->passes[i].bare && t->passes[i].sizes[AXIS_TOKENS] < least)
+            least = t->passes[i].sizes[AXIS_TOKENS];
     }
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (!t->passes[i].bare && t->passes[i].sizes[SCHEDULE_TOKENS] == least)
+        if (!t->passes[i].bare && t->passes[i].sizes[AXIS_TOKENS] == least)
             memory[n++] = &t->passes[i];
     }
     qsort(memory, n, sizeof *memory, by_length);

@@ -28,11 +28,11 @@ static void declare_inputs(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
     const plan_options *o = &b->plan->options;
-    const plan_dim n = {"n_tokens", "n", PLAN_TOKENS},
-                   sequences = {"n_sequences", "s", PLAN_SEQUENCES};
-    const plan_dim ends = {"n_sequences + 1", "s + 1", PLAN_SEQUENCE_ENDS};
-    const plan_dim outputs = {"n_outputs", "no", PLAN_OUTPUTS};
-    const plan_dim cache[] = {{"n_pages", "np", PLAN_PAGES},
+    const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS},
+                   sequences = {"n_sequences", "s", -AXIS_SEQUENCES};
+    const plan_dim ends = {"n_sequences + 1", "s + 1", -AXIS_SEQUENCE_ENDS};
+    const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
+    const plan_dim cache[] = {{"n_pages", "np", -AXIS_PAGES},
                               {"page_size", "ps", o->page_size},
                               {"n_kv_heads", "nkvh", c->n_kv_heads},
                               {"head_dim", "dh", c->head_dim}};
@@ -42,7 +42,7 @@ static void declare_inputs(plan_builder *b)
     builder_tensor(b, PLAN_QO_INDPTR, "qo_indptr", PLAN_INPUT, DTYPE_I32, DIMS(ends));
     builder_tensor(b, PLAN_KV_INDPTR, "kv_indptr", PLAN_INPUT, DTYPE_I32, DIMS(ends));
     builder_tensor(b, PLAN_KV_INDICES, "kv_indices", PLAN_INPUT, DTYPE_I32,
-                   DIMS({"n_page_refs", "npr", PLAN_PAGE_REFS}));
+                   DIMS({"n_page_refs", "npr", -AXIS_PAGE_REFS}));
     builder_tensor(b, PLAN_KV_LAST_PAGE_LEN, "kv_last_page_len", PLAN_INPUT, DTYPE_I32,
                    DIMS(sequences));
     builder_tensor(b, PLAN_OUTPUT_ROWS, "output_rows", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
@@ -53,7 +53,7 @@ static void declare_inputs(plan_builder *b)
     builder_tensor(b, PLAN_TOP_PS, "top_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
     builder_tensor(b, PLAN_MIN_PS, "min_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
     builder_tensor(b, PLAN_ROPE_TABLE, "cos_sin", PLAN_TABLE, DTYPE_F32,
-                   DIMS({"n_positions", "c", PLAN_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
+                   DIMS({"n_positions", "c", -AXIS_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
     builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
     builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
 }
@@ -63,8 +63,8 @@ static void declare_activations(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
     const plan_options *o = &b->plan->options;
-    const plan_dim n = {"n_tokens", "n", PLAN_TOKENS};
-    const plan_dim outputs = {"n_outputs", "no", PLAN_OUTPUTS};
+    const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS};
+    const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
     const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
     if (o->sums) {
         const plan_dim sums = {"(2 * n_layers + 1) * hidden_size", "(2 nl + 1) d",
@@ -105,7 +105,7 @@ static void declare_outputs(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
     const plan_options *o = &b->plan->options;
-    const plan_dim outputs = {"n_outputs", "no", PLAN_OUTPUTS};
+    const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
     builder_tensor(b, PLAN_LOGITS, "logits", PLAN_OUTPUT, DTYPE_F32,
                    DIMS(outputs, {"vocab_size", "v", c->vocab_size}));
     const plan_dim blocks = {"n_blocks", "nb", TOP_K_BLOCKS}, k = {"k", "k", o->candidates};

@@ -68,14 +68,14 @@ static void count_capacity(plan *p)
     int64_t pages_each = (o->context + o->page_size - 1) / o->page_size;
     if (o->n_pages == 0) o->n_pages = pages_each * o->max_sequences;
     int64_t *of = p->capacity.of;
-    of[-PLAN_TOKENS] = o->max_tokens;
-    of[-PLAN_SEQUENCES] = o->max_sequences;
-    of[-PLAN_SEQUENCE_ENDS] = o->max_sequences + 1;
-    of[-PLAN_PAGE_REFS] = o->n_pages;
-    of[-PLAN_OUTPUTS] = o->max_outputs;
-    of[-PLAN_PAGES] = o->n_pages;
+    of[AXIS_TOKENS] = o->max_tokens;
+    of[AXIS_SEQUENCES] = o->max_sequences;
+    of[AXIS_SEQUENCE_ENDS] = o->max_sequences + 1;
+    of[AXIS_PAGE_REFS] = o->n_pages;
+    of[AXIS_OUTPUTS] = o->max_outputs;
+    of[AXIS_PAGES] = o->n_pages;
     /* Dynamic scaling gives every token's angles their own row, by the length of its sequence. */
-    of[-PLAN_POSITIONS] = p->config.rope.scaling == ROPE_DYNAMIC ? o->max_tokens : o->context;
+    of[AXIS_POSITIONS] = p->config.rope.scaling == ROPE_DYNAMIC ? o->max_tokens : o->context;
 }
 
 static int64_t dim_size(plan_dim dim, const plan_sizes *sizes)

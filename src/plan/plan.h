@@ -10,29 +10,12 @@
 #include "base/arena.h"
 #include "model/model.h"
 #include "op/op.h"
-
-/* Sizes that the batch decides; as a dimension they are stored as these negative numbers. */
-typedef enum plan_axis {
-    PLAN_CONSTANT = 0,
-    PLAN_TOKENS = -1,        /* n: new tokens of all sequences */
-    PLAN_SEQUENCES = -2,     /* sequences in the batch */
-    PLAN_SEQUENCE_ENDS = -3, /* sequences + 1: an indptr array */
-    PLAN_PAGE_REFS = -4,     /* entries of kv_indices */
-    PLAN_OUTPUTS = -5,       /* rows whose logits are wanted */
-    PLAN_PAGES = -6,         /* pages of the KV cache */
-    PLAN_POSITIONS = -7,     /* rows of the RoPE table */
-} plan_axis;
-enum { PLAN_AXES = 8 };
-
-/* Values of the axes, indexed by -axis. */
-typedef struct plan_sizes {
-    int64_t of[PLAN_AXES];
-} plan_sizes;
+#include "plan/program.h"
 
 typedef struct plan_dim {
     const char *symbol; /* "n_tokens", "qkv_hidden_units" */
     const char *brief;  /* the same where space is short: "n", "(nh + 2 nkvh) dh" */
-    int64_t size;       /* a constant, or a plan_axis */
+    int64_t size;       /* a constant, or an axis negated */
 } plan_dim;
 
 typedef enum plan_kind {
@@ -179,7 +162,7 @@ typedef struct plan_view {
     size_t offset; /* bytes from the tensor's beginning */
     dtype type;
     int rank;
-    int64_t shape[TENSOR_MAX_RANK];  /* a constant, or a plan_axis */
+    int64_t shape[TENSOR_MAX_RANK];  /* a constant, or an axis negated */
     int64_t stride[TENSOR_MAX_RANK]; /* bytes; 0: contiguous behind dimensions that vary */
 } plan_view;
 plan_view plan_view_operand(const plan *plan, const plan_operand *operand);

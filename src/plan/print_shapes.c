@@ -155,7 +155,7 @@ static void print_legend(const shape_printer *s, strbuf *out)
     const plan *p = s->plan;
     const model_config *c = &p->config;
     const long long heads = c->n_heads, kv_heads = c->n_kv_heads, dim = c->head_dim;
-    const long long tokens = s->prefill.of[-PLAN_TOKENS], batch = s->decode.of[-PLAN_SEQUENCES];
+    const long long tokens = s->prefill.of[AXIS_TOKENS], batch = s->decode.of[AXIS_SEQUENCES];
     strbuf_printf(out,
                   "\nn_tokens           %lld in prefill of one sequence; in decode one for each of "
                   "n_sequences = %lld\n"
@@ -175,9 +175,9 @@ static void print_legend(const shape_printer *s, strbuf *out)
 static plan_sizes sizes_of(const plan *p, int64_t tokens, int64_t sequences)
 {
     plan_sizes sizes = p->capacity;
-    sizes.of[-PLAN_TOKENS] = tokens;
-    sizes.of[-PLAN_SEQUENCES] = sizes.of[-PLAN_OUTPUTS] = sequences;
-    sizes.of[-PLAN_SEQUENCE_ENDS] = sequences + 1;
+    sizes.of[AXIS_TOKENS] = tokens;
+    sizes.of[AXIS_SEQUENCES] = sizes.of[AXIS_OUTPUTS] = sequences;
+    sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
     return sizes;
 }
 

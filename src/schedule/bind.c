@@ -55,7 +55,7 @@ void schedule_bind_node(const schedule *s, int node, const schedule_memory *memo
 
 /* Cuts the operands that have a row for every row of the batch. */
 static void slice_rows(const schedule *s, const instruction *in, instruction_span rows,
-                       schedule_axis axis, op_call *call)
+                       program_axis axis, op_call *call)
 {
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         const schedule_view *view = &s->views[in->operands[i]];
@@ -69,7 +69,7 @@ bool schedule_bind(const schedule *s, const instruction *in, const schedule_memo
                    const int64_t *sizes, op_call *call)
 {
     if (in->opcode == INSTRUCTION_NOOP) return false;
-    schedule_axis axis = s->nodes[in->node].row_axis;
+    program_axis axis = s->nodes[in->node].row_axis;
     instruction_span rows = instruction_rows(in, (int32_t)sizes[axis]);
     if (rows.begin >= rows.end) return false;
     *call = (op_call){0};

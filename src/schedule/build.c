@@ -38,7 +38,7 @@ static int64_t within(int64_t value, int64_t fallback, int64_t most)
 
 static void fill_options(schedule_options *o, const plan *p)
 {
-    int64_t tokens = p->capacity.of[-PLAN_TOKENS];
+    int64_t tokens = p->capacity.of[AXIS_TOKENS];
     o->tokens = within(o->tokens, o->setting == SCHEDULE_LATENCY ? 1 : tokens, tokens);
     o->context = within(o->context, USUAL_CONTEXT, p->options.context);
     if (o->context < o->tokens) o->context = within(o->tokens, o->tokens, p->options.context);

@@ -87,7 +87,7 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
 /* A batch of the size that costs are meant for: one sequence, of which the last `rows` positions
  * of `context` are new. Operators find it in the index tensors. */
 typedef struct usual_batch {
-    int64_t sizes[SCHEDULE_AXES];
+    int64_t sizes[AXES];
     int32_t qo_indptr[2], kv_indptr[2], last_page_len[1];
     void *inputs[PLAN_TENSOR_COUNT];
 } usual_batch;
@@ -98,13 +98,13 @@ static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t con
     *u = (usual_batch){.qo_indptr = {0, (int32_t)rows},
                        .kv_indptr = {0, (int32_t)pages},
                        .last_page_len = {(int32_t)(context - (pages - 1) * page_size)}};
-    u->sizes[SCHEDULE_TOKENS] = rows;
-    u->sizes[SCHEDULE_SEQUENCES] = 1;
-    u->sizes[SCHEDULE_SEQUENCE_ENDS] = 2;
-    u->sizes[SCHEDULE_PAGE_REFS] = pages;
-    u->sizes[SCHEDULE_OUTPUTS] = 1;
-    u->sizes[SCHEDULE_PAGES] = d->out->capacity[SCHEDULE_PAGES];
-    u->sizes[SCHEDULE_POSITIONS] = d->out->capacity[SCHEDULE_POSITIONS];
+    u->sizes[AXIS_TOKENS] = rows;
+    u->sizes[AXIS_SEQUENCES] = 1;
+    u->sizes[AXIS_SEQUENCE_ENDS] = 2;
+    u->sizes[AXIS_PAGE_REFS] = pages;
+    u->sizes[AXIS_OUTPUTS] = 1;
+    u->sizes[AXIS_PAGES] = d->out->capacity[AXIS_PAGES];
+    u->sizes[AXIS_POSITIONS] = d->out->capacity[AXIS_POSITIONS];
     u->inputs[PLAN_QO_INDPTR] = u->qo_indptr;
     u->inputs[PLAN_KV_INDPTR] = u->kv_indptr;
     u->inputs[PLAN_KV_LAST_PAGE_LEN] = u->last_page_len;
@@ -112,7 +112,7 @@ static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t con
 
 int64_t cost_usual_rows(const draft *d, int node)
 {
-    return d->out->nodes[node].row_axis == SCHEDULE_OUTPUTS ? 1 : d->out->options.tokens;
+    return d->out->nodes[node].row_axis == AXIS_OUTPUTS ? 1 : d->out->options.tokens;
 }
 
 dtype cost_type_of(const schedule *s, int node, bool *weights)
@@ -169,7 +169,7 @@ cost_estimate cost_of_rows(draft *d, int node, int64_t begin, int64_t rows)
     schedule_node *about = &s->nodes[node];
     usual_batch batch;
     if (rows == 0) return (cost_estimate){.alone = 1};
-    bool tokens = about->row_axis == SCHEDULE_TOKENS;
+    bool tokens = about->row_axis == AXIS_TOKENS;
     usual_init(&batch, d, tokens ? rows : 1, tokens ? o->context - o->tokens + begin + rows : 1);
     op_cost work = work_of(d, node, &batch);
     cost_estimate out = cost_estimate_of(o->costs, &o->profile, o->workers, about->op,

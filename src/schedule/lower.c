@@ -75,7 +75,7 @@ static bool has_sequences(const schedule *s, const schedule_node *node)
 {
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         const schedule_view *view = &s->views[node->operands[i]];
-        if (view->rank && view->shape[0] == -(int64_t)SCHEDULE_SEQUENCE_ENDS) return true;
+        if (view->rank && view->shape[0] == -AXIS_SEQUENCE_ENDS) return true;
     }
     return false;
 }

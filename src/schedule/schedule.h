@@ -15,20 +15,8 @@
 
 #include "base/arena.h"
 #include "op/op.h"
+#include "plan/program.h"
 #include "schedule/instruction.h"
-
-/* Sizes that the batch decides, by number; negated they stand in a view's shape. The numbers are
- * those of the plan's axes. */
-typedef enum schedule_axis {
-    SCHEDULE_TOKENS = 1,
-    SCHEDULE_SEQUENCES,
-    SCHEDULE_SEQUENCE_ENDS,
-    SCHEDULE_PAGE_REFS,
-    SCHEDULE_OUTPUTS,
-    SCHEDULE_PAGES,
-    SCHEDULE_POSITIONS,
-    SCHEDULE_AXES
-} schedule_axis;
 
 typedef enum schedule_base {
     SCHEDULE_ARENA,
@@ -78,8 +66,8 @@ typedef struct schedule_node {
     op_code op;
     const char *name; /* of its step: "attn_qkv" */
     int step;
-    int64_t layer;          /* -1: outside the layers */
-    schedule_axis row_axis; /* rows that tokens [begin, end) of an instruction cut */
+    int64_t layer;         /* -1: outside the layers */
+    program_axis row_axis; /* rows that tokens [begin, end) of an instruction cut */
     uint16_t operands[OP_MAX_TENSORS];
     float params[INSTRUCTION_PARAMS];
     float alone; /* cost of an instruction while no other worker works, over its cost_ns; 0: 1 */
@@ -133,8 +121,8 @@ typedef struct schedule {
     schedule_weight *weights;
     schedule_node *nodes;
     int n_areas, n_views, n_weights, n_nodes;
-    int64_t capacity[SCHEDULE_AXES]; /* the largest batch */
-    uint32_t *per_pass; /* [n_counters]: signals of each in one pass; 0 is no counter */
+    int64_t capacity[AXES]; /* the largest batch */
+    uint32_t *per_pass;     /* [n_counters]: signals of each in one pass; 0 is no counter */
     int n_counters;
     /* Queues: [options.workers][longest], padded with noops. */
     instruction *instructions;
@@ -159,7 +147,7 @@ typedef struct schedule_memory {
     const void *const *weights; /* [n_weights] */
 } schedule_memory;
 
-/* Sizes of a batch: [SCHEDULE_AXES], by axis.
+/* Sizes of a batch: [AXES], by axis.
  *
  * The whole call of a node: for choosing its kernel and packing its weights. Addresses are NULL
  * where `memory` is. `packed` and `scratch` are left to the caller, here and below. */

@@ -5,10 +5,6 @@
 #include <assert.h>
 #include <string.h>
 
-_Static_assert((int)SCHEDULE_AXES == (int)PLAN_AXES, "axes have the plan's numbers");
-_Static_assert((int)SCHEDULE_TOKENS == -(int)PLAN_TOKENS, "axes have the plan's numbers");
-_Static_assert((int)SCHEDULE_OUTPUTS == -(int)PLAN_OUTPUTS, "axes have the plan's numbers");
-_Static_assert((int)SCHEDULE_POSITIONS == -(int)PLAN_POSITIONS, "axes have the plan's numbers");
 _Static_assert((int)INSTRUCTION_OPERANDS >= (int)OP_MAX_TENSORS, "a record holds all operands");
 
 typedef struct tables {
@@ -27,7 +23,7 @@ static int add_area(schedule *s, schedule_area area)
 static uint64_t row_bytes_of(const plan_tensor *t)
 {
     int64_t rows = t->rank ? t->dims[0].size : 0;
-    if (rows != PLAN_TOKENS && rows != PLAN_OUTPUTS && rows != PLAN_PAGES) return 0;
+    if (rows != -AXIS_TOKENS && rows != -AXIS_OUTPUTS && rows != -AXIS_PAGES) return 0;
     uint64_t bytes = dtype_block_bytes(t->type);
     for (int d = 1; d < t->rank; d++)
         bytes *= (uint64_t)t->dims[d].size;
@@ -128,19 +124,19 @@ static uint16_t view_weight(tables *t, const plan_node *node, const plan_operand
 
 /* Rows that a node's instructions may share: those of the first operand that it writes by rows, or
  * where there is none (a cache is written by slots) of the first that has rows. */
-static schedule_axis row_axis_of(const schedule *s, const schedule_node *node)
+static program_axis row_axis_of(const schedule *s, const schedule_node *node)
 {
     const op_info *op = op_get(node->op);
-    schedule_axis read = SCHEDULE_AXES;
+    program_axis read = AXES;
     for (int i = 0; i < op_n_tensors(op); i++) {
         const schedule_view *view = &s->views[node->operands[i]];
         if (view->rank == 0) continue;
-        if (view->shape[0] != PLAN_TOKENS && view->shape[0] != PLAN_OUTPUTS) continue;
-        schedule_axis axis = (schedule_axis)-view->shape[0];
+        if (view->shape[0] != -AXIS_TOKENS && view->shape[0] != -AXIS_OUTPUTS) continue;
+        program_axis axis = (program_axis)-view->shape[0];
         if (op->tensors[i].direction != OP_IN) return axis;
-        if (read == SCHEDULE_AXES) read = axis;
+        if (read == AXES) read = axis;
     }
-    assert(read != SCHEDULE_AXES); /* an operator of the forward pass has rows */
+    assert(read != AXES); /* an operator of the forward pass has rows */
     return read;
 }
 
@@ -231,7 +227,7 @@ uint64_t tables_fingerprint(const schedule *s)
         hash = mix_view(hash, &s->views[i]);
     for (int i = 0; i < s->n_nodes; i++)
         hash = mix_node(hash, &s->nodes[i]);
-    for (int axis = 0; axis < SCHEDULE_AXES; axis++)
+    for (int axis = 0; axis < AXES; axis++)
         hash = mix(hash, (uint64_t)s->capacity[axis]);
     return hash;
 }

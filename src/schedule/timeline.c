@@ -233,7 +233,7 @@ qp_status timeline_measured(const schedule *s, const instruction_timing *timings
     TRY(take_slices(s, out, error));
     op_cost *costs = cost_nodes(s, memory, sizes);
     if (!costs) return error_no_memory(error, "the timeline", (size_t)s->n_nodes);
-    out->tokens = sizes[SCHEDULE_TOKENS];
+    out->tokens = sizes[AXIS_TOKENS];
     out->length = end - begin;
     for (int32_t i = 0; i < out->count; i++) {
         timeline_slice *slice = &out->slices[i];

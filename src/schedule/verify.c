@@ -62,7 +62,7 @@ static bool needs_all_rows(const schedule *s, const instruction *in)
 {
     for (int i = 0; i < INSTRUCTION_OPERANDS; i++) {
         const schedule_view *view = &s->views[in->operands[i]];
-        if (view->rank && view->shape[0] == -(int64_t)SCHEDULE_SEQUENCE_ENDS) return true;
+        if (view->rank && view->shape[0] == -AXIS_SEQUENCE_ENDS) return true;
     }
     return false;
 }

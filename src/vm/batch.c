@@ -37,19 +37,19 @@ void batch_free(batch *b)
 
 void batch_clear(batch *b)
 {
-    b->sizes.of[-PLAN_TOKENS] = 0;
-    b->sizes.of[-PLAN_SEQUENCES] = 0;
-    b->sizes.of[-PLAN_SEQUENCE_ENDS] = 1;
-    b->sizes.of[-PLAN_PAGE_REFS] = 0;
-    b->sizes.of[-PLAN_OUTPUTS] = 0;
+    b->sizes.of[AXIS_TOKENS] = 0;
+    b->sizes.of[AXIS_SEQUENCES] = 0;
+    b->sizes.of[AXIS_SEQUENCE_ENDS] = 1;
+    b->sizes.of[AXIS_PAGE_REFS] = 0;
+    b->sizes.of[AXIS_OUTPUTS] = 0;
     batch_i32(b, PLAN_QO_INDPTR)[0] = batch_i32(b, PLAN_KV_INDPTR)[0] = 0;
 }
 
 int64_t batch_room(const batch *b)
 {
     const int64_t *most = b->plan->capacity.of;
-    if (b->sizes.of[-PLAN_SEQUENCES] == most[-PLAN_SEQUENCES]) return 0;
-    return most[-PLAN_TOKENS] - batch_tokens(b);
+    if (b->sizes.of[AXIS_SEQUENCES] == most[AXIS_SEQUENCES]) return 0;
+    return most[AXIS_TOKENS] - batch_tokens(b);
 }
 
 /* Adds a sequence of `count` new tokens with the pages of `positions`. */
@@ -58,7 +58,7 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
 {
     assert(count > 0 && count <= batch_room(b));
     int64_t *of = b->sizes.of;
-    int64_t row = of[-PLAN_TOKENS], sequence = of[-PLAN_SEQUENCES], refs = of[-PLAN_PAGE_REFS];
+    int64_t row = of[AXIS_TOKENS], sequence = of[AXIS_SEQUENCES], refs = of[AXIS_PAGE_REFS];
     bool own_rows = b->plan->config.rope.scaling == ROPE_DYNAMIC;
     for (int64_t i = 0; i < count; i++) {
         batch_i32(b, PLAN_TOKEN_IDS)[row + i] = tokens[i];
@@ -73,10 +73,10 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
         (int32_t)(positions - (n_pages - 1) * page_size);
     batch_i32(b, PLAN_QO_INDPTR)[sequence + 1] = (int32_t)(row + count);
     batch_i32(b, PLAN_KV_INDPTR)[sequence + 1] = (int32_t)(refs + n_pages);
-    of[-PLAN_TOKENS] += count;
-    of[-PLAN_SEQUENCES]++;
-    of[-PLAN_SEQUENCE_ENDS]++;
-    of[-PLAN_PAGE_REFS] += n_pages;
+    of[AXIS_TOKENS] += count;
+    of[AXIS_SEQUENCES]++;
+    of[AXIS_SEQUENCE_ENDS]++;
+    of[AXIS_PAGE_REFS] += n_pages;
 }
 
 void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, const page_list *pages)
@@ -92,7 +92,7 @@ void batch_add_ahead(batch *b, int32_t token, int64_t past, int64_t positions,
 
 void batch_want(batch *b, int64_t row)
 {
-    int64_t *outputs = &b->sizes.of[-PLAN_OUTPUTS];
-    assert(*outputs < b->plan->capacity.of[-PLAN_OUTPUTS]);
+    int64_t *outputs = &b->sizes.of[AXIS_OUTPUTS];
+    assert(*outputs < b->plan->capacity.of[AXIS_OUTPUTS]);
     batch_i32(b, PLAN_OUTPUT_ROWS)[(*outputs)++] = (int32_t)row;
 }

@@ -11,7 +11,7 @@
 
 typedef struct batch {
     const plan *plan;
-    plan_sizes sizes; /* of the batch so far; PLAN_PAGES and PLAN_POSITIONS are the plan's */
+    plan_sizes sizes; /* of the batch so far; pages and positions are the plan's */
     /* Arrays of the plan's inputs, by plan_tensor_id; one allocation. */
     void *of[PLAN_TENSOR_COUNT];
     void *memory;
@@ -47,11 +47,11 @@ void batch_want(batch *batch, int64_t row);
 
 static inline int64_t batch_tokens(const batch *batch)
 {
-    return batch->sizes.of[-PLAN_TOKENS];
+    return batch->sizes.of[AXIS_TOKENS];
 }
 static inline int64_t batch_outputs(const batch *batch)
 {
-    return batch->sizes.of[-PLAN_OUTPUTS];
+    return batch->sizes.of[AXIS_OUTPUTS];
 }
 
 #endif

@@ -90,7 +90,7 @@ qp_status executor_init_host(executor *x, const plan *plan, const model *model, 
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
     if (plan->config.rope.scaling != ROPE_DYNAMIC)
-        executor_set_rope_rows(x, 0, 0, plan->capacity.of[-PLAN_POSITIONS], 0);
+        executor_set_rope_rows(x, 0, 0, plan->capacity.of[AXIS_POSITIONS], 0);
     return QP_OK;
 }
 

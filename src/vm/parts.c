@@ -49,7 +49,7 @@ static int64_t larger(int64_t a, int64_t b)
 static void find_sizes(parts *p)
 {
     const schedule *s = p->schedule;
-    p->n_rows = larger(s->capacity[SCHEDULE_TOKENS], s->capacity[SCHEDULE_OUTPUTS]);
+    p->n_rows = larger(s->capacity[AXIS_TOKENS], s->capacity[AXIS_OUTPUTS]);
     for (int n = 0; n < s->n_nodes; n++) {
         op_call call;
         schedule_bind_node(s, n, NULL, s->capacity, &call);

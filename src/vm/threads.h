@@ -24,7 +24,7 @@ void threads_machine_destroy(threads_machine *machine);
  * and signal as ever. 0, 0: all of them work, as at first. */
 void threads_machine_select(threads_machine *machine, int first, int last);
 
-/* One pass over a batch of these sizes ([SCHEDULE_AXES]). `timings` is NULL, or [workers][longest]
+/* One pass over a batch of these sizes ([AXES]). `timings` is NULL, or [workers][longest]
  * like the schedule's instructions. When a counter never comes, QP_INVALID names worker,
  * instruction, counter, needed and found; the machine cannot be used any more then. */
 qp_status threads_machine_run(threads_machine *machine, const int64_t *sizes,

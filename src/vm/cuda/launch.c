@@ -244,7 +244,7 @@ static qp_status launch_chain(cuda_executor *x, int node, int end, const plan_si
     cuda_chain chain, whole, normed;
     int n_normed = 0;
     *count = 0;
-    if (x->marks || !x->early || !cuda_chain_begin(&x->ops, sizes->of[-PLAN_TOKENS], &chain))
+    if (x->marks || !x->early || !cuda_chain_begin(&x->ops, sizes->of[AXIS_TOKENS], &chain))
         return QP_OK;
     for (int n = node, taken; n < end; n += taken) {
         taken = chain_nodes(x, n, end, sizes, &chain);

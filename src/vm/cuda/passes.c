@@ -22,9 +22,9 @@ static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first,
                           int group, int n_passes, int choice)
 {
     const int64_t *of = batch->sizes.of;
-    return (cuda_pass){.n_tokens = of[-PLAN_TOKENS],
-                       .n_sequences = of[-PLAN_SEQUENCES],
-                       .n_outputs = of[-PLAN_OUTPUTS],
+    return (cuda_pass){.n_tokens = of[AXIS_TOKENS],
+                       .n_sequences = of[AXIS_SEQUENCES],
+                       .n_outputs = of[AXIS_OUTPUTS],
                        .n_chunks = cuda_decode_chunks(x->ops.longest),
                        .first = first,
                        .last = last,
@@ -78,7 +78,7 @@ static qp_status capture(cuda_executor *x, const batch *batch, const plan_sizes 
 /* The most positions of a sequence, where each of several has one new token; else 0. */
 static int64_t longest_decoding(const batch *batch)
 {
-    int64_t n = batch->sizes.of[-PLAN_SEQUENCES], longest = 0;
+    int64_t n = batch->sizes.of[AXIS_SEQUENCES], longest = 0;
     if (n < 2 || n != batch_tokens(batch)) return 0;
     const int32_t *positions = batch_i32(batch, PLAN_POSITION_IDS);
     for (int64_t i = 0; i < n; i++)
@@ -90,7 +90,7 @@ static int64_t longest_decoding(const batch *batch)
 static plan_sizes sizes_of(const cuda_executor *x, const batch *batch)
 {
     plan_sizes sizes = batch->sizes;
-    sizes.of[-PLAN_PAGE_REFS] = x->plan->capacity.of[-PLAN_PAGE_REFS];
+    sizes.of[AXIS_PAGE_REFS] = x->plan->capacity.of[AXIS_PAGE_REFS];
     return sizes;
 }
 

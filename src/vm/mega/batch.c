@@ -211,7 +211,7 @@ bool cuda_mega_takes_rows(const cuda_mega *m, int64_t n)
 bool mega_takes_batch(const cuda_mega *m, const batch *b)
 {
     int64_t n = batch_tokens(b);
-    if (!cuda_mega_takes_rows(m, n) || b->sizes.of[-PLAN_SEQUENCES] != n || batch_outputs(b) != n)
+    if (!cuda_mega_takes_rows(m, n) || b->sizes.of[AXIS_SEQUENCES] != n || batch_outputs(b) != n)
         return false;
     for (int64_t i = 0; i < n; i++)
         if (batch_i32(b, PLAN_OUTPUT_ROWS)[i] != i) return false;
