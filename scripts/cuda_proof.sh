@@ -106,7 +106,7 @@ sanitize_operators() {
 }
 
 # By the kernels for tests, whose lanes all say that they have read a stage of the ring (see
-# src/vm/mega/mega_dawdling.cu), and of them alone: the others are looked at below.
+# src/vm/mega/kernels.cu), and of them alone: the others are looked at below.
 racecheck_mega() {
     local kind type how context tokens
     # shellcheck disable=SC2086
@@ -119,7 +119,7 @@ racecheck_mega() {
         esac
         for context in 21 400; do
             check "racecheck: $type, $how, behind $context tokens" sanitized racecheck \
-                --kernel-name kernel_substring=dawdling \
+                --kernel-name kernel_substring=delayed \
                 "${QUIPU_TESTS:-$PWD/build-test/tests}/tool_delays" "synthetic:tiny:$type" \
                 $tokens 200 "$how" $context alone || true
         done

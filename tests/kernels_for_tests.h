@@ -1,5 +1,5 @@
-/* Kernels for tests in place of the usual ones: which models they are for, and those of batches
- * whose warps sleep at random. */
+/* Kernels for tests in place of the program's: which models they are for, and where to find them.
+ * They are in images that only test programs hold; src/gpu_images.cmake lists them. */
 #ifndef QUIPU_TESTS_KERNELS_FOR_TESTS_H
 #define QUIPU_TESTS_KERNELS_FOR_TESTS_H
 
@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* QP_UNSUPPORTED where there is no megakernel for tests of the engine's model: they are made for
  * heads of 64, caches in F16, and weights in BF16, whose x is in registers, or quantised; those
@@ -28,49 +29,58 @@ static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wi
                      MEGA_BLOCK);
 }
 
-/* A megakernel over the arguments of the usual one. */
-static inline qp_status find_kernel_for_tests(qp_engine *engine, const char *image,
-                                              const char *name, const mega_arguments *a,
-                                              cuda_function *out, qp_error *error)
+extern const cuda_image cuda_test_images[]; /* the last has no name */
+
+/* Loads a kernel of a test image. Its module stays until the GPU's context ends. */
+static inline qp_status find_test_kernel(const cuda_device *d, const char *image, const char *name,
+                                         int shared_bytes, cuda_function *out, qp_error *error)
 {
-    int shared = a->stages * a->stage_bytes + (int)a->shared.bytes;
-    return cuda_device_function(&engine->device, image, name, shared, out, error);
+    cuda_module module;
+    const cuda_image *i = cuda_test_images;
+    while (i->name && strcmp(i->name, image) != 0)
+        i++;
+    if (!i->name) return error_set(error, QP_DEVICE, "the tests hold no GPU code named %s", image);
+    TRY(cuda_check(d->driver->module_load(&module, i->data), "loading GPU code of tests", error));
+    TRY(cuda_check(d->driver->module_function(out, module, name), "finding a test kernel", error));
+    return cuda_check(d->driver->function_set(*out, CUDA_FUNCTION_MAX_SHARED, shared_bytes),
+                      "giving a test kernel shared memory", error);
 }
 
-/* The megakernel of one sequence whose warps sleep, where check_kernels_for_tests() says that there
- * is one; of one that chooses tokens. */
-static inline qp_status find_dawdling(qp_engine *engine, bool chooses, cuda_function *out,
-                                      qp_error *error)
+/* The megakernel of one sequence with delays, where check_kernels_for_tests() finds one; `chooses`:
+ * the one that samples tokens. */
+static inline qp_status find_delayed(qp_engine *engine, bool chooses, cuda_function *out,
+                                     qp_error *error)
 {
     const cuda_mega *m = &engine->mega;
     char image[40], name[40];
-    snprintf(image, sizeof image, "mega%s%s_dawdling", m->quantized ? "_bricks" : "",
+    snprintf(image, sizeof image, "mega%s%s_delayed", m->quantized ? "_bricks" : "",
              chooses ? "_choosing" : "");
-    snprintf(name, sizeof name, "mega_%d_F16_%d_dawdling", (int)engine->plan.config.head_dim,
+    snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)engine->plan.config.head_dim,
              !m->quantized);
-    return find_kernel_for_tests(engine, image, name, &m->arguments, out, error);
+    return find_test_kernel(&engine->device, image, name, cuda_mega_shared_bytes(m), out, error);
 }
 
-/* The same of two to eight sequences. */
-static inline qp_status find_dawdling_batch(qp_engine *engine, cuda_function *out, qp_error *error)
+/* The same for two to eight sequences. */
+static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out, qp_error *error)
 {
+    const mega_arguments *a = &engine->mega.batch;
     char name[40];
-    snprintf(name, sizeof name, "mega_batch_%d_F16_dawdling", (int)engine->plan.config.head_dim);
-    return find_kernel_for_tests(engine, "mega_batch_dawdling", name, &engine->mega.batch, out,
-                                 error);
+    snprintf(name, sizeof name, "mega_batch_%d_F16_delayed", (int)engine->plan.config.head_dim);
+    return find_test_kernel(&engine->device, "mega_batch_delayed", name,
+                            a->stages * a->stage_bytes + (int)a->shared.bytes, out, error);
 }
 
-/* Passes over 9 to 64 sequences, from the next on. Of an engine that has run none: what is captured
- * as a graph keeps its kernels. */
-static inline qp_status dawdle_in_batches(qp_engine *engine, qp_error *error)
+/* Gives the next passes over 9 to 64 sequences the chain kernels with delays. The engine must have
+ * run none yet, because a captured graph keeps its kernels. */
+static inline qp_status delay_batches(qp_engine *engine, qp_error *error)
 {
     static const int columns[] = {16, 32, 64};
     for (int i = 0; i < 3; i++) {
         char name[40];
-        snprintf(name, sizeof name, "run_linear_chain_%d_dawdling", columns[i]);
-        TRY(cuda_device_function(&engine->device, "linear_chain_dawdling", name,
-                                 engine->device.shared_bytes,
-                                 &engine->cuda.ops.helpers[CUDA_HELPER_CHAIN + i], error));
+        snprintf(name, sizeof name, "run_linear_chain_%d_delayed", columns[i]);
+        TRY(find_test_kernel(&engine->device, "linear_chain_delayed", name,
+                             engine->device.shared_bytes,
+                             &engine->cuda.ops.helpers[CUDA_HELPER_CHAIN + i], error));
     }
     return QP_OK;
 }

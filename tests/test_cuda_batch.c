@@ -160,10 +160,10 @@ static void check_runs(const char *model, int n, int multiprocessors)
     static sequences s;
     float *first = NULL;
     qp_error error;
-    for (int dawdling = 0; dawdling < 2; dawdling++) {
+    for (int delayed = 0; delayed < 2; delayed++) {
         qp_engine *engine = open_for_batches(model, multiprocessors);
         size_t bytes = bytes_of_logits(engine, n);
-        if (dawdling) assert_ok(dawdle_in_batches(engine, &error));
+        if (delayed) assert_ok(delay_batches(engine, &error));
         open_sequences(&s, engine, n, false);
         for (int run = 0; run < RUNS / 2; run++) {
             memset(s.logits, 0, bytes);
@@ -175,7 +175,7 @@ static void check_runs(const char *model, int n, int multiprocessors)
             }
             if (memcmp(first, s.logits, bytes) != 0)
                 fail_msg("%s: other logits of %d sequences in run %d by %s kernels", model, n, run,
-                         dawdling ? "dawdling" : "usual");
+                         delayed ? "delayed" : "usual");
         }
         free(end_sequences(&s));
         qp_engine_close(engine);

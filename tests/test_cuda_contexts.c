@@ -19,8 +19,8 @@ enum {
     LAST = 1536 - STEPS, /* the longest prompt that ends in the batch's kernel */
     LONG = 1600,         /* beside it attention is a kernel of its own: another sequence */
     CONTEXT = LONG + STEPS,
-    DECODED = 13, /* tokens in one call: 1,546 positions at the end */
-    DAWDLING = 5, /* runs by kernels whose warps sleep */
+    DECODED = 13,     /* tokens in one call: 1,546 positions at the end */
+    DELAYED_RUNS = 5, /* runs by kernels whose warps sleep */
 };
 
 static int32_t token_of(int sequence, int position)
@@ -69,7 +69,7 @@ static float *new_logits(const sequences *s)
 }
 
 /* Opens all sequences, each with its prompt read alone. */
-static void open_sequences(sequences *s, size_t kind, const char *exec, bool dawdling)
+static void open_sequences(sequences *s, size_t kind, const char *exec, bool delayed)
 {
     static int32_t tokens[CONTEXT];
     qp_error error;
@@ -81,8 +81,8 @@ static void open_sequences(sequences *s, size_t kind, const char *exec, bool daw
                                                 .device = "cuda",
                                                 .exec = exec});
     snprintf(s->name, sizeof s->name, "%s by %s, cache in %s, pages of %d%s", kinds[kind].model,
-             exec, kinds[kind].kv_type, (int)kinds[kind].page_size, dawdling ? ", dawdling" : "");
-    if (dawdling) assert_ok(dawdle_in_batches(s->engine, &error));
+             exec, kinds[kind].kv_type, (int)kinds[kind].page_size, delayed ? ", delayed" : "");
+    if (delayed) assert_ok(delay_batches(s->engine, &error));
     s->vocab_size = (size_t)qp_engine_get_info(s->engine).vocab_size;
     for (int i = 0; i <= MOST; i++) {
         for (int t = 0; t < prompt_of(i); t++)
@@ -253,7 +253,7 @@ static void test_delays(void **state)
         expect_together(&s);
         close_sequences(&s);
         open_sequences(&s, kind, "ops", true);
-        for (int run = 0; run < DAWDLING; run++)
+        for (int run = 0; run < DELAYED_RUNS; run++)
             check_company(&s, (company){.first = 13 * run, .n = MOST - 5 * run});
         close_sequences(&s);
         free(s.expected);

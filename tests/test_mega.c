@@ -113,20 +113,20 @@ static void it_makes_what_the_reference_makes(void **state)
 }
 
 /* The kernel of one sequence whose warps sleep; NULL: there is none that reads such weights. */
-static cuda_function dawdling_kernel(qp_engine *engine, bool has_one)
+static cuda_function delayed_kernel(qp_engine *engine, bool has_one)
 {
     cuda_function kernel = NULL;
     qp_error error;
     if (!has_one) return NULL;
     engine->mega.arguments.delay = DELAY_NS;
     assert_ok(check_kernels_for_tests(engine, true, &error));
-    assert_ok(find_dawdling(engine, false, &kernel, &error));
+    assert_ok(find_delayed(engine, false, &kernel, &error));
     return kernel;
 }
 
-/* A pass behind n_prompt tokens, RUNS times, every other one by `dawdling` if there is such a
+/* A pass behind n_prompt tokens, RUNS times, every other one by `delayed` if there is such a
  * kernel: its logits are the same bits. */
-static void check_runs(qp_engine *engine, int n_prompt, cuda_function dawdling)
+static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
 {
     cuda_function usual = engine->mega.kernel;
     qp_session *session = open_session(engine);
@@ -139,7 +139,7 @@ static void check_runs(qp_engine *engine, int n_prompt, cuda_function dawdling)
     assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
     float *first = eval_rows(engine, session, prompt + n_prompt, 1);
     for (int run = 1; run < RUNS; run++) {
-        engine->mega.kernel = dawdling && run % 2 ? dawdling : usual;
+        engine->mega.kernel = delayed && run % 2 ? delayed : usual;
         qp_session_truncate(session, (size_t)n_prompt);
         float *again = eval_rows(engine, session, prompt + n_prompt, 1);
         if (memcmp(first, again, bytes) != 0)
@@ -159,7 +159,7 @@ static void its_bits_do_not_depend_on_the_order(void **state)
     if (!gpu_is_here()) skip();
     static const struct {
         const char *model;
-        bool dawdles;
+        bool delays;
     } cases[] = {{"synthetic:tiny:BF16", true},          {"synthetic:smollm2-135m:BF16", true},
                  {"synthetic:tiny:F16", false},          {"synthetic:tiny:Q8_0", true},
                  {"synthetic:tiny:Q4_0", true},          {"synthetic:tiny:Q4_1", true},
@@ -169,14 +169,14 @@ static void its_bits_do_not_depend_on_the_order(void **state)
         qp_engine *engine = open_engine((qp_engine_options){
             .model = cases[c].model, .device = "cuda", .exec = "mk", .context = 1024});
         cuda_function usual = engine->mega.kernel;
-        cuda_function dawdling = dawdling_kernel(engine, cases[c].dawdles);
-        check_runs(engine, PROMPT - 1, dawdling);
-        check_runs(engine, LONG_PROMPT, dawdling);
+        cuda_function delayed = delayed_kernel(engine, cases[c].delays);
+        check_runs(engine, PROMPT - 1, delayed);
+        check_runs(engine, LONG_PROMPT, delayed);
         token_list expected, found;
         qp_error error;
         engine->mega.kernel = usual;
         assert_ok(generate(engine, MADE, 16, &expected, &error));
-        if (dawdling) engine->mega.kernel = dawdling;
+        if (delayed) engine->mega.kernel = delayed;
         assert_ok(generate(engine, MADE, 50, &found, &error));
         assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         qp_engine_close(engine);
@@ -297,10 +297,10 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
     for (int m = 0; m < 2; m++) {
         qp_engine *engine = open_for_several(models[m], "mk");
         cuda_function usual = engine->mega.batch_kernel;
-        cuda_function dawdling;
+        cuda_function delayed;
         qp_error error;
         engine->mega.batch.delay = DELAY_NS;
-        assert_ok(find_dawdling_batch(engine, &dawdling, &error));
+        assert_ok(find_delayed_batch(engine, &delayed, &error));
         size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
         qp_session *sessions[SEQUENCES];
         float *alone[SEQUENCES], *found[SEQUENCES];
@@ -314,7 +314,7 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
         for (int run = 0; run < RUNS; run++) {
             int which[SEQUENCES], n = 2 + run % 7;
             choose_several(run, n, which);
-            engine->mega.batch_kernel = run % 2 ? dawdling : usual;
+            engine->mega.batch_kernel = run % 2 ? delayed : usual;
             eval_several(engine, sessions, which, n, found);
             for (int i = 0; i < n; i++)
                 if (memcmp(found[i], alone[which[i]], bytes) != 0)

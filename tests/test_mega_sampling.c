@@ -254,7 +254,7 @@ static void check_any_order(const char *model)
     enum { COUNT = 60, RUNS = 100, DELAY_NS = 5000 };
     qp_engine *engine = open_mega(model);
     cuda_mega *m = &engine->mega;
-    cuda_function usual = m->choosing, greedy = m->kernel, dawdling, dawdling_greedy;
+    cuda_function usual = m->choosing, greedy = m->kernel, delayed, delayed_greedy;
     int32_t prompt[PROMPT], expected[COUNT];
     qp_logit_bias biases[3];
     qp_sampling sampling;
@@ -262,13 +262,13 @@ static void check_any_order(const char *model)
     make_prompt(prompt);
     set_choice(engine, &choices[15], biases, &sampling);
     m->arguments.delay = DELAY_NS;
-    assert_ok(find_dawdling(engine, true, &dawdling, &error));
-    assert_ok(find_dawdling(engine, false, &dawdling_greedy, &error));
+    assert_ok(find_delayed(engine, true, &delayed, &error));
+    assert_ok(find_delayed(engine, false, &delayed_greedy, &error));
     for (int i = 0; i < RUNS; i++) {
         receiver r = {0};
         qp_session *session = open_session(engine);
-        m->choosing = i % 2 ? dawdling : usual;
-        m->kernel = i % 2 ? dawdling_greedy : greedy;
+        m->choosing = i % 2 ? delayed : usual;
+        m->kernel = i % 2 ? delayed_greedy : greedy;
         generate(session, &sampling, prompt, PROMPT, COUNT, i % 10 < 5 ? 256 : 7, &r);
         assert_int_equal(r.count, COUNT);
         if (i == 0) memcpy(expected, r.tokens, sizeof expected);

@@ -28,7 +28,7 @@ typedef struct task {
     qp_engine *engine;
     int64_t rows;       /* 0: one sequence, by qp_generate() */
     bool draws;         /* tokens other than the likeliest */
-    bool alone;         /* the kernels that dawdle only */
+    bool alone;         /* the kernels with delays only */
     size_t run, prompt; /* tokens of a run and before it */
     qp_sampling sampling;
     int32_t tokens[2][(LONGEST + 1) * ROWS]; /* those of the usual kernel, then others' */
@@ -53,20 +53,20 @@ static qp_status open_task(task *t, qp_error *error)
     return qp_engine_open(&options, &t->engine, error);
 }
 
-/* The kernels that dawdle in place of the usual ones. */
-static qp_status dawdle(task *t, uint32_t delay, qp_error *error)
+/* The kernels with delays in place of the usual ones. */
+static qp_status use_delays(task *t, uint32_t delay, qp_error *error)
 {
     if (is_batch(t)) {
         qp_engine_close(t->engine);
         t->engine = NULL;
         TRY(open_task(t, error));
-        return dawdle_in_batches(t->engine, error);
+        return delay_batches(t->engine, error);
     }
     cuda_mega *m = &t->engine->mega;
     m->arguments.delay = m->batch.delay = delay;
-    if (t->rows) TRY(find_dawdling_batch(t->engine, &m->batch_kernel, error));
-    if (t->draws) TRY(find_dawdling(t->engine, true, &m->choosing, error));
-    return find_dawdling(t->engine, false, &m->kernel, error);
+    if (t->rows) TRY(find_delayed_batch(t->engine, &m->batch_kernel, error));
+    if (t->draws) TRY(find_delayed(t->engine, true, &m->choosing, error));
+    return find_delayed(t->engine, false, &m->kernel, error);
 }
 
 /* ---- one run ------------------------------------------------------------------------------- */
@@ -127,9 +127,9 @@ static qp_status run(task *t, int which, int64_t *made, qp_error *error)
 static qp_status repeat(task *t, int64_t tokens, uint32_t delay, int64_t *changed, qp_error *error)
 {
     int64_t made, in_all;
-    if (t->alone) TRY(dawdle(t, delay, error));
+    if (t->alone) TRY(use_delays(t, delay, error));
     TRY(run(t, 0, &made, error));
-    if (!t->alone) TRY(dawdle(t, delay, error));
+    if (!t->alone) TRY(use_delays(t, delay, error));
     uint64_t begin = clock_ns();
     in_all = t->alone ? made : 0;
     for (*changed = 0; in_all < tokens; in_all += made) {

@@ -20,7 +20,7 @@ typedef struct variant {
     double us[MOST_ROUNDS];
 } variant;
 
-static qp_status wait_no_more(qp_engine *engine, qp_error *error)
+static qp_status remove_waits(qp_engine *engine, qp_error *error)
 {
     cuda_mega *m = &engine->mega;
     TRY(check_kernels_for_tests(engine, false, error));
@@ -28,8 +28,8 @@ static qp_status wait_no_more(qp_engine *engine, qp_error *error)
         return error_set(error, QP_UNSUPPORTED,
                          "the kernel without waits is for weights in BF16, such as "
                          "synthetic:llama-3.2-1b:BF16");
-    return cuda_device_function(&engine->device, "mega_unwaiting", "mega_64_F16_1_unwaiting",
-                                cuda_mega_shared_bytes(m), &m->kernel, error);
+    return find_test_kernel(&engine->device, "mega_no_waits", "mega_64_F16_1_no_waits",
+                            cuda_mega_shared_bytes(m), &m->kernel, error);
 }
 
 static qp_status open_variant(variant *v, const char *model, size_t context, bool waits,
@@ -41,7 +41,7 @@ static qp_status open_variant(variant *v, const char *model, size_t context, boo
                                  .kv_type = "F16",
                                  .context = (int64_t)context + TOKENS};
     TRY(qp_engine_open(&options, &v->engine, error));
-    if (!waits) TRY(wait_no_more(v->engine, error));
+    if (!waits) TRY(remove_waits(v->engine, error));
     TRY(qp_session_open(v->engine, &v->session, error));
     int32_t *tokens = malloc((context + !context) * sizeof *tokens);
     if (!tokens) return error_set(error, QP_NO_MEMORY, "there is no memory for %zu ids", context);

@@ -169,7 +169,7 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
     chain_turn turn = chain_turn_of(c, walk, blockIdx.x), next;
     for (int item = blockIdx.x; item < n_items; item += 2 * gridDim.x, turn = next) {
         const chain_head(&head)[2] = turn.head;
-        chain_dawdle(s + item);
+        chain_delay(s + item);
         next = chain_turn_of(c, walk, item + 2 * gridDim.x);
         for (int round = 0; round < max(head[0].rounds, head[1].rounds); round++)
 #pragma unroll
@@ -430,7 +430,7 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
     }
     for (int n = half; min(item, other) < c.n_sequences * c.n_kv; n += 2, own = next) {
         item += step, other += step;
-        chain_dawdle(s + item);
+        chain_delay(s + item);
         next = chain_head_of(c, item);
         int next_rounds = chain_head_of(c, other).rounds;
         chain_query query = {};

@@ -8,8 +8,9 @@
 #include "op/device.cuh"
 #include "op/linear/linear_chain.h"
 
-#ifndef CHAIN_DAWDLES
-#define CHAIN_DAWDLES 0 /* 1 in kernels for tests: see linear_chain_dawdling.cu */
+/* 1 in kernels for tests: their warps sleep at random, so that races show. */
+#ifndef CHAIN_DELAYS
+#define CHAIN_DELAYS 0
 #endif
 
 /* ---- blocks that wait for one another ------------------------------------------------------- */
@@ -65,9 +66,9 @@ DEVICE_FN void chain_wait_all(const linear_chain &call, int s)
 
 /* A warp, before step s: in kernels for tests it sleeps up to 8 us before one in sixteen, other
  * ones in every run. */
-DEVICE_FN void chain_dawdle(int s)
+DEVICE_FN void chain_delay(int s)
 {
-    if (!CHAIN_DAWDLES) return;
+    if (!CHAIN_DELAYS) return;
     uint32_t h;
     asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(h));
     h = (h >> 5) * 2654435761u ^ (blockIdx.x * 64 + threadIdx.x / WARP) * 2246822519u;

@@ -1,8 +1,14 @@
-/* Chains of products, by the names that cuda_chain.c knows; for sm_90a only. */
+/* Chains of products, by the names that cuda_chain.c knows; for sm_90a only. Those for tests are
+ * the same, compiled with CHAIN_DELAYS and a CHAIN_SUFFIX to their names: see src/gpu_images.cmake.
+ */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "op/linear/linear_chain.cuh"
 
-LINEAR_CHAIN(16, )
-LINEAR_CHAIN(32, )
-LINEAR_CHAIN(64, )
+#ifndef CHAIN_SUFFIX
+#define CHAIN_SUFFIX
+#endif
+
+LINEAR_CHAIN(16, CHAIN_SUFFIX)
+LINEAR_CHAIN(32, CHAIN_SUFFIX)
+LINEAR_CHAIN(64, CHAIN_SUFFIX)
 #endif

@@ -111,7 +111,7 @@ DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ri
     int n_ropes = 0;
     for (int s = 0; s < call.n_steps; s++) {
         const chain_step &step = call.steps[s];
-        chain_dawdle(s);
+        chain_delay(s);
         if (step.kind == CHAIN_ATTENTION) {
             chain_fetch_cache(call, s, own, weights);
         } else if (step.kind == CHAIN_PRODUCT && own.number == 0) {
@@ -412,7 +412,7 @@ DEVICE_FN void chain_work(const linear_chain &call, chain_ring weights, chain_ri
     int n_ropes = 0;
     for (int s = 0; s < call.n_steps; s++) {
         if ((int)blockIdx.x >= call.steps[s].blocks) continue;
-        chain_dawdle(s);
+        chain_delay(s);
         if (call.steps[s].kind == CHAIN_PRODUCT && call.steps[s].of.product.end == CHAIN_LIKELIEST)
             chain_likeliest_step<COLUMNS>(call, call.steps[s].of.product, weights, xs, space);
         else if (call.steps[s].kind == CHAIN_PRODUCT)
@@ -473,7 +473,8 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
 
 /* One fits into a multiprocessor by its shared memory; half the registers are for blocks of the
  * kernel behind, which come early. */
-#define LINEAR_CHAIN(columns, suffix)                                                              \
+#define LINEAR_CHAIN(columns, suffix) LINEAR_CHAIN_(columns, suffix)
+#define LINEAR_CHAIN_(columns, suffix)                                                             \
     extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)                                 \
         run_linear_chain_##columns##suffix(const __grid_constant__ linear_chain call)              \
     {                                                                                              \

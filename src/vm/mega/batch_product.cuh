@@ -111,7 +111,7 @@ MEGA_FN void tell_residual(const mega_arguments &a, uint32_t flow, int teller)
             uint32_t parts = batch_parts(a, step), wrong;
             const int64_t *sums = batch_sums(a, pass, step);
             int64_t sum[TOLD_EACH];
-            if (MEGA_DAWDLES) dawdle(a, pass, step);
+            if (MEGA_DELAYS) delay_warp(a, pass, step);
             barrier_wait(flow + FLOW_ADDED, phase);
             __syncwarp();
             do {

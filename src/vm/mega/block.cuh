@@ -9,26 +9,27 @@
 #include "vm/mega/mega.h"
 #include "vm/mega/timing.cuh"
 
+/* The defines of an image: see kernels.cu. */
 #ifndef MEGA_BRICKS
-#define MEGA_BRICKS 0 /* 1 in the kernels that read quantised weights */
+#define MEGA_BRICKS 0
 #endif
 #ifndef MEGA_HALF
-#define MEGA_HALF 0 /* 1 in the kernels whose weights are F16: else those of 16 bits are BF16 */
+#define MEGA_HALF 0
 #endif
 #ifndef MEGA_CHOOSES
-#define MEGA_CHOOSES 0 /* 1 in the kernels that choose tokens */
+#define MEGA_CHOOSES 0
 #endif
 #ifndef MEGA_STOPPABLE
 #define MEGA_STOPPABLE 0 /* 1 in the kernels that may end before their last pass */
 #endif
-#ifndef MEGA_DAWDLES
-#define MEGA_DAWDLES 0 /* 1 in kernels for tests: see mega_dawdling.cu */
+#ifndef MEGA_DELAYS
+#define MEGA_DELAYS 0
 #endif
 #ifndef MEGA_WAITS
-#define MEGA_WAITS 1 /* 0 in a kernel that measures what waits cost: see mega_unwaiting.cu */
+#define MEGA_WAITS 1
 #endif
 
-enum : uint64_t { PATIENCE_NS = MEGA_DAWDLES ? 100000000000 : 1000000000 };
+enum : uint64_t { PATIENCE_NS = MEGA_DELAYS ? 100000000000 : 1000000000 };
 
 /* Barriers of the flow. */
 enum : uint32_t {
@@ -175,7 +176,7 @@ MEGA_FN uint32_t take_chunk(const mega_arguments &a, mega_block &b)
 /* Which lanes say that the warp has read a stage: the first, behind a __syncwarp(). */
 MEGA_FN bool speaks(const mega_block &b)
 {
-    return MEGA_DAWDLES || b.lane == 0;
+    return MEGA_DELAYS || b.lane == 0;
 }
 /* This warp has read it. */
 MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
@@ -242,7 +243,7 @@ MEGA_FN float row_sum_by_eight(const mega_arguments &a, const mega_block &b, int
 }
 
 /* Sleeps at random, before one entry in sixteen. */
-MEGA_FN void dawdle(const mega_arguments &a, uint32_t pass, int entry)
+MEGA_FN void delay_warp(const mega_arguments &a, uint32_t pass, int entry)
 {
     uint32_t h = (pass * 1315423911u + (uint32_t)entry) * 2654435761u;
     h = (h ^ (blockIdx.x * 64 + (threadIdx.x >> 5))) * 2246822519u;

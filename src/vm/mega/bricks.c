@@ -166,7 +166,7 @@ qp_status mega_make_bricks(cuda_mega *m, qp_error *error)
     if (!m->bricks) return error_no_memory(error, "the table of bricks", rows * sizeof *m->bricks);
     TRY(cuda_buffer_alloc(x->device, mega_count_bricks(x->model), "weights as bricks", &m->weights,
                           error));
-    TRY(cuda_device_function(x->device, "mega_bricks", "mega_make_bricks", 0, &maker.kernel,
+    TRY(cuda_device_function(x->device, "mega_weights", "mega_make_bricks", 0, &maker.kernel,
                              error));
     TRY(visit_all(x->model, make_one, &maker, error));
     return cuda_device_wait(x->device, "arranging weights", error);

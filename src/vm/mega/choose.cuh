@@ -1,7 +1,8 @@
 /* The choice of a pass's token by all blocks together, each with the logits that it has made.
  *
  * Warps of their own choose: what the code needs in registers, or calls, would otherwise be missing
- * in the loops over weights. Kernels that do not choose have none of it: see mega_choosing.cu.
+ * in the loops over weights. Kernels that do not choose have none of it: see MEGA_CHOOSES in
+ * kernels.cu.
  *
  * What blocks tell each other lies in slots of words, half a word being the number of the exchange:
  * a reader needs neither counter nor fence. Slots are used in turn, since a block may be one

@@ -56,7 +56,7 @@ template <typename MACHINE> MEGA_FN void run_program(const mega_arguments &a, me
         fetch_slot(a, b, e.place, ENTRIES_AHEAD,
                    b.at<mega_entry>(slot_behind(a, b.slot, ENTRIES_AHEAD)));
         if (b.entry() == 0) b.stamp(a, MEGA_BEGINS); /* others begin where the last one ended */
-        if (MEGA_DAWDLES) dawdle(a, b.pass(), b.entry());
+        if (MEGA_DELAYS) delay_warp(a, b.pass(), b.entry());
         if (MACHINE::passes_over(a, b, e)) {
             b.stamp(a, MEGA_ENDS);
             b.slot = slot_behind(a, b.slot, 1);
@@ -91,13 +91,13 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
     if (threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_BEGUN, 1);
     if (MACHINE::TELLS && threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_ADDED, 1);
     if (MEGA_CHOOSES && threadIdx.x == 0) {
-        barrier_init(own + a.shared.flow + FLOW_TO_CHOOSE, MEGA_DAWDLES ? MEGA_CONSUMERS : 1);
+        barrier_init(own + a.shared.flow + FLOW_TO_CHOOSE, MEGA_DELAYS ? MEGA_CONSUMERS : 1);
         barrier_init(own + a.shared.flow + FLOW_CHOSEN, 1);
     }
     if (threadIdx.x == 0)
         for (int i = 0; i < a.stages; i++) {
             barrier_init(own + a.shared.full + 8 * i, 1);
-            barrier_init(own + a.shared.empty + 8 * i, MEGA_DAWDLES ? MEGA_CONSUMERS : MEGA_WARPS);
+            barrier_init(own + a.shared.empty + 8 * i, MEGA_DELAYS ? MEGA_CONSUMERS : MEGA_WARPS);
         }
     fence_async();
     __syncthreads();

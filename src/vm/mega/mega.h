@@ -188,7 +188,7 @@ typedef struct mega_arguments {
     int32_t recompute;                       /* contexts up to here: each block its own attention */
     int32_t group_inverse;                   /* 256 / group, rounded up */
     uint32_t parts_inverse;                  /* 2^32 / parts of a long context, rounded up */
-    uint32_t delay; /* ns: up to how long a warp of the kernels that dawdle sleeps; not 0 */
+    uint32_t delay; /* ns: that a warp of a kernel with delays sleeps at most; not 0 */
     int32_t token, first_position, n_passes;
     uint32_t launch; /* its number */
     uint32_t first_pass;

@@ -132,7 +132,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     if (!m->n_blocks) m->n_blocks = x->device->n_multiprocessors;
     m->why_not = cuda_device_is_hopper(x->device)
                      ? refusal(x->plan, x->model, m->n_blocks)
-                     : "the megakernel is for GPUs of compute capability 9.0";
+                     : "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only";
     if (m->why_not) return QP_OK;
     set_sizes(m);
     mega_lay_out_shared(m);

@@ -49,18 +49,4 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
     }
 };
 
-#define MEGA_KERNEL(dim, name, half, blocks, suffix)                                               \
-    extern "C" __global__ void __launch_bounds__(MEGA_THREADS, 1)                                  \
-        mega_##dim##_##name##_##blocks##suffix(const __grid_constant__ mega_arguments a)           \
-    {                                                                                              \
-        run_machine<one_sequence<dim, half, blocks>>(a);                                           \
-    }
-
-/* For heads of 64 and of 128 and both types of cache. */
-#define MEGA_KERNELS(blocks)                                                                       \
-    MEGA_KERNEL(64, F16, true, blocks, )                                                           \
-    MEGA_KERNEL(64, BF16, false, blocks, )                                                         \
-    MEGA_KERNEL(128, F16, true, blocks, )                                                          \
-    MEGA_KERNEL(128, BF16, false, blocks, )
-
 #endif

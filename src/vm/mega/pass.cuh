@@ -129,7 +129,7 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entr
 {
 #if MEGA_CHOOSES
     b.stamp(a, MEGA_SIGNALS);
-    if (b.thread && !MEGA_DAWDLES) return; /* one, behind a barrier, or for racecheck all */
+    if (b.thread && !MEGA_DELAYS) return; /* one, behind a barrier, or for racecheck all */
     if (e.weights.ends) barrier_arrive(b.own + a.shared.flow + FLOW_TO_CHOOSE);
     if (b.thread) return;
 #else

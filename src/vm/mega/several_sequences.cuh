@@ -71,11 +71,4 @@ template <int DIM, bool HALF> struct several_sequences {
     }
 };
 
-#define MEGA_BATCH(dim, name, half, suffix)                                                        \
-    extern "C" __global__ void __launch_bounds__(MEGA_THREADS, 1)                                  \
-        mega_batch_##dim##_##name##suffix(const __grid_constant__ mega_arguments a)                \
-    {                                                                                              \
-        run_machine<several_sequences<dim, half>>(a);                                              \
-    }
-
 #endif

@@ -399,7 +399,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             __syncwarp();
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
-            if (MEGA_DAWDLES) dawdle(a, a.first_pass + pass, i);
+            if (MEGA_DELAYS) delay_warp(a, a.first_pass + pass, i);
             MACHINE::fetch(a, *slot, f, pass);
             if (!scouts) f.timing.keep(a, lane, a.first_pass + pass, i);
         }

@@ -25,7 +25,7 @@ static qp_status transpose_down(cuda_mega *m, qp_error *error)
     size_t bytes = (size_t)rows * (size_t)columns * 2;
     cuda_function transpose;
     TRY(cuda_buffer_alloc(x->device, count_down(c), "W_down transposed", &m->weights, error));
-    TRY(cuda_device_function(x->device, "mega", "mega_transpose", 0, &transpose, error));
+    TRY(cuda_device_function(x->device, "mega_weights", "mega_transpose", 0, &transpose, error));
     for (int64_t layer = 0; layer < c->n_layers; layer++) {
         cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
         cuda_address to = m->weights.address + (size_t)layer * bytes;

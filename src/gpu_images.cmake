@@ -1,0 +1,46 @@
+# GPU images that are not simply a .cu file of their name: the megakernel's, which are one source
+# compiled with different defines (see vm/mega/kernels.cu), and those that only tests load.
+#
+#     gpu_image(NAME SOURCE DEFINE...)       in the program
+#     gpu_test_image(NAME SOURCE DEFINE...)  in the programs under tests/ alone
+set(GPU_IMAGE_SOURCES) # these give no image of their own name
+
+macro(gpu_image name source)
+  list(APPEND GPU_IMAGES ${name})
+  list(APPEND GPU_IMAGE_SOURCES ${PROJECT_SOURCE_DIR}/src/${source})
+  compile_image(${name} ${PROJECT_SOURCE_DIR}/src/${source} ${ARGN})
+endmacro()
+
+macro(gpu_test_image name source)
+  list(APPEND GPU_TEST_IMAGES ${name})
+  compile_image(${name} ${PROJECT_SOURCE_DIR}/src/${source} ${ARGN})
+endmacro()
+
+# Quantised weights: a bit 1 << BRICK_... (vm/mega/bricks.h) for each type that a kernel reads. Kernels
+# for Q8_0 or Q4_0 alone have less code and need fewer registers; the others read any mix.
+set(Q8_0 -DMEGA_BRICKS=0x02)
+set(Q4_0 -DMEGA_BRICKS=0x04)
+set(MIXED -DMEGA_BRICKS=0x3e)
+
+gpu_image(mega                          vm/mega/kernels.cu)
+gpu_image(mega_choosing                 vm/mega/kernels.cu -DMEGA_CHOOSES=1)
+gpu_image(mega_f16                      vm/mega/kernels.cu -DMEGA_HALF=1)
+gpu_image(mega_f16_choosing             vm/mega/kernels.cu -DMEGA_HALF=1 -DMEGA_CHOOSES=1)
+gpu_image(mega_q8_0                     vm/mega/kernels.cu ${Q8_0})
+gpu_image(mega_q8_0_choosing            vm/mega/kernels.cu ${Q8_0} -DMEGA_CHOOSES=1)
+gpu_image(mega_q4_0                     vm/mega/kernels.cu ${Q4_0})
+gpu_image(mega_q4_0_choosing            vm/mega/kernels.cu ${Q4_0} -DMEGA_CHOOSES=1)
+gpu_image(mega_bricks                   vm/mega/kernels.cu ${MIXED})
+gpu_image(mega_bricks_choosing          vm/mega/kernels.cu ${MIXED} -DMEGA_CHOOSES=1)
+gpu_image(mega_batch                    vm/mega/kernels.cu -DMEGA_SEVERAL=1)
+
+# For tests: warps sleep at random, so that races show; or no block waits for another, to measure
+# what waiting costs.
+set(DELAYED -DMEGA_DELAYS=1 -DMEGA_SUFFIX=_delayed)
+gpu_test_image(mega_delayed                 vm/mega/kernels.cu ${DELAYED} -DMEGA_HEADS_OF_128=1)
+gpu_test_image(mega_choosing_delayed        vm/mega/kernels.cu ${DELAYED} -DMEGA_CHOOSES=1)
+gpu_test_image(mega_bricks_delayed          vm/mega/kernels.cu ${DELAYED} ${MIXED})
+gpu_test_image(mega_bricks_choosing_delayed vm/mega/kernels.cu ${DELAYED} ${MIXED} -DMEGA_CHOOSES=1)
+gpu_test_image(mega_batch_delayed           vm/mega/kernels.cu ${DELAYED} -DMEGA_SEVERAL=1 -DMEGA_HEADS_OF_128=1)
+gpu_test_image(mega_no_waits                vm/mega/kernels.cu -DMEGA_WAITS=0 -DMEGA_SUFFIX=_no_waits)
+gpu_test_image(linear_chain_delayed         op/linear/linear_chain.cu -DCHAIN_DELAYS=1 -DCHAIN_SUFFIX=_delayed)

@@ -1,0 +1,29 @@
+/* Kernels that bring weights into the megakernel's order, once, before its first pass. */
+#include "vm/mega/bricks.h"
+
+/* out (columns, rows) = in (rows, columns) transposed: W_down. Where `exchanges`, groups of eight
+ * elements of a row are exchanged as product_transposed() expects them. Blocks of 32 x 8 threads.
+ */
+extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int rows, int columns,
+                                          int exchanges)
+{
+    __shared__ uint16_t tile[32][33];
+    int column = blockIdx.x * 32, row = blockIdx.y * 32, x = threadIdx.x;
+    for (int y = threadIdx.y; y < 32; y += 8)
+        if (row + y < rows && column + x < columns)
+            tile[y][x] = in[(int64_t)(row + y) * columns + column + x];
+    __syncthreads();
+    for (int y = threadIdx.y; y < 32; y += 8)
+        if (column + y < columns && row + x < rows)
+            out[(int64_t)(column + y) * rows +
+                ((row + x) ^ (exchanges ? ((column + y) & 7) << 3 : 0))] = tile[x][y];
+}
+
+/* Quantised weights as bricks (bricks.h): each warp writes a brick at a time. */
+extern "C" __global__ void mega_make_bricks(const __grid_constant__ brick_matrix m)
+{
+    int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, count = brick_count(&m);
+    int lane = threadIdx.x & 31;
+    for (int64_t n = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / 32; n < count; n += warps)
+        brick_write(&m, (const uint8_t *)m.from, (uint8_t *)m.to, n, lane);
+}
