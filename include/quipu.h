@@ -183,6 +183,12 @@ const int32_t *qp_session_tokens(const qp_session *session, size_t *count);
 /* Forgets all but the first `keep` tokens. */
 void qp_session_truncate(qp_session *session, size_t keep);
 
+/* Opens another session of the same engine that holds the same tokens. Both share the pages of the
+ * KV cache that these fill; each takes pages of its own for what it reads from then on, and a copy
+ * of the last page where that is filled in part. QP_INVALID when all of the engine's sessions are
+ * in use. */
+qp_status qp_session_fork(const qp_session *session, qp_session **out, qp_error *error);
+
 /* New tokens for one session. */
 typedef struct qp_input {
     qp_session *session;
@@ -299,6 +305,7 @@ typedef struct qp_generate_options {
 typedef struct qp_generate_result {
     qp_finish finish;
     size_t prompt_tokens, generated_tokens;
+    size_t shared_tokens; /* of the prompt: read for another answer, whose pages hold them */
     double prompt_seconds, generate_seconds;
     uint64_t prompt_passes, generate_passes; /* forward passes: each reads all weights once */
 } qp_generate_result;
@@ -316,7 +323,8 @@ typedef struct qp_answer {
 } qp_answer;
 
 /* Makes several answers side by side, each by its own settings, as qp_generate() makes it alone:
- * the prompts are read together, and a forward pass reads a token of every answer that goes on. The
+ * the prompts are read together, a prompt that several empty sessions begin with once, and a
+ * forward pass reads a token of every answer that goes on. The
  * engine needs as many sessions and rows of logits. On a CPU each answer is the same as alone; on a
  * GPU as far as qp_eval() says, and tokens are chosen there unless an answer has biases or
  * penalties. They come some at a time: eos_interval, the least of those given; 0: as many as cost

@@ -5,6 +5,7 @@
 #include "test.h"
 
 #include "vm/batch.h"
+#include "engine/pages.h"
 #include "vm/execute.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
@@ -92,7 +93,7 @@ static inline void bench_fill(bench *b, int64_t first, int64_t second)
             tokens[t] =
                 (int32_t)((37 * (b->past[i] + t) + 101 * i + 3) % b->plan.config.vocab_size);
         assert_ok(page_list_resize(&b->lists[i], &b->pages, b->past[i] + counts[i], &error));
-        batch_add(&b->batch, tokens, counts[i], b->past[i], &b->lists[i]);
+        batch_add(&b->batch, tokens, counts[i], b->past[i], b->lists[i].pages);
         batch_want(&b->batch, batch_tokens(&b->batch) - 1);
         b->past[i] += counts[i];
     }

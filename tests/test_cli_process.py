@@ -80,7 +80,7 @@ def answers():
     check("tokens/s" in err, err)
     drawn = ["run", "-m", MODEL, "-p", "the cat", "-n", "9", "--temp", "1.2", "--json", "-s"]
     status, out, err = quipu(*drawn, "3", "--answers", "3")
-    check(status == 0 and "3 answers: generated " in err, err)
+    check(status == 0 and "3 answers: prompt 19 tokens, " in err, err)
     alone = [json.loads(quipu(*drawn, str(seed))[1]) for seed in (3, 4, 5)]
     for one, answer in zip(alone, json.loads(out), strict=True):
         check(answer["tokens"] == one["tokens"] and answer["text"] == one["text"], out)

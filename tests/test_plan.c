@@ -2,6 +2,7 @@
  * live tensors meet, a verifier that catches every misplacement, and exact byte counts.
  */
 #include "vm/execute.h"
+#include "engine/pages.h"
 #include "plan/lifetime.h"
 #include "plan/plan.h"
 #include "plan/print.h"
@@ -730,7 +731,7 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         batch_clear(&b);
         assert_ok(page_list_resize(&pages, &pool, past + counts[i], &error));
-        batch_add(&b, ids, counts[i], past, &pages);
+        batch_add(&b, ids, counts[i], past, pages.pages);
         batch_want(&b, counts[i] - 1);
         for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
             if (p.tensors[id].kind == PLAN_INPUT) x.memory.data[id] = b.of[id];

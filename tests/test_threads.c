@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "base/cpu.h"
+#include "engine/pages.h"
 #include "vm/scheduled.h"
 #include "schedule/schedule.h"
 #include "vm/ahead.h"
@@ -54,7 +55,7 @@ static void bench_open_parts(bench *b, int threads, int64_t parts)
         int64_t length = i == 0 && parts > 1 ? LONG : LENGTHS[i];
         assert_ok(page_list_init(&b->lists[i], CONTEXT / 16, &error));
         assert_ok(page_list_resize(&b->lists[i], &b->pages, length, &error));
-        batch_add(&b->batch, tokens, length, 0, &b->lists[i]);
+        batch_add(&b->batch, tokens, length, 0, b->lists[i].pages);
         row += length;
         batch_want(&b->batch, row - 1);
     }

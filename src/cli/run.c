@@ -186,17 +186,23 @@ static qp_status print_answers(const cli_call *call, const run_answer *answers, 
     return cli_flush(call->error);
 }
 
-/* All together: they were made in the time of the longest. */
+/* All together: prompts were read in the time of one reading, answers made in that of the longest.
+ */
 static void report_answers(const run_answer *answers, int64_t n)
 {
     size_t tokens = 0;
-    double seconds = 1e-9;
+    double seconds = 1e-9, prompt_seconds = 1e-9;
+    size_t prompts = 0; /* tokens that were read */
     for (int64_t i = 0; i < n; i++) {
         const qp_generate_result *r = &answers[i].result;
         tokens += r->generated_tokens;
+        prompts += r->prompt_tokens - r->shared_tokens;
         if (r->generate_seconds > seconds) seconds = r->generate_seconds;
+        if (r->prompt_seconds > prompt_seconds) prompt_seconds = r->prompt_seconds;
     }
-    fprintf(stderr, "%lld answers: generated %zu tokens, %.1f tokens/s\n", (long long)n, tokens,
+    fprintf(stderr,
+            "%lld answers: prompt %zu tokens, %.1f tokens/s; generated %zu tokens, %.1f tokens/s\n",
+            (long long)n, prompts, (double)prompts / prompt_seconds, tokens,
             (double)tokens / seconds);
 }
 

@@ -49,18 +49,14 @@ static qp_status check(const decoding *d, const int32_t *tokens, qp_error *error
     return QP_OK;
 }
 
-/* Pages for `n` more tokens of every session behind `ahead` that have them, or for none. */
+/* Pages for `n` more tokens of every session after `ahead` that have them, or for none. */
 static qp_status take_pages(const decoding *d, size_t ahead, size_t n, qp_error *error)
 {
-    page_pool *pool = &d->engine->pages;
     for (size_t i = 0; i < d->n_sessions; i++) {
-        qp_session *s = d->sessions[i];
-        qp_status status =
-            page_list_resize(&s->pages, pool, (int64_t)(s->count + ahead + n), error);
+        qp_status status = session_take_pages(d->sessions[i], ahead, n, error);
         if (status == QP_OK) continue;
         for (size_t j = 0; j < i; j++)
-            page_list_resize(&d->sessions[j]->pages, pool, (int64_t)(d->sessions[j]->count + ahead),
-                             NULL);
+            session_give_pages_back(d->sessions[j], ahead);
         return status;
     }
     return QP_OK;
@@ -74,7 +70,7 @@ static qp_status run_mega(const decoding *d, size_t n, int32_t *tokens, qp_error
     for (size_t i = 0; i < d->n_sessions; i++) {
         qp_session *s = d->sessions[i];
         s->rope_length = (int64_t)(s->count + n);
-        batch_add_ahead(&e->batch, tokens[i], (int64_t)s->count, s->rope_length, &s->pages);
+        batch_add_ahead(&e->batch, tokens[i], (int64_t)s->count, s->rope_length, s->pages.pages);
         batch_want(&e->batch, (int64_t)i);
     }
     int passes = (int)n;
@@ -91,7 +87,7 @@ static void fill_batch(const decoding *d, size_t ahead, const int32_t *tokens)
         qp_session *s = d->sessions[i];
         int64_t past = (int64_t)(s->count + ahead);
         s->rope_length = past + 1;
-        batch_add(&e->batch, &tokens[i], 1, past, &s->pages);
+        batch_add(&e->batch, &tokens[i], 1, past, s->pages.pages);
         if (e->plan.config.rope.scaling == ROPE_DYNAMIC)
             executor_set_rope_rows(&e->executor, (int64_t)i, past, 1, s->rope_length);
         batch_want(&e->batch, (int64_t)i);

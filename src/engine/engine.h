@@ -6,7 +6,7 @@
 #include "vm/mega/megakernel.h"
 #include "vm/execute.h"
 #include "engine/generation_config.h"
-#include "vm/pages.h"
+#include "engine/pages.h"
 #include "vm/scheduled.h"
 #include "engine/trace.h"
 #include "engine/vocabulary.h"
@@ -38,6 +38,18 @@ struct qp_engine {
     void *progress_context;
 };
 
+/* Prepares the session's pages for `n` more tokens after `ahead` that are under way; pages that
+ * other sessions hold too are copied first. QP_NO_MEMORY changes nothing. */
+struct qp_session;
+qp_status session_take_pages(struct qp_session *session, size_t ahead, size_t n, qp_error *error);
+
+/* Gives back the pages past the session's tokens and `ahead` more. */
+void session_give_pages_back(struct qp_session *session, size_t ahead);
+
+/* Makes `to`, an empty session of the same engine, hold the tokens of `from`, in the same pages,
+ * and its logits. */
+void session_share(struct qp_session *to, const struct qp_session *from);
+
 /* A forward pass over the engine's batch, up to the logits; `logits`: they are wanted here, in the
  * executor's. */
 qp_status engine_run_batch(struct qp_engine *engine, bool logits, qp_error *error);
@@ -46,7 +58,6 @@ qp_status engine_run_batch(struct qp_engine *engine, bool logits, qp_error *erro
  * which is given, the others what was made behind them, as tokens[*count] is behind the last; `way`
  * says how, and may end it early. *count: how many there were. No logits are kept. Only where the
  * engine's mega has a kernel. */
-struct qp_session;
 qp_status session_feed_back(struct qp_session *session, const cuda_mega_way *way, int64_t *count,
                             int32_t *tokens, qp_error *error);
 

@@ -196,7 +196,7 @@ void generation_begin(generation *g)
     for (size_t i = 0; i < s->count; i++)
         sampler_see(&g->sampler, s->tokens[i]);
     g->result->prompt_tokens = n;
-    g->result->prompt_passes = (n + chunk - 1) / chunk;
+    g->result->prompt_passes = g->result->shared_tokens ? 0 : (n + chunk - 1) / chunk;
     g->begun = clock_ns();
     g->held = s->count - 1;
     generation_hand_out(g, sampler_pick(&g->sampler, s->logits, s->count));

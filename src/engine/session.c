@@ -32,6 +32,25 @@ qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
     return status;
 }
 
+/* Both hold the pages: K and V of the tokens are there once. */
+void session_share(qp_session *to, const qp_session *from)
+{
+    const qp_engine *e = from->engine;
+    memcpy(to->tokens, from->tokens, from->count * sizeof *to->tokens);
+    memcpy(to->logits, from->logits, (size_t)e->plan.config.vocab_size * sizeof *to->logits);
+    page_list_shrink(&to->pages, &to->engine->pages, 0);
+    page_list_share(&to->pages, &from->pages, &to->engine->pages, (int64_t)from->count);
+    to->count = from->count;
+    to->rope_length = from->rope_length;
+}
+
+qp_status qp_session_fork(const qp_session *session, qp_session **out, qp_error *error)
+{
+    TRY(qp_session_open(session->engine, out, error));
+    session_share(*out, session);
+    return QP_OK;
+}
+
 void qp_session_close(qp_session *s)
 {
     if (!s) return;
@@ -52,7 +71,27 @@ void qp_session_truncate(qp_session *s, size_t keep)
 {
     if (keep >= s->count) return;
     s->count = keep;
-    page_list_resize(&s->pages, &s->engine->pages, (int64_t)keep, NULL);
+    session_give_pages_back(s, 0);
+}
+
+static qp_status copy_page(qp_engine *e, int32_t from, int32_t to, qp_error *error)
+{
+    if (e->device.context) return cuda_executor_copy_page(&e->cuda, from, to, error);
+    executor_copy_page(&e->executor, from, to);
+    return QP_OK;
+}
+
+qp_status session_take_pages(qp_session *s, size_t ahead, size_t n, qp_error *error)
+{
+    page_copy copy;
+    const int64_t held = (int64_t)(s->count + ahead);
+    TRY(page_list_grow(&s->pages, &s->engine->pages, held, held + (int64_t)n, &copy, error));
+    return copy.needed ? copy_page(s->engine, copy.from, copy.to, error) : QP_OK;
+}
+
+void session_give_pages_back(qp_session *s, size_t ahead)
+{
+    page_list_shrink(&s->pages, &s->engine->pages, (int64_t)(s->count + ahead));
 }
 
 /* Every session at most once, and of this engine: an input's pages are taken before any is run. */
@@ -114,7 +153,7 @@ static batch_part add_part(qp_engine *e, const qp_input *input, size_t index, si
     if (!input->every_row && ends && outputs == 0) part.count = left - 1;
     if (part.count == 0) return part;
     int64_t row = batch_tokens(b);
-    batch_add(b, input->tokens + done, (int64_t)part.count, (int64_t)s->count, &s->pages);
+    batch_add(b, input->tokens + done, (int64_t)part.count, (int64_t)s->count, s->pages.pages);
     if (e->plan.config.rope.scaling == ROPE_DYNAMIC)
         executor_set_rope_rows(&e->executor, row, (int64_t)s->count, (int64_t)part.count,
                                s->rope_length);
@@ -139,19 +178,17 @@ static qp_status deliver(const qp_engine *e, const batch_part *part, qp_logits_c
     return QP_OK;
 }
 
-static qp_status take_pages(qp_engine *e, const qp_input *inputs, size_t n_inputs, qp_error *error)
+static qp_status take_pages(const qp_input *inputs, size_t n_inputs, qp_error *error)
 {
     for (size_t i = 0; i < n_inputs; i++) {
         qp_session *s = inputs[i].session;
-        int64_t length = (int64_t)(s->count + inputs[i].count);
-        qp_status status = page_list_resize(&s->pages, &e->pages, length, error);
+        qp_status status = session_take_pages(s, 0, inputs[i].count, error);
         if (status == QP_OK) {
-            s->rope_length = length;
+            s->rope_length = (int64_t)(s->count + inputs[i].count);
             continue;
         }
         for (size_t j = 0; j < i; j++)
-            page_list_resize(&inputs[j].session->pages, &e->pages,
-                             (int64_t)inputs[j].session->count, NULL);
+            session_give_pages_back(inputs[j].session, 0);
         return status;
     }
     return QP_OK;
@@ -191,7 +228,7 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
     TRY(check_sessions(e, inputs, n_inputs, error));
     for (size_t i = 0; i < n_inputs; i++)
         TRY(check_input(e, &inputs[i], error));
-    TRY(take_pages(e, inputs, n_inputs, error));
+    TRY(take_pages(inputs, n_inputs, error));
     size_t input = 0, done = 0;
     while (input < n_inputs) {
         if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
@@ -223,10 +260,10 @@ qp_status session_feed_back(qp_session *s, const cuda_mega_way *way, int64_t *co
     int64_t length = (int64_t)s->count + *count;
     int passes = (int)*count;
     *count = 0;
-    TRY(page_list_resize(&s->pages, &e->pages, length, error));
+    TRY(session_take_pages(s, 0, (size_t)passes, error));
     s->rope_length = length;
     batch_clear(&e->batch);
-    batch_add_ahead(&e->batch, tokens[0], (int64_t)s->count, length, &s->pages);
+    batch_add_ahead(&e->batch, tokens[0], (int64_t)s->count, length, s->pages.pages);
     batch_want(&e->batch, 0);
     trace_begin_launch(e->trace);
     TRY(cuda_mega_run(&e->mega, &e->batch, way, &passes, tokens + 1, error));

@@ -1,6 +1,7 @@
 /* Several answers at once: see qp_generate_together() in quipu.h.
  *
- * Prompts are read as one evaluation. Then rounds: each makes as many tokens of every answer that
+ * Prompts are read as one evaluation; of answers that begin from the same prompt one reads it, and
+ * the others share its pages. Then rounds: each makes as many tokens of every answer that
  * goes on as nobody minds to be late, and hands them out. What is left of the last answer is made
  * as if it were alone.
  */
@@ -8,6 +9,7 @@
 #include "engine/generation.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Arrays of `n` and what a round reads and makes, [QP_MAX_EOS_INTERVAL + 1][n]. */
 typedef struct gathering {
@@ -17,6 +19,9 @@ typedef struct gathering {
     generation **going; /* those that go on, in order */
     size_t n_going;
     qp_input *inputs;
+    size_t *readers;  /* [n_inputs]: the answer whose prompt each input is */
+    size_t *input_of; /* [n]: the input that is each answer's prompt */
+    size_t n_inputs;
     qp_session **sessions;
     sampler **samplers;
     int32_t *tokens;
@@ -30,10 +35,13 @@ static qp_status allocate(gathering *t)
     t->all = calloc(n, sizeof *t->all);
     t->going = calloc(n, sizeof *t->going);
     t->inputs = calloc(n, sizeof *t->inputs);
+    t->readers = calloc(2 * n, sizeof *t->readers);
+    t->input_of = t->readers + n;
     t->sessions = calloc(n, sizeof *t->sessions);
     t->samplers = calloc(n, sizeof *t->samplers);
     t->tokens = calloc(n, rows * sizeof *t->tokens);
-    if (t->all && t->going && t->inputs && t->sessions && t->samplers && t->tokens) return QP_OK;
+    if (t->all && t->going && t->inputs && t->readers && t->sessions && t->samplers && t->tokens)
+        return QP_OK;
     return error_no_memory(t->error, "the answers", n * rows * sizeof *t->tokens);
 }
 
@@ -42,6 +50,7 @@ static void release(gathering *t)
     free(t->all);
     free(t->going);
     free(t->inputs);
+    free(t->readers);
     free(t->sessions);
     free(t->samplers);
     free(t->tokens);
@@ -61,8 +70,6 @@ static qp_status open_all(gathering *t, const qp_answer *answers)
     for (size_t i = 0; i < t->n; i++) {
         const qp_answer *a = &answers[i];
         if (a->options->cancel != t->cancel) t->cancel = NULL;
-        t->inputs[i] = (qp_input){
-            .session = a->session, .tokens = a->options->prompt, .count = a->options->n_prompt};
         TRY(of_answer(i, generation_open(&t->all[i], a->session, a->options, a->result, t->error),
                       t->error));
     }
@@ -72,7 +79,25 @@ static qp_status open_all(gathering *t, const qp_answer *answers)
 static qp_status keep_logits(void *context, size_t input, size_t token, const float *logits)
 {
     const gathering *t = context;
-    return generation_keep_logits(t->all[input].session, input, token, logits);
+    return generation_keep_logits(t->all[t->readers[input]].session, input, token, logits);
+}
+
+/* Whether two answers begin from the same tokens, so that one of them reads these for both. */
+static bool begin_alike(const generation *a, const generation *b)
+{
+    const qp_generate_options *x = a->options, *y = b->options;
+    return a->session != b->session && a->session->engine == b->session->engine &&
+           a->session->count == 0 && b->session->count == 0 && x->n_prompt == y->n_prompt &&
+           memcmp(x->prompt, y->prompt, x->n_prompt * sizeof *x->prompt) == 0;
+}
+
+/* The input whose prompt is that of answer i too; n_inputs: there is none. */
+static size_t find_reader(const gathering *t, size_t i)
+{
+    size_t input = 0;
+    while (input < t->n_inputs && !begin_alike(&t->all[t->readers[input]], &t->all[i]))
+        input++;
+    return input;
 }
 
 /* Those that ended have no part in the next round. */
@@ -87,11 +112,26 @@ static void keep_going(gathering *t)
 
 static qp_status read_prompts(gathering *t)
 {
-    TRY(qp_eval(t->engine, t->inputs, t->n, keep_logits, t, t->cancel, t->error));
     for (size_t i = 0; i < t->n; i++) {
-        t->going[i] = &t->all[i];
-        generation_begin(&t->all[i]);
+        const generation *g = &t->all[i];
+        const size_t input = t->input_of[i] = find_reader(t, i);
+        if (input < t->n_inputs) continue;
+        t->readers[input] = i;
+        t->inputs[input] = (qp_input){
+            .session = g->session, .tokens = g->options->prompt, .count = g->options->n_prompt};
+        t->n_inputs++;
     }
+    TRY(qp_eval(t->engine, t->inputs, t->n_inputs, keep_logits, t, t->cancel, t->error));
+    for (size_t i = 0; i < t->n; i++) {
+        generation *g = t->going[i] = &t->all[i];
+        const generation *reader = &t->all[t->readers[t->input_of[i]]];
+        if (reader != g) {
+            session_share(g->session, reader->session);
+            g->result->shared_tokens = g->options->n_prompt;
+        }
+    }
+    for (size_t i = 0; i < t->n; i++)
+        generation_begin(&t->all[i]);
     t->n_going = t->n;
     keep_going(t);
     return QP_OK;

@@ -2,6 +2,7 @@
 #include "inspect/diff_run.h"
 
 #include "base/hash.h"
+#include "engine/pages.h"
 #include "inspect/diff_compare.h"
 #include "inspect/diff_side.h"
 
@@ -121,7 +122,7 @@ static qp_status fill_batch(runner *r, qp_error *error)
     int64_t count = pass_tokens(r, r->past), most = r->plan->capacity.of[AXIS_OUTPUTS];
     batch_clear(b);
     TRY(page_list_resize(&r->list, &r->pages, r->past + count, error));
-    batch_add(b, r->request->tokens + r->past, count, r->past, &r->list);
+    batch_add(b, r->request->tokens + r->past, count, r->past, r->list.pages);
     for (int64_t row = count > most ? count - most : 0; row < count; row++)
         want_row(b, row);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {

@@ -134,7 +134,7 @@ qp_status rig_fill(rig *r, int64_t tokens, int64_t context, qp_error *error)
     for (int64_t i = 0; i < tokens; i++)
         ids[i] = (int32_t)((i * 7919 + 1) % r->plan.config.vocab_size);
     batch_clear(&r->batch);
-    batch_add(&r->batch, ids, tokens, context - tokens - later, &r->sequence);
+    batch_add(&r->batch, ids, tokens, context - tokens - later, r->sequence.pages);
     if (r->device.context)
         memcpy(r->batch.of[PLAN_KV_INDICES], r->sequence.pages,
                (size_t)r->sequence.count * sizeof *r->sequence.pages);

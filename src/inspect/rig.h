@@ -7,7 +7,7 @@
 #define QUIPU_INSPECT_RIG_H
 
 #include "vm/mega/megakernel.h"
-#include "vm/pages.h"
+#include "engine/pages.h"
 #include "vm/scheduled.h"
 
 typedef struct rig_options {

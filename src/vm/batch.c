@@ -54,7 +54,7 @@ int64_t batch_room(const batch *b)
 
 /* Adds a sequence of `count` new tokens with the pages of `positions`. */
 static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, int64_t positions,
-                const page_list *pages)
+                const int32_t *pages)
 {
     assert(count > 0 && count <= batch_room(b));
     int64_t *of = b->sizes.of;
@@ -68,7 +68,7 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
     int64_t page_size = b->plan->options.page_size;
     int64_t n_pages = (positions + page_size - 1) / page_size;
     for (int64_t i = 0; i < n_pages; i++)
-        batch_i32(b, PLAN_KV_INDICES)[refs + i] = pages->pages[i];
+        batch_i32(b, PLAN_KV_INDICES)[refs + i] = pages[i];
     batch_i32(b, PLAN_KV_LAST_PAGE_LEN)[sequence] =
         (int32_t)(positions - (n_pages - 1) * page_size);
     batch_i32(b, PLAN_QO_INDPTR)[sequence + 1] = (int32_t)(row + count);
@@ -79,13 +79,12 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
     of[AXIS_PAGE_REFS] += n_pages;
 }
 
-void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, const page_list *pages)
+void batch_add(batch *b, const int32_t *tokens, int64_t count, int64_t past, const int32_t *pages)
 {
     add(b, tokens, count, past, past + count, pages);
 }
 
-void batch_add_ahead(batch *b, int32_t token, int64_t past, int64_t positions,
-                     const page_list *pages)
+void batch_add_ahead(batch *b, int32_t token, int64_t past, int64_t positions, const int32_t *pages)
 {
     add(b, &token, 1, past, positions, pages);
 }

@@ -6,7 +6,6 @@
 #ifndef QUIPU_VM_BATCH_H
 #define QUIPU_VM_BATCH_H
 
-#include "vm/pages.h"
 #include "plan/plan.h"
 
 typedef struct batch {
@@ -32,15 +31,16 @@ void batch_clear(batch *batch);
 /* How many more tokens fit. */
 int64_t batch_room(const batch *batch);
 
-/* Adds `count` tokens of a sequence that holds `past` positions already; `pages` covers past +
- * count. Their rows in the batch begin at the number of tokens before the call. */
+/* Adds `count` tokens of a sequence that holds `past` positions already; `pages` are those of past
+ * + count positions, in their order. The tokens' rows in the batch begin at the number of tokens
+ * before the call. */
 void batch_add(batch *batch, const int32_t *tokens, int64_t count, int64_t past,
-               const page_list *pages);
+               const int32_t *pages);
 
-/* Adds one token, as batch_add() does, with the pages of the sequence's first `positions`: for
- * passes behind this one. */
+/* Adds one token, as batch_add() does, with the pages of the sequence's first `positions`, which
+ * later passes write. */
 void batch_add_ahead(batch *batch, int32_t token, int64_t past, int64_t positions,
-                     const page_list *pages);
+                     const int32_t *pages);
 
 /* Asks for the logits of a row of the batch; they come in the order asked. */
 void batch_want(batch *batch, int64_t row);

@@ -153,6 +153,17 @@ void executor_run(executor *x, const batch *batch, int first, int last)
     }
 }
 
+void executor_copy_page(executor *x, int32_t from, int32_t to)
+{
+    const size_t bytes =
+        x->plan->tensors[PLAN_K_CACHE].bytes / (size_t)x->plan->capacity.of[AXIS_PAGES];
+    for (int64_t layer = 0; layer < x->plan->config.n_layers; layer++)
+        for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
+            char *cache = executor_address(x, (plan_tensor_id)id, layer);
+            memcpy(cache + (size_t)to * bytes, cache + (size_t)from * bytes, bytes);
+        }
+}
+
 float *executor_logits(const executor *x)
 {
     return x->memory.data[PLAN_LOGITS];

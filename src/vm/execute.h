@@ -67,6 +67,9 @@ void executor_run(executor *executor, const batch *batch, int first, int last);
 /* Where a tensor lies; of a cache, the part of one layer. */
 void *executor_address(const executor *executor, plan_tensor_id id, int64_t layer);
 
+/* Copies a page of the KV cache, K and V of every layer. */
+void executor_copy_page(executor *executor, int32_t from, int32_t to);
+
 /* float32 [outputs][vocab_size] of the last run past lm_head; may be changed before sampling. */
 float *executor_logits(const executor *executor);
 

@@ -285,3 +285,20 @@ qp_status cuda_executor_write(cuda_executor *x, plan_tensor_id id, int64_t layer
         "copying a tensor to the GPU", error));
     return cuda_device_wait(d, "copying a tensor to the GPU", error);
 }
+
+qp_status cuda_executor_copy_page(cuda_executor *x, int32_t from, int32_t to, qp_error *error)
+{
+    const cuda_device *d = x->device;
+    const size_t bytes =
+        x->plan->tensors[PLAN_K_CACHE].bytes / (size_t)x->plan->capacity.of[AXIS_PAGES];
+    TRY(cuda_device_enter(d, error));
+    for (int64_t layer = 0; layer < x->plan->config.n_layers; layer++)
+        for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
+            cuda_address cache = cuda_executor_address(x, (plan_tensor_id)id, layer);
+            TRY(cuda_check(d->driver->copy_on_device(cache + (size_t)to * bytes,
+                                                     cache + (size_t)from * bytes, bytes,
+                                                     d->stream),
+                           "copying a page of the KV cache", error));
+        }
+    return QP_OK;
+}

@@ -126,6 +126,10 @@ qp_status cuda_executor_read(cuda_executor *executor, plan_tensor_id id, int64_t
 qp_status cuda_executor_write(cuda_executor *executor, plan_tensor_id id, int64_t layer,
                               const void *data, size_t bytes, qp_error *error);
 
+/* Puts the copy of a page of the KV cache, K and V of every layer, into the stream. */
+qp_status cuda_executor_copy_page(cuda_executor *executor, int32_t from, int32_t to,
+                                  qp_error *error);
+
 /* Puts the kernels of steps [first, last) into the stream. */
 qp_status cuda_executor_launch(cuda_executor *executor, const plan_sizes *sizes, int first,
                                int last, qp_error *error);

@@ -1,0 +1,119 @@
+/* The pages of the KV cache: see pages.h. */
+#include "engine/pages.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+qp_status page_pool_init(page_pool *pool, int64_t n_pages, int64_t page_size, qp_error *error)
+{
+    *pool = (page_pool){.n_free = n_pages, .n_pages = n_pages, .page_size = page_size};
+    pool->free = malloc((size_t)n_pages * sizeof *pool->free);
+    pool->references = calloc((size_t)n_pages, sizeof *pool->references);
+    if (!pool->free || !pool->references)
+        return error_no_memory(error, "the list of pages", (size_t)n_pages * 2 * sizeof(int32_t));
+    for (int64_t i = 0; i < n_pages; i++)
+        pool->free[i] = (int32_t)(n_pages - 1 - i); /* page 0 is taken first */
+    return QP_OK;
+}
+
+void page_pool_free(page_pool *pool)
+{
+    free(pool->free);
+    free(pool->references);
+    *pool = (page_pool){0};
+}
+
+static int32_t take(page_pool *pool)
+{
+    int32_t page = pool->free[--pool->n_free];
+    pool->references[page] = 1;
+    return page;
+}
+
+static void release(page_pool *pool, int32_t page)
+{
+    assert(pool->references[page] > 0);
+    if (--pool->references[page] == 0) pool->free[pool->n_free++] = page;
+}
+
+static int64_t pages_of(const page_pool *pool, int64_t positions)
+{
+    return (positions + pool->page_size - 1) / pool->page_size;
+}
+
+qp_status page_list_init(page_list *list, int64_t capacity, qp_error *error)
+{
+    *list = (page_list){.capacity = capacity};
+    list->pages = malloc((size_t)capacity * sizeof *list->pages);
+    if (list->pages) return QP_OK;
+    return error_no_memory(error, "a session's pages", (size_t)capacity * sizeof *list->pages);
+}
+
+/* The page of the list in which position `held` is written, if others hold it too; else -1. */
+static int64_t shared_page(const page_list *list, const page_pool *pool, int64_t held,
+                           int64_t positions)
+{
+    int64_t index = held / pool->page_size;
+    if (held >= positions || index >= list->count) return -1;
+    return pool->references[list->pages[index]] > 1 ? index : -1;
+}
+
+int64_t page_list_need(const page_list *list, const page_pool *pool, int64_t held,
+                       int64_t positions)
+{
+    int64_t more = pages_of(pool, positions) - list->count;
+    return (more > 0 ? more : 0) + (shared_page(list, pool, held, positions) >= 0);
+}
+
+qp_status page_list_grow(page_list *list, page_pool *pool, int64_t held, int64_t positions,
+                         page_copy *copy, qp_error *error)
+{
+    const int64_t wanted = pages_of(pool, positions);
+    const int64_t need = page_list_need(list, pool, held, positions);
+    const int64_t shared = shared_page(list, pool, held, positions);
+    assert(wanted <= list->capacity);
+    *copy = (page_copy){0};
+    if (need > pool->n_free)
+        return error_set(error, QP_NO_MEMORY,
+                         "the KV cache has %lld of %lld pages left, but %lld more are needed; "
+                         "close other sessions or open the engine with a larger context",
+                         (long long)pool->n_free, (long long)pool->n_pages, (long long)need);
+    if (shared >= 0) {
+        *copy = (page_copy){.needed = true, .from = list->pages[shared], .to = take(pool)};
+        release(pool, copy->from);
+        list->pages[shared] = copy->to;
+    }
+    while (list->count < wanted)
+        list->pages[list->count++] = take(pool);
+    return QP_OK;
+}
+
+void page_list_shrink(page_list *list, page_pool *pool, int64_t positions)
+{
+    while (list->count > pages_of(pool, positions))
+        release(pool, list->pages[--list->count]);
+}
+
+qp_status page_list_resize(page_list *list, page_pool *pool, int64_t positions, qp_error *error)
+{
+    page_copy copy;
+    page_list_shrink(list, pool, positions);
+    return page_list_grow(list, pool, positions, positions, &copy, error);
+}
+
+void page_list_share(page_list *list, const page_list *from, page_pool *pool, int64_t positions)
+{
+    const int64_t count = pages_of(pool, positions);
+    assert(list->count == 0 && count <= from->count && count <= list->capacity);
+    for (; list->count < count; list->count++) {
+        list->pages[list->count] = from->pages[list->count];
+        pool->references[list->pages[list->count]]++;
+    }
+}
+
+void page_list_free(page_list *list, page_pool *pool)
+{
+    if (list->pages) page_list_shrink(list, pool, 0);
+    free(list->pages);
+    *list = (page_list){0};
+}
