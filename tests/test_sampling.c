@@ -1,4 +1,5 @@
 /* From logits to a token: argmax, top_k in two rounds, and sampling against its definition. */
+#include "op/adjust_logits/adjust_logits.h"
 #include "op/argmax/argmax.h"
 #include "op/run.h"
 #include "op/sampling/definite.h"
@@ -154,6 +155,80 @@ static void top_k_of_few_values_says_what_is_missing(void **state)
     assert_memory_equal(ids, expected, sizeof ids);
     assert_true(values[0] == -1 && values[1] == -3 && values[2] == -INFINITY);
     assert_true(values[4] == -INFINITY);
+}
+
+/* --- adjust_logits --------------------------------------------------------------------------- */
+
+enum { ADJUST_ROWS = 3, ADJUST_VOCAB = 40, ADJUST_SLOTS = 4 };
+
+/* Three rows of a pass of four tokens: each by its own settings, in slots in another order. */
+typedef struct adjusting {
+    float logits[ADJUST_ROWS][ADJUST_VOCAB], bias[ADJUST_SLOTS][ADJUST_VOCAB];
+    int32_t tokens[4], rows[ADJUST_ROWS], slots[ADJUST_ROWS], uses[ADJUST_ROWS];
+    float repetitions[ADJUST_ROWS], presences[ADJUST_ROWS], frequencies[ADJUST_ROWS];
+    int32_t history[ADJUST_SLOTS][ADJUST_VOCAB], allowed[ADJUST_SLOTS][2];
+} adjusting;
+
+static op_call adjust_call(adjusting *a)
+{
+    return (op_call){
+        .tensors = {
+            [ADJUST_LOGITS_LOGITS] = tensor_2d(a->logits, DTYPE_F32, ADJUST_ROWS, ADJUST_VOCAB),
+            [ADJUST_LOGITS_TOKENS] = tensor_1d(a->tokens, DTYPE_I32, 4),
+            [ADJUST_LOGITS_ROWS] = tensor_1d(a->rows, DTYPE_I32, ADJUST_ROWS),
+            [ADJUST_LOGITS_SLOTS] = tensor_1d(a->slots, DTYPE_I32, ADJUST_ROWS),
+            [ADJUST_LOGITS_USES] = tensor_1d(a->uses, DTYPE_I32, ADJUST_ROWS),
+            [ADJUST_LOGITS_REPETITIONS] = tensor_1d(a->repetitions, DTYPE_F32, ADJUST_ROWS),
+            [ADJUST_LOGITS_PRESENCES] = tensor_1d(a->presences, DTYPE_F32, ADJUST_ROWS),
+            [ADJUST_LOGITS_FREQUENCIES] = tensor_1d(a->frequencies, DTYPE_F32, ADJUST_ROWS),
+            [ADJUST_LOGITS_HISTORY] = tensor_2d(a->history, DTYPE_I32, ADJUST_SLOTS, ADJUST_VOCAB),
+            [ADJUST_LOGITS_BIAS] = tensor_2d(a->bias, DTYPE_F32, ADJUST_SLOTS, ADJUST_VOCAB),
+            [ADJUST_LOGITS_ALLOWED] = tensor_2d(a->allowed, DTYPE_I32, ADJUST_SLOTS, 2)}};
+}
+
+static void logits_are_adjusted_in_order(void **state)
+{
+    (void)state;
+    static adjusting a = {.tokens = {7, 3, 39, 5},
+                          .rows = {1, 2, 3},
+                          .slots = {2, 0, 99},
+                          .uses = {ADJUST_COUNT | ADJUST_PENALISE, ADJUST_BIAS | ADJUST_MASK, 0},
+                          .repetitions = {2, 1, 1},
+                          .presences = {0.5f, 0, 0},
+                          .frequencies = {0.25f, 0, 0},
+                          .allowed = {{1 << 4, 1 << 7}}};
+    for (int i = 0; i < ADJUST_ROWS * ADJUST_VOCAB; i++)
+        a.logits[i / ADJUST_VOCAB][i % ADJUST_VOCAB] = i % 2 ? 4 : -4;
+    a.history[2][3] = 5; /* twice, and now a third time */
+    a.history[2][8] = 1; /* in the prompt alone */
+    a.bias[0][4] = 1.5f, a.bias[0][5] = 100;
+    op_call call = adjust_call(&a);
+    run(&op_adjust_logits, &call);
+    assert_int_equal(a.history[2][3], 7);
+    assert_true(a.logits[0][3] == 4 / 2.0f - (0.5f + 0.25f * 3));
+    assert_true(a.logits[0][8] == -4 * 2.0f);
+    assert_true(a.logits[0][9] == 4);
+    assert_int_equal(a.history[0][39], 0); /* not asked for */
+    for (int i = 0; i < ADJUST_VOCAB; i++) {
+        assert_true(a.logits[1][i] == (i == 4 ? -2.5f : i == 39 ? 4 : -INFINITY));
+        assert_true(a.logits[2][i] == (i % 2 ? 4 : -4)); /* its slot is not looked at */
+    }
+}
+
+static void one_slot_has_one_row(void **state)
+{
+    (void)state;
+    static adjusting a = {.repetitions = {1, 1, 0}, .slots = {1, 1, 2}, .uses = {1, 1, 0}};
+    qp_error error;
+    op_call call = adjust_call(&a);
+    assert_int_equal(op_bind(&op_adjust_logits, &call, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "rows 0 and 1 use one slot"));
+    a.slots[1] = ADJUST_SLOTS;
+    assert_int_equal(op_bind(&op_adjust_logits, &call, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "must be 0 .. 3, found 4"));
+    a.slots[1] = 0, a.uses[2] = ADJUST_PENALISE;
+    assert_int_equal(op_bind(&op_adjust_logits, &call, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "must be above 0"));
 }
 
 /* --- sampling -------------------------------------------------------------------------------- */
@@ -401,6 +476,8 @@ int main(void)
         cmocka_unit_test(argmax_breaks_ties_low_and_passes_over_nan),
         cmocka_unit_test(top_k_in_two_rounds_is_the_definition),
         cmocka_unit_test(top_k_of_few_values_says_what_is_missing),
+        cmocka_unit_test(logits_are_adjusted_in_order),
+        cmocka_unit_test(one_slot_has_one_row),
         cmocka_unit_test(sampling_is_its_definition),
         cmocka_unit_test(sampling_has_the_softmax_frequencies),
         cmocka_unit_test(sampling_filters_at_the_border),
