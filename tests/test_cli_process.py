@@ -30,7 +30,7 @@ MODEL = "llama-text.gguf"
 SLOW = [MODEL, "-c", "200000", "--ignore-eos"]  # an answer of seconds
 TEMPORARY = tempfile.mkdtemp(prefix="quipu-cli-")
 HOME = {key: value for key, value in os.environ.items() if not key.startswith("QUIPU_")}
-HOME |= {"XDG_CACHE_HOME": TEMPORARY, "LC_ALL": "C.UTF-8", "TERM": "dumb"}
+HOME |= {"HOME": TEMPORARY, "XDG_CACHE_HOME": TEMPORARY, "XDG_STATE_HOME": TEMPORARY, "LC_ALL": "C.UTF-8", "TERM": "dumb"}
 failures = 0
 
 
@@ -78,6 +78,24 @@ def answers():
     answer = json.loads(out)
     check(status == 0 and len(answer["tokens"]) == 4 and answer["finish_reason"] == "length", out)
     check("tokens/s" in err, err)
+    check(answer["model"] == MODEL and answer["device"] == "cpu", out)
+    check(answer["settings"]["temperature"] == 0 and answer["settings"]["max_tokens"] == 4, out)
+    again = quipu("run", "-m", MODEL, "-p", "the cat", "-n", "4", "--json", "-s", "9", "--stop", "x")
+    check(json.loads(again[1])["settings"]["seed"] == 9, again)
+    check(json.loads(again[1])["settings"]["stop"] == ["x"], again)
+    stopped = json.loads(quipu("run", "-m", MODEL, "-p", "the cat", "--json", "--stop", answer["text"][1],
+                               *greedy)[1])
+    check(stopped["finish_reason"] == "stop", stopped)
+    # Text on standard input goes before the prompt.
+    joined = quipu("run", "-m", MODEL, "-p", "the cat", "-n", "2", "--raw", "--echo", stdin=b"a dog")
+    check(joined[1].startswith("a dog\nthe cat"), joined)
+    silent = quipu("run", "-m", MODEL, "-p", "the cat", "-n", "1")[2]
+    check("generated 1 token; length" in silent, silent)
+    # Without a vocabulary prompt and answer are token ids.
+    ids = quipu("run", "-m", "synthetic:tiny", "-p", "1,2,3", "-n", "3", "--temp", "0")[1]
+    check(re.fullmatch(r"\d+,\d+,\d+\n", ids), ids)
+    crowd = quipu("run", "-m", "synthetic:tiny", "-p", "1", "-n", "1", "-t", "700")[2]
+    check("700 threads on" in crowd, crowd)
     drawn = ["run", "-m", MODEL, "-p", "the cat", "-n", "9", "--temp", "1.2", "--json", "-s"]
     status, out, err = quipu(*drawn, "3", "--answers", "3")
     check(status == 0 and "3 answers: prompt 19 tokens, " in err, err)
@@ -113,7 +131,12 @@ def answers():
     check(status == 0 and "within tolerance" in out and "the same bits" in out, out + err)
     found = json.loads(quipu("diff", "-m", "synthetic:tiny:Q8_0", "--ids", "1 2 3", "--json")[1])
     check(found["equal"] and found["tokens"] == 3, "diff --json")
-    check(json.loads(quipu("doctor", "--json")[1])["version"], "doctor --json")
+    found = json.loads(quipu("doctor", "--json")[1])
+    check(found["version"] and found["cpu"]["processors"] >= 1, found)
+    check(found["memory_available_bytes"] > 1e6 and isinstance(found["cpu"]["features"], list), found)
+    rows = json.loads(quipu("shapes", "-m", "synthetic:tiny", "--tokens", "4", "--json")[1])
+    check(all(isinstance(n, int) for row in rows for n in row["prefill"] + row["decode"]), rows)
+    check("n_tokens" in rows[0]["shape"] and rows[0]["prefill"][0] == 4, rows[0])
     check("features" in quipu("doctor")[1], "doctor")
 
 
@@ -135,6 +158,11 @@ def texts():
         check(max(map(len, out.splitlines()[1:])) <= 80, f"{command} --help is wider than 80")
     check(quipu("--version")[1] == quipu("version")[1], "version")
     check(quipu("run", "--help")[1] == quipu("help", "run")[1], "help run")
+    check("--cpu-mask" not in quipu("run", "--help")[1], "help is for every day")
+    check("--cpu-mask" in quipu("run", "--help-all")[1], "--help-all shows all")
+    family = quipu("ops")
+    check(family[0] == 0 and "ops check" in family[1] and "ops list" in family[1], family)
+    check(family == quipu("ops", "--help") == quipu("help", "ops"), "the commands of a family")
     for shell in ("bash", "zsh", "fish"):
         script = quipu("completion", shell)[1]
         check("--temp" in script or "temp" in script, shell)
@@ -143,6 +171,8 @@ def texts():
             check(read.returncode == 0 and not read.stderr, f"{shell}: {read.stderr}")
     page = quipu("man")[1]
     check("QUIPU_TOP_P" in page, "man names the environment")
+    for title in ("ENVIRONMENT", "FILES", "EXIT STATUS", "EXAMPLES"):
+        check(f"\n.SH {title}\n" in page, f"man has {title}")
     if shutil.which("groff"):
         read = subprocess.run(["groff", "-ww", "-man", "-Tutf8"], input=page.encode(),
                               capture_output=True)
@@ -158,6 +188,13 @@ def bad_input():
     expect(2, "--temp: expected a number from 0 to 100, found 'hot'", *run, "--temp", "hot")
     expect(2, "-n: expected an integer", *run, "-n", "-1")
     expect(2, "QUIPU_TOP_P: expected a number from 0 to 1", *run, environment={"QUIPU_TOP_P": "7"})
+    expect(2, "has no -hf: ", *run, "-hf", "repo", "-p", "hi")
+    expect(2, "has no -ngl: a model runs whole on one device", *run, "-ngl", "99")
+    expect(2, "-c N or --context N", *run, "-ctx", "4096")
+    expect(2, "did you mean --temp?", *run, "-temp", "1")
+    expect(2, "has no command 'serve'", "serve", "--port", "8080")
+    expect(2, "--help takes no value, found 'x'", *run, "--help=x")
+    expect(2, "holds more than 256 MiB", *run, "-f", "/dev/zero")
     expect(2, "exclude each other", *run, "-p", "a", "-f", "b")
     expect(2, "exclude each other", *run, "-p", "a", "--raw", "--chat")
     expect(2, "the prompt is empty", *run, "-p", "", "--raw")
@@ -187,7 +224,7 @@ def bad_input():
     expect(1, "neither weights nor a vocabulary", "info", "-m", "/")
     expect(1, "no chat template", "chat", "-m", "llama-gqa8-f16.gguf")
     expect(2, "bash, zsh and fish", "completion", "ksh")
-    expect(2, "'ops' is followed by one of list, describe", "ops", "--help")
+    expect(2, "'ops' is followed by one of list, describe", "ops", "zzzzzz")
     expect(2, "need a context of 512, --context says 5", "bench", "-m", MODEL, "-c", "5")
     expect(2, "nothing to measure", "bench", "-m", MODEL, "-p", "0", "-n", "0")
     expect(2, "it has llama-3.1-8b attn_qkv, ", "ops", "bench", "linear", "-w", "nowhere")
@@ -244,6 +281,17 @@ def environment_and_precedence():
     check(found["top_k"] == "7 (generation_config.json)", found)
     found = settings("--top-k", "3", environment={"QUIPU_TOP_K": "9"})
     check(found["top_k"] == "3 (command line)", found)
+    def runs(environment, *arguments):
+        status, out, err = quipu(*arguments, environment=environment)
+        check(status == 0, f"{environment} {arguments}: {err}")
+
+    # The command line wins over a variable that does not go with it.
+    run = ["run", "-m", MODEL, "-n", "1"]
+    runs({"QUIPU_PROMPT": "x"}, *run, "-f", "manifest.json", "-c", "60000", "--raw")
+    runs({"QUIPU_RAW": "1"}, *run, "-p", "hi", "--chat")
+    runs({"QUIPU_DEVICE": "auto"}, "schedule", "-m", MODEL)
+    runs({"QUIPU_TEMP": "hot"}, *run, "-p", "hi", "--temp", "1")
+    runs({"HOME": str(MODELS)}, "info", "-m", f"~/{MODEL}")
     beside.write_text('{"temperature": "warm"}')
     expect(1, "own.generation_config.json", "run", "-m", str(own), "-p", "a")
     twin = quipu("tokenize", environment={"QUIPU_MODEL": MODEL, "QUIPU_BOS": "1"}, stdin=b"a")
@@ -263,8 +311,9 @@ def writing_fails():
                preexec_fn=lambda: os.close(1), stdout=None)
         reader, writer = os.pipe()
         os.close(reader)
-        expect(1, "Broken pipe", *arguments, stdout=writer)
+        status, _, err = quipu(*arguments, stdout=writer)
         os.close(writer)
+        check((status, err) == (-signal.SIGPIPE, ""), f"{arguments} | head: {status} {err!r}")
     expect(1, "standard input: cannot be read", "tokenize", "-m", MODEL,
            preexec_fn=lambda: os.close(0))
     status, _, err = quipu("logits", "-m", MODEL, "--ids", "1", "--out", "/dev/full")

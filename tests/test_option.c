@@ -10,7 +10,7 @@
 typedef struct settings {
     const char *model;
     option_strings stop;
-    bool echo, bos;
+    bool echo, bos, raw;
     int64_t top_k, n;
     double temperature;
     uint64_t memory;
@@ -36,6 +36,8 @@ static const option_spec run_options[] = {
      .help = "the most memory to use"},
     {"stop", 's', OPTION_STRINGS_AT(settings, stop), .argument = "TEXT", .help = "stop at TEXT"},
     {"echo", 'e', OPTION_FLAG_AT(settings, echo), .help = "print the prompt too"},
+    {"raw", 0, OPTION_FLAG_AT(settings, raw), .expert = true, .excludes = "memory echo",
+     .help = "as it is"},
     {"bos", 0, OPTION_FLAG_AT(settings, bos), .negatable = true, .fallback = "on",
      .help = "begin with the token that begins a text"},
     {0}};
@@ -63,11 +65,19 @@ static const command_spec commands[] = {
     {.name = "ops list", .synopsis = "", .summary = "list them"},
     {0}};
 
+static const option_entry foreign_flags[] = {
+    {"-ngl", "use --device"}, {"--ctx-size", "use -n"}, {0}};
+static const option_entry foreign_commands[] = {{"serve", "it has no server"}, {0}};
+static const option_entry statuses[] = {{"2", "Wrong usage"}, {0}};
+
 static const program_spec program = {.name = "quipu",
                                      .version = "1.2",
                                      .summary = "runs models",
                                      .description = "quipu runs models.",
-                                     .commands = commands};
+                                     .commands = commands,
+                                     .foreign_flags = foreign_flags,
+                                     .foreign_commands = foreign_commands,
+                                     .exit_statuses = statuses};
 
 /* One parse; the words are the arguments after the command. */
 typedef struct attempt {
@@ -157,6 +167,9 @@ static void test_help_wins(void **state)
     assert_int_equal(a.status, QP_OK);
     assert_true(a.result.help);
     option_result_free(&a.result);
+    a = TRY_RUN("--help-all");
+    assert_true(a.result.help && a.result.help_all);
+    option_result_free(&a.result);
     a = try_command(2, 1, (char *[]){"-h"}); /* though a word is required */
     assert_int_equal(a.status, QP_OK);
     assert_true(a.result.help);
@@ -177,6 +190,18 @@ static void test_bad_flags(void **state)
         {"--frobnicate", "unknown option --frobnicate; see quipu run --help"},
         {"--=", "unknown option --; see quipu run --help"},
         {"-eq", "unknown option -q in '-eq'; see quipu run --help"},
+        {"-eh", "unknown option -h in '-eh'; see quipu run --help"},
+        {"-z", "unknown option -z; see quipu run --help"},
+        {"-ngl", "quipu has no -ngl: use --device"},
+        {"-ngl=9", "quipu has no -ngl: use --device"},
+        {"--ctx-size", "quipu has no --ctx-size: use -n"},
+        {"-temp", "unknown option -temp; did you mean --temp? See quipu run --help"},
+        {"-number=4", "unknown option -number; did you mean --number? See quipu run --help"},
+        {"-help", "unknown option -help; did you mean --help? See quipu run --help"},
+        {"-nx", "unknown option -nx: -n: expected an integer, found 'x'"},
+        {"-n5x", "-n: expected an integer, found '5x'"},
+        {"--help=x", "--help takes no value, found 'x'"},
+        {"--help-all=", "--help-all takes no value, found ''"},
         {"--echo=1", "--echo takes no value, found '1'"},
         {"--top-k", "--top-k needs a value: expected an integer from 0 to 1000"},
         {"-n", "-n needs a value: expected an integer"},
@@ -315,6 +340,72 @@ static void test_environment(void **state)
     unsetenv("QUIPU_STOP");
 }
 
+/* Options that exclude each other: an error from one source, the higher source otherwise. */
+static void test_rivals(void **state)
+{
+    (void)state;
+    attempt a = TRY_RUN("--raw", "-e");
+    assert_message(&a, "--echo and --raw exclude each other");
+    option_result_free(&a.result);
+    setenv("QUIPU_RAW", "1", 1);
+    a = TRY_RUN("-e");
+    assert_int_equal(a.status, QP_OK);
+    assert_true(a.values.echo && !a.values.raw);
+    option_result_free(&a.result);
+    setenv("QUIPU_ECHO", "1", 1);
+    a = TRY_RUN("x");
+    assert_message(&a, "--echo and --raw exclude each other (the environment sets both)");
+    option_result_free(&a.result);
+    setenv("QUIPU_RAW", "0", 1);
+    a = TRY_RUN("x");
+    assert_int_equal(a.status, QP_OK);
+    option_result_free(&a.result);
+    unsetenv("QUIPU_RAW");
+    unsetenv("QUIPU_ECHO");
+}
+
+/* A variable that another command's option of the same name takes is no mistake here. */
+static void test_variable_of_another_command(void **state)
+{
+    (void)state;
+    static const char *const two[] = {"cpu", "cuda", NULL};
+    const option_spec options[] = {{"device", 0, OPTION_CHOICE_AT(settings, device), .choices = two,
+                                    .fallback = "cpu", .help = "x"},
+                                   {0}};
+    const option_group group = {"Options", options};
+    const option_group *const groups[] = {&group, NULL};
+    const command_spec both[] = {
+        commands[0], {.name = "plan", .synopsis = "", .summary = "b", .groups = groups}, {0}};
+    const program_spec wider = {.name = "p", .commands = both};
+    settings values = {0};
+    option_result result = {0};
+    qp_error error = {0};
+    setenv("QUIPU_DEVICE", "auto", 1);
+    assert_ok(option_parse(&wider, &both[1], 0, NULL, &values, &result, &error));
+    assert_int_equal(values.device, 0);
+    assert_int_equal(option_source_at(&result, &values.device), OPTION_FROM_DEFAULT);
+    option_result_free(&result);
+    setenv("QUIPU_DEVICE", "tpu", 1);
+    assert_int_equal(option_parse(&wider, &both[1], 0, NULL, &values, &result, &error), QP_INVALID);
+    assert_string_equal(error.message, "QUIPU_DEVICE: expected cpu or cuda, found 'tpu'");
+    option_result_free(&result);
+    char *words[] = {"--device", "cuda"}; /* the variable is not even read */
+    assert_ok(option_parse(&wider, &both[1], 2, words, &values, &result, &error));
+    assert_int_equal(values.device, 1);
+    option_result_free(&result);
+    unsetenv("QUIPU_DEVICE");
+}
+
+static void test_home(void **state)
+{
+    (void)state;
+    setenv("HOME", "/home/ann", 1);
+    attempt a = TRY_RUN("--model=~/x.gguf", "-s", "~/y");
+    assert_string_equal(a.values.model, "/home/ann/x.gguf");
+    assert_string_equal(a.values.stop.items[0], "~/y"); /* not a path */
+    option_result_free(&a.result);
+}
+
 static void test_commands(void **state)
 {
     (void)state;
@@ -333,10 +424,11 @@ static void test_commands(void **state)
         {{"inof", "x"}, "unknown command 'inof'; did you mean 'info'? See quipu --help"},
         {{"ops", "chekc"},
          "unknown command 'ops chekc'; did you mean 'ops check'? See quipu --help"},
-        {{"ops", "zzzzzz"}, "unknown command 'ops zzzzzz'; see quipu --help"},
+        {{"ops", "zzzzzz"},
+         "unknown command 'ops zzzzzz'; 'ops' is followed by one of check, list"},
         {{"opss", "x"}, "unknown command 'opss'; did you mean 'ops check'? See quipu --help"},
         {{"", "x"}, "unknown command ''; see quipu --help"},
-        {{"ops", "--help"}, "'ops' is followed by one of check, list; see quipu --help"},
+        {{"serve", "x"}, "quipu has no command 'serve': it has no server"},
         {{"op", "s check"}, "unknown command 'op'; did you mean 'ops check'? See quipu --help"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -386,7 +478,7 @@ static void test_help_text(void **state)
 {
     (void)state;
     strbuf out = {0};
-    option_help(&program, &commands[0], &out);
+    option_help(&program, &commands[0], false, &out);
     assert_string_equal(
         strbuf_text(&out),
         "usage: quipu run -m MODEL [OPTION...] [FILE]\n"
@@ -410,7 +502,17 @@ static void test_help_text(void **state)
         "  -e, --echo              print the prompt too\n"
         "      --[no-]bos          begin with the token that begins a text (default: on)\n"
         "\n"
+        "1 more option: quipu run --help-all\n"
         "The environment sets defaults: QUIPU_MODEL for --model, and so on.\n");
+    strbuf_clear(&out);
+    option_help(&program, &commands[0], true, &out);
+    assert_non_null(strstr(out.data, "      --raw               as it is\n"));
+    assert_null(strstr(out.data, "more option"));
+    strbuf_clear(&out);
+    assert_true(option_family_overview(&program, "ops", &out));
+    assert_non_null(strstr(out.data, "usage: quipu ops COMMAND [OPTION...]\n\n  ops check  "));
+    assert_null(strstr(out.data, "run"));
+    assert_false(option_family_overview(&program, "run", &out));
     strbuf_clear(&out);
     option_overview(&program, &out);
     assert_non_null(strstr(out.data, "  ops check       check what's there\n"));
@@ -464,6 +566,7 @@ static void test_man_page(void **state)
     assert_non_null(strstr(out.data, "\n.B \\-n, \\-\\-number N\n"));
     assert_non_null(strstr(out.data, "\n\\&.A second paragraph: \\en stays.\n"));
     assert_non_null(strstr(out.data, "Environment: QUIPU_TOP_K.\n"));
+    assert_non_null(strstr(out.data, "\n.SH EXIT STATUS\n.TP\n.B 2\nWrong usage.\n"));
     /* A shared group is told once. */
     const char *first = strstr(out.data, "\\-\\-model");
     assert_non_null(first);
@@ -555,14 +658,15 @@ static void test_suggestions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),          cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_help_wins),         cmocka_unit_test(test_bad_flags),
-        cmocka_unit_test(test_bad_values),        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_positional),        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_commands),          cmocka_unit_test(test_tables_checked),
-        cmocka_unit_test(test_help_text),         cmocka_unit_test(test_man_page),
-        cmocka_unit_test(test_completion_syntax), cmocka_unit_test(test_bash_offers),
-        cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_defaults),       cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_help_wins),      cmocka_unit_test(test_bad_flags),
+        cmocka_unit_test(test_bad_values),     cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_positional),     cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_rivals),         cmocka_unit_test(test_variable_of_another_command),
+        cmocka_unit_test(test_home),           cmocka_unit_test(test_commands),
+        cmocka_unit_test(test_tables_checked), cmocka_unit_test(test_help_text),
+        cmocka_unit_test(test_man_page),       cmocka_unit_test(test_completion_syntax),
+        cmocka_unit_test(test_bash_offers),    cmocka_unit_test(test_suggestions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

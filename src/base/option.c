@@ -5,6 +5,7 @@
  */
 #include "base/option.h"
 
+#include "base/option_cache.h"
 #include "base/option_value.h"
 #include "base/suggest.h"
 
@@ -43,14 +44,25 @@ typedef struct parser {
     qp_error *error;
 } parser;
 
-/* The value of an option at the command line replaces what the environment put into a list. */
+/* A path may begin with ~/ where no shell expanded it, as in -m '~/x.gguf' or --model=~/x.gguf. */
+static qp_status expand_path(parser *p, const char *where, const char **text)
+{
+    char path[4096];
+    if (!option_expand_home(*text, path, sizeof path))
+        return error_set(p->error, QP_INVALID, "%s: the path is too long", where);
+    size_t size = strlen(path) + 1;
+    char *kept = arena_alloc(&p->result->memory, size, 1);
+    if (!kept) return error_no_memory(p->error, "options", size);
+    *text = memcpy(kept, path, size);
+    return QP_OK;
+}
+
 static qp_status store_from(parser *p, int index, option_source source, const char *where,
                             const char *text)
 {
     const option_spec *option = option_at(p->command, index);
     void *field = (char *)p->fields + option->field;
-    if (option->type == OPTION_STRINGS && p->result->sources[index] != source)
-        *(option_strings *)field = (option_strings){0};
+    if (option->hint != OPTION_HINT_NONE && text[0] == '~') TRY(expand_path(p, where, &text));
     TRY(option_store(option, where, text, field, &p->result->memory, p->error));
     p->result->sources[index] = (unsigned char)source;
     return QP_OK;
@@ -68,6 +80,85 @@ static qp_status store_defaults(parser *p)
     return QP_OK;
 }
 
+/* Whether `names` (separated by blanks, may be NULL) holds `name`. */
+static bool lists_name(const char *names, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = names; at && *at; at += strspn(at, " ")) {
+        size_t size = strcspn(at, " ");
+        if (size == length && memcmp(at, name, size) == 0) return true;
+        at += size;
+    }
+    return false;
+}
+
+static bool exclude_each_other(const option_spec *a, const option_spec *b)
+{
+    return lists_name(a->excludes, b->name) || lists_name(b->excludes, a->name);
+}
+
+/* Whether the option has a value from `source` or a higher one; a flag that is off is not given. */
+static bool is_given(const parser *p, int index, option_source source)
+{
+    const option_spec *option = option_at(p->command, index);
+    const void *field = (const char *)p->fields + option->field;
+    if (p->result->sources[index] < source) return false;
+    return option->type != OPTION_FLAG || *(const bool *)field;
+}
+
+/* An option that is given and excludes the one at `index`, or NULL. */
+static const option_spec *find_rival(const parser *p, int index, option_source source)
+{
+    const option_spec *option = option_at(p->command, index), *other;
+    for (int i = 0; (other = option_at(p->command, i)); i++)
+        if (i != index && exclude_each_other(option, other) && is_given(p, i, source)) return other;
+    return NULL;
+}
+
+static qp_status check_rivals(const parser *p)
+{
+    const option_spec *option, *rival;
+    for (int i = 0; (option = option_at(p->command, i)); i++) {
+        if (!is_given(p, i, OPTION_FROM_ENVIRONMENT)) continue;
+        rival = find_rival(p, i, OPTION_FROM_ENVIRONMENT);
+        if (!rival) continue;
+        bool environment = p->result->sources[i] == OPTION_FROM_ENVIRONMENT;
+        return error_set(p->error, QP_INVALID, "--%s and --%s exclude each other%s", option->name,
+                         rival->name, environment ? " (the environment sets both)" : "");
+    }
+    return QP_OK;
+}
+
+/* Whether another command takes `text` for its option of the same name. */
+static bool suits_another_command(const parser *p, const option_spec *option, const char *text)
+{
+    union {
+        const char *text;
+        int64_t integer;
+        double number;
+    } scratch;
+    const option_spec *other;
+    for (const command_spec *command = p->program->commands; command->name; command++)
+        for (int i = 0; (other = option_at(command, i)); i++)
+            if (strcmp(other->name, option->name) == 0 && other->type != OPTION_STRINGS &&
+                option_store(other, "", text, &scratch, NULL, NULL) == QP_OK)
+                return true;
+    return false;
+}
+
+/* One variable serves all commands that have the option, so a value that only others take leaves
+ * this command its default. */
+static qp_status store_variable(parser *p, int index, const char *name, const char *text)
+{
+    const option_spec *option = option_at(p->command, index);
+    if (p->result->sources[index] == OPTION_FROM_COMMAND_LINE) return QP_OK;
+    if (find_rival(p, index, OPTION_FROM_COMMAND_LINE)) return QP_OK;
+    qp_status status = store_from(p, index, OPTION_FROM_ENVIRONMENT, name, text);
+    if (status != QP_INVALID || !suits_another_command(p, option, text)) return status;
+    *p->error = (qp_error){0};
+    return QP_OK;
+}
+
 static qp_status store_environment(parser *p)
 {
     const option_spec *option;
@@ -75,7 +166,7 @@ static qp_status store_environment(parser *p)
         char name[64];
         option_environment_name(option, name);
         const char *text = getenv(name);
-        if (text && *text) TRY(store_from(p, i, OPTION_FROM_ENVIRONMENT, name, text));
+        if (text && *text) TRY(store_variable(p, i, name, text));
     }
     return QP_OK;
 }
@@ -104,11 +195,25 @@ static int find_short(const command_spec *command, char name)
     return -1;
 }
 
+/* What the program says about a flag of similar programs (`length` bytes with the dashes), or NULL.
+ */
+static const char *foreign_advice(const option_entry *table, const char *word, size_t length)
+{
+    for (const option_entry *entry = table; entry && entry->name; entry++)
+        if (strlen(entry->name) == length && memcmp(entry->name, word, length) == 0)
+            return entry->text;
+    return NULL;
+}
+
 /* Names the nearest option; of a negated flag, its negation. */
 static qp_status unknown_option(parser *p, const char *flag, size_t length)
 {
     char word[64];
     const option_spec *option;
+    const char *advice = foreign_advice(p->program->foreign_flags, flag, length);
+    if (advice)
+        return error_set(p->error, QP_INVALID, "%s has no %.*s: %s", p->program->name, (int)length,
+                         flag, advice);
     snprintf(word, sizeof word, "%.*s", (int)(length > 2 ? length - 2 : 0), flag + 2);
     suggestion near = {.word = word};
     suggestion negated = {.word = strncmp(word, "no-", 3) == 0 ? word + 3 : ""};
@@ -152,8 +257,13 @@ static qp_status parse_long(parser *p, const char *word)
 {
     const char *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
-    if (strcmp(word, "--help") == 0) {
+    bool help_all = length == strlen("--help-all") && memcmp(word, "--help-all", length) == 0;
+    if (help_all || (length == strlen("--help") && memcmp(word, "--help", length) == 0)) {
+        if (equals)
+            return error_set(p->error, QP_INVALID, "%.*s takes no value, found '%.100s'",
+                             (int)length, word, equals + 1);
         p->result->help = true;
+        p->result->help_all = help_all;
         return QP_OK;
     }
     bool negated;
@@ -169,21 +279,51 @@ static qp_status parse_long(parser *p, const char *word)
     return store_from(p, index, OPTION_FROM_COMMAND_LINE, flag, negated ? "0" : "1");
 }
 
+/* A word such as -ngl or -temp is a flag of a similar program, or a long option with one dash too
+ * few, rather than letters in a bundle: those are -vn5. */
+static qp_status check_single_dash(parser *p, const char *word)
+{
+    size_t length = strcspn(word, "=");
+    bool negated;
+    if (length <= 2) return QP_OK;
+    if (foreign_advice(p->program->foreign_flags, word, length))
+        return unknown_option(p, word, length);
+    int index = find_long(p->command, word + 1, length - 1, &negated);
+    bool help = length == 5 && memcmp(word, "-help", 5) == 0;
+    if (index < 0 && !help) return QP_OK;
+    return error_set(p->error, QP_INVALID,
+                     "unknown option %.*s; did you mean -%.*s? See %s %s --help", (int)length, word,
+                     (int)length, word, p->program->name, p->command->name);
+}
+
+/* The rest of a bundle as the value of its last letter; what is no such value is no such bundle. */
+static qp_status take_attached(parser *p, int index, const char *flag, const char *word,
+                               const char *attached)
+{
+    qp_status status = take_value(p, index, flag, attached);
+    if (status == QP_INVALID && isalpha((unsigned char)*attached))
+        error_prefix(p->error, "unknown option %.60s", word);
+    return status;
+}
+
 /* -v, -n5, -n 5, -vn5 */
 static qp_status parse_short(parser *p, const char *word)
 {
+    if (strcmp(word, "-h") == 0 && find_short(p->command, 'h') < 0) {
+        p->result->help = true;
+        return QP_OK;
+    }
+    TRY(check_single_dash(p, word));
     for (const char *letter = word + 1; *letter; letter++) {
         char flag[3] = {'-', *letter, '\0'};
         int index = find_short(p->command, *letter);
-        if (index < 0 && *letter == 'h') {
-            p->result->help = true;
-            return QP_OK;
-        }
+        if (index < 0 && !word[2]) return unknown_option(p, word, 2);
         if (index < 0)
             return error_set(p->error, QP_INVALID, "unknown option %s in '%.60s'; see %s %s --help",
                              flag, word, p->program->name, p->command->name);
         if (option_at(p->command, index)->type != OPTION_FLAG)
-            return take_value(p, index, flag, letter[1] ? letter + 1 : NULL);
+            return letter[1] ? take_attached(p, index, flag, word, letter + 1)
+                             : take_value(p, index, flag, NULL);
         TRY(store_from(p, index, OPTION_FROM_COMMAND_LINE, flag, "1"));
     }
     return QP_OK;
@@ -236,90 +376,17 @@ qp_status option_parse(const program_spec *program, const command_spec *command,
     out->positional = arena_alloc(&out->memory, (size_t)argc, sizeof *out->positional);
     if (!out->positional) return error_no_memory(error, "options", (size_t)argc * sizeof(char *));
     TRY(store_defaults(&p));
-    TRY(store_environment(&p));
     TRY(parse_words(&p));
-    return out->help ? QP_OK : check_positional(&p);
+    if (out->help) return QP_OK;
+    TRY(store_environment(&p));
+    TRY(check_rivals(&p));
+    return check_positional(&p);
 }
 
 void option_result_free(option_result *result)
 {
     arena_free(&result->memory);
     *result = (option_result){0};
-}
-
-/* Commands ----------------------------------------------------------------------------------- */
-
-/* How many of argv's first words spell the command's name; 0 when they do not. */
-static int words_matched(const char *name, int argc, char **argv)
-{
-    for (int words = 0; words < argc; words++) {
-        size_t length = strcspn(name, " ");
-        if (strlen(argv[words]) != length || memcmp(argv[words], name, length) != 0) return 0;
-        if (name[length] == '\0') return words + 1;
-        name += length + 1;
-    }
-    return 0;
-}
-
-/* Whether `word` is the first of the command's two words. */
-static bool begins_with_word(const char *name, const char *word)
-{
-    size_t length = strcspn(name, " ");
-    return name[length] == ' ' && strlen(word) == length && memcmp(name, word, length) == 0;
-}
-
-/* Only the first of two words was given: the second ones that there are. */
-static qp_status missing_word(const program_spec *program, const char *word, qp_error *error)
-{
-    strbuf words = {0};
-    for (const command_spec *c = program->commands; c->name; c++)
-        if (begins_with_word(c->name, word))
-            strbuf_printf(&words, "%s%s", words.length ? ", " : "", c->name + strlen(word) + 1);
-    error_set(error, QP_INVALID, "'%s' is followed by one of %s; see %s --help", word,
-              strbuf_text(&words), program->name);
-    strbuf_free(&words);
-    return QP_INVALID;
-}
-
-static qp_status unknown_command(const program_spec *program, int argc, char **argv,
-                                 qp_error *error)
-{
-    char first[64], typed[130];
-    bool family = false;
-    for (const command_spec *c = program->commands; c->name; c++)
-        family |= begins_with_word(c->name, argv[0]);
-    if (family && (argc == 1 || argv[1][0] == '-')) return missing_word(program, argv[0], error);
-    snprintf(typed, sizeof typed, "%.60s%s%.60s", argv[0], family && argc > 1 ? " " : "",
-             family && argc > 1 ? argv[1] : "");
-    suggestion near = {.word = typed};
-    for (const command_spec *c = program->commands; c->name; c++) {
-        suggest_offer(&near, c->name);
-        snprintf(first, sizeof first, "%.*s", (int)strcspn(c->name, " "), c->name);
-        if (!near.best && strcmp(first, c->name) != 0 && suggest_distance(typed, first) <= 1)
-            near.best = c->name;
-    }
-    if (near.best)
-        return error_set(error, QP_INVALID,
-                         "unknown command '%s'; did you mean '%s'? See %s --help", typed, near.best,
-                         program->name);
-    return error_set(error, QP_INVALID, "unknown command '%s'; see %s --help", typed,
-                     program->name);
-}
-
-qp_status command_find(const program_spec *program, int argc, char **argv, const command_spec **out,
-                       int *used, qp_error *error)
-{
-    *out = NULL;
-    *used = 0;
-    if (argc < 1)
-        return error_set(error, QP_INVALID, "no command given; see %s --help", program->name);
-    for (const command_spec *command = program->commands; command->name; command++) {
-        int words = words_matched(command->name, argc, argv);
-        if (words <= *used) continue;
-        *used = words;
-        *out = command;
-    }
-    return *out ? QP_OK : unknown_command(program, argc, argv, error);
 }
 
 /* Reporting and checking --------------------------------------------------------------------- */

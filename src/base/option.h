@@ -39,8 +39,9 @@
  *
  * On the command line: --top-k 5, --top-k=5, -n5, -n 5, -vn5, --echo, --no-bos; `--` ends the
  * options; options and other words may come in any order; the last of a repeated option counts.
- * --help and -h are known to every command. In the environment: QUIPU_TOP_K=5, QUIPU_ECHO=1.
- * The command line wins over the environment and that over the table's default.
+ * --help, -h and --help-all are known to every command. In the environment: QUIPU_TOP_K=5,
+ * QUIPU_ECHO=1. The command line wins over the environment and that over the table's default: the
+ * variable of an option that the command line gives, or excludes, is not read.
  */
 #ifndef QUIPU_BASE_OPTION_H
 #define QUIPU_BASE_OPTION_H
@@ -90,6 +91,10 @@ typedef struct option_spec {
     const char *const *choices; /* OPTION_CHOICE; ends in NULL */
     option_hint hint;
     bool negatable; /* OPTION_FLAG: --no-NAME turns it off */
+    bool expert;    /* shown by --help-all, not by --help */
+    /* Names of options that cannot be given together with this one, separated by blanks; one
+     * direction suffices. */
+    const char *excludes;
 } option_spec;
 
 /* Type and field in one, checked: a member of another type does not compile. */
@@ -124,12 +129,23 @@ typedef struct command_spec {
     void (*run)(void); /* the caller's function, cast; whoever calls it casts it back */
 } command_spec;
 
+/* A word and what is said about it. */
+typedef struct option_entry {
+    const char *name; /* NULL ends a table */
+    const char *text;
+} option_entry;
+
 typedef struct program_spec {
     const char *name;
     const char *version;
     const char *summary;
     const char *description;
     const command_spec *commands; /* ends in {0} */
+    /* Flags (with their dashes) and commands of similar programs, and what to use here: the answer
+     * to a person who types them. May be NULL. */
+    const option_entry *foreign_flags, *foreign_commands;
+    /* Parts of the manual page; may be NULL. */
+    const option_entry *exit_statuses, *files, *variables, *examples;
 } program_spec;
 
 typedef enum option_source {
@@ -147,7 +163,8 @@ typedef struct option_result {
     unsigned char sources[OPTION_LIMIT]; /* option_source, in the order of the groups */
     const char **positional;             /* [n_positional] */
     int n_positional;
-    bool help; /* --help was asked for; nothing else was required or checked after it */
+    bool help;     /* --help was asked for; nothing else was required or checked after it */
+    bool help_all; /* --help-all was: `help` is true too */
     arena memory;
 } option_result;
 
@@ -180,7 +197,11 @@ void option_expected(const option_spec *option, strbuf *out);
 
 /* Texts drawn from the tables. */
 void option_overview(const program_spec *program, strbuf *out); /* all commands */
-void option_help(const program_spec *program, const command_spec *command, strbuf *out);
+/* `all`: expert options too. */
+void option_help(const program_spec *program, const command_spec *command, bool all, strbuf *out);
+
+/* The commands of two words that begin with `word`; false (and nothing appended) if none does. */
+bool option_family_overview(const program_spec *program, const char *word, strbuf *out);
 void option_man(const program_spec *program, strbuf *out); /* troff, man(7) */
 void option_completion_bash(const program_spec *program, strbuf *out);
 void option_completion_zsh(const program_spec *program, strbuf *out);

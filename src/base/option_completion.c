@@ -111,7 +111,7 @@ static void bash_command(const command_spec *command, strbuf *out)
     strbuf_printf(out, "    '%s')\n        case $previous in\n", command->name);
     for (int i = 0; (option = option_at(command, i)); i++)
         bash_value(option, out);
-    strbuf_puts(out, "        esac\n        options='--help");
+    strbuf_puts(out, "        esac\n        options='--help --help-all");
     for (int i = 0; (option = option_at(command, i)); i++) {
         strbuf_printf(out, " --%s", option->name);
         if (option->negatable) strbuf_printf(out, " --no-%s", option->name);
@@ -207,7 +207,9 @@ static void zsh_command(const command_spec *command, strbuf *out)
 {
     const option_spec *option;
     strbuf flag = {0};
-    strbuf_printf(out, "    '%s')\n        _arguments '--help[explain the command]'",
+    strbuf_printf(out,
+                  "    '%s')\n        _arguments '--help[explain the command]' '--help-all[explain "
+                  "it with all options]'",
                   command->name);
     for (int i = 0; (option = option_at(command, i)); i++) {
         strbuf_clear(&flag);
@@ -358,8 +360,9 @@ void option_completion_fish(const program_spec *program, strbuf *out)
     strbuf_printf(out,
                   "# Completion of %s for fish: put it in ~/.config/fish/completions/%s.fish\n"
                   "complete -c %s -f\n"
-                  "complete -c %s -l help -s h -d 'explain the command'\n",
-                  program->name, program->name, program->name, program->name);
+                  "complete -c %s -l help -s h -d 'explain the command'\n"
+                  "complete -c %s -l help-all -d 'explain it with all options'\n",
+                  program->name, program->name, program->name, program->name, program->name);
     each_family(program, out, fish_family);
     for (const command_spec *command = program->commands; command->name; command++)
         fish_command(program, command, out);

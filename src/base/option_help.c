@@ -88,22 +88,66 @@ static void help_option(const option_spec *option, strbuf *out)
     strbuf_free(&right);
 }
 
-void option_help(const program_spec *program, const command_spec *command, strbuf *out)
+/* A group's options; the title is left out where the group before had the same. Returns how many
+ * expert options were left out. */
+static int help_group(const option_group *group, const char *title_before, bool all, strbuf *out)
+{
+    int hidden = 0;
+    bool titled = title_before && strcmp(title_before, group->title) == 0;
+    for (const option_spec *option = group->options; option->name; option++) {
+        if (option->expert && !all) {
+            hidden++;
+            continue;
+        }
+        if (!titled) strbuf_printf(out, "\n%s:\n", group->title);
+        titled = true;
+        help_option(option, out);
+    }
+    return hidden;
+}
+
+void option_help(const program_spec *program, const command_spec *command, bool all, strbuf *out)
 {
     strbuf_printf(out, "usage: %s %s%s%s\n\n", program->name, command->name,
                   *command->synopsis ? " " : "", command->synopsis);
     put_wrapped(out, command->description ? command->description : command->summary, 0, 0);
+    int hidden = 0;
+    const char *title = NULL;
     for (const option_group *const *group = command->groups; group && *group; group++) {
-        strbuf_printf(out, "\n%s:\n", (*group)->title);
-        for (const option_spec *option = (*group)->options; option->name; option++)
-            help_option(option, out);
+        hidden += help_group(*group, title, all, out);
+        title = (*group)->title;
     }
     const option_spec *first = option_at(command, 0);
     if (!first) return;
     char variable[64];
     option_environment_name(first, variable);
-    strbuf_printf(out, "\nThe environment sets defaults: %s for --%s, and so on.\n", variable,
+    strbuf_puts(out, "\n");
+    if (hidden)
+        strbuf_printf(out, "%d more option%s: %s %s --help-all\n", hidden, hidden > 1 ? "s" : "",
+                      program->name, command->name);
+    strbuf_printf(out, "The environment sets defaults: %s for --%s, and so on.\n", variable,
                   first->name);
+}
+
+static void put_command_row(const command_spec *command, strbuf *out)
+{
+    strbuf_printf(out, "  %-14s  ", command->name);
+    put_wrapped(out, command->summary, 18, 18);
+}
+
+bool option_family_overview(const program_spec *program, const char *word, strbuf *out)
+{
+    bool found = false;
+    size_t length = strlen(word);
+    for (const command_spec *command = program->commands; command->name; command++) {
+        if (strncmp(command->name, word, length) != 0 || command->name[length] != ' ') continue;
+        if (!found) strbuf_printf(out, "usage: %s %s COMMAND [OPTION...]\n\n", program->name, word);
+        found = true;
+        put_command_row(command, out);
+    }
+    if (found)
+        strbuf_printf(out, "\n%s %s COMMAND --help explains a command.\n", program->name, word);
+    return found;
 }
 
 void option_overview(const program_spec *program, strbuf *out)
@@ -111,10 +155,8 @@ void option_overview(const program_spec *program, strbuf *out)
     strbuf_printf(out, "usage: %s COMMAND [OPTION...]\n\n", program->name);
     put_wrapped(out, program->description ? program->description : program->summary, 0, 0);
     strbuf_puts(out, "\nCommands:\n");
-    for (const command_spec *command = program->commands; command->name; command++) {
-        strbuf_printf(out, "  %-14s  ", command->name);
-        put_wrapped(out, command->summary, 18, 18);
-    }
+    for (const command_spec *command = program->commands; command->name; command++)
+        put_command_row(command, out);
     strbuf_printf(out, "\n%s COMMAND --help explains a command, %s --version names this one.\n",
                   program->name, program->name);
 }
@@ -213,6 +255,20 @@ static void man_command(const program_spec *program, const command_spec *command
     }
 }
 
+/* A table of words and what they mean, under a title of its own unless that is NULL. */
+static void man_entries(const char *title, const option_entry *entries, strbuf *out)
+{
+    if (!entries) return;
+    if (title) strbuf_printf(out, ".SH %s\n", title);
+    for (const option_entry *entry = entries; entry->name; entry++) {
+        strbuf_puts(out, ".TP\n.B ");
+        man_text(entry->name, out);
+        strbuf_putc(out, '\n');
+        man_text(entry->text, out);
+        strbuf_puts(out, ".\n");
+    }
+}
+
 void option_man(const program_spec *program, strbuf *out)
 {
     strbuf_puts(out, ".TH ");
@@ -229,4 +285,8 @@ void option_man(const program_spec *program, strbuf *out)
         man_command(program, command, out);
     strbuf_puts(out, ".SH ENVIRONMENT\nEach option has a variable, named with it above, that sets "
                      "its value;\nthe command line wins over it. For a flag it is 1 or 0.\n");
+    man_entries(NULL, program->variables, out);
+    man_entries("FILES", program->files, out);
+    man_entries("EXIT STATUS", program->exit_statuses, out);
+    man_entries("EXAMPLES", program->examples, out);
 }

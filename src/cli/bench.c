@@ -19,6 +19,7 @@ enum { MARKDOWN, CSV, JSON }; /* of the option --output */
 
 typedef struct bench {
     const cli_call *call;
+    const char *model; /* its path */
     qp_engine *engine;
     qp_session **sessions; /* [parallel] */
     qp_input *inputs;      /* [parallel] */
@@ -78,24 +79,40 @@ static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one,
     return QP_OK;
 }
 
+/* A line on a terminal, written over: which run of which test is under way. */
+static void show_run(const char *kind, int64_t count, int64_t run, int64_t runs)
+{
+    cli_progress_callback *show = cli_progress();
+    char text[80] = "warming up";
+    if (!show) return;
+    if (run)
+        snprintf(text, sizeof text, "%s%lld: run %lld of %lld", kind, (long long)count,
+                 (long long)run, (long long)runs);
+    show(NULL, text, run > runs);
+}
+
 static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result *out)
 {
+    const char *kind = one_by_one ? "tg" : "pp";
     const cli_settings *s = b->call->settings;
     double sum = 0, squares = 0, seconds;
     int64_t runs = s->repetitions;
     int64_t warm = one_by_one && count > 8 ? 8 : count;
+    show_run(kind, count, 0, runs);
     TRY(time_run(b, (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
     for (int64_t i = 0; i < runs; i++) {
+        show_run(kind, count, i + 1, runs);
         TRY(time_run(b, (size_t)s->depth, (size_t)count, one_by_one, &seconds));
         double speed = (double)(count * s->parallel) / seconds;
         sum += speed;
         squares += speed * speed;
     }
+    show_run(kind, count, runs + 1, runs);
     double mean = sum / (double)runs, n = (double)runs;
     double variance = runs > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
     int64_t tokens = one_by_one ? s->parallel : count * s->parallel;
     double passes = mean / (double)(tokens < b->info.chunk ? tokens : b->info.chunk);
-    *out = (bench_result){.kind = one_by_one ? "tg" : "pp",
+    *out = (bench_result){.kind = kind,
                           .tokens = count,
                           .mean = mean,
                           .deviation = variance > 0 ? sqrt(variance) : 0,
@@ -106,11 +123,11 @@ static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result
 static void print_row(const bench *b, const bench_result *r, strbuf *out)
 {
     static const char *const rows[] = {
-        "| %s | %.2f | %d | %lld | %lld | %s%lld | %.2f ± %.2f | %.1f |\n",
-        "%s,%.3f,%d,%lld,%lld,%s%lld,%.4f,%.4f,%.3f\n",
+        "| %s | %s | %.2f | %d | %lld | %lld | %s%lld | %.2f ± %.2f | %.1f |\n",
+        "%s,%s,%.3f,%d,%lld,%lld,%s%lld,%.4f,%.4f,%.3f\n",
     };
     const cli_settings *s = b->call->settings;
-    strbuf_printf(out, rows[s->format], s->model ? s->model : "default",
+    strbuf_printf(out, rows[s->format], b->model, b->info.device,
                   (double)b->info.weight_bytes * 1e-9, b->info.threads, (long long)s->parallel,
                   (long long)s->depth, r->kind, (long long)r->tokens, r->mean, r->deviation,
                   r->gigabytes);
@@ -119,11 +136,10 @@ static void print_row(const bench *b, const bench_result *r, strbuf *out)
 static void print_object(const bench *b, const bench_result *r, strbuf *out)
 {
     const cli_settings *s = b->call->settings;
-    const char *model = s->model ? s->model : "default", *device = b->info.device;
     strbuf_puts(out, "{\"model\": ");
-    cli_json_string(out, model, strlen(model));
+    cli_json_string(out, b->model, strlen(b->model));
     strbuf_puts(out, ", \"device\": ");
-    cli_json_string(out, device, strlen(device));
+    cli_json_string(out, b->info.device, strlen(b->info.device));
     strbuf_printf(out,
                   ", \"gigabytes\": %.4f, \"threads\": %d, \"parallel\": %lld, \"depth\": %lld, "
                   "\"test\": \"%s%lld\", \"tokens_per_second\": %.4f, \"deviation\": %.4f, "
@@ -149,9 +165,9 @@ static void print_read_speed(const bench *b, double gigabytes, strbuf *out)
 static void print_results(const bench *b, const bench_result *results, int n, strbuf *out)
 {
     static const char *const heads[] = {
-        "| model | weights GB | threads | parallel | depth | test | tokens/s | "
-        "weights GB/s |\n|---|---|---|---|---|---|---|---|\n",
-        "model,gigabytes,threads,parallel,depth,test,tokens_per_second,"
+        "| model | device | weights GB | threads | parallel | depth | test | tokens/s | "
+        "weights GB/s |\n|---|---|---|---|---|---|---|---|---|\n",
+        "model,device,gigabytes,threads,parallel,depth,test,tokens_per_second,"
         "deviation,gigabytes_per_second\n",
         "["};
     const bool json = b->call->settings->format == JSON;
@@ -201,6 +217,7 @@ static qp_status open_bench(bench *b)
 {
     cli_settings *s = b->call->settings;
     TRY(choose_context(b->call));
+    TRY(cli_model_path(b->call, &b->model));
     size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
     TRY(cli_open_engine(b->call, s->parallel, &b->engine));
     b->info = qp_engine_get_info(b->engine);

@@ -78,6 +78,10 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_ops_prompt, command_ops_check, command_ops_bench, command_ops_export,
     command_ops_import;
 
+/* Words of similar programs with what to use here, and parts of the manual page. */
+extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],
+    cli_files[], cli_variables[], cli_examples[];
+
 /* The program's tables, and the function of a command in them. */
 const program_spec *cli_program(void);
 cli_command *cli_function(const command_spec *command);
@@ -108,9 +112,12 @@ void cli_sampling_free(qp_sampling *sampling);
 /* Prints every sampling setting with its value and source to stderr. */
 void cli_report_sampling(const qp_sampling *sampling);
 
-/* All of standard input, or of a file; to free(). */
+/* All of standard input, or of a file; to free(). QP_INVALID where it holds more than `most` bytes:
+ * a device such as /dev/zero never ends. */
+enum { CLI_TEXT_MOST = 256 << 20 };
 qp_status cli_read_stdin(char **text, size_t *length, qp_error *error);
-qp_status cli_read_file(const char *path, char **text, size_t *length, qp_error *error);
+qp_status cli_read_file(const char *path, size_t most, char **text, size_t *length,
+                        qp_error *error);
 
 /* The prompt of -p, of -f, or of standard input when neither is given; to free(). */
 qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length);
@@ -125,6 +132,10 @@ qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary,
 /* Writes to stdout; QP_IO when it cannot be written (a full disk, a closed pipe). */
 qp_status cli_write(const void *bytes, size_t length, qp_error *error);
 qp_status cli_flush(qp_error *error);
+
+/* Ends the process by SIGPIPE, without a message, where the reader of stdout has gone, as
+ * `quipu plan | head` expects. Called when all has been cleaned up. */
+void cli_end_with_reader(void);
 
 /* Writes a file. What could be written of it is not left behind; cli_remove_partial() takes away a
  * regular file that somebody else left half-written. */

@@ -18,33 +18,39 @@ static const option_spec model_options[] = {
     {0}};
 
 static const option_spec cache_options[] = {
-    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .argument = "N", .fallback = "16",
-     .minimum = 1, .maximum = 1 << 16, .help = "positions in a page of the KV cache"},
-    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .choices = cli_kv_types, .fallback = "F16",
-     .argument = "TYPE", .help = "element type of the KV cache"},
+    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .expert = true, .argument = "N",
+     .fallback = "16", .minimum = 1, .maximum = 1 << 16,
+     .help = "positions in a page of the KV cache"},
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .expert = true, .choices = cli_kv_types,
+     .fallback = "F16", .argument = "TYPE", .help = "element type of the KV cache"},
+    {0}};
+
+static const option_spec context_options[] = {
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
+     .maximum = 1 << 26, .help = "positions of a conversation; 0: the model's, at most 8192"},
     {0}};
 
 static const option_spec engine_options[] = {
-    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
-     .maximum = 1 << 26, .help = "positions of a conversation; 0: the model's, at most 8192"},
     {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
-    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "0",
-     .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass; 0: 512, on a GPU 2048"},
-    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .choices = cli_execs, .fallback = "auto",
-     .argument = "HOW",
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 16,
+     .help = "tokens of a prompt in one forward pass; 0: 512, on a GPU 2048"},
+    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .expert = true, .choices = cli_execs,
+     .fallback = "auto", .argument = "HOW",
      .help =
          "threads: as a schedule, a queue for each; serial: the same, one instruction at a time; "
          "ops: operator by operator; ref: the references; mk: tokens in one kernel on a GPU; auto: "
          "threads on the CPU, mk on a GPU where it runs the model, else ops"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
      .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
-    {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .argument = "N", .fallback = "0",
-     .maximum = 1024, .help = "thread blocks of mk; 0: one for each multiprocessor of the GPU"},
-    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
+    {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1024,
+     .help = "thread blocks of mk; 0: one for each multiprocessor of the GPU"},
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "operators that need no other thread's results as one: the same answer with fewer "
              "waits, for few tokens on many threads"},
-    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
+    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};
 
@@ -57,35 +63,39 @@ static const option_spec sampling_options[] = {
      .help = "sample among the K likeliest tokens; 0: all"},
     {"top-p", 0, OPTION_NUMBER_AT(SETTINGS, top_p), .argument = "P", .high = 1,
      .help = "sample among the likeliest tokens that hold probability P"},
-    {"min-p", 0, OPTION_NUMBER_AT(SETTINGS, min_p), .argument = "P", .high = 1,
+    {"min-p", 0, OPTION_NUMBER_AT(SETTINGS, min_p), .expert = true, .argument = "P", .high = 1,
      .help = "leave out tokens below P times the likeliest's probability"},
     {"repetition-penalty", 0, OPTION_NUMBER_AT(SETTINGS, repetition_penalty), .argument = "R",
      .low = 0.001, .high = 1000, .help = "divide the logits of tokens seen before"},
-    {"presence-penalty", 0, OPTION_NUMBER_AT(SETTINGS, presence_penalty), .argument = "R",
-     .low = -100, .high = 100, .help = "subtract from tokens that the answer holds"},
-    {"frequency-penalty", 0, OPTION_NUMBER_AT(SETTINGS, frequency_penalty), .argument = "R",
-     .low = -100, .high = 100, .help = "subtract for each time that the answer holds a token"},
+    {"presence-penalty", 0, OPTION_NUMBER_AT(SETTINGS, presence_penalty), .expert = true,
+     .argument = "R", .low = -100, .high = 100,
+     .help = "subtract from tokens that the answer holds"},
+    {"frequency-penalty", 0, OPTION_NUMBER_AT(SETTINGS, frequency_penalty), .expert = true,
+     .argument = "R", .low = -100, .high = 100,
+     .help = "subtract for each time that the answer holds a token"},
     {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .maximum = INT64_C(1) << 53,
      .help = "the same seed gives the same text on every machine"},
     {"stop", 0, OPTION_STRINGS_AT(SETTINGS, stops), .argument = "TEXT",
      .help = "end the answer before this text"},
-    {"logit-bias", 0, OPTION_STRINGS_AT(SETTINGS, logit_biases), .argument = "ID:BIAS",
-     .help = "add BIAS to the logit of token ID"},
-    {"ignore-eos", 0, OPTION_FLAG_AT(SETTINGS, ignore_eos),
+    {"logit-bias", 0, OPTION_STRINGS_AT(SETTINGS, logit_biases), .expert = true,
+     .argument = "ID:BIAS", .help = "add BIAS to the logit of token ID"},
+    {"ignore-eos", 0, OPTION_FLAG_AT(SETTINGS, ignore_eos), .expert = true,
      .help = "go on when the model ends its answer"},
-    {"eos-interval", 0, OPTION_INTEGER_AT(SETTINGS, eos_interval), .argument = "N", .fallback = "0",
-     .maximum = QP_MAX_EOS_INTERVAL, .help = "tokens made at a time; 0: one, on a GPU 16"},
+    {"eos-interval", 0, OPTION_INTEGER_AT(SETTINGS, eos_interval), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = QP_MAX_EOS_INTERVAL,
+     .help = "tokens made at a time; 0: one, on a GPU 16"},
     {0}};
 
 static const option_spec prompt_options[] = {
-    {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT",
+    {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT", .excludes = "file ids",
      .help = "the prompt; without -p and -f it is read from standard input"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "read the prompt from a file"},
+     .excludes = "ids", .help = "read the prompt from a file"},
     {0}};
 
 static const option_spec run_options[] = {
-    {"raw", 0, OPTION_FLAG_AT(SETTINGS, raw), .help = "continue the prompt as plain text"},
+    {"raw", 0, OPTION_FLAG_AT(SETTINGS, raw), .excludes = "chat system",
+     .help = "continue the prompt as plain text"},
     {"chat", 0, OPTION_FLAG_AT(SETTINGS, chat),
      .help = "put the prompt in the model's chat template (the default where it has one)"},
     {"system", 0, OPTION_STRING_AT(SETTINGS, system), .argument = "TEXT",
@@ -121,6 +131,8 @@ static const option_spec template_options[] = {
     {0}};
 
 static const option_spec perplexity_options[] = {
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "512",
+     .minimum = 4, .maximum = 1 << 26, .help = "tokens of a chunk"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "the text; without it standard input"},
     {"chunks", 0, OPTION_INTEGER_AT(SETTINGS, chunks), .argument = "N", .fallback = "0",
@@ -175,12 +187,12 @@ static const char *const cli_kernel_devices[] = {"cpu", "cuda", NULL};
 
 /* Which of the forms that a forward pass is planned in. */
 static const option_spec fusing_options[] = {
-    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse),
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "the forward pass for few tokens, in fused operators"},
-    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums),
+    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums), .expert = true,
      .help = "fused further, as the megakernel runs it: workers add up the residual"},
-    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
-     .fallback = "1", .minimum = 1, .maximum = 1024,
+    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
+     .argument = "N", .fallback = "1", .minimum = 1, .maximum = 1024,
      .help = "fused: parts of a sequence's positions that attention is split in"},
     {0}};
 
@@ -231,7 +243,7 @@ static const option_spec kernel_options[] = {
          "a candidate for the operator named: a .c or .cu file, compiled on the spot, or a .so"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE", .help = "whose kernels"},
-    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
+    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "60",
      .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer on a case is ended"},
@@ -272,8 +284,8 @@ static const char *const schedule_settings[] = {"latency", "throughput", NULL};
 static const char *const schedule_assignments[] = {"rr", "zz", "wave", "dag", "pool", NULL};
 
 static const option_spec schedule_options[] = {
-    {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .argument = "N", .fallback = "0",
-     .maximum = 1024,
+    {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1024,
      .help = "queues; 0: one for each processor that this process may use, or multiprocessor"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
@@ -285,29 +297,32 @@ static const option_spec schedule_options[] = {
      .fallback = "rr", .argument = "HOW",
      .help = "rr: in turn; zz: there and back; wave: largest first onto the least loaded; dag: "
              "the critical path first; pool: memory-bound and compute-bound work apart"},
-    {"memory-fraction", 0, OPTION_NUMBER_AT(SETTINGS, memory_fraction), .argument = "F",
-     .fallback = "0", .high = 1,
+    {"memory-fraction", 0, OPTION_NUMBER_AT(SETTINGS, memory_fraction), .expert = true,
+     .argument = "F", .fallback = "0", .high = 1,
      .help = "of the workers for memory-bound work in pool, as far as no queue gets longer than "
              "four times the mean; 0: from the costs"},
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
      .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's, at most 8192"},
-    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
-     .minimum = 1, .maximum = 1 << 16, .help = "tokens of a prompt in one forward pass"},
-    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .argument = "N",
-     .fallback = "0", .maximum = 1024,
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
+     .fallback = "512", .minimum = 1, .maximum = 1 << 16,
+     .help = "tokens of a prompt in one forward pass"},
+    {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
+     .argument = "N", .fallback = "0", .maximum = 1024,
      .help = "latency: parts of a sequence's positions that attention is split in; 0: as many as "
              "give each worker a part of a KV head"},
-    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums),
+    {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums), .expert = true,
      .help = "latency: fused further, as the megakernel runs it: workers add up the residual"},
-    {"group", 0, OPTION_INTEGER_AT(SETTINGS, group), .argument = "N", .fallback = "0",
-     .maximum = 1 << 20,
+    {"group", 0, OPTION_INTEGER_AT(SETTINGS, group), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 20,
      .help = "output features that stay together; 0: what the CPU's kernels take at a time"},
-    {"bandwidth", 0, OPTION_NUMBER_AT(SETTINGS, bandwidth), .argument = "GB/s", .fallback = "0",
-     .high = 1e6, .help = "of the machine, for predictions; 0: as measured, else 20"},
-    {"gflops", 0, OPTION_NUMBER_AT(SETTINGS, gflops), .argument = "GFLOP/s", .fallback = "0",
-     .high = 1e9, .help = "of the machine, for predictions; 0: as measured, else 100"},
-    {"signal", 0, OPTION_NUMBER_AT(SETTINGS, signal_ns), .argument = "NS", .fallback = "0",
-     .high = 1e9,
+    {"bandwidth", 0, OPTION_NUMBER_AT(SETTINGS, bandwidth), .expert = true, .argument = "GB/s",
+     .fallback = "0", .high = 1e6,
+     .help = "of the machine, for predictions; 0: as measured, else 20"},
+    {"gflops", 0, OPTION_NUMBER_AT(SETTINGS, gflops), .expert = true, .argument = "GFLOP/s",
+     .fallback = "0", .high = 1e9,
+     .help = "of the machine, for predictions; 0: as measured, else 100"},
+    {"signal", 0, OPTION_NUMBER_AT(SETTINGS, signal_ns), .expert = true, .argument = "NS",
+     .fallback = "0", .high = 1e9,
      .help = "from a signal to the end of a wait, for predictions; 0: as measured, else 200"},
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
      .help = "print every queue, instruction by "
@@ -341,10 +356,10 @@ static const option_spec trace_options[] = {
     {0}};
 
 static const option_spec diff_options[] = {
-    {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT",
+    {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT", .excludes = "file ids",
      .help = "what to run; without a prompt and ids, pseudo-random tokens"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "read the prompt from a file"},
+     .excludes = "ids", .help = "read the prompt from a file"},
     {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
      .help = "token ids in place of a prompt"},
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "16",
@@ -355,13 +370,14 @@ static const option_spec diff_options[] = {
      .help = "what is held to be right: ref, ops, threads or serial"},
     {"b", 0, OPTION_STRING_AT(SETTINGS, execution_b), .argument = "HOW", .fallback = "threads",
      .help = "what is compared with it; cuda-ops and mk, the megakernel, are a GPU's"},
-    {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .argument = "STEP",
+    {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .expert = true, .argument = "STEP",
      .help = "compare from behind this step on, such as 5.attn_qkv; what came before is taken "
              "from a"},
-    {"stop-after", 0, OPTION_STRING_AT(SETTINGS, stop_after), .argument = "STEP",
+    {"stop-after", 0, OPTION_STRING_AT(SETTINGS, stop_after), .expert = true, .argument = "STEP",
      .help = "compare up to this step"},
-    {"layers", 0, OPTION_INTEGER_AT(SETTINGS, layers), .argument = "N", .fallback = "0",
-     .maximum = 1 << 15, .help = "only the first N layers, and what follows the last; 0: all"},
+    {"layers", 0, OPTION_INTEGER_AT(SETTINGS, layers), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 15,
+     .help = "only the first N layers, and what follows the last; 0: all"},
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
      .fallback = "latency", .argument = "WHICH", .help = "of schedules: latency or throughput"},
     {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
@@ -371,13 +387,14 @@ static const option_spec diff_options[] = {
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
-    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .argument = "N", .fallback = "512",
-     .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
-    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .argument = "FEATURES",
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
+     .fallback = "512", .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
+    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};
 
 static const option_group model_group = {"Model", model_options};
+static const option_group context_group = {"Running", context_options};
 static const option_group engine_group = {"Running", engine_options};
 static const option_group cache_group = {"KV cache", cache_options};
 static const option_group fusing_group = {"Form of the pass", fusing_options};
@@ -411,16 +428,19 @@ static const option_group schedule_group = {"Schedule", schedule_options};
 static const command_spec commands[] = {
     {COMMAND("run", command_run), .synopsis = "[-m MODEL] [-p PROMPT | -f FILE] [OPTION...]",
      .summary = "answer one prompt",
-     .description = "The answer goes to stdout as it is made, and one line of statistics to "
-                    "stderr. Where the model has a chat template, the prompt is the user's message "
-                    "of a conversation; --raw continues it as plain text.",
-     .groups = GROUPS(&model_group, &prompt_group, &run_group, &sampling_group, &engine_group,
-                      &cache_group)},
+     .description =
+         "The answer goes to stdout as it is made, and one line of statistics to "
+         "stderr. Where the model has a chat template, the prompt is the user's message "
+         "of a conversation; --raw continues it as plain text. With -p, text on standard input "
+         "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.",
+     .groups = GROUPS(&model_group, &prompt_group, &run_group, &sampling_group, &context_group,
+                      &engine_group, &cache_group)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "talk with a model",
      .description = "Type a message and press Enter. Ctrl-C stops an answer, Ctrl-D ends the "
                     "conversation, /help lists the commands.",
-     .groups = GROUPS(&model_group, &chat_group, &sampling_group, &engine_group, &cache_group)},
+     .groups = GROUPS(&model_group, &chat_group, &sampling_group, &context_group, &engine_group,
+                      &cache_group)},
     {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "text to token ids, on one line",
      .description = "MODEL may also be a directory with tokenizer files only, or a GGUF file with "
@@ -435,14 +455,15 @@ static const command_spec commands[] = {
      .groups = GROUPS(&model_group, &template_group)},
     {COMMAND("perplexity", command_perplexity), .synopsis = "[-m MODEL] -f FILE [OPTION...]",
      .summary = "how well a model predicts a text",
-     .description = "The text is cut into chunks of the context's length, each begun with BOS; the "
+     .description = "The text is cut into chunks of --context tokens, each begun with BOS; the "
                     "second half of each chunk is scored. Prints exp of the mean negative log "
                     "likelihood and its standard error.",
      .groups = GROUPS(&model_group, &perplexity_group, &engine_group, &cache_group)},
     {COMMAND("logits", command_logits),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
      .summary = "the model's logits after every token",
-     .groups = GROUPS(&model_group, &prompt_group, &logits_group, &engine_group, &cache_group)},
+     .groups = GROUPS(&model_group, &prompt_group, &logits_group, &context_group, &engine_group,
+                      &cache_group)},
     {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--json]",
      .summary = "a model's family, sizes and tensors", .groups = GROUPS(&model_group, &json_group)},
     {COMMAND("doctor", command_doctor), .synopsis = "[--json]",
@@ -478,7 +499,8 @@ static const command_spec commands[] = {
          "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... With "
          "--device cuda a track is a thread block of the megakernel, and waiting is for others' "
          "data; with --exec ops as well it is the GPU's operators as launches.",
-     .groups = GROUPS(&model_group, &prompt_group, &trace_group, &engine_group, &cache_group)},
+     .groups = GROUPS(&model_group, &prompt_group, &trace_group, &context_group, &engine_group,
+                      &cache_group)},
     {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
      .summary = "hold one way to run a forward pass against another, tensor by tensor",
      .description = "Each step is judged alone: b gets what it reads from a, and may differ by as "
@@ -496,7 +518,7 @@ static const command_spec commands[] = {
          "count. A GPU reads the likeliest token next by itself, up to 16 passes at once, and is "
          "held against its own read bandwidth. Mean and standard deviation over the "
          "repetitions.",
-     .groups = GROUPS(&model_group, &bench_group, &engine_group, &cache_group)},
+     .groups = GROUPS(&model_group, &bench_group, &context_group, &engine_group, &cache_group)},
     {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",
      .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
@@ -552,6 +574,12 @@ static const program_spec program = {
     .summary = "run Llama models, and see every operator, tensor and step on the way",
     .description = "Runs Llama models, and shows every operator, tensor and step on the way.",
     .commands = commands,
+    .foreign_flags = cli_foreign_flags,
+    .foreign_commands = cli_foreign_commands,
+    .exit_statuses = cli_exit_statuses,
+    .files = cli_files,
+    .variables = cli_variables,
+    .examples = cli_examples,
 };
 
 const program_spec *cli_program(void)

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/option_cache.h"
+#include "base/threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -77,45 +78,60 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .log_context = (void *)call,
                                  .progress = cli_progress()};
     qp_status status = cli_model_path(call, &options.model);
+    if (s->threads > threads_available())
+        fprintf(stderr,
+                "quipu: warning: %lld threads on %d processors take turns, which is many times "
+                "slower; without -t there is one for each processor\n",
+                (long long)s->threads, threads_available());
     return status == QP_OK ? qp_engine_open(&options, out, call->error) : status;
 }
 
-qp_status cli_read_file(const char *path, char **text, size_t *length, qp_error *error)
+/* Reads up to `most` bytes into `buf`. A short count ends it, because at a terminal another read
+ * would wait for a second Ctrl-D. */
+static void read_stream(FILE *file, size_t most, strbuf *buf)
+{
+    char block[65536];
+    size_t count = sizeof block;
+    while (count == sizeof block && buf->length <= most) {
+        count = fread(block, 1, sizeof block, file);
+        if (!strbuf_append(buf, block, count)) return;
+    }
+}
+
+qp_status cli_read_file(const char *path, size_t most, char **text, size_t *length, qp_error *error)
 {
     FILE *file = path ? fopen(path, "rb") : stdin;
     const char *name = path ? path : "standard input";
     if (!file) return error_set(error, QP_IO, "%s: cannot be opened: %s", name, strerror(errno));
     strbuf buf = {0};
-    char block[65536];
-    size_t count;
-    while ((count = fread(block, 1, sizeof block, file)) > 0 && strbuf_append(&buf, block, count)) {
-    }
+    errno = 0;
+    read_stream(file, most, &buf);
     bool failed = ferror(file);
     int why = errno;
     if (path) fclose(file);
     *length = buf.length;
     *text = strbuf_take(&buf);
-    if (failed || !*text) {
-        free(*text);
-        *text = NULL;
-        return error_set(error, QP_IO, "%s: cannot be read: %s", name,
-                         failed ? strerror(why) : "out of memory");
-    }
-    return QP_OK;
+    if (*text && !failed && *length <= most) return QP_OK;
+    free(*text);
+    *text = NULL;
+    if (!failed && *length > most)
+        return error_set(error, QP_INVALID,
+                         "%s: holds more than %zu MiB, the most that is read of it", name,
+                         most >> 20);
+    return error_set(error, QP_IO, "%s: cannot be read: %s", name,
+                     failed ? strerror(why) : "out of memory");
 }
 
 qp_status cli_read_stdin(char **text, size_t *length, qp_error *error)
 {
     if (isatty(STDIN_FILENO)) fputs("quipu: reading standard input; end it with Ctrl-D\n", stderr);
-    return cli_read_file(NULL, text, length, error);
+    return cli_read_file(NULL, CLI_TEXT_MOST, text, length, error);
 }
 
 qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length)
 {
     const cli_settings *s = call->settings;
-    if (s->prompt && s->file)
-        return error_set(call->error, QP_INVALID, "--prompt and --file exclude each other");
-    if (s->file) return cli_read_file(s->file, text, length, call->error);
+    if (s->file) return cli_read_file(s->file, CLI_TEXT_MOST, text, length, call->error);
     if (!s->prompt) return cli_read_stdin(text, length, call->error);
     *text = strdup(s->prompt);
     if (!*text) return error_no_memory(call->error, "the prompt", strlen(s->prompt));
@@ -151,8 +167,6 @@ qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_
 qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary, qp_tokens *tokens)
 {
     const cli_settings *s = call->settings;
-    if (s->ids && (s->prompt || s->file))
-        return error_set(call->error, QP_INVALID, "--ids takes the place of --prompt and --file");
     char *text = NULL;
     size_t length;
     qp_status status;
@@ -172,10 +186,26 @@ qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary,
     return status;
 }
 
+/* Standard output's reader has closed the pipe. */
+static bool reader_gone;
+
+static qp_status output_failed(qp_error *error)
+{
+    reader_gone |= errno == EPIPE;
+    return error_set(error, QP_IO, "standard output cannot be written: %s", strerror(errno));
+}
+
 qp_status cli_write(const void *bytes, size_t length, qp_error *error)
 {
     if (length == 0 || fwrite(bytes, 1, length, stdout) == length) return QP_OK;
-    return error_set(error, QP_IO, "standard output cannot be written: %s", strerror(errno));
+    return output_failed(error);
+}
+
+void cli_end_with_reader(void)
+{
+    if (!reader_gone) return;
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
 }
 
 qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error)
@@ -202,7 +232,7 @@ void cli_remove_partial(const char *path)
 qp_status cli_flush(qp_error *error)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return QP_OK;
-    return error_set(error, QP_IO, "standard output cannot be written: %s", strerror(errno));
+    return output_failed(error);
 }
 
 /* Length of the valid UTF-8 sequence at text[0 .. length), 0 where there is none. */
@@ -289,15 +319,24 @@ void cli_fill_descriptors(void)
     }
 }
 
+/* "1 token", "5 tokens" */
+static void put_tokens(size_t count)
+{
+    fprintf(stderr, "%zu token%s", count, count == 1 ? "" : "s");
+}
+
 void cli_report_statistics(const qp_engine *engine, const qp_generate_result *r)
 {
     double weights = (double)qp_engine_get_info(engine).read_bytes * 1e-9;
     double prompt = r->prompt_seconds > 0 ? r->prompt_seconds : 1e-9;
     double generate = r->generate_seconds > 0 ? r->generate_seconds : 1e-9;
-    fprintf(stderr,
-            "prompt %zu tokens, %.1f tokens/s; generated %zu tokens, %.1f tokens/s, %.1f GB/s of "
-            "weights; %s\n",
-            r->prompt_tokens, (double)r->prompt_tokens / prompt, r->generated_tokens,
-            (double)r->generate_passes / generate, (double)r->generate_passes * weights / generate,
-            qp_finish_name(r->finish));
+    fputs("prompt ", stderr);
+    put_tokens(r->prompt_tokens);
+    fprintf(stderr, ", %.1f tokens/s; generated ", (double)r->prompt_tokens / prompt);
+    put_tokens(r->generated_tokens);
+    if (r->generate_passes) /* the prompt's last pass gives the first token */
+        fprintf(stderr, ", %.1f tokens/s, %.1f GB/s of weights",
+                (double)r->generate_passes / generate,
+                (double)r->generate_passes * weights / generate);
+    fprintf(stderr, "; %s\n", qp_finish_name(r->finish));
 }

@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { CONVERSATION_MOST = 64 << 20 }; /* bytes of a file */
+
 qp_status conversation_init(conversation *c, qp_error *error)
 {
     c->messages = cJSON_CreateArray();
@@ -159,7 +161,7 @@ qp_status conversation_load(conversation *c, const char *path, qp_error *error)
     char *text;
     size_t length;
     cJSON *messages;
-    TRY(cli_read_file(path, &text, &length, error));
+    TRY(cli_read_file(path, CONVERSATION_MOST, &text, &length, error));
     qp_status status = json_parse(text, length, path, &messages, error);
     free(text);
     TRY(status);

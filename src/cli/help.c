@@ -23,9 +23,12 @@ qp_status command_help(const cli_call *call)
     }
     const command_spec *command;
     int used;
+    if (options->n_positional == 1 &&
+        option_family_overview(call->program, options->positional[0], &text))
+        return print(&text, call->error);
     TRY(command_find(call->program, options->n_positional, (char **)options->positional, &command,
                      &used, call->error));
-    option_help(call->program, command, &text);
+    option_help(call->program, command, false, &text);
     return print(&text, call->error);
 }
 

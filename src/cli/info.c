@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "inspect/measure.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,76 +20,118 @@ qp_status command_info(const cli_call *call)
     return status;
 }
 
-/* What doctor found: a line each, or a member each. */
+/* What doctor found on this machine. */
 typedef struct findings {
-    bool json;
-    strbuf text;
+    const char *version;
+    cpu_description cpu;
+    strbuf features;  /* of the CPU, that kernels use: "avx2 fma" */
+    uint64_t memory;  /* bytes available */
+    char driver[256]; /* the line of NVIDIA's driver, or empty */
+    bool has_gpu;
+    measure_gpu gpu;
+    qp_error why_no_gpu;
+    const char *model; /* the default model's path, or NULL */
+    qp_error why_no_model;
 } findings;
 
-static void found(findings *f, const char *key, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void found(findings *f, const char *key, const char *format, ...)
+static void examine(const cli_call *call, findings *f)
 {
-    char value[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(value, sizeof value, format, args);
-    va_end(args);
-    if (!f->json) {
-        strbuf_printf(&f->text, "%-16s %s\n", key, value);
-        return;
-    }
-    strbuf_puts(&f->text, f->text.length ? ",\n  " : "{\n  ");
-    cli_json_string(&f->text, key, strlen(key));
-    strbuf_puts(&f->text, ": ");
-    cli_json_string(&f->text, value, strlen(value));
+    f->version = call->program->version;
+    cpu_describe(&f->cpu);
+    cpu_features_print(cpu_features(0), &f->features);
+    f->memory = buffer_available();
+    FILE *version = fopen("/proc/driver/nvidia/version", "r");
+    if (version && !fgets(f->driver, sizeof f->driver, version)) f->driver[0] = '\0';
+    if (version) fclose(version);
+    f->driver[strcspn(f->driver, "\n")] = '\0';
+    f->has_gpu = measure_find_gpu(&f->gpu, &f->why_no_gpu) == QP_OK;
+    cli_call silent = *call;
+    silent.error = &f->why_no_model;
+    if (cli_model_path(&silent, &f->model) != QP_OK) f->model = NULL;
 }
 
-/* The driver, and what --device auto would take. */
-static void examine_devices(findings *f, int processors)
+static void print_findings(const findings *f, strbuf *out)
 {
-    FILE *version = fopen("/proc/driver/nvidia/version", "r");
-    char line[256] = "";
-    measure_gpu gpu;
-    qp_error why = {0};
-    if (version && !fgets(line, sizeof line, version)) line[0] = '\0';
-    if (version) fclose(version);
-    line[strcspn(line, "\n")] = '\0';
-    found(f, "NVIDIA driver", "%s", *line ? line : "none");
-    if (measure_find_gpu(&gpu, &why) == QP_OK) {
-        found(f, "device", "cuda: %s, %d multiprocessors", gpu.name, gpu.n_multiprocessors);
-        return;
+    const cpu_description *cpu = &f->cpu;
+    const char *features = f->features.length ? f->features.data : "none that are used";
+    strbuf_printf(out, "version          %s\n", f->version);
+    strbuf_printf(out, "processor        %s\n", *cpu->model ? cpu->model : "unknown");
+    strbuf_printf(out, "processors       %d for this process\n", cpu->processors);
+    strbuf_printf(out, "features         %s\n", features);
+    strbuf_printf(out, "caches           L1d %zu KiB, L2 %zu KiB, L3 %zu KiB\n", cpu->l1d >> 10,
+                  cpu->l2 >> 10, cpu->l3 >> 10);
+    strbuf_printf(out, "memory           %.1f GiB available\n", (double)f->memory / 0x1p30);
+    strbuf_printf(out, "NVIDIA driver    %s\n", *f->driver ? f->driver : "none");
+    if (f->has_gpu)
+        strbuf_printf(out, "device           cuda: %s, %d multiprocessors\n", f->gpu.name,
+                      f->gpu.n_multiprocessors);
+    else
+        strbuf_printf(out, "device           cpu: %d threads\n", cpu->processors);
+    if (!f->has_gpu && *f->driver)
+        strbuf_printf(out, "no GPU           %s\n", f->why_no_gpu.message);
+    strbuf_printf(out, "default model    %s\n", f->model ? f->model : f->why_no_model.message);
+}
+
+/* "key": "text", or null where the text is NULL or empty. */
+static void put_text(strbuf *out, const char *key, const char *text)
+{
+    strbuf_printf(out, "\"%s\": ", key);
+    if (text && *text)
+        cli_json_string(out, text, strlen(text));
+    else
+        strbuf_puts(out, "null");
+}
+
+/* "avx2 fma" as ["avx2", "fma"]. */
+static void put_words(strbuf *out, const char *text)
+{
+    const char *separator = "";
+    strbuf_puts(out, "[");
+    for (const char *at = text + strspn(text, " ,"); *at; at += strspn(at, " ,")) {
+        size_t length = strcspn(at, " ,");
+        strbuf_puts(out, separator);
+        cli_json_string(out, at, length);
+        separator = ", ";
+        at += length;
     }
-    found(f, "device", "cpu: %d threads", processors);
-    if (*line) found(f, "no GPU", "%s", why.message);
+    strbuf_puts(out, "]");
+}
+
+static void print_findings_json(const findings *f, strbuf *out)
+{
+    const cpu_description *cpu = &f->cpu;
+    strbuf_puts(out, "{\n  ");
+    put_text(out, "version", f->version);
+    strbuf_puts(out, ",\n  \"cpu\": {");
+    put_text(out, "name", cpu->model);
+    strbuf_printf(out, ", \"processors\": %d, \"features\": ", cpu->processors);
+    put_words(out, strbuf_text(&f->features));
+    strbuf_printf(out, ", \"l1d_bytes\": %zu, \"l2_bytes\": %zu, \"l3_bytes\": %zu},\n", cpu->l1d,
+                  cpu->l2, cpu->l3);
+    strbuf_printf(out, "  \"memory_available_bytes\": %llu,\n  ", (unsigned long long)f->memory);
+    put_text(out, "nvidia_driver", f->driver);
+    strbuf_puts(out, ",\n  \"gpu\": ");
+    if (f->has_gpu) {
+        strbuf_puts(out, "{");
+        put_text(out, "name", f->gpu.name);
+        strbuf_printf(out, ", \"multiprocessors\": %d}", f->gpu.n_multiprocessors);
+    } else {
+        strbuf_puts(out, "null");
+    }
+    strbuf_printf(out, ",\n  \"device\": \"%s\",\n  ", f->has_gpu ? "cuda" : "cpu");
+    put_text(out, "default_model", f->model);
+    strbuf_puts(out, "\n}\n");
 }
 
 qp_status command_doctor(const cli_call *call)
 {
-    findings f = {.json = call->settings->json};
-    cpu_description cpu;
-    strbuf features = {0};
-    cpu_describe(&cpu);
-    cpu_features_print(cpu_features(0), &features);
-    found(&f, "version", "%s", call->program->version);
-    found(&f, "processor", "%s", *cpu.model ? cpu.model : "unknown");
-    found(&f, "processors", "%d for this process", cpu.processors);
-    found(&f, "features", "%s", features.length ? strbuf_text(&features) : "none that are used");
-    found(&f, "caches", "L1d %zu KiB, L2 %zu KiB, L3 %zu KiB", cpu.l1d >> 10, cpu.l2 >> 10,
-          cpu.l3 >> 10);
-    found(&f, "memory", "%.1f GiB available", (double)buffer_available() / 0x1p30);
-    examine_devices(&f, cpu.processors);
-    qp_error missing = {0};
-    const char *model = "";
-    cli_call silent = *call;
-    silent.error = &missing;
-    bool there = cli_model_path(&silent, &model) == QP_OK;
-    found(&f, "default model", "%s", there ? model : missing.message);
-    if (f.json) strbuf_puts(&f.text, "\n}\n");
-    qp_status status = f.text.failed ? error_no_memory(call->error, "the findings", 0)
-                                     : cli_write(f.text.data, f.text.length, call->error);
-    strbuf_free(&features);
-    strbuf_free(&f.text);
+    findings f = {0};
+    strbuf text = {0};
+    examine(call, &f);
+    (call->settings->json ? print_findings_json : print_findings)(&f, &text);
+    qp_status status = text.failed ? error_no_memory(call->error, "the findings", 0)
+                                   : cli_write(text.data, text.length, call->error);
+    strbuf_free(&f.features);
+    strbuf_free(&text);
     return status;
 }

@@ -20,6 +20,20 @@ static int exit_code(qp_status status)
     }
 }
 
+/* `quipu ops` and `quipu ops --help`: the commands that begin so. False where it is none of these.
+ */
+static bool show_family(int argc, char **argv, qp_status *status, qp_error *error)
+{
+    strbuf text = {0};
+    bool asked = argc == 2 || strcmp(argv[2], "--help") == 0 || strcmp(argv[2], "-h") == 0 ||
+                 strcmp(argv[2], "--help-all") == 0;
+    bool shown = asked && option_family_overview(cli_program(), argv[1], &text);
+    if (shown) *status = cli_write(strbuf_text(&text), text.length, error);
+    if (shown && *status == QP_OK) *status = cli_flush(error);
+    strbuf_free(&text);
+    return shown;
+}
+
 static qp_status dispatch(int argc, char **argv, qp_error *error)
 {
     const program_spec *program = cli_program();
@@ -34,7 +48,7 @@ static qp_status dispatch(int argc, char **argv, qp_error *error)
     cli_call call = {program, &settings, &options, error};
     if (status == QP_OK && options.help) {
         strbuf text = {0};
-        option_help(program, command, &text);
+        option_help(program, command, options.help_all, &text);
         status = cli_write(strbuf_text(&text), text.length, error);
         strbuf_free(&text);
     } else if (status == QP_OK) {
@@ -58,8 +72,12 @@ int main(int argc, char **argv)
         return 2;
     }
     if (strcmp(argv[1], "--version") == 0) argv[1] = "version";
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) argv[1] = "help";
-    qp_status status = dispatch(argc, argv, &error);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "--help-all") == 0)
+        argv[1] = "help";
+    qp_status status;
+    if (!show_family(argc, argv, &status, &error)) status = dispatch(argc, argv, &error);
+    cli_end_with_reader();
     if (status != QP_OK) fprintf(stderr, "quipu: %s\n", error.message);
     return exit_code(status);
 }

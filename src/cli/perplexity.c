@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { DEFAULT_CHUNK = 512, ROWS_AT_ONCE = 128 };
+enum { ROWS_AT_ONCE = 128 };
 
 typedef struct score {
     const int32_t *tokens; /* of the scored part and the one behind it */
@@ -126,9 +126,9 @@ static qp_status run(const cli_call *call, qp_engine *engine, qp_session *sessio
     size_t length;
     int32_t bos;
     qp_tokens tokens = {0};
-    qp_status status = call->settings->file
-                           ? cli_read_file(call->settings->file, &text, &length, call->error)
-                           : cli_read_stdin(&text, &length, call->error);
+    qp_status status = call->settings->file ? cli_read_file(call->settings->file, CLI_TEXT_MOST,
+                                                            &text, &length, call->error)
+                                            : cli_read_stdin(&text, &length, call->error);
     if (status == QP_OK) status = find_bos(vocabulary, &bos, call->error);
     if (status == QP_OK)
         status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, &tokens, call->error);
@@ -146,12 +146,6 @@ qp_status command_perplexity(const cli_call *call)
 {
     qp_engine *engine = NULL;
     qp_session *session = NULL;
-    if (call->settings->context == 0) call->settings->context = DEFAULT_CHUNK;
-    if (call->settings->context < 4)
-        return error_set(call->error, QP_INVALID,
-                         "--context must be at least 4 to score a half of "
-                         "it, found %lld",
-                         (long long)call->settings->context);
     qp_status status = cli_open_engine(call, ROWS_AT_ONCE, &engine);
     if (status == QP_OK) status = qp_session_open(engine, &session, call->error);
     if (status == QP_OK) status = run(call, engine, session);

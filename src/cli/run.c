@@ -3,11 +3,16 @@
 
 #include "base/status.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct run_output {
     bool keep;     /* the answer, until it has ended; else it goes to stdout as it comes */
+    bool ids;      /* the answer is token ids: the model has no vocabulary */
+    size_t made;   /* tokens so far */
     strbuf text;   /* kept */
     strbuf tokens; /* "1, 2, 3" */
     qp_error *error;
@@ -16,6 +21,11 @@ typedef struct run_output {
 static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
 {
     run_output *out = context;
+    char id[16];
+    if (out->ids && token >= 0) {
+        length = (size_t)snprintf(id, sizeof id, "%s%d", out->made++ ? "," : "", token);
+        text = id;
+    }
     if (out->keep) {
         strbuf_append(&out->text, text, length);
         if (token >= 0) strbuf_printf(&out->tokens, "%s%d", out->tokens.length ? ", " : "", token);
@@ -47,16 +57,56 @@ static qp_status render_prompt(const cli_call *call, const qp_vocabulary *vocabu
     return status;
 }
 
-static qp_status choose_mode(const cli_call *call, const qp_vocabulary *vocabulary, bool *chat)
+/* Whether the prompt becomes a message of a conversation. */
+static bool wants_chat(const cli_settings *s, const qp_vocabulary *vocabulary)
+{
+    return s->chat || s->system || (!s->raw && vocabulary && qp_chat_template(vocabulary));
+}
+
+/* Whether text may wait on standard input: it is a pipe, a socket or a file. */
+static bool has_standard_input(void)
+{
+    struct stat found;
+    return fstat(STDIN_FILENO, &found) == 0 &&
+           (S_ISFIFO(found.st_mode) || S_ISSOCK(found.st_mode) || S_ISREG(found.st_mode));
+}
+
+/* A writer that neither writes nor closes its end would be waited for in silence. */
+static void explain_wait(void)
+{
+    struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (poll(&input, 1, 2000) == 0)
+        fputs("quipu: reading standard input, which goes before the prompt; "
+              "without it, add </dev/null\n",
+              stderr);
+}
+
+/* `echo TEXT | quipu run -p QUESTION`: what standard input holds goes before the prompt, on lines
+ * of its own. */
+static qp_status join_standard_input(const cli_call *call, char **prompt, size_t *length)
+{
+    char *input;
+    size_t size;
+    strbuf joined = {0};
+    explain_wait();
+    TRY(cli_read_file(NULL, CLI_TEXT_MOST, &input, &size, call->error));
+    if (size) {
+        strbuf_append(&joined, input, size);
+        if (input[size - 1] != '\n') strbuf_putc(&joined, '\n');
+    }
+    strbuf_append(&joined, *prompt, *length);
+    free(input);
+    free(*prompt);
+    *length = joined.length;
+    *prompt = strbuf_take(&joined);
+    return *prompt ? QP_OK : error_no_memory(call->error, "the prompt", size);
+}
+
+static qp_status read_prompt(const cli_call *call, char **text, size_t *length)
 {
     const cli_settings *s = call->settings;
-    if (s->raw && s->chat)
-        return error_set(call->error, QP_INVALID, "--raw and --chat exclude each other");
-    if (s->raw && s->system)
-        return error_set(call->error, QP_INVALID,
-                         "--system belongs to a conversation and --raw is none");
-    *chat = s->chat || s->system || (!s->raw && vocabulary && qp_chat_template(vocabulary));
-    return QP_OK;
+    TRY(cli_read_prompt(call, text, length));
+    return s->prompt && has_standard_input() ? join_standard_input(call, text, length) : QP_OK;
 }
 
 /* The prompt's tokens; of a model without a vocabulary, the prompt is a list of ids. */
@@ -65,13 +115,11 @@ static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *voca
 {
     char *text = NULL, *rendered = NULL;
     size_t length;
-    bool chat = false;
-    qp_status status = choose_mode(call, vocabulary, &chat);
-    if (status == QP_OK) status = cli_read_prompt(call, &text, &length);
+    qp_status status = read_prompt(call, &text, &length);
     if (status == QP_OK && !vocabulary)
         status =
             cli_parse_ids(text, "the prompt (the model has no vocabulary)", tokens, call->error);
-    else if (status == QP_OK && chat)
+    else if (status == QP_OK && wants_chat(call->settings, vocabulary))
         status = render_prompt(call, vocabulary, text, length, &rendered);
     if (status == QP_OK && rendered)
         status = qp_tokenize(vocabulary, rendered, strlen(rendered), QP_BOS_NEVER | QP_SPECIAL,
@@ -85,18 +133,49 @@ static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *voca
     return status;
 }
 
-static void put_json(const run_output *out, const qp_tokens *prompt, const qp_generate_result *r,
-                     strbuf *text)
+/* The settings that decide the answer: with the same model they give it again. */
+static void put_settings(const qp_generate_options *options, strbuf *text)
 {
-    strbuf_puts(text, "{\"text\": ");
+    const qp_sampling *sampling = options->sampling;
+    strbuf_puts(text, ", \"settings\": {");
+    for (int i = 0; i < QP_SETTING_COUNT; i++)
+        strbuf_printf(text, "\"%s\": %.17g, ", qp_setting_name((qp_setting)i), sampling->value[i]);
+    strbuf_printf(text, "\"max_tokens\": %lld, \"stop\": [", (long long)options->max_tokens);
+    for (size_t i = 0; i < sampling->n_stops; i++) {
+        if (i) strbuf_puts(text, ", ");
+        cli_json_string(text, sampling->stops[i], strlen(sampling->stops[i]));
+    }
+    strbuf_puts(text, "], \"stop_tokens\": [");
+    for (size_t i = 0; i < sampling->n_stop_tokens; i++)
+        strbuf_printf(text, "%s%d", i ? ", " : "", sampling->stop_tokens[i]);
+    strbuf_puts(text, "], \"logit_bias\": {");
+    for (size_t i = 0; i < sampling->n_logit_bias; i++)
+        strbuf_printf(text, "%s\"%d\": %.9g", i ? ", " : "", sampling->logit_bias[i].token,
+                      (double)sampling->logit_bias[i].bias);
+    strbuf_puts(text, "}}");
+}
+
+static void put_json(const cli_call *call, const qp_engine *engine, const run_output *out,
+                     const qp_generate_options *options, const qp_generate_result *r, strbuf *text)
+{
+    const qp_engine_info info = qp_engine_get_info(engine);
+    const char *model = "";
+    if (cli_model_path(call, &model) != QP_OK) model = "";
+    strbuf_puts(text, "{\"model\": ");
+    cli_json_string(text, model, strlen(model));
+    strbuf_puts(text, ", \"device\": ");
+    cli_json_string(text, info.device, strlen(info.device));
+    strbuf_puts(text, ", \"text\": ");
     cli_json_string(text, strbuf_text(&out->text), out->text.length);
     strbuf_printf(text, ", \"tokens\": [%s], \"prompt_tokens\": [", strbuf_text(&out->tokens));
-    for (size_t i = 0; i < prompt->count; i++)
-        strbuf_printf(text, "%s%d", i ? ", " : "", prompt->data[i]);
+    for (size_t i = 0; i < options->n_prompt; i++)
+        strbuf_printf(text, "%s%d", i ? ", " : "", options->prompt[i]);
     strbuf_printf(text,
                   "], \"finish_reason\": \"%s\", \"prompt_seconds\": %.6f, "
-                  "\"generate_seconds\": %.6f}",
+                  "\"generate_seconds\": %.6f",
                   qp_finish_name(r->finish), r->prompt_seconds, r->generate_seconds);
+    put_settings(options, text);
+    strbuf_puts(text, "}");
     text->failed |= out->text.failed || out->tokens.failed;
 }
 
@@ -133,7 +212,8 @@ static qp_status check_finish(const qp_generate_result *r, qp_error *error)
 static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_tokens *prompt,
                              const qp_sampling *sampling)
 {
-    run_output out = {.keep = call->settings->json, .error = call->error};
+    run_output out = {
+        .keep = call->settings->json, .ids = !qp_engine_vocabulary(engine), .error = call->error};
     const qp_generate_options options = options_of(call, prompt, sampling, &out);
     qp_generate_result result;
     qp_session *session = NULL;
@@ -141,7 +221,7 @@ static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_t
     qp_status status = qp_session_open(engine, &session, call->error);
     if (status == QP_OK) status = qp_generate(session, &options, &result, call->error);
     if (status == QP_OK) {
-        if (out.keep) put_json(&out, prompt, &result, &text);
+        if (out.keep) put_json(call, engine, &out, &options, &result, &text);
         strbuf_puts(&text, "\n");
         status = print_text(&text, call->error);
     }
@@ -164,8 +244,8 @@ typedef struct run_answer {
     run_output out;
 } run_answer;
 
-static qp_status print_answers(const cli_call *call, const run_answer *answers, int64_t n,
-                               const qp_tokens *prompt)
+static qp_status print_answers(const cli_call *call, const qp_engine *engine,
+                               const run_answer *answers, int64_t n)
 {
     const bool json = call->settings->json;
     strbuf text = {0};
@@ -174,7 +254,7 @@ static qp_status print_answers(const cli_call *call, const run_answer *answers, 
         const run_answer *a = &answers[i];
         if (json) {
             strbuf_puts(&text, i ? ",\n " : "[");
-            put_json(&a->out, prompt, &a->result, &text);
+            put_json(call, engine, &a->out, &a->options, &a->result, &text);
             continue;
         }
         strbuf_printf(&text, "%s--- %lld\n", i ? "\n" : "", (long long)i + 1);
@@ -214,13 +294,14 @@ static qp_status make_answers(const cli_call *call, qp_engine *engine, const qp_
         run_answer *a = &answers[i];
         a->sampling = *sampling;
         a->sampling.value[QP_SEED] += (double)i;
-        a->out = (run_output){.keep = true, .error = call->error};
+        a->out =
+            (run_output){.keep = true, .ids = !qp_engine_vocabulary(engine), .error = call->error};
         a->options = options_of(call, prompt, &a->sampling, &a->out);
         asked[i] = (qp_answer){.options = &a->options, .result = &a->result};
         TRY(qp_session_open(engine, &asked[i].session, call->error));
     }
     TRY(qp_generate_together(asked, (size_t)n, call->error));
-    TRY(print_answers(call, answers, n, prompt));
+    TRY(print_answers(call, engine, answers, n));
     report_answers(answers, n);
     for (int64_t i = 0; i < n; i++)
         TRY(check_finish(&answers[i].result, call->error));

@@ -9,7 +9,7 @@ enum { DEVICE_EOS_INTERVAL = 16 }; /* tokens that a GPU makes in one launch */
 
 const char *qp_finish_name(qp_finish finish)
 {
-    static const char *const names[] = {"stop", "stop_text", "length", "context", "cancelled"};
+    static const char *const names[] = {"stop", "stop", "length", "context", "cancelled"};
     return names[finish];
 }
 

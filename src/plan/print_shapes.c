@@ -5,6 +5,10 @@
 #include "base/output.h"
 #include "plan/plan.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 /* A node's operand as "[n_tokens, n_heads, head_dim]". */
 static void symbolic_shape(const plan *p, const plan_operand *operand, strbuf *out)
 {
@@ -43,6 +47,22 @@ typedef struct shape_printer {
     cJSON *rows;
 } shape_printer;
 
+/* "[n_tokens, 512]" as an array of names and numbers. */
+static cJSON *shape_array(const char *text)
+{
+    cJSON *array = cJSON_CreateArray();
+    for (const char *at = text + strspn(text, "[, "); *at && *at != ']'; at += strspn(at, ", ")) {
+        char word[64];
+        size_t length = strcspn(at, ",]");
+        snprintf(word, sizeof word, "%.*s", (int)length, at);
+        bool number = strspn(word, "0123456789") == length;
+        cJSON_AddItemToArray(array, number ? cJSON_CreateNumber(strtod(word, NULL))
+                                           : cJSON_CreateString(word));
+        at += length;
+    }
+    return array;
+}
+
 static void print_row(shape_printer *s, shape_row *row)
 {
     if (s->json) {
@@ -51,9 +71,9 @@ static void print_row(shape_printer *s, shape_row *row)
         cJSON_AddStringToObject(item, "op", row->op);
         cJSON_AddStringToObject(item, "tensor", row->tensor);
         cJSON_AddStringToObject(item, "part", row->part);
-        cJSON_AddStringToObject(item, "shape", strbuf_text(&row->symbolic));
-        cJSON_AddStringToObject(item, "prefill", strbuf_text(&row->prefill));
-        cJSON_AddStringToObject(item, "decode", strbuf_text(&row->decode));
+        cJSON_AddItemToObject(item, "shape", shape_array(strbuf_text(&row->symbolic)));
+        cJSON_AddItemToObject(item, "prefill", shape_array(strbuf_text(&row->prefill)));
+        cJSON_AddItemToObject(item, "decode", shape_array(strbuf_text(&row->decode)));
         cJSON_AddItemToArray(s->rows, item);
     } else {
         strbuf_printf(s->out, "%-15s %-17s %-10s %-9s %-43s %-19s %s\n",

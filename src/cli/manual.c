@@ -1,0 +1,43 @@
+/* Parts of the manual page that the tables of options do not hold. */
+#include "cli/cli.h"
+
+const option_entry cli_exit_statuses[] = {
+    {"0", "All was done"},
+    {"1", "It failed: a file, the memory or a device, as a sentence on standard error says; of a "
+          "command that compares or checks, also that something differed"},
+    {"2", "Wrong usage: an option, a value or a combination of them"},
+    {"130", "Interrupted by Ctrl-C. Where nothing was half done, the process ends by the signal "
+            "itself, which a shell reports by the same number"},
+    {"141", "The reader of standard output has closed it, as in quipu plan | head; a shell reports "
+            "the signal SIGPIPE by this number"},
+    {0}};
+
+const option_entry cli_files[] = {
+    {"$XDG_CACHE_HOME/quipu, or ~/.cache/quipu",
+     "The default model, the costs that quipu schedule --measure measured, and the verdicts of "
+     "quipu ops check. All of it can be made again"},
+    {"$XDG_STATE_HOME/quipu/history, or ~/.local/state/quipu/history",
+     "The last 1000 messages typed in quipu chat, readable by their owner alone"},
+    {"MODEL.generation_config.json",
+     "Sampling settings of MODEL.gguf, in the form of a Hugging Face directory's "
+     "generation_config.json"},
+    {0}};
+
+const option_entry cli_variables[] = {
+    {"HOME, XDG_CACHE_HOME, XDG_STATE_HOME", "Where the files below are"},
+    {"CUDA_VISIBLE_DEVICES", "Which GPUs the driver shows; the first of them is used"},
+    {0}};
+
+const option_entry cli_examples[] = {
+    {"quipu run -m model.gguf -p 'Why is the sky blue?'",
+     "Answers one prompt, with the model's chat template where it has one"},
+    {"quipu run -m model.gguf -p 'Summarize this:' < report.txt",
+     "The text on standard input goes before the prompt"},
+    {"quipu chat -m ./Llama-3.2-1B-Instruct --system 'Be brief.'",
+     "A conversation with a model from a Hugging Face directory"},
+    {"quipu convert -m ./Llama-3.2-1B-Instruct -o model.gguf --type Q8_0",
+     "Writes the model as one file, in a smaller type"},
+    {"quipu bench -m model.gguf -p 512 -n 128", "Tokens per second of a prompt and of generation"},
+    {"quipu schedule -m model.gguf --workers 8 --list",
+     "Every instruction of a forward pass, before it runs"},
+    {0}};
