@@ -1,4 +1,4 @@
-/* The megakernel over a cuda_executor's memory: see cuda_mega.h. */
+/* The megakernel over a cuda_executor's memory: see megakernel.h. */
 #include "vm/mega/parts.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* What the megakernel keeps in the GPU's memory for itself, and how it lays out shared memory. */
+#include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"
@@ -99,16 +100,19 @@ void mega_lay_out_shared(cuda_mega *m)
     mega_shared *s = &a->shared;
     int64_t blocks_of_head = m->n_blocks / c->n_kv_heads, group = c->n_heads / c->n_kv_heads;
     int64_t heads = group * c->head_dim, padded = round_up((size_t)c->hidden_size, MEGA_BLOCK);
-    mega_grains grains = mega_grains_of(m);
+    const int32_t *grains = mega_grains_of(m);
     a->tiles[0] = tiles_over(c->hidden_size);
     a->tiles[1] = tiles_over(heads);
     int64_t features =
-        grains.features * largest_share(c->intermediate_size / grains.features, m->n_blocks);
+        grains[MEGA_GRAIN_FEATURES] *
+        largest_share(c->intermediate_size / grains[MEGA_GRAIN_FEATURES], m->n_blocks);
     features = round_up((size_t)features, MEGA_TILE);
-    int64_t output_rows = grains.rows * largest_share(c->hidden_size / grains.rows, blocks_of_head);
+    int64_t output_rows = grains[MEGA_GRAIN_ROWS] *
+                          largest_share(c->hidden_size / grains[MEGA_GRAIN_ROWS], blocks_of_head);
     output_rows = round_up((size_t)output_rows, (size_t)a->box_rows);
     int64_t pairs = (group + 2) * c->head_dim / 2;
-    int64_t qkv_rows = 2 * grains.pairs * largest_share(pairs / grains.pairs, blocks_of_head);
+    int64_t qkv_rows = 2 * grains[MEGA_GRAIN_PAIRS] *
+                       largest_share(pairs / grains[MEGA_GRAIN_PAIRS], blocks_of_head);
     int64_t rows = 128;
     rows = 2 * features > rows ? 2 * features : rows;
     rows = output_rows > rows ? output_rows : rows;

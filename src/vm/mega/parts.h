@@ -5,7 +5,7 @@
 #include "vm/mega/megakernel.h"
 #include "schedule/schedule.h"
 
-/* ---- cuda_mega_memory.c ---- */
+/* ---- memory.c ---- */
 
 /* Bytes of its activations, lists, states, counters and keys, and of what it chooses tokens with.
  */
@@ -21,7 +21,7 @@ mega_attention_bytes mega_attention_of(const cuda_mega *mega);
 /* Allocates what mega_count_activations() counts, and what the host reads. */
 qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 
-/* ---- cuda_mega_weights.c ---- */
+/* ---- weights.c ---- */
 
 /* Bytes of the weights that it has in an order of its own: W_down, or all as bricks. */
 size_t mega_count_weights(const model *model);
@@ -33,7 +33,7 @@ qp_status mega_make_down_maps(const cuda_mega *mega, qp_error *error);
 void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight_slot slot,
                      int64_t layer);
 
-/* ---- cuda_mega_bricks.c ---- */
+/* ---- bricks.c ---- */
 
 /* BRICK_NONE: of a type that it does not read as bricks. */
 int mega_brick_kind(dtype type);
@@ -49,13 +49,10 @@ int mega_stage_bytes(const model *model);
 size_t mega_count_bricks(const model *model);
 qp_status mega_make_bricks(cuda_mega *mega, qp_error *error);
 
-/* ---- cuda_mega_program.c ---- */
+/* ---- program.c ---- */
 
-/* What shares are cut in: QKV's pairs, rows of W_o and of the output, the MLP's features. */
-typedef struct mega_grains {
-    int64_t pairs, rows, features;
-} mega_grains;
-mega_grains mega_grains_of(const cuda_mega *mega);
+/* Units that stay together, for each mega_grain: 0: any. */
+const int32_t *mega_grains_of(const cuda_mega *mega);
 
 typedef struct mega_schedule_options {
     int n_blocks;
@@ -82,18 +79,14 @@ size_t mega_count_program(const model_config *config, int n_blocks);
 /* Makes the schedule and uploads its queues. */
 qp_status mega_make_program(cuda_mega *mega, const cuda_mega_options *options, qp_error *error);
 
-/* ---- cuda_mega_waits.c ---- */
+/* ---- waits.c ---- */
 
 /* QP_UNSUPPORTED names the first instruction with a wait that nothing carries. */
 qp_status mega_check_waits(const schedule *schedule, qp_error *error);
-/* The operand that an operator makes x of, or adds to it; -1: none. */
-int mega_sums_operand(op_code op);
-/* The operand that is x, of those who read it; -1: none. */
-int mega_x_operand(op_code op);
 /* Units that a KV head has of a node; 0: its units are not by KV heads. */
 int64_t mega_units_of_head(const schedule *schedule, int node);
 
-/* ---- cuda_mega_batch.c ---- */
+/* ---- batch.c ---- */
 
 /* Bytes of what several sequences have for themselves; none where the plan has one, or they are run
  * operator by operator. */
@@ -113,12 +106,12 @@ bool mega_takes_batch(const cuda_mega *mega, const batch *batch);
 qp_status mega_run_batch(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
                          qp_error *error);
 
-/* ---- cuda_mega_timing.c ---- */
+/* ---- timing.c ---- */
 
 /* Gives the next launch its slots, or none; whether it gets some. */
 bool mega_begin_timing(cuda_mega *mega, int n_passes);
 
-/* ---- cuda_mega.c ---- */
+/* ---- megakernel.c ---- */
 
 /* Says what the block reported that waited too long, if that is what ended the kernel. */
 qp_status mega_explain(const cuda_mega *mega, qp_status status, qp_error *error);

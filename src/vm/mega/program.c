@@ -8,14 +8,10 @@
  * ends with norm_linear, which says that its own has ended: a queue that has none gets an empty
  * one.
  */
+#include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
 
-#include "op/attention_output/attention_output.h"
-#include "op/attention_partial/attention_partial.h"
 #include "op/fixed.h"
-#include "op/norm_linear/norm_linear.h"
-#include "op/norm_mlp/norm_mlp.h"
-#include "op/norm_qkv_rope/norm_qkv_rope.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
 
@@ -76,11 +72,23 @@ typedef struct program {
     int longest;
 } program;
 
+/* The table's row of an instruction's opcode. */
+static const mega_opcode *row_of(const instruction *in)
+{
+    return mega_opcode_of((op_code)in->opcode);
+}
+
 /* Units that an entry has at most: all, or those of one KV head or of one part. */
 static int64_t most_units(const schedule *s, const instruction *in)
 {
-    if (in->opcode == OP_ATTENTION_PARTIAL) return 1;
-    return in->opcode == OP_ATTENTION_OUTPUT ? mega_units_of_head(s, (int)in->node) : INT32_MAX;
+    switch (row_of(in)->split) {
+    case MEGA_BY_PART:
+        return 1;
+    case MEGA_BY_HEAD:
+        return mega_units_of_head(s, (int)in->node);
+    default:
+        return INT32_MAX;
+    }
 }
 
 /* The first entry's units of [begin, end). */
@@ -93,12 +101,12 @@ static instruction_span first_units(int64_t most, int32_t begin, int32_t end)
 /* Whether a queue's records begin and end as its entries must. */
 static bool has_begin(const schedule *s, int block)
 {
-    return s->length[block] && schedule_queue(s, block)->opcode == OP_EMBEDDING_CLEAR;
+    return s->length[block] && row_of(schedule_queue(s, block))->first;
 }
 static bool has_end(const schedule *s, int block)
 {
     int last = s->length[block] - 1;
-    return last >= 0 && schedule_queue(s, block)[last].opcode == OP_NORM_LINEAR;
+    return last >= 0 && row_of(schedule_queue(s, block) + last)->last;
 }
 
 int mega_entries_of(const schedule *s, const instruction *in)
@@ -120,73 +128,58 @@ static int count_entries(const schedule *s, int block)
     return n;
 }
 
-static uint64_t norm_operand(op_code op)
-{
-    return op == OP_NORM_QKV_ROPE ? NORM_QKV_ROPE_NORM_WEIGHT
-           : op == OP_NORM_MLP    ? NORM_MLP_NORM_WEIGHT
-                                  : NORM_LINEAR_NORM_WEIGHT;
-}
-
-static const schedule_weight *weight_of(const schedule *s, const schedule_node *node, uint64_t i)
+static const schedule_weight *weight_of(const schedule *s, const schedule_node *node, int i)
 {
     return &s->weights[s->areas[s->views[node->operands[i]].area].index];
 }
 
-/* The operands that are matrices, in the order of an entry's. */
-static int list_matrices(op_code op, uint64_t operands[3])
-{
-    static const uint64_t of[][3] = {
-        {NORM_QKV_ROPE_Q_WEIGHT, NORM_QKV_ROPE_K_WEIGHT, NORM_QKV_ROPE_V_WEIGHT},
-        {NORM_MLP_GATE_WEIGHT, NORM_MLP_UP_WEIGHT, NORM_MLP_DOWN_WEIGHT},
-        {ATTENTION_OUTPUT_WEIGHT},
-        {NORM_LINEAR_WEIGHT}};
-    int which = op == OP_NORM_QKV_ROPE ? 0 : op == OP_NORM_MLP ? 1 : op == OP_NORM_LINEAR ? 3 : 2;
-    for (int i = 0; i < 3; i++)
-        operands[i] = of[which][i];
-    return which < 2 ? 3 : 1;
-}
-
 static void set_weights(const program *p, mega_weights *w, const schedule_node *node)
 {
-    const cuda_executor *x = p->mega->executor;
-    uint64_t matrices[3];
-    for (int i = 0, n = list_matrices(node->op, matrices); i < n; i++) {
-        const schedule_weight *from = weight_of(p->s, node, matrices[i]);
+    const mega_opcode *row = mega_opcode_of(node->op);
+    for (int i = 0; i < row->n_matrices; i++) {
+        const schedule_weight *from = weight_of(p->s, node, row->matrices[i]);
         mega_set_matrix(p->mega, w, i, (weight_slot)from->slot, from->layer);
     }
     w->map = node->layer < 0 ? 0 : (uint32_t)node->layer;
-    if (node->op == OP_ATTENTION_OUTPUT) return;
-    uint64_t norm = norm_operand(node->op);
-    const schedule_weight *from = weight_of(p->s, node, norm);
-    w->norm = cuda_weights_address(&x->weights, (weight_slot)from->slot, from->layer, false);
-    w->norm_is_f32 = p->s->views[node->operands[norm]].type == DTYPE_F32;
+    if (row->norm == MEGA_NO_OPERAND) return;
+    const schedule_weight *from = weight_of(p->s, node, row->norm);
+    w->norm = cuda_weights_address(&p->mega->executor->weights, (weight_slot)from->slot,
+                                   from->layer, false);
+    w->norm_is_f32 = p->s->views[node->operands[row->norm]].type == DTYPE_F32;
+}
+
+/* Attention's units are parts of a KV head's context, and rows of W_o for a KV head. */
+static void set_head(const program *p, mega_entry *e, mega_split split)
+{
+    int64_t n_states = p->mega->partitions, unit = e->in.units.begin;
+    int64_t each = split == MEGA_BY_PART ? n_states : mega_units_of_head(p->s, (int)e->in.node);
+    e->in.part = (uint16_t)(split == MEGA_BY_PART ? unit % n_states : 0);
+    e->in.parts = (uint16_t)n_states;
+    e->weights.kv_head = (int32_t)(unit / each);
+    e->weights.row = (int32_t)(unit % each);
+}
+
+/* The share of x's columns that goes with a block's share of the units. */
+static void set_share(const program *p, mega_entry *e, int x)
+{
+    op_call call;
+    schedule_bind_node(p->s, (int)e->in.node, NULL, p->s->capacity, &call);
+    int64_t hidden = call.tensors[x].shape[1];
+    e->weights.share = (instruction_span){(int32_t)(hidden * e->in.units.begin / call.end),
+                                          (int32_t)(hidden * e->in.units.end / call.end)};
 }
 
 static void set_entry(const program *p, mega_entry *e, const instruction *in,
                       instruction_span units)
 {
     const schedule_node *node = &p->s->nodes[in->node];
-    int x = mega_x_operand(node->op);
+    const mega_opcode *row = mega_opcode_of(node->op);
     *e = (mega_entry){.in = *in};
     e->in.units = units;
-    if (node->op == OP_ATTENTION_PARTIAL || node->op == OP_ATTENTION_OUTPUT) {
-        int64_t n_states = p->mega->partitions;
-        e->in.part = (uint16_t)(node->op == OP_ATTENTION_PARTIAL ? units.begin % n_states : 0);
-        e->in.parts = (uint16_t)n_states;
-        int64_t each =
-            node->op == OP_ATTENTION_PARTIAL ? n_states : mega_units_of_head(p->s, (int)in->node);
-        e->weights.kv_head = (int32_t)(units.begin / each);
-        e->weights.row = (int32_t)(units.begin % each);
-    }
-    if (x >= 0) e->weights.parts = p->parts[node->operands[x]];
-    if (node->op != OP_EMBEDDING_CLEAR && node->op != OP_ATTENTION_PARTIAL)
-        set_weights(p, &e->weights, node);
-    if (node->op != OP_NORM_MLP) return;
-    op_call call;
-    schedule_bind_node(p->s, (int)in->node, NULL, p->s->capacity, &call);
-    int64_t hidden = call.tensors[NORM_MLP_X].shape[1];
-    e->weights.share = (instruction_span){(int32_t)(hidden * units.begin / call.end),
-                                          (int32_t)(hidden * units.end / call.end)};
+    if (row->split != MEGA_WHOLE) set_head(p, e, row->split);
+    if (row->x != MEGA_NO_OPERAND) e->weights.parts = p->parts[node->operands[row->x]];
+    if (row->n_matrices) set_weights(p, &e->weights, node);
+    if (row->shares_x) set_share(p, e, row->x);
 }
 
 /* An entry of no units, for a queue's beginning or its end. */
@@ -218,8 +211,8 @@ static void fill_queue(program *p, int block)
     }
     if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
     for (int i = 1; i < n; i++) /* never two in a row: one slot is left for it */
-        queue[i].weights.passable = queue[i].in.opcode == OP_ATTENTION_PARTIAL &&
-                                    queue[i - 1].in.opcode != OP_ATTENTION_PARTIAL;
+        queue[i].weights.passable = row_of(&queue[i].in)->split == MEGA_BY_PART &&
+                                    row_of(&queue[i - 1].in)->split != MEGA_BY_PART;
     queue[0].weights.begins = 1;
     queue[n - 1].weights.ends = 1;
     p->lengths[block] = n;
@@ -233,9 +226,9 @@ static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t
 {
     const schedule *s = p->s;
     op_code op = s->nodes[node].op;
-    int sums = mega_sums_operand(op);
+    int sums = mega_opcode_of(op)->sums;
     op_call call;
-    if (sums < 0) return QP_OK;
+    if (sums == MEGA_NO_OPERAND) return QP_OK;
     schedule_bind_node(s, node, NULL, s->capacity, &call);
     for (int64_t i = 0; i < hidden; i++)
         counts[i] = 0;
@@ -281,10 +274,8 @@ static qp_status check_queue(const program *p, int block, qp_error *error)
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
     for (int i = 0; i < p->lengths[block]; i++) {
         const mega_entry *e = &queue[i];
-        bool embeds = e->in.opcode == OP_EMBEDDING_CLEAR, ends = e->in.opcode == OP_NORM_LINEAR;
-        bool after = i > 0 && queue[i - 1].in.opcode == OP_NORM_LINEAR;
-        bool before = i == 0 || queue[i - 1].in.opcode == OP_EMBEDDING_CLEAR;
-        if ((embeds && !before) || (after && !ends) ||
+        const mega_opcode *row = row_of(&e->in), *before = i > 0 ? row_of(&e[-1].in) : NULL;
+        if ((row->first && before && !before->first) || (before && before->last && !row->last) ||
             e->weights.share.end - e->weights.share.begin > MEGA_CONSUMERS)
             return error_set(error, QP_UNSUPPORTED,
                              "the megakernel cannot run block %d's queue: its entry %d, %s, is too "
@@ -301,7 +292,7 @@ static bool can_choose(const program *p, int block)
     const instruction_span *units = &queue[p->lengths[block] - 1].in.units;
     int n = 0;
     for (int i = 0; i < p->lengths[block]; i++)
-        n += queue[i].in.opcode == OP_NORM_LINEAR;
+        n += row_of(&queue[i].in)->last;
     return n == 1 && units->end - units->begin <= (int64_t)p->mega->arguments.shared.plane;
 }
 
@@ -314,8 +305,13 @@ static bool has_one_each(const program *p, int block)
         of[queue[i].in.opcode]++;
     for (int i = 1; i < p->lengths[block]; i++)
         if (queue[i].in.node == queue[i - 1].in.node) return false;
-    return of[OP_EMBEDDING_CLEAR] == 1 && of[OP_NORM_LINEAR] == 1 &&
-           of[OP_ATTENTION_OUTPUT] == layers && of[OP_NORM_MLP] == layers;
+    for (int op = 0; op < OP_COUNT; op++) {
+        mega_number number = mega_opcode_of((op_code)op)->number;
+        if ((number == MEGA_ONE_A_PASS && of[op] != 1) ||
+            (number == MEGA_ONE_A_LAYER && of[op] != layers))
+            return false;
+    }
+    return true;
 }
 
 /* A block's MLP of the same layer as another's. */
@@ -368,21 +364,26 @@ static qp_status fill(program *p, qp_error *error)
     return QP_OK;
 }
 
-mega_grains mega_grains_of(const cuda_mega *m)
+const int32_t *mega_grains_of(const cuda_mega *m)
 {
-    if (m->quantized) return (mega_grains){BRICK_ROWS / 2, BRICK_ROWS, BRICK_COLUMNS};
-    return (mega_grains){MEGA_TILE / 2, 1, 1};
+    static const int32_t half[MEGA_GRAINS] = {[MEGA_GRAIN_PAIRS] = MEGA_TILE / 2,
+                                              [MEGA_GRAIN_ROWS] = 1,
+                                              [MEGA_GRAIN_LOGITS] = MEGA_TILE / 2,
+                                              [MEGA_GRAIN_FEATURES] = 1};
+    static const int32_t bricks[MEGA_GRAINS] = {[MEGA_GRAIN_PAIRS] = BRICK_ROWS / 2,
+                                                [MEGA_GRAIN_ROWS] = BRICK_ROWS,
+                                                [MEGA_GRAIN_LOGITS] = BRICK_ROWS,
+                                                [MEGA_GRAIN_FEATURES] = BRICK_COLUMNS};
+    return m->quantized ? bricks : half;
 }
 
 qp_status cuda_mega_plan(const cuda_mega *m, const cuda_mega_options *options, schedule *out,
                          qp_error *error)
 {
-    const mega_grains grains = mega_grains_of(m);
-    const int64_t logits = grains.rows > grains.pairs ? grains.rows : grains.pairs;
-    const int32_t together[OP_COUNT] = {[OP_NORM_QKV_ROPE] = (int32_t)grains.pairs,
-                                        [OP_ATTENTION_OUTPUT] = (int32_t)grains.rows,
-                                        [OP_NORM_LINEAR] = (int32_t)logits,
-                                        [OP_NORM_MLP] = (int32_t)grains.features};
+    const int32_t *grains = mega_grains_of(m);
+    int32_t together[OP_COUNT];
+    for (int op = 0; op < OP_COUNT; op++)
+        together[op] = grains[mega_opcode_of((op_code)op)->grain];
     const mega_schedule_options how = {.n_blocks = m->n_blocks,
                                        .assignment = options->assignment,
                                        .together = together,

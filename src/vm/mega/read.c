@@ -1,4 +1,4 @@
-/* What a pass of the megakernel has left in the GPU's memory: see cuda_mega.h. */
+/* What a pass of the megakernel has left in the GPU's memory: see megakernel.h. */
 #include "vm/mega/parts.h"
 
 #include "op/fixed.h"

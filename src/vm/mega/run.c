@@ -1,4 +1,4 @@
-/* Launches of the megakernel, and their tokens as they come. See cuda_mega.h.
+/* Launches of the megakernel, and their tokens as they come. See megakernel.h.
  *
  * The kernel writes each token into memory of this machine, where -1 stands until then. The host
  * looks every 100 us, which takes no processor's time to speak of; for a launch's last token it

@@ -1,4 +1,4 @@
-/* What the megakernel records of its passes: see cuda_mega.h. */
+/* What the megakernel records of its passes: see megakernel.h. */
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"

@@ -14,14 +14,8 @@
  *
  * Whatever else a record waits for would be forgotten, so that such a schedule is refused.
  */
+#include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
-
-#include "op/attention_output/attention_output.h"
-#include "op/attention_partial/attention_partial.h"
-#include "op/embedding_clear/embedding_clear.h"
-#include "op/norm_linear/norm_linear.h"
-#include "op/norm_mlp/norm_mlp.h"
-#include "op/norm_qkv_rope/norm_qkv_rope.h"
 
 #include <stdlib.h>
 
@@ -44,31 +38,10 @@ static void take_signal(signaller *of, const instruction *in)
     if (in->units.end > of->end) of->end = in->units.end;
 }
 
-int mega_sums_operand(op_code op)
-{
-    return op == OP_EMBEDDING_CLEAR    ? EMBEDDING_CLEAR_X
-           : op == OP_ATTENTION_OUTPUT ? ATTENTION_OUTPUT_X_OUT
-           : op == OP_NORM_MLP         ? NORM_MLP_X_OUT
-                                       : -1;
-}
-
-int mega_x_operand(op_code op)
-{
-    return op == OP_NORM_QKV_ROPE      ? NORM_QKV_ROPE_X
-           : op == OP_ATTENTION_OUTPUT ? ATTENTION_OUTPUT_X
-           : op == OP_NORM_MLP         ? NORM_MLP_X
-           : op == OP_NORM_LINEAR      ? NORM_LINEAR_X
-                                       : -1;
-}
-
 int64_t mega_units_of_head(const schedule *s, int node)
 {
-    op_code op = s->nodes[node].op;
-    int cache = op == OP_NORM_QKV_ROPE       ? NORM_QKV_ROPE_K_CACHE
-                : op == OP_ATTENTION_PARTIAL ? ATTENTION_PARTIAL_K_CACHE
-                : op == OP_ATTENTION_OUTPUT  ? ATTENTION_OUTPUT_K_CACHE
-                                             : -1;
-    if (cache < 0) return 0;
+    int cache = mega_opcode_of(s->nodes[node].op)->k_cache;
+    if (cache == MEGA_NO_OPERAND) return 0;
     op_call call;
     schedule_bind_node(s, node, NULL, s->capacity, &call);
     return call.end / call.tensors[cache].shape[2];
@@ -88,16 +61,13 @@ static bool is_carried(const schedule *s, const instruction *in, const signaller
 {
     if (by->node < 0) return false;
     const schedule_node *waiter = &s->nodes[in->node], *writer = &s->nodes[by->node];
-    int x = mega_x_operand(waiter->op), sums = mega_sums_operand(writer->op);
-    switch (waiter->op) {
-    case OP_NORM_QKV_ROPE:
-    case OP_NORM_MLP:
-    case OP_NORM_LINEAR:
-        return sums >= 0 && waiter->operands[x] == writer->operands[sums];
-    case OP_ATTENTION_PARTIAL:
-        return writer->op == OP_NORM_QKV_ROPE && has_heads(s, in, by->node, by->begin, by->end);
-    case OP_ATTENTION_OUTPUT:
-        return writer->op == OP_ATTENTION_PARTIAL && has_heads(s, in, by->node, by->begin, by->end);
+    const mega_opcode *reads = mega_opcode_of(waiter->op), *writes = mega_opcode_of(writer->op);
+    switch (reads->carrier) {
+    case MEGA_COUNTS:
+        return writes->sums != MEGA_NO_OPERAND &&
+               waiter->operands[reads->x] == writer->operands[writes->sums];
+    case MEGA_TAGS:
+        return writer->op == reads->writer && has_heads(s, in, by->node, by->begin, by->end);
     default:
         return false;
     }

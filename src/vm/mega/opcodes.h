@@ -1,0 +1,58 @@
+/* What the megakernel does with an opcode, one row each: the operands that it reads and adds to,
+ * how an instruction is cut into entries, and what carries its wait. The files that make or check a
+ * program for the GPU read their facts from this table; the kernels switch on the opcode itself.
+ */
+#ifndef QUIPU_VM_MEGA_OPCODES_H
+#define QUIPU_VM_MEGA_OPCODES_H
+
+#include "op/op.h"
+
+enum { MEGA_NO_OPERAND = -1, MEGA_MATRICES = 3 /* of an instruction, at most */ };
+
+/* An instruction becomes one entry, or one for each KV head or each part of a context that it has,
+ * because an entry has room for one. */
+typedef enum mega_split { MEGA_WHOLE, MEGA_BY_HEAD, MEGA_BY_PART } mega_split;
+
+/* Units that stay together when a schedule deals a node's units to blocks: the rows that one tile
+ * of a matrix holds. */
+typedef enum mega_grain {
+    MEGA_GRAIN_NONE,
+    MEGA_GRAIN_PAIRS, /* of features of q, k and v: two rows each */
+    MEGA_GRAIN_ROWS,  /* of W_o */
+    MEGA_GRAIN_LOGITS,
+    MEGA_GRAIN_FEATURES,
+    MEGA_GRAINS,
+} mega_grain;
+
+/* What tells a block that data of other blocks is complete. */
+typedef enum mega_carrier {
+    MEGA_NOTHING, /* an instruction that waits for another block is refused */
+    MEGA_COUNTS,  /* each element of x counts the parts that were added to it */
+    MEGA_TAGS,    /* each value of a KV head has the number of its pass, or pass and layer */
+} mega_carrier;
+
+/* How many instructions each block has, for the kernels that run several sequences. */
+typedef enum mega_number { MEGA_ANY_NUMBER, MEGA_ONE_A_PASS, MEGA_ONE_A_LAYER } mega_number;
+
+typedef struct mega_opcode {
+    bool known; /* the megakernel has code for it */
+    /* Operands, by their place in the operator; MEGA_NO_OPERAND: it has none. */
+    int x;       /* the residual that it reads */
+    int sums;    /* the residual that it adds to, or sets */
+    int norm;    /* weights of the norm of x */
+    int k_cache; /* its units are those of KV heads, as many for each */
+    int matrices[MEGA_MATRICES], n_matrices;
+
+    mega_split split;
+    mega_grain grain;
+    mega_carrier carrier; /* what carries its wait; its writer is any that adds to its x, or */
+    op_code writer;       /* for MEGA_TAGS the operator that makes the tagged values */
+    mega_number number;
+    bool first, last; /* of a block's pass: its queue begins, or ends, with one */
+    bool shares_x;    /* each block reads a share of x, and adds it to the sums */
+} mega_opcode;
+
+/* An opcode that the megakernel has no code for has no operands and waits for nothing. */
+const mega_opcode *mega_opcode_of(op_code op);
+
+#endif
