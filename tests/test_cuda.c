@@ -225,7 +225,7 @@ static void synthetic_streams_make_the_weights(void **state)
         synthetic_stream stream;
         const tensor *view = &model_get_weight(model, WEIGHT_FFN_DOWN, layer)->weight;
         const uint16_t *values = view->data;
-        assert_true(model_synthetic_stream(model, WEIGHT_FFN_DOWN, layer, &stream));
+        assert_true(model_synthetic_stream(model, WEIGHT_FFN_DOWN, layer, false, &stream));
         for (uint64_t i = 0; i < 5000; i += 7)
             assert_int_equal(values[i], f32_to_bf16(synthetic_value(&stream, i)));
     }

@@ -451,6 +451,7 @@ static void bytes_are_those_that_are_allocated(void **state)
         uint64_t weights = 0;
         for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
             int64_t layers = weight_get_info((weight_slot)slot)->per_layer ? config->n_layers : 1;
+            if (!family_has(config->family, (weight_slot)slot)) continue;
             for (int64_t l = 0; l < layers; l++)
                 weights += tensor_bytes(&model_get_weight(model, (weight_slot)slot, l)->weight);
         }
@@ -524,6 +525,14 @@ static void impossible_options_are_named(void **state)
     }
     plan p;
     plan_options options = good;
+    model_config sliding = config;
+    sliding.window = options.context - 1;
+    assert_int_equal(plan_build(&sliding, &options, &p, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "slides over the latest"));
+    options.context--;
+    assert_ok(plan_build(&sliding, &options, &p, &error));
+    plan_free(&p);
+    options = good;
     options.ranks = 3;
     assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "3 ranks"));

@@ -97,7 +97,7 @@ static void put_rope(convert_job *job, key_writer *w, const rope_config *rope)
 
 static void put_sizes(convert_job *job, const model_config *c)
 {
-    key_writer w = {.writer = job->writer, .architecture = model_family_name(c->family)};
+    key_writer w = {.writer = job->writer, .architecture = c->family->gguf};
     gguf_put_string(job->writer, "general.architecture", slice_of(w.architecture));
     gguf_put_string(job->writer, "general.type", slice_of("model"));
     gguf_put_string(job->writer, "general.name", slice_of(c->name));
@@ -111,6 +111,7 @@ static void put_sizes(convert_job *job, const model_config *c)
     put_size(&w, "attention.value_length", c->head_dim);
     put_number(&w, "attention.layer_norm_rms_epsilon", c->rms_norm_eps);
     put_size(&w, "vocab_size", c->vocab_size);
+    if (c->window) put_size(&w, "attention.sliding_window", c->window);
     put_rope(job, &w, &c->rope);
 }
 

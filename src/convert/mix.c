@@ -59,8 +59,8 @@ static dtype choose_attn_v(const mix *mix, const model_config *c, int64_t layer)
     if (is(mix, "Q3_K_L")) return DTYPE_Q5_K;
     if (m && is_favoured(layer, c->n_layers)) return DTYPE_Q6_K;
     if (is(mix, "Q4_K_S") && layer < 4) return DTYPE_Q5_K;
-    /* Llama 70B, where eight query heads share a matrix of values. */
-    bool shared = c->family == FAMILY_LLAMA && c->n_layers == 80 && c->n_heads != c->n_kv_heads;
+    /* Models of 70B, where eight query heads share a matrix of values. */
+    bool shared = c->n_layers == 80 && c->n_heads != c->n_kv_heads;
     if (shared && (mix->usual == DTYPE_Q3_K || mix->usual == DTYPE_Q4_K)) return DTYPE_Q5_K;
     return mix->usual;
 }

@@ -96,7 +96,8 @@ static qp_status add_slot(convert_job *job, weight_slot slot, int64_t layer, boo
     if (matrix)
         t.to = job->mix ? mix_choose(job->mix, c, slot, layer, t.columns, job->options->pure)
                         : view->type;
-    if (!c->rope.interleaved && (slot == WEIGHT_ATTN_Q || slot == WEIGHT_ATTN_K)) {
+    if (c->family->gguf_pairs && !c->rope.interleaved &&
+        (slot == WEIGHT_ATTN_Q || slot == WEIGHT_ATTN_K)) {
         t.turned = c->rope.dim;
         t.head_dim = c->head_dim;
     }
@@ -130,10 +131,9 @@ static qp_status add_rope_divisors(convert_job *job, qp_error *error)
     return add_target(job, "rope_freqs.weight", &t, error);
 }
 
-/* llama.cpp wants an output projection of its own in families that are never tied. */
 static bool has_output(const model_config *config)
 {
-    return !config->tied || config->family != FAMILY_LLAMA;
+    return !config->tied || config->family->gguf_needs_output;
 }
 
 static qp_status add_slots(convert_job *job, qp_error *error)

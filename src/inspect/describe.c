@@ -119,7 +119,7 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
     model_fact facts[N_FACTS];
     list_facts(m, facts);
     print_line(out, "name", c->name);
-    print_line(out, "family", model_family_name(c->family));
+    print_line(out, "family", c->family->name);
     for (int i = 0; i < N_FACTS; i++) {
         bool whole = facts[i].value == floor(facts[i].value);
         strbuf_printf(out, whole ? "%-20s %.0f\n" : "%-20s %.7g\n", facts[i].name, facts[i].value);
@@ -190,7 +190,7 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
     model_fact facts[N_FACTS];
     list_facts(m, facts);
     cJSON_AddStringToObject(root, "name", c->name);
-    cJSON_AddStringToObject(root, "family", model_family_name(c->family));
+    cJSON_AddStringToObject(root, "family", c->family->name);
     for (int i = 0; i < N_FACTS; i++)
         cJSON_AddNumberToObject(root, facts[i].name, facts[i].value);
     cJSON_AddStringToObject(root, "rope_scaling", rope_name(&c->rope));

@@ -1,12 +1,8 @@
 /* The sizes of a model: what holds for every source of them. See config.h. */
 #include "model/config.h"
 
+#include <assert.h>
 #include <math.h>
-
-const char *model_family_name(model_family family)
-{
-    return family == FAMILY_INTERNLM2 ? "internlm2" : "llama";
-}
 
 static qp_status check_size(const char *where, const char *name, int64_t value, int64_t most,
                             qp_error *error)
@@ -57,6 +53,9 @@ qp_status config_check(const model_config *c, const char *where, qp_error *error
     TRY(check_size(where, "head_dim", c->head_dim, 1 << 12, error));
     TRY(check_size(where, "vocab_size", c->vocab_size, 1 << 22, error));
     TRY(check_size(where, "the context length", c->context_length, 1 << 30, error));
+    if (c->window < 0 || c->window > 1 << 30)
+        return error_set(error, QP_FORMAT, "%s: the sliding window must be 0 to %d, found %lld",
+                         where, 1 << 30, (long long)c->window);
     if (c->n_heads % c->n_kv_heads)
         return error_set(error, QP_FORMAT,
                          "%s: the number of attention heads, %lld, must be a multiple of the "
@@ -71,9 +70,11 @@ qp_status config_check(const model_config *c, const char *where, qp_error *error
 qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error)
 {
     const synthetic_config *from = spec->config;
+    const model_family *family = family_by_name(from->family);
     bool scaled = from->rope_factor != 0;
+    assert(family);
     *out = (model_config){
-        .family = from->family[0] == 'i' ? FAMILY_INTERNLM2 : FAMILY_LLAMA,
+        .family = family,
         .name = from->name,
         .hidden_size = from->hidden_size,
         .intermediate_size = from->intermediate_size,
@@ -85,8 +86,9 @@ qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, q
         .context_length = from->context_length,
         .rms_norm_eps = from->rms_norm_eps,
         .tied = from->tied,
+        .biases = family_always_biased(family),
         .rope = {.scaling = scaled ? ROPE_LLAMA3 : ROPE_DEFAULT,
-                 .interleaved = true,
+                 .interleaved = family->gguf_pairs,
                  .dim = from->head_dim,
                  .theta = from->rope_theta,
                  .factor = scaled ? from->rope_factor : 1,

@@ -6,12 +6,11 @@
 #include "base/json.h"
 #include "file/gguf.h"
 #include "file/synthetic.h"
+#include "model/family/family.h"
 #include "model/rope.h"
 
-typedef enum model_family { FAMILY_LLAMA, FAMILY_INTERNLM2 } model_family;
-
 typedef struct model_config {
-    model_family family;
+    const model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
     int64_t hidden_size;
     int64_t intermediate_size;
@@ -20,15 +19,14 @@ typedef struct model_config {
     int64_t n_kv_heads;
     int64_t head_dim;
     int64_t vocab_size;
-    int64_t context_length; /* positions that the model was trained for */
+    int64_t context_length; /* positions that the model was trained for, at most its window */
+    int64_t window;         /* the latest positions that attention looks at; 0: all */
     double rms_norm_eps;
-    bool tied;                     /* the output projection is the embedding table */
-    bool attention_bias, mlp_bias; /* promised by config.json; others are used where they are */
+    bool tied;              /* the output projection is the embedding table */
+    uint32_t biases;        /* slots (family.h) that must have a bias */
+    uint32_t biases_if_any; /* slots whose bias is used where the file has one */
     rope_config rope;
 } model_config;
-
-/* "llama", "internlm2". */
-const char *model_family_name(model_family family);
 
 static inline int64_t config_q_hidden_units(const model_config *c)
 {
@@ -52,7 +50,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
 
 qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
 
-/* Holds every size against sane bounds and the sizes against each other. */
+/* Checks every size against sane bounds and the sizes against each other. */
 qp_status config_check(const model_config *config, const char *where, qp_error *error);
 
 #endif

@@ -68,23 +68,20 @@ static qp_status read_architecture(const gguf *file, model_config *out, qp_error
     if (!name.data)
         return error_set(error, QP_FORMAT, "%s: key \"general.architecture\" is missing",
                          gguf_path(file));
-    if (slice_is(name, "llama"))
-        out->family = FAMILY_LLAMA;
-    else if (slice_is(name, "internlm2"))
-        out->family = FAMILY_INTERNLM2;
-    else {
-        char quoted[SLICE_QUOTE_SIZE];
-        return error_set(error, QP_UNSUPPORTED,
-                         "%s: architecture \"%s\" is not supported; expected llama or internlm2",
-                         gguf_path(file), slice_quote(name, quoted));
-    }
-    return QP_OK;
+    out->family = family_by_gguf(name);
+    if (out->family) return QP_OK;
+    char quoted[SLICE_QUOTE_SIZE], known[256];
+    return error_set(
+        error, QP_UNSUPPORTED, "%s: architecture \"%s\" is not supported; expected one of %s",
+        gguf_path(file), slice_quote(name, quoted), family_list_gguf(known, sizeof known));
 }
 
 static void read_rope(key_reader *r, const model_config *config, rope_config *rope)
 {
-    *rope =
-        (rope_config){.interleaved = true, .dim = config->head_dim, .theta = 10000, .factor = 1};
+    *rope = (rope_config){.interleaved = config->family->gguf_pairs,
+                          .dim = config->head_dim,
+                          .theta = 10000,
+                          .factor = 1};
     read_i64(r, "rope.dimension_count", &rope->dim);
     read_double(r, "rope.freq_base", &rope->theta);
     text_slice kind = {0};
@@ -98,7 +95,8 @@ static void read_rope(key_reader *r, const model_config *config, rope_config *ro
     if (none && (kind.data || factor == 0)) return;
     if (none || slice_is(kind, "linear")) {
         rope->scaling = ROPE_LINEAR;
-        rope->factor = factor == 0 ? 1 : factor;
+        rope->factor = factor;
+        if (factor == 0) require(r, "rope.scaling.factor");
         return;
     }
     char quoted[SLICE_QUOTE_SIZE];
@@ -119,11 +117,40 @@ static void refuse_experts(key_reader *r)
                               gguf_path(r->file), (long long)experts);
 }
 
+/* Keys that other architectures compute with: these models only with the value that has no effect,
+ * which is `neutral`, or 0. */
+static void refuse_other_arithmetic(key_reader *r)
+{
+    static const struct {
+        const char *name;
+        double neutral;
+    } keys[] = {{"logit_scale", 1},
+                {"embedding_scale", 1},
+                {"residual_scale", 1},
+                {"attention.scale", 0},
+                {"attention.clamp_kqv", 0},
+                {"attention.max_alibi_bias", 0},
+                {"attn_logit_softcapping", 0},
+                {"final_logit_softcapping", 0},
+                {"rope.scaling.attn_factor", 1}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && r->status == QP_OK; i++) {
+        double value = keys[i].neutral;
+        read_double(r, keys[i].name, &value);
+        if (r->status == QP_OK && value != keys[i].neutral && value != 0)
+            r->status = error_set(r->error, QP_UNSUPPORTED,
+                                  "%s: key \"%s\" is %g, with which quipu does not compute; "
+                                  "expected %g or no such key",
+                                  gguf_path(r->file), r->key, value, keys[i].neutral);
+    }
+}
+
 qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp_error *error)
 {
     *out = (model_config){0};
     TRY(read_architecture(file, out, error));
-    key_reader r = {.file = file, .architecture = model_family_name(out->family), .error = error};
+    key_reader r = {.file = file, .architecture = out->family->gguf, .error = error};
+    out->biases = family_always_biased(out->family);
+    out->biases_if_any = family_may_be_biased(out->family);
     static const char *const required[] = {
         "context_length",      "embedding_length",     "block_count",
         "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon"};
@@ -137,7 +164,10 @@ qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp
     out->n_kv_heads = out->n_heads;
     read_per_layer(&r, "attention.head_count_kv", &out->n_kv_heads);
     read_double(&r, "attention.layer_norm_rms_epsilon", &out->rms_norm_eps);
+    read_i64(&r, "attention.sliding_window", &out->window);
+    if (out->window > 0 && out->window < out->context_length) out->context_length = out->window;
     refuse_experts(&r);
+    refuse_other_arithmetic(&r);
     if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;
     read_i64(&r, "attention.key_length", &out->head_dim);
     int64_t value_length = out->head_dim;

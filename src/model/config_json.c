@@ -12,21 +12,41 @@ static qp_status read_family(const cJSON *json, const char *where, model_config 
     const char *type = NULL;
     TRY(json_get_string(json, "model_type", where, &type, error));
     if (!name) name = type;
-    static const struct {
-        const char *name;
-        model_family family;
-    } known[] = {{"LlamaForCausalLM", FAMILY_LLAMA},         {"llama", FAMILY_LLAMA},
-                 {"MistralForCausalLM", FAMILY_LLAMA},       {"mistral", FAMILY_LLAMA},
-                 {"InternLM2ForCausalLM", FAMILY_INTERNLM2}, {"internlm2", FAMILY_INTERNLM2}};
-    for (size_t i = 0; name && i < sizeof known / sizeof *known; i++) {
-        if (strcmp(name, known[i].name) != 0) continue;
-        out->family = known[i].family;
-        return QP_OK;
-    }
+    out->family = name ? family_by_json(name) : NULL;
+    if (out->family) return QP_OK;
+    char quoted[SLICE_QUOTE_SIZE], known[256];
     return error_set(error, QP_UNSUPPORTED,
-                     "%s: architecture \"%s\" is not supported; expected LlamaForCausalLM, "
-                     "MistralForCausalLM or InternLM2ForCausalLM",
-                     where, name ? name : "(none given)");
+                     "%s: architecture \"%s\" is not supported; expected one of %s", where,
+                     name ? slice_quote(slice_of(name), quoted) : "(none given)",
+                     family_list_json(known, sizeof known));
+}
+
+/* Keys whose models are computed in another way than the tensors' names would say. */
+static qp_status refuse_other_arithmetic(const cJSON *json, const char *where, qp_error *error)
+{
+    static const struct {
+        const char *key, *why;
+    } keys[] = {
+        {"quantization_config", "weights quantised in this way are not read: use the model before "
+                                "quantisation, or a GGUF file of it"},
+        {"compression_config", "weights compressed in this way are not read: use the model before "
+                               "compression, or a GGUF file of it"},
+        {"num_local_experts", "a mixture of experts is not supported; only dense models are"},
+        {"num_experts", "a mixture of experts is not supported; only dense models are"},
+        {"attn_logit_softcapping", "quipu computes without a soft cap"},
+        {"final_logit_softcapping", "quipu computes without a soft cap"},
+        {"clip_qkv", "quipu computes without clipping"},
+        {"rope_interleaved", "the rows of q and k must be in the order for RoPE on halves"},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const cJSON *item = json_get(json, keys[i].key);
+        bool neutral =
+            !item || cJSON_IsFalse(item) || (cJSON_IsNumber(item) && item->valuedouble == 0);
+        if (!neutral)
+            return error_set(error, QP_UNSUPPORTED, "%s: \"%s\" is set: %s", where, keys[i].key,
+                             keys[i].why);
+    }
+    return QP_OK;
 }
 
 static qp_status require_i64(const cJSON *json, const char *key, const char *where, int64_t *out,
@@ -37,9 +57,28 @@ static qp_status require_i64(const cJSON *json, const char *key, const char *whe
     return json_get_i64(json, key, where, out, error);
 }
 
+/* A scaling has no usual values: without a key it would be another scaling. */
+static qp_status require_keys(const cJSON *scaling, const char *const *keys, const char *where,
+                              const char *kind, qp_error *error)
+{
+    for (; *keys; keys++) {
+        if (!json_get(scaling, *keys))
+            return error_set(error, QP_FORMAT,
+                             "%s: RoPE scaling \"%s\" needs \"%s\", which is missing", where, kind,
+                             *keys);
+    }
+    return QP_OK;
+}
+
 static qp_status read_scaling(const cJSON *scaling, const char *where, rope_config *rope,
                               qp_error *error)
 {
+    static const char *const needed[][5] = {
+        [ROPE_DEFAULT] = {NULL},
+        [ROPE_LINEAR] = {"factor", NULL},
+        [ROPE_DYNAMIC] = {"factor", NULL},
+        [ROPE_LLAMA3] = {"factor", "low_freq_factor", "high_freq_factor",
+                         "original_max_position_embeddings", NULL}};
     const char *kind = "default";
     TRY(json_get_string(scaling, "type", where, &kind, error));
     TRY(json_get_string(scaling, "rope_type", where, &kind, error));
@@ -47,11 +86,13 @@ static qp_status read_scaling(const cJSON *scaling, const char *where, rope_conf
     for (int s = ROPE_DEFAULT; s <= ROPE_LLAMA3; s++) {
         if (strcmp(kind, rope_scaling_name((rope_scaling)s)) == 0) found = s;
     }
+    char quoted[SLICE_QUOTE_SIZE];
     if (found < 0)
         return error_set(error, QP_UNSUPPORTED,
                          "%s: RoPE scaling \"%s\" is not supported; expected default, linear, "
                          "dynamic or llama3",
-                         where, kind);
+                         where, slice_quote(slice_of(kind), quoted));
+    TRY(require_keys(scaling, needed[found], where, kind, error));
     rope->scaling = (rope_scaling)found;
     TRY(json_get_double(scaling, "factor", where, &rope->factor, error));
     TRY(json_get_double(scaling, "rope_theta", where, &rope->theta, error));
@@ -63,17 +104,29 @@ static qp_status read_scaling(const cJSON *scaling, const char *where, rope_conf
                         error);
 }
 
+/* These families rotate whole heads. transformers computes so too whatever the key says, but a
+ * model that has been trained in another way would then speak nonsense. */
+static qp_status refuse_partial(const cJSON *json, const char *where, qp_error *error)
+{
+    double share = 1;
+    TRY(json_get_double(json, "partial_rotary_factor", where, &share, error));
+    if (share == 1) return QP_OK;
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "%s: \"partial_rotary_factor\" is %g; models of this architecture rotate whole "
+        "heads: expected 1 or no such key",
+        where, share);
+}
+
 static qp_status read_rope(const cJSON *json, const char *where, const model_config *config,
                            rope_config *rope, qp_error *error)
 {
-    *rope = (rope_config){.theta = 10000,
+    *rope = (rope_config){.dim = config->head_dim,
+                          .theta = 10000,
                           .factor = 1,
-                          .low_freq_factor = 1,
-                          .high_freq_factor = 4,
                           .original_context = config->context_length};
     TRY(json_get_double(json, "rope_theta", where, &rope->theta, error));
-    double share = 1;
-    TRY(json_get_double(json, "partial_rotary_factor", where, &share, error));
+    TRY(refuse_partial(json, where, error));
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const cJSON *scaling = json_get(json, keys[i]);
@@ -81,25 +134,57 @@ static qp_status read_rope(const cJSON *json, const char *where, const model_con
         if (!cJSON_IsObject(scaling))
             return error_set(error, QP_FORMAT, "%s: \"%s\" must be an object, found %s", where,
                              keys[i], json_type_name(scaling));
-        TRY(json_get_double(scaling, "partial_rotary_factor", where, &share, error));
+        for (const cJSON *item = scaling->child; item; item = item->next) {
+            if (cJSON_IsObject(item))
+                return error_set(error, QP_UNSUPPORTED,
+                                 "%s: \"%s\" differs between kinds of layers; only models with "
+                                 "equal layers can be run",
+                                 where, keys[i]);
+        }
+        TRY(refuse_partial(scaling, where, error));
         TRY(read_scaling(scaling, where, rope, error));
     }
-    if (!(share > 0 && share <= 1))
-        return error_set(error, QP_FORMAT, "%s: \"partial_rotary_factor\" must be 0 to 1, found %g",
-                         where, share);
-    rope->dim = (int64_t)((double)config->head_dim * share);
+    return QP_OK;
+}
+
+/* Whether layer_types, where it is given, names a layer whose attention slides. */
+static qp_status read_layer_types(const cJSON *json, const char *where, bool *slides,
+                                  qp_error *error)
+{
+    const cJSON *types = json_get(json, "layer_types"), *type;
+    if (!types) return QP_OK;
+    *slides = false;
+    cJSON_ArrayForEach(type, types)
+    {
+        const char *name = cJSON_IsString(type) ? type->valuestring : json_type_name(type);
+        char quoted[SLICE_QUOTE_SIZE];
+        if (strcmp(name, "sliding_attention") == 0)
+            *slides = true;
+        else if (strcmp(name, "full_attention") != 0)
+            return error_set(error, QP_UNSUPPORTED,
+                             "%s: a layer of the type \"%s\" in \"layer_types\" is not supported; "
+                             "expected full_attention",
+                             where, slice_quote(slice_of(name), quoted));
+    }
     return QP_OK;
 }
 
 /* Within its window a sliding window attends to everything, so the context ends there. */
-static qp_status read_window(const cJSON *json, const char *where, int64_t *context_length,
+static qp_status read_window(const cJSON *json, const char *where, model_config *out,
                              qp_error *error)
 {
-    bool used = true;
-    int64_t window = 0;
+    const model_family *family = out->family;
+    bool used = !family->window_by_switch;
+    int64_t window = family->window, first = 28;
     TRY(json_get_bool(json, "use_sliding_window", where, &used, error));
+    if (cJSON_HasObjectItem(json, "sliding_window")) window = 0;
     TRY(json_get_i64(json, "sliding_window", where, &window, error));
-    if (used && window > 0 && window < *context_length) *context_length = window;
+    TRY(json_get_i64(json, "max_window_layers", where, &first, error));
+    bool slides = first < out->n_layers;
+    TRY(read_layer_types(json, where, &slides, error));
+    if (!used || (family->window_by_switch && !slides)) return QP_OK;
+    out->window = window;
+    if (window > 0 && window < out->context_length) out->context_length = window;
     return QP_OK;
 }
 
@@ -115,30 +200,38 @@ static qp_status read_activation(const cJSON *json, const char *where, qp_error 
 static qp_status read_biases(const cJSON *json, const char *where, model_config *out,
                              qp_error *error)
 {
-    if (out->family == FAMILY_INTERNLM2)
-        return json_get_bool(json, "bias", where, &out->attention_bias, error);
-    TRY(json_get_bool(json, "attention_bias", where, &out->attention_bias, error));
-    return json_get_bool(json, "mlp_bias", where, &out->mlp_bias, error);
+    for (int i = 0; i < FAMILY_MAX_BIASES; i++) {
+        const family_bias *rule = &out->family->biases[i];
+        bool biased = !rule->key || rule->usual;
+        if (rule->key) TRY(json_get_bool(json, rule->key, where, &biased, error));
+        if (biased) out->biases |= rule->slots;
+    }
+    return QP_OK;
 }
 
 qp_status config_from_json(const cJSON *json, const char *where, arena *arena, model_config *out,
                            qp_error *error)
 {
-    *out = (model_config){.context_length = 2048, .rms_norm_eps = 1e-6};
+    *out = (model_config){.rms_norm_eps = 1e-6};
     if (!cJSON_IsObject(json))
         return error_set(error, QP_FORMAT, "%s: must be an object, found %s", where,
                          json_type_name(json));
     TRY(read_family(json, where, out, error));
+    TRY(refuse_other_arithmetic(json, where, error));
     TRY(read_activation(json, where, error));
     TRY(require_i64(json, "hidden_size", where, &out->hidden_size, error));
     TRY(require_i64(json, "intermediate_size", where, &out->intermediate_size, error));
     TRY(require_i64(json, "num_hidden_layers", where, &out->n_layers, error));
     TRY(require_i64(json, "num_attention_heads", where, &out->n_heads, error));
     TRY(require_i64(json, "vocab_size", where, &out->vocab_size, error));
-    out->n_kv_heads = out->n_heads;
+    const model_family *family = out->family;
+    bool usual = family->n_kv_heads && !cJSON_HasObjectItem(json, "num_key_value_heads");
+    out->n_kv_heads = usual ? family->n_kv_heads : out->n_heads;
     TRY(json_get_i64(json, "num_key_value_heads", where, &out->n_kv_heads, error));
     if (out->n_heads > 0) out->head_dim = out->hidden_size / out->n_heads;
+    if (family->head_dim) out->head_dim = family->head_dim;
     TRY(json_get_i64(json, "head_dim", where, &out->head_dim, error));
+    out->context_length = family->context_length;
     TRY(json_get_i64(json, "max_position_embeddings", where, &out->context_length, error));
     TRY(json_get_double(json, "rms_norm_eps", where, &out->rms_norm_eps, error));
     TRY(json_get_bool(json, "tie_word_embeddings", where, &out->tied, error));
@@ -146,7 +239,7 @@ qp_status config_from_json(const cJSON *json, const char *where, arena *arena, m
     out->rope = (rope_config){.dim = 2, .theta = 1}; /* the sizes first: RoPE is read by them */
     TRY(config_check(out, where, error));
     TRY(read_rope(json, where, out, &out->rope, error));
-    TRY(read_window(json, where, &out->context_length, error));
+    TRY(read_window(json, where, out, error));
     const char *name = "";
     TRY(json_get_string(json, "_name_or_path", where, &name, error));
     out->name = arena_strdup(arena, name);

@@ -22,10 +22,9 @@ struct model {
 };
 
 static const weight_info infos[WEIGHT_COUNT] = {
-#define PER_MODEL false
-#define PER_LAYER true
-#define WEIGHT(SLOT, per, role, rows, columns, gguf, llama, internlm2)                             \
-    {gguf, PER_##per, SYNTHETIC_##role, llama, internlm2},
+#define PER_MODEL                                    false
+#define PER_LAYER                                    true
+#define WEIGHT(SLOT, per, role, rows, columns, gguf) {gguf, PER_##per, SYNTHETIC_##role},
 #include "model/weights.def"
 #undef WEIGHT
 };
@@ -38,7 +37,7 @@ const weight_info *weight_get_info(weight_slot slot)
 void weight_shape(const model_config *c, weight_slot slot, int64_t *rows, int64_t *columns)
 {
     switch (slot) {
-#define WEIGHT(SLOT, per, role, row_count, column_count, gguf, llama, internlm2)                   \
+#define WEIGHT(SLOT, per, role, row_count, column_count, gguf)                                     \
     case WEIGHT_##SLOT:                                                                            \
         *rows = row_count, *columns = column_count;                                                \
         break;
@@ -75,35 +74,40 @@ static qp_status report_missing(const model *m, weight_slot slot, int64_t layer,
     char name[160];
     source_name(&m->source, slot, layer, bias, name, sizeof name);
     return error_set(error, QP_FORMAT, "%s: tensor \"%s\" is missing%s", m->path, name,
-                     bias ? ", but config.json says that there are biases" : "");
-}
-
-/* Whether the config promises a bias for the slot. */
-static bool bias_is_promised(const model_config *config, weight_slot slot)
-{
-    switch (slot) {
-    case WEIGHT_ATTN_Q:
-    case WEIGHT_ATTN_K:
-    case WEIGHT_ATTN_V:
-    case WEIGHT_ATTN_OUTPUT:
-        return config->attention_bias;
-    case WEIGHT_FFN_GATE:
-    case WEIGHT_FFN_UP:
-    case WEIGHT_FFN_DOWN:
-        return config->mlp_bias;
-    default:
-        return false;
-    }
+                     bias ? ", but the model has biases by its config" : "");
 }
 
 static qp_status bind_bias(model *m, weight_slot slot, int64_t layer, tensor *bias, qp_error *error)
 {
+    const uint32_t may = m->config.biases | m->config.biases_if_any;
+    if (!(may >> slot & 1)) return QP_OK;
     TRY(source_get(&m->source, slot, layer, true, bias, error));
-    if (bias->rank == 0 && bias_is_promised(&m->config, slot))
+    if (bias->rank == 0 && m->config.biases >> slot & 1)
         return report_missing(m, slot, layer, true, error);
     if (bias->rank == 0) return QP_OK;
     m->weight_bytes += tensor_bytes(bias);
     return check_shape(m, slot, layer, true, bias, error);
+}
+
+/* A stored output projection of a tied model must be the embedding once more: programs differ in
+ * which of two different ones they take. */
+static qp_status check_tied(model *m, const tensor *embedding, qp_error *error)
+{
+    tensor stored = {0};
+    if (!m->source.safetensors) return QP_OK;
+    TRY(source_get(&m->source, WEIGHT_OUTPUT, 0, false, &stored, error));
+    if (stored.rank == 0) return QP_OK;
+    TRY(check_shape(m, WEIGHT_OUTPUT, 0, false, &stored, error));
+    if (stored.type == embedding->type &&
+        memcmp(stored.data, embedding->data, tensor_bytes(embedding)) == 0)
+        return QP_OK;
+    char name[160], table[160];
+    source_name(&m->source, WEIGHT_OUTPUT, 0, false, name, sizeof name);
+    source_name(&m->source, WEIGHT_TOKEN_EMBD, 0, false, table, sizeof table);
+    return error_set(error, QP_UNSUPPORTED,
+                     "%s: \"tie_word_embeddings\" is true, but tensor \"%s\" differs from \"%s\"; "
+                     "set it to false, or remove the tensor, as the model is meant",
+                     m->path, name, table);
 }
 
 static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error *error)
@@ -111,13 +115,12 @@ static qp_status bind_weight(model *m, weight_slot slot, int64_t layer, qp_error
     model_weight *weight = infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
     if (slot == WEIGHT_OUTPUT && m->config.tied) {
         *weight = m->whole[WEIGHT_TOKEN_EMBD];
-        return QP_OK;
+        return check_tied(m, &weight->weight, error);
     }
     TRY(source_get(&m->source, slot, layer, false, &weight->weight, error));
     if (weight->weight.rank == 0) return report_missing(m, slot, layer, false, error);
     TRY(check_shape(m, slot, layer, false, &weight->weight, error));
     m->weight_bytes += tensor_bytes(&weight->weight);
-    if (infos[slot].role == SYNTHETIC_NORM || slot == WEIGHT_TOKEN_EMBD) return QP_OK;
     return bind_bias(m, slot, layer, &weight->bias, error);
 }
 
@@ -127,6 +130,7 @@ static qp_status bind_weights(model *m, qp_error *error)
     if (!m->layers) return error_no_memory(error, "the table of layers", 0);
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         int64_t layers = infos[slot].per_layer ? m->config.n_layers : 1;
+        if (!family_has(m->config.family, (weight_slot)slot)) continue;
         for (int64_t layer = 0; layer < layers; layer++)
             TRY(bind_weight(m, (weight_slot)slot, layer, error));
     }
@@ -212,6 +216,7 @@ qp_status model_open(const char *path, const model_options *options, model **out
         .path = m->path, .options = &m->options, .config = &m->config, .arena = &m->arena};
     if (status == QP_OK) status = open_source(m, error);
     if (status == QP_OK) status = bind_weights(m, error);
+    if (status == QP_OK) status = source_check_unread(&m->source, error);
     if (status != QP_OK) {
         model_close(m);
         return status;
@@ -242,7 +247,7 @@ bool model_has_weights(const model *m)
 {
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         const model_weight *weight = model_get_weight(m, (weight_slot)slot, 0);
-        if (!weight->weight.data) return false;
+        if (weight->weight.rank && !weight->weight.data) return false;
     }
     return true;
 }
@@ -265,10 +270,11 @@ gguf *model_gguf(const model *m)
     return m->source.gguf;
 }
 
-bool model_synthetic_stream(const model *m, weight_slot slot, int64_t layer, synthetic_stream *out)
+bool model_synthetic_stream(const model *m, weight_slot slot, int64_t layer, bool bias,
+                            synthetic_stream *out)
 {
     if (m->source.gguf || m->source.safetensors) return false;
-    *out = source_synthetic_stream(&m->source, slot, layer);
+    *out = source_synthetic_stream(&m->source, slot, layer, bias);
     return true;
 }
 
@@ -277,7 +283,7 @@ static const tensor *mapped_weight(const model *m, weight_slot slot, int64_t lay
 {
     if (slot == WEIGHT_OUTPUT && m->config.tied) slot = WEIGHT_TOKEN_EMBD;
     const tensor *view = &model_get_weight(m, slot, layer)->weight;
-    return source_is_mapped(&m->source, slot, layer, view->data) ? view : NULL;
+    return view->data && source_is_mapped(&m->source, slot, layer, view->data) ? view : NULL;
 }
 
 bool model_is_mapped(const model *m, weight_slot slot, int64_t layer)

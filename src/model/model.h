@@ -2,7 +2,8 @@
  *
  * Three sources look alike from here: a GGUF file, a Hugging Face directory with safetensors, and
  * synthetic weights. After model_open() every view has the shape that the config demands and lies
- * inside mapped or owned memory. Weights are read-only.
+ * inside mapped or owned memory, and every tensor of the file is one that the model's family reads.
+ * Weights are read-only.
  */
 #ifndef QUIPU_MODEL_MODEL_H
 #define QUIPU_MODEL_MODEL_H
@@ -10,24 +11,8 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "model/config.h"
+#include "model/weights.h"
 #include "tensor/tensor.h"
-
-typedef enum weight_slot {
-#define WEIGHT(SLOT, per, role, rows, columns, gguf, llama, internlm2) WEIGHT_##SLOT,
-#include "model/weights.def"
-#undef WEIGHT
-    WEIGHT_COUNT
-} weight_slot;
-
-/* What one line of weights.def says. */
-typedef struct weight_info {
-    const char *name; /* GGUF's, the name used for people: "attn_q" */
-    bool per_layer;
-    synthetic_role role;
-    const char *llama, *internlm2;
-} weight_info;
-
-const weight_info *weight_get_info(weight_slot slot);
 
 /* The expected shape of a slot's weight. */
 void weight_shape(const model_config *config, weight_slot slot, int64_t *rows, int64_t *columns);
@@ -53,7 +38,8 @@ void model_close(model *model);
 
 const model_config *model_get_config(const model *model);
 
-/* `layer` is ignored for slots of the whole model. */
+/* `layer` is ignored for slots of the whole model. The views of a weight that the family does not
+ * have are of rank 0. */
 const model_weight *model_get_weight(const model *model, weight_slot slot, int64_t layer);
 
 /* Whether every view has data: not so for sizes_only where weights would have to be made. */
@@ -71,9 +57,9 @@ const char *model_path(const model *model);
 /* The open file, for its other contents; NULL when the source is another. */
 gguf *model_gguf(const model *model);
 
-/* Where the weights are synthetic: what makes a slot's elements (file/synthetic_bits.h), for those
- * who make them elsewhere; false for other models. */
-bool model_synthetic_stream(const model *model, weight_slot slot, int64_t layer,
+/* Where the weights are synthetic: what makes the elements of a slot's weight or bias
+ * (file/synthetic_bits.h), so that a GPU can make them itself; false for other models. */
+bool model_synthetic_stream(const model *model, weight_slot slot, int64_t layer, bool bias,
                             synthetic_stream *out);
 
 /* Gives the memory of the file's metadata back to the system until it is touched again, a

@@ -4,11 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What the names of a layer's tensors begin with, before its number. */
+static const char json_layer[] = "model.layers.", gguf_layer[] = "blk.";
+
+/* Without what comes before and after it; NULL: the weight is in the family's fused tensor. */
 static const char *stored_name(const weight_source *source, weight_slot slot)
 {
-    const weight_info *info = weight_get_info(slot);
-    if (!source->safetensors) return info->name;
-    return source->config->family == FAMILY_INTERNLM2 ? info->internlm2 : info->llama;
+    if (!source->safetensors) return weight_get_info(slot)->name;
+    return source->config->family->tensors[slot];
 }
 
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
@@ -16,36 +19,43 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
 {
     const char *stem = stored_name(source, slot);
     const char *suffix = bias ? "bias" : "weight";
-    if (!stem) stem = "attention.wqkv"; /* q, k and v of InternLM2 */
+    if (!stem) stem = source->config->family->fused_qkv;
     if (!weight_get_info(slot)->per_layer)
         snprintf(name, size, "%s.%s", stem, suffix);
     else if (source->safetensors)
-        snprintf(name, size, "model.layers.%lld.%s.%s", (long long)layer, stem, suffix);
+        snprintf(name, size, "%s%lld.%s.%s", json_layer, (long long)layer, stem, suffix);
     else
-        snprintf(name, size, "blk.%lld.%s.%s", (long long)layer, stem, suffix);
+        snprintf(name, size, "%s%lld.%s.%s", gguf_layer, (long long)layer, stem, suffix);
 }
 
-dtype source_synthetic_type(const weight_source *source, weight_slot slot, int64_t layer)
+/* Norms and biases are F32. With a quantised type, v and the down projection of every other layer
+ * are of the spec's other type, as in files called Q4_K_M. */
+static dtype synthetic_type(const weight_source *source, weight_slot slot, int64_t layer, bool bias)
 {
     const synthetic_spec *spec = &source->synthetic;
-    if (weight_get_info(slot)->role == SYNTHETIC_NORM) return DTYPE_F32;
+    if (bias || weight_get_info(slot)->role == SYNTHETIC_NORM) return DTYPE_F32;
     if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
     bool better = slot == WEIGHT_ATTN_V || slot == WEIGHT_FFN_DOWN;
     return better && layer % 2 == 0 && dtype_is_quantized(spec->other) ? spec->other : spec->type;
 }
 
-synthetic_stream source_synthetic_stream(const weight_source *source, weight_slot slot,
-                                         int64_t layer)
+static synthetic_distribution distribution_of(const weight_source *source, weight_slot slot,
+                                              bool bias)
 {
-    const synthetic_spec *spec = &source->synthetic;
-    synthetic_role role = weight_get_info(slot)->role;
-    char name[160];
     int64_t rows, columns;
-    source_name(source, slot, layer, false, name, sizeof name);
     weight_shape(source->config, slot, &rows, &columns);
-    return synthetic_stream_of(spec, synthetic_tensor_id(name),
-                               source_synthetic_type(source, slot, layer),
-                               synthetic_distribution_of(spec->config, role, columns));
+    synthetic_role role = bias ? SYNTHETIC_BIAS : weight_get_info(slot)->role;
+    return synthetic_distribution_of(source->synthetic.config, role, columns);
+}
+
+synthetic_stream source_synthetic_stream(const weight_source *source, weight_slot slot,
+                                         int64_t layer, bool bias)
+{
+    char name[160];
+    source_name(source, slot, layer, bias, name, sizeof name);
+    return synthetic_stream_of(&source->synthetic, synthetic_tensor_id(name),
+                               synthetic_type(source, slot, layer, bias),
+                               distribution_of(source, slot, bias));
 }
 
 static qp_status own_memory(weight_source *source, size_t bytes, const char *name, void **data,
@@ -80,20 +90,20 @@ static void fill_share(void *context, int worker, int n_workers)
                    end - begin, columns);
 }
 
-static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t layer,
+static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t layer, bool bias,
                                 const char *name, tensor *out, qp_error *error)
 {
-    const synthetic_config *config = source->synthetic.config;
-    synthetic_role role = weight_get_info(slot)->role;
     int64_t rows, columns;
     weight_shape(source->config, slot, &rows, &columns);
-    dtype type = source_synthetic_type(source, slot, layer);
-    tensor view = role == SYNTHETIC_NORM ? tensor_1d(NULL, type, columns)
-                                         : tensor_2d(NULL, type, rows, columns);
+    dtype type = synthetic_type(source, slot, layer, bias);
+    bool norm = weight_get_info(slot)->role == SYNTHETIC_NORM;
+    tensor view = bias   ? tensor_1d(NULL, type, rows)
+                  : norm ? tensor_1d(NULL, type, columns)
+                         : tensor_2d(NULL, type, rows, columns);
     if (!source->options->sizes_only) {
         TRY(own_memory(source, tensor_bytes(&view), name, &view.data, error));
         fill_task task = {source, &view, synthetic_tensor_id(name),
-                          synthetic_distribution_of(config, role, columns)};
+                          distribution_of(source, slot, bias)};
         thread_pool_run(source->options->pool, fill_share, &task);
         if (source->options->progress)
             progress_advance(source->options->progress, tensor_bytes(&view));
@@ -102,8 +112,8 @@ static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t
     return QP_OK;
 }
 
-/* InternLM2 keeps q, k and v in one matrix whose rows are, for each KV head, its query heads, its
- * key and its value: where row `row` of a slot lies in it. */
+/* A family with fused_qkv keeps q, k and v in one matrix whose rows are, for each KV head, its
+ * query heads, its key and its value: where row `row` of a slot lies in it. */
 static int64_t fused_row(const model_config *c, weight_slot slot, int64_t row)
 {
     int64_t group = c->n_heads / c->n_kv_heads;
@@ -152,8 +162,7 @@ qp_status source_get(weight_source *source, weight_slot slot, int64_t layer, boo
     char name[160];
     source_name(source, slot, layer, bias, name, sizeof name);
     if (source->gguf) return gguf_get_tensor(source->gguf, name, out, error);
-    if (!source->safetensors)
-        return bias ? QP_OK : make_synthetic(source, slot, layer, name, out, error);
+    if (!source->safetensors) return make_synthetic(source, slot, layer, bias, name, out, error);
     tensor view = {0};
     TRY(safetensors_get_tensor(source->safetensors, name, &view, error));
     if (view.rank == 0 || stored_name(source, slot)) {
@@ -181,11 +190,94 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
         safetensors_get_tensor(source->safetensors, name, &fused, NULL);
         gather_fused(source, slot, &fused, begin, rows, dst);
     } else {
-        synthetic_distribution distribution = synthetic_distribution_of(
-            source->synthetic.config, weight_get_info(slot)->role, columns);
-        synthetic_fill(&source->synthetic, synthetic_tensor_id(name), view->type, distribution, dst,
-                       begin, rows, columns);
+        synthetic_fill(&source->synthetic, synthetic_tensor_id(name), view->type,
+                       distribution_of(source, slot, bias), dst, begin, rows, columns);
     }
+}
+
+/* --- Tensors of the file that are no weight. --- */
+
+static bool cut_prefix(text_slice *name, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    if (name->length < length || memcmp(name->data, prefix, length) != 0) return false;
+    name->data += length;
+    name->length -= length;
+    return true;
+}
+
+/* The number of the layer that a tensor's name begins with, which is cut off; -1: none. */
+static int64_t cut_layer(const weight_source *source, text_slice *name)
+{
+    text_slice rest = *name;
+    int64_t layer = 0;
+    if (!cut_prefix(&rest, source->safetensors ? json_layer : gguf_layer)) return -1;
+    const char *digits = rest.data;
+    while (rest.length && rest.data - digits < 9 && *rest.data >= '0' && *rest.data <= '9') {
+        layer = 10 * layer + (*rest.data - '0');
+        rest.data++, rest.length--;
+    }
+    if (rest.data == digits || !cut_prefix(&rest, ".")) return -1;
+    *name = rest;
+    return layer;
+}
+
+/* Whether a name, its layer cut off, is that of the slot's weight, or of its bias. */
+static bool is_slot(const weight_source *source, weight_slot slot, text_slice name)
+{
+    const model_config *c = source->config;
+    const char *stem = stored_name(source, slot);
+    if (!family_has(c->family, slot)) return false;
+    if (!cut_prefix(&name, stem ? stem : c->family->fused_qkv)) return false;
+    bool biased = (c->biases | c->biases_if_any) >> slot & 1;
+    return slice_is(name, ".weight") || (biased && slice_is(name, ".bias"));
+}
+
+static bool is_known(const weight_source *source, text_slice name, int64_t layer)
+{
+    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+        if (weight_get_info((weight_slot)slot)->per_layer == (layer >= 0) &&
+            is_slot(source, (weight_slot)slot, name))
+            return true;
+    }
+    if (layer < 0 && source->gguf && slice_is(name, "rope_freqs.weight")) return true;
+    if (layer < 0) cut_prefix(&name, "model.");
+    for (const char *const *unused = source->config->family->unused; *unused; unused++) {
+        if (slice_is(name, *unused)) return true;
+    }
+    return false;
+}
+
+static qp_status check_known(const weight_source *source, const stored_tensor *stored,
+                             qp_error *error)
+{
+    const model_config *c = source->config;
+    char quoted[SLICE_QUOTE_SIZE];
+    text_slice rest = stored->name;
+    int64_t layer = cut_layer(source, &rest);
+    if (layer >= c->n_layers)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: tensor \"%s\" is of a layer that the model has not: it has %lld by "
+                         "its config",
+                         source->path, slice_quote(stored->name, quoted), (long long)c->n_layers);
+    if (is_known(source, rest, layer)) return QP_OK;
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "%s: tensor \"%s\" has no place in a %s model with this config: without it the "
+        "model would compute something else",
+        source->path, slice_quote(stored->name, quoted), c->family->name);
+}
+
+qp_status source_check_unread(const weight_source *source, qp_error *error)
+{
+    if (source->gguf) {
+        for (size_t i = 0; i < gguf_tensor_count(source->gguf); i++)
+            TRY(check_known(source, gguf_tensor_at(source->gguf, i), error));
+    } else if (source->safetensors) {
+        for (size_t i = 0; i < safetensors_tensor_count(source->safetensors); i++)
+            TRY(check_known(source, safetensors_tensor_at(source->safetensors, i), error));
+    }
+    return QP_OK;
 }
 
 bool source_is_mapped(const weight_source *source, weight_slot slot, int64_t layer,

@@ -38,14 +38,13 @@ void source_read_rows(const weight_source *source, weight_slot slot, int64_t lay
 void source_name(const weight_source *source, weight_slot slot, int64_t layer, bool bias,
                  char *name, size_t size);
 
-/* The type of a tensor of a synthetic model: F32 of norms, the spec's other of the embedding and
- * the output, and, if that is quantised, of v and the down projection of every other layer, as in
- * files called Q4_K_M. */
-dtype source_synthetic_type(const weight_source *source, weight_slot slot, int64_t layer);
+/* QP_UNSUPPORTED names a tensor of the file that is neither a weight of the model's family and
+ * sizes nor known to be of no use: leaving it out would change what the model computes. */
+qp_status source_check_unread(const weight_source *source, qp_error *error);
 
-/* What makes the elements of a synthetic source's weight. */
+/* What makes the elements of a synthetic source's weight or bias. */
 synthetic_stream source_synthetic_stream(const weight_source *source, weight_slot slot,
-                                         int64_t layer);
+                                         int64_t layer, bool bias);
 
 /* Whether `data` is the slot's weight where it lies in a mapped file, not a copy of the source's.
  */

@@ -47,6 +47,17 @@ static qp_status check_options(const plan_options *o, qp_error *error)
     return QP_OK;
 }
 
+/* Up to its window, attention that slides looks at every position. */
+static qp_status check_window(const model_config *c, const plan_options *o, qp_error *error)
+{
+    if (c->window == 0 || o->context <= c->window) return QP_OK;
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "a context of %lld: this model's attention slides over the latest %lld positions, "
+        "which quipu does not compute; choose a context of at most %lld",
+        (long long)o->context, (long long)c->window, (long long)c->window);
+}
+
 /* QKV and gate/up are split by output rows, the output and down projections by input columns. */
 static qp_status share_of_rank(model_config *c, const plan_options *o, qp_error *error)
 {
@@ -105,6 +116,7 @@ qp_status plan_build(const model_config *config, const plan_options *options, pl
     *out = (plan){.config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     TRY(check_options(&out->options, error));
+    TRY(check_window(config, &out->options, error));
     TRY(share_of_rank(&out->config, options, error));
     if (options->sums) out->options.fuse = true;
     if (options->sums && options->ranks > 1)

@@ -15,6 +15,7 @@ static qp_status visit_slot(const model *m, weight_slot slot, int64_t layer, vis
 {
     const model_weight *weight = model_get_weight(m, slot, layer);
     if (slot == WEIGHT_OUTPUT && model_get_config(m)->tied) return QP_OK;
+    if (weight->weight.rank == 0) return QP_OK;
     TRY(visit(context, slot, layer, false, &weight->weight, error));
     return weight->bias.rank ? visit(context, slot, layer, true, &weight->bias, error) : QP_OK;
 }
@@ -113,7 +114,7 @@ static qp_status load_one(void *context, weight_slot slot, int64_t layer, bool b
     load->weights->offsets[layer + 1][slot][bias] = load->used;
     cuda_address to = load->weights->memory.address + load->used;
     load->used += round_up(tensor_bytes(view), CUDA_ALIGNMENT);
-    if (!model_synthetic_stream(load->weights->model, slot, layer, &stream)) {
+    if (!model_synthetic_stream(load->weights->model, slot, layer, bias, &stream)) {
         TRY(copy_rows(load, slot, layer, bias, view, to, error));
         if (!bias) model_release_weight(load->weights->model, slot, layer);
         return QP_OK;

@@ -1,0 +1,85 @@
+/* Families by their names: see family.h. */
+#include "model/family/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const model_family *const families[] = {
+#define FAMILY(NAME) &family_##NAME,
+#include "model/family/families.def"
+#undef FAMILY
+};
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+const model_family *family_by_json(const char *name)
+{
+    for (int i = 0; i < N_FAMILIES; i++) {
+        for (int k = 0; families[i]->json[k]; k++) {
+            if (strcmp(families[i]->json[k], name) == 0) return families[i];
+        }
+    }
+    return NULL;
+}
+
+const model_family *family_by_gguf(text_slice architecture)
+{
+    for (int i = 0; i < N_FAMILIES; i++) {
+        if (slice_is(architecture, families[i]->gguf)) return families[i];
+    }
+    return NULL;
+}
+
+const model_family *family_by_name(const char *name)
+{
+    for (int i = 0; i < N_FAMILIES; i++) {
+        if (strcmp(families[i]->name, name) == 0) return families[i];
+    }
+    return NULL;
+}
+
+/* Each name once: families may share one. */
+static void append_name(char *text, size_t size, size_t *used, const char *name)
+{
+    if (strstr(text, name) || *used >= size) return;
+    int written = snprintf(text + *used, size - *used, "%s%s", *used ? ", " : "", name);
+    if (written > 0) *used += (size_t)written;
+}
+
+const char *family_list_gguf(char *text, size_t size)
+{
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < N_FAMILIES; i++)
+        append_name(text, size, &used, families[i]->gguf);
+    return text;
+}
+
+const char *family_list_json(char *text, size_t size)
+{
+    size_t used = 0;
+    *text = '\0';
+    for (int i = 0; i < N_FAMILIES; i++)
+        append_name(text, size, &used, families[i]->json[0]);
+    return text;
+}
+
+bool family_has(const model_family *family, weight_slot slot)
+{
+    return family->tensors[slot] || (family->fused_qkv && (SLOTS_QKV >> slot & 1));
+}
+
+uint32_t family_may_be_biased(const model_family *family)
+{
+    uint32_t slots = 0;
+    for (int i = 0; i < FAMILY_MAX_BIASES; i++)
+        slots |= family->biases[i].slots;
+    return slots;
+}
+
+uint32_t family_always_biased(const model_family *family)
+{
+    uint32_t slots = 0;
+    for (int i = 0; i < FAMILY_MAX_BIASES; i++)
+        slots |= family->biases[i].key ? 0 : family->biases[i].slots;
+    return slots;
+}

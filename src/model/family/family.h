@@ -1,0 +1,89 @@
+/* A family of models: what sets it apart from others, as data. One struct a family, one file each.
+ *
+ * All families share one forward pass (plan/llama.c) and one set of weights (weights.def). A family
+ * says how it is named in config.json and in GGUF, which of the weights it has and what they are
+ * called, which of them have biases, how GGUF orders the rows of q and k, and what holds where
+ * config.json is silent. Every tensor of a model file must be one that the family's rows name.
+ */
+#ifndef QUIPU_MODEL_FAMILY_FAMILY_H
+#define QUIPU_MODEL_FAMILY_FAMILY_H
+
+#include "file/slice.h"
+#include "model/weights.h"
+
+#include <stdint.h>
+
+enum { FAMILY_MAX_NAMES = 3, FAMILY_MAX_BIASES = 2, FAMILY_MAX_UNUSED = 4 };
+
+/* A set of slots. */
+#define SLOT(NAME) (1u << WEIGHT_##NAME)
+enum {
+    SLOTS_QKV = SLOT(ATTN_Q) | SLOT(ATTN_K) | SLOT(ATTN_V),
+    SLOTS_ATTENTION = SLOTS_QKV | SLOT(ATTN_OUTPUT),
+    SLOTS_FFN = SLOT(FFN_GATE) | SLOT(FFN_UP) | SLOT(FFN_DOWN),
+};
+
+/* Weights that have biases: where a key of config.json is true, or always. */
+typedef struct family_bias {
+    uint32_t slots;
+    const char *key; /* NULL: always */
+    bool usual;      /* without the key */
+} family_bias;
+
+typedef struct model_family {
+    const char *name; /* for people: "qwen2" */
+    const char *gguf; /* general.architecture, and what GGUF keys begin with */
+    const char *json[FAMILY_MAX_NAMES + 1]; /* in config.json: architectures[0] and model_type */
+
+    /* In safetensors a layer's tensors begin with "model.layers.N.", and all end with ".weight" or
+     * ".bias"; this is what stands between, NULL for weights that the family does not have. */
+    const char *tensors[WEIGHT_COUNT];
+    const char *fused_qkv; /* the one tensor that holds q, k and v, whose own names are then NULL */
+    const char *unused[FAMILY_MAX_UNUSED + 1]; /* whole names after "model." or "model.layers.N.",
+                                                * of tensors that a forward pass does not need */
+    family_bias biases[FAMILY_MAX_BIASES];
+
+    bool gguf_pairs;        /* GGUF orders the rows of q and k for RoPE on pairs (2i, 2i + 1); else
+                             * for halves (i, i + half), as safetensors does */
+    bool gguf_needs_output; /* GGUF has an output projection of its own also where it is tied */
+
+    /* What holds without the key in config.json. */
+    int64_t context_length; /* max_position_embeddings */
+    int64_t n_kv_heads;     /* num_key_value_heads; 0: n_heads */
+    int64_t head_dim;       /* 0: hidden_size / n_heads */
+    int64_t window;         /* sliding_window; 0: none */
+    bool window_by_switch;  /* a window is used only where use_sliding_window is true, and in layers
+                             * from max_window_layers (28 without the key) on */
+} model_family;
+
+#define FAMILY(NAME) extern const model_family family_##NAME;
+#include "model/family/families.def"
+#undef FAMILY
+
+/* The stems that Llama and most families after it have in safetensors. */
+#define FAMILY_LLAMA_TENSORS                                                                       \
+    [WEIGHT_TOKEN_EMBD] = "model.embed_tokens", [WEIGHT_ATTN_NORM] = "input_layernorm",            \
+    [WEIGHT_ATTN_Q] = "self_attn.q_proj", [WEIGHT_ATTN_K] = "self_attn.k_proj",                    \
+    [WEIGHT_ATTN_V] = "self_attn.v_proj", [WEIGHT_ATTN_OUTPUT] = "self_attn.o_proj",               \
+    [WEIGHT_FFN_NORM] = "post_attention_layernorm", [WEIGHT_FFN_GATE] = "mlp.gate_proj",           \
+    [WEIGHT_FFN_UP] = "mlp.up_proj", [WEIGHT_FFN_DOWN] = "mlp.down_proj",                          \
+    [WEIGHT_OUTPUT_NORM] = "model.norm", [WEIGHT_OUTPUT] = "lm_head"
+
+/* NULL where no family has that name. */
+const model_family *family_by_json(const char *name);
+const model_family *family_by_gguf(text_slice architecture);
+const model_family *family_by_name(const char *name);
+
+/* The names that a message offers: "llama, internlm2, ..." of GGUF; of config.json's architectures.
+ * Written into text, which is returned. */
+const char *family_list_gguf(char *text, size_t size);
+const char *family_list_json(char *text, size_t size);
+
+/* Whether the family has the weight. */
+bool family_has(const model_family *family, weight_slot slot);
+
+/* The slots that a file of the family may have biases for; those that always have one. */
+uint32_t family_may_be_biased(const model_family *family);
+uint32_t family_always_biased(const model_family *family);
+
+#endif

@@ -1,0 +1,25 @@
+/* The weights that a model may have, by slot: what weights.def says of each. */
+#ifndef QUIPU_MODEL_WEIGHTS_H
+#define QUIPU_MODEL_WEIGHTS_H
+
+#include "file/synthetic.h"
+
+#include <stdbool.h>
+
+typedef enum weight_slot {
+#define WEIGHT(SLOT, per, role, rows, columns, gguf) WEIGHT_##SLOT,
+#include "model/weights.def"
+#undef WEIGHT
+    WEIGHT_COUNT
+} weight_slot;
+
+typedef struct weight_info {
+    const char
+        *name; /* GGUF's without "blk.N." and ".weight", the name used for people: "attn_q" */
+    bool per_layer;
+    synthetic_role role;
+} weight_info;
+
+const weight_info *weight_get_info(weight_slot slot);
+
+#endif
