@@ -4,6 +4,9 @@
 #include "file/mapping.h"
 #include "test.h"
 #include "text/tokenizer.h"
+#include "text/vocabulary.h"
+
+#include <time.h>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -623,6 +626,44 @@ static void test_gguf_scores(void **state)
     assert_non_null(strstr(error.message, "scores"));
 }
 
+/* --- Hostile files. --- */
+
+/* What a hash without a secret allows: pieces of two words, the second chosen so that the state
+ * after it is the same for all. These collide in what the index once used. */
+static void pieces_cannot_be_made_to_collide(void **state)
+{
+    (void)state;
+    enum { N = 100000 };
+    vocabulary v;
+    vocabulary_init(&v, VOCABULARY_SCORES);
+    for (int32_t i = 0; i < N; i++) {
+        uint64_t words[2] = {(uint64_t)i, 0};
+        uint64_t hash = ((0xCBF29CE484222325u ^ 16) ^ words[0]) * 0x9E3779B97F4A7C15u;
+        words[1] = hash ^ hash >> 32;
+        assert_ok(vocabulary_set(&v, i, N, (const char *)words, sizeof words, PIECE_NORMAL,
+                                 PIECE_MODEL, "t", &error));
+    }
+    clock_t begin = clock();
+    assert_ok(vocabulary_index(&v, &error));
+    assert_true((double)(clock() - begin) / CLOCKS_PER_SEC < 2);
+    vocabulary_free(&v);
+}
+
+/* A pipe is no file to read, and no reason to take another file in its place. */
+static void a_pipe_is_not_absent(void **state)
+{
+    (void)state;
+    tokenizer *tokenizer;
+    assert_int_equal(mkfifo(in_folder("tokenizer.json"), 0600), 0);
+    write_text("tokenizer.model", "not read");
+    assert_int_equal(tokenizer_open_directory(folder, &tokenizer, &error), QP_IO);
+    assert_non_null(strstr(error.message, "tokenizer.json: cannot read: expected a regular file"));
+    unlink(in_folder("tokenizer.json"));
+    assert_int_equal(symlink("nowhere", in_folder("tokenizer.json")), 0);
+    assert_int_equal(tokenizer_open_directory(folder, &tokenizer, &error), QP_IO);
+    assert_non_null(strstr(error.message, "tokenizer.json: cannot open"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -636,6 +677,8 @@ int main(void)
         cmocka_unit_test(test_expression_limit),
         cmocka_unit_test(test_damaged_model),
         cmocka_unit_test(test_piece_types),
+        cmocka_unit_test(pieces_cannot_be_made_to_collide),
+        cmocka_unit_test_setup_teardown(a_pipe_is_not_absent, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_directory, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_gguf_bytes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_gguf_scores, make_folder, remove_folder),

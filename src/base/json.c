@@ -1,12 +1,95 @@
 /* Typed reading of JSON: see json.h. */
 #include "base/json.h"
 
-#include <math.h>
+#include "base/keyed_hash.h"
 
-qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
-                     qp_error *error)
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Each value costs cJSON about 80 bytes of memory and the text may spend two bytes on it, so that a
+ * small file could ask for many times its size. The vocabularies of large models have 2 million. */
+enum { MAX_VALUES = 4 << 20 };
+
+/* At least as many as there are values in the text, if it is JSON at all. */
+static size_t count_values(const char *text, size_t length)
+{
+    size_t count = 1;
+    bool in_string = false;
+    for (size_t i = 0; i < length; i++) {
+        char c = text[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        else
+            count += !in_string && (c == ',' || c == '[' || c == '{');
+    }
+    return count;
+}
+
+/* --- Keys that occur twice. --- */
+
+/* The members of one object by key, open addressing. */
+typedef struct key_table {
+    cJSON **slots;
+    size_t mask;
+    hash_key secret;
+} key_table;
+
+static cJSON **find_slot(const key_table *table, const char *key)
+{
+    size_t at = keyed_hash(table->secret, key, strlen(key)) & table->mask;
+    while (table->slots[at] && strcmp(table->slots[at]->string, key) != 0)
+        at = (at + 1) & table->mask;
+    return &table->slots[at];
+}
+
+/* Of members with the same key the last stays, in the place of the first, as in Python's json. */
+static bool keep_last_members(cJSON *object)
+{
+    size_t count = (size_t)cJSON_GetArraySize(object), size = 16;
+    if (count < 2) return true;
+    while (size < count * 2)
+        size *= 2;
+    key_table table = {calloc(size, sizeof(cJSON *)), size - 1, hash_key_get()};
+    if (!table.slots) return false;
+    for (cJSON *item = object->child, *next; item; item = next) {
+        next = item->next;
+        cJSON **slot = find_slot(&table, item->string);
+        if (*slot) {
+            cJSON_DetachItemViaPointer(object, item);
+            cJSON_ReplaceItemViaPointer(object, *slot, item);
+        }
+        *slot = item;
+    }
+    free(table.slots);
+    return true;
+}
+
+/* cJSON limits the nesting, and so the depth of this recursion. */
+static bool keep_last_everywhere(cJSON *tree)
+{
+    if (cJSON_IsObject(tree) && !keep_last_members(tree)) return false;
+    cJSON *item;
+    cJSON_ArrayForEach(item, tree)
+    {
+        if (item->child && !keep_last_everywhere(item)) return false;
+    }
+    return true;
+}
+
+/* --- Parsing. --- */
+
+qp_status json_parse_all(const char *text, size_t length, const char *where, cJSON **out,
+                         qp_error *error)
 {
     const char *end = NULL;
+    *out = NULL;
+    if (count_values(text, length) > MAX_VALUES)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: the JSON text holds more than %d values, more than quipu reads",
+                         where, MAX_VALUES);
     *out = cJSON_ParseWithLengthOpts(text, length, &end, false);
     bool trailing = false;
     if (*out) {
@@ -24,6 +107,16 @@ qp_status json_parse(const char *text, size_t length, const char *where, cJSON *
     }
     return error_set(error, QP_FORMAT, "%s: not valid JSON%s at line %zu, column %zu", where,
                      trailing ? " (text after the value)" : "", line, column);
+}
+
+qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
+                     qp_error *error)
+{
+    TRY(json_parse_all(text, length, where, out, error));
+    if (keep_last_everywhere(*out)) return QP_OK;
+    cJSON_Delete(*out);
+    *out = NULL;
+    return error_no_memory(error, "a JSON object", length);
 }
 
 const cJSON *json_get(const cJSON *object, const char *key)

@@ -14,9 +14,15 @@
 #include <stdint.h>
 
 /* Parses `length` bytes; trailing text other than white space is an error. The message gives line
- * and column. cJSON_Delete() the result. */
+ * and column. Of members of an object with the same key the last counts, as in Python. A text of
+ * more than 4 million values is QP_UNSUPPORTED. cJSON_Delete() the result. */
 qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
                      qp_error *error);
+
+/* The same, but members with the same key are all there: for formats that forbid them, whose
+ * readers look for them. */
+qp_status json_parse_all(const char *text, size_t length, const char *where, cJSON **out,
+                         qp_error *error);
 
 /* The member `key` of an object; NULL when absent or JSON null. */
 const cJSON *json_get(const cJSON *object, const char *key);

@@ -82,7 +82,7 @@ static qp_status read_file(const char *path, json_reader *reader, generation_con
 {
     char *text;
     size_t length;
-    if (!file_is_regular(path)) return QP_OK;
+    if (!file_exists(path)) return QP_OK;
     TRY(file_read_text(path, CONFIG_LIMIT, &text, &length, error));
     cJSON *json;
     qp_status status = json_parse(text, length, path, &json, error);

@@ -43,7 +43,7 @@ static qp_status read_beside(const char *directory, const char *name, char *path
 {
     if (snprintf(path, path_size, "%s/%s", directory, name) >= (int)path_size)
         return error_set(error, QP_INVALID, "%s: the path is too long", directory);
-    if (!file_is_regular(path)) return QP_OK;
+    if (!file_exists(path)) return QP_OK;
     return file_read_text(path, SIDE_FILE_LIMIT, text, length, error);
 }
 
@@ -133,7 +133,7 @@ static qp_status has_vocabulary(const model *model, bool *out, qp_error *error)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[4096];
         if (snprintf(path, sizeof path, "%s/%s", model_path(model), names[i]) < (int)sizeof path)
-            *out = *out || file_is_regular(path);
+            *out = *out || file_exists(path);
     }
     return QP_OK;
 }

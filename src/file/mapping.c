@@ -117,10 +117,10 @@ fail:
     return status;
 }
 
-bool file_is_regular(const char *path)
+bool file_exists(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+    return lstat(path, &info) == 0;
 }
 
 bool file_is_directory(const char *path)

@@ -31,8 +31,10 @@ void mapping_close(mapping *map);
 qp_status file_read_text(const char *path, size_t limit, char **text, size_t *length,
                          qp_error *error);
 
-/* Whether `path` can be examined and is a regular file, a directory. */
-bool file_is_regular(const char *path);
+/* Whether there is anything of that name, be it a directory, a pipe or a link to nothing: a file
+ * that may be absent counts as present then, and opening it says what is wrong. */
+bool file_exists(const char *path);
+
 bool file_is_directory(const char *path);
 
 #endif

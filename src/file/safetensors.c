@@ -141,7 +141,7 @@ static qp_status open_index(safetensors *file, qp_error *error)
     size_t length;
     cJSON *root = NULL;
     TRY(file_read_text(file->path, index_limit, &text, &length, error));
-    qp_status status = json_parse(text, length, file->path, &root, error);
+    qp_status status = json_parse_all(text, length, file->path, &root, error);
     free(text);
     TRY(status);
     status = open_map(file, root, error);
@@ -172,7 +172,7 @@ static qp_status resolve(safetensors *file, const char *path, qp_error *error)
         file->path = arena_strdup(&file->memory, strbuf_text(&joined));
         strbuf_free(&joined);
         if (!file->path) return error_no_memory(error, "a file's path", strlen(path) + 1);
-        if (file_is_regular(file->path)) return QP_OK;
+        if (file_exists(file->path)) return QP_OK;
     }
     return error_set(error, QP_IO, "%s: expected %s or %s in this directory, found neither", path,
                      names[0], names[1]);

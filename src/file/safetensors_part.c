@@ -207,8 +207,8 @@ qp_status safetensors_read_header(safetensors *file, int part, qp_error *error)
                          (unsigned long long)length);
     shard->data_start = PREFIX_BYTES + length;
     cJSON *header = NULL;
-    TRY(json_parse((const char *)shard->data + PREFIX_BYTES, (size_t)length, shard->path, &header,
-                   error));
+    TRY(json_parse_all((const char *)shard->data + PREFIX_BYTES, (size_t)length, shard->path,
+                       &header, error));
     qp_status status = read_tensors(file, part, header, error);
     cJSON_Delete(header);
     return status;

@@ -2,6 +2,7 @@
 #include "template/value.h"
 
 #include "base/checked.h"
+#include "base/keyed_hash.h"
 #include "template/pychar.h"
 
 #include <math.h>
@@ -290,37 +291,29 @@ bool value_hashable(heap *heap, value value)
     return hashable_at(heap, value, 0);
 }
 
-/* FNV-1a over what == compares: equal values hash alike, 1, 1.0 and True too. */
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t length)
-{
-    const unsigned char *bytes = data;
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ bytes[i]) * 0x100000001b3u;
-    return hash;
-}
-
-static uint64_t hash_value(heap *heap, value key, uint64_t hash)
+/* Over what == compares: equal values hash alike, 1, 1.0 and True too. */
+static uint64_t hash_value(heap *heap, hash_key secret, value key)
 {
     if (key.kind == VALUE_STRING) {
         heap_spend(heap, text_work(key.as.text->length));
-        return hash_bytes(hash, key.as.text->data, key.as.text->length);
+        return keyed_hash(secret, key.as.text->data, key.as.text->length);
     }
     if (value_is_number(key)) {
         double number = value_as_float(key) + 0.0; /* -0.0 to 0.0 */
-        return hash_bytes(hash, &number, sizeof number);
+        return keyed_hash(secret, &number, sizeof number);
     }
-    if (key.kind == VALUE_LIST) {
-        for (size_t i = 0; i < key.as.items->count && heap_spend(heap, 1); i++)
-            hash = hash_value(heap, key.as.items->items[i], hash * 31);
-        return hash;
-    }
-    return hash ^ (uint64_t)key.kind;
+    uint64_t hash = (uint64_t)key.kind;
+    if (key.kind != VALUE_LIST) return keyed_hash_number(secret, hash);
+    for (size_t i = 0; i < key.as.items->count && heap_spend(heap, 1); i++)
+        hash =
+            keyed_hash_number(secret, hash * 31 + hash_value(heap, secret, key.as.items->items[i]));
+    return hash;
 }
 
 /* The slot that holds `key`, or the empty one where it belongs. */
 static uint32_t *find_slot(heap *heap, const dict *dict, value key)
 {
-    uint64_t hash = hash_value(heap, key, 0xcbf29ce484222325u);
+    uint64_t hash = hash_value(heap, hash_key_get(), key);
     for (size_t at = (hash ^ hash >> 32) & (dict->slots - 1);; at = (at + 1) & (dict->slots - 1)) {
         uint32_t *slot = &dict->index[at];
         if (*slot == 0 || value_equal(heap, dict->keys[*slot - 1], key)) return slot;

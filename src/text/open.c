@@ -99,12 +99,12 @@ static qp_status open_found(const char *directory, const tokenizer_settings *set
 {
     char path[4096], second[4096];
     TRY(join(directory, "tokenizer.json", path, error));
-    if (file_is_regular(path)) return open_mapped(path, read_json, settings, out, error);
+    if (file_exists(path)) return open_mapped(path, read_json, settings, out, error);
     TRY(join(directory, "tokenizer.model", path, error));
-    if (file_is_regular(path)) return open_mapped(path, read_sentencepiece, settings, out, error);
+    if (file_exists(path)) return open_mapped(path, read_sentencepiece, settings, out, error);
     TRY(join(directory, "vocab.json", path, error));
     TRY(join(directory, "merges.txt", second, error));
-    if (file_is_regular(path) && file_is_regular(second))
+    if (file_exists(path) && file_exists(second))
         return open_gpt2(path, second, settings, out, error);
     return error_set(error, QP_IO,
                      "%s: no tokenizer there: expected tokenizer.json, tokenizer.model, or "

@@ -16,7 +16,7 @@ static qp_status read_tree(const char *directory, const char *name, cJSON **out,
     size_t length = 0;
     if (snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
         return error_set(error, QP_INVALID, "%s: the path is too long", directory);
-    if (!file_is_regular(path)) return QP_OK;
+    if (!file_exists(path)) return QP_OK;
     TRY(file_read_text(path, MAX_SETTINGS_FILE, &text, &length, error));
     qp_status status = json_parse(text, length, path, out, error);
     free(text);

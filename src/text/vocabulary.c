@@ -11,6 +11,7 @@ void vocabulary_init(vocabulary *vocabulary, vocabulary_kind kind)
 {
     memset(vocabulary, 0, sizeof *vocabulary);
     vocabulary->kind = kind;
+    vocabulary->key = hash_key_get();
     vocabulary->unknown_id = -1;
     for (int i = 0; i < 256; i++)
         vocabulary->byte_ids[i] = -1;
@@ -75,22 +76,9 @@ qp_status vocabulary_set(vocabulary *vocabulary, int64_t id, int64_t limit, cons
 
 /* --- Ids by bytes. --- */
 
-/* FNV-1a over 8 bytes at a time with a final mix. Nothing depends on its values. */
-static uint64_t hash_bytes(const char *bytes, size_t length)
+static uint64_t hash_bytes(const vocabulary *vocabulary, const char *bytes, size_t length)
 {
-    uint64_t hash = 0xCBF29CE484222325u ^ length;
-    for (; length >= 8; bytes += 8, length -= 8) {
-        uint64_t word;
-        memcpy(&word, bytes, 8);
-        hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-        hash ^= hash >> 32;
-    }
-    uint64_t word = 0;
-    for (size_t i = 0; i < length; i++)
-        word |= (uint64_t)(uint8_t)bytes[i] << 8 * i;
-    hash = (hash ^ word) * 0x9E3779B97F4A7C15u;
-    hash ^= hash >> 29;
-    return hash * 0xBF58476D1CE4E5B9u;
+    return keyed_hash(vocabulary->key, bytes, length);
 }
 
 /* The slot that holds these bytes, or the empty one where they belong. */
@@ -150,7 +138,7 @@ qp_status vocabulary_index(vocabulary *vocabulary, qp_error *error)
         index_byte(vocabulary, id);
         if (!(piece->flags & PIECE_MODEL) || piece->length == 0) continue;
         const char *bytes = vocabulary_bytes(vocabulary, id);
-        uint64_t hash = hash_bytes(bytes, piece->length);
+        uint64_t hash = hash_bytes(vocabulary, bytes, piece->length);
         uint64_t *slot = find_slot(vocabulary, bytes, piece->length, hash);
         if (*slot == 0) *slot = hash >> 32 << 32 | ((uint32_t)id + 1);
         if (piece->length > vocabulary->longest) vocabulary->longest = piece->length;
@@ -164,7 +152,7 @@ qp_status vocabulary_index(vocabulary *vocabulary, qp_error *error)
 int32_t vocabulary_find(const vocabulary *vocabulary, const char *bytes, size_t length)
 {
     if (length == 0 || length > vocabulary->longest) return -1;
-    uint64_t slot = *find_slot(vocabulary, bytes, length, hash_bytes(bytes, length));
+    uint64_t slot = *find_slot(vocabulary, bytes, length, hash_bytes(vocabulary, bytes, length));
     return (int32_t)(uint32_t)slot - 1;
 }
 
@@ -222,7 +210,7 @@ qp_status vocabulary_add_merge(vocabulary *vocabulary, const char *left, size_t 
                          slice_quote((text_slice){right, right_length}, y));
     }
     uint64_t pair = (uint64_t)(uint32_t)a << 32 | (uint32_t)b;
-    size_t at = (pair * 0x9E3779B97F4A7C15u) >> 32 & vocabulary->merges_mask;
+    size_t at = keyed_hash_number(vocabulary->key, pair) & vocabulary->merges_mask;
     while (vocabulary->merges[at].pair != MERGE_FREE && vocabulary->merges[at].pair != pair)
         at = (at + 1) & vocabulary->merges_mask;
     vocabulary->merges[at] = (merge_slot){.pair = pair, .rank = rank, .id = id};

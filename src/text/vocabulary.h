@@ -4,11 +4,13 @@
  * Pieces are held as the bytes that they stand for in a text: GPT-2's byte letters are undone,
  * U+2581 is a space, "<0x0A>" is a byte. Merging runs over those bytes too, so that pieces need no
  * second form. A name table of 64-bit slots and a pair table of 16-byte slots, both open
- * addressing, are all the indexes there are.
+ * addressing, are all the indexes there are. Their hashes have a secret key, because the pieces
+ * come from files that could be made of pieces that collide.
  */
 #ifndef QUIPU_TEXT_VOCABULARY_H
 #define QUIPU_TEXT_VOCABULARY_H
 
+#include "base/keyed_hash.h"
 #include "base/status.h"
 #include "base/strbuf.h"
 
@@ -74,6 +76,7 @@ typedef struct vocabulary {
     int32_t capacity;
     size_t longest; /* bytes of the longest PIECE_MODEL piece */
 
+    hash_key key;
     uint64_t *names; /* hash's upper half << 32 | id + 1; 0 is empty */
     size_t names_mask;
     merge_slot *merges;
@@ -110,7 +113,7 @@ static inline const merge_slot *vocabulary_find_merge(const vocabulary *vocabula
                                                       int32_t right)
 {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    size_t at = (pair * 0x9E3779B97F4A7C15u) >> 32 & vocabulary->merges_mask;
+    size_t at = keyed_hash_number(vocabulary->key, pair) & vocabulary->merges_mask;
     for (;; at = (at + 1) & vocabulary->merges_mask) {
         const merge_slot *slot = &vocabulary->merges[at];
         if (slot->pair == pair) return slot;
