@@ -445,6 +445,56 @@ static void cancelling_leaves_nothing(void **state)
     convert("synthetic:tiny", NULL); /* the teardown finds this file alone */
 }
 
+/* Puts a value into the middle of a tensor of F32 in the file at `out`. */
+static void damage(const char *name, float value)
+{
+    gguf *file;
+    assert_ok(gguf_open(out, &file, &error));
+    const stored_tensor *tensor = gguf_find_tensor(file, name);
+    assert_true(tensor && tensor->type == DTYPE_F32);
+    FILE *stream = fopen(out, "r+b");
+    assert_non_null(stream);
+    assert_int_equal(fseek(stream, (long)(tensor->offset + tensor->bytes / 8 * 4), SEEK_SET), 0);
+    assert_int_equal(fwrite(&value, sizeof value, 1, stream), 1);
+    assert_int_equal(fclose(stream), 0);
+    gguf_close(file);
+}
+
+static qp_status keep_nothing(void *context, size_t input, size_t token, const float *logits)
+{
+    (void)context, (void)input, (void)token, (void)logits;
+    return QP_OK;
+}
+
+/* A model with a NaN has no logits, and no block can hold one. */
+static void values_that_are_no_numbers_are_refused(void **state)
+{
+    (void)state;
+    static const char name[] = "blk.0.ffn_down.weight";
+    convert("synthetic:tiny", "F32");
+    damage(name, NAN);
+    qp_engine *engine = open_engine((qp_engine_options){.model = out, .context = 64});
+    qp_session *session;
+    assert_ok(qp_session_open(engine, &session, &error));
+    const int32_t ids[] = {1, 2, 3};
+    const qp_input input = {session, ids, 3, false};
+    assert_int_equal(qp_eval(engine, &input, 1, keep_nothing, NULL, NULL, &error), QP_FORMAT);
+    assert_non_null(strstr(error.message, "the logits are not finite"));
+    qp_session_close(session);
+    qp_engine_close(engine);
+    char copy[128];
+    snprintf(copy, sizeof copy, "%s/config.json", folder); /* a name that the teardown knows */
+    for (int i = 0; i < 2; i++) {
+        refuses((qp_convert_options){.model = out, .out = copy, .type = "Q8_0"}, QP_FORMAT,
+                "holds NaN or an infinity");
+        assert_non_null(strstr(error.message, name));
+        assert_int_equal(access(copy, F_OK), -1);
+        damage(name, INFINITY);
+    }
+    qp_convert_options as_it_is = {.model = out, .out = copy};
+    assert_ok(qp_convert(&as_it_is, &error));
+}
+
 static void remember_warning(void *context, qp_log_level level, const char *message)
 {
     if (level == QP_LOG_WARNING) snprintf(context, 256, "%s", message);
@@ -485,6 +535,7 @@ int main(void)
         cmocka_unit_test(templates_are_carried_over),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(cancelling_leaves_nothing),
+        cmocka_unit_test(values_that_are_no_numbers_are_refused),
         cmocka_unit_test(losses_are_told),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

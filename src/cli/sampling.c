@@ -3,6 +3,8 @@
 
 #include "base/status.h"
 
+#include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,16 +28,19 @@ static qp_status parse_bias(const char *text, qp_logit_bias *out, qp_error *erro
     long token = strtol(text, &end, 10);
     if (end != text && *end == ':' && token >= 0 && token <= INT32_MAX) {
         char *number = end + 1;
+        errno = 0;
         float bias = strtof(number, &end);
-        if (end != number && !*end && bias == bias) {
+        if (end != number && !*end && bias < INFINITY && (isfinite(bias) || errno != ERANGE)) {
             *out = (qp_logit_bias){(int32_t)token, bias};
             return QP_OK;
         }
     }
-    return error_set(error, QP_INVALID,
-                     "--logit-bias must be a token id, a colon and a number, such as 15043:-2.5, "
-                     "found \"%s\"",
-                     text);
+    return error_set(
+        error, QP_INVALID,
+        "--logit-bias must be a token id, a colon and a finite number, such as 15043:-2.5, "
+        "or -inf, which excludes the token; "
+        "found \"%s\"",
+        text);
 }
 
 static qp_status read_biases(const cli_call *call, qp_sampling *out)

@@ -12,6 +12,7 @@
 #include "engine/generation_config.h"
 #include "tensor/codec.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,9 +26,10 @@ typedef struct piece {
     const convert_job *job;
     const target *target;
     int64_t first, rows;
-    char *out;     /* [rows] as they will be stored */
-    char *stored;  /* [threads] a row as it is stored; of the types' larger size */
-    float *values; /* [threads][columns] */
+    char *out;               /* [rows] as they will be stored */
+    char *stored;            /* [threads] a row as it is stored; of the types' larger size */
+    float *values;           /* [threads][columns] */
+    _Atomic int64_t bad_row; /* one that holds what is no finite number; -1: none */
 } piece;
 
 /* Where row `row` of the new tensor lies in the old. Neighbours 2i and 2i + 1 of a head turn
@@ -49,9 +51,17 @@ static void read_rows(const piece *p, int64_t row, int64_t rows, char *dst)
         model_read_rows(p->job->model, t->slot, t->layer, t->bias, row, rows, dst);
 }
 
+static bool all_finite(const float *values, int64_t n)
+{
+    int64_t bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad += !(fabsf(values[i]) < INFINITY);
+    return bad == 0;
+}
+
 static void convert_share(void *context, int worker, int n_workers)
 {
-    const piece *p = context;
+    piece *p = context;
     const target *t = p->target;
     int64_t begin, end;
     thread_share(p->rows, worker, n_workers, &begin, &end);
@@ -69,6 +79,7 @@ static void convert_share(void *context, int worker, int n_workers)
         read_rows(p, row, 1, t->from == t->to ? out : stored);
         if (t->from == t->to) continue;
         dtype_decode(t->from, stored, values, t->columns);
+        if (!all_finite(values, t->columns)) p->bad_row = row;
         dtype_encode(t->to, values, out, t->columns);
     }
 }
@@ -87,6 +98,14 @@ static int64_t rows_of_piece(const convert_job *job, const target *t)
     return rows < 1 ? 1 : rows < t->rows ? rows : t->rows;
 }
 
+static qp_status not_finite(const target *t, int64_t row, qp_error *error)
+{
+    return error_set(error, QP_FORMAT,
+                     "tensor %.*s: row %lld holds NaN or an infinity, expected finite numbers to "
+                     "encode as %s; the model is damaged: fetch it again",
+                     (int)t->name.length, t->name.data, (long long)row, dtype_name(t->to));
+}
+
 static qp_status write_tensor(convert_job *job, const target *t, qp_error *error)
 {
     size_t threads = (size_t)thread_pool_size(job->pool);
@@ -100,9 +119,11 @@ static qp_status write_tensor(convert_job *job, const target *t, qp_error *error
         status = buffer_alloc(&values, threads * (size_t)t->columns * sizeof(float), "rows", error);
     for (int64_t row = 0; status == QP_OK && row < t->rows; row += at_once) {
         int64_t rows = t->rows - row < at_once ? t->rows - row : at_once;
-        piece p = {job, t, row, rows, out.data, stored.data, values.data};
+        piece p = {job, t, row, rows, out.data, stored.data, values.data, -1};
         thread_pool_run(job->pool, convert_share, &p);
-        status = gguf_writer_data(job->writer, out.data, (size_t)rows * to_bytes, error);
+        status = p.bad_row < 0 ? QP_OK : not_finite(t, p.bad_row, error);
+        if (status == QP_OK)
+            status = gguf_writer_data(job->writer, out.data, (size_t)rows * to_bytes, error);
         progress_advance(&job->progress, (size_t)rows * to_bytes);
         if (status == QP_OK && is_cancelled(job))
             status = error_set(error, QP_CANCELLED, "%s: cancelled; nothing was written",
@@ -180,7 +201,7 @@ static qp_status copy_settings(const qp_convert_options *options, qp_error *erro
     if (synthetic_is_name(options->model)) return QP_OK;
     TRY(generation_config_path(options->model, from, error));
     TRY(generation_config_path(options->out, to, error));
-    if (!file_is_regular(from)) return QP_OK;
+    if (!file_exists(from)) return QP_OK;
     qp_status status = files_read(from, LIMIT, &text, error);
     if (status == QP_OK) status = files_write(to, text.data, text.length, error);
     strbuf_free(&text);

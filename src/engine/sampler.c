@@ -6,6 +6,7 @@
  */
 #include "engine/sampler.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,6 +28,12 @@ qp_status sampler_init(sampler *s, qp_engine *engine, const qp_sampling *samplin
                 "the logit bias names token %d, but the vocabulary has the ids 0 to %zu", token,
                 n - 1);
         s->bias[token] += sampling->logit_bias[i].bias;
+        if (!(s->bias[token] < INFINITY))
+            return error_set(
+                error, QP_INVALID,
+                "the logit bias of token %d must be a finite number, or minus infinity "
+                "to exclude the token, found %g",
+                token, (double)s->bias[token]);
     }
     return QP_OK;
 }

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 #include "vm/pack.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,13 +167,31 @@ static batch_part add_part(qp_engine *e, const qp_input *input, size_t index, si
     return part;
 }
 
+/* Damaged weights give logits that are no numbers, and of them any token could be made. Minus
+ * infinity is a number here: the model excludes a token by it. */
+static qp_status check_logits(const qp_engine *e, const float *logits, size_t token,
+                              qp_error *error)
+{
+    int64_t n = e->plan.config.vocab_size, bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad += !(logits[i] < INFINITY);
+    if (bad == 0) return QP_OK;
+    return error_set(
+        error, QP_FORMAT,
+        "the logits are not finite: %lld of %lld after token %zu of the input are NaN "
+        "or infinite; the weights hold values that are not numbers, or too large ones: "
+        "fetch or convert the model again",
+        (long long)bad, (long long)n, token);
+}
+
 static qp_status deliver(const qp_engine *e, const batch_part *part, qp_logits_callback *on_logits,
-                         void *context)
+                         void *context, qp_error *error)
 {
     const float *logits = executor_logits(&e->executor); /* (n_outputs, vocab_size) */
     size_t first = part->first_token + part->count - (size_t)part->n_outputs;
     for (int64_t i = 0; i < part->n_outputs && on_logits; i++) {
         const float *row = logits + (part->first_output + i) * e->plan.config.vocab_size;
+        TRY(check_logits(e, row, first + (size_t)i, error));
         TRY(on_logits(context, part->input, first + (size_t)i, row));
     }
     return QP_OK;
@@ -248,7 +267,7 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
         if (n_parts == 0) continue;
         TRY(engine_run_batch(e, on_logits != NULL, error));
         for (int i = 0; i < n_parts; i++)
-            TRY(deliver(e, &parts[i], on_logits, context));
+            TRY(deliver(e, &parts[i], on_logits, context, error));
     }
     return QP_OK;
 }
