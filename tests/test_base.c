@@ -6,11 +6,17 @@
 #include "base/checked.h"
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/keyed_hash.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "base/strbuf.h"
 #include "base/threads.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
 
 static void test_status(void **state)
 {
@@ -189,6 +195,132 @@ static void test_json_broken(void **state)
     memset(deep, '[', 200000);
     assert_int_equal(json_parse(deep, 200000, "t", &root, &error), QP_FORMAT);
     free(deep);
+}
+
+static void json_keeps_the_last_of_equal_keys(void **state)
+{
+    (void)state;
+    qp_error error;
+    cJSON *root;
+    static const char text[] = "{\"a\": 1, \"b\": {\"c\": 1, \"c\": 2}, \"a\": [1], \"d\": 4, "
+                               "\"a\": \"x\", \"A\": 5}";
+    assert_ok(json_parse(text, sizeof text - 1, "t", &root, &error));
+    char *printed = cJSON_PrintUnformatted(root);
+    assert_string_equal(printed, "{\"a\":\"x\",\"b\":{\"c\":2},\"d\":4,\"A\":5}");
+    cJSON_free(printed);
+    cJSON_Delete(root);
+    strbuf many = {0};
+    strbuf_putc(&many, '{');
+    for (int i = 0; i < 1000; i++)
+        strbuf_printf(&many, "\"k%d\": %d, ", i % 100, i);
+    strbuf_puts(&many, "\"last\": 0, \"last\": 1}");
+    assert_ok(json_parse(many.data, many.length, "t", &root, &error));
+    assert_int_equal(cJSON_GetArraySize(root), 101);
+    int at = 0;
+    for (const cJSON *item = root->child; item->next; item = item->next, at++)
+        assert_true(item->valuedouble == 900 + at);
+    assert_true(root->child->prev->valuedouble == 1);
+    cJSON_Delete(root);
+    strbuf_free(&many);
+}
+
+/* A value may cost two bytes of text and eighty of memory. */
+static void json_of_too_many_values_is_refused(void **state)
+{
+    (void)state;
+    qp_error error;
+    cJSON *root;
+    strbuf text = {0};
+    strbuf_putc(&text, '[');
+    for (int i = 0; i < 2 << 20; i++)
+        strbuf_puts(&text, "[],");
+    strbuf_puts(&text, "\"in a string ,,,[[[ \\\",,\"]");
+    assert_int_equal(json_parse(text.data, text.length, "t", &root, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "t: the JSON text holds more than 4194304 values"));
+    assert_null(root);
+    strbuf_clear(&text);
+    strbuf_putc(&text, '"');
+    for (int i = 0; i < 1 << 20; i++)
+        strbuf_puts(&text, ",[{\\\"");
+    strbuf_putc(&text, '"');
+    assert_ok(json_parse(text.data, text.length, "t", &root, &error));
+    cJSON_Delete(root);
+    strbuf_free(&text);
+}
+
+/* CPython 3.11 hashes bytes in the same way; with PYTHONHASHSEED=0 its key is 0. */
+static void test_keyed_hash(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t hash;
+    } cases[] = {{"a", 0x407448d2b89b1813},
+                 {"abcdefg", 0x6db12aae9070f506},
+                 {"abcdefgh", 0x3f7b849c0b8e35ea},
+                 {"abcdefghi", 0xf89b34a3d11eb6e5},
+                 {"the quick brown fox jumps", 0x00c98b97e4f70042}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_true(keyed_hash((hash_key){0}, cases[i].text, strlen(cases[i].text)) ==
+                    cases[i].hash);
+        assert_true(keyed_hash((hash_key){{1}}, cases[i].text, strlen(cases[i].text)) !=
+                    cases[i].hash);
+    }
+    hash_key key = hash_key_get(), again = hash_key_get();
+    assert_memory_equal(&key, &again, sizeof key);
+    assert_true(key.k[0] || key.k[1]);
+    assert_true(keyed_hash_number(key, 1) != keyed_hash_number((hash_key){0}, 1));
+}
+
+static void messages_hold_no_controls(void **state)
+{
+    (void)state;
+    qp_error error;
+    error_set(&error, QP_FORMAT, "the name \"%s\"",
+              "\x1b]0;title\x07\x1b[2J\tplain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80 \xc2\x9b"
+              "31m \xe2\x80\xae \xff\xc3 \x7f\n");
+    assert_string_equal(error.message,
+                        "the name \"\\x1b]0;title\\x07\\x1b[2J\tplain \xc3\xa9 \xe2\x82\xac "
+                        "\xf0\x9f\x98\x80 \\u009b31m \\u202e \\xff\\xc3 \\x7f\n\"");
+    char small[6];
+    printable_copy("ab\x01 rest", small, sizeof small);
+    assert_string_equal(small, "ab");
+    strbuf out = {0};
+    strbuf_put_printable(&out, "a\0b", 3);
+    assert_string_equal(out.data, "a\\x00b");
+    strbuf_free(&out);
+}
+
+static void reading_has_a_limit(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0};
+    assert_int_equal(files_read("/dev/zero", 1 << 20, &text, &error), QP_FORMAT);
+    assert_string_equal(error.message, "/dev/zero: expected at most 1048576 bytes, found more");
+    assert_true(text.length <= 1 << 20);
+    strbuf_free(&text);
+    assert_int_equal(files_read("/nonexistent/x", 10, &text, &error), QP_IO);
+    char folder[] = "/tmp/quipu-base-XXXXXX", path[64], deep[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/a", folder);
+    assert_ok(files_write(path, "12345", 5, &error));
+    assert_ok(files_read(path, 5, &text, &error));
+    assert_string_equal(text.data, "12345");
+    assert_int_equal(files_read(path, 4, &text, &error), QP_FORMAT);
+    strbuf_free(&text);
+    assert_ok(files_check_writable(path, &error));
+    assert_ok(files_read(path, 5, &text, &error)); /* as it was */
+    strbuf_free(&text);
+    snprintf(deep, sizeof deep, "%s/b/c", folder);
+    assert_ok(files_check_writable(deep, &error));
+    assert_int_equal(access(deep, F_OK), -1);
+    snprintf(deep, sizeof deep, "%s/a/c", folder);
+    assert_int_equal(files_check_writable(deep, &error), QP_IO);
+    unlink(path);
+    snprintf(deep, sizeof deep, "%s/b", folder);
+    rmdir(deep);
+    assert_int_equal(rmdir(folder), 0);
 }
 
 enum { TASKS = 1000 };
@@ -417,14 +549,26 @@ static void test_progress(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_status),      cmocka_unit_test(test_checked),
-        cmocka_unit_test(test_arena),       cmocka_unit_test(test_buffer),
-        cmocka_unit_test(test_strbuf),      cmocka_unit_test(test_json_values),
-        cmocka_unit_test(test_json_broken), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_shares),      cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_clock),       cmocka_unit_test(test_cpu_masks),
-        cmocka_unit_test(test_cpu_here),    cmocka_unit_test(test_log),
+        cmocka_unit_test(test_status),
+        cmocka_unit_test(test_checked),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_buffer),
+        cmocka_unit_test(test_strbuf),
+        cmocka_unit_test(test_json_values),
+        cmocka_unit_test(test_json_broken),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_hash),
+        cmocka_unit_test(test_clock),
+        cmocka_unit_test(test_cpu_masks),
+        cmocka_unit_test(test_cpu_here),
+        cmocka_unit_test(test_log),
         cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_keyed_hash),
+        cmocka_unit_test(json_keeps_the_last_of_equal_keys),
+        cmocka_unit_test(json_of_too_many_values_is_refused),
+        cmocka_unit_test(messages_hold_no_controls),
+        cmocka_unit_test(reading_has_a_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,7 +194,7 @@ def bad_input():
     expect(2, "did you mean --temp?", *run, "-temp", "1")
     expect(2, "has no command 'serve'", "serve", "--port", "8080")
     expect(2, "--help takes no value, found 'x'", *run, "--help=x")
-    expect(2, "holds more than 256 MiB", *run, "-f", "/dev/zero")
+    expect(1, "expected at most 268435456 bytes", *run, "-f", "/dev/zero")
     expect(2, "exclude each other", *run, "-p", "a", "-f", "b")
     expect(2, "exclude each other", *run, "-p", "a", "--raw", "--chat")
     expect(2, "the prompt is empty", *run, "-p", "", "--raw")

@@ -2,9 +2,11 @@
 #include "base/files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static qp_status make_folders(const char *path, qp_error *error)
 {
@@ -31,18 +33,39 @@ qp_status files_write(const char *path, const void *bytes, size_t length, qp_err
                    : error_set(error, QP_IO, "%s cannot be written: %s", path, strerror(why));
 }
 
+qp_status files_check_writable(const char *path, qp_error *error)
+{
+    TRY(make_folders(path, error));
+    bool is_new = access(path, F_OK) != 0;
+    int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (file < 0) return error_set(error, QP_IO, "%s cannot be written: %s", path, strerror(errno));
+    close(file);
+    if (is_new) unlink(path);
+    return QP_OK;
+}
+
+qp_status files_read_stream(FILE *file, const char *name, size_t most, strbuf *out, qp_error *error)
+{
+    char block[65536];
+    size_t count = sizeof block, start = out->length;
+    /* A short count ends it: at a terminal another read would wait for a second Ctrl-D. */
+    while (count == sizeof block) {
+        count = fread(block, 1, sizeof block, file);
+        if (count > most - (out->length - start))
+            return error_set(error, QP_FORMAT, "%s: expected at most %zu bytes, found more", name,
+                             most);
+        if (!strbuf_append(out, block, count))
+            return error_no_memory(error, name, out->length + count);
+    }
+    if (!ferror(file)) return QP_OK;
+    return error_set(error, QP_IO, "%s: cannot be read: %s", name, strerror(errno));
+}
+
 qp_status files_read(const char *path, size_t most, strbuf *out, qp_error *error)
 {
     FILE *file = fopen(path, "rb");
-    if (!file) return error_set(error, QP_IO, "%s cannot be opened: %s", path, strerror(errno));
-    char block[65536];
-    size_t count, start = out->length;
-    while ((count = fread(block, 1, sizeof block, file)) > 0 && out->length - start <= most)
-        strbuf_append(out, block, count);
-    bool failed = ferror(file);
+    if (!file) return error_set(error, QP_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    qp_status status = files_read_stream(file, path, most, out, error);
     fclose(file);
-    if (failed) return error_set(error, QP_IO, "%s cannot be read", path);
-    if (out->length - start > most)
-        return error_set(error, QP_FORMAT, "%s: larger than %zu bytes", path, most);
-    return QP_OK;
+    return status;
 }

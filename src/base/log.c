@@ -2,6 +2,7 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/printable.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -11,11 +12,12 @@ enum { MESSAGE_SIZE = 1024, TELL_EVERY_NS = 100 * 1000 * 1000 };
 void log_write(const logger *logger, log_level level, const char *format, ...)
 {
     if (!logger || !logger->sink || level > logger->level) return;
-    char message[MESSAGE_SIZE];
+    char text[MESSAGE_SIZE], message[MESSAGE_SIZE];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    printable_copy(text, message, sizeof message);
     logger->sink(logger->context, level, message);
 }
 

@@ -1,6 +1,8 @@
 /* Statuses and messages: see status.h. */
 #include "base/status.h"
 
+#include "base/printable.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +11,12 @@ qp_status error_set(qp_error *error, qp_status status, const char *format, ...)
 {
     if (!error) return status;
     error->status = status;
+    char text[QP_ERROR_SIZE];
     va_list args;
     va_start(args, format);
-    vsnprintf(error->message, sizeof error->message, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    printable_copy(text, error->message, sizeof error->message);
     return status;
 }
 
@@ -27,7 +31,7 @@ qp_status error_prefix(qp_error *error, const char *format, ...)
     if (used >= 0 && (size_t)used < sizeof text)
         snprintf(text + used, sizeof text - (size_t)used, ": %.*s", QP_ERROR_SIZE - used,
                  error->message);
-    memcpy(error->message, text, sizeof text);
+    printable_copy(text, error->message, sizeof error->message);
     return error->status;
 }
 

@@ -2,6 +2,7 @@
  *
  * A function that can fail returns qp_status and takes the caller's qp_error last. The sentence
  * names what is wrong (file, tensor, key, flag), what was expected, what was found and what to do.
+ * Messages quote files; control characters in them are written as \xNN.
  */
 #ifndef QUIPU_BASE_STATUS_H
 #define QUIPU_BASE_STATUS_H

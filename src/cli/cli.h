@@ -112,7 +112,7 @@ void cli_sampling_free(qp_sampling *sampling);
 /* Prints every sampling setting with its value and source to stderr. */
 void cli_report_sampling(const qp_sampling *sampling);
 
-/* All of standard input, or of a file; to free(). QP_INVALID where it holds more than `most` bytes:
+/* All of standard input, or of a file; to free(). QP_FORMAT where it holds more than `most` bytes:
  * a device such as /dev/zero never ends. */
 enum { CLI_TEXT_MOST = 256 << 20 };
 qp_status cli_read_stdin(char **text, size_t *length, qp_error *error);
@@ -154,6 +154,11 @@ void cli_fill_descriptors(void);
 extern volatile int cli_interrupted;
 void cli_catch_interrupt(void);
 void cli_release_interrupt(void);
+
+/* The same also for SIGTERM, SIGHUP and SIGQUIT, for work that must not leave half-made files:
+ * cli_release_endings() ends the process by the signal that came. */
+void cli_catch_endings(void);
+void cli_release_endings(void);
 
 /* The line of statistics after an answer, to stderr. */
 void cli_report_statistics(const qp_engine *engine, const qp_generate_result *result);

@@ -1,6 +1,7 @@
 /* What the commands share: see cli.h. */
 #include "cli/cli.h"
 
+#include "base/files.h"
 #include "base/option_cache.h"
 #include "base/threads.h"
 
@@ -86,40 +87,18 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
     return status == QP_OK ? qp_engine_open(&options, out, call->error) : status;
 }
 
-/* Reads up to `most` bytes into `buf`. A short count ends it, because at a terminal another read
- * would wait for a second Ctrl-D. */
-static void read_stream(FILE *file, size_t most, strbuf *buf)
-{
-    char block[65536];
-    size_t count = sizeof block;
-    while (count == sizeof block && buf->length <= most) {
-        count = fread(block, 1, sizeof block, file);
-        if (!strbuf_append(buf, block, count)) return;
-    }
-}
-
 qp_status cli_read_file(const char *path, size_t most, char **text, size_t *length, qp_error *error)
 {
-    FILE *file = path ? fopen(path, "rb") : stdin;
-    const char *name = path ? path : "standard input";
-    if (!file) return error_set(error, QP_IO, "%s: cannot be opened: %s", name, strerror(errno));
     strbuf buf = {0};
-    errno = 0;
-    read_stream(file, most, &buf);
-    bool failed = ferror(file);
-    int why = errno;
-    if (path) fclose(file);
+    qp_status status = path ? files_read(path, most, &buf, error)
+                            : files_read_stream(stdin, "standard input", most, &buf, error);
     *length = buf.length;
     *text = strbuf_take(&buf);
-    if (*text && !failed && *length <= most) return QP_OK;
+    if (status == QP_OK && !*text) status = error_no_memory(error, "a text", *length);
+    if (status == QP_OK) return QP_OK;
     free(*text);
     *text = NULL;
-    if (!failed && *length > most)
-        return error_set(error, QP_INVALID,
-                         "%s: holds more than %zu MiB, the most that is read of it", name,
-                         most >> 20);
-    return error_set(error, QP_IO, "%s: cannot be read: %s", name,
-                     failed ? strerror(why) : "out of memory");
+    return status;
 }
 
 qp_status cli_read_stdin(char **text, size_t *length, qp_error *error)
@@ -307,6 +286,39 @@ void cli_catch_interrupt(void)
 void cli_release_interrupt(void)
 {
     catching = 0;
+}
+
+static const int endings[] = {SIGTERM, SIGHUP, SIGQUIT};
+enum { N_ENDINGS = sizeof endings / sizeof *endings };
+static volatile sig_atomic_t ending; /* the one that came */
+
+static void on_ending(int number)
+{
+    ending = number;
+    cli_interrupted = 1;
+}
+
+void cli_catch_endings(void)
+{
+    cli_catch_interrupt();
+    for (int i = 0; i < N_ENDINGS; i++) {
+        struct sigaction action, found;
+        sigaction(endings[i], NULL, &found);
+        action = (struct sigaction){.sa_handler = on_ending};
+        /* nohup lets a program ignore SIGHUP. */
+        if (found.sa_handler != SIG_IGN) sigaction(endings[i], &action, NULL);
+    }
+}
+
+void cli_release_endings(void)
+{
+    cli_release_interrupt();
+    for (int i = 0; i < N_ENDINGS; i++) {
+        struct sigaction found;
+        sigaction(endings[i], NULL, &found);
+        if (found.sa_handler == on_ending) signal(endings[i], SIG_DFL);
+    }
+    if (ending) raise(ending);
 }
 
 /* A descriptor that the caller closed must not become that of a file opened later, or answers would

@@ -17,8 +17,8 @@ qp_status command_convert(const cli_call *call)
     if (!options.out)
         return error_set(call->error, QP_INVALID, "name the file to write with -o FILE.gguf");
     TRY(cli_model_path(call, &options.model));
-    cli_catch_interrupt();
+    cli_catch_endings();
     qp_status status = qp_convert(&options, call->error);
-    cli_release_interrupt();
+    cli_release_endings();
     return status;
 }

@@ -1,6 +1,7 @@
 /* quipu schedule: the forward pass as queues of instructions, before anything runs. */
 #include "cli/cli.h"
 
+#include "base/files.h"
 #include "base/status.h"
 #include "base/threads.h"
 #include "inspect/compare.h"
@@ -50,6 +51,7 @@ static qp_status measure(const cli_call *call, const target *target, strbuf *out
     if (!options.path)
         return error_set(call->error, QP_INVALID,
                          "--measure: without HOME there is no cache that could hold the costs");
+    TRY(files_check_writable(options.path, call->error)); /* measuring takes minutes */
     cli_catch_interrupt();
     qp_status status = measure_costs(&options, out, call->error);
     cli_release_interrupt();

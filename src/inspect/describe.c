@@ -1,6 +1,7 @@
 /* What a model is, in words or as JSON: qp_describe_model() in quipu.h. */
 #include "base/json.h"
 #include "base/output.h"
+#include "base/printable.h"
 #include "base/strbuf.h"
 #include "file/mapping.h"
 #include "file/synthetic.h"
@@ -110,7 +111,9 @@ static const char *template_state(const qp_vocabulary *v)
 
 static void print_line(strbuf *out, const char *name, const char *value)
 {
-    strbuf_printf(out, "%-20s %s\n", name, value);
+    strbuf_printf(out, "%-20s ", name);
+    strbuf_put_printable(out, value, strlen(value));
+    strbuf_putc(out, '\n');
 }
 
 static void print_model(const model *m, const type_count *counts, strbuf *out)
@@ -235,7 +238,7 @@ static bool holds_weights(const char *directory)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[4096];
         int length = snprintf(path, sizeof path, "%s/%s", directory, names[i]);
-        if (length < (int)sizeof path && file_is_regular(path)) return true;
+        if (length < (int)sizeof path && file_exists(path)) return true;
     }
     return false;
 }
