@@ -20,13 +20,13 @@ static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wi
     if (!m->kernel) return error_set(error, QP_UNSUPPORTED, "%s", m->why_not);
     if ((c->head_dim == 64 || (wide && !m->quantized)) &&
         engine->plan.options.kv_type == DTYPE_F16 &&
-        (m->quantized || (!half && c->hidden_size <= MEGA_BLOCK)))
+        (m->quantized || (!half && c->hidden_size <= MEGA_COLUMNS)))
         return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
                      "there is no kernel for tests of this model, of these tokens: heads are 64 "
                      "(128 for the likeliest in BF16), the cache is F16, weights are quantised or "
                      "BF16 with a hidden size of %d at most; try synthetic:tiny:BF16",
-                     MEGA_BLOCK);
+                     MEGA_COLUMNS);
 }
 
 extern const cuda_image cuda_test_images[]; /* the last has no name */

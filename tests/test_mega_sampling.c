@@ -347,7 +347,7 @@ static void launches_end_in_long_contexts(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    enum { LONG = MEGA_SCOUTED + 100, COUNT = 30 };
+    enum { LONG = MEGA_PREFETCH_CONTEXT + 100, COUNT = 30 };
     /* Whose output is not its embedding: it does not say the same token again and again. */
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:internlm2-1.8b:BF16",
                                                         .device = "cuda",

@@ -39,7 +39,7 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 
 static bool runs_batches(const plan *p, const model *model)
 {
-    return p->options.max_sequences > 1 && p->config.hidden_size <= MEGA_BLOCK &&
+    return p->options.max_sequences > 1 && p->config.hidden_size <= MEGA_COLUMNS &&
            !mega_is_quantized(model) && !mega_is_half(model);
 }
 
@@ -88,16 +88,16 @@ down_boxes mega_down_boxes(const cuda_mega *m)
     int64_t groups = m->executor->plan->config.hidden_size / 64, all = groups;
     int64_t last = (int64_t)round_up((size_t)features, MEGA_FEATURES);
     size_t planes = MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
-    down_boxes boxes = {.rows = (int32_t)features, .mates = 1};
+    down_boxes boxes = {.rows = (int32_t)features, .peers = 1};
     if (!features || last > MAX_BOX) return boxes;
     if (groups > MEGA_WARPS / 4) groups = MEGA_WARPS / 4;
     if (groups > (MAX_BOX - last) / features + 1) groups = (MAX_BOX - last) / features + 1;
     boxes.groups = (int32_t)groups;
     boxes.chunks = (int32_t)((all + groups - 1) / groups);
-    for (int n = MEGA_MATES; n > 1 && boxes.mates == 1; n--)
+    for (int n = MEGA_PEERS; n > 1 && boxes.peers == 1; n--)
         if (m->n_blocks % n == 0 && boxes.chunks % n == 0 &&
             (size_t)(n - 1) * planes <= sums_bytes())
-            boxes.mates = n;
+            boxes.peers = n;
     return boxes;
 }
 
@@ -108,8 +108,8 @@ static void set_turns(mega_arguments *a)
     for (int share = -1; share < a->down_share; share++) {
         if (share + 1 < a->down_share)
             a->turns[a->n_turns++] = (mega_turn){0, (uint8_t)(share + 1)};
-        for (int mate = 1; share >= 0 && mate < a->mates; mate++)
-            a->turns[a->n_turns++] = (mega_turn){(uint8_t)mate, (uint8_t)share};
+        for (int peer = 1; share >= 0 && peer < a->peers; peer++)
+            a->turns[a->n_turns++] = (mega_turn){(uint8_t)peer, (uint8_t)share};
     }
 }
 
@@ -118,11 +118,11 @@ static void set_turns(mega_arguments *a)
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
     down_boxes boxes = mega_down_boxes(m);
-    if (!boxes.groups || a->hidden > m->n_blocks * MEGA_TOLD) return false;
+    if (!boxes.groups || a->hidden > m->n_blocks * MEGA_PUBLISHED_COLUMNS) return false;
     a->down_rows = boxes.rows;
     a->down_groups = boxes.groups;
-    a->down_share = boxes.chunks / boxes.mates;
-    a->mates = boxes.mates;
+    a->down_share = boxes.chunks / boxes.peers;
+    a->peers = boxes.peers;
     set_turns(a);
     return true;
 }
@@ -178,7 +178,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
     mega_arguments *a = &m->batch;
     uint64_t *const places[OWN_PARTS] = {&a->x,         &a->qkv,      &a->heads,
                                          &a->states,    &a->counters, &a->key,
-                                         &a->down_maps, &a->features, &a->told};
+                                         &a->down_maps, &a->features, &a->published};
     char name[32];
     *a = m->arguments;
     if (!runs_batches(x->plan, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;
@@ -194,7 +194,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
     }
     /* Nothing is told yet. Every pass makes it so for the next one; nobody for the first. */
     TRY(cuda_check(
-        x->device->driver->memory_set(a->told, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
+        x->device->driver->memory_set(a->published, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
         "clearing x of several sequences", error));
     TRY(mega_make_down_maps(m, error));
     snprintf(name, sizeof name, "mega_batch_%d_%s", (int)c->head_dim,

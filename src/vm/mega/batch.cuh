@@ -66,7 +66,7 @@ MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int r
     return (int64_t *)a.heads + (layer * a.n_kv_heads + kv_head) * n;
 }
 /* An output of a row to all blocks of its KV head. */
-MEGA_FN void hand_on(const mega_block &b, int64_t *list, int i, float v)
+MEGA_FN void store_tagged(const mega_block &b, int64_t *list, int i, float v)
 {
     store_relaxed(list + i, (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
 }
@@ -82,10 +82,10 @@ MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, const instructio
     wait_qkv<DIM, HALF>(a, b, in, kv_head, row);
     attend<DIM, HALF>(a, b, old, first, chunks);
     int64_t *list = head_list(a, in, row, kv_head, a.group * DIM);
-    if (parts) leave_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
+    if (parts) store_part<DIM>(a, b, in, row * a.n_kv_heads + kv_head);
     if (!parts)
         merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
-            hand_on(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
+            store_tagged(b, list, i + b.lane % 2, (b.lane % 2 ? out.y : out.x) / sum);
         });
     b.sync();
 }
@@ -104,8 +104,8 @@ MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const m
         merge_parts<DIM>(a, b, e.in, row * a.n_kv_heads + kv_head,
                          context_chunks<DIM>(row_position(a, b.pass(), row)),
                          [&](int i, const float *out) {
-                             hand_on(b, list, i, out[0]);
-                             hand_on(b, list, i + 1, out[1]);
+                             store_tagged(b, list, i, out[0]);
+                             store_tagged(b, list, i + 1, out[1]);
                          });
     }
 }
@@ -119,7 +119,7 @@ MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instructio
     for (int i = 4 * b.thread; i < a.n_rows * n; i += 4 * MEGA_CONSUMERS) {
         int row = i / n, at = i % n;
         const int64_t *list = head_list(a, in, row, kv_head, n) + at;
-        patience patience = {0, 0};
+        watchdog watchdog = {0, 0};
         longlong2 v[2];
         for (;;) {
             uint32_t wrong = 0;
@@ -132,8 +132,8 @@ MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instructio
                          ((uint32_t)((uint64_t)v[j].y >> 32) ^ (b.pass() + 1));
             if (!wrong) break;
             __nanosleep(50);
-            if (patience.over())
-                mega_stuck(a, in, b.entry(), b.pass(), -2, b.pass() + 1,
+            if (watchdog.expired())
+                mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, b.pass() + 1,
                            (uint32_t)((uint64_t)v[0].x >> 32));
         }
         uint32_t *planes = b.at<uint32_t>(a.shared.heads) + (row * a.shared.head_row + at) / 2;
@@ -179,7 +179,7 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
         for (int k = 0; k < 2; k++)
             add_relaxed_if(there[k], next + places[k], parts[k]);
     }
-    say_added(a, b);
+    signal_added(a, b);
     b.sync();
 }
 
@@ -218,7 +218,7 @@ MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, con
 
 /* One pair's values, turned, to the KV head's list and to the cache. */
 template <int DIM, bool HALF>
-MEGA_FN void leave_pair(const mega_arguments &a, const mega_block &b, const instruction &in,
+MEGA_FN void store_pair(const mega_arguments &a, const mega_block &b, const instruction &in,
                         int unit, int row, float *v, float cosine, float sine, int position,
                         int page)
 {
@@ -239,7 +239,7 @@ MEGA_FN void leave_pair(const mega_arguments &a, const mega_block &b, const inst
             cache[p.features[i]] = bits;
             v[i] = cache_float<HALF>(bits);
         }
-        hand_on(b, list, p.features[i], v[i]);
+        store_tagged(b, list, p.features[i], v[i]);
     }
 }
 
@@ -261,7 +261,7 @@ MEGA_FN void finish_batch_qkv(const mega_arguments &a, mega_block &b, const inst
             results + row * a.shared.result_pitch + (unit >> 2) * MEGA_TILE + (unit & 3);
         float inverse = batch_inverse_rms(a, b, row, false);
         float v[2] = {at[0] * inverse, at[4] * inverse};
-        leave_pair<DIM, HALF>(a, b, in, in.units.begin + unit, row, v, cosine, sine,
+        store_pair<DIM, HALF>(a, b, in, in.units.begin + unit, row, v, cosine, sine,
                               inputs.position, page);
     }
 }
@@ -290,8 +290,8 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
 #pragma unroll
         for (int p = 0; p < MEGA_PARTS; p++)
             planes[i + p * a.shared.feature_plane] = parts[p];
-        if (i < n && a.mates > 1)
-            store_relaxed(feature_list(a, row) + e.in.units.begin + i, told_feature(parts, tag));
+        if (i < n && a.peers > 1)
+            store_relaxed(feature_list(a, row) + e.in.units.begin + i, tagged_feature(parts, tag));
     }
     b.sync();
     batch_transposed(a, b, e, tag);
@@ -357,7 +357,7 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
                             min(at_once * MEGA_TILE, n - first * MEGA_TILE), first == 0);
         if ((first += at_once) >= tiles) break;
     }
-    b.forget();
+    b.reload();
     asm volatile("" : "+r"(b.slot));
     const mega_entry &again = *b.at<mega_entry>(b.slot);
     b.stamp(a, MEGA_SIGNALS);
@@ -382,7 +382,7 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
     bool given = b.pass() == a.first_pass;
     volatile uint64_t *keys = (volatile uint64_t *)a.key;
     int64_t *sums = batch_sums(a, b.pass() + 1, 0);
-    uint32_t *told = batch_told(a, b.pass() + 1, 0);
+    uint32_t *published = batch_published(a, b.pass() + 1, 0);
 #pragma unroll 1
     for (int i = b.thread; i < n * MEGA_ROWS; i += MEGA_CONSUMERS) {
         int row = i / n, column = begin + i % n;
@@ -398,16 +398,16 @@ MEGA_FN void run_batch_embedding(const mega_arguments &a, mega_block &b, const m
     for (int i = b.thread; i < share * (2 * a.n_layers + 1); i += MEGA_CONSUMERS) {
         size_t at = residual_step(a, i / share) + begin * MEGA_ROWS + i % share;
         sums[at] = 0;
-        told[at] = NOT_TOLD;
+        published[at] = NOT_PUBLISHED;
     }
-    say_added(a, b);
+    signal_added(a, b);
     b.sync();
     if (blockIdx.x == 0 && b.thread < MEGA_ROWS)
         keys[((b.pass() + 1) & 1) * MEGA_ROWS + b.thread] = 0;
 }
 
 /* The pass's tokens, for the host. */
-MEGA_FN void tell_tokens(const mega_arguments &a, mega_block &b, const instruction &in)
+MEGA_FN void report_tokens(const mega_arguments &a, mega_block &b, const instruction &in)
 {
     if (blockIdx.x) return;
     if (b.thread == 0) wait_counter(a, b, in, 0, (b.pass() + 1) * gridDim.x);

@@ -10,7 +10,9 @@
 
 #include "vm/mega/block.cuh"
 
-enum { TOLD_EACH = MEGA_TOLD * MEGA_ROWS / MEGA_TELLERS }; /* elements of a teller */
+enum {
+    PUBLISHED_EACH = MEGA_PUBLISHED_COLUMNS * MEGA_ROWS / MEGA_PUBLISHERS
+}; /* elements of a teller */
 
 /* ---- the residual ---- */
 
@@ -29,10 +31,10 @@ MEGA_FN int64_t *batch_sums(const mega_arguments &a, uint32_t pass, int step)
 {
     return (int64_t *)a.x + residual_pass(a, pass) + residual_step(a, step);
 }
-enum : uint32_t { NOT_TOLD = 0xffffffff }; /* a NaN */
-MEGA_FN uint32_t *batch_told(const mega_arguments &a, uint32_t pass, int step)
+enum : uint32_t { NOT_PUBLISHED = 0xffffffff }; /* a NaN */
+MEGA_FN uint32_t *batch_published(const mega_arguments &a, uint32_t pass, int step)
 {
-    return (uint32_t *)a.told + residual_pass(a, pass) + residual_step(a, step);
+    return (uint32_t *)a.published + residual_pass(a, pass) + residual_step(a, step);
 }
 MEGA_FN int residual_place(int column, int row)
 {
@@ -41,7 +43,7 @@ MEGA_FN int residual_place(int column, int row)
 
 /* As it is told: the columns that a step of the matrix units multiplies, four of each eight, of all
  * rows. */
-MEGA_FN int told_place(int column, int row)
+MEGA_FN int published_place(int column, int row)
 {
     int step = (column >> 5) * 2 + (column >> 2 & 1);
     return step * 16 * MEGA_ROWS + 16 * row + 4 * (column >> 3 & 3) + (column & 3);
@@ -63,20 +65,20 @@ MEGA_FN int64_t uncounted(int64_t sum, uint32_t parts)
 
 /* The teller's elements: the first columns of the block's share for all rows, then the next. Where
  * there are less, the first one again. */
-MEGA_FN bool told_element(const mega_arguments &a, int i, int *place, int *to)
+MEGA_FN bool published_element(const mega_arguments &a, int i, int *place, int *to)
 {
     int begin = a.hidden * (int)blockIdx.x / (int)gridDim.x;
     int end = a.hidden * (int)(blockIdx.x + 1) / (int)gridDim.x;
     int column = begin + i / MEGA_ROWS, row = i % MEGA_ROWS;
     bool there = column < end && row < a.n_rows;
     *place = residual_place(there ? column : begin, there ? row : 0);
-    *to = told_place(there ? column : begin, there ? row : 0);
+    *to = published_place(there ? column : begin, there ? row : 0);
     return there;
 }
 
 /* The block has added what it has to a step's sums, or nearly so: its tellers may look at them. A
  * block has one entry of every step. */
-MEGA_FN void say_added(const mega_arguments &a, const mega_block &b)
+MEGA_FN void signal_added(const mega_arguments &a, const mega_block &b)
 {
     if (b.thread == 0) barrier_arrive(b.own + a.shared.flow + FLOW_ADDED);
 }
@@ -86,15 +88,15 @@ MEGA_FN void say_added(const mega_arguments &a, const mega_block &b)
  *
  * Blocks go on to the next step when all of this one is told, so that a warp that tells is a phase
  * behind its block at most, which is what a barrier can tell apart; its lanes stay together. */
-MEGA_FN void tell_residual(const mega_arguments &a, uint32_t flow, int teller)
+MEGA_FN void publish_residual(const mega_arguments &a, uint32_t flow, int publisher)
 {
-    int64_t whole[TOLD_EACH];
-    int places[TOLD_EACH], tos[TOLD_EACH];
-    bool there[TOLD_EACH];
+    int64_t whole[PUBLISHED_EACH];
+    int places[PUBLISHED_EACH], tos[PUBLISHED_EACH];
+    bool there[PUBLISHED_EACH];
     bool any = false;
 #pragma unroll
-    for (int i = 0; i < TOLD_EACH; i++) {
-        there[i] = told_element(a, i * MEGA_TELLERS + teller, &places[i], &tos[i]);
+    for (int i = 0; i < PUBLISHED_EACH; i++) {
+        there[i] = published_element(a, i * MEGA_PUBLISHERS + publisher, &places[i], &tos[i]);
         any = any || there[i];
     }
     if (!__any_sync(~0u, any)) return; /* it might fall behind */
@@ -104,31 +106,31 @@ MEGA_FN void tell_residual(const mega_arguments &a, uint32_t flow, int teller)
         uint32_t pass = a.first_pass + n;
         barrier_wait(flow + FLOW_BEGUN, n & 1);
 #pragma unroll
-        for (int i = 0; i < TOLD_EACH; i++)
+        for (int i = 0; i < PUBLISHED_EACH; i++)
             whole[i] = 0;
 #pragma unroll 1
         for (int step = 0; step <= 2 * a.n_layers; step++, phase ^= 1) {
             uint32_t parts = batch_parts(a, step), wrong;
             const int64_t *sums = batch_sums(a, pass, step);
-            int64_t sum[TOLD_EACH];
+            int64_t sum[PUBLISHED_EACH];
             if (MEGA_DELAYS) delay_warp(a, pass, step);
             barrier_wait(flow + FLOW_ADDED, phase);
             __syncwarp();
             do {
                 wrong = 0;
 #pragma unroll
-                for (int i = 0; i < TOLD_EACH; i++)
+                for (int i = 0; i < PUBLISHED_EACH; i++)
                     sum[i] = load_relaxed(sums + places[i]);
 #pragma unroll
-                for (int i = 0; i < TOLD_EACH; i++)
+                for (int i = 0; i < PUBLISHED_EACH; i++)
                     wrong |= fixed_count(sum[i]) ^ parts;
             } while (wrong);
-            uint32_t *told = batch_told(a, pass, step);
+            uint32_t *published = batch_published(a, pass, step);
 #pragma unroll
-            for (int i = 0; i < TOLD_EACH; i++) {
+            for (int i = 0; i < PUBLISHED_EACH; i++) {
                 whole[i] += uncounted(sum[i], parts);
                 float x = (float)whole[i] * (1 / FIXED_ONE);
-                if (there[i]) store_relaxed_4(told + tos[i], __float_as_uint(x));
+                if (there[i]) store_relaxed_4(published + tos[i], __float_as_uint(x));
             }
         }
     }
@@ -177,13 +179,13 @@ MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
 MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instruction &in,
                        const uint32_t *x, bool whole)
 {
-    x += told_place((whole ? 64 : 32) * (1 + (b.lane & 1)) - 1, a.n_rows - 1);
-    patience patience = {0, 0};
+    x += published_place((whole ? 64 : 32) * (1 + (b.lane & 1)) - 1, a.n_rows - 1);
+    watchdog watchdog = {0, 0};
     for (;;) {
-        bool there = load_relaxed_4(x) != NOT_TOLD;
+        bool there = load_relaxed_4(x) != NOT_PUBLISHED;
         if (__all_sync(~0u, there) || !MEGA_WAITS) return;
         __nanosleep(60);
-        if (patience.over() && !there) mega_stuck(a, in, b.entry(), b.pass(), -1, 1, 0);
+        if (watchdog.expired() && !there) mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_X, 1, 0);
     }
 }
 
@@ -192,8 +194,8 @@ MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instr
 MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const instruction &in,
                           const uint32_t *x, bool whole, float2 *out)
 {
-    const uint32_t *second = x + (whole ? told_place(64, 0) : 0);
-    patience patience = {0, 0};
+    const uint32_t *second = x + (whole ? published_place(64, 0) : 0);
+    watchdog watchdog = {0, 0};
     for (;;) {
 #pragma unroll
         for (int i = 0; i < 16; i += 2)
@@ -205,7 +207,8 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
             sums[i % 4] += out[i].x + out[i].y;
         bool there = !isnan((sums[0] + sums[1]) + (sums[2] + sums[3]));
         if (__all_sync(~0u, there) || !MEGA_WAITS) return;
-        if (patience.over() && b.lane == 0) mega_stuck(a, in, b.entry(), b.pass(), -1, 1, 0);
+        if (watchdog.expired() && b.lane == 0)
+            mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_X, 1, 0);
     }
 }
 
@@ -218,12 +221,12 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     int g = b.lane >> 2, t = b.lane & 3;
     int first = min(b.warp * 128, a.hidden - 64); /* hidden: a multiple of 64 */
     bool used = g < a.n_rows && b.warp * 128 < a.hidden, whole = first + 128 <= a.hidden;
-    const uint32_t *x = batch_told(a, b.pass(), step) + told_place(first, 0);
+    const uint32_t *x = batch_published(a, b.pass(), step) + published_place(first, 0);
     fetch_norm(a, b, e, first);
     copies_commit();
     wait_last(a, b, e.in, x, whole);
     float2 raw[16];
-    load_columns(a, b, e.in, x + told_place(8 * t, used ? g : 0), whole, raw);
+    load_columns(a, b, e.in, x + published_place(8 * t, used ? g : 0), whole, raw);
     copies_arrived<0>();
     __syncwarp();
     /* No branches: what is not there counts nothing. */
@@ -320,7 +323,7 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
 {
 #pragma unroll 1
     for (int i = 0; i < tiles; i += 2, turn++) {
-        b.forget();
+        b.reload();
         float c[MEGA_PARTS][4], d[MEGA_PARTS][4];
 #pragma unroll
         for (int p = 0; p < 4 * MEGA_PARTS; p++)
@@ -349,10 +352,10 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
         }
         __syncwarp();
         uint32_t empty = b.own + a.shared.empty;
-        if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
-        if (speaks(b) && both) barrier_arrive(empty + 8 * b.place.stage);
+        if (signals(b)) barrier_arrive(empty + 8 * one.stage);
+        if (signals(b) && both) barrier_arrive(empty + 8 * b.place.stage);
         b.place.advance(a.stages);
-        b.forget();
+        b.reload();
         int g = b.lane >> 2, t = b.lane & 3;
         uint32_t to = b.own + a.shared.sums +
                       4 * (((turn & 1) * MEGA_WARPS + b.warp) * 128 + g * MEGA_ROWS + 2 * t);
@@ -403,10 +406,10 @@ MEGA_FN int down_chunk(const mega_arguments &a, const mega_entry &e, mega_turn t
 }
 
 /* Planes of the features of a block behind this one, or of its own. */
-MEGA_FN uint32_t feature_planes(const mega_arguments &a, int mate)
+MEGA_FN uint32_t feature_planes(const mega_arguments &a, int peer)
 {
     uint32_t bytes = 2 * MEGA_PARTS * a.shared.feature_plane;
-    return mate ? a.shared.sums + (mate - 1) * bytes : a.shared.features;
+    return peer ? a.shared.sums + (peer - 1) * bytes : a.shared.features;
 }
 /* A row of x's features, for the block's mates: each its three planes and, of the number of pass
  * and layer, as many bits as are left. All rows are written in every layer, so that an old number
@@ -415,7 +418,7 @@ MEGA_FN int64_t *feature_list(const mega_arguments &a, int row)
 {
     return (int64_t *)a.features + (int64_t)row * a.n_features;
 }
-MEGA_FN int64_t told_feature(const uint16_t *parts, uint32_t tag)
+MEGA_FN int64_t tagged_feature(const uint16_t *parts, uint32_t tag)
 {
     static_assert(MEGA_PARTS == 3, "and the number is the fourth");
     uint32_t low = parts[0] | (uint32_t)parts[1] << 16, high = parts[2] | tag << 16;
@@ -424,34 +427,34 @@ MEGA_FN int64_t told_feature(const uint16_t *parts, uint32_t tag)
 
 /* The mates' features of all rows, as planes where sums were. Two warps have a row; what all mates
  * have is on its way at once. */
-MEGA_FN void wait_mates(const mega_arguments &a, mega_block &b, const mega_entry &e, uint32_t tag)
+MEGA_FN void wait_peers(const mega_arguments &a, mega_block &b, const mega_entry &e, uint32_t tag)
 {
     static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
     int row = b.warp / 2, padded = (int)a.shared.feature_row - MEGA_TILE;
     const int64_t *list = feature_list(a, row);
 #pragma unroll 1
     for (int i = b.thread & 63; i < padded; i += 64) {
-        int64_t v[MEGA_MATES - 1];
-        patience patience = {0, 0};
+        int64_t v[MEGA_PEERS - 1];
+        watchdog watchdog = {0, 0};
         for (;;) {
             uint32_t wrong = 0;
 #pragma unroll
-            for (int k = 0; k < MEGA_MATES - 1; k++) {
-                instruction_span of = e.weights.mates[k + 1 < a.mates ? k : 0];
+            for (int k = 0; k < MEGA_PEERS - 1; k++) {
+                instruction_span of = e.weights.peers[k + 1 < a.peers ? k : 0];
                 v[k] = load_relaxed(list + of.begin + (of.begin + i < of.end ? i : 0));
             }
 #pragma unroll
-            for (int k = 0; k < MEGA_MATES - 1; k++)
+            for (int k = 0; k < MEGA_PEERS - 1; k++)
                 wrong |= (uint32_t)((uint64_t)v[k] >> 48) ^ (tag & 0xffff);
             if (!wrong || !MEGA_WAITS) break;
-            if (patience.over())
-                mega_stuck(a, e.in, b.entry(), b.pass(), -5, tag & 0xffff,
+            if (watchdog.expired())
+                mega_stuck(a, e.in, b.entry(), b.pass(), MEGA_WAIT_FEATURES, tag & 0xffff,
                            (uint32_t)((uint64_t)v[0] >> 48));
         }
 #pragma unroll
-        for (int k = 0; k < MEGA_MATES - 1; k++) {
-            if (k + 1 >= a.mates) break;
-            instruction_span of = e.weights.mates[k];
+        for (int k = 0; k < MEGA_PEERS - 1; k++) {
+            if (k + 1 >= a.peers) break;
+            instruction_span of = e.weights.peers[k];
             bool there = of.begin + i < of.end;
             uint16_t *planes =
                 b.at<uint16_t>(feature_planes(a, k + 1)) + row * a.shared.feature_row;
@@ -508,11 +511,11 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
     int64_t sums[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
 #pragma unroll 1
     for (int i = 0; i < a.n_turns; i++) {
-        b.forget(); /* sums leave no registers for what can be found again */
+        b.reload(); /* sums leave no registers for what can be found again */
         int half = b.warp >> 3, group = b.warp >> 1 & 3, odd = b.warp & 1;
         bool busy = group < a.down_groups;
         mega_turn turn = a.turns[i];
-        if (turn.mate == 1 && turn.share == 0) wait_mates(a, b, e, tag);
+        if (turn.peer == 1 && turn.share == 0) wait_peers(a, b, e, tag);
         uint32_t at = take_chunk(a, b);
         if ((turn.share & 1) != half) {
             give_chunk(a, b);
@@ -521,12 +524,12 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
         int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
         at += line * 128 + (((4 * odd + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
         float c[2][MEGA_PARTS][4];
-        multiply_down(a, b, at, feature_planes(a, turn.mate), c);
+        multiply_down(a, b, at, feature_planes(a, turn.peer), c);
         give_chunk(a, b);
 #pragma unroll
         for (int k = 0; k < 2; k++)
             sum_outputs(b, c[k], sums[k]);
-        if (turn.mate < a.mates - 1) continue;
+        if (turn.peer < a.peers - 1) continue;
         int64_t *next = batch_sums(a, b.pass(), 2 * e.in.layer + 2);
         int column = (down_chunk(a, e, turn) * a.down_groups + group) * 64 + 32 * odd;
 #pragma unroll
@@ -537,7 +540,7 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
                 sums[k][j] = 0;
         }
     }
-    say_added(a, b);
+    signal_added(a, b);
 }
 
 /* ---- W_o ---- */

@@ -29,7 +29,7 @@
 #define MEGA_WAITS 1
 #endif
 
-enum : uint64_t { PATIENCE_NS = MEGA_DELAYS ? 100000000000 : 1000000000 };
+enum : uint64_t { WATCHDOG_NS = MEGA_DELAYS ? 100000000000 : 1000000000 };
 
 /* Barriers of the flow. */
 enum : uint32_t {
@@ -75,7 +75,7 @@ struct mega_block {
     MEGA_FN uint32_t pass() const { return at<mega_entry>(slot)->place.pass; }
     MEGA_FN int entry() const { return at<mega_entry>(slot)->place.entry; }
     /* What was computed from these is not kept in registers from entry to entry. */
-    MEGA_FN void forget()
+    MEGA_FN void reload()
     {
         asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread)::"memory");
         warp = thread >> 5;
@@ -134,15 +134,15 @@ MEGA_FN void mega_stuck(const mega_arguments &a, const instruction &in, int entr
 }
 
 /* Looks at the clock now and then. */
-struct patience {
+struct watchdog {
     uint64_t start;
     uint32_t tries;
-    MEGA_FN bool over()
+    MEGA_FN bool expired()
     {
         if (++tries & 255) return false;
         uint64_t now = global_ns();
         if (!start) start = now;
-        return now - start > PATIENCE_NS;
+        return now - start > WATCHDOG_NS;
     }
 };
 
@@ -151,11 +151,11 @@ MEGA_FN void wait_counter(const mega_arguments &a, const mega_block &b, const in
 {
     const uint32_t *p = (const uint32_t *)a.counters + counter * MEGA_COUNTER_WORDS;
     if (!MEGA_WAITS) return;
-    patience patience = {0, 0};
+    watchdog watchdog = {0, 0};
     for (;;) {
         uint32_t v = load_acquire(p);
         if ((int32_t)(v - target) >= 0) return;
-        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), (int)counter, target, v);
+        if (watchdog.expired()) mega_stuck(a, in, b.entry(), b.pass(), (int)counter, target, v);
     }
 }
 
@@ -164,7 +164,7 @@ MEGA_FN void wait_chunk(uint32_t barrier, uint32_t parity)
     if (barrier_try(barrier, parity)) return;
     uint64_t start = global_ns();
     while (!barrier_try(barrier, parity))
-        if (global_ns() - start > PATIENCE_NS + PATIENCE_NS / 2) end_launch();
+        if (global_ns() - start > WATCHDOG_NS + WATCHDOG_NS / 2) end_launch();
 }
 
 /* The next chunk, once it has come. */
@@ -174,7 +174,7 @@ MEGA_FN uint32_t take_chunk(const mega_arguments &a, mega_block &b)
     return b.ring + b.place.stage * stage_bytes(a);
 }
 /* Which lanes say that the warp has read a stage: the first, behind a __syncwarp(). */
-MEGA_FN bool speaks(const mega_block &b)
+MEGA_FN bool signals(const mega_block &b)
 {
     return MEGA_DELAYS || b.lane == 0;
 }
@@ -182,7 +182,7 @@ MEGA_FN bool speaks(const mega_block &b)
 MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
 {
     __syncwarp();
-    if (speaks(b)) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
+    if (signals(b)) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
     b.place.advance(a.stages);
 }
 
@@ -287,13 +287,13 @@ MEGA_FN int64_t *residual(const mega_arguments &a, uint32_t pass, int step)
 MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const instruction &in,
                            const int64_t *x, uint32_t parts, bool inside, longlong2 *out)
 {
-    patience patience = {0, 0};
+    watchdog watchdog = {0, 0};
     /* One element at first: many readers would slow down those who add. */
     while (inside && MEGA_WAITS) {
         uint32_t found = fixed_count(load_relaxed(x - 4 * b.lane));
         if (found == parts) break;
         __nanosleep(100);
-        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -1, parts, found);
+        if (watchdog.expired()) mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_X, parts, found);
     }
     for (;;) {
         bool complete = true;
@@ -304,8 +304,8 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
                        fixed_count(out[1].x) == parts && fixed_count(out[1].y) == parts;
         }
         if (__all_sync(~0u, complete) || !MEGA_WAITS) return;
-        if (patience.over() && b.lane == 0)
-            mega_stuck(a, in, b.entry(), b.pass(), -1, parts, fixed_count(out[0].x));
+        if (watchdog.expired() && b.lane == 0)
+            mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_X, parts, fixed_count(out[0].x));
     }
 }
 
@@ -314,23 +314,24 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
 MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const mega_entry &e,
                              const int64_t *x)
 {
-    patience patience = {0, 0};
+    watchdog watchdog = {0, 0};
     for (;;) {
         int64_t sum = load_relaxed(x);
         if (fixed_count(sum) == e.weights.parts || !MEGA_WAITS) return fixed_value(sum);
-        if (patience.over())
-            mega_stuck(a, e.in, b.entry(), b.pass(), -1, e.weights.parts, fixed_count(sum));
+        if (watchdog.expired())
+            mega_stuck(a, e.in, b.entry(), b.pass(), MEGA_WAIT_X, e.weights.parts,
+                       fixed_count(sum));
     }
 }
 
 /* Four neighbouring columns of each lane's to the vector's planes: of 16 bits, or digits with a
  * unit for the warp's 128. */
-MEGA_FN void leave_columns(const mega_arguments &a, const mega_block &b, int i, const float *v)
+MEGA_FN void store_columns(const mega_arguments &a, const mega_block &b, int i, const float *v)
 {
     char *planes = b.at<char>(a.shared.planes);
 #if MEGA_BRICKS
     float *units = (float *)(planes + DIGITS * a.shared.plane);
-    leave_four_digits(planes, (int)a.shared.plane, i, v, units + i / BRICK_WIDTH);
+    store_four_digits(planes, (int)a.shared.plane, i, v, units + i / BRICK_WIDTH);
 #else
     uint16_t split[4 * MEGA_PARTS];
 #pragma unroll
@@ -345,12 +346,12 @@ MEGA_FN void leave_columns(const mega_arguments &a, const mega_block &b, int i, 
 /* A lane's N neighbouring features, of a head or of the MLP, to planes at `offset`; all lanes of
  * the warp call it. */
 template <int N>
-MEGA_FN void leave_features(const mega_block &b, uint32_t offset, uint32_t plane, int i,
+MEGA_FN void store_features(const mega_block &b, uint32_t offset, uint32_t plane, int i,
                             const float *v)
 {
 #if MEGA_BRICKS
     char *planes = b.at<char>(offset);
-    leave_digits<N>(planes, (int)plane, i, v, (float *)(planes + DIGITS * plane));
+    store_digits<N>(planes, (int)plane, i, v, (float *)(planes + DIGITS * plane));
 #else
 #pragma unroll
     for (int j = 0; j < N; j++)
@@ -364,7 +365,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
                            uint32_t parts)
 {
     const int64_t *x = residual(a, b.pass(), step);
-    int padded = (a.hidden + MEGA_BLOCK - 1) / MEGA_BLOCK * MEGA_BLOCK;
+    int padded = (a.hidden + MEGA_COLUMNS - 1) / MEGA_COLUMNS * MEGA_COLUMNS;
     float squares = 0;
     for (int i = 4 * b.thread; i < padded; i += 4 * MEGA_CONSUMERS) {
         bool inside = i < a.hidden;
@@ -387,7 +388,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
             squares = fmaf(v, v, squares);
             w[j] = __fmul_rn(v, w[j]);
         }
-        leave_columns(a, b, i, w);
+        store_columns(a, b, i, w);
     }
 #pragma unroll
     for (int o = 16; o; o >>= 1)

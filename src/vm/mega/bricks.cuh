@@ -318,7 +318,7 @@ template <int KIND, int N> struct brick_set {
         __syncwarp();
 #pragma unroll
         for (int n = 0; n < N; n++)
-            if (speaks(b) && n < there)
+            if (signals(b) && n < there)
                 barrier_arrive(b.own + a.shared.empty + 8 * places[n].stage);
         b.place = places[N - 1];
         b.place.advance(a.stages);
@@ -345,7 +345,7 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
 {
     const bool own_units = OVER == OVER_HEAD;
     const int at_once = ONE && !own_units ? (int)brick<KIND>::AT_ONCE : 1;
-    b.forget();
+    b.reload();
     int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
     int tile = warp * shape.inverse >> 8, slice = warp - tile * shape.across;
     bool works = tile < shape.beside;
@@ -480,13 +480,13 @@ template <int KIND>
 MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, int first, float *out)
 {
     const int each = BRICK_ROWS * BRICK_BLOCKS, at_once = brick<KIND>::AT_ONCE;
-    b.forget();
+    b.reload();
     int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
     brick_digits digits =
         brick_digits_at(b.own + a.shared.features, a.shared.feature_plane, b.lane);
     float unit_of_lane = brick<KIND>::unit() * digits.weight;
 #pragma unroll 1
-    for (int from = first; from < min(a.hidden, first + MEGA_BLOCK); from += MEGA_WARPS * each) {
+    for (int from = first; from < min(a.hidden, first + MEGA_COLUMNS); from += MEGA_WARPS * each) {
         float r[BRICK_BLOCKS][2];
 #pragma unroll
         for (int j = 0; j < BRICK_BLOCKS; j++)

@@ -71,9 +71,10 @@ struct mega_team {
         store_relaxed(slot(blockIdx.x) + word, (int64_t)((uint64_t)number << 32 | value));
     }
     MEGA_FN bool has_come(int64_t word) const { return (uint32_t)((uint64_t)word >> 32) == number; }
-    MEGA_FN void stay(patience &patience, int block) const
+    MEGA_FN void check_watchdog(watchdog &watchdog, int block) const
     {
-        if (patience.over()) mega_stuck(a, last_entry(a).in, -1, pass, -4, number, block);
+        if (watchdog.expired())
+            mega_stuck(a, last_entry(a).in, -1, pass, MEGA_WAIT_CHOICE, number, block);
     }
 
     MEGA_FN int gather(uint32_t key)
@@ -82,10 +83,10 @@ struct mega_team {
         number++;
         if (thread == 0) post(KEY_WORD, key);
         for (int block = thread; block < (int)gridDim.x; block += threads) {
-            patience patience = {0, 0};
+            watchdog watchdog = {0, 0};
             int64_t word = load_relaxed(slot(block) + KEY_WORD);
             for (; !has_come(word); word = load_relaxed(slot(block) + KEY_WORD))
-                stay(patience, block);
+                check_watchdog(watchdog, block);
             keys[block] = (uint32_t)word;
         }
         sync();
@@ -108,7 +109,7 @@ struct mega_team {
     }
     MEGA_FN sample_part wait_part(int block) const
     {
-        patience patience = {0, 0};
+        watchdog watchdog = {0, 0};
         for (;;) {
             longlong2 words[PART_WORDS / 2];
             bool complete = true;
@@ -129,7 +130,7 @@ struct mega_team {
                                    (uint32_t)words[3].y,
                                    (int32_t)words[4].x};
             }
-            stay(patience, block);
+            check_watchdog(watchdog, block);
         }
     }
     MEGA_FN void exchange(sample_part &part)
@@ -167,12 +168,12 @@ MEGA_FN bool wait_logits(const volatile mega_flow *flow, uint32_t barrier, int i
 }
 
 /* What is made of a setting is not kept in registers from pass to pass. */
-MEGA_FN float afresh(float v)
+MEGA_FN float opaque(float v)
 {
     asm volatile("" : "+f"(v));
     return v;
 }
-MEGA_FN uint64_t afresh(uint64_t v)
+MEGA_FN uint64_t opaque(uint64_t v)
 {
     asm volatile("" : "+l"(v));
     return v;
@@ -208,8 +209,8 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
         const mega_sampling &as = a.sampling;
         uint64_t position = (uint64_t)(a.first_position + index + 1);
         sample_settings with = {
-            afresh(as.temperature), afresh(as.top_p), afresh(as.min_p), as.top_k, false,
-            afresh(as.seed),        position};
+            opaque(as.temperature), opaque(as.top_p), opaque(as.min_p), as.top_k, false,
+            opaque(as.seed),        position};
         int32_t token = sample_row(team, with, a.vocab);
         team.sync(); /* nobody reads the logits any more */
         if (thread) continue;

@@ -45,7 +45,7 @@ MEGA_FN uint32_t digits_of(float v, float factor)
 /* A lane's N neighbouring columns to planes of `pitch` bytes; `units`: one for every 32 columns of
  * the planes, this warp's all alike. */
 template <int N>
-MEGA_FN void leave_digits(char *planes, int pitch, int column, const float *v, float *units)
+MEGA_FN void store_digits(char *planes, int pitch, int column, const float *v, float *units)
 {
     float most = 0, unit;
 #pragma unroll
@@ -63,7 +63,7 @@ MEGA_FN void leave_digits(char *planes, int pitch, int column, const float *v, f
 }
 
 /* Four neighbouring columns; `unit_of`: where the warp's unit goes. */
-MEGA_FN void leave_four_digits(char *planes, int pitch, int column, const float *v, float *unit_of)
+MEGA_FN void store_four_digits(char *planes, int pitch, int column, const float *v, float *unit_of)
 {
     float most = largest(largest(largest(largest(0, v[0]), v[1]), v[2]), v[3]);
     float unit, factor = digit_factor(most, &unit);

@@ -23,13 +23,14 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
     uint32_t made = b.pass() + 1;
     const int64_t *list = qkv_list<DIM>(a, in, kv_head, sequence);
     for (int i = 2 * b.thread; i < n; i += 2 * MEGA_CONSUMERS) {
-        patience patience = {0, 0};
+        watchdog watchdog = {0, 0};
         longlong2 v;
         for (;;) {
             v = load_relaxed_two(list + i);
             uint32_t passes[2] = {(uint32_t)((uint64_t)v.x >> 32), (uint32_t)((uint64_t)v.y >> 32)};
             if ((passes[0] == made && passes[1] == made) || !MEGA_WAITS) break;
-            if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -2, made, passes[0]);
+            if (watchdog.expired())
+                mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, made, passes[0]);
         }
         leave_input<DIM, HALF>(a, b, i, __uint_as_float((uint32_t)v.x),
                                __uint_as_float((uint32_t)v.y));
@@ -60,7 +61,7 @@ MEGA_FN int64_t part_state(float v, uint32_t tag)
 
 /* This block's part, for all blocks of the KV head. */
 template <int DIM>
-MEGA_FN void leave_part(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
+MEGA_FN void store_part(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
 {
     int64_t *to = part_states<DIM>(a, kv_head, in.part);
     uint32_t tag = part_tag(a, b, in);
@@ -77,12 +78,13 @@ MEGA_FN void leave_part(const mega_arguments &a, mega_block &b, const instructio
 MEGA_FN float2 wait_states(const mega_arguments &a, const mega_block &b, const instruction &in,
                            const int64_t *from, longlong2 v, uint32_t tag)
 {
-    patience patience = {0, 0};
+    watchdog watchdog = {0, 0};
     for (;;) {
         uint32_t found = (uint32_t)((uint64_t)v.x >> 32);
         if ((found == tag && (uint32_t)((uint64_t)v.y >> 32) == tag) || !MEGA_WAITS)
             return make_float2(__uint_as_float((uint32_t)v.x), __uint_as_float((uint32_t)v.y));
-        if (patience.over()) mega_stuck(a, in, b.entry(), b.pass(), -3, tag, found);
+        if (watchdog.expired())
+            mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_STATES, tag, found);
         v = load_relaxed_two(from);
     }
 }
@@ -170,10 +172,10 @@ MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const mega_entr
     if (old + 1 > a.recompute)
         return merge_parts<DIM>(
             a, b, e.in, e.weights.kv_head, context_chunks<DIM>(old),
-            [&](int i, const float *out) { leave_features<2>(b, planes, pitch, i, out); });
+            [&](int i, const float *out) { store_features<2>(b, planes, pitch, i, out); });
     merge_shares<DIM>(a, b, [&](int i, float2 out, float, float sum) {
         float own = (b.lane % 2 ? out.y : out.x) / sum;
-        leave_features<1>(b, planes, pitch, i + b.lane % 2, &own);
+        store_features<1>(b, planes, pitch, i + b.lane % 2, &own);
     });
     b.sync();
 }
@@ -192,7 +194,7 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
         wait_qkv<DIM, HALF>(a, b, e.in, kv_head);
         attend<DIM, HALF>(a, b, old, first, chunks);
         if (e.in.opcode == OP_ATTENTION_PARTIAL)
-            return leave_part<DIM>(a, b, e.in, e.weights.kv_head);
+            return store_part<DIM>(a, b, e.in, e.weights.kv_head);
     }
     make_planes<DIM>(a, b, e);
     const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + e.weights.row;

@@ -46,13 +46,13 @@
 #define KERNELS(dim, type, half)                                                                   \
     KERNEL(mega_batch_##dim##_##type)                                                              \
     {                                                                                              \
-        run_machine<several_sequences<dim, half>>(a);                                              \
+        run_interpreter<several_sequences<dim, half>>(a);                                          \
     }
 #else
 #define ONE_SEQUENCE(dim, type, half, blocks)                                                      \
     KERNEL(mega_##dim##_##type##_##blocks)                                                         \
     {                                                                                              \
-        run_machine<one_sequence<dim, half, blocks>>(a);                                           \
+        run_interpreter<one_sequence<dim, half, blocks>>(a);                                       \
     }
 #if MEGA_BRICKS
 #define KERNELS(dim, type, half) ONE_SEQUENCE(dim, type, half, 0)

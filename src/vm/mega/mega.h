@@ -21,25 +21,25 @@ enum {
     MEGA_CONSUMERS = 32 * MEGA_WARPS,
     MEGA_THREADS = MEGA_CONSUMERS + 128,
     MEGA_TILE = 8,         /* rows of weights in a chunk */
-    MEGA_BLOCK = 2048,     /* columns of them; of more half as many rows */
+    MEGA_COLUMNS = 2048,   /* columns of them; of more half as many rows */
     MEGA_STAGE = 33 << 10, /* bytes of a stage of the ring: 8 rows, or a box of 32 KB */
     /* Bytes from row to row in it, where they are not as in memory: no bank conflicts for W_down,
      * and for rows of several sequences. */
-    MEGA_PITCH = 2 * MEGA_BLOCK + 16,
-    MEGA_BATCH_PITCH = 2 * MEGA_BLOCK + 64,
+    MEGA_PITCH = 2 * MEGA_COLUMNS + 16,
+    MEGA_BATCH_PITCH = 2 * MEGA_COLUMNS + 64,
     MEGA_BOX = 32 << 10,
     MEGA_CACHE_BRICKS = 16 << 10, /* keys and values in a stage that is made for bricks */
     MEGA_CACHE_GAPS = 256,        /* between their pieces */
     MEGA_MAX_STAGES = 14,
     MEGA_SLOTS = 4,           /* entries of the program in shared memory */
-    MEGA_UNDER_WAY = 2,       /* chunks; more only lengthens everybody's queue to memory */
-    MEGA_UNDER_WAY_SMALL = 4, /* of those of half the size: */
+    MEGA_IN_FLIGHT = 2,       /* chunks; more only lengthens everybody's queue to memory */
+    MEGA_IN_FLIGHT_SMALL = 4, /* of those of half the size: */
     MEGA_SMALL_STAGE = 24 << 10,
-    MEGA_SCOUTED = 4096, /* positions from which on waits are so long that a scout pays, */
-    MEGA_SCOUT_FROM = 3, /* which is that many chunks ahead of the ring */
-    MEGA_SCOUT_TO = 10,
+    MEGA_PREFETCH_CONTEXT = 4096, /* positions from which on waits are so long that a scout pays, */
+    MEGA_PREFETCH_FROM = 3,       /* which is that many chunks ahead of the ring */
+    MEGA_PREFETCH_TO = 10,
     MEGA_MAX_GROUP = 8, /* query heads of a KV head */
-    MEGA_MAX_HIDDEN = 2 * MEGA_BLOCK,
+    MEGA_MAX_HIDDEN = 2 * MEGA_COLUMNS,
     MEGA_PARTS = 3,            /* bf16 that make up a float32 */
     MEGA_COUNTER_WORDS = 32,   /* a counter has a cache line of its own */
     MEGA_MAX_PARTITIONS = 160, /* of a KV head's context */
@@ -48,14 +48,14 @@ enum {
     MEGA_SLOT_WORDS = 12, /* words of 8 bytes that a block tells the others at once */
     MEGA_PART_BYTES = 40, /* of a warp's part in the choice, and of what is known of a row */
     MEGA_VIEW_BYTES = 80,
-    MEGA_ROWS = 8,          /* sequences a pass of the kernels for several */
-    MEGA_TELLERS = 64,      /* threads of theirs that keep the residual, */
-    MEGA_TOLD = 32,         /* that many columns of a block at most */
-    MEGA_FEATURES = 32,     /* of theirs that W_down is multiplied by at once */
-    MEGA_TURNS = 32,        /* chunks of W_down at most, of 64 columns or more */
-    MEGA_MATES = 4,         /* blocks at most that share what W_down is multiplied by */
-    MEGA_EARLY_BYTES = 32,  /* of a pair of QKV, for what is fetched early: two pairs a warp */
-    MEGA_EARLY_PAIRS = 256, /* of QKV, whose RoPE factors and pages are fetched early */
+    MEGA_ROWS = 8,               /* sequences a pass of the kernels for several */
+    MEGA_PUBLISHERS = 64,        /* threads of theirs that keep the residual, */
+    MEGA_PUBLISHED_COLUMNS = 32, /* that many columns of a block at most */
+    MEGA_FEATURES = 32,          /* of theirs that W_down is multiplied by at once */
+    MEGA_TURNS = 32,             /* chunks of W_down at most, of 64 columns or more */
+    MEGA_PEERS = 4,              /* blocks at most that share what W_down is multiplied by */
+    MEGA_EARLY_BYTES = 32,       /* of a pair of QKV, for what is fetched early: two pairs a warp */
+    MEGA_EARLY_PAIRS = 256,      /* of QKV, whose RoPE factors and pages are fetched early */
 };
 
 /* Operators that run to the end of what they add up, as they are called here. */
@@ -72,8 +72,8 @@ typedef struct mega_weights {
     instruction_span share; /* of x, that an MLP brings along */
     uint16_t begins, ends;  /* the block's pass */
     int32_t kv_head, row;   /* of attention; and of its output, the first row: divisions are slow */
-    uint32_t passable;      /* 1: passed over in short contexts, without a barrier */
-    instruction_span mates[MEGA_MATES - 1]; /* several sequences: features of the blocks behind this
+    uint32_t skippable;     /* 1: passed over in short contexts, without a barrier */
+    instruction_span peers[MEGA_PEERS - 1]; /* several sequences: features of the blocks behind this
                                              * one, around its mates */
     uint16_t down_first, down_shift; /* the first chunk of the block's share of W_down, and which
                                       * of them it begins with */
@@ -93,7 +93,16 @@ typedef struct mega_entry {
     mega_place place;
 } mega_entry;
 
-/* What stopped a wait for longer than a second. */
+/* What a block waited for, as mega_report.waits_for has it; from 0 on it is a counter's number. */
+enum {
+    MEGA_WAIT_X = -1,
+    MEGA_WAIT_QKV = -2,
+    MEGA_WAIT_STATES = -3,
+    MEGA_WAIT_CHOICE = -4,
+    MEGA_WAIT_FEATURES = -5,
+};
+
+/* What a block reports that waited for longer than a second. */
 typedef struct mega_report {
     int32_t state; /* 2: filled in */
     int32_t block, entry, opcode, layer, waits_for;
@@ -157,7 +166,7 @@ typedef struct mega_row {
 /* A turn of W_down's: of a block's share of its chunks, for its own features or those of one of the
  * blocks behind it, around its mates. */
 typedef struct mega_turn {
-    uint8_t mate, share;
+    uint8_t peer, share;
 } mega_turn;
 
 typedef struct mega_arguments {
@@ -168,7 +177,7 @@ typedef struct mega_arguments {
     uint64_t x, qkv, states, counters, key; /* the machine's own */
     uint64_t logits;
     uint64_t tokens_out; /* int32 [passes][n_rows], of the host; each is written once it is known */
-    uint64_t wish;       /* uint32, by the host: the launch that is to end behind a pass or two */
+    uint64_t stop_request; /* uint32, by the host: the launch that is to end behind a pass or two */
     uint64_t ended;     /* int64 [2]: by a pass's parity, the pass behind which the host's wish ends
                          * the launch, plus 1 */
     uint64_t slots;     /* int64 [2][blocks][MEGA_SLOT_WORDS]: what blocks tell each other
@@ -198,14 +207,14 @@ typedef struct mega_arguments {
     uint64_t heads;     /* several sequences: outputs of attention, as q, k and v come */
     uint64_t down_maps; /* CUtensorMap [layers]: W_down transposed, 64 columns of all rows of a */
     int32_t down_rows, down_groups; /* block a group, and how many groups are a box */
-    int32_t down_share, mates; /* boxes of a block's share; blocks that share them and features */
+    int32_t down_share, peers; /* boxes of a block's share; blocks that share them and features */
     int32_t n_features;        /* of the model's MLP */
     uint64_t features; /* int64 [MEGA_ROWS][n_features]: with the numbers of pass and layer */
     int32_t n_rows;    /* sequences; more than one only for the kernels made for it */
     mega_row rows[MEGA_ROWS];
     int32_t n_turns; /* the order in which they come, in every block */
     mega_turn turns[MEGA_TURNS];
-    uint64_t told; /* float [2][steps][hidden][MEGA_ROWS]: x of each step, as it is read */
+    uint64_t published; /* float [2][steps][hidden][MEGA_ROWS]: x of each step, as it is read */
 } mega_arguments;
 
 #ifdef __cplusplus

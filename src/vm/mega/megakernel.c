@@ -146,9 +146,9 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     TRY(mega_init_batch(m, error));
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
              x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
-             m->quantized                   ? 0
-             : c->hidden_size <= MEGA_BLOCK ? 1
-                                            : 2);
+             m->quantized                     ? 0
+             : c->hidden_size <= MEGA_COLUMNS ? 1
+                                              : 2);
     const char *image = mega_image(x->model);
     char choosing[32];
     snprintf(choosing, sizeof choosing, "%s_choosing", image);
@@ -166,7 +166,7 @@ void cuda_mega_free(cuda_mega *m)
 {
     if (!m->executor) return;
     const cuda_device *d = m->executor->device;
-    if (m->aside) d->driver->stream_destroy(m->aside);
+    if (m->side_stream) d->driver->stream_destroy(m->side_stream);
     schedule_free(&m->schedule);
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);
@@ -177,6 +177,6 @@ void cuda_mega_free(cuda_mega *m)
     cuda_buffer_free(d, &m->timings);
     cuda_pinned_free(d, &m->tokens);
     cuda_pinned_free(d, &m->report);
-    cuda_pinned_free(d, &m->wish);
+    cuda_pinned_free(d, &m->stop_request);
     *m = (cuda_mega){0};
 }

@@ -26,9 +26,9 @@ typedef struct cuda_mega {
     cuda_buffer program, maps, weights, own; /* own: x, lists, states, counters, keys */
     bool quantized; /* `weights` holds all matrices as bricks, else W_down transposed */
     size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: from the beginning of `weights` */
-    cuda_pinned tokens, report, wish;
-    cuda_stream aside;   /* that wishes go by while a launch goes on */
-    cuda_address biases; /* float [vocab], in own */
+    cuda_pinned tokens, report, stop_request;
+    cuda_stream side_stream; /* that wishes go by while a launch goes on */
+    cuda_address biases;     /* float [vocab], in own */
     cuda_buffer timings; /* mega_timing [max_timed][blocks][longest]; none: nobody asked for them */
     size_t n_timed, max_timed; /* passes */
     mega_arguments arguments;

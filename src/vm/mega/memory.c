@@ -99,7 +99,7 @@ void mega_lay_out_shared(cuda_mega *m)
     mega_arguments *a = &m->arguments;
     mega_shared *s = &a->shared;
     int64_t blocks_of_head = m->n_blocks / c->n_kv_heads, group = c->n_heads / c->n_kv_heads;
-    int64_t heads = group * c->head_dim, padded = round_up((size_t)c->hidden_size, MEGA_BLOCK);
+    int64_t heads = group * c->head_dim, padded = round_up((size_t)c->hidden_size, MEGA_COLUMNS);
     const int32_t *grains = mega_grains_of(m);
     a->tiles[0] = tiles_over(c->hidden_size);
     a->tiles[1] = tiles_over(heads);
@@ -150,9 +150,9 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
     mega_arguments *a = &m->arguments;
-    uint64_t *const places[OWN_PARTS] = {&a->x,    &a->qkv,     &a->states,    &a->counters,
-                                         &a->key,  &a->slots,   &a->exchanges, &a->ended,
-                                         &a->wish, &a->history, &m->biases};
+    uint64_t *const places[OWN_PARTS] = {
+        &a->x,         &a->qkv,   &a->states,       &a->counters, &a->key,   &a->slots,
+        &a->exchanges, &a->ended, &a->stop_request, &a->history,  &m->biases};
     size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, m->n_blocks, bytes);
     TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
     cuda_address at = m->own.address;
@@ -162,9 +162,9 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
     }
     TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_TOKENS * sizeof(int32_t), "tokens", &m->tokens, error));
     TRY(cuda_pinned_alloc(d, sizeof(mega_report), "a report", &m->report, error));
-    TRY(cuda_pinned_alloc(d, sizeof(uint32_t), "a wish", &m->wish, error));
-    TRY(cuda_check(d->driver->stream_create(&m->aside, CUDA_STREAM_NON_BLOCKING), "making a stream",
-                   error));
+    TRY(cuda_pinned_alloc(d, sizeof(uint32_t), "a wish", &m->stop_request, error));
+    TRY(cuda_check(d->driver->stream_create(&m->side_stream, CUDA_STREAM_NON_BLOCKING),
+                   "making a stream", error));
     a->tokens_out = m->tokens.address;
     a->report = m->report.address;
     return QP_OK;

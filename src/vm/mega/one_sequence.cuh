@@ -11,20 +11,19 @@
 
 #define MEGA_STOPPABLE 1
 #include "vm/mega/heads.cuh"
-#include "vm/mega/machine.cuh"
+#include "vm/mega/interpreter.cuh"
 #include "vm/mega/rows.cuh"
 
 /* What the blocks do for one sequence. */
 template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
-    static const bool SCOUTS = true; /* contexts that are long enough */
-    static const bool TELLS = false;
-    static MEGA_FN void tell(const mega_arguments &, uint32_t, int) {}
+    static const bool PREFETCHES = true; /* contexts that are long enough */
+    static const bool PUBLISHES = false;
+    static MEGA_FN void publish(const mega_arguments &, uint32_t, int) {}
     /* Short contexts have no parts. Warps may be an entry apart here, so that this entry alone
      * tells all of them: the slots of those before are being filled with others already. */
-    static MEGA_FN bool passes_over(const mega_arguments &a, const mega_block &b,
-                                    const mega_entry &e)
+    static MEGA_FN bool skips(const mega_arguments &a, const mega_block &b, const mega_entry &e)
     {
-        return e.weights.passable &&
+        return e.weights.skippable &&
                a.first_position + (int)(b.pass() - a.first_pass) < a.recompute;
     }
     static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
@@ -40,7 +39,7 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
         default:
             run_rows<DIM, HALF, BLOCKS>(a, b, e);
             if (e.weights.ends && !MEGA_CHOOSES)
-                tell_token(a, b, e.in, (int)(b.pass() - a.first_pass));
+                report_token(a, b, e.in, (int)(b.pass() - a.first_pass));
         }
     }
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)

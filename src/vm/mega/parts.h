@@ -95,7 +95,7 @@ size_t mega_count_batch(const plan *plan, const model *model);
  * many as `chunks` over all columns. `mates` blocks in a row share their features, and each adds up
  * a share of the columns for all of them. No groups: it does not come so. */
 typedef struct down_boxes {
-    int32_t rows, groups, chunks, mates;
+    int32_t rows, groups, chunks, peers;
 } down_boxes;
 /* Of the megakernel's schedule. */
 down_boxes mega_down_boxes(const cuda_mega *mega);

@@ -56,7 +56,7 @@ MEGA_FN void find_token(const mega_arguments &a, const mega_block &b)
     const uint32_t pass = b.pass();
     const bool asks = blockIdx.x == 0;
     int64_t *ended = (int64_t *)a.ended;
-    uint32_t wish = asks ? load_relaxed((const uint32_t *)a.wish) : 0;
+    uint32_t stop_request = asks ? load_relaxed((const uint32_t *)a.stop_request) : 0;
     int token = a.token;
     if (pass != a.first_pass) {
         int64_t last = load_relaxed(ended + ((pass - 1) & 1));
@@ -67,7 +67,7 @@ MEGA_FN void find_token(const mega_arguments &a, const mega_block &b)
             over |= token == a.stops[i];
         if (over) b.flow(a)->stop = 1;
     }
-    if (asks && wish == a.launch) store_relaxed(ended + (pass & 1), (int64_t)pass + 1);
+    if (asks && stop_request == a.launch) store_relaxed(ended + (pass & 1), (int64_t)pass + 1);
     b.flow(a)->token = token;
 }
 
@@ -94,7 +94,7 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
 }
 
 /* The pass's token, for the host: by block 0 once the last block has ended its logits. */
-MEGA_FN void tell_token(const mega_arguments &a, mega_block &b, const instruction &in, int index)
+MEGA_FN void report_token(const mega_arguments &a, mega_block &b, const instruction &in, int index)
 {
     if (blockIdx.x || b.thread) return;
     wait_counter(a, b, in, 0, (b.pass() + 1) * gridDim.x);

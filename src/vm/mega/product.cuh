@@ -72,7 +72,7 @@ template <int BLOCKS> struct row_fragments {
         uint32_t mine =
             b.warp * 256 + ((t + 4 * odd) << 4) + (BLOCKS > 1 ? g & 3 : g) * 2 * a.hidden;
         uint32_t at[2] = {mine + (BLOCKS > 1 && g & 4 ? two : one), mine + two};
-        if (BLOCKS > 1) at[1] = at[0] + 2 * MEGA_BLOCK;
+        if (BLOCKS > 1) at[1] = at[0] + 2 * MEGA_COLUMNS;
 #pragma unroll
         for (int j = 0; j < 4; j += 2)
 #pragma unroll
@@ -99,8 +99,8 @@ template <int BLOCKS> struct row_fragments {
         load(a, b, b.ring + one.stage * MEGA_STAGE,
              b.ring + (both ? two.stage : one.stage) * MEGA_STAGE);
         __syncwarp();
-        if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
-        if (speaks(b) && both) barrier_arrive(empty + 8 * two.stage);
+        if (signals(b)) barrier_arrive(empty + 8 * one.stage);
+        if (signals(b) && both) barrier_arrive(empty + 8 * two.stage);
         if (both) b.place = two;
         b.place.advance(a.stages);
     }
@@ -130,8 +130,8 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
     const bool used = plane < MEGA_PARTS && block < BLOCKS;
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t planes = b.own + a.shared.planes +
-                      2 * (min(plane, 2) * a.shared.plane + (BLOCKS > 1 ? block * MEGA_BLOCK : 0) +
-                           b.warp * 128 + 8 * t);
+                      2 * (min(plane, 2) * a.shared.plane +
+                           (BLOCKS > 1 ? block * MEGA_COLUMNS : 0) + b.warp * 128 + 8 * t);
     uint32_t sums = b.own + a.shared.sums + 4 * (b.warp * a.shared.sum_pitch + first + g);
     uint32_t v[8][2];
     load_vectors(planes, used, v);
@@ -178,7 +178,7 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
             c[j][i] = 0;
     int g = b.lane >> 2, t = b.lane & 3;
     uint32_t plane = b.own + a.shared.features + 2 * (min(g, 2) * a.shared.feature_plane + 2 * t);
-    const int pitch = BLOCKS > 1 ? 2 * min(MEGA_BLOCK, a.hidden - first) : (int)MEGA_PITCH;
+    const int pitch = BLOCKS > 1 ? 2 * min(MEGA_COLUMNS, a.hidden - first) : (int)MEGA_PITCH;
     const uint32_t begin = b.own + b.slot + (uint32_t)offsetof(mega_entry, in.units.begin);
     const int exchanged = BLOCKS > 1 ? (int)(load_shared(begin) + b.lane) & 7 : 0;
     uint32_t mine = (b.lane & 7) * pitch + b.warp * 256 + (((b.lane >> 3) ^ exchanged) << 4);
@@ -243,8 +243,8 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
                 load_matrices(m[k][j], at ^ (j << 5)); /* busy or not: not in a branch */
         }
         __syncwarp();
-        if (speaks(b)) barrier_arrive(empty + 8 * one.stage);
-        if (speaks(b) && both) barrier_arrive(empty + 8 * two.stage);
+        if (signals(b)) barrier_arrive(empty + 8 * one.stage);
+        if (signals(b) && both) barrier_arrive(empty + 8 * two.stage);
         if (both) b.place = two;
         b.place.advance(a.stages);
         if (!busy) continue;

@@ -211,8 +211,8 @@ static void fill_queue(program *p, int block)
     }
     if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
     for (int i = 1; i < n; i++) /* never two in a row: one slot is left for it */
-        queue[i].weights.passable = row_of(&queue[i].in)->split == MEGA_BY_PART &&
-                                    row_of(&queue[i - 1].in)->split != MEGA_BY_PART;
+        queue[i].weights.skippable = row_of(&queue[i].in)->split == MEGA_BY_PART &&
+                                     row_of(&queue[i - 1].in)->split != MEGA_BY_PART;
     queue[0].weights.begins = 1;
     queue[n - 1].weights.ends = 1;
     p->lengths[block] = n;
@@ -325,18 +325,18 @@ static instruction_span features_of(const program *p, int block, uint32_t node)
 
 /* What several sequences' blocks share with those behind them, around their mates; and their shares
  * of the columns, in which mates begin together and others elsewhere. */
-static void set_mates(const program *p, const down_boxes *boxes)
+static void set_peers(const program *p, const down_boxes *boxes)
 {
-    int n_mates = boxes->mates, share = boxes->chunks / n_mates;
+    int n_peers = boxes->peers, share = boxes->chunks / n_peers;
     for (int b = 0; b < p->s->options.workers; b++)
         for (int i = 0; i < p->lengths[b]; i++) {
             mega_entry *e = p->entries + (size_t)b * (size_t)p->longest + i;
             if (e->in.opcode != OP_NORM_MLP) continue;
-            e->weights.down_first = (uint16_t)(b % n_mates * share);
-            e->weights.down_shift = (uint16_t)(share ? b / n_mates % share : 0);
-            for (int k = 1; k < n_mates; k++)
-                e->weights.mates[k - 1] =
-                    features_of(p, b / n_mates * n_mates + (b + k) % n_mates, e->in.node);
+            e->weights.down_first = (uint16_t)(b % n_peers * share);
+            e->weights.down_shift = (uint16_t)(share ? b / n_peers % share : 0);
+            for (int k = 1; k < n_peers; k++)
+                e->weights.peers[k - 1] =
+                    features_of(p, b / n_peers * n_peers + (b + k) % n_peers, e->in.node);
         }
 }
 
@@ -418,7 +418,7 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
         m->can_choose = m->can_choose && can_choose(&p, b);
     }
     down_boxes boxes = mega_down_boxes(m);
-    if (m->one_each) set_mates(&p, &boxes);
+    if (m->one_each) set_peers(&p, &boxes);
     if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
     free(p.parts);
     free(memory);

@@ -105,13 +105,13 @@ MEGA_FN void make_features(const mega_arguments &a, mega_block &b, const mega_en
         int i = first + b.lane, slices = row_slices(a, e, 0);
         float gate = row_sum(a, b, i, slices) * inverse;
         v = gated(gate, row_sum(a, b, up + i, slices) * inverse);
-        leave_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
+        store_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
 #else
         int i = first + (b.lane >> 3);
         float gate = row_sum_by_eight(a, b, i, row_slices(a, e, 0)) * inverse;
         v = row_sum_by_eight(a, b, up + i, row_slices(a, e, 1)) * inverse;
         v = i < n ? gated(gate, v) : 0;
-        if (b.lane % 8 == 0) leave_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
+        if (b.lane % 8 == 0) store_features<1>(b, a.shared.features, a.shared.feature_plane, i, &v);
 #endif
     }
     b.sync();
@@ -127,9 +127,9 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
     /* A warp adds what it has made, in runs of some columns, each block beginning elsewhere. A
      * share of the residual itself comes along: the same thread has it before and after. */
     int64_t *carried = b.at<int64_t>(a.shared.sums);
-    const int run = MEGA_BRICKS ? 64 : 128, each = MEGA_BLOCK / MEGA_CONSUMERS;
+    const int run = MEGA_BRICKS ? 64 : 128, each = MEGA_COLUMNS / MEGA_CONSUMERS;
 #pragma unroll 1
-    for (int c = 0; c < a.hidden; c += MEGA_BLOCK) {
+    for (int c = 0; c < a.hidden; c += MEGA_COLUMNS) {
         const int first = c + run * b.warp, turn = b.lane + 16 * blockIdx.x;
         const int64_t *x = residual(a, b.pass(), 2 * in.layer + 1);
 #pragma unroll

@@ -20,8 +20,13 @@ bool cuda_mega_takes(const cuda_mega *m, const batch *b)
 
 qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
 {
-    static const char *const data[] = {"x", "q, k, v", "parts of the context",
-                                       "the choice of a token", "other blocks' features"};
+    static const char *const data[] = {
+        [-MEGA_WAIT_X] = "x",
+        [-MEGA_WAIT_QKV] = "q, k, v",
+        [-MEGA_WAIT_STATES] = "parts of the context",
+        [-MEGA_WAIT_CHOICE] = "the choice of a token",
+        [-MEGA_WAIT_FEATURES] = "other blocks' features",
+    };
     const mega_report *r = m->report.data;
     char counter[32];
     if (status == QP_OK || r->state == 0) return status;
@@ -31,7 +36,7 @@ qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
                      "waited for %s, expected %u, found %u, in pass %u; please report it, and use "
                      "--exec ops meanwhile",
                      r->block, r->entry, r->opcode, r->layer,
-                     r->waits_for < 0 ? data[-1 - r->waits_for] : counter, r->expected, r->found,
+                     r->waits_for < 0 ? data[-r->waits_for] : counter, r->expected, r->found,
                      r->pass);
 }
 
@@ -74,12 +79,12 @@ static qp_status launch(cuda_mega *m, const batch *b, bool chooses, int n_passes
 }
 
 /* A launch's tokens on their way to who hears of them. */
-typedef struct hearing {
+typedef struct delivery {
     const cuda_mega *mega;
     const cuda_mega_way *way;
-    int n_passes, heard;
-    bool enough; /* no more are wanted */
-} hearing;
+    int n_passes, delivered;
+    bool stopped; /* no more are wanted */
+} delivery;
 
 static int32_t token_at(const cuda_mega *m, int index)
 {
@@ -87,35 +92,36 @@ static int32_t token_at(const cuda_mega *m, int index)
 }
 
 /* Tells the launch to end. Should it not come there, the launch goes on to its last pass. */
-static void tell_wish(const cuda_mega *m)
+static void request_stop(const cuda_mega *m)
 {
     const cuda_device *d = m->executor->device;
-    *(uint32_t *)m->wish.data = m->arguments.launch;
-    d->driver->copy_to_device(m->arguments.wish, m->wish.data, sizeof(uint32_t), m->aside);
+    *(uint32_t *)m->stop_request.data = m->arguments.launch;
+    d->driver->copy_to_device(m->arguments.stop_request, m->stop_request.data, sizeof(uint32_t),
+                              m->side_stream);
 }
 
 /* Hands on what has come. */
-static void hear(hearing *h)
+static void deliver_tokens(delivery *h)
 {
-    while (!h->enough) {
-        int32_t token = h->heard < h->n_passes ? token_at(h->mega, h->heard) : -1;
-        h->enough = h->way->cancel && *h->way->cancel;
-        if (token < 0 || h->enough) break;
-        h->enough = !h->way->on_token(h->way->context, token);
-        h->heard++;
+    while (!h->stopped) {
+        int32_t token = h->delivered < h->n_passes ? token_at(h->mega, h->delivered) : -1;
+        h->stopped = h->way->cancel && *h->way->cancel;
+        if (token < 0 || h->stopped) break;
+        h->stopped = !h->way->on_token(h->way->context, token);
+        h->delivered++;
     }
 }
 
 /* Until the launch has ended, for good or ill, or is about to. */
-static void listen(hearing *h)
+static void poll_tokens(delivery *h)
 {
     const cuda_device *d = h->mega->executor->device;
     const struct timespec pause = {.tv_nsec = LOOK_EVERY_NS};
-    for (hear(h); !h->enough && h->heard < h->n_passes - 1; hear(h)) {
+    for (deliver_tokens(h); !h->stopped && h->delivered < h->n_passes - 1; deliver_tokens(h)) {
         if (d->driver->stream_query(d->stream) != CUDA_NOT_READY) return;
         nanosleep(&pause, NULL);
     }
-    if (h->enough) tell_wish(h->mega);
+    if (h->stopped) request_stop(h->mega);
 }
 
 qp_status cuda_mega_run(cuda_mega *m, const batch *b, const cuda_mega_way *way, int *n_passes,
@@ -123,17 +129,17 @@ qp_status cuda_mega_run(cuda_mega *m, const batch *b, const cuda_mega_way *way, 
 {
     TRY(cuda_executor_take_inputs(m->executor, b, error));
     if (batch_tokens(b) > 1) return mega_run_batch(m, b, *n_passes, tokens, error);
-    hearing h = {.mega = m, .way = way, .n_passes = *n_passes};
+    delivery h = {.mega = m, .way = way, .n_passes = *n_passes};
     bool timed = mega_begin_timing(m, *n_passes);
     *n_passes = 0;
     set_way(m, way);
     TRY(launch(m, b, way && way->chooses, h.n_passes, error));
-    if (way) listen(&h);
+    if (way) poll_tokens(&h);
     TRY(mega_explain(m, cuda_device_wait(m->executor->device, "the megakernel", error), error));
     int made = 0;
     while (made < h.n_passes && token_at(m, made) >= 0)
         made++;
-    if (way) hear(&h);
+    if (way) deliver_tokens(&h);
     m->arguments.first_pass += (uint32_t)made;
     if (timed) m->n_timed += (size_t)made;
     if (tokens) memcpy(tokens, m->tokens.data, (size_t)made * sizeof *tokens);

@@ -4,7 +4,7 @@
 #define QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
 
 #include "vm/mega/batch.cuh"
-#include "vm/mega/machine.cuh"
+#include "vm/mega/interpreter.cuh"
 
 /* W_down by columns, all of the block's rows at once. */
 MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
@@ -16,7 +16,7 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
 #pragma unroll 1
     for (int i = 0; i < a.n_turns; i++) {
         mega_turn turn = a.turns[i];
-        int row = turn.mate ? e.weights.mates[turn.mate - 1].begin : begin;
+        int row = turn.peer ? e.weights.peers[turn.peer - 1].begin : begin;
         f.begin(a.down_groups * a.down_rows * 128);
         if (f.lane == 0)
             copy_box(f.stage(), a.down_maps + MEGA_MAP_BYTES * e.weights.map, 0, row,
@@ -26,12 +26,12 @@ MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_
 }
 
 template <int DIM, bool HALF> struct several_sequences {
-    static const bool SCOUTS = false, TELLS = true;
-    static MEGA_FN void tell(const mega_arguments &a, uint32_t flow, int teller)
+    static const bool PREFETCHES = false, PUBLISHES = true;
+    static MEGA_FN void publish(const mega_arguments &a, uint32_t flow, int publisher)
     {
-        tell_residual(a, flow, teller);
+        publish_residual(a, flow, publisher);
     }
-    static MEGA_FN bool passes_over(const mega_arguments &, const mega_block &, const mega_entry &)
+    static MEGA_FN bool skips(const mega_arguments &, const mega_block &, const mega_entry &)
     {
         return false;
     }
@@ -49,7 +49,7 @@ template <int DIM, bool HALF> struct several_sequences {
             break;
         default:
             run_batch_rows<DIM, HALF>(a, b, e);
-            if (e.in.opcode == OP_NORM_LINEAR) tell_tokens(a, b, e.in);
+            if (e.in.opcode == OP_NORM_LINEAR) report_tokens(a, b, e.in);
         }
     }
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)

@@ -9,11 +9,13 @@
 #include "vm/mega/attention.cuh"
 #include "vm/mega/weights.cuh"
 
-enum { SCOUT_AT = 64 }; /* behind the flow: how many chunks the ring was asked for; then rubbish */
-static_assert(sizeof(mega_flow) <= SCOUT_AT, "in the same 128 bytes");
+enum {
+    REQUESTED_AT = 64
+}; /* behind the flow: how many chunks the ring was asked for; then rubbish */
+static_assert(sizeof(mega_flow) <= REQUESTED_AT, "in the same 128 bytes");
 
 /* Not computed later. */
-MEGA_FN void known_now(uint32_t to, const void *from)
+MEGA_FN void computed_now(uint32_t to, const void *from)
 {
     asm volatile("" ::"r"(to), "l"(from));
 }
@@ -21,14 +23,14 @@ MEGA_FN void known_now(uint32_t to, const void *from)
 struct mega_fetch {
     ring_place place, arrived;
     uint32_t ring, full, empty;
-    int stages, lane, under_way;
+    int stages, lane, in_flight;
     uint64_t policy;
     uint32_t begun; /* a barrier: each pass that the block begins is a phase */
     int index;      /* of the pass in this launch */
     const mega_arguments &a;
     fetch_timing timing;
-    bool scouts, wanted; /* wanted: the chunk is worth a scout's asking for it */
-    int chunk;           /* number of the current one, from 1 */
+    bool prefetches, wanted; /* wanted: the chunk is worth a scout's asking for it */
+    int chunk;               /* number of the current one, from 1 */
 
     /* The computing warps go on to no further pass. */
     MEGA_FN bool stops() const
@@ -38,7 +40,7 @@ struct mega_fetch {
 
     /* Ends the warp, once the `n` last chunks have come: nothing may be on its way into the memory
      * of a block that has ended. */
-    MEGA_FN void leave(int n)
+    MEGA_FN void exit_warp(int n)
     {
         for (; n > 0; n--) {
             barrier_wait(full + 8 * arrived.stage, arrived.parity);
@@ -53,19 +55,19 @@ struct mega_fetch {
         bool over = false;
         while (!over && !barrier_try(begun, pass & 1))
             over = MEGA_STOPPABLE && stops();
-        if (MEGA_STOPPABLE && __any_sync(~0u, over)) leave(under_way);
+        if (MEGA_STOPPABLE && __any_sync(~0u, over)) exit_warp(in_flight);
     }
     /* A barrier tells two phases apart: a block whose weights of a whole pass find room in the ring
      * is never more than one pass ahead. */
     MEGA_FN void begin_pass(int pass)
     {
         index = pass;
-        if (!scouts && pass > 0) wait_phase(pass - 1);
+        if (!prefetches && pass > 0) wait_phase(pass - 1);
     }
     /* The cache is what the pass before has left, by ordinary stores of other blocks. */
     MEGA_FN void wait_begun()
     {
-        if (scouts) return;
+        if (prefetches) return;
         wait_phase(index);
         __threadfence();
         fence_async();
@@ -77,64 +79,64 @@ struct mega_fetch {
     MEGA_FN void begin(int bytes)
     {
         chunk++;
-        if (scouts) return scout();
+        if (prefetches) return begin_prefetch();
         timing.begin(a);
         uint32_t room = empty + 8 * place.stage;
         bool over = false;
         while (!over && !barrier_try(room, place.parity))
             over = MEGA_STOPPABLE && stops(); /* the computing warps watch the time */
         if (lane == 0 && !over) barrier_expect(barrier(), bytes);
-        if (MEGA_STOPPABLE && __any_sync(~0u, over)) leave(under_way);
+        if (MEGA_STOPPABLE && __any_sync(~0u, over)) exit_warp(in_flight);
         __syncwarp();
         timing.end(a, &timing.room);
-        if (under_way ==
-            (stage_bytes(a) < MEGA_SMALL_STAGE ? MEGA_UNDER_WAY_SMALL : MEGA_UNDER_WAY)) {
+        if (in_flight ==
+            (stage_bytes(a) < MEGA_SMALL_STAGE ? MEGA_IN_FLIGHT_SMALL : MEGA_IN_FLIGHT)) {
             ring_place oldest = arrived;
             arrived.advance(stages);
             wait_chunk(full + 8 * oldest.stage, oldest.parity);
         } else {
-            under_way++;
+            in_flight++;
         }
         timing.end(a, &timing.memory);
     }
     /* Waits for what it asked for last, and until the ring is near enough. */
-    MEGA_FN void scout()
+    MEGA_FN void begin_prefetch()
     {
         copies_arrived<0>();
         for (;;) {
-            int ahead = chunk - (int)__shfl_sync(~0u, load_shared(begun + SCOUT_AT), 0);
-            wanted = ahead >= MEGA_SCOUT_FROM;
-            if (ahead <= MEGA_SCOUT_TO) return;
-            if (MEGA_STOPPABLE && __any_sync(~0u, stops())) leave(0);
+            int ahead = chunk - (int)__shfl_sync(~0u, load_shared(begun + REQUESTED_AT), 0);
+            wanted = ahead >= MEGA_PREFETCH_FROM;
+            if (ahead <= MEGA_PREFETCH_TO) return;
+            if (MEGA_STOPPABLE && __any_sync(~0u, stops())) exit_warp(0);
             __nanosleep(100);
         }
     }
     /* Part of a chunk, which both addresses are known for before it begins. */
     MEGA_FN void copy(uint32_t to, const void *from, int bytes)
     {
-        if (!scouts)
+        if (!prefetches)
             copy_bytes(to, from, bytes, barrier(), policy);
         else if (wanted)
             for (int i = 0; i < bytes; i += 256)
-                copy_16_of_256(begun + SCOUT_AT + 16, (const char *)from + i);
+                copy_16_of_256(begun + REQUESTED_AT + 16, (const char *)from + i);
     }
     MEGA_FN uint32_t stage() const { return ring + place.stage * stage_bytes(a); }
     MEGA_FN uint32_t barrier() const { return full + 8 * place.stage; }
     MEGA_FN void end()
     {
-        if (scouts) return copies_commit();
+        if (prefetches) return copies_commit();
         place.advance(stages);
-        if (lane == 0) store_shared(begun + SCOUT_AT, __int_as_float(chunk));
+        if (lane == 0) store_shared(begun + REQUESTED_AT, __int_as_float(chunk));
     }
 
     /* A chunk that is one piece of memory. */
     MEGA_FN void piece(const void *from, int bytes)
     {
         begin(bytes);
-        if (scouts) {
+        if (prefetches) {
             if (wanted)
                 for (int i = lane * 256; i < bytes; i += 32 * 256)
-                    copy_16_of_256(begun + SCOUT_AT + 16, (const char *)from + i);
+                    copy_16_of_256(begun + REQUESTED_AT + 16, (const char *)from + i);
         } else if (lane == 0 && bytes > 0) {
             copy_bytes(stage(), from, bytes, barrier(), policy);
         }
@@ -152,7 +154,7 @@ struct mega_fetch {
 #pragma unroll 1
         for (int i = 0; i < CHUNKS; i++) {
             uint32_t to = stage() + lane % rows * (PITCH ? PITCH : bytes);
-            known_now(to, row);
+            computed_now(to, row);
             begin(rows * bytes);
             if (copies && lane / rows == i) copy(to, row, together ? 4 * bytes : bytes);
             end();
@@ -172,7 +174,7 @@ struct mega_fetch {
                 continue;
             }
             uint32_t to = stage() + lane * PITCH;
-            known_now(to, at);
+            computed_now(to, at);
             this->begin(here * bytes);
             if (lane < here) copy(to, at, bytes);
             end();
@@ -285,7 +287,7 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
     int begin = e.in.units.begin, n = e.in.units.end - begin, groups = a.group * DIM / 64;
     for (int row = 0; row < n; row += a.box_rows) {
         f.begin(a.box_rows * groups * 128);
-        if (f.lane == 0 && !f.scouts)
+        if (f.lane == 0 && !f.prefetches)
             copy_box(f.stage(), a.maps + MEGA_MAP_BYTES * e.weights.map, 0, e.weights.row + row,
                      e.weights.kv_head * groups, f.barrier(), f.policy);
         f.end();
@@ -303,10 +305,10 @@ MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_f
     for (int i = 0; i <= mlp; i++)
         f.rows<PITCH>(e.weights.matrix[i], begin, n, 2 * a.hidden, MEGA_TILE / BLOCKS);
 #pragma unroll 1
-    for (int c = 0; c < a.hidden && mlp; c += MEGA_BLOCK)
+    for (int c = 0; c < a.hidden && mlp; c += MEGA_COLUMNS)
         f.rows<(BLOCKS > 1 ? 0 : (int)MEGA_PITCH)>(
             e.weights.matrix[2] + (uint64_t)c * 2 * a.n_features, begin, n,
-            2 * min(MEGA_BLOCK, a.hidden - c), MEGA_TILE);
+            2 * min(MEGA_COLUMNS, a.hidden - c), MEGA_TILE);
 }
 
 #endif
@@ -340,7 +342,7 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
         at = (at * a.n_kv_heads + e.weights.kv_head) * a.page_size + inside;
         const char *from = (const char *)(cache ? a.v_cache : a.k_cache) + at * (DIM * 2);
         next = page_of(c + 1);
-        known_now(f.stage() + to, from);
+        computed_now(f.stage() + to, from);
         f.begin(2 * bytes * ((here + at_once - 1) / at_once));
         if (position < here && cache < 2) f.copy(f.stage() + to, from, bytes);
         f.end();
@@ -369,30 +371,19 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-template <typename MACHINE>
+template <typename HANDLERS>
 MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring, int lane,
-                           bool scouts)
+                           bool prefetches)
 {
     uint32_t own = ring + a.stages * stage_bytes(a);
-    mega_fetch f = {{0, 1},
-                    {0, 0},
-                    ring,
-                    own + a.shared.full,
-                    own + a.shared.empty,
-                    a.stages,
-                    lane,
-                    0,
-                    policy_evict_first(),
-                    own + a.shared.flow + FLOW_BEGUN,
-                    0,
-                    a,
-                    {},
-                    scouts,
-                    false,
+    mega_fetch f = {{0, 1},   {0, 0}, ring, own + a.shared.full,  own + a.shared.empty,
+                    a.stages, lane,   0,    policy_evict_first(), own + a.shared.flow + FLOW_BEGUN,
+                    0,        a,      {},   prefetches,           false,
                     0};
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
-    mega_entry *slot = (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + scouts; /* own */
+    mega_entry *slot =
+        (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + prefetches; /* own */
     for (int pass = 0; pass < a.n_passes; pass++) {
         f.begin_pass(pass);
         for (int i = 0; i < length; i++) {
@@ -400,11 +391,11 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             if (lane < 16) ((uint4 *)slot)[lane] = __ldg((const uint4 *)(queue + i) + lane);
             __syncwarp();
             if (MEGA_DELAYS) delay_warp(a, a.first_pass + pass, i);
-            MACHINE::fetch(a, *slot, f, pass);
-            if (!scouts) f.timing.keep(a, lane, a.first_pass + pass, i);
+            HANDLERS::fetch(a, *slot, f, pass);
+            if (!prefetches) f.timing.keep(a, lane, a.first_pass + pass, i);
         }
     }
-    if (MEGA_STOPPABLE) f.leave(f.under_way); /* all of it, unless the launch ended early */
+    if (MEGA_STOPPABLE) f.exit_warp(f.in_flight); /* all of it, unless the launch ended early */
 }
 
 #endif

@@ -20,7 +20,7 @@ static qp_status transpose_down(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
     const model_config *c = &x->plan->config;
-    int rows = (int)c->hidden_size, exchanges = rows > MEGA_BLOCK,
+    int rows = (int)c->hidden_size, exchanges = rows > MEGA_COLUMNS,
         columns = (int)c->intermediate_size;
     size_t bytes = (size_t)rows * (size_t)columns * 2;
     cuda_function transpose;
@@ -30,7 +30,7 @@ static qp_status transpose_down(cuda_mega *m, qp_error *error)
         cuda_address from = cuda_weights_address(&x->weights, WEIGHT_FFN_DOWN, layer, false);
         cuda_address to = m->weights.address + (size_t)layer * bytes;
         for (int rest = rows, some; rest > 0; rest -= some) {
-            some = rest < MEGA_BLOCK ? rest : MEGA_BLOCK;
+            some = rest < MEGA_COLUMNS ? rest : MEGA_COLUMNS;
             TRY(cuda_check(x->device->driver->launch(
                                transpose, (unsigned)(columns + 31) / 32, (unsigned)(some + 31) / 32,
                                1, 32, 8, 1, 0, x->device->stream,

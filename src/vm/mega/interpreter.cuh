@@ -1,12 +1,12 @@
 /* The loop of a megakernel: blocks run their queues of entries, pass after pass.
  *
- * A MACHINE says what is done at an entry: run() by the sixteen warps that compute, fetch() by the
+ * A HANDLERS says what is done at an entry: run() by the sixteen warps that compute, fetch() by the
  * one that copies its weights to the ring; and by two more what goes on beside, tell(). Where
  * launches may end early, run() ends them in its first entry of a pass by the flow's stop, in all
  * blocks alike.
  */
-#ifndef QUIPU_VM_MEGA_MACHINE_CUH
-#define QUIPU_VM_MEGA_MACHINE_CUH
+#ifndef QUIPU_VM_MEGA_INTERPRETER_CUH
+#define QUIPU_VM_MEGA_INTERPRETER_CUH
 
 #include "vm/mega/stream.cuh"
 #if MEGA_CHOOSES
@@ -36,13 +36,13 @@ MEGA_FN void fetch_slot(const mega_arguments &a, const mega_block &b, mega_place
 }
 
 /* Offsets of slots: a power of two of them. */
-MEGA_FN uint32_t slot_behind(const mega_arguments &a, uint32_t slot, int steps)
+MEGA_FN uint32_t slot_after(const mega_arguments &a, uint32_t slot, int steps)
 {
     uint32_t of = slot - a.shared.entries + steps * (uint32_t)sizeof(mega_entry);
     return a.shared.entries + of % (MEGA_SLOTS * (uint32_t)sizeof(mega_entry));
 }
 
-template <typename MACHINE> MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
+template <typename HANDLERS> MEGA_FN void run_program(const mega_arguments &a, mega_block &b)
 {
     const int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_place start = {a.first_pass, 0, length, a.n_passes * length};
@@ -51,32 +51,32 @@ template <typename MACHINE> MEGA_FN void run_program(const mega_arguments &a, me
     copies_arrived<0>();
     b.sync();
     for (bool more = true; more;) {
-        b.forget();
+        b.reload();
         const mega_entry &e = *b.at<mega_entry>(b.slot);
         fetch_slot(a, b, e.place, ENTRIES_AHEAD,
-                   b.at<mega_entry>(slot_behind(a, b.slot, ENTRIES_AHEAD)));
+                   b.at<mega_entry>(slot_after(a, b.slot, ENTRIES_AHEAD)));
         if (b.entry() == 0) b.stamp(a, MEGA_BEGINS); /* others begin where the last one ended */
         if (MEGA_DELAYS) delay_warp(a, b.pass(), b.entry());
-        if (MACHINE::passes_over(a, b, e)) {
+        if (HANDLERS::skips(a, b, e)) {
             b.stamp(a, MEGA_ENDS);
-            b.slot = slot_behind(a, b.slot, 1);
+            b.slot = slot_after(a, b.slot, 1);
             continue;
         }
-        b.forget();
-        MACHINE::run(a, b, e);
+        b.reload();
+        HANDLERS::run(a, b, e);
         more = e.place.left > 1;
         copies_arrived<0>();
         uint32_t pass = b.pass();
         int entry = b.entry();
         b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
         timing_stamp(a, b.thread, pass, entry, MEGA_ENDS);
-        b.slot = slot_behind(a, b.slot, 1);
+        b.slot = slot_after(a, b.slot, 1);
         if (MEGA_STOPPABLE && entry == 0 && b.flow(a)->stop) break;
     }
     copies_arrived<0>();
 }
 
-template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
+template <typename HANDLERS> MEGA_FN void run_interpreter(const mega_arguments &a)
 {
     extern __shared__ __align__(1024) char dynamic[];
     uint32_t ring = (uint32_t)__cvta_generic_to_shared(dynamic);
@@ -89,7 +89,7 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
         ((uint4 *)dynamic)[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     if (threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_BEGUN, 1);
-    if (MACHINE::TELLS && threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_ADDED, 1);
+    if (HANDLERS::PUBLISHES && threadIdx.x == 0) barrier_init(own + a.shared.flow + FLOW_ADDED, 1);
     if (MEGA_CHOOSES && threadIdx.x == 0) {
         barrier_init(own + a.shared.flow + FLOW_TO_CHOOSE, MEGA_DELAYS ? MEGA_CONSUMERS : 1);
         barrier_init(own + a.shared.flow + FLOW_CHOSEN, 1);
@@ -104,23 +104,23 @@ template <typename MACHINE> MEGA_FN void run_machine(const mega_arguments &a)
     int thread = (int)threadIdx.x;
     if (thread >= MEGA_CONSUMERS) {
         if (!MEGA_CHOOSES) registers_give(); /* those that choose need as many as others */
-        bool scouted = MACHINE::SCOUTS && a.first_position >= MEGA_SCOUTED;
-        const int fetching = MEGA_CONSUMERS + (scouted ? 64 : 32);
+        bool prefetched = HANDLERS::PREFETCHES && a.first_position >= MEGA_PREFETCH_CONTEXT;
+        const int fetching = MEGA_CONSUMERS + (prefetched ? 64 : 32);
 #if MEGA_CHOOSES
         if (thread >= fetching)
             choose_tokens(a, memory, own, thread - fetching, MEGA_THREADS - fetching);
 #else
-        if (thread >= MEGA_THREADS - MEGA_TELLERS)
-            MACHINE::tell(a, own + a.shared.flow, thread - (MEGA_THREADS - MEGA_TELLERS));
+        if (thread >= MEGA_THREADS - MEGA_PUBLISHERS)
+            HANDLERS::publish(a, own + a.shared.flow, thread - (MEGA_THREADS - MEGA_PUBLISHERS));
 #endif
         else if (thread < fetching)
-            fetch_program<MACHINE>(a, memory, ring, thread & 31,
-                                   MACHINE::SCOUTS && thread >= MEGA_CONSUMERS + 32);
+            fetch_program<HANDLERS>(a, memory, ring, thread & 31,
+                                    HANDLERS::PREFETCHES && thread >= MEGA_CONSUMERS + 32);
     } else {
         if (!MEGA_CHOOSES) registers_take();
         mega_block b = {memory, ring,        own,         {0, 0},
                         thread, thread >> 5, thread & 31, a.shared.entries};
-        run_program<MACHINE>(a, b);
+        run_program<HANDLERS>(a, b);
     }
 }
 
