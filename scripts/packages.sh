@@ -12,6 +12,8 @@ build   ninja-build         command -v ninja
 build   pkg-config          command -v pkg-config
 build   libpcre2-dev        pkg-config --exists libpcre2-8
 build   libcjson-dev        pkg-config --exists libcjson
+build   libcurl4-openssl-dev pkg-config --exists libcurl
+build   libssl-dev          pkg-config --exists libcrypto
 build   libedit-dev         pkg-config --exists libedit
 test    libcmocka-dev       pkg-config --exists cmocka
 test    python3             command -v python3

@@ -252,8 +252,8 @@ static qp_status take_value(parser *p, int index, const char *flag, const char *
     return store_from(p, index, OPTION_FROM_COMMAND_LINE, flag, text);
 }
 
-/* --name, --name=value, --name value, --no-name */
-static qp_status parse_long(parser *p, const char *word)
+/* --name, --name=value, --name value, --no-name; or -name, of options that allow it. */
+static qp_status parse_long(parser *p, const char *word, size_t dashes)
 {
     const char *equals = strchr(word, '=');
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
@@ -267,7 +267,7 @@ static qp_status parse_long(parser *p, const char *word)
         return QP_OK;
     }
     bool negated;
-    int index = find_long(p->command, word + 2, length - 2, &negated);
+    int index = find_long(p->command, word + dashes, length - dashes, &negated);
     if (index < 0) return unknown_option(p, word, length);
     const option_spec *option = option_at(p->command, index);
     char flag[72];
@@ -306,6 +306,14 @@ static qp_status take_attached(parser *p, int index, const char *flag, const cha
     return status;
 }
 
+/* Whether a word such as -hf is a long option that is written so too. */
+static bool is_single_dash(const parser *p, const char *word)
+{
+    bool negated;
+    int index = find_long(p->command, word + 1, strcspn(word + 1, "="), &negated);
+    return index >= 0 && option_at(p->command, index)->single_dash;
+}
+
 /* -v, -n5, -n 5, -vn5 */
 static qp_status parse_short(parser *p, const char *word)
 {
@@ -313,6 +321,7 @@ static qp_status parse_short(parser *p, const char *word)
         p->result->help = true;
         return QP_OK;
     }
+    if (is_single_dash(p, word)) return parse_long(p, word, 1);
     TRY(check_single_dash(p, word));
     for (const char *letter = word + 1; *letter; letter++) {
         char flag[3] = {'-', *letter, '\0'};
@@ -339,7 +348,7 @@ static qp_status parse_words(parser *p)
         else if (strcmp(word, "--") == 0)
             options_ended = true;
         else if (word[1] == '-')
-            TRY(parse_long(p, word));
+            TRY(parse_long(p, word, 2));
         else
             TRY(parse_short(p, word));
     }

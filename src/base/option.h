@@ -90,8 +90,9 @@ typedef struct option_spec {
     double low, high;           /* OPTION_NUMBER; both 0: any */
     const char *const *choices; /* OPTION_CHOICE; ends in NULL */
     option_hint hint;
-    bool negatable; /* OPTION_FLAG: --no-NAME turns it off */
-    bool expert;    /* shown by --help-all, not by --help */
+    bool negatable;   /* OPTION_FLAG: --no-NAME turns it off */
+    bool single_dash; /* -NAME is the option too, as in similar programs */
+    bool expert;      /* shown by --help-all, not by --help */
     /* Names of options that cannot be given together with this one, separated by blanks; one
      * direction suffices. */
     const char *excludes;

@@ -13,7 +13,7 @@
 
 typedef struct cli_settings {
     /* the model and how it runs */
-    const char *model;
+    const char *model, *hub;
     int64_t context, threads, chunk, page_size;
     int kv_type, exec, device;
     const char *cpu_mask;
@@ -74,9 +74,9 @@ typedef qp_status cli_command(const cli_call *call);
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,
     command_bench, command_schedule, command_trace, command_diff, command_convert, command_help,
-    command_man, command_completion, command_version, command_ops_list, command_ops_describe,
-    command_ops_prompt, command_ops_check, command_ops_bench, command_ops_export,
-    command_ops_import;
+    command_pull, command_list, command_rm, command_man, command_completion, command_version,
+    command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
+    command_ops_bench, command_ops_export, command_ops_import;
 
 /* Words of similar programs with what to use here, and parts of the manual page. */
 extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],
@@ -89,6 +89,11 @@ cli_command *cli_function(const command_spec *command);
 /* The model to use: the one named, else the default model in the user's cache. QP_IO names the
  * command that fetches it when it is not there. The text lives as long as the process. */
 qp_status cli_model_path(const cli_call *call, const char **path);
+
+/* A model that is named by its place in a hub ("hf:OWNER/REPOSITORY[:FILE or TYPE]"; `always`:
+ * without "hf:" too) or by a short name: *path is where it lies here, fetched first where it is
+ * missing. Other names stay as they are. The text lives as long as the process. */
+qp_status cli_hub_path(const char *model, bool always, const char **path, qp_error *error);
 
 /* The file for costs measured with so many workers; NULL when there is no cache. One text for all
  * calls. */

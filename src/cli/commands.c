@@ -12,8 +12,13 @@ const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
     {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
-     .help = "a GGUF file, a Hugging Face directory, or synthetic:PRESET[:TYPE[+OTHER][:SEED]]; "
-             "without it the default model"},
+     .help = "a GGUF file, a Hugging Face directory, hf:OWNER/REPOSITORY[:FILE or TYPE], a short "
+             "name of `quipu pull`, or synthetic:PRESET[:TYPE[+OTHER][:SEED]]; without it the "
+             "default model"},
+    {"hf", 0, OPTION_STRING_AT(SETTINGS, hub), .argument = "REPOSITORY", .single_dash = true,
+     .excludes = "model",
+     .help =
+         "a model of Hugging Face: OWNER/REPOSITORY[:FILE or TYPE], fetched where it is missing"},
     {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "tell what is used and why"},
     {0}};
 
@@ -525,6 +530,21 @@ static const command_spec commands[] = {
                     "llama.cpp reads the file too. It appears whole or not at all. What the file "
                     "cannot hold is refused, or told in a warning.",
      .groups = GROUPS(&model_group, &convert_group)},
+    {COMMAND("pull", command_pull), .synopsis = "[NAME]",
+     .summary = "fetch a model from Hugging Face, or list the short names",
+     .description =
+         "NAME is a short name such as llama3.2:1b, OWNER/REPOSITORY, "
+         "OWNER/REPOSITORY:FILE.gguf or OWNER/REPOSITORY:TYPE. The model goes to the "
+         "cache that Hugging Face's Python library uses (HF_HOME, HF_HUB_CACHE), and its "
+         "place is printed. HF_ENDPOINT names another hub, HF_TOKEN a token for gated "
+         "models. An interrupted fetch is resumed, and every file's hash is checked. "
+         "Commands that take -m fetch hf:NAME, or a short name, by themselves.",
+     .positional_maximum = 1},
+    {COMMAND("list", command_list), .synopsis = "[--json]", .summary = "the models that are here",
+     .groups = GROUPS(&json_group)},
+    {COMMAND("rm", command_rm), .synopsis = "NAME",
+     .summary = "remove a fetched model: all of it, or the file that NAME selects",
+     .positional_minimum = 1, .positional_maximum = 1},
     {COMMAND("ops list", command_ops_list), .synopsis = "[--json]",
      .summary = "every operator with its axes, types and variants", .groups = GROUPS(&json_group)},
     {COMMAND("ops describe", command_ops_describe), .synopsis = "OPERATOR [--format FORMAT]",

@@ -18,8 +18,8 @@
 qp_status cli_model_path(const cli_call *call, const char **path)
 {
     static char found[4096];
-    *path = call->settings->model;
-    if (*path) return QP_OK;
+    if (call->settings->hub) return cli_hub_path(call->settings->hub, true, path, call->error);
+    if (call->settings->model) return cli_hub_path(call->settings->model, false, path, call->error);
     if (!option_cache_path(QUIPU_DEFAULT_MODEL, found, sizeof found))
         return error_set(call->error, QP_INVALID,
                          "no model was named, and without HOME there is no cache to look in; "

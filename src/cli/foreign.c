@@ -4,8 +4,8 @@
 
 #define CHAT "a conversation is `quipu chat`, and `quipu run` answers one prompt"
 #define FETCH                                                                                      \
-    "it downloads no models; fetch one with `hf download OWNER/REPO`, and name the folder "        \
-    "or the .gguf file with -m"
+    "models come from Hugging Face by -hf OWNER/REPOSITORY[:FILE or TYPE], or by `quipu pull`; a " \
+    "token is taken from HF_TOKEN"
 #define LAYERS  "a model runs whole on one device; --device cuda takes the GPU, --device cpu none"
 #define ONE_GPU "it uses one GPU; CUDA_VISIBLE_DEVICES chooses which"
 #define MAPPED  "model files are always mapped, and locking them in memory is left to the system"
@@ -19,7 +19,6 @@
 #define ADAPTER  "it has no adapters; merge them into the model first"
 
 const option_entry cli_foreign_flags[] = {
-    {"-hf", FETCH},
     {"-hfr", FETCH},
     {"-hff", FETCH},
     {"-hft", FETCH},
@@ -118,13 +117,10 @@ const option_entry cli_foreign_flags[] = {
 const option_entry cli_foreign_commands[] = {
     {"serve", SERVER},
     {"server", SERVER},
-    {"pull", FETCH},
     {"push", "it uploads no models"},
-    {"list", "it keeps no list of models; a model is named by its path with -m"},
-    {"ls", "it keeps no list of models; a model is named by its path with -m"},
+    {"ls", "`quipu list` shows the models that are here"},
     {"ps", "a model is loaded for one command and freed after it"},
     {"stop", "a model is loaded for one command and freed after it; Ctrl-C ends it"},
-    {"rm", "a model is a file or a folder; remove it as such"},
     {"show", "`quipu info -m MODEL` shows what a model is"},
     {"create", "`quipu convert` makes a GGUF file"},
     {"quantize", "`quipu convert -m MODEL -o FILE.gguf --type TYPE` quantises"},
