@@ -1,9 +1,11 @@
-/* Several sequences a pass: the same program run by kernels of their own, over memory of their own.
+/* Two to eight sequences a pass: kernels of their own run the same program over memory of their
+ * own.
  *
- * Their residual lies in another order, and their passes count apart from those of one sequence, so
- * that neither kind leaves anything for the other. Blocks of a KV head wait for one another's
- * attention within an entry, and each brings a share of the residual along in every step: that asks
- * for one entry a block, which not every strategy deals.
+ * Their residual has another layout and their passes are counted apart from those of one sequence,
+ * so neither leaves anything for the other to find. Blocks of a KV head wait for one another's
+ * attention inside an entry, and each block adds a share of the residual in every step. Both need
+ * one entry of each step in every block; strategies that deal otherwise have no kernel for several
+ * sequences.
  */
 #include "vm/mega/parts.h"
 
@@ -12,10 +14,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OWN_PARTS = 9, MAX_BOX = 256 /* sizes of a box */ };
+enum {
+    OWN_PARTS = 9,
+    MAX_BOX = 256 /* elements of a box in one dimension, at most: CUDA's limit */
+};
 
-/* x, lists of q, k and v and of attention's outputs, states, counters, keys, tensor maps, features,
- * x as it is told. Returns all of it. */
+/* Bytes of each part, and in all: x; q, k and v; attention's outputs; states; counters; keys;
+ * tensor maps; features; the published x. */
 static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -56,7 +61,7 @@ static size_t place(size_t *used, size_t bytes)
     return at;
 }
 
-/* The MLP's features that a block has at most. */
+/* The most features of the MLP that a block has. */
 static int64_t most_features(const schedule *s)
 {
     int64_t most = 0;
@@ -69,14 +74,15 @@ static int64_t most_features(const schedule *s)
     return most;
 }
 
-/* Elements of a plane of features from sequence to sequence: as many as are multiplied at once, and
- * a gap so that eight sequences' lie in different banks. */
+/* Elements from sequence to sequence in a plane of features: a multiple of those multiplied at
+ * once, and a gap so that eight sequences are in different banks. */
 static size_t feature_row(size_t features)
 {
     return round_up(features, MEGA_FEATURES) + MEGA_TILE;
 }
 
-/* Bytes of the sums of products of a pair of tiles, two of them, where mates' features come to. */
+/* Bytes of two buffers for sums of products of a pair of tiles; features of peers are stored there
+ * too. */
 static size_t sums_bytes(void)
 {
     return (size_t)2 * MEGA_WARPS * 2 * MEGA_TILE * MEGA_ROWS * sizeof(float);
@@ -101,8 +107,8 @@ down_boxes mega_down_boxes(const cuda_mega *m)
     return boxes;
 }
 
-/* A block's share is multiplied by its own features, then by those of its mates, since theirs take
- * a while to come; and of the chunk behind by its own before, for the same reason. */
+/* The order of a block's turns. Each chunk is multiplied by the block's own features first, and the
+ * next chunk too before the peers' features of this one, because those take a while to arrive. */
 static void set_turns(mega_arguments *a)
 {
     for (int share = -1; share < a->down_share; share++) {
@@ -113,8 +119,8 @@ static void set_turns(mega_arguments *a)
     }
 }
 
-/* How W_down comes: all of a block's features by some groups of 64 columns. Of the last group whole
- * tiles are read, which must be within the stage: behind the ring lie other things than numbers. */
+/* Cuts W_down; false: it cannot be cut. The last group is read in whole tiles, which must stay
+ * inside the stage: what follows the ring is not always a number. */
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
     down_boxes boxes = mega_down_boxes(m);
@@ -127,7 +133,7 @@ static bool set_boxes(const cuda_mega *m, mega_arguments *a)
     return true;
 }
 
-/* Products and attention take turns in the first part. */
+/* Products and attention use the first part in turns. */
 static void lay_out(const cuda_mega *m, mega_arguments *a)
 {
     const model_config *c = &m->executor->plan->config;
@@ -192,7 +198,8 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
         *places[i] = at;
         at += bytes[i];
     }
-    /* Nothing is told yet. Every pass makes it so for the next one; nobody for the first. */
+    /* NaN: nothing is published yet. Each pass clears what the next one publishes; this is for the
+     * first pass. */
     TRY(cuda_check(
         x->device->driver->memory_set(a->published, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
         "clearing x of several sequences", error));

@@ -1,5 +1,5 @@
-/* Quantised weights as the megakernel's bricks: which models have them, where they lie, making them
- * on the GPU from what is there as stored. */
+/* Quantised weights as bricks (bricks.h): which models have them, where they are, and making them
+ * on the GPU from the weights as stored. */
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"
@@ -27,7 +27,7 @@ int mega_brick_kind(dtype type)
 typedef qp_status visit_matrix(void *context, weight_slot slot, int64_t layer,
                                const brick_matrix *matrix, qp_error *error);
 
-/* How a slot's matrix is cut. */
+/* How the matrix of a slot is cut. */
 static brick_matrix matrix_of(const model *m, weight_slot slot, int64_t layer)
 {
     const model_config *c = model_get_config(m);
@@ -49,7 +49,7 @@ static brick_matrix matrix_of(const model *m, weight_slot slot, int64_t layer)
     return matrix;
 }
 
-/* Calls `visit` for every matrix that a pass multiplies by, in the order of their bricks. */
+/* Calls `visit` for every matrix that a pass multiplies by, in the order of the bricks. */
 static qp_status visit_all(const model *m, visit_matrix *visit, void *context, qp_error *error)
 {
     int64_t n_layers = model_get_config(m)->n_layers;

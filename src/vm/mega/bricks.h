@@ -1,24 +1,27 @@
-/* Quantised weights as the megakernel reads them: bricks, in the order in which the lanes of a warp
- * feed them to the matrix units. The same arithmetic for the host and the GPU.
+/* Quantised weights in the megakernel's order: bricks. Host and GPU share this code.
  *
- * A brick is 4 blocks of 16 rows by 32 columns, side by side or, of W_down, one below the other. A
- * lane of a warp has g = lane / 4 and t = lane % 4: it holds rows g and g + 8 of a block, and of
- * each the columns 4 t .. 4 t + 3 of the block's two halves. Behind the quants lie the scales.
+ * A brick is what one warp multiplies at a time: 4 blocks of 16 rows by 32 columns, side by side
+ * or,
+ * of W_down, one below the other, in the order in which lanes feed them to the matrix units. Lane
+ * 4 g + t holds rows g and g + 8 of a block, and of each row columns 4 t to 4 t + 3 of both halves
+ * of
+ * 16 columns. The quants come first, then the scales:
  *
  *     Q8_0   quants [block][lane][4 words]: first half of row g, of row g + 8, then second halves
  *            scales [g][block][row g, row g + 8] F16
  *     Q4_0   quants [2 blocks][lane][block][2 words]: a half of row g in low nibbles, of row g + 8
  *            in high ones; scales as Q8_0
  *     Q4_1   quants as Q4_0; [2 blocks][g][block][row g, row g + 8] d and m, F16 both
- *     Q4_K   quants as Q4_0; d and dmin as Q4_1's
+ *     Q4_K   quants as Q4_0; d and dmin as Q4_1's d and m
  *            [g][block][row g, row g + 8] scale and minimum, a byte each
  *     Q6_K   low nibbles as Q4_0, high bits [lane][block] a word: two bits of each of four columns,
- *            in each byte from bit 0 half 0 of row g, of row g + 8, then half 1
- *            [block][g][row g, row g + 8] d in F16, two signed scales of a byte, a half each
+ *            in each byte from bit 0 on half 0 of row g, of row g + 8, then half 1
+ *            [block][g][row g, row g + 8] d in F16, two signed scales of a byte, one for each half
  *
- * Quants have two's complement of their own width where zero is in the middle of the levels (Q8_0,
- * Q6_K, and row g + 8 of Q4_0, whose row g is as stored: a byte is the number 16 * high + low),
- * none where a minimum is apart.
+ * Quants of types whose levels are centred on zero are in two's complement of their own width
+ * (Q8_0,
+ * Q6_K, and row g + 8 of Q4_0; row g of Q4_0 is as stored, so that a byte is the number
+ * 16 * high + low). Quants of types with a minimum are unsigned.
  */
 #ifndef QUIPU_VM_MEGA_BRICKS_H
 #define QUIPU_VM_MEGA_BRICKS_H
@@ -42,7 +45,7 @@ enum {
     BRICK_COLUMNS = 32, /* of a block */
     BRICK_BLOCKS = 4,
     BRICK_WIDTH = BRICK_BLOCKS * BRICK_COLUMNS,
-    BRICK_NIBBLES = 1024, /* bytes of quants of 4 bits */
+    BRICK_NIBBLES = 1024, /* bytes of the 4-bit quants of a brick */
     BRICK_HIGH = BRICK_NIBBLES,
     BRICK_SCALES_Q6_K = BRICK_HIGH + 512,
     BRICK_BYTES_Q8_0 = 2 * BRICK_NIBBLES + 128,
@@ -52,22 +55,25 @@ enum {
     BRICK_BYTES_Q6_K = BRICK_SCALES_Q6_K + 256,
 };
 
-/* How a matrix is cut. */
+/* How a matrix is cut into bricks. */
 enum {
-    BRICKS_OF_ROWS,     /* [tile of 16 rows][columns] */
-    BRICKS_OF_PAIRS,    /* the same, rows in the order of QKV's units: four first features of pairs,
-                         * then their four second ones */
+    BRICKS_OF_ROWS, /* [tile of 16 rows][columns] */
+    /* The same, rows in the order of QKV's units: the first features of four pairs, then the second
+     * ones. */
+    BRICKS_OF_PAIRS,
     BRICKS_OF_HEADS,    /* [KV head][tile of 16 rows][the head's columns] */
-    BRICKS_OF_FEATURES, /* [32 columns][rows], blocks of a brick one below the other */
+    BRICKS_OF_FEATURES, /* [32 columns][rows], a brick's blocks one below the other */
 };
 
 typedef struct brick_matrix {
-    uint64_t from, to; /* addresses: rows as stored, bricks */
+    uint64_t from, to; /* addresses: of the rows as stored, of the bricks */
     int32_t kind, form;
-    int32_t rows, columns; /* multiples of 16 but for the last rows, and of 32 */
-    int32_t head_columns;  /* of HEADS */
-    int32_t head_dim;      /* of PAIRS, all of which turn */
-    int32_t turns_apart;   /* of PAIRS: features i and i + head_dim / 2, not 2 i and 2 i + 1 */
+    /* Rows: a multiple of 16, or the last tile is not full; columns: a multiple of 32. */
+    int32_t rows, columns;
+    int32_t head_columns; /* BRICKS_OF_HEADS: columns of a KV head */
+    int32_t head_dim;     /* BRICKS_OF_PAIRS: elements of a head, all of which RoPE rotates */
+    /* BRICKS_OF_PAIRS: 1: a pair is features i and i + head_dim / 2; 0: 2 i and 2 i + 1. */
+    int32_t turns_apart;
     int32_t zero;
 } brick_matrix;
 
@@ -80,7 +86,7 @@ OP_FN int brick_bytes(int kind)
                                 : BRICK_BYTES_Q6_K;
 }
 
-/* Bricks that lie side by side over so many columns (or, of W_down, rows). */
+/* Bricks side by side over so many columns, and one below the other over so many rows of W_down. */
 OP_FN int bricks_across(int columns)
 {
     return (columns + BRICK_WIDTH - 1) / BRICK_WIDTH;
@@ -101,8 +107,8 @@ OP_FN int64_t brick_count(const brick_matrix *m)
     return tiles * bricks_across(m->columns);
 }
 
-/* Block j of brick n: its first row and column in the matrix; `columns` are left from there, none
- * where it is only there to fill the brick. */
+/* Block j of brick n: its first row and column in the matrix, and its columns: 0 if the block only
+ * fills up the brick. */
 typedef struct brick_place {
     int64_t row, column;
     int columns;
@@ -133,7 +139,7 @@ OP_FN brick_place brick_place_of(const brick_matrix *m, int64_t n, int j)
     return p;
 }
 
-/* The matrix's row that is row i of a tile that begins at `first`. */
+/* The matrix's row for row i of a tile that begins at `first`. */
 OP_FN int64_t brick_row(const brick_matrix *m, int64_t first, int i)
 {
     if (m->form != BRICKS_OF_PAIRS) return first + i;
@@ -144,7 +150,7 @@ OP_FN int64_t brick_row(const brick_matrix *m, int64_t first, int i)
            (m->turns_apart ? pair + second * (m->head_dim / 2) : 2 * pair + second);
 }
 
-/* The column of a block that is the lane's i-th of a half's four. */
+/* The column of a block that is the i-th of lane t's four in a half. */
 OP_FN int brick_column(int t, int half, int i)
 {
     return BRICK_COLUMNS / 2 * half + 4 * t + i;
@@ -191,8 +197,8 @@ OP_FN uint32_t brick_two_bytes(const uint8_t *p)
     return p[0] | (uint32_t)p[1] << 8;
 }
 
-/* What a block's row of 32 columns is scaled by: of Q8_0 and Q4_0 d; of Q4_1 d and m; of Q4_K d and
- * dmin, and behind them scale and minimum; of Q6_K d and two scales. */
+/* The scales of a block's row of 32 columns: Q8_0 and Q4_0: d; Q4_1: d and m; Q4_K: d and dmin, and
+ * in `rest` scale and minimum; Q6_K: d and two scales. */
 typedef struct brick_scale {
     uint32_t word, rest;
 } brick_scale;
@@ -225,11 +231,11 @@ OP_FN brick_scale brick_scale_of(int kind, const uint8_t *row, int64_t column)
 
 /* ---- making bricks --------------------------------------------------------------------------- */
 
-/* A lane's part of block j of a brick; `rows`: its two rows as stored, NULL where there is none. */
+/* Writes a lane's part of block j's quants. `rows`: its two rows as stored; NULL: there is none. */
 OP_FN void brick_write_quants(const brick_matrix *m, uint8_t *brick, int j, int lane,
                               const uint8_t *const rows[2], int64_t column)
 {
-    uint32_t low[2][2] = {{0, 0}, {0, 0}}, high = 0; /* [half][row, of Q8_0] */
+    uint32_t low[2][2] = {{0, 0}, {0, 0}}, high = 0; /* [half][row, for Q8_0] */
     for (int f = 0; f < 2; f++)
         for (int h = 0; h < 2; h++)
             for (int i = 0; i < 4; i++) {
@@ -273,7 +279,7 @@ OP_FN void brick_write_scales(const brick_matrix *m, uint8_t *brick, int j, int 
     }
 }
 
-/* A lane's part of brick n, `from` and `to` being where the matrix and its bricks begin. */
+/* Writes a lane's part of brick n of the matrix at `from` to the bricks at `to`. */
 OP_FN void brick_write(const brick_matrix *m, const uint8_t *from, uint8_t *to, int64_t n, int lane)
 {
     uint8_t *brick = to + n * brick_bytes(m->kind);

@@ -1,4 +1,4 @@
-/* The megakernel over a cuda_executor's memory: see megakernel.h. */
+/* The megakernel over a cuda_executor's memory: which models it runs, and opening it. */
 #include "vm/mega/parts.h"
 
 #include <math.h>
@@ -7,16 +7,18 @@
 #include <string.h>
 
 enum {
-    RECOMPUTE = 384, /* positions up to which every block computes its KV head's attention itself:
-                      * beyond, dividing it pays for one more dependency */
+    /* Positions up to which every block computes its KV head's attention itself; beyond, dividing
+     * it is worth one more dependency. */
+    RECOMPUTE = 384,
     MAX_FEATURES = 160, /* of the MLP in one block */
-    BOX_UNITS = 16,     /* 16 rows by 64 columns of W_o, one a warp */
+    BOX_UNITS = 16,     /* 16 rows by 64 columns of W_o, one per warp */
 };
 
 /* ---- which models ------------------------------------------------------------------------- */
 
-/* NULL, or what of its weights' types it does not read. Matrices are all BF16, all F16, or all
- * quantised in kinds that there are bricks of; vectors F32 or BF16, beside matrices of F16 F16. */
+/* NULL, or why it does not read the weights' types. Matrices are all BF16, all F16, or all
+ * quantised in types that have bricks. Vectors are F32, or of 16 bits as the matrices are (BF16
+ * with quantised ones). */
 static const char *types_refusal(const model *m, const model_config *c)
 {
     static const char mixed[] =
@@ -41,7 +43,7 @@ static const char *types_refusal(const model *m, const model_config *c)
     return NULL;
 }
 
-/* NULL, or what of the model it does not do. */
+/* NULL, or why it does not run the model. */
 static const char *refusal(const plan *p, const model *m, int n_blocks)
 {
     const model_config *c = &p->config;

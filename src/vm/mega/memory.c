@@ -1,4 +1,4 @@
-/* What the megakernel keeps in the GPU's memory for itself, and how it lays out shared memory. */
+/* The megakernel's own GPU memory, and the layout of shared memory. */
 #include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
 
@@ -6,9 +6,9 @@
 
 enum { OWN_PARTS = 11 };
 
-/* The machine's own memory: x, lists of q, k and v, states, counters, keys; and for the choice its
- * slots, their exchanges, how the launch ends, the host's wish, history and biases. Returns all of
- * it. */
+/* Bytes of each part of its own memory, and in all: x; q, k and v; states; counters; keys; for
+ * sampling the exchange's slots and number; when the launch ends; the stop request; history;
+ * biases. */
 static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -50,21 +50,21 @@ static int64_t largest_share(int64_t units, int64_t count)
     return (units + count - 1) / count;
 }
 
-/* What a token is chosen with: parts of the warps, what is known of the logits, every block's key.
- */
+/* What sampling needs: a part for each warp, what is known of the logits, a key for each block. */
 static size_t choice_bytes(int n_blocks)
 {
     return MEGA_WARPS * MEGA_PART_BYTES + MEGA_VIEW_BYTES + (size_t)n_blocks * sizeof(uint32_t);
 }
 
-/* Elements from plane to plane: lanes that read all of them meet no bank twice, and bricks wider
- * than a vector read inside its plane. */
+/* Elements from plane to plane: no bank conflict for lanes that read all planes, and bricks wider
+ * than a vector stay inside its plane. */
 static uint32_t plane_pitch(const cuda_mega *m, int64_t columns)
 {
     return (uint32_t)(m->quantized ? round_up((size_t)columns, BRICK_WIDTH) : (size_t)columns + 8);
 }
 
-/* Bytes of a vector's planes: of quantised weights four of digits, and a unit for 32 columns. */
+/* Bytes of a vector's planes. Quantised weights: four planes of digits, and a unit for 32 columns.
+ */
 static size_t planes_bytes(const cuda_mega *m, uint32_t pitch)
 {
     return m->quantized ? 4 * (size_t)pitch + pitch / BRICK_COLUMNS * sizeof(float)
@@ -82,7 +82,8 @@ mega_attention_bytes mega_attention_of(const cuda_mega *m)
 {
     const model_config *c = &m->executor->plan->config;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
-    /* As attention.cuh has them: positions of a chunk by eight, floats of a share's outputs. */
+    /* As attention.cuh has them: eighths of a chunk's positions, and floats of a share's outputs.
+     */
     size_t shares = (size_t)(m->quantized ? MEGA_CACHE_BRICKS : MEGA_BOX) / 4 / dim / 8;
     size_t pitch = round_up(group * (dim + 8) - 16, 32) + 16;
     size_t outputs = shares * pitch * sizeof(float), merged = MEGA_CONSUMERS * 4 * sizeof(float);
@@ -124,7 +125,7 @@ void mega_lay_out_shared(cuda_mega *m)
     size_t planes = planes_bytes(m, s->plane);
     s->sum_pitch = (uint32_t)rows + 4;
     uint32_t used = 0;
-    /* While there are outputs of attention there are neither planes of x nor sums. */
+    /* Attention's outputs use the memory of x's planes and of the sums. */
     s->planes = place(&used, planes);
     size_t sums = s->sum_pitch * MEGA_WARPS * sizeof(float), choice = choice_bytes(m->n_blocks);
     s->sums = place(&used, sums > choice ? sums : choice);
@@ -140,7 +141,7 @@ void mega_lay_out_shared(cuda_mega *m)
     s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
     s->entries = place(&used, (MEGA_SLOTS + 2) * sizeof(mega_entry));
-    s->flow = place(&used, 128); /* and what the fetching warps share */
+    s->flow = place(&used, 128); /* and what producer and prefetch warp share */
     s->bytes = used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;

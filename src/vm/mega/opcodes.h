@@ -45,8 +45,8 @@ typedef struct mega_opcode {
 
     mega_split split;
     mega_grain grain;
-    mega_carrier carrier; /* what carries its wait; its writer is any that adds to its x, or */
-    op_code writer;       /* for MEGA_TAGS the operator that makes the tagged values */
+    mega_carrier carrier; /* what carries its wait */
+    op_code writer;       /* MEGA_TAGS: the operator that makes the tagged values */
     mega_number number;
     bool first, last; /* of a block's pass: its queue begins, or ends, with one */
     bool shares_x;    /* each block reads a share of x, and adds it to the sums */

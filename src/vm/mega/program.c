@@ -1,12 +1,12 @@
-/* The megakernel's program: the queues of a schedule, which is made from the plan of sums and
- * proved before anything is uploaded, and beside each record what the GPU needs to run it.
+/* The megakernel's program: the queues of a schedule, with what the GPU needs besides to run each
+ * instruction. The schedule is built from the plan with sums and proved before it is uploaded.
  *
- * A record becomes an entry; one of several KV heads or parts becomes several, since an entry has
- * one. How many parts each element of x gets is counted here from what the records touch, whatever
- * strategy has dealt them: a reader waits for that number, so it must be the same for all elements.
- * Every queue begins with embedding_clear, where a block waits for the end of the pass before, and
- * ends with norm_linear, which says that its own has ended: a queue that has none gets an empty
- * one.
+ * An instruction becomes an entry, or several if it has several KV heads or parts. This file counts
+ * how many parts each element of x gets, from what the instructions write, whichever strategy dealt
+ * them; readers wait for that count, so all elements must have the same. Every queue begins with
+ * embedding_clear, in which a block waits for the end of the pass before, and ends with
+ * norm_linear, in which it says that its own pass has ended; a queue without one gets an entry of
+ * no units.
  */
 #include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
@@ -32,8 +32,8 @@ size_t mega_count_program(const model_config *c, int n_blocks)
 qp_status mega_schedule(const plan *of, const model *model, const mega_schedule_options *options,
                         schedule *out, qp_error *error)
 {
-    /* What an H200 reads and computes, and how long a block hears of another's part later: for the
-     * strategies that look at costs. */
+    /* An H200's bandwidth and arithmetic, and after how many ns a block sees another's data; for
+     * strategies that use costs. */
     static const machine_profile profile = {4.5e12, 60e12, 900};
     plan_options sums = of->options;
     sums.sums = true;
@@ -66,7 +66,8 @@ qp_status mega_prove(const schedule *s, qp_error *error)
 typedef struct program {
     const cuda_mega *mega;
     const schedule *s;
-    uint32_t *parts; /* [views]: of each element of a sum; 0: it is none, or not added to yet */
+    /* [views]: count of each element of a sum when it is complete; 0: the view is no sum. */
+    uint32_t *parts;
     mega_entry *entries;
     int32_t *lengths;
     int longest;
@@ -78,7 +79,7 @@ static const mega_opcode *row_of(const instruction *in)
     return mega_opcode_of((op_code)in->opcode);
 }
 
-/* Units that an entry has at most: all, or those of one KV head or of one part. */
+/* Units of an entry at most: all, or those of one KV head or of one part. */
 static int64_t most_units(const schedule *s, const instruction *in)
 {
     switch (row_of(in)->split) {
@@ -91,14 +92,14 @@ static int64_t most_units(const schedule *s, const instruction *in)
     }
 }
 
-/* The first entry's units of [begin, end). */
+/* The units of the first of the entries that [begin, end) becomes. */
 static instruction_span first_units(int64_t most, int32_t begin, int32_t end)
 {
     int64_t last = (begin / most + 1) * most;
     return (instruction_span){begin, last < end ? (int32_t)last : end};
 }
 
-/* Whether a queue's records begin and end as its entries must. */
+/* Whether the schedule's queue already has the first, or last, entry that a block needs. */
 static bool has_begin(const schedule *s, int block)
 {
     return s->length[block] && row_of(schedule_queue(s, block))->first;
@@ -148,7 +149,7 @@ static void set_weights(const program *p, mega_weights *w, const schedule_node *
     w->norm_is_f32 = p->s->views[node->operands[row->norm]].type == DTYPE_F32;
 }
 
-/* Attention's units are parts of a KV head's context, and rows of W_o for a KV head. */
+/* Attention's units are parts of a KV head's context, or rows of W_o for a KV head. */
 static void set_head(const program *p, mega_entry *e, mega_split split)
 {
     int64_t n_states = p->mega->partitions, unit = e->in.units.begin;
@@ -159,7 +160,7 @@ static void set_head(const program *p, mega_entry *e, mega_split split)
     e->weights.row = (int32_t)(unit % each);
 }
 
-/* The share of x's columns that goes with a block's share of the units. */
+/* The columns of x that the block adds to the sums: as large a share as it has of the units. */
 static void set_share(const program *p, mega_entry *e, int x)
 {
     op_call call;
@@ -182,7 +183,7 @@ static void set_entry(const program *p, mega_entry *e, const instruction *in,
     if (row->shares_x) set_share(p, e, row->x);
 }
 
-/* An entry of no units, for a queue's beginning or its end. */
+/* An entry of no units, to begin or end a queue. */
 static void add_empty(const program *p, mega_entry *e, int node)
 {
     const schedule_node *about = &p->s->nodes[node];
@@ -210,7 +211,8 @@ static void fill_queue(program *p, int block)
         }
     }
     if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
-    for (int i = 1; i < n; i++) /* never two in a row: one slot is left for it */
+    /* Two skippable entries never follow each other, because only one slot is left for them. */
+    for (int i = 1; i < n; i++)
         queue[i].weights.skippable = row_of(&queue[i].in)->split == MEGA_BY_PART &&
                                      row_of(&queue[i - 1].in)->split != MEGA_BY_PART;
     queue[0].weights.begins = 1;
@@ -218,7 +220,7 @@ static void fill_queue(program *p, int block)
     p->lengths[block] = n;
 }
 
-/* ---- what x is to be waited for ------------------------------------------------------------- */
+/* ---- how many parts x has ------------------------------------------------------------------- */
 
 /* Counts the parts that a node's entries add to each of `hidden` elements. */
 static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t *counts,
@@ -267,8 +269,8 @@ static qp_status count_parts(const program *p, qp_error *error)
     return status;
 }
 
-/* A block brings as much of the residual along at once as it has threads, and its queue has the
- * pass's two ends in their places. */
+/* A block adds at most one element of x per thread to the sums, and only its first and last entries
+ * begin and end the pass. */
 static qp_status check_queue(const program *p, int block, qp_error *error)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
@@ -285,7 +287,7 @@ static qp_status check_queue(const program *p, int block, qp_error *error)
     return QP_OK;
 }
 
-/* Whether a block's logits are one piece, for which there is room where its x was. */
+/* Whether a block's logits are one piece, and fit in the memory of its x. */
 static bool can_choose(const program *p, int block)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
@@ -296,7 +298,7 @@ static bool can_choose(const program *p, int block)
     return n == 1 && units->end - units->begin <= (int64_t)p->mega->arguments.shared.plane;
 }
 
-/* Whether a block has one entry of every step, of attention's parts one at most. */
+/* Whether a block has one entry of each step, and at most one of attention's parts. */
 static bool has_one_each(const program *p, int block)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
@@ -314,7 +316,7 @@ static bool has_one_each(const program *p, int block)
     return true;
 }
 
-/* A block's MLP of the same layer as another's. */
+/* The units that a block has of a node. */
 static instruction_span features_of(const program *p, int block, uint32_t node)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
@@ -323,8 +325,9 @@ static instruction_span features_of(const program *p, int block, uint32_t node)
     return (instruction_span){0, 0};
 }
 
-/* What several sequences' blocks share with those behind them, around their mates; and their shares
- * of the columns, in which mates begin together and others elsewhere. */
+/* For several sequences: the features of the other blocks of the group, and the block's share of
+ * W_down's columns. Blocks of a group begin at the same place in their shares, other groups
+ * elsewhere. */
 static void set_peers(const program *p, const down_boxes *boxes)
 {
     int n_peers = boxes->peers, share = boxes->chunks / n_peers;

@@ -1,4 +1,4 @@
-/* What a pass of the megakernel has left in the GPU's memory: see megakernel.h. */
+/* Reads what a pass of the megakernel has left in the GPU's memory: residual and queries. */
 #include "vm/mega/parts.h"
 
 #include "op/fixed.h"

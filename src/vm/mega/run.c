@@ -1,9 +1,9 @@
-/* Launches of the megakernel, and their tokens as they come. See megakernel.h.
+/* Launches of the megakernel, and the delivery of their tokens.
  *
- * The kernel writes each token into memory of this machine, where -1 stands until then. The host
- * looks every 100 us, which takes no processor's time to speak of; for a launch's last token it
- * waits with the driver, to lose nothing before the next. Its wish to end, a launch's number, is
- * copied into the GPU's memory beside the launch, which reads it there once a pass.
+ * The kernel writes each token into pinned memory, where -1 stands until then. The host polls every
+ * 100 us, which costs next to no CPU time, but waits in the driver for a launch's last token, so
+ * that the next launch begins at once. To stop a launch early the host copies its number into GPU
+ * memory on another stream; the kernel reads it there once a pass.
  */
 #include "vm/mega/parts.h"
 
@@ -78,12 +78,12 @@ static qp_status launch(cuda_mega *m, const batch *b, bool chooses, int n_passes
                       "launching the megakernel", error);
 }
 
-/* A launch's tokens on their way to who hears of them. */
+/* A launch's tokens on their way to the caller. */
 typedef struct delivery {
     const cuda_mega *mega;
     const cuda_mega_way *way;
     int n_passes, delivered;
-    bool stopped; /* no more are wanted */
+    bool stopped; /* the caller wants no more */
 } delivery;
 
 static int32_t token_at(const cuda_mega *m, int index)
@@ -91,7 +91,7 @@ static int32_t token_at(const cuda_mega *m, int index)
     return __atomic_load_n((const int32_t *)m->tokens.data + index, __ATOMIC_RELAXED);
 }
 
-/* Tells the launch to end. Should it not come there, the launch goes on to its last pass. */
+/* Asks the launch to stop. If the copy fails, the launch goes on to its last pass. */
 static void request_stop(const cuda_mega *m)
 {
     const cuda_device *d = m->executor->device;
@@ -100,7 +100,7 @@ static void request_stop(const cuda_mega *m)
                               m->side_stream);
 }
 
-/* Hands on what has come. */
+/* Delivers the tokens that have come. */
 static void deliver_tokens(delivery *h)
 {
     while (!h->stopped) {
@@ -112,7 +112,8 @@ static void deliver_tokens(delivery *h)
     }
 }
 
-/* Until the launch has ended, for good or ill, or is about to. */
+/* Returns when the launch has ended, also with an error, or has been asked to stop, or has one
+ * token left to make. */
 static void poll_tokens(delivery *h)
 {
     const cuda_device *d = h->mega->executor->device;

@@ -1,4 +1,4 @@
-/* What the megakernel records of its passes: see megakernel.h. */
+/* What the megakernel records of its passes: when each block ran each entry. */
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"
@@ -36,8 +36,8 @@ bool mega_begin_timing(cuda_mega *m, int n_passes)
     return m->arguments.timings != 0;
 }
 
-/* Moments that an entry does not have are those beside them: one that never began to work waited
- * all the while. `before`: the block's last end. */
+/* A moment that was not recorded is that of its neighbour: an entry that never began to work waited
+ * to its end. `before`: when the block's last entry ended. */
 static instruction_timing complete(const mega_timing *t, uint64_t before)
 {
     instruction_timing of = t->of;
@@ -47,8 +47,8 @@ static instruction_timing complete(const mega_timing *t, uint64_t before)
     return of;
 }
 
-/* A queue's instructions from its entries': of several, from the first's beginning to the last's
- * end. */
+/* An instruction's timing from those of its entries: from the first's beginning to the last's end.
+ */
 static void gather(const schedule *s, int block, const mega_timing *entries,
                    instruction_timing *timings)
 {
@@ -102,7 +102,7 @@ qp_status cuda_mega_read_timings(const cuda_mega *m, size_t pass, instruction_ti
 
 /* ---- passes of a launch -------------------------------------------------------------------- */
 
-/* When the first block of a pass had the token; of the first pass when it began to wait. */
+/* When the first block of a pass had the token; for the first pass, when it began to wait. */
 static uint64_t begin_of(const schedule *s, const instruction_timing *pass, bool first)
 {
     uint64_t least = UINT64_MAX;

@@ -1,28 +1,26 @@
-/* How the megakernel keeps the waits of its schedule.
+/* How the megakernel carries the waits of its schedule.
  *
- * Records wait for counters, as on every machine. The megakernel has none for most of them: what
- * flows between blocks carries the news that it is complete, and a reader looks there. Which wait
- * that is follows from who waits for whom:
+ * Instructions wait for counters, as on every machine. The megakernel has no counters for most of
+ * them: the data itself says when it is complete, and the reader looks there (opcodes.h):
  *
- *     a norm for who makes its x           x counts the parts of each element, and the reader wants
- *                                          all of them in every element
- *     attention for QKV of its KV heads    each query, key and value carries its pass's number, and
- *                                          the reader wants it in all of the KV head's
- *     the output projection for the parts  each state carries a number of its pass and layer; where
- *     of its KV heads' attention           a short context has no parts, q, k and v as above
- *     anything for the pass before         no block begins a pass before all have ended the last
+ *     instruction that waits   for                    waits until
+ *     a norm                   the parts of its x     each element counts all its parts
+ * (MEGA_COUNTS) attention                q, k, v of its heads   each value has this pass's number
+ * (MEGA_TAGS) W_o                      attention's parts      each state has the number of this
+ * pass and layer; in a short context as attention any                      the pass before all
+ * blocks have ended it
  *
- * Whatever else a record waits for would be forgotten, so that such a schedule is refused.
+ * A schedule with any other wait is refused, because nothing would carry that wait.
  */
 #include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
 
 #include <stdlib.h>
 
-/* Who signals a counter. */
+/* The instructions that signal a counter. */
 typedef struct signaller {
-    int node;           /* -1: several, or instructions that only signal */
-    int64_t begin, end; /* the units between the first and the last */
+    int node;           /* -1: several nodes, or instructions that only signal */
+    int64_t begin, end; /* from the first unit to the last */
     bool known;
 } signaller;
 
@@ -47,7 +45,7 @@ int64_t mega_units_of_head(const schedule *s, int node)
     return call.end / call.tensors[cache].shape[2];
 }
 
-/* Whether the KV heads of an instruction are all those of the units [begin, end) of a node. */
+/* Whether an instruction's KV heads include all of those of the units [begin, end) of a node. */
 static bool has_heads(const schedule *s, const instruction *in, int node, int64_t begin,
                       int64_t end)
 {

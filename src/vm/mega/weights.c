@@ -1,5 +1,5 @@
-/* Weights as the megakernel wants them: of 16 bits W_down transposed, W_o by KV heads; quantised
- * ones as bricks. */
+/* Weights in the megakernel's order: of 16 bits, W_down transposed and W_o by KV heads; quantised
+ * weights as bricks. */
 #include "vm/mega/parts.h"
 
 #include <stdlib.h>
@@ -14,8 +14,8 @@ size_t mega_count_weights(const model *m)
     return mega_is_quantized(m) ? mega_count_bricks(m) : count_down(model_get_config(m));
 }
 
-/* W_down with its columns as rows: what a block's features add lies together. Of more than 2048
- * columns then, as many of all rows behind the other. */
+/* W_down transposed: what one feature adds to all outputs is contiguous. Of more than 2,048
+ * outputs, the rows of the next 2,048 come after all rows of the first. */
 static qp_status transpose_down(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
@@ -69,7 +69,7 @@ static qp_status make_map(const cuda_mega *m, void *map, cuda_address at, const 
                       "describing a tensor to the GPU", error);
 }
 
-/* The tensor map of a layer, and what it describes. */
+/* Makes a layer's tensor map. */
 typedef qp_status make_layer_map(const cuda_mega *m, void *map, int64_t layer, qp_error *error);
 
 static qp_status make_maps(const cuda_mega *m, make_layer_map *make, cuda_address to,
@@ -88,8 +88,8 @@ static qp_status make_maps(const cuda_mega *m, make_layer_map *make, cuda_addres
     return status;
 }
 
-/* W_o: a box is a KV head's columns of some rows, 64 columns of all rows after the next 64, as the
- * matrix units read it. */
+/* W_o: a box is a KV head's columns of some rows: 64 columns of all rows, then the next 64, as the
+ * matrix units read them. */
 static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
 {
     const cuda_executor *x = m->executor;
@@ -101,7 +101,7 @@ static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_err
                     (uint32_t[]){64, (uint32_t)m->arguments.box_rows, groups}, error);
 }
 
-/* W_down transposed: a box is all rows of a block, by 64 columns too. */
+/* W_down transposed: a box is all features of a block by some groups of 64 columns. */
 static qp_status map_down(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
 {
     const model_config *c = &m->executor->plan->config;
