@@ -131,7 +131,7 @@ static void memory_is_counted_exactly(void **state)
      * weights. */
     assert_int_equal(bytes.workspace, (32 << 20) + 16384 * 4 + 2048 * 2 + (64 << 20));
     assert_int_equal(bytes.total, bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table +
-                                      bytes.inputs + bytes.workspace);
+                                      bytes.state + bytes.inputs + bytes.workspace);
     plan_free(&plan);
     model_close(model);
 }

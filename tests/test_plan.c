@@ -76,9 +76,10 @@ static const table_row layer[] = {
     {"ffn_allreduce", "", "rw", "", "", ""}};
 static const table_row after[] = {{"final_norm", "", "rx", "", "", ""},
                                   {"lm_head", "", "", "", "", ""},
+                                  {"adjust_logits", "", "", "", "", ""},
                                   {"top_k", "", "", "", "", ""},
                                   {"sample", "", "", "", "", ""}};
-enum { N_BEFORE = 2, N_LAYER = 11, N_AFTER = 4 };
+enum { N_BEFORE = 2, N_LAYER = 11, N_AFTER = 5 };
 
 static void check_rows(const plan *p, const plan_cell *cells, int first, const table_row *rows,
                        int count, int64_t of_layer)
@@ -123,9 +124,10 @@ static const table_row fused_layer[] = {
     {"ffn_up", "", "r", "", "", "+w"},       {"ffn_down", "", "rw", "", "", "rx"},
     {"ffn_allreduce", "", "rw", "", "", ""}};
 static const table_row fused_after[] = {{"lm_head", "", "rx", "", "", ""},
+                                        {"adjust_logits", "", "", "", "", ""},
                                         {"top_k", "", "", "", "", ""},
                                         {"sample", "", "", "", "", ""}};
-enum { N_FUSED_LAYER = 7, N_FUSED_AFTER = 3 };
+enum { N_FUSED_LAYER = 7, N_FUSED_AFTER = 4 };
 
 static void fused_lifetimes_are_those_of_the_design(void **state)
 {
@@ -193,7 +195,8 @@ static void every_cell_is_consistent(void **state)
     assert_ok(lifetime_compute(&p, &cells, &error));
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         plan_kind kind = p.tensors[id].kind;
-        bool outlives = kind == PLAN_TABLE || kind == PLAN_CACHE, alive = outlives;
+        bool outlives = kind == PLAN_TABLE || kind == PLAN_CACHE || kind == PLAN_STATE;
+        bool alive = outlives;
         for (int step = 0; step < p.n_steps; step++) {
             const plan_cell *c = &cells[step * PLAN_TENSOR_COUNT + id];
             plan_access access = plan_step_access(&p, step, (plan_tensor_id)id);
@@ -442,8 +445,11 @@ static void bytes_are_those_that_are_allocated(void **state)
         assert_int_equal(bytes.rope_table, x.rope_table.bytes);
         assert_int_equal(bytes.kv_cache, x.k_cache.bytes + x.v_cache.bytes);
         assert_int_equal(bytes.sums, x.sums.bytes);
+        assert_int_equal(bytes.state, x.state.bytes);
+        assert_int_equal(bytes.state,
+                         options.max_sequences * (config->vocab_size * 8 + config->vocab_size / 8));
         assert_int_equal(bytes.total, bytes.weights + bytes.arena + bytes.sums + bytes.kv_cache +
-                                          bytes.rope_table + bytes.inputs);
+                                          bytes.rope_table + bytes.state + bytes.inputs);
         /* pages x page_size x KV heads x head_dim, two caches a layer */
         int64_t pages = (options.context + options.page_size - 1) / options.page_size;
         int64_t elements = pages * options.max_sequences * options.page_size * 2 * 64;

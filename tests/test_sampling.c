@@ -161,10 +161,10 @@ static void top_k_of_few_values_says_what_is_missing(void **state)
 
 enum { ADJUST_ROWS = 3, ADJUST_VOCAB = 40, ADJUST_SLOTS = 4 };
 
-/* Three rows of a pass of four tokens: each by its own settings, in slots in another order. */
+/* Three rows: each by its own settings, in slots in another order. */
 typedef struct adjusting {
     float logits[ADJUST_ROWS][ADJUST_VOCAB], bias[ADJUST_SLOTS][ADJUST_VOCAB];
-    int32_t tokens[4], rows[ADJUST_ROWS], slots[ADJUST_ROWS], uses[ADJUST_ROWS];
+    int32_t last[ADJUST_ROWS], slots[ADJUST_ROWS], uses[ADJUST_ROWS];
     float repetitions[ADJUST_ROWS], presences[ADJUST_ROWS], frequencies[ADJUST_ROWS];
     int32_t history[ADJUST_SLOTS][ADJUST_VOCAB], allowed[ADJUST_SLOTS][2];
 } adjusting;
@@ -174,8 +174,7 @@ static op_call adjust_call(adjusting *a)
     return (op_call){
         .tensors = {
             [ADJUST_LOGITS_LOGITS] = tensor_2d(a->logits, DTYPE_F32, ADJUST_ROWS, ADJUST_VOCAB),
-            [ADJUST_LOGITS_TOKENS] = tensor_1d(a->tokens, DTYPE_I32, 4),
-            [ADJUST_LOGITS_ROWS] = tensor_1d(a->rows, DTYPE_I32, ADJUST_ROWS),
+            [ADJUST_LOGITS_LAST] = tensor_1d(a->last, DTYPE_I32, ADJUST_ROWS),
             [ADJUST_LOGITS_SLOTS] = tensor_1d(a->slots, DTYPE_I32, ADJUST_ROWS),
             [ADJUST_LOGITS_USES] = tensor_1d(a->uses, DTYPE_I32, ADJUST_ROWS),
             [ADJUST_LOGITS_REPETITIONS] = tensor_1d(a->repetitions, DTYPE_F32, ADJUST_ROWS),
@@ -189,8 +188,7 @@ static op_call adjust_call(adjusting *a)
 static void logits_are_adjusted_in_order(void **state)
 {
     (void)state;
-    static adjusting a = {.tokens = {7, 3, 39, 5},
-                          .rows = {1, 2, 3},
+    static adjusting a = {.last = {3, 39, 5},
                           .slots = {2, 0, 99},
                           .uses = {ADJUST_COUNT | ADJUST_PENALISE, ADJUST_BIAS | ADJUST_MASK, 0},
                           .repetitions = {2, 1, 1},

@@ -297,7 +297,8 @@ static qp_status compare_step(const runner *r, int step, diff_round round, qp_er
             TRY(fetch(r, &r->oracle_a, id, p->steps[step].layer, error));
             TRY(fetch(r, &r->oracle_b, id, p->steps[step].layer, error));
         }
-        if (id == PLAN_LOGITS && round == ROUND_TOGETHER) compare_choices(r);
+        const bool made = !plan_step_access(p, step, id).read; /* else changed: adjust_logits */
+        if (id == PLAN_LOGITS && made && round == ROUND_TOGETHER) compare_choices(r);
     }
     for (int i = 0; i < r->report->n_rows; i++) {
         if (r->report->rows[i].step == step) compare_row(r, i, round);

@@ -7,7 +7,7 @@
 bool diff_is_compared(plan_kind kind)
 {
     return kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CACHE ||
-           kind == PLAN_CARRIED;
+           kind == PLAN_CARRIED || kind == PLAN_STATE;
 }
 
 bool diff_side_keeps(const diff_side *s, plan_tensor_id id)

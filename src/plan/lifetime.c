@@ -9,7 +9,7 @@ enum { ARENA_ALIGNMENT = 64 };
 
 static bool outlives_plan(plan_kind kind)
 {
-    return kind == PLAN_TABLE || kind == PLAN_CACHE || kind == PLAN_CARRIED;
+    return kind == PLAN_TABLE || kind == PLAN_CACHE || kind == PLAN_CARRIED || kind == PLAN_STATE;
 }
 
 static bool in_arena(plan_kind kind)

@@ -13,6 +13,8 @@
  */
 #include "plan/builder.h"
 
+#include "op/adjust_logits/adjust_logits.h"
+
 #include <math.h>
 
 enum { TOP_K_BLOCKS = 8 }; /* parts of the vocabulary in top_k's first round */
@@ -52,10 +54,27 @@ static void declare_inputs(plan_builder *b)
     builder_tensor(b, PLAN_TOP_KS, "top_ks", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
     builder_tensor(b, PLAN_TOP_PS, "top_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
     builder_tensor(b, PLAN_MIN_PS, "min_ps", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
+    builder_tensor(b, PLAN_LAST, "last", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
+    builder_tensor(b, PLAN_SLOTS, "slots", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
+    builder_tensor(b, PLAN_USES, "uses", PLAN_INPUT, DTYPE_I32, DIMS(outputs));
+    builder_tensor(b, PLAN_REPETITIONS, "repetitions", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
+    builder_tensor(b, PLAN_PRESENCES, "presences", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
+    builder_tensor(b, PLAN_FREQUENCIES, "frequencies", PLAN_INPUT, DTYPE_F32, DIMS(outputs));
     builder_tensor(b, PLAN_ROPE_TABLE, "cos_sin", PLAN_TABLE, DTYPE_F32,
                    DIMS({"n_positions", "c", -AXIS_POSITIONS}, {"rotary_dim", "dr", c->rope.dim}));
     builder_tensor(b, PLAN_K_CACHE, "k_cache", PLAN_CACHE, o->kv_type, 4, cache);
     builder_tensor(b, PLAN_V_CACHE, "v_cache", PLAN_CACHE, o->kv_type, 4, cache);
+}
+
+/* What outlives passes of a sequence beside its cache: a slot for each. */
+static void declare_states(plan_builder *b)
+{
+    const plan_dim slots = {"n_slots", "nsl", b->plan->options.max_sequences};
+    const plan_dim vocab = {"vocab_size", "v", b->plan->config.vocab_size};
+    builder_tensor(b, PLAN_HISTORY, "history", PLAN_STATE, DTYPE_I32, DIMS(slots, vocab));
+    builder_tensor(b, PLAN_BIAS, "bias", PLAN_STATE, DTYPE_F32, DIMS(slots, vocab));
+    builder_tensor(b, PLAN_ALLOWED, "allowed", PLAN_STATE, DTYPE_I32,
+                   DIMS(slots, {"n_words", "nw", ADJUST_MASK_WORDS(vocab.size)}));
 }
 
 /* What layers work on. */
@@ -265,9 +284,22 @@ static void llama_logits(plan_builder *b)
     node_tensor(head, "out", PLAN_LOGITS);
 }
 
-/* From logits to candidates and to the next token. The host may change the logits before. */
+/* From logits to candidates and to the next token. */
 static void choose(plan_builder *b)
 {
+    builder_kernel(b, "adjust_logits");
+    plan_node *adjust = builder_node(b, OP_ADJUST_LOGITS);
+    node_tensor(adjust, "logits", PLAN_LOGITS);
+    node_tensor(adjust, "last", PLAN_LAST);
+    node_tensor(adjust, "slots", PLAN_SLOTS);
+    node_tensor(adjust, "uses", PLAN_USES);
+    node_tensor(adjust, "repetitions", PLAN_REPETITIONS);
+    node_tensor(adjust, "presences", PLAN_PRESENCES);
+    node_tensor(adjust, "frequencies", PLAN_FREQUENCIES);
+    node_tensor(adjust, "history", PLAN_HISTORY);
+    node_tensor(adjust, "bias", PLAN_BIAS);
+    node_tensor(adjust, "allowed", PLAN_ALLOWED);
+
     builder_graph(b, "top_k");
     plan_node *blocks = builder_node(b, OP_TOP_K);
     node_tensor(blocks, "logits", PLAN_LOGITS);
@@ -304,6 +336,7 @@ void llama_forward(plan_builder *b)
 {
     const bool fuse = b->plan->options.fuse, sums = b->plan->options.sums;
     declare_inputs(b);
+    declare_states(b);
     declare_activations(b);
     declare_outputs(b);
     b->layer = -1;

@@ -293,10 +293,11 @@ plan_bytes plan_count_bytes(const plan *p, uint64_t weight_bytes)
         if (t->kind == PLAN_INPUT) bytes.inputs += t->bytes;
         if (t->kind == PLAN_TABLE) bytes.rope_table += t->bytes;
         if (t->kind == PLAN_CARRIED) bytes.sums += t->bytes;
+        if (t->kind == PLAN_STATE) bytes.state += t->bytes;
         if (t->kind == PLAN_CACHE) bytes.kv_cache += t->bytes * (uint64_t)p->config.n_layers;
     }
-    bytes.total =
-        bytes.weights + bytes.arena + bytes.sums + bytes.kv_cache + bytes.rope_table + bytes.inputs;
+    bytes.total = bytes.weights + bytes.arena + bytes.sums + bytes.kv_cache + bytes.rope_table +
+                  bytes.state + bytes.inputs;
     return bytes;
 }
 

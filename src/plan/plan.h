@@ -25,6 +25,7 @@ typedef enum plan_kind {
     PLAN_OUTPUT,     /* in the arena until the end: the host reads it */
     PLAN_TABLE,      /* made once: the RoPE table */
     PLAN_CACHE,      /* the KV cache of one layer */
+    PLAN_STATE,      /* of sequences, by slot: outlives passes */
     PLAN_CARRIED,    /* memory of its own: this pass's sums and the next one's, which change places
                       * from pass to pass */
 } plan_kind;
@@ -45,6 +46,16 @@ typedef enum plan_tensor_id {
     PLAN_TOP_KS,
     PLAN_TOP_PS,
     PLAN_MIN_PS,
+    PLAN_LAST,
+    PLAN_SLOTS,
+    PLAN_USES,
+    PLAN_REPETITIONS,
+    PLAN_PRESENCES,
+    PLAN_FREQUENCIES,
+    /* of sequences, for what their requests do to logits */
+    PLAN_HISTORY,
+    PLAN_BIAS,
+    PLAN_ALLOWED,
     /* made once, and the cache */
     PLAN_ROPE_TABLE,
     PLAN_K_CACHE,
@@ -186,7 +197,7 @@ tensor plan_bind_operand(const plan *plan, const plan_node *node, int operand,
 
 /* Bytes that a run needs, each part exact. */
 typedef struct plan_bytes {
-    uint64_t weights, arena, sums, kv_cache, rope_table, inputs, total;
+    uint64_t weights, arena, sums, kv_cache, rope_table, state, inputs, total;
 } plan_bytes;
 plan_bytes plan_count_bytes(const plan *plan, uint64_t weight_bytes);
 

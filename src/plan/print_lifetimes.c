@@ -252,10 +252,9 @@ static void print_bytes(const lifetime_view *v, strbuf *out)
     const struct {
         const char *name;
         uint64_t bytes;
-    } rows[] = {
-        {"weights", b->weights},   {"arena", b->arena},           {"sums", b->sums},
-        {"KV cache", b->kv_cache}, {"RoPE table", b->rope_table}, {"batch state", b->inputs},
-        {"everything", b->total}};
+    } rows[] = {{"weights", b->weights},    {"arena", b->arena},           {"sums", b->sums},
+                {"KV cache", b->kv_cache},  {"RoPE table", b->rope_table}, {"requests", b->state},
+                {"batch state", b->inputs}, {"everything", b->total}};
     strbuf_puts(out, "\nmemory                bytes         MiB\n");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (i == 2 && b->sums == 0) continue;
@@ -364,6 +363,7 @@ static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out
     cJSON_AddNumberToObject(bytes, "arena", (double)v->bytes.arena);
     if (v->bytes.sums) cJSON_AddNumberToObject(bytes, "sums", (double)v->bytes.sums);
     cJSON_AddNumberToObject(bytes, "rope_table", (double)v->bytes.rope_table);
+    cJSON_AddNumberToObject(bytes, "requests", (double)v->bytes.state);
     cJSON_AddNumberToObject(bytes, "batch_state", (double)v->bytes.inputs);
     cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
     cJSON_AddNumberToObject(root, "context", (double)v->plan->options.context);

@@ -10,6 +10,7 @@ static void *base_of(const schedule_area *area, const schedule_memory *memory)
     case SCHEDULE_ARENA:
         return memory->arena;
     case SCHEDULE_INPUT:
+    case SCHEDULE_STATE:
     case SCHEDULE_SUMS:
     case SCHEDULE_SUMS_NEXT:
         return memory->inputs[area->index];

@@ -22,6 +22,8 @@ typedef enum schedule_base {
     SCHEDULE_ARENA,
     SCHEDULE_INPUT, /* index: of the plan's tensor */
     SCHEDULE_TABLE, /* the RoPE table */
+    SCHEDULE_STATE, /* index: of the plan's tensor; instructions of one node that change it touch
+                     * different elements */
     SCHEDULE_K_CACHE,
     SCHEDULE_V_CACHE,
     SCHEDULE_WEIGHT,    /* index: of schedule.weights */

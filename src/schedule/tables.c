@@ -32,11 +32,10 @@ static uint64_t row_bytes_of(const plan_tensor *t)
 
 static void add_tensor(tables *t, int id)
 {
-    static const schedule_base bases[] = {[PLAN_INPUT] = SCHEDULE_INPUT,
-                                          [PLAN_ACTIVATION] = SCHEDULE_ARENA,
-                                          [PLAN_OUTPUT] = SCHEDULE_ARENA,
-                                          [PLAN_TABLE] = SCHEDULE_TABLE,
-                                          [PLAN_CARRIED] = SCHEDULE_SUMS};
+    static const schedule_base bases[] = {
+        [PLAN_INPUT] = SCHEDULE_INPUT,  [PLAN_ACTIVATION] = SCHEDULE_ARENA,
+        [PLAN_OUTPUT] = SCHEDULE_ARENA, [PLAN_TABLE] = SCHEDULE_TABLE,
+        [PLAN_STATE] = SCHEDULE_STATE,  [PLAN_CARRIED] = SCHEDULE_SUMS};
     const plan_tensor *tensor = &t->plan->tensors[id];
     schedule_area area = {.base = bases[tensor->kind],
                           .index = id,

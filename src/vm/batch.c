@@ -93,5 +93,7 @@ void batch_want(batch *b, int64_t row)
 {
     int64_t *outputs = &b->sizes.of[AXIS_OUTPUTS];
     assert(*outputs < b->plan->capacity.of[AXIS_OUTPUTS]);
+    batch_i32(b, PLAN_LAST)[*outputs] = batch_i32(b, PLAN_TOKEN_IDS)[row];
+    batch_i32(b, PLAN_USES)[*outputs] = 0; /* nothing is done to them */
     batch_i32(b, PLAN_OUTPUT_ROWS)[(*outputs)++] = (int32_t)row;
 }

@@ -57,6 +57,12 @@ static void place_tensors(executor *x)
         x->memory.data[PLAN_SUMS] = x->sums.data;
         x->memory.data[PLAN_SUMS_NEXT] = (char *)x->sums.data + x->plan->tensors[PLAN_SUMS].bytes;
     }
+    char *state = x->state.data;
+    for (int id = 0; state && id < PLAN_TENSOR_COUNT; id++) {
+        if (x->plan->tensors[id].kind != PLAN_STATE) continue;
+        x->memory.data[id] = state;
+        state += x->plan->tensors[id].bytes;
+    }
     x->memory.data[PLAN_ROPE_TABLE] = x->rope_table.data;
     x->memory.k_cache = x->k_cache.data;
     x->memory.v_cache = x->v_cache.data;
@@ -84,6 +90,7 @@ qp_status executor_init_host(executor *x, const plan *plan, const model *model, 
     size_t sums = plan->tensors[PLAN_SUMS].bytes + plan->tensors[PLAN_SUMS_NEXT].bytes;
     if (sums) TRY(buffer_alloc(&x->sums, sums, "sums", error));
     if (sums) memset(x->sums.data, 0, sums);
+    TRY(buffer_alloc(&x->state, plan_count_bytes(plan, 0).state, "the state of sequences", error));
     TRY(buffer_alloc(&x->rope_table, plan->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
                      error));
     place_tensors(x);
@@ -111,6 +118,7 @@ void executor_free(executor *x)
 {
     buffer_free(&x->arena);
     buffer_free(&x->sums);
+    buffer_free(&x->state);
     buffer_free(&x->rope_table);
     buffer_free(&x->k_cache);
     buffer_free(&x->v_cache);
@@ -171,7 +179,10 @@ float *executor_logits(const executor *x)
 
 void *executor_address(const executor *x, plan_tensor_id id, int64_t layer)
 {
-    if (x->plan->tensors[id].kind != PLAN_CACHE) return x->memory.data[id];
+    const plan_tensor *t = &x->plan->tensors[id];
+    if (t->kind == PLAN_STATE)
+        return (char *)x->memory.data[id] + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);
+    if (t->kind != PLAN_CACHE) return x->memory.data[id];
     char *cache = id == PLAN_K_CACHE ? x->memory.k_cache : x->memory.v_cache;
     return cache + (size_t)layer * x->memory.cache_layer_bytes;
 }

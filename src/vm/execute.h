@@ -32,7 +32,7 @@ typedef struct executor {
     thread_pool *pool;
     uint32_t cpu_features; /* variants may use these; 0: references only */
     executor_node *nodes;  /* [plan->n_nodes] */
-    buffer arena, sums, rope_table, k_cache, v_cache, scratch, packed;
+    buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
     plan_memory memory;
@@ -64,7 +64,7 @@ void executor_begin_pass(executor *executor);
 /* Runs steps [first, last) of the plan over the batch; from the first step on a pass begins. */
 void executor_run(executor *executor, const batch *batch, int first, int last);
 
-/* Where a tensor lies; of a cache, the part of one layer. */
+/* Where a tensor lies; of a cache, the part of one layer; of a state, that of the slot `layer`. */
 void *executor_address(const executor *executor, plan_tensor_id id, int64_t layer);
 
 /* Copies a page of the KV cache, K and V of every layer. */

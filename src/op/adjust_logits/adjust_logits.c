@@ -31,7 +31,6 @@ static qp_status check_row(const op_call *call, int64_t row, qp_error *error)
 {
     const tensor *t = call->tensors;
     const int32_t slot = index_at(call, ADJUST_LOGITS_SLOTS, row);
-    const int32_t at = index_at(call, ADJUST_LOGITS_ROWS, row);
     if (slot < 0 || slot >= t[ADJUST_LOGITS_HISTORY].shape[0])
         return error_set(error, QP_INVALID,
                          "adjust_logits: the slot of row %lld must be 0 .. %lld, found %d",
@@ -41,10 +40,6 @@ static qp_status check_row(const op_call *call, int64_t row, qp_error *error)
             index_at(call, ADJUST_LOGITS_USES, other))
             return error_set(error, QP_INVALID, "adjust_logits: rows %lld and %lld use one slot",
                              (long long)other, (long long)row);
-    if (at < 0 || at >= t[ADJUST_LOGITS_TOKENS].shape[0])
-        return error_set(error, QP_INVALID,
-                         "adjust_logits: row %lld comes after token %d, but there are %lld",
-                         (long long)row, at, (long long)t[ADJUST_LOGITS_TOKENS].shape[0]);
     if (!(setting_at(call, ADJUST_LOGITS_REPETITIONS, row) > 0))
         return error_set(error, QP_INVALID,
                          "adjust_logits: the repetition penalty of row %lld must be above 0",
@@ -79,13 +74,9 @@ static void prepare(op_call *call, uint64_t seed)
     tensor *t = call->tensors;
     const int64_t n_rows = t[ADJUST_LOGITS_LOGITS].shape[0];
     const int64_t vocab = t[ADJUST_LOGITS_LOGITS].shape[1];
-    const int64_t n_tokens = t[ADJUST_LOGITS_TOKENS].shape[0];
-    for (int64_t i = 0; i < n_tokens; i++)
-        ((int32_t *)t[ADJUST_LOGITS_TOKENS].data)[i] =
-            (int32_t)(hash_random(seed, 1, (uint64_t)i) % (uint64_t)vocab);
     for (int64_t row = 0; row < n_rows; row++) {
         const uint64_t bits = hash_random(seed, 2, (uint64_t)row);
-        ((int32_t *)t[ADJUST_LOGITS_ROWS].data)[row] = (int32_t)(bits % (uint64_t)n_tokens);
+        ((int32_t *)t[ADJUST_LOGITS_LAST].data)[row] = (int32_t)((bits >> 44) % (uint64_t)vocab);
         ((int32_t *)t[ADJUST_LOGITS_SLOTS].data)[row] = (int32_t)(n_rows - 1 - row);
         ((int32_t *)t[ADJUST_LOGITS_USES].data)[row] =
             n_rows == 1 ? 15 : (int32_t)(bits >> 20) % 16;
@@ -106,18 +97,18 @@ static void prepare(op_call *call, uint64_t seed)
 }
 
 static const char *const cases[] = {
-    "n_rows=1 n_tokens=1 vocab_size=111 n_words=4 n_slots=1",
-    "n_rows=17 n_tokens=29 vocab_size=320 n_words=10 n_slots=20",
-    "n_rows=9 n_tokens=9 vocab_size=1025 n_words=33 n_slots=9 logits+7",
-    "n_rows=3 n_tokens=5 vocab_size=1 n_words=1 n_slots=3",
-    "n_rows=0 n_tokens=1 vocab_size=111 n_words=4 n_slots=1",
+    "n_rows=1 vocab_size=111 n_words=4 n_slots=1",
+    "n_rows=17 vocab_size=320 n_words=10 n_slots=20",
+    "n_rows=9 vocab_size=1025 n_words=33 n_slots=9 logits+7",
+    "n_rows=3 vocab_size=1 n_words=1 n_slots=3",
+    "n_rows=0 vocab_size=111 n_words=4 n_slots=1",
     NULL,
 };
 
 static const char *const workloads[] = {
-    "llama-3.1-8b: n_rows=1 n_tokens=1 vocab_size=128256 n_words=4008 n_slots=1",
-    "llama-3.2-1b: n_rows=64 n_tokens=64 vocab_size=128256 n_words=4008 n_slots=64",
-    "smollm2-135m: n_rows=1 n_tokens=1 vocab_size=49152 n_words=1536 n_slots=1",
+    "llama-3.1-8b: n_rows=1 vocab_size=128256 n_words=4008 n_slots=1",
+    "llama-3.2-1b: n_rows=64 vocab_size=128256 n_words=4008 n_slots=64",
+    "smollm2-135m: n_rows=1 vocab_size=49152 n_words=1536 n_slots=1",
     NULL,
 };
 
@@ -126,7 +117,7 @@ const op_info op_adjust_logits = {
     .summary = "biases, penalties and masks of allowed tokens, before a token is chosen",
     .place = "Between the logits and sampling, for rows whose requests ask for it.",
     .formula =
-        "s = slots[r], u = uses[r]. Count (u & 1): with c = tokens[rows[r]], history[s, c] = "
+        "s = slots[r], u = uses[r]. Count (u & 1): with c = last[r], history[s, c] = "
         "(history[s, c] | 1) + 2. Then for each i, in this order: bias (u & 2): l = l + bias[s, "
         "i]. "
         "Penalise (u & 4), with h = history[s, i], where h is not 0: l = l / repetitions[r] where "
@@ -146,15 +137,12 @@ const op_info op_adjust_logits = {
     .flops = "6 * n_rows * vocab_size",
     .bytes = "n_rows * vocab_size * 16.125",
     .axes = {{"n_rows", AXIS_VARIABLE, "sequences that need a token"},
-             {"n_tokens", AXIS_VARIABLE, "new tokens of the pass"},
              {"vocab_size", AXIS_CONSTANT, "logits in a row"},
              {"n_words", AXIS_CONSTANT, "words of 32 tokens in a mask: vocab_size / 32, upwards"},
              {"n_slots", AXIS_CONSTANT, "sequences that may have a state"}},
     .tensors = {{"logits", OP_INOUT, OP_TYPE(F32), "n_rows, vocab_size", false,
                  "rows may be strided"},
-                {"tokens", OP_IN, OP_TYPE(I32), "n_tokens", false, "the pass's new tokens"},
-                {"rows", OP_IN, OP_TYPE(I32), "n_rows", false,
-                 "the token after which each row of logits comes"},
+                {"last", OP_IN, OP_TYPE(I32), "n_rows", false, "the token after which a row comes"},
                 {"slots", OP_IN, OP_TYPE(I32), "n_rows", false, "where a row's state lies"},
                 {"uses", OP_IN, OP_TYPE(I32), "n_rows", false,
                  "sum of 1: count the row's token, 2: bias, 4: penalise, 8: mask"},

@@ -12,11 +12,8 @@ DEVICE_FN void adjust_logit(const op_call &call, int64_t row, int32_t i, int32_t
     const int64_t slot = ((const int32_t *)t[ADJUST_LOGITS_SLOTS].data)[row];
     float *logit = (float *)device_row(t[ADJUST_LOGITS_LOGITS], row) + i, v = *logit;
     int32_t *history = (int32_t *)device_row(t[ADJUST_LOGITS_HISTORY], slot) + i;
-    if (uses & ADJUST_COUNT) {
-        const int32_t at = ((const int32_t *)t[ADJUST_LOGITS_ROWS].data)[row];
-        if (((const int32_t *)t[ADJUST_LOGITS_TOKENS].data)[at] == i)
-            *history = (*history | ADJUST_SEEN) + ADJUST_ONCE;
-    }
+    if (uses & ADJUST_COUNT && ((const int32_t *)t[ADJUST_LOGITS_LAST].data)[row] == i)
+        *history = (*history | ADJUST_SEEN) + ADJUST_ONCE;
     if (uses & ADJUST_BIAS)
         v = __fadd_rn(v, ((const float *)device_row(t[ADJUST_LOGITS_BIAS], slot))[i]);
     const int32_t seen = uses & ADJUST_PENALISE ? *history : 0, times = seen / ADJUST_ONCE;

@@ -6,8 +6,7 @@
 
 enum {
     ADJUST_LOGITS_LOGITS,
-    ADJUST_LOGITS_TOKENS,
-    ADJUST_LOGITS_ROWS,
+    ADJUST_LOGITS_LAST,
     ADJUST_LOGITS_SLOTS,
     ADJUST_LOGITS_USES,
     ADJUST_LOGITS_REPETITIONS,
@@ -20,7 +19,7 @@ enum {
 
 /* What a row has done to it, besides nothing. */
 enum {
-    ADJUST_COUNT = 1,    /* the token that it comes after was chosen: count it first */
+    ADJUST_COUNT = 1,    /* the token after which it comes was chosen: count it first */
     ADJUST_BIAS = 2,     /* add the slot's biases */
     ADJUST_PENALISE = 4, /* tokens that the slot's history has */
     ADJUST_MASK = 8,     /* tokens that the slot does not allow */

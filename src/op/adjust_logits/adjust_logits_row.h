@@ -58,8 +58,7 @@ static inline void adjust_span(const op_call *call, row_span span)
     if (!uses) return;
     int32_t *history = (int32_t *)tensor_row(&t[ADJUST_LOGITS_HISTORY], slot) + first;
     if (uses & ADJUST_COUNT) {
-        const int32_t at = ((const int32_t *)t[ADJUST_LOGITS_ROWS].data)[row];
-        const int64_t token = ((const int32_t *)t[ADJUST_LOGITS_TOKENS].data)[at] - first;
+        const int64_t token = ((const int32_t *)t[ADJUST_LOGITS_LAST].data)[row] - first;
         if (token >= 0 && token < span.count)
             history[token] = (history[token] | ADJUST_SEEN) + ADJUST_ONCE;
     }

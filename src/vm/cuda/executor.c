@@ -67,11 +67,12 @@ cuda_bytes cuda_executor_count(const plan *p, const model *model)
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
                         .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
+                        .state = plan_count_bytes(p, 0).state,
                         .inputs = CUDA_GROUPS * CUDA_GROUP *
                                   (cuda_executor_input_bytes(p) + cuda_executor_token_bytes(p)),
                         .workspace = workspace_bytes(p, model) + CUDA_OWN_WORKSPACE};
-    bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.inputs +
-                  bytes.workspace;
+    bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.state +
+                  bytes.inputs + bytes.workspace;
     return bytes;
 }
 
@@ -105,6 +106,12 @@ static void place_tensors(cuda_executor *x)
         x->memory.data[PLAN_SUMS] = cuda_host_form(sums);
         x->memory.data[PLAN_SUMS_NEXT] = cuda_host_form(sums + x->plan->tensors[PLAN_SUMS].bytes);
     }
+    cuda_address state = x->state.address;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        if (x->plan->tensors[id].kind != PLAN_STATE) continue;
+        x->memory.data[id] = cuda_host_form(state);
+        state += x->plan->tensors[id].bytes;
+    }
     x->memory.data[PLAN_ROPE_TABLE] = cuda_host_form(x->rope_table.address);
     x->memory.k_cache = cuda_host_form(x->k_cache.address);
     x->memory.v_cache = cuda_host_form(x->v_cache.address);
@@ -122,6 +129,7 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->k_cache, error));
     TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->v_cache, error));
     TRY(cuda_buffer_alloc(d, bytes.inputs, "inputs", &x->inputs, error));
+    TRY(cuda_buffer_alloc(d, bytes.state, "the state of sequences", &x->state, error));
     TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_OWN_WORKSPACE, true, error));
     size_t logits = p->tensors[PLAN_LOGITS].bytes;
     if (logits <= PINNED_LOGITS) TRY(cuda_pinned_alloc(d, logits, "logits", &x->logits, error));
@@ -187,6 +195,7 @@ void cuda_executor_free(cuda_executor *x)
     cuda_pinned_free(d, &x->staged);
     cuda_pinned_free(d, &x->tokens);
     cuda_pinned_free(d, &x->logits);
+    cuda_buffer_free(d, &x->state);
     cuda_buffer_free(d, &x->inputs);
     cuda_buffer_free(d, &x->v_cache);
     cuda_buffer_free(d, &x->k_cache);
@@ -259,7 +268,10 @@ qp_status cuda_executor_read_logits(cuda_executor *x, int64_t n_outputs, float *
 
 cuda_address cuda_executor_address(const cuda_executor *x, plan_tensor_id id, int64_t layer)
 {
-    if (x->plan->tensors[id].kind != PLAN_CACHE) return (cuda_address)(uintptr_t)x->memory.data[id];
+    const plan_tensor *t = &x->plan->tensors[id];
+    cuda_address at = (cuda_address)(uintptr_t)x->memory.data[id];
+    if (t->kind == PLAN_STATE) return at + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);
+    if (t->kind != PLAN_CACHE) return at;
     cuda_address cache = id == PLAN_K_CACHE ? x->k_cache.address : x->v_cache.address;
     return cache + (size_t)layer * x->memory.cache_layer_bytes;
 }

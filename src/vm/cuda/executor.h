@@ -51,7 +51,7 @@ typedef struct cuda_executor {
     cuda_device *device;
     cuda_ops ops;
     cuda_weights weights;
-    cuda_buffer arena, rope_table, k_cache, v_cache, inputs;
+    cuda_buffer arena, rope_table, k_cache, v_cache, inputs, state;
     cuda_pinned logits;         /* where logits come to on this machine; of few outputs */
     cuda_pinned staged, tokens; /* of groups: their inputs, and what they make */
     cuda_stream copies;         /* of groups */
@@ -69,7 +69,7 @@ typedef struct cuda_executor {
 
 /* Bytes of the GPU's memory that a run needs, each part exact. */
 typedef struct cuda_bytes {
-    size_t weights, arena, kv_cache, rope_table, inputs, workspace, total;
+    size_t weights, arena, kv_cache, rope_table, state, inputs, workspace, total;
 } cuda_bytes;
 cuda_bytes cuda_executor_count(const plan *plan, const model *model);
 
@@ -117,7 +117,8 @@ qp_status cuda_executor_read_tokens(cuda_executor *executor, int group, int64_t 
 qp_status cuda_executor_measure_read(const cuda_executor *executor, double *bytes_per_second,
                                      qp_error *error);
 
-/* Where a tensor lies on the GPU; of a cache, the part of one layer. */
+/* Where a tensor lies on the GPU; of a cache, the part of one layer; of a state, that of the slot
+ * `layer`. */
 cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
 
 /* Waits, and copies the first `bytes` of a tensor from or to the GPU. */

@@ -203,7 +203,7 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_s
         made = tokens_of(x, shape->group, n - 1 - pass);
         cuda_executor_begin_pass(x);
         cuda_executor_place_inputs(x, batch, shape->group, pass);
-        x->memory.data[PLAN_TOKEN_IDS] = cuda_host_form(read);
+        x->memory.data[PLAN_TOKEN_IDS] = x->memory.data[PLAN_LAST] = cuda_host_form(read);
         x->follows = x->early && pass > 0;
         x->ops.longest = x->longest > 0 ? x->longest + pass : 0;
         if (!shape->choice)
