@@ -1,5 +1,5 @@
-/* What Hopper does beside the threads: bulk copies; loads and reductions that other blocks' threads
- * see; the matrix units. */
+/* Hopper's asynchronous instructions: bulk copies, loads and reductions that are coherent between
+ * blocks, tensor cores. */
 #ifndef QUIPU_VM_MEGA_ASYNC_CUH
 #define QUIPU_VM_MEGA_ASYNC_CUH
 
@@ -11,14 +11,14 @@
 
 #define MEGA_FN __device__ __forceinline__
 
-/* Warps that fetch leave registers to those that compute. */
-MEGA_FN void registers_give(void)
+/* Producer and prefetch warps give registers to the consumer warps. */
+MEGA_FN void registers_release(void)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
 #endif
 }
-MEGA_FN void registers_take(void)
+MEGA_FN void registers_acquire(void)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
@@ -48,7 +48,8 @@ MEGA_FN void copy_box(uint32_t to, uint64_t map, int c0, int c1, int c2, uint32_
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier), "l"(policy)
                  : "memory");
 }
-/* 16 bytes for one thread, which waits until at most N of its later groups are under way. */
+/* Copies 16 bytes for one thread; copies_arrived<N>() waits until at most N of its later groups are
+ * in flight. */
 MEGA_FN void copy_16(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -57,7 +58,7 @@ MEGA_FN void copy_4(uint32_t to, const void *from)
 {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
-/* The same; the 256 bytes around come to the L2 cache. */
+/* The same, and brings the 256 bytes around them into L2. */
 MEGA_FN void copy_16_of_256(uint32_t to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
@@ -129,7 +130,7 @@ MEGA_FN void add_relaxed(int64_t *p, int64_t v)
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 
-/* Without a branch, so that neighbours' conversions run side by side. */
+/* Predicated, not a branch, so that neighbours' conversions overlap. */
 MEGA_FN void add_relaxed_if(bool there, int64_t *p, int64_t v)
 {
     asm volatile("{ .reg .pred there;\n"
@@ -157,7 +158,7 @@ MEGA_FN void store_relaxed_4(uint32_t *p, uint32_t v)
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-/* Loads that must not sink below the wait that follows them. */
+/* Loads that the compiler must not move past the wait that follows them. */
 MEGA_FN float load_early(const float *p)
 {
     float v;
@@ -179,7 +180,7 @@ MEGA_FN uint4 load_early_16(const void *p)
     return v;
 }
 
-/* ---- shared memory and the matrix units ---- */
+/* ---- shared memory and tensor cores ---- */
 
 MEGA_FN uint32_t load_shared(uint32_t at)
 {
@@ -244,7 +245,7 @@ MEGA_FN void multiply_8(float *c, uint32_t a0, uint32_t a1, uint32_t b0)
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(b0));
 }
-/* The same two, of F16 where HALF says so. */
+/* The same two: F16 if HALF, else BF16. */
 template <bool HALF>
 MEGA_FN void multiply_16(float *c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                          uint32_t b1)

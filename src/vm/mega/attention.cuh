@@ -1,44 +1,43 @@
-/* Attention of one KV head in one block: its query heads over a range of old positions that come
- * through the ring, and perhaps the newest, which came with the queries.
+/* Attention of one KV head in one block: its query heads over a range of earlier positions, which
+ * come through the ring, and perhaps the newest position, which came with the queries.
  *
- * By the matrix units: rows are heads, a query as two or three numbers of the cache's type that add
- * up to it, columns are eight positions, one of each piece of a chunk. A warp has eight positions
- * of a chunk for all heads, and all values of them or a set. At the end every warp's maximum, sum
- * and output lie in shared memory and are merged, as partitions are.
+ * On the tensor cores: rows are heads, a query being the sum of two or three numbers of the cache's
+ * type; columns are eight positions, one from each piece of a chunk. A warp has eight positions of
+ * a chunk for all heads, with all of their values or one set of them. At the end each warp's
+ * maximum, sum and output are in shared memory and are merged as partitions are.
  */
 #ifndef QUIPU_VM_MEGA_ATTENTION_CUH
 #define QUIPU_VM_MEGA_ATTENTION_CUH
 
 #include "vm/mega/block.cuh"
 
-/* A chunk of the cache: keys, then values, each in eight pieces that lie 16 bytes further apart
- * than they are long, so that the rows of a position of each meet no bank of shared memory twice.
- */
+/* A chunk of the cache: keys, then values, each in eight pieces. The pieces are 16 bytes further
+ * apart than they are long, so that a row of each piece is in other banks. */
 enum { CACHE_CHUNK = MEGA_BRICKS ? MEGA_CACHE_BRICKS : MEGA_BOX };
 template <int DIM> struct attention_chunk {
     enum {
         POSITIONS = CACHE_CHUNK / 4 / DIM,
-        PIECE = POSITIONS / 8, /* positions; as many warps share them */
+        PIECE = POSITIONS / 8, /* positions in a piece; as many warps share a chunk */
         PITCH = PIECE * DIM * 2 + 16,
-        SETS = MEGA_WARPS / PIECE, /* of a position's values */
+        SETS = MEGA_WARPS / PIECE, /* sets that a position's values are divided into */
         WIDTH = DIM / SETS
     };
 };
 
-/* Chunks of a context. */
+/* Chunks of a context of `old` positions. */
 template <int DIM> MEGA_FN int context_chunks(int old)
 {
     const int each = attention_chunk<DIM>::POSITIONS;
     return (old + each - 1) / each;
 }
 
-/* n / parts */
+/* n / parts. */
 MEGA_FN int part_begin(const mega_arguments &a, int n)
 {
     return a.parts_inverse ? __umulhi(n, a.parts_inverse) : n;
 }
 
-/* Chunks of an instruction, from the first; none when it recomputes nothing or has no part. */
+/* An instruction's chunks, from *first; 0 if it has no part, or recomputes nothing. */
 template <int DIM>
 MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int old, int *first)
 {
@@ -55,7 +54,7 @@ MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int
     return alone ? n : 0;
 }
 
-/* Two numbers of the cache's type. */
+/* Two numbers of the cache's type, as float32. */
 template <bool HALF> MEGA_FN float2 cache_pair(uint32_t w)
 {
     if (HALF) return __half22float2(*(const __half2 *)&w);
@@ -70,7 +69,7 @@ template <bool HALF> MEGA_FN uint32_t cache_words(float x, float y)
     __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
     return *(const uint32_t *)&pair;
 }
-/* Two float32 as sums of numbers of that type: of two of 11 bits, or of three of 8. */
+/* Two float32 as sums of numbers of that type: two of 11 bits, or three of 8. */
 template <bool HALF> struct cache_parts {
     enum { COUNT = HALF ? 2 : 3 };
     uint32_t of[3];
@@ -87,15 +86,16 @@ template <bool HALF> struct cache_parts {
 
 /* ---- a KV head's queries, newest key and value, in shared memory ---- */
 
-/* The newest key and value, queries' factors, then their parts: [part][head][DIM + 8]. */
+/* The newest key and value, the queries' factors, then their parts: [part][head][DIM + 8]. */
 template <int DIM> struct attention_inputs {
     enum { FACTORS = 4 * DIM, QUERIES = FACTORS + 64, PITCH = 2 * DIM + 16 };
 };
 
-/* Elements i and i + 1 of a KV head's list; a warp has 64 elements of one head. In 16 bits, queries
- * are scaled by a power of two so that the largest of a warp's is about 2^12. */
+/* Stores elements i and i + 1 of q, k or v of a KV head; a warp has 64 elements of one head. With a
+ * cache in F16 queries are scaled by a power of two, so that the largest of a warp's is about 2^12.
+ */
 template <int DIM, bool HALF>
-MEGA_FN void leave_input(const mega_arguments &a, const mega_block &b, int i, float x, float y)
+MEGA_FN void store_input(const mega_arguments &a, const mega_block &b, int i, float x, float y)
 {
     typedef attention_inputs<DIM> inputs;
     char *base = b.at<char>(a.shared.qkv);
@@ -122,15 +122,15 @@ MEGA_FN void leave_input(const mega_arguments &a, const mega_block &b, int i, fl
 
 /* ---- attention ---- */
 
-/* What a warp has seen: lane 4 g + t has head g and of each eight values those from 2 t on, as the
- * matrix units leave them: the third and fourth number are the lower parts'. */
+/* A warp's running softmax. Lane 4 g + t has head g, and of each eight values those from 2 t on, as
+ * the tensor cores return them; the third and fourth number are those of the lower parts. */
 template <int DIM> struct head_states {
     enum { TILES = attention_chunk<DIM>::WIDTH / 8 };
     float out[TILES][4], most, sum;
 };
 
-/* Eight more positions, the first `valid` of which count: rows of keys and of this warp's values
- * from `keys` and `values` on. `queries`: this lane's row of their first two parts. */
+/* Adds eight positions, of which the first `valid` count. `keys`, `values`: addresses of the rows
+ * of keys and of this warp's values; `queries`: this lane's row of their first two parts. */
 template <int DIM, bool HALF>
 MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_states<DIM> &s,
                             uint32_t queries, uint32_t keys, uint32_t values, int valid)
@@ -168,7 +168,7 @@ MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_s
     s.most = most;
     s.sum = fmaf(s.sum, f, x + y);
     cache_parts<HALF> p(x, y);
-    uint32_t kept = 2 * t + 1 < valid ? ~0u : 2 * t < valid ? 0xffff : 0; /* others: no numbers */
+    uint32_t kept = 2 * t + 1 < valid ? ~0u : 2 * t < valid ? 0xffff : 0; /* the rest may be NaN */
 #pragma unroll
     for (int j = 0; j < s.TILES; j++) {
         uint32_t m[4];
@@ -182,16 +182,16 @@ MEGA_FN void attention_step(const mega_arguments &a, const mega_block &b, head_s
     }
 }
 
-/* Floats from head to head and from share to share of outputs in shared memory: those who write
- * them and those who merge them meet no bank twice. */
+/* Floats from head to head and from share to share of outputs in shared memory: no bank conflicts
+ * for the writers or for the merge. */
 template <int DIM> MEGA_FN int share_pitch(const mega_arguments &a)
 {
     return ((a.group * (DIM + 8) + 15) & ~31) + 16;
 }
 
-/* Leaves the warp's state in shared memory. */
+/* Stores the warp's state in shared memory. */
 template <int DIM>
-MEGA_FN void attention_leave(const mega_arguments &a, mega_block &b, head_states<DIM> &s)
+MEGA_FN void store_state(const mega_arguments &a, mega_block &b, head_states<DIM> &s)
 {
     typedef attention_chunk<DIM> shape;
     int share = b.warp % shape::PIECE, set = b.warp / shape::PIECE, g = b.lane >> 2, t = b.lane & 3;
@@ -207,8 +207,8 @@ MEGA_FN void attention_leave(const mega_arguments &a, mega_block &b, head_states
         b.at<float2>(a.shared.states)[share * a.group + g] = make_float2(s.most, s.sum);
 }
 
-/* Attention over the chunks, and the newest position where they end with the context; states of the
- * shares are in shared memory then. */
+/* Attention over the chunks, and over the newest position if they end with the context; stores the
+ * states of the shares. */
 template <int DIM, bool HALF>
 MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, int chunks)
 {
@@ -230,23 +230,24 @@ MEGA_FN void attend(const mega_arguments &a, mega_block &b, int old, int first, 
 #pragma unroll 1
     for (int c = 0; c < chunks + newest; c++) {
         bool cached = c < chunks;
-        uint32_t keys = cached ? take_chunk(a, b) + piece * shape::PITCH + share * DIM * 2
+        uint32_t keys = cached ? acquire_chunk(a, b) + piece * shape::PITCH + share * DIM * 2
                                : b.own + a.shared.qkv;
         uint32_t values = keys + (cached ? 8 * shape::PITCH : DIM * 2) + set * shape::WIDTH * 2;
         int left = old - (first + c) * shape::POSITIONS - share;
         int valid = cached ? (left + shape::PIECE - 1) / shape::PIECE : 1;
         if (!cached || left > 0)
             attention_step<DIM, HALF>(a, b, s, queries, keys + column, values + column, valid);
-        if (cached) give_chunk(a, b);
+        if (cached) release_chunk(a, b);
     }
-    attention_leave<DIM>(a, b, s);
+    store_state<DIM>(a, b, s);
     b.sync();
 }
 
-/* Of the block's own states, to leave(i, out, most, sum): outputs i and i + 1 of the KV head's, not
- * divided by the sum yet. Two lanes have them, each half of the shares, and get the result. */
-template <int DIM, typename LEAVE>
-MEGA_FN void merge_shares(const mega_arguments &a, const mega_block &b, LEAVE leave)
+/* Merges the block's own states and calls store(i, out, most, sum) for outputs i and i + 1 of the
+ * KV head, not yet divided by the sum. Two lanes have an output, each half of the shares; both get
+ * the result. */
+template <int DIM, typename STORE>
+MEGA_FN void merge_shares(const mega_arguments &a, const mega_block &b, STORE store)
 {
     const int each = attention_chunk<DIM>::PIECE / 2;
 #pragma unroll 1
@@ -274,7 +275,7 @@ MEGA_FN void merge_shares(const mega_arguments &a, const mega_block &b, LEAVE le
         sum += __shfl_xor_sync(~0u, sum, 1);
         out.x += __shfl_xor_sync(~0u, out.x, 1);
         out.y += __shfl_xor_sync(~0u, out.y, 1);
-        leave(i, out, most, sum);
+        store(i, out, most, sum);
     }
 }
 

@@ -1,8 +1,9 @@
-/* What the blocks do for two to eight sequences, one token of each a pass.
+/* What blocks do for two to eight sequences, one token of each a pass.
  *
- * As for one, with two differences. A sequence's attention within a KV head is one block's, which
- * hands its outputs on as q, k and v come: repeating it in every block would read eight caches in
- * each. And a warp of each block tells the others a share of the residual.
+ * It differs from one sequence in two ways. One block computes a sequence's attention within a KV
+ * head and stores its outputs tagged, as q, k and v are; if every block repeated it, each would
+ * read eight caches. And two warps of each block publish a share of the residual to all blocks
+ * (batch_product.cuh).
  */
 #ifndef QUIPU_VM_MEGA_BATCH_CUH
 #define QUIPU_VM_MEGA_BATCH_CUH
@@ -17,8 +18,8 @@ MEGA_FN int row_position(const mega_arguments &a, uint32_t pass, int row)
 
 /* ---- attention of a KV head ---- */
 
-/* A row whose attention is in parts, one a block of the KV head. Of the others the whole is one
- * block's: in.part has rows in.part, in.part + in.parts and so on. */
+/* A long row's attention is in parts, one for each block of the KV head. Of the other rows one
+ * block computes the whole: block in.part has rows in.part, in.part + in.parts and so on. */
 MEGA_FN bool in_parts(const mega_arguments &a, int row, int pass_here)
 {
     return a.rows[row].position + pass_here >= a.recompute;
@@ -32,9 +33,9 @@ MEGA_FN bool any_in_parts(const mega_arguments &a, int pass_here)
     return any;
 }
 
-/* Calls work(row, whether in parts) for each row of which this block may have something, those that
- * are its own first; pass_here: the pass of this launch. In one place, for attention to be there
- * once. */
+/* Calls work(row, whether in parts) for each row that this block may work on, first those that are
+ * its own. pass_here counts from the launch's first pass. One function, so that the code of
+ * attention is there once. */
 template <typename WORK>
 MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_here, WORK work)
 {
@@ -49,7 +50,7 @@ MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_h
     }
 }
 
-/* Chunks of a row's cache that are this block's, from the first. */
+/* The chunks of a row's cache that this block reads, from *first. */
 template <int DIM>
 MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, bool parts, int old,
                        int *first)
@@ -65,7 +66,7 @@ MEGA_FN int64_t *head_list(const mega_arguments &a, const instruction &in, int r
     int64_t layer = (int64_t)row * a.n_layers + in.layer;
     return (int64_t *)a.heads + (layer * a.n_kv_heads + kv_head) * n;
 }
-/* An output of a row to all blocks of its KV head. */
+/* Stores a value for all blocks of the KV head, tagged with the pass. */
 MEGA_FN void store_tagged(const mega_block &b, int64_t *list, int i, float v)
 {
     store_relaxed(list + i, (int64_t)((uint64_t)(b.pass() + 1) << 32 | __float_as_uint(v)));
@@ -110,7 +111,7 @@ MEGA_FN void run_batch_attention(const mega_arguments &a, mega_block &b, const m
     }
 }
 
-/* The outputs of the KV head's attention for all rows, as planes. */
+/* Waits for all rows' outputs of the KV head's attention and stores them as planes. */
 template <int DIM>
 MEGA_FN void wait_heads(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
 {
@@ -169,7 +170,8 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
             const float *of = sums + (there[k] ? (column - begin) * MEGA_ROWS + row : 0);
             float sum = 0;
 #pragma unroll
-            for (int s = 0; s < MEGA_MAX_GROUP * DIM / 64; s++) /* all on their way at once */
+            /* All loads before the first addition. */
+            for (int s = 0; s < MEGA_MAX_GROUP * DIM / 64; s++)
                 if (s < groups) sum += of[s * a.shared.sum_pitch * MEGA_ROWS];
             places[k] = residual_place(column, row);
             parts[k] = fixed_part(sum);
@@ -185,7 +187,7 @@ MEGA_FN void run_batch_output(const mega_arguments &a, mega_block &b, const mega
 
 /* ---- norm, QKV, RoPE, append ---- */
 
-/* What pair `i / MEGA_ROWS` of row `i % MEGA_ROWS` needs behind its sums. */
+/* What pair i / MEGA_ROWS of row i % MEGA_ROWS needs when its sums are complete. */
 struct pair_inputs {
     const float *cosine, *sine, *page;
     int position;
@@ -201,7 +203,7 @@ MEGA_FN pair_inputs pair_inputs_at(const mega_arguments &a, const mega_block &b,
     return {table, table + DIM / 2, pages + position / a.page_size, position};
 }
 
-/* Those of the pairs that threads finish first, on their way to where features will be. */
+/* Copies those of the pairs that threads finish first to where features will be. */
 template <int DIM>
 MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, const instruction &in)
 {
@@ -216,7 +218,7 @@ MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, con
     copy_4(to + 8, from.page);
 }
 
-/* One pair's values, turned, to the KV head's list and to the cache. */
+/* One pair's values, after RoPE for q and k, to the KV head's list and to the cache. */
 template <int DIM, bool HALF>
 MEGA_FN void store_pair(const mega_arguments &a, const mega_block &b, const instruction &in,
                         int unit, int row, float *v, float cosine, float sine, int position,
@@ -272,7 +274,7 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
 {
     int n = e.in.units.end - e.in.units.begin;
     uint32_t tag = part_tag(a, b, e.in);
-    int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* the first row of its results */
+    int up = (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE; /* row of the first result of W_up */
     uint16_t *planes = b.at<uint16_t>(a.shared.features);
     const float *results = b.at<float>(a.shared.results);
     int padded = (int)a.shared.feature_row - MEGA_TILE;
@@ -299,7 +301,8 @@ MEGA_FN void finish_batch_mlp(const mega_arguments &a, mega_block &b, const mega
 
 /* ---- logits ---- */
 
-/* Logits of `rows` rows, and the largest key so far of each warp, whose row of x is its half. */
+/* Logits of `rows` rows of weights, and the largest key so far for each warp; two warps have a row
+ * of x. */
 MEGA_FN void finish_batch_logits(const mega_arguments &a, mega_block &b, int begin, int rows,
                                  bool first)
 {

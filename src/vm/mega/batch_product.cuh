@@ -1,9 +1,9 @@
-/* Rows of weights times the vectors of up to eight sequences, by the matrix units.
+/* Weights times the vectors of up to eight sequences, on the tensor cores.
  *
- * What product.cuh does for one, to the same bits: a sequence is a column of the other operand, its
- * three bf16 planes are three products, and every sum is made in the order that one vector has
- * there. x never goes through shared memory: the 128 columns of all rows of x that a warp
- * multiplies are its own in registers, from the residual on.
+ * The same as product.cuh for one sequence, to the same bits: a sequence is a column of the other
+ * operand, its three BF16 planes are three products, and every sum is made in the same order. x
+ * does not go through shared memory: each warp keeps the 128 columns that it multiplies, of all
+ * rows of x, in registers.
  */
 #ifndef QUIPU_VM_MEGA_BATCH_PRODUCT_CUH
 #define QUIPU_VM_MEGA_BATCH_PRODUCT_CUH
@@ -12,13 +12,14 @@
 
 enum {
     PUBLISHED_EACH = MEGA_PUBLISHED_COLUMNS * MEGA_ROWS / MEGA_PUBLISHERS
-}; /* elements of a teller */
+}; /* elements of a publishing thread */
 
 /* ---- the residual ---- */
 
-/* Of several sequences: [column / 2][sequence][column % 2]. Blocks add to sums with counts. Each
- * block has tellers, who keep a share of the residual, add the sums of every step to it once they
- * are complete, and tell all blocks in float32 what it is: half of what they would have to read. */
+/* The residual of several sequences is [column / 2][sequence][column % 2]. Blocks add to sums that
+ * count their parts. The publishing threads of a block own a share of the residual: they add each
+ * step's sums to it when those are complete, and publish it to all blocks in float32, which is half
+ * of what each block would read otherwise. */
 MEGA_FN size_t residual_step(const mega_arguments &a, int step)
 {
     return (size_t)step * a.hidden * MEGA_ROWS;
@@ -31,7 +32,7 @@ MEGA_FN int64_t *batch_sums(const mega_arguments &a, uint32_t pass, int step)
 {
     return (int64_t *)a.x + residual_pass(a, pass) + residual_step(a, step);
 }
-enum : uint32_t { NOT_PUBLISHED = 0xffffffff }; /* a NaN */
+enum : uint32_t { NOT_PUBLISHED = 0xffffffff }; /* the bits of a NaN */
 MEGA_FN uint32_t *batch_published(const mega_arguments &a, uint32_t pass, int step)
 {
     return (uint32_t *)a.published + residual_pass(a, pass) + residual_step(a, step);
@@ -41,30 +42,30 @@ MEGA_FN int residual_place(int column, int row)
     return (column >> 1) * 2 * MEGA_ROWS + 2 * row + (column & 1);
 }
 
-/* As it is told: the columns that a step of the matrix units multiplies, four of each eight, of all
- * rows. */
+/* Layout of the published residual: the columns that one instruction of the tensor cores
+ * multiplies, four of each eight, of all rows. */
 MEGA_FN int published_place(int column, int row)
 {
     int step = (column >> 5) * 2 + (column >> 2 & 1);
     return step * 16 * MEGA_ROWS + 16 * row + 4 * (column >> 3 & 3) + (column & 3);
 }
 
-/* How many parts are added up: the embedding's row, then one of each KV head or block, each of
- * which has one entry a step. */
+/* How many parts a sum has: the embedding's row, then one of each KV head or each block, because
+ * every block has one entry per step. */
 MEGA_FN uint32_t batch_parts(const mega_arguments &a, int step)
 {
     return step == 0 ? 1 : step & 1 ? a.n_kv_heads : gridDim.x;
 }
 
-/* A sum without its count: of the high word alone. */
+/* A sum without its count, which is in the high word. */
 MEGA_FN int64_t uncounted(int64_t sum, uint32_t parts)
 {
     uint32_t high = (uint32_t)((uint64_t)sum >> 32) - (parts << (FIXED_COUNT_AT - 32));
     return (int64_t)((uint64_t)high << 32 | (uint32_t)sum);
 }
 
-/* The teller's elements: the first columns of the block's share for all rows, then the next. Where
- * there are less, the first one again. */
+/* Element i of the publishing threads: the first column of the block's share for all rows, then the
+ * next columns. False: there is none, and *place and *to are those of the first. */
 MEGA_FN bool published_element(const mega_arguments &a, int i, int *place, int *to)
 {
     int begin = a.hidden * (int)blockIdx.x / (int)gridDim.x;
@@ -76,18 +77,21 @@ MEGA_FN bool published_element(const mega_arguments &a, int i, int *place, int *
     return there;
 }
 
-/* The block has added what it has to a step's sums, or nearly so: its tellers may look at them. A
- * block has one entry of every step. */
+/* Signals that the block has added its parts to a step's sums, or nearly all of them: its
+ * publishing threads may begin to poll. A block has one entry per step. */
 MEGA_FN void signal_added(const mega_arguments &a, const mega_block &b)
 {
     if (b.thread == 0) barrier_arrive(b.own + a.shared.flow + FLOW_ADDED);
 }
 
-/* `flow`: where the block's is. To look at sums that are not to be complete for long would take
- * from others what the second-level cache can do. The computing warps watch the time.
+/* What the publishing threads do. `flow`: address of the block's mega_flow. They poll only when the
+ * block itself has added its parts, because polling sums that will stay incomplete for long takes
+ * L2 bandwidth from others. The consumer warps watch the time.
  *
- * Blocks go on to the next step when all of this one is told, so that a warp that tells is a phase
- * behind its block at most, which is what a barrier can tell apart; its lanes stay together. */
+ * A block goes on to the next step only when all of this step is published, so a publishing warp is
+ * at most one phase behind its block, which is what an mbarrier can distinguish. The lanes of a
+ * warp stay together.
+ */
 MEGA_FN void publish_residual(const mega_arguments &a, uint32_t flow, int publisher)
 {
     int64_t whole[PUBLISHED_EACH];
@@ -99,7 +103,8 @@ MEGA_FN void publish_residual(const mega_arguments &a, uint32_t flow, int publis
         there[i] = published_element(a, i * MEGA_PUBLISHERS + publisher, &places[i], &tos[i]);
         any = any || there[i];
     }
-    if (!__any_sync(~0u, any)) return; /* it might fall behind */
+    /* A warp without elements might fall more than a phase behind. */
+    if (!__any_sync(~0u, any)) return;
     uint32_t phase = 0;
 #pragma unroll 1
     for (int n = 0; n < a.n_passes; n++) {
@@ -136,7 +141,7 @@ MEGA_FN void publish_residual(const mega_arguments &a, uint32_t flow, int publis
     }
 }
 
-/* The norm's weight for this warp's columns, on its way to where its sums will be. */
+/* Copies the norm's weight for this warp's columns to where its sums will be. */
 MEGA_FN void fetch_norm(const mega_arguments &a, const mega_block &b, const mega_entry &e,
                         int first)
 {
@@ -144,14 +149,14 @@ MEGA_FN void fetch_norm(const mega_arguments &a, const mega_block &b, const mega
     uint32_t to = b.own + a.shared.sums + 512 * b.warp + 16 * b.lane;
     if (16 * b.lane < bytes) copy_16(to, (const char *)e.weights.norm + first * size + 16 * b.lane);
 }
-/* Pairs of it, of either type without a branch. */
+/* Pairs of it, F32 or BF16 without a branch. */
 struct norm_pairs {
     uint32_t at, size, second, shift, mask;
     MEGA_FN norm_pairs(const mega_block &b, const mega_arguments &a, bool f32)
     {
         at = b.own + a.shared.sums + 512 * b.warp;
         size = f32 ? 8 : 4;
-        second = f32 ? 4 : 0; /* of a pair: behind the first, or its upper half */
+        second = f32 ? 4 : 0; /* the pair's second number: after the first, or the upper half */
         shift = f32 ? 0 : 16;
         mask = f32 ? ~0u : 0xffff0000;
     }
@@ -162,7 +167,7 @@ struct norm_pairs {
     }
 };
 
-/* Two float32 as three pairs of bf16, exactly. */
+/* Splits two float32 into three pairs of BF16, exactly. */
 MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
 {
 #pragma unroll
@@ -175,7 +180,8 @@ MEGA_FN void split_pair(float v, float w, uint32_t *to, int step)
     }
 }
 
-/* Two elements at first, as wait_residual() does: to look at more of them costs others time. */
+/* Polls two elements until they are there, as wait_residual() does, because polling more slows
+ * other blocks down. */
 MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instruction &in,
                        const uint32_t *x, bool whole)
 {
@@ -189,8 +195,8 @@ MEGA_FN void wait_last(const mega_arguments &a, const mega_block &b, const instr
     }
 }
 
-/* This lane's columns of its row, eight of each 32, once they are there; of only half of them where
- * `whole` is not true. */
+/* Loads this lane's columns of its row, eight of each 32, when they are published; only half of
+ * them if `whole` is false. */
 MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const instruction &in,
                           const uint32_t *x, bool whole, float2 *out)
 {
@@ -200,7 +206,7 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
 #pragma unroll
         for (int i = 0; i < 16; i += 2)
             load_relaxed_16((i < 8 ? x : second) + i % 8 * 8 * MEGA_ROWS, out + i);
-        /* A number if all are: they are far from infinite. */
+        /* NaN if one of them is, because none is near infinity. */
         float sums[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int i = 0; i < 16; i++)
@@ -212,14 +218,14 @@ MEGA_FN void load_columns(const mega_arguments &a, const mega_block &b, const in
     }
 }
 
-/* x times the norm's weight in registers, planes[j][p]: 16 columns of part p as the matrix units
- * take them; and of each row parts of the sum of squares, added in read_residual()'s order. Lanes
- * whose row or columns there are not read others, for nothing. */
+/* x times the norm's weight in registers: planes[j][p] is 16 columns of part p in the tensor cores'
+ * order. Stores each row's parts of the sum of squares, added in read_residual()'s order. Lanes
+ * without a row or columns load others' and do not use them. */
 MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
                         uint32_t (*planes)[MEGA_PARTS][2])
 {
     int g = b.lane >> 2, t = b.lane & 3;
-    int first = min(b.warp * 128, a.hidden - 64); /* hidden: a multiple of 64 */
+    int first = min(b.warp * 128, a.hidden - 64); /* hidden is a multiple of 64 */
     bool used = g < a.n_rows && b.warp * 128 < a.hidden, whole = first + 128 <= a.hidden;
     const uint32_t *x = batch_published(a, b.pass(), step) + published_place(first, 0);
     fetch_norm(a, b, e, first);
@@ -229,11 +235,12 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     load_columns(a, b, e.in, x + published_place(8 * t, used ? g : 0), whole, raw);
     copies_arrived<0>();
     __syncwarp();
-    /* No branches: what is not there counts nothing. */
+    /* No branches: columns that are not there are multiplied by 0. */
     norm_pairs norm(b, a, e.weights.norm_is_f32);
     float scales[2] = {b.warp * 128 < a.hidden ? 1.f : 0.f, whole ? 1.f : 0.f};
     int pair = 4 * t, later = whole ? 0 : 32;
-    float sums[4]; /* of four neighbours, the first and the second ones of 32 columns, then of 64 */
+    /* Of four neighbours each: even and odd ones of the first 32 columns, then of 64. */
+    float sums[4];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         float square = 0;
@@ -256,7 +263,7 @@ MEGA_FN void read_batch(const mega_arguments &a, mega_block &b, const mega_entry
     b.stamp(a, MEGA_WORKS);
 }
 
-/* The sum of 16 values as eight lanes make it, or in order. */
+/* The sum of 16 values in order, or as eight lanes add them. */
 MEGA_FN float add_sixteen(const float *v, bool in_order)
 {
     static_assert(MEGA_WARPS == 16, "one a warp");
@@ -278,7 +285,7 @@ MEGA_FN float add_sixteen(const float *v, bool in_order)
     return pairs[0];
 }
 
-/* Of the row of x `row`: as inverse_rms() (in order) and inverse_rms_by_eight() have it. */
+/* Of row `row` of x: as inverse_rms() (in_order) or inverse_rms_by_eight() computes it. */
 MEGA_FN float batch_inverse_rms(const mega_arguments &a, const mega_block &b, int row,
                                 bool in_order)
 {
@@ -292,14 +299,14 @@ MEGA_FN float batch_inverse_rms(const mega_arguments &a, const mega_block &b, in
 
 /* ---- rows times x ---- */
 
-/* Of the three parts' accumulators, as one vector's columns are added. */
+/* Adds the accumulators of the three parts in the order of one vector's. */
 MEGA_FN float sum_parts(const float (*c)[4], const float (*d)[4], int i)
 {
     return ((c[0][i] + d[0][i]) + (c[1][i] + d[1][i])) + (c[2][i] + d[2][i]);
 }
 
-/* Four warps in turn add up what all warps have of 16 rows, to results[row of x][first + row], in
- * the order in which one vector's sums are added. */
+/* Four warps, by turns, add up all warps' sums of 16 rows, in the order of one vector's, and store
+ * results[row of x][first + row]. */
 MEGA_FN void add_warps(const mega_arguments &a, const mega_block &b, int turn, int first, int rows,
                        bool in_order)
 {
@@ -315,8 +322,9 @@ MEGA_FN void add_warps(const mega_arguments &a, const mega_block &b, int turn, i
 }
 
 /* `tiles` tiles of 8 rows from the ring, two at a time, times x: results[row of x][first + row].
- * `turn` counts pairs of tiles: sums of two of them have room. Called in one place, as
- * multiply_rows() is. Addresses are computed anew for every pair: x leaves them no registers. */
+ * `turn` counts pairs of tiles; there are two buffers of sums. Called in one place, as
+ * multiply_rows() is. Computes addresses anew for each pair, because x leaves no registers for
+ * them. */
 MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
                             const uint32_t (*x)[MEGA_PARTS][2], int tiles, int first, bool in_order,
                             int &turn)
@@ -334,8 +342,8 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
         uint32_t full = b.own + a.shared.full;
         wait_chunk(full + 8 * one.stage, one.parity);
         if (both) wait_chunk(full + 8 * b.place.stage, b.place.parity);
-        /* In row_fragments' order; there are no registers for its way around banks, so that rows
-         * lie apart. */
+        /* In row_fragments' order. Its way round bank conflicts needs registers that are not there,
+         * so rows are apart instead. */
         uint32_t mine =
             b.ring + (b.lane >> 2) * MEGA_BATCH_PITCH + b.warp * 256 + (b.lane & 3) * 16;
         uint32_t at[2] = {mine + one.stage * MEGA_STAGE,
@@ -368,8 +376,8 @@ MEGA_FN void multiply_batch(const mega_arguments &a, mega_block &b,
 
 /* ---- W_down ---- */
 
-/* Adds 16 columns of all rows, in fixed point and counted: of eight columns a lane has column g of
- * rows 2 t and 2 t + 1. Half the lanes swap one, so that those of a store lie side by side. */
+/* Adds 16 columns of all rows in fixed point. Of each eight columns a lane has column g of rows 2 t
+ * and 2 t + 1; half the lanes exchange one so that a store's addresses are contiguous. */
 MEGA_FN void sum_outputs(const mega_block &b, const float (*c)[4], int64_t *sums)
 {
     bool low = b.lane < 16;
@@ -397,23 +405,24 @@ MEGA_FN void add_outputs(const mega_arguments &a, const mega_block &b, int64_t *
     }
 }
 
-/* The chunk of W_down^T of a turn: some groups of 64 columns, of which all rows of the mate are a
- * box. Blocks begin elsewhere in their shares, so that not all add to the same places at a time. */
+/* The chunk of W_down^T in a turn: some groups of 64 columns, of which a box has all features of
+ * one block. Groups of blocks begin elsewhere in their shares, so that not all add to the same
+ * places at the same time. */
 MEGA_FN int down_chunk(const mega_arguments &a, const mega_entry &e, mega_turn turn)
 {
     int i = turn.share + e.weights.down_shift;
     return e.weights.down_first + (i < a.down_share ? i : i - a.down_share);
 }
 
-/* Planes of the features of a block behind this one, or of its own. */
+/* Offset of the planes of a block's features: peer 0 is this block. */
 MEGA_FN uint32_t feature_planes(const mega_arguments &a, int peer)
 {
     uint32_t bytes = 2 * MEGA_PARTS * a.shared.feature_plane;
     return peer ? a.shared.sums + (peer - 1) * bytes : a.shared.features;
 }
-/* A row of x's features, for the block's mates: each its three planes and, of the number of pass
- * and layer, as many bits as are left. All rows are written in every layer, so that an old number
- * is not taken for a new one. */
+/* A row of x's features for the peers. A word has three planes and the low 16 bits of the number of
+ * pass and layer. All rows are written in every layer, so an old number is never taken for a new
+ * one. */
 MEGA_FN int64_t *feature_list(const mega_arguments &a, int row)
 {
     return (int64_t *)a.features + (int64_t)row * a.n_features;
@@ -425,8 +434,8 @@ MEGA_FN int64_t tagged_feature(const uint16_t *parts, uint32_t tag)
     return (int64_t)((uint64_t)high << 32 | low);
 }
 
-/* The mates' features of all rows, as planes where sums were. Two warps have a row; what all mates
- * have is on its way at once. */
+/* Waits for the peers' features of all rows and stores them as planes where sums were. Two warps
+ * have a row; loads of all peers are in flight together. */
 MEGA_FN void wait_peers(const mega_arguments &a, mega_block &b, const mega_entry &e, uint32_t tag)
 {
     static_assert(MEGA_WARPS == 2 * MEGA_ROWS, "two warps a row");
@@ -467,9 +476,8 @@ MEGA_FN void wait_peers(const mega_arguments &a, mega_block &b, const mega_entry
     b.sync();
 }
 
-/* 32 columns of a chunk of W_down^T, whose place in the ring for this lane is `at`, weighted by
- * features: planes of them are zeros behind the last one, up to a multiple of as many as are
- * multiplied at once. */
+/* 32 columns of a chunk of W_down^T times features. `at`: this lane's place in the ring. Planes are
+ * zero after the last feature, up to a multiple of MEGA_FEATURES. */
 MEGA_FN void multiply_down(const mega_arguments &a, const mega_block &b, uint32_t at,
                            uint32_t planes, float (*c)[MEGA_PARTS][4])
 {
@@ -500,32 +508,32 @@ MEGA_FN void multiply_down(const mega_arguments &a, const mega_block &b, uint32_
     }
 }
 
-/* Rows of W_down^T weighted by the features of every row of x: product_transposed() of each. Mates
- * multiply each other's features too, each by a share of the columns, so that what they all make of
- * a column is one addition to the next residual; what a block makes is rounded to fixed point
- * before, as alone. Half the warps have the odd chunks of the share, half the even ones. Additions
- * are under way while the next chunks come. */
+/* W_down^T times the features of every row of x: product_transposed() of each. Peers multiply each
+ * other's features too, each for a share of the columns, so that all peers' parts of a column need
+ * one addition to the next residual; each block's part is rounded to fixed point before, as alone.
+ * Half the warps have the odd chunks of the share, half the even ones. Additions overlap with the
+ * next chunks. */
 MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                               uint32_t tag)
 {
     int64_t sums[2][4] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
 #pragma unroll 1
     for (int i = 0; i < a.n_turns; i++) {
-        b.reload(); /* sums leave no registers for what can be found again */
+        b.reload(); /* sums leave no registers for what can be computed again */
         int half = b.warp >> 3, group = b.warp >> 1 & 3, odd = b.warp & 1;
         bool busy = group < a.down_groups;
         mega_turn turn = a.turns[i];
         if (turn.peer == 1 && turn.share == 0) wait_peers(a, b, e, tag);
-        uint32_t at = take_chunk(a, b);
+        uint32_t at = acquire_chunk(a, b);
         if ((turn.share & 1) != half) {
-            give_chunk(a, b);
+            release_chunk(a, b);
             continue;
         }
         int line = (busy ? group * a.down_rows : 0) + (b.lane & 7) + (b.lane >> 4) * MEGA_TILE;
         at += line * 128 + (((4 * odd + (b.lane >> 3 & 1)) ^ (line & 7)) << 4);
         float c[2][MEGA_PARTS][4];
         multiply_down(a, b, at, feature_planes(a, turn.peer), c);
-        give_chunk(a, b);
+        release_chunk(a, b);
 #pragma unroll
         for (int k = 0; k < 2; k++)
             sum_outputs(b, c[k], sums[k]);
@@ -545,9 +553,9 @@ MEGA_FN void batch_transposed(const mega_arguments &a, mega_block &b, const mega
 
 /* ---- W_o ---- */
 
-/* A KV head's columns of W_o times its heads' outputs of every row of x: product_heads() of each,
- * to sums[group of columns][row][row of x]. The planes are taken to registers first: sums lie where
- * they were. */
+/* A KV head's columns of W_o times the outputs of its heads for every row of x: product_heads() of
+ * each, to sums[group of columns][row][row of x]. Loads the planes into registers first, because
+ * the sums overwrite them. */
 MEGA_FN void batch_heads(const mega_arguments &a, mega_block &b, int rows, int groups)
 {
     int g = b.lane >> 2, t = b.lane & 3;
@@ -567,11 +575,12 @@ MEGA_FN void batch_heads(const mega_arguments &a, mega_block &b, int rows, int g
                     4 * ((slice * a.shared.sum_pitch + tile * 16 + g) * MEGA_ROWS + 2 * t);
 #pragma unroll 1
     for (int row = 0; row < rows; row += a.box_rows) {
-        uint32_t m[4][4], at = take_chunk(a, b) + mine;
+        uint32_t m[4][4], at = acquire_chunk(a, b) + mine;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            load_matrices(m[j], at ^ (j << 5)); /* busy or not: in a branch they'd go to memory */
-        give_chunk(a, b);
+            /* For idle warps too: in a branch m would be in local memory. */
+            load_matrices(m[j], at ^ (j << 5));
+        release_chunk(a, b);
         if (!busy) continue;
         float c[MEGA_PARTS][4], d[MEGA_PARTS][4];
 #pragma unroll

@@ -1,4 +1,4 @@
-/* A block's own state: shared memory, the ring of weights from both ends, the residual. */
+/* A block's state: shared memory, both ends of the ring, the residual. */
 #ifndef QUIPU_VM_MEGA_BLOCK_CUH
 #define QUIPU_VM_MEGA_BLOCK_CUH
 
@@ -20,7 +20,7 @@
 #define MEGA_CHOOSES 0
 #endif
 #ifndef MEGA_STOPPABLE
-#define MEGA_STOPPABLE 0 /* 1 in the kernels that may end before their last pass */
+#define MEGA_STOPPABLE 0 /* 1: a launch may end before its last pass */
 #endif
 #ifndef MEGA_DELAYS
 #define MEGA_DELAYS 0
@@ -31,7 +31,7 @@
 
 enum : uint64_t { WATCHDOG_NS = MEGA_DELAYS ? 100000000000 : 1000000000 };
 
-/* Barriers of the flow. */
+/* The mbarriers of mega_flow. */
 enum : uint32_t {
     FLOW_BEGUN = offsetof(mega_flow, begun),
     FLOW_TO_CHOOSE = offsetof(mega_flow, to_choose),
@@ -39,13 +39,13 @@ enum : uint32_t {
     FLOW_ADDED = offsetof(mega_flow, added),
 };
 
-/* A stage of the ring: a constant where it can be one. */
+/* Bytes of a stage: a constant for 16-bit weights. */
 MEGA_FN int stage_bytes(const mega_arguments &a)
 {
     return MEGA_BRICKS ? a.stage_bytes : (int)MEGA_STAGE;
 }
 
-/* A place in the ring: which stage, and in which round. */
+/* A place in the ring: the stage, and the parity of its round. */
 struct ring_place {
     int stage;
     uint32_t parity;
@@ -57,11 +57,11 @@ struct ring_place {
     }
 };
 
-/* What a computing thread knows. Registers, not memory: every function of it is inlined, and what
- * is spilled to local memory comes back at the speed of a full stream of weights. */
+/* The state of a consumer thread. All functions that use it are inlined, so that it stays in
+ * registers: local memory would wait behind the stream of weights. */
 struct mega_block {
-    char *memory;       /* what lies behind the ring */
-    uint32_t ring, own; /* addresses in shared memory: of the ring, of what lies behind it */
+    char *memory;       /* shared memory after the ring */
+    uint32_t ring, own; /* addresses in shared memory: of the ring, and of what follows it */
     ring_place place;
     int thread, warp, lane;
     uint32_t slot; /* offset of the current entry */
@@ -71,10 +71,11 @@ struct mega_block {
     {
         return at<volatile mega_flow>(a.shared.flow);
     }
-    /* In shared memory, since they live long and are needed seldom. */
+    /* In shared memory, because they are needed seldom. */
     MEGA_FN uint32_t pass() const { return at<mega_entry>(slot)->place.pass; }
     MEGA_FN int entry() const { return at<mega_entry>(slot)->place.entry; }
-    /* What was computed from these is not kept in registers from entry to entry. */
+    /* Makes the compiler forget what it computed from these, so that nothing stays in registers
+     * from entry to entry. */
     MEGA_FN void reload()
     {
         asm volatile("" : "+r"(ring), "+r"(own), "+r"(thread)::"memory");
@@ -91,7 +92,8 @@ struct mega_block {
     }
 };
 
-/* A call leaves fewer registers to those who may make it, but for kernels of bricks. */
+/* Inlined, because a call leaves its callers fewer registers; kernels of bricks have room for it.
+ */
 #if MEGA_BRICKS
 static __device__ __noinline__
 #else
@@ -116,12 +118,12 @@ MEGA_FN
     }
     __threadfence_system();
     for (uint64_t start = global_ns(); global_ns() - start < 10000000;) {
-    } /* others' reports */
+    } /* time for other blocks' reports */
 }
 
-/* Ends the launch, by an access that is not allowed. Not by a trap: wherever one is, the assembler
- * keeps what lives across it in the registers that a thread has at the launch, and makes nothing of
- * those that were taken since. Without the exit it keeps registers for what would come behind. */
+/* Ends the launch by a store to address 0. With a trap the assembler would keep what lives across
+ * it in the registers that a thread has at launch, and would not use those that setmaxnreg adds.
+ * The exit tells it that nothing follows. */
 MEGA_FN void end_launch(void)
 {
     asm volatile("st.global.u32 [%0], %1;\n exit;" ::"l"(0ull), "r"(0) : "memory");
@@ -133,7 +135,7 @@ MEGA_FN void mega_stuck(const mega_arguments &a, const instruction &in, int entr
     end_launch();
 }
 
-/* Looks at the clock now and then. */
+/* Reads the clock at every 256th try. */
 struct watchdog {
     uint64_t start;
     uint32_t tries;
@@ -167,26 +169,27 @@ MEGA_FN void wait_chunk(uint32_t barrier, uint32_t parity)
         if (global_ns() - start > WATCHDOG_NS + WATCHDOG_NS / 2) end_launch();
 }
 
-/* The next chunk, once it has come. */
-MEGA_FN uint32_t take_chunk(const mega_arguments &a, mega_block &b)
+/* Waits for the next chunk and returns its address. */
+MEGA_FN uint32_t acquire_chunk(const mega_arguments &a, mega_block &b)
 {
     wait_chunk(b.own + a.shared.full + 8 * b.place.stage, b.place.parity);
     return b.ring + b.place.stage * stage_bytes(a);
 }
-/* Which lanes say that the warp has read a stage: the first, behind a __syncwarp(). */
+/* Which lanes signal that the warp has read a stage: the first, after __syncwarp(); with delays all
+ * (see kernels.cu). */
 MEGA_FN bool signals(const mega_block &b)
 {
     return MEGA_DELAYS || b.lane == 0;
 }
-/* This warp has read it. */
-MEGA_FN void give_chunk(const mega_arguments &a, mega_block &b)
+/* Releases the stage: this warp has read it. */
+MEGA_FN void release_chunk(const mega_arguments &a, mega_block &b)
 {
     __syncwarp();
     if (signals(b)) barrier_arrive(b.own + a.shared.empty + 8 * b.place.stage);
     b.place.advance(a.stages);
 }
 
-/* Weights of 16 bits. */
+/* Numbers of the weights' type, BF16 or F16. */
 MEGA_FN uint16_t narrow_bits(float v)
 {
     return MEGA_HALF ? __half_as_ushort(__float2half_rn(v))
@@ -197,14 +200,14 @@ MEGA_FN float wide_float(uint16_t bits)
     return MEGA_HALF ? __half2float(__ushort_as_half(bits)) : __uint_as_float((uint32_t)bits << 16);
 }
 
-/* What the planes of a vector that multiplies them are times as large as their part of it: F16 has
- * few exponents. The largest number is 2^22, and of those from 2^-17 on nothing is lost. */
+/* A plane's numbers are so many times as large as its part of the vector, because F16 has few
+ * exponents. The largest number is then 2^22, and numbers from 2^-17 on are exact. */
 MEGA_FN constexpr float plane_factor(int plane)
 {
     return !MEGA_HALF ? 1.0f : plane == 0 ? 0.015625f : plane == 1 ? 32.0f : 65536.0f;
 }
 
-/* A float32 as the sum of three numbers of 16 bits, of bf16 exactly. */
+/* Splits a float32 into three numbers of 16 bits; BF16: exactly. */
 MEGA_FN void split_float(float v, uint16_t *to, int plane)
 {
 #pragma unroll
@@ -214,7 +217,7 @@ MEGA_FN void split_float(float v, uint16_t *to, int plane)
     }
 }
 
-/* A row's sum over its parts, one a warp or a slice of columns. */
+/* A row's sum over its parts: one per warp or slice of columns. */
 MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int slices)
 {
     const float *sums = b.at<float>(a.shared.sums) + row;
@@ -225,7 +228,7 @@ MEGA_FN float row_sum(const mega_arguments &a, const mega_block &b, int row, int
     return sum;
 }
 
-/* The same by eight lanes side by side, which all get it. */
+/* The same by eight neighbouring lanes; all get it. */
 MEGA_FN float add_eight(float v)
 {
 #pragma unroll
@@ -242,7 +245,7 @@ MEGA_FN float row_sum_by_eight(const mega_arguments &a, const mega_block &b, int
     return add_eight(slice + 8 < slices ? sum + sums[8 * a.shared.sum_pitch] : sum);
 }
 
-/* Sleeps at random, before one entry in sixteen. */
+/* Kernels with delays: the warp sleeps before one entry in sixteen, chosen by a hash. */
 MEGA_FN void delay_warp(const mega_arguments &a, uint32_t pass, int entry)
 {
     uint32_t h = (pass * 1315423911u + (uint32_t)entry) * 2654435761u;
@@ -251,16 +254,17 @@ MEGA_FN void delay_warp(const mega_arguments &a, uint32_t pass, int entry)
     if (h >> 28 == 0) __nanosleep((h >> 3) % a.delay);
 }
 
-/* Of attention's parts and of its output's features. */
+/* The KV head of attention's parts and of W_o's rows. */
 MEGA_FN int entry_kv_head(const mega_arguments &a, const instruction &in)
 {
     return in.units.begin / (in.opcode == MEGA_ATTENTION_OUTPUT ? a.hidden : in.parts);
 }
 
-/* A unit of QKV, as op/norm_qkv_rope/pairs.h has them, for whole heads that turn and in 32 bits:
- * divisions of 64 bits take hundreds of instructions here. */
+/* A unit of QKV as op/norm_qkv_rope/pairs.h defines it, for heads that RoPE rotates whole. In 32
+ * bits, because a 64-bit division takes hundreds of instructions. */
 struct qkv_pair {
-    int kind, kv_head, member, head, pair, features[2]; /* member: of the KV head's heads */
+    /* Member: which of the KV head's heads, q then k then v. */
+    int kind, kv_head, member, head, pair, features[2];
 };
 template <int DIM> MEGA_FN qkv_pair qkv_pair_at(const mega_arguments &a, int unit)
 {
@@ -277,18 +281,18 @@ template <int DIM> MEGA_FN qkv_pair qkv_pair_at(const mega_arguments &a, int uni
     return p;
 }
 
-/* The residual sums of a step of this pass: x[0] from the embedding, then two a layer. */
+/* The residual's sums after a step of a pass: step 0 the embedding, then two a layer. */
 MEGA_FN int64_t *residual(const mega_arguments &a, uint32_t pass, int step)
 {
     return (int64_t *)a.x + ((size_t)(pass & 1) * (2 * a.n_layers + 1) + step) * a.hidden;
 }
 
-/* Waits for four neighbouring elements of x to be complete, in all lanes of the warp. */
+/* Waits until four neighbouring elements of x are complete, in all lanes of the warp. */
 MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const instruction &in,
                            const int64_t *x, uint32_t parts, bool inside, longlong2 *out)
 {
     watchdog watchdog = {0, 0};
-    /* One element at first: many readers would slow down those who add. */
+    /* Poll one element at first: many readers would slow down the blocks that add. */
     while (inside && MEGA_WAITS) {
         uint32_t found = fixed_count(load_relaxed(x - 4 * b.lane));
         if (found == parts) break;
@@ -309,8 +313,8 @@ MEGA_FN void wait_residual(const mega_arguments &a, const mega_block &b, const i
     }
 }
 
-/* One element of the residual, complete. Another block may have waited for it in this one's place.
- */
+/* Waits for one element of the residual. Needed because another block may have waited for it in
+ * place of this one. */
 MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const mega_entry &e,
                              const int64_t *x)
 {
@@ -324,8 +328,8 @@ MEGA_FN int64_t wait_element(const mega_arguments &a, const mega_block &b, const
     }
 }
 
-/* Four neighbouring columns of each lane's to the vector's planes: of 16 bits, or digits with a
- * unit for the warp's 128. */
+/* Stores each lane's four neighbouring columns in the vector's planes: of 16 bits, or digits with a
+ * unit for the warp's 128 columns. */
 MEGA_FN void store_columns(const mega_arguments &a, const mega_block &b, int i, const float *v)
 {
     char *planes = b.at<char>(a.shared.planes);
@@ -343,8 +347,8 @@ MEGA_FN void store_columns(const mega_arguments &a, const mega_block &b, int i, 
 #endif
 }
 
-/* A lane's N neighbouring features, of a head or of the MLP, to planes at `offset`; all lanes of
- * the warp call it. */
+/* Stores a lane's N neighbouring features, of a head or of the MLP, in planes at `offset`. All
+ * lanes of the warp call it. */
 template <int N>
 MEGA_FN void store_features(const mega_block &b, uint32_t offset, uint32_t plane, int i,
                             const float *v)
@@ -359,8 +363,8 @@ MEGA_FN void store_features(const mega_block &b, uint32_t offset, uint32_t plane
 #endif
 }
 
-/* x times the norm's weight as planes in shared memory, and parts of the sum of squares. The
- * norm's own factor is left for the results. */
+/* Stores x times the norm's weight as planes, and parts of the sum of squares. The results are
+ * multiplied by the norm's factor later. */
 MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_entry &e, int step,
                            uint32_t parts)
 {
@@ -394,7 +398,7 @@ MEGA_FN void read_residual(const mega_arguments &a, mega_block &b, const mega_en
     for (int o = 16; o; o >>= 1)
         squares += __shfl_xor_sync(~0u, squares, o);
     if (b.lane == 0) b.at<float>(a.shared.squares)[b.warp] = squares;
-    /* A warp multiplies by what it has read itself, but for narrow tiles of bricks. */
+    /* A warp multiplies only what it stored itself, except with narrow tiles of bricks. */
     if (MEGA_BRICKS && a.tiles[0].beside > 1)
         b.sync();
     else

@@ -1,12 +1,12 @@
-/* Quantised weights times vectors, by the integer matrix units.
+/* Quantised weights times vectors, on the integer tensor cores.
  *
- * Quants are bytes of the matrix units' one operand, the vector's digits (digits.cuh) columns 0, 2,
- * 4 and 6 of the other, so that a lane has one digit: t is its digit. A block's sums of products
- * are exact; they become float32 as they are multiplied by their scale and added to the row's. Six
- * bits are taken at bits 2..7 of a byte, four times too large, which the vector's unit makes up
- * for. Two rows of Q4_0 share bytes, and the first one's sum is what is left of the byte's when the
- * second one's is taken off. The vector's own sums, for formats with a minimum and for Q4_0's zero,
- * are found by the matrix units too, once for all rows.
+ * Quants are the bytes of one operand; the vector's digits (digits.cuh) are columns 0, 2, 4 and 6
+ * of the other, so lane t of a group of four has digit t. A block's sums of products are exact;
+ * they become float32 when they are multiplied by their scale and added to the row's sum. Six-bit
+ * quants are in bits 2 to 7 of a byte, four times too large; the vector's unit makes up for it. Two
+ * rows of Q4_0 share bytes: the first row's sum is the byte's sum less the second row's. Types with
+ * a minimum, and Q4_0 for its zero, need the vector's own sums; the tensor cores compute them once
+ * for all rows.
  */
 #ifndef QUIPU_VM_MEGA_BRICKS_CUH
 #define QUIPU_VM_MEGA_BRICKS_CUH
@@ -14,13 +14,13 @@
 #include "vm/mega/block.cuh"
 #include "vm/mega/bricks.h"
 
-/* Whether a matrix is of a kind: known where the kernels read only one. */
+/* Whether a matrix is of a kind: a constant in kernels that read one kind only. */
 template <int KIND> MEGA_FN bool is_kind(int kind)
 {
     return MEGA_BRICKS == 1 << KIND || ((MEGA_BRICKS >> KIND & 1) && kind == KIND);
 }
 
-/* c (16, 8) = a (16, 32) * b (32, 8), the first of bytes with or without a sign. */
+/* c (16, 8) = a (16, 32) * b (32, 8) in bytes; SIGNED: a's have a sign, as b's always have. */
 template <bool SIGNED> MEGA_FN void multiply_bytes(int *c, const uint32_t *a, const uint32_t *b)
 {
     if (SIGNED)
@@ -47,7 +47,7 @@ MEGA_FN float2 two_halves(uint32_t w)
 {
     return __half22float2(*(const __half2 *)&w);
 }
-/* A byte of a word as a float. */
+/* A byte of a word, as a float. */
 template <int BYTE> MEGA_FN float byte_float(uint32_t w)
 {
     return __uint_as_float(__byte_perm(w, 0x4b000000, 0x7440 + BYTE)) - 8388608.0f;
@@ -55,7 +55,7 @@ template <int BYTE> MEGA_FN float byte_float(uint32_t w)
 
 /* ---- the vector ------------------------------------------------------------------------------ */
 
-/* Planes of digits, from this lane's place in its digit's. */
+/* Planes of digits, from this lane's place in its digit's plane. */
 struct brick_digits {
     uint32_t at, units;
     float weight; /* of the lane's digit */
@@ -78,8 +78,9 @@ template <int FACTOR> MEGA_FN int sum_digits(const uint32_t *v)
 
 /* ---- bricks: a lane's part in registers ------------------------------------------------------ */
 
-/* A block's four registers of nibbles: those of row g + 8 sixteen times too large, and with them
- * what is to be taken off again, those of row g; and each alone. */
+/* A block's four registers of quants: of rows g, of rows g + 8, then the same of its second half.
+ * joined_nibbles(): row g's bytes have row g + 8's nibbles 16 times over, row g + 8's bytes have
+ * those alone; row g's sum is the difference. plain_nibbles(): one row each. */
 MEGA_FN void joined_nibbles(const uint32_t *w, uint32_t *a)
 {
 #pragma unroll
@@ -102,17 +103,17 @@ MEGA_FN void load_nibbles(uint32_t *q, uint32_t at, int lane)
     load_shared_words(q + 4, at + 512 + 16 * lane);
 }
 
-/* add(): r (rows g and g + 8) += block j times the vector's `v`, in `unit`s, row g + 8's in
- * high_unit() of them; `sum`: sum() of v. AT_ONCE: so many are multiplied at once. */
+/* add(): r (rows g and g + 8) += block j times the vector's `v`, in multiples of `unit`, for row g
+ * + 8 of high_unit(unit). `sum`: sum() of v. AT_ONCE: bricks that a warp multiplies together. */
 template <int KIND> struct brick;
 
-/* Of kinds that need no sum. */
+/* For kinds that need no sum of the vector. */
 struct brick_without_sum {
     typedef int sum_type;
     static MEGA_FN int sum(const uint32_t *) { return 0; }
     static MEGA_FN float high_unit() { return 1; }
 };
-/* Of kinds with a minimum, times which it goes. */
+/* For kinds with a minimum: the vector's sum times the minimum is part of the row's sum. */
 struct brick_with_minimum {
     typedef float sum_type;
     static MEGA_FN float sum(const uint32_t *v) { return (float)sum_digits<1>(v); }
@@ -270,7 +271,7 @@ MEGA_FN int tile_slices(const mega_tiles &shape)
     return min(shape.across, (int)MEGA_WARPS);
 }
 
-/* The vector's 128 columns, or W_down's 32, as a lane has them. */
+/* The vector's 128 columns, or W_down's 32 features, as a lane has them. */
 template <int KIND, bool OWN_UNITS> struct brick_vector {
     uint32_t v[2 * BRICK_BLOCKS];
     float unit, units[OWN_UNITS ? BRICK_BLOCKS : 1];
@@ -296,8 +297,8 @@ template <int KIND, bool OWN_UNITS> struct brick_vector {
     }
 };
 
-/* Bricks of a kind that a warp multiplies at once, each from the next chunk; where there are fewer
- * chunks the last is there more than once. */
+/* Bricks of a kind that a warp multiplies together, one from each of the next chunks; if there are
+ * fewer chunks the last is there more than once. */
 template <int KIND, int N> struct brick_set {
     brick<KIND> of[N];
 
@@ -325,7 +326,7 @@ template <int KIND, int N> struct brick_set {
     }
 };
 
-/* The sum from a group's four lanes of each of `r`: r[t % N] in lane t. */
+/* Sums each of `r` over a group's four lanes; lane t gets r[t % N]. */
 template <int N> MEGA_FN float sum_lanes(const float *r, int t)
 {
     float s[N / 2];
@@ -338,7 +339,7 @@ template <int N> MEGA_FN float sum_lanes(const float *r, int t)
 }
 
 /* `tiles` tiles of a kind from the ring times the planes at `planes`: sums[slice][first + row].
- * ONE: a tile is no wider than a chunk, so that a warp's columns are the same in all of them. */
+ * ONE: a tile is no wider than a chunk, so a warp's columns are the same in all tiles. */
 template <int KIND, int OVER, bool ONE>
 MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_tiles &shape,
                             int tiles, uint32_t planes, uint32_t pitch, int first)
@@ -349,12 +350,14 @@ MEGA_FN void multiply_tiles(const mega_arguments &a, mega_block &b, const mega_t
     int g = b.lane >> 2, t = b.lane & 3, warp = __shfl_sync(~0u, b.warp, 0);
     int tile = warp * shape.inverse >> 8, slice = warp - tile * shape.across;
     bool works = tile < shape.beside;
-    int mine = tile + (at_once == 2 ? t >> 1 : 0) * shape.beside; /* of those at once */
+    /* Which of the tiles multiplied together. */
+    int mine = tile + (at_once == 2 ? t >> 1 : 0) * shape.beside;
     int row = first + mine * BRICK_ROWS + g + 8 * (t & 1);
     uint32_t sums = b.own + a.shared.sums + 4 * (slice * a.shared.sum_pitch + row);
     brick_digits digits = brick_digits_at(planes, pitch, b.lane);
     brick_vector<KIND, own_units> x;
-    x.load(digits, slice); /* always: what might not be set would need its registers everywhere */
+    /* Unconditionally: a conditional value would occupy registers everywhere. */
+    x.load(digits, slice);
     bool leaves = works && (at_once == 2 || t < 2);
 #pragma unroll 1
     for (int i = 0; i < tiles; i += at_once * shape.beside) {
@@ -416,12 +419,12 @@ MEGA_FN void multiply_tiles_of(const mega_arguments &a, mega_block &b, int kind,
         multiply_tiles_of_kind<BRICK_Q6_K, OVER>(a, b, tiles, planes, pitch, first);
 }
 
-/* Tiles of an entry that lie one behind the other in one matrix. */
+/* Tiles of an entry that are contiguous in one matrix. */
 struct tile_run {
     int matrix, first, tiles;
 };
 
-/* The run from tile `tile` of `tiles` on: all, or of QKV those of queries, keys or values. */
+/* The run that begins at tile `tile` of `tiles`: all of them, or for QKV those of q, k or v. */
 template <int DIM>
 MEGA_FN tile_run tile_run_from(const mega_arguments &a, const mega_entry &e, int matrix, int tile,
                                int tiles)
@@ -435,8 +438,8 @@ MEGA_FN tile_run tile_run_from(const mega_arguments &a, const mega_entry &e, int
             min(left, tiles - tile)};
 }
 
-/* `tiles` tiles of 8 rows of an entry's matrix: as product.cuh has it, but nothing is taken from
- * the ring before x is there, since a brick's registers are those of its kind. */
+/* `tiles` tiles of 8 rows of an entry's matrix, as in product.cuh; but no chunk is taken before x
+ * is there, because each kind of brick has other registers. */
 template <int BLOCKS> struct row_fragments {
 };
 template <int BLOCKS>
@@ -464,7 +467,7 @@ MEGA_FN int row_slices(const mega_arguments &a, const mega_entry &, int)
     return tile_slices(tiles_of(a, OVER_HIDDEN));
 }
 
-/* A KV head's columns of W_o times its heads' outputs: sums[slice of columns][row]. */
+/* A KV head's columns of W_o times the outputs of its heads: sums[slice of columns][row]. */
 template <int DIM>
 MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_entry &e, int rows)
 {
@@ -475,7 +478,7 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
 
 /* ---- W_down ---------------------------------------------------------------------------------- */
 
-/* Outputs [first, first + 2048) of the features, 32 of them at a time, to out[2048]. */
+/* Outputs [first, first + 2048) of the features, 32 features at a time, to out[2048]. */
 template <int KIND>
 MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, int first, float *out)
 {
@@ -524,7 +527,7 @@ MEGA_FN void add_features(const mega_arguments &a, mega_block &b, int groups, in
     }
 }
 
-/* `rows` features' part of the outputs from `first` on: as product.cuh has it. */
+/* What `rows` features add to the outputs from `first` on, as in product.cuh. */
 template <int BLOCKS>
 MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &e,
                                 int rows, int first, float *out)

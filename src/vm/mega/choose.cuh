@@ -1,13 +1,12 @@
-/* The choice of a pass's token by all blocks together, each with the logits that it has made.
+/* All blocks together sample a pass's token, each with the logits that it computed.
  *
- * Warps of their own choose: what the code needs in registers, or calls, would otherwise be missing
- * in the loops over weights. Kernels that do not choose have none of it: see MEGA_CHOOSES in
- * kernels.cu.
+ * Warps of their own do it, because its registers and calls would slow down the loops over weights.
+ * Kernels that make the likeliest token have none of this code: see MEGA_CHOOSES in kernels.cu.
  *
- * What blocks tell each other lies in slots of words, half a word being the number of the exchange:
- * a reader needs neither counter nor fence. Slots are used in turn, since a block may be one
- * exchange ahead of another that still reads, but not two. Penalties and biases change a logit
- * before; a token is counted by the block that makes its logits, for nobody else asks.
+ * Blocks exchange data through slots of words. Half of each word is the number of the exchange, so
+ * a reader needs no counter and no fence. Two slots alternate: a block may be one exchange ahead of
+ * another that still reads, but not two. Bias and penalties change the logits first. The block that
+ * computed a token's logit counts the token, because no other block uses that count.
  */
 #ifndef QUIPU_VM_MEGA_CHOOSE_CUH
 #define QUIPU_VM_MEGA_CHOOSE_CUH
@@ -17,7 +16,7 @@
 
 /* ---- bias and penalties ---- */
 
-/* As engine/sampler.c, operation by operation. */
+/* The same operations in the same order as in engine/sampler.c. */
 MEGA_FN float adjust_logit(const mega_arguments &a, int token, float logit)
 {
     const mega_sampling &with = a.sampling;
@@ -26,14 +25,14 @@ MEGA_FN float adjust_logit(const mega_arguments &a, int token, float logit)
     if (!seen) return logit;
     if (!(logit > 0))
         logit = __fmul_rn(logit, with.repetition);
-    else if (isfinite(logit)) /* rounded twice, a quotient of float32 is still the nearest */
+    else if (isfinite(logit)) /* the quotient rounded twice is still the nearest float32 */
         logit = (float)definite_quotient((double)logit, (double)with.repetition);
     if (seen < 2) return logit;
     float times = __fmul_rn(with.frequency, (float)(seen >> 1));
     return __fsub_rn(logit, __fadd_rn(with.presence, times));
 }
 
-/* ---- the blocks as a team ---- */
+/* ---- the blocks as a team ------------------------------------------------------------------- */
 
 enum { PART_WORDS = 10, KEY_WORD = PART_WORDS };
 static_assert(sizeof(sample_part) == MEGA_PART_BYTES && sizeof(sample_view) <= MEGA_VIEW_BYTES,
@@ -51,7 +50,7 @@ struct mega_team {
     const mega_arguments &a;
     uint32_t pass;
     int32_t begin, end;
-    const float *logits; /* from `begin` on */
+    const float *logits; /* from token `begin` on */
     int thread, threads;
     sample_part *cells;
     sample_view *view;
@@ -60,7 +59,7 @@ struct mega_team {
 
     MEGA_FN float logit(int32_t token) const { return logits[token - begin]; }
     MEGA_FN void sync() const { asm volatile("bar.sync 2, %0;" ::"r"(threads) : "memory"); }
-    MEGA_FN bool any(bool value) const { return value; } /* all threads have one row */
+    MEGA_FN bool any(bool value) const { return value; } /* all threads have the same row */
 
     MEGA_FN int64_t *slot(int block) const
     {
@@ -145,21 +144,21 @@ struct mega_team {
     }
 };
 
-/* ---- the choice ---- */
+/* ---- sampling ------------------------------------------------------------------------------- */
 
-/* The block's logits with biases and penalties, where they are and to `near`. */
-MEGA_FN void adjust_logits(const mega_arguments &a, const mega_team &t, float *near)
+/* Applies bias and penalties to the block's logits, in memory and in `local`. */
+MEGA_FN void adjust_logits(const mega_arguments &a, const mega_team &t, float *local)
 {
     const bool adjusts = a.sampling.bias || a.sampling.penalises;
 #pragma unroll 4
     for (int i = t.begin + t.thread; i < t.end; i += t.threads) {
         float *logit = (float *)a.logits + i, v = *logit;
         if (adjusts) *logit = v = adjust_logit(a, i, v);
-        near[i - t.begin] = v;
+        local[i - t.begin] = v;
     }
 }
 
-/* Waits until the block has its logits; false: the launch is over. */
+/* Waits until the block has its logits; false: the launch has ended. */
 MEGA_FN bool wait_logits(const volatile mega_flow *flow, uint32_t barrier, int index)
 {
     while (!barrier_try(barrier, index & 1))
@@ -167,7 +166,8 @@ MEGA_FN bool wait_logits(const volatile mega_flow *flow, uint32_t barrier, int i
     return true;
 }
 
-/* What is made of a setting is not kept in registers from pass to pass. */
+/* Makes the compiler forget the value, so that what is computed from a setting does not stay in
+ * registers from pass to pass. */
 MEGA_FN float opaque(float v)
 {
     asm volatile("" : "+f"(v));
@@ -179,22 +179,22 @@ MEGA_FN uint64_t opaque(uint64_t v)
     return v;
 }
 
-/* What the choosing warps do: `thread` of `threads`. The logits and what they work with lie where x
- * and the sums were. */
+/* What the sampling warps do, thread `thread` of `threads`. Logits and work space are where x and
+ * the sums were. */
 MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, int thread,
                            int threads)
 {
     volatile mega_flow *flow = (volatile mega_flow *)(memory + a.shared.flow);
     uint32_t barriers = own + a.shared.flow;
     const instruction_span units = last_entry(a).in.units;
-    float *near = (float *)(memory + a.shared.planes);
+    float *local = (float *)(memory + a.shared.planes);
     sample_part *cells = (sample_part *)(memory + a.shared.sums);
     sample_view *view = (sample_view *)(cells + MEGA_WARPS);
     mega_team team = {a,
                       a.first_pass,
                       units.begin,
                       units.end,
-                      near,
+                      local,
                       thread,
                       threads,
                       cells,
@@ -204,7 +204,7 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
 #pragma unroll 1
     for (int index = 0; index < a.n_passes; index++, team.pass++) {
         if (!wait_logits(flow, barriers + FLOW_TO_CHOOSE, index)) break;
-        adjust_logits(a, team, near);
+        adjust_logits(a, team, local);
         team.sync();
         const mega_sampling &as = a.sampling;
         uint64_t position = (uint64_t)(a.first_position + index + 1);
@@ -212,7 +212,7 @@ MEGA_FN void choose_tokens(const mega_arguments &a, char *memory, uint32_t own, 
             opaque(as.temperature), opaque(as.top_p), opaque(as.min_p), as.top_k, false,
             opaque(as.seed),        position};
         int32_t token = sample_row(team, with, a.vocab);
-        team.sync(); /* nobody reads the logits any more */
+        team.sync(); /* no thread reads the logits after this */
         if (thread) continue;
         if (a.sampling.penalises && token >= team.begin && token < team.end) {
             uint32_t *seen = (uint32_t *)a.history + token;

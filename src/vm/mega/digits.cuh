@@ -1,10 +1,11 @@
-/* Vectors as the integer matrix units take them: 32 bits a column, as four signed digits of 8.
+/* Vectors for the integer tensor cores: a column is a 32-bit integer, as four signed digits of 8
+ * bits.
  *
- * Columns share a power of two: the 32 or 128 of them that a warp has at once, so that it needs no
- * other warp's. The largest is below 2^30 of its units and each is rounded to one: by less than a
- * float32's own rounding where it is within a factor of 64 of the largest, and by 2^-31 of that
- * otherwise. Digits lie in planes, one a digit, in the order in which lanes feed them to the matrix
- * units; behind the planes the units.
+ * The 32 or 128 columns that a warp has together share a unit, a power of two, so that a warp needs
+ * no other warp's. The largest column is below 2^30 units and each is rounded to a whole unit. That
+ * is finer than float32's own rounding for columns within a factor of 64 of the largest, and 2^-31
+ * of the largest for the others. Digits are in planes, one for each digit, in the order in which
+ * lanes feed them to the tensor cores; the units follow the planes.
  */
 #ifndef QUIPU_VM_MEGA_DIGITS_CUH
 #define QUIPU_VM_MEGA_DIGITS_CUH
@@ -13,22 +14,22 @@
 
 enum { DIGITS = 4 };
 
-/* Where in a plane a column is: of 64 columns a lane's 16 lie together, 4 of each half of a block's
- * 32. */
+/* Where a column is in a plane: a lane's 16 of 64 columns are contiguous, 4 of each half of a
+ * block's 32. */
 MEGA_FN int digit_place(int column)
 {
     return (column & ~63) + (column >> 2 & 3) * 16 + (column >> 5 & 1) * 8 + (column >> 4 & 1) * 4 +
            (column & 3);
 }
 
-/* The larger amount, a NaN being larger than all. */
+/* The larger magnitude; NaN is larger than all. */
 MEGA_FN float largest(float most, float v)
 {
     return __uint_as_float(max(__float_as_uint(most), __float_as_uint(fabsf(v))));
 }
 
-/* What values up to `most` in a lane are multiplied by; all lanes of the warp call it. A vector
- * with an infinity in it has no unit. */
+/* The factor for values up to `most` in a lane; all lanes of the warp call it. A vector with an
+ * infinity or a NaN has no unit. */
 MEGA_FN float digit_factor(float most, float *unit)
 {
     uint32_t exponent = max(__reduce_max_sync(~0u, __float_as_uint(most)) >> 23, 30u);
@@ -36,14 +37,14 @@ MEGA_FN float digit_factor(float most, float *unit)
     return __uint_as_float((283 - exponent) << 23);
 }
 
-/* The digits of a value, one a byte from the lowest. */
+/* The digits of a value, one per byte, the lowest first. */
 MEGA_FN uint32_t digits_of(float v, float factor)
 {
     return (uint32_t)(__float2int_rn(v * factor) + 0x808080) ^ 0x808080;
 }
 
-/* A lane's N neighbouring columns to planes of `pitch` bytes; `units`: one for every 32 columns of
- * the planes, this warp's all alike. */
+/* Stores a lane's N neighbouring columns in planes of `pitch` bytes. `units`: one for every 32
+ * columns of the planes; those of this warp are equal. */
 template <int N>
 MEGA_FN void store_digits(char *planes, int pitch, int column, const float *v, float *units)
 {
@@ -62,7 +63,7 @@ MEGA_FN void store_digits(char *planes, int pitch, int column, const float *v, f
     if (column % 32 == 0) units[column / 32] = unit;
 }
 
-/* Four neighbouring columns; `unit_of`: where the warp's unit goes. */
+/* Stores four neighbouring columns; `unit_of`: where the warp's unit goes. */
 MEGA_FN void store_four_digits(char *planes, int pitch, int column, const float *v, float *unit_of)
 {
     float most = largest(largest(largest(largest(0, v[0]), v[1]), v[2]), v[3]);

@@ -1,5 +1,5 @@
-/* Attention of a KV head with what stands around it: its queries as they come from QKV, the states
- * of a long context's parts, and its columns of the output projection. */
+/* Attention of a KV head and what surrounds it: its queries as QKV stored them, the states of a
+ * long context's parts, and its columns of the output projection. */
 #ifndef QUIPU_VM_MEGA_HEADS_CUH
 #define QUIPU_VM_MEGA_HEADS_CUH
 
@@ -14,7 +14,7 @@ MEGA_FN int64_t *qkv_list(const mega_arguments &a, const instruction &in, int kv
     return (int64_t *)a.qkv + (layer * a.n_kv_heads + kv_head) * (a.group + 2) * DIM;
 }
 
-/* The KV head's queries, newest key and value of this pass. */
+/* Waits for the KV head's queries and newest key and value of this pass. */
 template <int DIM, bool HALF>
 MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
                       int sequence = 0)
@@ -32,7 +32,7 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
             if (watchdog.expired())
                 mega_stuck(a, in, b.entry(), b.pass(), MEGA_WAIT_QKV, made, passes[0]);
         }
-        leave_input<DIM, HALF>(a, b, i, __uint_as_float((uint32_t)v.x),
+        store_input<DIM, HALF>(a, b, i, __uint_as_float((uint32_t)v.x),
                                __uint_as_float((uint32_t)v.y));
     }
     b.sync();
@@ -41,10 +41,10 @@ MEGA_FN void wait_qkv(const mega_arguments &a, mega_block &b, const instruction 
 
 /* ---- parts of a long context ---- */
 
-enum { MERGED_AT_ONCE = 4 }; /* parts, by a thread */
+enum { MERGED_AT_ONCE = 4 }; /* parts that a thread merges together */
 
-/* A part's states, each a pair of a value and a number of this pass and layer, so that whoever
- * reads them sees whether they have come: maximum and sum of each head, then its outputs. */
+/* A part's states: maximum and sum of each head, then its outputs. Each is a pair of a value and a
+ * number of this pass and layer, so that readers see whether it has come. */
 template <int DIM> MEGA_FN int64_t *part_states(const mega_arguments &a, int kv_head, int part)
 {
     return (int64_t *)a.states +
@@ -59,7 +59,7 @@ MEGA_FN int64_t part_state(float v, uint32_t tag)
     return (int64_t)((uint64_t)tag << 32 | __float_as_uint(v));
 }
 
-/* This block's part, for all blocks of the KV head. */
+/* Stores this block's part for all blocks of the KV head. */
 template <int DIM>
 MEGA_FN void store_part(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head)
 {
@@ -74,7 +74,7 @@ MEGA_FN void store_part(const mega_arguments &a, mega_block &b, const instructio
     });
 }
 
-/* Two neighbouring states once they have come; `v` is what a first look has seen. */
+/* Waits for two neighbouring states; `v`: what a first load returned. */
 MEGA_FN float2 wait_states(const mega_arguments &a, const mega_block &b, const instruction &in,
                            const int64_t *from, longlong2 v, uint32_t tag)
 {
@@ -89,14 +89,15 @@ MEGA_FN float2 wait_states(const mega_arguments &a, const mega_block &b, const i
     }
 }
 
-/* The heads' outputs of all parts of a context of `chunks` chunks, to leave(i, outputs i and i +
- * 1). Threads have two neighbouring outputs and a share of the parts. */
-template <int DIM, typename LEAVE>
+/* Merges all parts of a context of `chunks` chunks and calls store(i, outputs i and i + 1). A
+ * thread has two neighbouring outputs and a share of the parts. */
+template <int DIM, typename STORE>
 MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instruction &in, int kv_head,
-                         int chunks, LEAVE leave)
+                         int chunks, STORE store)
 {
     const int heads = a.group, used = min(chunks, (int)in.parts), each = heads * DIM / 2;
-    const int warps = DIM / 64, per_head = MEGA_WARPS / warps; /* of a head; of one head's worth */
+    /* Warps for a head's outputs; heads that all warps cover together. */
+    const int warps = DIM / 64, per_head = MEGA_WARPS / warps;
     const int groups = per_head * a.group_inverse / 256;
     const int group = b.warp / warps * a.group_inverse / 256, o = b.thread - group * each;
     uint32_t tag = part_tag(a, b, in);
@@ -115,7 +116,7 @@ MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instructi
                 v[k] = load_relaxed_two(part + state);
                 w[k] = load_relaxed_two(part + output);
             }
-            asm volatile("" : "+r"(j)); /* addresses are not kept, but found again */
+            asm volatile("" : "+r"(j)); /* recomputes addresses, so that they need no registers */
 #pragma unroll
             for (int k = 0; k < MERGED_AT_ONCE; k++) {
                 if (j + k * groups >= used) continue;
@@ -150,20 +151,20 @@ MEGA_FN void merge_parts(const mega_arguments &a, mega_block &b, const instructi
             out.y = fmaf(f, m.w, out.y);
         }
         const float both[2] = {out.x / sum, out.y / sum};
-        leave(2 * o, both);
+        store(2 * o, both);
     }
     b.sync();
 }
 
 /* ---- a KV head ---- */
 
-/* Positions before the newest. */
+/* The newest position, which is the number of positions before it. */
 MEGA_FN int position_of(const mega_arguments &a, const mega_block &b)
 {
     return a.first_position + (int)(b.pass() - a.first_pass);
 }
 
-/* The heads' outputs as planes: of this block's own states, or of all parts. */
+/* Stores the heads' outputs as planes, merged from this block's own states or from all parts. */
 template <int DIM>
 MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
@@ -180,8 +181,9 @@ MEGA_FN void make_planes(const mega_arguments &a, mega_block &b, const mega_entr
     b.sync();
 }
 
-/* A part of a long context, or the KV head's attention (of a short context all of it, of a long one
- * from the parts) and its columns of W_o: one function, so that attention is there once. */
+/* Either a part of a long context; or the KV head's attention (of a short context all of it, of a
+ * long one merged from the parts) and its columns of W_o. One function, so that the code of
+ * attention is there once. */
 template <int DIM, bool HALF>
 MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
@@ -198,7 +200,7 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
     }
     make_planes<DIM>(a, b, e);
     const int64_t *x = residual(a, b.pass(), 2 * e.in.layer) + e.weights.row;
-    /* The first KV head brings the residual itself along. */
+    /* The blocks of the first KV head also add the residual itself to the sums. */
     int64_t carried =
         e.weights.kv_head == 0 && b.thread < n ? wait_element(a, b, e, x + b.thread) : 0;
     int groups = product_heads<DIM>(a, b, e, n);

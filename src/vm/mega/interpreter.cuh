@@ -1,9 +1,9 @@
-/* The loop of a megakernel: blocks run their queues of entries, pass after pass.
+/* The megakernel's interpreter: blocks run their queues of entries, pass after pass.
  *
- * A HANDLERS says what is done at an entry: run() by the sixteen warps that compute, fetch() by the
- * one that copies its weights to the ring; and by two more what goes on beside, tell(). Where
- * launches may end early, run() ends them in its first entry of a pass by the flow's stop, in all
- * blocks alike.
+ * HANDLERS has what is done at an entry: run(), by the sixteen consumer warps; fetch(), by the
+ * producer warp, which copies the entry's weights to the ring; and publish(), by two more warps
+ * beside them. Where launches may end early, run() sets the flow's `stop` in a pass's first entry,
+ * in all blocks alike.
  */
 #ifndef QUIPU_VM_MEGA_INTERPRETER_CUH
 #define QUIPU_VM_MEGA_INTERPRETER_CUH
@@ -13,11 +13,11 @@
 #include "vm/mega/choose.cuh"
 #endif
 
-/* One slot is left, so that an entry between others can be passed over without a barrier. */
+/* One slot is left over, so that an entry between two others can be skipped without a barrier. */
 enum { ENTRIES_AHEAD = MEGA_SLOTS - 2 };
 
-/* What follows `place` in the block's queue, `steps` further, on its way to a slot. The last 16
- * threads fetch; the last of them says where the entry is. */
+/* Copies the entry `steps` after `place` to a slot, with its place. The last 16 consumer threads do
+ * it. */
 MEGA_FN void fetch_slot(const mega_arguments &a, const mega_block &b, mega_place place, int steps,
                         mega_entry *to)
 {
@@ -35,7 +35,7 @@ MEGA_FN void fetch_slot(const mega_arguments &a, const mega_block &b, mega_place
     copies_commit();
 }
 
-/* Offsets of slots: a power of two of them. */
+/* Offset of the slot `steps` further; their number is a power of two. */
 MEGA_FN uint32_t slot_after(const mega_arguments &a, uint32_t slot, int steps)
 {
     uint32_t of = slot - a.shared.entries + steps * (uint32_t)sizeof(mega_entry);
@@ -55,7 +55,8 @@ template <typename HANDLERS> MEGA_FN void run_program(const mega_arguments &a, m
         const mega_entry &e = *b.at<mega_entry>(b.slot);
         fetch_slot(a, b, e.place, ENTRIES_AHEAD,
                    b.at<mega_entry>(slot_after(a, b.slot, ENTRIES_AHEAD)));
-        if (b.entry() == 0) b.stamp(a, MEGA_BEGINS); /* others begin where the last one ended */
+        /* Later entries begin when the one before ends. */
+        if (b.entry() == 0) b.stamp(a, MEGA_BEGINS);
         if (MEGA_DELAYS) delay_warp(a, b.pass(), b.entry());
         if (HANDLERS::skips(a, b, e)) {
             b.stamp(a, MEGA_ENDS);
@@ -68,7 +69,7 @@ template <typename HANDLERS> MEGA_FN void run_program(const mega_arguments &a, m
         copies_arrived<0>();
         uint32_t pass = b.pass();
         int entry = b.entry();
-        b.sync(); /* the next entry is there, and nobody reads this one's memory any more */
+        b.sync(); /* the next entry is there, and no thread reads this one's memory any more */
         timing_stamp(a, b.thread, pass, entry, MEGA_ENDS);
         b.slot = slot_after(a, b.slot, 1);
         if (MEGA_STOPPABLE && entry == 0 && b.flow(a)->stop) break;
@@ -83,7 +84,8 @@ template <typename HANDLERS> MEGA_FN void run_interpreter(const mega_arguments &
     asm volatile("" : "+r"(ring)); /* so that it stays in a register */
     uint32_t own = ring + a.stages * stage_bytes(a);
     char *memory = dynamic + a.stages * stage_bytes(a);
-    /* What was never copied must be numbers: it is multiplied by zero. */
+    /* Zeros, because memory that was never copied to is multiplied by zero and must not hold NaN.
+     */
     int bytes = a.stages * stage_bytes(a) + (int)a.shared.bytes;
     for (int i = threadIdx.x; i < bytes / 16; i += MEGA_THREADS)
         ((uint4 *)dynamic)[i] = make_uint4(0, 0, 0, 0);
@@ -103,7 +105,7 @@ template <typename HANDLERS> MEGA_FN void run_interpreter(const mega_arguments &
     __syncthreads();
     int thread = (int)threadIdx.x;
     if (thread >= MEGA_CONSUMERS) {
-        if (!MEGA_CHOOSES) registers_give(); /* those that choose need as many as others */
+        if (!MEGA_CHOOSES) registers_release(); /* sampling warps need as many as consumer warps */
         bool prefetched = HANDLERS::PREFETCHES && a.first_position >= MEGA_PREFETCH_CONTEXT;
         const int fetching = MEGA_CONSUMERS + (prefetched ? 64 : 32);
 #if MEGA_CHOOSES
@@ -117,7 +119,7 @@ template <typename HANDLERS> MEGA_FN void run_interpreter(const mega_arguments &
             fetch_program<HANDLERS>(a, memory, ring, thread & 31,
                                     HANDLERS::PREFETCHES && thread >= MEGA_CONSUMERS + 32);
     } else {
-        if (!MEGA_CHOOSES) registers_take();
+        if (!MEGA_CHOOSES) registers_acquire();
         mega_block b = {memory, ring,        own,         {0, 0},
                         thread, thread >> 5, thread & 31, a.shared.entries};
         run_program<HANDLERS>(a, b);

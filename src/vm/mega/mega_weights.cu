@@ -1,9 +1,8 @@
 /* Kernels that bring weights into the megakernel's order, once, before its first pass. */
 #include "vm/mega/bricks.h"
 
-/* out (columns, rows) = in (rows, columns) transposed: W_down. Where `exchanges`, groups of eight
- * elements of a row are exchanged as product_transposed() expects them. Blocks of 32 x 8 threads.
- */
+/* out (columns, rows) = in (rows, columns) transposed: W_down. `exchanges`: eights of each row are
+ * exchanged as product_transposed() expects them. Blocks of 32 x 8 threads. */
 extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int rows, int columns,
                                           int exchanges)
 {
@@ -19,7 +18,7 @@ extern "C" __global__ void mega_transpose(const uint16_t *in, uint16_t *out, int
                 ((row + x) ^ (exchanges ? ((column + y) & 7) << 3 : 0))] = tile[x][y];
 }
 
-/* Quantised weights as bricks (bricks.h): each warp writes a brick at a time. */
+/* Quantised weights as bricks (bricks.h): a warp writes one brick at a time. */
 extern "C" __global__ void mega_make_bricks(const __grid_constant__ brick_matrix m)
 {
     int64_t warps = (int64_t)gridDim.x * blockDim.x / 32, count = brick_count(&m);

@@ -163,7 +163,7 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
     }
     TRY(cuda_pinned_alloc(d, CUDA_MEGA_MAX_TOKENS * sizeof(int32_t), "tokens", &m->tokens, error));
     TRY(cuda_pinned_alloc(d, sizeof(mega_report), "a report", &m->report, error));
-    TRY(cuda_pinned_alloc(d, sizeof(uint32_t), "a wish", &m->stop_request, error));
+    TRY(cuda_pinned_alloc(d, sizeof(uint32_t), "a stop request", &m->stop_request, error));
     TRY(cuda_check(d->driver->stream_create(&m->side_stream, CUDA_STREAM_NON_BLOCKING),
                    "making a stream", error));
     a->tokens_out = m->tokens.address;

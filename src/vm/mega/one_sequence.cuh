@@ -1,10 +1,10 @@
-/* The megakernel for one sequence: one launch runs passes of a whole model, a block a
- * multiprocessor, each token fed back to the next pass.
+/* The megakernel for one sequence: a launch runs many passes of a whole model, one block per
+ * multiprocessor, and feeds each token back to the next pass.
  *
- * Sixteen warps compute, one fetches. Between blocks there are three dependencies a layer: x of the
- * layer before to QKV, QKV to attention within a KV head, and x of attention to the MLP. Attention
- * and its output projection are cut by KV head, gate, up and down by features: both add their part
- * of x with integer reductions, so that nothing stands between them.
+ * A layer has three dependencies between blocks: the previous layer's x to QKV, QKV to attention
+ * within a KV head, attention's x to the MLP. Attention and its output projection are cut by KV
+ * head; gate, up and down are cut by features. Both add their parts of x with integer reductions,
+ * so they need no further dependency.
  */
 #ifndef QUIPU_VM_MEGA_ONE_SEQUENCE_CUH
 #define QUIPU_VM_MEGA_ONE_SEQUENCE_CUH
@@ -14,13 +14,13 @@
 #include "vm/mega/interpreter.cuh"
 #include "vm/mega/rows.cuh"
 
-/* What the blocks do for one sequence. */
+/* The handlers for one sequence. */
 template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
-    static const bool PREFETCHES = true; /* contexts that are long enough */
+    static const bool PREFETCHES = true; /* in long contexts: MEGA_PREFETCH_CONTEXT */
     static const bool PUBLISHES = false;
     static MEGA_FN void publish(const mega_arguments &, uint32_t, int) {}
-    /* Short contexts have no parts. Warps may be an entry apart here, so that this entry alone
-     * tells all of them: the slots of those before are being filled with others already. */
+    /* Short contexts have no parts. Warps may be one entry apart here, so the decision may read
+     * this entry only: earlier slots may already hold other entries. */
     static MEGA_FN bool skips(const mega_arguments &a, const mega_block &b, const mega_entry &e)
     {
         return e.weights.skippable &&

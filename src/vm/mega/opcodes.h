@@ -24,7 +24,7 @@ typedef enum mega_grain {
     MEGA_GRAINS,
 } mega_grain;
 
-/* What tells a block that data of other blocks is complete. */
+/* How a block sees that data of other blocks is complete. */
 typedef enum mega_carrier {
     MEGA_NOTHING, /* an instruction that waits for another block is refused */
     MEGA_COUNTS,  /* each element of x counts the parts that were added to it */

@@ -1,6 +1,6 @@
-/* A pass's two ends: the token's row of x and clear sums for the next pass; the logits, the largest
- * of them, and the token for the host. Where other warps choose the token, they are told of the
- * logits and hand the token to the next pass; or there is none. */
+/* Both ends of a pass. First: the token's row of the embedding to x, and zeros for the next pass's
+ * sums. Last: the logits, and the likeliest token, for the next pass and for the host; or the
+ * logits for the sampling warps, which then hand on the token. */
 #ifndef QUIPU_VM_MEGA_PASS_CUH
 #define QUIPU_VM_MEGA_PASS_CUH
 
@@ -12,7 +12,7 @@
 #include "tensor/decode.cuh"
 #endif
 
-/* Elements [begin, begin + n) of a token's row to x. */
+/* Elements [begin, begin + n) of a token's row of the embedding to x. */
 MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int token, int begin,
                             int n, int64_t *x)
 {
@@ -35,22 +35,22 @@ MEGA_FN void read_embedding(const mega_arguments &a, const mega_block &b, int to
 
 /* ---- from pass to pass ---- */
 
-/* The token that the pass before has made. */
+/* The token that the pass before made. */
 MEGA_FN int token_made(const mega_arguments &a, const mega_block &b, uint32_t pass)
 {
 #if MEGA_CHOOSES
     uint32_t index = pass - 1 - a.first_pass;
     while (!barrier_try(b.own + a.shared.flow + FLOW_CHOSEN, index & 1)) {
-    } /* those that choose watch the time */
+    } /* the sampling warps watch the time */
     return b.flow(a)->next;
 #else
     return a.vocab - 1 - (int)(uint32_t)((volatile uint64_t *)a.key)[pass & 1];
 #endif
 }
 
-/* Finds the token that this pass reads, or that it is none any more: since the token is a stop
- * token, or the host wants no more. One thread a block; all see the same, since block 0 tells the
- * host's wish, behind whose next pass the launch is over. */
+/* Finds the token that this pass reads; or stops the block, if that is a stop token or the host has
+ * asked the launch to stop. One thread of each block. All blocks decide alike: block 0 alone reads
+ * the host's request, and the launch then ends after the pass that follows. */
 MEGA_FN void find_token(const mega_arguments &a, const mega_block &b)
 {
     const uint32_t pass = b.pass();
@@ -93,7 +93,7 @@ MEGA_FN void run_embedding(const mega_arguments &a, mega_block &b, const mega_en
         ((volatile uint64_t *)a.key)[(b.pass() + 1) & 1] = 0;
 }
 
-/* The pass's token, for the host: by block 0 once the last block has ended its logits. */
+/* The pass's token for the host: by block 0, when the last block has ended its logits. */
 MEGA_FN void report_token(const mega_arguments &a, mega_block &b, const instruction &in, int index)
 {
     if (blockIdx.x || b.thread) return;
@@ -108,10 +108,11 @@ MEGA_FN uint64_t logit_key(const mega_arguments &a, float v, int token)
 {
     uint32_t bits = __float_as_uint(v);
     bits = bits >> 31 ? ~bits : bits | 0x80000000;
-    return (uint64_t)bits << 32 | (uint32_t)(a.vocab - 1 - token); /* of equals, the lowest */
+    /* Of equal logits the lowest token. */
+    return (uint64_t)bits << 32 | (uint32_t)(a.vocab - 1 - token);
 }
 
-/* Logits of `rows` rows; the largest key of this thread's. */
+/* Stores the logits of `rows` rows and returns the largest key of this thread. */
 MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slices, int begin,
                                int rows, uint64_t best)
 {
@@ -124,12 +125,12 @@ MEGA_FN uint64_t finish_logits(const mega_arguments &a, mega_block &b, int slice
     return best;
 }
 
-/* The largest key of all threads, and the end of the block's pass where it is that. */
+/* Merges the keys of all threads; ends the block's pass if this is its last entry. */
 MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entry &e, uint64_t best)
 {
 #if MEGA_CHOOSES
     b.stamp(a, MEGA_SIGNALS);
-    if (b.thread && !MEGA_DELAYS) return; /* one, behind a barrier, or for racecheck all */
+    if (b.thread && !MEGA_DELAYS) return; /* one after a barrier, or for racecheck all */
     if (e.weights.ends) barrier_arrive(b.own + a.shared.flow + FLOW_TO_CHOOSE);
     if (b.thread) return;
 #else
@@ -145,8 +146,8 @@ MEGA_FN void finish_pass(const mega_arguments &a, mega_block &b, const mega_entr
         best = max(best, keys[w]);
     atomicMax((unsigned long long *)a.key + ((b.pass() + 1) & 1), (unsigned long long)best);
 #endif
-    if (e.weights.ends)
-        add_release((uint32_t *)a.counters); /* everything of the pass is seen by the next */
+    if (e.weights.ends) /* Release: the next pass sees everything of this one. */
+        add_release((uint32_t *)a.counters);
 }
 
 #endif

@@ -1,20 +1,20 @@
-/* Rows of weights times vectors, by the matrix units.
+/* Weights of 16 bits times vectors, on the tensor cores.
  *
- * A chunk is 8 rows of up to 2048 columns, or 4 of more; warp w has the columns [128 w, 128 w +
- * 128) of all of them, and of more those 2048 further. The vector comes as three planes of the
- * weights' type, in the first three columns of the other operand, so that every product is exact
- * and sums are float32: the same to the bit in every run.
+ * A chunk is 8 rows of up to 2,048 columns, or 4 longer rows. Warp w has columns [128 w, 128 w +
+ * 128) of all rows, and of longer rows those 2,048 further. The vector is three planes of the
+ * weights' type, in the first three columns of the other operand. Every product is exact and sums
+ * are float32 in a fixed order, so results have the same bits in every run.
  */
 #ifndef QUIPU_VM_MEGA_PRODUCT_CUH
 #define QUIPU_VM_MEGA_PRODUCT_CUH
 
 #include "vm/mega/block.cuh"
 
-/* Two columns of an accumulator, without their planes' factors. */
+/* Two columns of an accumulator, divided by their planes' factors. */
 MEGA_FN float scaled_columns(float c0, float c1)
 {
     if (MEGA_HALF) {
-        bool last = threadIdx.x & 1; /* has the third column, beside one of zeros */
+        bool last = threadIdx.x & 1; /* this lane has the third column, and a column of zeros */
         c0 *= 1 / (last ? plane_factor(2) : plane_factor(0));
         c1 *= 1 / plane_factor(1);
     }
@@ -26,8 +26,8 @@ MEGA_FN float sum_columns(float c0, float c1)
     float sum = scaled_columns(c0, c1);
     return sum + __shfl_down_sync(~0u, sum, 1);
 }
-/* The same where rows g + 8 are the other half of rows g, and their columns the fifth to the
- * seventh. */
+/* The same where rows g + 8 are the second block of columns of rows g, and their planes are columns
+ * 4 to 6. */
 MEGA_FN float sum_halves(const float *c, const float *d)
 {
     bool second = threadIdx.x & 2;
@@ -37,7 +37,7 @@ MEGA_FN float sum_halves(const float *c, const float *d)
     return sum + __shfl_xor_sync(~0u, sum, 2);
 }
 
-/* The vector's two registers for 16 columns from `at`, which is this lane's place in its plane. */
+/* The vector's two registers for 16 columns. `at`: this lane's place in its plane. */
 MEGA_FN void load_vector(uint32_t at, bool used, uint32_t *v)
 {
     uint32_t low = load_shared(at), high = load_shared(at + 16);
@@ -45,7 +45,7 @@ MEGA_FN void load_vector(uint32_t at, bool used, uint32_t *v)
     v[1] = used ? high : 0;
 }
 
-/* The same for the 128 columns of a warp, in the order of row_fragments. */
+/* The same for a warp's 128 columns, in the order of row_fragments. */
 MEGA_FN void load_vectors(uint32_t at, bool used, uint32_t v[8][2])
 {
 #pragma unroll
@@ -56,15 +56,15 @@ MEGA_FN void load_vectors(uint32_t at, bool used, uint32_t v[8][2])
     }
 }
 
-/* Sixteen rows of a warp's 128 columns for the matrix units, from two chunks, where they lie as in
- * memory: two tiles, of which an odd number's last one is there twice; or of more than one block of
- * columns a tile, and 2048 columns further the same. */
+/* A warp's 128 columns of 16 rows from two chunks, where rows are contiguous as in memory. Two
+ * tiles (of an odd number the last one is there twice); or, of longer rows, one tile and its
+ * columns 2,048 further. */
 template <int BLOCKS> struct row_fragments {
     uint32_t m[8][4];
 
-    /* A lane's columns of 32, eight neighbours, make up the columns of two steps: the vector is
-     * read in the same order. All rows begin at the same bank of shared memory, so that of two
-     * neighbours one reads 32 columns ahead. */
+    /* A lane's eight neighbouring columns of 32 are its columns of two instructions; the vector is
+     * read in the same order. All rows begin at the same bank of shared memory, so every second row
+     * is read 32 columns ahead. */
     MEGA_FN void load(const mega_arguments &a, const mega_block &b, uint32_t one, uint32_t two)
     {
         const int g = b.lane >> 2, t = b.lane & 3;
@@ -88,7 +88,7 @@ template <int BLOCKS> struct row_fragments {
         m[step][half] = v.x, m[step][2 + half] = v.y;
         m[step + 1][half] = v.z, m[step + 1][2 + half] = v.w;
     }
-    /* From the ring, whose stages are free then. */
+    /* Loads from the ring, and releases the stages. */
     MEGA_FN void take(const mega_arguments &a, mega_block &b, bool both)
     {
         uint32_t full = b.own + a.shared.full, empty = b.own + a.shared.empty;
@@ -106,22 +106,22 @@ template <int BLOCKS> struct row_fragments {
     }
 };
 
-/* Whether the next chunks are taken before the vector that they are multiplied by is there: the
- * ring has room for as much more then. The kernels that choose tokens lack the registers. */
-enum { TAKES_EARLY = !MEGA_CHOOSES };
+/* Chunks are loaded before the vector is there, which makes room in the ring for as many more.
+ * Kernels that sample lack the registers. */
+enum { LOADS_EARLY = !MEGA_CHOOSES };
 
-/* The first chunks of `tiles` tiles of 8 rows, where it is early. */
+/* The first chunks of `tiles` tiles of 8 rows, if LOADS_EARLY. */
 template <int BLOCKS>
 MEGA_FN void take_early(const mega_arguments &a, mega_block &b, int tiles, row_fragments<BLOCKS> &w)
 {
-    if (TAKES_EARLY && tiles > 0) w.take(a, b, BLOCKS > 1 || tiles > 1);
+    if (LOADS_EARLY && tiles > 0) w.take(a, b, BLOCKS > 1 || tiles > 1);
 }
 
-/* `tiles` tiles of 8 rows times the planes: sums[warp][first + row]. BLOCKS: column blocks of a
- * row, two of which are multiplied at once: columns of the other operand are the planes of the
- * first block, none, those of the second. The first chunks are in `w`, where those of the next call
- * are left, for `next` tiles. Called in one place and inlined there: what is spilled or saved
- * around a call goes to local memory, which has no cache to speak of beside a ring of this size. */
+/* `tiles` tiles of 8 rows times the planes: sums[warp][first + row]. BLOCKS: blocks of 2,048
+ * columns in a row; of two, the other operand's columns are the planes of the first block, a zero,
+ * then those of the second. `w` has the first chunks, and after the call those of the next call's
+ * `next` tiles. Called in one place and inlined there, because spills and calls go to local memory,
+ * which has almost no cache beside a ring of this size. */
 template <int DIM, int BLOCKS>
 MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_entry &, int,
                            int tiles, int first, int next, row_fragments<BLOCKS> &w)
@@ -138,7 +138,7 @@ MEGA_FN void multiply_rows(const mega_arguments &a, mega_block &b, const mega_en
 #pragma unroll 1
     for (int i = 0; i < tiles; i += each) {
         float c[4] = {0, 0, 0, 0}, d[4] = {0, 0, 0, 0};
-        if (!TAKES_EARLY) w.take(a, b, BLOCKS > 1 || i + 1 < tiles);
+        if (!LOADS_EARLY) w.take(a, b, BLOCKS > 1 || i + 1 < tiles);
 #pragma unroll
         for (int j = 0; j < 8; j++)
             multiply_16<MEGA_HALF>(j & 1 ? d : c, w.m[j][0], w.m[j][1], w.m[j][2], w.m[j][3],
@@ -162,10 +162,10 @@ MEGA_FN int row_slices(const mega_arguments &, const mega_entry &, int)
     return MEGA_WARPS;
 }
 
-/* Rows of W_down^T weighted by the features and added up: 2048 outputs to out[2048], 128 of them
- * a warp's, which sees them at the end. Where hidden sizes are more than 2048, rows lie in a stage
- * as they do in memory: of each 64 columns eight neighbours are at the place that is their number
- * with the feature's last three bits exchanged, so that eight rows meet no bank twice. */
+/* W_down^T times the features: 2,048 outputs to out[2048], of which a warp has 128, which are
+ * visible to it at the end. With hidden sizes over 2,048 rows are in a stage as in memory: of each
+ * 64 columns, the eights are exchanged by the last three bits of the feature's number, so that
+ * eight rows have no bank conflict. */
 template <int BLOCKS>
 MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const mega_entry &,
                                 int rows, int first, float *out)
@@ -186,12 +186,12 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
     for (int row = 0; row < rows; row += MEGA_TILE) {
         uint32_t features = load_shared(plane + 2 * row), m[4][4];
         if (g >= MEGA_PARTS) features = 0;
-        uint32_t at = take_chunk(a, b) + mine;
+        uint32_t at = acquire_chunk(a, b) + mine;
 #pragma unroll
         for (int j = 0; j < 4; j++)
             load_matrices_transposed(m[j], BLOCKS > 1 ? (at ^ (j & 1) << 6) + (j >> 1) * 128
                                                       : at + j * 64);
-        give_chunk(a, b);
+        release_chunk(a, b);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             multiply_16_8<MEGA_HALF>(c[2 * j], m[j][0], m[j][1], features);
@@ -208,8 +208,8 @@ MEGA_FN void product_transposed(const mega_arguments &a, mega_block &b, const me
     __syncwarp();
 }
 
-/* A KV head's columns of W_o, in boxes of box_rows rows, two at a time, times its heads' outputs:
- * sums of 64 columns each to sums[group of columns][row]. Returns the number of groups. */
+/* A KV head's columns of W_o times the outputs of its heads. Boxes of box_rows rows come two at a
+ * time; sums of 64 columns go to sums[group of columns][row]. Returns the number of groups. */
 template <int DIM>
 MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_entry &, int rows)
 {
@@ -240,7 +240,7 @@ MEGA_FN int product_heads(const mega_arguments &a, mega_block &b, const mega_ent
             uint32_t at = b.ring + (k && both ? two.stage : one.stage) * MEGA_STAGE + mine;
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                load_matrices(m[k][j], at ^ (j << 5)); /* busy or not: not in a branch */
+                load_matrices(m[k][j], at ^ (j << 5)); /* for idle warps too, not in a branch */
         }
         __syncwarp();
         if (signals(b)) barrier_arrive(empty + 8 * one.stage);

@@ -18,19 +18,19 @@ template <bool HALF> MEGA_FN float cache_float(uint16_t bits)
     return __bfloat162float(__ushort_as_bfloat16(bits));
 }
 
-/* What is needed of a pair behind the sums of QKV, fetched and computed before them; in shared
- * memory, since registers are few while rows are multiplied. */
+/* What a pair of QKV needs when its sums are complete, loaded and computed before. In shared
+ * memory, because registers are few while rows are multiplied. */
 struct qkv_early {
     float cosine, sine;
     int32_t page;
-    uint32_t position;    /* in the cache of keys or of values, without the page */
-    uint32_t row_kind[2]; /* of each feature: four times its place in the KV heads' lists, and its
-                           * kind */
+    uint32_t position; /* in the cache of keys or values, without the page */
+    /* Of each feature: four times its place in the KV head's list, plus its kind. */
+    uint32_t row_kind[2];
     uint32_t zero[2];
 };
 static_assert(sizeof(qkv_early) == MEGA_EARLY_BYTES, "as the host counts it");
 
-/* Half a warp fetches what is needed of the block's pair. */
+/* Half a warp loads what the block's pair needs. */
 template <int DIM>
 MEGA_FN void fetch_qkv_early(const mega_arguments &a, const mega_block &b, const instruction &in,
                              int pair)
@@ -51,8 +51,8 @@ MEGA_FN void fetch_qkv_early(const mega_arguments &a, const mega_block &b, const
         position % a.page_size;
 }
 
-/* Pairs' sums to the KV head's list, and to the cache. Sixteen lanes have a pair, eight of them one
- * of its rows each. */
+/* Pairs' sums to the KV head's list and to the cache. Sixteen lanes have a pair, eight of them one
+ * of its rows. */
 template <int DIM, bool HALF>
 MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
@@ -63,7 +63,7 @@ MEGA_FN void finish_qkv(const mega_arguments &a, mega_block &b, const mega_entry
     for (int first = 2 * b.warp; first < n; first += 2 * MEGA_WARPS) {
         int pair = first + (b.lane >> 4), row = min(pair, n - 1), second = b.lane >> 3 & 1;
         if (first >= 2 * MEGA_WARPS) {
-            __syncwarp(); /* all have read the pair before */
+            __syncwarp(); /* all lanes have read the previous pair */
             fetch_qkv_early<DIM>(a, b, e.in, pair);
         }
         copies_arrived<0>();
@@ -92,8 +92,8 @@ MEGA_FN float gated(float gate, float up)
     return gate / (1 + __expf(-gate)) * up;
 }
 
-/* The `n` features from their sums, `up` being the first row of ups; eight lanes have one, of
- * bricks one lane, so that a warp has what shares a unit. */
+/* The `n` features from their sums; `up`: W_up's first row. Eight lanes have a feature; with bricks
+ * one lane, so that a warp has the columns that share a unit. */
 MEGA_FN void make_features(const mega_arguments &a, mega_block &b, const mega_entry &e, int n,
                            int up)
 {
@@ -124,8 +124,9 @@ MEGA_FN void finish_mlp(const mega_arguments &a, mega_block &b, const mega_entry
     int n = in.units.end - in.units.begin;
     make_features(a, b, e, n, (n + MEGA_TILE - 1) / MEGA_TILE * MEGA_TILE);
     float *out = b.at<float>(a.shared.planes);
-    /* A warp adds what it has made, in runs of some columns, each block beginning elsewhere. A
-     * share of the residual itself comes along: the same thread has it before and after. */
+    /* A warp adds its outputs in runs of columns; each block begins at another column. The block's
+     * share of the residual itself is added too: the same thread loads it before and adds it after.
+     */
     int64_t *carried = b.at<int64_t>(a.shared.sums);
     const int run = MEGA_BRICKS ? 64 : 128, each = MEGA_COLUMNS / MEGA_CONSUMERS;
 #pragma unroll 1
@@ -170,7 +171,7 @@ MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &
     read_residual(a, b, e, step, e.weights.parts);
     int first = 0;
     do {
-        /* The MLP's gate, then up. */
+        /* Gate, then up. */
 #pragma unroll 1
         for (int matrix = 0; matrix <= mlp; matrix++) {
             int next = mlp && !matrix ? tiles : min(at_once, tiles - first - at_once);

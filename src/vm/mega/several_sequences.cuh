@@ -1,12 +1,12 @@
-/* The megakernel for two to eight sequences whose hidden size is one block of columns: x of all of
- * them is in registers. */
+/* The megakernel for two to eight sequences with hidden sizes up to MEGA_COLUMNS: x of all of them
+ * is in registers. */
 #ifndef QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
 #define QUIPU_VM_MEGA_SEVERAL_SEQUENCES_CUH
 
 #include "vm/mega/batch.cuh"
 #include "vm/mega/interpreter.cuh"
 
-/* W_down by columns, all of the block's rows at once. */
+/* W_down by columns, all rows of one block's features at a time. */
 MEGA_FN void fetch_batch_mlp(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     int begin = e.in.units.begin, n = e.in.units.end - begin;
@@ -65,7 +65,7 @@ template <int DIM, bool HALF> struct several_sequences {
         } else if (e.in.opcode == MEGA_MLP) {
             fetch_batch_mlp(a, e, f);
         } else {
-            if (e.in.opcode == OP_NORM_LINEAR) f.wait_begun(); /* each phase is waited for */
+            if (e.in.opcode == OP_NORM_LINEAR) f.wait_begun(); /* every phase must be waited for */
             fetch_entry<DIM, 1, MEGA_BATCH_PITCH>(a, e, f, 0);
         }
     }

@@ -1,8 +1,9 @@
-/* The fetching warp: it walks the block's program ahead of the others and fills the ring, so that
- * weights are on their way, or there, when a wait for activations ends.
+/* The producer warp walks the block's queue ahead of the consumers and fills the ring, so that
+ * weights are there, or in flight, when a wait for activations ends.
  *
- * While the ring is full, a scout goes on: a second warp that walks the same program and asks for
- * some 16 bytes of every 256, whereupon all of them come to the L2 cache, one chunk at a time. */
+ * While the ring is full a prefetch warp goes on: it walks the same queue and requests 16 bytes of
+ * every 256, which brings all 256 into L2, one chunk at a time.
+ */
 #ifndef QUIPU_VM_MEGA_STREAM_CUH
 #define QUIPU_VM_MEGA_STREAM_CUH
 
@@ -11,10 +12,12 @@
 
 enum {
     REQUESTED_AT = 64
-}; /* behind the flow: how many chunks the ring was asked for; then rubbish */
+    /* Bytes after mega_flow's begin: the number of chunks that the ring has requested; then a sink
+     * for prefetched bytes. */
+};
 static_assert(sizeof(mega_flow) <= REQUESTED_AT, "in the same 128 bytes");
 
-/* Not computed later. */
+/* Forces the compiler to compute both addresses here, not later. */
 MEGA_FN void computed_now(uint32_t to, const void *from)
 {
     asm volatile("" ::"r"(to), "l"(from));
@@ -25,21 +28,22 @@ struct mega_fetch {
     uint32_t ring, full, empty;
     int stages, lane, in_flight;
     uint64_t policy;
-    uint32_t begun; /* a barrier: each pass that the block begins is a phase */
+    uint32_t begun; /* mbarrier: a phase for each pass that the block begins */
     int index;      /* of the pass in this launch */
     const mega_arguments &a;
     fetch_timing timing;
-    bool prefetches, wanted; /* wanted: the chunk is worth a scout's asking for it */
-    int chunk;               /* number of the current one, from 1 */
+    /* Prefetches: this is the prefetch warp; wanted: it requests the current chunk. */
+    bool prefetches, wanted;
+    int chunk; /* number of the current chunk, from 1 */
 
-    /* The computing warps go on to no further pass. */
+    /* The block runs no further pass. */
     MEGA_FN bool stops() const
     {
         return load_shared(begun + (uint32_t)offsetof(mega_flow, stop)) != 0;
     }
 
-    /* Ends the warp, once the `n` last chunks have come: nothing may be on its way into the memory
-     * of a block that has ended. */
+    /* Ends the warp when the last `n` chunks have come: no copy may be in flight to a block that
+     * has ended. */
     MEGA_FN void exit_warp(int n)
     {
         for (; n > 0; n--) {
@@ -57,14 +61,14 @@ struct mega_fetch {
             over = MEGA_STOPPABLE && stops();
         if (MEGA_STOPPABLE && __any_sync(~0u, over)) exit_warp(in_flight);
     }
-    /* A barrier tells two phases apart: a block whose weights of a whole pass find room in the ring
-     * is never more than one pass ahead. */
+    /* An mbarrier distinguishes two phases. A block whose ring holds the weights of a whole pass is
+     * therefore never more than one pass ahead. */
     MEGA_FN void begin_pass(int pass)
     {
         index = pass;
         if (!prefetches && pass > 0) wait_phase(pass - 1);
     }
-    /* The cache is what the pass before has left, by ordinary stores of other blocks. */
+    /* The cache holds what other blocks stored in the pass before with ordinary stores. */
     MEGA_FN void wait_begun()
     {
         if (prefetches) return;
@@ -73,9 +77,9 @@ struct mega_fetch {
         fence_async();
     }
 
-    /* Waits for room, announces a chunk, then waits for enough of what is under way: when that has
-     * come nothing is left but the copies. Two chunks a block are under way, so that each moment
-     * between the last one's end and the next one's beginning is a moment with one. */
+    /* Waits for a free stage and arms its barrier; then, if enough copies are in flight, waits for
+     * the oldest, so that only the copy itself is left to do. Two copies per block keep the memory
+     * system busy: one is always in flight when another ends. */
     MEGA_FN void begin(int bytes)
     {
         chunk++;
@@ -84,7 +88,7 @@ struct mega_fetch {
         uint32_t room = empty + 8 * place.stage;
         bool over = false;
         while (!over && !barrier_try(room, place.parity))
-            over = MEGA_STOPPABLE && stops(); /* the computing warps watch the time */
+            over = MEGA_STOPPABLE && stops(); /* the consumer warps watch the time */
         if (lane == 0 && !over) barrier_expect(barrier(), bytes);
         if (MEGA_STOPPABLE && __any_sync(~0u, over)) exit_warp(in_flight);
         __syncwarp();
@@ -99,7 +103,7 @@ struct mega_fetch {
         }
         timing.end(a, &timing.memory);
     }
-    /* Waits for what it asked for last, and until the ring is near enough. */
+    /* Waits for its own last requests, and until the ring is near enough. */
     MEGA_FN void begin_prefetch()
     {
         copies_arrived<0>();
@@ -111,7 +115,7 @@ struct mega_fetch {
             __nanosleep(100);
         }
     }
-    /* Part of a chunk, which both addresses are known for before it begins. */
+    /* Copies a part of a chunk. Both addresses must be known before begin(). */
     MEGA_FN void copy(uint32_t to, const void *from, int bytes)
     {
         if (!prefetches)
@@ -129,7 +133,7 @@ struct mega_fetch {
         if (lane == 0) store_shared(begun + REQUESTED_AT, __int_as_float(chunk));
     }
 
-    /* A chunk that is one piece of memory. */
+    /* A chunk that is contiguous in memory. */
     MEGA_FN void piece(const void *from, int bytes)
     {
         begin(bytes);
@@ -142,9 +146,8 @@ struct mega_fetch {
         }
         end();
     }
-    /* Twice four rows of so many bytes, each from a lane, in CHUNKS chunks; each four in one copy,
-     * where they lie together. PITCH: bytes from row to row in a stage, if it is not as in memory.
-     */
+    /* Twice four rows of so many bytes, each from a lane, in CHUNKS chunks. `together`: four rows
+     * are contiguous and are one copy. PITCH: bytes from row to row in a stage; 0: as in memory. */
     template <int CHUNKS, int PITCH>
     MEGA_FN void quads(const uint16_t *row, bool together, int bytes)
     {
@@ -160,8 +163,8 @@ struct mega_fetch {
             end();
         }
     }
-    /* `n` rows of so many bytes from row `begin`, whole tiles, `each` rows a chunk in one copy,
-     * which memory answers faster than one a row. */
+    /* `n` rows of so many bytes from row `begin` on, in whole tiles, `each` rows per chunk.
+     * Contiguous rows are one copy, which memory answers faster than one copy per row. */
     template <int PITCH>
     MEGA_FN void rows(uint64_t matrix, int64_t begin, int n, int bytes, int each)
     {
@@ -248,7 +251,8 @@ template <int DIM>
 MEGA_FN void fetch_logits(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
     int tiles = (e.in.units.end - e.in.units.begin + BRICK_ROWS - 1) / BRICK_ROWS;
-    int at_once = (int)(a.shared.sum_pitch - 4) / BRICK_ROWS; /* as they are multiplied */
+    /* As many as are multiplied together. */
+    int at_once = (int)(a.shared.sum_pitch - 4) / BRICK_ROWS;
     int64_t first = e.in.units.begin / BRICK_ROWS;
 #pragma unroll 1
     for (int i = 0; i < tiles; i += at_once)
@@ -267,7 +271,7 @@ MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_f
 
 #else
 
-/* A quad of pairs: four first features, four second ones. */
+/* Four pairs: their first features, then their second ones. */
 template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_qkv(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
@@ -294,8 +298,8 @@ MEGA_FN void fetch_output(const mega_arguments &a, const mega_entry &e, mega_fet
     }
 }
 
-/* Gate, up and W_down of an MLP, or rows of logits. Of rows of more than a block of columns a chunk
- * is half a tile; of W_down a block of columns of all features lies behind the other. */
+/* Gate, up and W_down of an MLP, or rows of logits. Of rows longer than MEGA_COLUMNS a chunk is
+ * half a tile; of W_down the next columns of all features come after the first ones. */
 template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_fetch &f)
 {
@@ -313,7 +317,7 @@ MEGA_FN void fetch_matrices(const mega_arguments &a, const mega_entry &e, mega_f
 
 #endif
 
-/* Keys and values of old positions, by pages. */
+/* Keys and values of earlier positions, page by page. */
 template <int DIM>
 MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetch &f,
                          int first_page, int old, int first, int chunks)
@@ -328,8 +332,8 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
         (cache * 8 + position / shape::PIECE) * shape::PITCH + position % shape::PIECE * DIM * 2;
     const float *pages = (const float *)a.pages + first_page + page;
     const int end = first + chunks, pages_each = each / a.page_size;
-    /* A chunk's page is looked up before the chunk's turn: behind a full stream that takes as long
-     * as the chunk itself. */
+    /* A chunk's page is looked up one chunk ahead, because the load waits as long as the chunk
+     * itself in a full memory system. */
     auto page_of = [&](int c) {
         bool used = c < end && cache < 2 && position < old - c * each;
         return used ? __float_as_int(load_early(pages + c * pages_each)) : 0;
@@ -349,7 +353,7 @@ MEGA_FN void fetch_cache(const mega_arguments &a, const mega_entry &e, mega_fetc
     }
 }
 
-/* BLOCKS: of columns in a row; PITCH: as mega_fetch has it. */
+/* BLOCKS: blocks of columns in a row; PITCH: as in mega_fetch. */
 template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old)
 {
@@ -383,7 +387,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
     int length = ((const int32_t *)a.lengths)[blockIdx.x];
     const mega_entry *queue = (const mega_entry *)a.program + (size_t)blockIdx.x * a.longest;
     mega_entry *slot =
-        (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + prefetches; /* own */
+        (mega_entry *)(memory + a.shared.entries) + MEGA_SLOTS + prefetches; /* a slot of its own */
     for (int pass = 0; pass < a.n_passes; pass++) {
         f.begin_pass(pass);
         for (int i = 0; i < length; i++) {
@@ -395,7 +399,7 @@ MEGA_FN void fetch_program(const mega_arguments &a, char *memory, uint32_t ring,
             if (!prefetches) f.timing.keep(a, lane, a.first_pass + pass, i);
         }
     }
-    if (MEGA_STOPPABLE) f.exit_warp(f.in_flight); /* all of it, unless the launch ended early */
+    if (MEGA_STOPPABLE) f.exit_warp(f.in_flight); /* all copies, unless the launch ended early */
 }
 
 #endif

@@ -1,7 +1,7 @@
-/* Timing slots: what a block saw of each entry, where the host asked for it.
+/* Timing slots: when a block ran each entry, if the host wants to know.
  *
- * One thread reads a clock that all blocks share and stores it; nobody waits for the store. With
- * no slots a stamp is a branch on an argument, which all threads take alike.
+ * One thread reads the GPU's global timer and stores it; no thread waits for the store. Without
+ * slots a stamp is a branch on an argument that all threads take alike.
  */
 #ifndef QUIPU_VM_MEGA_TIMING_CUH
 #define QUIPU_VM_MEGA_TIMING_CUH
@@ -18,7 +18,7 @@ MEGA_FN mega_timing *timing_slot(const mega_arguments &a, uint32_t pass, int ent
     return (mega_timing *)a.timings + place * a.longest + entry;
 }
 
-/* By the computing warps. */
+/* By the consumer warps. */
 MEGA_FN void timing_stamp(const mega_arguments &a, int thread, uint32_t pass, int entry,
                           mega_moment moment)
 {
@@ -26,7 +26,7 @@ MEGA_FN void timing_stamp(const mega_arguments &a, int thread, uint32_t pass, in
     ((volatile uint64_t *)timing_slot(a, pass, entry))[moment] = global_ns();
 }
 
-/* What the fetching warp waited for while it fetched an entry's weights. */
+/* What the producer warp waited for while it copied an entry's weights. */
 struct fetch_timing {
     uint32_t room, memory; /* ns */
     uint64_t last;

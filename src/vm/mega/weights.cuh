@@ -1,4 +1,4 @@
-/* Weights times vectors: as the kernels of a file want it, of 16 bits or quantised. */
+/* Weights times vectors: the code for the image's weights, of 16 bits or quantised. */
 #ifndef QUIPU_VM_MEGA_WEIGHTS_CUH
 #define QUIPU_VM_MEGA_WEIGHTS_CUH
 
