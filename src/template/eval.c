@@ -100,6 +100,13 @@ qp_status run_attribute(run *run, value object, const string *name, value *out)
         TRY(loop_attribute(run, object.as.loop, name, out));
         if (out->kind != VALUE_MISSING) return QP_OK;
     }
+    if (object.kind == VALUE_LIST && object.as.items->is_group) {
+        bool grouper = string_is(name, "grouper");
+        if (grouper || string_is(name, "list")) {
+            *out = object.as.items->items[!grouper];
+            return QP_OK;
+        }
+    }
     if (object.kind == VALUE_MACRO && string_is(name, "name")) {
         *out = value_text(macro_name(object.as.macro));
         return QP_OK;
@@ -248,12 +255,20 @@ qp_status run_builtin(run *run, const builtin *builtin, call *call, value *out)
     return builtin->run(run, call, out);
 }
 
+/* What is made of markup is markup. */
+static void keep_markup(value from, value *out)
+{
+    out->markup |= from.kind == VALUE_STRING && from.markup && out->kind == VALUE_STRING;
+}
+
 qp_status run_call(run *run, value callee, call *call, value *out)
 {
     switch (callee.kind) {
     case VALUE_BUILTIN:
         call->self = callee.as.callable->self;
-        return run_builtin(run, callee.as.callable->builtin, call, out);
+        TRY(run_builtin(run, callee.as.callable->builtin, call, out));
+        keep_markup(callee.as.callable->self, out);
+        return QP_OK;
     case VALUE_MACRO:
         return call_macro(run, callee.as.macro, call, out);
     case VALUE_LOOP:
@@ -268,11 +283,19 @@ qp_status run_call(run *run, value callee, call *call, value *out)
 
 qp_status run_filter(run *run, const string *name, call *call, value *out)
 {
+    static const char *const keep[] = {"capitalize", "center", "indent",   "lower", "reverse",
+                                       "string",     "trim",   "truncate", "upper"};
     const builtin *filter = find_filter(name);
     if (!filter) filter = find_sequence(name);
+    if (!filter) filter = find_markup(name);
     if (!filter)
         return run_fail(run, "no filter named '%.*s'", (int)(name->length % 100), name->data);
-    return run_builtin(run, filter, call, out);
+    bool keeps = false;
+    for (size_t i = 0; i < sizeof keep / sizeof keep[0]; i++)
+        keeps |= string_is(name, keep[i]);
+    TRY(run_builtin(run, filter, call, out));
+    if (keeps) keep_markup(call->self, out);
+    return QP_OK;
 }
 
 qp_status run_test(run *run, const string *name, call *call, bool *out)

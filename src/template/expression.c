@@ -93,7 +93,25 @@ static qp_status parse_optional(parser *parser, const node **out)
     return absent ? QP_OK : parse_expression(parser, out);
 }
 
-/* [key] or [start:stop:step]. */
+/* [a, b]: the key is a tuple. */
+static qp_status parse_tuple_key(parser *parser, const node **key)
+{
+    node *tuple;
+    chain items = {0};
+    TRY(parser_node(parser, NODE_TUPLE, &tuple));
+    chain_add(&items, *key);
+    while (at_kind(parser, TOKEN_COMMA)) {
+        const node *next;
+        TRY(parser_advance(parser));
+        TRY(parse_expression(parser, &next));
+        chain_add(&items, next);
+    }
+    tuple->a = items.first;
+    *key = tuple;
+    return QP_OK;
+}
+
+/* [key], [a, b] or [start:stop:step]. */
 static qp_status parse_subscript(parser *parser, const node *object, const node **out)
 {
     node *item;
@@ -112,6 +130,8 @@ static qp_status parse_subscript(parser *parser, const node *object, const node 
             TRY(parse_optional(parser, &item->d));
         }
     }
+    if (item->kind == NODE_ITEM && at_kind(parser, TOKEN_COMMA))
+        TRY(parse_tuple_key(parser, &item->b));
     return parser_take(parser, TOKEN_RBRACKET, "']'");
 }
 

@@ -411,21 +411,6 @@ static qp_status filter_wordcount(run *run, call *call, value *out)
     return QP_OK;
 }
 
-static qp_status filter_escape(run *run, call *call, value *out)
-{
-    static const char from[] = "&<>\"'";
-    static const char *const to[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
-    const string *text;
-    builder made = {.run = run};
-    TRY(self_text(run, call, &text));
-    TRY(run_step(run, text->length / 8));
-    for (size_t at = 0; at < text->length; at++) {
-        const char *found = text->data[at] ? strchr(from, text->data[at]) : NULL;
-        TRY(found ? builder_text(&made, to[found - from]) : builder_put(&made, text->data + at, 1));
-    }
-    return builder_finish(&made, out);
-}
-
 static qp_status filter_attr(run *run, call *call, value *out)
 {
     const string *name;
@@ -470,10 +455,7 @@ static const builtin filters[] = {
     {"count", "", 0, filter_length, 0},
     {"d", "default_value boolean", 0, filter_default, 0},
     {"default", "default_value boolean", 0, filter_default, 0},
-    {"e", "", 0, filter_escape, 0},
-    {"escape", "", 0, filter_escape, 0},
     {"float", "default", 0, filter_float, 0},
-    {"forceescape", "", 0, filter_escape, 0},
     {"format", NULL, 0, filter_format, 0},
     {"indent", "width first blank", 0, filter_indent, 0},
     {"int", "default base", 0, filter_int, 0},
@@ -481,7 +463,6 @@ static const builtin filters[] = {
     {"lower", "", 0, filter_case, PYCHAR_LOWER},
     {"replace", "old new count", 2, filter_replace, 0},
     {"round", "precision method", 0, filter_round, 0},
-    {"safe", "", 0, filter_string, 0},
     {"string", "", 0, filter_string, 0},
     {"title", "", 0, filter_title, 0},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson, 0},

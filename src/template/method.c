@@ -95,6 +95,12 @@ static const builtin list_methods[] = {
     {"copy", "", 0, copy_value, 0}, /* last: tuples have none */
 };
 
+static const builtin bytes_methods[] = {
+    {"count", ".", 1, list_count, 0},
+    {"decode", "encoding", 0, method_decode, 0},
+    {"index", ".", 1, list_index, 0},
+};
+
 static const builtin loop_methods[] = {
     {"changed", NULL, 0, loop_has_changed, 0},
     {"cycle", NULL, 0, loop_cycle, 0},
@@ -124,6 +130,8 @@ const builtin *find_method(value object, const string *name, bool *forbidden)
     if (object.kind == VALUE_STRING) return find_string_method(name);
     if (object.kind == VALUE_DICT) return find_in(dict_methods, COUNT(dict_methods), name);
     if (object.kind == VALUE_LOOP) return find_in(loop_methods, COUNT(loop_methods), name);
+    if (value_is_list(object, LIST_BYTES))
+        return find_in(bytes_methods, COUNT(bytes_methods), name);
     if (object.kind == VALUE_LIST && object.as.items->kind <= LIST_RANGE)
         return find_in(list_methods, COUNT(list_methods) - !is_list, name);
     return NULL;

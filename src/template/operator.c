@@ -190,12 +190,19 @@ static qp_status add_lists(run *run, const list *a, const list *b, value *out)
     return QP_OK;
 }
 
-static qp_status add_texts(run *run, const string *a, const string *b, value *out)
+static qp_status add_texts(run *run, value a, value b, value *out)
 {
     builder text = {.run = run};
-    TRY(builder_put(&text, a->data, a->length));
-    TRY(builder_put(&text, b->data, b->length));
-    return builder_finish(&text, out);
+    bool markup = a.markup || b.markup;
+    if (markup) {
+        TRY(text_escape(run, a, &a));
+        TRY(text_escape(run, b, &b));
+    }
+    TRY(print_str(&text, a));
+    TRY(print_str(&text, b));
+    TRY(builder_finish(&text, out));
+    out->markup = markup;
+    return QP_OK;
 }
 
 /* text * n or list * n */
@@ -231,7 +238,7 @@ qp_status op_binary(run *run, token_kind kind, value a, value b, value *out)
     if (value_is_number(a) && value_is_number(b))
         return float_binary(run, kind, value_as_float(a), value_as_float(b), out);
     if (kind == TOKEN_ADD && a.kind == VALUE_STRING && b.kind == VALUE_STRING)
-        return add_texts(run, a.as.text, b.as.text, out);
+        return add_texts(run, a, b, out);
     if (kind == TOKEN_ADD && is_sequence(a) && is_sequence(b) &&
         a.as.items->kind == b.as.items->kind)
         return add_lists(run, a.as.items, b.as.items, out);
@@ -321,7 +328,7 @@ qp_status op_compare(run *run, compare_kind kind, value a, value b, bool *out)
 
 /* A slice's bounds for a sequence of `length`, as Python's slice.indices() has them. */
 typedef struct bounds {
-    int64_t start, step;
+    int64_t start, stop, step;
     size_t count;
 } bounds;
 
@@ -341,19 +348,19 @@ static qp_status slice_bound(run *run, value from, int64_t length, int64_t step,
 static qp_status slice_bounds(run *run, size_t size, value start, value stop, value step,
                               bounds *out)
 {
-    int64_t length = (int64_t)size, to;
+    int64_t length = (int64_t)size;
     out->step = 1;
     if (step.kind != VALUE_NONE) TRY(need_int(run, step, &out->step));
     if (out->step == 0) return run_fail(run, "slice step cannot be zero");
     if (out->step == INT64_MIN) out->step = -INT64_MAX;
     bool back = out->step < 0;
     TRY(slice_bound(run, start, length, out->step, back ? length - 1 : 0, &out->start));
-    TRY(slice_bound(run, stop, length, out->step, back ? -1 : length, &to));
+    TRY(slice_bound(run, stop, length, out->step, back ? -1 : length, &out->stop));
     out->count = 0;
-    if (back && to < out->start)
-        out->count = (size_t)((out->start - to - 1) / -out->step + 1);
-    else if (!back && out->start < to)
-        out->count = (size_t)((to - out->start - 1) / out->step + 1);
+    if (back && out->stop < out->start)
+        out->count = (size_t)((out->start - out->stop - 1) / -out->step + 1);
+    else if (!back && out->start < out->stop)
+        out->count = (size_t)((out->stop - out->start - 1) / out->step + 1);
     return QP_OK;
 }
 
@@ -403,7 +410,7 @@ qp_status op_slice(run *run, value object, value start, value stop, value step, 
     if (from->kind == LIST_RANGE) {
         made->start = from->start + bounds.start * from->step;
         made->step = from->step * bounds.step;
-        made->stop = made->start + (int64_t)bounds.count * made->step;
+        made->stop = from->start + bounds.stop * from->step;
     }
     return QP_OK;
 }

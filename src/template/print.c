@@ -105,6 +105,7 @@ static qp_status repr_items(builder *out, const list *items, int depth)
                  (long long)items->start, (long long)items->stop, (long long)items->step);
         return builder_text(out, text);
     }
+    if (items->kind == LIST_BYTES) return print_bytes(out, items);
     TRY(builder_text(out, shapes[items->kind][0]));
     for (size_t i = 0; i < items->count; i++) {
         if (i) TRY(builder_text(out, ", "));

@@ -43,6 +43,7 @@ static const struct {
     [PYCHAR_UPPER] = {upper_mappings, COUNT(upper_mappings), upper_specials, COUNT(upper_specials)},
     [PYCHAR_LOWER] = {lower_mappings, COUNT(lower_mappings), lower_specials, COUNT(lower_specials)},
     [PYCHAR_TITLE] = {title_mappings, COUNT(title_mappings), title_specials, COUNT(title_specials)},
+    [PYCHAR_FOLD] = {fold_mappings, COUNT(fold_mappings), fold_specials, COUNT(fold_specials)},
 };
 
 size_t pychar_decode(const char *text, size_t length, uint32_t *code)
@@ -164,13 +165,16 @@ size_t pychar_map(pychar_case to, uint32_t code, uint32_t out[PYCHAR_MAX_MAPPING
 {
     out[0] = code;
     if (code < 0x80) {
-        if (to == PYCHAR_LOWER && code >= 'A' && code <= 'Z') out[0] = code + 32;
-        if (to != PYCHAR_LOWER && code >= 'a' && code <= 'z') out[0] = code - 32;
+        bool lower = to == PYCHAR_LOWER || to == PYCHAR_FOLD;
+        if (lower && code >= 'A' && code <= 'Z') out[0] = code + 32;
+        if (!lower && code >= 'a' && code <= 'z') out[0] = code - 32;
         return 1;
     }
     const special *many = find_special(to, code);
     const mapping *one = many ? NULL : find_mapping(to, code);
-    if (!many && !one) return to == PYCHAR_TITLE ? pychar_map(PYCHAR_UPPER, code, out) : 1;
+    if (!many && !one && to == PYCHAR_TITLE) return pychar_map(PYCHAR_UPPER, code, out);
+    if (!many && !one && to == PYCHAR_FOLD) return pychar_map(PYCHAR_LOWER, code, out);
+    if (!many && !one) return 1;
     if (one) {
         out[0] = (uint32_t)((int64_t)code + one->delta);
         return 1;

@@ -16,7 +16,7 @@ enum {
     PYCHAR_INVALID = 0x110000, /* what pychar_decode gives for a byte outside UTF-8 */
 };
 
-typedef enum pychar_case { PYCHAR_UPPER, PYCHAR_LOWER, PYCHAR_TITLE } pychar_case;
+typedef enum pychar_case { PYCHAR_UPPER, PYCHAR_LOWER, PYCHAR_TITLE, PYCHAR_FOLD } pychar_case;
 
 typedef enum pychar_class {
     PYCHAR_ALPHA,

@@ -156,6 +156,18 @@ size_t print_float(double number, char out[32]);
 /* --- template_json.c --- */
 qp_status filter_tojson(run *run, call *call, value *out);
 
+/* --- markup.c --- */
+/* The item's text with &<>"' escaped, as markup; markup stays as it is. */
+qp_status text_escape(run *run, value item, value *out);
+
+/* --- pprint.c --- */
+qp_status filter_pprint(run *run, call *call, value *out);
+
+/* --- bytes.c --- */
+qp_status method_encode(run *run, call *call, value *out);
+qp_status method_decode(run *run, call *call, value *out);
+qp_status print_bytes(builder *out, const list *bytes);
+
 /* --- template_format.c --- */
 qp_status format_percent(run *run, const string *format, value arguments, value *out);
 qp_status format_braces(run *run, const string *format, call *call, value *out);
@@ -165,6 +177,7 @@ qp_status format_time(run *run, const string *format, value *out);
 
 /* --- the tables --- */
 const builtin *find_filter(const string *name);   /* template_filter.c */
+const builtin *find_markup(const string *name);   /* markup.c: more filters */
 const builtin *find_sequence(const string *name); /* template_sequence.c: more filters */
 const builtin *find_test(const string *name);     /* template_test.c */
 const builtin *find_function(const string *name); /* template_function.c */

@@ -224,6 +224,42 @@ static qp_status filter_sort(run *run, call *call, value *out)
                    value_truth(call->bound[0]));
 }
 
+/* Pairs of an attribute's value and the items that have it, in the order of the values. */
+static qp_status filter_groupby(run *run, call *call, value *out)
+{
+    value sorted, keys;
+    list *items;
+    bool exact = value_truth(call->bound[2]);
+    TRY(run_iterate(run, call->self, &items));
+    TRY(run_list(run, LIST_LIST, items->count, &keys));
+    TRY(run_list(run, LIST_LIST, items->count, &sorted));
+    for (size_t i = 0; i < items->count; i++) {
+        value *key = &keys.as.items->items[i];
+        TRY(get_by(run, items->items[i], call->bound[0], call->bound[1], key));
+        TRY(fold_case(run, *key, exact, key));
+        sorted.as.items->items[i] = value_int((int64_t)i);
+    }
+    const value *order = sorted.as.items->items, *key = keys.as.items->items;
+    TRY(sort_by(run, sorted.as.items->items, key, items->count, false));
+    TRY(run_list(run, LIST_LIST, items->count, out));
+    list *groups = out->as.items;
+    groups->count = 0;
+    for (size_t from = 0, to; from < items->count; from = to) {
+        value members, name;
+        const value *first = &key[order[from].as.integer];
+        for (to = from + 1; to < items->count; to++)
+            if (!value_equal(&run->heap, *first, key[order[to].as.integer])) break;
+        TRY(run_list(run, LIST_LIST, to - from, &members));
+        for (size_t i = from; i < to; i++)
+            members.as.items->items[i - from] = items->items[order[i].as.integer];
+        TRY(get_by(run, members.as.items->items[0], call->bound[0], call->bound[1], &name));
+        TRY(pair_of(run, name, members, &groups->items[groups->count]));
+        groups->items[groups->count++].as.items->is_group = true;
+        TRY(run_step(run, to - from));
+    }
+    return QP_OK;
+}
+
 static qp_status filter_dictsort(run *run, call *call, value *out)
 {
     static const string by_key = {"key", 3, 3};
@@ -434,6 +470,7 @@ static const builtin sequences[] = {
     {"batch", "linecount fill_with", 1, filter_batch, 0},
     {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0},
     {"first", "", 0, filter_first, 0},
+    {"groupby", "attribute default case_sensitive", 1, filter_groupby, 0},
     {"items", "", 0, filter_items, 0},
     {"join", "d attribute", 0, filter_join, 0},
     {"last", "", 0, filter_last, 0},

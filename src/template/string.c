@@ -531,8 +531,10 @@ static qp_status method_format(run *run, call *call, value *out)
 /* A parameter named . cannot be given by name, as in Python. */
 static const builtin methods[] = {
     {"capitalize", "", 0, method_capitalize, 0},
+    {"casefold", "", 0, method_case, PYCHAR_FOLD},
     {"center", ". .", 1, method_pad, PAD_BOTH},
     {"count", ". . .", 1, method_count, 0},
+    {"encode", "encoding", 0, method_encode, 0},
     {"endswith", ". . .", 1, method_affix, FROM_RIGHT},
     {"find", ". . .", 1, method_find, 0},
     {"format", NULL, 0, method_format, 0},

@@ -79,6 +79,7 @@ static qp_status test_kind(run *run, call *call, value *out)
                 kind == VALUE_UNDEFINED;
         break;
     case IS_ESCAPED:
+        holds = kind == VALUE_STRING && item.markup;
         break;
     }
     *out = value_bool(holds);
@@ -146,7 +147,8 @@ static qp_status test_exists(run *run, call *call, value *out)
     if (call->self.kind == VALUE_STRING)
         found = call->builtin->detail
                     ? find_test(call->self.as.text) != NULL
-                    : find_filter(call->self.as.text) || find_sequence(call->self.as.text);
+                    : find_filter(call->self.as.text) || find_sequence(call->self.as.text) ||
+                          find_markup(call->self.as.text);
     *out = value_bool(found);
     return QP_OK;
 }

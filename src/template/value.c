@@ -109,9 +109,9 @@ const char *value_type(value value)
         [VALUE_MACRO] = "Macro",     [VALUE_BUILTIN] = "builtin_function_or_method",
     };
     static const char *const lists[] = {
-        [LIST_LIST] = "list",          [LIST_TUPLE] = "tuple",    [LIST_RANGE] = "range",
-        [LIST_ITERATOR] = "generator", [LIST_KEYS] = "dict_keys", [LIST_VALUES] = "dict_values",
-        [LIST_ITEMS] = "dict_items",
+        [LIST_LIST] = "list",          [LIST_TUPLE] = "tuple",        [LIST_RANGE] = "range",
+        [LIST_BYTES] = "bytes",        [LIST_ITERATOR] = "generator", [LIST_KEYS] = "dict_keys",
+        [LIST_VALUES] = "dict_values", [LIST_ITEMS] = "dict_items",
     };
     return value.kind == VALUE_LIST ? lists[value.as.items->kind] : names[value.kind];
 }
@@ -258,7 +258,7 @@ static bool compare_at(heap *heap, value a, value b, int *order, bool *unordered
         return true;
     }
     if (a.kind != VALUE_LIST || a.as.items->kind != b.as.items->kind ||
-        a.as.items->kind > LIST_TUPLE)
+        a.as.items->kind > LIST_BYTES)
         return false;
     const list *x = a.as.items, *y = b.as.items;
     for (size_t i = 0; i < x->count && i < y->count; i++) {
@@ -279,7 +279,8 @@ static bool hashable_at(heap *heap, value value, int depth)
     if (depth > VALUE_MAX_DEPTH || !heap_spend(heap, 1)) return false;
     if (value.kind == VALUE_DICT || value.kind == VALUE_NAMESPACE) return false;
     if (value.kind != VALUE_LIST) return true;
-    if (value.as.items->kind != LIST_TUPLE) return value.as.items->kind == LIST_RANGE;
+    if (value.as.items->kind != LIST_TUPLE)
+        return value.as.items->kind == LIST_RANGE || value.as.items->kind == LIST_BYTES;
     for (size_t i = 0; i < value.as.items->count; i++) {
         if (!hashable_at(heap, value.as.items->items[i], depth + 1)) return false;
     }

@@ -32,6 +32,7 @@ typedef enum value_kind {
 typedef enum list_kind {
     LIST_LIST,
     LIST_TUPLE,
+    LIST_BYTES, /* whole numbers of 0 to 255 */
     LIST_RANGE,
     LIST_ITERATOR, /* what map, select, ... return: always true, read once */
     LIST_KEYS,
@@ -50,6 +51,7 @@ struct builtin;             /* template_builtin.h */
 
 typedef struct value {
     value_kind kind;
+    bool markup; /* a string that escape or safe returned: it is not escaped again */
     union {
         bool boolean;
         int64_t integer;
@@ -74,6 +76,7 @@ struct list {
     list_kind kind;
     value *items;
     size_t count;
+    bool is_group;             /* a tuple of groupby: its items are .grouper and .list too */
     size_t cursor;             /* of an iterator: items before it were read */
     int64_t start, stop, step; /* of a range, for repr */
 };

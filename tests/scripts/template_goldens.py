@@ -717,6 +717,124 @@ t.__class__
 t.__class__.__mro__
 xs.__len__()
 d._x
+'<a>' | e | e
+'<a>' | escape | escape
+'<a>' | forceescape | forceescape
+'<a>' | e | forceescape
+'<a>' | safe | e
+'<a>' | safe
+i | safe
+('<a>' | e) + '<b>'
+'<b>' + ('<a>' | e)
+('<a>' | e) ~ '<b>'
+('<a>' | e).upper() | e
+'<a>' | e | upper | e
+'<a>' | e | title | e
+'<a>' | e | trim | e
+('<a>' | e) is escaped
+'<a>' is escaped
+('<a>' | safe) == '<a>'
+none | e
+[1, '<'] | e
+users | groupby('age')
+users | groupby('age') | map('first') | list
+users | groupby('name') | map(attribute='grouper') | join(',')
+users | groupby('age') | map(attribute='list') | map('length') | list
+users | groupby('ok', default=false) | list
+users | groupby('ok')
+[{'c': 'a', 'n': 1}, {'c': 'B', 'n': 2}, {'c': 'A', 'n': 3}] | groupby('c')
+[{'c': 'a', 'n': 1}, {'c': 'B', 'n': 2}, {'c': 'A', 'n': 3}] | groupby('c', case_sensitive=true)
+[[1, 2], [1, 3], [0, 4]] | groupby(0)
+[] | groupby('x')
+i | groupby('x')
+[{'a': {'b': 2}}, {'a': {'b': 1}}] | groupby('a.b')
+t | urlencode
+'a/b c&d=e+f?%~é' | urlencode
+i | urlencode
+none | urlencode
+{'a b': 'c/d', 'e': 1, 'ü': none} | urlencode
+[('a', 1), ('b', 'x y')] | urlencode
+[1] | urlencode
+missing | urlencode
+{'class': 'a b', 'missing': none, 'id': 'x"<y>', 'n': 1} | xmlattr
+{'class': 'a', 'x': missing} | xmlattr(false)
+{'a b': 1} | xmlattr
+{'a>': 1} | xmlattr
+{'a': '<' | safe} | xmlattr
+{} | xmlattr
+xs | xmlattr
+1 | filesizeformat
+0 | filesizeformat
+999 | filesizeformat
+1000 | filesizeformat
+1024 | filesizeformat
+1024 | filesizeformat(true)
+1500000 | filesizeformat
+1500000 | filesizeformat(binary=true)
+123456789012 | filesizeformat
+1e30 | filesizeformat
+'1234.5' | filesizeformat
+-1 | filesizeformat
+12.7 | filesizeformat
+'x' | filesizeformat
+none | filesizeformat
+'ÀßİΣς ﬁ'.casefold()
+'Hello'.casefold()
+'\u13a0\uab70'.casefold() == '\u13a0\u13a0'
+u.encode()
+u.encode('utf-8')
+u.encode('UTF8') | length
+t.encode('ascii')
+u.encode('ascii')
+'é'.encode('latin-1')
+t.encode('nope')
+'a\'b"\n\t\\\x00\x7f'.encode()
+"it's".encode()
+t.encode()[0]
+t.encode()[1:4]
+t.encode()[::-1].decode()
+t.encode() | list | sum
+u.encode('utf-8').decode('utf-8') == u
+u.encode()[:3].decode()
+t.encode() == t.encode()
+t.encode() == t
+104 in t.encode()
+t.encode() is sequence
+t.encode() is string
+t.encode() | tojson
+t.encode().count(108)
+xs[1,2]
+t[0, 1]
+{(1, 2): 'pair'}[1, 2]
+{(1,): 'one'}[1,]
+range(7)[::2]
+range(10)[::2][::2]
+range(7)[5:1:-2]
+range(7)[9:]
+xs | pprint
+t | pprint
+none | pprint
+d | pprint
+nested | pprint
+messages | pprint
+users | pprint
+mixed | pprint
+[] | pprint
+{'b': [1, 2, {'z': 1, 'a': 2}], 'a': ('x',)} | pprint
+(('abc ' * 12), ('def' * 12), 1) | pprint
+('word ' * 40) | pprint
+('x' * 100) | pprint
+('line one is here\n' * 8) | pprint
+{'key': 'word ' * 30, 'other': ['word ' * 20, 'short']} | pprint
+[['abcdefghij' * 3, 'abcdefghij' * 3, 'abcdefghij' * 3], (1, 2, 3)] | pprint
+(['abcdefghij' * 8],) | pprint
+(('abcdefghij' * 9),) | pprint
+{'a': {'b': {'c': ['item ' ~ i, 'another item', 'yet another item', 'the last item']}}} | pprint
+range(30) | list | pprint
+range(50) | pprint
+{1: 'x' * 40, 2: 'y' * 40} | pprint
+'é' * 79 | pprint
+('é ' * 60) | pprint
 ''|length == 0
 - 3 | abs
 -3.7 | int | string ~ 'x'

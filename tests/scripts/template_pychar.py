@@ -60,14 +60,15 @@ def main():
           f"{unicodedata.unidata_version}; do not edit.")
     print(" * CLASS: the code points at which membership begins and ends, in turn.")
     print(" * MAPPING: {first, last, stride, delta}. SPECIAL: one code point to up to three.")
-    print(" * The title tables hold only what differs from upper. */")
+    print(" * The title tables hold only what differs from upper, the fold tables what differs from lower. */")
     for name, predicate in (("alpha", str.isalpha), ("numeric", str.isnumeric),
                             ("digit", str.isdigit), ("decimal", str.isdecimal),
                             ("printable", str.isprintable)):
         rows("CLASS", name, [f"0x{p:x}" for p in toggles(predicate)])
     for name, convert in (("upper", lambda c: c.upper() if c.upper() != c else None),
                           ("lower", lambda c: c.lower() if c.lower() != c else None),
-                          ("title", lambda c: c.title() if c.title() != c.upper() else None)):
+                          ("title", lambda c: c.title() if c.title() != c.upper() else None),
+                          ("fold", lambda c: c.casefold() if c.casefold() != c.lower() else None)):
         simple, special = case_ranges(convert)
         rows("MAPPING", name, [f"{{0x{a:x}, 0x{b:x}, {s}, {d}}}" for a, b, s, d in simple])
         rows("SPECIAL", name, [f"{{0x{c:x}, {{" + ", ".join(f"0x{x:x}" for x in to) + "}}"
