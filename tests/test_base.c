@@ -224,6 +224,22 @@ static void json_keeps_the_last_of_equal_keys(void **state)
     strbuf_free(&many);
 }
 
+/* Strings end at a NUL here: refused, not cut. */
+static void json_with_a_nul_is_refused(void **state)
+{
+    (void)state;
+    qp_error error;
+    cJSON *root;
+    static const char escaped[] = "{\"a\": \"x\\u0000y\"}", raw[] = "[\"x\0y\"]",
+                      fine[] = "[\"\\\\u0000\"]";
+    assert_int_equal(json_parse(escaped, sizeof escaped - 1, "t", &root, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "NUL character (\\u0000)"));
+    assert_int_equal(json_parse(raw, sizeof raw - 1, "t", &root, &error), QP_UNSUPPORTED);
+    assert_ok(json_parse(fine, sizeof fine - 1, "t", &root, &error));
+    assert_string_equal(root->child->valuestring, "\\u0000");
+    cJSON_Delete(root);
+}
+
 /* A value may cost two bytes of text and eighty of memory. */
 static void json_of_too_many_values_is_refused(void **state)
 {
@@ -566,6 +582,7 @@ int main(void)
         cmocka_unit_test(test_progress),
         cmocka_unit_test(test_keyed_hash),
         cmocka_unit_test(json_keeps_the_last_of_equal_keys),
+        cmocka_unit_test(json_with_a_nul_is_refused),
         cmocka_unit_test(json_of_too_many_values_is_refused),
         cmocka_unit_test(messages_hold_no_controls),
         cmocka_unit_test(reading_has_a_limit),

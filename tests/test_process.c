@@ -87,6 +87,20 @@ static void endless_files_are_refused(void **state)
             "/dev/zero");
 }
 
+/* A template's texts cannot hold one; without a template it is text like any other. */
+static void a_nul_in_a_message_is_refused(void **state)
+{
+    (void)state;
+    char path[128];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    folder_write(folder, "config.json", "Once\0upon", 9);
+    REFUSES("NUL character", "run", "-m", "golden/models/llama-text.gguf", "-f", path, "-n", "1");
+    int status = wait_for(start((char *[]){"run", "-m", "golden/models/llama-text.gguf", "-f", path,
+                                           "-n", "1", "--raw", NULL}));
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    unlink(path);
+}
+
 static void biases_are_finite(void **state)
 {
     (void)state;
@@ -144,6 +158,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(endless_files_are_refused),
+        cmocka_unit_test(a_nul_in_a_message_is_refused),
         cmocka_unit_test(biases_are_finite),
         cmocka_unit_test(costs_are_measured_only_where_they_can_be_kept),
         cmocka_unit_test(a_signal_leaves_no_half_a_model),

@@ -11,19 +11,25 @@
  * small file could ask for many times its size. The vocabularies of large models have 2 million. */
 enum { MAX_VALUES = 4 << 20 };
 
-/* At least as many as there are values in the text, if it is JSON at all. */
-static size_t count_values(const char *text, size_t length)
+/* At least as many as there are values in the text, if it is JSON at all. *has_nul: a string holds
+ * a NUL, as it is or as \u0000. */
+static size_t count_values(const char *text, size_t length, bool *has_nul)
 {
+    static const char escaped[] = "\\u0000";
     size_t count = 1;
     bool in_string = false;
+    *has_nul = false;
     for (size_t i = 0; i < length; i++) {
         char c = text[i];
-        if (in_string && c == '\\')
+        if (in_string && c == '\\') {
+            *has_nul |= length - i >= 6 && memcmp(text + i, escaped, 6) == 0;
             i++;
-        else if (c == '"')
+        } else if (c == '"') {
             in_string = !in_string;
-        else
+        } else {
             count += !in_string && (c == ',' || c == '[' || c == '{');
+            *has_nul |= in_string && c == '\0';
+        }
     }
     return count;
 }
@@ -85,8 +91,14 @@ qp_status json_parse_all(const char *text, size_t length, const char *where, cJS
                          qp_error *error)
 {
     const char *end = NULL;
+    bool has_nul;
     *out = NULL;
-    if (count_values(text, length) > MAX_VALUES)
+    size_t values = count_values(text, length, &has_nul);
+    /* cJSON's strings end at a NUL, so the rest would be lost. */
+    if (has_nul)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: a text in it holds a NUL character (\\u0000); remove it", where);
+    if (values > MAX_VALUES)
         return error_set(error, QP_UNSUPPORTED,
                          "%s: the JSON text holds more than %d values, more than quipu reads",
                          where, MAX_VALUES);

@@ -15,7 +15,8 @@
 
 /* Parses `length` bytes; trailing text other than white space is an error. The message gives line
  * and column. Of members of an object with the same key the last counts, as in Python. A text of
- * more than 4 million values is QP_UNSUPPORTED. cJSON_Delete() the result. */
+ * more than 4 million values, or with a NUL in a string, is QP_UNSUPPORTED. cJSON_Delete() the
+ * result. */
 qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
                      qp_error *error);
 

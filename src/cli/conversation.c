@@ -23,11 +23,16 @@ void conversation_free(conversation *c)
     c->messages = NULL;
 }
 
-/* {"role": ..., "content": ...}, through JSON text so that odd bytes become valid UTF-8. */
+/* {"role": ..., "content": ...}, through JSON text so that odd bytes become valid UTF-8. A NUL,
+ * which cJSON cannot hold, becomes U+FFFD: a model may say one. */
 static cJSON *make_message(const char *role, const char *content, size_t length)
 {
-    strbuf json = {0};
-    cli_json_string(&json, content, length);
+    strbuf json = {0}, text_only = {0};
+    for (size_t i = 0; i < length; i++)
+        strbuf_append(&text_only, content[i] ? &content[i] : "\xff", 1);
+    cli_json_string(&json, strbuf_text(&text_only), text_only.length);
+    json.failed |= text_only.failed;
+    strbuf_free(&text_only);
     cJSON *message = cJSON_CreateObject();
     cJSON *text = json.failed ? NULL : cJSON_Parse(json.data);
     strbuf_free(&json);
@@ -41,6 +46,13 @@ static cJSON *make_message(const char *role, const char *content, size_t length)
 qp_status conversation_add(conversation *c, const char *role, const char *content, size_t length,
                            qp_error *error)
 {
+    bool is_user = strcmp(role, "user") == 0;
+    const char *nul = memchr(content, '\0', length);
+    if (nul && is_user)
+        return error_set(error, QP_INVALID,
+                         "a message must not hold a NUL character, found one at byte %zu; remove "
+                         "it, or give the text without a chat template (--raw)",
+                         (size_t)(nul - content));
     cJSON *message = make_message(role, content, length);
     if (message && cJSON_AddItemToArray(c->messages, message)) return QP_OK;
     return error_no_memory(error, "a message", length);
