@@ -92,6 +92,7 @@ static void every_step_has_a_kernel(void **state)
                               OP_ARGMAX,
                               OP_TOP_K,
                               OP_ADJUST_LOGITS,
+                              OP_HEAD_NORM,
                               OP_SAMPLING,
                               OP_NORM_QKV_ROPE,
                               OP_ATTENTION_PARTIAL,

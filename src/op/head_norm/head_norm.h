@@ -1,0 +1,12 @@
+/* Call layout of head_norm: indices of its tensors and parameters. */
+#ifndef QUIPU_OP_HEAD_NORM_H
+#define QUIPU_OP_HEAD_NORM_H
+
+#include "op/op.h"
+
+enum { HEAD_NORM_Q, HEAD_NORM_K, HEAD_NORM_Q_WEIGHT, HEAD_NORM_K_WEIGHT };
+enum { HEAD_NORM_EPS };
+
+op_kernel head_norm_reference, head_norm_avx2, head_norm_avx512;
+
+#endif
