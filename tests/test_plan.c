@@ -15,7 +15,8 @@ static qp_error error;
 
 static model_config small_config(void)
 {
-    return (model_config){.name = "test",
+    return (model_config){.family = &family_llama,
+                          .name = "test",
                           .hidden_size = 64,
                           .intermediate_size = 172,
                           .n_layers = 3,
@@ -538,6 +539,15 @@ static void impossible_options_are_named(void **state)
     options.context--;
     assert_ok(plan_build(&sliding, &options, &p, &error));
     plan_free(&p);
+    options = good;
+    model_config normed = config;
+    normed.family = &family_qwen3;
+    assert_ok(plan_build(&normed, &options, &p, &error));
+    assert_true(plan_find_step(&p, "qk_norm", 0) == plan_find_step(&p, "rope", 0) - 1);
+    plan_free(&p);
+    options.fuse = true;
+    assert_int_equal(plan_build(&normed, &options, &p, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "norms of q and k"));
     options = good;
     options.ranks = 3;
     assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);

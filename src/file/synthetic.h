@@ -16,7 +16,7 @@
 /* The numbers of a model, in the words of its config.json. */
 typedef struct synthetic_config {
     const char *name;   /* of the preset */
-    const char *family; /* "llama" or "internlm2" */
+    const char *family; /* a family's name: model/family/families.def */
     int64_t hidden_size;
     int64_t n_layers;
     int64_t n_heads;
@@ -41,7 +41,7 @@ enum {
 typedef struct synthetic_spec {
     const synthetic_config *config; /* static */
     dtype type;                     /* of matrices; norms are F32 */
-    dtype other;                    /* of some of them: source_synthetic_type() says which */
+    dtype other; /* of the embedding and the output, and of some matrices where it is quantised */
     uint64_t seed;
 } synthetic_spec;
 

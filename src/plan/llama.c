@@ -211,6 +211,16 @@ static void attention(plan_builder *b)
     project(b, WEIGHT_ATTN_K, PLAN_ATTN, q, kv, "kv_hidden_units");
     project(b, WEIGHT_ATTN_V, PLAN_ATTN, q + kv, kv, "kv_hidden_units");
 
+    if (family_has(c->family, WEIGHT_ATTN_Q_NORM)) {
+        builder_kernel(b, "qk_norm");
+        plan_node *norms = builder_node(b, OP_HEAD_NORM);
+        node_heads(norms, "q", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+        node_heads(norms, "k", PLAN_ATTN, q, kv, c->n_kv_heads, "n_kv_heads");
+        node_weight(norms, "q_weight", WEIGHT_ATTN_Q_NORM);
+        node_weight(norms, "k_weight", WEIGHT_ATTN_K_NORM);
+        node_param(norms, "eps", c->rms_norm_eps);
+    }
+
     builder_kernel(b, "rope");
     plan_node *rope = builder_node(b, OP_ROPE);
     node_tensor(rope, "positions", PLAN_ROPE_ROWS);

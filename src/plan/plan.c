@@ -110,6 +110,11 @@ static qp_status count_tensor_bytes(plan *p, qp_error *error)
     return QP_OK;
 }
 
+bool plan_can_fuse(const model_config *config)
+{
+    return !family_has(config->family, WEIGHT_ATTN_Q_NORM);
+}
+
 qp_status plan_build(const model_config *config, const plan_options *options, plan *out,
                      qp_error *error)
 {
@@ -127,6 +132,12 @@ qp_status plan_build(const model_config *config, const plan_options *options, pl
         return error_set(error, QP_UNSUPPORTED,
                          "a fused plan needs heads of an even size, found %lld; leave fuse out",
                          (long long)config->head_dim);
+    if (out->options.fuse && !plan_can_fuse(config))
+        return error_set(
+            error, QP_UNSUPPORTED,
+            "a fused plan has no norms of q and k, which %s models have; choose a plan "
+            "that is not fused",
+            config->family->name);
     count_capacity(out);
     plan_builder builder = {.plan = out};
     llama_forward(&builder);

@@ -146,6 +146,9 @@ typedef struct plan {
 /* The usual options for a model: F16 cache in pages of 16, one sequence at its whole context. */
 plan_options plan_default_options(const model_config *config);
 
+/* Whether there is a fused plan for the model: not where q and k have norms of their own. */
+bool plan_can_fuse(const model_config *config);
+
 /* Builds the plan, its lifetimes and its arena, and verifies it. plan_free() the result, also after
  * a failure. */
 qp_status plan_build(const model_config *config, const plan_options *options, plan *out,

@@ -268,8 +268,9 @@ static qp_status build(const report *r, const model *model, schedule *out, qp_er
         options.context = config->context_length < USUAL_MOST_CONTEXT ? config->context_length
                                                                       : USUAL_MOST_CONTEXT;
     if (o->chunk > 0) options.max_tokens = o->chunk;
-    options.fuse = strcmp(o->setting, schedule_setting_name(SCHEDULE_LATENCY)) == 0;
-    options.sums = options.fuse && o->sums;
+    const bool latency = strcmp(o->setting, schedule_setting_name(SCHEDULE_LATENCY)) == 0;
+    options.sums = latency && o->sums;
+    options.fuse = latency && (o->sums || plan_can_fuse(config));
     options.kv_partitions = o->kv_partitions;
     if (options.kv_partitions == 0)
         options.kv_partitions = schedule_kv_partitions((int)o->workers, config->n_kv_heads);

@@ -36,6 +36,8 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.llama import modeling_llama
 from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "golden" / "models"
 TOLERANCE = 1e-4
@@ -82,6 +84,22 @@ def internlm2(**changes):
                            "AutoModelForCausalLM": "modeling_internlm2.InternLM2ForCausalLM"},
                  attention_bias=None, mlp_bias=None, rope_theta=1000000, **changes)
 
+
+def qwen2(**changes):
+    """A Qwen 2 config.json: biases on q, k and v whatever it says, a window that is not used."""
+    return llama(**{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2",
+                    "attention_bias": None, "mlp_bias": None, "rope_scaling": None,
+                    "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "sliding_window": 16,
+                    "max_window_layers": 1, "use_sliding_window": False} | changes)
+
+
+def qwen3(**changes):
+    """A Qwen 3 config.json: norms of q and k, a head_dim of its own."""
+    return qwen2(**{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+                    "attention_bias": False, "head_dim": 16} | changes)
+
+
+LLAMA_NAMES = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
 # name: (description, config, storage, prompt lengths, the config without the special feature)
 VARIANTS = {
@@ -171,6 +189,24 @@ VARIANTS = {
         llama(hidden_size=24, intermediate_size=32, num_attention_heads=3, num_key_value_heads=1,
               vocab_size=288),
         "BF16", [24], None),
+    "qwen2": (
+        "biases on q, k and v that config.json does not mention; tied; a window that is not used",
+        qwen2(tie_word_embeddings=True, num_attention_heads=7, num_key_value_heads=1,
+              hidden_size=56), "BF16", [24], LLAMA_NAMES | {"attention_bias": False}),
+    "qwen2-rope-parameters": (
+        "Qwen 2 as transformers 5 writes it: rope_parameters, layer_types; untied; F16",
+        qwen2(rope_theta=None, torch_dtype=None, dtype="float16", sliding_window=None,
+              layer_types=["full_attention", "full_attention"],
+              rope_parameters={"rope_type": "default", "rope_theta": 20000.0}),
+        "F16", [21], {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}),
+    "qwen3": (
+        "norms of q and k, heads wider than hidden_size / heads; tied",
+        qwen3(tie_word_embeddings=True, num_attention_heads=4, num_key_value_heads=2),
+        "BF16", [23], LLAMA_NAMES),
+    "qwen3-bias": (
+        "norms of q and k, and biases on q, k, v and the output projection; untied; F32",
+        qwen3(attention_bias=True, head_dim=24, num_key_value_heads=1, torch_dtype="float32"),
+        "F32", [18], {"attention_bias": False}),
 }
 
 # ------------------------------------------------------------------------------ weights
@@ -194,6 +230,7 @@ def llama_weights(config, seed, stored):
     random = np.random.default_rng(seed)
     hidden, intermediate, heads, kv_heads, head_dim, layers, vocab = sizes(config)
     attention_bias = config.get("attention_bias", config.get("bias", False))
+    qkv_bias = attention_bias or config["model_type"] == "qwen2"
     weights = {}
 
     def put(name, shape, deviation, mean=0.0):
@@ -209,10 +246,13 @@ def llama_weights(config, seed, stored):
     for i in range(layers):
         layer = f"model.layers.{i}."
         put(layer + "input_layernorm.weight", (hidden,), 0.2, 1.0)
-        linear(layer + "self_attn.q_proj", heads * head_dim, hidden, attention_bias)
-        linear(layer + "self_attn.k_proj", kv_heads * head_dim, hidden, attention_bias)
-        linear(layer + "self_attn.v_proj", kv_heads * head_dim, hidden, attention_bias)
+        linear(layer + "self_attn.q_proj", heads * head_dim, hidden, qkv_bias)
+        linear(layer + "self_attn.k_proj", kv_heads * head_dim, hidden, qkv_bias)
+        linear(layer + "self_attn.v_proj", kv_heads * head_dim, hidden, qkv_bias)
         linear(layer + "self_attn.o_proj", hidden, heads * head_dim, attention_bias)
+        if config["model_type"] == "qwen3":
+            put(layer + "self_attn.q_norm.weight", (head_dim,), 0.3, 1.2)
+            put(layer + "self_attn.k_norm.weight", (head_dim,), 0.3, 1.2)
         put(layer + "post_attention_layernorm.weight", (hidden,), 0.2, 1.0)
         linear(layer + "mlp.gate_proj", intermediate, hidden, config.get("mlp_bias", False))
         linear(layer + "mlp.up_proj", intermediate, hidden, config.get("mlp_bias", False))
@@ -348,7 +388,9 @@ def greedy_steps(path, ids, count):
 def float64_throughout():
     """Replaces what transformers computes in float32 inside a float64 model: norms, cos and sin."""
     classes = [(modeling_llama.LlamaRMSNorm, modeling_llama.LlamaRotaryEmbedding),
-               (modeling_mistral.MistralRMSNorm, modeling_mistral.MistralRotaryEmbedding)]
+               (modeling_mistral.MistralRMSNorm, modeling_mistral.MistralRotaryEmbedding),
+               (modeling_qwen2.Qwen2RMSNorm, modeling_qwen2.Qwen2RotaryEmbedding),
+               (modeling_qwen3.Qwen3RMSNorm, modeling_qwen3.Qwen3RotaryEmbedding)]
     saved = [(norm.forward, rotary.forward) for norm, rotary in classes]
 
     def norm_forward(self, x):
@@ -438,6 +480,7 @@ def rope_divisors(config):
 GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "model.layers": "blk",
@@ -451,14 +494,16 @@ def gguf_name(name):
 
 
 def gguf_tensors(config, weights):
-    """Llama weights under GGUF's names as numpy float32, q and k in interleaved order."""
+    """Llama weights under GGUF's names as numpy float32, q and k in interleaved order but for the
+    families whose GGUF files keep the order of safetensors."""
     _, _, heads, kv_heads, _, _, _ = sizes(config)
+    pairs = config["model_type"] not in ("qwen2", "qwen3")
     tensors = {}
     for name, tensor in weights.items():
         values = tensor.float().numpy()
-        if "q_proj" in name:
+        if pairs and "q_proj" in name:
             values = permute(values, heads)
-        if "k_proj" in name:
+        if pairs and "k_proj" in name:
             values = permute(values, kv_heads)
         tensors[gguf_name(name)] = np.ascontiguousarray(values)
     return tensors
@@ -519,6 +564,9 @@ GGUF_VARIANTS = {
     "internlm2": ("architecture internlm2", "internlm2", "BF16", 0),
     "llama-text": ("a whole small model: tokenizer and template in the file", "llama-text", "BF16",
                    0),
+    "mistral": ("Mistral under the architecture llama", "mistral", "BF16", 0),
+    "qwen2": ("architecture qwen2: rows of q and k for RoPE on halves, biases", "qwen2", "BF16", 0),
+    "qwen3": ("architecture qwen3: norms of q and k", "qwen3", "BF16", 0),
 }
 
 # Block types, one to a projection; the logits come from what gguf-py decodes.
@@ -639,7 +687,7 @@ def write_all():
         written[name] = (new[0], config, weights)
     for name, (description, source, kind, split) in GGUF_VARIANTS.items():
         case, config, weights = written[source]
-        arch = "internlm2" if source.startswith("internlm2") else "llama"
+        arch = next((a for a in ("internlm2", "qwen2", "qwen3") if source.startswith(a)), "llama")
         write_gguf(OUT / f"{name}.gguf", arch, config, gguf_tensors(config, weights),
                    lambda _: gguf.GGMLQuantizationType[kind], split,
                    add_gguf_tokenizer if source == "llama-text" else None)

@@ -52,6 +52,8 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
     int64_t cache = mega_is_quantized(m) ? MEGA_CACHE_BRICKS : MEGA_BOX;
     int64_t chunk = cache / 4 / c->head_dim; /* positions */
     const char *types = types_refusal(m, c);
+    if (model_get_weight(m, WEIGHT_ATTN_Q_NORM, 0)->weight.rank)
+        return "the megakernel has no norms of q and k";
     if (types) return types;
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
     if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
