@@ -1,12 +1,12 @@
-/* Attention of a chain, of one token a sequence: paged_decode_batch.cuh's arithmetic on keys and
- * values that come through the ring of weights.
+/* Attention in a chain, for one token of each sequence: the arithmetic of paged_decode_batch.cuh on
+ * keys and values that come through the ring of weights.
  *
- * A half of a block's workers takes a KV head of a sequence as one of that kernel's blocks does,
- * its four warps a sixteen of positions in turn. A stage of the ring has their next four: keys and
- * values, 16 rows of 128 bytes each, whose pieces are swizzled as wgmma's are; the two halves'
- * stages alternate. Only the last sixteen waits for the new keys and values: of the step before, or
- * where that is a rope without blocks, of this block's workers, who make them, and the queries with
- * them, from the parts of the product before it.
+ * Half of a block's worker threads takes a KV head of a sequence, as one block of that kernel does;
+ * its four warps take sixteens of positions by turns. A stage of the ring has the next four
+ * sixteens: keys and values, 16 rows of 128 bytes each, swizzled as for wgmma; stages of the two
+ * halves alternate. Only the last sixteen waits for the new keys and values. Those come from the
+ * step before; or, where that is a rope step without blocks, from this block's worker threads,
+ * which make them and the queries from the parts of the product before.
  */
 #ifndef QUIPU_OP_CHAIN_ATTENTION_CUH
 #define QUIPU_OP_CHAIN_ATTENTION_CUH
@@ -20,10 +20,10 @@ enum {
     CHAIN_FOUR = 4,                   /* sixteens of a stage */
 };
 
-/* What a half of the workers takes at a time. */
+/* The KV head of a sequence that a half of the worker threads works on. */
 struct chain_head {
     int sequence, kv_head;
-    int n_seen, rounds; /* positions, and stages that they fill */
+    int n_seen, rounds; /* positions, and the stages that they fill */
     bool there;
 };
 
@@ -37,21 +37,21 @@ DEVICE_FN chain_head chain_head_of(const chain_attention &c, int item)
     return h;
 }
 
-/* Those of this block, which has some. */
+/* Items of this block, which has at least one. */
 DEVICE_FN int chain_own_items(const chain_attention &c)
 {
     return (c.n_sequences * c.n_kv - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
 }
 
-/* Whether the rope before attention is left to the blocks of attention. */
+/* Whether the blocks of attention also do the rope step before it. */
 DEVICE_FN bool chain_turns(const linear_chain &call, int s)
 {
     return s > 0 && call.steps[s - 1].blocks == 0;
 }
 
-/* ---- fetching ------------------------------------------------------------------------------ */
+/* ---- producing ----------------------------------------------------------------------------- */
 
-/* A tile of a cache's map to shared memory. */
+/* Copies a tile of a cache's map to shared memory. */
 DEVICE_FN void chain_copy_tile(uint32_t to, const char *map, int head, int position, int page,
                                uint32_t barrier, uint64_t policy)
 {
@@ -63,7 +63,7 @@ DEVICE_FN void chain_copy_tile(uint32_t to, const char *map, int head, int posit
 
 /* Sixteens of positions in pages. */
 struct chain_walk {
-    uint32_t sixteens, inverse; /* of a page; 2^32 / sixteens rounded up, 0 for 1: see page_walk */
+    uint32_t sixteens, inverse; /* in a page; 2^32 / sixteens rounded up, 0 for 1: see page_walk */
 };
 
 DEVICE_FN uint32_t chain_slot(const chain_walk &walk, uint32_t sixteen)
@@ -90,7 +90,7 @@ DEVICE_FN chain_pages chain_pages_of(const chain_attention &c, const chain_walk 
     return pages;
 }
 
-/* What the two halves take at once. */
+/* What the two halves take at the same time. */
 struct chain_turn {
     chain_head head[2];
     chain_pages pages[2];
@@ -107,7 +107,7 @@ DEVICE_FN chain_turn chain_turn_of(const chain_attention &c, const chain_walk &w
     return turn;
 }
 
-/* A warp: a stage. */
+/* A warp: copies a stage. */
 DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &walk,
                                  const chain_head &head, const chain_pages &pages, int round,
                                  const chain_ring &ring, uint64_t policy)
@@ -121,19 +121,19 @@ DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &wal
         if (sixteen / WARP == i) page = found;
     }
     if (lane == 0) chain_ring_take(ring, n * 2 * CHAIN_TILE);
-    __syncwarp(); /* the stage is free, and waits for all of its bytes */
+    __syncwarp(); /* the stage is free and expects all of its bytes */
     if (lane < 2 * n)
         chain_copy_tile(chain_stage(ring) + lane * CHAIN_TILE, lane % 2 ? c.v_map : c.k_map,
                         head.kv_head, in_page * 16, page, ring.full + 4 * (ring.at & ~1u), policy);
 }
 
-/* One of CHAIN_FETCHERS warps. */
+/* One of CHAIN_FETCHERS producer warps. */
 struct chain_fetcher {
     int number, n_meetings, n_appended;
-    uint32_t meeting, appended; /* barriers */
+    uint32_t meeting, appended; /* mbarriers */
 };
 
-/* They meet: a stage is taken by another one than the last time. */
+/* The producer warps meet: another warp than last time fills a stage. */
 DEVICE_FN void chain_fetchers_meet(chain_fetcher &own)
 {
     if (threadIdx.x % WARP == 0) barrier_arrive(own.meeting);
@@ -153,8 +153,8 @@ DEVICE_FN void chain_await_new(const linear_chain &call, int s, chain_fetcher &o
     __syncwarp();
 }
 
-/* One of the warps that fetch: every CHAIN_FETCHERS-th stage of the ring, since to begin copies as
- * small as a page's takes longer than they do. */
+/* One of the producer warps: every CHAIN_FETCHERS-th stage of the ring, because starting copies as
+ * small as a page's takes longer than the copies. */
 DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher &own,
                                  chain_ring &ring)
 {
@@ -164,7 +164,7 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
     const uint64_t policy = chain_read_once();
     bool waited = false;
     if ((int)blockIdx.x >= n_items) return;
-    device_wait_for_last(); /* for page tables, and what passes before this one have written */
+    device_wait_for_last(); /* page tables, and data that earlier passes wrote */
     chain_fetchers_meet(own);
     chain_turn turn = chain_turn_of(c, walk, blockIdx.x), next;
     for (int item = blockIdx.x; item < n_items; item += 2 * gridDim.x, turn = next) {
@@ -185,13 +185,13 @@ DEVICE_FN void chain_fetch_cache(const linear_chain &call, int s, chain_fetcher 
                 chain_ring_next(ring);
             }
     }
-    if (!waited) chain_await_new(call, s, own); /* none misses a phase of that barrier */
+    if (!waited) chain_await_new(call, s, own); /* no warp misses a phase of that mbarrier */
     chain_fetchers_meet(own);
 }
 
 /* ---- queries ------------------------------------------------------------------------------- */
 
-/* Two numbers of the cache's type, and four. */
+/* Two numbers of the cache's type; and four. */
 DEVICE_FN uint32_t chain_pack(const chain_attention &c, float low, float high)
 {
     return c.type == DTYPE_BF16 ? pack_pair(__nv_bfloat16(), low, high)
@@ -202,8 +202,8 @@ DEVICE_FN uint2 chain_narrow(const chain_attention &c, const float4 &v)
     return make_uint2(chain_pack(c, v.x, v.y), chain_pack(c, v.z, v.w));
 }
 
-/* Elements [i, i + 4) of a head of the block's items, in turn: a row of 128 bytes as a tile's, in
- * shared memory. */
+/* Stores elements [i, i + 4) of a head of the block's items, one after another, as rows of 128
+ * bytes of a tile in shared memory. */
 DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t queries, int head, int i,
                                const float4 &v)
 {
@@ -213,7 +213,7 @@ DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t queries, int h
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(d.x), "r"(d.y) : "memory");
 }
 
-/* The workers: those that others have left in q. */
+/* The worker threads: copy the queries that others stored in q. */
 DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
 {
     const int fours = c.group * CHAIN_HEAD / 4, n = chain_own_items(c) * fours;
@@ -226,11 +226,12 @@ DEVICE_FN void chain_take_queries(const chain_attention &c, uint32_t queries)
     }
 }
 
-/* An eight of the block's items: of an item its queries', then the key's and the value's. */
+/* An eight of the block's items: first those of an item's queries, then of its key and of its
+ * value. */
 struct chain_own_eight {
     chain_eight of;
-    int row;  /* of queries; or -1 */
-    char *to; /* of the cache */
+    int row;  /* row of the queries; or -1 */
+    char *to; /* place in the cache */
 };
 
 DEVICE_FN chain_own_eight chain_own_eight_of(const chain_attention &c, const chain_rope &rope,
@@ -249,8 +250,8 @@ DEVICE_FN chain_own_eight chain_own_eight_of(const chain_attention &c, const cha
     return own;
 }
 
-/* The workers: turn and append what is of this block's items, for the nth rope step. What they need
- * for that beside the product's parts they find out while it is made. */
+/* The worker threads: rotate and append this block's items, for the nth rope step. What they need
+ * besides the product's parts they load while the product is computed. */
 DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t queries,
                               chain_looked_up *up)
 {
@@ -275,7 +276,7 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t
     }
 }
 
-/* ---- attending ----------------------------------------------------------------------------- */
+/* ---- attention ----------------------------------------------------------------------------- */
 
 /* The 16 bytes `piece` of a tile's row. */
 DEVICE_FN uint4 chain_piece(uint32_t tile, int row, int piece)
@@ -319,7 +320,8 @@ DEVICE_FN void chain_half_meets(int half)
         asm volatile("bar.sync 2, 128;" ::: "memory");
 }
 
-/* A lane's part of a group's queries, as decode_scores() takes it: pieces t and t + 4 of head g. */
+/* A lane's part of a group's queries in the order of decode_scores(): pieces t and t + 4 of head g.
+ */
 struct chain_query {
     uint4 piece[CHAIN_HEAD / 32];
 };
@@ -349,12 +351,14 @@ DEVICE_FN void chain_add(decode_sums<CHAIN_HEAD> &sums, const chain_query &query
     decode_add<T, CHAIN_HEAD>(sums, s, value, base, scale);
 }
 
-/* A warp's part of a head. The other half has so many rounds.
+/* A warp's part of a head. The other half has its own number of rounds.
  *
- * A barrier tells one phase of a stage from the next, not from the one behind that: a half must not
- * wait for a stage before what the ring had there last has come, also where that was the other
- * half's. While both have rounds, every second stage is a half's own, of an even number of them,
- * and the last one there was so too; before and behind rounds that one half has alone they meet. */
+ * An mbarrier distinguishes a phase from the next one, but not from the one after that. So a half
+ * may wait for a stage only after the previous contents of that stage have come, also if those were
+ * the other half's. While both halves have rounds, every second stage is one half's own, of an even
+ * number of stages, and so were its previous contents. Before and after rounds that only one half
+ * has, the halves meet.
+ */
 DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own,
                                  const chain_query &query, int half, int other_rounds,
                                  chain_ring &ring, decode_part<CHAIN_HEAD> *part)
@@ -388,7 +392,7 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
     decode_leave<CHAIN_HEAD>(sums, scale, part);
 }
 
-/* A half: its warps' parts, merged in their order. */
+/* A half: merges its warps' parts in the order of the warps. */
 DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
                            const decode_part<CHAIN_HEAD> *parts)
 {
@@ -405,8 +409,8 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
     }
 }
 
-/* The workers. `space`: the warps' parts. `queries`: room for them, that of x, which is between two
- * products. `n_ropes`: rope steps so far of which this block had a part. */
+/* The worker threads. `space`: the warps' parts. `queries`: room for them in the memory of x, which
+ * is free between two products. `n_ropes`: rope steps so far in which this block took part. */
 DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_ring &ring,
                             uint32_t queries, float *space, chain_looked_up *up)
 {
@@ -440,9 +444,10 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
         other_rounds = next_rounds;
         chain_half_meets(half); /* the parts are there */
         chain_merge(c, own, parts);
-        chain_half_meets(half); /* and read */
+        chain_half_meets(half); /* and have been read */
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* x comes there again */
+    /* Copies will write x there again. */
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 #endif

@@ -1,6 +1,5 @@
-/* What a chain's steps share: how blocks wait for one another, how the workers of one meet, rings
- * of stages in shared memory.
- */
+/* What a chain's steps share: how blocks wait for one another, how the worker threads of a block
+ * meet, rings of stages in shared memory. */
 #ifndef QUIPU_OP_CHAIN_BLOCK_CUH
 #define QUIPU_OP_CHAIN_BLOCK_CUH
 
@@ -20,10 +19,10 @@ DEVICE_FN uint32_t shared_address(const void *there)
     return (uint32_t)__cvta_generic_to_shared(there);
 }
 
-enum { CHAIN_PATIENCE = 1 << 23 }; /* polls, some seconds: then something is wrong */
+enum { CHAIN_PATIENCE = 1 << 23 }; /* polls, some seconds; then the kernel traps */
 
-/* One thread: waits until `n` blocks have ended a step. What they wrote may be read afterwards, by
- * copies too. */
+/* One thread: waits until `n` blocks have ended a step. What they wrote may be read afterwards,
+ * also by copies. */
 DEVICE_FN void chain_wait(const uint32_t *arrived, uint32_t n)
 {
     uint32_t found;
@@ -35,37 +34,37 @@ DEVICE_FN void chain_wait(const uint32_t *arrived, uint32_t n)
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
-/* Has a value found out here, not behind a wait that follows, where it would be on everybody's way.
- */
+/* Makes the compiler compute a value here, not after a wait that follows, where it would delay all
+ * blocks. */
 template <typename T> DEVICE_FN void chain_known(const T *value)
 {
     asm volatile("" ::"l"(value));
 }
 
-/* The workers meet. */
+/* The worker threads meet. */
 DEVICE_FN void chain_meet(void)
 {
     asm volatile("bar.sync 1, 256;" ::: "memory");
 }
 
-/* All workers: what this block had to do in a step is done. */
+/* All worker threads: signals that this block has ended a step. */
 DEVICE_FN void chain_signal(uint32_t *arrived)
 {
     asm volatile("fence.proxy.async.global;" ::: "memory");
-    chain_meet(); /* every worker has written */
+    chain_meet(); /* all of them have written */
     if (threadIdx.x == 0)
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(arrived) : "memory");
 }
 
-/* All workers: waits for the step before step s. */
+/* All worker threads: wait for the step before step s. */
 DEVICE_FN void chain_wait_all(const linear_chain &call, int s)
 {
     if (s > 0 && threadIdx.x == 0) chain_wait(call.arrived + s - 1, call.steps[s - 1].blocks);
     chain_meet();
 }
 
-/* A warp, before step s: in kernels for tests it sleeps up to 8 us before one in sixteen, other
- * ones in every run. */
+/* A warp, before step s: in kernels for tests it sleeps up to 8 us before one step in sixteen,
+ * chosen anew in each run. */
 DEVICE_FN void chain_delay(int s)
 {
     if (!CHAIN_DELAYS) return;
@@ -77,7 +76,7 @@ DEVICE_FN void chain_delay(int s)
     if (h >> 28 == 0) __nanosleep(h >> 3 & 8191);
 }
 
-/* For copies of what nobody else reads. */
+/* A cache policy for copies of data that no other block reads. */
 DEVICE_FN uint64_t chain_read_once(void)
 {
     uint64_t policy;
@@ -91,16 +90,16 @@ DEVICE_FN uint64_t chain_read_once(void)
 struct chain_ring {
     uint32_t stages, full, empty; /* addresses */
     int bytes, n;
-    uint32_t at; /* 2 * stage, and whether this is an odd round */
+    uint32_t at; /* 2 * stage, plus the parity of the round */
 };
 
-/* Goes on by `count` stages, as many as there are at most. */
+/* Advances by `count` stages, at most all of them. */
 DEVICE_FN void chain_ring_next(chain_ring &ring, int count = 1)
 {
     ring.at += 2 * count;
     if (ring.at >= 2 * (uint32_t)ring.n) ring.at = (ring.at - 2 * ring.n) ^ 1;
 }
-/* By any number. */
+/* Advances by any number. */
 DEVICE_FN void chain_ring_skip(chain_ring &ring, int count)
 {
     uint32_t to = (ring.at >> 1) + count;
@@ -114,14 +113,13 @@ DEVICE_FN void chain_ring_wait(const chain_ring &ring)
 {
     barrier_wait(ring.full + 4 * (ring.at & ~1u), ring.at & 1);
 }
-/* Of CHAIN_READERS that must have given a stage, `readers` do. */
+/* Releases a stage; this call counts for `readers` of CHAIN_READERS. */
 DEVICE_FN void chain_ring_give(const chain_ring &ring, int readers)
 {
     barrier_arrive_times(ring.empty + 4 * (ring.at & ~1u), readers);
 }
 
-/* Takes a stage that nobody reads any more, for so many bytes; in the first round none has been
- * read. */
+/* Acquires a stage that is free, for so many bytes. In the first round all are free. */
 DEVICE_FN uint32_t chain_ring_take(const chain_ring &ring, int bytes)
 {
     uint32_t full = ring.full + 4 * (ring.at & ~1u);

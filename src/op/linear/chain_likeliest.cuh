@@ -1,10 +1,10 @@
-/* The likeliest feature of every row of x, from a product's sums as they stand in registers: no
- * logits are written, nor read again.
+/* The likeliest feature of each row of x, from a product's sums in registers: no logits are written
+ * or read.
  *
- * A thread keeps the best of its features for each of its rows, through all tiles of its block.
- * What comes first is as op/argmax says: the larger sum, of equals the lower feature; NaN counts as
- * minus infinity. Sum and feature make one integer, the larger coming first, so that blocks may add
- * theirs in any order; the last block to end a chain turns them into features.
+ * A thread keeps the best of its features for each of its rows, through all tiles of its block. The
+ * order is that of op/argmax: the larger sum first, of equal sums the lower feature; NaN counts as
+ * minus infinity. Sum and feature form one integer, of which the larger comes first, so that blocks
+ * may merge theirs in any order. The last block to end a chain turns them into features.
  */
 #ifndef QUIPU_OP_CHAIN_LIKELIEST_CUH
 #define QUIPU_OP_CHAIN_LIKELIEST_CUH
@@ -12,10 +12,10 @@
 #include "op/linear/chain_block.cuh"
 #include "op/linear/linear_stream.cuh"
 
-/* Of a value that is no NaN. Never 0. */
+/* The key of a value that is not NaN; never 0. */
 DEVICE_FN uint64_t likeliest_key(float value, int32_t feature)
 {
-    uint32_t bits = __float_as_uint(value + 0.0f); /* -0 is 0 */
+    uint32_t bits = __float_as_uint(value + 0.0f); /* makes -0 0 */
     bits = bits >> 31 ? ~bits : bits | 0x80000000u;
     return (uint64_t)bits << 32 | (uint32_t)~feature;
 }
@@ -58,13 +58,14 @@ DEVICE_FN uint64_t likeliest_of_lanes(uint64_t key)
     return key;
 }
 
-/* All workers: this block's best, to all blocks'. `space`: a warp's keys of all rows. */
+/* All worker threads: merges this block's best into those of all blocks. `space`: a warp's keys of
+ * all rows. */
 template <int COLUMNS>
 DEVICE_FN void likeliest_tell(const linear_chain &call, const likeliest_best<COLUMNS> &best,
                               uint64_t *space)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    chain_meet(); /* nobody reads the space any more */
+    chain_meet(); /* no thread reads the space any more */
 #pragma unroll
     for (int q = 0; q < COLUMNS / 8; q++)
 #pragma unroll
@@ -74,7 +75,7 @@ DEVICE_FN void likeliest_tell(const linear_chain &call, const likeliest_best<COL
             key = likeliest_of_lanes(key);
             if (lane < 4) space[warp * COLUMNS + q * 8 + lane * 2 + j] = key;
         }
-    chain_meet(); /* they are there */
+    chain_meet(); /* the keys are complete */
     if ((int)threadIdx.x >= call.n_ids) return;
     uint64_t key = 0;
     for (int w = 0; w < CHAIN_WORKERS / WARP; w++)
@@ -82,7 +83,7 @@ DEVICE_FN void likeliest_tell(const linear_chain &call, const likeliest_best<COL
     if (key > 0) atomicMax((unsigned long long *)call.best + threadIdx.x, key);
 }
 
-/* All workers of the last block to end. */
+/* All worker threads of the last block to end. */
 DEVICE_FN void likeliest_leave(const linear_chain &call)
 {
     for (int row = threadIdx.x; row < call.n_ids; row += CHAIN_WORKERS) {

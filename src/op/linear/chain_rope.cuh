@@ -1,7 +1,6 @@
-/* Rope and kv_append of a chain: the parts of q, k and v added, q and k turned, k and v put into
- * the cache. By blocks of a step of its own; or, where attention is the step behind and needs just
- * these tokens, by the blocks that attend to them: then the step has no blocks.
- */
+/* rope and kv_append in a chain: adds the parts of q, k and v, rotates q and k, and stores k and v
+ * in the cache. Either the blocks of a step of its own do it; or, if attention is the next step and
+ * needs just these tokens, the blocks that attend to them, and the step has no blocks. */
 #ifndef QUIPU_OP_CHAIN_ROPE_CUH
 #define QUIPU_OP_CHAIN_ROPE_CUH
 
@@ -33,18 +32,18 @@ DEVICE_FN chain_place chain_place_of(const chain_rope &c, int t)
                        c.table + c.table_rows[t] * c.table_pitch};
 }
 
-/* Places of the tokens of this block's first items, in shared memory, for one rope step and the
- * next in turn; and other barriers of a block. */
+/* Places of the tokens of this block's first items, in shared memory, alternately for one rope step
+ * and the next; and other mbarriers of a block. */
 struct chain_looked_up {
     chain_place place[2][CHAIN_PLACES];
-    uint64_t found[2], used[2]; /* barriers */
-    uint64_t meeting;           /* and that of the warps that fetch */
-    uint64_t appended;          /* and of those who wait for k and v that this block appends */
+    uint64_t found[2], used[2]; /* mbarriers */
+    uint64_t meeting;           /* of the producer warps */
+    uint64_t appended;          /* for producers that wait for k and v which this block appends */
 };
 
 static_assert(sizeof(chain_looked_up) == CHAIN_LOOKED_UP, "its room");
 
-/* A warp looks them up for the nth rope step, while products are made. */
+/* A warp looks up the places for the nth rope step while products are computed. */
 DEVICE_FN void chain_look_up(const chain_rope &c, int nth, chain_looked_up *up)
 {
     int lane = (int)threadIdx.x % WARP, item = (int)blockIdx.x + lane * (int)gridDim.x;
@@ -55,7 +54,7 @@ DEVICE_FN void chain_look_up(const chain_rope &c, int nth, chain_looked_up *up)
     if (lane == 0) barrier_arrive(shared_address(&up->found[nth % 2]));
 }
 
-/* The workers find them, and must tell when they have read them. */
+/* The worker threads wait for the places; they must signal when they have read them. */
 DEVICE_FN const chain_place *chain_places(int nth, chain_looked_up *up)
 {
     barrier_wait(shared_address(&up->found[nth % 2]), nth / 2 % 2);
@@ -66,18 +65,19 @@ DEVICE_FN void chain_places_used(int nth, chain_looked_up *up)
     if (threadIdx.x == 0) barrier_arrive(shared_address(&up->used[nth % 2]));
 }
 
-/* ---- turning ------------------------------------------------------------------------------- */
+/* ---- rotating ------------------------------------------------------------------------------ */
 
-/* Eight elements of a token's head, [a, a + 4) and [b, b + 4): of halves that turn together, or
- * neighbours. */
+/* Eight elements of a token's head, [a, a + 4) and [b, b + 4): the halves of pairs, or neighbours.
+ */
 struct chain_eight {
-    int head, a, b; /* heads: those of q, of k and of v */
+    int head, a, b; /* heads of q, then of k, then of v */
     bool turns, neighbours;
     float4 cosine, sine;
     const float *from_a, *from_b; /* in the product's first part */
 };
 
-/* The ith of token t, of heads of `dim` elements: all that is known before the product is made. */
+/* The ith of token t, of heads of `dim` elements: all that is known before the product is computed.
+ */
 DEVICE_FN chain_eight chain_eight_of(const chain_rope &c, int dim, int t, int i,
                                      const float *angles)
 {
@@ -95,12 +95,12 @@ DEVICE_FN chain_eight chain_eight_of(const chain_rope &c, int dim, int t, int i,
     return of;
 }
 
-/* Its fours. */
+/* Its two fours. */
 struct chain_fours {
     float4 x, y;
 };
 
-/* The sums of the product's parts, in their order, all on their way at once. */
+/* The sums of the product's parts, in their order; all loads are in flight together. */
 DEVICE_FN chain_fours chain_sums(const chain_parts &parts, const float *a, const float *b)
 {
     const int64_t step = (int64_t)parts.n_rows * parts.n_features;
@@ -116,7 +116,7 @@ DEVICE_FN chain_fours chain_sums(const chain_parts &parts, const float *a, const
     return sums;
 }
 
-/* The sums, turned where they are q's or k's. */
+/* The sums, rotated if they are of q or k. */
 DEVICE_FN chain_fours chain_turned(const chain_rope &c, const chain_eight &of)
 {
     chain_fours sums = chain_sums(c.parts, of.from_a, of.from_b);
@@ -136,7 +136,7 @@ DEVICE_FN chain_fours chain_turned(const chain_rope &c, const chain_eight &of)
     return sums;
 }
 
-/* Where the head of k or v that an eight is of lies in the cache. */
+/* Where an eight's head of k or v is in the cache. */
 DEVICE_FN char *chain_cached(const chain_rope &c, const chain_eight &of, const chain_place &place)
 {
     int head = of.head - c.n_q;
@@ -161,7 +161,7 @@ DEVICE_FN void chain_rope_step(const linear_chain &call, int s, int nth, chain_l
     const chain_rope &c = call.steps[s].of.rope;
     int n = (c.n_q + 2 * c.n_kv) * c.head_dim / 8;
     chain_place place = chain_places(nth, up)[0];
-    chain_wait_all(call, s); /* and the place is read */
+    chain_wait_all(call, s); /* and the place has been read */
     chain_places_used(nth, up);
     for (int item = blockIdx.x; item < c.n_tokens * c.cuts; item += gridDim.x) {
         int t = item / c.cuts, first = item % c.cuts * CHAIN_WORKERS + (int)threadIdx.x;

@@ -1,10 +1,10 @@
-/* linear on the GPU, in two forms that take any types and any rows.
+/* linear on the GPU, in two forms that take any types and any number of rows.
  *
- * Few rows: a warp an output feature, for what linear_eight.cuh does not take. A lane takes groups
+ * Few rows: one warp per output feature, where linear_eight.cuh does not apply. A lane takes groups
  * of eight elements, 256 apart, and the lanes are added at the end: the order depends on
- * in_features alone. More rows: tiles on the tensor cores. Both sides are split in three BF16 parts
- * each, all 24 bits of a float, and the six larger of their nine products are added in float32.
- * Where the weight is BF16 itself three suffice.
+ * in_features alone. More rows: tiles on the tensor cores. Both sides are split into three BF16
+ * parts, which hold all 24 bits of a float, and the six larger of their nine products are added in
+ * float32. If the weight is BF16 three products suffice.
  */
 #ifndef QUIPU_OP_LINEAR_CUH
 #define QUIPU_OP_LINEAR_CUH
@@ -27,8 +27,8 @@ DEVICE_FN void linear_store(const op_call &call, int64_t row, int64_t o, float s
 
 enum { LINEAR_WARPS = 8, LINEAR_STEP = 8 * WARP, LINEAR_AHEAD = 8, LINEAR_X_FLOATS = 8192 };
 
-/* Elements [first, first + count) of rows [0, M) as floats into shared memory, zeros where there
- * are none; a row takes LINEAR_X_FLOATS / M of it. */
+/* Loads elements [first, first + count) of rows [0, M) as floats into shared memory, zeros where
+ * there are none; a row has LINEAR_X_FLOATS / M of it. */
 template <int M>
 DEVICE_FN void linear_load_x(const tensor &x, int64_t first_row, int64_t first, float *shared)
 {
@@ -79,7 +79,7 @@ DEVICE_FN void linear_add(dtype type, const char *weight, int64_t n, int64_t fir
     const int chunk = LINEAR_X_FLOATS / M;
     int count = (int)min((int64_t)chunk, n - first), i = 8 * (int)(threadIdx.x % WARP);
     const uint4 *halves = (const uint4 *)((const uint16_t *)weight + first);
-    /* Where nothing has to be asked, several loads are on their way at a time. */
+    /* Without branches several loads are in flight at a time. */
     if ((T == DTYPE_F16 || T == DTYPE_BF16) && device_aligned(halves, 16)) {
         for (; i + (LINEAR_AHEAD - 1) * LINEAR_STEP + 8 <= count; i += LINEAR_AHEAD * LINEAR_STEP) {
             uint4 words[LINEAR_AHEAD];
@@ -102,8 +102,8 @@ DEVICE_FN void linear_add(dtype type, const char *weight, int64_t n, int64_t fir
     }
 }
 
-/* Features [begin, end) of rows [first_row, first_row + M), those of them that there are; `step`
- * features apart from one round of the warps to the next. */
+/* Features [begin, end) of those of rows [first_row, first_row + M) that exist; the warps' rounds
+ * are `step` features apart. */
 template <dtype T, int M>
 DEVICE_FN void linear_few_block(const op_call &call, int64_t first_row, int64_t begin, int64_t end,
                                 int64_t step, float *shared)
@@ -116,7 +116,7 @@ DEVICE_FN void linear_few_block(const op_call &call, int64_t first_row, int64_t 
         int64_t o = group + warp;
         float sums[M] = {0};
         for (int64_t first = 0; first < n || first == 0; first += chunk) {
-            if (n > chunk || group == begin) { /* one chunk stays where it is */
+            if (n > chunk || group == begin) { /* a single chunk is loaded once */
                 __syncthreads();
                 linear_load_x<M>(x, first_row, first, shared);
                 __syncthreads();
@@ -150,7 +150,7 @@ DEVICE_FN uint32_t bf16_pair(float a, float b)
     return *(uint32_t *)&pair;
 }
 
-/* Takes the BF16 nearest to each of two floats out of them. */
+/* Subtracts the nearest BF16 from each of two floats, and returns both BF16. */
 DEVICE_FN uint32_t bf16_take(float *a, float *b)
 {
     uint32_t part = bf16_pair(*a, *b);
@@ -173,7 +173,7 @@ struct linear_tile {
     uint16_t w[PARTS][TILE_FEATURES][TILE_PITCH];
 };
 
-/* Puts both sides' elements [k, k + TILE_DEPTH) into the tile, eight a thread and round. */
+/* Stores elements [k, k + TILE_DEPTH) of both sides in the tile, eight per thread and round. */
 DEVICE_FN void linear_fill_tile(const op_call &call, int64_t row, int64_t o, int64_t end, int64_t k,
                                 linear_tile &tile)
 {
@@ -195,7 +195,7 @@ DEVICE_FN void linear_fill_tile(const op_call &call, int64_t row, int64_t o, int
     }
 }
 
-/* The 16 x 16 of rows [row, row + 16) at column k, as mma wants its left side. */
+/* The 16 x 16 of rows [row, row + 16) at column k, as mma's left operand. */
 DEVICE_FN void load_left(const uint16_t (*rows)[TILE_PITCH], int row, int k, uint32_t *a)
 {
     int r = row + threadIdx.x % WARP / 4, c = k + threadIdx.x % 4 * 2;
@@ -205,7 +205,7 @@ DEVICE_FN void load_left(const uint16_t (*rows)[TILE_PITCH], int row, int k, uin
     a[3] = *(const uint32_t *)&rows[r + 8][c + 8];
 }
 
-/* The 8 features [o, o + 8) at column k, as mma wants its right side. */
+/* The 8 features [o, o + 8) at column k, as mma's right operand. */
 DEVICE_FN void load_right(const uint16_t (*rows)[TILE_PITCH], int o, int k, uint32_t *b)
 {
     int r = o + threadIdx.x % WARP / 4, c = k + threadIdx.x % 4 * 2;
@@ -213,7 +213,7 @@ DEVICE_FN void load_right(const uint16_t (*rows)[TILE_PITCH], int o, int k, uint
     b[1] = *(const uint32_t *)&rows[r][c + 8];
 }
 
-/* Each of four warps owns 32 x 32 of the tile: sums[2][4] products of 16 x 8. */
+/* Each of four warps has 32 x 32 of the tile: sums[2][4] products of 16 x 8. */
 DEVICE_FN void linear_multiply_tile(const linear_tile &tile, bool exact_weight, float sums[2][4][4])
 {
     int warp = threadIdx.x / WARP, row = warp / 2 * 32, o = warp % 2 * 32;

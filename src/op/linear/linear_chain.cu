@@ -1,6 +1,6 @@
-/* Chains of products, by the names that cuda_chain.c knows; for sm_90a only. Those for tests are
- * the same, compiled with CHAIN_DELAYS and a CHAIN_SUFFIX to their names: see src/gpu_images.cmake.
- */
+/* Chains of products: kernels by the names that the host looks up; for sm_90a only. Those for tests
+ * are the same, compiled with CHAIN_DELAYS and with CHAIN_SUFFIX after their names: see
+ * src/gpu_images.cmake. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "op/linear/linear_chain.cuh"
 

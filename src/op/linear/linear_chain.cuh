@@ -1,9 +1,9 @@
-/* Products of a batch and what stands between them: see linear_chain.h.
+/* The products of a batch and the operators between them, as one kernel: see linear_chain.h.
  *
- * One warp fetches weights, through all steps and as far ahead as its ring has room, so that memory
- * is busy while blocks wait for one another; one fetches x, of which a step waits for the step
- * before; eight warps multiply, add and norm. Where one block's sums are another's input they go
- * through global memory, and the blocks of a step are counted as they end it.
+ * One producer warp copies weights, through all steps and as far ahead as its ring has room, so
+ * that memory is busy while blocks wait for one another. Another copies x, for which a step waits
+ * for the step before. Eight warps multiply, add and norm. Sums of one block that are input of
+ * another go through global memory; blocks count in a step's counter when they end it.
  *
  * A row's bits depend on the weights' shapes alone: sums are added in steps along the row, then the
  * parts in their order, by one thread each.
@@ -45,7 +45,7 @@ DEVICE_FN int chain_depths(const chain_product &p)
     return p.low ? CHAIN_X_DEPTHS : 1;
 }
 
-/* One thread: a stage. */
+/* One thread: copies a stage. */
 DEVICE_FN void chain_copy_weight(const chain_product &p, const chain_item &item, int step,
                                  uint32_t to, uint32_t full, uint64_t policy)
 {
@@ -81,8 +81,8 @@ DEVICE_FN int chain_stages_of(const chain_product &p)
     return n;
 }
 
-/* One thread: x of a product. It waits for the step before with the first copy found out and
- * announced: four divisions would be on everybody's way. */
+/* One thread: copies x of a product. It computes and announces the first copy before it waits for
+ * the step before, because the four divisions would delay all blocks after that wait. */
 DEVICE_FN void chain_fetch_x(const linear_chain &call, int s, chain_ring &ring)
 {
     const chain_product &p = call.steps[s].of.product;
@@ -100,9 +100,9 @@ DEVICE_FN void chain_fetch_x(const linear_chain &call, int s, chain_ring &ring)
     }
 }
 
-/* A warp that fetches: the first one weights, the second x, the third places; all of them the
- * cache, whose code is here once: a multiprocessor's cache of instructions is too small for all of
- * this kernel. */
+/* A producer warp: the first copies weights, the second x, the third finds places; all of them copy
+ * the cache. That code is called from one place, because the multiprocessor's instruction cache is
+ * too small for all of this kernel. */
 DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ring weights,
                            chain_ring xs, chain_looked_up *up)
 {
@@ -130,8 +130,8 @@ DEVICE_FN void chain_fetch(const linear_chain &call, chain_fetcher own, chain_ri
 
 /* ---- products ------------------------------------------------------------------------------ */
 
-/* A low tile is the first group's alone: what two read of shared memory would take longer. The
- * groups meet before the second one looks at a stage again. */
+/* Only the first warpgroup multiplies a low tile; with both, reading shared memory would take
+ * longer. The groups meet before the second one reads a stage again. */
 template <int COLUMNS, bool LOW>
 DEVICE_FN void chain_multiply(const chain_item &item, chain_ring &weights, chain_ring &xs,
                               stream_sums<COLUMNS> &sums)
@@ -167,7 +167,7 @@ DEVICE_FN void chain_multiply(const chain_item &item, chain_ring &weights, chain
     wgmma_hold(sums.of);
 }
 
-/* gate and up meet in a thread: rows [first, first + CHAIN_TURN_ROWS) of x leave in BF16. */
+/* gate and up are in the same thread: stores rows [first, first + CHAIN_TURN_ROWS) of x in BF16. */
 template <int COLUMNS>
 DEVICE_FN void chain_leave_activated(const chain_product &p, const chain_item &item,
                                      const stream_sums<COLUMNS> &sums, float *space)
@@ -175,14 +175,14 @@ DEVICE_FN void chain_leave_activated(const chain_product &p, const chain_item &i
     const int PITCH = LINEAR_STREAM_ROWS / 2 + 8;
     int lane = threadIdx.x % WARP, eight = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
     __nv_bfloat16 *rows = (__nv_bfloat16 *)space;
-    chain_meet(); /* nobody reads the space any more */
+    chain_meet(); /* no thread reads the space any more */
 #pragma unroll
     for (int q = 0; q < COLUMNS / 8; q++)
 #pragma unroll
         for (int j = 0; j < 2; j++)
             rows[(q * 8 + t * 2 + j) * PITCH + eight * 8 + g] =
                 __float2bfloat16_rn(silu(sums.of[q][j]) * sums.of[q][2 + j]);
-    chain_meet(); /* rows are whole */
+    chain_meet(); /* rows are complete */
     int feature = item.tile * (LINEAR_STREAM_ROWS / 2) + (int)threadIdx.x % 8 * 8;
     for (int row = (int)threadIdx.x / 8; row < p.n_rows; row += CHAIN_WORKERS / 8)
         if (feature < p.n_features)
@@ -190,8 +190,8 @@ DEVICE_FN void chain_leave_activated(const chain_product &p, const chain_item &i
                 *(const uint4 *)(rows + row * PITCH + threadIdx.x % 8 * 8);
 }
 
-/* A thread has rows g and g + 8 of a sixteen of the tile, HIGH rows in all, times rows 8 q + 2 t
- * and the next of x; they leave in whole rows. */
+/* A thread has rows g and g + 8 of 16 rows of the tile, which has HIGH rows, times rows 8 q + 2 t
+ * and the next of x; stores them as whole rows. */
 template <int COLUMNS, int HIGH>
 DEVICE_FN void chain_leave(const chain_product &p, const chain_item &item,
                            const stream_sums<COLUMNS> &sums, float *space)
@@ -202,14 +202,14 @@ DEVICE_FN void chain_leave(const chain_product &p, const chain_item &item,
     float *to = p.out + (int64_t)item.rank * p.n_rows * p.out_pitch + feature;
 #pragma unroll
     for (int first = 0; first < COLUMNS; first += ROWS) {
-        chain_meet(); /* nobody reads the space any more */
+        chain_meet(); /* no thread reads the space any more */
 #pragma unroll
         for (int q = 0; q < ROWS / 8 && q < COLUMNS / 8; q++)
 #pragma unroll
             for (int j = 0; j < 4 && sixteen < HIGH / 16; j++)
                 space[(q * 8 + t * 2 + j % 2) * PITCH + sixteen * 16 + g + j / 2 * 8] =
                     sums.of[first / 8 + q][j];
-        chain_meet(); /* rows are whole */
+        chain_meet(); /* rows are complete */
         for (int r = threadIdx.x / FOURS; r < ROWS && first + r < p.n_rows;
              r += CHAIN_WORKERS / FOURS)
             if (feature < p.n_features)
@@ -218,7 +218,7 @@ DEVICE_FN void chain_leave(const chain_product &p, const chain_item &item,
     }
 }
 
-/* Features of a thread's sums: two of each tile. */
+/* The likeliest of the features in a thread's sums: two of each tile. */
 template <int COLUMNS>
 DEVICE_FN void chain_likeliest_step(const linear_chain &call, const chain_product &p,
                                     chain_ring &weights, chain_ring &xs, float *space)
@@ -248,7 +248,8 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
 {
     for (int i = blockIdx.x; i < p.n_tiles * p.ranks; i += gridDim.x) {
         chain_item item = chain_item_of(p, i);
-        stream_sums<COLUMNS> sums = {}; /* else their registers would be taken in every step */
+        /* Initialised here: else their registers would be occupied in every step. */
+        stream_sums<COLUMNS> sums = {};
         if (p.low) {
             chain_multiply<COLUMNS, true>(item, weights, xs, sums);
             chain_leave<COLUMNS, LINEAR_STREAM_LOW_ROWS>(p, item, sums, space);
@@ -266,8 +267,8 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
 
 /* Where a row comes from and goes to. */
 struct chain_row {
-    const float *parts; /* its first */
-    const char *x;      /* of the residual, or of the table */
+    const float *parts; /* the first of them */
+    const char *x;      /* of the residual, or of the embedding table */
     float *out;         /* or NULL */
 };
 
@@ -281,8 +282,8 @@ DEVICE_FN chain_row chain_row_of(const chain_rows &c, int64_t row)
     return r;
 }
 
-/* The norm's weight to shared memory, while others end the step before. Not to the first-level
- * cache, which every look at a counter empties. */
+/* Copies the norm's weight to shared memory, while others end the step before. Not to the L1 cache,
+ * because each poll of a counter invalidates it. */
 DEVICE_FN void chain_bring_weight(const chain_rows &c, char *weight)
 {
     const int bytes = c.parts.n_features * (c.weight_type == DTYPE_F32 ? 4 : 2);
@@ -292,7 +293,7 @@ DEVICE_FN void chain_bring_weight(const chain_rows &c, char *weight)
                      : "memory");
 }
 
-/* Elements [i, i + 4) of a row, which lie at a multiple of their bytes. */
+/* Elements [i, i + 4) of a row, at a multiple of their size. */
 DEVICE_FN float4 chain_load4(dtype type, const void *row, int i)
 {
     const char *at = (const char *)row + i * (type == DTYPE_F32 ? 4 : 2);
@@ -301,8 +302,8 @@ DEVICE_FN float4 chain_load4(dtype type, const void *row, int i)
     return device_load4(type, at, 0, 4);
 }
 
-/* Elements [i, i + 4) and [j, j + 4) of a row's parts, added in their order, then of x: all on
- * their way at once. */
+/* Elements [i, i + 4) and [j, j + 4) of a row's parts, added in their order, then of x; all loads
+ * are in flight together. */
 DEVICE_FN void chain_add_parts(const chain_parts &parts, const float *from, const float *x, int i,
                                int j, float4 (&sum)[2])
 {
@@ -327,8 +328,9 @@ DEVICE_FN void chain_add_parts(const chain_parts &parts, const float *from, cons
     }
 }
 
-/* 256 elements of a row, parts and x, to its place and to `space`, of which a lane has fours from
- * i and from i + 128 on; gives the sum of their squares. Behind the row there are zeros. */
+/* Adds 256 elements of a row, parts and x, and stores them in out and in `space`; a lane has fours
+ * from i and from i + 128 on. Returns the sum of their squares. Elements after the row are zeros.
+ */
 DEVICE_FN float chain_rows_add(const chain_rows &c, const chain_row &row, float *space, int i)
 {
     float4 sum[2] = {};
@@ -352,9 +354,9 @@ DEVICE_FN float chain_rows_add(const chain_rows &c, const chain_row &row, float 
     return norm_sum_of_fours(squares[0], squares[1]);
 }
 
-/* `space`: shared memory, where a row is kept, by every worker its own, and behind it the sums of
- * squares of each 256 elements, which are added as op/rms_norm/rms_norm.cuh does. `weight`: the
- * norm's, room for CHAIN_ROW floats, that of x, which is between two products. */
+/* `space`: shared memory for a row, where each thread keeps its own elements, and after it the sums
+ * of squares of each 256 elements, which are added as in op/rms_norm/rms_norm.cuh. `weight`: room
+ * for the norm's CHAIN_ROW floats, in the memory of x, which is free between two products. */
 DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, char *weight)
 {
     const chain_rows &c = call.steps[s].of.rows;
@@ -375,7 +377,7 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, ch
         }
         if (!c.weight) continue;
         asm volatile("cp.async.wait_all;" ::: "memory");
-        chain_meet(); /* the cells are whole, and the weight */
+        chain_meet(); /* sums of squares and weight are complete */
         float scale = norm_scale(warp_sum(lane < n_cells ? cells[lane] : 0.0f), n, c.eps);
         if (row + gridDim.x < c.n_rows) chain_meet(); /* and no longer read */
         for (int cell = warp, i = first; cell < n_cells; cell += n_warps, i += step)
@@ -386,16 +388,17 @@ DEVICE_FN void chain_rows_step(const linear_chain &call, int s, float *space, ch
                               norm_apply4(*(const float4 *)(space + at), scale, f));
             }
     }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* x comes there again */
+    /* Copies will write x there again. */
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
-/* All workers: whether this is the last block to end, which leaves the counters as they were found:
- * nobody looks at them then. */
+/* All worker threads: whether this is the last block to end. That block resets the counters; no
+ * other reads them then. */
 DEVICE_FN bool chain_ends_last(const linear_chain &call, uint32_t *space)
 {
-    chain_meet(); /* nobody reads the space any more */
+    chain_meet(); /* no thread reads the space any more */
     if (threadIdx.x == 0) {
         __threadfence();
         *space = atomicAdd(call.arrived + CHAIN_MAX_STEPS, 1) + 1;
@@ -463,16 +466,16 @@ template <int COLUMNS> DEVICE_FN void linear_chain_run(const linear_chain &call,
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
-    __syncthreads(); /* the barriers are there */
+    __syncthreads(); /* the mbarriers are initialised */
     chain_fetcher own = {(int)threadIdx.x / WARP - CHAIN_WORKERS / WARP, 0, 0,
                          shared_address(&up->meeting), shared_address(&up->appended)};
-    if (own.number != 0) device_wait_for_last(); /* weights are there before */
+    if (own.number != 0) device_wait_for_last(); /* weights may be copied before */
     if (own.number >= 0) return chain_fetch(call, own, weights, xs, up);
     chain_work<COLUMNS>(call, weights, xs, shared + (xs.stages - at), space, up);
 }
 
-/* One fits into a multiprocessor by its shared memory; half the registers are for blocks of the
- * kernel behind, which come early. */
+/* One block per multiprocessor, by its shared memory; half the registers are left to blocks of the
+ * next kernel, which start early. */
 #define LINEAR_CHAIN(columns, suffix) LINEAR_CHAIN_(columns, suffix)
 #define LINEAR_CHAIN_(columns, suffix)                                                             \
     extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)                                 \

@@ -1,11 +1,12 @@
-/* linear for up to eight rows of x on the matrix units, bound by reading the weight.
+/* linear for up to eight rows of x on the tensor cores, bound by reading the weight.
  *
- * A tile of 16 features is the matrix units' one operand, as stored or, of quantised weights, its
- * quants as whole numbers in BF16, whose sums meet their scale in float32. The rows of x are the
- * other one's eight columns, in three parts of 16 bits that hold all 24 of a float. A warp takes
- * every 16th step of 128 columns, which it copies to shared memory some steps ahead; the first
- * ones come while the kernels before are still at work. What warps have of a tile is added in
- * their order: a row's result depends neither on how many there are nor on how features were cut.
+ * A tile of 16 features is one operand: as stored or, of quantised weights, the quants as whole
+ * numbers in BF16, whose sums are multiplied by their scale in float32. The rows of x are the eight
+ * columns of the other operand, in three parts of 16 bits that hold all 24 bits of a float. A warp
+ * takes every 16th step of 128 columns and copies it to shared memory some steps ahead; the first
+ * steps come while the kernels before still run. The warps' sums of a tile are added in the order
+ * of the warps, so a row's result depends neither on the number of rows nor on how features were
+ * cut.
  */
 #ifndef QUIPU_OP_LINEAR_EIGHT_CUH
 #define QUIPU_OP_LINEAR_EIGHT_CUH
@@ -24,9 +25,9 @@ enum {
     EIGHT_TILE_SUMS = LINEAR_EIGHT_ROWS * LINEAR_EIGHT_FEATURES,
 };
 
-/* ---- the matrix units ---- */
+/* ---- tensor cores -------------------------------------------------------------------------- */
 
-/* c (16, 8) += a (16, 16) b (16, 8), of F16 where HALF says so, else of BF16. */
+/* c (16, 8) += a (16, 16) b (16, 8), of F16 if HALF, else of BF16. */
 template <bool HALF> DEVICE_FN void eight_multiply(float *c, const uint32_t *a, const uint32_t *b)
 {
     if (HALF)
@@ -41,8 +42,8 @@ template <bool HALF> DEVICE_FN void eight_multiply(float *c, const uint32_t *a, 
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Two BF16 from the low bits of a word's halves that MASK leaves, less `zero`: with `base`, 128
- * twice, a half is 128 more than its bits say. */
+/* Two BF16 numbers from the bits of a word's halves that MASK leaves, less `zero`. `base` is 128 in
+ * both halves, so that a half is 128 more than its bits. */
 template <uint32_t MASK>
 DEVICE_FN uint32_t eight_numbers(uint32_t word, uint32_t base, uint32_t zero)
 {
@@ -51,7 +52,7 @@ DEVICE_FN uint32_t eight_numbers(uint32_t word, uint32_t base, uint32_t zero)
     asm("sub.rn.bf16x2 %0, %0, %1;" : "+r"(number) : "r"(zero));
     return number;
 }
-/* 128 and so much in BF16, twice. */
+/* 128 + level in BF16, twice. */
 DEVICE_FN constexpr uint32_t eight_zero(int level)
 {
     return 0x10001u * (0x4300u + (uint32_t)level);
@@ -69,10 +70,10 @@ DEVICE_FN float eight_half(const char *at)
 }
 /* ---- weights -------------------------------------------------------------------------------- */
 
-/* A step of a tile as a lane has it: of its rows g and g + 8 (0 and 1 here; g is lane / 4, t lane %
- * 4) the columns 4 t to 4 t + 3 of each half of a block; a word holds two neighbours, of quantised
- * weights two that are two apart. fragment(): half h of block j. scale(): adds block j's sums of
- * quants times x, c, to r; `sums` are x's own. A step of a row is SPAN bytes. */
+/* A step of a tile as a lane has it. Of rows g and g + 8 (0 and 1 here; g is lane / 4, t lane % 4)
+ * it has columns 4 t to 4 t + 3 of each half of a block; a word holds two neighbours, or of
+ * quantised weights two that are two apart. fragment(): half h of block j. scale(): adds block j's
+ * sums of quants times x, c, to r; `sums` are those of x alone. A step of a row is SPAN bytes. */
 template <dtype T> struct eight_weights;
 
 struct eight_plain {
@@ -102,16 +103,16 @@ template <> struct eight_weights<DTYPE_F16> : eight_plain {
 
 struct eight_quants {
     enum { PLAIN = 0, HALF = 0, HALVES = 0 };
-    uint32_t base; /* eight_numbers()'s, in a register */
+    uint32_t base; /* eight_numbers()'s base, in a register */
 
-    /* r += c times the scale of each row, */
+    /* Adds c times the scale of each row to r. */
     static METHOD void add(const float *c, float low, float high, float *r)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             r[i] = fmaf(i < 2 ? low : high, c[i], r[i]);
     }
-    /* the low or high nibbles of a row's four columns of a half. */
+    /* The low or high nibbles of a row's four columns of a half. */
     template <int SHIFT>
     METHOD void nibbles(uint32_t word, int row, uint32_t zero, uint32_t *a) const
     {
@@ -134,7 +135,7 @@ template <> struct eight_weights<DTYPE_Q8_0> : eight_quants {
             q[row][j][1] = eight_word(at + 18 + 4 * t);
         }
     }
-    /* A byte's low bits, from which its sign takes 128. */
+    /* The low bits of bytes; a sign bit subtracts 128. */
     METHOD uint32_t bytes(uint32_t word) const
     {
         uint32_t zero;
@@ -153,7 +154,7 @@ template <> struct eight_weights<DTYPE_Q8_0> : eight_quants {
     }
 };
 
-/* Blocks of 32 nibbles, `HEAD` bytes of scales before them. */
+/* Blocks of 32 nibbles after `HEAD` bytes of scales. */
 template <int HEAD, int ZERO> struct eight_nibbles : eight_quants {
     enum { BLOCK_BYTES = HEAD + 16, SPAN = EIGHT_STEP_BLOCKS * BLOCK_BYTES };
     uint32_t q[2][EIGHT_STEP_BLOCKS];
@@ -195,7 +196,7 @@ template <> struct eight_weights<DTYPE_Q4_1> : eight_nibbles<4, 0> {
     }
 };
 
-/* Half a block of 256: its head, then 64 bytes, which hold two blocks of 32 in 32 bytes. */
+/* Half a block of 256: its head, then 64 bytes; 32 bytes hold two blocks of 32. */
 template <> struct eight_weights<DTYPE_Q4_K> : eight_quants {
     enum { MINIMUM = 1, HEAD = 16, BLOCK_BYTES = BLOCK_BYTES_Q4_K, SPAN = HEAD + 64 };
     uint32_t q[2][EIGHT_STEP_BLOCKS / 2][2], scales[2], minima[2];
@@ -239,10 +240,10 @@ template <> struct eight_weights<DTYPE_Q4_K> : eight_quants {
     }
 };
 
-/* A block of 256 whole, for either half of it. */
+/* All of a block of 256, for either half. */
 template <> struct eight_weights<DTYPE_Q6_K> : eight_quants {
     enum { MINIMUM = 0, HALVES = 1, BLOCK_BYTES = BLOCK_BYTES_Q6_K, SPAN = BLOCK_BYTES };
-    uint32_t low[2][2][2], high[2][2], scales[2][2]; /* [row][32 columns of 64][half], ... */
+    uint32_t low[2][2][2], high[2][2], scales[2][2]; /* [row][32 columns of 64][half] and so on */
     float d[2];
 
     METHOD void load_row(int row, const char *at, int t, int step)
@@ -286,14 +287,14 @@ DEVICE_FN void eight_load(const linear_eight &a, eight_weights<T> &w, const char
     w.load_row(1, row + 8 * PITCH, threadIdx.x % 4, step);
 }
 
-/* Where a step begins in a row, */
+/* Where a step begins in a row. */
 template <dtype T> DEVICE_FN int eight_offset(int step)
 {
     typedef eight_weights<T> weights;
     return T == DTYPE_Q4_K || T == DTYPE_Q6_K ? step / 2 * weights::BLOCK_BYTES
                                               : step * weights::SPAN;
 }
-/* and how far behind that 16 bytes of it lie. */
+/* How far after that 16 bytes of it are. */
 template <dtype T> DEVICE_FN int eight_piece(int step, int piece)
 {
     return 16 * piece + (T == DTYPE_Q4_K && piece > 0 ? step % 2 * 64 : 0);
@@ -305,16 +306,17 @@ DEVICE_FN int eight_outputs(const linear_eight &a)
     return a.activates ? LINEAR_EIGHT_FEATURES / 2 : LINEAR_EIGHT_FEATURES;
 }
 
-/* Pieces of 16 bytes that a step of a row touches, and lanes that copy them. Rows are copied side
- * by side, each in one go: memory gives 15 % less where lanes go down the rows instead. */
+/* Pieces of 16 bytes that a step of a row touches, and the lanes that copy them. Lanes go along the
+ * rows; if they go down the rows, memory delivers 15% less. */
 template <dtype T> struct eight_pieces {
     enum {
-        WHOLE = T == DTYPE_F16 || T == DTYPE_BF16 || T == DTYPE_Q4_K, /* steps lie at multiples */
+        /* Every step begins at a multiple of 16 bytes. */
+        WHOLE = T == DTYPE_F16 || T == DTYPE_BF16 || T == DTYPE_Q4_K,
         N = (eight_weights<T>::SPAN + (WHOLE ? 0 : 14) + 15) / 16,
         LANES = WHOLE && N > 8 ? 16 : 8,
         ROWS = WARP / LANES,
     };
-    /* Where a step of a row lies in its first piece: the same every ROWS rows. */
+    /* Where a step of a row is in its first piece: the same for every ROWS rows. */
     static METHOD int shift(const char *row)
     {
         return WHOLE ? 0 : (int)((uint32_t)(uintptr_t)row & 15);
@@ -326,12 +328,12 @@ template <dtype T> DEVICE_FN const char *eight_row(const linear_eight &a, int ro
     return a.weight + (int64_t)row * a.weight_pitch + eight_offset<T>(step);
 }
 
-/* Where a warp stands in its steps of a block's tiles, TILES at a time, as it fetches them. */
+/* Where a warp is, as a producer, in the steps of its block's tiles, TILES at a time. */
 template <dtype T, int TILES> struct eight_place {
     typedef eight_pieces<T> pieces;
-    int group, step, left; /* tiles of the group */
+    int group, step, left; /* tiles left in the group */
     const char *from;      /* the first piece that the lane copies */
-    bool first, second;    /* whether that is there, and the one 128 bytes behind it */
+    bool first, second;    /* whether the lane has that piece, and the one 128 bytes further */
 
     METHOD void find(const linear_eight &a, int last)
     {
@@ -362,7 +364,7 @@ template <dtype T, int TILES> struct eight_place {
         if (there)
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(at) : "memory");
     }
-    /* Copies the step; `to`: what the lane copies first. */
+    /* Copies the step; `to`: where the lane's first piece goes. */
     template <int PITCH> METHOD void fetch(const linear_eight &a, uint32_t to) const
     {
 #pragma unroll
@@ -376,14 +378,16 @@ template <dtype T, int TILES> struct eight_place {
 
 /* ---- x --------------------------------------------------------------------------------------- */
 
-/* A step of eight rows in three parts each, as a lane has it: row g, the columns that
+/* A step of eight rows in three parts each, as a lane has it: row g, and the columns that
  * eight_weights has. */
 template <dtype T> struct eight_x {
     typedef eight_weights<T> weights;
     uint32_t v[EIGHT_STEP_BLOCKS][2][EIGHT_PARTS][2];
-    float sums[weights::MINIMUM ? EIGHT_STEP_BLOCKS : 1][2]; /* of blocks of rows 2 t, 2 t + 1 */
+    /* Sums of blocks of rows 2 t and 2 t + 1. */
+    float sums[weights::MINIMUM ? EIGHT_STEP_BLOCKS : 1][2];
 
-    /* Takes what a part holds out of two values. F16 has few exponents: its parts are scaled. */
+    /* Subtracts from two values what a part holds of them, and returns the part. F16 parts are
+     * scaled, because F16 has few exponents. */
     template <int PART> static METHOD uint32_t take(float *v, float *w)
     {
         if (!weights::HALF) {
@@ -439,7 +443,7 @@ template <dtype T> struct eight_x {
         }
     }
 
-    /* c += a half of a block of weights times x, the smallest parts first. */
+    /* c += half a block of weights times x, the smallest parts first. */
     METHOD void multiply(float *c, const uint32_t *a, int j, int h) const
     {
 #pragma unroll
@@ -451,7 +455,7 @@ template <dtype T> struct eight_x {
 /* ---- a block --------------------------------------------------------------------------------- */
 
 /* A step's weights times x: rows g and g + 8 of the tile for rows 2 t and 2 t + 1 of x. `blocks`:
- * of the step that there are, all of them where WHOLE; then their chains stand side by side. */
+ * the step's blocks; WHOLE: it has all of them, whose chains then overlap. */
 template <dtype T, bool WHOLE>
 DEVICE_FN void eight_products(const eight_weights<T> &w, const eight_x<T> &x, int blocks, float *r)
 {
@@ -489,7 +493,7 @@ DEVICE_FN void eight_products(const eight_weights<T> &w, const eight_x<T> &x, in
                         fmaf(c[1][i], x.part_unit(1), c[2][i] * x.part_unit(2)));
 }
 
-/* What the warps have of a row of a tile and a row of x, in their order. */
+/* The sum of what the warps have of a row of a tile and a row of x, in the order of the warps. */
 DEVICE_FN float eight_sum(const float *of, int warp_sums, int n_steps)
 {
     float sum = 0;
@@ -499,8 +503,8 @@ DEVICE_FN float eight_sum(const float *of, int warp_sums, int n_steps)
     return sum;
 }
 
-/* What the warps have of the tiles from `group` on, to out; in the order in which it lies in shared
- * memory, four a lane as eight_products() leaves them. */
+/* Stores the sums of the tiles from `group` on in out, in the order in which they are in shared
+ * memory: four a lane, as eight_products() stored them. */
 DEVICE_FN void eight_leave(const linear_eight &a, const float *sums, int tiles, int group, int last,
                            int first_row, int n_steps)
 {
@@ -508,7 +512,7 @@ DEVICE_FN void eight_leave(const linear_eight &a, const float *sums, int tiles, 
     for (int i = threadIdx.x; i < n; i += EIGHT_THREADS) {
         int lane = i / 4 % WARP, in = lane / 4, tile = group + i / EIGHT_TILE_SUMS;
         int row = first_row + lane % 4 * 2 + i % 2;
-        bool later = i % 4 >= 2; /* of the tile's rows */
+        bool later = i % 4 >= 2; /* the lower rows of the tile */
         if (a.activates && later) continue;
         if (later) in += LINEAR_EIGHT_FEATURES / 2;
         int o = a.begin + tile * eight_outputs(a) + in;
@@ -521,7 +525,7 @@ DEVICE_FN void eight_leave(const linear_eight &a, const float *sums, int tiles, 
     }
 }
 
-/* Block x of all has a share of the tiles, for the eight rows of x that y says. */
+/* Block x of the grid has a share of the tiles, for the eight rows of x of block y. */
 template <dtype T, int PITCH, int STAGES, int TILES>
 DEVICE_FN void linear_eight_block(const linear_eight &a)
 {

@@ -1,10 +1,11 @@
 /* linear for batches, bound by reading the weight once: a tile of its rows times all rows of x.
  *
- * The weight's rows are the rows of wgmma, x's rows its columns, so that weights stream through
- * shared memory by the tensor memory accelerator whatever the batch. A warp fetches: weights before
- * the kernel before this one has ended, x afterwards (programmatic dependent launch). Small weights
- * have too few tiles for the GPU, so a cluster's blocks share a tile, each with a part of every
- * row; of large weights a cluster's blocks share x, which each fetches a part of for all of them.
+ * The weight's rows are the rows of wgmma and x's rows its columns, so that weights stream through
+ * shared memory by the tensor memory accelerator whatever the batch. A producer warp copies weights
+ * before the previous kernel has ended, and x afterwards (programmatic dependent launch). Small
+ * weights have too few tiles for the GPU, so the blocks of a cluster share a tile, each with a part
+ * of every row; with large weights the blocks of a cluster share x, of which each copies a part for
+ * all.
  *
  * A row's sums are added in an order that depends on the weight's shape alone: in steps along the
  * row, then the parts in the order of their ranks. Neither the number of rows nor their neighbours
@@ -21,14 +22,14 @@
 
 /* ---- clusters and copies ------------------------------------------------------------------- */
 
-/* All threads of a cluster's blocks meet; says nothing of what they wrote. */
+/* All threads of a cluster's blocks meet. Orders no memory accesses. */
 DEVICE_FN void stream_cluster_meet(void)
 {
     asm volatile("barrier.cluster.arrive.relaxed;\nbarrier.cluster.wait;" ::: "memory");
 }
 
-/* Copies from this block's shared memory into that of the block `rank`, whose barrier counts the
- * bytes. */
+/* Copies from this block's shared memory to that of block `rank`, whose mbarrier counts the bytes.
+ */
 DEVICE_FN void stream_give(uint32_t from, uint32_t to, int bytes, uint32_t barrier, int rank)
 {
     asm volatile("{ .reg .b32 there, counted;\n"
@@ -40,8 +41,8 @@ DEVICE_FN void stream_give(uint32_t from, uint32_t to, int bytes, uint32_t barri
                  : "memory");
 }
 
-/* A tile of a tensor map of two dimensions, or of three of which [0] begins at 0, or of five of
- * which [2] and [4] do, to shared memory. */
+/* Copies a box of a tensor map to shared memory: of two dimensions, or of three where coordinate 0
+ * is 0, or of five where coordinates 2 and 4 are 0. */
 DEVICE_FN void stream_copy_2d(uint32_t to, const char *map, int c0, int c1, uint32_t barrier)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -78,7 +79,7 @@ DEVICE_FN void stream_copy_5d(uint32_t to, const char *map, int c0, int c1, int 
 
 /* ---- fetching ------------------------------------------------------------------------------ */
 
-/* Where a block's stages and barriers lie in shared memory, and what it multiplies. */
+/* Where a block's stages and mbarriers are in shared memory, and what it multiplies. */
 struct stream_block {
     char *shared;
     uint32_t stages, full, empty, given;
@@ -120,7 +121,7 @@ DEVICE_FN void stream_fetch_weight(const linear_stream &call, const stream_block
     stream_copy_5d(to, call.weight_map, stream_column(b, step), c1, c3, barrier, policy);
 }
 
-/* Bytes that come into a stage. */
+/* Bytes that come to a stage. */
 template <int COLUMNS> DEVICE_FN int stream_bytes(const linear_stream &call)
 {
     return (call.tile_rows + COLUMNS) * LINEAR_STREAM_DEPTH * 2;
@@ -132,7 +133,7 @@ DEVICE_FN void stream_fetch_x(const linear_stream &call, const stream_block &b, 
     stream_copy_2d(to, call.x_map, stream_column(b, step), b.x_row, barrier);
 }
 
-/* One thread: sets up the barriers and begins with as many weights as there is room for. */
+/* One thread: initialises the mbarriers and copies as many weights as there is room for. */
 template <int COLUMNS>
 DEVICE_FN void stream_begin(const linear_stream &call, const stream_block &b, uint64_t policy)
 {
@@ -152,7 +153,7 @@ DEVICE_FN void stream_begin(const linear_stream &call, const stream_block &b, ui
     }
 }
 
-/* The same thread, once x is there. */
+/* The same thread, when x is there. */
 template <int COLUMNS>
 DEVICE_FN void stream_fetch(const linear_stream &call, const stream_block &b, uint64_t policy)
 {
@@ -172,8 +173,8 @@ DEVICE_FN void stream_fetch(const linear_stream &call, const stream_block &b, ui
 
 /* ---- multiplying --------------------------------------------------------------------------- */
 
-/* A group's sums: 64 rows of the weight by COLUMNS rows of x, as wgmma has them. Of a low tile the
- * second group's are of nothing, and go nowhere. */
+/* A warpgroup's sums: 64 rows of the weight by COLUMNS rows of x, in wgmma's order. Of a low tile
+ * the second group has no rows; its sums are dropped. */
 template <int COLUMNS> struct stream_sums {
     float of[COLUMNS / 8][4];
 };
@@ -196,18 +197,19 @@ DEVICE_FN void stream_multiply(const linear_stream &call, const stream_block &b,
             wgmma_scores(__nv_bfloat16(), sums.of, weight + 2 * k, x + 2 * k, i > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<0>();
-        if (one) barrier_arrive(b.empty + 8 * stage); /* may be written over */
+        if (one) barrier_arrive(b.empty + 8 * stage); /* the stage may be overwritten */
         if (++stage == call.stages) stage = 0, round++;
     }
     wgmma_hold(sums.of);
 }
 
-/* ---- what becomes of sums ------------------------------------------------------------------ */
+/* ---- storing sums ------------------------------------------------------------------------ */
 
-/* Sums on their way out lie in rows of x, a float each, at a pitch without bank conflicts. */
+/* Sums are stored as rows of x in float32 first, at a pitch without bank conflicts. */
 enum { STREAM_PITCH = LINEAR_STREAM_ROWS + 4, STREAM_PAIR_PITCH = LINEAR_STREAM_ROWS / 2 + 4 };
 
-/* The sums of a thread's columns 8 q + 2 t and the next, in rows g and g + 8: (x, y), (z, w). */
+/* Stores the sums of a thread's columns 8 q + 2 t and the next, of rows g and g + 8, as (x, y) and
+ * (z, w). */
 DEVICE_FN void stream_turn(const linear_stream &call, float *rows, int q, float4 sum)
 {
     int lane = threadIdx.x % WARP, sixteen = threadIdx.x / WARP, g = lane / 4;
@@ -247,7 +249,7 @@ DEVICE_FN void stream_store(const linear_stream &call, int64_t row, int64_t feat
         if (feature + i < call.end) out[i] = v[i] + (call.residual ? residual[i] : 0.0f);
 }
 
-/* Rows [first, first + n) of this block's rows of x leave shared memory. */
+/* Stores rows [first, first + n) of this block's rows of x from shared memory in out. */
 DEVICE_FN void stream_leave(const linear_stream &call, const stream_block &b, const float *rows,
                             int first, int n)
 {
@@ -267,7 +269,7 @@ DEVICE_FN void stream_leave(const linear_stream &call, const stream_block &b, co
                          *(const float4 *)(rows + r * STREAM_PITCH + lane * 4));
 }
 
-/* The two groups meet. */
+/* The two warpgroups meet. */
 DEVICE_FN void stream_groups_meet(void)
 {
     asm volatile("bar.sync 1, 256;" ::: "memory");
@@ -278,32 +280,32 @@ DEVICE_FN void stream_end_own(const linear_stream &call, const stream_block &b,
                               const stream_sums<COLUMNS> &sums)
 {
     float *rows = (float *)b.shared;
-    stream_groups_meet(); /* nobody reads the stages any more */
+    stream_groups_meet(); /* no thread reads the stages any more */
 #pragma unroll
     for (int q = 0; q < COLUMNS / 8; q++) {
         stream_turn(call, rows, q, *(const float4 *)sums.of[q]);
     }
-    stream_groups_meet(); /* sums are turned */
+    stream_groups_meet(); /* sums are in rows of x */
     stream_leave(call, b, rows, 0, b.n_rows);
 }
 
 /* ---- a tile of several blocks -------------------------------------------------------------- */
 
-/* Sums change hands in eights of columns, 256 threads' fours each: of those that there are so many
- * go to block `rank`. */
+/* The ranks exchange sums in eights of columns, of four sums for each of 256 threads. Returns how
+ * many eights go to block `rank`. */
 DEVICE_FN int stream_share(const stream_block &b, int share, int rank)
 {
     return max(0, min(share, (b.n_rows + 7) / 8 - rank * share));
 }
 
-/* This block's share of the columns, all ranks added in their order. */
+/* Adds up this block's share of the columns, the ranks in their order. */
 template <int COLUMNS>
 DEVICE_FN void stream_end_share(const linear_stream &call, const stream_block &b, int share,
                                 int own)
 {
     const float4 *given = (const float4 *)(b.shared + LINEAR_STREAM_SUMS(COLUMNS));
     const float4 *mine = (const float4 *)b.shared + b.rank * share * 256;
-    float *rows = (float *)(given + call.ranks * share * 256); /* behind what all ranks gave */
+    float *rows = (float *)(given + call.ranks * share * 256); /* after what all ranks sent */
     for (int q = 0; q < own; q++) {
         const int at = q * 256 + threadIdx.x;
         float4 sum = make_float4(0, 0, 0, 0);
@@ -316,13 +318,13 @@ DEVICE_FN void stream_end_share(const linear_stream &call, const stream_block &b
         }
         stream_turn(call, rows, q, sum);
     }
-    stream_groups_meet(); /* sums are turned */
+    stream_groups_meet(); /* sums are in rows of x */
     int row = b.rank * share * 8;
     stream_leave(call, b, rows, row, min(own * 8, b.n_rows - row));
 }
 
-/* All threads: every block of the cluster gives the others their shares of its sums, and ends its
- * own. */
+/* All threads: each block of the cluster sends the others their shares of its sums, and finishes
+ * its own share. */
 template <int COLUMNS>
 DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &b, bool multiplies,
                                  const stream_sums<COLUMNS> &sums)
@@ -330,13 +332,13 @@ DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &
     const int EIGHT = 4096; /* bytes */
     int share = (COLUMNS / 8 + call.ranks - 1) / call.ranks, own = stream_share(b, share, b.rank);
     if (own > 0 && threadIdx.x == 0) barrier_expect(b.given, own * EIGHT * (call.ranks - 1));
-    stream_cluster_meet(); /* nobody needs the stages any more */
+    stream_cluster_meet(); /* no block needs the stages any more */
     if (!multiplies) return;
 #pragma unroll
     for (int q = 0; q < COLUMNS / 8; q++)
         ((float4 *)b.shared)[q * 256 + threadIdx.x] = *(const float4 *)sums.of[q];
     wgmma_publish();
-    stream_groups_meet(); /* this block's sums are there to be copied */
+    stream_groups_meet(); /* this block's sums are complete and may be copied */
     int rank = (int)threadIdx.x, theirs = stream_share(b, share, rank);
     if (rank < call.ranks && rank != b.rank && theirs > 0)
         stream_give(b.stages + rank * share * EIGHT,
@@ -349,7 +351,7 @@ DEVICE_FN void stream_end_shared(const linear_stream &call, const stream_block &
 
 /* ---- a block ------------------------------------------------------------------------------- */
 
-/* Grid: tiles times ranks, then COLUMNS rows of x each. */
+/* Grid: tiles times ranks, then groups of COLUMNS rows of x. */
 template <int COLUMNS> DEVICE_FN void linear_stream_run(const linear_stream &call, char *shared)
 {
     stream_block b = stream_block_of<COLUMNS>(call, shared);
@@ -358,7 +360,7 @@ template <int COLUMNS> DEVICE_FN void linear_stream_run(const linear_stream &cal
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     if (fetches) stream_begin<COLUMNS>(call, b, policy);
     device_let_next_begin();
-    __syncthreads(); /* the barriers are there */
+    __syncthreads(); /* the mbarriers are initialised */
     device_wait_for_last();
     if (fetches) stream_fetch<COLUMNS>(call, b, policy);
     stream_sums<COLUMNS> sums;
@@ -366,7 +368,7 @@ template <int COLUMNS> DEVICE_FN void linear_stream_run(const linear_stream &cal
     __syncwarp();
     if (call.ranks > 1) {
         stream_end_shared<COLUMNS>(call, b, multiplies, sums);
-        stream_cluster_meet(); /* what others copy from here has been copied */
+        stream_cluster_meet(); /* other blocks have copied what they need from here */
     } else if (multiplies) {
         stream_end_own<COLUMNS>(call, b, sums);
     }

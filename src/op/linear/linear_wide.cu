@@ -1,5 +1,5 @@
-/* Products of many rows with what stands behind them, by the names that cuda_linear_wide.c knows;
- * for sm_90a only. */
+/* Products of many rows with their epilogues: kernels by the names that the host looks up; for
+ * sm_90a only. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "op/linear/linear_wide.cuh"
 
@@ -12,7 +12,7 @@ extern "C" __global__ void __launch_bounds__(LINEAR_WIDE_THREADS, 1)
     });
 }
 
-/* rope.q: where q goes to, in the type of the caches. */
+/* rope.q: where q goes, in the type of the caches. */
 #define LINEAR_WIDE_ROPE(head_dim)                                                                 \
     extern "C" __global__ void __launch_bounds__(LINEAR_WIDE_THREADS, 1)                           \
         run_linear_wide_rope_##head_dim(const __grid_constant__ linear_wide call,                  \

@@ -1,13 +1,14 @@
-/* Products of many rows with what stands behind them, for sm_90a, bound by the tensor cores.
+/* Products of many rows with their epilogues, for sm_90a, bound by the tensor cores.
  *
- * A block takes tiles in turn. One warp fetches by the tensor memory accelerator, a few steps ahead
- * and on into the next tile while this one ends; two groups of four warps multiply 64 rows of x
- * each, by 256 rows of the weight: 128 gates and the 128 ups that belong to them, or whole heads. A
- * thread then has both of a pair, and silu_and_mul or rope needs no exchange. Sums stay in
- * registers; what leaves, by way of shared memory, has 16 bits.
+ * A block takes one tile after another. A producer warp copies by the tensor memory accelerator, a
+ * few steps ahead and on into the next tile; two warpgroups multiply 64 rows of x each by 256 rows
+ * of the weight: 128 gates and their 128 ups, or whole heads. A thread then has both numbers of a
+ * pair, so silu_and_mul and rope need no exchange. Sums stay in registers; results leave through
+ * shared memory in 16 bits.
  *
- * The two blocks of a cluster have neighbouring rows of x and the same rows of the weight: each
- * fetches half of these for both. A stage is free when both blocks' groups have read it.
+ * The two blocks of a cluster have neighbouring rows of x and the same rows of the weight; each
+ * copies half of the weight's rows for both. A stage is free when the warpgroups of both blocks
+ * have read it.
  */
 #ifndef QUIPU_OP_LINEAR_WIDE_CUH
 #define QUIPU_OP_LINEAR_WIDE_CUH
@@ -23,18 +24,20 @@
 
 enum {
     WIDE_X_BYTES = LINEAR_WIDE_ROWS * LINEAR_WIDE_DEPTH * 2,
-    WIDE_HALF_BYTES = LINEAR_WIDE_FEATURES / 2 * LINEAR_WIDE_DEPTH * 2, /* of the weight */
+    /* Half of the weight's rows of a stage. */
+    WIDE_HALF_BYTES = LINEAR_WIDE_FEATURES / 2 * LINEAR_WIDE_DEPTH * 2,
     WIDE_GROUPS = 2,
 };
 
-/* Where a block's stages and barriers lie in shared memory, and which of its cluster it is. */
+/* Where a block's stages and mbarriers are in shared memory, and which block of its cluster it is.
+ */
 struct wide_block {
     uint32_t stages, out, full, empty;
     longlong2 *places; /* of rows, in the caches of k and of v */
     int rank, cluster, n_clusters;
 };
 
-/* The stage that is next, and how often the ring was gone through. */
+/* The next stage, and the parity of its round. */
 struct wide_ring {
     int stage;
     uint32_t parity;
@@ -50,7 +53,7 @@ DEVICE_FN void wide_cluster_meet(void)
                      : "memory");
 }
 
-/* Arrives at the barrier of block `rank` of the cluster that lies where `barrier` does here. */
+/* Arrives at the mbarrier of block `rank` of the cluster that is where `barrier` is here. */
 DEVICE_FN void wide_arrive(uint32_t barrier, int rank)
 {
     asm volatile("{ .reg .b32 there;\n"
@@ -60,7 +63,7 @@ DEVICE_FN void wide_arrive(uint32_t barrier, int rank)
                  : "memory");
 }
 
-/* To the same place in both blocks, whose own barriers count it. */
+/* Copies to the same place in both blocks; each block's own mbarrier counts the bytes. */
 DEVICE_FN void wide_fetch_for_both(uint32_t to, const char *map, int column, int row,
                                    uint32_t barrier, uint64_t policy)
 {
@@ -72,7 +75,7 @@ DEVICE_FN void wide_fetch_for_both(uint32_t to, const char *map, int column, int
 
 /* ---- fetching ------------------------------------------------------------------------------ */
 
-/* Clusters go through the rows of x first: what they fetch of the weight at one time is little. */
+/* Clusters take the rows of x first, so that at any time few rows of the weight are in use. */
 DEVICE_FN int wide_row(const linear_wide &call, const wide_block &b, int tile)
 {
     return (tile % call.row_tiles * LINEAR_WIDE_BLOCKS + b.rank) * LINEAR_WIDE_ROWS;
@@ -86,7 +89,8 @@ DEVICE_FN int wide_feature(const linear_wide &call, int tile)
 DEVICE_FN void wide_fetch_all(const linear_wide &call, const wide_block &b)
 {
     wide_ring ring = {0, 0};
-    uint64_t policy; /* weights pass through the L2 cache; x is read by many turns of tiles */
+    /* Weights stay in the L2 cache for a short time only; x is read for many tiles. */
+    uint64_t policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     for (int tile = b.cluster; tile < call.tiles; tile += b.n_clusters) {
         int row = wide_row(call, b, tile);
@@ -105,10 +109,10 @@ DEVICE_FN void wide_fetch_all(const linear_wide &call, const wide_block &b)
 
 /* ---- multiplying --------------------------------------------------------------------------- */
 
-/* A group's sums of a tile: gates, then ups, as wgmma has them. */
+/* A warpgroup's sums of a tile: gates, then ups, in wgmma's order. */
 typedef float wide_sums[LINEAR_WIDE_FEATURES / 8][4];
 
-/* A group has read the stage: says so to both blocks. */
+/* The warpgroup has read the stage: signals both blocks. */
 DEVICE_FN void wide_give(const wide_block &b, int stage)
 {
     if (threadIdx.x % 128 < LINEAR_WIDE_BLOCKS)
@@ -129,7 +133,7 @@ DEVICE_FN void wide_multiply(const linear_wide &call, const wide_block &b, int g
         for (int k = 0; k < LINEAR_WIDE_DEPTH / 16; k++)
             wgmma_scores(__nv_bfloat16(), sums, x + 2 * k, weight + 2 * k, step > 0 || k > 0);
         wgmma_commit();
-        wgmma_wait<1>(); /* the step before is through */
+        wgmma_wait<1>(); /* the step before is complete */
         if (step > 0) wide_give(b, (ring.stage + LINEAR_WIDE_STAGES - 1) % LINEAR_WIDE_STAGES);
         wide_next(ring);
     }
@@ -138,14 +142,14 @@ DEVICE_FN void wide_multiply(const linear_wide &call, const wide_block &b, int g
     wide_give(b, (ring.stage + LINEAR_WIDE_STAGES - 1) % LINEAR_WIDE_STAGES);
 }
 
-/* ---- activating ---------------------------------------------------------------------------- */
+/* ---- silu_and_mul -------------------------------------------------------------------------- */
 
 DEVICE_FN void wide_group_meets(int group)
 {
     asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
 }
 
-/* One thread of a group: the group's 64 rows leave shared memory, 64 columns at a time. What lies
+/* One thread of a warpgroup: copies its 64 rows from shared memory, 64 columns at a time. What is
  * beyond the last row or column is not written. */
 DEVICE_FN void wide_leave(const linear_wide &call, uint32_t from, int feature, int row)
 {
@@ -162,12 +166,12 @@ DEVICE_FN void wide_leave(const linear_wide &call, uint32_t from, int feature, i
 DEVICE_FN void wide_activate(const linear_wide &call, const wide_block &b, int group, int tile,
                              const wide_sums &sums)
 {
-    constexpr int UPS = LINEAR_WIDE_FEATURES / 16; /* where they begin among the eights of sums */
+    constexpr int UPS = LINEAR_WIDE_FEATURES / 16; /* where ups begin among the eights of sums */
     int thread = (int)threadIdx.x % 128, g = thread % 32 / 4, t = thread % 4;
     uint32_t out = b.out + group * (LINEAR_WIDE_OUT / WIDE_GROUPS);
     uint32_t row = out + (thread / 32 * 16 + g) * 128 + t * 4;
     if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-    wide_group_meets(group); /* the tile before has left */
+    wide_group_meets(group); /* the tile before has been copied */
 #pragma unroll
     for (int i = 0; i < UPS; i++) {
         const float *gate = sums[i], *up = sums[UPS + i];
@@ -180,15 +184,14 @@ DEVICE_FN void wide_activate(const linear_wide &call, const wide_block &b, int g
         }
     }
     wgmma_publish();
-    wide_group_meets(group); /* all rows are there */
+    wide_group_meets(group); /* all rows are complete */
     if (thread == 0)
         wide_leave(call, out, wide_feature(call, tile), wide_row(call, b, tile) + group * 64);
 }
 
-/* ---- turning heads ------------------------------------------------------------------------- */
+/* ---- rope ---------------------------------------------------------------------------------- */
 
-/* Of a head's angles those that a lane needs: its pairs lie half a head apart, or are neighbours.
- */
+/* The angles of a head that a lane needs: its pairs are half a head apart, or neighbours. */
 template <int HEAD_DIM> struct wide_angles {
     float2 cosine[HEAD_DIM / 16], sine[HEAD_DIM / 16];
 };
@@ -213,7 +216,7 @@ DEVICE_FN wide_angles<HEAD_DIM> wide_angles_of(const rope_rows &rope, int64_t to
     return angles;
 }
 
-/* Turns a lane's part of its row r of a head, whose eights of sums begin at `first`. */
+/* Rotates a lane's part of its row r of a head, whose eights of sums begin at `first`. */
 template <int HEAD_DIM>
 DEVICE_FN void wide_turn(bool interleaved, const wide_angles<HEAD_DIM> &angles, int first, int r,
                          wide_sums &sums)
@@ -233,7 +236,7 @@ DEVICE_FN void wide_turn(bool interleaved, const wide_angles<HEAD_DIM> &angles, 
     }
 }
 
-/* Where a group's rows go to in the caches. */
+/* Where a warpgroup's rows go in the caches. */
 DEVICE_FN void wide_find_places(const append_rows &append, longlong2 *places, int first, int n_rows)
 {
     int row = (int)threadIdx.x % 128;
@@ -245,8 +248,8 @@ DEVICE_FN void wide_find_places(const append_rows &append, longlong2 *places, in
                                  place.page * append.v_cache.stride + place.slot * append.v_slot);
 }
 
-/* Of 32 of a group's rows, 8 of each 16 from `first_row` on, eights of features leave shared memory
- * for q, or for their slots of the caches. */
+/* Of 32 of a warpgroup's rows, 8 of each 16 from `first_row` on, copies eights of features from
+ * shared memory to q, or to their slots of the caches. */
 template <int HEAD_DIM>
 DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append, uint32_t from,
                                 const longlong2 *places, int feature, int first_row, int r,
@@ -258,7 +261,7 @@ DEVICE_FN void wide_leave_heads(const rope_rows &rope, const append_rows &append
     if (of_k >= 2 * n_kv_heads) return;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        int row = i / 2 * 16 + r * 8 + i % 2 * 4 + warp; /* of the group */
+        int row = i / 2 * 16 + r * 8 + i % 2 * 4 + warp; /* of the warpgroup */
         uint32_t place = from + (i * 4 + warp) * 512 + ((lane ^ (i % 2 * 4 + warp)) * 16);
         uint4 eight;
         char *to;
@@ -288,7 +291,7 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
     uint32_t own = out + (thread / 32 * 8 + g) * 512 + t * 4;
     longlong2 *places = b.places + group * (LINEAR_WIDE_ROWS / WIDE_GROUPS);
     if (feature + LINEAR_WIDE_FEATURES > rope.n_q_heads * HEAD_DIM) {
-        wide_group_meets(group); /* those of the tile before are needed no longer */
+        wide_group_meets(group); /* the places of the tile before are no longer needed */
         wide_find_places(append, places, row, call.n_rows);
     }
 #pragma unroll
@@ -299,13 +302,13 @@ DEVICE_FN void wide_turn_heads(const linear_wide &call, const rope_rows &rope,
         for (int h = 0; h < LINEAR_WIDE_FEATURES / HEAD_DIM; h++)
             if (feature / HEAD_DIM + h < rope.n_heads)
                 wide_turn<HEAD_DIM>(rope.interleaved, angles, h * HEAD_DIM / 8, r, sums);
-        wide_group_meets(group); /* what was there has left */
+        wide_group_meets(group); /* what was there has been copied */
 #pragma unroll
         for (int i = 0; i < LINEAR_WIDE_FEATURES / 8; i++)
             asm volatile("st.shared.b32 [%0], %1;" ::"r"(own + (i ^ g) * 16),
                          "r"(device_pack2(rope.q.type, sums[i][2 * r], sums[i][2 * r + 1]))
                          : "memory");
-        wide_group_meets(group); /* the rows are there */
+        wide_group_meets(group); /* the rows are complete */
         wide_leave_heads<HEAD_DIM>(rope, append, out, places, feature, row, r, call.n_rows);
     }
 }
@@ -323,7 +326,7 @@ DEVICE_FN void wide_begin(const linear_wide &call, const wide_block &b)
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/* `end(block, group, tile, sums)`: what is made of a tile's sums. */
+/* `end(block, group, tile, sums)`: the epilogue of a tile. */
 template <typename END>
 DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END &end)
 {
@@ -336,10 +339,10 @@ DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END 
     b.rank = (int)blockIdx.x % LINEAR_WIDE_BLOCKS;
     b.cluster = (int)blockIdx.x / LINEAR_WIDE_BLOCKS;
     b.n_clusters = (int)gridDim.x / LINEAR_WIDE_BLOCKS;
-    int group = (int)threadIdx.x / 128 - 1; /* -1: fetches */
+    int group = (int)threadIdx.x / 128 - 1; /* -1: the producer */
     if (threadIdx.x == 0) wide_begin(call, b);
     device_let_next_begin();
-    wide_cluster_meet(); /* both blocks' barriers are there */
+    wide_cluster_meet(); /* both blocks' mbarriers are initialised */
     device_wait_for_last();
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -355,7 +358,7 @@ DEVICE_FN void linear_wide_run(const linear_wide &call, char *shared, const END 
         if (threadIdx.x % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     }
     __syncwarp();
-    wide_cluster_meet(); /* nobody fetches for this block, nor arrives at it, any more */
+    wide_cluster_meet(); /* no block copies or arrives here any more */
 }
 
 #endif
