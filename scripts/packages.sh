@@ -14,7 +14,6 @@ build   libpcre2-dev        pkg-config --exists libpcre2-8
 build   libcjson-dev        pkg-config --exists libcjson
 build   libcurl4-openssl-dev pkg-config --exists libcurl
 build   libssl-dev          pkg-config --exists libcrypto
-build   libedit-dev         pkg-config --exists libedit
 test    libcmocka-dev       pkg-config --exists cmocka
 test    python3             command -v python3
 test    clang-format-14     command -v clang-format-14

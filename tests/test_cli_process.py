@@ -4,6 +4,7 @@
 Runs $QUIPU_BINARY on the tiny models of golden/models. With --update it rewrites golden/cli, the
 answers that must not change unnoticed; look at the difference before you commit it.
 """
+import fcntl
 import json
 import os
 import pty
@@ -13,6 +14,7 @@ import resource
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -370,6 +372,21 @@ def conversation():
     roles = [message["role"] for message in json.loads(kept.read_text())]
     check(roles == ["system", "user", "assistant"], roles)
     whole = kept.read_text()
+    other = ["/clear", "/?", "/set temp 0.5", "/set top-k 3", "/set", "/regen", "hi", "/regen", "/set temp 0",
+             "/regen", "/set tmep 1", "/set temp hot", "/load /dev/zero", "/hlep"]
+    status, _, err = chat("\n".join(other) + "\n/bye\nnot read\n")
+    for said in ("begins anew", "/help, /?", "temp is 0.5", "top-k              3",
+                 "no answer yet", "At temperature 0", "did you mean temp?", "expected a number, found 'hot'",
+                 "at most 67108864 bytes", "/hlep is not a command; did you mean /help?"):
+        check(said in err, f"{said!r} in {err}")
+    check(status == 2 and err.count("Stopped after 5 tokens") == 2, err)
+    # A link that somebody planted where a temporary file could be is not followed.
+    planted, target = Path(TEMPORARY, "planted.json"), Path(TEMPORARY, "target")
+    target.write_text("mine")
+    for number in range(os.getpid(), os.getpid() + 300):
+        Path(f"{planted}.{number}.tmp").symlink_to(target)
+    check(chat(f"hi\n/save {planted}\n")[0] == 0 and target.read_text() == "mine", "a planted link")
+    check(planted.stat().st_mode & 0o77 == 0, "a new conversation is its owner's alone")
     status, _, err = chat("hi\n/save ~/kept.json\n/load ~/kept.json\n/load ~nobody/x\n",
                           environment={"HOME": TEMPORARY})
     check("2 messages loaded from " + str(kept) in err and "~nobody/x: " in err, err)
@@ -452,31 +469,100 @@ def interrupts():
             check("interrupted" in err or delay < 0.5, f"{command} after {delay}: {err!r}")
 
 
+class Screen:
+    """What a terminal shows: as much of one as the program uses. Rows above never scroll away."""
+
+    def __init__(self, columns):
+        self.columns, self.rows, self.row, self.column, self.rest = columns, [[]], 0, 0, ""
+
+    def feed(self, text):
+        text = self.rest + text
+        at = 0
+        while at < len(text):
+            sequence = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])").match(text, at)
+            if sequence:
+                self.control(sequence[2], int(sequence[1]) if sequence[1].isdigit() else 0)
+                at = sequence.end()
+            elif text[at] == "\x1b" and len(text) - at < 12:
+                break  # the rest of it is still to come
+            else:
+                self.put(text[at])
+                at += 1
+        self.rest = text[at:]
+
+    def control(self, letter, number):
+        row = self.rows[self.row]
+        if letter == "A":
+            self.row = max(0, self.row - (number or 1))
+        elif letter == "B":
+            self.down(number or 1)
+        elif letter == "C":
+            self.column = min(self.columns - 1, self.column + (number or 1))
+        elif letter == "D":
+            self.column = max(0, self.column - (number or 1))
+        elif letter == "J":
+            del self.rows[self.row + 1:]
+            del row[self.column:]
+        elif letter == "K":
+            del row[self.column:]
+
+    def down(self, count):
+        self.row += count
+        while len(self.rows) <= self.row:
+            self.rows.append([])
+
+    def put(self, character):
+        if character == "\n":
+            self.down(1)
+        elif character == "\r":
+            self.column = 0
+        elif character >= " ":
+            if self.column >= self.columns:
+                self.down(1)
+                self.column = 0
+            row = self.rows[self.row]
+            row.extend(" " * (self.column + 1 - len(row)))
+            row[self.column] = character
+            self.column += 1
+
+    def text(self, first=0):
+        return "\n".join("".join(row) for row in self.rows[first:])
+
+
 class Terminal:
     """The program at a terminal of its own."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, columns=80, kind="xterm"):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(MODELS)
-            os.execve(QUIPU, [QUIPU, *arguments], HOME)
-        self.text = ""
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+            os.execve(QUIPU, [QUIPU, *arguments], HOME | {"TERM": kind})
+        self.screen, self.seen, self.raw = Screen(columns), 0, ""
 
     def until(self, pattern, seconds=30):
+        """Waits until what is on the screen below the last such match has the pattern."""
         end = time.monotonic() + seconds
-        while not re.search(pattern, self.text) and time.monotonic() < end:
+        while not re.search(pattern, self.screen.text(self.seen)) and time.monotonic() < end:
             if select.select([self.fd], [], [], 0.1)[0]:
                 try:
-                    self.text += os.read(self.fd, 65536).decode("utf-8", "replace")
+                    text = os.read(self.fd, 65536).decode("utf-8", "replace")
                 except OSError:
                     break
-        check(re.search(pattern, self.text), f"terminal: {pattern!r} in {self.text[-500:]!r}")
-        self.text = self.text[self.text.rfind("\n") + 1:]
+                self.raw += text
+                self.screen.feed(text)
+        shown = self.screen.text(self.seen)
+        check(re.search(pattern, shown), f"terminal: {pattern!r} in {shown[-500:]!r}")
+        self.seen = self.screen.row
 
     def edit(self, text):
         """Types into the editor, which shows its prompt before it takes the terminal over."""
         until(lambda: not termios.tcgetattr(self.fd)[3] & termios.ICANON, "the editor's terminal")
         os.write(self.fd, text.encode())
+
+    def resize(self, columns):
+        self.screen.columns = columns
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
 
     def interrupt(self):
         os.write(self.fd, b"\x03")
@@ -487,32 +573,94 @@ class Terminal:
 
 def terminal():
     t = Terminal("chat", "-m", *SLOW)
-    t.until(r"llama-text.gguf, context 200000. Type a message, or .help.\r\n> ")
-    t.edit("tell me\n")
-    t.until(r"tell me\r\n.")
+    t.until(r"llama-text.gguf, context 200000. Type a message, or .help.\n> ")
+    t.edit("tell me\r")
+    t.until(r"tell me\n.")
     t.interrupt()
-    t.until(r"\(Stopped\.\)\r\n> ")
+    t.until(r"\(Stopped\.\)\n> ")
     t.edit("half a lüne")
-    t.until(r"half a lüne")
+    t.until(r"> half a lüne")
     t.interrupt()
-    t.until(r"\n> ")
-    t.edit("/save kept\x7f\x7f\x7f\x7f/dev/null\n")  # editing
-    t.until(r"2 messages saved to /dev/null\r\n> ")
-    t.edit("\x10\n")  # Ctrl-P: the line before
-    t.until(r"2 messages saved to /dev/null\r\n> ")
-    t.edit("/bogus\n")
-    t.until(r"/bogus is not a command; /help lists them\r\n> ")
+    t.until(r"\n> $")
+    t.edit("/save kept\x7f\x7f\x7f\x7f/dev/null\r")  # editing
+    t.until(r"2 messages saved to /dev/null\n> ")
+    t.edit("\x10\r")  # Ctrl-P: the message before
+    t.until(r"2 messages saved to /dev/null\n> ")
+    t.edit("/bogus\r")
+    t.until(r"/bogus is not a command; /help lists them\n> ")
+    t.edit("/sav\r")
+    t.until(r"/sav is not a command; did you mean /save\?\n> ")
     t.edit("\x04")
     t.until(r"\n$")
     check(t.status() == 0, "Ctrl-D ends a chat at a terminal with success")
+    check(t.raw.count("\x1b[?2004h") == t.raw.count("\x1b[?2004l") == 1, "pasting is bracketed, then not")
     history = Path(TEMPORARY, "quipu/history")
     check("tell" in history.read_text() and history.stat().st_mode & 0o77 == 0, "history")
+
+
+def editing():
+    t = Terminal("chat", "-m", MODEL, "-n", "2", columns=30)
+    t.until(r"/help\.\n> ")
+    # Lines pasted together are one message, as are lines broken by Alt-Enter or a backslash.
+    t.edit("\x1b[200~one\rtwo\n\tthree\r\n\x1b[201~")
+    t.until(r"> one\n\. two\n\.     three$")
+    t.edit("\x1b\rfour\\\r5\r")
+    t.until(r"three\n\. four\n\. 5\n(.|\n)*Stopped after 2 tokens(.|\n)*\n> $")
+    # A message wider than the terminal is drawn anew for another width.
+    t.edit("abcdefghijklmnopqrstuvwxyz0123456789")
+    t.until(r"> abcdefghijklmnopqrstuvwxyz01\n  23456789$")
+    t.seen -= 1
+    t.resize(50)
+    t.until(r"> abcdefghijklmnopqrstuvwxyz0123456789$")
+    t.edit("\x01/set seed 7 \x0b\r")  # Ctrl-A, Ctrl-K
+    t.until(r"seed is 7\.\n> ")
+    # Completion: what is common, then a list.
+    t.edit("/se\t")
+    t.until(r"> /set $")
+    t.edit("see\t8\r")
+    t.until(r"seed is 8\.\n> ")
+    t.edit("/s\t")
+    t.until(r"/set .*/system .*/save .*/stats")
+    kept = Path(TEMPORARY, "typed.json")
+    kept.write_text("before")
+    t.edit(f"\x15/save {TEMPORARY}/ty\t\r")
+    t.until(r"exists\.[^$]*\[y/N\] ")
+    t.edit("n")
+    t.until(r"Nothing was saved\.\n> ")
+    check(kept.read_text() == "before", "what a person wants to keep stays")
+    t.edit("\x12sav\r")  # Ctrl-R
+    t.until(r"exists\.[^$]*\[y/N\] ")
+    t.edit("y")
+    t.until(r"2 messages saved")
+    check([m["content"] for m in json.loads(kept.read_text())][0] == "one\ntwo\n\tthree\nfour\n5", "lines")
+    t.edit("/regen\r")
+    t.until(r"/regen\n(.|\n)*Stopped(.|\n)*\n> $")
+    t.edit("/bye\r")
+    check(t.status() == 0, "/bye ends a chat")
+    # The next chat knows what was typed in this one.
+    t = Terminal("chat", "-m", MODEL)
+    t.until(r"> ")
+    t.edit("\x10\x10\x10")
+    t.until(r"> /save ")
+    t.edit("\x15")
+    os.kill(t.pid, signal.SIGTERM)
+    check(t.status() == -signal.SIGTERM, "SIGTERM ends a chat")
+    check(termios.tcgetattr(t.fd)[3] & termios.ICANON, "and gives the terminal back as it was")
+    # A terminal without escape sequences is read line by line.
+    t = Terminal("chat", "-m", MODEL, "-n", "2", kind="dumb")
+    t.until(r"> $")
+    os.write(t.fd, b"a\\\n")
+    t.until(r"\. $")
+    os.write(t.fd, b"b\n")
+    t.until(r"Stopped after 2 tokens")
+    os.write(t.fd, b"/exit\n")
+    check(t.status() == 0 and "\x1b" not in t.raw, "a dumb terminal")
 
 
 def main():
     try:
         for part in (answers, texts, bad_input, without_a_gpu, environment_and_precedence, writing_fails,
-                     conversion, conversation, traces, interrupts, terminal):
+                     conversion, conversation, traces, interrupts, terminal, editing):
             start = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - start:.1f} s")

@@ -1,20 +1,39 @@
-/* Where the program keeps what it fetched: see option_cache.h. */
+/* What the environment says of the person's folders and terminal: see option_cache.h. */
 #include "base/option_cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-bool option_cache_path(const char *name, char *path, size_t size)
+/* "$VARIABLE/quipu/NAME", or "$HOME/BELOW/quipu/NAME" where the variable is not set. */
+static bool user_path(const char *variable, const char *below, const char *name, char *path,
+                      size_t size)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *base = getenv(variable), *home = getenv("HOME");
     int length;
-    if (cache && *cache)
-        length = snprintf(path, size, "%s/quipu/%s", cache, name);
+    if (base && *base)
+        length = snprintf(path, size, "%s/quipu/%s", base, name);
     else if (home && *home)
-        length = snprintf(path, size, "%s/.cache/quipu/%s", home, name);
+        length = snprintf(path, size, "%s/%s/quipu/%s", home, below, name);
     else
         return false;
     return length >= 0 && (size_t)length < size;
+}
+
+bool option_cache_path(const char *name, char *path, size_t size)
+{
+    return user_path("XDG_CACHE_HOME", ".cache", name, path, size);
+}
+
+bool option_state_path(const char *name, char *path, size_t size)
+{
+    return user_path("XDG_STATE_HOME", ".local/state", name, path, size);
+}
+
+bool option_terminal_has_sequences(void)
+{
+    const char *kind = getenv("TERM");
+    return kind && *kind && strcmp(kind, "dumb") != 0;
 }
 
 bool option_expand_home(const char *typed, char *path, size_t size)

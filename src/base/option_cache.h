@@ -1,4 +1,4 @@
-/* Where the program keeps what it fetched: decided by the environment, so it is read here. */
+/* What the environment says of the person's folders and terminal; only options read it. */
 #ifndef QUIPU_BASE_OPTION_CACHE_H
 #define QUIPU_BASE_OPTION_CACHE_H
 
@@ -8,6 +8,13 @@
 /* "${XDG_CACHE_HOME:-$HOME/.cache}/quipu/NAME"; false when neither variable is set or the path
  * does not fit. */
 bool option_cache_path(const char *name, char *path, size_t size);
+
+/* "${XDG_STATE_HOME:-$HOME/.local/state}/quipu/NAME", for what a person made and wants to keep;
+ * false as above. */
+bool option_state_path(const char *name, char *path, size_t size);
+
+/* Whether $TERM names a terminal that understands escape sequences, unlike "dumb" ones. */
+bool option_terminal_has_sequences(void);
 
 /* A path that a person typed where no shell reads it: a leading ~ or ~/ stands for $HOME, anything
  * else for itself. False where it does not fit. */

@@ -1,37 +1,36 @@
-/* quipu chat: a conversation at the terminal, or line by line from a pipe.
+/* quipu chat: a conversation at the terminal, or line by line from a pipe. Its commands are in
+ * chat_commands.c.
  *
  * The conversation is kept as messages. For every answer it is rendered and tokenised whole, and
  * what the session already holds of it stays; so nothing that the model sees is ever cut or stale.
  */
-#include "cli/chat_input.h"
-#include "cli/cli.h"
-#include "cli/conversation.h"
+#include "cli/chat.h"
 
-#include "base/option_cache.h"
 #include "base/status.h"
+#include "cli/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct chat {
-    const cli_call *call;
-    qp_engine *engine;
-    qp_session *session;
-    chat_input *input;
-    qp_sampling sampling;
-    conversation conversation;
-    strbuf answer; /* the one being made */
-    qp_generate_result last;
-    size_t total_prompt, total_generated;
-    int answers;
-} chat;
+/* At a terminal, words wrap at its edge. */
+static qp_status show_text(chat *c, const char *text, size_t length)
+{
+    if (!terminal_can_edit()) return cli_write(text, length, c->call->error);
+    strbuf shown = {0};
+    int columns, lines;
+    terminal_size(&columns, &lines);
+    word_wrap_put(&c->wrap, text, length, columns, &shown);
+    qp_status status = cli_write(strbuf_text(&shown), shown.length, c->call->error);
+    strbuf_free(&shown);
+    return status;
+}
 
 static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
 {
     (void)token;
     chat *c = context;
     strbuf_append(&c->answer, text, length);
-    qp_status status = cli_write(text, length, c->call->error);
+    qp_status status = show_text(c, text, length);
     return status == QP_OK ? cli_flush(c->call->error) : status;
 }
 
@@ -80,12 +79,14 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
     qp_generate_options options = {.prompt = tokens->data + shared,
                                    .n_prompt = tokens->count - shared,
                                    .sampling = &c->sampling,
-                                   .max_tokens = c->call->settings->n_predict,
+                                   .max_tokens = c->max_tokens,
                                    .eos_interval = c->call->settings->eos_interval,
                                    .cancel = &cli_interrupted,
                                    .on_token = on_token,
                                    .context = c};
     strbuf_clear(&c->answer);
+    word_wrap_free(&c->wrap);
+    c->wrap = (word_wrap){0};
     /* At a terminal interrupts are caught all the time, and count from when a line was read. */
     bool terminal = chat_input_is_terminal(c->input);
     if (!terminal) cli_catch_interrupt();
@@ -101,8 +102,8 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
     if (c->last.finish == QP_FINISH_CONTEXT)
         fputs("(The context is full: the answer ends here. /drop or /reset makes room.)\n", stderr);
     if (c->last.finish == QP_FINISH_LENGTH)
-        fprintf(stderr, "(Stopped after %lld tokens, as --n-predict says.)\n",
-                (long long)c->call->settings->n_predict);
+        fprintf(stderr, "(Stopped after %lld token%s, the most that n-predict allows.)\n",
+                (long long)c->max_tokens, c->max_tokens == 1 ? "" : "s");
     return QP_OK;
 }
 
@@ -118,133 +119,59 @@ static qp_status reply(chat *c)
     return status;
 }
 
-/* Asks, answers, and keeps both; a question without an answer is not kept. */
-static qp_status say(chat *c, const char *text)
+/* Answers the question that the conversation ends with, and keeps the answer; *kept says whether
+ * there was one to keep. */
+static qp_status answer_question(chat *c, bool *kept)
 {
     qp_error *error = c->call->error;
-    TRY(conversation_add(&c->conversation, "user", text, strlen(text), error));
     qp_status status = reply(c);
     bool stopped = status == QP_OK && c->last.finish == QP_FINISH_CANCELLED;
-    bool keep = status == QP_OK && !(stopped && c->answer.length == 0);
-    if (keep)
+    *kept = status == QP_OK && !(stopped && c->answer.length == 0);
+    if (*kept)
         status = conversation_add(&c->conversation, "assistant", strbuf_text(&c->answer),
                                   c->answer.length, error);
-    if (!keep || status != QP_OK) conversation_pop(&c->conversation);
-    if (keep && c->call->settings->verbose) cli_report_statistics(c->engine, &c->last);
+    if (*kept && c->call->settings->verbose) cli_report_statistics(c->engine, &c->last);
+    *kept = *kept && status == QP_OK;
     if (stopped && !chat_input_is_terminal(c->input))
         return error_set(error, QP_CANCELLED, "interrupted");
     return status;
 }
 
-/* --- Commands: what begins with a slash. --- */
-
-typedef qp_status chat_command(chat *c, const char *argument);
-
-static qp_status do_help(chat *c, const char *argument);
-
-static qp_status do_reset(chat *c, const char *argument)
+/* Asks, answers, and keeps both; a question without an answer is not kept. */
+static qp_status say(chat *c, const char *text)
 {
-    (void)argument;
-    conversation_reset(&c->conversation);
-    fputs("The conversation begins anew.\n", stderr);
-    return QP_OK;
+    bool kept;
+    TRY(conversation_add(&c->conversation, "user", text, strlen(text), c->call->error));
+    qp_status status = answer_question(c, &kept);
+    if (!kept) conversation_pop(&c->conversation);
+    return status;
 }
 
-static qp_status do_drop(chat *c, const char *argument)
+/* The next seed, so that the answer is another one. */
+static qp_status change_seed(chat *c)
 {
-    (void)argument;
-    bool dropped = conversation_drop_oldest(&c->conversation);
-    fputs(dropped ? "The oldest question and its answer are forgotten.\n"
-                  : "There is nothing to forget.\n",
-          stderr);
-    return QP_OK;
+    if (c->sampling.value[QP_TEMPERATURE] == 0)
+        return error_set(c->call->error, QP_INVALID,
+                         "At temperature 0 the answer would be the same; /set temp 0.8 first");
+    return qp_sampling_set(&c->sampling, QP_SEED, c->sampling.value[QP_SEED] + 1, QP_FROM_REQUEST,
+                           c->call->error);
 }
 
-static qp_status do_system(chat *c, const char *argument)
+qp_status chat_regenerate(chat *c)
 {
-    TRY(conversation_set_system(&c->conversation, argument, c->call->error));
-    fputs(*argument ? "The system message is set.\n" : "The system message is removed.\n", stderr);
-    return QP_OK;
-}
-
-static qp_status do_stats(chat *c, const char *argument)
-{
-    (void)argument;
-    size_t held;
-    qp_session_tokens(c->session, &held);
-    fprintf(stderr, "%d answers, %zu prompt tokens, %zu generated tokens; context %zu of %lld\n",
-            c->answers, c->total_prompt, c->total_generated, held,
-            (long long)qp_engine_get_info(c->engine).context);
-    if (c->answers) cli_report_statistics(c->engine, &c->last);
-    return QP_OK;
-}
-
-/* The file that a command names. */
-static qp_status name_file(const chat *c, const char *command, const char *argument, char *path,
-                           size_t size)
-{
-    if (!*argument)
-        return error_set(c->call->error, QP_INVALID, "%s needs the name of a file", command);
-    if (option_expand_home(argument, path, size)) return QP_OK;
-    return error_set(c->call->error, QP_INVALID, "%s: the path is too long", argument);
-}
-
-static qp_status do_save(chat *c, const char *argument)
-{
-    char path[4096];
-    TRY(name_file(c, "/save", argument, path, sizeof path));
-    TRY(conversation_save(&c->conversation, path, c->call->error));
-    fprintf(stderr, "%d messages saved to %s\n", conversation_length(&c->conversation), path);
-    return QP_OK;
-}
-
-static qp_status do_load(chat *c, const char *argument)
-{
-    char path[4096];
-    TRY(name_file(c, "/load", argument, path, sizeof path));
-    TRY(conversation_load(&c->conversation, path, c->call->error));
-    fprintf(stderr, "%d messages loaded from %s\n", conversation_length(&c->conversation), path);
-    return QP_OK;
-}
-
-static const struct {
-    const char *name, *argument, *help;
-    chat_command *run; /* NULL: quit */
-} commands[] = {
-    {"/help", "", "this list", do_help},
-    {"/reset", "", "begin the conversation anew", do_reset},
-    {"/drop", "", "forget the oldest question and its answer", do_drop},
-    {"/system", "TEXT", "set the system message; without TEXT, remove it", do_system},
-    {"/stats", "", "tokens and speed", do_stats},
-    {"/save", "FILE", "write the conversation as JSON", do_save},
-    {"/load", "FILE", "read a conversation", do_load},
-    {"/quit", "", "end; so does Ctrl-D", NULL},
-};
-enum { N_COMMANDS = sizeof commands / sizeof *commands };
-
-static qp_status do_help(chat *c, const char *argument)
-{
-    (void)c, (void)argument;
-    for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(stderr, "  %-8s %-5s %s\n", commands[i].name, commands[i].argument,
-                commands[i].help);
-    fputs("Ctrl-C stops an answer. A line that ends in \\ goes on in the next.\n", stderr);
-    return QP_OK;
-}
-
-/* Runs a command line; *quit when it was /quit. */
-static qp_status run_command(chat *c, const char *line, bool *quit)
-{
-    size_t length = strcspn(line, " \t");
-    const char *argument = line + length + strspn(line + length, " \t");
-    for (int i = 0; i < N_COMMANDS; i++) {
-        if (strlen(commands[i].name) != length || memcmp(commands[i].name, line, length) != 0)
-            continue;
-        *quit = !commands[i].run;
-        return *quit ? QP_OK : commands[i].run(c, argument);
-    }
-    return error_set(c->call->error, QP_INVALID, "%.*s is not a command; /help lists them",
-                     (int)length, line);
+    bool kept = false;
+    cJSON *before = conversation_take_answer(&c->conversation);
+    if (!before)
+        return error_set(c->call->error, QP_INVALID,
+                         "There is no answer yet that another could "
+                         "replace");
+    qp_status status = change_seed(c);
+    if (status == QP_OK) status = answer_question(c, &kept);
+    if (kept)
+        cJSON_Delete(before);
+    else
+        conversation_give_back(&c->conversation, before);
+    return status;
 }
 
 /* What could not be done is told, and the conversation goes on, except where nobody reads it. From
@@ -259,7 +186,9 @@ static qp_status converse(chat *c)
         TRY(chat_input_read(c->input, &line, error));
         if (!line) break;
         bool command = *line == '/';
-        qp_status status = command ? run_command(c, line, &quit) : *line ? say(c, line) : QP_OK;
+        qp_status status = command ? chat_run_command(c, line, &quit)
+                           : *line ? say(c, line)
+                                   : QP_OK;
         free(line);
         if (status == QP_CANCELLED || (status == QP_IO && !command)) return status;
         if (status != QP_OK) fprintf(stderr, "%s\n", error->message);
@@ -298,9 +227,9 @@ static qp_status open_chat(chat *c)
 
 qp_status command_chat(const cli_call *call)
 {
-    chat c = {.call = call};
+    chat c = {.call = call, .max_tokens = call->settings->n_predict};
     qp_status status = open_chat(&c);
-    if (status == QP_OK) status = chat_input_open(&c.input, call->error);
+    if (status == QP_OK) status = chat_input_open(chat_complete, &c.input, call->error);
     if (status == QP_OK) {
         if (chat_input_is_terminal(c.input)) greet(&c);
         status = converse(&c);
@@ -308,6 +237,7 @@ qp_status command_chat(const cli_call *call)
     chat_input_close(c.input);
     conversation_free(&c.conversation);
     strbuf_free(&c.answer);
+    word_wrap_free(&c.wrap);
     cli_sampling_free(&c.sampling);
     qp_session_close(c.session);
     qp_engine_close(c.engine);

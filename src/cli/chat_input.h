@@ -1,21 +1,26 @@
-/* Lines from a person, with editing and history, or from a pipe. */
+/* Messages from a person, edited at a terminal, or lines from a pipe. */
 #ifndef QUIPU_CLI_CHAT_INPUT_H
 #define QUIPU_CLI_CHAT_INPUT_H
 
+#include "cli/line_editor.h"
 #include "quipu.h"
 
 typedef struct chat_input chat_input;
 
-/* At a terminal, history is kept in the user's cache, and SIGINT is caught from here on. */
-qp_status chat_input_open(chat_input **out, qp_error *error);
+/* At a terminal, history is kept among the user's state, and SIGINT is caught from here on. */
+qp_status chat_input_open(line_completer *complete, chat_input **out, qp_error *error);
 
 /* Whether a person types: standard input and output are a terminal. */
 bool chat_input_is_terminal(const chat_input *input);
 
-/* The next message without its line break, to free(); NULL at the end. A line that ends in a
- * backslash goes on in the next. At a terminal, Ctrl-C
- * gives an empty line. */
-qp_status chat_input_read(chat_input *input, char **line, qp_error *error);
+/* The next message without its line break, to free(); NULL at the end. From a pipe, and at a
+ * terminal without escape sequences, a message is a line, and one that ends in a backslash goes on
+ * in the next. At a terminal, Ctrl-C gives an empty message. */
+qp_status chat_input_read(chat_input *input, char **message, qp_error *error);
+
+/* Asks a person a question to be answered by y or n. From a pipe the answer is yes: a script means
+ * what it says. */
+bool chat_input_confirm(chat_input *input, const char *question);
 
 /* NULL is allowed. */
 void chat_input_close(chat_input *input);

@@ -4,6 +4,7 @@
 #include "base/files.h"
 #include "base/option_cache.h"
 #include "base/threads.h"
+#include "text/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +58,7 @@ static void show_progress(void *context, const char *text, bool finished)
 
 cli_progress_callback *cli_progress(void)
 {
-    return isatty(STDERR_FILENO) ? show_progress : NULL;
+    return isatty(STDERR_FILENO) && option_terminal_has_sequences() ? show_progress : NULL;
 }
 
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
@@ -214,30 +215,12 @@ qp_status cli_flush(qp_error *error)
     return output_failed(error);
 }
 
-/* Length of the valid UTF-8 sequence at text[0 .. length), 0 where there is none. */
-static size_t sequence_length(const unsigned char *text, size_t length)
-{
-    unsigned char c = text[0];
-    size_t n = c < 0x80                ? 1
-               : c >= 0xc2 && c < 0xe0 ? 2
-               : c >= 0xe0 && c < 0xf0 ? 3
-               : c >= 0xf0 && c < 0xf5 ? 4
-                                       : 0;
-    if (n == 0 || n > length) return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((text[i] & 0xc0) != 0x80) return 0;
-    }
-    bool overlong = (c == 0xe0 && text[1] < 0xa0) || (c == 0xf0 && text[1] < 0x90);
-    bool beyond = (c == 0xed && text[1] >= 0xa0) || (c == 0xf4 && text[1] >= 0x90);
-    return overlong || beyond ? 0 : n;
-}
-
 void cli_json_string(strbuf *out, const char *text, size_t length)
 {
     strbuf_putc(out, '"');
     for (size_t i = 0; i < length;) {
         unsigned char c = (unsigned char)text[i];
-        size_t n = sequence_length((const unsigned char *)text + i, length - i);
+        size_t n = utf8_sequence(text + i, length - i);
         if (c == '"' || c == '\\')
             strbuf_printf(out, "\\%c", c);
         else if (c == '\n')

@@ -63,10 +63,28 @@ void conversation_pop(conversation *c)
     cJSON_DeleteItemFromArray(c->messages, conversation_length(c) - 1);
 }
 
+static const char *role_at(const conversation *c, int index)
+{
+    const char *role =
+        cJSON_GetStringValue(json_get(cJSON_GetArrayItem(c->messages, index), "role"));
+    return role ? role : "";
+}
+
+cJSON *conversation_take_answer(conversation *c)
+{
+    int last = conversation_length(c) - 1;
+    if (last < 1 || strcmp(role_at(c, last), "assistant") != 0) return NULL;
+    return cJSON_DetachItemFromArray(c->messages, last);
+}
+
+void conversation_give_back(conversation *c, cJSON *answer)
+{
+    cJSON_AddItemToArray(c->messages, answer);
+}
+
 static bool has_system(const conversation *c)
 {
-    const char *role = cJSON_GetStringValue(json_get(cJSON_GetArrayItem(c->messages, 0), "role"));
-    return role && strcmp(role, "system") == 0;
+    return strcmp(role_at(c, 0), "system") == 0;
 }
 
 qp_status conversation_set_system(conversation *c, const char *content, qp_error *error)
@@ -103,12 +121,9 @@ char *conversation_json(const conversation *c)
     return cJSON_Print(c->messages);
 }
 
-/* Writes `file`; a message calls it `path`. */
-static qp_status write_file(const char *file_path, const char *path, const char *text,
-                            qp_error *error)
+/* Writes and closes `file`; a message calls it `path`. */
+static qp_status write_file(FILE *file, const char *path, const char *text, qp_error *error)
 {
-    FILE *file = fopen(file_path, "wb");
-    if (!file) return error_set(error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
     size_t length = strlen(text);
     bool written = fwrite(text, 1, length, file) == length && fputc('\n', file) != EOF &&
                    fflush(file) == 0 && (fsync(fileno(file)) == 0 || errno == EINVAL);
@@ -121,14 +136,28 @@ static qp_status write_file(const char *file_path, const char *path, const char 
     return error_set(error, QP_IO, "%s: cannot be written: %s", path, strerror(why));
 }
 
-/* A new file takes the old one's place when it is whole and on the disk. */
-static qp_status replace_file(const char *path, const char *text, qp_error *error)
+static qp_status write_device(const char *path, const char *text, qp_error *error)
+{
+    FILE *file = fopen(path, "we");
+    if (!file) return error_set(error, QP_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    return write_file(file, path, text, error);
+}
+
+/* A new file takes the old one's place, and its mode, when it is whole and on the disk. mkstemp()
+ * makes it under a name that nobody can have guessed, so no link planted there is followed. */
+static qp_status replace_file(const char *path, const struct stat *old, const char *text,
+                              qp_error *error)
 {
     char temporary[4096];
-    if (snprintf(temporary, sizeof temporary, "%s.%d.tmp", path, (int)getpid()) >=
-        (int)sizeof temporary)
+    if (snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= (int)sizeof temporary)
         return error_set(error, QP_INVALID, "%s: the path is too long", path);
-    qp_status status = write_file(temporary, path, text, error);
+    int fd = mkstemp(temporary);
+    if (fd < 0) return error_set(error, QP_IO, "%s: cannot be created: %s", path, strerror(errno));
+    if (old) fchmod(fd, old->st_mode & 07777);
+    FILE *file = fdopen(fd, "w");
+    if (!file) close(fd);
+    qp_status status =
+        file ? write_file(file, path, text, error) : error_no_memory(error, "the conversation", 0);
     if (status == QP_OK && rename(temporary, path) != 0)
         status = error_set(error, QP_IO, "%s: cannot be replaced: %s", path, strerror(errno));
     if (status != QP_OK) unlink(temporary);
@@ -140,10 +169,11 @@ qp_status conversation_save(const conversation *c, const char *path, qp_error *e
     char *text = conversation_json(c);
     if (!text) return error_no_memory(error, "the conversation", 0);
     struct stat found;
-    bool device = stat(path, &found) == 0 && !S_ISREG(found.st_mode); /* not to be replaced */
-    char *real = realpath(path, NULL);                                /* a link stays one */
-    qp_status status = device ? write_file(path, path, text, error)
-                              : replace_file(real ? real : path, text, error);
+    bool there = stat(path, &found) == 0;
+    char *real = realpath(path, NULL);                  /* a link stays one */
+    qp_status status = there && !S_ISREG(found.st_mode) /* a device is not to be replaced */
+                           ? write_device(path, text, error)
+                           : replace_file(real ? real : path, there ? &found : NULL, text, error);
     free(real);
     free(text);
     return status;

@@ -19,6 +19,11 @@ qp_status conversation_add(conversation *c, const char *role, const char *conten
 /* Takes the last message away. */
 void conversation_pop(conversation *c);
 
+/* Takes the answer that the conversation ends with, and gives it back to its end; NULL where it
+ * does not end in one. The caller owns it in between. */
+cJSON *conversation_take_answer(conversation *c);
+void conversation_give_back(conversation *c, cJSON *answer);
+
 /* Replaces or adds the system message; an empty text removes it. */
 qp_status conversation_set_system(conversation *c, const char *content, qp_error *error);
 
@@ -33,7 +38,8 @@ int conversation_length(const conversation *c);
 /* The messages as JSON, to free(). */
 char *conversation_json(const conversation *c);
 
-/* Writes the conversation as JSON; the file appears whole or stays as it was. */
+/* Writes the conversation as JSON; the file appears whole or stays as it was. A new one is readable
+ * by its owner alone. */
 qp_status conversation_save(const conversation *c, const char *path, qp_error *error);
 
 /* Reads what conversation_save() wrote; on failure the conversation stays as it was. */

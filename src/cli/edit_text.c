@@ -1,0 +1,207 @@
+/* The message that a person edits: see edit_text.h. */
+#define _XOPEN_SOURCE 700 /* wcwidth */
+#include "cli/edit_text.h"
+
+#include "text/utf8.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <wchar.h>
+
+enum { ZERO_WIDTH_JOINER = 0x200d, TAB_COLUMNS = 4 };
+
+int edit_width(uint32_t code_point)
+{
+    int width = wcwidth((wchar_t)code_point);
+    return width > 0 ? width : 0;
+}
+
+static bool is_regional(uint32_t c)
+{
+    return c >= 0x1f1e6 && c <= 0x1f1ff; /* two of them are a flag */
+}
+
+/* Whether the code point belongs to the character before it. */
+static bool extends(uint32_t c)
+{
+    bool skin_tone = c >= 0x1f3fb && c <= 0x1f3ff;
+    return skin_tone || (c >= 0x80 && edit_width(c) == 0);
+}
+
+/* A byte that begins no sequence is a cluster of its own. */
+static size_t decode(const char *text, size_t length, uint32_t *c)
+{
+    size_t size = utf8_sequence(text, length);
+    *c = size ? utf8_decode(text, size) : 0xfffd;
+    return size ? size : 1;
+}
+
+size_t edit_cluster(const char *text, size_t length, int *width)
+{
+    uint32_t c, next;
+    size_t at = decode(text, length, &c);
+    bool flag = is_regional(c);
+    *width = c == '\t' ? TAB_COLUMNS : edit_width(c);
+    while (at < length && c != '\n') {
+        size_t size = decode(text + at, length - at, &next);
+        bool second = flag && is_regional(next);
+        if (!second && c != ZERO_WIDTH_JOINER && !extends(next)) break;
+        if (second) *width = 2;
+        flag = false;
+        c = next;
+        at += size;
+    }
+    return at;
+}
+
+void edit_set(edit_text *t, const char *text, size_t length)
+{
+    strbuf_clear(&t->text);
+    strbuf_append(&t->text, text, length);
+    t->cursor = t->text.length;
+}
+
+void edit_insert(edit_text *t, const char *text, size_t length)
+{
+    size_t after = t->text.length - t->cursor;
+    if (!strbuf_append(&t->text, text, length)) return;
+    char *gap = t->text.data + t->cursor;
+    memmove(gap + length, gap, after);
+    memcpy(gap, text, length);
+    t->cursor += length;
+}
+
+void edit_remove(edit_text *t, size_t from, size_t to)
+{
+    if (to <= from) return;
+    memmove(t->text.data + from, t->text.data + to, t->text.length - to);
+    t->text.length -= to - from;
+    t->text.data[t->text.length] = '\0';
+    t->cursor = from;
+}
+
+size_t edit_next(const edit_text *t, size_t at)
+{
+    int width;
+    if (at >= t->text.length) return at;
+    return at + edit_cluster(t->text.data + at, t->text.length - at, &width);
+}
+
+size_t edit_previous(const edit_text *t, size_t at)
+{
+    if (at == 0) return 0;
+    size_t found = edit_line_start(t, at);
+    if (found == at) return at - 1; /* the line break */
+    for (size_t next; (next = edit_next(t, found)) < at; found = next) {
+    }
+    return found;
+}
+
+/* What words are made of: letters and digits, and whatever is not ASCII. */
+static bool in_word(const edit_text *t, size_t at)
+{
+    unsigned char c = (unsigned char)t->text.data[at];
+    return c >= 0x80 || isalnum(c) || c == '_';
+}
+
+size_t edit_word_left(const edit_text *t, size_t at)
+{
+    while (at > 0 && !in_word(t, edit_previous(t, at)))
+        at = edit_previous(t, at);
+    while (at > 0 && in_word(t, edit_previous(t, at)))
+        at = edit_previous(t, at);
+    return at;
+}
+
+size_t edit_word_right(const edit_text *t, size_t at)
+{
+    while (at < t->text.length && !in_word(t, at))
+        at = edit_next(t, at);
+    while (at < t->text.length && in_word(t, at))
+        at = edit_next(t, at);
+    return at;
+}
+
+size_t edit_line_start(const edit_text *t, size_t at)
+{
+    while (at > 0 && t->text.data[at - 1] != '\n')
+        at--;
+    return at;
+}
+
+size_t edit_line_end(const edit_text *t, size_t at)
+{
+    while (at < t->text.length && t->text.data[at] != '\n')
+        at++;
+    return at;
+}
+
+/* Columns from the start of the line to `at`. */
+static int column_of(const edit_text *t, size_t at)
+{
+    int column = 0, width;
+    for (size_t i = edit_line_start(t, at); i < at; column += width)
+        i += edit_cluster(t->text.data + i, t->text.length - i, &width);
+    return column;
+}
+
+/* Puts the cursor into the line that begins at `start`. */
+static void go_to_column(edit_text *t, size_t start, int column)
+{
+    size_t at = start, end = edit_line_end(t, start);
+    int width;
+    while (at < end) {
+        size_t size = edit_cluster(t->text.data + at, end - at, &width);
+        if (column < width) break;
+        column -= width;
+        at += size;
+    }
+    t->cursor = at;
+}
+
+bool edit_up(edit_text *t)
+{
+    size_t start = edit_line_start(t, t->cursor);
+    if (start == 0) return false;
+    go_to_column(t, edit_line_start(t, start - 1), column_of(t, t->cursor));
+    return true;
+}
+
+bool edit_down(edit_text *t)
+{
+    size_t end = edit_line_end(t, t->cursor);
+    if (end == t->text.length) return false;
+    go_to_column(t, end + 1, column_of(t, t->cursor));
+    return true;
+}
+
+void edit_transpose(edit_text *t)
+{
+    size_t middle = t->cursor;
+    if (middle == edit_line_end(t, middle)) middle = edit_previous(t, middle);
+    if (middle == edit_line_start(t, middle)) return;
+    size_t first = edit_previous(t, middle), end = edit_next(t, middle);
+    strbuf swapped = {0};
+    strbuf_append(&swapped, t->text.data + middle, end - middle);
+    strbuf_append(&swapped, t->text.data + first, middle - first);
+    if (!swapped.failed) memcpy(t->text.data + first, swapped.data, end - first);
+    t->cursor = end;
+    strbuf_free(&swapped);
+}
+
+void edit_clean(const char *bytes, size_t length, strbuf *out)
+{
+    for (size_t i = 0; i < length;) {
+        unsigned char c = (unsigned char)bytes[i];
+        size_t size = utf8_sequence(bytes + i, length - i);
+        if (c == '\r') {
+            strbuf_putc(out, '\n');
+            if (i + 1 < length && bytes[i + 1] == '\n') i++;
+        } else if (size > 1 || c == '\n' || c == '\t' || (c >= 0x20 && c < 0x7f)) {
+            strbuf_append(out, bytes + i, size);
+        } else if (c >= 0x80) {
+            strbuf_puts(out, "\xef\xbf\xbd");
+        }
+        i += size ? size : 1;
+    }
+}

@@ -1,0 +1,28 @@
+/* Messages that a person typed before, and the file that keeps them. */
+#ifndef QUIPU_CLI_LINE_HISTORY_H
+#define QUIPU_CLI_LINE_HISTORY_H
+
+#include <stdbool.h>
+
+enum { HISTORY_MOST = 1000 };
+
+/* Zero-initialise; history_free() at the end. */
+typedef struct line_history {
+    char **items; /* [count], the oldest first */
+    int count;
+    char path[4096]; /* empty: kept in memory alone */
+} line_history;
+
+/* Reads the file; what is added is appended to it at once, readable by its owner alone. Failing is
+ * no loss but that of the history. */
+void history_open(line_history *h, const char *path);
+
+/* Adds a message, unless it is the one that was added last. */
+void history_add(line_history *h, const char *text);
+
+/* The nearest message from `from` down to 0 that contains `text`, or -1. */
+int history_find(const line_history *h, int from, const char *text);
+
+void history_free(line_history *h);
+
+#endif

@@ -1,0 +1,161 @@
+/* The terminal of a conversation: see terminal.h. */
+#include "cli/terminal.h"
+
+#include "base/option_cache.h"
+#include "cli/cli.h"
+#include "cli/edit_keys.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <termios.h>
+#include <unistd.h>
+
+/* Bracketed paste: the terminal marks pasted text by sequences around it. */
+static const char paste_on[] = "\x1b[?2004h", paste_off[] = "\x1b[?2004l";
+
+static struct termios modes[3]; /* by terminal_mode */
+static volatile sig_atomic_t is_open, current;
+static volatile sig_atomic_t resized;
+
+/* What signal handlers may call. */
+static void apply_mode(terminal_mode mode)
+{
+    const char *paste = mode == TERMINAL_AS_FOUND ? paste_off : paste_on;
+    if ((mode == TERMINAL_AS_FOUND) != (current == TERMINAL_AS_FOUND)) {
+        ssize_t told = write(STDOUT_FILENO, paste, strlen(paste));
+        (void)told;
+    }
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &modes[mode]);
+    current = mode;
+}
+
+static void on_end(int number)
+{
+    if (is_open) apply_mode(TERMINAL_AS_FOUND);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* A shell may have changed the mode while the process was stopped. In the background the terminal
+ * is another's. */
+static void on_continue(int number)
+{
+    (void)number;
+    int why = errno;
+    if (is_open && tcgetpgrp(STDIN_FILENO) == getpgrp())
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &modes[current]);
+    resized = 1; /* what was drawn is to be drawn again */
+    errno = why;
+}
+
+static void on_resize(int number)
+{
+    (void)number;
+    resized = 1;
+}
+
+static void catch_signal(int number, void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler};
+    sigaction(number, &action, NULL);
+}
+
+bool terminal_can_edit(void)
+{
+    return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && option_terminal_has_sequences();
+}
+
+qp_status terminal_open(qp_error *error)
+{
+    if (tcgetattr(STDIN_FILENO, &modes[TERMINAL_AS_FOUND]) != 0)
+        return error_set(error, QP_IO, "the terminal cannot be used for editing: %s",
+                         strerror(errno));
+    struct termios *editing = &modes[TERMINAL_EDITING], *answering = &modes[TERMINAL_ANSWERING];
+    *editing = modes[TERMINAL_AS_FOUND];
+    editing->c_iflag &= ~(tcflag_t)(BRKINT | ICRNL | INLCR | IGNCR | INPCK | ISTRIP | IXON);
+    editing->c_lflag &= ~(tcflag_t)(ECHO | ICANON | IEXTEN | ISIG);
+    editing->c_cc[VMIN] = 1;
+    editing->c_cc[VTIME] = 0;
+    *answering = *editing;
+    answering->c_lflag |= ISIG;
+    is_open = 1;
+    atexit(terminal_close);
+    catch_signal(SIGTERM, on_end);
+    catch_signal(SIGHUP, on_end);
+    catch_signal(SIGQUIT, on_end);
+    catch_signal(SIGCONT, on_continue);
+    catch_signal(SIGWINCH, on_resize);
+    return QP_OK;
+}
+
+void terminal_set_mode(terminal_mode mode)
+{
+    if (is_open) apply_mode(mode);
+}
+
+void terminal_close(void)
+{
+    if (!is_open) return;
+    apply_mode(TERMINAL_AS_FOUND);
+    is_open = 0;
+}
+
+void terminal_size(int *columns, int *lines)
+{
+    struct winsize size = {0};
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = (struct winsize){0};
+    *columns = size.ws_col > 3 ? size.ws_col : size.ws_col ? 4 : 80;
+    *lines = size.ws_row ? size.ws_row : 24;
+}
+
+void terminal_suspend(void)
+{
+    terminal_mode mode = (terminal_mode)current;
+    terminal_set_mode(TERMINAL_AS_FOUND);
+    kill(0, SIGTSTP);
+    terminal_set_mode(mode);
+}
+
+int terminal_read_byte(void *context, int timeout_ms)
+{
+    (void)context;
+    struct timespec limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000000L};
+    sigset_t watched, before;
+    sigemptyset(&watched);
+    sigaddset(&watched, SIGINT);
+    sigaddset(&watched, SIGWINCH);
+    sigaddset(&watched, SIGCONT);
+    sigprocmask(SIG_BLOCK, &watched, &before);
+    /* Signals come in only while waiting, so that none slips in between the look and the wait. */
+    bool signalled = timeout_ms < 0 && (cli_interrupted || resized);
+    int ready = -1;
+    if (!signalled) {
+        fd_set input;
+        FD_ZERO(&input);
+        FD_SET(STDIN_FILENO, &input);
+        ready =
+            pselect(STDIN_FILENO + 1, &input, NULL, NULL, timeout_ms < 0 ? NULL : &limit, &before);
+        signalled = ready < 0 && errno == EINTR;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (signalled) resized = 0;
+    if (signalled) return BYTE_SIGNAL;
+    if (ready == 0) return BYTE_TIMEOUT;
+    unsigned char byte;
+    return ready > 0 && read(STDIN_FILENO, &byte, 1) == 1 ? byte : BYTE_END;
+}
+
+void terminal_write(const char *bytes, size_t length)
+{
+    while (length > 0) {
+        ssize_t count = write(STDOUT_FILENO, bytes, length);
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) return; /* the terminal has gone: reading says so */
+        bytes += count;
+        length -= (size_t)count;
+    }
+}

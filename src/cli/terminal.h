@@ -1,0 +1,39 @@
+/* The terminal of a conversation: its modes, its size, and the signals that concern it.
+ *
+ * Whatever ends the process, the terminal gets back the mode that it had.
+ */
+#ifndef QUIPU_CLI_TERMINAL_H
+#define QUIPU_CLI_TERMINAL_H
+
+#include "base/status.h"
+
+#include <stdbool.h>
+
+typedef enum terminal_mode {
+    TERMINAL_AS_FOUND,
+    TERMINAL_EDITING,   /* every byte comes at once, Ctrl-C and Ctrl-Z too */
+    TERMINAL_ANSWERING, /* what is typed waits unseen; Ctrl-C is SIGINT, Ctrl-Z stops the process */
+} terminal_mode;
+
+/* Whether standard input and output are a terminal that understands escape sequences. */
+bool terminal_can_edit(void);
+
+/* Takes the terminal of standard input over. */
+qp_status terminal_open(qp_error *error);
+void terminal_set_mode(terminal_mode mode);
+void terminal_close(void);
+
+/* Columns and lines of the terminal of standard output; 80 and 24 where it does not say. */
+void terminal_size(int *columns, int *lines);
+
+/* Stops the process as Ctrl-Z does, with the terminal as it was found, and goes on in the same
+ * mode. */
+void terminal_suspend(void);
+
+/* A byte of standard input: a key_source. SIGINT and a change of size end the wait. */
+int terminal_read_byte(void *context, int timeout_ms);
+
+/* Writes to standard output, past stdio. */
+void terminal_write(const char *bytes, size_t length);
+
+#endif
