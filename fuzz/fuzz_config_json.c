@@ -25,8 +25,8 @@ static void use(const model_config *config)
     if (config->n_layers > 3) return; /* a plan for each would take the fuzzer's time */
     plan_options options = plan_default_options(config);
     qp_error error;
-    plan p;
-    if (plan_build(config, &options, &p, &error) == QP_OK) {
+    program p;
+    if (plan_build(config, NULL, &options, &p, &error) == QP_OK) {
         plan_bytes bytes = plan_count_bytes(&p, 0);
         if (bytes.total < bytes.kv_cache || bytes.total < bytes.arena) abort();
     } else if (strncmp(error.message, "plan:", 5) == 0) {

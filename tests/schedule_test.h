@@ -13,7 +13,7 @@
 
 typedef struct bench {
     model *model;
-    plan plan;
+    program plan;
     executor executor; /* with features 0 references: the oracle; lends its RoPE table */
     batch batch;
     page_pool pages;
@@ -50,7 +50,7 @@ static inline void bench_open_features(bench *b, const char *path, int64_t parts
     small.kv_partitions = parts % BENCH_SUMS;
     small.context = context;
     if (context > BENCH_CONTEXT) small.max_tokens = context;
-    assert_ok(plan_build(model_get_config(b->model), &small, &b->plan, &error));
+    assert_ok(plan_build(model_get_config(b->model), b->model, &small, &b->plan, &error));
     assert_ok(executor_init(&b->executor, &b->plan, b->model, NULL, features, NULL, &error));
     assert_ok(batch_init(&b->batch, &b->plan, &error));
     assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 4, &error));
@@ -107,49 +107,48 @@ static inline void bench_fill(bench *b, int64_t first, int64_t second)
 
 /* Memory of a machine beside the executor's. */
 typedef struct machine_memory {
-    schedule_memory bound;
+    program_memory bound;
     const void **weights;
-    void *inputs[PLAN_TENSOR_COUNT];
+    void *arena;
     size_t cache_bytes;
 } machine_memory;
 
-static inline void memory_open(machine_memory *m, const bench *b, const schedule *s)
+static inline void memory_open(machine_memory *m, const bench *b)
 {
     m->cache_bytes = b->plan.tensors[PLAN_K_CACHE].bytes * (size_t)b->plan.config.n_layers;
-    m->weights = calloc((size_t)s->n_weights + 1, sizeof *m->weights);
-    for (int i = 0; i < s->n_weights; i++) {
-        const schedule_weight *w = &s->weights[i];
-        const model_weight *found = model_get_weight(b->model, (weight_slot)w->slot, w->layer);
-        m->weights[i] = w->bias ? found->bias.data : found->weight.data;
-    }
+    m->weights = calloc((size_t)b->plan.n_weights + 1, sizeof *m->weights);
+    plan_find_weights(&b->plan, b->model, m->weights);
+    m->arena = malloc(b->plan.arena_bytes);
+    memset(m->arena, 0xab, b->plan.arena_bytes);
+    m->bound = (program_memory){.cache_layer_bytes = b->plan.tensors[PLAN_K_CACHE].bytes,
+                                .weights = m->weights};
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        bool sums = b->plan.tensors[id].kind == PLAN_CARRIED;
-        m->inputs[id] = sums ? calloc(1, b->plan.tensors[id].bytes) : b->batch.of[id];
+        const plan_tensor *t = &b->plan.tensors[id];
+        const bool own = t->kind == PLAN_CARRIED || t->kind == PLAN_STATE;
+        m->bound.data[id] = own                     ? calloc(1, t->bytes)
+                            : t->kind == PLAN_CACHE ? calloc(1, m->cache_bytes)
+                            : t->kind == PLAN_TABLE ? b->executor.rope_table.data
+                            : t->kind == PLAN_INPUT ? b->batch.of[id]
+                                                    : (char *)m->arena + t->offset;
     }
-    m->bound = (schedule_memory){.arena = malloc(b->plan.arena_bytes),
-                                 .inputs = m->inputs,
-                                 .rope_table = b->executor.rope_table.data,
-                                 .k_cache = calloc(1, m->cache_bytes),
-                                 .v_cache = calloc(1, m->cache_bytes),
-                                 .weights = m->weights};
-    memset(m->bound.arena, 0xab, b->plan.arena_bytes);
 }
 
 /* A pass begins: the sums that the last one has cleared are this one's. */
 static inline void memory_begin_pass(machine_memory *m)
 {
-    void *cleared = m->inputs[PLAN_SUMS_NEXT];
-    m->inputs[PLAN_SUMS_NEXT] = m->inputs[PLAN_SUMS];
-    m->inputs[PLAN_SUMS] = cleared;
+    void *cleared = m->bound.data[PLAN_SUMS_NEXT];
+    m->bound.data[PLAN_SUMS_NEXT] = m->bound.data[PLAN_SUMS];
+    m->bound.data[PLAN_SUMS] = cleared;
 }
 
-static inline void memory_close(machine_memory *m)
+static inline void memory_close(machine_memory *m, const bench *b)
 {
-    free(m->inputs[PLAN_SUMS]);
-    free(m->inputs[PLAN_SUMS_NEXT]);
-    free(m->bound.arena);
-    free(m->bound.k_cache);
-    free(m->bound.v_cache);
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        plan_kind kind = b->plan.tensors[id].kind;
+        if (kind == PLAN_CARRIED || kind == PLAN_STATE || kind == PLAN_CACHE)
+            free(m->bound.data[id]);
+    }
+    free(m->arena);
     free(m->weights);
 }
 
@@ -161,11 +160,11 @@ static inline bool same_outputs(const bench *b, const machine_memory *m)
         const plan_tensor *t = &b->plan.tensors[outputs[i]];
         size_t bytes =
             t->bytes / (size_t)b->plan.capacity.of[AXIS_OUTPUTS] * (size_t)batch_outputs(&b->batch);
-        const char *theirs = b->executor.memory.data[outputs[i]];
-        if (memcmp(theirs, (char *)m->bound.arena + t->offset, bytes) != 0) return false;
+        if (memcmp(b->executor.memory.data[outputs[i]], m->bound.data[outputs[i]], bytes) != 0)
+            return false;
     }
-    return memcmp(b->executor.k_cache.data, m->bound.k_cache, m->cache_bytes) == 0 &&
-           memcmp(b->executor.v_cache.data, m->bound.v_cache, m->cache_bytes) == 0;
+    return memcmp(b->executor.k_cache.data, m->bound.data[PLAN_K_CACHE], m->cache_bytes) == 0 &&
+           memcmp(b->executor.v_cache.data, m->bound.data[PLAN_V_CACHE], m->cache_bytes) == 0;
 }
 
 #endif

@@ -116,13 +116,13 @@ static void memory_is_counted_exactly(void **state)
 {
     (void)state;
     model *model;
-    plan plan;
+    program plan;
     qp_error error;
     model_options sizes_only = {.sizes_only = true};
     assert_int_equal(model_open("synthetic:llama-3.2-1b:Q4_K", &sizes_only, &model, &error), QP_OK);
     plan_options options = plan_default_options(model_get_config(model));
     options.context = 4096;
-    assert_int_equal(plan_build(model_get_config(model), &options, &plan, &error), QP_OK);
+    assert_int_equal(plan_build(model_get_config(model), model, &options, &plan, &error), QP_OK);
     cuda_bytes bytes = cuda_executor_count(&plan, model);
     /* Every tensor of this model is a multiple of the alignment already. */
     assert_int_equal(bytes.weights, model_weight_bytes(model));
@@ -142,7 +142,7 @@ static void parts_of_attention_are_counted(void **state)
 {
     (void)state;
     model *model;
-    plan plan;
+    program plan;
     qp_error error;
     model_options sizes_only = {.sizes_only = true};
     assert_int_equal(model_open("synthetic:tiny:BF16", &sizes_only, &model, &error), QP_OK);
@@ -152,7 +152,7 @@ static void parts_of_attention_are_counted(void **state)
         plan_options options = plan_default_options(config);
         options.context = i ? 4096 : 1536;
         options.max_sequences = options.max_tokens = 64;
-        assert_int_equal(plan_build(config, &options, &plan, &error), QP_OK);
+        assert_int_equal(plan_build(config, NULL, &options, &plan, &error), QP_OK);
         bytes[i] = cuda_executor_count(&plan, model).workspace;
         plan_free(&plan);
     }

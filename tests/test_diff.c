@@ -179,7 +179,7 @@ static void test_bad_requests(void **state)
 /* An execution that goes wrong in one place. */
 typedef struct planted {
     execution inner;
-    const plan *plan;
+    const program *plan;
     int step, pass; /* where */
     int calls;      /* of that step */
     enum { PLANT_ELEMENT, PLANT_SKIP, PLANT_AT_ONCE } what;
@@ -250,7 +250,7 @@ static const execution_type planted_type = {.name = "planted",
 /* A small model with a plan for 8 tokens and the compared pair. */
 typedef struct bench {
     model *model;
-    plan plan;
+    program plan;
     thread_pool *pool;
     execution_setup setup;
     execution a;
@@ -269,7 +269,7 @@ static void bench_open_as(bench *b, const char *path, const char *of, bool sums)
     options.max_tokens = options.context = options.max_outputs = TOKENS;
     options.page_size = 4;
     options.sums = sums;
-    assert_ok(plan_build(model_get_config(b->model), &options, &b->plan, &error));
+    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->plan, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
     b->setup = (execution_setup){
         .plan = &b->plan, .model = b->model, .pool = b->pool, .cpu_features = cpu_features(0)};
@@ -437,7 +437,7 @@ static void test_planted_cache(void **state)
     plant(&b, "1.attention", 0, PLAN_V_CACHE, 0, 0);
     bench_diff(&b, 0);
     const diff_row *row = &b.report.rows[b.report.first_wrong];
-    assert_int_equal(b.plan.nodes[row->node].operands[row->operand].id, PLAN_V_CACHE);
+    assert_int_equal(program_tensor_of(&b.plan, row->node, row->operand), PLAN_V_CACHE);
     assert_int_equal(b.plan.steps[row->step].layer, 1);
     assert_string_equal(row->alone.first.index, "[0, 0, 0, 0]");
     bench_close(&b);

@@ -400,18 +400,20 @@ static void every_wait_is_carried(void **state)
     for (size_t i = 0; i < sizeof paths / sizeof *paths * 4 * 5; i++) {
         qp_error error;
         model *m;
-        plan p;
+        program p, sums;
         schedule s;
         model_options sizes_only = {.sizes_only = true};
         assert_ok(model_open(paths[i / 20], &sizes_only, &m, &error));
         plan_options of = plan_default_options(model_get_config(m));
         of.context = 4096;
-        assert_ok(plan_build(model_get_config(m), &of, &p, &error));
+        assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
         const mega_schedule_options options = {.n_blocks = blocks[i / 5 % 4],
                                                .assignment = (schedule_assignment)(i % 5)};
-        assert_ok(mega_schedule(&p, m, &options, &s, &error));
-        plan_free(&p);
+        assert_ok(mega_build_sums(&p, m, options.n_blocks, &sums, &error));
+        assert_ok(mega_schedule(&sums, &options, &s, &error));
         schedule_free(&s);
+        plan_free(&sums);
+        plan_free(&p);
         model_close(m);
     }
 }
@@ -422,14 +424,15 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     (void)state;
     qp_error error;
     model *m;
-    plan p;
+    program p, sums;
     schedule s;
     model_options sizes_only = {.sizes_only = true};
     assert_ok(model_open(models[0], &sizes_only, &m, &error));
     plan_options of = plan_default_options(model_get_config(m));
-    assert_ok(plan_build(model_get_config(m), &of, &p, &error));
+    assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
     const mega_schedule_options options = {.n_blocks = 16};
-    assert_ok(mega_schedule(&p, m, &options, &s, &error));
+    assert_ok(mega_build_sums(&p, m, options.n_blocks, &sums, &error));
+    assert_ok(mega_schedule(&sums, &options, &s, &error));
     instruction *attention = NULL, *mlp = NULL, *later = NULL;
     for (int i = 0; i < s.length[3]; i++) {
         instruction *in = s.instructions + 3 * (size_t)s.longest + i;
@@ -455,8 +458,9 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     later->waits[1] = mlp->waits[0];
     assert_ok(schedule_verify(&s, &error));
     assert_int_equal(mega_prove(&s, &error), QP_UNSUPPORTED);
-    plan_free(&p);
     schedule_free(&s);
+    plan_free(&sums);
+    plan_free(&p);
     model_close(m);
 }
 
@@ -498,18 +502,19 @@ static void a_damaged_program_is_refused(void **state)
     enum { BLOCKS = 12 };
     qp_error error;
     model *m;
-    plan p;
+    program p, sums;
     model_options sizes_only = {.sizes_only = true};
     assert_ok(model_open(models[0], &sizes_only, &m, &error));
     plan_options of = plan_default_options(model_get_config(m));
-    assert_ok(plan_build(model_get_config(m), &of, &p, &error));
+    assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
+    assert_ok(mega_build_sums(&p, m, BLOCKS, &sums, &error));
     int damaged = 0;
     for (int how = 0; how < DAMAGES; how++)
         for (int i = 0, length = 1; i < length; i++) {
             const mega_schedule_options options = {.n_blocks = BLOCKS};
             const int block = (i + how) % BLOCKS;
             schedule s;
-            assert_ok(mega_schedule(&p, m, &options, &s, &error));
+            assert_ok(mega_schedule(&sums, &options, &s, &error));
             length = s.length[block];
             if (i < length && damage(&s, block, i, how)) {
                 damaged++;
@@ -519,6 +524,7 @@ static void a_damaged_program_is_refused(void **state)
             schedule_free(&s);
         }
     assert_true(damaged > 40);
+    plan_free(&sums);
     plan_free(&p);
     model_close(m);
 }

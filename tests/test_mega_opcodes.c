@@ -82,18 +82,20 @@ static void it_knows_all_of_its_schedules(void **state)
     (void)state;
     qp_error error;
     model *m;
-    plan p;
+    program p, sums;
     schedule s;
     model_options sizes_only = {.sizes_only = true};
     assert_ok(model_open("synthetic:tiny:BF16", &sizes_only, &m, &error));
     plan_options of = plan_default_options(model_get_config(m));
-    assert_ok(plan_build(model_get_config(m), &of, &p, &error));
+    assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
     const mega_schedule_options options = {.n_blocks = 8};
-    assert_ok(mega_schedule(&p, m, &options, &s, &error));
+    assert_ok(mega_build_sums(&p, m, options.n_blocks, &sums, &error));
+    assert_ok(mega_schedule(&sums, &options, &s, &error));
     for (int b = 0; b < options.n_blocks; b++)
         for (int i = 0; i < s.length[b]; i++)
             assert_true(mega_opcode_of((op_code)schedule_queue(&s, b)[i].opcode)->known);
     schedule_free(&s);
+    plan_free(&sums);
     plan_free(&p);
     model_close(m);
 }

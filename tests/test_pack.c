@@ -8,14 +8,14 @@
 
 static qp_error error;
 
-static plan plan_of(const model *m, bool fuse)
+static program plan_of(const model *m, bool fuse)
 {
-    plan p;
+    program p;
     plan_options options = plan_default_options(model_get_config(m));
     options.fuse = fuse;
     options.context = 64;
     options.max_tokens = 16;
-    assert_ok(plan_build(model_get_config(m), &options, &p, &error));
+    assert_ok(plan_build(model_get_config(m), m, &options, &p, &error));
     return p;
 }
 
@@ -50,7 +50,7 @@ static void bytes_are_known_before(void **state)
         assert_true(model_has_weights(whole));
         for (int way = 0; way < 4; way++) {
             const bool vectors = way % 2;
-            plan p = plan_of(sizes, way / 2);
+            program p = plan_of(sizes, way / 2);
             executor before, x;
             progress silent = {0};
             uint32_t features = vectors ? cpu_features(0) : 0;
@@ -75,8 +75,8 @@ static bool is_packed(const executor *x, weight_slot slot)
 {
     for (int n = 0; n < x->plan->n_nodes; n++)
         for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
-            const plan_operand *operand = &x->plan->nodes[n].operands[i];
-            if (operand->kind == OPERAND_WEIGHT && operand->id == (int)slot)
+            const program_weight *weight = program_weight_of(x->plan, n, i);
+            if (weight && !weight->bias && weight->slot == (int)slot)
                 return x->nodes[n].packed != NULL;
         }
     return false;
@@ -94,7 +94,7 @@ static void made_weights_are_given_back(void **state)
             model *m;
             model_options options = {.discardable = leave};
             assert_ok(model_open(models[i], &options, &m, &error));
-            plan p = plan_of(m, fuse);
+            program p = plan_of(m, fuse);
             executor x;
             progress silent = {0};
             assert_ok(executor_init(&x, &p, m, NULL, cpu_features(0), &silent, &error));

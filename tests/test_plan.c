@@ -29,13 +29,13 @@ static model_config small_config(void)
                           .rope = {.dim = 8, .theta = 10000, .factor = 1}};
 }
 
-static plan small_plan(int ranks, int rank)
+static program small_plan(int ranks, int rank)
 {
     model_config config = small_config();
     plan_options options = plan_default_options(&config);
     options.ranks = ranks, options.rank = rank;
-    plan p;
-    assert_ok(plan_build(&config, &options, &p, &error));
+    program p;
+    assert_ok(plan_build(&config, NULL, &options, &p, &error));
     return p;
 }
 
@@ -82,7 +82,7 @@ static const table_row after[] = {{"final_norm", "", "rx", "", "", ""},
                                   {"sample", "", "", "", "", ""}};
 enum { N_BEFORE = 2, N_LAYER = 11, N_AFTER = 5 };
 
-static void check_rows(const plan *p, const plan_cell *cells, int first, const table_row *rows,
+static void check_rows(const program *p, const plan_cell *cells, int first, const table_row *rows,
                        int count, int64_t of_layer)
 {
     static const plan_tensor_id columns[] = {PLAN_TOKEN_IDS, PLAN_X, PLAN_X_NORM, PLAN_ATTN,
@@ -106,7 +106,7 @@ static void check_rows(const plan *p, const plan_cell *cells, int first, const t
 static void lifetimes_are_those_of_the_design(void **state)
 {
     (void)state;
-    plan p = small_plan(1, 0);
+    program p = small_plan(1, 0);
     plan_cell *cells;
     assert_ok(lifetime_compute(&p, &cells, &error));
     assert_int_equal(p.n_steps, N_BEFORE + 3 * N_LAYER + N_AFTER);
@@ -137,10 +137,10 @@ static void fused_lifetimes_are_those_of_the_design(void **state)
         model_config config = small_config();
         plan_options options = plan_default_options(&config);
         options.fuse = true, options.kv_partitions = parts;
-        plan p;
+        program p;
         plan_cell *cells;
         char text[8];
-        assert_ok(plan_build(&config, &options, &p, &error));
+        assert_ok(plan_build(&config, NULL, &options, &p, &error));
         assert_ok(lifetime_compute(&p, &cells, &error));
         assert_int_equal(p.n_steps, N_BEFORE + 3 * N_FUSED_LAYER + N_FUSED_AFTER);
         check_rows(&p, cells, 0, before, N_BEFORE, -1);
@@ -162,7 +162,7 @@ static void fused_lifetimes_are_those_of_the_design(void **state)
 static void other_ranks_make_partial_sums(void **state)
 {
     (void)state;
-    plan p = small_plan(2, 1);
+    program p = small_plan(2, 1);
     assert_int_equal(p.config.n_heads, 4);
     assert_int_equal(p.config.n_kv_heads, 2);
     assert_int_equal(p.config.intermediate_size, 86);
@@ -180,7 +180,7 @@ static void other_ranks_make_partial_sums(void **state)
     }
     free(cells);
     plan_free(&p);
-    plan first = small_plan(2, 0); /* as a single rank's table */
+    program first = small_plan(2, 0); /* as a single rank's table */
     assert_ok(lifetime_compute(&first, &cells, &error));
     check_rows(&first, cells, N_BEFORE, layer, N_LAYER, 0);
     free(cells);
@@ -191,7 +191,7 @@ static void other_ranks_make_partial_sums(void **state)
 static void every_cell_is_consistent(void **state)
 {
     (void)state;
-    plan p = small_plan(2, 1);
+    program p = small_plan(2, 1);
     plan_cell *cells;
     assert_ok(lifetime_compute(&p, &cells, &error));
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
@@ -220,7 +220,7 @@ static void every_cell_is_consistent(void **state)
 static void a_layer_has_two_all_reduces(void **state)
 {
     (void)state;
-    plan p = small_plan(2, 0);
+    program p = small_plan(2, 0);
     int count[3] = {0};
     for (int s = 0; s < p.n_steps; s++) {
         for (int n = 0; n < p.steps[s].n_nodes; n++) {
@@ -239,18 +239,18 @@ static void a_layer_has_two_all_reduces(void **state)
 
 /* --- The arena ------------------------------------------------------------------------------- */
 
-static bool in_arena(const plan *p, int id)
+static bool in_arena(const program *p, int id)
 {
     return p->tensors[id].kind == PLAN_ACTIVATION || p->tensors[id].kind == PLAN_OUTPUT;
 }
 
-static bool meet(const plan *p, int a, int b)
+static bool meet(const program *p, int a, int b)
 {
     const plan_tensor *x = &p->tensors[a], *y = &p->tensors[b];
     return x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
 }
 
-static bool alive_together(const plan *p, const plan_cell *cells, int a, int b)
+static bool alive_together(const program *p, const plan_cell *cells, int a, int b)
 {
     for (int step = 0; step < p->n_steps; step++) {
         char text[8];
@@ -261,7 +261,7 @@ static bool alive_together(const plan *p, const plan_cell *cells, int a, int b)
 }
 
 /* Whether two tensors that are alive in one step share bytes, or one lies outside. */
-static bool is_unsound(const plan *p, const plan_cell *cells)
+static bool is_unsound(const program *p, const plan_cell *cells)
 {
     for (int a = 0; a < PLAN_TENSOR_COUNT; a++) {
         if (!in_arena(p, a)) continue;
@@ -313,8 +313,8 @@ static void live_tensors_never_meet(void **state)
     for (int i = 0; i < 300; i++) {
         model_config config = random_config();
         plan_options options = random_options(&config);
-        plan p;
-        assert_ok(plan_build(&config, &options, &p, &error));
+        program p;
+        assert_ok(plan_build(&config, NULL, &options, &p, &error));
         plan_cell *cells;
         assert_ok(lifetime_compute(&p, &cells, &error));
         assert_false(is_unsound(&p, cells));
@@ -342,8 +342,8 @@ static void the_verifier_catches_every_misplacement(void **state)
         model_config config = random_config();
         config.n_layers = random_between(1, 2);
         plan_options options = random_options(&config);
-        plan p;
-        assert_ok(plan_build(&config, &options, &p, &error));
+        program p;
+        assert_ok(plan_build(&config, NULL, &options, &p, &error));
         plan_cell *cells;
         assert_ok(lifetime_compute(&p, &cells, &error));
         for (int k = 0; k < 200; k++) {
@@ -386,7 +386,7 @@ static void the_verifier_catches_every_misplacement(void **state)
 static void the_verifier_catches_wrong_orders(void **state)
 {
     (void)state;
-    plan p = small_plan(1, 0);
+    program p = small_plan(1, 0);
     static const struct {
         const char *step;
         int64_t layer;
@@ -437,8 +437,8 @@ static void bytes_are_those_that_are_allocated(void **state)
         options.ranks = 1, options.rank = 0;
         options.kv_type = i % 2 ? DTYPE_F16 : DTYPE_F32;
         options.max_outputs = random_between(1, 20);
-        plan p;
-        assert_ok(plan_build(config, &options, &p, &error));
+        program p;
+        assert_ok(plan_build(config, NULL, &options, &p, &error));
         plan_bytes bytes = plan_count_bytes(&p, model_weight_bytes(model));
         executor x;
         assert_ok(executor_init(&x, &p, model, NULL, 0, NULL, &error));
@@ -474,9 +474,9 @@ static void bytes_are_those_that_are_allocated(void **state)
 
 static uint64_t total_at(const model_config *config, plan_options options, int64_t context)
 {
-    plan p;
+    program p;
     options.context = context;
-    assert_ok(plan_build(config, &options, &p, &error));
+    assert_ok(plan_build(config, NULL, &options, &p, &error));
     uint64_t total = plan_count_bytes(&p, 1000).total;
     plan_free(&p);
     return total;
@@ -524,44 +524,44 @@ static void impossible_options_are_named(void **state)
         for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
             plan_options options = good;
             memcpy((char *)&options + fields[i].field, &wrong[k], sizeof wrong[k]);
-            plan p;
-            assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+            program p;
+            assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
             assert_non_null(strstr(error.message, fields[i].message));
             plan_free(&p);
         }
     }
-    plan p;
+    program p;
     plan_options options = good;
     model_config sliding = config;
     sliding.window = options.context - 1;
-    assert_int_equal(plan_build(&sliding, &options, &p, &error), QP_UNSUPPORTED);
+    assert_int_equal(plan_build(&sliding, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "slides over the latest"));
     options.context--;
-    assert_ok(plan_build(&sliding, &options, &p, &error));
+    assert_ok(plan_build(&sliding, NULL, &options, &p, &error));
     plan_free(&p);
     options = good;
     model_config normed = config;
     normed.family = &family_qwen3;
-    assert_ok(plan_build(&normed, &options, &p, &error));
+    assert_ok(plan_build(&normed, NULL, &options, &p, &error));
     assert_true(plan_find_step(&p, "qk_norm", 0) == plan_find_step(&p, "rope", 0) - 1);
     plan_free(&p);
     options.fuse = true;
-    assert_int_equal(plan_build(&normed, &options, &p, &error), QP_UNSUPPORTED);
+    assert_int_equal(plan_build(&normed, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "norms of q and k"));
     options = good;
     options.ranks = 3;
-    assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+    assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "3 ranks"));
     options.ranks = 2, options.rank = 2;
-    assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+    assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
     options = good, options.kv_type = DTYPE_Q8_0;
-    assert_int_equal(plan_build(&config, &options, &p, &error), QP_INVALID);
+    assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "Q8_0"));
     options = good, options.max_tokens = options.max_outputs = 1 << 20;
     options.max_sequences = 1 << 16, options.context = 1 << 26;
     config.head_dim = 1 << 12, config.n_kv_heads = config.n_heads = 1 << 12;
     config.vocab_size = 1 << 22;
-    qp_status status = plan_build(&config, &options, &p, &error);
+    qp_status status = plan_build(&config, NULL, &options, &p, &error);
     assert_int_equal(status, QP_NO_MEMORY);
     assert_non_null(strstr(error.message, "too large"));
     plan_free(&p);
@@ -603,8 +603,8 @@ static void the_printed_table_is_the_plan(void **state)
     assert_ok(model_open("synthetic:tiny", &sizes_only, &model, &error));
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = 7;
-    plan p;
-    assert_ok(plan_build(model_get_config(model), &options, &p, &error));
+    program p;
+    assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
     plan_cell *cells;
     assert_ok(lifetime_compute(&p, &cells, &error));
 
@@ -756,8 +756,8 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = 20, options.context = 64;
     options.fuse = fuse, options.sums = sums, options.kv_partitions = kv_partitions;
-    plan p;
-    assert_ok(plan_build(model_get_config(model), &options, &p, &error));
+    program p;
+    assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
     executor x;
     assert_ok(executor_init(&x, &p, model, NULL, 0, NULL, &error));
     batch b;
@@ -779,7 +779,7 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
         }
         for (int n = 0; n < p.n_nodes; n++) {
             op_call call;
-            plan_bind(&p, &p.nodes[n], &x.memory, &b.sizes, &call);
+            program_bind(&p, n, &x.memory, b.sizes.of, &call);
             const op_info *op = op_get(p.nodes[n].op);
             if (op_bind(op, &call, NULL, &error) != QP_OK)
                 fail_msg("node %d, %s: %s", n, op->name, error.message);

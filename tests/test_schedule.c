@@ -74,7 +74,7 @@ static void build(const bench *b, int workers, int setting, int assignment, sche
                                 .setting = (schedule_setting)setting,
                                 .assignment = (schedule_assignment)assignment,
                                 .tile = 4};
-    assert_ok(schedule_build(&b->plan, b->model, &options, s, &error));
+    assert_ok(schedule_build(&b->plan, &options, s, &error));
 }
 
 static void test_every_strategy_is_sound(void **state)
@@ -106,7 +106,7 @@ static void check_orders(bench *b, int workers, int setting, int assignment,
     serial_machine *machine;
     build(b, workers, setting, assignment, &s);
     assert_ok(serial_create(&s, &machine, &error));
-    memory_open(&memory, b, &s);
+    memory_open(&memory, b);
     memset(b->executor.k_cache.data, 0, memory.cache_bytes);
     memset(b->executor.v_cache.data, 0, memory.cache_bytes);
     b->past[0] = b->past[1] = 0;
@@ -121,7 +121,7 @@ static void check_orders(bench *b, int workers, int setting, int assignment,
         assert_true(same_outputs(b, &memory));
     }
     free(scratch);
-    memory_close(&memory);
+    memory_close(&memory, b);
     serial_destroy(machine);
     schedule_free(&s);
 }
@@ -177,7 +177,8 @@ static void test_attention_waits_by_kv_head(void **state)
         }
     }
     for (int node = 0; node < s.n_nodes; node++) {
-        op_code op = s.nodes[node].op;
+        op_code op = s.program->nodes[node].op;
+        if (program_is_void(s.program, node)) continue;
         bool by_head = op == OP_NORM_QKV_ROPE || op == OP_ATTENTION_PARTIAL;
         assert_int_equal(counters[node], by_head ? heads : 1);
     }
@@ -216,7 +217,7 @@ static void check_shares(const bench *b, int64_t group)
     schedule s;
     qp_error error;
     const schedule_options options = {.workers = 5, .group = group};
-    assert_ok(schedule_build(&b->plan, b->model, &options, &s, &error));
+    assert_ok(schedule_build(&b->plan, &options, &s, &error));
     assert_true(s.n_nodes <= 64);
     int share[64][5] = {{0}};
     for (int w = 0; w < 5; w++) {
@@ -232,7 +233,7 @@ static void check_shares(const bench *b, int64_t group)
             if (share[node][w] < least) least = share[node][w];
             if (share[node][w] > most) most = share[node][w];
         }
-        bool alone = op_get(s.nodes[node].op)->grain == 0;
+        bool alone = op_get(s.program->nodes[node].op)->grain == 0;
         assert_true(most - least <= (alone ? 1 : group));
     }
     schedule_free(&s);
@@ -252,7 +253,7 @@ static void test_workers_differ_by_one_group(void **state)
     schedule s;
     qp_error error;
     const schedule_options options = {.workers = 5, .group = 16};
-    assert_ok(schedule_build(&tiny.plan, tiny.model, &options, &s, &error));
+    assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
     int least[64], most[64];
     assert_true(s.n_nodes <= 64);
     for (int node = 0; node < s.n_nodes; node++) {
@@ -289,7 +290,7 @@ static void test_bad_options_are_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         schedule s;
         qp_error error = {0};
-        assert_int_equal(schedule_build(&tiny.plan, tiny.model, &bad[i], &s, &error), QP_INVALID);
+        assert_int_equal(schedule_build(&tiny.plan, &bad[i], &s, &error), QP_INVALID);
         assert_true(strlen(error.message) > 20);
         schedule_free(&s);
     }
@@ -303,9 +304,9 @@ static void test_a_schedule_may_end_early(void **state)
     schedule s;
     schedule_options options = {.workers = 4,
                                 .last_step = plan_find_step(&tiny.plan, "lm_head", -1) + 1};
-    assert_ok(schedule_build(&tiny.plan, tiny.model, &options, &s, &error));
+    assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
     assert_ok(schedule_verify(&s, &error));
-    assert_int_equal(s.nodes[s.n_nodes - 1].op, OP_LINEAR);
+    assert_int_equal(s.program->nodes[s.n_nodes - 1].op, OP_LINEAR);
     schedule_free(&s);
 }
 
@@ -314,7 +315,7 @@ static void check_large(bool fuse, bool sums)
 {
     qp_error error;
     model *m;
-    plan p;
+    program p;
     schedule s;
     model_options sizes_only = {.sizes_only = true};
     assert_ok(model_open("synthetic:llama-3.1-8b", &sizes_only, &m, &error));
@@ -324,10 +325,10 @@ static void check_large(bool fuse, bool sums)
     options.sums = sums;
     options.kv_partitions = schedule_kv_partitions(132, model_get_config(m)->n_kv_heads);
     assert_int_equal(options.kv_partitions, 16);
-    assert_ok(plan_build(model_get_config(m), &options, &p, &error));
+    assert_ok(plan_build(model_get_config(m), m, &options, &p, &error));
     uint64_t begin = clock_ns();
     schedule_options of = {.workers = 132, .assignment = SCHEDULE_DAG, .group = fuse ? 1 : 0};
-    assert_ok(schedule_build(&p, m, &of, &s, &error));
+    assert_ok(schedule_build(&p, &of, &s, &error));
     assert_ok(schedule_verify(&s, &error));
     assert_true(clock_ns() - begin < 3000000000u);
     schedule_free(&s);
@@ -358,7 +359,7 @@ static void test_pools_are_bounded(void **state)
                                               .memory_fraction = fractions[f],
                                               .profile.bytes_per_second = 1e15,
                                               .tile = 1};
-            assert_ok(schedule_build(&tiny.plan, tiny.model, &options, &s, &error));
+            assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
             int64_t all = 0;
             for (int w = 0; w < workers; w++)
                 all += s.length[w];

@@ -104,7 +104,7 @@ static void build(const cost_table *costs, int workers, schedule_assignment how,
 {
     qp_error error;
     schedule_options options = {.workers = workers, .assignment = how, .costs = costs};
-    assert_ok(schedule_build(&tiny.plan, tiny.model, &options, s, &error));
+    assert_ok(schedule_build(&tiny.plan, &options, s, &error));
     assert_null(s->options.costs);
 }
 
@@ -176,7 +176,7 @@ static void test_long_passes_end(void **state)
             schedule s;
             build(&table, workers, (schedule_assignment)assignment, &s);
             for (int n = 0; n < s.n_nodes; n++)
-                s.nodes[n].alone = 0.61F + 0.003F * (float)n;
+                s.costs[n].alone = 0.61F + 0.003F * (float)n;
             schedule_prediction p = predict(&s);
             assert_true(p.total > 1e9);
             prediction_free(&p);
@@ -211,7 +211,7 @@ static void test_both_ways_agree(void **state)
         build(&table, 3, (schedule_assignment)assignment, &s);
         schedule_prediction apart = predict(&s);
         for (int n = 0; n < s.n_nodes; n++)
-            s.nodes[n].alone = 1 - 1e-7F;
+            s.costs[n].alone = 1 - 1e-7F;
         schedule_prediction together = predict(&s);
         assert_true(fabs(apart.total - together.total) < 1e-5 * apart.total);
         for (int w = 0; w < 3; w++) {

@@ -13,7 +13,7 @@ static qp_error error;
 /* A tiny model with everything that running it takes, and a batch of two sequences. */
 typedef struct bench {
     model *model;
-    plan plan;
+    program plan;
     thread_pool *pool;
     executor executor;
     page_pool pages;
@@ -40,7 +40,7 @@ static void bench_open_parts(bench *b, int threads, int64_t parts)
     options.fuse = parts > 0;
     options.sums = parts > SUMS;
     options.kv_partitions = parts % SUMS;
-    assert_ok(plan_build(model_get_config(b->model), &options, &b->plan, &error));
+    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->plan, &error));
     assert_ok(thread_pool_create(threads, &b->pool, &error));
     assert_ok(
         executor_init(&b->executor, &b->plan, b->model, b->pool, features, &b->silent, &error));
@@ -88,7 +88,7 @@ static void check_passes(bench *b, const schedule_options *options, const float 
                          size_t bytes, int passes)
 {
     scheduled scheduled;
-    assert_ok(scheduled_init(&scheduled, &b->executor, b->model, options, &error));
+    assert_ok(scheduled_init(&scheduled, &b->executor, options, &error));
     for (int pass = 0; pass < passes; pass++) {
         memset(executor_logits(&b->executor), 0x7f, bytes);
         executor_begin_pass(&b->executor);
@@ -141,7 +141,7 @@ static void test_watchdog(void **state)
     scheduled scheduled;
     bench_open(&b, 2);
     const schedule_options options = {.last_step = logits_end(&b)};
-    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, &options, &error));
+    assert_ok(scheduled_init(&scheduled, &b.executor, &options, &error));
     schedule *s = &scheduled.schedule;
     int planted = -1;
     for (int i = s->length[1] - 1; i >= 0 && planted < 0; i--) {
@@ -152,12 +152,7 @@ static void test_watchdog(void **state)
     }
     assert_true(planted >= 0);
     bound_schedule setup = {.schedule = s,
-                            .memory = {.arena = b.executor.arena.data,
-                                       .inputs = b.executor.memory.data,
-                                       .rope_table = b.executor.rope_table.data,
-                                       .k_cache = b.executor.k_cache.data,
-                                       .v_cache = b.executor.v_cache.data,
-                                       .weights = scheduled.weights},
+                            .memory = &b.executor.memory,
                             .kernels = scheduled.kernels,
                             .scratch = b.executor.scratch.data,
                             .scratch_bytes = b.executor.scratch_bytes};
@@ -181,7 +176,7 @@ static void test_timings(void **state)
     scheduled scheduled;
     bench_open(&b, 2);
     const schedule_options options = {.last_step = logits_end(&b)};
-    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, &options, &error));
+    assert_ok(scheduled_init(&scheduled, &b.executor, &options, &error));
     const schedule *s = &scheduled.schedule;
     instruction_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
     assert_non_null(timings);
@@ -209,7 +204,7 @@ static void test_weights_ahead(void **state)
     scheduled scheduled;
     bench_open(&b, 3);
     const schedule_options options = {.last_step = logits_end(&b)};
-    assert_ok(scheduled_init(&scheduled, &b.executor, b.model, &options, &error));
+    assert_ok(scheduled_init(&scheduled, &b.executor, &options, &error));
     const schedule *s = &scheduled.schedule;
     ahead *table;
     assert_ok(ahead_make(&scheduled.setup, &table, &error));

@@ -154,7 +154,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint
     plan_options chosen;
     TRY(choose_options(options, model_get_config(e->model),
                        e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
-    TRY(plan_build(model_get_config(e->model), &chosen, &e->plan, error));
+    TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->plan, error));
     if (e->device.context) return QP_OK;
     TRY(check_memory(e, features, error));
     if (model_has_weights(e->model)) return QP_OK;
@@ -224,7 +224,7 @@ static qp_status open_executors(qp_engine *e, const qp_engine_options *options, 
     TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, &e->progress, error));
     if (is_named(options->exec, "ref") || is_named(options->exec, "ops")) return QP_OK;
     schedule_options as_usual = {.setting = SCHEDULE_LATENCY, .last_step = e->logits_end};
-    TRY(scheduled_init(&e->scheduled, &e->executor, e->model, &as_usual, error));
+    TRY(scheduled_init(&e->scheduled, &e->executor, &as_usual, error));
     return is_named(options->exec, "serial") ? scheduled_make_serial(&e->scheduled, error) : QP_OK;
 }
 

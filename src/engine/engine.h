@@ -14,7 +14,7 @@
 
 struct qp_engine {
     model *model;
-    plan plan;
+    program plan;
     executor executor;
     cuda_device device;  /* its context is NULL where the CPU runs the plan */
     cuda_executor cuda;  /* runs the plan up to the logits, and what follows where it feeds tokens

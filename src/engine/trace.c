@@ -47,9 +47,7 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
                          max_passes);
     t->passes = arena_alloc(&t->memory, max_passes, sizeof *t->passes);
     t->samplings = arena_alloc(&t->memory, max_passes + 1, sizeof *t->samplings);
-    t->no_weights = arena_alloc(&t->memory, (size_t)s->n_weights + 1, sizeof *t->no_weights);
-    if (!t->passes || !t->samplings || !t->no_weights)
-        return error_no_memory(error, "the trace", bytes);
+    if (!t->passes || !t->samplings) return error_no_memory(error, "the trace", bytes);
     bool serial = t->engine->scheduled.serial != NULL;
     if (!serial) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
     /* Touched now, so that no page is taken while the clock runs. */

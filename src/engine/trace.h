@@ -40,7 +40,6 @@ typedef struct trace_cuda {
 struct qp_trace {
     qp_engine *engine;
     const schedule *schedule; /* whose instructions' times are recorded */
-    const void **no_weights;  /* [n_weights] of NULL: costs do not depend on where weights are */
     const char *costs;        /* file of measured costs, or NULL */
     machine_profile limits;
     uint64_t begin;

@@ -20,7 +20,7 @@ static qp_status make_operators(qp_trace *t, qp_error *error)
     const qp_engine *e = t->engine;
     const schedule_options options = {
         .workers = 1, .setting = SCHEDULE_LATENCY, .last_step = e->logits_end};
-    TRY(schedule_build(&e->plan, e->model, &options, &t->cuda.operators, error));
+    TRY(schedule_build(&e->plan, &options, &t->cuda.operators, error));
     t->schedule = &t->cuda.operators;
     return QP_OK;
 }
@@ -87,15 +87,10 @@ void trace_begin_operators(qp_trace *t, const batch *batch)
 static void take_launch(qp_trace *t, int from, int to, uint64_t begin, uint64_t end, int *place)
 {
     const schedule *s = t->schedule;
-    const plan *p = &t->engine->plan;
     instruction_timing *timings = t->passes[t->n_passes].timings;
-    for (int node = from; node < to && *place < s->length[0]; node++) {
-        const instruction *queue = schedule_queue(s, 0);
-        const uint32_t number = queue[*place].node;
-        if (s->nodes[number].op != p->nodes[node].op ||
-            s->nodes[number].layer != p->nodes[node].layer)
-            continue; /* it has nothing to do, and no place in the schedule */
-        for (; *place < s->length[0] && queue[*place].node == number; ++*place) {
+    const instruction *queue = schedule_queue(s, 0);
+    for (int node = from; node < to; node++) {
+        for (; *place < s->length[0] && queue[*place].node == (uint32_t)node; ++*place) {
             timings[*place] = (instruction_timing){begin, begin, end, end};
             begin = end;
         }

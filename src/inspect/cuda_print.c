@@ -54,9 +54,9 @@ static qp_status count(memory_view *v, int64_t context, qp_error *error)
 {
     const model_config *config = model_get_config(v->model);
     plan_options options = v->options;
-    plan plan;
+    program plan;
     options.context = context;
-    TRY(plan_build(config, &options, &plan, error));
+    TRY(plan_build(config, v->model, &options, &plan, error));
     v->bytes = cuda_executor_count(&plan, v->model);
     v->mega = v->has_mega ? cuda_mega_count(&plan, v->model, v->n_blocks) : (cuda_mega_bytes){0};
     plan_free(&plan);

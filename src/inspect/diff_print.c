@@ -19,7 +19,7 @@ enum { USUAL_TOKENS = 16, USUAL_CHUNK = 512, USUAL_PAGE_SIZE = 16, MOST_OUTPUTS 
 typedef struct diff {
     const diff_options *options;
     model *model;
-    plan plan;
+    program plan;
     thread_pool *pool;
     schedule_options schedule;
     execution_setup setup;
@@ -96,7 +96,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     options.max_tokens = together > chunk ? chunk : or_usual(together, 1);
     options.max_outputs = options.max_tokens < MOST_OUTPUTS ? options.max_tokens : MOST_OUTPUTS;
     if (o->kv_type) options.kv_type = dtype_from_name(o->kv_type);
-    return plan_build(&config, &options, &d->plan, error);
+    return plan_build(&config, d->model, &options, &d->plan, error);
 }
 
 /* Both executions hold everything but the weights, which may be packed once more each. */
@@ -208,7 +208,7 @@ static void print_row(const diff *d, const diff_row *row, const char *step, strb
     format_element(&m->worst, worst, sizeof worst);
     snprintf(kernels, sizeof kernels, row->same_kernel ? "%s" : "%s, %s%s", a, b,
              row->rounds ? "*" : "");
-    if (d->plan.tensors[d->plan.nodes[row->node].operands[row->operand].id].type == DTYPE_I32)
+    if (program_operand(&d->plan, row->node, row->operand)->type == DTYPE_I32)
         snprintf(added, sizeof added, "%" PRId64 " ids", row->together.wrong);
     else
         snprintf(added, sizeof added, "%.1e", row->together.relative);
@@ -218,7 +218,7 @@ static void print_row(const diff *d, const diff_row *row, const char *step, strb
 }
 
 /* Whether rows of two layers are of the same step and view. */
-static bool same_place(const plan *p, const diff_row *a, const diff_row *b)
+static bool same_place(const program *p, const diff_row *a, const diff_row *b)
 {
     return strcmp(p->steps[a->step].name, p->steps[b->step].name) == 0 &&
            a->node - p->steps[a->step].first_node == b->node - p->steps[b->step].first_node &&
@@ -313,7 +313,7 @@ static void print_together(const diff *d, strbuf *out)
     const diff_row *last = r->n_rows ? &r->rows[r->n_rows - 1] : NULL;
     for (int i = 0; i < r->n_rows; i++) {
         const diff_row *row = &r->rows[i];
-        if (d->plan.nodes[row->node].operands[row->operand].id == PLAN_LOGITS) last = row;
+        if (program_tensor_of(&d->plan, row->node, row->operand) == PLAN_LOGITS) last = row;
     }
     strbuf_puts(out, "end to end       ");
     if (r->first_drift >= 0) {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static bool overlap(const plan_operand *a, const plan_operand *b)
+static bool overlap(const program_view *a, const program_view *b)
 {
     if (a->columns == 0 || b->columns == 0) return true;
     return a->first_column < b->first_column + b->columns &&
@@ -12,24 +12,24 @@ static bool overlap(const plan_operand *a, const plan_operand *b)
 }
 
 /* Whether an operand is an output that no later node of its step writes over. */
-static bool is_left(const plan *p, int step, int n, int operand)
+static bool is_left(const program *p, int step, int n, int operand)
 {
-    const plan_operand *it = &p->nodes[n].operands[operand];
+    const int id = program_tensor_of(p, n, operand);
+    const program_view *it = program_operand(p, n, operand);
     if (op_get(p->nodes[n].op)->tensors[operand].direction == OP_IN) return false;
-    if (it->kind != OPERAND_TENSOR || p->tensors[it->id].kind == PLAN_INPUT) return false;
+    if (id < 0 || p->tensors[id].kind == PLAN_INPUT) return false;
     for (int m = n + 1; m < p->steps[step].first_node + p->steps[step].n_nodes; m++) {
         const op_info *op = op_get(p->nodes[m].op);
         for (int i = 0; i < op_n_tensors(op); i++) {
-            const plan_operand *other = &p->nodes[m].operands[i];
-            if (op->tensors[i].direction != OP_IN && other->kind == OPERAND_TENSOR &&
-                other->id == it->id && overlap(it, other))
+            if (op->tensors[i].direction != OP_IN && program_tensor_of(p, m, i) == id &&
+                overlap(it, program_operand(p, m, i)))
                 return false;
         }
     }
     return true;
 }
 
-void diff_list_rows(const plan *p, const execution *a, const execution *b,
+void diff_list_rows(const program *p, const execution *a, const execution *b,
                     const diff_request *request, diff_report *report)
 {
     report->rows = calloc((size_t)p->n_nodes * OP_MAX_TENSORS, sizeof *report->rows);
@@ -41,7 +41,7 @@ void diff_list_rows(const plan *p, const execution *a, const execution *b,
             bool same = diff_same_kernel(&of_a, &of_b);
             bool rounds = diff_rounding(&of_a) != diff_rounding(&of_b);
             for (int i = 0; i < op_n_tensors(op_get(p->nodes[n].op)); i++) {
-                plan_tensor_id id = (plan_tensor_id)p->nodes[n].operands[i].id;
+                plan_tensor_id id = (plan_tensor_id)program_tensor_of(p, n, i);
                 if (is_left(p, s, n, i) && (!b->type->keeps || b->type->keeps(id)))
                     report->rows[report->n_rows++] = (diff_row){
                         .step = s, .node = n, .operand = i, .same_kernel = same, .rounds = rounds};
@@ -56,10 +56,10 @@ void diff_report_free(diff_report *report)
     *report = (diff_report){0};
 }
 
-const char *diff_row_name(const plan *p, const diff_row *row, char *text, size_t size)
+const char *diff_row_name(const program *p, const diff_row *row, char *text, size_t size)
 {
-    const plan_operand *operand = &p->nodes[row->node].operands[row->operand];
-    const char *name = p->tensors[operand->id].name;
+    const program_view *operand = program_operand(p, row->node, row->operand);
+    const char *name = program_area_of(p, row->node, row->operand)->name;
     if (operand->columns == 0)
         snprintf(text, size, "%s", name);
     else

@@ -13,7 +13,7 @@
 typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
 
 typedef struct runner {
-    const plan *plan;
+    const program *plan;
     const diff_request *request;
     diff_report *report;
     diff_side a, b;
@@ -146,7 +146,7 @@ static qp_status run_steps(const runner *r, const diff_side *s, int first, int l
 /* b gets what the step reads from a; what it writes without reading must not be there already. */
 static qp_status prepare_step(const runner *r, int step, qp_error *error)
 {
-    const plan *p = r->plan;
+    const program *p = r->plan;
     int64_t layer = p->steps[step].layer;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
@@ -166,7 +166,7 @@ static qp_status prepare_step(const runner *r, int step, qp_error *error)
 }
 
 /* Whether a value that is there before `step` is read from there on. */
-static bool is_read_later(const plan *p, int step, plan_tensor_id id)
+static bool is_read_later(const program *p, int step, plan_tensor_id id)
 {
     for (int s = step; s < p->n_steps; s++) {
         plan_access access = plan_step_access(p, s, id);
@@ -206,14 +206,13 @@ static void compare_choices(const runner *r)
     }
 }
 
-static bool reads(const plan_node *node, const plan_operand *written)
+/* Whether a node reads what operand `written` of node `writer` sees. */
+static bool reads(const program *p, int node, int writer, int written)
 {
-    const op_info *op = op_get(node->op);
-    for (int i = 0; i < op_n_tensors(op); i++) {
-        const plan_operand *it = &node->operands[i];
-        if (op->tensors[i].direction != OP_OUT && it->kind == OPERAND_TENSOR &&
-            written->kind == OPERAND_TENSOR && it->id == written->id)
-            return true;
+    const op_info *op = op_get(p->nodes[node].op);
+    const int id = program_tensor_of(p, writer, written);
+    for (int i = 0; id >= 0 && i < op_n_tensors(op); i++) {
+        if (op->tensors[i].direction != OP_OUT && program_tensor_of(p, node, i) == id) return true;
     }
     return false;
 }
@@ -226,7 +225,7 @@ static bool runs_on(const runner *r, int step, int n, int m, plan_tensor_id id)
     return r->plan->nodes[m].layer == r->plan->nodes[n].layer && !diff_side_keeps(&r->b, id);
 }
 
-static int step_of(const plan *p, int step, int node)
+static int step_of(const program *p, int step, int node)
 {
     while (node < p->steps[step].first_node)
         step--;
@@ -237,9 +236,9 @@ static int step_of(const plan *p, int step, int node)
  * that ran on each side's own values. */
 static op_limits limits_of(const runner *r, int step, int n, int operand)
 {
-    const plan_node *nodes = r->plan->nodes;
+    const program_node *nodes = r->plan->nodes;
     op_call call;
-    plan_bind(r->plan, &nodes[n], &r->a.memory, &r->batch.sizes, &call);
+    program_bind(r->plan, n, &r->a.memory, r->batch.sizes.of, &call);
     execution_kernel a = r->a.of->type->kernel(r->a.of->self, n);
     execution_kernel b = r->b.of->type->kernel(r->b.of->self, n);
     op_limits sum = diff_limits(op_get(nodes[n].op), &call, call.tensors[operand].type, &a, &b);
@@ -247,9 +246,8 @@ static op_limits limits_of(const runner *r, int step, int n, int operand)
     for (int m = whole ? 0 : r->plan->steps[step].first_node; m < n; m++) {
         const op_info *op = op_get(nodes[m].op);
         for (int i = 0; i < op_n_tensors(op); i++) {
-            const plan_operand *it = &nodes[m].operands[i];
-            if (op->tensors[i].direction == OP_IN || !reads(&nodes[n], it) ||
-                !runs_on(r, step, n, m, (plan_tensor_id)it->id))
+            if (op->tensors[i].direction == OP_IN || !reads(r->plan, n, m, i) ||
+                !runs_on(r, step, n, m, (plan_tensor_id)program_tensor_of(r->plan, m, i)))
                 continue;
             op_limits before = limits_of(r, step_of(r->plan, step, m), m, i);
             if (before.exact) continue;
@@ -264,19 +262,18 @@ static op_limits limits_of(const runner *r, int step, int n, int operand)
 static void compare_row(const runner *r, int index, diff_round round)
 {
     diff_row *row = &r->report->rows[index];
-    const plan_node *node = &r->plan->nodes[row->node];
     op_call expected, found;
-    plan_bind(r->plan, node, &r->a.memory, &r->batch.sizes, &expected);
-    plan_bind(r->plan, node, &r->b.memory, &r->batch.sizes, &found);
+    program_bind(r->plan, row->node, &r->a.memory, r->batch.sizes.of, &expected);
+    program_bind(r->plan, row->node, &r->b.memory, r->batch.sizes.of, &found);
     const tensor *view = &expected.tensors[row->operand];
     op_limits limits = limits_of(r, row->step, row->node, row->operand);
     diff_measure *measure = round == ROUND_ALONE ? &row->alone : &row->together;
     diff_views views = {.expected = *view, .found = found.tensors[row->operand]};
     op_call oracle;
     if (r->oracles && round == ROUND_ALONE && row->rounds) {
-        plan_bind(r->plan, node, &r->oracle_a.memory, &r->batch.sizes, &oracle);
+        program_bind(r->plan, row->node, &r->oracle_a.memory, r->batch.sizes.of, &oracle);
         views.oracle_expected = oracle.tensors[row->operand];
-        plan_bind(r->plan, node, &r->oracle_b.memory, &r->batch.sizes, &oracle);
+        program_bind(r->plan, row->node, &r->oracle_b.memory, r->batch.sizes.of, &oracle);
         views.oracle_found = oracle.tensors[row->operand];
     }
     diff_compare(&views, &limits, r->pass, r->plan->steps[row->step].layer, measure);
@@ -287,7 +284,7 @@ static void compare_row(const runner *r, int index, diff_round round)
 
 static qp_status compare_step(const runner *r, int step, diff_round round, qp_error *error)
 {
-    const plan *p = r->plan;
+    const program *p = r->plan;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         if (!diff_side_keeps(&r->b, id) || !plan_step_access(p, step, id).write) continue;
@@ -341,7 +338,7 @@ static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now
 /* Outputs, and what the last step writes. */
 static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error)
 {
-    const plan *p = r->plan;
+    const program *p = r->plan;
     int last = r->request->last - 1;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
@@ -375,7 +372,7 @@ static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
 /* a gets what the step reads from b, as far as b has kept it. */
 static qp_status take_from_b(const runner *r, int step, qp_error *error)
 {
-    const plan *p = r->plan;
+    const program *p = r->plan;
     int64_t layer = p->steps[step].layer;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
@@ -446,7 +443,7 @@ static qp_status open_oracles(runner *r, const execution_setup *setup, qp_error 
 static qp_status open_runner(runner *r, const execution_setup *setup, execution *a, execution *b,
                              qp_error *error)
 {
-    const plan *p = r->plan;
+    const program *p = r->plan;
     *r->report = (diff_report){.first_wrong = -1, .first_drift = -1};
     TRY(diff_side_open(&r->a, r->plan, a, error));
     TRY(diff_side_open(&r->b, r->plan, b, error));
@@ -479,7 +476,7 @@ static qp_status run_rounds(runner *r, qp_error *error)
 qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
                    const diff_request *request, diff_report *report, qp_error *error)
 {
-    const plan *p = setup->plan;
+    const program *p = setup->plan;
     runner r = {.plan = p, .request = request, .report = report};
     qp_status status = open_runner(&r, setup, a, b, error);
     if (status == QP_OK) status = run_rounds(&r, error);

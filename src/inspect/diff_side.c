@@ -16,7 +16,7 @@ bool diff_side_keeps(const diff_side *s, plan_tensor_id id)
     return diff_is_compared(s->plan->tensors[id].kind) && (!keeps || keeps(id));
 }
 
-qp_status diff_side_open(diff_side *s, const plan *p, execution *of, qp_error *error)
+qp_status diff_side_open(diff_side *s, const program *p, execution *of, qp_error *error)
 {
     *s = (diff_side){.of = of, .plan = p};
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
@@ -24,10 +24,7 @@ qp_status diff_side_open(diff_side *s, const plan *p, execution *of, qp_error *e
         if (!diff_is_compared(t->kind)) continue;
         void *copy = calloc(1, t->bytes + 1);
         if (!copy) return error_no_memory(error, "copies of tensors", t->bytes);
-        if (t->kind != PLAN_CACHE)
-            s->memory.data[id] = copy;
-        else
-            *(id == PLAN_K_CACHE ? &s->memory.k_cache : &s->memory.v_cache) = copy;
+        s->memory.data[id] = copy;
     }
     return QP_OK;
 }
@@ -42,11 +39,10 @@ void diff_side_close(diff_side *s)
 
 void *diff_side_copy(const diff_side *s, plan_tensor_id id)
 {
-    if (s->plan->tensors[id].kind != PLAN_CACHE) return s->memory.data[id];
-    return id == PLAN_K_CACHE ? s->memory.k_cache : s->memory.v_cache;
+    return s->memory.data[id];
 }
 
-size_t diff_used_bytes(const plan *p, plan_tensor_id id, const plan_sizes *sizes)
+size_t diff_used_bytes(const program *p, plan_tensor_id id, const plan_sizes *sizes)
 {
     const plan_tensor *t = &p->tensors[id];
     size_t bytes = dtype_block_bytes(t->type);
@@ -82,7 +78,7 @@ void diff_side_clear_sums(const diff_side *s, int step, const plan_sizes *sizes)
     for (int n = about->first_node; n < about->first_node + about->n_nodes; n++) {
         const op_info *op = op_get(s->plan->nodes[n].op);
         op_call call;
-        plan_bind(s->plan, &s->plan->nodes[n], &s->memory, sizes, &call);
+        program_bind(s->plan, n, &s->memory, sizes->of, &call);
         for (int i = 0; i < op_n_tensors(op); i++) {
             const tensor *sums = &call.tensors[i];
             if (op->tensors[i].direction != OP_ACCUMULATE) continue;

@@ -6,9 +6,9 @@
 
 typedef struct diff_side {
     execution *of;
-    const plan *plan;
-    plan_memory memory; /* the copies, as plan_bind() takes them; of a cache there is one for
-                         * whichever layer is looked at */
+    const program *plan;
+    program_memory memory; /* the copies, as program_bind() takes them; of a cache there is one for
+                            * whichever layer is looked at */
 } diff_side;
 
 /* Whether steps may change tensors of the kind. */
@@ -18,12 +18,12 @@ bool diff_is_compared(plan_kind kind);
 bool diff_side_keeps(const diff_side *side, plan_tensor_id id);
 
 /* diff_side_close() it, also after a failure. */
-qp_status diff_side_open(diff_side *side, const plan *plan, execution *of, qp_error *error);
+qp_status diff_side_open(diff_side *side, const program *plan, execution *of, qp_error *error);
 void diff_side_close(diff_side *side);
 
 /* Where the copy of a tensor lies, and the bytes of the rows that a batch has of it. */
 void *diff_side_copy(const diff_side *side, plan_tensor_id id);
-size_t diff_used_bytes(const plan *plan, plan_tensor_id id, const plan_sizes *sizes);
+size_t diff_used_bytes(const program *plan, plan_tensor_id id, const plan_sizes *sizes);
 
 /* Brings the copy of those rows up to date, writes them to the execution from another's copy, or
  * both. */

@@ -31,7 +31,7 @@ static void tell(const measuring *m, const char *text, bool finished)
 /* ---- instructions -------------------------------------------------------------------------- */
 
 /* The work of an instruction in this batch: its share of its call's. */
-static bool work_of(const schedule *s, const instruction *in, const schedule_memory *memory,
+static bool work_of(const schedule *s, const instruction *in, const program_memory *memory,
                     const int64_t *sizes, op_cost *work)
 {
     op_call call;
@@ -49,9 +49,8 @@ qp_status measure_take_samples(cost_samples *samples, const rig *r, const rig_ma
 {
     const schedule *s = machine->schedule;
     const batch *b = &r->batch;
-    const void **no_weights = calloc((size_t)s->n_weights + 1, sizeof *no_weights);
-    if (!no_weights) return error_no_memory(error, "the measurement", (size_t)s->n_weights);
-    schedule_memory memory = {.inputs = b->of, .weights = no_weights};
+    program_memory memory = {0};
+    memcpy(memory.data, b->of, sizeof memory.data);
     bool room = true;
     for (int w = 0; w < s->options.workers; w++) {
         for (int i = 0; i < s->length[w]; i++) {
@@ -66,7 +65,6 @@ qp_status measure_take_samples(cost_samples *samples, const rig *r, const rig_ma
             room = room && cost_add(samples, &about, work, ns);
         }
     }
-    free(no_weights);
     return room ? QP_OK : error_no_memory(error, "samples", COST_SAMPLES * sizeof(cost_sample));
 }
 

@@ -38,7 +38,7 @@ static qp_status build_plan(rig *r, qp_error *error)
     }
     options.fuse = o->fuse;
     if (o->fuse) options.kv_partitions = schedule_kv_partitions(o->threads, config->n_kv_heads);
-    TRY(plan_build(config, &options, &r->plan, error));
+    TRY(plan_build(config, r->model, &options, &r->plan, error));
     if (r->device.context) return QP_OK; /* its memory is counted there */
     uint64_t need = plan_count_bytes(&r->plan, model_weight_bytes(r->model)).total;
     uint64_t available = buffer_available();
@@ -174,7 +174,7 @@ static qp_status open_scheduled(rig *r, const schedule_options *options, bool al
     *out = (rig_machine){
         .schedule = &of->schedule, .self = of, .run = run_scheduled, .close = close_scheduled};
     const executor *x = alone ? &r->alone_executor : &r->executor;
-    return scheduled_init(of, x, r->model, options, error);
+    return scheduled_init(of, x, options, error);
 }
 
 qp_status rig_machine_open(rig *r, const schedule_options *options, bool alone, rig_machine *out,

@@ -25,7 +25,7 @@ typedef struct rig {
     thread_pool *pool, *alone; /* all threads; one */
     progress progress;
     model *model;
-    plan plan;
+    program plan;
     executor executor, alone_executor; /* the latter is the former with the pool of one */
     batch batch;
     page_pool pages;

@@ -38,12 +38,9 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
 {
     const trace_pass *pass = &t->passes[number];
     const schedule *s = t->schedule;
-    void *inputs[PLAN_TENSOR_COUNT] = {
-        [PLAN_QO_INDPTR] = pass->indices.qo_indptr,
-        [PLAN_KV_INDPTR] = pass->indices.kv_indptr,
-        [PLAN_KV_LAST_PAGE_LEN] = pass->indices.kv_last_page_len,
-    };
-    schedule_memory memory = {.inputs = inputs, .weights = t->no_weights};
+    program_memory memory = {.data = {[PLAN_QO_INDPTR] = pass->indices.qo_indptr,
+                                      [PLAN_KV_INDPTR] = pass->indices.kv_indptr,
+                                      [PLAN_KV_LAST_PAGE_LEN] = pass->indices.kv_last_page_len}};
     if (pass->bare)
         *out = (timeline_panel){.length = pass->end - pass->begin};
     else if (t->runner)
@@ -177,7 +174,7 @@ static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
     const cuda_mega_options how = {
         .assignment = options.assignment, .costs = options.costs, .context = options.context};
     qp_status status = t->cuda.mega ? cuda_mega_plan(&e->mega, &how, out, error)
-                                    : schedule_build(&e->plan, e->model, &options, out, error);
+                                    : schedule_build(&e->plan, &options, out, error);
     free(costs);
     return status;
 }

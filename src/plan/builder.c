@@ -19,7 +19,7 @@ static void *grow(void *items, int *capacity, int count, size_t size)
 
 static void open_step(plan_builder *b, const char *name, bool graph)
 {
-    plan *p = b->plan;
+    program *p = b->plan;
     plan_step *steps = grow(p->steps, &b->step_capacity, p->n_steps, sizeof *steps);
     if (!steps) {
         b->failed = true;
@@ -27,7 +27,7 @@ static void open_step(plan_builder *b, const char *name, bool graph)
     }
     p->steps = steps;
     steps[p->n_steps++] =
-        (plan_step){.name = name, .layer = b->layer, .graph = graph, .first_node = p->n_nodes};
+        (plan_step){.name = name, .layer = b->layer, .graph = graph, .first_node = b->n_nodes};
 }
 
 void builder_kernel(plan_builder *b, const char *name)
@@ -42,15 +42,15 @@ void builder_graph(plan_builder *b, const char *name)
 
 plan_node *builder_node(plan_builder *b, op_code op)
 {
-    plan *p = b->plan;
-    plan_node *nodes = grow(p->nodes, &b->node_capacity, p->n_nodes, sizeof *nodes);
+    program *p = b->plan;
+    plan_node *nodes = grow(b->nodes, &b->node_capacity, b->n_nodes, sizeof *nodes);
     if (!nodes || b->failed) {
         b->failed = true;
         lost_node = (plan_node){.op = op};
         return &lost_node;
     }
-    p->nodes = nodes;
-    plan_node *node = &nodes[p->n_nodes++];
+    b->nodes = nodes;
+    plan_node *node = &nodes[b->n_nodes++];
     *node = (plan_node){.op = op, .layer = b->layer};
     const op_info *info = op_get(op);
     for (int i = 0; i < op_n_params(info); i++)

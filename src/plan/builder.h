@@ -1,11 +1,33 @@
-/* What llama.c writes a forward pass with: steps, nodes and operands. */
+/* What a page of the plan (llama.c) writes a forward pass with: steps, and nodes whose operands are
+ * parts of tensors and weights by name. program.c makes areas and views of them. */
 #ifndef QUIPU_PLAN_BUILDER_H
 #define QUIPU_PLAN_BUILDER_H
 
 #include "plan/plan.h"
 
+/* What a node reads or writes: a tensor of the plan or a weight, seen through a view. */
+typedef struct plan_operand {
+    enum { OPERAND_NONE, OPERAND_TENSOR, OPERAND_WEIGHT, OPERAND_BIAS } kind;
+    int id;                        /* plan_tensor_id or weight_slot */
+    int64_t first_column, columns; /* a part of the innermost dimension; columns 0: all of it */
+    int64_t heads; /* the innermost dimension then split in `heads` parts; 0: not split */
+    bool flat;     /* the last two dimensions become one */
+    bool one_part; /* with heads: a dimension of 1 before the innermost, attention in one part */
+    int64_t ranks; /* 0, or the first of a new outermost dimension: the tensor on every rank */
+    const char *symbols[2]; /* what the columns (or heads and head size) are called in print */
+} plan_operand;
+
+typedef struct plan_node {
+    op_code op;
+    int64_t layer; /* of its weights and cache; -1: none */
+    plan_operand operands[OP_MAX_TENSORS];
+    double params[OP_MAX_PARAMS]; /* float32 values: instruction records hold no more */
+} plan_node;
+
 typedef struct plan_builder {
-    plan *plan;
+    program *plan;
+    plan_node *nodes; /* of all steps, by the steps' first_node and n_nodes */
+    int n_nodes;
     int step_capacity, node_capacity;
     int64_t layer; /* of the steps that follow; -1: outside the layers */
     int64_t sum;   /* of the plan of sums: the residual's latest value */
@@ -66,5 +88,12 @@ void llama_sums_embedding(plan_builder *b);
 void llama_sums_layer(plan_builder *b);
 /* Sees the residual's latest value, or the one that comes `ahead` of it. */
 void llama_sums_view(const plan_builder *b, plan_node *node, const char *name, int64_t ahead);
+
+/* Areas, views and nodes of what the page has written: program.c. */
+qp_status program_build(const plan_builder *b, const model *model, program *out, qp_error *error);
+
+/* Gives areas of the arena the offsets of their tensors. */
+void program_place(program *program);
+uint64_t program_fingerprint(const program *program);
 
 #endif

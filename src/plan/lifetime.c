@@ -18,7 +18,7 @@ static bool in_arena(plan_kind kind)
 }
 
 /* Whether the value that step `from` leaves in the tensor is still used later. */
-static bool used_after(const plan *plan, int from, plan_tensor_id id)
+static bool used_after(const program *plan, int from, plan_tensor_id id)
 {
     for (int step = from + 1; step < plan->n_steps; step++) {
         plan_access access = plan_step_access(plan, step, id);
@@ -28,7 +28,7 @@ static bool used_after(const plan *plan, int from, plan_tensor_id id)
     return plan->tensors[id].kind == PLAN_OUTPUT;
 }
 
-static void compute_tensor(const plan *plan, plan_tensor_id id, plan_cell *cells)
+static void compute_tensor(const program *plan, plan_tensor_id id, plan_cell *cells)
 {
     plan_kind kind = plan->tensors[id].kind;
     bool alive = outlives_plan(kind);
@@ -48,7 +48,7 @@ static void compute_tensor(const plan *plan, plan_tensor_id id, plan_cell *cells
     }
 }
 
-qp_status lifetime_compute(const plan *plan, plan_cell **cells, qp_error *error)
+qp_status lifetime_compute(const program *plan, plan_cell **cells, qp_error *error)
 {
     size_t count = (size_t)plan->n_steps * PLAN_TENSOR_COUNT;
     *cells = calloc(count ? count : 1, sizeof **cells);
@@ -63,7 +63,7 @@ static bool is_alive(const plan_cell *cell)
     return cell->created || cell->read || cell->written || cell->kept;
 }
 
-static bool live_together(const plan *plan, const plan_cell *cells, int a, int b)
+static bool live_together(const program *plan, const plan_cell *cells, int a, int b)
 {
     for (int step = 0; step < plan->n_steps; step++) {
         const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
@@ -73,7 +73,7 @@ static bool live_together(const plan *plan, const plan_cell *cells, int a, int b
 }
 
 /* Moves `offset` past every placed tensor that it would overlap while both are alive. */
-static size_t lowest_offset(const plan *plan, const plan_cell *cells, int id, const int *placed,
+static size_t lowest_offset(const program *plan, const plan_cell *cells, int id, const int *placed,
                             int n_placed)
 {
     size_t offset = 0, bytes = plan->tensors[id].bytes;
@@ -90,7 +90,7 @@ static size_t lowest_offset(const plan *plan, const plan_cell *cells, int id, co
     return offset;
 }
 
-void lifetime_place(plan *plan, const plan_cell *cells)
+void lifetime_place(program *plan, const plan_cell *cells)
 {
     int placed[PLAN_TENSOR_COUNT], n_placed = 0;
     bool done[PLAN_TENSOR_COUNT] = {false};

@@ -18,15 +18,15 @@ typedef struct plan_cell {
  * from a step that writes it without reading it to its last use before the next such step; outputs
  * stay alive to the end; tables, caches, sums and weights outlive the plan and are never destroyed.
  */
-qp_status lifetime_compute(const plan *plan, plan_cell **cells, qp_error *error);
+qp_status lifetime_compute(const program *program, plan_cell **cells, qp_error *error);
 
 /* Gives every activation and output its offset: the largest first, each at the lowest place where
  * no tensor lies that is alive at the same step. Sets plan->arena_bytes. */
-void lifetime_place(plan *plan, const plan_cell *cells);
+void lifetime_place(program *program, const plan_cell *cells);
 
 /* Proves that the placement is sound, sharing no code with the two functions above: it walks the
  * steps, marks which tensor owns which bytes, and fails when a step reads bytes that another tensor
  * has overwritten or that were never written. */
-qp_status plan_verify(const plan *plan, qp_error *error);
+qp_status plan_verify(const program *program, qp_error *error);
 
 #endif

@@ -1,4 +1,4 @@
-/* The forward pass as data: building, binding, counting bytes. See plan.h. */
+/* Building a program, counting its bytes. See plan.h. */
 #include "plan/plan.h"
 
 #include "base/checked.h"
@@ -73,7 +73,7 @@ static qp_status share_of_rank(model_config *c, const plan_options *o, qp_error 
     return QP_OK;
 }
 
-static void count_capacity(plan *p)
+static void count_capacity(program *p)
 {
     plan_options *o = &p->options;
     int64_t pages_each = (o->context + o->page_size - 1) / o->page_size;
@@ -94,7 +94,7 @@ static int64_t dim_size(plan_dim dim, const plan_sizes *sizes)
     return dim.size < 0 ? sizes->of[-dim.size] : dim.size;
 }
 
-static qp_status count_tensor_bytes(plan *p, qp_error *error)
+static qp_status count_tensor_bytes(program *p, qp_error *error)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         plan_tensor *t = &p->tensors[id];
@@ -115,10 +115,25 @@ bool plan_can_fuse(const model_config *config)
     return !family_has(config->family, WEIGHT_ATTN_Q_NORM);
 }
 
-qp_status plan_build(const model_config *config, const plan_options *options, plan *out,
-                     qp_error *error)
+/* The page's steps and nodes, and what they see. */
+static qp_status write_page(program *out, const model *model, qp_error *error)
 {
-    *out = (plan){.config = *config, .options = *options};
+    plan_builder builder = {.plan = out};
+    llama_forward(&builder);
+    qp_status status = QP_OK;
+    if (builder.failed)
+        status =
+            error_no_memory(error, "the plan", (size_t)builder.n_nodes * sizeof *builder.nodes);
+    if (status == QP_OK) status = count_tensor_bytes(out, error);
+    if (status == QP_OK) status = program_build(&builder, model, out, error);
+    free(builder.nodes);
+    return status;
+}
+
+qp_status plan_build(const model_config *config, const model *model, const plan_options *options,
+                     program *out, qp_error *error)
+{
+    *out = (program){.config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
@@ -139,26 +154,24 @@ qp_status plan_build(const model_config *config, const plan_options *options, pl
             "that is not fused",
             config->family->name);
     count_capacity(out);
-    plan_builder builder = {.plan = out};
-    llama_forward(&builder);
-    if (builder.failed)
-        return error_no_memory(error, "the plan", (size_t)out->n_nodes * sizeof *out->nodes);
-    TRY(count_tensor_bytes(out, error));
+    TRY(write_page(out, model, error));
     plan_cell *cells;
     TRY(lifetime_compute(out, &cells, error));
     lifetime_place(out, cells);
     free(cells);
+    program_place(out);
+    out->fingerprint = program_fingerprint(out);
     return plan_verify(out, error);
 }
 
-void plan_free(plan *p)
+void plan_free(program *p)
 {
     free(p->steps);
-    free(p->nodes);
-    *p = (plan){0};
+    arena_free(&p->memory);
+    *p = (program){0};
 }
 
-int plan_find_step(const plan *p, const char *name, int64_t layer)
+int plan_find_step(const program *p, const char *name, int64_t layer)
 {
     for (int i = 0; i < p->n_steps; i++) {
         if (p->steps[i].layer == layer && strcmp(p->steps[i].name, name) == 0) return i;
@@ -166,7 +179,7 @@ int plan_find_step(const plan *p, const char *name, int64_t layer)
     return -1;
 }
 
-plan_access plan_step_access(const plan *p, int step, plan_tensor_id id)
+plan_access plan_step_access(const program *p, int step, plan_tensor_id id)
 {
     plan_access access = {0};
     const plan_step *s = &p->steps[step];
@@ -174,8 +187,7 @@ plan_access plan_step_access(const plan *p, int step, plan_tensor_id id)
         const op_info *op = op_get(p->nodes[n].op);
         bool written = access.write; /* what this step wrote itself it need not find there */
         for (int i = 0; i < op_n_tensors(op); i++) {
-            const plan_operand *operand = &p->nodes[n].operands[i];
-            if (operand->kind != OPERAND_TENSOR || operand->id != (int)id) continue;
+            if (program_tensor_of(p, n, i) != (int)id) continue;
             if (op->tensors[i].direction != OP_OUT && !(written && !access.read))
                 access.read = true;
             if (op->tensors[i].direction != OP_IN) access.write = true;
@@ -184,119 +196,16 @@ plan_access plan_step_access(const plan *p, int step, plan_tensor_id id)
     return access;
 }
 
-/* Strides of a contiguous tensor, as far as they are constant. */
-static void lay_out(plan_view *view)
+void plan_find_weights(const program *p, const model *model, const void **weights)
 {
-    int64_t bytes = (int64_t)dtype_block_bytes(view->type);
-    for (int d = view->rank - 1; d >= 0; d--) {
-        view->stride[d] = bytes;
-        bytes = view->shape[d] < 0 ? 0 : bytes * view->shape[d];
+    for (int i = 0; i < p->n_weights; i++) {
+        const program_weight *from = &p->weights[i];
+        const model_weight *weight = model_get_weight(model, (weight_slot)from->slot, from->layer);
+        weights[i] = from->bias ? weight->bias.data : weight->weight.data;
     }
 }
 
-/* Caches are stored page by page, and inside a page head by head, so that a head's positions lie
- * side by side (HND); the shape stays that of NHD. */
-static void lay_out_cache(plan_view *view)
-{
-    view->stride[2] = view->shape[1] * view->shape[3] * view->stride[3];
-    view->stride[1] = view->shape[3] * view->stride[3];
-}
-
-static void view_columns(plan_view *view, const plan_operand *operand)
-{
-    int last = view->rank - 1;
-    if (operand->columns) {
-        view->offset = (size_t)(operand->first_column * view->stride[last]);
-        view->shape[last] = operand->columns;
-    }
-    if (!operand->heads) return;
-    view->shape[last + 1] = view->shape[last] / operand->heads;
-    view->stride[last + 1] = view->stride[last];
-    view->shape[last] = operand->heads;
-    view->stride[last] *= view->shape[last + 1];
-    view->rank++;
-    if (!operand->one_part) return;
-    view->shape[last + 2] = view->shape[last + 1];
-    view->stride[last + 2] = view->stride[last + 1];
-    view->shape[last + 1] = 1;
-    view->stride[last + 1] = view->stride[last];
-    view->rank++;
-}
-
-plan_view plan_view_operand(const plan *p, const plan_operand *operand)
-{
-    const plan_tensor *t = &p->tensors[operand->id];
-    plan_view view = {.type = t->type, .rank = t->rank};
-    int outer = operand->ranks ? 1 : 0;
-    if (outer) view.shape[0] = operand->ranks;
-    for (int d = 0; d < t->rank; d++)
-        view.shape[outer + d] = t->dims[d].size;
-    view.rank += outer;
-    if (operand->flat) {
-        view.rank--;
-        view.shape[view.rank - 1] *= view.shape[view.rank];
-    }
-    lay_out(&view);
-    if (t->kind == PLAN_CACHE) lay_out_cache(&view);
-    view_columns(&view, operand);
-    return view;
-}
-
-static tensor bind_tensor(const plan *p, const plan_operand *operand, int64_t layer,
-                          const plan_memory *memory, const plan_sizes *sizes)
-{
-    const plan_view view = plan_view_operand(p, operand);
-    char *data = memory->data[operand->id];
-    if (p->tensors[operand->id].kind == PLAN_CACHE) {
-        data = operand->id == PLAN_K_CACHE ? memory->k_cache : memory->v_cache;
-        if (data) data += (size_t)layer * memory->cache_layer_bytes;
-    }
-    tensor out = {.data = data ? data + view.offset : NULL, .type = view.type, .rank = view.rank};
-    for (int d = view.rank - 1; d >= 0; d--) {
-        out.shape[d] = view.shape[d] < 0 ? sizes->of[-view.shape[d]] : view.shape[d];
-        out.stride[d] = view.stride[d] ? view.stride[d] : out.shape[d + 1] * out.stride[d + 1];
-    }
-    return out;
-}
-
-static tensor bind_weight(const plan *p, const plan_operand *operand, int64_t layer,
-                          const plan_memory *memory)
-{
-    if (memory->model) {
-        const model_weight *weight =
-            model_get_weight(memory->model, (weight_slot)operand->id, layer);
-        tensor view = operand->kind == OPERAND_BIAS ? weight->bias : weight->weight;
-        if (operand->id == WEIGHT_TOKEN_EMBD && memory->rows)
-            view.data = (void *)(uintptr_t)memory->rows;
-        return view;
-    }
-    if (operand->kind == OPERAND_BIAS) return (tensor){0};
-    int64_t rows, columns;
-    weight_shape(&p->config, (weight_slot)operand->id, &rows, &columns);
-    bool vector = weight_get_info((weight_slot)operand->id)->role == SYNTHETIC_NORM;
-    return vector ? tensor_1d(NULL, DTYPE_F32, columns) : tensor_2d(NULL, DTYPE_F32, rows, columns);
-}
-
-tensor plan_bind_operand(const plan *p, const plan_node *node, int index, const plan_memory *memory,
-                         const plan_sizes *sizes)
-{
-    const plan_operand *operand = &node->operands[index];
-    if (operand->kind == OPERAND_NONE) return (tensor){0};
-    if (operand->kind != OPERAND_TENSOR) return bind_weight(p, operand, node->layer, memory);
-    return bind_tensor(p, operand, node->layer, memory, sizes);
-}
-
-void plan_bind(const plan *p, const plan_node *node, const plan_memory *memory,
-               const plan_sizes *sizes, op_call *call)
-{
-    const op_info *op = op_get(node->op);
-    *call = (op_call){0};
-    for (int i = 0; i < op_n_tensors(op); i++)
-        call->tensors[i] = plan_bind_operand(p, node, i, memory, sizes);
-    memcpy(call->params, node->params, sizeof call->params);
-}
-
-plan_bytes plan_count_bytes(const plan *p, uint64_t weight_bytes)
+plan_bytes plan_count_bytes(const program *p, uint64_t weight_bytes)
 {
     plan_bytes bytes = {.weights = weight_bytes, .arena = p->arena_bytes};
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
@@ -315,10 +224,10 @@ plan_bytes plan_count_bytes(const plan *p, uint64_t weight_bytes)
 static bool context_fits(const model_config *config, plan_options options, int64_t context,
                          uint64_t weight_bytes, uint64_t available)
 {
-    plan p;
+    program p;
     options.context = context;
     options.n_pages = 0;
-    bool fits = plan_build(config, &options, &p, NULL) == QP_OK &&
+    bool fits = plan_build(config, NULL, &options, &p, NULL) == QP_OK &&
                 plan_count_bytes(&p, weight_bytes).total <= available;
     plan_free(&p);
     return fits;

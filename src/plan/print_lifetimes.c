@@ -11,7 +11,7 @@
 
 /* All that is printed of one plan. */
 typedef struct lifetime_view {
-    const plan *plan;
+    const program *plan;
     const plan_cell *cells; /* [n_steps][PLAN_TENSOR_COUNT] */
     plan_bytes bytes;
     int64_t largest_context;
@@ -71,7 +71,7 @@ static void panel_add(const lifetime_view *v, panel *p, int id)
 
 /* Name, dtype and shape below one another; the latter two beside one another where several tensors
  * share the column. False without memory. */
-static bool make_header(const plan *plan, column *c)
+static bool make_header(const program *plan, column *c)
 {
     bool alone = c->count == 1;
     c->n_lines = c->count * (alone ? 3 : 2);
@@ -171,7 +171,7 @@ static void print_header(const panel *p, strbuf *out)
     strbuf_putc(out, '\n');
 }
 
-static int steps_of_layer(const plan *p)
+static int steps_of_layer(const program *p)
 {
     int count = 0;
     for (int i = 0; i < p->n_steps; i++)
@@ -190,7 +190,7 @@ static bool same_layer(const lifetime_view *v, int a, int b, int count)
 /* Layers with equal rows are printed once. */
 static int print_layers(const lifetime_view *v, const panel *panel, int first, strbuf *out)
 {
-    const plan *p = v->plan;
+    const program *p = v->plan;
     int count = steps_of_layer(p), last = first;
     while (last + count < p->n_steps && p->steps[last + count].layer >= 0 &&
            same_layer(v, first, last + count, count))
@@ -210,7 +210,7 @@ static void legend_line(const char *brief, const char *symbol, int64_t size, str
     strbuf_printf(out, "%-16s  %-22s %10lld\n", brief, symbol, (long long)size);
 }
 
-static void print_legend(const plan *p, strbuf *out)
+static void print_legend(const program *p, strbuf *out)
 {
     if (p->options.sums)
         strbuf_puts(out, "x and x_next have memory of their own and change places from pass to "
@@ -236,7 +236,7 @@ static void print_legend(const plan *p, strbuf *out)
     legend_line("di", "intermediate_size", p->config.intermediate_size, out);
 }
 
-static void print_places(const plan *p, strbuf *out)
+static void print_places(const program *p, strbuf *out)
 {
     strbuf_puts(out, "\narena               offset          bytes\n");
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
@@ -305,7 +305,7 @@ static const char *kind_name(plan_kind kind)
     return names[kind];
 }
 
-static cJSON *json_tensor(const plan *p, const plan_tensor *t)
+static cJSON *json_tensor(const program *p, const plan_tensor *t)
 {
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "name", t->name);
@@ -327,7 +327,7 @@ static cJSON *json_tensor(const plan *p, const plan_tensor *t)
 
 static cJSON *json_step(const lifetime_view *v, int index)
 {
-    const plan *p = v->plan;
+    const program *p = v->plan;
     const plan_step *step = &p->steps[index];
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "step", step->name);
@@ -372,7 +372,7 @@ static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out
     return output_json(root, out, error);
 }
 
-static qp_status print_plan(const plan *p, const plan_print_options *o, uint64_t weight_bytes,
+static qp_status print_plan(const program *p, const plan_print_options *o, uint64_t weight_bytes,
                             strbuf *out, qp_error *error)
 {
     plan_cell *cells;
@@ -423,8 +423,8 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     options.fuse = o->fuse;
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
-    plan p;
-    qp_status status = plan_build(model_get_config(model), &options, &p, error);
+    program p;
+    qp_status status = plan_build(model_get_config(model), model, &options, &p, error);
     if (status == QP_OK) status = print_plan(&p, o, weight_share(model, o->ranks), out, error);
     plan_free(&p);
     model_close(model);

@@ -9,17 +9,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A node's operand as "[n_tokens, n_heads, head_dim]". */
-static void symbolic_shape(const plan *p, const plan_operand *operand, strbuf *out)
+/* A view as "[n_tokens, n_heads, head_dim]". */
+static void symbolic_shape(const program_view *view, strbuf *out)
 {
-    const plan_tensor *t = &p->tensors[operand->id];
     strbuf_putc(out, '[');
-    for (int d = 0; d < t->rank; d++) {
-        bool part = d == t->rank - 1 && operand->columns;
-        strbuf_printf(out, "%s%s", d ? ", " : "", part ? operand->symbols[0] : t->dims[d].symbol);
-        if (part && operand->one_part) strbuf_puts(out, ", 1");
-        if (part && operand->symbols[1]) strbuf_printf(out, ", %s", operand->symbols[1]);
-    }
+    for (int d = 0; d < view->rank; d++)
+        strbuf_printf(out, "%s%s", d ? ", " : "", view->symbols[d]);
+    strbuf_putc(out, ']');
+}
+
+/* A tensor of the plan, whole: "[n_tokens, 2 * intermediate_size]". */
+static void symbolic_tensor(const plan_tensor *t, strbuf *out)
+{
+    strbuf_putc(out, '[');
+    for (int d = 0; d < t->rank; d++)
+        strbuf_printf(out, "%s%s", d ? ", " : "", t->dims[d].symbol);
     strbuf_putc(out, ']');
 }
 
@@ -39,7 +43,7 @@ typedef struct shape_row {
 } shape_row;
 
 typedef struct shape_printer {
-    const plan *plan;
+    const program *plan;
     plan_sizes prefill, decode;
     bool json;
     const char *step; /* of the row before */
@@ -87,50 +91,58 @@ static void print_row(shape_printer *s, shape_row *row)
     strbuf_free(&row->decode);
 }
 
-/* The shapes of a node's operand, and of the whole tensor when the operand has no columns. */
-static void fill_shapes(const shape_printer *s, const plan_node *node, int index, shape_row *row)
+static void fill_shapes(const shape_printer *s, int view, shape_row *row)
 {
-    static const plan_memory nowhere;
-    symbolic_shape(s->plan, &node->operands[index], &row->symbolic);
-    tensor view = plan_bind_operand(s->plan, node, index, &nowhere, &s->prefill);
-    concrete_shape(&view, &row->prefill);
-    view = plan_bind_operand(s->plan, node, index, &nowhere, &s->decode);
-    concrete_shape(&view, &row->decode);
+    symbolic_shape(&s->plan->views[view], &row->symbolic);
+    tensor of = program_bind_view(s->plan, view, NULL, s->prefill.of);
+    concrete_shape(&of, &row->prefill);
+    of = program_bind_view(s->plan, view, NULL, s->decode.of);
+    concrete_shape(&of, &row->decode);
+}
+
+static void whole_shape(const plan_tensor *t, const plan_sizes *sizes, strbuf *out)
+{
+    tensor of = {.rank = t->rank};
+    for (int d = 0; d < t->rank; d++)
+        of.shape[d] = t->dims[d].size < 0 ? sizes->of[-t->dims[d].size] : t->dims[d].size;
+    concrete_shape(&of, out);
 }
 
 /* What the part of a tensor that a node writes is called: by the weight that it comes from, where
  * there is one, else by the operator. */
-static const char *part_name(const plan_node *node, int index)
+static const char *part_name(const program *p, int node, int index)
 {
-    const op_info *op = op_get(node->op);
+    const op_info *op = op_get(p->nodes[node].op);
     const char *name = NULL;
     int n_weights = 0;
-    if (node->operands[index].columns == 0) return "";
+    if (program_operand(p, node, index)->columns == 0) return "";
     for (int i = 0; i < op_n_tensors(op); i++) {
-        if (node->operands[i].kind != OPERAND_WEIGHT) continue;
-        name = weight_get_info((weight_slot)node->operands[i].id)->name;
+        const program_weight *weight = program_weight_of(p, node, i);
+        if (!weight || weight->bias) continue;
+        name = weight_get_info((weight_slot)weight->slot)->name;
         n_weights++;
     }
     return n_weights == 1 ? name : op->tensors[index].name;
 }
 
-static bool is_output(const plan_node *node, int index)
+static bool is_output(const program *p, int node, int index)
 {
-    return op_get(node->op)->tensors[index].direction != OP_IN &&
-           node->operands[index].kind == OPERAND_TENSOR;
+    return op_get(p->nodes[node].op)->tensors[index].direction != OP_IN &&
+           program_tensor_of(p, node, index) >= 0;
 }
 
 /* What one node writes. */
-static void print_node(shape_printer *s, const char *step, const plan_node *node)
+static void print_node(shape_printer *s, int node)
 {
-    const op_info *op = op_get(node->op);
+    const program *p = s->plan;
+    const op_info *op = op_get(p->nodes[node].op);
     for (int i = 0; i < op_n_tensors(op); i++) {
-        if (!is_output(node, i)) continue;
-        shape_row row = {.step = step,
+        if (!is_output(p, node, i)) continue;
+        shape_row row = {.step = p->nodes[node].name,
                          .op = op->name,
-                         .tensor = s->plan->tensors[node->operands[i].id].name,
-                         .part = part_name(node, i)};
-        fill_shapes(s, node, i, &row);
+                         .tensor = p->tensors[program_tensor_of(p, node, i)].name,
+                         .part = part_name(p, node, i)};
+        fill_shapes(s, p->nodes[node].operands[i], &row);
         print_row(s, &row);
     }
 }
@@ -138,24 +150,23 @@ static void print_node(shape_printer *s, const char *step, const plan_node *node
 /* The tensor that several nodes of a step write the parts of, as a whole. */
 static void print_whole(shape_printer *s, const plan_step *step)
 {
-    const plan_node *first = &s->plan->nodes[step->first_node];
-    if (step->n_nodes < 2 || first->op != OP_LINEAR) return;
-    for (int i = 0; i < op_n_tensors(op_get(first->op)); i++) {
-        if (!is_output(first, i)) continue;
-        plan_node whole = *first;
-        whole.operands[i] = (plan_operand){.kind = OPERAND_TENSOR, .id = first->operands[i].id};
-        shape_row row = {.step = step->name,
-                         .op = "",
-                         .tensor = s->plan->tensors[whole.operands[i].id].name,
-                         .part = ""};
-        fill_shapes(s, &whole, i, &row);
+    const program *p = s->plan;
+    const int first = step->first_node;
+    if (step->n_nodes < 2 || p->nodes[first].op != OP_LINEAR) return;
+    for (int i = 0; i < op_n_tensors(op_get(p->nodes[first].op)); i++) {
+        if (!is_output(p, first, i)) continue;
+        const plan_tensor *whole = &p->tensors[program_tensor_of(p, first, i)];
+        shape_row row = {.step = step->name, .op = "", .tensor = whole->name, .part = ""};
+        symbolic_tensor(whole, &row.symbolic);
+        whole_shape(whole, &s->prefill, &row.prefill);
+        whole_shape(whole, &s->decode, &row.decode);
         print_row(s, &row);
     }
 }
 
 static void print_steps(shape_printer *s)
 {
-    const plan *p = s->plan;
+    const program *p = s->plan;
     for (int i = 0; i < p->n_steps; i++) {
         const plan_step *step = &p->steps[i];
         if (step->layer > 0) continue; /* all layers are alike */
@@ -166,13 +177,13 @@ static void print_steps(shape_printer *s)
             strbuf_puts(s->out, "--- after the layers\n");
         print_whole(s, step);
         for (int n = 0; n < step->n_nodes; n++)
-            print_node(s, step->name, &p->nodes[step->first_node + n]);
+            print_node(s, step->first_node + n);
     }
 }
 
 static void print_legend(const shape_printer *s, strbuf *out)
 {
-    const plan *p = s->plan;
+    const program *p = s->plan;
     const model_config *c = &p->config;
     const long long heads = c->n_heads, kv_heads = c->n_kv_heads, dim = c->head_dim;
     const long long tokens = s->prefill.of[AXIS_TOKENS], batch = s->decode.of[AXIS_SEQUENCES];
@@ -192,7 +203,7 @@ static void print_legend(const shape_printer *s, strbuf *out)
                   (long long)p->options.context, (long long)p->options.page_size);
 }
 
-static plan_sizes sizes_of(const plan *p, int64_t tokens, int64_t sequences)
+static plan_sizes sizes_of(const program *p, int64_t tokens, int64_t sequences)
 {
     plan_sizes sizes = p->capacity;
     sizes.of[AXIS_TOKENS] = tokens;
@@ -201,7 +212,7 @@ static plan_sizes sizes_of(const plan *p, int64_t tokens, int64_t sequences)
     return sizes;
 }
 
-static qp_status print_plan(const plan *p, int64_t tokens, int64_t batch, bool json, strbuf *out,
+static qp_status print_plan(const program *p, int64_t tokens, int64_t batch, bool json, strbuf *out,
                             qp_error *error)
 {
     shape_printer s = {.plan = p,
@@ -229,8 +240,8 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     options.fuse = o->fuse;
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
-    plan p;
-    qp_status status = plan_build(model_get_config(model), &options, &p, error);
+    program p;
+    qp_status status = plan_build(model_get_config(model), model, &options, &p, error);
     if (status == QP_OK) status = print_plan(&p, o->tokens, o->batch, o->json, out, error);
     plan_free(&p);
     model_close(model);

@@ -1,12 +1,21 @@
-/* The program: what a plan yields and every machine runs.
+/* The program: a forward pass as data, which a plan yields and every machine runs.
  *
- * Sizes that change from batch to batch are axes. A shape holds them negated, and a program is
- * bound to a batch by the values of its axes, so one program serves prefill and decode.
+ *     areas    where memory lies: a tensor of the plan, one layer's cache, a weight
+ *     views    what nodes see of it: element type, shape, strides
+ *     nodes    an operator with its operands, which are views by number, and its parameters
+ *     steps    rows of the plan: one node (a kernel) or several (a graph)
+ *
+ * Sizes that change from batch to batch are axes. A shape holds them negated, and a node is bound
+ * to a batch by the values of the axes, so one program serves prefill and decode. Nothing in it is
+ * an address: program_memory says where tensors and weights lie when it runs. Schedules refer to
+ * the program's nodes and views by number.
  */
 #ifndef QUIPU_PLAN_PROGRAM_H
 #define QUIPU_PLAN_PROGRAM_H
 
-#include <stdint.h>
+#include "base/arena.h"
+#include "model/config.h"
+#include "op/op.h"
 
 /* Sizes that the batch decides; as a dimension they are stored negated. */
 typedef enum program_axis {
@@ -24,5 +33,237 @@ typedef enum program_axis {
 typedef struct plan_sizes {
     int64_t of[AXES];
 } plan_sizes;
+
+typedef struct plan_dim {
+    const char *symbol; /* "n_tokens", "qkv_hidden_units" */
+    const char *brief;  /* the same where space is short: "n", "(nh + 2 nkvh) dh" */
+    int64_t size;       /* a constant, or an axis negated */
+} plan_dim;
+
+typedef enum plan_kind {
+    PLAN_ABSENT,     /* not part of this plan */
+    PLAN_INPUT,      /* mapped from the host at every batch */
+    PLAN_ACTIVATION, /* lives in the arena, for its lifetime */
+    PLAN_OUTPUT,     /* in the arena until the end: the host reads it */
+    PLAN_TABLE,      /* made once: the RoPE table */
+    PLAN_CACHE,      /* the KV cache of one layer */
+    PLAN_STATE,      /* of sequences, by slot: outlives passes */
+    PLAN_CARRIED,    /* memory of its own: this pass's sums and the next one's, which change places
+                      * from pass to pass */
+} plan_kind;
+
+typedef enum plan_tensor_id {
+    /* inputs */
+    PLAN_TOKEN_IDS,
+    PLAN_POSITION_IDS,
+    PLAN_ROPE_ROWS,
+    PLAN_QO_INDPTR,
+    PLAN_KV_INDPTR,
+    PLAN_KV_INDICES,
+    PLAN_KV_LAST_PAGE_LEN,
+    PLAN_OUTPUT_ROWS,
+    PLAN_SEEDS,
+    PLAN_SAMPLE_POSITIONS,
+    PLAN_TEMPERATURES,
+    PLAN_TOP_KS,
+    PLAN_TOP_PS,
+    PLAN_MIN_PS,
+    PLAN_LAST,
+    PLAN_SLOTS,
+    PLAN_USES,
+    PLAN_REPETITIONS,
+    PLAN_PRESENCES,
+    PLAN_FREQUENCIES,
+    /* of sequences, for what their requests do to logits */
+    PLAN_HISTORY,
+    PLAN_BIAS,
+    PLAN_ALLOWED,
+    /* made once, and the cache */
+    PLAN_ROPE_TABLE,
+    PLAN_K_CACHE,
+    PLAN_V_CACHE,
+    /* activations */
+    PLAN_X,
+    PLAN_SUMS,      /* x in fixed point: every value that it has in a pass */
+    PLAN_SUMS_NEXT, /* the same of the next pass, cleared in this one */
+    PLAN_X_NORM,
+    PLAN_ATTN,
+    PLAN_PART_VALUES,
+    PLAN_PART_SUMS,
+    PLAN_FFN,
+    PLAN_X_OUT,
+    PLAN_LOGITS,
+    PLAN_BLOCK_VALUES,
+    PLAN_BLOCK_IDS,
+    PLAN_TOP_VALUES,
+    PLAN_TOP_IDS,
+    PLAN_NEXT,
+    PLAN_TENSOR_COUNT
+} plan_tensor_id;
+
+typedef struct plan_tensor {
+    const char *name; /* the table's: "tokens", "x", "x_", "attn", "ffn" */
+    plan_kind kind;
+    dtype type;
+    int rank;
+    plan_dim dims[TENSOR_MAX_RANK];
+    size_t bytes;  /* at the plan's capacity; of one layer for a cache */
+    size_t offset; /* in the arena, for activations and outputs */
+} plan_tensor;
+
+typedef struct plan_options {
+    int64_t max_tokens;    /* new tokens in one batch, all sequences together */
+    int64_t max_sequences; /* sequences in one batch */
+    int64_t max_outputs;   /* rows of logits */
+    int64_t candidates;    /* that top_k keeps of each row */
+    int64_t context;       /* positions a sequence may have */
+    int64_t page_size;     /* positions in a page of the KV cache */
+    int64_t n_pages;       /* 0: enough for every sequence at full context */
+    dtype kv_type;         /* F32, F16 or BF16 */
+    int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
+    bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
+    bool sums; /* fused further, as the megakernel has it: workers add up the residual in
+                * fixed point; fuse follows */
+    int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
+                            * which bits depend; 0: 1 */
+} plan_options;
+
+typedef enum program_base {
+    BASE_ARENA,
+    BASE_INPUT,
+    BASE_TABLE, /* the RoPE table */
+    BASE_STATE, /* nodes that change it touch different elements */
+    BASE_K_CACHE,
+    BASE_V_CACHE,
+    BASE_WEIGHT,
+    BASE_SUMS,      /* cleared by the pass before */
+    BASE_SUMS_NEXT, /* those of the next pass, which this one clears */
+} program_base;
+
+/* Whether nodes change what lies there. */
+static inline bool program_changes(program_base base)
+{
+    return base == BASE_ARENA || base == BASE_K_CACHE || base == BASE_V_CACHE ||
+           base == BASE_SUMS || base == BASE_SUMS_NEXT;
+}
+
+/* Memory of one tensor, of one layer's cache, or of one weight. Areas of the arena may share bytes,
+ * at different times. */
+typedef struct program_area {
+    program_base base;
+    int index;          /* plan_tensor_id; of a weight: its number among program.weights */
+    int64_t layer;      /* of a cache; else 0 */
+    uint64_t offset;    /* from the base, bytes */
+    uint64_t bytes;     /* at the program's capacity */
+    uint64_t row_bytes; /* of a row of the batch, or of a page of a cache; 0: it has neither */
+    int first_node;     /* of a weight: the first that reads it */
+    const char *name;   /* "x", "attn_q" */
+} program_area;
+
+/* What a node sees of an area. */
+typedef struct program_view {
+    int area;
+    uint64_t offset; /* from the area, bytes */
+    dtype type;
+    int rank;                             /* 0: absent, as view 0 is */
+    int64_t shape[TENSOR_MAX_RANK];       /* a constant, or an axis negated */
+    int64_t stride[TENSOR_MAX_RANK];      /* bytes; 0: contiguous after dimensions that vary */
+    const char *symbols[TENSOR_MAX_RANK]; /* what the dimensions are called in print */
+    int64_t first_column, columns; /* a part of the tensor's innermost dimension; columns 0: all */
+} program_view;
+
+/* Which weight of the model an area is. */
+typedef struct program_weight {
+    int slot;      /* weight_slot */
+    int64_t layer; /* -1: of the whole model */
+    bool bias;
+} program_weight;
+
+typedef struct program_node {
+    op_code op;
+    const char *name; /* of its step: "attn_qkv" */
+    int step;
+    int64_t layer;         /* -1: outside the layers */
+    program_axis row_axis; /* rows of the batch that its outputs have, else its inputs */
+    uint16_t operands[OP_MAX_TENSORS]; /* views, in the order of the operator's tensors */
+    float params[OP_MAX_PARAMS];
+} program_node;
+
+typedef struct plan_step {
+    const char *name;
+    int64_t layer; /* -1: before or after the layers */
+    bool graph;    /* several kernels, or an exchange between ranks */
+    int first_node, n_nodes;
+} plan_step;
+
+typedef struct program {
+    model_config config; /* as one rank sees it: its own heads and its own part of the FFN */
+    plan_options options;
+    plan_sizes capacity; /* the largest batch */
+    plan_tensor tensors[PLAN_TENSOR_COUNT];
+    program_area *areas;
+    program_view *views; /* view 0 is absent */
+    program_weight *weights;
+    program_node *nodes;
+    plan_step *steps;
+    int n_areas, n_views, n_weights, n_nodes, n_steps;
+    size_t arena_bytes;
+    uint64_t fingerprint; /* of areas, views, weights, nodes and capacity */
+    arena memory;         /* of the tables above but the steps */
+} program;
+
+/* The view of a node's operand; its rank is 0 where the node has none. */
+static inline const program_view *program_operand(const program *p, int node, int operand)
+{
+    return &p->views[p->nodes[node].operands[operand]];
+}
+
+/* The area of an operand that the node has. */
+static inline const program_area *program_area_of(const program *p, int node, int operand)
+{
+    return &p->areas[program_operand(p, node, operand)->area];
+}
+
+/* The tensor of the plan that an operand sees; -1: it is a weight, or there is none. */
+static inline int program_tensor_of(const program *p, int node, int operand)
+{
+    if (p->nodes[node].operands[operand] == 0) return -1;
+    const program_area *area = program_area_of(p, node, operand);
+    return area->base == BASE_WEIGHT ? -1 : area->index;
+}
+
+/* The weight or bias that an operand is; NULL: it is a tensor of the plan, or there is none. */
+static inline const program_weight *program_weight_of(const program *p, int node, int operand)
+{
+    if (p->nodes[node].operands[operand] == 0) return NULL;
+    const program_area *area = program_area_of(p, node, operand);
+    return area->base == BASE_WEIGHT ? &p->weights[area->index] : NULL;
+}
+
+/* Whether a node has nothing to do: the sum over ranks, where there is one. */
+static inline bool program_is_void(const program *p, int node)
+{
+    return p->nodes[node].op == OP_ALL_REDUCE && p->options.ranks == 1;
+}
+
+/* Where a program's memory lies when it runs. */
+typedef struct program_memory {
+    void *data[PLAN_TENSOR_COUNT]; /* by plan_tensor_id; of a cache that of layer 0 */
+    size_t cache_layer_bytes;      /* from one layer's cache to the next */
+    const void *const *weights;    /* [n_weights]; NULL: none has an address */
+} program_memory;
+
+/* The whole call of a node for a batch of these sizes ([AXES]): views of its operands, parameters,
+ * all of its units. Addresses are NULL where `memory` is. `packed` and `scratch` are left to the
+ * caller. */
+void program_bind(const program *program, int node, const program_memory *memory,
+                  const int64_t *sizes, op_call *call);
+
+/* One view of the same. */
+tensor program_bind_view(const program *program, int view, const program_memory *memory,
+                         const int64_t *sizes);
+
+/* Index of the step of that name in that layer (-1 for steps outside the layers); -1: none. */
+int plan_find_step(const program *program, const char *name, int64_t layer);
 
 #endif

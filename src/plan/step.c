@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *plan_step_label(const plan *p, int step, char *text, size_t size)
+const char *plan_step_label(const program *p, int step, char *text, size_t size)
 {
     const plan_step *s = &p->steps[step];
     if (s->layer < 0)
@@ -18,7 +18,7 @@ const char *plan_step_label(const plan *p, int step, char *text, size_t size)
 }
 
 /* A step of that name in whichever layer; -1: there is none. */
-static int find_anywhere(const plan *p, const char *name)
+static int find_anywhere(const program *p, const char *name)
 {
     for (int i = 0; i < p->n_steps; i++) {
         if (strcmp(p->steps[i].name, name) == 0) return i;
@@ -26,7 +26,7 @@ static int find_anywhere(const plan *p, const char *name)
     return -1;
 }
 
-static qp_status no_such_name(const plan *p, const char *text, const char *name, int64_t layer,
+static qp_status no_such_name(const program *p, const char *text, const char *name, int64_t layer,
                               qp_error *error)
 {
     suggestion near = {.word = name};
@@ -44,7 +44,7 @@ static qp_status no_such_name(const plan *p, const char *text, const char *name,
                      plan_step_label(p, found, label, sizeof label));
 }
 
-qp_status plan_parse_step(const plan *p, const char *text, int *step, qp_error *error)
+qp_status plan_parse_step(const program *p, const char *text, int *step, qp_error *error)
 {
     const char *name = text;
     int64_t layer = -1;

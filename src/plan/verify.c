@@ -29,7 +29,7 @@ static bool lives_in_arena(const plan_tensor *t)
     return t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT;
 }
 
-static void map_build(arena_map *map, const plan *plan)
+static void map_build(arena_map *map, const program *plan)
 {
     map->n_cuts = 0;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
@@ -62,7 +62,7 @@ static void map_write(arena_map *map, const plan_tensor *t, int id)
     }
 }
 
-static qp_status check_read(const plan *plan, const arena_map *map, int step, int id,
+static qp_status check_read(const program *plan, const arena_map *map, int step, int id,
                             qp_error *error)
 {
     int culprit = NOBODY;
@@ -76,15 +76,13 @@ static qp_status check_read(const plan *plan, const arena_map *map, int step, in
 
 /* A kernel may read and write one tensor in place, but what it writes must share no byte with
  * another tensor that it touches: it may still need that one, or write it too. */
-static qp_status check_apart(const plan *plan, const plan_node *node, int step, int written,
-                             qp_error *error)
+static qp_status check_apart(const program *plan, int node, int step, int written, qp_error *error)
 {
     const plan_tensor *t = &plan->tensors[written];
-    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
-        const plan_operand *operand = &node->operands[i];
-        const plan_tensor *other = &plan->tensors[operand->id];
-        if (operand->kind != OPERAND_TENSOR || operand->id == written || !lives_in_arena(other))
-            continue;
+    for (int i = 0; i < op_n_tensors(op_get(plan->nodes[node].op)); i++) {
+        int id = program_tensor_of(plan, node, i);
+        if (id < 0 || id == written || !lives_in_arena(&plan->tensors[id])) continue;
+        const plan_tensor *other = &plan->tensors[id];
         if (t->offset >= other->offset + other->bytes || other->offset >= t->offset + t->bytes)
             continue;
         return error_set(error, QP_INVALID,
@@ -97,27 +95,24 @@ static qp_status check_apart(const plan *plan, const plan_node *node, int step, 
 }
 
 /* The operands of one node: what it reads must be whole, then what it writes takes its bytes. */
-static qp_status walk_node(const plan *plan, const plan_node *node, int step, arena_map *map,
-                           qp_error *error)
+static qp_status walk_node(const program *plan, int node, int step, arena_map *map, qp_error *error)
 {
-    const op_info *op = op_get(node->op);
+    const op_info *op = op_get(plan->nodes[node].op);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < op_n_tensors(op); i++) {
-            const plan_operand *operand = &node->operands[i];
-            if (operand->kind != OPERAND_TENSOR) continue;
-            const plan_tensor *t = &plan->tensors[operand->id];
-            if (!lives_in_arena(t)) continue;
+            int id = program_tensor_of(plan, node, i);
+            if (id < 0 || !lives_in_arena(&plan->tensors[id])) continue;
             if (pass == 0 && op->tensors[i].direction != OP_OUT)
-                TRY(check_read(plan, map, step, operand->id, error));
+                TRY(check_read(plan, map, step, id, error));
             if (pass == 0 || op->tensors[i].direction == OP_IN) continue;
-            TRY(check_apart(plan, node, step, operand->id, error));
-            map_write(map, t, operand->id);
+            TRY(check_apart(plan, node, step, id, error));
+            map_write(map, &plan->tensors[id], id);
         }
     }
     return QP_OK;
 }
 
-qp_status plan_verify(const plan *plan, qp_error *error)
+qp_status plan_verify(const program *plan, qp_error *error)
 {
     arena_map map;
     map_build(&map, plan);
@@ -129,7 +124,7 @@ qp_status plan_verify(const plan *plan, qp_error *error)
     for (int step = 0; step < plan->n_steps; step++) {
         const plan_step *s = &plan->steps[step];
         for (int n = 0; n < s->n_nodes; n++)
-            TRY(walk_node(plan, &plan->nodes[s->first_node + n], step, &map, error));
+            TRY(walk_node(plan, s->first_node + n, step, &map, error));
     }
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (plan->tensors[id].kind == PLAN_OUTPUT)

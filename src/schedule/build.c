@@ -1,4 +1,4 @@
-/* Plan to schedule: tables, instructions, dependencies, workers, queues. */
+/* Program to schedule: instructions, dependencies, workers, queues. */
 #include "schedule/build.h"
 
 #include "schedule/draft.h"
@@ -36,7 +36,7 @@ static int64_t within(int64_t value, int64_t fallback, int64_t most)
     return value < most ? value : most;
 }
 
-static void fill_options(schedule_options *o, const plan *p)
+static void fill_options(schedule_options *o, const program *p)
 {
     int64_t tokens = p->capacity.of[AXIS_TOKENS];
     o->tokens = within(o->tokens, o->setting == SCHEDULE_LATENCY ? 1 : tokens, tokens);
@@ -50,14 +50,38 @@ static void fill_options(schedule_options *o, const plan *p)
     if (!(o->profile.signal_ns > 0)) o->profile.signal_ns = 200;
 }
 
-qp_status schedule_build(const plan *p, const model *model, const schedule_options *options,
-                         schedule *out, qp_error *error)
+static qp_status check_limits(const program *p, qp_error *error)
+{
+    if (p->options.ranks != 1)
+        return error_set(error, QP_UNSUPPORTED,
+                         "a schedule is made for a model on one rank, found %d ranks",
+                         p->options.ranks);
+    if (p->n_steps <= UINT16_MAX && p->config.n_layers <= INT16_MAX) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "a schedule has room for %d steps and %d layers, the plan has %d and %lld",
+                     UINT16_MAX, INT16_MAX, p->n_steps, (long long)p->config.n_layers);
+}
+
+qp_status draft_take_program(const program *p, schedule *s, qp_error *error)
+{
+    const int last = s->options.last_step;
+    TRY(check_limits(p, error));
+    s->program = p;
+    s->n_nodes = last > 0 && last < p->n_steps ? p->steps[last].first_node : p->n_nodes;
+    if (s->n_nodes == 0)
+        return error_set(error, QP_INVALID, "steps 0 to %d of the plan have no operators", last);
+    s->costs = arena_alloc(&s->memory, (size_t)s->n_nodes, sizeof *s->costs);
+    return s->costs ? QP_OK : error_no_memory(error, "the schedule", (size_t)s->n_nodes);
+}
+
+qp_status schedule_build(const program *p, const schedule_options *options, schedule *out,
+                         qp_error *error)
 {
     *out = (schedule){.options = *options};
     TRY(check_options(options, error));
     fill_options(&out->options, p);
-    draft d = {.plan = p, .model = model, .out = out};
-    qp_status status = tables_build(p, model, out, error);
+    draft d = {.out = out};
+    qp_status status = draft_take_program(p, out, error);
     if (status == QP_OK) status = segment_nodes(&d, error);
     if (status == QP_OK) status = lower_nodes(&d, error);
     if (status == QP_OK) status = dag_build(&d, error);
@@ -71,7 +95,6 @@ qp_status schedule_build(const plan *p, const model *model, const schedule_optio
     free(d.groups);
     free(d.counters);
     free(d.memory_bound);
-    free(d.no_weights);
     free(d.worker);
     free(d.queue);
     out->options.costs = NULL;

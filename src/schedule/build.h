@@ -1,8 +1,7 @@
-/* Making a schedule from a plan, and keeping it in a file. */
+/* Making a schedule from a program, and keeping it in a file. */
 #ifndef QUIPU_SCHEDULE_BUILD_H
 #define QUIPU_SCHEDULE_BUILD_H
 
-#include "plan/plan.h"
 #include "schedule/schedule.h"
 
 enum { USUAL_CONTEXT = 1024, USUAL_TILE = 128 }; /* where the options do not say */
@@ -11,19 +10,18 @@ enum { USUAL_CONTEXT = 1024, USUAL_TILE = 128 }; /* where the options do not say
  * each worker a part of a KV head. */
 int64_t schedule_kv_partitions(int workers, int64_t n_kv_heads);
 
-/* Only the types and shapes of the model's weights are looked at. schedule_free() the result, also
- * after a failure. QP_UNSUPPORTED where the plan is for one of several ranks. */
-qp_status schedule_build(const plan *plan, const model *model, const schedule_options *options,
-                         schedule *out, qp_error *error);
+/* schedule_free() the result, also after a failure. QP_UNSUPPORTED where the program is for one of
+ * several ranks. */
+qp_status schedule_build(const program *program, const schedule_options *options, schedule *out,
+                         qp_error *error);
 
 /* The queues in a file: a header (magic, version, fingerprint, counts, checksum), the signals of
  * each counter and the lengths of the queues, then int32 [workers][longest][32], little-endian. */
 qp_status schedule_save(const schedule *schedule, const char *path, qp_error *error);
 
-/* Reads queues for the same plan and model again. QP_FORMAT, with what is wrong, when the file is
+/* Reads queues for the same program again. QP_FORMAT, with what is wrong, when the file is
  * damaged, of another version, model or plan, or when what it says is not sound: the result has
  * been through schedule_verify(). schedule_free() it, also after a failure. */
-qp_status schedule_load(const char *path, const plan *plan, const model *model, schedule *out,
-                        qp_error *error);
+qp_status schedule_load(const char *path, const program *program, schedule *out, qp_error *error);
 
 #endif

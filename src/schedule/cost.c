@@ -89,12 +89,13 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
 typedef struct usual_batch {
     int64_t sizes[AXES];
     int32_t qo_indptr[2], kv_indptr[2], last_page_len[1];
-    void *inputs[PLAN_TENSOR_COUNT];
+    program_memory memory; /* the index tensors */
 } usual_batch;
 
 static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t context)
 {
-    int64_t page_size = d->plan->options.page_size, pages = (context + page_size - 1) / page_size;
+    int64_t page_size = d->out->program->options.page_size,
+            pages = (context + page_size - 1) / page_size;
     *u = (usual_batch){.qo_indptr = {0, (int32_t)rows},
                        .kv_indptr = {0, (int32_t)pages},
                        .last_page_len = {(int32_t)(context - (pages - 1) * page_size)}};
@@ -103,16 +104,16 @@ static void usual_init(usual_batch *u, const draft *d, int64_t rows, int64_t con
     u->sizes[AXIS_SEQUENCE_ENDS] = 2;
     u->sizes[AXIS_PAGE_REFS] = pages;
     u->sizes[AXIS_OUTPUTS] = 1;
-    u->sizes[AXIS_PAGES] = d->out->capacity[AXIS_PAGES];
-    u->sizes[AXIS_POSITIONS] = d->out->capacity[AXIS_POSITIONS];
-    u->inputs[PLAN_QO_INDPTR] = u->qo_indptr;
-    u->inputs[PLAN_KV_INDPTR] = u->kv_indptr;
-    u->inputs[PLAN_KV_LAST_PAGE_LEN] = u->last_page_len;
+    u->sizes[AXIS_PAGES] = d->out->program->capacity.of[AXIS_PAGES];
+    u->sizes[AXIS_POSITIONS] = d->out->program->capacity.of[AXIS_POSITIONS];
+    u->memory.data[PLAN_QO_INDPTR] = u->qo_indptr;
+    u->memory.data[PLAN_KV_INDPTR] = u->kv_indptr;
+    u->memory.data[PLAN_KV_LAST_PAGE_LEN] = u->last_page_len;
 }
 
 int64_t cost_usual_rows(const draft *d, int node)
 {
-    return d->out->nodes[node].row_axis == AXIS_OUTPUTS ? 1 : d->out->options.tokens;
+    return d->out->program->nodes[node].row_axis == AXIS_OUTPUTS ? 1 : d->out->options.tokens;
 }
 
 dtype cost_type_of(const schedule *s, int node, bool *weights)
@@ -121,11 +122,11 @@ dtype cost_type_of(const schedule *s, int node, bool *weights)
     dtype type = DTYPE_F32;
     bool found = false;
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        const schedule_view *view = &s->views[s->nodes[node].operands[i]];
+        const program_view *view = &s->program->views[s->program->nodes[node].operands[i]];
         if (view->rank == 0) continue;
-        const schedule_area *area = &s->areas[view->area];
-        bool weight = area->base == SCHEDULE_WEIGHT && view->rank > 1;
-        bool cache = area->base == SCHEDULE_K_CACHE || area->base == SCHEDULE_V_CACHE;
+        const program_area *area = &s->program->areas[view->area];
+        bool weight = area->base == BASE_WEIGHT && view->rank > 1;
+        bool cache = area->base == BASE_K_CACHE || area->base == BASE_V_CACHE;
         if (weight ? found && area->bytes <= most : found || !cache) continue;
         found = weight;
         most = area->bytes;
@@ -138,17 +139,18 @@ dtype cost_type_of(const schedule *s, int node, bool *weights)
 double cost_pass_bytes(const schedule *s)
 {
     double sum = 0;
-    for (int i = 0; i < s->n_areas; i++)
-        sum += s->areas[i].base == SCHEDULE_WEIGHT ? (double)s->areas[i].bytes : 0;
+    for (int i = 0; i < s->program->n_areas; i++) {
+        const program_area *area = &s->program->areas[i];
+        if (area->base == BASE_WEIGHT && area->first_node < s->n_nodes) sum += (double)area->bytes;
+    }
     return sum;
 }
 
 qp_status cost_begin(draft *d, qp_error *error)
 {
-    size_t nodes = (size_t)d->out->n_nodes, weights = (size_t)d->out->n_weights;
+    size_t nodes = (size_t)d->out->n_nodes;
     d->memory_bound = calloc(nodes, sizeof *d->memory_bound);
-    d->no_weights = calloc(weights + 1, sizeof *d->no_weights);
-    if (!d->memory_bound || !d->no_weights) return error_no_memory(error, "the schedule", nodes);
+    if (!d->memory_bound) return error_no_memory(error, "the schedule", nodes);
     d->pass_bytes = cost_pass_bytes(d->out);
     return QP_OK;
 }
@@ -156,17 +158,16 @@ qp_status cost_begin(draft *d, qp_error *error)
 /* Only index tensors have data. */
 static op_cost work_of(const draft *d, int node, usual_batch *batch)
 {
-    schedule_memory memory = {.inputs = batch->inputs, .weights = d->no_weights};
     op_call call;
-    schedule_bind_node(d->out, node, &memory, batch->sizes, &call);
-    return op_cost_of(op_get(d->out->nodes[node].op), &call);
+    program_bind(d->out->program, node, &batch->memory, batch->sizes, &call);
+    return op_cost_of(op_get(d->out->program->nodes[node].op), &call);
 }
 
 cost_estimate cost_of_rows(draft *d, int node, int64_t begin, int64_t rows)
 {
     schedule *s = d->out;
     const schedule_options *o = &s->options;
-    schedule_node *about = &s->nodes[node];
+    const program_node *about = &s->program->nodes[node];
     usual_batch batch;
     if (rows == 0) return (cost_estimate){.alone = 1};
     bool tokens = about->row_axis == AXIS_TOKENS;
@@ -175,8 +176,8 @@ cost_estimate cost_of_rows(draft *d, int node, int64_t begin, int64_t rows)
     cost_estimate out = cost_estimate_of(o->costs, &o->profile, o->workers, about->op,
                                          cost_type_of(s, node, NULL), work, d->pass_bytes);
     if (begin > 0) return out;
-    about->alone = (float)out.alone;
-    about->signal_ns = (float)out.signal_ns;
+    s->costs[node].alone = (float)out.alone;
+    s->costs[node].signal_ns = (float)out.signal_ns;
     d->memory_bound[node] = out.memory_bound;
     return out;
 }

@@ -66,20 +66,20 @@ static void push(dag *g, int_list *list, int value)
     items[list->count++] = value;
 }
 
-static bool changes(const schedule_area *area)
+static bool changes(const program_area *area)
 {
-    return schedule_changes(area->base);
+    return program_changes(area->base);
 }
 
 static void find_overlaps(dag *g)
 {
     const schedule *s = g->draft->out;
-    for (int a = 0; a < s->n_areas; a++) {
-        const schedule_area *one = &s->areas[a];
+    for (int a = 0; a < s->program->n_areas; a++) {
+        const program_area *one = &s->program->areas[a];
         if (!changes(one)) continue;
         push(g, &g->overlaps[a], a);
-        for (int b = 0; b < s->n_areas; b++) {
-            const schedule_area *other = &s->areas[b];
+        for (int b = 0; b < s->program->n_areas; b++) {
+            const program_area *other = &s->program->areas[b];
             if (a != b && one->base == other->base && one->offset < other->offset + other->bytes &&
                 other->offset < one->offset + one->bytes)
                 push(g, &g->overlaps[a], b);
@@ -88,9 +88,9 @@ static void find_overlaps(dag *g)
 }
 
 /* The bytes of a row that a view covers; all of them where rows mean nothing. */
-static void view_columns(const schedule *s, const schedule_view *view, uint64_t columns[2])
+static void view_columns(const schedule *s, const program_view *view, uint64_t columns[2])
 {
-    const schedule_area *area = &s->areas[view->area];
+    const program_area *area = &s->program->areas[view->area];
     columns[0] = 0;
     columns[1] = area->row_bytes ? area->row_bytes : area->bytes;
     if (area->row_bytes == 0 || view->shape[0] >= 0) return;
@@ -105,17 +105,18 @@ static void view_columns(const schedule *s, const schedule_view *view, uint64_t 
 static const op_call *call_of(dag *g, int node)
 {
     if (g->bound != node + 1)
-        schedule_bind_node(g->draft->out, node, NULL, g->draft->out->capacity, &g->call);
+        program_bind(g->draft->out->program, node, NULL, g->draft->out->program->capacity.of,
+                     &g->call);
     g->bound = node + 1;
     return &g->call;
 }
 
 /* The bytes of a row that a group's segment touches. */
-static void segment_columns(dag *g, const draft_group *group, int operand,
-                            const schedule_view *view, uint64_t columns[2])
+static void segment_columns(dag *g, const draft_group *group, int operand, const program_view *view,
+                            uint64_t columns[2])
 {
-    const schedule_area *area = &g->draft->out->areas[view->area];
-    const op_info *op = op_get(g->draft->out->nodes[group->node].op);
+    const program_area *area = &g->draft->out->program->areas[view->area];
+    const op_info *op = op_get(g->draft->out->program->nodes[group->node].op);
     view_columns(g->draft->out, view, columns);
     bool whole = group->units[0] == 0 && g->draft->segments[group->node].count == 0;
     if (whole || !op->columns || area->row_bytes == 0 || view->shape[0] >= 0) return;
@@ -130,8 +131,8 @@ static access access_of(dag *g, int group, int operand)
 {
     const schedule *s = g->draft->out;
     const draft_group *of = &g->draft->groups[group];
-    const schedule_node *node = &s->nodes[of->node];
-    const schedule_view *view = &s->views[node->operands[operand]];
+    const program_node *node = &s->program->nodes[of->node];
+    const program_view *view = &s->program->views[node->operands[operand]];
     access a = {.group = group, .area = view->area, .rows = {0, INSTRUCTION_ALL_TOKENS}};
     op_direction direction = op_get(node->op)->tensors[operand].direction;
     a.kind = direction == OP_IN           ? ACCESS_READ
@@ -145,7 +146,7 @@ static access access_of(dag *g, int group, int operand)
 /* The access as bytes from the base, for comparing different tensors. */
 static void byte_range(const schedule *s, const access *a, uint64_t range[2])
 {
-    const schedule_area *area = &s->areas[a->area];
+    const program_area *area = &s->program->areas[a->area];
     range[0] = area->offset;
     range[1] = area->offset + area->bytes;
     if (area->row_bytes == 0 || a->rows.end == INSTRUCTION_ALL_TOKENS) return;
@@ -197,7 +198,7 @@ static void reduce(dag *g, int at, int_list *found)
 static void link_group(dag *g, int at, int_list *found)
 {
     const schedule *s = g->draft->out;
-    const schedule_node *node = &s->nodes[g->draft->groups[at].node];
+    const program_node *node = &s->program->nodes[g->draft->groups[at].node];
     found->count = 0;
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         if (node->operands[i] == 0) continue;
@@ -215,7 +216,7 @@ static void link_group(dag *g, int at, int_list *found)
 
 /* A node writes its views in all rows: what others did there before need not be remembered, since
  * the node comes after it and whoever comes next after the node. */
-static void forget(dag *g, const schedule_view *view)
+static void forget(dag *g, const program_view *view)
 {
     access_list *list = &g->touched[view->area];
     uint64_t columns[2];
@@ -231,26 +232,26 @@ static void forget(dag *g, const schedule_view *view)
 
 /* Whether a write leaves nothing of what was there: caches are written in single slots, and who
  * adds to sums comes after none of the others that do. */
-static bool writes_all_rows(const schedule *s, const schedule_node *node, int operand)
+static bool writes_all_rows(const schedule *s, const program_node *node, int operand)
 {
-    const schedule_view *view = &s->views[node->operands[operand]];
+    const program_view *view = &s->program->views[node->operands[operand]];
     op_direction direction = op_get(node->op)->tensors[operand].direction;
-    return op_writes(direction) && direction != OP_ACCUMULATE && changes(&s->areas[view->area]) &&
-           view->shape[0] == -(int64_t)node->row_axis;
+    return op_writes(direction) && direction != OP_ACCUMULATE &&
+           changes(&s->program->areas[view->area]) && view->shape[0] == -(int64_t)node->row_axis;
 }
 
 static void remember(dag *g, int first_group, int end_group)
 {
     const schedule *s = g->draft->out;
-    const schedule_node *node = &s->nodes[g->draft->groups[first_group].node];
+    const program_node *node = &s->program->nodes[g->draft->groups[first_group].node];
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         if (node->operands[i] && writes_all_rows(s, node, i))
-            forget(g, &s->views[node->operands[i]]);
+            forget(g, &s->program->views[node->operands[i]]);
     }
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         if (node->operands[i] == 0) continue;
-        access_list *list = &g->touched[s->views[node->operands[i]].area];
-        if (!changes(&s->areas[s->views[node->operands[i]].area])) continue;
+        access_list *list = &g->touched[s->program->views[node->operands[i]].area];
+        if (!changes(&s->program->areas[s->program->views[node->operands[i]].area])) continue;
         for (int group = first_group; group < end_group; group++) {
             access *items = draft_grow(list->items, &list->capacity, list->count, sizeof *items);
             if (!items) {
@@ -394,7 +395,7 @@ static int join(dag *g, int node, int lane, int a, int b)
     }
     d->counters = counters;
     counters[d->n_counters] = (draft_counter){g->n_ordered, 1};
-    const schedule_node *about = &d->out->nodes[node];
+    const program_node *about = &d->out->program->nodes[node];
     instruction noop = {.opcode = INSTRUCTION_NOOP,
                         .step = (uint16_t)about->step,
                         .layer = (int16_t)about->layer,
@@ -496,7 +497,7 @@ static bool number_counters(draft *d)
 
 static qp_status allocate(dag *g, qp_error *error)
 {
-    size_t groups = (size_t)g->draft->n_groups, areas = (size_t)g->draft->out->n_areas;
+    size_t groups = (size_t)g->draft->n_groups, areas = (size_t)g->draft->out->program->n_areas;
     g->words = (groups + 63) / 64;
     g->touched = calloc(areas, sizeof *g->touched);
     g->overlaps = calloc(areas, sizeof *g->overlaps);
@@ -517,7 +518,7 @@ static qp_status allocate(dag *g, qp_error *error)
 
 static void release(dag *g)
 {
-    for (int a = 0; a < g->draft->out->n_areas; a++) {
+    for (int a = 0; a < g->draft->out->program->n_areas; a++) {
         if (g->touched) free(g->touched[a].items);
         if (g->overlaps) free(g->overlaps[a].items);
     }

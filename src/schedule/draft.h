@@ -2,7 +2,6 @@
 #ifndef QUIPU_SCHEDULE_DRAFT_H
 #define QUIPU_SCHEDULE_DRAFT_H
 
-#include "plan/plan.h"
 #include "schedule/cost.h"
 
 /* Where a node's units are cut whatever the number of workers: rising, neither 0 nor the end. */
@@ -30,8 +29,6 @@ typedef struct draft_counter {
 } draft_counter;
 
 typedef struct draft {
-    const plan *plan;
-    const model *model;
     schedule *out;
     segment_list *segments; /* [nodes] */
     instruction *items;     /* in an order that every dependency follows */
@@ -42,20 +39,19 @@ typedef struct draft {
     int n_groups, group_capacity;
     draft_counter *counters; /* counter 0 is none */
     int n_counters, counter_capacity;
-    int next_larger;         /* the first slice of the next node to be larger than others */
-    double pass_bytes;       /* weights read in a pass */
-    bool *memory_bound;      /* [nodes]: whether bytes decide the cost, not arithmetic */
-    const void **no_weights; /* [weights]: NULL, for binding without a model's data */
-    int32_t *worker;         /* [n_items] */
-    int32_t *queue;          /* [n_items]: items in the order in which they enter their queues */
+    int next_larger;    /* the first slice of the next node to be larger than others */
+    double pass_bytes;  /* weights read in a pass */
+    bool *memory_bound; /* [nodes]: whether bytes decide the cost, not arithmetic */
+    int32_t *worker;    /* [n_items] */
+    int32_t *queue;     /* [n_items]: items in the order in which they enter their queues */
 } draft;
 
 /* Room for one more: the array, moved if it had to grow; NULL when memory is out. */
 void *draft_grow(void *items, int *capacity, int count, size_t size);
 
-/* Areas, views, weights and nodes of the plan, with the fingerprint: tables.c. */
-qp_status tables_build(const plan *plan, const model *model, schedule *out, qp_error *error);
-uint64_t tables_fingerprint(const schedule *schedule);
+/* The program that a schedule is for, and room for its nodes' costs: build.c. QP_UNSUPPORTED where
+ * it is for one of several ranks, or has more than an instruction can name. */
+qp_status draft_take_program(const program *program, schedule *out, qp_error *error);
 
 /* What instructions will cost: cost.c. cost_begin() comes first. */
 qp_status cost_begin(draft *draft, qp_error *error);

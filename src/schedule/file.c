@@ -5,8 +5,8 @@
  *     lengths      int32 [workers]
  *     queues       int32 [workers][longest][32]
  *
- * All little-endian. The tables that records refer to are not in it: they are made again from the
- * plan and the model, and the fingerprint says whether they are the same. What is read is proved
+ * All little-endian. The program that records refer to is not in it: it is made again from the
+ * model, and the fingerprint says whether it is the same. What is read is proved
  * sound like anything else before it may run; the checksum only tells damage from design.
  */
 #include "base/checked.h"
@@ -28,7 +28,7 @@ static const char magic[8] = {'Q', 'U', 'I', 'P', 'U', 'S', 'C', 'H'};
 typedef struct file_header {
     char magic[8];
     uint32_t version, workers, longest, n_counters;
-    uint64_t fingerprint; /* of the tables */
+    uint64_t fingerprint; /* of the program */
     uint64_t checksum;    /* of the header with 0 here, and of all that follows */
     uint32_t setting, assignment, last_step, zero;
     int64_t tokens, context, tile, group;
@@ -69,7 +69,7 @@ static file_header header_of(const schedule *s)
                      .workers = (uint32_t)o->workers,
                      .longest = (uint32_t)s->longest,
                      .n_counters = (uint32_t)s->n_counters,
-                     .fingerprint = s->fingerprint,
+                     .fingerprint = s->program->fingerprint,
                      .setting = (uint32_t)o->setting,
                      .assignment = (uint32_t)o->assignment,
                      .last_step = (uint32_t)o->last_step,
@@ -147,8 +147,7 @@ static qp_status read_queues(const mapping *map, const file_header *h, schedule 
     return QP_OK;
 }
 
-static qp_status load(const mapping *map, const plan *p, const model *model, schedule *out,
-                      qp_error *error)
+static qp_status load(const mapping *map, const program *p, schedule *out, qp_error *error)
 {
     file_header h;
     TRY(read_header(map, &h, error));
@@ -162,13 +161,13 @@ static qp_status load(const mapping *map, const plan *p, const model *model, sch
                                       .group = h.group,
                                       .last_step = (int)h.last_step,
                                       .profile = h.profile};
-    TRY(tables_build(p, model, out, error));
-    if (out->fingerprint != h.fingerprint)
+    TRY(draft_take_program(p, out, error));
+    if (p->fingerprint != h.fingerprint)
         return error_set(error, QP_FORMAT,
                          "%s: made for another model, plan or version (fingerprint %016llx, "
                          "expected %016llx): make it anew",
                          map->path, (unsigned long long)h.fingerprint,
-                         (unsigned long long)out->fingerprint);
+                         (unsigned long long)p->fingerprint);
     TRY(read_queues(map, &h, out, error));
     qp_status status = schedule_verify(out, error);
     if (status != QP_INVALID) return status;
@@ -177,13 +176,12 @@ static qp_status load(const mapping *map, const plan *p, const model *model, sch
     return QP_FORMAT;
 }
 
-qp_status schedule_load(const char *path, const plan *p, const model *model, schedule *out,
-                        qp_error *error)
+qp_status schedule_load(const char *path, const program *p, schedule *out, qp_error *error)
 {
     *out = (schedule){0};
     mapping map = {0};
     TRY(mapping_open(path, &map, error));
-    qp_status status = load(&map, p, model, out, error);
+    qp_status status = load(&map, p, out, error);
     mapping_close(&map);
     return status;
 }

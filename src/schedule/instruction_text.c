@@ -34,8 +34,8 @@ void instruction_print_waits(const instruction *in, strbuf *out)
 /* "x", or "attn[2048:3072]" for some of its columns. */
 static void print_view(const schedule *s, int number, strbuf *out)
 {
-    const schedule_view *view = &s->views[number];
-    const schedule_area *area = &s->areas[view->area];
+    const program_view *view = &s->program->views[number];
+    const program_area *area = &s->program->areas[view->area];
     strbuf_puts(out, area->name);
     if (area->row_bytes == 0 || view->shape[0] >= 0) return;
     uint64_t element = dtype_block_bytes(view->type), columns = 1;

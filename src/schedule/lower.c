@@ -1,4 +1,4 @@
-/* Plan to instructions: a node's units are dealt over the workers.
+/* Nodes to instructions: a node's units are dealt over the workers.
  *
  * Output features are cut once and for all, in groups that kernels take together, so that workers
  * differ by one group at most, and besides where a segment ends (segment.c); in a plan of sums
@@ -12,8 +12,11 @@
 
 #include "base/threads.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+
+_Static_assert((int)INSTRUCTION_OPERANDS >= (int)OP_MAX_TENSORS, "a record holds all operands");
 
 enum {
     FEATURES_TOGETHER = 16, /* output features that a kernel takes at a time */
@@ -61,7 +64,7 @@ static int64_t group_of(const draft *d, op_code code, const op_call *call)
     if (together && together[code] > 0) return together[code];
     if (op->grain == 0) return 1;
     if (d->out->options.group > 0) return d->out->options.group;
-    if (d->plan->options.sums) return FEATURES_OF_SUMS;
+    if (d->out->program->options.sums) return FEATURES_OF_SUMS;
     int64_t group = FEATURES_TOGETHER;
     for (const op_variant *v = op->variants; v && v->name; v++) {
         bool takes = !v->accepts || v->accepts(call);
@@ -71,10 +74,10 @@ static int64_t group_of(const draft *d, op_code code, const op_call *call)
 }
 
 /* Whether a node's rows can be told apart only with the borders of their sequences. */
-static bool has_sequences(const schedule *s, const schedule_node *node)
+static bool has_sequences(const schedule *s, const program_node *node)
 {
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        const schedule_view *view = &s->views[node->operands[i]];
+        const program_view *view = &s->program->views[node->operands[i]];
         if (view->rank && view->shape[0] == -AXIS_SEQUENCE_ENDS) return true;
     }
     return false;
@@ -83,16 +86,16 @@ static bool has_sequences(const schedule *s, const schedule_node *node)
 static cut cut_node(const draft *d, int node)
 {
     const schedule *s = d->out;
-    const op_info *op = op_get(s->nodes[node].op);
+    const op_info *op = op_get(s->program->nodes[node].op);
     op_call call;
-    schedule_bind_node(s, node, NULL, s->capacity, &call);
-    int64_t rows = s->capacity[s->nodes[node].row_axis];
+    program_bind(s->program, node, NULL, s->program->capacity.of, &call);
+    int64_t rows = s->program->capacity.of[s->program->nodes[node].row_axis];
     cut c = {.columns = op->columns != NULL, .units = call.end, .tile = rows, .n_tiles = 1};
-    c.group = group_of(d, s->nodes[node].op, &call);
+    c.group = group_of(d, s->program->nodes[node].op, &call);
     c.grain = op->grain > 0 ? ELEMENT_GRAIN : 1;
     c.usual_per_row = c.columns ? 0 : call.end / rows;
     c.segments = d->segments[node];
-    bool whole_rows = c.columns && has_sequences(s, &s->nodes[node]);
+    bool whole_rows = c.columns && has_sequences(s, &s->program->nodes[node]);
     if (s->options.setting == SCHEDULE_THROUGHPUT && !whole_rows) {
         c.tile = s->options.tile;
         if (divide_up(rows, c.tile) > MAX_TILES) c.tile = divide_up(rows, MAX_TILES);
@@ -109,7 +112,7 @@ static instruction *add_item(draft *d, int node, instruction_span tokens, int la
     int *lanes = draft_grow(d->lanes, &d->lane_capacity, d->n_items, sizeof *lanes);
     if (lanes) d->lanes = lanes;
     if (!items || !lanes) return NULL;
-    const schedule_node *about = &d->out->nodes[node];
+    const program_node *about = &d->out->program->nodes[node];
     lanes[d->n_items] = d->next_lane + lane;
     instruction *in = &items[d->n_items++];
     *in = (instruction){.opcode = (uint16_t)about->op,
@@ -274,7 +277,7 @@ static bool add_tile(draft *d, int node, const cut *c, int64_t number)
     if (c->n_tiles == 1) tile.tokens.end = INSTRUCTION_ALL_TOKENS;
     tile.cost = cost_of_rows(d, node, begin, tile.rows);
     if (!c->columns) return add_parts(d, c, &tile);
-    return d->plan->options.sums ? add_apart(d, c, &tile) : add_slices(d, c, &tile);
+    return d->out->program->options.sums ? add_apart(d, c, &tile) : add_slices(d, c, &tile);
 }
 
 qp_status lower_nodes(draft *d, qp_error *error)
@@ -282,11 +285,13 @@ qp_status lower_nodes(draft *d, qp_error *error)
     const schedule *s = d->out;
     TRY(cost_begin(d, error));
     for (int node = 0; node < s->n_nodes; node++) {
+        if (program_is_void(s->program, node)) continue;
+        assert(op_n_params(op_get(s->program->nodes[node].op)) <= INSTRUCTION_PARAMS);
         cut c = cut_node(d, node);
         if (c.units > INT32_MAX)
             return error_set(error, QP_UNSUPPORTED,
-                             "%s has %lld units, an instruction counts to %d", s->nodes[node].name,
-                             (long long)c.units, INT32_MAX);
+                             "%s has %lld units, an instruction counts to %d",
+                             s->program->nodes[node].name, (long long)c.units, INT32_MAX);
         for (int64_t tile = 0; tile < c.n_tiles; tile++) {
             if (!add_tile(d, node, &c, tile))
                 return error_no_memory(error, "the schedule",

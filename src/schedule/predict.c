@@ -45,7 +45,7 @@ static const instruction *next_of(const runner *r, int worker)
 
 static double signal_of(const schedule *s, const instruction *in)
 {
-    double own = in->opcode == INSTRUCTION_NOOP ? 0 : (double)s->nodes[in->node].signal_ns;
+    double own = in->opcode == INSTRUCTION_NOOP ? 0 : (double)s->costs[in->node].signal_ns;
     return own > 0 ? own : s->options.profile.signal_ns;
 }
 
@@ -115,7 +115,7 @@ static void run_apart(runner *r)
 static double alone_of(const schedule *s, const instruction *in)
 {
     if (in->opcode == INSTRUCTION_NOOP) return 1;
-    double alone = (double)s->nodes[in->node].alone;
+    double alone = (double)s->costs[in->node].alone;
     return alone > 0 ? alone : 1;
 }
 
@@ -198,7 +198,7 @@ static void run_together(runner *r)
 static bool any_shared(const schedule *s)
 {
     for (int i = 0; i < s->n_nodes; i++) {
-        if (s->nodes[i].alone > 0 && s->nodes[i].alone < 1) return true;
+        if (s->costs[i].alone > 0 && s->costs[i].alone < 1) return true;
     }
     return false;
 }

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/output.h"
+#include "plan/plan.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
@@ -20,6 +21,7 @@ enum { USUAL_MOST_CONTEXT = 8192 };
 /* Everything that there is to print. */
 typedef struct report {
     const schedule_print_options *options;
+    program program;
     schedule schedule;
     schedule_prediction predicted;
     int64_t counts[OP_COUNT + 1]; /* instructions by opcode, noops last */
@@ -75,7 +77,7 @@ static dependencies count_dependencies(const schedule *s)
     dependencies found = {0};
     bool enough = of_node && waited && signaller;
     for (int i = 0; i < s->n_nodes; i++)
-        layer = s->nodes[i].layer > layer ? (int)s->nodes[i].layer : layer;
+        layer = s->program->nodes[i].layer > layer ? (int)s->program->nodes[i].layer : layer;
     for (int w = 0; enough && w < s->options.workers; w++) {
         for (int i = 0; i < s->length[w]; i++) {
             const instruction *in = schedule_queue(s, w) + i;
@@ -127,7 +129,7 @@ static void print_summary(const report *r, strbuf *out)
                   s->options.profile.bytes_per_second / 1e9,
                   s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns,
                   origin_of(r));
-    strbuf_printf(out, "%-16s %016" PRIx64 "\n", "fingerprint", s->fingerprint);
+    strbuf_printf(out, "%-16s %016" PRIx64 "\n", "fingerprint", s->program->fingerprint);
 }
 
 /* A text filled up to a column's width, and emptied for the next. */
@@ -150,7 +152,7 @@ static void print_instruction(const report *r, int worker, int at, strbuf *text,
     print_column(text, 20, out);
     if (in->signal) strbuf_printf(text, "c%u", in->signal);
     print_column(text, 6, out);
-    const schedule_node *node = &s->nodes[in->node];
+    const program_node *node = &s->program->nodes[in->node];
     strbuf_puts(out, node->name);
     if (in->layer >= 0) strbuf_printf(out, " %d", in->layer);
     instruction_print_operands(s, in, out);
@@ -177,7 +179,7 @@ static cJSON *instruction_json(const report *r, int worker, int at)
     const instruction *in = schedule_queue(s, worker) + at;
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "opcode", instruction_name(in->opcode));
-    cJSON_AddStringToObject(item, "step", s->nodes[in->node].name);
+    cJSON_AddStringToObject(item, "step", s->program->nodes[in->node].name);
     cJSON_AddNumberToObject(item, "layer", in->layer);
     const int slice[] = {in->part, in->parts, in->units.begin, in->units.end};
     cJSON_AddItemToObject(item, in->parts ? "part" : "units",
@@ -204,7 +206,7 @@ static void print_json(const report *r, strbuf *out)
 {
     const schedule *s = &r->schedule;
     char fingerprint[17];
-    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, s->fingerprint);
+    snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, s->program->fingerprint);
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "setting", schedule_setting_name(s->options.setting));
     cJSON_AddStringToObject(root, "assign", schedule_assignment_name(s->options.assignment));
@@ -258,7 +260,7 @@ static void load_costs(report *r)
         free(table);
 }
 
-static qp_status build(const report *r, const model *model, schedule *out, qp_error *error)
+static qp_status build(report *r, const model *model, schedule *out, qp_error *error)
 {
     const schedule_print_options *o = r->options;
     const model_config *config = model_get_config(model);
@@ -274,21 +276,20 @@ static qp_status build(const report *r, const model *model, schedule *out, qp_er
     options.kv_partitions = o->kv_partitions;
     if (options.kv_partitions == 0)
         options.kv_partitions = schedule_kv_partitions((int)o->workers, config->n_kv_heads);
-    plan p;
-    TRY(plan_build(config, &options, &p, error));
+    const program *p = &r->program;
+    TRY(plan_build(config, model, &options, &r->program, error));
     const schedule_options of = {
         .workers = (int)o->workers,
         .setting = (schedule_setting)find(o->setting, schedule_setting_name),
         .assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name),
         .memory_fraction = o->memory_fraction,
         .group = o->group,
-        .last_step = o->to_logits ? plan_find_step(&p, "lm_head", -1) + 1 : 0,
+        .last_step = o->to_logits ? plan_find_step(p, "lm_head", -1) + 1 : 0,
         .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
         .costs = r->table};
-    qp_status status = schedule_build(&p, model, &of, out, error);
+    qp_status status = schedule_build(p, &of, out, error);
     if (status == QP_OK && o->verify) status = schedule_verify(out, error);
     if (status == QP_OK && o->save) status = schedule_save(out, o->save, error);
-    plan_free(&p);
     return status;
 }
 
@@ -331,6 +332,7 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
     }
     prediction_free(&r.predicted);
     schedule_free(&r.schedule);
+    plan_free(&r.program);
     free(r.table);
     model_close(m);
     return status;

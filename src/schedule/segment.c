@@ -55,15 +55,16 @@ static bool waits_to_read(op_direction direction)
 
 /* What a unit writes of the areas that change, or reads of those that `producer` wrote last; -1: it
  * writes. */
-static void find_reaches(const segmenter *g, const schedule_node *node, const op_call *whole,
+static void find_reaches(const segmenter *g, const program_node *node, const op_call *whole,
                          int producer, int64_t unit, reach reaches[OP_MAX_TENSORS])
 {
     const schedule *s = g->d->out;
     const op_info *op = op_get(node->op);
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         reaches[i] = (reach){0};
-        const schedule_view *view = &s->views[node->operands[i]];
-        if (node->operands[i] == 0 || !schedule_changes(s->areas[view->area].base)) continue;
+        const program_view *view = &s->program->views[node->operands[i]];
+        if (node->operands[i] == 0 || !program_changes(s->program->areas[view->area].base))
+            continue;
         op_direction direction = op->tensors[i].direction;
         if (producer < 0 ? !op_writes(direction) : !waits_to_read(direction)) continue;
         if (producer >= 0 && g->writer[view->area] != producer) continue;
@@ -88,11 +89,11 @@ static bool touch_alike(const unit_run *a, const unit_run *b)
 static void find_runs(const segmenter *g, int node, int producer, run_list *out)
 {
     const schedule *s = g->d->out;
-    const schedule_node *about = &s->nodes[node];
+    const program_node *about = &s->program->nodes[node];
     op_call whole;
     out->count = 0;
     if (!op_get(about->op)->columns) return;
-    schedule_bind_node(s, node, NULL, s->capacity, &whole);
+    program_bind(s->program, node, NULL, s->program->capacity.of, &whole);
     out->units = whole.end;
     for (int64_t unit = 0; unit < whole.end; unit++) {
         unit_run run = {.first = unit};
@@ -217,12 +218,13 @@ static bool is_direct(const segmenter *g, int producer, const int *producers, in
 }
 
 /* The nodes that last wrote what a node reads. */
-static int find_producers(const segmenter *g, const schedule_node *node,
+static int find_producers(const segmenter *g, const program_node *node,
                           int producers[OP_MAX_TENSORS])
 {
     int n = 0;
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        int writer = node->operands[i] ? g->writer[g->d->out->views[node->operands[i]].area] : -1;
+        int writer =
+            node->operands[i] ? g->writer[g->d->out->program->views[node->operands[i]].area] : -1;
         bool there = writer < 0 || !waits_to_read(op_get(node->op)->tensors[i].direction);
         for (int j = 0; j < n; j++)
             there = there || producers[j] == writer;
@@ -234,7 +236,7 @@ static int find_producers(const segmenter *g, const schedule_node *node,
 static bool cut_node(segmenter *g, int node)
 {
     const schedule *s = g->d->out;
-    const schedule_node *about = &s->nodes[node];
+    const program_node *about = &s->program->nodes[node];
     int producers[OP_MAX_TENSORS], n = find_producers(g, about, producers);
     uint64_t *mine = g->before + (size_t)node * g->words;
     for (int i = 0; i < n; i++) {
@@ -248,17 +250,17 @@ static bool cut_node(segmenter *g, int node)
         mine[producers[i] / 64] |= (uint64_t)1 << (producers[i] % 64);
     }
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        const schedule_area *area = &s->areas[s->views[about->operands[i]].area];
+        const program_area *area = &s->program->areas[s->program->views[about->operands[i]].area];
         if (about->operands[i] && op_writes(op_get(about->op)->tensors[i].direction) &&
-            schedule_changes(area->base))
-            g->writer[s->views[about->operands[i]].area] = node;
+            program_changes(area->base))
+            g->writer[s->program->views[about->operands[i]].area] = node;
     }
     return true;
 }
 
 qp_status segment_nodes(draft *d, qp_error *error)
 {
-    size_t nodes = (size_t)d->out->n_nodes, areas = (size_t)d->out->n_areas;
+    size_t nodes = (size_t)d->out->n_nodes, areas = (size_t)d->out->program->n_areas;
     segmenter *g = calloc(1, sizeof *g);
     d->segments = calloc(nodes, sizeof *d->segments);
     bool enough = g && d->segments;
@@ -271,7 +273,7 @@ qp_status segment_nodes(draft *d, qp_error *error)
     for (size_t a = 0; enough && a < areas; a++)
         g->writer[a] = -1;
     for (int node = 0; enough && node < d->out->n_nodes; node++)
-        enough = cut_node(g, node);
+        enough = program_is_void(d->out->program, node) || cut_node(g, node);
     if (g) {
         free(g->writer);
         free(g->before);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 /* Operands as the node's first instruction would list them. */
-static const char *describe_node(timeline *t, const schedule *s, const schedule_node *node)
+static const char *describe_node(timeline *t, const schedule *s, const program_node *node)
 {
     instruction in = {.opcode = (uint16_t)node->op};
     for (int i = 0; i < OP_MAX_TENSORS; i++)
@@ -40,7 +40,8 @@ qp_status timeline_create(const schedule *s, const char *title, timeline *out, q
              s->options.workers == 1 ? "" : "s");
     out->nodes = arena_alloc(&out->memory, (size_t)s->n_nodes, sizeof *out->nodes);
     for (int n = 0; out->nodes && n < s->n_nodes; n++) {
-        const schedule_node *node = &s->nodes[n];
+        const program_node *node = &s->program->nodes[n];
+        if (program_is_void(s->program, n)) continue;
         out->nodes[n] = (timeline_node){.kind = timeline_find_kind(out, op_get(node->op)->name),
                                         .name = node->name,
                                         .layer = node->layer,
@@ -199,13 +200,13 @@ qp_status timeline_predicted(const schedule *s, const schedule_prediction *predi
 }
 
 /* Costs of whole nodes in a batch. */
-static op_cost *cost_nodes(const schedule *s, const schedule_memory *memory, const int64_t *sizes)
+static op_cost *cost_nodes(const schedule *s, const program_memory *memory, const int64_t *sizes)
 {
     op_cost *costs = calloc((size_t)s->n_nodes + 1, sizeof *costs);
     for (int n = 0; costs && n < s->n_nodes; n++) {
         op_call call;
-        schedule_bind_node(s, n, memory, sizes, &call);
-        costs[n] = op_cost_of(op_get(s->nodes[n].op), &call);
+        program_bind(s->program, n, memory, sizes, &call);
+        costs[n] = op_cost_of(op_get(s->program->nodes[n].op), &call);
     }
     return costs;
 }
@@ -219,7 +220,7 @@ static double share_of(const schedule *s, const instruction *in, const int64_t *
     double units = (double)op_get((op_code)in->opcode)->units(&call);
     double share = (double)(call.end - call.begin) / units;
     if (in->flags & INSTRUCTION_ROW_SLICES) {
-        int32_t rows = (int32_t)sizes[s->nodes[in->node].row_axis];
+        int32_t rows = (int32_t)sizes[s->program->nodes[in->node].row_axis];
         instruction_span own = instruction_rows(in, rows);
         share *= (double)(own.end - own.begin) / (double)rows;
     }
@@ -227,7 +228,7 @@ static double share_of(const schedule *s, const instruction *in, const int64_t *
 }
 
 qp_status timeline_measured(const schedule *s, const instruction_timing *timings, uint64_t begin,
-                            uint64_t end, const schedule_memory *memory, const int64_t *sizes,
+                            uint64_t end, const program_memory *memory, const int64_t *sizes,
                             timeline_panel *out, qp_error *error)
 {
     TRY(take_slices(s, out, error));

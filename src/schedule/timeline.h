@@ -84,7 +84,7 @@ qp_status timeline_predicted(const schedule *schedule, const schedule_prediction
  * depends on them; only index tensors need to have data. Title and tokens are left to the caller.
  */
 qp_status timeline_measured(const schedule *schedule, const instruction_timing *timings,
-                            uint64_t begin, uint64_t end, const schedule_memory *memory,
+                            uint64_t begin, uint64_t end, const program_memory *memory,
                             const int64_t *sizes, timeline_panel *out, qp_error *error);
 void timeline_panel_free(timeline_panel *panel);
 

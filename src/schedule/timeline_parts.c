@@ -26,7 +26,7 @@ static int find_node(timeline *t, const schedule *s, const timeline_part *part)
 {
     int kind = timeline_find_kind(t, part->kind);
     int32_t *number = &t->part_nodes[part->in->node * TIMELINE_KINDS + (uint32_t)kind];
-    const schedule_node *of = &s->nodes[part->in->node];
+    const program_node *of = &s->program->nodes[part->in->node];
     if (*number == 0) {
         t->nodes[t->n_nodes] = (timeline_node){
             .kind = kind, .name = of->name, .layer = of->layer, .detail = op_get(of->op)->name};

@@ -26,7 +26,7 @@ qp_status verifier_refuse(const verifier *v, int32_t index, const char *what)
 
 static bool says_what_its_node_says(const schedule *s, const instruction *in)
 {
-    const schedule_node *node = &s->nodes[in->node];
+    const program_node *node = &s->program->nodes[in->node];
     if (in->opcode != (uint16_t)node->op || in->step != node->step || in->layer != node->layer)
         return false;
     for (int i = 0; i < INSTRUCTION_OPERANDS; i++) {
@@ -61,7 +61,7 @@ static qp_status check_waits(const verifier *v, int32_t index)
 static bool needs_all_rows(const schedule *s, const instruction *in)
 {
     for (int i = 0; i < INSTRUCTION_OPERANDS; i++) {
-        const schedule_view *view = &s->views[in->operands[i]];
+        const program_view *view = &s->program->views[in->operands[i]];
         if (view->rank && view->shape[0] == -AXIS_SEQUENCE_ENDS) return true;
     }
     return false;
@@ -94,7 +94,8 @@ static qp_status check_record(const verifier *v, int32_t index)
         return verifier_refuse(v, index, "its opcode or its flags are none");
     TRY(check_waits(v, index));
     if (in->opcode == INSTRUCTION_NOOP) return QP_OK;
-    if (in->node >= (uint32_t)v->s->n_nodes || !says_what_its_node_says(v->s, in))
+    if (in->node >= (uint32_t)v->s->n_nodes || program_is_void(v->s->program, (int)in->node) ||
+        !says_what_its_node_says(v->s, in))
         return verifier_refuse(v, index, "it is not what its node is");
     return check_slice(v, index);
 }
@@ -157,7 +158,7 @@ static int by_row_then_unit(const void *a, const void *b)
 }
 
 /* A slice as rectangle: of units, or of part numbers with all parts as the width. */
-static slice slice_of(const verifier *v, int32_t index)
+static slice slice_from(const verifier *v, int32_t index)
 {
     const instruction *in = verifier_at(v, index);
     slice out = {in->tokens.begin, in->tokens.end, in->units.begin, in->units.end, index};
@@ -203,13 +204,15 @@ static qp_status check_cover(verifier *v)
     if (!slices) return error_no_memory(v->error, "the proof of the schedule", 0);
     qp_status status = QP_OK;
     for (int node = 0; node < s->n_nodes && status == QP_OK; node++) {
+        if (program_is_void(s->program, node)) continue;
         int first = v->node_first[node], n = v->node_first[node + 1] - first;
         for (int i = 0; i < n; i++)
-            slices[i] = slice_of(v, v->by_node[first + i]);
+            slices[i] = slice_from(v, v->by_node[first + i]);
         qsort(slices, (size_t)n, sizeof *slices, by_row_then_unit);
         op_call call;
-        schedule_bind_node(s, node, NULL, s->capacity, &call);
-        status = check_bands(v, slices, n, call.end, s->capacity[s->nodes[node].row_axis]);
+        program_bind(s->program, node, NULL, s->program->capacity.of, &call);
+        status = check_bands(v, slices, n, call.end,
+                             s->program->capacity.of[s->program->nodes[node].row_axis]);
     }
     free(slices);
     return status;

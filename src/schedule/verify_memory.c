@@ -45,17 +45,17 @@ static qp_status no_memory(const verifier *v)
     return error_no_memory(v->error, "the proof of the schedule", 0);
 }
 
-static bool is_written(const schedule_area *area)
+static bool is_written(const program_area *area)
 {
-    return schedule_changes(area->base);
+    return program_changes(area->base);
 }
 
-static bool counts_rows(const schedule_area *area, const schedule_view *view)
+static bool counts_rows(const program_area *area, const program_view *view)
 {
     return area->row_bytes > 0 && view->shape[0] < 0;
 }
 
-static uint64_t row_elements(const schedule_view *view)
+static uint64_t row_elements(const program_view *view)
 {
     uint64_t elements = 1;
     for (int d = 1; d < view->rank; d++)
@@ -74,15 +74,15 @@ static touch touch_of(const verifier *v, int32_t index, int i, const op_call *wh
     const schedule *s = v->s;
     const instruction *in = verifier_at(v, index);
     const op_info *op = op_get((op_code)in->opcode);
-    const schedule_view *view = &s->views[in->operands[i]];
-    const schedule_area *area = &s->areas[view->area];
+    const program_view *view = &s->program->views[in->operands[i]];
+    const program_area *area = &s->program->areas[view->area];
     touch t = {.index = index,
                .area = view->area,
                .kind = kind_of(op->tensors[i].direction),
                .end_row = INT64_MAX,
                .end_column = area->row_bytes ? area->row_bytes : area->bytes};
     if (!counts_rows(area, view)) return t;
-    if (view->shape[0] == -(int64_t)s->nodes[in->node].row_axis) {
+    if (view->shape[0] == -(int64_t)s->program->nodes[in->node].row_axis) {
         t.row = in->tokens.begin;
         if (in->tokens.end != INSTRUCTION_ALL_TOKENS) t.end_row = in->tokens.end;
     }
@@ -97,7 +97,7 @@ static touch touch_of(const verifier *v, int32_t index, int i, const op_call *wh
 /* The bytes from the base between the first and the last touched. */
 static void span_of(const verifier *v, const touch *t, uint64_t span[2])
 {
-    const schedule_area *area = &v->s->areas[t->area];
+    const program_area *area = &v->s->program->areas[t->area];
     span[0] = area->offset;
     span[1] = area->offset + area->bytes;
     if (area->row_bytes == 0 || t->end_row == INT64_MAX) return;
@@ -136,8 +136,9 @@ static qp_status refuse_order(const verifier *v, const touch *t, const touch *be
     char what[200];
     snprintf(what, sizeof what,
              "it %s \"%s\" without waiting for worker %d, instruction %d, which %s it",
-             verbs[t->kind], v->s->areas[t->area].name, (int)(before->index / v->s->longest),
-             (int)(before->index % v->s->longest), verbs[before->kind]);
+             verbs[t->kind], v->s->program->areas[t->area].name,
+             (int)(before->index / v->s->longest), (int)(before->index % v->s->longest),
+             verbs[before->kind]);
     return verifier_refuse(v, t->index, what);
 }
 
@@ -160,10 +161,10 @@ static qp_status check_order(const memory_map *m, const touch *t, bundle *before
 static qp_status check_value(const memory_map *m, const touch *t)
 {
     const uint64_t *valid = m->valid + 2 * t->area;
-    schedule_base base = m->v->s->areas[t->area].base;
-    if (base == SCHEDULE_SUMS_NEXT)
+    program_base base = m->v->s->program->areas[t->area].base;
+    if (base == BASE_SUMS_NEXT)
         return verifier_refuse(m->v, t->index, "it reads the next pass's sums");
-    if (base == SCHEDULE_SUMS ? t->kind == TOUCH_ADD : base != SCHEDULE_ARENA) return QP_OK;
+    if (base == BASE_SUMS ? t->kind == TOUCH_ADD : base != BASE_ARENA) return QP_OK;
     if (t->column >= valid[0] && t->end_column <= valid[1]) return QP_OK;
     return verifier_refuse(m->v, t->index, "it reads what nobody has written in this pass");
 }
@@ -204,7 +205,8 @@ static qp_status check_instruction(memory_map *m, int32_t index, const op_call *
     const instruction *in = verifier_at(m->v, index);
     const op_info *op = op_get((op_code)in->opcode);
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        if (in->operands[i] == 0 || !is_written(&s->areas[s->views[in->operands[i]].area]))
+        if (in->operands[i] == 0 ||
+            !is_written(&s->program->areas[s->program->views[in->operands[i]].area]))
             continue;
         touch t = touch_of(m->v, index, i, whole);
         for (const int *other = m->sharing[t.area]; *other >= 0; other++)
@@ -216,13 +218,13 @@ static qp_status check_instruction(memory_map *m, int32_t index, const op_call *
 }
 
 /* Whether a view is all of its area. */
-static bool is_whole(const schedule *s, const schedule_view *view)
+static bool is_whole(const schedule *s, const program_view *view)
 {
     uint64_t bytes = dtype_block_bytes(view->type);
     for (int d = 0; d < view->rank; d++)
-        bytes *=
-            view->shape[d] < 0 ? (uint64_t)s->capacity[-view->shape[d]] : (uint64_t)view->shape[d];
-    return view->offset == 0 && bytes == s->areas[view->area].bytes;
+        bytes *= view->shape[d] < 0 ? (uint64_t)s->program->capacity.of[-view->shape[d]]
+                                    : (uint64_t)view->shape[d];
+    return view->offset == 0 && bytes == s->program->areas[view->area].bytes;
 }
 
 /* Bundles inside the bytes [begin, end) of a row are done with: whoever comes next must come after
@@ -240,15 +242,14 @@ static void forget(bundle **list, uint64_t begin, uint64_t end)
 
 /* A node's whole view holds its value afterwards, and areas that lie in the same bytes have lost
  * theirs. Those who added to it before come after none of this node's additions. */
-static void write_over(memory_map *m, const schedule_node *node, int i)
+static void write_over(memory_map *m, const program_node *node, int i)
 {
     const schedule *s = m->v->s;
-    const schedule_view *view = &s->views[node->operands[i]];
-    const schedule_area *area = &s->areas[view->area];
+    const program_view *view = &s->program->views[node->operands[i]];
+    const program_area *area = &s->program->areas[view->area];
     bool adds = op_get(node->op)->tensors[i].direction == OP_ACCUMULATE;
-    if (area->base == SCHEDULE_SUMS_NEXT && !adds && is_whole(s, view))
-        m->cleared[view->area] = true;
-    if (area->base != SCHEDULE_ARENA && area->base != SCHEDULE_SUMS) return;
+    if (area->base == BASE_SUMS_NEXT && !adds && is_whole(s, view)) m->cleared[view->area] = true;
+    if (area->base != BASE_ARENA && area->base != BASE_SUMS) return;
     for (const int *other = m->sharing[view->area]; *other >= 0; other++) {
         if (*other != view->area) m->valid[2 * *other] = m->valid[2 * *other + 1] = 0;
     }
@@ -265,9 +266,9 @@ static void write_over(memory_map *m, const schedule_node *node, int i)
 static qp_status check_node(memory_map *m, int node)
 {
     verifier *v = m->v;
-    const schedule_node *about = &v->s->nodes[node];
+    const program_node *about = &v->s->program->nodes[node];
     op_call whole;
-    schedule_bind_node(v->s, node, NULL, v->s->capacity, &whole);
+    program_bind(v->s->program, node, NULL, v->s->program->capacity.of, &whole);
     for (int i = v->node_first[node]; i < v->node_first[node + 1]; i++)
         TRY(check_instruction(m, v->by_node[i], &whole));
     const op_info *op = op_get(about->op);
@@ -283,7 +284,7 @@ static qp_status check_node(memory_map *m, int node)
     return QP_OK;
 }
 
-static bool shares_bytes(const schedule_area *a, const schedule_area *b)
+static bool shares_bytes(const program_area *a, const program_area *b)
 {
     return a->base == b->base && a->offset < b->offset + b->bytes &&
            b->offset < a->offset + a->bytes;
@@ -292,12 +293,13 @@ static bool shares_bytes(const schedule_area *a, const schedule_area *b)
 static qp_status find_sharing(memory_map *m)
 {
     const schedule *s = m->v->s;
-    int *found = calloc((size_t)s->n_areas + 1, sizeof *found);
+    int *found = calloc((size_t)s->program->n_areas + 1, sizeof *found);
     if (!found) return no_memory(m->v);
-    for (int a = 0; a < s->n_areas; a++) {
+    for (int a = 0; a < s->program->n_areas; a++) {
         size_t n = 0;
-        for (int b = 0; is_written(&s->areas[a]) && b < s->n_areas; b++) {
-            if (a == b || shares_bytes(&s->areas[a], &s->areas[b])) found[n++] = b;
+        for (int b = 0; is_written(&s->program->areas[a]) && b < s->program->n_areas; b++) {
+            if (a == b || shares_bytes(&s->program->areas[a], &s->program->areas[b]))
+                found[n++] = b;
         }
         m->sharing[a] = arena_alloc(&m->v->memory, n + 1, sizeof *found);
         if (!m->sharing[a]) break;
@@ -306,24 +308,25 @@ static qp_status find_sharing(memory_map *m)
         m->sharing[a][n] = -1;
     }
     free(found);
-    return m->sharing[s->n_areas - 1] ? QP_OK : no_memory(m->v);
+    return m->sharing[s->program->n_areas - 1] ? QP_OK : no_memory(m->v);
 }
 
 /* The next pass finds its sums cleared. */
 static qp_status check_cleared(const memory_map *m)
 {
     const schedule *s = m->v->s;
-    for (int a = 0; a < s->n_areas; a++) {
-        if (s->areas[a].base == SCHEDULE_SUMS_NEXT && !m->cleared[a])
+    for (int a = 0; a < s->program->n_areas; a++) {
+        if (s->program->areas[a].base == BASE_SUMS_NEXT && !m->cleared[a])
             return error_set(m->v->error, QP_INVALID,
-                             "schedule: nobody clears \"%s\" for the next pass", s->areas[a].name);
+                             "schedule: nobody clears \"%s\" for the next pass",
+                             s->program->areas[a].name);
     }
     return QP_OK;
 }
 
 qp_status verifier_check_memory(verifier *v)
 {
-    const size_t areas = (size_t)v->s->n_areas;
+    const size_t areas = (size_t)v->s->program->n_areas;
     memory_map m = {.v = v,
                     .of = arena_alloc(&v->memory, areas, sizeof *m.of),
                     .sharing = arena_alloc(&v->memory, areas, sizeof *m.sharing),
@@ -332,6 +335,6 @@ qp_status verifier_check_memory(verifier *v)
     if (!m.of || !m.sharing || !m.valid || !m.cleared) return no_memory(v);
     TRY(find_sharing(&m));
     for (int node = 0; node < v->s->n_nodes; node++)
-        TRY(check_node(&m, node));
+        if (!program_is_void(v->s->program, node)) TRY(check_node(&m, node));
     return check_cleared(&m);
 }

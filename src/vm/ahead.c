@@ -11,8 +11,8 @@ enum { AHEAD_BYTES = 128 << 10 };
 static ahead stored_weights(const schedule *s, const instruction *in, const op_call *call)
 {
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
-        const schedule_view *view = &s->views[in->operands[i]];
-        if (view->rank != 2 || s->areas[view->area].base != SCHEDULE_WEIGHT) continue;
+        const program_view *view = &s->program->views[in->operands[i]];
+        if (view->rank != 2 || s->program->areas[view->area].base != BASE_WEIGHT) continue;
         const tensor *weight = &call->tensors[i];
         if (weight->shape[0] != call->end) continue; /* its rows are not the units */
         return (ahead){(const char *)weight->data + in->units.begin * weight->stride[0],
@@ -34,7 +34,7 @@ static ahead weights_of(const bound_schedule *setup, const instruction *in)
         found.bytes = units * kernel->packed_unit_bytes;
     } else {
         op_call call;
-        schedule_bind_node(s, (int)in->node, &setup->memory, s->capacity, &call);
+        program_bind(s->program, (int)in->node, setup->memory, s->program->capacity.of, &call);
         found = stored_weights(s, in, &call);
     }
     if (found.bytes > AHEAD_BYTES) found.bytes = AHEAD_BYTES;

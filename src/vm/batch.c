@@ -8,7 +8,7 @@
 
 enum { INPUT_ALIGNMENT = 16 };
 
-qp_status batch_init(batch *b, const plan *plan, qp_error *error)
+qp_status batch_init(batch *b, const program *plan, qp_error *error)
 {
     *b = (batch){.plan = plan, .sizes = plan->capacity};
     size_t total = 0;

@@ -9,7 +9,7 @@
 #include "plan/plan.h"
 
 typedef struct batch {
-    const plan *plan;
+    const program *plan;
     plan_sizes sizes; /* of the batch so far; pages and positions are the plan's */
     /* Arrays of the plan's inputs, by plan_tensor_id; one allocation. */
     void *of[PLAN_TENSOR_COUNT];
@@ -22,7 +22,7 @@ static inline int32_t *batch_i32(const batch *batch, plan_tensor_id id)
     return batch->of[id];
 }
 
-qp_status batch_init(batch *batch, const plan *plan, qp_error *error);
+qp_status batch_init(batch *batch, const program *plan, qp_error *error);
 void batch_free(batch *batch);
 
 /* Starts an empty batch. */

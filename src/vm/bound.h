@@ -15,7 +15,7 @@ typedef struct bound_kernel {
 
 typedef struct bound_schedule {
     const schedule *schedule;
-    schedule_memory memory;
+    const program_memory *memory;
     const bound_kernel *kernels; /* [schedule->n_nodes] */
     void *scratch;               /* of all workers, one after the other */
     size_t scratch_bytes;        /* of one worker, at least what any kernel wants */
@@ -26,7 +26,7 @@ static inline void bound_execute(const bound_schedule *setup, const instruction 
                                  const int64_t *sizes, void *scratch)
 {
     op_call call;
-    if (!schedule_bind(setup->schedule, in, &setup->memory, sizes, &call)) return;
+    if (!schedule_bind(setup->schedule, in, setup->memory, sizes, &call)) return;
     const bound_kernel *chosen = &setup->kernels[in->node];
     call.packed = chosen->packed;
     call.scratch = scratch;

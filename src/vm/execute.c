@@ -27,7 +27,7 @@ static size_t scratch_of(const op_info *op, const op_variant *variant, const op_
 
 void executor_bind(const executor *x, int n, const plan_sizes *sizes, op_call *call)
 {
-    plan_bind(x->plan, &x->plan->nodes[n], &x->memory, sizes, call);
+    program_bind(x->plan, n, &x->memory, sizes->of, call);
     call->packed = x->nodes[n].packed;
 }
 
@@ -64,24 +64,27 @@ static void place_tensors(executor *x)
         state += x->plan->tensors[id].bytes;
     }
     x->memory.data[PLAN_ROPE_TABLE] = x->rope_table.data;
-    x->memory.k_cache = x->k_cache.data;
-    x->memory.v_cache = x->v_cache.data;
+    x->memory.data[PLAN_K_CACHE] = x->k_cache.data;
+    x->memory.data[PLAN_V_CACHE] = x->v_cache.data;
     x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
 }
 
-qp_status executor_choose(executor *x, const plan *plan, const model *model, uint32_t cpu_features,
-                          qp_error *error)
+qp_status executor_choose(executor *x, const program *plan, const model *model,
+                          uint32_t cpu_features, qp_error *error)
 {
-    *x = (executor){.plan = plan, .cpu_features = cpu_features, .memory = {.model = model}};
+    *x = (executor){.plan = plan, .cpu_features = cpu_features, .model = model};
     x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
-    if (!x->nodes) return error_no_memory(error, "the choice of kernels", 0);
+    x->weights = calloc((size_t)plan->n_weights + 1, sizeof *x->weights);
+    if (!x->nodes || !x->weights) return error_no_memory(error, "the choice of kernels", 0);
+    plan_find_weights(plan, model, x->weights);
+    x->memory.weights = x->weights;
     choose_kernels(x);
     return QP_OK;
 }
 
 /* All but weights and KV cache. */
-qp_status executor_init_host(executor *x, const plan *plan, const model *model, thread_pool *pool,
-                             uint32_t cpu_features, qp_error *error)
+qp_status executor_init_host(executor *x, const program *plan, const model *model,
+                             thread_pool *pool, uint32_t cpu_features, qp_error *error)
 {
     assert(plan->config.rope.dim <= ROPE_MAX_DIM);
     TRY(executor_choose(x, plan, model, cpu_features, error));
@@ -101,7 +104,7 @@ qp_status executor_init_host(executor *x, const plan *plan, const model *model, 
     return QP_OK;
 }
 
-qp_status executor_init(executor *x, const plan *plan, const model *model, thread_pool *pool,
+qp_status executor_init(executor *x, const program *plan, const model *model, thread_pool *pool,
                         uint32_t cpu_features, progress *progress, qp_error *error)
 {
     TRY(executor_init_host(x, plan, model, pool, cpu_features, error));
@@ -126,7 +129,9 @@ void executor_free(executor *x)
     buffer_free(&x->packed);
     buffer_free(&x->rows.memory);
     free(x->nodes);
+    free(x->weights);
     x->nodes = NULL;
+    x->weights = NULL;
 }
 
 void executor_take_inputs(executor *x, const batch *batch)
@@ -180,9 +185,7 @@ float *executor_logits(const executor *x)
 void *executor_address(const executor *x, plan_tensor_id id, int64_t layer)
 {
     const plan_tensor *t = &x->plan->tensors[id];
-    if (t->kind == PLAN_STATE)
-        return (char *)x->memory.data[id] + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);
-    if (t->kind != PLAN_CACHE) return x->memory.data[id];
-    char *cache = id == PLAN_K_CACHE ? x->memory.k_cache : x->memory.v_cache;
-    return cache + (size_t)layer * x->memory.cache_layer_bytes;
+    char *at = x->memory.data[id];
+    if (t->kind == PLAN_STATE) return at + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);
+    return t->kind == PLAN_CACHE ? at + (size_t)layer * x->memory.cache_layer_bytes : at;
 }

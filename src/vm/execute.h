@@ -28,27 +28,30 @@ typedef struct embedding_rows {
 } embedding_rows;
 
 typedef struct executor {
-    const plan *plan;
+    const program *plan;
     thread_pool *pool;
     uint32_t cpu_features; /* variants may use these; 0: references only */
     executor_node *nodes;  /* [plan->n_nodes] */
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
-    plan_memory memory;
+    const model *model;   /* for packing its weights */
+    const void **weights; /* [plan->n_weights]: where each lies */
+    program_memory memory;
 } executor;
 
 /* Only chooses the kernels, for questions about them: nothing can be run. executor_free() it. */
-qp_status executor_choose(executor *executor, const plan *plan, const model *model,
+qp_status executor_choose(executor *executor, const program *plan, const model *model,
                           uint32_t cpu_features, qp_error *error);
 
 /* `progress` is told of the packing of weights. */
-qp_status executor_init(executor *executor, const plan *plan, const model *model, thread_pool *pool,
-                        uint32_t cpu_features, progress *progress, qp_error *error);
+qp_status executor_init(executor *executor, const program *plan, const model *model,
+                        thread_pool *pool, uint32_t cpu_features, progress *progress,
+                        qp_error *error);
 
 /* The same without weights and KV cache: what this machine does beside a device that runs the rest,
  * which is the RoPE table and the steps behind the logits. */
-qp_status executor_init_host(executor *executor, const plan *plan, const model *model,
+qp_status executor_init_host(executor *executor, const program *plan, const model *model,
                              thread_pool *pool, uint32_t cpu_features, qp_error *error);
 void executor_free(executor *executor);
 

@@ -48,14 +48,14 @@ static qp_status threads_open(const execution_setup *setup, void **self, qp_erro
 {
     TRY(ops_open(setup, self, error));
     cpu_execution *e = *self;
-    return scheduled_init(&e->scheduled, &e->executor, setup->model, setup->schedule, error);
+    return scheduled_init(&e->scheduled, &e->executor, setup->schedule, error);
 }
 
 static qp_status serial_open(const execution_setup *setup, void **self, qp_error *error)
 {
     TRY(ref_open(setup, self, error));
     cpu_execution *e = *self;
-    TRY(scheduled_init(&e->scheduled, &e->executor, setup->model, setup->schedule, error));
+    TRY(scheduled_init(&e->scheduled, &e->executor, setup->schedule, error));
     return serial_create(&e->scheduled.schedule, &e->serial, error);
 }
 
@@ -88,7 +88,7 @@ static qp_status serial_run_steps(void *self, const batch *batch, int first, int
                               .seed = 1,
                               .first_step = first,
                               .last_step = last};
-    return serial_run(e->serial, &e->scheduled.setup.memory, batch->sizes.of, &options, error);
+    return serial_run(e->serial, e->scheduled.setup.memory, batch->sizes.of, &options, error);
 }
 
 static void *address_of(const cpu_execution *e, plan_tensor_id id, int64_t layer)

@@ -15,7 +15,7 @@
 
 /* What executions are made for; all of it outlives them. */
 typedef struct execution_setup {
-    const plan *plan;
+    const program *plan;
     const model *model;
     thread_pool *pool;
     uint32_t cpu_features;            /* that fast kernels may use */

@@ -43,7 +43,7 @@ static qp_status open_cuda(const execution_setup *setup, void **self, qp_error *
 static qp_status run_cuda(void *self, const batch *batch, int first, int last, qp_error *error)
 {
     cuda_execution *e = self;
-    const plan *plan = e->executor.plan;
+    const program *plan = e->executor.plan;
     for (int n = 0; n < plan->n_nodes; n++) {
         op_call call;
         cuda_executor_bind(&e->executor, n, &batch->sizes, &call);

@@ -13,7 +13,7 @@
 
 typedef struct mega_execution {
     cuda_device device;
-    plan plan;     /* operator by operator: what the megakernel stands beside */
+    program plan;  /* operator by operator: what the megakernel stands beside */
     executor host; /* for its RoPE table */
     cuda_executor executor;
     cuda_mega mega;
@@ -40,7 +40,7 @@ static qp_status open_mega(const execution_setup *setup, void **self, qp_error *
     const cuda_mega_options how = {.assignment =
                                        setup->schedule ? setup->schedule->assignment : SCHEDULE_RR};
     TRY(cuda_device_open(&e->device, error));
-    TRY(plan_build(&setup->plan->config, &options, &e->plan, error));
+    TRY(plan_build(&setup->plan->config, setup->model, &options, &e->plan, error));
     TRY(executor_init_host(&e->host, &e->plan, setup->model, setup->pool, setup->cpu_features,
                            error));
     TRY(cuda_executor_init(&e->executor, &e->device, &e->plan, setup->model,

@@ -38,14 +38,14 @@ static void rounded_close(void *self)
 
 static void bind(const rounded *r, int node, const plan_sizes *sizes, op_call *call)
 {
-    plan_bind(r->executor.plan, &r->executor.plan->nodes[node], &r->executor.memory, sizes, call);
+    program_bind(r->executor.plan, node, &r->executor.memory, sizes->of, call);
 }
 
 static qp_status rounded_run(void *self, const batch *batch, int first, int last, qp_error *error)
 {
     (void)error;
     rounded *r = self;
-    const plan *p = r->executor.plan;
+    const program *p = r->executor.plan;
     executor_take_inputs(&r->executor, batch);
     for (int s = first; s < last; s++) {
         const plan_step *step = &p->steps[s];
@@ -93,7 +93,7 @@ static const execution_type type = {.name = "rounded",
 
 static void choose_kernels(rounded *r, const execution *like)
 {
-    const plan *p = r->executor.plan;
+    const program *p = r->executor.plan;
     for (int n = 0; n < p->n_nodes; n++) {
         const op_info *op = op_get(p->nodes[n].op);
         const op_variant *variant = like->type->kernel(like->self, n).variant;

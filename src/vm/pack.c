@@ -28,13 +28,12 @@ static bool is_packed(const executor *x, int n)
 /* Whether the node reads the weight: the slot's, or the embedding as the output projection's. */
 static bool reads_weight(const executor *x, int n, weight_slot slot, int64_t layer)
 {
-    const plan_node *node = &x->plan->nodes[n];
     bool per_layer = weight_get_info(slot)->per_layer;
     bool shared = x->plan->config.tied && (slot == WEIGHT_OUTPUT || slot == WEIGHT_TOKEN_EMBD);
-    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
-        const plan_operand *operand = &node->operands[i];
-        if (operand->kind != OPERAND_WEIGHT || (per_layer && node->layer != layer)) continue;
-        weight_slot other = (weight_slot)operand->id;
+    for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
+        const program_weight *weight = program_weight_of(x->plan, n, i);
+        if (!weight || weight->bias || (per_layer && weight->layer != layer)) continue;
+        weight_slot other = (weight_slot)weight->slot;
         if (other == slot || (shared && (other == WEIGHT_OUTPUT || other == WEIGHT_TOKEN_EMBD)))
             return true;
     }
@@ -53,21 +52,20 @@ static bool is_needed_as_stored(const executor *x, weight_slot slot, int64_t lay
 /* Packed are matrices; the norm in front of a fused product is read as stored. */
 static bool is_vector(const executor *x, weight_slot slot, int64_t layer)
 {
-    return model_get_weight(x->memory.model, slot, layer)->weight.rank == 1;
+    return model_get_weight(x->model, slot, layer)->weight.rank == 1;
 }
 
 /* Gives back what a node's weights take as stored: for good, where they are done with. */
 static void release_weights(const executor *x, int n, bool is_done)
 {
-    const plan_node *node = &x->plan->nodes[n];
-    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
-        const plan_operand *operand = &node->operands[i];
-        if (operand->kind != OPERAND_WEIGHT) continue;
-        weight_slot slot = (weight_slot)operand->id;
-        model_release_weight(x->memory.model, slot, node->layer);
-        if (is_done && !is_vector(x, slot, node->layer) &&
-            !is_needed_as_stored(x, slot, node->layer))
-            model_discard_weight(x->memory.model, slot, node->layer);
+    for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
+        const program_weight *weight = program_weight_of(x->plan, n, i);
+        if (!weight || weight->bias) continue;
+        weight_slot slot = (weight_slot)weight->slot;
+        model_release_weight(x->model, slot, weight->layer);
+        if (is_done && !is_vector(x, slot, weight->layer) &&
+            !is_needed_as_stored(x, slot, weight->layer))
+            model_discard_weight(x->model, slot, weight->layer);
     }
 }
 
@@ -125,8 +123,8 @@ static void release_all(const executor *x)
         weight_slot slot = (weight_slot)i;
         int64_t layers = weight_get_info(slot)->per_layer ? x->plan->config.n_layers : 1;
         for (int64_t layer = 0; layer < layers; layer++) {
-            model_release_weight(x->memory.model, slot, layer);
-            model_read_sparsely(x->memory.model, slot, layer);
+            model_release_weight(x->model, slot, layer);
+            model_read_sparsely(x->model, slot, layer);
         }
     }
 }
@@ -134,7 +132,7 @@ static void release_all(const executor *x)
 /* Whether the table lies in a file and nothing but rows of it is still read. */
 static bool is_read_by_rows(const executor *x)
 {
-    if (!model_is_mapped(x->memory.model, WEIGHT_TOKEN_EMBD, 0)) return false;
+    if (!model_is_mapped(x->model, WEIGHT_TOKEN_EMBD, 0)) return false;
     for (int n = 0; n < x->plan->n_nodes; n++) {
         if (!x->nodes[n].packed && x->plan->nodes[n].op != OP_EMBEDDING &&
             reads_weight(x, n, WEIGHT_TOKEN_EMBD, 0))
@@ -145,7 +143,7 @@ static bool is_read_by_rows(const executor *x)
 
 static qp_status make_rows(executor *x, qp_error *error)
 {
-    const tensor *table = &model_get_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0)->weight;
+    const tensor *table = &model_get_weight(x->model, WEIGHT_TOKEN_EMBD, 0)->weight;
     size_t row_bytes = (size_t)table->stride[0], tokens = (size_t)x->plan->options.max_tokens;
     size_t rows_bytes = round_up(tokens * row_bytes, PACKED_ALIGNMENT);
     TRY(buffer_alloc(&x->rows.memory, rows_bytes + tokens * sizeof(int32_t), "embedding rows",
@@ -155,7 +153,10 @@ static qp_status make_rows(executor *x, qp_error *error)
     x->rows.numbers = (int32_t *)((char *)x->rows.memory.data + rows_bytes);
     for (size_t i = 0; i < tokens; i++)
         x->rows.numbers[i] = (int32_t)i;
-    x->memory.rows = x->rows.memory.data;
+    for (int i = 0; i < x->plan->n_weights; i++) {
+        const program_weight *weight = &x->plan->weights[i];
+        if (weight->slot == WEIGHT_TOKEN_EMBD && !weight->bias) x->weights[i] = x->rows.memory.data;
+    }
     return QP_OK;
 }
 
@@ -184,11 +185,11 @@ static uint64_t stored_bytes_of(const executor *x, int n)
 {
     op_call call;
     uint64_t bytes = 0;
-    const plan_node *node = &x->plan->nodes[n];
     executor_bind(x, n, &x->plan->capacity, &call);
-    for (int i = 0; i < op_n_tensors(op_get(node->op)); i++) {
+    for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
         const tensor *weight = &call.tensors[i];
-        if (node->operands[i].kind != OPERAND_WEIGHT || weight->rank == 0) continue;
+        const program_weight *of = program_weight_of(x->plan, n, i);
+        if (!of || of->bias) continue;
         if (weight->rank == 1 || !is_packed(x, n)) bytes += tensor_bytes(weight);
     }
     return bytes;
@@ -210,7 +211,7 @@ void executor_take_rows(executor *x, const batch *batch)
     for (int64_t i = 0; i < batch_tokens(batch); i++) {
         memcpy((char *)x->rows.memory.data + (size_t)i * row_bytes,
                x->rows.table + (size_t)ids[i] * row_bytes, row_bytes);
-        model_release_weight(x->memory.model, WEIGHT_TOKEN_EMBD, 0); /* a row maps a megabyte */
+        model_release_weight(x->model, WEIGHT_TOKEN_EMBD, 0); /* a row maps a megabyte */
     }
     x->memory.data[PLAN_TOKEN_IDS] = x->rows.numbers;
 }

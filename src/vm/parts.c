@@ -49,17 +49,17 @@ static int64_t larger(int64_t a, int64_t b)
 static void find_sizes(parts *p)
 {
     const schedule *s = p->schedule;
-    p->n_rows = larger(s->capacity[AXIS_TOKENS], s->capacity[AXIS_OUTPUTS]);
+    p->n_rows = larger(s->program->capacity.of[AXIS_TOKENS], s->program->capacity.of[AXIS_OUTPUTS]);
     for (int n = 0; n < s->n_nodes; n++) {
         op_call call;
-        schedule_bind_node(s, n, NULL, s->capacity, &call);
-        if (s->nodes[n].op == OP_PAGED_PREFILL) {
+        program_bind(s->program, n, NULL, s->program->capacity.of, &call);
+        if (s->program->nodes[n].op == OP_PAGED_PREFILL) {
             const tensor *cache = &call.tensors[PAGED_PREFILL_K_CACHE];
             p->n_positions = larger(p->n_positions, cache->shape[0] * cache->shape[1]);
             p->n_rows = larger(p->n_rows, call.tensors[PAGED_PREFILL_Q].shape[1]);
             p->head_dim = larger(p->head_dim, cache->shape[3]);
         }
-        if (s->nodes[n].op == OP_LINEAR && call.tensors[LINEAR_RESIDUAL].rank > 0)
+        if (s->program->nodes[n].op == OP_LINEAR && call.tensors[LINEAR_RESIDUAL].rank > 0)
             p->n_features = larger(p->n_features, call.tensors[LINEAR_OUT].shape[1]);
     }
 }
@@ -353,8 +353,8 @@ static const char *kind_of(const schedule *s, const instruction *in)
 {
     switch ((int)in->opcode) {
     case OP_EMBEDDING: {
-        const schedule_view *table = &s->views[in->operands[EMBEDDING_TABLE]];
-        return s->areas[table->area].base == SCHEDULE_WEIGHT ? "Embedding" : "MemCopy";
+        const program_view *table = &s->program->views[in->operands[EMBEDDING_TABLE]];
+        return s->program->areas[table->area].base == BASE_WEIGHT ? "Embedding" : "MemCopy";
     }
     case OP_RMS_NORM:
         return "RMSNorm";

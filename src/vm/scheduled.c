@@ -8,87 +8,47 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* The plan's step that a node of the plan belongs to. */
-static int step_of(const plan *p, int node)
-{
-    int step = 0;
-    while (node >= p->steps[step].first_node + p->steps[step].n_nodes)
-        step++;
-    return step;
-}
-
 /* Packed weights lie in the order of units, in whole groups; of several, the first is read first.
  */
 static size_t unit_bytes(const scheduled *r, int node, const op_variant *variant)
 {
     op_call call;
-    schedule_bind_node(&r->schedule, node, NULL, r->schedule.capacity, &call);
+    program_bind(r->schedule.program, node, NULL, r->schedule.program->capacity.of, &call);
     size_t units = round_up((size_t)call.end, (size_t)variant->pack_units);
     size_t bytes =
         variant->packed_first ? variant->packed_first(&call) : variant->packed_bytes(&call);
     return bytes / units;
 }
 
-/* A schedule's nodes are the plan's in their order, less those that have nothing to do. */
 static void take_kernels(scheduled *r)
 {
-    const plan *p = r->executor->plan;
-    int from = 0;
-    for (int n = 0; n < r->schedule.n_nodes; n++, from++) {
-        const schedule_node *node = &r->schedule.nodes[n];
-        while (p->nodes[from].op != node->op || step_of(p, from) != node->step)
-            from++;
-        assert(from < p->n_nodes);
-        const executor_node *chosen = &r->executor->nodes[from];
-        r->kernels[n].kernel =
-            chosen->variant ? chosen->variant->kernel : op_get(node->op)->reference;
+    for (int n = 0; n < r->schedule.n_nodes; n++) {
+        const executor_node *chosen = &r->executor->nodes[n];
+        const op_info *op = op_get(r->schedule.program->nodes[n].op);
+        r->kernels[n].kernel = chosen->variant ? chosen->variant->kernel : op->reference;
         r->kernels[n].packed = chosen->packed;
         if (chosen->packed) r->kernels[n].packed_unit_bytes = unit_bytes(r, n, chosen->variant);
     }
 }
 
-static void take_weights(scheduled *r, const model *model)
-{
-    for (int i = 0; i < r->schedule.n_weights; i++) {
-        const schedule_weight *from = &r->schedule.weights[i];
-        const model_weight *weight = model_get_weight(model, (weight_slot)from->slot, from->layer);
-        r->weights[i] = from->bias ? weight->bias.data : weight->weight.data;
-        if (from->slot == WEIGHT_TOKEN_EMBD && r->executor->memory.rows)
-            r->weights[i] = r->executor->memory.rows;
-    }
-}
-
-static void fill_setup(scheduled *r)
-{
-    const executor *x = r->executor;
-    r->setup = (bound_schedule){.schedule = &r->schedule,
-                                .memory = {.arena = x->arena.data,
-                                           .inputs = x->memory.data,
-                                           .rope_table = x->rope_table.data,
-                                           .k_cache = x->k_cache.data,
-                                           .v_cache = x->v_cache.data,
-                                           .weights = r->weights},
-                                .kernels = r->kernels,
-                                .scratch = x->scratch.data,
-                                .scratch_bytes = x->scratch_bytes};
-}
-
-qp_status scheduled_init(scheduled *r, const executor *executor, const model *model,
-                         const schedule_options *options, qp_error *error)
+qp_status scheduled_init(scheduled *r, const executor *executor, const schedule_options *options,
+                         qp_error *error)
 {
     *r = (scheduled){.executor = executor};
     schedule_options chosen = {0};
     if (options) chosen = *options;
     chosen.workers = thread_pool_size(executor->pool);
-    TRY(schedule_build(executor->plan, model, &chosen, &r->schedule, error));
+    TRY(schedule_build(executor->plan, &chosen, &r->schedule, error));
     TRY(schedule_verify(&r->schedule, error));
-    size_t nodes = (size_t)r->schedule.n_nodes, weights = (size_t)r->schedule.n_weights;
+    size_t nodes = (size_t)r->schedule.n_nodes;
     r->kernels = calloc(nodes, sizeof *r->kernels);
-    r->weights = calloc(weights, sizeof *r->weights);
-    if (!r->kernels || !r->weights) return error_no_memory(error, "the machine", nodes);
+    if (!r->kernels) return error_no_memory(error, "the machine", nodes * sizeof *r->kernels);
     take_kernels(r);
-    take_weights(r, model);
-    fill_setup(r);
+    r->setup = (bound_schedule){.schedule = &r->schedule,
+                                .memory = &executor->memory,
+                                .kernels = r->kernels,
+                                .scratch = executor->scratch.data,
+                                .scratch_bytes = executor->scratch_bytes};
     return threads_machine_create(&r->setup, executor->pool, 0, &r->machine, error);
 }
 
@@ -98,7 +58,6 @@ void scheduled_free(scheduled *r)
     serial_destroy(r->serial);
     schedule_free(&r->schedule);
     free(r->kernels);
-    free(r->weights);
     *r = (scheduled){0};
 }
 
@@ -114,5 +73,5 @@ qp_status scheduled_run(scheduled *r, const batch *batch, scheduled_record recor
                                     .scratch = r->setup.scratch,
                                     .hook = record.parts ? parts_run : NULL,
                                     .context = record.parts};
-    return serial_run(r->serial, &r->setup.memory, batch->sizes.of, &options, error);
+    return serial_run(r->serial, r->setup.memory, batch->sizes.of, &options, error);
 }

@@ -12,7 +12,6 @@ typedef struct scheduled {
     const executor *executor;
     schedule schedule;
     bound_kernel *kernels; /* [schedule.n_nodes] */
-    const void **weights;  /* [schedule.n_weights] */
     bound_schedule setup;  /* of all these, for any machine */
     threads_machine *machine;
     serial_machine *serial; /* runs in its place where it is not NULL */
@@ -21,7 +20,7 @@ typedef struct scheduled {
 /* Makes a schedule with a queue for each worker of the executor's pool, whatever the options (NULL:
  * the usual) say, verifies it, and makes a machine for it. The executor outlives the result.
  * scheduled_free() it, also after a failure. */
-qp_status scheduled_init(scheduled *scheduled, const executor *executor, const model *model,
+qp_status scheduled_init(scheduled *scheduled, const executor *executor,
                          const schedule_options *options, qp_error *error);
 void scheduled_free(scheduled *scheduled);
 

@@ -46,9 +46,9 @@ size_t serial_scratch_bytes(const schedule *s)
 {
     size_t most = 0;
     for (int node = 0; node < s->n_nodes; node++) {
-        const op_info *op = op_get(s->nodes[node].op);
+        const op_info *op = op_get(s->program->nodes[node].op);
         op_call call;
-        schedule_bind_node(s, node, NULL, s->capacity, &call);
+        program_bind(s->program, node, NULL, s->program->capacity.of, &call);
         size_t bytes = op->scratch_bytes ? op->scratch_bytes(&call) : 0;
         if (bytes > most) most = bytes;
     }
@@ -103,7 +103,7 @@ static bool is_wanted(const serial_options *o, const instruction *in)
     return in->step >= o->first_step && in->step < o->last_step;
 }
 
-static void step(serial_machine *m, int worker, const schedule_memory *memory, const int64_t *sizes,
+static void step(serial_machine *m, int worker, const program_memory *memory, const int64_t *sizes,
                  const serial_options *o)
 {
     const instruction *in = next_of(m, worker);
@@ -122,7 +122,7 @@ static void step(serial_machine *m, int worker, const schedule_memory *memory, c
     m->place[worker]++;
 }
 
-qp_status serial_run(serial_machine *m, const schedule_memory *memory, const int64_t *sizes,
+qp_status serial_run(serial_machine *m, const program_memory *memory, const int64_t *sizes,
                      const serial_options *o, qp_error *error)
 {
     const schedule *s = m->schedule;

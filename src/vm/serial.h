@@ -29,7 +29,7 @@ void serial_destroy(serial_machine *machine);
 
 /* Runs one forward pass. QP_INVALID with the worker, the instruction and the counter when no
  * instruction can go on: the schedule is not sound. */
-qp_status serial_run(serial_machine *machine, const schedule_memory *memory, const int64_t *sizes,
+qp_status serial_run(serial_machine *machine, const program_memory *memory, const int64_t *sizes,
                      const serial_options *options, qp_error *error);
 
 /* The bytes of scratch that references need at the schedule's capacity. */

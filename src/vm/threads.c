@@ -163,8 +163,8 @@ static qp_status report_stuck(const threads_machine *m, qp_error *error)
                      "worker %d is stuck at instruction %d (%s, layer %d): counter %u must reach "
                      "%u, but stays at %u; the schedule is unsound: check it with --verify",
                      at->worker, at->index,
-                     in->opcode == INSTRUCTION_NOOP ? "noop" : s->nodes[in->node].name, in->layer,
-                     in->waits[at->wait].counter, at->target, at->found);
+                     in->opcode == INSTRUCTION_NOOP ? "noop" : s->program->nodes[in->node].name,
+                     in->layer, in->waits[at->wait].counter, at->target, at->found);
 }
 
 void threads_machine_select(threads_machine *m, int first, int last)

@@ -13,7 +13,7 @@ enum { PINNED_LOGITS = 64 << 20 }; /* bytes; more outputs go through pageable me
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-size_t cuda_executor_input_bytes(const plan *p)
+size_t cuda_executor_input_bytes(const program *p)
 {
     size_t bytes = 0;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
@@ -21,13 +21,13 @@ size_t cuda_executor_input_bytes(const plan *p)
     return round_up(bytes, CUDA_ALIGNMENT);
 }
 
-size_t cuda_executor_token_bytes(const plan *p)
+size_t cuda_executor_token_bytes(const program *p)
 {
     return round_up(p->tensors[PLAN_NEXT].bytes, CUDA_ALIGNMENT);
 }
 
 /* What attention wants when all sequences that there may be decode at full context. */
-static size_t decoding_workspace(const plan *p, const op_call *attention)
+static size_t decoding_workspace(const program *p, const op_call *attention)
 {
     op_call call = cuda_decode_of_prefill(attention);
     call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
@@ -36,13 +36,12 @@ static size_t decoding_workspace(const plan *p, const op_call *attention)
 }
 
 /* The most that any node's kernel wants, at the plan's capacity. */
-static size_t workspace_bytes(const plan *p, const model *model)
+static size_t workspace_bytes(const program *p)
 {
     size_t most = 0;
-    const plan_memory memory = {.model = model};
     for (int n = 0; n < p->n_nodes; n++) {
         op_call call;
-        plan_bind(p, &p->nodes[n], &memory, &p->capacity, &call);
+        program_bind(p, n, NULL, p->capacity.of, &call);
         size_t bytes = cuda_ops_workspace(p->nodes[n].op, &call);
         if (p->nodes[n].op == OP_PAGED_PREFILL) bytes = decoding_workspace(p, &call);
         if (bytes > most) most = bytes;
@@ -51,17 +50,17 @@ static size_t workspace_bytes(const plan *p, const model *model)
 }
 
 /* Behind the activations: the sums of this pass, then those of the next. */
-static size_t sums_offset(const plan *p)
+static size_t sums_offset(const program *p)
 {
     return round_up(p->arena_bytes, CUDA_ALIGNMENT);
 }
 
-static size_t sums_bytes(const plan *p)
+static size_t sums_bytes(const program *p)
 {
     return p->tensors[PLAN_SUMS].bytes + p->tensors[PLAN_SUMS_NEXT].bytes;
 }
 
-cuda_bytes cuda_executor_count(const plan *p, const model *model)
+cuda_bytes cuda_executor_count(const program *p, const model *model)
 {
     cuda_bytes bytes = {.weights = cuda_weights_bytes(model),
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
@@ -70,7 +69,7 @@ cuda_bytes cuda_executor_count(const plan *p, const model *model)
                         .state = plan_count_bytes(p, 0).state,
                         .inputs = CUDA_GROUPS * CUDA_GROUP *
                                   (cuda_executor_input_bytes(p) + cuda_executor_token_bytes(p)),
-                        .workspace = workspace_bytes(p, model) + CUDA_OWN_WORKSPACE};
+                        .workspace = workspace_bytes(p) + CUDA_OWN_WORKSPACE};
     bytes.total = bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table + bytes.state +
                   bytes.inputs + bytes.workspace;
     return bytes;
@@ -113,15 +112,27 @@ static void place_tensors(cuda_executor *x)
         state += x->plan->tensors[id].bytes;
     }
     x->memory.data[PLAN_ROPE_TABLE] = cuda_host_form(x->rope_table.address);
-    x->memory.k_cache = cuda_host_form(x->k_cache.address);
-    x->memory.v_cache = cuda_host_form(x->v_cache.address);
+    x->memory.data[PLAN_K_CACHE] = cuda_host_form(x->k_cache.address);
+    x->memory.data[PLAN_V_CACHE] = cuda_host_form(x->v_cache.address);
     x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
-    x->memory.model = x->model;
+}
+
+static qp_status find_weights(cuda_executor *x, qp_error *error)
+{
+    x->weight_data = calloc((size_t)x->plan->n_weights + 1, sizeof *x->weight_data);
+    if (!x->weight_data) return error_no_memory(error, "addresses of weights", 0);
+    for (int i = 0; i < x->plan->n_weights; i++) {
+        const program_weight *of = &x->plan->weights[i];
+        x->weight_data[i] = cuda_host_form(
+            cuda_weights_address(&x->weights, (weight_slot)of->slot, of->layer, of->bias));
+    }
+    x->memory.weights = x->weight_data;
+    return QP_OK;
 }
 
 static qp_status allocate(cuda_executor *x, qp_error *error)
 {
-    const plan *p = x->plan;
+    const program *p = x->plan;
     cuda_device *d = x->device;
     cuda_bytes bytes = cuda_executor_count(p, x->model);
     TRY(cuda_buffer_alloc(d, bytes.arena, "activations", &x->arena, error));
@@ -167,13 +178,14 @@ qp_status cuda_executor_copy_table(cuda_executor *x, qp_error *error)
                       "copying the RoPE table to the GPU", error);
 }
 
-qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const plan *plan,
+qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *plan,
                              const model *model, const float *rope_table, progress *progress,
                              qp_error *error)
 {
     *x = (cuda_executor){.plan = plan, .model = model, .device = device, .table = rope_table};
     TRY(check_memory(x, error));
     TRY(cuda_weights_load(device, model, progress, &x->weights, error));
+    TRY(find_weights(x, error));
     TRY(allocate(x, error));
     TRY(clear_sums(x, error));
     if (plan->config.rope.scaling != ROPE_DYNAMIC) TRY(cuda_executor_copy_table(x, error));
@@ -202,6 +214,7 @@ void cuda_executor_free(cuda_executor *x)
     cuda_buffer_free(d, &x->rope_table);
     cuda_buffer_free(d, &x->arena);
     cuda_weights_free(d, &x->weights);
+    free(x->weight_data);
     *x = (cuda_executor){0};
 }
 
@@ -209,17 +222,7 @@ void cuda_executor_free(cuda_executor *x)
 
 void cuda_executor_bind(const cuda_executor *x, int node, const plan_sizes *sizes, op_call *call)
 {
-    const plan_node *n = &x->plan->nodes[node];
-    const op_info *op = op_get(n->op);
-    plan_bind(x->plan, n, &x->memory, sizes, call);
-    for (int i = 0; i < op_n_tensors(op); i++) {
-        const plan_operand *operand = &n->operands[i];
-        if (operand->kind != OPERAND_WEIGHT && operand->kind != OPERAND_BIAS) continue;
-        cuda_address at = cuda_weights_address(&x->weights, (weight_slot)operand->id, n->layer,
-                                               operand->kind == OPERAND_BIAS);
-        call->tensors[i].data = cuda_host_form(at);
-    }
-    call->end = op->units(call);
+    program_bind(x->plan, node, &x->memory, sizes->of, call);
 }
 
 cuda_address cuda_executor_inputs(const cuda_executor *x, int group, int pass)

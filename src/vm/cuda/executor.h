@@ -46,7 +46,7 @@ typedef struct cuda_marks {
 } cuda_marks;
 
 typedef struct cuda_executor {
-    const plan *plan;
+    const program *plan;
     const model *model;
     cuda_device *device;
     cuda_ops ops;
@@ -56,9 +56,10 @@ typedef struct cuda_executor {
     cuda_pinned staged, tokens; /* of groups: their inputs, and what they make */
     cuda_stream copies;         /* of groups */
     cuda_event ended[CUDA_GROUPS];
-    int64_t longest;    /* of the group staged last: its first pass's ops.longest */
-    plan_memory memory; /* addresses of the GPU; inputs as the last batch had them */
-    const float *table; /* this machine's RoPE table, copied before passes if it changes */
+    int64_t longest;          /* of the group staged last: its first pass's ops.longest */
+    const void **weight_data; /* [plan->n_weights]: addresses of the GPU */
+    program_memory memory;    /* addresses of the GPU; inputs as the last batch had them */
+    const float *table;       /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
     bool early;        /* kernels of this pass may begin before the one before them has ended */
@@ -71,11 +72,11 @@ typedef struct cuda_executor {
 typedef struct cuda_bytes {
     size_t weights, arena, kv_cache, rope_table, state, inputs, workspace, total;
 } cuda_bytes;
-cuda_bytes cuda_executor_count(const plan *plan, const model *model);
+cuda_bytes cuda_executor_count(const program *plan, const model *model);
 
 /* Refuses what does not fit with both numbers, then loads the weights. `rope_table`: this
  * machine's, as the CPU's executor fills it. cuda_executor_free() it, also after a failure. */
-qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const plan *plan,
+qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *plan,
                              const model *model, const float *rope_table, progress *progress,
                              qp_error *error);
 void cuda_executor_free(cuda_executor *executor);

@@ -13,8 +13,8 @@ static inline void *cuda_host_form(cuda_address address)
 }
 
 /* Of one pass: its inputs as the batch has them, and its tokens. */
-size_t cuda_executor_input_bytes(const plan *plan);
-size_t cuda_executor_token_bytes(const plan *plan);
+size_t cuda_executor_input_bytes(const program *plan);
+size_t cuda_executor_token_bytes(const program *plan);
 
 /* Where the inputs of pass `pass` of a group lie; a pass by itself is the first of the first.
  * Behind those of all groups lie the tokens of all passes. */

@@ -56,16 +56,16 @@ static bool feeds_product(const cuda_executor *x, int node, int end, const plan_
  * read by anybody, unless it is the plan's last one too. */
 static bool feeds_products_alone(const cuda_executor *x, int node, int end, const plan_sizes *sizes)
 {
-    const plan *plan = x->plan;
-    int id = plan->nodes[node].operands[first_output(plan->nodes[node].op)].id;
+    const program *plan = x->plan;
+    int id = program_tensor_of(plan, node, first_output(plan->nodes[node].op));
     for (int n = node + 1; n < end; n++) {
-        const plan_node *reader = &plan->nodes[n];
-        const op_info *op = op_get(reader->op);
+        const op_code reader = plan->nodes[n].op;
+        const op_info *op = op_get(reader);
         for (int t = 0; t < op_n_tensors(op); t++) {
-            const plan_operand *operand = &reader->operands[t];
-            if (operand->kind != OPERAND_TENSOR || operand->id != id) continue;
-            if (op->tensors[t].direction == OP_OUT) return operand->columns == 0;
-            if (reader->op != OP_LINEAR || t != LINEAR_X || !multiplies_narrowed(x, n, sizes))
+            if (program_tensor_of(plan, n, t) != id) continue;
+            if (op->tensors[t].direction == OP_OUT)
+                return program_operand(plan, n, t)->columns == 0;
+            if (reader != OP_LINEAR || t != LINEAR_X || !multiplies_narrowed(x, n, sizes))
                 return false;
         }
     }

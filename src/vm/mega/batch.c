@@ -42,13 +42,13 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
     return total;
 }
 
-static bool runs_batches(const plan *p, const model *model)
+static bool runs_batches(const program *p, const model *model)
 {
     return p->options.max_sequences > 1 && p->config.hidden_size <= MEGA_COLUMNS &&
            !mega_is_quantized(model) && !mega_is_half(model);
 }
 
-size_t mega_count_batch(const plan *p, const model *model)
+size_t mega_count_batch(const program *p, const model *model)
 {
     size_t bytes[OWN_PARTS];
     return runs_batches(p, model) ? count_own(&p->config, bytes) : 0;

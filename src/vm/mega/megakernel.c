@@ -44,7 +44,7 @@ static const char *types_refusal(const model *m, const model_config *c)
 }
 
 /* NULL, or why it does not run the model. */
-static const char *refusal(const plan *p, const model *m, int n_blocks)
+static const char *refusal(const program *p, const model *m, int n_blocks)
 {
     const model_config *c = &p->config;
     const plan_options *o = &p->options;
@@ -72,7 +72,7 @@ static const char *refusal(const plan *p, const model *m, int n_blocks)
     return NULL;
 }
 
-cuda_mega_bytes cuda_mega_count(const plan *p, const model *model, int n_blocks)
+cuda_mega_bytes cuda_mega_count(const program *p, const model *model, int n_blocks)
 {
     const model_config *c = &p->config;
     if (refusal(p, model, n_blocks)) return (cuda_mega_bytes){0};
@@ -172,6 +172,7 @@ void cuda_mega_free(cuda_mega *m)
     const cuda_device *d = m->executor->device;
     if (m->side_stream) d->driver->stream_destroy(m->side_stream);
     schedule_free(&m->schedule);
+    plan_free(&m->sums);
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);
     cuda_buffer_free(d, &m->weights);

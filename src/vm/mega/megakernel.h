@@ -24,7 +24,8 @@ typedef struct cuda_mega {
     /* Every block's logits are one piece that fits its shared memory, so it can sample; else the
      * CPU samples. */
     bool can_choose;
-    schedule schedule;                       /* of the blocks */
+    program sums;                            /* the forward pass that the blocks run */
+    schedule schedule;                       /* of it */
     cuda_buffer program, maps, weights, own; /* own: x, q, k, v, states, counters, keys */
     bool quantized; /* `weights` holds all matrices as bricks; else W_down transposed */
     size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: offsets in `weights` */
@@ -48,7 +49,7 @@ enum { CUDA_MEGA_MAX_TOKENS = 1024 };
 typedef struct cuda_mega_bytes {
     size_t weights, tables;
 } cuda_mega_bytes;
-cuda_mega_bytes cuda_mega_count(const plan *plan, const model *model, int n_blocks);
+cuda_mega_bytes cuda_mega_count(const program *plan, const model *model, int n_blocks);
 
 typedef struct cuda_mega_options {
     int n_blocks; /* 0: one per multiprocessor */

@@ -61,11 +61,15 @@ typedef struct mega_schedule_options {
     int64_t context;
 } mega_schedule_options;
 
-/* Builds the schedule of the plan with sums for so many blocks and proves it: verified, and the
- * megakernel carries each of its waits. Reads only sizes and the KV cache's type from the plan,
- * types and shapes from the model. schedule_free() the result, also after a failure. */
-qp_status mega_schedule(const plan *plan, const model *model, const mega_schedule_options *options,
-                        schedule *out, qp_error *error);
+/* Builds the program with sums for so many blocks. Reads only sizes and the KV cache's type from
+ * `of`, types and shapes from the model. plan_free() the result, also after a failure. */
+qp_status mega_build_sums(const program *of, const model *model, int n_blocks, program *out,
+                          qp_error *error);
+
+/* Builds its schedule and proves it: verified, and the megakernel carries each of its waits.
+ * schedule_free() the result, also after a failure. */
+qp_status mega_schedule(const program *sums, const mega_schedule_options *options, schedule *out,
+                        qp_error *error);
 
 /* Proves a schedule before any of it is uploaded. */
 qp_status mega_prove(const schedule *schedule, qp_error *error);
@@ -88,7 +92,7 @@ int64_t mega_units_of_head(const schedule *schedule, int node);
 /* ---- batch.c ---- */
 
 /* Bytes for several sequences; 0 if the plan has one, or the megakernel does not run several. */
-size_t mega_count_batch(const plan *plan, const model *model);
+size_t mega_count_batch(const program *plan, const model *model);
 /* How W_down is cut for several sequences. A box is `rows` features by `groups` groups of 64
  * columns; `chunks` boxes cover all columns. `peers` neighbouring blocks share their features, and
  * each sums up a share of the columns for all of them. groups 0: it cannot be cut. */

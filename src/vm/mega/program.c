@@ -29,30 +29,31 @@ size_t mega_count_program(const model_config *c, int n_blocks)
 
 /* ---- the schedule --------------------------------------------------------------------------- */
 
-qp_status mega_schedule(const plan *of, const model *model, const mega_schedule_options *options,
-                        schedule *out, qp_error *error)
+qp_status mega_build_sums(const program *of, const model *model, int n_blocks, program *out,
+                          qp_error *error)
+{
+    plan_options sums = of->options;
+    sums.sums = true;
+    sums.max_tokens = sums.max_sequences = sums.max_outputs = 1;
+    sums.kv_partitions = schedule_kv_partitions(n_blocks, of->config.n_kv_heads);
+    return plan_build(&of->config, model, &sums, out, error);
+}
+
+qp_status mega_schedule(const program *sums, const mega_schedule_options *options, schedule *out,
+                        qp_error *error)
 {
     /* An H200's bandwidth and arithmetic, and after how many ns a block sees another's data; for
      * strategies that use costs. */
     static const machine_profile profile = {4.5e12, 60e12, 900};
-    plan_options sums = of->options;
-    sums.sums = true;
-    sums.max_tokens = sums.max_sequences = sums.max_outputs = 1;
-    sums.kv_partitions = schedule_kv_partitions(options->n_blocks, of->config.n_kv_heads);
-    plan p;
-    *out = (schedule){0};
-    qp_status status = plan_build(&of->config, &sums, &p, error);
     const schedule_options how = {.workers = options->n_blocks,
                                   .assignment = options->assignment,
                                   .together = options->together,
                                   .costs = options->costs,
                                   .context = options->context,
-                                  .last_step = plan_find_step(&p, "lm_head", -1) + 1,
+                                  .last_step = plan_find_step(sums, "lm_head", -1) + 1,
                                   .profile = profile};
-    if (status == QP_OK) status = schedule_build(&p, model, &how, out, error);
-    if (status == QP_OK) status = mega_prove(out, error);
-    plan_free(&p);
-    return status;
+    TRY(schedule_build(sums, &how, out, error));
+    return mega_prove(out, error);
 }
 
 qp_status mega_prove(const schedule *s, qp_error *error)
@@ -63,7 +64,7 @@ qp_status mega_prove(const schedule *s, qp_error *error)
 
 /* ---- entries -------------------------------------------------------------------------------- */
 
-typedef struct program {
+typedef struct queues {
     const cuda_mega *mega;
     const schedule *s;
     /* [views]: count of each element of a sum when it is complete; 0: the view is no sum. */
@@ -71,7 +72,7 @@ typedef struct program {
     mega_entry *entries;
     int32_t *lengths;
     int longest;
-} program;
+} queues;
 
 /* The table's row of an instruction's opcode. */
 static const mega_opcode *row_of(const instruction *in)
@@ -129,28 +130,28 @@ static int count_entries(const schedule *s, int block)
     return n;
 }
 
-static const schedule_weight *weight_of(const schedule *s, const schedule_node *node, int i)
+static const program_weight *weight_of(const schedule *s, const program_node *node, int i)
 {
-    return &s->weights[s->areas[s->views[node->operands[i]].area].index];
+    return &s->program->weights[s->program->areas[s->program->views[node->operands[i]].area].index];
 }
 
-static void set_weights(const program *p, mega_weights *w, const schedule_node *node)
+static void set_weights(const queues *p, mega_weights *w, const program_node *node)
 {
     const mega_opcode *row = mega_opcode_of(node->op);
     for (int i = 0; i < row->n_matrices; i++) {
-        const schedule_weight *from = weight_of(p->s, node, row->matrices[i]);
+        const program_weight *from = weight_of(p->s, node, row->matrices[i]);
         mega_set_matrix(p->mega, w, i, (weight_slot)from->slot, from->layer);
     }
     w->map = node->layer < 0 ? 0 : (uint32_t)node->layer;
     if (row->norm == MEGA_NO_OPERAND) return;
-    const schedule_weight *from = weight_of(p->s, node, row->norm);
+    const program_weight *from = weight_of(p->s, node, row->norm);
     w->norm = cuda_weights_address(&p->mega->executor->weights, (weight_slot)from->slot,
                                    from->layer, false);
-    w->norm_is_f32 = p->s->views[node->operands[row->norm]].type == DTYPE_F32;
+    w->norm_is_f32 = p->s->program->views[node->operands[row->norm]].type == DTYPE_F32;
 }
 
 /* Attention's units are parts of a KV head's context, or rows of W_o for a KV head. */
-static void set_head(const program *p, mega_entry *e, mega_split split)
+static void set_head(const queues *p, mega_entry *e, mega_split split)
 {
     int64_t n_states = p->mega->partitions, unit = e->in.units.begin;
     int64_t each = split == MEGA_BY_PART ? n_states : mega_units_of_head(p->s, (int)e->in.node);
@@ -161,19 +162,18 @@ static void set_head(const program *p, mega_entry *e, mega_split split)
 }
 
 /* The columns of x that the block adds to the sums: as large a share as it has of the units. */
-static void set_share(const program *p, mega_entry *e, int x)
+static void set_share(const queues *p, mega_entry *e, int x)
 {
     op_call call;
-    schedule_bind_node(p->s, (int)e->in.node, NULL, p->s->capacity, &call);
+    program_bind(p->s->program, (int)e->in.node, NULL, p->s->program->capacity.of, &call);
     int64_t hidden = call.tensors[x].shape[1];
     e->weights.share = (instruction_span){(int32_t)(hidden * e->in.units.begin / call.end),
                                           (int32_t)(hidden * e->in.units.end / call.end)};
 }
 
-static void set_entry(const program *p, mega_entry *e, const instruction *in,
-                      instruction_span units)
+static void set_entry(const queues *p, mega_entry *e, const instruction *in, instruction_span units)
 {
-    const schedule_node *node = &p->s->nodes[in->node];
+    const program_node *node = &p->s->program->nodes[in->node];
     const mega_opcode *row = mega_opcode_of(node->op);
     *e = (mega_entry){.in = *in};
     e->in.units = units;
@@ -184,9 +184,9 @@ static void set_entry(const program *p, mega_entry *e, const instruction *in,
 }
 
 /* An entry of no units, to begin or end a queue. */
-static void add_empty(const program *p, mega_entry *e, int node)
+static void add_empty(const queues *p, mega_entry *e, int node)
 {
-    const schedule_node *about = &p->s->nodes[node];
+    const program_node *about = &p->s->program->nodes[node];
     const instruction in = {.opcode = (uint16_t)about->op,
                             .step = (uint16_t)about->step,
                             .layer = (int16_t)about->layer,
@@ -195,7 +195,7 @@ static void add_empty(const program *p, mega_entry *e, int node)
     set_entry(p, e, &in, in.units);
 }
 
-static void fill_queue(program *p, int block)
+static void fill_queue(queues *p, int block)
 {
     const schedule *s = p->s;
     mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
@@ -223,15 +223,15 @@ static void fill_queue(program *p, int block)
 /* ---- how many parts x has ------------------------------------------------------------------- */
 
 /* Counts the parts that a node's entries add to each of `hidden` elements. */
-static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t *counts,
+static qp_status count_node(const queues *p, int node, int64_t hidden, uint32_t *counts,
                             qp_error *error)
 {
     const schedule *s = p->s;
-    op_code op = s->nodes[node].op;
+    op_code op = s->program->nodes[node].op;
     int sums = mega_opcode_of(op)->sums;
     op_call call;
     if (sums == MEGA_NO_OPERAND) return QP_OK;
-    schedule_bind_node(s, node, NULL, s->capacity, &call);
+    program_bind(s->program, node, NULL, s->program->capacity.of, &call);
     for (int64_t i = 0; i < hidden; i++)
         counts[i] = 0;
     for (int b = 0; b < s->options.workers; b++)
@@ -252,12 +252,13 @@ static qp_status count_node(const program *p, int node, int64_t hidden, uint32_t
                 error, QP_UNSUPPORTED,
                 "the megakernel counts 1 to %d parts of each element of x, the same of "
                 "all: %s gives %u to element 0 and %u to %lld; give other --workers, or --exec ops",
-                FIXED_MOST_COUNTED, s->nodes[node].name, counts[0], counts[i], (long long)i);
-    p->parts[s->nodes[node].operands[sums]] = counts[0];
+                FIXED_MOST_COUNTED, s->program->nodes[node].name, counts[0], counts[i],
+                (long long)i);
+    p->parts[s->program->nodes[node].operands[sums]] = counts[0];
     return QP_OK;
 }
 
-static qp_status count_parts(const program *p, qp_error *error)
+static qp_status count_parts(const queues *p, qp_error *error)
 {
     int64_t hidden = p->mega->executor->plan->config.hidden_size;
     uint32_t *counts = calloc((size_t)hidden, sizeof *counts);
@@ -271,7 +272,7 @@ static qp_status count_parts(const program *p, qp_error *error)
 
 /* A block adds at most one element of x per thread to the sums, and only its first and last entries
  * begin and end the pass. */
-static qp_status check_queue(const program *p, int block, qp_error *error)
+static qp_status check_queue(const queues *p, int block, qp_error *error)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
     for (int i = 0; i < p->lengths[block]; i++) {
@@ -288,7 +289,7 @@ static qp_status check_queue(const program *p, int block, qp_error *error)
 }
 
 /* Whether a block's logits are one piece, and fit in the memory of its x. */
-static bool can_choose(const program *p, int block)
+static bool can_choose(const queues *p, int block)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
     const instruction_span *units = &queue[p->lengths[block] - 1].in.units;
@@ -299,7 +300,7 @@ static bool can_choose(const program *p, int block)
 }
 
 /* Whether a block has one entry of each step, and at most one of attention's parts. */
-static bool has_one_each(const program *p, int block)
+static bool has_one_each(const queues *p, int block)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
     int64_t of[OP_COUNT] = {0}, layers = p->mega->executor->plan->config.n_layers;
@@ -317,7 +318,7 @@ static bool has_one_each(const program *p, int block)
 }
 
 /* The units that a block has of a node. */
-static instruction_span features_of(const program *p, int block, uint32_t node)
+static instruction_span features_of(const queues *p, int block, uint32_t node)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
     for (int i = 0; i < p->lengths[block]; i++)
@@ -328,7 +329,7 @@ static instruction_span features_of(const program *p, int block, uint32_t node)
 /* For several sequences: the features of the other blocks of the group, and the block's share of
  * W_down's columns. Blocks of a group begin at the same place in their shares, other groups
  * elsewhere. */
-static void set_peers(const program *p, const down_boxes *boxes)
+static void set_peers(const queues *p, const down_boxes *boxes)
 {
     int n_peers = boxes->peers, share = boxes->chunks / n_peers;
     for (int b = 0; b < p->s->options.workers; b++)
@@ -345,7 +346,7 @@ static void set_peers(const program *p, const down_boxes *boxes)
 
 /* ---- making it ------------------------------------------------------------------------------ */
 
-static qp_status upload(cuda_mega *m, const program *p, size_t bytes, size_t total,
+static qp_status upload(cuda_mega *m, const queues *p, size_t bytes, size_t total,
                         const void *memory, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
@@ -357,7 +358,7 @@ static qp_status upload(cuda_mega *m, const program *p, size_t bytes, size_t tot
     return QP_OK;
 }
 
-static qp_status fill(program *p, qp_error *error)
+static qp_status fill(queues *p, qp_error *error)
 {
     TRY(count_parts(p, error));
     for (int b = 0; b < p->s->options.workers; b++) {
@@ -392,16 +393,17 @@ qp_status cuda_mega_plan(const cuda_mega *m, const cuda_mega_options *options, s
                                        .together = together,
                                        .costs = options->costs,
                                        .context = options->context};
-    return mega_schedule(m->executor->plan, m->executor->model, &how, out, error);
+    return mega_schedule(&m->sums, &how, out, error);
 }
 
 qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_error *error)
 {
+    TRY(mega_build_sums(m->executor->plan, m->executor->model, m->n_blocks, &m->sums, error));
     TRY(cuda_mega_plan(m, options, &m->schedule, error));
     const schedule *s = &m->schedule;
     m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->plan->config.n_kv_heads);
     m->arguments.parts_inverse = (uint32_t)(UINT32_MAX / (uint32_t)m->partitions + 1);
-    program p = {.mega = m, .s = s};
+    queues p = {.mega = m, .s = s};
     for (int b = 0; b < s->options.workers; b++) {
         int n = count_entries(s, b);
         p.longest = n > p.longest ? n : p.longest;
@@ -409,7 +411,7 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
     size_t bytes = (size_t)m->n_blocks * (size_t)p.longest * sizeof(mega_entry);
     size_t total = bytes + (size_t)m->n_blocks * sizeof(int32_t);
     char *memory = calloc(1, total);
-    p.parts = calloc((size_t)s->n_views, sizeof *p.parts);
+    p.parts = calloc((size_t)s->program->n_views, sizeof *p.parts);
     p.entries = (mega_entry *)(void *)memory;
     p.lengths = (int32_t *)(void *)(memory + bytes);
     qp_status status = memory && p.parts

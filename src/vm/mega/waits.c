@@ -38,10 +38,10 @@ static void take_signal(signaller *of, const instruction *in)
 
 int64_t mega_units_of_head(const schedule *s, int node)
 {
-    int cache = mega_opcode_of(s->nodes[node].op)->k_cache;
+    int cache = mega_opcode_of(s->program->nodes[node].op)->k_cache;
     if (cache == MEGA_NO_OPERAND) return 0;
     op_call call;
-    schedule_bind_node(s, node, NULL, s->capacity, &call);
+    program_bind(s->program, node, NULL, s->program->capacity.of, &call);
     return call.end / call.tensors[cache].shape[2];
 }
 
@@ -50,7 +50,7 @@ static bool has_heads(const schedule *s, const instruction *in, int node, int64_
                       int64_t end)
 {
     int64_t mine = mega_units_of_head(s, (int)in->node), theirs = mega_units_of_head(s, node);
-    return s->nodes[in->node].layer == s->nodes[node].layer &&
+    return s->program->nodes[in->node].layer == s->program->nodes[node].layer &&
            begin / theirs >= in->units.begin / mine &&
            (end - 1) / theirs <= (in->units.end - 1) / mine;
 }
@@ -58,7 +58,8 @@ static bool has_heads(const schedule *s, const instruction *in, int node, int64_
 static bool is_carried(const schedule *s, const instruction *in, const signaller *by)
 {
     if (by->node < 0) return false;
-    const schedule_node *waiter = &s->nodes[in->node], *writer = &s->nodes[by->node];
+    const program_node *waiter = &s->program->nodes[in->node],
+                       *writer = &s->program->nodes[by->node];
     const mega_opcode *reads = mega_opcode_of(waiter->op), *writes = mega_opcode_of(writer->op);
     switch (reads->carrier) {
     case MEGA_COUNTS:
@@ -79,7 +80,8 @@ static qp_status refuse(const schedule *s, int block, int place, const instructi
                      "the megakernel has nothing that carries a wait of its schedule: block %d, "
                      "instruction %d (%s, layer %d) waits for %s; --exec ops runs any model",
                      block, place, name, in->layer,
-                     writer < 0 ? "several nodes or none" : op_get(s->nodes[writer].op)->name);
+                     writer < 0 ? "several nodes or none"
+                                : op_get(s->program->nodes[writer].op)->name);
 }
 
 static qp_status check_instruction(const schedule *s, const signaller *signallers, int block,

@@ -1,0 +1,403 @@
+/* From what a plan's page has written to the program: areas, views and nodes, and the binder over
+ * them. See program.h. */
+#include "base/hash.h"
+#include "plan/builder.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct tables {
+    const plan_builder *b;
+    const model *model; /* NULL: weights have the shapes of the config and are F32 */
+    program *out;
+    int area_of[PLAN_TENSOR_COUNT]; /* of caches that of layer 0; the other layers' follow it */
+    int *weight_areas;              /* [WEIGHT_COUNT][n_layers + 1][2]: 1 + the area; 0: none yet */
+    int *last_view;                 /* [areas]: the last view of each; 0: none */
+    int *previous_view;             /* [views]: of the same area */
+} tables;
+
+/* ---- areas --------------------------------------------------------------------------------- */
+
+static int add_area(program *p, program_area area)
+{
+    p->areas[p->n_areas] = area;
+    return p->n_areas++;
+}
+
+static uint64_t row_bytes_of(const plan_tensor *t)
+{
+    int64_t rows = t->rank ? t->dims[0].size : 0;
+    if (rows != -AXIS_TOKENS && rows != -AXIS_OUTPUTS && rows != -AXIS_PAGES) return 0;
+    uint64_t bytes = dtype_block_bytes(t->type);
+    for (int d = 1; d < t->rank; d++)
+        bytes *= (uint64_t)t->dims[d].size;
+    return bytes;
+}
+
+static program_base base_of(const plan_tensor *t, int id)
+{
+    static const program_base bases[] = {
+        [PLAN_INPUT] = BASE_INPUT, [PLAN_ACTIVATION] = BASE_ARENA, [PLAN_OUTPUT] = BASE_ARENA,
+        [PLAN_TABLE] = BASE_TABLE, [PLAN_STATE] = BASE_STATE,      [PLAN_CACHE] = BASE_K_CACHE,
+        [PLAN_CARRIED] = BASE_SUMS};
+    if (id == PLAN_V_CACHE) return BASE_V_CACHE;
+    if (id == PLAN_SUMS_NEXT) return BASE_SUMS_NEXT;
+    return bases[t->kind];
+}
+
+static void add_tensors(tables *t)
+{
+    program *p = t->out;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const plan_tensor *tensor = &p->tensors[id];
+        if (tensor->kind == PLAN_ABSENT) continue;
+        int64_t layers = tensor->kind == PLAN_CACHE ? p->config.n_layers : 1;
+        t->area_of[id] = p->n_areas;
+        for (int64_t layer = 0; layer < layers; layer++)
+            add_area(p, (program_area){.base = base_of(tensor, id),
+                                       .index = id,
+                                       .layer = layer,
+                                       .offset = (uint64_t)layer * tensor->bytes,
+                                       .bytes = tensor->bytes,
+                                       .row_bytes = row_bytes_of(tensor),
+                                       .name = tensor->name});
+    }
+}
+
+void program_place(program *p)
+{
+    for (int a = 0; a < p->n_areas; a++) {
+        program_area *area = &p->areas[a];
+        if (area->base == BASE_ARENA) area->offset = p->tensors[area->index].offset;
+    }
+}
+
+static int find_weight(tables *t, program_weight weight, const tensor *of)
+{
+    program *p = t->out;
+    int64_t place = (weight.slot * (p->config.n_layers + 1) + weight.layer + 1) * 2 + weight.bias;
+    int *found = &t->weight_areas[place];
+    if (*found) return *found - 1;
+    p->weights[p->n_weights] = weight;
+    *found =
+        1 + add_area(p, (program_area){.base = BASE_WEIGHT,
+                                       .index = p->n_weights++,
+                                       .bytes = tensor_bytes(of),
+                                       .first_node = p->n_nodes,
+                                       .name = weight_get_info((weight_slot)weight.slot)->name});
+    return *found - 1;
+}
+
+/* ---- views --------------------------------------------------------------------------------- */
+
+/* Strides of a contiguous tensor, as far as they are constant. */
+static void lay_out(program_view *view)
+{
+    int64_t bytes = (int64_t)dtype_block_bytes(view->type);
+    for (int d = view->rank - 1; d >= 0; d--) {
+        view->stride[d] = bytes;
+        bytes = view->shape[d] < 0 ? 0 : bytes * view->shape[d];
+    }
+}
+
+/* Caches are stored page by page, and inside a page head by head, so that a head's positions lie
+ * side by side (HND); the shape stays that of NHD. */
+static void lay_out_cache(program_view *view)
+{
+    view->stride[2] = view->shape[1] * view->shape[3] * view->stride[3];
+    view->stride[1] = view->shape[3] * view->stride[3];
+}
+
+/* Adds a dimension of `size` after the last, which becomes `outer`. */
+static void split_last(program_view *view, int64_t outer, int64_t size, const char *symbol)
+{
+    int last = view->rank - 1;
+    view->shape[last + 1] = size;
+    view->stride[last + 1] = view->stride[last];
+    view->symbols[last + 1] = symbol;
+    view->shape[last] = outer;
+    view->stride[last] *= size;
+    view->rank++;
+}
+
+static void view_columns(program_view *view, const plan_operand *operand)
+{
+    int last = view->rank - 1;
+    view->first_column = operand->first_column;
+    view->columns = operand->columns;
+    if (operand->columns) {
+        view->offset = (uint64_t)(operand->first_column * view->stride[last]);
+        view->shape[last] = operand->columns;
+        view->symbols[last] = operand->symbols[0];
+    }
+    if (!operand->heads) return;
+    split_last(view, operand->heads, view->shape[last] / operand->heads, operand->symbols[1]);
+    if (!operand->one_part) return;
+    int64_t size = view->shape[last + 1];
+    split_last(view, 1, size, operand->symbols[1]);
+    view->symbols[last + 1] = "1";
+}
+
+static program_view tensor_view(const tables *t, const plan_operand *operand, int64_t layer)
+{
+    const plan_tensor *of = &t->out->tensors[operand->id];
+    program_view view = {.area = t->area_of[operand->id], .type = of->type, .rank = of->rank};
+    int outer = operand->ranks ? 1 : 0;
+    if (outer) {
+        view.shape[0] = operand->ranks;
+        view.symbols[0] = "ranks";
+    }
+    for (int d = 0; d < of->rank; d++) {
+        view.shape[outer + d] = of->dims[d].size;
+        view.symbols[outer + d] = of->dims[d].symbol;
+    }
+    view.rank += outer;
+    if (operand->flat) {
+        view.rank--;
+        view.shape[view.rank - 1] *= view.shape[view.rank];
+        view.shape[view.rank] = 0;
+    }
+    lay_out(&view);
+    if (of->kind == PLAN_CACHE) {
+        lay_out_cache(&view);
+        view.area += (int)layer;
+    }
+    view_columns(&view, operand);
+    return view;
+}
+
+/* The weight as the model has it, or as the config says; rank 0: there is no such bias. */
+static tensor find_tensor(const tables *t, weight_slot slot, int64_t layer, bool bias)
+{
+    if (t->model) {
+        const model_weight *weight = model_get_weight(t->model, slot, layer);
+        return bias ? weight->bias : weight->weight;
+    }
+    if (bias) return (tensor){0};
+    int64_t rows, columns;
+    weight_shape(&t->out->config, slot, &rows, &columns);
+    bool vector = weight_get_info(slot)->role == SYNTHETIC_NORM;
+    return vector ? tensor_1d(NULL, DTYPE_F32, columns) : tensor_2d(NULL, DTYPE_F32, rows, columns);
+}
+
+static program_view weight_view(tables *t, const plan_operand *operand, int64_t layer)
+{
+    const weight_slot slot = (weight_slot)operand->id;
+    const bool bias = operand->kind == OPERAND_BIAS;
+    const tensor of = find_tensor(t, slot, layer, bias);
+    if (of.rank == 0) return (program_view){0};
+    const program_weight key = {slot, weight_get_info(slot)->per_layer ? layer : -1, bias};
+    program_view view = {.area = find_weight(t, key, &of), .type = of.type, .rank = of.rank};
+    memcpy(view.shape, of.shape, sizeof view.shape);
+    memcpy(view.stride, of.stride, sizeof view.stride);
+    return view;
+}
+
+static bool same_view(const program_view *a, const program_view *b)
+{
+    return a->area == b->area && a->offset == b->offset && a->type == b->type &&
+           a->rank == b->rank && memcmp(a->shape, b->shape, sizeof a->shape) == 0 &&
+           memcmp(a->stride, b->stride, sizeof a->stride) == 0;
+}
+
+/* The number of a view, which is added unless it is there. */
+static int find_view(tables *t, const program_view *view)
+{
+    program *p = t->out;
+    if (view->rank == 0) return 0;
+    for (int i = t->last_view[view->area]; i > 0; i = t->previous_view[i]) {
+        if (same_view(&p->views[i], view)) return i;
+    }
+    p->views[p->n_views] = *view;
+    t->previous_view[p->n_views] = t->last_view[view->area];
+    return t->last_view[view->area] = p->n_views++;
+}
+
+/* ---- nodes --------------------------------------------------------------------------------- */
+
+/* Rows that a node's instructions may share: those of the first operand that it writes by rows, or
+ * where there is none (a cache is written by slots) of the first that has rows. */
+static program_axis row_axis_of(const program *p, const program_node *node)
+{
+    const op_info *op = op_get(node->op);
+    program_axis read = AXES;
+    for (int i = 0; i < op_n_tensors(op); i++) {
+        const program_view *view = &p->views[node->operands[i]];
+        if (view->rank == 0) continue;
+        if (view->shape[0] != -AXIS_TOKENS && view->shape[0] != -AXIS_OUTPUTS) continue;
+        program_axis axis = (program_axis)-view->shape[0];
+        if (op->tensors[i].direction != OP_IN) return axis;
+        if (read == AXES) read = axis;
+    }
+    assert(read != AXES); /* an operator of the forward pass has rows */
+    return read;
+}
+
+/* False when the views are more than a node can name. */
+static bool add_node(tables *t, int step, const plan_node *from)
+{
+    program *p = t->out;
+    program_node *node = &p->nodes[p->n_nodes];
+    *node = (program_node){
+        .op = from->op, .name = p->steps[step].name, .step = step, .layer = from->layer};
+    for (int i = 0; i < op_n_tensors(op_get(from->op)); i++) {
+        const plan_operand *operand = &from->operands[i];
+        if (operand->kind == OPERAND_NONE) continue;
+        program_view view = operand->kind == OPERAND_TENSOR ? tensor_view(t, operand, from->layer)
+                                                            : weight_view(t, operand, from->layer);
+        int number = find_view(t, &view);
+        if (number > UINT16_MAX) return false;
+        node->operands[i] = (uint16_t)number;
+    }
+    for (int i = 0; i < OP_MAX_PARAMS; i++)
+        node->params[i] = (float)from->params[i];
+    node->row_axis = row_axis_of(p, node);
+    p->n_nodes++;
+    return true;
+}
+
+static bool allocate(tables *t)
+{
+    program *p = t->out;
+    size_t nodes = (size_t)t->b->n_nodes, layers = (size_t)p->config.n_layers;
+    size_t views = nodes * OP_MAX_TENSORS + 1, weights = WEIGHT_COUNT * 2 * (layers + 1);
+    size_t areas = weights + PLAN_TENSOR_COUNT + 2 * layers;
+    p->nodes = arena_alloc(&p->memory, nodes, sizeof *p->nodes);
+    p->views = arena_alloc(&p->memory, views, sizeof *p->views);
+    p->weights = arena_alloc(&p->memory, weights, sizeof *p->weights);
+    p->areas = arena_alloc(&p->memory, areas, sizeof *p->areas);
+    t->weight_areas = calloc(weights, sizeof *t->weight_areas);
+    t->last_view = calloc(areas, sizeof *t->last_view);
+    t->previous_view = calloc(views, sizeof *t->previous_view);
+    return p->nodes && p->views && p->weights && p->areas && t->weight_areas && t->last_view &&
+           t->previous_view;
+}
+
+static qp_status add_nodes(tables *t, qp_error *error)
+{
+    const program *p = t->out;
+    for (int step = 0; step < p->n_steps; step++) {
+        for (int n = 0; n < p->steps[step].n_nodes; n++) {
+            if (!add_node(t, step, &t->b->nodes[p->steps[step].first_node + n]))
+                return error_set(error, QP_UNSUPPORTED,
+                                 "a plan has room for %d views of tensors, its first %d of %d "
+                                 "operators need more",
+                                 UINT16_MAX, p->n_nodes, t->b->n_nodes);
+        }
+    }
+    return QP_OK;
+}
+
+qp_status program_build(const plan_builder *b, const model *model, program *p, qp_error *error)
+{
+    tables t = {.b = b, .model = model, .out = p};
+    qp_status status;
+    if (!allocate(&t)) {
+        status = error_no_memory(error, "the plan", (size_t)b->n_nodes * sizeof *p->nodes);
+    } else {
+        p->n_views = 1; /* view 0 is absent */
+        add_tensors(&t);
+        status = add_nodes(&t, error);
+    }
+    free(t.weight_areas);
+    free(t.last_view);
+    free(t.previous_view);
+    return status;
+}
+
+/* ---- fingerprint --------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t hash, uint64_t value)
+{
+    return hash_mix(hash ^ value);
+}
+
+static uint64_t mix_view(uint64_t hash, const program_view *view)
+{
+    hash = mix(hash, (uint64_t)view->area);
+    hash = mix(hash, view->offset);
+    hash = mix(hash, (uint64_t)view->type);
+    hash = mix(hash, (uint64_t)view->rank);
+    for (int d = 0; d < TENSOR_MAX_RANK; d++)
+        hash = mix(mix(hash, (uint64_t)view->shape[d]), (uint64_t)view->stride[d]);
+    return hash;
+}
+
+static uint64_t mix_node(uint64_t hash, const program_node *node)
+{
+    for (const char *name = op_get(node->op)->name; *name; name++)
+        hash = mix(hash, (uint64_t)*name);
+    hash = mix(hash, (uint64_t)node->op);
+    hash = mix(hash, (uint64_t)node->step);
+    hash = mix(hash, (uint64_t)node->layer);
+    hash = mix(hash, (uint64_t)node->row_axis);
+    for (int i = 0; i < OP_MAX_TENSORS; i++)
+        hash = mix(hash, node->operands[i]);
+    for (int i = 0; i < OP_MAX_PARAMS; i++) {
+        uint32_t bits;
+        memcpy(&bits, &node->params[i], sizeof bits);
+        hash = mix(hash, bits);
+    }
+    return hash;
+}
+
+uint64_t program_fingerprint(const program *p)
+{
+    uint64_t hash = mix(OP_MAX_TENSORS, OP_COUNT);
+    for (int i = 0; i < p->n_areas; i++) {
+        const program_area *area = &p->areas[i];
+        hash = mix(mix(hash, (uint64_t)area->base), (uint64_t)area->index);
+        hash = mix(mix(mix(hash, area->offset), area->bytes), area->row_bytes);
+    }
+    for (int i = 0; i < p->n_weights; i++) {
+        const program_weight *weight = &p->weights[i];
+        hash = mix(mix(hash, (uint64_t)weight->slot), (uint64_t)weight->layer);
+        hash = mix(hash, (uint64_t)weight->bias);
+    }
+    for (int i = 0; i < p->n_views; i++)
+        hash = mix_view(hash, &p->views[i]);
+    for (int i = 0; i < p->n_nodes; i++)
+        hash = mix_node(hash, &p->nodes[i]);
+    for (int axis = 0; axis < AXES; axis++)
+        hash = mix(hash, (uint64_t)p->capacity.of[axis]);
+    return hash;
+}
+
+/* ---- binding ------------------------------------------------------------------------------- */
+
+static char *address_of(const program_area *area, const program_memory *memory)
+{
+    if (area->base == BASE_WEIGHT)
+        return memory->weights ? (char *)(uintptr_t)memory->weights[area->index] : NULL;
+    char *data = memory->data[area->index];
+    return data && area->layer ? data + (size_t)area->layer * memory->cache_layer_bytes : data;
+}
+
+tensor program_bind_view(const program *p, int number, const program_memory *memory,
+                         const int64_t *sizes)
+{
+    const program_view *view = &p->views[number];
+    if (view->rank == 0) return (tensor){0};
+    char *data = memory ? address_of(&p->areas[view->area], memory) : NULL;
+    tensor out = {
+        .data = data ? data + view->offset : NULL, .type = view->type, .rank = view->rank};
+    for (int d = view->rank - 1; d >= 0; d--) {
+        out.shape[d] = view->shape[d] < 0 ? sizes[-view->shape[d]] : view->shape[d];
+        out.stride[d] = view->stride[d] ? view->stride[d] : out.shape[d + 1] * out.stride[d + 1];
+    }
+    return out;
+}
+
+void program_bind(const program *p, int node, const program_memory *memory, const int64_t *sizes,
+                  op_call *call)
+{
+    const program_node *about = &p->nodes[node];
+    const op_info *op = op_get(about->op);
+    *call = (op_call){0};
+    for (int i = 0; i < op_n_tensors(op); i++)
+        call->tensors[i] = program_bind_view(p, about->operands[i], memory, sizes);
+    for (int i = 0; i < op_n_params(op); i++)
+        call->params[i] = (double)about->params[i];
+    call->end = op->units(call);
+}
