@@ -1,5 +1,5 @@
-/* Barriers in shared memory (mbarrier), by their addresses there: phases that end when as many have
- * arrived as were announced, and as many bytes of bulk copies as were expected. */
+/* mbarriers, by their addresses in shared memory. A phase ends when the expected number of arrivals
+ * and the expected bytes of bulk copies have come. */
 #ifndef QUIPU_OP_BARRIER_CUH
 #define QUIPU_OP_BARRIER_CUH
 
@@ -11,7 +11,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals)
                  : "memory");
 }
 
-/* Arrives, and expects so many bytes more of this phase. */
+/* Arrives, and expects so many more bytes in this phase. */
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -23,14 +23,14 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/* As many arrivals at once. */
+/* Arrives so many times. */
 __device__ __forceinline__ void barrier_arrive_times(uint32_t barrier, int times)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(times)
                  : "memory");
 }
 
-/* Whether the phase of this parity is over; the hardware waits for it a little. */
+/* Whether the phase of this parity has ended; the hardware waits for a short time. */
 __device__ __forceinline__ bool barrier_try(uint32_t barrier, uint32_t parity)
 {
     uint32_t over;

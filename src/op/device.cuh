@@ -1,10 +1,10 @@
 /* What operators' device functions share: rows and elements of views, sums over a warp and a block.
  *
- * NAME.cuh holds an operator's device function, `NAME_block(call, begin, end)`: one thread block
- * computes the units [begin, end) of a call whose tensors lie on the GPU. It is the contract of
- * op_kernel, with a block in the place of a thread: the values do not depend on how the units were
- * cut. All threads of the block call it, and none returns early. Where calls are so short that
- * their launch counts, it takes device_rows.h's words in a call's place.
+ * NAME.cuh has an operator's device function, `NAME_block(call, begin, end)`: a thread block
+ * computes the units [begin, end) of a call whose tensors are on the GPU. Its contract is that of
+ * op_kernel with a block in place of a thread: the values do not depend on how the units were cut.
+ * All threads of the block call it, and none returns early. Where a call is so short that its
+ * launch matters, the function takes a struct of device_rows.h instead of the call.
  */
 #ifndef QUIPU_OP_DEVICE_CUH
 #define QUIPU_OP_DEVICE_CUH
@@ -66,7 +66,7 @@ DEVICE_FN bool device_aligned(const void *address, unsigned bytes)
     return ((uintptr_t)address & (bytes - 1)) == 0;
 }
 
-/* Elements [i, i + 4) of a row of n, zeros behind it. One load where they lie together. */
+/* Elements [i, i + 4) of a row of n, zeros after its end. One load where they are aligned. */
 DEVICE_FN float4 device_load4(dtype type, const void *row, int64_t i, int64_t n)
 {
     const char *at = (const char *)row + i * (type == DTYPE_F32 ? 4 : 2);
@@ -97,7 +97,7 @@ DEVICE_FN void device_narrow(uint16_t *to, float4 value)
     *(uint2 *)to = make_uint2(*(uint32_t *)&low, *(uint32_t *)&high);
 }
 
-/* device_load4() the other way: elements behind the row are left out. */
+/* The inverse of device_load4(): elements after the row's end are left out. */
 DEVICE_FN void device_store4(dtype type, void *row, int64_t i, int64_t n, float4 value)
 {
     char *at = (char *)row + i * (type == DTYPE_F32 ? 4 : 2);
@@ -120,10 +120,10 @@ DEVICE_FN void device_store4(dtype type, void *row, int64_t i, int64_t n, float4
         if (i + j < n) device_store(type, row, i + j, v[j]);
 }
 
-/* Programmatic dependent launch: lets the next kernel's blocks come as soon as all of this one's
- * have, and waits until the kernels before this one have ended. What comes before the wait may only
- * read, and only what no kernel of the same pass writes. Both do nothing where a kernel was
- * launched without. */
+/* Programmatic dependent launch. device_let_next_begin() lets the next kernel's blocks start as
+ * soon as all blocks of this one have; device_wait_for_last() waits until the previous kernels have
+ * ended. Code before the wait may only read, and only what no kernel of the same pass writes. Both
+ * do nothing in a kernel that was launched without it. */
 DEVICE_FN void device_let_next_begin(void)
 {
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -133,20 +133,20 @@ DEVICE_FN void device_wait_for_last(void)
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
-/* For kernels that have nothing to do before. */
+/* For kernels that have nothing to do before the wait. */
 DEVICE_FN void device_take_turn(void)
 {
     device_let_next_begin();
     device_wait_for_last();
 }
 
-/* Eight neighbours of a row as they lie in memory; of 16-bit types `low` alone. What is fetched is
- * converted later, so that several fetches are on their way at once. */
+/* Eight neighbours of a row as in memory; 16-bit types have `low` alone. They are converted later,
+ * so that several loads are in flight at once. */
 typedef struct device_eight {
     uint4 low, high;
 } device_eight;
 
-/* Elements [i, i + 8) of a row of n, zeros behind it. VECTORS: the rows lie on vectors, and n is a
+/* Elements [i, i + 8) of a row of n, zeros after its end. VECTORS: the rows are aligned, and n is a
  * multiple of 8. */
 template <bool VECTORS>
 DEVICE_FN device_eight device_fetch8(const device_rows &rows, int64_t row, int i, int n)
@@ -205,7 +205,8 @@ DEVICE_FN uint32_t device_pack2(int64_t type, float low, float high)
     return *(uint32_t *)&pair;
 }
 
-/* Writes what of the elements [i, i + 8) is in the row, each rounded once; VECTORS: all are. */
+/* Stores those of the elements [i, i + 8) that are in the row, each rounded once; VECTORS: all are.
+ */
 template <bool VECTORS>
 DEVICE_FN void device_store8(const device_rows &rows, int64_t row, int i, int n,
                              const float (&v)[8])
@@ -239,13 +240,13 @@ DEVICE_FN float block_sum(float value, float *cells)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
     value = warp_sum(value);
-    __syncthreads(); /* the cells of a sum before this one are no longer read */
+    __syncthreads(); /* no thread reads the cells of an earlier sum any more */
     if (lane == 0) cells[warp] = value;
     __syncthreads();
     return warp_sum(lane < n_warps ? cells[lane] : 0.0f);
 }
 
-/* The sequence that token t belongs to, by its borders indptr[0 .. n]. */
+/* The sequence of token t, by the bounds indptr[0 .. n]. */
 DEVICE_FN int64_t device_sequence(const int32_t *border, int64_t n, int64_t t)
 {
     int64_t low = 0, high = n;

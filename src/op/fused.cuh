@@ -1,10 +1,10 @@
 /* What operators that begin with a norm share on the GPU: rows normalised into shared memory, and
  * rows of weights times them.
  *
- * A block finds its rows' factors once. A warp takes a unit, which has one or two rows of weights
- * of any types; it adds as linear does for few rows, so that the order of a sum depends on the
- * row's length alone. What decodes a type's row is a function that is called, not inlined: a type's
- * is compiled once and serves all operators.
+ * A block computes its rows' factors once. A warp takes a unit, which has one or two rows of
+ * weights of any types; it adds as linear does for few rows, so the order of a sum depends on the
+ * row's length alone. The function that decodes a type's row is called, not inlined: it is compiled
+ * once for each type and serves all operators.
  */
 #ifndef QUIPU_OP_FUSED_CUH
 #define QUIPU_OP_FUSED_CUH
@@ -14,7 +14,7 @@
 
 enum { FUSED_WARPS = LINEAR_WARPS, FUSED_THREADS = FUSED_WARPS * WARP };
 
-/* Up to M rows of x from `first` on, of `count` in all; with `which`, the rows that it names. */
+/* Up to M rows of x from `first` on, of `count` in all; with `which`, the rows that it lists. */
 struct fused_rows {
     const tensor *x, *norm_weight;
     const int32_t *which;
@@ -29,8 +29,8 @@ struct fused_weight {
     int64_t bytes;
 };
 
-/* Asks for a row that will be read: the first while the norm is still looked for, the next while
- * one is multiplied. */
+/* Prefetches a row that will be read: the first one while the norm is computed, the next while one
+ * is multiplied. */
 DEVICE_FN void fused_prefetch(const fused_weight &weight)
 {
     if (device_aligned(weight.row, 16) && weight.bytes >= 16)
@@ -49,7 +49,7 @@ DEVICE_FN const char *fused_row(const fused_rows &rows, int m)
     return device_row(*rows.x, rows.which ? rows.which[at] : at);
 }
 
-/* Elements [i, i + 4) of a row of n, zeros behind it; I64: in fixed point. */
+/* Elements [i, i + 4) of a row of n, zeros after its end; I64: in fixed point. */
 DEVICE_FN float4 fused_norm_load(dtype type, const void *row, int64_t i, int64_t n)
 {
     if (type != DTYPE_I64) return device_load4(type, row, i, n);
@@ -70,7 +70,7 @@ DEVICE_FN float fused_norm_scale(dtype type, const void *row, int64_t n, float e
     return 1.0f / sqrtf(block_sum(sum, cells) / (float)n + eps);
 }
 
-/* The rows' factors, once a block. */
+/* The rows' factors, once per block. */
 template <int M> DEVICE_FN void fused_scales(const fused_rows &rows, fused_shared<M> &shared)
 {
     int64_t n = rows.x->shape[1];
@@ -80,7 +80,7 @@ template <int M> DEVICE_FN void fused_scales(const fused_rows &rows, fused_share
     }
 }
 
-/* Elements from `first` on of the rows, normalised, zeros where there are none; a row takes
+/* Elements from `first` on of the rows, normalised, zeros after their end; a row has
  * LINEAR_X_FLOATS / M. */
 template <int M>
 DEVICE_FN void fused_load(const fused_rows &rows, int64_t first, fused_shared<M> &shared)
@@ -110,8 +110,7 @@ template <int M> struct fused_sums {
     float of[M];
 };
 
-/* The lane's part of the products of a row's elements [first, n) with what lies in shared memory.
- */
+/* The lane's part of the products of a row's elements [first, n) with those in shared memory. */
 template <dtype T, int M>
 __device__ __noinline__ fused_sums<M> fused_product_of(const char *row, int64_t n, int64_t first,
                                                        const float *shared)
@@ -148,9 +147,9 @@ DEVICE_FN fused_sums<M> fused_product(const fused_weight &weight, int64_t n, int
 #undef FUSED_TYPE
 }
 
-/* Units [begin, end), a warp each and `step` apart from one round of the warps to the next. `JOB`
- * has ROWS rows of weights a unit: weight(unit, r) is one of them, finish(unit, row, sums[ROWS])
- * takes what they give with a row of x; one lane a row calls it, in one warp. */
+/* Units [begin, end), one per warp; the warps' rounds are `step` apart. `JOB` has ROWS rows of
+ * weights per unit: weight(unit, r) is one of them, finish(unit, row, sums[ROWS]) takes their
+ * products with a row of x; one lane per row calls it, all in one warp. */
 template <int M, typename JOB>
 DEVICE_FN void fused_block(const JOB &job, const fused_rows &rows, int64_t begin, int64_t end,
                            int64_t step, fused_shared<M> &shared)
@@ -165,7 +164,7 @@ DEVICE_FN void fused_block(const JOB &job, const fused_rows &rows, int64_t begin
         fused_sums<M> sums[JOB::ROWS] = {};
         if (lane < JOB::ROWS && unit + step < end) fused_prefetch(job.weight(unit + step, lane));
         for (int64_t first = 0; first < n; first += chunk) {
-            if (n > chunk || group == begin) { /* one chunk stays where it is */
+            if (n > chunk || group == begin) { /* a single chunk is loaded once */
                 __syncthreads();
                 fused_load(rows, first, shared);
                 __syncthreads();
@@ -191,7 +190,7 @@ DEVICE_FN fused_weight fused_weight_row(const tensor &weight, int64_t row)
     return fused_weight{weight.type, device_row(weight, row), weight.stride[0]};
 }
 
-/* An element of a bias that may be absent. */
+/* An element of an optional bias. */
 DEVICE_FN float fused_bias(const tensor &bias, int64_t i)
 {
     return bias.rank ? device_load(bias.type, bias.data, i) : 0.0f;

@@ -1,4 +1,4 @@
-/* add on the GPU: an element a thread. */
+/* add on the GPU: one element per thread. */
 #ifndef QUIPU_OP_ADD_CUH
 #define QUIPU_OP_ADD_CUH
 

@@ -1,5 +1,5 @@
-/* adjust_logits as a kernel: `units` logits a block. Its launch may come before the kernel before
- * it has ended, so it waits for that first. */
+/* adjust_logits as a kernel: `units` logits per block. It may start while the previous kernel runs,
+ * so it waits for that kernel first. */
 #include "op/adjust_logits/adjust_logits.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)

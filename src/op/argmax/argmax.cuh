@@ -1,12 +1,12 @@
-/* argmax on the GPU: a block a row. */
+/* argmax on the GPU: one block per row. */
 #ifndef QUIPU_OP_ARGMAX_CUH
 #define QUIPU_OP_ARGMAX_CUH
 
 #include "op/argmax/argmax.h"
 #include "op/device.cuh"
 
-/* A value and its id; the larger value comes first, of equals the lower id, and one with an id
- * before one without (-1). */
+/* A value and its id. The larger value comes first, of equal values the lower id; an entry with an
+ * id comes before one without (-1). */
 struct ranked {
     float value;
     int32_t id;
@@ -18,7 +18,7 @@ DEVICE_FN bool ranked_before(ranked a, ranked b)
     return (uint32_t)a.id < (uint32_t)b.id;
 }
 
-/* The first of all threads' entries, in every thread; `cells` is shared, of MAX_WARPS. */
+/* The first of all threads' entries, in every thread. `cells`: shared memory, MAX_WARPS entries. */
 DEVICE_FN ranked block_first(ranked mine, ranked *cells)
 {
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
@@ -48,7 +48,8 @@ DEVICE_FN ranked ranked_first(ranked a, ranked b)
     return ranked_before(b, a) ? b : a;
 }
 
-/* This thread's first of a row; of floats on whole vectors several are on their way at once. */
+/* This thread's first entry of a row. Aligned floats are loaded as vectors, several in flight at
+ * once. */
 DEVICE_FN ranked argmax_of_thread(dtype type, const char *row, int64_t n)
 {
     ranked best = {-CUDART_INF_F, -1};

@@ -1,10 +1,10 @@
 /* Attention of one head of one token on the GPU, in float32: what the attention operators share.
  *
- * A block computes it. Its warps take tiles of positions in turn, counted from position 0, each
- * with a running softmax of its own; these are merged in the warps' order. Of a row eight columns
- * are a lane's, so that a warp reads one to four positions at a time, and eight times as many
- * before it computes. So the value depends on q and on the keys and values seen, never on pages,
- * chunks or neighbours; how a row is read, by its type and alignment, does not change it.
+ * A block computes it. Its warps take tiles of positions by turns, counted from position 0, each
+ * with a running softmax of its own; these are merged in the order of the warps. A lane has eight
+ * columns of a row, so a warp reads one to four positions at a time, and eight times as many before
+ * it computes. So the result depends on q and on the keys and values seen, never on pages, chunks
+ * or neighbours. How a row is loaded, by its type and alignment, does not change it.
  */
 #ifndef QUIPU_OP_ATTENTION_CUH
 #define QUIPU_OP_ATTENTION_CUH
@@ -15,7 +15,7 @@
 enum {
     ATTENTION_WARPS = 8,
     ATTENTION_HEAD_DIM = 256, /* at most */
-    ATTENTION_STEPS = 8,      /* of a tile: rows that a group of lanes takes before it computes */
+    ATTENTION_STEPS = 8,      /* rows of a tile that a group of lanes loads before it computes */
 };
 
 /* Keys and values of one sequence; pages NULL: position i is page i of one slot. */
@@ -36,7 +36,7 @@ struct device_head {
     float scale; /* of scores, in base 2 */
 };
 
-/* A running softmax; out: of the lane's columns. */
+/* A running softmax; out: the lane's columns. */
 struct attention_state {
     float maximum, sum, out[8];
 };
@@ -47,9 +47,9 @@ struct attention_shared {
     float outs[ATTENTION_WARPS][ATTENTION_HEAD_DIM];
 };
 
-/* Eight columns of a row from `column` on, zeros behind head_dim, as they lie in memory: several
- * are on their way at once. T: 16-bit floats at multiples of 16 bytes; DTYPE_COUNT: any, as `type`
- * says, which are looked up when they are wanted. */
+/* Eight columns of a row from `column` on, zeros after head_dim, not yet converted, so that several
+ * loads are in flight. T: 16-bit floats at multiples of 16 bytes; DTYPE_COUNT: any type, as `type`
+ * says, loaded when used. */
 template <dtype T> struct attention_eight {
     uint4 all;
 
@@ -147,7 +147,8 @@ DEVICE_FN void attention_tile(const device_source &source, const device_head &he
     }
 }
 
-/* A warp's tiles; in every lane the sum over its groups. Called, not inlined: there are nine. */
+/* A warp's tiles; afterwards every lane has the sum over its groups. Called, not inlined, because
+ * there are nine instances. */
 template <int L, dtype T>
 __device__ __noinline__ attention_state attention_walk(const device_source &source,
                                                        const device_head &head, const float *shared)
@@ -176,7 +177,7 @@ DEVICE_FN bool attention_rows_aligned(const tensor &cache)
     return all % 16 == 0 && cache.shape[3] % 8 == 0;
 }
 
-/* The warp's state goes to shared memory. */
+/* Stores the warp's state in shared memory. */
 template <int L>
 DEVICE_FN void attention_warp(const device_source &source, const device_head &head,
                               attention_shared &shared)
@@ -200,7 +201,7 @@ DEVICE_FN void attention_warp(const device_source &source, const device_head &he
     }
 }
 
-/* Merges the warps' states and writes what comes of them. */
+/* Merges the warps' states and writes the result. */
 DEVICE_FN void attention_finish(const device_head &head, const attention_shared &shared)
 {
     float maximum = -CUDART_INF_F, sum = 0;

@@ -1,14 +1,13 @@
-/* The kernels of attention over a paged cache on tensor cores, by the names that paged_kernels.c
- * knows. Those with wgmma exist for sm_90a only; what is compiled for later GPUs has mma.sync.
- */
+/* Attention over a paged cache on tensor cores: kernels by the names that the host looks up. Those
+ * with wgmma exist for sm_90a only; the code for later GPUs has mma.sync. */
 #include "op/paged_decode/paged_decode_batch.cuh"
 #include "op/paged_prefill/paged_prefill_mma.cuh"
 
 typedef __nv_bfloat16 element_BF16;
 typedef __half element_F16;
 
-/* Blocks per multiprocessor are what shared memory and registers give room for: without the number
- * the compiler takes more registers than fit. */
+/* The number of blocks per multiprocessor that shared memory and registers have room for: without
+ * it the compiler uses more registers than fit. */
 #define PREFILL_MMA(type, head_dim)                                                                \
     extern "C" __global__ void __launch_bounds__(PREFILL_MMA_WARPS * 32, 2)                        \
         run_paged_prefill_mma_##type##_##head_dim(const __grid_constant__ paged_attention call)    \
@@ -41,8 +40,8 @@ PAGED_TYPES(DECODE_BATCH)
     }
 PAGED_PREFILL_WGMMA_KERNELS(PREFILL_WGMMA)
 
-/* 64K registers: of three or four groups, the one that copies leaves most of its own to the rest.
- */
+/* 64K registers: the one of three or four warpgroups that copies leaves most of its own to the
+ * others. */
 #define PREFILL_SPLIT(type, head_dim, groups)                                                      \
     extern "C" __global__ void __launch_bounds__(groups * 128 + 128, 1)                            \
         run_paged_prefill_wgmma##groups##_##type##_##head_dim(                                     \

@@ -1,15 +1,15 @@
-/* What the attention kernels for CUDA share: their arguments, the walk through a page table, tiles
- * in shared memory, fragments of the tensor cores, the running softmax.
+/* What CUDA's attention kernels share: arguments, the walk through a page table, tiles in shared
+ * memory, fragments of the tensor cores, the running softmax.
  *
- * Scores and outputs stand in registers as mma.sync's and wgmma's accumulators do: of 16 rows, lane
- * 4 g + t of a warp holds rows g and g + 8, and columns 2 t and 2 t + 1 of each 8. A tile's rows in
- * shared memory are cut into columns of 128 bytes, one block of rows after the other, and the
- * 16-byte chunks of a row are permuted by the row's number (wgmma's 128-byte swizzle), so that
- * eight rows at one column lie in eight different banks.
+ * Scores and outputs are in registers as mma.sync's and wgmma's accumulators: of 16 rows, lane 4 g
+ * + t of a warp holds rows g and g + 8, and columns 2 t and 2 t + 1 of each 8. A tile in shared
+ * memory is cut into columns of 128 bytes, all rows of one column before the next, and the 16-byte
+ * chunks of a row are permuted by the row's number (wgmma's 128-byte swizzle), so that eight rows
+ * of a column are in eight different banks.
  *
- * The arithmetic of a row depends on its own query and on positions counted from 0 alone: neither
- * batch nor cut of a prompt changes a bit of it. Queries and weights are rounded to the cache's
- * type before their products, sums are float32.
+ * The arithmetic of a row depends only on its own query and on positions counted from 0: neither
+ * the batch nor the cut of a prompt changes a bit. Queries and weights are rounded to the cache's
+ * type before their products; sums are float32.
  */
 #ifndef QUIPU_OP_ATTENTION_PAGED_CUH
 #define QUIPU_OP_ATTENTION_PAGED_CUH
@@ -98,12 +98,12 @@ __device__ __forceinline__ bool is_wanted(const paged_attention &call, int64_t t
     return unit >= call.begin && unit < call.end;
 }
 
-/* The pages of a sequence. Sixteen positions from a multiple of 16 lie in one page, because a page
- * has a multiple of 16. */
+/* The pages of a sequence. Sixteen positions from a multiple of 16 on are in one page, because page
+ * sizes are multiples of 16. */
 typedef struct page_walk {
     const int32_t *pages;
     int length;         /* positions in the cache */
-    uint32_t page_size; /* in sixteens, as are: */
+    uint32_t page_size; /* in sixteens, like the next two */
     uint32_t inverse;   /* 2^32 / page_size rounded up, 0 for page_size 1 */
 } page_walk;
 
@@ -157,11 +157,11 @@ template <int LEFT> __device__ __forceinline__ void copy_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-/* Where the sixteens of some steps of COUNT positions begin in the two caches: in shared memory,
- * found by a few threads ahead of need, because every thread needs them and to find one takes
- * longer than to begin the copy. */
+/* Where the sixteens of some steps of COUNT positions begin in the two caches. In shared memory: a
+ * few threads look them up before they are needed, because every thread needs them and the lookup
+ * takes longer than starting the copy. */
 template <int COUNT> struct page_places {
-    enum { STEPS = 4 }; /* from the one whose values are fetched to the one that is looked up */
+    enum { STEPS = 4 }; /* from the step whose values are copied to the step that is looked up */
     int64_t k[STEPS][COUNT / 16], v[STEPS][COUNT / 16];
 };
 
@@ -178,16 +178,16 @@ __device__ __forceinline__ void page_places_find(page_places<COUNT> *places,
     places->v[step][threadIdx.x] = page_offset(walk, call.v_strides, sixteen);
 }
 
-/* Begins to copy COUNT positions, whose sixteens begin at `places` in the cache, into a tile, with
- * zeros but for the first n_there: a weight of 0 must not meet what may be no number. All threads
- * of the block. */
+/* Starts to copy COUNT positions, whose sixteens begin at `places` in the cache, into a tile;
+ * positions from n_there on are zeros, because a weight of 0 must not meet NaN. All threads of the
+ * block. */
 template <int HEAD_DIM, int COUNT, int THREADS>
 __device__ __forceinline__ void tile_fetch(const char *cache, const int64_t (&places)[COUNT / 16],
                                            int64_t stride, int n_there, uint32_t tile)
 {
     constexpr int CHUNKS = HEAD_DIM / 8, STEP = THREADS / CHUNKS;
     int chunk = (int)threadIdx.x % CHUNKS, row = (int)threadIdx.x / CHUNKS;
-#pragma unroll 2 /* registers are short */
+#pragma unroll 2 /* registers are few */
     for (int i = 0; i < (COUNT + STEP - 1) / STEP; i++, row += STEP) {
         if (COUNT % STEP != 0 && row >= COUNT) break;
         const char *from = cache + (row % 16 * (uint32_t)stride + chunk * 16) + places[row / 16];
@@ -213,7 +213,7 @@ __device__ __forceinline__ float quad_sum(float x)
 }
 
 /* What exponents are relative to: the maximum, or 0 while nothing is seen. Rounded by itself, not
- * inside an fma: where the maximum stays, the factor of what was summed before is exactly 1. */
+ * inside an fma, so that the factor of earlier sums is exactly 1 while the maximum stays. */
 __device__ __forceinline__ float softmax_base(float maximum, float scale)
 {
     return maximum == -INFINITY ? 0 : __fmul_rn(maximum, scale);
@@ -223,8 +223,8 @@ __device__ __forceinline__ float softmax_shrink(float before, float scale, float
     return exp2_fast(__fsub_rn(__fmul_rn(before, scale), base));
 }
 
-/* Turns the scores of 8 * TILES positions from `first` into weights, and gives the factors for what
- * was summed before. `masked`: some row may not see some of them. */
+/* Turns the scores of 8 * TILES positions from `first` on into weights, and returns the factors for
+ * earlier sums. `masked`: some row may not see some of them. */
 template <int TILES>
 __device__ __forceinline__ void softmax_step(float (&s)[TILES][4], softmax_rows &rows, int first,
                                              bool masked, float scale, float (&shrink)[2])

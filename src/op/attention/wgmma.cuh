@@ -1,8 +1,8 @@
-/* wgmma of sm_90a: a group of four warps multiplies 64 rows at once, asynchronously.
+/* wgmma of sm_90a: a warpgroup multiplies 64 rows at once, asynchronously.
  *
- * Operands in shared memory are tiles as paged.cuh lays them out: their rows' columns of 128 bytes,
- * swizzled. A descriptor holds the address, the distance between the column blocks of a transposed
- * operand and that between eight rows, each in 16 bytes.
+ * Operands in shared memory are tiles in paged.cuh's layout: columns of 128 bytes, swizzled. A
+ * descriptor has the address, the distance between column blocks of a transposed operand and the
+ * distance between eights of rows, each in units of 16 bytes.
  */
 #ifndef QUIPU_OP_ATTENTION_WGMMA_CUH
 #define QUIPU_OP_ATTENTION_WGMMA_CUH
@@ -18,19 +18,20 @@ __device__ __forceinline__ uint64_t wgmma_operand(uint32_t address, int rows)
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* The same some bytes further on: 16 KB at most lie behind an operand's beginning, so that nothing
- * is carried into its upper half. */
+/* The descriptor for an address further on. At most 16 KB follow an operand's beginning, so nothing
+ * carries into the upper half. */
 __device__ __forceinline__ uint64_t wgmma_further(uint64_t operand, uint32_t bytes)
 {
     return (operand & 0xffffffff00000000ull) | (uint32_t)((uint32_t)operand + (bytes >> 4));
 }
 
-/* Shared memory that this thread wrote is what the tensor cores read after the next barrier. */
+/* Makes what this thread wrote to shared memory visible to the tensor cores after the next barrier.
+ */
 __device__ __forceinline__ void wgmma_publish(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Before the first product on registers that were written otherwise. */
+/* Before the first product on registers that were written by other instructions. */
 __device__ __forceinline__ void wgmma_begin(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -85,8 +86,8 @@ template <int TILES> __device__ __forceinline__ void wgmma_hold(float (&d)[TILES
     "%108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "   \
     "%123, %124, %125, %126, %127}"
 
-/* d (64, COLUMNS) = [d +] a (64, 16) b (COLUMNS, 16)^T, both in shared memory; and
- * d (64, COLUMNS) = [d +] a (64, 16) b (16, COLUMNS), a in registers. */
+/* d (64, COLUMNS) = [d +] a (64, 16) b (COLUMNS, 16)^T, both in shared memory; and d (64, COLUMNS)
+ * = [d +] a (64, 16) b (16, COLUMNS), a in registers. */
 #define WGMMA(TYPE, ptx_type, COLUMNS, TILES, A, B, ADD, A0, A1, A2, A3, B4, ADD5)                 \
     __device__ __forceinline__ void wgmma_scores(TYPE, float(&d)[TILES][4], uint64_t a,            \
                                                  uint64_t b, int add)                              \

@@ -1,5 +1,5 @@
-/* attention_output on the GPU: a block puts a KV head's outputs into shared memory, then its warps
- * take an output feature each, of that KV head's columns alone. */
+/* attention_output on the GPU: a block stores a KV head's outputs in shared memory, then each of
+ * its warps computes output features from that KV head's columns alone. */
 #ifndef QUIPU_OP_ATTENTION_OUTPUT_CUH
 #define QUIPU_OP_ATTENTION_OUTPUT_CUH
 
@@ -8,17 +8,18 @@
 #include "op/fused.cuh"
 #include "op/merge_states/merge_states.cuh"
 
-/* `x` as linear has it, heads side by side behind each other: M tokens of LINEAR_X_FLOATS / M. */
+/* `x` as in linear, the heads one after another: M tokens of LINEAR_X_FLOATS / M. */
 template <int M> struct attention_output_shared {
     __align__(16) float x[LINEAR_X_FLOATS];
     attention_shared attention;
 };
 
-/* A KV head's columns of a row of the weight: blocks begin at multiples of eight, so that zeros may
- * stand for columns in front of the head's and behind them; a plain type's are these alone. */
+/* A KV head's columns of a row of the weight. Blocks begin at multiples of eight columns, so
+ * columns before and after the head's may be read and multiplied by zeros; a plain type reads the
+ * head's columns alone. */
 struct head_columns {
     int64_t first, end; /* that are read */
-    int before;         /* of those, in front of the head's */
+    int before;         /* how many of them are before the head's */
 };
 
 DEVICE_FN head_columns attention_output_columns(dtype type, int64_t kv_head, int64_t each)
@@ -29,7 +30,7 @@ DEVICE_FN head_columns attention_output_columns(dtype type, int64_t kv_head, int
     return head_columns{begin / 8 * 8, (end + 7) / 8 * 8, (int)(begin % 8)};
 }
 
-/* The outputs of a KV head's group in token t, one behind the other. */
+/* The outputs of a KV head's group for token t, one after another. */
 DEVICE_FN void attention_output_heads(const op_call &call, int64_t kv_head, int64_t t, float *to,
                                       attention_shared &shared)
 {

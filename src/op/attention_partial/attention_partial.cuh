@@ -1,4 +1,4 @@
-/* attention_partial on the GPU in float32: a block a part of one query head of one token. */
+/* attention_partial on the GPU in float32: one block per part of a query head of a token. */
 #ifndef QUIPU_OP_ATTENTION_PARTIAL_CUH
 #define QUIPU_OP_ATTENTION_PARTIAL_CUH
 

@@ -1,4 +1,4 @@
-/* embedding on the GPU: eight elements a thread. */
+/* embedding on the GPU: eight elements per thread. */
 #ifndef QUIPU_OP_EMBEDDING_CUH
 #define QUIPU_OP_EMBEDDING_CUH
 

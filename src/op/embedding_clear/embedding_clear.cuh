@@ -1,4 +1,4 @@
-/* embedding_clear on the GPU: eight elements a thread, then zeros. */
+/* embedding_clear on the GPU: eight elements per thread, then zeros. */
 #ifndef QUIPU_OP_EMBEDDING_CLEAR_CUH
 #define QUIPU_OP_EMBEDDING_CLEAR_CUH
 

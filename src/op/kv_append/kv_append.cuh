@@ -1,4 +1,4 @@
-/* kv_append on the GPU: an element a thread. */
+/* kv_append on the GPU: one element per thread. */
 #ifndef QUIPU_OP_KV_APPEND_CUH
 #define QUIPU_OP_KV_APPEND_CUH
 

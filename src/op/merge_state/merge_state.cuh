@@ -1,4 +1,4 @@
-/* merge_state on the GPU: a warp a head. */
+/* merge_state on the GPU: one warp per head. */
 #ifndef QUIPU_OP_MERGE_STATE_CUH
 #define QUIPU_OP_MERGE_STATE_CUH
 

@@ -1,12 +1,12 @@
-/* merge_states on the GPU: a warp a head. A lane has the weight of a state, or of every 32nd; the
- * states' outputs are added one after the other. */
+/* merge_states on the GPU: one warp per head. A lane has the weight of a state, or of every 32nd;
+ * the states' outputs are added one after another. */
 #ifndef QUIPU_OP_MERGE_STATES_CUH
 #define QUIPU_OP_MERGE_STATES_CUH
 
 #include "op/device.cuh"
 #include "op/merge_states/merge_states.h"
 
-/* The sum of the lane's state, -inf where there is none. */
+/* The log-sum-exp of the lane's state; -inf: it has none. */
 DEVICE_FN float merge_states_sum(const tensor &s, int64_t t, int64_t head, int64_t state)
 {
     if (state >= s.shape[2]) return -CUDART_INF_F;
@@ -45,7 +45,7 @@ DEVICE_FN void merge_states_head(const tensor &v, const tensor &s, int64_t t, in
     }
 }
 
-/* Units are heads: of all tokens. */
+/* Units are heads, of all tokens. */
 DEVICE_FN void merge_states_block(const op_call &call, int64_t begin, int64_t end)
 {
     const tensor &out = call.tensors[MERGE_STATES_OUT];

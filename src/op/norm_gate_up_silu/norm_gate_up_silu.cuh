@@ -1,5 +1,5 @@
-/* norm_gate_up_silu on the GPU: a warp an output feature, its row of gate and then its row of up.
- */
+/* norm_gate_up_silu on the GPU: one warp per output feature, its row of gate and then its row of
+ * up. */
 #ifndef QUIPU_OP_NORM_GATE_UP_SILU_CUH
 #define QUIPU_OP_NORM_GATE_UP_SILU_CUH
 

@@ -1,4 +1,4 @@
-/* norm_linear on the GPU: a warp an output feature, norms' factors once a block. */
+/* norm_linear on the GPU: one warp per output feature, the norms' factors once per block. */
 #ifndef QUIPU_OP_NORM_LINEAR_CUH
 #define QUIPU_OP_NORM_LINEAR_CUH
 

@@ -1,4 +1,4 @@
-/* norm_mlp on the GPU: a block makes a few features between the projections, then adds their
+/* norm_mlp on the GPU: a block computes a few features between the projections, then adds their
  * columns of down, weighted, to all of x_out. */
 #ifndef QUIPU_OP_NORM_MLP_CUH
 #define QUIPU_OP_NORM_MLP_CUH
@@ -7,15 +7,15 @@
 #include "op/norm_mlp/norm_mlp.h"
 
 enum {
-    NORM_MLP_UNITS = 32,                     /* at most, of a block */
+    NORM_MLP_UNITS = 32,                     /* of a block, at most */
     NORM_MLP_LANES = NORM_MLP_UNITS / 8,     /* that share a row of down */
-    NORM_MLP_BESIDE = WARP / NORM_MLP_LANES, /* rows that a warp reads beside each other */
-    NORM_MLP_COLUMNS = NORM_MLP_UNITS + 8,   /* whole groups of eight around them */
+    NORM_MLP_BESIDE = WARP / NORM_MLP_LANES, /* rows that a warp reads side by side */
+    NORM_MLP_COLUMNS = NORM_MLP_UNITS + 8,   /* whole groups of eight that contain them */
 };
 
 template <int M> struct norm_mlp_shared {
     fused_shared<M> norm;
-    __align__(16) float features[M][NORM_MLP_COLUMNS]; /* zeros around them */
+    __align__(16) float features[M][NORM_MLP_COLUMNS]; /* with zeros before and after */
 };
 
 template <int M> struct norm_mlp_job {
@@ -36,8 +36,8 @@ template <int M> struct norm_mlp_job {
     }
 };
 
-/* Eight columns of the lane's rows of down, `step` apart from `f` on, the last row again behind it.
- * T: BF16 at multiples of 16 bytes; DTYPE_COUNT: any. */
+/* Eight columns of the lane's rows of down, `step` apart from `f` on; after the last row that row
+ * again. T: BF16 at multiples of 16 bytes; DTYPE_COUNT: any. */
 template <dtype T, int N>
 DEVICE_FN void norm_mlp_columns(const tensor &down, int64_t f, int64_t step, int64_t column,
                                 float (&w)[N][8])
@@ -56,15 +56,15 @@ DEVICE_FN void norm_mlp_columns(const tensor &down, int64_t f, int64_t step, int
         decode_words<T>(words[r], w[r]);
 }
 
-/* Adds columns [first, end) of down to M tokens. What a feature adds is rounded by itself, so that
- * it does not matter which of them are a block's. */
+/* Adds columns [first, end) of down to M tokens. What a feature adds is rounded by itself, so it
+ * does not matter which features a block has. */
 template <dtype T, int M>
 DEVICE_FN void norm_mlp_down(const op_call &call, int64_t first_token, int64_t first, int64_t end,
                              const norm_mlp_shared<M> &shared)
 {
     const tensor &down = call.tensors[NORM_MLP_DOWN_WEIGHT], &out = call.tensors[NORM_MLP_X_OUT];
     const int step = NORM_MLP_BESIDE * FUSED_WARPS;     /* from row to row of a lane */
-    const int rows = M > 1 || T == DTYPE_COUNT ? 2 : 8; /* that a lane reads before it adds */
+    const int rows = M > 1 || T == DTYPE_COUNT ? 2 : 8; /* that a lane loads before it adds */
     int lane = threadIdx.x % WARP;
     int64_t base = threadIdx.x / WARP * NORM_MLP_BESIDE;
     for (; base < down.shape[0]; base += step * rows) {
@@ -93,7 +93,7 @@ DEVICE_FN void norm_mlp_down(const op_call &call, int64_t first_token, int64_t f
     }
 }
 
-/* The share of the residual and of down's bias that the features [begin, end) bring along. */
+/* The share of the residual and of down's bias that goes with the features [begin, end). */
 DEVICE_FN void norm_mlp_share(const op_call &call, int64_t t, int64_t begin, int64_t end)
 {
     const tensor &x = call.tensors[NORM_MLP_X], &bias = call.tensors[NORM_MLP_DOWN_BIAS];

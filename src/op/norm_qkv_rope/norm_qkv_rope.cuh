@@ -1,5 +1,5 @@
-/* norm_qkv_rope on the GPU: a warp a pair of features, turned and stored by the lanes that have the
- * sums. */
+/* norm_qkv_rope on the GPU: one warp per pair of features, which the lanes that have the sums
+ * rotate and store. */
 #ifndef QUIPU_OP_NORM_QKV_ROPE_CUH
 #define QUIPU_OP_NORM_QKV_ROPE_CUH
 

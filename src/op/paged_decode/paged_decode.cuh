@@ -1,4 +1,4 @@
-/* paged_decode on the GPU in float32: a block a head of a token. */
+/* paged_decode on the GPU in float32: one block per head of a token. */
 #ifndef QUIPU_OP_PAGED_DECODE_CUH
 #define QUIPU_OP_PAGED_DECODE_CUH
 

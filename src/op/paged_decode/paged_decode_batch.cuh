@@ -1,22 +1,23 @@
-/* paged_decode on tensor cores: bound by reading the cache once.
+/* paged_decode on tensor cores, bound by reading the cache once.
  *
  * A block takes PAGED_CHUNK positions of one sequence and one KV head, for all heads of the group;
- * its warps take 16 positions in turn, straight from the cache to the registers of mma.sync. No
- * shared memory is in the way because an mma's order of summands is free: a lane reads 16 bytes of
- * a key where the fragment would have it read four times 4, and the query is read in the same
- * order; of the values a lane reads 16 bytes in four positions, and what an output column is called
- * does not matter until the end. In the first product heads are rows, of which a group of 8 leaves
- * 8 empty; the second one is transposed, heads are columns, because the weights stand right for
- * both.
+ * its warps take 16 positions by turns, straight from the cache to the registers of mma.sync.
+ * Shared memory is not needed, because the order of an mma's summands is free: a lane reads 16
+ * bytes of a key where the fragment would have it read four times 4, and reads the query in the
+ * same order; of the values a lane reads 16 bytes of four positions, and which column an output
+ * belongs to does not matter until the end. In the first product heads are rows, of which a group
+ * of 8 leaves 8 empty; the second product is transposed, heads are columns, because the weights are
+ * in the registers that both need.
  *
  * The warps' parts, and then the chunks' if a sequence has several, are merged in the order of
- * positions: by the block that comes last, for which each counts itself in `arrived`. How a
- * sequence is cut depends on its length alone, so its result does not depend on its batch; a
- * remainder of less than half a chunk is the last chunk's, since a block for it would cost more
- * than it reads. Where sequences are few, chunks are smaller, so that one fills the GPU.
+ * positions by the block that ends last; each block counts itself in `arrived`. How a sequence is
+ * cut depends on its length alone, so its result does not depend on the batch. A remainder of less
+ * than half a chunk belongs to the last chunk, because a block for it would cost more than it
+ * reads. With few sequences chunks are smaller, so that one sequence fills the GPU.
  *
- * Where the longest sequence is not known, a grid with room for it times all sequences would be
- * nearly all empty blocks, which take as long as the reading: then blocks search for their part.
+ * If the longest sequence is not known, a grid with room for the longest possible times all
+ * sequences would consist almost only of empty blocks, which take as long as the reading. Blocks
+ * then search for their part.
  */
 #ifndef QUIPU_OP_PAGED_DECODE_BATCH_CUH
 #define QUIPU_OP_PAGED_DECODE_BATCH_CUH
@@ -33,8 +34,8 @@ __device__ __forceinline__ uint4 load_once(const char *from)
     return d;
 }
 
-/* Keys: rows g and g + 8, pieces t, t + 4 .. of each; all there is, because scores of positions
- * that are not seen are thrown away whatever they are. */
+/* Keys: rows g and g + 8, pieces t, t + 4 .. of each. All rows are loaded; scores of positions that
+ * are not seen are dropped whatever they are. */
 template <int HEAD_DIM>
 __device__ __forceinline__ void decode_load_keys(uint4 (&piece)[2][HEAD_DIM / 32], const char *rows,
                                                  int64_t stride)
@@ -109,7 +110,7 @@ __device__ __forceinline__ void decode_values(float (&o)[HEAD_DIM / 16][4], cons
     }
 }
 
-/* A warp's, a chunk's or a head's softmax: relative to 2^base; base -inf: nothing seen. */
+/* The softmax of a warp, a chunk or a head: relative to 2^base; base -inf: nothing seen. */
 typedef struct decode_state {
     float base, sum;
     float2 out;
@@ -122,15 +123,15 @@ template <int HEAD_DIM> struct decode_part {
 
 template <bool SHARED> __device__ __forceinline__ float read_part(const float *from)
 {
-    return SHARED ? *from : __ldcg(from); /* what other blocks wrote is not in the L1 */
+    return SHARED ? *from : __ldcg(from); /* what other blocks wrote is not in the L1 cache */
 }
 template <bool SHARED> __device__ __forceinline__ float2 read_part2(const float *from)
 {
     return SHARED ? *(const float2 *)from : __ldcg((const float2 *)from);
 }
 
-/* Elements `element` and the next of n parts merged in order, AT_ONCE of them on their way at a
- * time; parts are `stride` apart. */
+/* Elements `element` and the next of n parts merged in order, AT_ONCE of them in flight at a time;
+ * parts are `stride` apart. */
 template <int HEAD_DIM, bool SHARED, int AT_ONCE>
 __device__ __forceinline__ decode_state decode_merge(const decode_part<HEAD_DIM> *part, int stride,
                                                      int n, int element)
@@ -185,13 +186,13 @@ __device__ __forceinline__ void decode_store(const paged_attention &call, int se
             state.sum == 0 ? -INFINITY : state.base + log2f(state.sum);
 }
 
-/* A warp's sums over the positions it has taken, for head g; the outputs as decode_values() has
- * them. */
+/* A warp's sums over its positions so far, for head g; the outputs in decode_values()'s order. */
 template <int HEAD_DIM> struct decode_sums {
     float o[HEAD_DIM / 16][4] = {}, maximum = -INFINITY, sum = 0;
 };
 
-/* Of `highest` and of the scores of 16 positions from `first` on; the unseen are thrown away. */
+/* The maximum of `highest` and of the scores of 16 positions from `first` on; unseen positions are
+ * dropped. */
 __device__ __forceinline__ float decode_highest(float (&s)[2][4], int first, int n_seen,
                                                 float highest)
 {
@@ -204,7 +205,8 @@ __device__ __forceinline__ float decode_highest(float (&s)[2][4], int first, int
     return highest;
 }
 
-/* The sums become relative to the highest score of all: what the scores' exponents lose. */
+/* Makes the sums relative to the highest score of all, which the scores' exponents then subtract.
+ */
 template <int HEAD_DIM>
 __device__ __forceinline__ float decode_rise(decode_sums<HEAD_DIM> &sums, float highest,
                                              float scale)
@@ -272,7 +274,7 @@ __device__ __forceinline__ void decode_warp(const paged_attention &call, const c
     const char *v_cache = call.v + kv_head * call.v_strides.head;
     uint4 key[DEPTH][2][HEAD_DIM / 32], value[DEPTH][4][HEAD_DIM / 64], query[HEAD_DIM / 32];
     int n = (n_seen + 15) / 16, i = (int)threadIdx.x / 32 * DEPTH;
-    /* What earlier passes put into the cache comes while this one's kernels before are running. */
+    /* Loads what earlier passes stored in the cache while this pass's previous kernels run. */
 #pragma unroll
     for (int when = 0; when < 2; when++) {
         if (when == 1) device_wait_for_last();
@@ -317,8 +319,8 @@ __device__ __forceinline__ void decode_warp(const paged_attention &call, const c
 
 /* A block's part: a chunk of a sequence. */
 typedef struct decode_cut {
-    int sequence, chunk, n_chunks; /* chunk >= n_chunks: none */
-    int first_part;                /* the sequence's first, counted over all sequences' */
+    int sequence, chunk, n_chunks; /* chunk >= n_chunks: there is no part */
+    int first_part; /* the number of the sequence's first part, counted over all sequences */
 } decode_cut;
 
 __device__ __forceinline__ int decode_chunks(const paged_attention &call, int sequence)
@@ -327,7 +329,7 @@ __device__ __forceinline__ int decode_chunks(const paged_attention &call, int se
     return PAGED_DECODE_CHUNKS(length, PAGED_DECODE_CHUNK(length, call.fine));
 }
 
-/* Which part is the block's, from its place in the grid, or by counting the chunks of the
+/* Which part is this block's: from its place in the grid, or by counting the chunks of the
  * sequences before. */
 __device__ __forceinline__ decode_cut decode_find(const paged_attention &call)
 {

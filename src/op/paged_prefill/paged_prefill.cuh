@@ -1,13 +1,13 @@
-/* paged_prefill on the GPU in float32: a block a head of a token. What it sees is looked up, and
- * asked into the L2 cache, before the kernels before have ended: but the newest positions, the
- * cache is older than the pass, and so are the pages. */
+/* paged_prefill on the GPU in float32: one block per head of a token. Before the previous kernels
+ * have ended it looks up what the token sees and prefetches it into L2, because the cache up to the
+ * newest positions, and the page table, are older than the pass. */
 #ifndef QUIPU_OP_PAGED_PREFILL_CUH
 #define QUIPU_OP_PAGED_PREFILL_CUH
 
 #include "op/attention/attention.cuh"
 #include "op/paged_prefill/paged_prefill.h"
 
-/* Of the first positions one a thread. */
+/* Prefetches the first positions, one per thread. */
 DEVICE_FN void paged_prefill_ask(const device_source &source, const device_head &head)
 {
     int position = threadIdx.x;

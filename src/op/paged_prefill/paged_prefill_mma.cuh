@@ -1,8 +1,8 @@
-/* paged_prefill with mma.sync, for any GPU since sm_80: keys and values by cp.async through two
+/* paged_prefill with mma.sync, for any GPU from sm_80 on: keys and values by cp.async through two
  * stages, four warps of 32 rows each.
  *
- * 32 rows a warp, not 16: every fragment of keys and values that a warp loads from shared memory is
- * used twice, and shared memory is what would bound it else.
+ * 32 rows per warp, not 16: each fragment of keys and values that a warp loads from shared memory
+ * is used twice; else shared memory would be the limit.
  */
 #ifndef QUIPU_OP_PAGED_PREFILL_MMA_CUH
 #define QUIPU_OP_PAGED_PREFILL_MMA_CUH
@@ -14,7 +14,7 @@ enum {
     PREFILL_MMA_WARPS = PAGED_PREFILL_MMA_THREADS / 32
 };
 
-/* Four 8 x 8 fragments, whose rows' addresses the lanes give in turn. */
+/* Four 8 x 8 fragments, of whose rows each lane gives one address. */
 __device__ __forceinline__ void load_fragments(uint32_t (&d)[4], uint32_t address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -30,7 +30,8 @@ __device__ __forceinline__ void load_fragments_transposed(uint32_t (&d)[4], uint
                  : "memory");
 }
 
-/* Address of the chunk 2 d further in the same row of a tile of `rows` rows; from chunk 0 or 1. */
+/* Address of the chunk 2 d further in the same row of a tile of `rows` rows, counted from chunk 0
+ * or 1. */
 __device__ __forceinline__ uint32_t tile_pair(uint32_t address, int rows, int d)
 {
     return (address ^ d % 4 * 32) + d / 4 * rows * 128;
@@ -124,7 +125,7 @@ __device__ __forceinline__ void paged_prefill_mma(const paged_attention &call, c
     prefill_load_queries<T, HEAD_DIM, ROWS, ROWS, THREADS>(call, tile, shared, 0);
     for (int first = 0, stage = 0; first < seen; first += STEP, stage ^= 1) {
         copy_wait<0>();
-        __syncthreads(); /* the stage has come, and nobody reads the other any more */
+        __syncthreads(); /* the stage has come, and no thread reads the other any more */
         int next = first + STEP, slot = next / STEP % page_places<STEP>::STEPS;
         if (next < seen) {
             uint32_t other = (stage ^ 1) * STAGE;

@@ -1,9 +1,9 @@
-/* paged_prefill with wgmma, for sm_90a, the warps split by role: one group of four warps copies
- * keys and values through a ring of stages, the others compute 64 rows each.
+/* paged_prefill with wgmma, for sm_90a, the warps split by role: one warpgroup copies keys and
+ * values through a ring of stages, the others compute 64 rows each.
  *
- * Without a barrier among them the computing groups drift apart until one has its exponentials
- * computed while another one's products keep the tensor cores busy. The ring holds as much as there
- * is room for: of a short prompt, most of what will ever be read is on its way at once.
+ * Without a barrier among them the computing groups drift apart until one computes exponentials
+ * while another's products keep the tensor cores busy. The ring is as large as memory allows: of a
+ * short prompt most of what will be read is in flight at once.
  */
 #ifndef QUIPU_OP_PAGED_PREFILL_SPLIT_CUH
 #define QUIPU_OP_PAGED_PREFILL_SPLIT_CUH
@@ -13,8 +13,8 @@
 
 enum { SPLIT_STAGES = PAGED_PREFILL_STAGES };
 
-/* A ring of tiles in shared memory. Every copying thread arrives at `full`, a warp of the computing
- * groups at `empty`. */
+/* A ring of tiles in shared memory. Every copying thread arrives at `full`, one thread of each
+ * computing warp at `empty`. */
 typedef struct split_ring {
     uint32_t tiles, full, empty; /* addresses: of SPLIT_STAGES tiles and barriers */
     int stage;
@@ -35,14 +35,14 @@ __device__ __forceinline__ void split_wait(const split_ring &ring)
     barrier_wait(ring.full + 8 * ring.stage, ring.parity);
     wgmma_publish();
 }
-/* The stage of this ring is read no longer by this warp. */
+/* Releases the stage: this warp has read it. */
 __device__ __forceinline__ void split_give(const split_ring &ring)
 {
     if (threadIdx.x % 32 == 0) barrier_arrive(ring.empty + 8 * ring.stage);
 }
 
 /* Copies STEP positions into the next tile; lane i of a warp knows where the i-th sixteen begins.
- * The thread arrives at the barrier when its copies have. */
+ * The thread arrives at the mbarrier when its copies have come. */
 template <int HEAD_DIM, int STEP>
 __device__ __forceinline__ void split_fetch(const char *cache, int64_t place, int64_t stride,
                                             int n_there, split_ring &ring)
@@ -91,7 +91,8 @@ __device__ __forceinline__ void split_copy(const paged_attention &call, const pr
     }
 }
 
-/* Threads that meet: the copying group by itself, and all. The copying ones go on at once. */
+/* Threads that meet: the copying group alone, and all. The copying group then goes on without
+ * waiting. */
 enum { SPLIT_COPYING = 1, SPLIT_ALL = 2 };
 __device__ __forceinline__ void split_meet(int which, int threads)
 {
@@ -179,7 +180,7 @@ __device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
             barrier_init(keys.empty + 8 * stage, 4 * GROUPS);
             barrier_init(values.empty + 8 * stage, 4 * GROUPS);
         }
-        split_meet(SPLIT_COPYING, 128); /* the barriers are there */
+        split_meet(SPLIT_COPYING, 128); /* the mbarriers are initialised */
         split_go_on(SPLIT_ALL, THREADS);
         if (n_steps > 0) split_copy<HEAD_DIM, STEP>(call, tile, n_steps, keys, values);
     } else {
@@ -190,7 +191,7 @@ __device__ __forceinline__ void paged_prefill_split(const paged_attention &call,
         float o[HEAD_DIM / 8][4] = {}, scale = prefill_scale(call);
         int seen_by_all = prefill_visible(call, tile, tile.first_row + (int)threadIdx.x / 32 * 16);
         wgmma_publish();
-        split_meet(SPLIT_ALL, THREADS); /* the queries and the barriers are there */
+        split_meet(SPLIT_ALL, THREADS); /* the queries and the mbarriers are there */
         if (n_steps > 0)
             split_compute<T, HEAD_DIM, STEP, GROUPS>(rows, o, n_steps, seen_by_all, scale,
                                                      q + (uint32_t)group * 64 * 128, keys, values);

@@ -1,10 +1,10 @@
-/* What the kernels of paged_prefill on tensor cores share: which rows a block has, and how these
- * come and go.
+/* What the kernels of paged_prefill on tensor cores share: which rows a block has, and how queries
+ * are loaded and outputs stored.
  *
  * A block computes a tile of rows of one sequence and one KV head. Rows are the heads of the group
- * of one token, then of the next: they read the same keys, so a tile of 128 rows is filled by 32
- * tokens of 4 heads, and a causal tile's corner that nobody sees is as small. The grid has room for
- * the tiles of any cut of the tokens into sequences; a block finds its tile itself.
+ * of one token, then of the next: they read the same keys, so 32 tokens of 4 heads fill a tile of
+ * 128 rows, and the corner of a causal tile that no row sees is small. The grid has room for the
+ * tiles of any cut of the tokens into sequences; a block finds its tile itself.
  */
 #ifndef QUIPU_OP_PAGED_PREFILL_TILE_CUH
 #define QUIPU_OP_PAGED_PREFILL_TILE_CUH
@@ -21,9 +21,9 @@ typedef struct prefill_tile {
     page_walk walk;
 } prefill_tile;
 
-/* The block's tile, or false where the grid has more blocks than there are tiles. Blocks go through
- * KV heads first and begin with a sequence's last tile, which sees most. They look for it while the
- * kernel before is running. */
+/* The block's tile; false: the grid has more blocks than there are tiles. Blocks go through KV
+ * heads first, and begin with a sequence's last tile, which sees most. They search while the
+ * previous kernel runs. */
 __device__ __forceinline__ bool prefill_tile_find(const paged_attention &call, int rows,
                                                   prefill_tile &tile)
 {
@@ -73,7 +73,7 @@ __device__ __forceinline__ int prefill_visible(const paged_attention &call,
     return max(tile.walk.length - tile.n_tokens + token + 1, 0);
 }
 
-/* Where a row's query begins, of rows past the end the last one's; `base`: the first of the
+/* Where a row's query begins; rows past the end have the last one's. `base`: the first query of the
  * sequence and of the group of heads. */
 __device__ __forceinline__ const char *
 prefill_query(const paged_attention &call, const prefill_tile &tile, int row, const char *base)
@@ -83,8 +83,8 @@ prefill_query(const paged_attention &call, const prefill_tile &tile, int row, co
            (int64_t)(unit - token * call.group) * (int32_t)call.q_strides.head;
 }
 
-/* Puts COUNT of the tile's queries from `first` on into shared memory, in the type of the keys, by
- * THREADS threads; those past the end are nobody's. */
+/* Stores COUNT of the tile's queries from `first` on in shared memory, in the type of the keys, by
+ * THREADS threads; queries past the end are arbitrary. */
 template <typename T, int HEAD_DIM, int ROWS, int COUNT, int THREADS>
 __device__ __forceinline__ void
 prefill_load_queries(const paged_attention &call, const prefill_tile &tile, char *shared, int first)
@@ -94,7 +94,7 @@ prefill_load_queries(const paged_attention &call, const prefill_tile &tile, char
     const char *base = (const char *)call.q + tile.first_token * call.q_strides.token +
                        tile.kv_head * call.group * call.q_strides.head;
     float sign = call.sm_scale < 0 ? -1.0f : 1.0f;
-    if (call.q_type == dtype_of(T()) && sign > 0) { /* as they are, all at once */
+    if (call.q_type == dtype_of(T()) && sign > 0) { /* unchanged, all loads at once */
         uint4 query[COUNT / STEP];
 #pragma unroll
         for (int i = 0; i < COUNT / STEP; i++)
@@ -111,7 +111,7 @@ prefill_load_queries(const paged_attention &call, const prefill_tile &tile, char
             load_query<T>(call.q_type, prefill_query(call, tile, row, base), chunk * 8, sign);
 }
 
-/* o *= shrink; where no row's maximum has grown nothing changes. */
+/* o *= shrink; does nothing while no row's maximum has grown. */
 template <int HEAD_DIM>
 __device__ __forceinline__ void prefill_shrink(float (&o)[HEAD_DIM / 8][4],
                                                const float (&shrink)[2])
@@ -142,7 +142,7 @@ __device__ __forceinline__ void store_columns(float, char *out, int r, float fac
         pair[i * 4] = make_float2(o[i][2 * r] * factor, o[i][2 * r + 1] * factor);
 }
 
-/* Divides by the sums and writes a lane's two rows; `row`: the first one's, of the tile. */
+/* Divides by the sums and stores a lane's two rows; `row`: the first one's number in the tile. */
 template <int HEAD_DIM>
 __device__ __forceinline__ void prefill_store(const paged_attention &call, const prefill_tile &tile,
                                               int row, const softmax_rows &rows, float scale,
@@ -183,7 +183,7 @@ __device__ __forceinline__ softmax_rows prefill_rows(const paged_attention &call
     return rows;
 }
 
-/* Positive: a negative factor's sign is the queries'. */
+/* Positive: the sign of a negative factor is applied to the queries. */
 __device__ __forceinline__ float prefill_scale(const paged_attention &call)
 {
     return fabsf(call.sm_scale) * 1.4426950408889634f;

@@ -1,9 +1,9 @@
-/* paged_prefill with wgmma, for sm_90a: keys and values by cp.async through two stages each, groups
- * of four warps of 64 rows each.
+/* paged_prefill with wgmma, for sm_90a: keys and values by cp.async through two stages each,
+ * warpgroups of 64 rows each.
  *
- * The scores of a step are begun before the product of the last step's weights with the values:
+ * The scores of a step are started before the product of the last step's weights with the values:
  * while the tensor cores work on that product, the warps compute the new step's exponentials. One
- * barrier a step, at which the copies of a whole step ago have come.
+ * barrier per step, by which the copies of the step before have come.
  */
 #ifndef QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
 #define QUIPU_OP_PAGED_PREFILL_WGMMA_CUH
@@ -93,7 +93,7 @@ __device__ __forceinline__ void paged_prefill_wgmma(const paged_attention &call,
         for (int first = STEP; first < seen; first += STEP, stage ^= STAGE) {
             copy_wait<0>();
             wgmma_publish();
-            __syncthreads(); /* these stages have come, and nobody reads the others any more */
+            __syncthreads(); /* these stages have come, and no thread reads the others any more */
             wgmma_hold(s);
             wgmma_hold(o);
             wgmma_begin();

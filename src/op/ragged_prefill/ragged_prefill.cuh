@@ -1,5 +1,5 @@
-/* ragged_prefill on the GPU in float32: a block a head of a token. Keys and values are seen as a
- * cache of pages of one position. */
+/* ragged_prefill on the GPU in float32: one block per head of a token. Keys and values are treated
+ * as a cache of pages of one position. */
 #ifndef QUIPU_OP_RAGGED_PREFILL_CUH
 #define QUIPU_OP_RAGGED_PREFILL_CUH
 

@@ -1,10 +1,10 @@
-/* rms_norm and add_rms_norm on the GPU: a block a row, eight neighbours a thread.
+/* rms_norm and add_rms_norm on the GPU: one block per row, eight neighbours per thread.
  *
- * A row of up to 8 * blockDim.x elements stays in registers between its sum and its scaling; of a
- * longer one what comes after is read twice. Many rows have small blocks, several eights a thread.
+ * A row of up to 8 * blockDim.x elements stays in registers between its sum and its scaling; the
+ * rest of a longer one is read twice. Many rows have small blocks with several eights per thread.
  * The order of the sum depends on the row's length alone: four neighbours, two fours, the eights of
- * 256 neighbours as warp_sum() adds lanes, and so the sums of those, of up to 8192 elements. Who
- * computes a norm elsewhere adds its squares so too.
+ * 256 neighbours in warp_sum()'s order of lanes, and in the same order those sums, of up to 8192
+ * elements. Code that computes a norm elsewhere must add its squares in this order too.
  */
 #ifndef QUIPU_OP_RMS_NORM_CUH
 #define QUIPU_OP_RMS_NORM_CUH
@@ -21,8 +21,8 @@ DEVICE_FN float norm_squares(const float (&v)[8])
     return norm_squares4(v[0], v[1], v[2], v[3]) + norm_squares4(v[4], v[5], v[6], v[7]);
 }
 
-/* The sum over 256 neighbours where a lane has the squares of [4 * lane, 4 * lane + 4) and of the
- * four 128 elements further, in the order of the others; in every lane. */
+/* The sum over 256 neighbours if a lane has the squares of [4 * lane, 4 * lane + 4) and of the four
+ * 128 elements further; the same order, and every lane gets it. */
 DEVICE_FN float norm_sum_of_fours(float near, float far)
 {
     near += __shfl_xor_sync(ALL_LANES, near, 1);
@@ -51,7 +51,7 @@ DEVICE_FN void norm_apply(float (&v)[8], float scale, const float (&weight)[8])
         v[j] = v[j] * scale * weight[j];
 }
 
-/* Elements [i, i + 8) of what a row's norm is of. */
+/* Elements [i, i + 8) of the norm's input. */
 template <bool ADD, bool VECTORS>
 DEVICE_FN void norm_load(const norm_rows &call, int64_t row, int i, float (&v)[8])
 {
@@ -66,7 +66,7 @@ DEVICE_FN void norm_load(const norm_rows &call, int64_t row, int i, float (&v)[8
         v[j] += kept[j];
 }
 
-/* Writes them, scaled; and into the residual as they are. */
+/* Stores them, scaled; and unscaled in the residual. */
 template <bool ADD, bool VECTORS>
 DEVICE_FN void norm_store(const norm_rows &call, int64_t row, int i, const device_eight &weight,
                           float scale, float (&v)[8])
@@ -80,7 +80,7 @@ DEVICE_FN void norm_store(const norm_rows &call, int64_t row, int i, const devic
 }
 
 /* With ADD residual <- x + residual, and out is the norm of that; else out is the norm of x.
- * VECTORS: all rows lie on vectors, and their length is a multiple of 8. */
+ * VECTORS: all rows are aligned, and their length is a multiple of 8. */
 template <bool ADD, bool VECTORS> DEVICE_FN void norm_row(const norm_rows &call, int64_t row)
 {
     __shared__ float cells[MAX_WARPS];
@@ -105,8 +105,8 @@ template <bool ADD, bool VECTORS> DEVICE_FN void norm_row(const norm_rows &call,
     }
 }
 
-/* Of many rows, which lie on vectors and have at most EIGHTS * 8 * blockDim.x elements: a thread
- * has several eights, in the same order, so that many small blocks load while others add up. */
+/* For many aligned rows of at most EIGHTS * 8 * blockDim.x elements: a thread has several eights,
+ * in the same order, so that many small blocks load while others add up. */
 template <bool ADD, int EIGHTS> DEVICE_FN void norm_small_row(const norm_rows &call, int64_t row)
 {
     __shared__ float cells[MAX_WARPS];

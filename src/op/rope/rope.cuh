@@ -1,19 +1,21 @@
-/* rope on the GPU: eight pairs of several heads a thread, or where these do not lie so a pair. */
+/* rope on the GPU: a thread rotates eight pairs of several heads, or one pair if they are not
+ * aligned. */
 #ifndef QUIPU_OP_ROPE_CUH
 #define QUIPU_OP_ROPE_CUH
 
 #include "op/device.cuh"
 #include "op/rope/rope.h"
 
-/* Turns a pair. */
+/* Rotates a pair. */
 DEVICE_FN void rope_pair(float *a, float *b, float cosine, float sine)
 {
     float x = *a, y = *b;
-    *a = fmaf(x, cosine, -(y * sine)); /* said, so that the compiler does not choose otherwise */
+    /* Written out, so that the compiler cannot choose another fma. */
+    *a = fmaf(x, cosine, -(y * sine));
     *b = fmaf(y, cosine, x * sine);
 }
 
-/* Turns elements a and b of a head. */
+/* Rotates elements a and b of a head. */
 DEVICE_FN void rope_turn(dtype type, void *head, int64_t a, int64_t b, float cosine, float sine)
 {
     float x = device_load(type, head, a), y = device_load(type, head, b);
@@ -22,7 +24,7 @@ DEVICE_FN void rope_turn(dtype type, void *head, int64_t a, int64_t b, float cos
     device_store(type, head, b, y);
 }
 
-/* Turns pairs of elements, a's and b's, or neighbours of both. */
+/* Rotates pairs of elements, a's and b's, or neighbours of both. */
 DEVICE_FN void rope_turn8(bool interleaved, float (&a)[8], float (&b)[8], const float4 (&cosine)[2],
                           const float4 (&sine)[2])
 {
@@ -41,14 +43,14 @@ DEVICE_FN void rope_turn8(bool interleaved, float (&a)[8], float (&b)[8], const 
     }
 }
 
-/* Of rope alone: nothing is done with what was turned but to leave it in its place. */
+/* For rope alone: rotated elements are stored in place, and nothing else. */
 struct rope_in_place {
     DEVICE_METHOD void begin() const {}
     DEVICE_METHOD void turned(int, int, const float (&)[8]) const {}
 };
 
-/* A token a block. A thread has eight angles, which it finds before the kernel before this one has
- * ended, and turns them in every so many heads. `also`: begin() once that kernel has ended, and
+/* One token per block. A thread has eight angles, which it loads before the previous kernel has
+ * ended, and rotates them in every so many heads. `also`: begin() when that kernel has ended, and
  * turned(head of k, its first element, eight elements). */
 template <typename ALSO>
 DEVICE_FN void rope_vectors(const rope_rows &call, int64_t token, const ALSO &also)

@@ -1,14 +1,13 @@
-/* rope and the kv_append of the k that it turned, of a token, as one: by eights, or where rows do
- * not lie so by pairs. Where the token goes and its angles are found before the kernel before this
- * one has ended.
- */
+/* rope of a token, and the kv_append of the rotated k: by eights, or by pairs if rows are not
+ * aligned. The token's place in the cache and its angles are loaded before the previous kernel has
+ * ended. */
 #ifndef QUIPU_OP_ROPE_KV_APPEND_CUH
 #define QUIPU_OP_ROPE_KV_APPEND_CUH
 
 #include "op/kv_append/kv_append.cuh"
 #include "op/rope/rope.cuh"
 
-/* Turns a pair of a head, and leaves it in a slot of the cache too where `slot` is one. */
+/* Rotates a pair of a head, and stores it also in a slot of the cache if `slot` is not NULL. */
 DEVICE_FN void rope_turn_into(dtype type, char *head, int a, int b, float cosine, float sine,
                               dtype cache_type, char *slot)
 {
@@ -17,7 +16,7 @@ DEVICE_FN void rope_turn_into(dtype type, char *head, int a, int b, float cosine
     device_store(type, head, a, x);
     device_store(type, head, b, y);
     if (!slot) return;
-    /* As kv_append would read them: rounded to their type first. */
+    /* Rounded to their type first, as kv_append would load them. */
     device_store(cache_type, slot, a, device_load(type, head, a));
     device_store(cache_type, slot, b, device_load(type, head, b));
 }
@@ -63,7 +62,7 @@ DEVICE_FN void rope_kv_append_block(const op_call &rope, const op_call &append, 
                     place.slot);
 }
 
-/* By eights: a token's slots of the cache take what rope turned, and v. */
+/* By eights: stores what rope rotated, and v, in the token's slots of the cache. */
 struct rope_also_append {
     const append_rows &call;
     int64_t token;

@@ -1,14 +1,15 @@
 /* sampling on the GPU: the token that the CPU chooses, bit for bit.
  *
- * A team of blocks has a row, a slice of its logits each. First they find the largest noisy logit
- * of all tokens; only then do they hold it against the filters, for which one sum over the tokens
- * with larger logits is enough: how many there are, and what they weigh. One that is not kept says
- * that nothing below it is either, and the best above it is next; it was looked for in the same
- * step. So a draw takes an exchange between the blocks for the largest logit, one for the best, and
- * one for each that is looked at: the first is kept as often as the filters keep probability.
+ * A team of blocks has a row, each block a slice of its logits. They find the largest noisy logit
+ * of all tokens first and check it against the filters afterwards. For that one sum over the tokens
+ * with larger logits is enough: how many there are, and their weight. If the token is not kept,
+ * nothing below it is kept either, and the best token above it, which the same step has found, is
+ * next. So a draw takes one exchange between blocks for the largest logit, one for the best token,
+ * and one for each token that is checked; the first one is kept as often as the filters keep
+ * probability.
  *
- * Nothing here rests on how a compiler rounds: products that go into sums are not fused, sums are
- * of integers, and estimates in float32 only leave out what cannot win.
+ * Nothing here depends on how a compiler rounds: products that go into sums are not fused, sums are
+ * of integers, and estimates in float32 only exclude what cannot win.
  */
 #ifndef QUIPU_OP_SAMPLING_CUH
 #define QUIPU_OP_SAMPLING_CUH
@@ -25,7 +26,7 @@ struct sample_settings {
     uint64_t seed, position;
 };
 
-/* What a slice of a row has: the best of its tokens, and sums over some of them. */
+/* A slice of a row: the best of its tokens, and sums over some of them. */
 struct sample_part {
     double score;
     unsigned long long weight, total;
@@ -65,12 +66,12 @@ DEVICE_FN float sample_logit_of(uint32_t key)
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* A row as its filters see it. It lies in shared memory: little of it is needed at a time. */
+/* A row as its filters see it. In shared memory, because little of it is needed at a time. */
 struct sample_view {
     double largest, temperature, inverse; /* 1 / temperature: for estimates */
     double min_p, top_p;
     uint64_t seed, position, stream;
-    unsigned long long total; /* what all tokens weigh, or those that top-k left */
+    unsigned long long total; /* weight of all tokens, or of those that top-k left */
     uint32_t max_key, bound;
 };
 
@@ -81,7 +82,7 @@ DEVICE_FN double sample_distance(const sample_view &v, uint32_t key)
     return definite_quotient((double)sample_logit_of(key) - v.largest, v.temperature);
 }
 
-/* The same to seven digits. */
+/* The same, to seven digits. */
 DEVICE_FN float sample_distance_about(const sample_view &v, uint32_t key)
 {
     if (key == v.max_key) return 0;
@@ -108,8 +109,8 @@ DEVICE_FN bool sample_is_likely(const sample_view &v, uint32_t key, float distan
     return !(definite_exp(sample_distance(v, key)) < v.min_p);
 }
 
-/* Noise lies between -3.61 and 36.74, so that nothing beyond this distance can win against the
- * largest; and beyond the other a weight is 0. */
+/* Noise is between -3.61 and 36.74, so nothing beyond this distance can win against the largest;
+ * beyond the other a weight is 0. */
 #define SAMPLE_FARTHEST   -41.0f
 #define SAMPLE_WEIGHTLESS -28.5f
 
@@ -142,7 +143,7 @@ DEVICE_FN sample_part sample_nothing(void)
     return sample_part{0, 0, 0, 0, 0, -1};
 }
 
-/* The larger score, the lower id of equals, any before none. */
+/* The larger score first, of equal scores the lower id; any token before none. */
 DEVICE_FN bool sample_before(const sample_part &a, const sample_part &b)
 {
     if (a.id < 0 || b.id < 0) return a.id >= 0;
@@ -157,7 +158,7 @@ DEVICE_FN void sample_merge(sample_part &a, const sample_part &b)
     a.count += b.count;
 }
 
-/* That of a warp's lanes, in every lane. */
+/* The first part of a warp's lanes, in every lane. */
 DEVICE_FN void sample_merge_warp(sample_part &p)
 {
     bool some = __any_sync(ALL_LANES, p.id >= 0);
@@ -177,12 +178,12 @@ DEVICE_FN void sample_merge_warp(sample_part &p)
     }
 }
 
-/* That of the block's threads of a row, in every one of them. */
+/* The first part of the block's threads of a row, in every one of them. */
 template <typename TEAM> DEVICE_FN void sample_merge_block(TEAM &t, sample_part &p)
 {
     int lane = t.thread % WARP;
     sample_merge_warp(p);
-    t.sync(); /* what was in the cells is no longer read */
+    t.sync(); /* no thread reads the cells' earlier contents any more */
     if (lane == 0) t.cells[t.thread / WARP] = p;
     t.sync();
     p = lane < t.threads / WARP ? t.cells[lane] : sample_nothing();
@@ -201,8 +202,8 @@ template <typename TEAM> DEVICE_FN uint32_t sample_max_of_block(TEAM &t, uint32_
 
 /* ---- a slice -------------------------------------------------------------------------------- */
 
-/* The best of this thread's tokens whose keys are `lowest` and more. An estimate of all comes
- * first, so that few are looked at exactly, and by few threads. */
+/* The best of this thread's tokens whose keys are `lowest` or larger. Estimates of all come first,
+ * so that few tokens, by few threads, are computed exactly. */
 template <typename TEAM> DEVICE_FN sample_part sample_best(TEAM &t, uint32_t lowest)
 {
     const sample_view &v = *t.view;
@@ -229,8 +230,8 @@ template <typename TEAM> DEVICE_FN sample_part sample_best(TEAM &t, uint32_t low
     return best;
 }
 
-/* Adds up this thread's tokens with keys above `key`: how many, and if `weighted` what they weigh;
- * and if `total` what all from `lowest` on weigh. */
+/* Adds up this thread's tokens with keys above `key`: their number, and if `weighted` their weight;
+ * and if `total` the weight of all from `lowest` on. */
 template <typename TEAM>
 DEVICE_FN void sample_add_up(TEAM &t, uint32_t key, bool weighted, bool total, uint32_t lowest,
                              sample_part &sums)
@@ -249,8 +250,8 @@ DEVICE_FN void sample_add_up(TEAM &t, uint32_t key, bool weighted, bool total, u
 
 /* ---- a row ---------------------------------------------------------------------------------- */
 
-/* A bound of the k-th largest key, from below: the k-th largest of the largest keys of n slices; 0
- * if there are fewer. */
+/* A lower bound of the k-th largest key: the k-th largest of the largest keys of n slices; 0 if
+ * there are fewer. */
 template <typename TEAM> DEVICE_FN uint32_t sample_bound(TEAM &t, int n, int64_t k)
 {
     if (t.thread == 0) t.view->bound = 0;
@@ -266,7 +267,7 @@ template <typename TEAM> DEVICE_FN uint32_t sample_bound(TEAM &t, int n, int64_t
     return t.view->bound;
 }
 
-/* The k-th largest key, which lies in [low, high]: by halves. Only where a block has one row. */
+/* The k-th largest key, which is in [low, high], by bisection. Only where a block has one row. */
 template <typename TEAM>
 DEVICE_FN uint32_t sample_kth(TEAM &t, int64_t k, uint32_t low, uint32_t high)
 {
@@ -284,7 +285,7 @@ DEVICE_FN uint32_t sample_kth(TEAM &t, int64_t k, uint32_t low, uint32_t high)
     return low;
 }
 
-/* The largest key, in every thread, and what the row's view is. */
+/* The largest key, in every thread; fills in the row's view. */
 template <typename TEAM>
 DEVICE_FN void sample_look(TEAM &t, const sample_settings &with, int slices)
 {

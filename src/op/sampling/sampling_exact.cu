@@ -1,5 +1,5 @@
-/* The stand-alone kernel of sampling: eight blocks a row, which exchange what they found through
- * each other's shared memory. */
+/* The stand-alone kernel of sampling: eight blocks per row, which exchange their results through
+ * one another's shared memory. */
 #include "op/sampling/sampling.cuh"
 #include "op/sampling/sampling.h"
 
@@ -32,9 +32,9 @@ struct cluster_team {
     __device__ __forceinline__ bool any(bool value) const
     {
         return value;
-    } /* all threads have one row */
+    } /* all threads have the same row */
 
-    /* All blocks' threads wait for each other; what was written is seen. */
+    /* All threads of the cluster meet; writes before are visible after. */
     __device__ __forceinline__ static void sync_cluster()
     {
         asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
@@ -58,7 +58,8 @@ struct cluster_team {
         return CLUSTER * WARPS;
     }
 
-    /* A block reads the parts of an exchange while others may be in the next, but not beyond it. */
+    /* A block may read the parts of an exchange while others are in the next one, but not further.
+     */
     __device__ __forceinline__ void exchange(sample_part &part)
     {
         sample_merge_block(*this, part);
@@ -113,5 +114,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) __cluster_dims__(CLUSTE
                          0};
     int32_t id = sample_row(team, sample_settings_of(call, row), n);
     if (block == 0 && threadIdx.x == 0) ((int32_t *)call.tensors[SAMPLING_IDS].data)[row] = id;
-    cluster_team::sync_cluster(); /* nobody leaves while others read its memory */
+    cluster_team::sync_cluster(); /* no block ends while others read its memory */
 }

@@ -1,14 +1,13 @@
-/* silu_and_mul on the GPU: eight neighbours a thread, twice, or where rows do not lie so an
- * element.
- */
+/* silu_and_mul on the GPU: a thread has eight neighbours, twice, or one element if rows are not
+ * aligned. */
 #ifndef QUIPU_OP_SILU_AND_MUL_CUH
 #define QUIPU_OP_SILU_AND_MUL_CUH
 
 #include "op/device.cuh"
 #include "op/silu_and_mul/silu_and_mul.h"
 
-/* The exponential by the hardware's 2^x, with what the product with log2 e was rounded by: else its
- * error would grow with the gate. */
+/* The exponential by the hardware's 2^x, corrected by the rounding error of the product with log2
+ * e, because the error would otherwise grow with the gate. */
 DEVICE_FN float silu(float gate)
 {
     const float log2_e = 1.4426950408889634f, ln_2 = 0.69314718f;
@@ -18,7 +17,7 @@ DEVICE_FN float silu(float gate)
     return __fdividef(gate, 1.0f + result);
 }
 
-/* Elements [call.begin, call.end), a part of them a block. */
+/* Elements [call.begin, call.end), shared among the blocks. */
 DEVICE_FN void silu_and_mul_vectors(const silu_rows &call)
 {
     uint32_t per_row = (uint32_t)call.n / 8;

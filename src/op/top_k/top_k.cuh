@@ -1,4 +1,4 @@
-/* top_k on the GPU: k times the first of what comes behind the last one taken. */
+/* top_k on the GPU: k times the first entry that comes after the last one taken. */
 #ifndef QUIPU_OP_TOP_K_CUH
 #define QUIPU_OP_TOP_K_CUH
 
