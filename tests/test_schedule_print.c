@@ -5,6 +5,9 @@
 #include "schedule/print.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static const schedule_print_options usual = {.model = "synthetic:tiny",
                                              .workers = 3,
@@ -98,6 +101,104 @@ static void test_listing_shows_every_knot(void **state)
     strbuf_free(&text);
 }
 
+/* Columns stay where their headings are, however long the operators' names. */
+static void test_columns_are_straight(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0};
+    schedule_print_options options = usual;
+    options.list = true;
+    assert_ok(schedule_print(&options, &text, &error));
+    const char *list = strstr(strbuf_text(&text), "worker 0\n");
+    assert_non_null(list);
+    list = strchr(list, '\n') + 1;
+    const size_t slice = (size_t)(strstr(list, "slice") - list);
+    int n = 0;
+    for (const char *row = strchr(list, '\n') + 1; *row != '\n'; row = strchr(row, '\n') + 1, n++) {
+        assert_true(row[slice - 1] == ' ' && row[slice] != ' ');
+        assert_null(memchr(row + 25, ' ', strcspn(row + 25, " "))); /* the name is one word */
+    }
+    assert_true(n > 10);
+    assert_non_null(strstr(list, "norm_gate_up_silu")); /* longer than the usual column */
+    strbuf_free(&text);
+}
+
+/* The schedule of sums clears as many rows as the megakernel's pass has: one. */
+static void test_sums_clear_one_row(void **state)
+{
+    (void)state;
+    schedule_print_options options = usual;
+    options.sums = true;
+    options.list = true;
+    cJSON *json = print_json(options);
+    double all = 0, clear = 0;
+    const cJSON *queue, *item;
+    cJSON_ArrayForEach(queue, json_get(json, "queues"))
+    {
+        cJSON_ArrayForEach(item, queue)
+        {
+            bool clears = strcmp(json_get(item, "opcode")->valuestring, "embedding_clear") == 0;
+            all += number(item, "cost_ns");
+            clear += clears ? number(item, "cost_ns") : 0;
+        }
+    }
+    assert_true(clear > 0 && clear < 0.1 * all);
+    cJSON_Delete(json);
+}
+
+/* Where nearly all work is of one kind, workers are not set apart for the other. */
+static void test_pool_keeps_both_workers_busy(void **state)
+{
+    (void)state;
+    schedule_print_options options = usual;
+    options.workers = 2;
+    options.assignment = "pool";
+    cJSON *json = print_json(options);
+    assert_true(number(json, "balance") < 1.2);
+    cJSON_Delete(json);
+    options.memory_fraction = 0.5; /* as asked: all but little on one */
+    json = print_json(options);
+    assert_true(number(json, "balance") > 1.5);
+    cJSON_Delete(json);
+}
+
+/* A saved schedule comes back the same; another model's is refused. */
+static void test_a_saved_schedule_is_shown(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0};
+    char path[] = "/tmp/quipu-schedule-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    schedule_print_options options = usual;
+    options.save = path;
+    cJSON *saved = print_json(options);
+    options.save = NULL;
+    options.load = path;
+    options.workers = 7; /* the file knows better */
+    options.assignment = "rr";
+    cJSON *loaded = print_json(options);
+    static const char *const keys[] = {"workers", "instructions", "counters", "predicted_ns"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_true(number(saved, keys[i]) == number(loaded, keys[i]));
+    assert_true(number(loaded, "made_now_differences") == 0);
+    assert_string_equal(json_get(loaded, "assign")->valuestring, "dag");
+    cJSON_Delete(saved);
+    cJSON_Delete(loaded);
+    options.model = "synthetic:smollm2-135m";
+    assert_int_equal(schedule_print(&options, &text, &error), QP_FORMAT);
+    assert_non_null(strstr(error.message, "made for another model"));
+    options.model = usual.model;
+    options.context = 64;
+    assert_int_equal(schedule_print(&options, &text, &error), QP_FORMAT);
+    unlink(path);
+    assert_int_equal(schedule_print(&options, &text, &error), QP_IO);
+    strbuf_free(&text);
+}
+
 /* The page has its data in place of the mark, and what is predicted. */
 static void test_page(void **state)
 {
@@ -142,6 +243,10 @@ int main(void)
         cmocka_unit_test(test_numbers_agree),
         cmocka_unit_test(test_one_worker_does_all_the_work),
         cmocka_unit_test(test_listing_shows_every_knot),
+        cmocka_unit_test(test_columns_are_straight),
+        cmocka_unit_test(test_sums_clear_one_row),
+        cmocka_unit_test(test_pool_keeps_both_workers_busy),
+        cmocka_unit_test(test_a_saved_schedule_is_shown),
         cmocka_unit_test(test_page),
         cmocka_unit_test(test_what_is_not_there_is_refused),
     };

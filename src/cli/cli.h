@@ -44,7 +44,7 @@ typedef struct cli_settings {
     int setting, assign;
     double memory_fraction, bandwidth, gflops, signal_ns;
     bool list, verify, measure, compare;
-    const char *save, *html, *svg;
+    const char *save, *load, *html, *svg;
     /* trace */
     bool table;
     /* diff */

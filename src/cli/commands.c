@@ -310,7 +310,7 @@ static const option_spec schedule_options[] = {
      .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's, at most 8192"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
      .fallback = "512", .minimum = 1, .maximum = 1 << 16,
-     .help = "tokens of a prompt in one forward pass"},
+     .help = "tokens of a prompt in one forward pass; with --sums 1 if not given"},
     {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
      .argument = "N", .fallback = "0", .maximum = 1024,
      .help = "latency: parts of a sequence's positions that attention is split in; 0: as many as "
@@ -342,6 +342,10 @@ static const option_spec schedule_options[] = {
      .help = "write a page for a browser that shows when which worker does what"},
     {"save", 0, OPTION_STRING_AT(SETTINGS, save), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write the queues to a file"},
+    {"load", 0, OPTION_STRING_AT(SETTINGS, load), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "show a schedule that --save wrote, proved sound again and compared with what its "
+             "options make now; the file says its workers and setting, the other options must be "
+             "those that it was saved with"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 

@@ -86,13 +86,16 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
     static const char *const settings[] = {"latency", "throughput"};
     static const char *const assignments[] = {"rr", "zz", "wave", "dag", "pool"};
     const cli_settings *s = call->settings;
+    const bool asked = option_source_at(call->options, &s->chunk) != OPTION_FROM_DEFAULT;
     strbuf page = {0};
     schedule_print_options options = {.workers = target->workers,
                                       .setting = settings[s->setting],
                                       .assignment = assignments[s->assign],
                                       .memory_fraction = s->memory_fraction,
                                       .context = s->context,
-                                      .chunk = target->gpu ? 1 : s->chunk,
+                                      .chunk = target->gpu ? 1
+                                               : asked     ? s->chunk
+                                                           : 0,
                                       .kv_partitions = s->kv_partitions,
                                       .sums = s->sums || target->gpu,
                                       .to_logits = target->gpu != NULL,
@@ -107,6 +110,7 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
                                       .json = s->json,
                                       .verify = s->verify,
                                       .save = s->save,
+                                      .load = s->load,
                                       .page = s->html ? &page : NULL};
     TRY(cli_model_path(call, &options.model));
     qp_status status = schedule_print(&options, out, call->error);
@@ -124,11 +128,13 @@ static qp_status check_together(const cli_call *call)
         return error_set(call->error, QP_INVALID,
                          "--measure and --compare exclude each other: measure first, which later "
                          "comparisons use");
-    if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save))
+    if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save || s->load))
         return error_set(call->error, QP_INVALID,
-                         "--list, --verify, --html and --save are of one schedule: they do not go "
-                         "with --%s",
+                         "--list, --verify, --html, --save and --load are of one schedule: they do "
+                         "not go with --%s",
                          s->measure ? "measure" : "compare");
+    if (s->save && s->load)
+        return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
     if (s->setting != 0 && (s->sums || s->kernel_device))
         return error_set(call->error, QP_INVALID,
                          "%s is of few tokens: it does not go with --setting throughput",

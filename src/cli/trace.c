@@ -6,15 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The forms that a trace can be told in, and where each is wanted. */
+/* Writes the trace in one form to a file; to standard output where the path is NULL or "-". */
 static qp_status write_form(const cli_call *call, const qp_trace *trace, qp_trace_form form,
                             const char *path)
 {
     char *text = NULL;
     size_t length = 0;
     TRY(qp_trace_print(trace, form, &text, &length, call->error));
-    qp_status status = path ? cli_write_file(path, text, length, call->error)
-                            : cli_write(text, length, call->error);
+    qp_status status = path && strcmp(path, "-") != 0
+                           ? cli_write_file(path, text, length, call->error)
+                           : cli_write(text, length, call->error);
     free(text);
     return status;
 }

@@ -118,8 +118,9 @@ static int least_workers(int items, int all, int workers)
     return (int)((items + most - 1) / most);
 }
 
-/* Workers [0, *n_memory) take what memory bounds, the others the rest. */
-static void size_pools(const draft *d, int *n_memory)
+/* Workers [0, n) take what memory bounds, the others the rest; n is returned. 0: by the costs one
+ * of the two is less than half a worker's work, so there is one pool for both. */
+static int size_pools(const draft *d)
 {
     int workers = d->out->options.workers, items = 0;
     double fraction = d->out->options.memory_fraction, memory = 0, all = 0;
@@ -130,26 +131,29 @@ static void size_pools(const draft *d, int *n_memory)
         memory += ns;
         items++;
     }
-    if (fraction <= 0) fraction = all > 0 ? memory / all : 1;
+    if (fraction <= 0) {
+        fraction = all > 0 ? memory / all : 1;
+        if (fraction * workers < 0.5 || (1 - fraction) * workers < 0.5) return 0;
+    }
     int least = least_workers(items, d->n_items, workers);
     int most = workers - least_workers(d->n_items - items, d->n_items, workers);
-    *n_memory = (int)(fraction * workers + 0.5);
-    if (*n_memory > most) *n_memory = most;
-    if (*n_memory < least) *n_memory = least;
-    if (*n_memory < 1) *n_memory = 1;
-    if (*n_memory > workers - 1) *n_memory = workers - 1;
+    int n = (int)(fraction * workers + 0.5);
+    if (n > most) n = most;
+    if (n < least) n = least;
+    if (n < 1) n = 1;
+    return n < workers ? n : workers - 1;
 }
 
 static void assign_pool(draft *d)
 {
-    int workers = d->out->options.workers, n_memory, next[2] = {0};
-    if (workers == 1) {
+    int workers = d->out->options.workers, next[2] = {0};
+    int n_memory = workers == 1 ? 0 : size_pools(d);
+    if (n_memory == 0) {
         assign_rr(d);
         return;
     }
-    size_pools(d, &n_memory);
     for (int i = 0; i < d->n_items; i++) {
-        if (i > 0 && d->lanes[i] == d->lanes[i - 1]) /* a share goes on behind a segment's end */
+        if (i > 0 && d->lanes[i] == d->lanes[i - 1]) /* a share goes on after a segment's end */
             d->worker[i] = d->worker[i - 1];
         else if (is_memory_bound(d, i))
             d->worker[i] = next[0]++ % n_memory;

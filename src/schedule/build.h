@@ -19,6 +19,10 @@ qp_status schedule_build(const program *program, const schedule_options *options
  * each counter and the lengths of the queues, then int32 [workers][longest][32], little-endian. */
 qp_status schedule_save(const schedule *schedule, const char *path, qp_error *error);
 
+/* What the schedule in a file was made with, before its queues are read: its options. QP_FORMAT
+ * when it is none or damaged. */
+qp_status schedule_peek(const char *path, schedule_options *out, qp_error *error);
+
 /* Reads queues for the same program again. QP_FORMAT, with what is wrong, when the file is
  * damaged, of another version, model or plan, or when what it says is not sound: the result has
  * been through schedule_verify(). schedule_free() it, also after a failure. */

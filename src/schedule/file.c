@@ -147,25 +147,31 @@ static qp_status read_queues(const mapping *map, const file_header *h, schedule 
     return QP_OK;
 }
 
+static schedule_options options_of(const file_header *h)
+{
+    return (schedule_options){.workers = (int)h->workers,
+                              .setting = (schedule_setting)h->setting,
+                              .assignment = (schedule_assignment)h->assignment,
+                              .memory_fraction = h->memory_fraction,
+                              .tokens = h->tokens,
+                              .context = h->context,
+                              .tile = h->tile,
+                              .group = h->group,
+                              .last_step = (int)h->last_step,
+                              .profile = h->profile};
+}
+
 static qp_status load(const mapping *map, const program *p, schedule *out, qp_error *error)
 {
     file_header h;
     TRY(read_header(map, &h, error));
-    out->options = (schedule_options){.workers = (int)h.workers,
-                                      .setting = (schedule_setting)h.setting,
-                                      .assignment = (schedule_assignment)h.assignment,
-                                      .memory_fraction = h.memory_fraction,
-                                      .tokens = h.tokens,
-                                      .context = h.context,
-                                      .tile = h.tile,
-                                      .group = h.group,
-                                      .last_step = (int)h.last_step,
-                                      .profile = h.profile};
+    out->options = options_of(&h);
     TRY(draft_take_program(p, out, error));
     if (p->fingerprint != h.fingerprint)
         return error_set(error, QP_FORMAT,
-                         "%s: made for another model, plan or version (fingerprint %016llx, "
-                         "expected %016llx): make it anew",
+                         "%s: made for another model, other options or another version "
+                         "(fingerprint %016llx, expected %016llx): give what it was saved with, or "
+                         "make it anew",
                          map->path, (unsigned long long)h.fingerprint,
                          (unsigned long long)p->fingerprint);
     TRY(read_queues(map, &h, out, error));
@@ -174,6 +180,17 @@ static qp_status load(const mapping *map, const program *p, schedule *out, qp_er
     error_prefix(error, "%s: not sound", map->path);
     if (error) error->status = QP_FORMAT;
     return QP_FORMAT;
+}
+
+qp_status schedule_peek(const char *path, schedule_options *out, qp_error *error)
+{
+    mapping map = {0};
+    file_header h;
+    TRY(mapping_open(path, &map, error));
+    qp_status status = read_header(&map, &h, error);
+    if (status == QP_OK) *out = options_of(&h);
+    mapping_close(&map);
+    return status;
 }
 
 qp_status schedule_load(const char *path, const program *p, schedule *out, qp_error *error)

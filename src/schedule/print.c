@@ -27,7 +27,11 @@ typedef struct report {
     int64_t counts[OP_COUNT + 1]; /* instructions by opcode, noops last */
     double costs[OP_COUNT + 1];   /* ns */
     int64_t total;
+    int name_width;    /* of the opcodes' column */
     cost_table *table; /* measured; NULL: guesses */
+    bool has_made;     /* the schedule is from a file, and `made` is what would be */
+    schedule made;     /* built now by its options */
+    schedule_prediction made_predicted;
 } report;
 
 static void count(report *r)
@@ -40,6 +44,11 @@ static void count(report *r)
             r->costs[in->opcode] += in->cost_ns;
             r->total++;
         }
+    }
+    r->name_width = 14;
+    for (int op = 0; op <= OP_COUNT; op++) {
+        int width = (int)strlen(instruction_name((uint16_t)op));
+        if (r->counts[op] && width > r->name_width) r->name_width = width;
     }
 }
 
@@ -98,38 +107,71 @@ static dependencies count_dependencies(const schedule *s)
     return found;
 }
 
+/* Whether two instructions do the same at the same place; what they cost is an estimate. */
+static bool same_instruction(const instruction *a, const instruction *b)
+{
+    instruction x = *a, y = *b;
+    x.cost_ns = y.cost_ns = 0;
+    return memcmp(&x, &y, sizeof x) == 0;
+}
+
+/* How many places of the queues have another instruction in the file's schedule than in the one
+ * that its options make now. */
+static int count_differences(const report *r)
+{
+    const schedule *a = &r->schedule, *b = &r->made;
+    int count = 0;
+    for (int w = 0; w < a->options.workers; w++) {
+        int most = a->length[w] > b->length[w] ? a->length[w] : b->length[w];
+        for (int i = 0; i < most; i++) {
+            bool both = i < a->length[w] && i < b->length[w];
+            if (!both || !same_instruction(schedule_queue(a, w) + i, schedule_queue(b, w) + i))
+                count++;
+        }
+    }
+    return count;
+}
+
 static void print_summary(const report *r, strbuf *out)
 {
     const schedule *s = &r->schedule;
+    const int width = r->name_width;
     strbuf_printf(
         out, "%s, %s, %d workers: %" PRId64 " instructions, longest queue %d, %d counters\n",
         schedule_setting_name(s->options.setting), schedule_assignment_name(s->options.assignment),
         s->options.workers, r->total, s->longest, s->n_counters - 1);
-    strbuf_printf(out, "\n%-16s %12s %12s %7s\n", "opcode", "instructions", "work us", "share");
+    strbuf_printf(out, "\n%-*s %12s %12s %7s\n", width, "opcode", "instructions", "work us",
+                  "share");
     double all = 0;
     for (int op = 0; op <= OP_COUNT; op++)
         all += r->costs[op];
     for (int op = 0; op <= OP_COUNT; op++) {
         if (r->counts[op])
-            strbuf_printf(out, "%-16s %12" PRId64 " %12.1f %6.1f%%\n",
+            strbuf_printf(out, "%-*s %12" PRId64 " %12.1f %6.1f%%\n", width,
                           instruction_name((uint16_t)op), r->counts[op], r->costs[op] / 1e3,
                           all > 0 ? 100 * r->costs[op] / all : 0);
     }
     strbuf_printf(out,
-                  "\n%-16s %12.1f us for %" PRId64 " tokens at %" PRId64 " positions\n"
-                  "%-16s %12.1f us of dependencies alone\n"
-                  "%-16s %12.3f busiest worker over the mean\n",
-                  "predicted", r->predicted.total / 1e3, s->options.tokens, s->options.context,
-                  "critical path", r->predicted.critical_path / 1e3, "balance",
+                  "\n%-*s %12.1f us for %" PRId64 " token%s at %" PRId64 " positions\n"
+                  "%-*s %12.1f us of dependencies alone\n"
+                  "%-*s %12.3f busiest worker over the mean\n",
+                  width, "predicted", r->predicted.total / 1e3, s->options.tokens,
+                  s->options.tokens == 1 ? "" : "s", s->options.context, width, "critical path",
+                  r->predicted.critical_path / 1e3, width, "balance",
                   prediction_balance(s, &r->predicted));
     dependencies waits = count_dependencies(s);
-    strbuf_printf(out, "%-16s %12d a layer on all of a step, %d on a part of one\n", "dependencies",
-                  waits.full, waits.partial);
-    strbuf_printf(out, "%-16s %12.1f GB/s, %.1f GFLOP/s, %.0f ns a signal, %s\n", "machine",
+    strbuf_printf(out, "%-*s %12d a layer on all of a step, %d on a part of one\n", width,
+                  "dependencies", waits.full, waits.partial);
+    strbuf_printf(out, "%-*s %12.1f GB/s, %.1f GFLOP/s, %.0f ns a signal, %s\n", width, "machine",
                   s->options.profile.bytes_per_second / 1e9,
                   s->options.profile.flops_per_second / 1e9, s->options.profile.signal_ns,
                   origin_of(r));
-    strbuf_printf(out, "%-16s %016" PRIx64 "\n", "fingerprint", s->program->fingerprint);
+    strbuf_printf(out, "%-*s %016" PRIx64 "\n", width, "fingerprint", s->program->fingerprint);
+    if (!r->has_made) return;
+    strbuf_printf(out,
+                  "%-*s %12.1f us predicted of what these options make now: %d of its %" PRId64
+                  " instructions differ\n",
+                  width, "compared", r->made_predicted.total / 1e3, count_differences(r), r->total);
 }
 
 /* A text filled up to a column's width, and emptied for the next. */
@@ -143,9 +185,9 @@ static void print_instruction(const report *r, int worker, int at, strbuf *text,
 {
     const schedule *s = &r->schedule;
     const instruction *in = schedule_queue(s, worker) + at;
-    strbuf_printf(out, "%5d %9.1f %8.1f %-14s ", at,
+    strbuf_printf(out, "%5d %9.1f %8.1f %-*s ", at,
                   r->predicted.begin[(size_t)worker * (size_t)s->longest + (size_t)at] / 1e3,
-                  in->cost_ns / 1e3, instruction_name(in->opcode));
+                  in->cost_ns / 1e3, r->name_width, instruction_name(in->opcode));
     instruction_print_slice(in, text);
     print_column(text, 20, out);
     instruction_print_waits(in, text);
@@ -164,8 +206,8 @@ static void print_list(const report *r, strbuf *out)
     const schedule *s = &r->schedule;
     strbuf text = {0};
     for (int w = 0; w < s->options.workers; w++) {
-        strbuf_printf(out, "\nworker %d\n%5s %9s %8s %-14s %-20s %-20s %-6s %s\n", w, "addr",
-                      "begin us", "cost us", "opcode", "slice", "waits", "signal",
+        strbuf_printf(out, "\nworker %d\n%5s %9s %8s %-*s %-20s %-20s %-6s %s\n", w, "addr",
+                      "begin us", "cost us", r->name_width, "opcode", "slice", "waits", "signal",
                       "step, layer, operands");
         for (int i = 0; i < s->length[w]; i++)
             print_instruction(r, w, i, &text, out);
@@ -222,6 +264,10 @@ static void print_json(const report *r, strbuf *out)
     dependencies waits = count_dependencies(s);
     cJSON_AddNumberToObject(root, "full_dependencies_per_layer", waits.full);
     cJSON_AddNumberToObject(root, "partial_dependencies_per_layer", waits.partial);
+    if (r->has_made) {
+        cJSON_AddNumberToObject(root, "made_now_predicted_ns", r->made_predicted.total);
+        cJSON_AddNumberToObject(root, "made_now_differences", count_differences(r));
+    }
     cJSON *counts = cJSON_AddObjectToObject(root, "opcodes");
     for (int op = 0; op <= OP_COUNT; op++) {
         if (r->counts[op])
@@ -260,37 +306,58 @@ static void load_costs(report *r)
         free(table);
 }
 
-static qp_status build(report *r, const model *model, schedule *out, qp_error *error)
+/* The program that the schedule is for. A file says for how many workers and which setting. */
+static qp_status build_program(report *r, const model *model, const schedule_options *of,
+                               qp_error *error)
 {
     const schedule_print_options *o = r->options;
     const model_config *config = model_get_config(model);
+    const bool latency = of->setting == SCHEDULE_LATENCY;
     plan_options options = plan_default_options(config);
     options.context = o->context;
     if (o->context == 0)
         options.context = config->context_length < USUAL_MOST_CONTEXT ? config->context_length
                                                                       : USUAL_MOST_CONTEXT;
-    if (o->chunk > 0) options.max_tokens = o->chunk;
-    const bool latency = strcmp(o->setting, schedule_setting_name(SCHEDULE_LATENCY)) == 0;
     options.sums = latency && o->sums;
     options.fuse = latency && (o->sums || plan_can_fuse(config));
+    if (options.sums) options.max_tokens = 1; /* as the megakernel runs it */
+    if (o->chunk > 0) options.max_tokens = o->chunk;
     options.kv_partitions = o->kv_partitions;
     if (options.kv_partitions == 0)
-        options.kv_partitions = schedule_kv_partitions((int)o->workers, config->n_kv_heads);
-    const program *p = &r->program;
-    TRY(plan_build(config, model, &options, &r->program, error));
-    const schedule_options of = {
-        .workers = (int)o->workers,
-        .setting = (schedule_setting)find(o->setting, schedule_setting_name),
-        .assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name),
-        .memory_fraction = o->memory_fraction,
-        .group = o->group,
-        .last_step = o->to_logits ? plan_find_step(p, "lm_head", -1) + 1 : 0,
-        .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
-        .costs = r->table};
-    qp_status status = schedule_build(p, &of, out, error);
-    if (status == QP_OK && o->verify) status = schedule_verify(out, error);
-    if (status == QP_OK && o->save) status = schedule_save(out, o->save, error);
-    return status;
+        options.kv_partitions = schedule_kv_partitions(of->workers, config->n_kv_heads);
+    return plan_build(config, model, &options, &r->program, error);
+}
+
+/* The file's schedule, and what its options make now. */
+static qp_status load(report *r, const model *model, qp_error *error)
+{
+    schedule_options of;
+    TRY(schedule_peek(r->options->load, &of, error));
+    TRY(build_program(r, model, &of, error));
+    TRY(schedule_load(r->options->load, &r->program, &r->schedule, error));
+    of = r->schedule.options;
+    if (r->table && r->table->workers == of.workers) of.costs = r->table;
+    TRY(schedule_build(&r->program, &of, &r->made, error));
+    r->has_made = true;
+    return schedule_predict(&r->made, &r->made_predicted, error);
+}
+
+static qp_status build(report *r, const model *model, qp_error *error)
+{
+    const schedule_print_options *o = r->options;
+    schedule_options of = {.workers = (int)o->workers,
+                           .setting = (schedule_setting)find(o->setting, schedule_setting_name),
+                           .assignment =
+                               (schedule_assignment)find(o->assignment, schedule_assignment_name),
+                           .memory_fraction = o->memory_fraction,
+                           .group = o->group,
+                           .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
+                           .costs = r->table};
+    TRY(build_program(r, model, &of, error));
+    if (o->to_logits) of.last_step = plan_find_step(&r->program, "lm_head", -1) + 1;
+    TRY(schedule_build(&r->program, &of, &r->schedule, error));
+    if (o->verify) TRY(schedule_verify(&r->schedule, error));
+    return o->save ? schedule_save(&r->schedule, o->save, error) : QP_OK;
 }
 
 static qp_status print_page(const report *r, qp_error *error)
@@ -317,7 +384,7 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
     TRY(model_open(o->model, &sizes_only, &m, error));
     report r = {.options = o};
     load_costs(&r);
-    qp_status status = build(&r, m, &r.schedule, error);
+    qp_status status = o->load ? load(&r, m, error) : build(&r, m, error);
     if (status == QP_OK) status = schedule_predict(&r.schedule, &r.predicted, error);
     if (status == QP_OK) {
         count(&r);
@@ -325,12 +392,15 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
             print_json(&r, out);
         else
             print_summary(&r, out);
-        if (o->verify && !o->json) strbuf_puts(out, "verified          sound in every order\n");
+        if ((o->verify || o->load) && !o->json)
+            strbuf_printf(out, "%-*s sound in every order\n", r.name_width, "verified");
         if (o->list && !o->json) print_list(&r, out);
         if (out->failed) status = error_no_memory(error, "the listing", out->length);
         if (status == QP_OK && o->page) status = print_page(&r, error);
     }
     prediction_free(&r.predicted);
+    prediction_free(&r.made_predicted);
+    schedule_free(&r.made);
     schedule_free(&r.schedule);
     plan_free(&r.program);
     free(r.table);

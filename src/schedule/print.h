@@ -15,7 +15,7 @@ typedef struct schedule_print_options {
     const char *assignment; /* "rr", "zz", "wave", "dag" or "pool" */
     double memory_fraction; /* 0: from the costs */
     int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
-    int64_t chunk;          /* tokens that one pass may have */
+    int64_t chunk;          /* tokens that one pass may have; 0: 512, with `sums` 1 */
     bool sums;              /* latency: the plan of sums, as the megakernel runs it */
     bool to_logits;         /* leave out what comes behind them */
     int64_t group;          /* output features that stay together; 0: the usual */
@@ -26,7 +26,11 @@ typedef struct schedule_print_options {
     const char *device, *machine; /* whose costs they must be; NULL: "cpu", this processor */
     bool list, json, verify;
     const char *save; /* a file for the queues, or NULL */
-    strbuf *page;     /* gets an HTML page that shows when which worker does what; or NULL */
+    /* A file that `save` wrote, printed in place of a schedule made now; NULL: none. It says itself
+     * for how many workers and which setting it is; context, chunk, sums and kv_partitions must be
+     * those that it was made with. QP_FORMAT: it is damaged, or for another model or plan. */
+    const char *load;
+    strbuf *page; /* gets an HTML page that shows when which worker does what; or NULL */
 } schedule_print_options;
 
 /* The latency setting is of the fused plan, throughput of the other. Counts for each operator,
