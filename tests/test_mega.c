@@ -551,7 +551,7 @@ static void it_reports_what_does_not_come(void **state)
     assert_int_equal(device->driver->copy_to_host(queue, at, bytes, device->stream), 0);
     assert_ok(cuda_device_wait(device, "reading", &error));
     length--;
-    assert_int_equal(queue[length - 1].in.opcode, OP_NORM_MLP);
+    assert_int_equal(queue[length - 1].in.opcode, MEGA_MLP);
     queue[length - 1] = queue[length];
     assert_int_equal(device->driver->copy_to_device(at, queue, bytes, device->stream), 0);
     assert_int_equal(

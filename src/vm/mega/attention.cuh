@@ -44,7 +44,7 @@ MEGA_FN int attention_chunks(const mega_arguments &a, const instruction &in, int
     int n = context_chunks<DIM>(old);
     *first = 0;
     bool alone = old + 1 <= a.recompute;
-    if (in.opcode == OP_ATTENTION_PARTIAL) {
+    if (in.opcode == MEGA_ATTENTION_PART) {
         if (alone) return 0;
         *first = in.part;
         if (n < in.parts) return in.part < n;

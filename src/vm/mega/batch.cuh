@@ -208,8 +208,7 @@ template <int DIM>
 MEGA_FN void fetch_pair_inputs(const mega_arguments &a, const mega_block &b, const instruction &in)
 {
     int i = b.thread, n = (in.units.end - in.units.begin) * MEGA_ROWS;
-    if (in.opcode != OP_NORM_QKV_ROPE || i >= min(n, (int)MEGA_EARLY_PAIRS) ||
-        i % MEGA_ROWS >= a.n_rows)
+    if (in.opcode != MEGA_QKV || i >= min(n, (int)MEGA_EARLY_PAIRS) || i % MEGA_ROWS >= a.n_rows)
         return;
     pair_inputs from = pair_inputs_at<DIM>(a, b, in, i);
     uint32_t to = b.own + a.shared.features + 12 * i;
@@ -341,7 +340,7 @@ template <int DIM, bool HALF>
 MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
-    bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
+    bool logits = op == MEGA_LOGITS, mlp = op == MEGA_MLP;
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.result_pitch - 4) / MEGA_TILE : tiles;
@@ -364,7 +363,7 @@ MEGA_FN void run_batch_rows(const mega_arguments &a, mega_block &b, const mega_e
     asm volatile("" : "+r"(b.slot));
     const mega_entry &again = *b.at<mega_entry>(b.slot);
     b.stamp(a, MEGA_SIGNALS);
-    if (again.in.opcode == OP_NORM_LINEAR)
+    if (again.in.opcode == MEGA_LOGITS)
         finish_batch_pass(a, b);
     else if (again.in.opcode == MEGA_MLP)
         finish_batch_mlp(a, b, again);

@@ -430,7 +430,7 @@ MEGA_FN tile_run tile_run_from(const mega_arguments &a, const mega_entry &e, int
                                int tiles)
 {
     int begin = e.in.units.begin;
-    if (e.in.opcode != OP_NORM_QKV_ROPE) return {matrix, begin / BRICK_ROWS + tile, tiles - tile};
+    if (e.in.opcode != MEGA_QKV) return {matrix, begin / BRICK_ROWS + tile, tiles - tile};
     qkv_pair p = qkv_pair_at<DIM>(a, begin + tile * (BRICK_ROWS / 2));
     int heads = p.kind == PAIR_QUERY ? a.group - p.member : 1;
     int left = heads * (DIM / BRICK_ROWS) - p.pair / (BRICK_ROWS / 2);

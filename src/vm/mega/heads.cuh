@@ -189,13 +189,13 @@ MEGA_FN void run_attention(const mega_arguments &a, mega_block &b, const mega_en
 {
     int old = position_of(a, b);
     int kv_head = e.weights.kv_head, n = e.in.units.end - e.in.units.begin;
-    bool alone = old + 1 <= a.recompute, partial = e.in.opcode == OP_ATTENTION_PARTIAL;
+    bool alone = old + 1 <= a.recompute, partial = e.in.opcode == MEGA_ATTENTION_PART;
     int first = 0, chunks = attention_chunks<DIM>(a, e.in, old, &first);
     if (partial && !chunks) return;
     if (partial || alone) {
         wait_qkv<DIM, HALF>(a, b, e.in, kv_head);
         attend<DIM, HALF>(a, b, old, first, chunks);
-        if (e.in.opcode == OP_ATTENTION_PARTIAL)
+        if (e.in.opcode == MEGA_ATTENTION_PART)
             return store_part<DIM>(a, b, e.in, e.weights.kv_head);
     }
     make_planes<DIM>(a, b, e);

@@ -68,8 +68,16 @@ enum {
     MEGA_EARLY_PAIRS = 256,
 };
 
-/* Short names: attention with its output projection, and the MLP, both up to their sums. */
-enum { MEGA_ATTENTION_OUTPUT = OP_ATTENTION_OUTPUT, MEGA_MLP = OP_NORM_MLP };
+/* Opcodes of entries, for the operators of opcodes.c. They are numbers of their own, because the
+ * kernels' machine code contains them: a new operator in ops.def does not change it. */
+enum {
+    MEGA_QKV = 13,
+    MEGA_ATTENTION_PART = 14,
+    MEGA_LOGITS = 17,
+    MEGA_EMBEDDING = 18,
+    MEGA_ATTENTION_OUTPUT = 19,
+    MEGA_MLP = 20,
+};
 
 /* Where an instruction's weights are, as stored or as bricks (bricks.h), and what else of an entry
  * is not in the instruction. */

@@ -29,10 +29,10 @@ template <int DIM, bool HALF, int BLOCKS> struct one_sequence {
     static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
     {
         switch (e.in.opcode) {
-        case OP_EMBEDDING_CLEAR:
+        case MEGA_EMBEDDING:
             run_embedding(a, b, e);
             break;
-        case OP_ATTENTION_PARTIAL:
+        case MEGA_ATTENTION_PART:
         case MEGA_ATTENTION_OUTPUT:
             run_attention<DIM, HALF>(a, b, e);
             break;

@@ -1,6 +1,6 @@
 /* What the megakernel does with an opcode, one row each: the operands that it reads and adds to,
  * how an instruction is cut into entries, and what carries its wait. The files that make or check a
- * program for the GPU read their facts from this table; the kernels switch on the opcode itself.
+ * program for the GPU read their facts from this table; the kernels switch on its codes.
  */
 #ifndef QUIPU_VM_MEGA_OPCODES_H
 #define QUIPU_VM_MEGA_OPCODES_H
@@ -35,7 +35,7 @@ typedef enum mega_carrier {
 typedef enum mega_number { MEGA_ANY_NUMBER, MEGA_ONE_A_PASS, MEGA_ONE_A_LAYER } mega_number;
 
 typedef struct mega_opcode {
-    bool known; /* the megakernel has code for it */
+    int code; /* of its entries: MEGA_QKV and so on; 0: the megakernel has no code for it */
     /* Operands, by their place in the operator; MEGA_NO_OPERAND: it has none. */
     int x;       /* the residual that it reads */
     int sums;    /* the residual that it adds to, or sets */
@@ -54,5 +54,8 @@ typedef struct mega_opcode {
 
 /* An opcode that the megakernel has no code for has no operands and waits for nothing. */
 const mega_opcode *mega_opcode_of(op_code op);
+
+/* The operator whose entries have a code; OP_COUNT: none. */
+op_code mega_operator_of(int code);
 
 #endif

@@ -346,6 +346,16 @@ static void set_peers(const queues *p, const down_boxes *boxes)
 
 /* ---- making it ------------------------------------------------------------------------------ */
 
+/* The opcodes that the kernels know in place of the operators'. */
+static void set_codes(const queues *p)
+{
+    for (int b = 0; b < p->s->options.workers; b++)
+        for (int i = 0; i < p->lengths[b]; i++) {
+            instruction *in = &p->entries[(size_t)b * (size_t)p->longest + (size_t)i].in;
+            in->opcode = (uint16_t)row_of(in)->code;
+        }
+}
+
 static qp_status upload(cuda_mega *m, const queues *p, size_t bytes, size_t total,
                         const void *memory, qp_error *error)
 {
@@ -424,6 +434,7 @@ qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_e
     }
     down_boxes boxes = mega_down_boxes(m);
     if (m->one_each) set_peers(&p, &boxes);
+    if (status == QP_OK) set_codes(&p);
     if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
     free(p.parts);
     free(memory);

@@ -160,7 +160,7 @@ template <int DIM, bool HALF, int BLOCKS>
 MEGA_FN void run_rows(const mega_arguments &a, mega_block &b, const mega_entry &e)
 {
     const int op = e.in.opcode, n = e.in.units.end - e.in.units.begin;
-    bool logits = op == OP_NORM_LINEAR, mlp = op == MEGA_MLP;
+    bool logits = op == MEGA_LOGITS, mlp = op == MEGA_MLP;
     int step = logits ? 2 * a.n_layers : 2 * e.in.layer + mlp;
     int tiles = ((logits || mlp ? n : 2 * n) + MEGA_TILE - 1) / MEGA_TILE;
     int at_once = logits ? (int)(a.shared.sum_pitch - 4) / MEGA_TILE : tiles;

@@ -5,6 +5,7 @@
  * that the next launch begins at once. To stop a launch early the host copies its number into GPU
  * memory on another stream; the kernel reads it there once a pass.
  */
+#include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
 
 #include <stdio.h>
@@ -31,11 +32,12 @@ qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
     char counter[32];
     if (status == QP_OK || r->state == 0) return status;
     snprintf(counter, sizeof counter, "counter %d", r->waits_for);
+    op_code op = mega_operator_of(r->opcode);
     return error_set(error, QP_DEVICE,
-                     "the megakernel was stuck: block %d, instruction %d (opcode %d, layer %d) "
+                     "the megakernel was stuck: block %d, instruction %d (%s, layer %d) "
                      "waited for %s, expected %u, found %u, in pass %u; please report it, and use "
                      "--exec ops meanwhile",
-                     r->block, r->entry, r->opcode, r->layer,
+                     r->block, r->entry, op < OP_COUNT ? op_get(op)->name : "unknown", r->layer,
                      r->waits_for < 0 ? data[-r->waits_for] : counter, r->expected, r->found,
                      r->pass);
 }

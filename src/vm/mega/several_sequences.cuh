@@ -38,10 +38,10 @@ template <int DIM, bool HALF> struct several_sequences {
     static MEGA_FN void run(const mega_arguments &a, mega_block &b, const mega_entry &e)
     {
         switch (e.in.opcode) {
-        case OP_EMBEDDING_CLEAR:
+        case MEGA_EMBEDDING:
             run_batch_embedding(a, b, e);
             break;
-        case OP_ATTENTION_PARTIAL:
+        case MEGA_ATTENTION_PART:
             run_batch_attention<DIM, HALF>(a, b, e);
             break;
         case MEGA_ATTENTION_OUTPUT:
@@ -49,12 +49,12 @@ template <int DIM, bool HALF> struct several_sequences {
             break;
         default:
             run_batch_rows<DIM, HALF>(a, b, e);
-            if (e.in.opcode == OP_NORM_LINEAR) report_tokens(a, b, e.in);
+            if (e.in.opcode == MEGA_LOGITS) report_tokens(a, b, e.in);
         }
     }
     static MEGA_FN void fetch(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int pass)
     {
-        if (e.in.opcode == OP_ATTENTION_PARTIAL) {
+        if (e.in.opcode == MEGA_ATTENTION_PART) {
             for_rows(a, e.in, pass, [&](int row, bool parts) {
                 int old = a.rows[row].position + pass, first;
                 int chunks = row_chunks<DIM>(a, e.in, parts, old, &first);
@@ -65,7 +65,7 @@ template <int DIM, bool HALF> struct several_sequences {
         } else if (e.in.opcode == MEGA_MLP) {
             fetch_batch_mlp(a, e, f);
         } else {
-            if (e.in.opcode == OP_NORM_LINEAR) f.wait_begun(); /* every phase must be waited for */
+            if (e.in.opcode == MEGA_LOGITS) f.wait_begun(); /* every phase must be waited for */
             fetch_entry<DIM, 1, MEGA_BATCH_PITCH>(a, e, f, 0);
         }
     }

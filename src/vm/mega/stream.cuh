@@ -358,10 +358,10 @@ template <int DIM, int BLOCKS, int PITCH>
 MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetch &f, int old)
 {
     switch (e.in.opcode) {
-    case OP_NORM_QKV_ROPE:
+    case MEGA_QKV:
         fetch_qkv<DIM, BLOCKS, PITCH>(a, e, f);
         break;
-    case OP_ATTENTION_PARTIAL:
+    case MEGA_ATTENTION_PART:
     case MEGA_ATTENTION_OUTPUT: {
         int first, chunks = attention_chunks<DIM>(a, e.in, old, &first);
         fetch_cache<DIM>(a, e, f, 0, old, first, chunks);
@@ -369,7 +369,7 @@ MEGA_FN void fetch_entry(const mega_arguments &a, const mega_entry &e, mega_fetc
         break;
     }
     case MEGA_MLP:
-    case OP_NORM_LINEAR:
+    case MEGA_LOGITS:
         fetch_matrices<DIM, BLOCKS, PITCH>(a, e, f);
         break;
     }
