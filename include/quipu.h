@@ -113,8 +113,8 @@ typedef struct qp_engine_options {
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
     void *log_context;
-    /* Told of long work, such as the making of weights: one line of text, again and again until
-     * `finished`. May be NULL. */
+    /* Told of long work, such as the making of weights or the reading of a prompt: one line of
+     * text, again and again until `finished`. May be NULL. */
     void (*progress)(void *context, const char *text, bool finished);
     void *progress_context;
 } qp_engine_options;

@@ -556,7 +556,16 @@ static void test_progress(void **state)
     strbuf line = {0};
     progress_print(&p, &line);
     assert_string_equal(strbuf_text(&line), "reading 100%  2.0 of 2.0 GB");
+    strbuf_clear(&line);
+    reports = h.reports;
+    progress_begin_tokens(&p, "reading the prompt", 6000);
+    assert_int_equal(h.reports, reports + 1); /* at once */
+    assert_int_equal(h.done, 0);
+    p.done = 1500;
+    progress_print(&p, &line);
+    assert_string_equal(strbuf_text(&line), "reading the prompt  25%  1500 of 6000 tokens");
     strbuf_free(&line);
+    progress_begin_tokens(NULL, "silent", 1);
     progress_begin(NULL, "silent", 1);
     progress_advance(NULL, 1);
     progress_end(NULL);

@@ -601,6 +601,28 @@ def terminal():
     check("tell" in history.read_text() and history.stat().st_mode & 0o77 == 0, "history")
 
 
+def progress():
+    """Long work is shown at a terminal, and what was shown goes away."""
+    prompt = Path(TEMPORARY, "long")
+    prompt.write_text("the cat in the hat " * 300)
+    t = Terminal("run", "-m", MODEL, "-c", "4000", "--chunk", "64", "-f", str(prompt), "-n", "2", "--raw")
+    t.until(r"generated 2 tokens")
+    check(t.status() == 0, "a long prompt")
+    check("reading the prompt   0%  0 of " in t.raw, t.raw[:500])
+    check("reading" not in t.screen.text(), t.screen.text())
+    t = Terminal("bench", "-m", MODEL, "-p", "8", "-n", "4", "-r", "2")
+    t.until(r"\| tg4 \|")
+    check("pp8: run 2 of 2" in t.raw and "tg4: run 1 of 2" in t.raw, t.raw)
+    check("run 2" not in t.screen.text(), t.screen.text())
+    check(t.status() == 0, "bench at a terminal")
+    # Standard input at a terminal ends with one Ctrl-D.
+    t = Terminal("tokenize", "-m", MODEL)
+    t.until(r"end it with Ctrl-D")
+    os.write(t.fd, b"the\n\x04")
+    t.until(r"\d+ \d+\n$", seconds=5)
+    check(t.status() == 0, "tokenize at a terminal")
+
+
 def editing():
     t = Terminal("chat", "-m", MODEL, "-n", "2", columns=30)
     t.until(r"/help\.\n> ")
@@ -663,7 +685,7 @@ def editing():
 def main():
     try:
         for part in (answers, texts, bad_input, without_a_gpu, environment_and_precedence, writing_fails,
-                     conversion, conversation, traces, interrupts, terminal, editing):
+                     conversion, conversation, traces, interrupts, terminal, editing, progress):
             start = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - start:.1f} s")

@@ -25,9 +25,18 @@ void progress_begin(progress *progress, const char *what, uint64_t total)
 {
     if (!progress) return;
     progress->what = what;
+    progress->tokens = false;
     progress->total = total;
     progress->done = 0;
     progress->begin_ns = progress->told_ns = clock_ns();
+}
+
+void progress_begin_tokens(progress *progress, const char *what, uint64_t total)
+{
+    progress_begin(progress, what, total);
+    if (!progress || !progress->sink) return;
+    progress->tokens = true;
+    progress->sink(progress->context, progress);
 }
 
 void progress_advance(progress *progress, uint64_t amount)
@@ -51,7 +60,12 @@ void progress_print(const progress *progress, strbuf *out)
 {
     double done = (double)progress->done, total = (double)progress->total;
     double seconds = (double)(clock_ns() - progress->begin_ns) * 1e-9;
-    strbuf_printf(out, "%s %3.0f%%  %.1f of %.1f GB", progress->what,
-                  total > 0 ? 100 * done / total : 100, done * 1e-9, total * 1e-9);
+    strbuf_printf(out, "%s %3.0f%%  ", progress->what, total > 0 ? 100 * done / total : 100);
+    if (progress->tokens) {
+        strbuf_printf(out, "%.0f of %.0f tokens", done, total);
+        if (seconds > 0.5 && done > 0) strbuf_printf(out, "  %.0f tokens/s", done / seconds);
+        return;
+    }
+    strbuf_printf(out, "%.1f of %.1f GB", done * 1e-9, total * 1e-9);
     if (seconds > 0.5) strbuf_printf(out, "  %.1f GB/s", done * 1e-9 / seconds);
 }

@@ -8,6 +8,7 @@
 
 #include "base/strbuf.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum log_level {
@@ -33,11 +34,13 @@ void log_write(const logger *logger, log_level level, const char *format, ...)
 typedef struct progress progress;
 typedef void progress_sink(void *context, const progress *progress);
 
-/* Long work with a known end, counted in bytes. Zero-initialise; one thread advances it. */
+/* Long work with a known end, counted in bytes or tokens. Zero-initialise; one thread advances it.
+ */
 struct progress {
     progress_sink *sink; /* NULL: silent */
     void *context;
     const char *what; /* "reading weights" */
+    bool tokens;      /* counted in tokens, else in bytes */
     uint64_t done, total;
     uint64_t begin_ns, told_ns;
 };
@@ -45,12 +48,16 @@ struct progress {
 /* Begins `what`; sink and context are set already. */
 void progress_begin(progress *progress, const char *what, uint64_t total);
 
+/* The same, counted in tokens; the sink is told at once, because a first step may be long. */
+void progress_begin_tokens(progress *progress, const char *what, uint64_t total);
+
 void progress_advance(progress *progress, uint64_t amount);
 
 /* Done, though the count may have stopped short; the sink is told if it was not. */
 void progress_end(progress *progress);
 
-/* Appends "reading weights  42%  1.3 of 3.0 GB  2.1 GB/s". */
+/* Appends "reading weights  42%  1.3 of 3.0 GB  2.1 GB/s", or "reading the prompt  42%  2560 of
+ * 6031 tokens  183 tokens/s". */
 void progress_print(const progress *progress, strbuf *out);
 
 #endif

@@ -73,10 +73,12 @@ static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one,
 {
     for (size_t i = 0; i < parallel_of(b); i++)
         qp_session_truncate(b->sessions[i], depth);
+    cli_hold_progress(true);
     uint64_t start = clock_ns();
-    TRY(one_by_one ? generate(b, depth, count) : eval(b, depth, count));
+    qp_status status = one_by_one ? generate(b, depth, count) : eval(b, depth, count);
     *seconds = (double)(clock_ns() - start) * 1e-9;
-    return QP_OK;
+    cli_hold_progress(false);
+    return status;
 }
 
 /* A line on a terminal, written over: which run of which test is under way. */

@@ -110,6 +110,9 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
 typedef void cli_progress_callback(void *context, const char *text, bool finished);
 cli_progress_callback *cli_progress(void);
 
+/* Shows none until it is called with false: while something is timed. */
+void cli_hold_progress(bool hold);
+
 /* The model's sampling settings overlaid with the command line's; cli_sampling_free() it. */
 qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_sampling *out);
 void cli_sampling_free(qp_sampling *sampling);

@@ -49,9 +49,20 @@ void cli_log(void *context, qp_log_level level, const char *message)
         fprintf(stderr, "quipu: %s%s\n", level == QP_LOG_WARNING ? "warning: " : "", message);
 }
 
+/* Standard output is a terminal with an unfinished line, which progress would erase. */
+static bool line_open;
+
+static bool progress_held;
+
+void cli_hold_progress(bool hold)
+{
+    progress_held = hold;
+}
+
 static void show_progress(void *context, const char *text, bool finished)
 {
     (void)context;
+    if (line_open || progress_held) return;
     fprintf(stderr, "\r\033[K%s", finished ? "" : text);
     fflush(stderr);
 }
@@ -177,7 +188,9 @@ static qp_status output_failed(qp_error *error)
 
 qp_status cli_write(const void *bytes, size_t length, qp_error *error)
 {
-    if (length == 0 || fwrite(bytes, 1, length, stdout) == length) return QP_OK;
+    if (length == 0) return QP_OK;
+    line_open = ((const char *)bytes)[length - 1] != '\n' && isatty(STDOUT_FILENO);
+    if (fwrite(bytes, 1, length, stdout) == length) return QP_OK;
     return output_failed(error);
 }
 

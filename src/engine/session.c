@@ -240,14 +240,25 @@ qp_status engine_run_batch(qp_engine *e, bool logits, qp_error *error)
     return QP_OK;
 }
 
-qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
-                  qp_logits_callback *on_logits, void *context, const volatile int *cancel,
-                  qp_error *error)
+/* Progress is told of prompts, not of passes with a few tokens of each sequence: NULL then. */
+static progress *begin_progress(qp_engine *e, const qp_input *inputs, size_t n_inputs)
 {
-    TRY(check_sessions(e, inputs, n_inputs, error));
-    for (size_t i = 0; i < n_inputs; i++)
-        TRY(check_input(e, &inputs[i], error));
-    TRY(take_pages(inputs, n_inputs, error));
+    enum { PROMPT_TOKENS = 64 };
+    uint64_t total = 0;
+    bool prompt = false;
+    for (size_t i = 0; i < n_inputs; i++) {
+        total += inputs[i].count;
+        prompt |= inputs[i].count >= PROMPT_TOKENS;
+    }
+    if (!prompt) return NULL;
+    progress_begin_tokens(&e->progress, "reading the prompt", total);
+    return &e->progress;
+}
+
+static qp_status run_inputs(qp_engine *e, const qp_input *inputs, size_t n_inputs,
+                            qp_logits_callback *on_logits, void *context,
+                            const volatile int *cancel, progress *told, qp_error *error)
+{
     size_t input = 0, done = 0;
     while (input < n_inputs) {
         if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
@@ -268,8 +279,23 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
         TRY(engine_run_batch(e, on_logits != NULL, error));
         for (int i = 0; i < n_parts; i++)
             TRY(deliver(e, &parts[i], on_logits, context, error));
+        progress_advance(told, (uint64_t)batch_tokens(&e->batch));
     }
     return QP_OK;
+}
+
+qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
+                  qp_logits_callback *on_logits, void *context, const volatile int *cancel,
+                  qp_error *error)
+{
+    TRY(check_sessions(e, inputs, n_inputs, error));
+    for (size_t i = 0; i < n_inputs; i++)
+        TRY(check_input(e, &inputs[i], error));
+    TRY(take_pages(inputs, n_inputs, error));
+    progress *told = begin_progress(e, inputs, n_inputs);
+    qp_status status = run_inputs(e, inputs, n_inputs, on_logits, context, cancel, told, error);
+    progress_end(told);
+    return status;
 }
 
 qp_status session_feed_back(qp_session *s, const cuda_mega_way *way, int64_t *count,
