@@ -69,9 +69,10 @@ typedef struct queues {
     const schedule *s;
     /* [views]: count of each element of a sum when it is complete; 0: the view is no sum. */
     uint32_t *parts;
-    mega_entry *entries;
-    int32_t *lengths;
+    mega_entry *entries; /* [blocks][longest] */
+    int32_t *lengths;    /* [blocks]; after the entries in one piece of memory */
     int longest;
+    size_t bytes; /* of entries and lengths */
 } queues;
 
 /* The table's row of an instruction's opcode. */
@@ -356,15 +357,15 @@ static void set_codes(const queues *p)
         }
 }
 
-static qp_status upload(cuda_mega *m, const queues *p, size_t bytes, size_t total,
-                        const void *memory, qp_error *error)
+static qp_status upload(cuda_mega *m, const queues *q, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
-    TRY(cuda_buffer_alloc(d, total, "the megakernel's program", &m->program, error));
-    TRY(mega_copy(d, m->program.address, memory, total, error));
+    TRY(cuda_buffer_alloc(d, q->bytes, "the megakernel's program", &m->program, error));
+    TRY(mega_copy(d, m->program.address, q->entries, q->bytes, error));
     m->arguments.program = m->program.address;
-    m->arguments.lengths = m->program.address + bytes;
-    m->arguments.longest = (int32_t)p->longest;
+    m->arguments.lengths =
+        m->program.address + (size_t)((const char *)q->lengths - (const char *)q->entries);
+    m->arguments.longest = (int32_t)q->longest;
     return QP_OK;
 }
 
@@ -406,37 +407,51 @@ qp_status cuda_mega_plan(const cuda_mega *m, const cuda_mega_options *options, s
     return mega_schedule(&m->sums, &how, out, error);
 }
 
+/* Room for the queues and their lengths, as they are uploaded. */
+static qp_status open_queues(queues *q, qp_error *error)
+{
+    const int n_blocks = q->s->options.workers;
+    for (int b = 0; b < n_blocks; b++) {
+        int n = count_entries(q->s, b);
+        q->longest = n > q->longest ? n : q->longest;
+    }
+    size_t entries = (size_t)n_blocks * (size_t)q->longest * sizeof(mega_entry);
+    q->bytes = entries + (size_t)n_blocks * sizeof(int32_t);
+    q->entries = calloc(1, q->bytes);
+    q->parts = calloc((size_t)q->s->program->n_views, sizeof *q->parts);
+    if (!q->entries || !q->parts)
+        return error_no_memory(error, "the megakernel's program", q->bytes);
+    q->lengths = (int32_t *)(void *)((char *)q->entries + entries);
+    return QP_OK;
+}
+
+/* What the queues allow: several sequences, and sampling on the GPU. */
+static void look_at_queues(cuda_mega *m, const queues *q)
+{
+    m->one_each = m->can_choose = true;
+    for (int b = 0; b < m->n_blocks; b++) {
+        m->one_each = m->one_each && has_one_each(q, b);
+        m->can_choose = m->can_choose && can_choose(q, b);
+    }
+}
+
 qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_error *error)
 {
     TRY(mega_build_sums(m->executor->plan, m->executor->model, m->n_blocks, &m->sums, error));
     TRY(cuda_mega_plan(m, options, &m->schedule, error));
-    const schedule *s = &m->schedule;
     m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->plan->config.n_kv_heads);
     m->arguments.parts_inverse = (uint32_t)(UINT32_MAX / (uint32_t)m->partitions + 1);
-    queues p = {.mega = m, .s = s};
-    for (int b = 0; b < s->options.workers; b++) {
-        int n = count_entries(s, b);
-        p.longest = n > p.longest ? n : p.longest;
+    queues q = {.mega = m, .s = &m->schedule};
+    qp_status status = open_queues(&q, error);
+    if (status == QP_OK) status = fill(&q, error);
+    if (status == QP_OK) {
+        look_at_queues(m, &q);
+        const down_boxes boxes = mega_down_boxes(m);
+        if (m->one_each) set_peers(&q, &boxes);
+        set_codes(&q);
+        status = upload(m, &q, error);
     }
-    size_t bytes = (size_t)m->n_blocks * (size_t)p.longest * sizeof(mega_entry);
-    size_t total = bytes + (size_t)m->n_blocks * sizeof(int32_t);
-    char *memory = calloc(1, total);
-    p.parts = calloc((size_t)s->program->n_views, sizeof *p.parts);
-    p.entries = (mega_entry *)(void *)memory;
-    p.lengths = (int32_t *)(void *)(memory + bytes);
-    qp_status status = memory && p.parts
-                           ? fill(&p, error)
-                           : error_no_memory(error, "the megakernel's program", total);
-    m->one_each = m->can_choose = status == QP_OK;
-    for (int b = 0; b < m->n_blocks; b++) {
-        m->one_each = m->one_each && has_one_each(&p, b);
-        m->can_choose = m->can_choose && can_choose(&p, b);
-    }
-    down_boxes boxes = mega_down_boxes(m);
-    if (m->one_each) set_peers(&p, &boxes);
-    if (status == QP_OK) set_codes(&p);
-    if (status == QP_OK) status = upload(m, &p, bytes, total, memory, error);
-    free(p.parts);
-    free(memory);
+    free(q.parts);
+    free(q.entries);
     return status;
 }
