@@ -446,7 +446,7 @@ static void test_planted_cache(void **state)
 static void test_what_is_not_written_shows(void **state)
 {
     (void)state;
-    static const char *const steps[] = {"embedding", "0.attn_qkv", "1.ffn_up", "top_k", "sample"};
+    static const char *const steps[] = {"embedding", "0.attn_qkv", "1.ffn_up", "lm_head", "sample"};
     bench b;
     bench_open(&b, "golden/models/llama-text.gguf", "ops");
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {

@@ -78,9 +78,8 @@ static const table_row layer[] = {
 static const table_row after[] = {{"final_norm", "", "rx", "", "", ""},
                                   {"lm_head", "", "", "", "", ""},
                                   {"adjust_logits", "", "", "", "", ""},
-                                  {"top_k", "", "", "", "", ""},
                                   {"sample", "", "", "", "", ""}};
-enum { N_BEFORE = 2, N_LAYER = 11, N_AFTER = 5 };
+enum { N_BEFORE = 2, N_LAYER = 11, N_AFTER = 4 };
 
 static void check_rows(const program *p, const plan_cell *cells, int first, const table_row *rows,
                        int count, int64_t of_layer)
@@ -126,9 +125,8 @@ static const table_row fused_layer[] = {
     {"ffn_allreduce", "", "rw", "", "", ""}};
 static const table_row fused_after[] = {{"lm_head", "", "rx", "", "", ""},
                                         {"adjust_logits", "", "", "", "", ""},
-                                        {"top_k", "", "", "", "", ""},
                                         {"sample", "", "", "", "", ""}};
-enum { N_FUSED_LAYER = 7, N_FUSED_AFTER = 4 };
+enum { N_FUSED_LAYER = 7, N_FUSED_AFTER = 3 };
 
 static void fused_lifetimes_are_those_of_the_design(void **state)
 {
@@ -516,7 +514,6 @@ static void impossible_options_are_named(void **state)
     } fields[] = {{offsetof(plan_options, max_tokens), "tokens in a batch"},
                   {offsetof(plan_options, max_sequences), "sequences"},
                   {offsetof(plan_options, max_outputs), "rows of logits"},
-                  {offsetof(plan_options, candidates), "candidates"},
                   {offsetof(plan_options, context), "context"},
                   {offsetof(plan_options, page_size), "page size"}};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {

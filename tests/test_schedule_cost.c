@@ -148,7 +148,12 @@ static void test_who_works_alone_is_faster(void **state)
     for (int i = 0; i < 3; i++) {
         cost_table table = example(2, alone[i]);
         schedule s;
-        build(&table, 2, SCHEDULE_POOL, &s);
+        qp_error error;
+        const schedule_options options = {.workers = 2,
+                                          .assignment = SCHEDULE_POOL,
+                                          .memory_fraction = 0.5, /* of two workers: one each */
+                                          .costs = &table};
+        assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
         double linear_ns = 0, others_ns = 0;
         for (int n = 0; n < s.length[0]; n++) {
             const instruction *in = schedule_queue(&s, 0) + n;

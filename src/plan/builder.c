@@ -106,12 +106,6 @@ void node_parts(plan_node *node, const char *name, plan_tensor_id id, int64_t ra
     operand_of(node, name)->ranks = ranks;
 }
 
-void node_flat(plan_node *node, const char *name, plan_tensor_id id)
-{
-    node_tensor(node, name, id);
-    operand_of(node, name)->flat = true;
-}
-
 void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
                 int64_t heads, const char *symbol)
 {

@@ -11,7 +11,6 @@ typedef struct plan_operand {
     int id;                        /* plan_tensor_id or weight_slot */
     int64_t first_column, columns; /* a part of the innermost dimension; columns 0: all of it */
     int64_t heads; /* the innermost dimension then split in `heads` parts; 0: not split */
-    bool flat;     /* the last two dimensions become one */
     bool one_part; /* with heads: a dimension of 1 before the innermost, attention in one part */
     int64_t ranks; /* 0, or the first of a new outermost dimension: the tensor on every rank */
     const char *symbols[2]; /* what the columns (or heads and head size) are called in print */
@@ -49,8 +48,6 @@ void node_columns(plan_node *node, const char *name, plan_tensor_id id, int64_t 
                   int64_t count, const char *symbol);
 /* A tensor as it stands on every rank: one more dimension in front. */
 void node_parts(plan_node *node, const char *name, plan_tensor_id id, int64_t ranks);
-/* A tensor whose last two dimensions are seen as one. */
-void node_flat(plan_node *node, const char *name, plan_tensor_id id);
 /* The same columns as `heads` heads. */
 void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
                 int64_t heads, const char *symbol);

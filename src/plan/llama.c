@@ -17,8 +17,6 @@
 
 #include <math.h>
 
-enum { TOP_K_BLOCKS = 8 }; /* parts of the vocabulary in top_k's first round */
-
 #define DIMS(...)                                                                                  \
     sizeof((plan_dim[]){__VA_ARGS__}) / sizeof(plan_dim), (plan_dim[])                             \
     {                                                                                              \
@@ -119,22 +117,13 @@ static void declare_activations(plan_builder *b)
     }
 }
 
-/* What stands behind the layers: logits, the largest of them, the token chosen. */
+/* What comes after the layers: logits, and the token chosen. */
 static void declare_outputs(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
-    const plan_options *o = &b->plan->options;
     const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
     builder_tensor(b, PLAN_LOGITS, "logits", PLAN_OUTPUT, DTYPE_F32,
                    DIMS(outputs, {"vocab_size", "v", c->vocab_size}));
-    const plan_dim blocks = {"n_blocks", "nb", TOP_K_BLOCKS}, k = {"k", "k", o->candidates};
-    const plan_dim one = {"1", "1", 1};
-    builder_tensor(b, PLAN_BLOCK_VALUES, "block_top", PLAN_ACTIVATION, DTYPE_F32,
-                   DIMS(outputs, blocks, k));
-    builder_tensor(b, PLAN_BLOCK_IDS, "block_ids", PLAN_ACTIVATION, DTYPE_I32,
-                   DIMS(outputs, blocks, k));
-    builder_tensor(b, PLAN_TOP_VALUES, "top", PLAN_OUTPUT, DTYPE_F32, DIMS(outputs, one, k));
-    builder_tensor(b, PLAN_TOP_IDS, "top_ids", PLAN_OUTPUT, DTYPE_I32, DIMS(outputs, one, k));
     builder_tensor(b, PLAN_NEXT, "next", PLAN_OUTPUT, DTYPE_I32, DIMS(outputs));
 }
 #undef DIMS
@@ -294,7 +283,7 @@ static void llama_logits(plan_builder *b)
     node_tensor(head, "out", PLAN_LOGITS);
 }
 
-/* From logits to candidates and to the next token. */
+/* From logits to the next token. */
 static void choose(plan_builder *b)
 {
     builder_kernel(b, "adjust_logits");
@@ -309,17 +298,6 @@ static void choose(plan_builder *b)
     node_tensor(adjust, "history", PLAN_HISTORY);
     node_tensor(adjust, "bias", PLAN_BIAS);
     node_tensor(adjust, "allowed", PLAN_ALLOWED);
-
-    builder_graph(b, "top_k");
-    plan_node *blocks = builder_node(b, OP_TOP_K);
-    node_tensor(blocks, "logits", PLAN_LOGITS);
-    node_tensor(blocks, "values", PLAN_BLOCK_VALUES);
-    node_tensor(blocks, "ids", PLAN_BLOCK_IDS);
-    plan_node *top = builder_node(b, OP_TOP_K);
-    node_flat(top, "logits", PLAN_BLOCK_VALUES);
-    node_flat(top, "candidates", PLAN_BLOCK_IDS);
-    node_tensor(top, "values", PLAN_TOP_VALUES);
-    node_tensor(top, "ids", PLAN_TOP_IDS);
 
     builder_kernel(b, "sample");
     plan_node *sample = builder_node(b, OP_SAMPLING);

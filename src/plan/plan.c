@@ -13,7 +13,6 @@ plan_options plan_default_options(const model_config *config)
     return (plan_options){.max_tokens = 512,
                           .max_sequences = 1,
                           .max_outputs = 1,
-                          .candidates = config->vocab_size < 64 ? config->vocab_size : 64,
                           .context = config->context_length,
                           .page_size = 16,
                           .kv_type = DTYPE_F16,
@@ -33,7 +32,6 @@ static qp_status check_options(const plan_options *o, qp_error *error)
     TRY(check_range("tokens in a batch", o->max_tokens, 1 << 20, error));
     TRY(check_range("sequences", o->max_sequences, 1 << 16, error));
     TRY(check_range("rows of logits", o->max_outputs, 1 << 20, error));
-    TRY(check_range("candidates", o->candidates, 1 << 20, error));
     TRY(check_range("the context", o->context, 1 << 26, error));
     TRY(check_range("the page size", o->page_size, 1 << 16, error));
     TRY(check_range("ranks", o->ranks, 1 << 10, error));

@@ -197,9 +197,7 @@ static void print_legend(const shape_printer *s, strbuf *out)
                   tokens, batch, heads, dim, heads * dim, kv_heads, dim, kv_heads * dim,
                   (heads + 2 * kv_heads) * dim);
     strbuf_printf(out,
-                  "n_pages            of the KV cache, for a context of %lld in pages of %lld\n"
-                  "n_blocks, k        top_k's first round keeps k of each block of the vocabulary, "
-                  "the second k of those\n",
+                  "n_pages            of the KV cache, for a context of %lld in pages of %lld\n",
                   (long long)p->options.context, (long long)p->options.page_size);
 }
 

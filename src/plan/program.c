@@ -153,11 +153,6 @@ static program_view tensor_view(const tables *t, const plan_operand *operand, in
         view.symbols[outer + d] = of->dims[d].symbol;
     }
     view.rank += outer;
-    if (operand->flat) {
-        view.rank--;
-        view.shape[view.rank - 1] *= view.shape[view.rank];
-        view.shape[view.rank] = 0;
-    }
     lay_out(&view);
     if (of->kind == PLAN_CACHE) {
         lay_out_cache(&view);

@@ -93,10 +93,6 @@ typedef enum plan_tensor_id {
     PLAN_FFN,
     PLAN_X_OUT,
     PLAN_LOGITS,
-    PLAN_BLOCK_VALUES,
-    PLAN_BLOCK_IDS,
-    PLAN_TOP_VALUES,
-    PLAN_TOP_IDS,
     PLAN_NEXT,
     PLAN_TENSOR_COUNT
 } plan_tensor_id;
@@ -115,7 +111,6 @@ typedef struct plan_options {
     int64_t max_tokens;    /* new tokens in one batch, all sequences together */
     int64_t max_sequences; /* sequences in one batch */
     int64_t max_outputs;   /* rows of logits */
-    int64_t candidates;    /* that top_k keeps of each row */
     int64_t context;       /* positions a sequence may have */
     int64_t page_size;     /* positions in a page of the KV cache */
     int64_t n_pages;       /* 0: enough for every sequence at full context */
