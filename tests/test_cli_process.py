@@ -421,6 +421,12 @@ def traces():
     status, out, err = quipu(*trace, "-p", "hello", "-n", "3", "--svg", "-")
     check(status == 0 and out.startswith("<svg") and out.rstrip().endswith("</svg>")
           and not Path("-").exists(), f"a picture on standard output: {err} {out[:200]}")
+    status, out, err = quipu(*trace, "-p", "hello", "-n", "3", "--table")
+    rows = out[out.index("generation:"):].splitlines()[2:]
+    ran = {row.split()[0]: int(row.split()[1]) for row in rows[:rows.index(next(
+        row for row in rows if row.startswith("waiting")))]}
+    status, out, err = quipu("schedule", "-m", MODEL, "--workers", "2", "--json")
+    check(status == 0 and json.loads(out)["opcodes"] == ran, f"the schedule is what ran: {out} {ran}")
     drawn = xml.etree.ElementTree.parse(picture).getroot().itertext()
     check({"worker 1", "critical path", "linear"} <= set(drawn), "a picture names what it shows")
     check("</html>" in page.read_text(), "a whole page")

@@ -13,6 +13,7 @@ static const schedule_print_options usual = {.model = "synthetic:tiny",
                                              .workers = 3,
                                              .setting = "latency",
                                              .assignment = "dag",
+                                             .fuse = true,
                                              .verify = true};
 
 static cJSON *print_json(schedule_print_options options)
@@ -99,6 +100,23 @@ static void test_listing_shows_every_knot(void **state)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         assert_non_null(strstr(strbuf_text(&text), parts[i]));
     strbuf_free(&text);
+}
+
+/* What is not fused is what CPU threads run: no operator that a trace would not have. */
+static void test_it_is_what_threads_run(void **state)
+{
+    (void)state;
+    static const char *const run[] = {"embedding", "rms_norm",      "linear",      "rope",
+                                      "kv_append", "paged_prefill", "silu_and_mul"};
+    schedule_print_options options = usual;
+    options.fuse = false;
+    cJSON *json = print_json(options);
+    const cJSON *opcodes = json_get(json, "opcodes");
+    for (size_t i = 0; i < sizeof run / sizeof *run; i++) {
+        if (!cJSON_GetObjectItem(opcodes, run[i])) fail_msg("no %s", run[i]);
+    }
+    assert_int_equal(cJSON_GetArraySize(opcodes), sizeof run / sizeof *run);
+    cJSON_Delete(json);
 }
 
 /* Columns stay where their headings are, however long the operators' names. */
@@ -243,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_numbers_agree),
         cmocka_unit_test(test_one_worker_does_all_the_work),
         cmocka_unit_test(test_listing_shows_every_knot),
+        cmocka_unit_test(test_it_is_what_threads_run),
         cmocka_unit_test(test_columns_are_straight),
         cmocka_unit_test(test_sums_clear_one_row),
         cmocka_unit_test(test_pool_keeps_both_workers_busy),

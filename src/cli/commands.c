@@ -297,7 +297,7 @@ static const option_spec schedule_options[] = {
      .help = "cuda: the megakernel's schedule, measured and compared on the GPU"},
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
      .fallback = "latency", .argument = "WHICH",
-     .help = "latency: few tokens, in fused operators; throughput: many, in tiles"},
+     .help = "latency: few tokens; throughput: many, in tiles"},
     {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
      .fallback = "rr", .argument = "HOW",
      .help = "rr: in turn; zz: there and back; wave: largest first onto the least loaded; dag: "
@@ -313,8 +313,11 @@ static const option_spec schedule_options[] = {
      .help = "tokens of a prompt in one forward pass; with --sums 1 if not given"},
     {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
      .argument = "N", .fallback = "0", .maximum = 1024,
-     .help = "latency: parts of a sequence's positions that attention is split in; 0: as many as "
+     .help = "fused: parts of a sequence's positions that attention is split in; 0: as many as "
              "give each worker a part of a KV head"},
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
+     .help =
+         "latency: in fused operators, as run --fuse; without it the schedule is that of a run"},
     {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums), .expert = true,
      .help = "latency: fused further, as the megakernel runs it: workers add up the residual"},
     {"group", 0, OPTION_INTEGER_AT(SETTINGS, group), .expert = true, .argument = "N",

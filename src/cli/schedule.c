@@ -97,8 +97,8 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
                                                : asked     ? s->chunk
                                                            : 0,
                                       .kv_partitions = s->kv_partitions,
+                                      .fuse = s->fuse,
                                       .sums = s->sums || target->gpu,
-                                      .to_logits = target->gpu != NULL,
                                       .group = s->group,
                                       .bytes_per_second = s->bandwidth * 1e9,
                                       .flops_per_second = s->gflops * 1e9,
@@ -135,10 +135,12 @@ static qp_status check_together(const cli_call *call)
                          s->measure ? "measure" : "compare");
     if (s->save && s->load)
         return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
-    if (s->setting != 0 && (s->sums || s->kernel_device))
+    if (s->setting != 0 && (s->fuse || s->sums || s->kernel_device))
         return error_set(call->error, QP_INVALID,
-                         "%s is of few tokens: it does not go with --setting throughput",
-                         s->sums ? "--sums" : "the megakernel's schedule (--device cuda)");
+                         "%s is for few tokens: it does not go with --setting throughput",
+                         s->fuse   ? "--fuse"
+                         : s->sums ? "--sums"
+                                   : "the megakernel's schedule (--device cuda)");
     return QP_OK;
 }
 

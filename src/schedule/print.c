@@ -319,7 +319,7 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
         options.context = config->context_length < USUAL_MOST_CONTEXT ? config->context_length
                                                                       : USUAL_MOST_CONTEXT;
     options.sums = latency && o->sums;
-    options.fuse = latency && (o->sums || plan_can_fuse(config));
+    options.fuse = latency && (o->sums || o->fuse);
     if (options.sums) options.max_tokens = 1; /* as the megakernel runs it */
     if (o->chunk > 0) options.max_tokens = o->chunk;
     options.kv_partitions = o->kv_partitions;
@@ -354,7 +354,7 @@ static qp_status build(report *r, const model *model, qp_error *error)
                            .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
                            .costs = r->table};
     TRY(build_program(r, model, &of, error));
-    if (o->to_logits) of.last_step = plan_find_step(&r->program, "lm_head", -1) + 1;
+    of.last_step = plan_find_step(&r->program, "lm_head", -1) + 1; /* tokens are chosen after it */
     TRY(schedule_build(&r->program, &of, &r->schedule, error));
     if (o->verify) TRY(schedule_verify(&r->schedule, error));
     return o->save ? schedule_save(&r->schedule, o->save, error) : QP_OK;

@@ -16,8 +16,8 @@ typedef struct schedule_print_options {
     double memory_fraction; /* 0: from the costs */
     int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
     int64_t chunk;          /* tokens that one pass may have; 0: 512, with `sums` 1 */
+    bool fuse;              /* latency: the plan for few tokens, in fused operators */
     bool sums;              /* latency: the plan of sums, as the megakernel runs it */
-    bool to_logits;         /* leave out what comes behind them */
     int64_t group;          /* output features that stay together; 0: the usual */
     int64_t kv_partitions;  /* latency: parts that attention is split in; 0: by the workers */
     double bytes_per_second, flops_per_second, signal_ns; /* 0: the usual */
@@ -33,9 +33,11 @@ typedef struct schedule_print_options {
     strbuf *page; /* gets an HTML page that shows when which worker does what; or NULL */
 } schedule_print_options;
 
-/* The latency setting is of the fused plan, throughput of the other. Counts for each operator,
- * dependencies, balance, critical path and predicted time; with `list` every queue,
- * knot by knot. With `verify` the schedule is proved sound first. */
+/* The forward pass up to the logits, as the machines run it: without `fuse` and `sums` the schedule
+ * of `threads`. Counts for each operator, dependencies, balance, critical path and predicted time;
+ * with `list` every queue, instruction by instruction. With `verify` the schedule is proved sound
+ * first.
+ */
 qp_status schedule_print(const schedule_print_options *options, strbuf *out, qp_error *error);
 
 #endif
