@@ -4,7 +4,7 @@
 
 #include "tensor/float16.h"
 #include "test.h"
-#include "vm/cuda_ops.h"
+#include "op/cuda_ops.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,6 @@ static inline void clear_bench(bench *b)
 {
     while (b->n_buffers > 0)
         cuda_buffer_free(&b->device, &b->buffers[--b->n_buffers]);
-    b->ops.narrowed.rank = b->ops.turned.rank = 0;
 }
 
 static inline void close_bench(bench *b)
@@ -82,7 +81,6 @@ static inline void run_plainly(bench *b, op_code op, const op_call *call)
     qp_error error;
     const cuda_kernel *kernel = cuda_ops_choose(&b->ops, op, call);
     assert_non_null(kernel);
-    b->ops.narrowed.rank = 0;
     assert_ok(cuda_ops_launch(&b->ops, kernel, call, &error));
 }
 

@@ -76,11 +76,14 @@ static inline qp_status delay_batches(qp_engine *engine, qp_error *error)
 {
     static const int columns[] = {16, 32, 64};
     for (int i = 0; i < 3; i++) {
-        char name[40];
-        snprintf(name, sizeof name, "run_linear_chain_%d_delayed", columns[i]);
-        TRY(find_test_kernel(&engine->device, "linear_chain_delayed", name,
-                             engine->device.shared_bytes,
-                             &engine->cuda.ops.helpers[CUDA_HELPER_CHAIN + i], error));
+        char name[40], delayed[56];
+        cuda_device *device = &engine->device;
+        cuda_function function;
+        snprintf(name, sizeof name, "run_linear_chain_%d", columns[i]);
+        snprintf(delayed, sizeof delayed, "%s_delayed", name);
+        TRY(find_test_kernel(device, "linear_chain_delayed", delayed, device->shared_bytes,
+                             &function, error));
+        cuda_device_replace(device, "linear_chain", name, device->shared_bytes, function);
     }
     return QP_OK;
 }

@@ -3,7 +3,7 @@
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/ragged_prefill/ragged_prefill.h"
-#include "vm/cuda_attention.h"
+#include "op/attention/attention_cuda.h"
 
 #include <math.h>
 
@@ -68,7 +68,6 @@ static void assert_plan(const op_call *call, bool has_wgmma, const char *functio
     assert_int_equal(launch.threads, threads);
     assert_int_equal(launch.blocks, blocks);
     assert_in_range(launch.shared_bytes, 1, 227 * 1024);
-    assert_in_range(launch.helper, 0, sizeof((cuda_ops *)0)->helpers / sizeof(cuda_function) - 1);
 }
 
 static void test_plan(void **state)
@@ -136,8 +135,11 @@ static void test_ragged(void **state)
     t[RAGGED_PREFILL_QO_INDPTR] = paged.tensors[PAGED_PREFILL_QO_INDPTR];
     t[RAGGED_PREFILL_KV_INDPTR] = paged.tensors[PAGED_PREFILL_KV_INDPTR];
     t[RAGGED_PREFILL_OUT] = paged.tensors[PAGED_PREFILL_OUT];
-    assert_true(cuda_ragged_accepts(&ragged));
-    assert_true(cuda_ragged_pays(&ragged));
+    const cuda_device h200 = {.major = 9, .n_multiprocessors = 132};
+    const cuda_ops ops = {.device = (cuda_device *)&h200};
+    const cuda_kernel *chosen = cuda_ops_choose(&ops, OP_RAGGED_PREFILL, &ragged);
+    assert_non_null(chosen);
+    assert_string_equal(chosen->name, "cuda_tiles");
     op_call call = cuda_prefill_of_ragged(&ragged);
     paged_attention a = cuda_prefill_arguments(&call);
     assert_null(a.kv_last_page_len);
@@ -151,7 +153,7 @@ static void test_ragged(void **state)
     assert_int_equal(a.n_sequences, N_SEQUENCES);
     assert_int_equal(a.causal, 1);
     t[RAGGED_PREFILL_K].shape[0] = t[RAGGED_PREFILL_V].shape[0] = 0;
-    assert_false(cuda_ragged_accepts(&ragged));
+    assert_string_equal(cuda_ops_choose(&ops, OP_RAGGED_PREFILL, &ragged)->name, "cuda");
 }
 
 /* A pass in which every sequence has one token is one of paged_decode. */

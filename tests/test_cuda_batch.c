@@ -5,8 +5,8 @@
 #include "gpu_test.h"
 #include "kernels_for_tests.h"
 #include "op/linear/linear.h"
-#include "vm/cuda_linear_eight.h"
-#include "vm/cuda_linear_stream.h"
+#include "op/linear/linear_eight_cuda.h"
+#include "op/linear/linear_stream_cuda.h"
 
 #include <stdlib.h>
 #include <string.h>

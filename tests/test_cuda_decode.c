@@ -6,9 +6,9 @@
 #include "op/argmax/argmax.h"
 #include "op/linear/linear.h"
 #include "tensor/float16.h"
-#include "vm/cuda_chain.h"
-#include "vm/cuda_linear.h"
-#include "vm/cuda_linear_stream.h"
+#include "vm/cuda/chain.h"
+#include "op/linear/linear_cuda.h"
+#include "op/linear/linear_stream_cuda.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -244,13 +244,12 @@ static void check_likeliest(cuda_device *device, int64_t n, int64_t features)
     assert_ok(cuda_ops_init(&ops, device, cuda_linear_stream_workspace(&linear), false, &error));
     for (int shift = 0; shift < 2; shift++) {
         cuda_chain chain;
-        cuda_address narrowed;
         for (int64_t i = 0; i < n * DEPTH; i++)
             x[i] = x_of(i / DEPTH, n, (int)(i % DEPTH), shift);
         device->driver->copy_to_device(on_gpu[0].address, x, sizeof x, device->stream);
-        ops.narrowed.rank = 0;
-        assert_ok(cuda_linear_narrow_x(&ops, &linear.tensors[LINEAR_X], &narrowed, &error));
-        assert_true(cuda_chain_begin(&ops, n, &chain));
+        const tensor *rows = &linear.tensors[LINEAR_X];
+        assert_ok(cuda_narrow_x(&ops, rows, &error));
+        assert_true(cuda_chain_begin(&ops, n, rows, cuda_narrow_place(&ops), 0, &chain));
         assert_true(cuda_chain_product(&chain, &linear));
         assert_true(cuda_chain_likeliest(&chain, &argmax));
         assert_ok(cuda_chain_launch(&chain, &error));

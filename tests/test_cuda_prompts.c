@@ -9,8 +9,8 @@
 #include "op/linear/linear.h"
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
-#include "vm/cuda_linear_stream.h"
-#include "vm/cuda_linear_wide.h"
+#include "op/linear/linear_stream_cuda.h"
+#include "op/linear/linear_wide_cuda.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -99,7 +99,8 @@ static void check_silu(bench *b, int64_t n, int64_t depth, int64_t features)
     tensor plain = sums_on_gpu(b, &p);
     op_call silu = silu_of(&plain), both = silu_of(&p.call.tensors[LINEAR_OUT]);
     run_plainly(b, OP_SILU_AND_MUL, &silu);
-    assert_ok(cuda_linear_wide_silu(&b->ops, &p.call, &both, &error));
+    const op_call calls[] = {p.call, both};
+    assert_ok(cuda_linear_wide_silu(&b->ops, calls, &(cuda_forms){0}, &error));
     size_t bytes = (size_t)(n * 2 * features) * sizeof(float);
     float *expected = fetch(b, plain.data, bytes);
     uint16_t *found = fetch(b, p.call.tensors[LINEAR_OUT].data, bytes);
@@ -216,7 +217,8 @@ static void check_rope(bench *b, int64_t n, int64_t depth, heads h)
     turned all = calls_of(b, &h, p.call.tensors[LINEAR_OUT], &of, table);
     run_plainly(b, OP_ROPE, &one_by_one.rope);
     run_plainly(b, OP_KV_APPEND, &one_by_one.append);
-    assert_ok(cuda_linear_wide_rope(&b->ops, &p.call, &all.rope, &all.append, &error));
+    const op_call calls[] = {p.call, all.rope, all.append};
+    assert_ok(cuda_linear_wide_rope(&b->ops, calls, &(cuda_forms){0}, &error));
     size_t bytes = (size_t)(n * features) * sizeof(float);
     float *expected = fetch(b, plain.data, bytes);
     uint16_t *found = fetch(b, p.call.tensors[LINEAR_OUT].data, bytes);

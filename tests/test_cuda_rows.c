@@ -2,7 +2,7 @@
 #include "op/add_rms_norm/add_rms_norm.h"
 #include "op/rms_norm/rms_norm.h"
 #include "test.h"
-#include "vm/cuda_rows.h"
+#include "op/rows_cuda.h"
 
 /* Places that are looked at, not read. */
 static _Alignas(16) char memory[4096];

@@ -6,7 +6,7 @@
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "test.h"
-#include "vm/cuda_linear_wide.h"
+#include "op/linear/linear_wide_cuda.h"
 
 enum { ROWS = 2048, K = 4096, HEADS = 32, KV_HEADS = 8, DIM = 128, QKV = 48 * DIM, FFN = 14336 };
 
@@ -47,25 +47,30 @@ static void test_full_turns(void **state)
     assert_false(cuda_linear_wide_fills(300, 2 * FFN, 132));
 }
 
+static bool activates(const op_call *call, const op_call *silu)
+{
+    return cuda_linear_wide_activates(&ops, (op_call[]){*call, *silu});
+}
+
 static void test_silu(void **state)
 {
     (void)state;
     op_call call = product(ROWS, 2 * FFN), silu = silu_of(&call);
-    assert_true(cuda_linear_wide_activates(&ops, &call, &silu));
+    assert_true(activates(&call, &silu));
     h200.major = 10;
-    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    assert_false(activates(&call, &silu));
     h200.major = 9;
     silu.tensors[SILU_AND_MUL_OUT].data = at; /* memory that lives on behind the activation */
-    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    assert_false(activates(&call, &silu));
     silu = silu_of(&call);
     silu.end -= 1;
-    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    assert_false(activates(&call, &silu));
     silu.end += 1;
     call.tensors[LINEAR_BIAS] = tensor_1d(at, DTYPE_F32, 2 * FFN);
-    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    assert_false(activates(&call, &silu));
     call = product(ROWS, 2 * FFN);
     call.tensors[LINEAR_WEIGHT].type = DTYPE_F16;
-    assert_false(cuda_linear_wide_activates(&ops, &call, &silu));
+    assert_false(activates(&call, &silu));
 }
 
 typedef struct qkv_calls {
@@ -93,7 +98,7 @@ static qkv_calls qkv(dtype cache)
 
 static bool turns(const qkv_calls *c)
 {
-    return cuda_linear_wide_turns(&ops, &c->product, &c->rope, &c->append);
+    return cuda_linear_wide_turns(&ops, (op_call[]){c->product, c->rope, c->append});
 }
 
 static void test_rope(void **state)
@@ -118,20 +123,20 @@ static void test_rope(void **state)
     assert_false(turns(&c));
 }
 
-/* Attention finds q where the product left it, and another one where it is. */
+/* q is left in the type of the cache, contiguous. */
 static void test_q_elsewhere(void **state)
 {
     (void)state;
-    qkv_calls c = qkv(DTYPE_BF16);
-    tensor q = c.rope.tensors[ROPE_Q], other = c.rope.tensors[ROPE_K];
-    ops.turned = q;
-    ops.turned_at = tensor_3d(at + 0x2000, DTYPE_BF16, ROWS, HEADS, DIM);
-    cuda_linear_wide_take_q(&ops, &q);
-    cuda_linear_wide_take_q(&ops, &other);
-    assert_int_equal(q.type, DTYPE_BF16);
-    assert_int_equal(q.stride[0], HEADS * DIM * 2);
-    assert_int_equal(other.type, DTYPE_F32);
-    ops.turned.rank = 0;
+    const qkv_calls c = qkv(DTYPE_BF16);
+    const tensor q = c.rope.tensors[ROPE_Q];
+    const op_call calls[] = {c.product, c.rope, c.append};
+    const cuda_left left = cuda_linear_wide_rope_leaves(&ops, calls, 0);
+    assert_ptr_equal(left.q.data, q.data);
+    assert_int_equal(left.q.type, DTYPE_BF16);
+    assert_int_equal(left.q.shape[1], HEADS);
+    assert_int_equal(left.q.stride[1], DIM * 2);
+    assert_int_equal(left.q.stride[0], HEADS * DIM * 2);
+    assert_int_equal(left.narrowed, 0);
 }
 
 int main(void)

@@ -254,15 +254,27 @@ static qp_status find_plan(cuda_blas *blas, const cuda_product *product, blas_pl
     return QP_OK;
 }
 
+/* The way to make a product; QP_UNSUPPORTED where there is none. */
+static qp_status find_way(cuda_blas *blas, const cuda_product *p, blas_plan **plan, qp_error *error)
+{
+    TRY(find_plan(blas, p, plan, error));
+    if (!(*plan)->unsupported) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "cuBLASLt has no way for a product of %lld by %lld by %lld", (long long)p->m,
+                     (long long)p->n, (long long)p->k);
+}
+
+qp_status cuda_blas_prepare(cuda_blas *blas, const cuda_product *product, qp_error *error)
+{
+    blas_plan *plan;
+    return find_way(blas, product, &plan, error);
+}
+
 qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *p, cuda_address workspace,
                              cuda_stream stream, qp_error *error)
 {
     blas_plan *plan;
-    TRY(find_plan(blas, p, &plan, error));
-    if (plan->unsupported)
-        return error_set(error, QP_UNSUPPORTED,
-                         "cuBLASLt has no way for a product of %lld by %lld by %lld",
-                         (long long)p->m, (long long)p->n, (long long)p->k);
+    TRY(find_way(blas, p, &plan, error));
     const float one = 1, beta = p->residual ? 1 : 0;
     cuda_address c = p->residual ? p->residual : p->out;
     return check(blas->call.multiply(

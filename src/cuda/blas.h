@@ -20,6 +20,9 @@ typedef struct cuda_product {
 
 enum { CUDA_BLAS_WORKSPACE = 32 << 20 };
 
+/* Looks for the way to make a product of these sizes; cuda_blas_multiply() then need not. */
+qp_status cuda_blas_prepare(cuda_blas *blas, const cuda_product *product, qp_error *error);
+
 /* Puts the product into the stream. QP_UNSUPPORTED where the library has no way for these sizes. */
 qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *product, cuda_address workspace,
                              cuda_stream stream, qp_error *error);

@@ -1,6 +1,7 @@
 /* The CUDA driver, found at run time: see cuda_driver.h. */
 #include "cuda/driver.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
@@ -229,7 +230,7 @@ static qp_status load_module(cuda_device *d, const char *image, cuda_module *out
     return QP_OK;
 }
 
-qp_status cuda_device_function(cuda_device *d, const char *image, const char *kernel,
+static qp_status find_function(cuda_device *d, const char *image, const char *kernel,
                                int shared_bytes, cuda_function *out, qp_error *error)
 {
     cuda_module module = NULL;
@@ -240,6 +241,47 @@ qp_status cuda_device_function(cuda_device *d, const char *image, const char *ke
     if (shared_bytes <= 48 * 1024) return QP_OK;
     return cuda_check(d->driver->function_set(*out, CUDA_FUNCTION_MAX_SHARED, shared_bytes),
                       "giving a kernel shared memory", error);
+}
+
+/* The place of a kernel in the table, or the empty one where it belongs; NULL: the table is full.
+ */
+static cuda_found *place_of(cuda_device *d, const char *image, const char *kernel, int shared_bytes)
+{
+    uint32_t hash = 2166136261u;
+    for (const char *c = kernel; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
+    for (int i = 0; i < CUDA_MAX_KERNELS; i++) {
+        cuda_found *place = &d->kernels[(hash + (uint32_t)i) % CUDA_MAX_KERNELS];
+        if (!*place->name ||
+            (strcmp(place->name, kernel) == 0 && place->shared_bytes == shared_bytes &&
+             strcmp(place->image, image) == 0))
+            return place;
+    }
+    return NULL;
+}
+
+void cuda_device_replace(cuda_device *d, const char *image, const char *kernel, int shared_bytes,
+                         cuda_function function)
+{
+    cuda_found *place = place_of(d, image, kernel, shared_bytes);
+    assert(strlen(kernel) < CUDA_KERNEL_NAME && strlen(image) < CUDA_KERNEL_NAME);
+    if (!place) return; /* the table is full: kernels are found each time */
+    *place = (cuda_found){.shared_bytes = shared_bytes, .function = function};
+    strcpy(place->image, image);
+    strcpy(place->name, kernel);
+}
+
+qp_status cuda_device_function(cuda_device *d, const char *image, const char *kernel,
+                               int shared_bytes, cuda_function *out, qp_error *error)
+{
+    const cuda_found *place = place_of(d, image, kernel, shared_bytes);
+    if (place && *place->name) {
+        *out = place->function;
+        return QP_OK;
+    }
+    TRY(find_function(d, image, kernel, shared_bytes, out, error));
+    cuda_device_replace(d, image, kernel, shared_bytes, *out);
+    return QP_OK;
 }
 
 qp_status cuda_device_wait(const cuda_device *d, const char *operation, qp_error *error)

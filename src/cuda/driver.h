@@ -145,7 +145,18 @@ typedef struct cuda_image {
 } cuda_image;
 extern const cuda_image cuda_images[];
 
-enum { CUDA_MAX_IMAGES = 32 };
+enum {
+    CUDA_MAX_IMAGES = 32,
+    CUDA_MAX_KERNELS = 256, /* that are kept in mind */
+    CUDA_KERNEL_NAME = 48,  /* bytes of a kernel's or an image's name at most */
+};
+
+/* A kernel that has been found. */
+typedef struct cuda_found {
+    char image[CUDA_KERNEL_NAME], name[CUDA_KERNEL_NAME]; /* "": none here */
+    int shared_bytes;
+    cuda_function function;
+} cuda_found;
 
 /* A GPU in use: its figures, its context, a stream for everything that goes in order, and the
  * modules loaded from the images. */
@@ -161,6 +172,7 @@ typedef struct cuda_device {
     cuda_context context;
     cuda_stream stream;
     cuda_module modules[CUDA_MAX_IMAGES]; /* by the image's place; NULL: not loaded */
+    cuda_found kernels[CUDA_MAX_KERNELS]; /* by a hash of the name */
 } cuda_device;
 
 /* Takes the first GPU that can run the embedded code. cuda_device_close() it, also after a
@@ -188,10 +200,15 @@ qp_status cuda_device_enter(const cuda_device *device, qp_error *error);
 /* Bytes of the GPU's memory that nobody uses. */
 qp_status cuda_device_free_memory(const cuda_device *device, size_t *bytes, qp_error *error);
 
-/* A kernel by its name, its module loaded when first needed; `shared_bytes` of dynamic shared
- * memory are allowed to it. */
+/* A kernel by its name, found once and its module loaded when first needed; `shared_bytes` of
+ * dynamic shared memory are allowed to it. */
 qp_status cuda_device_function(cuda_device *device, const char *image, const char *kernel,
                                int shared_bytes, cuda_function *out, qp_error *error);
+
+/* Puts a function in the place of a kernel that has not been looked for yet: tests run kernels with
+ * delays so. */
+void cuda_device_replace(cuda_device *device, const char *image, const char *kernel,
+                         int shared_bytes, cuda_function function);
 
 /* Waits for all that was put into the device's stream; `operation` names it where it failed. */
 qp_status cuda_device_wait(const cuda_device *device, const char *operation, qp_error *error);

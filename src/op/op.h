@@ -162,6 +162,7 @@ typedef struct op_info {
 
     op_kernel *reference;
     const op_variant *variants; /* ends with a NULL name, in rising order of preference; or NULL */
+    const struct cuda_kernel *cuda; /* kernels on a GPU, likewise: op/cuda_ops.h; or NULL */
 
     /* Test cases: texts such as "n_tokens=3 hidden_size=500 x:BF16 bias:- eps=1e-6 x+16 out=x":
      * axes and parameters by name, element types (":-" leaves an optional tensor out), strides

@@ -195,11 +195,9 @@ static bool wants_best(const workbench_bench_options *options)
     return options->variant && strcmp(options->variant, "best") == 0;
 }
 
-static bool wants_kernel(const workbench_bench_options *options, const op_info *op,
-                         const cuda_kernel *kernel)
+static bool wants_kernel(const workbench_bench_options *options, const cuda_kernel *kernel)
 {
-    return op_get(kernel->op) == op && (!options->variant || wants_best(options) ||
-                                        strcmp(options->variant, kernel->name) == 0);
+    return !options->variant || wants_best(options) || strcmp(options->variant, kernel->name) == 0;
 }
 
 /* Where one operator was asked for, a variant that it does not have is a mistake. */
@@ -219,10 +217,10 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
                                     qp_error *error)
 {
     const workbench_bench_options *options = page->options;
-    const cuda_kernel *wanted = cuda_kernels;
-    while (wanted->name && !wants_kernel(options, op, wanted))
+    const cuda_kernel *wanted = op->cuda;
+    while (wanted && wanted->name && !wants_kernel(options, wanted))
         wanted++;
-    if (options->variant && !wanted->name) return no_variant(options, op, error);
+    if (options->variant && (!wanted || !wanted->name)) return no_variant(options, op, error);
     for (const char *const *text = op->workloads; text && *text; text++) {
         if (!wants_workload(page, *text)) continue;
         device_timing_request request = {.op = op,
@@ -233,8 +231,8 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
                                          .timeout_ms = options->timeout_ms,
                                          .seed = options->seed};
         if (candidate) bench_on_device(page, &request, "candidate");
-        for (const cuda_kernel *k = cuda_kernels; k->name; k++) {
-            if (!wants_kernel(options, op, k)) continue;
+        for (const cuda_kernel *k = op->cuda; k && k->name; k++) {
+            if (!wants_kernel(options, k)) continue;
             request.kernel = k;
             request.candidate = NULL;
             bench_on_device(page, &request, k->name);

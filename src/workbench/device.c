@@ -116,7 +116,6 @@ static qp_status carry_and_run(const op_call *call, qp_error *error)
         memcpy(staging + ranges[i].at, ranges[i].host, ranges[i].bytes);
     TRY(cuda_check(driver->copy_to_device(bench.memory.address, staging, used, bench.device.stream),
                    "carrying tensors to the GPU", error));
-    bench.ops.narrowed.rank = 0;
     if (bench.kernel->whole) {
         there.begin = 0;
         there.end = op_get(bench.kernel->op)->units(call);
@@ -124,7 +123,7 @@ static qp_status carry_and_run(const op_call *call, qp_error *error)
     TRY(cuda_ops_launch(&bench.ops, bench.kernel, &there, error));
     TRY(cuda_check(driver->copy_to_host(staging, bench.memory.address, used, bench.device.stream),
                    "carrying tensors from the GPU", error));
-    TRY(cuda_device_wait(&bench.device, bench.kernel->function, error));
+    TRY(cuda_device_wait(&bench.device, bench.kernel->name, error));
     size_t at = 0;
     for (int i = 0; i <= n; i++) {
         size_t end = i < n ? ranges[i].at : used;

@@ -7,7 +7,7 @@
 #define QUIPU_WORKBENCH_DEVICE_H
 
 #include "op/op.h"
-#include "vm/cuda_ops.h"
+#include "op/cuda_ops.h"
 
 /* QP_DEVICE, as the fault of `what`, where there is no GPU. The driver is not asked: it is left to
  * child processes, since it does not survive a fork. */

@@ -96,10 +96,29 @@ static qp_status make_copies(device_calls *d, const op_call *host, qp_error *err
 static qp_status launch(device_calls *d, int i, qp_error *error)
 {
     const op_call *call = &d->calls[i % d->n];
-    d->ops->narrowed.rank = 0; /* every call does all of its work */
     if (!d->launcher) return cuda_ops_launch(d->ops, d->request->kernel, call, error);
     d->launcher(call, d->ops->device->stream);
     return QP_OK;
+}
+
+/* Puts so many calls into the stream. As in a pass, a kernel may begin before the one before it has
+ * ended. */
+static qp_status launch_many(device_calls *d, int count, qp_error *error)
+{
+    cuda_recording recording = {0};
+    const cuda_address areas[CUDA_MAX_AREAS] = {0}; /* calls have addresses already */
+    cuda_ops *ops = d->ops;
+    qp_status status = QP_OK;
+    ops->recording = d->launcher ? NULL : &recording;
+    for (int i = 0; i < count && status == QP_OK; i++)
+        status = launch(d, i, error);
+    ops->recording = NULL;
+    if (status == QP_OK) status = cuda_recording_bind(&recording, ops->device, areas, error);
+    for (int i = 0; i < recording.n_records && status == QP_OK; i++)
+        status = cuda_recording_run(&recording, i, i > 0, ops->device, ops->blas,
+                                    ops->workspace.address, error);
+    cuda_recording_free(&recording);
+    return status;
 }
 
 /* Puts calls into a graph, so that the host's part of a launch is not what is timed. A candidate
@@ -111,12 +130,7 @@ static void capture(device_calls *d)
     cuda_graph graph = NULL;
     qp_error unused;
     if (driver->capture_begin(stream, CUDA_CAPTURE_THREAD_LOCAL) != 0) return;
-    qp_status status = QP_OK;
-    for (int i = 0; i < GRAPH_CALLS && status == QP_OK; i++) {
-        d->ops->early = i > 0; /* as in a pass */
-        status = launch(d, i, &unused);
-    }
-    d->ops->early = false;
+    qp_status status = launch_many(d, GRAPH_CALLS, &unused);
     cuda_result ended = driver->capture_end(stream, &graph);
     if (status == QP_OK && ended == 0 && driver->graph_instantiate(&d->graph, graph, 0) != 0)
         d->graph = NULL;

@@ -4,6 +4,7 @@
 #include "op/element.h"
 #include "op/row.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -71,6 +72,7 @@ const op_info op_add = {
     .units = units,
     .reference = add_reference,
     .variants = variants,
+    .cuda = add_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

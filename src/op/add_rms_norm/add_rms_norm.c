@@ -10,6 +10,7 @@
 #include "op/rms_norm/rms_norm.h"
 #include "op/row.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -99,6 +100,7 @@ const op_info op_add_rms_norm = {
     .scratch_bytes = scratch_bytes,
     .reference = add_rms_norm_reference,
     .variants = variants,
+    .cuda = add_rms_norm_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

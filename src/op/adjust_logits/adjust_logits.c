@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "op/adjust_logits/adjust_logits_row.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -160,6 +161,7 @@ const op_info op_adjust_logits = {
     .prepare = prepare,
     .reference = adjust_logits_reference,
     .variants = variants,
+    .cuda = adjust_logits_cuda,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY,

@@ -3,6 +3,7 @@
 
 #include "op/element.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <math.h>
 
@@ -72,6 +73,7 @@ const op_info op_argmax = {
     .check = check,
     .reference = argmax_reference,
     .variants = variants,
+    .cuda = argmax_cuda,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

@@ -16,6 +16,7 @@
 #include "op/fixed.h"
 #include "op/linear/linear.h"
 #include "op/merge_states/merge_states.h"
+#include "op/cuda_ops.h"
 
 #include <string.h>
 
@@ -327,6 +328,7 @@ const op_info op_attention_output = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = attention_output_reference,
+    .cuda = attention_output_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

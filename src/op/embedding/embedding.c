@@ -9,6 +9,7 @@
 #include "op/element.h"
 #include "op/variants.h"
 #include "tensor/codec.h"
+#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -117,6 +118,7 @@ const op_info op_embedding = {
     .prepare = prepare,
     .reference = embedding_reference,
     .variants = variants,
+    .cuda = embedding_cuda,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,
     .cases = cases,
     .workloads = workloads,

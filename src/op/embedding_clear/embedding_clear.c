@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "op/embedding/embedding.h"
 #include "op/fixed.h"
+#include "op/cuda_ops.h"
 
 #include <string.h>
 
@@ -139,6 +140,7 @@ const op_info op_embedding_clear = {
     .scratch_bytes = scratch_bytes,
     .prepare = prepare,
     .reference = embedding_clear_reference,
+    .cuda = embedding_clear_cuda,
     .cases = cases,
     .workloads = workloads,
 };

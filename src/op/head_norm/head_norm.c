@@ -7,6 +7,7 @@
 
 #include "op/element.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <math.h>
 
@@ -93,6 +94,7 @@ const op_info op_head_norm = {
     .units = units,
     .reference = head_norm_reference,
     .variants = variants,
+    .cuda = head_norm_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -7,6 +7,7 @@
 #include "op/attention/ragged.h"
 #include "op/element.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -150,6 +151,7 @@ const op_info op_kv_append = {
     .prepare = prepare,
     .reference = kv_append_reference,
     .variants = variants,
+    .cuda = kv_append_cuda,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

@@ -9,6 +9,7 @@
 #include "base/checked.h"
 #include "op/element.h"
 #include "op/row.h"
+#include "op/cuda_ops.h"
 
 enum { TILE = 8 }; /* weight rows decoded at a time: in L2 for the widest models, x reused 8-fold */
 
@@ -166,6 +167,7 @@ const op_info op_linear = {
     .scratch_bytes = scratch_bytes,
     .reference = linear_reference,
     .variants = linear_variants,
+    .cuda = linear_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

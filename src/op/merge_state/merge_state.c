@@ -7,6 +7,7 @@
 
 #include "op/element.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <math.h>
 
@@ -106,6 +107,7 @@ const op_info op_merge_state = {
     .units = units,
     .reference = merge_state_reference,
     .variants = variants,
+    .cuda = merge_state_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -8,6 +8,7 @@
 #include "op/merge_state/merge_state.h"
 #include "op/row.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <math.h>
 
@@ -123,6 +124,7 @@ const op_info op_merge_states = {
     .scratch_bytes = scratch_bytes,
     .reference = merge_states_reference,
     .variants = variants,
+    .cuda = merge_states_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

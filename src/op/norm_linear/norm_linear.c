@@ -11,6 +11,7 @@
 #include "op/fixed.h"
 #include "op/fused.h"
 #include "op/row.h"
+#include "op/cuda_ops.h"
 
 enum { TILE = 64 }; /* output features at a time */
 
@@ -152,6 +153,7 @@ const op_info op_norm_linear = {
     .prepare = prepare,
     .reference = norm_linear_reference,
     .variants = norm_linear_variants,
+    .cuda = norm_linear_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -9,6 +9,7 @@
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <string.h>
 
@@ -183,6 +184,7 @@ const op_info op_paged_decode = {
     .prepare = prepare,
     .reference = paged_decode_reference,
     .variants = variants,
+    .cuda = paged_decode_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

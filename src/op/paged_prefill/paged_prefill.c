@@ -9,6 +9,7 @@
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -206,6 +207,7 @@ const op_info op_paged_prefill = {
     .prepare = prepare,
     .reference = paged_prefill_reference,
     .variants = variants,
+    .cuda = paged_prefill_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

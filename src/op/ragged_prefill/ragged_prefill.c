@@ -9,6 +9,7 @@
 #include "op/attention/ragged.h"
 #include "op/attention/tile.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <string.h>
 
@@ -208,6 +209,7 @@ const op_info op_ragged_prefill = {
     .prepare = prepare,
     .reference = ragged_prefill_reference,
     .variants = variants,
+    .cuda = ragged_prefill_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

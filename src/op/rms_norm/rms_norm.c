@@ -7,6 +7,7 @@
 
 #include "op/element.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <math.h>
 
@@ -94,6 +95,7 @@ const op_info op_rms_norm = {
     .units = units,
     .reference = rms_norm_reference,
     .variants = variants,
+    .cuda = rms_norm_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "op/element.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 static int64_t units(const op_call *call)
 {
@@ -142,6 +143,7 @@ const op_info op_rope = {
     .prepare = prepare,
     .reference = rope_reference,
     .variants = variants,
+    .cuda = rope_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

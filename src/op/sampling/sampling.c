@@ -15,6 +15,7 @@
 #include "op/sampling/definite.h"
 #include "op/sampling/sampling_row.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <math.h>
 
@@ -246,6 +247,7 @@ const op_info op_sampling = {
     .prepare = prepare,
     .reference = sampling_reference,
     .variants = variants,
+    .cuda = sampling_cuda,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

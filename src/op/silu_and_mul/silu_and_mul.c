@@ -7,6 +7,7 @@
 #include "op/element.h"
 #include "op/row.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <math.h>
 
@@ -80,6 +81,7 @@ const op_info op_silu_and_mul = {
     .units = units,
     .reference = silu_and_mul_reference,
     .variants = variants,
+    .cuda = silu_and_mul_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -11,6 +11,7 @@
 #include "op/element.h"
 #include "op/top_k/heap.h"
 #include "op/variants.h"
+#include "op/cuda_ops.h"
 
 #include <assert.h>
 #include <math.h>
@@ -148,6 +149,7 @@ const op_info op_top_k = {
     .prepare = prepare,
     .reference = top_k_reference,
     .variants = variants,
+    .cuda = top_k_cuda,
     .cases = cases,
     .workloads = workloads,
     .fills = OP_FILL_HUGE | OP_FILL_INFINITY | OP_FILL_NAN,

@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "op/paged_decode/paged_decode.h"
-#include "vm/cuda_attention.h"
+#include "op/attention/attention_cuda.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -142,6 +142,8 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     TRY(cuda_buffer_alloc(d, bytes.inputs, "inputs", &x->inputs, error));
     TRY(cuda_buffer_alloc(d, bytes.state, "the state of sequences", &x->state, error));
     TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_OWN_WORKSPACE, true, error));
+    TRY(launch_setting_init(&x->setting, p, &x->weights, d, x->ops.blas, x->ops.has_blas,
+                            x->ops.workspace.bytes, error));
     size_t logits = p->tensors[PLAN_LOGITS].bytes;
     if (logits <= PINNED_LOGITS) TRY(cuda_pinned_alloc(d, logits, "logits", &x->logits, error));
     place_tensors(x);
@@ -200,6 +202,7 @@ void cuda_executor_free(cuda_executor *x)
     d->driver->stream_synchronize(d->stream);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
         if (x->passes[i].graph) d->driver->graph_exec_destroy(x->passes[i].graph);
+    cuda_executor_free_lists(x);
     cuda_ops_free(&x->ops);
     for (int i = 0; i < CUDA_GROUPS; i++)
         if (x->ended[i]) d->driver->event_destroy(x->ended[i]);

@@ -1,13 +1,12 @@
 /* Runs a plan on the GPU, operator by operator.
  *
- * What the CPU's executor is there: memory of its own, a kernel for every node chosen by types and
- * shapes, inputs taken from a batch. Neighbours that are one launch are made one: products of the
- * same x, rope and the kv_append behind it. A forward pass of few tokens, or in which all sequences
- * decode, is captured in a CUDA graph when it is run for the second time, one for each number of
- * tokens, sequences, outputs and parts of attention. Passes that read what the pass before has
- * chosen go in groups: one copy of all their inputs, one graph, one copy of their tokens, of
- * which a group has places of its own, so that they are copied while the other one is at work.
- * Everything else goes through the device's one stream; only what reads back waits for it.
+ * It has memory of its own, and a list of launches (launch_list.h) for each shape of batch, made
+ * when that first comes. A forward pass of few tokens, or in which all sequences decode, is
+ * captured in a CUDA graph when it is run for the second time, one for each number of tokens,
+ * sequences, outputs and parts of attention. Passes that read what the pass before has chosen go in
+ * groups: one copy of all their inputs, one graph, one copy of their tokens. A group has places of
+ * its own for these, so that they are copied while the other group is at work. Everything else goes
+ * through the device's one stream; only what reads back waits for it.
  *
  * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
  */
@@ -17,10 +16,11 @@
 #include "vm/batch.h"
 #include "vm/cuda/weights.h"
 #include "plan/plan.h"
-#include "vm/cuda_ops.h"
+#include "vm/cuda/launch_list.h"
 
 enum {
     CUDA_MAX_GRAPHS = 16,
+    CUDA_MAX_LISTS = 64,
     CUDA_GROUP = 8,  /* passes */
     CUDA_GROUPS = 2, /* that may be on their way at once */
 };
@@ -38,10 +38,10 @@ typedef struct cuda_pass {
     cuda_graph_exec graph; /* NULL: not captured yet */
 } cuda_pass;
 
-/* Where a pass's launches lie in time: an event before each, and one behind the last. */
+/* When a pass's launches began: an event before each entry of its list, and one after the last. */
 typedef struct cuda_marks {
     cuda_event *events;
-    int *nodes; /* the first of each launch */
+    int *nodes; /* the first of each entry */
     int count, capacity;
 } cuda_marks;
 
@@ -56,16 +56,19 @@ typedef struct cuda_executor {
     cuda_pinned staged, tokens; /* of groups: their inputs, and what they make */
     cuda_stream copies;         /* of groups */
     cuda_event ended[CUDA_GROUPS];
-    int64_t longest;          /* of the group staged last: its first pass's ops.longest */
+    int64_t longest; /* where several sequences decode, the positions of the longest; else 0 */
+    int64_t staged_longest;   /* the same of the first pass of the group staged last */
     const void **weight_data; /* [plan->n_weights]: addresses of the GPU */
     program_memory memory;    /* addresses of the GPU; inputs as the last batch had them */
     const float *table;       /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
-    bool early;        /* kernels of this pass may begin before the one before them has ended */
-    bool follows;      /* and so may the first, of a pass behind another */
-    tensor likeliest;  /* where the pass leaves the likeliest tokens in the logits' stead; rank 0 */
-    cuda_marks *marks; /* of the pass that runs next, which then is no graph; NULL: none */
+    launch_setting setting;
+    launch_list lists[CUDA_MAX_LISTS];
+    uint64_t n_uses;        /* of lists */
+    bool follows;           /* the pass follows another, and may start before that has ended */
+    cuda_address likeliest; /* where the pass leaves the likeliest tokens instead of logits; or 0 */
+    cuda_marks *marks;      /* of the pass that runs next, which then is no graph; NULL: none */
 } cuda_executor;
 
 /* Bytes of the GPU's memory that a run needs, each part exact. */

@@ -6,12 +6,6 @@
 
 #include <stdint.h>
 
-/* An address of the GPU where views have pointers. */
-static inline void *cuda_host_form(cuda_address address)
-{
-    return (void *)(uintptr_t)address;
-}
-
 /* Of one pass: its inputs as the batch has them, and its tokens. */
 size_t cuda_executor_input_bytes(const program *plan);
 size_t cuda_executor_token_bytes(const program *plan);
@@ -23,6 +17,8 @@ void cuda_executor_place_inputs(cuda_executor *executor, const batch *batch, int
 
 /* A pass begins: the sums that the last one has cleared are this one's. */
 void cuda_executor_begin_pass(cuda_executor *executor);
+
+void cuda_executor_free_lists(cuda_executor *executor);
 
 qp_status cuda_executor_copy_table(cuda_executor *executor, qp_error *error);
 

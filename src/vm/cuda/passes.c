@@ -1,10 +1,9 @@
 /* Passes on the GPU as CUDA graphs, one by one and in groups: see cuda_executor.h. */
 #include "vm/cuda/executor_parts.h"
 
-#include "op/argmax/argmax.h"
 #include "op/linear/linear_stream.h"
 #include "op/paged_decode/paged_decode.h"
-#include "vm/cuda_attention.h"
+#include "op/attention/attention_cuda.h"
 
 #include <string.h>
 
@@ -12,7 +11,6 @@ enum {
     /* Passes of more tokens are long enough to be launched as they are, unless all sequences
      * decode: then it is one launch after the other that counts. */
     GRAPH_TOKENS = 8,
-    FEW_TOKENS = 8, /* whose kernels fill the GPU from end to end: they begin in turn */
     GRAPH_SEQUENCES = 512,
     FEW_PASSES = 2,
 };
@@ -25,7 +23,7 @@ static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first,
     return (cuda_pass){.n_tokens = of[AXIS_TOKENS],
                        .n_sequences = of[AXIS_SEQUENCES],
                        .n_outputs = of[AXIS_OUTPUTS],
-                       .n_chunks = cuda_decode_chunks(x->ops.longest),
+                       .n_chunks = cuda_decode_chunks(x->longest),
                        .first = first,
                        .last = last,
                        .n_passes = n_passes,
@@ -99,10 +97,9 @@ static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int 
                            qp_error *error)
 {
     const plan_sizes sizes = sizes_of(x, batch);
-    x->ops.longest = longest_decoding(batch);
-    x->early = batch_tokens(batch) > FEW_TOKENS;
+    x->longest = longest_decoding(batch);
     if (first == 0) cuda_executor_begin_pass(x);
-    int64_t most = x->ops.longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
+    int64_t most = x->longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
     if (batch_tokens(batch) > most || last - first < 2 || x->marks)
         return cuda_executor_launch(x, &sizes, first, last, error);
     const cuda_pass wanted = shape_of(x, batch, first, last, 0, 0, 0);
@@ -164,21 +161,8 @@ qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, i
     TRY(cuda_device_enter(x->device, error));
     TRY(allocate_groups(x, error));
     memcpy(staged_inputs(x, group, pass), batch->memory, batch->memory_bytes);
-    if (pass == 0) x->longest = longest_decoding(batch);
+    if (pass == 0) x->staged_longest = longest_decoding(batch);
     return QP_OK;
-}
-
-/* Where no kernel has left the likeliest token of each row of logits, one does. */
-static qp_status launch_argmax(cuda_executor *x, qp_error *error)
-{
-    int64_t n = x->likeliest.shape[0];
-    op_call call = {.end = n};
-    if (!x->likeliest.rank) return QP_OK;
-    call.tensors[ARGMAX_LOGITS] =
-        tensor_2d(x->memory.data[PLAN_LOGITS], DTYPE_F32, n, x->plan->config.vocab_size);
-    call.tensors[ARGMAX_IDS] = x->likeliest;
-    const cuda_kernel *kernel = cuda_ops_choose(&x->ops, OP_ARGMAX, &call);
-    return cuda_ops_launch(&x->ops, kernel, &call, error);
 }
 
 /* The plan's own step chooses, and leaves what it has chosen where the next pass reads it. */
@@ -204,17 +188,15 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_s
         cuda_executor_begin_pass(x);
         cuda_executor_place_inputs(x, batch, shape->group, pass);
         x->memory.data[PLAN_TOKEN_IDS] = x->memory.data[PLAN_LAST] = cuda_host_form(read);
-        x->follows = x->early && pass > 0;
-        x->ops.longest = x->longest > 0 ? x->longest + pass : 0;
-        if (!shape->choice)
-            x->likeliest = tensor_1d(cuda_host_form(made), DTYPE_I32, shape->n_outputs);
+        x->follows = pass > 0;
+        x->longest = x->longest > 0 ? x->longest + pass : 0;
+        if (!shape->choice) x->likeliest = made;
         status = cuda_executor_launch(x, sizes, shape->first, shape->last, error);
-        if (status == QP_OK)
-            status = shape->choice ? launch_choice(x, sizes, shape->choice, made, error)
-                                   : launch_argmax(x, error);
+        if (status == QP_OK && shape->choice)
+            status = launch_choice(x, sizes, shape->choice, made, error);
     }
     x->follows = false;
-    x->likeliest.rank = 0;
+    x->likeliest = 0;
     return status;
 }
 
@@ -224,8 +206,7 @@ static qp_status run_group(cuda_executor *x, const batch *batch, int last, int c
 {
     const plan_sizes sizes = sizes_of(x, batch);
     void *const sums[2] = {x->memory.data[PLAN_SUMS], x->memory.data[PLAN_SUMS_NEXT]};
-    x->ops.longest = x->longest;
-    x->early = batch_tokens(batch) > FEW_TOKENS;
+    x->longest = x->staged_longest;
     const cuda_pass wanted = shape_of(x, batch, 0, last, group, n_passes, choice);
     bool same = wanted.n_chunks == cuda_decode_chunks(x->longest + n_passes - 1);
     if (!same || batch_tokens(batch) > GRAPH_SEQUENCES || x->marks)

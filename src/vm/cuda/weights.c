@@ -1,4 +1,4 @@
-/* A model's weights on the GPU: see cuda_weights.h. */
+/* A model's weights on the GPU: see weights.h. */
 #include "vm/cuda/weights.h"
 
 #include "base/checked.h"
@@ -48,12 +48,35 @@ size_t cuda_weights_bytes(const model *m)
     return bytes;
 }
 
+typedef struct placing {
+    cuda_weights *weights;
+    size_t used;
+} placing;
+
+static qp_status place_one(void *context, weight_slot slot, int64_t layer, bool bias,
+                           const tensor *view, qp_error *error)
+{
+    placing *p = context;
+    (void)error;
+    p->weights->offsets[layer + 1][slot][bias] = p->used;
+    p->used += round_up(tensor_bytes(view), CUDA_ALIGNMENT);
+    return QP_OK;
+}
+
+qp_status cuda_weights_place(const model *m, cuda_weights *out, qp_error *error)
+{
+    *out = (cuda_weights){.model = m};
+    size_t rows = (size_t)model_get_config(m)->n_layers + 1;
+    out->offsets = calloc(rows, sizeof *out->offsets);
+    if (!out->offsets) return error_no_memory(error, "the table of weights", rows);
+    return visit_all(m, place_one, &(placing){.weights = out}, error);
+}
+
 typedef struct load_context {
     cuda_device *device;
     cuda_weights *weights;
     cuda_upload upload;
     progress *progress;
-    size_t used;
 } load_context;
 
 /* Elements (or blocks) of a synthetic tensor, by a kernel. */
@@ -111,9 +134,7 @@ static qp_status load_one(void *context, weight_slot slot, int64_t layer, bool b
 {
     load_context *load = context;
     synthetic_stream stream;
-    load->weights->offsets[layer + 1][slot][bias] = load->used;
-    cuda_address to = load->weights->memory.address + load->used;
-    load->used += round_up(tensor_bytes(view), CUDA_ALIGNMENT);
+    cuda_address to = load->weights->memory.address + load->weights->offsets[layer + 1][slot][bias];
     if (!model_synthetic_stream(load->weights->model, slot, layer, bias, &stream)) {
         TRY(copy_rows(load, slot, layer, bias, view, to, error));
         if (!bias) model_release_weight(load->weights->model, slot, layer);
@@ -127,10 +148,7 @@ static qp_status load_one(void *context, weight_slot slot, int64_t layer, bool b
 qp_status cuda_weights_load(cuda_device *device, const model *m, progress *progress,
                             cuda_weights *out, qp_error *error)
 {
-    *out = (cuda_weights){.model = m};
-    size_t rows = (size_t)model_get_config(m)->n_layers + 1;
-    out->offsets = calloc(rows, sizeof *out->offsets);
-    if (!out->offsets) return error_no_memory(error, "the table of weights", rows);
+    TRY(cuda_weights_place(m, out, error));
     TRY(cuda_buffer_alloc(device, cuda_weights_bytes(m), "weights", &out->memory, error));
     load_context load = {.device = device, .weights = out, .progress = progress};
     progress_begin(progress, "copying weights to the GPU", model_weight_bytes(m));
@@ -148,11 +166,19 @@ void cuda_weights_free(const cuda_device *device, cuda_weights *weights)
     *weights = (cuda_weights){0};
 }
 
-cuda_address cuda_weights_address(const cuda_weights *w, weight_slot slot, int64_t layer, bool bias)
+bool cuda_weights_find(const cuda_weights *w, weight_slot slot, int64_t layer, bool bias,
+                       size_t *offset)
 {
     const model_weight *weight = model_get_weight(w->model, slot, layer < 0 ? 0 : layer);
-    if (bias ? !weight->bias.rank : !weight->weight.rank) return 0;
+    if (bias ? !weight->bias.rank : !weight->weight.rank) return false;
     if (slot == WEIGHT_OUTPUT && model_get_config(w->model)->tied) slot = WEIGHT_TOKEN_EMBD;
     int64_t row = weight_get_info(slot)->per_layer ? layer + 1 : 0;
-    return w->memory.address + w->offsets[row][slot][bias];
+    *offset = w->offsets[row][slot][bias];
+    return true;
+}
+
+cuda_address cuda_weights_address(const cuda_weights *w, weight_slot slot, int64_t layer, bool bias)
+{
+    size_t offset;
+    return cuda_weights_find(w, slot, layer, bias, &offset) ? w->memory.address + offset : 0;
 }

@@ -19,12 +19,20 @@ typedef struct cuda_weights {
 /* Bytes that the weights take on the GPU, exactly. */
 size_t cuda_weights_bytes(const model *model);
 
+/* Where the weights will be in their memory, which is not taken. cuda_weights_free() it, also after
+ * a failure. */
+qp_status cuda_weights_place(const model *model, cuda_weights *out, qp_error *error);
+
 /* Takes the memory and fills it. cuda_weights_free() it, also after a failure. */
 qp_status cuda_weights_load(cuda_device *device, const model *model, progress *progress,
                             cuda_weights *out, qp_error *error);
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights);
 
-/* Where a weight or its bias lies; 0 where there is none. */
+/* Where a weight or its bias lies in the memory; false where there is none. */
+bool cuda_weights_find(const cuda_weights *weights, weight_slot slot, int64_t layer, bool bias,
+                       size_t *offset);
+
+/* Its address; 0 where there is none. */
 cuda_address cuda_weights_address(const cuda_weights *weights, weight_slot slot, int64_t layer,
                                   bool bias);
 

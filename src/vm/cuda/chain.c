@@ -1,5 +1,5 @@
-/* Chains of products: see cuda_chain.h and linear_chain.cuh. */
-#include "vm/cuda_chain.h"
+/* Chains of products: see chain.h and linear_chain.cuh. */
+#include "vm/cuda/chain.h"
 
 #include "op/argmax/argmax.h"
 #include "op/embedding/embedding.h"
@@ -10,18 +10,11 @@
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
-#include "vm/cuda_attention.h"
-#include "vm/cuda_linear.h"
-#include "vm/cuda_linear_stream.h"
+#include "op/attention/attention_cuda.h"
+#include "op/linear/linear_cuda.h"
+#include "op/linear/linear_stream_cuda.h"
 
 #include <math.h>
-#include <stdio.h>
-
-/* Stages of weights, an even number as chain_attention.cuh wants it, and of x, CHAIN_X_DEPTHS deep:
- * a multiprocessor's shared memory. */
-static const struct {
-    int columns, weights, x;
-} stages[] = {{16, 10, 8}, {32, 8, 6}, {64, 6, 4}};
 
 static bool same_view(const tensor *a, const tensor *b)
 {
@@ -35,17 +28,18 @@ static bool has_fours(const tensor *view)
            (uintptr_t)view->data % 16 == 0;
 }
 
-bool cuda_chain_begin(cuda_ops *ops, int64_t rows, cuda_chain *out)
+bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address x_at,
+                      int64_t n_chunks, cuda_chain *out)
 {
     if (!cuda_device_is_hopper(ops->device) || rows > LINEAR_STREAM_MAX_X) return false;
-    *out = (cuda_chain){
-        .ops = ops, .columns = LINEAR_STREAM_COLUMNS(rows), .x_at = cuda_linear_narrowed(ops)};
+    *out = (cuda_chain){.ops = ops,
+                        .columns = LINEAR_STREAM_COLUMNS(rows),
+                        .n_chunks = n_chunks,
+                        .x = *x,
+                        .x_at = cuda_narrow_place(ops),
+                        .first_x_at = x_at};
     out->run.arrived = (uint32_t *)(uintptr_t)cuda_ops_counters(ops);
-    int form = 0;
-    while (stages[form].columns < out->columns)
-        form++;
-    out->run.weight_stages = stages[form].weights;
-    out->run.x_stages = stages[form].x;
+    cuda_linear_chain_set_stages(&out->run, out->columns);
     return true;
 }
 
@@ -86,10 +80,9 @@ static void set_ranks(const cuda_chain *c, chain_step *step, int ranks)
 static bool takes_product(const cuda_chain *c, const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
-    const tensor *wanted = c->run.n_steps > 0 ? &c->x : &c->ops->narrowed;
     return !is_full(c) && !c->sum.rank && cuda_linear_stream_accepts(call) &&
            cuda_linear_stream_pays(call) && x->shape[1] % LINEAR_STREAM_DEPTH == 0 &&
-           same_view(x, wanted) && call->begin == 0 && call->end == weight->shape[0] &&
+           same_view(x, &c->x) && call->begin == 0 && call->end == weight->shape[0] &&
            !call->tensors[LINEAR_BIAS].rank && x->shape[0] <= c->columns;
 }
 
@@ -128,7 +121,7 @@ static bool add_product(cuda_chain *c, const op_call *call, bool pairs, cuda_str
         .low = cut.rows == LINEAR_STREAM_LOW_ROWS,
         .n_depths = (int32_t)(x->shape[1] / LINEAR_STREAM_DEPTH),
     };
-    if (c->run.n_steps == 0) c->x_at = c->ops->narrowed_at;
+    if (c->run.n_steps == 0) c->x_at = c->first_x_at;
     if (!map_weight(c, weight, pairs, cut.rows, &p) ||
         cuda_stream_map_deep(c->ops, c->x_at, x->shape[0], x->shape[1], 2 * x->shape[1], c->columns,
                              CHAIN_X_DEPTHS, p.x_map, NULL) != QP_OK)
@@ -161,12 +154,13 @@ bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *sil
 {
     const tensor *out = &silu->tensors[SILU_AND_MUL_OUT];
     chain_product *p;
+    const op_call both[] = {*call, *silu};
     const cuda_stream_cut whole = {LINEAR_STREAM_ROWS, 1};
     if (!takes_product(c, call) || cut_of(c, call).ranks > 1 ||
-        !cuda_linear_stream_activates(c->ops, call, silu) || !add_product(c, call, true, whole, &p))
+        !cuda_linear_stream_activates(c->ops, both) || !add_product(c, call, true, whole, &p))
         return false;
     c->x = *out;
-    c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
+    c->x_at = cuda_other_narrow_place(c->ops, c->x_at);
     p->end = CHAIN_SILU;
     p->n_features = (int32_t)out->shape[1];
     p->narrowed = (void *)(uintptr_t)c->x_at;
@@ -259,7 +253,7 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
         rows.table_type = (int32_t)c->table.type;
         rows.residual_pitch = c->table.stride[0];
     }
-    if (last) c->x_at = cuda_linear_other_narrowed(c->ops, c->x_at);
+    if (last) c->x_at = cuda_other_narrow_place(c->ops, c->x_at);
     rows.rows = c->rows;
     rows.weight = weight->data;
     rows.weight_type = (int32_t)weight->type;
@@ -370,8 +364,7 @@ static bool takes_attention(const cuda_chain *c, const op_call *call)
            cuda_decode_accepts(call) && cuda_decode_pays(call) && q->shape[0] <= c->columns &&
            q->shape[2] == CHAIN_HEAD && q->type == DTYPE_F32 && q->stride[1] == CHAIN_HEAD * 4 &&
            k->shape[3] == CHAIN_HEAD && !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
-           call->end == q->shape[0] * q->shape[1] && c->ops->longest > 0 && queries_fit(c, q, k) &&
-           cuda_decode_chunks(c->ops->longest) == 1 && c->ops->longest <= CHAIN_PAGES * 32 * 16 &&
+           call->end == q->shape[0] * q->shape[1] && c->n_chunks == 1 && queries_fit(c, q, k) &&
            2 * bytes <= c->ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }
 
@@ -406,7 +399,7 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
     const tensor *out = &call->tensors[PAGED_DECODE_OUT];
     if (!takes_attention(c, call) || out->stride[1] != out->shape[2] * out->stride[2]) return false;
     double scale = call->params[PAGED_DECODE_SM_SCALE];
-    cuda_address at = cuda_linear_other_narrowed(c->ops, c->x_at);
+    cuda_address at = cuda_other_narrow_place(c->ops, c->x_at);
     chain_attention a = {
         .q = q->data,
         .narrowed = (void *)(uintptr_t)at,
@@ -497,20 +490,7 @@ static void end_sum(cuda_chain *c)
 
 qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
 {
-    cuda_ops *ops = c->ops;
-    char name[CUDA_STREAM_NAME];
-    cuda_function function;
-    TRY(cuda_stream_find(ops, CUDA_HELPER_CHAIN, "linear_chain", c->columns, name, &function,
-                         error));
     end_sum(c);
-    ops->narrowed.rank = 0;
-    if (cuda_chain_ends_with_norm(c)) {
-        ops->narrowed = c->x;
-        ops->narrowed_at = c->x_at;
-    }
-    const cuda_launch how = {
-        .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
-        .block = {CHAIN_THREADS, 1, 1},
-        .shared_bytes = (unsigned)CHAIN_SHARED(c->columns, c->run.weight_stages, c->run.x_stages)};
-    return cuda_ops_launch_with(ops, function, name, how, 1, (void *[]){&c->run}, error);
+    if (!cuda_chain_ends_with_norm(c)) c->x.rank = 0;
+    return cuda_linear_chain(c->ops, &c->run, c->columns, error);
 }

@@ -13,28 +13,31 @@
 #ifndef QUIPU_VM_CUDA_CHAIN_H
 #define QUIPU_VM_CUDA_CHAIN_H
 
-#include "op/linear/linear_chain.h"
-#include "vm/cuda_ops.h"
+#include "op/linear/linear_chain_cuda.h"
 
 typedef struct cuda_chain {
     cuda_ops *ops;
     linear_chain run;
     int columns; /* of x's tiles */
     int n_products;
-    tensor x;            /* what the next product must multiply; of the first: ops->narrowed */
-    cuda_address x_at;   /* in BF16 */
-    tensor sum;          /* the last product's output, of which there are parts; rank 0: none */
-    tensor weight;       /* and its weight */
-    const int32_t *rows; /* of x's rows, those that the next norm takes; NULL: all */
-    tensor gathered;     /* what they are called; rank 0: not gathered */
-    tensor table;        /* of which, where no product came before */
-    bool adds;           /* the last product is added to x */
-    bool ended;          /* with rope: only attention may follow */
+    int64_t n_chunks;        /* of attention: parts of each sequence; 0: not all decode */
+    tensor x;                /* what the next product must multiply; rank 0: nothing is in BF16 */
+    cuda_address x_at;       /* where it is, in BF16; */
+    cuda_address first_x_at; /* that of the first product, which another kernel has left */
+    tensor sum;              /* the last product's output, of which there are parts; rank 0: none */
+    tensor weight;           /* and its weight */
+    const int32_t *rows;     /* of x's rows, those that the next norm takes; NULL: all */
+    tensor gathered;         /* what they are called; rank 0: not gathered */
+    tensor table;            /* of which, where no product came before */
+    bool adds;               /* the last product is added to x */
+    bool ended;              /* with rope: only attention may follow */
 } cuda_chain;
 
 /* An empty chain for calls of `rows` rows; false where the GPU has no such kernel, or it does not
- * pay. */
-bool cuda_chain_begin(cuda_ops *ops, int64_t rows, cuda_chain *out);
+ * pay. `x` is in BF16 at `x_at`, rank 0: nothing is. Sequences have `n_chunks` parts, 0: not all
+ * decode. */
+bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address x_at,
+                      int64_t n_chunks, cuda_chain *out);
 
 /* Each takes a call, or leaves the chain as it is and returns false. */
 bool cuda_chain_product(cuda_chain *chain, const op_call *linear);
@@ -56,7 +59,8 @@ bool cuda_chain_is_whole(const cuda_chain *chain);
 bool cuda_chain_is_full(const cuda_chain *chain);
 bool cuda_chain_ends_with_norm(const cuda_chain *chain);
 
-/* Puts a whole chain into the stream. */
+/* Launches a whole chain. Afterwards chain->x is in BF16 at chain->x_at where the chain ends with a
+ * norm; else nothing is. */
 qp_status cuda_chain_launch(cuda_chain *chain, qp_error *error);
 
 #endif

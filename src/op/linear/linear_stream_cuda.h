@@ -1,9 +1,9 @@
 /* linear for batches of 9 to 64 rows by quipu's own kernel, linear_stream.cuh. */
-#ifndef QUIPU_VM_CUDA_LINEAR_STREAM_H
-#define QUIPU_VM_CUDA_LINEAR_STREAM_H
+#ifndef QUIPU_OP_LINEAR_STREAM_CUDA_H
+#define QUIPU_OP_LINEAR_STREAM_CUDA_H
 
 #include "op/linear/linear_stream.h"
-#include "vm/cuda_ops.h"
+#include "op/cuda_ops.h"
 
 /* How a product is cut: into tiles of so many rows of the weight, each shared by so many blocks. */
 typedef struct cuda_stream_cut {
@@ -18,21 +18,16 @@ bool cuda_linear_stream_accepts(const op_call *call);
 bool cuda_linear_stream_pays(const op_call *call);
 size_t cuda_linear_stream_workspace(const op_call *call);
 qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                             qp_error *error);
+                             const cuda_forms *forms, qp_error *error);
 
-/* Whether the silu_and_mul of a product's output can be made with it, for a product that takes it
- * in BF16 alone. */
-bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *call, const op_call *silu);
+/* Whether the silu_and_mul calls[1] of a product's output can be made with it, for a product that
+ * takes it in BF16 alone. */
+bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *calls);
 
-/* Both; what silu_and_mul would write is left in BF16 only, where the next product looks for it. */
-qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
+/* Both; what silu_and_mul would write is left in BF16 only. */
+cuda_left cuda_linear_stream_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x);
+qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                   qp_error *error);
-
-/* The kernel run_IMAGE_COLUMNS of an image that has one for 16, 32 and 64 columns, places `first`
- * on among the helpers. `name`: for messages. */
-enum { CUDA_STREAM_NAME = 32 };
-qp_status cuda_stream_find(cuda_ops *ops, int first, const char *image, int columns,
-                           char name[CUDA_STREAM_NAME], cuda_function *out, qp_error *error);
 
 /* Describes a weight's tiles to the GPU, neighbouring rows or, in `pairs`, eights of gates and of
  * ups in turn: a tensor map of 128 bytes, the dimension that tiles count in, and by how much.

@@ -1,14 +1,15 @@
-/* Products of many rows with what stands behind them: see cuda_linear_wide.h and linear_wide.cuh.
- */
-#include "vm/cuda_linear_wide.h"
+/* Products of many rows with what follows them: see linear_wide_cuda.h and linear_wide.cuh. */
+#include "op/linear/linear_wide_cuda.h"
 
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
 #include "op/rope/rope.h"
 #include "op/silu_and_mul/silu_and_mul.h"
-#include "vm/cuda_linear.h"
-#include "vm/cuda_linear_stream.h"
-#include "vm/cuda_rows.h"
+#include "op/linear/linear_cuda.h"
+#include "op/linear/linear_stream_cuda.h"
+#include "op/rows_cuda.h"
+
+#include <stdio.h>
 
 /* A cluster's rows of x, and half of a tile's features. */
 enum { CLUSTER_ROWS = LINEAR_WIDE_ROWS * LINEAR_WIDE_BLOCKS, HALF_TILE = LINEAR_WIDE_FEATURES / 2 };
@@ -38,54 +39,60 @@ static bool multiplies(const cuda_ops *ops, const op_call *call)
            cuda_linear_wide_fills(out->shape[0], out->shape[1], ops->device->n_multiprocessors);
 }
 
-/* Puts a product into the stream, with whatever `arguments`, whose first is to be `run`, say. */
-static qp_status launch(cuda_ops *ops, const op_call *call, int kind, const char *name,
-                        linear_wide *run, void **arguments, qp_error *error)
+/* Completes `run`, the first of the arguments, and launches it. */
+static qp_status launch(cuda_ops *ops, const op_call *call, const cuda_forms *forms,
+                        const char *name, linear_wide *run, const cuda_argument *arguments,
+                        qp_error *error)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
-    cuda_function function;
     cuda_address at;
-    TRY(cuda_linear_narrow_x(ops, x, &at, error));
+    TRY(cuda_linear_narrowed_x(ops, call, forms, &at, error));
     TRY(cuda_stream_map_rows(ops, at, x->shape[0], x->shape[1], x->shape[1] * 2, LINEAR_WIDE_ROWS,
                              run->x_map, error));
-    TRY(cuda_stream_map_rows(ops, (cuda_address)(uintptr_t)weight->data, weight->shape[0],
+    TRY(cuda_stream_map_rows(ops, cuda_device_form(weight->data), weight->shape[0],
                              weight->shape[1], weight->stride[0], HALF_TILE, run->weight_map,
                              error));
-    TRY(cuda_ops_find_helper_of(ops, CUDA_HELPER_WIDE + kind, "linear_wide", name,
-                                LINEAR_WIDE_SHARED, &function, error));
     run->n_rows = (int32_t)x->shape[0];
     run->n_steps = (int32_t)((x->shape[1] + LINEAR_WIDE_DEPTH - 1) / LINEAR_WIDE_DEPTH);
     run->row_tiles = (int32_t)((x->shape[0] + CLUSTER_ROWS - 1) / CLUSTER_ROWS);
     run->tiles = (int32_t)tiles_of(x->shape[0], weight->shape[0]);
     int clusters = ops->device->n_multiprocessors / LINEAR_WIDE_BLOCKS;
     if (clusters > run->tiles) clusters = run->tiles;
-    const cuda_launch how = {.grid = {(unsigned)(clusters * LINEAR_WIDE_BLOCKS), 1, 1},
-                             .block = {LINEAR_WIDE_THREADS, 1, 1},
-                             .shared_bytes = LINEAR_WIDE_SHARED};
-    return cuda_ops_launch_with(ops, function, name, how, LINEAR_WIDE_BLOCKS, arguments, error);
+    cuda_start start = {.image = "linear_wide",
+                        .shared_most = LINEAR_WIDE_SHARED,
+                        .grid = {(unsigned)(clusters * LINEAR_WIDE_BLOCKS), 1, 1},
+                        .threads = LINEAR_WIDE_THREADS,
+                        .shared_bytes = LINEAR_WIDE_SHARED,
+                        .cluster = LINEAR_WIDE_BLOCKS};
+    snprintf(start.name, sizeof start.name, "%s", name);
+    return cuda_ops_start(ops, &start, arguments, error);
 }
 
 /* ---- silu_and_mul -------------------------------------------------------------------------- */
 
-bool cuda_linear_wide_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
+bool cuda_linear_wide_activates(const cuda_ops *ops, const op_call *calls)
 {
-    const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
-    return multiplies(ops, call) && cuda_linear_is_activated(call, silu) &&
-           to->data == call->tensors[LINEAR_OUT].data && to->shape[1] % 8 == 0;
+    const tensor *to = &calls[1].tensors[SILU_AND_MUL_OUT];
+    return multiplies(ops, &calls[0]) && cuda_linear_is_activated(&calls[0], &calls[1]) &&
+           to->data == calls[0].tensors[LINEAR_OUT].data && to->shape[1] % 8 == 0;
 }
 
-qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
+cuda_left cuda_linear_wide_silu_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)
+{
+    (void)ops, (void)x;
+    return (cuda_left){.narrowed = cuda_device_form(calls[0].tensors[LINEAR_OUT].data)};
+}
+
+qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                 qp_error *error)
 {
-    const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
-    cuda_address out = (cuda_address)(uintptr_t)call->tensors[LINEAR_OUT].data;
+    const tensor *to = &calls[1].tensors[SILU_AND_MUL_OUT];
+    cuda_address out = cuda_device_form(calls[0].tensors[LINEAR_OUT].data);
     linear_wide run = {.feature_step = HALF_TILE, .half_step = (int32_t)to->shape[1]};
     TRY(cuda_stream_map_rows(ops, out, to->shape[0], to->shape[1], to->shape[1] * 2,
                              LINEAR_WIDE_ROWS / 2, run.out_map, error));
-    TRY(launch(ops, call, 0, "run_linear_wide_silu", &run, (void *[]){&run}, error));
-    ops->narrowed = *to;
-    ops->narrowed_at = out;
-    return QP_OK;
+    return launch(ops, &calls[0], forms, "run_linear_wide_silu", &run,
+                  CUDA_ARGUMENTS(CUDA_ARGUMENT(run)), error);
 }
 
 /* ---- rope and kv_append -------------------------------------------------------------------- */
@@ -103,9 +110,9 @@ static bool are_heads_of(const tensor *out, const tensor *heads, int64_t first)
            heads->stride[1] == heads->shape[2] * 4;
 }
 
-bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *call, const op_call *rope,
-                            const op_call *append)
+bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *calls)
 {
+    const op_call *call = &calls[0], *rope = &calls[1], *append = &calls[2];
     const tensor *out = &call->tensors[LINEAR_OUT], *q = &rope->tensors[ROPE_Q];
     const tensor *k = &rope->tensors[ROPE_K], *v = &append->tensors[KV_APPEND_V];
     const tensor *table = &rope->tensors[ROPE_COS_SIN];
@@ -122,33 +129,30 @@ bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *call, const op_c
            append->begin == 0 && append->end == out->shape[0];
 }
 
-qp_status cuda_linear_wide_rope(cuda_ops *ops, const op_call *call, const op_call *rope,
-                                const op_call *append, qp_error *error)
+cuda_left cuda_linear_wide_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)
 {
-    const tensor *q = &rope->tensors[ROPE_Q];
-    linear_wide run = {.feature_step = LINEAR_WIDE_FEATURES, .half_step = HALF_TILE};
-    rope_rows turning = cuda_rope_rows(rope);
-    append_rows appending = cuda_append_rows(append);
-    bool wide = q->shape[2] == 128;
-    tensor to = *q;
-    to.type = (dtype)appending.k_cache.type;
-    to.stride[2] = 2;
-    to.stride[1] = q->shape[2] * 2;
-    to.stride[0] = q->shape[1] * to.stride[1];
-    turning.q = (device_rows){to.data, to.stride[0], to.type};
-    turning.q_head = to.stride[1];
-    TRY(launch(ops, call, 1 + wide, wide ? "run_linear_wide_rope_128" : "run_linear_wide_rope_64",
-               &run, (void *[]){&run, &turning, &appending}, error));
-    ops->turned = *q;
-    ops->turned_at = to;
-    ops->narrowed.rank = 0;
-    return QP_OK;
+    const tensor *q = &calls[1].tensors[ROPE_Q];
+    cuda_left left = {.q = *q};
+    (void)ops, (void)x;
+    left.q.type = calls[2].tensors[KV_APPEND_K_CACHE].type;
+    left.q.stride[2] = 2;
+    left.q.stride[1] = q->shape[2] * 2;
+    left.q.stride[0] = q->shape[1] * left.q.stride[1];
+    return left;
 }
 
-void cuda_linear_wide_take_q(const cuda_ops *ops, tensor *q)
+qp_status cuda_linear_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                                qp_error *error)
 {
-    const tensor *turned = &ops->turned;
-    if (turned->rank == q->rank && turned->data == q->data && turned->type == q->type &&
-        turned->shape[0] == q->shape[0] && turned->shape[1] == q->shape[1])
-        *q = ops->turned_at;
+    linear_wide run = {.feature_step = LINEAR_WIDE_FEATURES, .half_step = HALF_TILE};
+    rope_rows turning = cuda_rope_rows(&calls[1]);
+    append_rows appending = cuda_append_rows(&calls[2]);
+    const tensor q = cuda_linear_wide_rope_leaves(ops, calls, 0).q;
+    turning.q = (device_rows){q.data, q.stride[0], q.type};
+    turning.q_head = q.stride[1];
+    return launch(
+        ops, &calls[0], forms,
+        q.shape[2] == 128 ? "run_linear_wide_rope_128" : "run_linear_wide_rope_64", &run,
+        CUDA_ARGUMENTS(CUDA_ARGUMENT(run), CUDA_ARGUMENT(turning), CUDA_ARGUMENT(appending)),
+        error);
 }

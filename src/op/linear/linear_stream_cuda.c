@@ -1,13 +1,14 @@
-/* linear for batches by quipu's own kernel: see cuda_linear_stream.h and linear_stream.cuh. */
-#include "vm/cuda_linear_stream.h"
+/* linear for batches by quipu's own kernel: see linear_stream_cuda.h and linear_stream.cuh. */
+#include "op/linear/linear_stream_cuda.h"
 
 #include "base/checked.h"
 #include "op/linear/linear.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
-#include "vm/cuda_linear.h"
+#include "op/linear/linear_cuda.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { FEW_ROWS = 8 };
 
@@ -81,15 +82,15 @@ cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_mult
 
 /* ---- launching ----------------------------------------------------------------------------- */
 
-static qp_status make_map(const cuda_ops *ops, void *map, unsigned rank, cuda_address at,
+static qp_status make_map(const cuda_ops *ops, char *at, uint32_t rank, cuda_address address,
                           const uint64_t *sizes, const uint64_t *strides, const uint32_t *box,
                           qp_error *error)
 {
-    static const uint32_t steps[5] = {1, 1, 1, 1, 1};
-    return cuda_check(ops->device->driver->tensor_map(
-                          map, CUDA_MAP_BF16, rank, (void *)(uintptr_t)at, sizes, strides, box,
-                          steps, 0, CUDA_MAP_SWIZZLE_128, CUDA_MAP_PROMOTION_128, 0),
-                      "describing a matrix to the GPU", error);
+    cuda_map map = {.address = address, .rank = rank};
+    memcpy(map.sizes, sizes, rank * sizeof *sizes);
+    memcpy(map.strides, strides, (rank - 1) * sizeof *strides);
+    memcpy(map.box, box, rank * sizeof *box);
+    return cuda_ops_map(ops, &map, at, error);
 }
 
 qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, int rows,
@@ -181,34 +182,24 @@ static int stages_of(int columns, bool at_once)
     return columns <= 16 ? 6 : columns <= 32 ? 5 : 4 + at_once;
 }
 
-qp_status cuda_stream_find(cuda_ops *ops, int first, const char *image, int columns,
-                           char name[CUDA_STREAM_NAME], cuda_function *out, qp_error *error)
-{
-    int place = first;
-    for (int c = columns; c > 16; c /= 2)
-        place++;
-    snprintf(name, CUDA_STREAM_NAME, "run_%s_%d", image, columns);
-    return cuda_ops_find_helper_of(ops, place, image, name, ops->device->shared_bytes, out, error);
-}
-
 static qp_status launch(cuda_ops *ops, const linear_stream *run, int64_t tiles, int columns,
                         qp_error *error)
 {
     linear_stream own = *run;
-    char name[CUDA_STREAM_NAME];
-    cuda_function function;
-    TRY(cuda_stream_find(ops, CUDA_HELPER_STREAM, "linear_stream", columns, name, &function,
-                         error));
-    const cuda_launch how = {.grid = {(unsigned)(tiles * run->ranks),
-                                      (unsigned)((run->n_rows + columns - 1) / columns), 1},
-                             .block = {LINEAR_STREAM_THREADS, 1, 1},
-                             .shared_bytes = (unsigned)LINEAR_STREAM_SHARED(columns, run->stages)};
-    return cuda_ops_launch_with(ops, function, name, how, (unsigned)run->ranks, (void *[]){&own},
-                                error);
+    cuda_start start = {.image = "linear_stream",
+                        .shared_most = ops->device->shared_bytes,
+                        .grid = {(unsigned)(tiles * run->ranks),
+                                 (unsigned)((run->n_rows + columns - 1) / columns), 1},
+                        .threads = LINEAR_STREAM_THREADS,
+                        .shared_bytes = (unsigned)LINEAR_STREAM_SHARED(columns, run->stages),
+                        .cluster = (unsigned)run->ranks};
+    snprintf(start.name, sizeof start.name, "run_linear_stream_%d", columns);
+    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own)), error);
 }
 
 /* With `silu`, what that makes of the product instead of the product. */
-static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *silu, qp_error *error)
+static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *silu,
+                          const cuda_forms *forms, qp_error *error)
 {
     const tensor *x = &call->tensors[LINEAR_X];
     const int n_multiprocessors = ops->device->n_multiprocessors;
@@ -221,40 +212,44 @@ static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *sil
     bool at_once = cut.ranks == 1 && tiles <= n_multiprocessors;
     linear_stream run = arguments_of(call, cut, stages_of(columns, at_once));
     cuda_address at;
-    TRY(cuda_linear_narrow_x(ops, x, &at, error));
+    TRY(cuda_linear_narrowed_x(ops, call, forms, &at, error));
     TRY(cuda_stream_map_weight(ops, &call->tensors[LINEAR_WEIGHT], silu != NULL, cut.rows,
                                run.weight_map, &run.weight_dimension, &run.weight_step, error));
     TRY(cuda_stream_map_x(ops, x, at, columns, run.x_map, error));
     if (silu) {
-        cuda_address to = cuda_linear_other_narrowed(ops, at);
         run.end_kind = LINEAR_STREAM_SILU;
         run.end = silu->tensors[SILU_AND_MUL_OUT].shape[1];
-        run.narrowed = (void *)(uintptr_t)to;
-        ops->narrowed = silu->tensors[SILU_AND_MUL_OUT];
-        ops->narrowed_at = to;
+        run.narrowed = cuda_host_form(cuda_other_narrow_place(ops, at));
     }
     return launch(ops, &run, tiles, columns, error);
 }
 
 qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                             qp_error *error)
+                             const cuda_forms *forms, qp_error *error)
 {
-    if (!cuda_device_is_hopper(ops->device)) return cuda_linear_tiles(ops, kernel, call, error);
-    return multiply(ops, call, NULL, error);
+    if (!cuda_device_is_hopper(ops->device))
+        return cuda_linear_tiles(ops, kernel, call, forms, error);
+    return multiply(ops, call, NULL, forms, error);
 }
 
-bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
+bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *calls)
 {
-    const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
-    int64_t k = call->tensors[LINEAR_X].shape[1];
+    const tensor *to = &calls[1].tensors[SILU_AND_MUL_OUT];
+    int64_t k = calls[0].tensors[LINEAR_X].shape[1];
     size_t need = 2 * bytes_of(to->shape[0], to->shape[1] > k ? to->shape[1] : k);
-    return cuda_device_is_hopper(ops->device) && cuda_linear_is_activated(call, silu) &&
-           call->tensors[LINEAR_OUT].shape[1] % 16 == 0 &&
+    return cuda_device_is_hopper(ops->device) && cuda_linear_is_activated(&calls[0], &calls[1]) &&
+           calls[0].tensors[LINEAR_OUT].shape[1] % 16 == 0 &&
            need <= ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }
 
-qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
+cuda_left cuda_linear_stream_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x)
+{
+    (void)calls;
+    return (cuda_left){.narrowed = cuda_other_narrow_place(ops, x)};
+}
+
+qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                   qp_error *error)
 {
-    return multiply(ops, call, silu, error);
+    return multiply(ops, &calls[0], &calls[1], forms, error);
 }

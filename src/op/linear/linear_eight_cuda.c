@@ -1,11 +1,11 @@
-/* linear for up to eight rows: see cuda_linear_eight.h. */
-#include "vm/cuda_linear_eight.h"
+/* linear for up to eight rows: see linear_eight_cuda.h. */
+#include "op/linear/linear_eight_cuda.h"
 
 #include "op/linear/linear.h"
 #include "op/linear/linear_eight.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
-#include "vm/cuda_linear.h"
+#include "op/linear/linear_cuda.h"
 
 #include <stdio.h>
 
@@ -20,8 +20,6 @@ static const struct {
 #undef FORMAT
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
-
-_Static_assert(sizeof formats / sizeof *formats == CUDA_N_EIGHT, "a helper each");
 
 /* N_FORMATS: no kernel for it. */
 static int format_of(dtype type)
@@ -91,27 +89,25 @@ static qp_status launch(cuda_ops *ops, const linear_eight *run, dtype type, qp_e
 {
     linear_eight own = *run;
     int format = format_of(type), most = ops->device->n_multiprocessors;
-    cuda_function function;
-    if (run->tiles == 0) return QP_OK;
-    TRY(cuda_ops_find_helper_of(ops, CUDA_HELPER_EIGHT + format, "linear_eight",
-                                formats[format].function, ops->device->shared_bytes, &function,
-                                error));
-    const cuda_launch how = {
+    cuda_start start = {
+        .image = "linear_eight",
+        .shared_most = ops->device->shared_bytes,
         .grid = {(unsigned)(run->tiles < most ? run->tiles : most),
                  (unsigned)((own.n_rows + LINEAR_EIGHT_ROWS - 1) / LINEAR_EIGHT_ROWS), 1},
-        .block = {LINEAR_EIGHT_WARPS * 32, 1, 1},
-        .shared_bytes = (unsigned)formats[format].shared_bytes};
-    return cuda_ops_launch_with(ops, function, formats[format].function, how, 1, (void *[]){&own},
-                                error);
+        .threads = LINEAR_EIGHT_WARPS * 32,
+        .shared_bytes = (unsigned)formats[format].shared_bytes,
+        .cluster = 1};
+    snprintf(start.name, sizeof start.name, "%s", formats[format].function);
+    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own)), error);
 }
 
 qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
-                            qp_error *error)
+                            const cuda_forms *forms, qp_error *error)
 {
     const dtype type = call->tensors[LINEAR_WEIGHT].type;
     linear_eight run = arguments_of(call);
     int rest = (run.end - run.begin) % LINEAR_EIGHT_FEATURES;
-    (void)kernel;
+    (void)kernel, (void)forms;
     run.tiles = (run.end - run.begin) / LINEAR_EIGHT_FEATURES;
     TRY(launch(ops, &run, type, error));
     if (rest == 0) return QP_OK;
@@ -121,18 +117,19 @@ qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_c
     return launch(ops, &run, type, error);
 }
 
-bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *call, const op_call *silu)
+bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *calls)
 {
     (void)ops;
-    return cuda_linear_is_activated(call, silu) &&
-           call->tensors[LINEAR_OUT].shape[1] % LINEAR_EIGHT_FEATURES == 0;
+    return cuda_linear_is_activated(&calls[0], &calls[1]) &&
+           calls[0].tensors[LINEAR_OUT].shape[1] % LINEAR_EIGHT_FEATURES == 0;
 }
 
-qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *call, const op_call *silu,
+qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                  qp_error *error)
 {
-    const tensor *to = &silu->tensors[SILU_AND_MUL_OUT];
-    linear_eight run = arguments_of(call);
+    const tensor *to = &calls[1].tensors[SILU_AND_MUL_OUT];
+    linear_eight run = arguments_of(&calls[0]);
+    (void)forms;
     run.activates = 1;
     run.out = to->data;
     run.out_pitch = to->stride[0] / 4;
@@ -140,5 +137,5 @@ qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *call, const op_ca
     run.tiles = run.end / (LINEAR_EIGHT_FEATURES / 2);
     run.below = to->shape[1] * run.weight_pitch;
     run.tile_pitch /= 2;
-    return launch(ops, &run, call->tensors[LINEAR_WEIGHT].type, error);
+    return launch(ops, &run, calls[0].tensors[LINEAR_WEIGHT].type, error);
 }

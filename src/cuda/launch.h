@@ -1,0 +1,125 @@
+/* Launches as records: made before there is memory, printed, bound to memory, and run any number of
+ * times.
+ *
+ * While records are made, an address is an area and a place in it (cuda_area_address). Binding puts
+ * the areas' addresses in their place and encodes tensor maps. Areas that move from run to run
+ * stay open; the words of parameters that they are in are set before each run. A run is then
+ * nothing but calls of the driver.
+ */
+#ifndef QUIPU_CUDA_LAUNCH_H
+#define QUIPU_CUDA_LAUNCH_H
+
+#include "cuda/blas.h"
+
+enum {
+    CUDA_MAX_AREAS = 64,
+    CUDA_MAX_ARGUMENTS = 4,
+    CUDA_MAP_BYTES = 128, /* of a CUtensorMap */
+};
+
+/* ---- addresses ----------------------------------------------------------------------------- */
+
+/* Such addresses keep the alignment of the place. */
+cuda_address cuda_area_address(int area, size_t offset);
+
+/* Whether it is such an address: then its area and the place. */
+bool cuda_area_find(cuda_address address, int *area, size_t *offset);
+
+/* ---- tensor maps --------------------------------------------------------------------------- */
+
+/* Tiles of a matrix of 16-bit elements, in shared memory in the 128-byte swizzle. The sizes are
+ * elements, the innermost first; the strides bytes, of all dimensions but the innermost. */
+typedef struct cuda_map {
+    cuda_address address;
+    uint64_t sizes[5], strides[4];
+    uint32_t box[5];
+    uint32_t rank;
+} cuda_map;
+
+/* Writes a map's description where the map is to be, in a parameter at a multiple of 64 bytes;
+ * binding encodes it. False where the GPU has no such map. */
+bool cuda_map_describe(const cuda_map *map, char at[CUDA_MAP_BYTES]);
+
+/* Encodes it at once. */
+qp_status cuda_map_encode(const cuda_device *device, const cuda_map *map, char at[CUDA_MAP_BYTES],
+                          qp_error *error);
+
+/* ---- records ------------------------------------------------------------------------------- */
+
+/* How a kernel is started. */
+typedef struct cuda_start {
+    const char *image; /* a lasting text */
+    char name[CUDA_KERNEL_NAME];
+    int shared_most; /* dynamic shared memory that the kernel is allowed; 0: 48 KB */
+    unsigned grid[3], threads, shared_bytes;
+    /* 0: the kernel starts when the one before it has ended. n: it waits for that itself, so that
+     * it may start before (programmatic dependent launch); in clusters of n blocks. */
+    unsigned cluster;
+} cuda_start;
+
+typedef struct cuda_argument {
+    const void *data;
+    size_t bytes; /* 0: the end of a list */
+} cuda_argument;
+#define CUDA_ARGUMENT(value)                                                                       \
+    {                                                                                              \
+        &(value), sizeof(value)                                                                    \
+    }
+
+typedef struct cuda_record {
+    cuda_start start;
+    bool early;             /* starts before its predecessor has ended, where start.cluster */
+    bool is_product;        /* by cuBLASLt: `product` instead of a kernel */
+    cuda_product product;   /* addresses as those of parameters */
+    cuda_function function; /* once bound */
+    size_t at[CUDA_MAX_ARGUMENTS]; /* of the parameters, in the recording's bytes */
+    int n_arguments;
+} cuda_record;
+
+/* A word of the parameters that is set before each run. */
+typedef struct cuda_patch {
+    size_t at;
+    int area;
+    size_t offset;
+} cuda_patch;
+
+typedef struct cuda_recording {
+    cuda_record *records;
+    int n_records, capacity;
+    char *bytes; /* at multiples of 64 */
+    size_t n_bytes, bytes_capacity;
+    cuda_patch *patches;
+    int n_patches, patch_capacity;
+} cuda_recording;
+
+void cuda_recording_free(cuda_recording *recording);
+
+/* A kernel's launch, with a list of arguments. A grid without blocks is left out. */
+qp_status cuda_recording_add(cuda_recording *recording, const cuda_start *start,
+                             const cuda_argument *arguments, qp_error *error);
+
+/* A product of cuBLASLt. */
+qp_status cuda_recording_add_product(cuda_recording *recording, const cuda_product *product,
+                                     qp_error *error);
+
+/* A parameter of a record. */
+void *cuda_recording_argument(const cuda_recording *recording, int record, int argument);
+
+/* Finds kernels, encodes maps, and puts addresses in the place of areas; `areas`: of each its
+ * address, or 0 for those that move. Once. */
+qp_status cuda_recording_bind(cuda_recording *recording, cuda_device *device,
+                              const cuda_address areas[CUDA_MAX_AREAS], qp_error *error);
+
+/* Sets the words of the areas that move. */
+void cuda_recording_set(cuda_recording *recording, const cuda_address areas[CUDA_MAX_AREAS]);
+
+/* Puts a record into the device's stream; `early` as the record may be. */
+qp_status cuda_recording_run(const cuda_recording *recording, int record, bool early,
+                             const cuda_device *device, cuda_blas *blas, cuda_address workspace,
+                             qp_error *error);
+
+/* Starts a kernel at once. */
+qp_status cuda_start_kernel(cuda_device *device, const cuda_start *start,
+                            const cuda_argument *arguments, bool early, qp_error *error);
+
+#endif

@@ -1,0 +1,8 @@
+/* add on the GPU. */
+#include "op/cuda_ops.h"
+#include "op/variants.h"
+
+const cuda_kernel add_cuda[] = {
+    {CUDA_UNITS(ADD, "cuda_ops", add, 256, 1024, op_call_has_no_f64), .early = true},
+    {0},
+};

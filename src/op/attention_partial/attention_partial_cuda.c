@@ -1,0 +1,27 @@
+/* attention_partial on the GPU: a block a unit of attention, query head and token. */
+#include "op/attention/attention_cuda.h"
+#include "op/attention_partial/attention_partial.h"
+
+static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        const cuda_forms *forms, qp_error *error)
+{
+    op_call own = *call;
+    const tensor *q = &call->tensors[ATTENTION_PARTIAL_Q];
+    int64_t units = 1, group = q->shape[1] / call->tensors[ATTENTION_PARTIAL_K_CACHE].shape[2];
+    const cuda_start start = {
+        .image = "cuda_fused",
+        .name = "run_attention_partial",
+        .grid = {(unsigned)(q->shape[0] * group), (unsigned)(call->end - call->begin), 1},
+        .threads = CUDA_ATTENTION_THREADS};
+    (void)kernel, (void)forms;
+    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units)),
+                          error);
+}
+
+const cuda_kernel attention_partial_cuda[] = {
+    {.op = OP_ATTENTION_PARTIAL,
+     .name = "cuda",
+     .accepts = cuda_attention_by_heads_accepts,
+     .launch = launch},
+    {0},
+};

@@ -1,0 +1,32 @@
+/* Launches of chains of products: see linear_chain_cuda.h. */
+#include "op/linear/linear_chain_cuda.h"
+
+#include <stdio.h>
+
+/* Stages of weights, an even number as chain_attention.cuh wants it, and of x, CHAIN_X_DEPTHS deep:
+ * a multiprocessor's shared memory. */
+static const struct {
+    int columns, weights, x;
+} stages[] = {{16, 10, 8}, {32, 8, 6}, {64, 6, 4}};
+
+void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
+{
+    int form = 0;
+    while (stages[form].columns < columns)
+        form++;
+    chain->weight_stages = stages[form].weights;
+    chain->x_stages = stages[form].x;
+}
+
+qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)
+{
+    cuda_start start = {.image = "linear_chain",
+                        .shared_most = ops->device->shared_bytes,
+                        .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
+                        .threads = CHAIN_THREADS,
+                        .shared_bytes =
+                            (unsigned)CHAIN_SHARED(columns, chain->weight_stages, chain->x_stages),
+                        .cluster = 1};
+    snprintf(start.name, sizeof start.name, "run_linear_chain_%d", columns);
+    return cuda_ops_start(ops, &start, (const cuda_argument[]){{chain, sizeof *chain}, {0}}, error);
+}

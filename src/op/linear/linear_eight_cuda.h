@@ -1,0 +1,19 @@
+/* linear for up to eight rows by the matrix units (linear_eight.cuh), for linear_cuda.c's table. */
+#ifndef QUIPU_OP_LINEAR_EIGHT_CUDA_H
+#define QUIPU_OP_LINEAR_EIGHT_CUDA_H
+
+#include "op/cuda_ops.h"
+
+/* Any number of rows, eight at a time; the weight is read as often. */
+bool cuda_linear_eight_accepts(const op_call *call);
+bool cuda_linear_eight_pays(const op_call *call);
+qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                            const cuda_forms *forms, qp_error *error);
+
+/* Whether the kernel makes, with product calls[0] of gate and up, the activation calls[1] of it;
+ * then cuda_linear_eight_silu() does, and the product itself is not written. */
+bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *calls);
+qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                                 qp_error *error);
+
+#endif

@@ -1,0 +1,164 @@
+/* paged_decode on the GPU: see attention_cuda.h. */
+#include "base/checked.h"
+#include "op/attention/attention_cuda.h"
+#include "op/paged_decode/paged_decode.h"
+#include "op/paged_prefill/paged_prefill.h"
+
+#include <stdio.h>
+
+bool cuda_decode_accepts(const op_call *call)
+{
+    const tensor *t = call->tensors, *q = &t[PAGED_DECODE_Q], *k = &t[PAGED_DECODE_K_CACHE];
+    return cuda_paged_accepts(q, k, &t[PAGED_DECODE_V_CACHE], &t[PAGED_DECODE_OUT],
+                              &t[PAGED_DECODE_LSE]) &&
+           q->shape[1] / k->shape[2] <= PAGED_DECODE_MAX_GROUP &&
+           q->shape[0] * k->shape[2] <= CUDA_COUNTERS && q->shape[0] < 65536;
+}
+
+bool cuda_decode_pays(const op_call *call)
+{
+    return call->tensors[PAGED_DECODE_Q].shape[0] > CUDA_ATTENTION_FEW_TOKENS;
+}
+
+bool cuda_decode_few_pays(const op_call *call)
+{
+    return !cuda_decode_pays(call);
+}
+
+op_call cuda_decode_of_prefill(const op_call *prefill)
+{
+    static const int from[] = {
+        [PAGED_DECODE_Q] = PAGED_PREFILL_Q,
+        [PAGED_DECODE_K_CACHE] = PAGED_PREFILL_K_CACHE,
+        [PAGED_DECODE_V_CACHE] = PAGED_PREFILL_V_CACHE,
+        [PAGED_DECODE_KV_INDPTR] = PAGED_PREFILL_KV_INDPTR,
+        [PAGED_DECODE_KV_INDICES] = PAGED_PREFILL_KV_INDICES,
+        [PAGED_DECODE_KV_LAST_PAGE_LEN] = PAGED_PREFILL_KV_LAST_PAGE_LEN,
+        [PAGED_DECODE_OUT] = PAGED_PREFILL_OUT,
+        [PAGED_DECODE_LSE] = PAGED_PREFILL_LSE,
+    };
+    op_call call = {.begin = prefill->begin, .end = prefill->end};
+    for (int i = 0; i <= PAGED_DECODE_LSE; i++)
+        call.tensors[i] = prefill->tensors[from[i]];
+    call.params[PAGED_DECODE_SM_SCALE] = prefill->params[PAGED_PREFILL_SM_SCALE];
+    return call;
+}
+
+/* Bytes of the output in BF16, where a product may look for it; the parts lie after it. */
+static size_t narrowed_bytes(const op_call *call)
+{
+    const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
+    return round_up((size_t)(shape[0] * shape[1] * shape[2]) * 2, CUDA_ALIGNMENT);
+}
+
+int64_t cuda_decode_chunks(int64_t longest)
+{
+    return PAGED_DECODE_CHUNKS(longest, PAGED_CHUNK);
+}
+
+static size_t workspace_of(const op_call *call, int64_t parts)
+{
+    const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
+    return narrowed_bytes(call) + (size_t)(parts * shape[1] * (shape[2] + 2)) * sizeof(float);
+}
+
+size_t cuda_decode_workspace_of(const op_call *call, int64_t longest)
+{
+    int64_t chunks = cuda_decode_chunks(longest);
+    return workspace_of(call, chunks > 1 ? call->tensors[PAGED_DECODE_Q].shape[0] * chunks : 0);
+}
+
+/* At least as many parts as sequences of any lengths have that share the pages: a sequence's last
+ * part is the only one that is smaller than the others, and alone where it is less than half. */
+static int64_t most_parts(const op_call *call, bool fine)
+{
+    int64_t n = call->tensors[PAGED_DECODE_Q].shape[0],
+            positions = call->tensors[PAGED_DECODE_KV_INDICES].shape[0] *
+                        call->tensors[PAGED_DECODE_K_CACHE].shape[1],
+            parts = n + positions / PAGED_CHUNK;
+    return fine ? parts + n * PAGED_FINE_PARTS : parts;
+}
+
+size_t cuda_decode_workspace(const op_call *call)
+{
+    return workspace_of(call, most_parts(call, false));
+}
+
+size_t cuda_decode_few_workspace(const op_call *call)
+{
+    return workspace_of(call, most_parts(call, true));
+}
+
+static paged_attention arguments_of(const cuda_ops *ops, const op_call *call,
+                                    const cuda_forms *forms)
+{
+    paged_attention a = cuda_paged_arguments(call, PAGED_TENSORS(call, PAGED_DECODE),
+                                             call->params[PAGED_DECODE_SM_SCALE]);
+    a.n_sequences = (int32_t)call->tensors[PAGED_DECODE_Q].shape[0];
+    a.narrowed = cuda_host_form(forms->out);
+    a.partial = cuda_host_form(cuda_narrow_place(ops) + narrowed_bytes(call));
+    a.arrived = cuda_host_form(cuda_ops_counters(ops));
+    return a;
+}
+
+/* `parts`: of a sequence, or where blocks search of all. */
+static qp_status start_decode(cuda_ops *ops, const op_call *call, paged_attention arguments,
+                              int64_t parts, qp_error *error)
+{
+    const tensor *k = &call->tensors[PAGED_DECODE_K_CACHE];
+    cuda_start start = {
+        .image = "attention_paged",
+        .grid = {(unsigned)arguments.n_kv_heads, (unsigned)arguments.n_sequences, (unsigned)parts},
+        .threads = PAGED_DECODE_WARPS * 32};
+    snprintf(start.name, sizeof start.name, "run_paged_decode_batch_%s_%d",
+             k->type == DTYPE_BF16 ? "BF16" : "F16", k->shape[3] == 128 ? 128 : 64);
+    if (arguments.n_sequences == 0) return QP_OK;
+    if (arguments.search) start.grid[1] = (unsigned)parts, start.grid[2] = 1;
+    int64_t blocks = (int64_t)start.grid[0] * start.grid[1] * start.grid[2];
+    start.cluster = blocks >= CUDA_ATTENTION_EARLY_BLOCKS * (int64_t)ops->device->n_multiprocessors;
+    return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(arguments)), error);
+}
+
+static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        const cuda_forms *forms, qp_error *error)
+{
+    (void)kernel;
+    paged_attention arguments = arguments_of(ops, call, forms);
+    arguments.search = forms->n_chunks == 0;
+    int64_t parts = forms->n_chunks ? forms->n_chunks : most_parts(call, false);
+    return start_decode(ops, call, arguments, parts, error);
+}
+
+static qp_status launch_few(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                            const cuda_forms *forms, qp_error *error)
+{
+    (void)kernel;
+    paged_attention arguments = arguments_of(ops, call, forms);
+    arguments.search = 1;
+    arguments.fine = PAGED_FINE_PARTS;
+    return start_decode(ops, call, arguments, most_parts(call, true), error);
+}
+
+const cuda_kernel paged_decode_cuda[] = {
+    {CUDA_UNITS(PAGED_DECODE, "cuda_ops", paged_decode, CUDA_ATTENTION_THREADS, 1,
+                cuda_attention_by_heads_accepts),
+     .early = true},
+    {.op = OP_PAGED_DECODE,
+     .name = "cuda_batch",
+     .narrows = cuda_narrows_always,
+     .accepts = cuda_decode_accepts,
+     .pays = cuda_decode_pays,
+     .workspace = cuda_decode_workspace,
+     .launch = launch,
+     .aligned = true,
+     .tolerances = cuda_attention_tolerances},
+    {.op = OP_PAGED_DECODE,
+     .name = "cuda_few",
+     .accepts = cuda_decode_accepts,
+     .pays = cuda_decode_few_pays,
+     .workspace = cuda_decode_few_workspace,
+     .launch = launch_few,
+     .aligned = true,
+     .tolerances = cuda_attention_tolerances},
+    {0},
+};

@@ -1,0 +1,74 @@
+/* ragged_prefill on the GPU: see attention_cuda.h. */
+#include "base/checked.h"
+#include "op/attention/attention_cuda.h"
+#include "op/paged_prefill/paged_prefill.h"
+#include "op/ragged_prefill/ragged_prefill.h"
+
+#include <string.h>
+
+/* (n, heads, head_dim) as (1, n, heads, head_dim), n a multiple of 16, where the next page begins a
+ * position further. */
+static tensor ragged_as_cache(const tensor *view)
+{
+    tensor cache = *view;
+    cache.rank = 4;
+    cache.shape[0] = 1;
+    cache.shape[1] = (int64_t)round_up((size_t)view->shape[0], 16);
+    cache.stride[1] = view->stride[0];
+    for (int d = 1; d < 3; d++) {
+        cache.shape[d + 1] = view->shape[d];
+        cache.stride[d + 1] = view->stride[d];
+    }
+    return cache;
+}
+
+op_call cuda_prefill_of_ragged(const op_call *ragged)
+{
+    const tensor *t = ragged->tensors;
+    op_call call = *ragged;
+    memset(call.tensors, 0, sizeof call.tensors);
+    call.tensors[PAGED_PREFILL_Q] = t[RAGGED_PREFILL_Q];
+    call.tensors[PAGED_PREFILL_K_CACHE] = ragged_as_cache(&t[RAGGED_PREFILL_K]);
+    call.tensors[PAGED_PREFILL_V_CACHE] = ragged_as_cache(&t[RAGGED_PREFILL_V]);
+    call.tensors[PAGED_PREFILL_QO_INDPTR] = t[RAGGED_PREFILL_QO_INDPTR];
+    call.tensors[PAGED_PREFILL_KV_INDPTR] = t[RAGGED_PREFILL_KV_INDPTR];
+    call.tensors[PAGED_PREFILL_KV_INDICES] = t[RAGGED_PREFILL_KV_INDPTR];
+    call.tensors[PAGED_PREFILL_OUT] = t[RAGGED_PREFILL_OUT];
+    call.tensors[PAGED_PREFILL_LSE] = t[RAGGED_PREFILL_LSE];
+    call.params[PAGED_PREFILL_SM_SCALE] = ragged->params[RAGGED_PREFILL_SM_SCALE];
+    call.params[PAGED_PREFILL_CAUSAL] = ragged->params[RAGGED_PREFILL_CAUSAL];
+    return call;
+}
+
+static bool accepts(const op_call *call)
+{
+    op_call paged = cuda_prefill_of_ragged(call);
+    return cuda_prefill_accepts(&paged);
+}
+
+static bool pays(const op_call *call)
+{
+    op_call paged = cuda_prefill_of_ragged(call);
+    return cuda_prefill_pays(&paged);
+}
+
+static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        const cuda_forms *forms, qp_error *error)
+{
+    op_call paged = cuda_prefill_of_ragged(call);
+    return cuda_prefill(ops, kernel, &paged, forms, error);
+}
+
+const cuda_kernel ragged_prefill_cuda[] = {
+    {CUDA_UNITS(RAGGED_PREFILL, "cuda_ops", ragged_prefill, CUDA_ATTENTION_THREADS, 1,
+                cuda_attention_by_heads_accepts),
+     .early = true},
+    {.op = OP_RAGGED_PREFILL,
+     .name = "cuda_tiles",
+     .accepts = accepts,
+     .pays = pays,
+     .launch = launch,
+     .aligned = true,
+     .tolerances = cuda_attention_tolerances},
+    {0},
+};

@@ -1,0 +1,73 @@
+/* rms_norm on the GPU, and what add_rms_norm shares with it: see rows_cuda.h. */
+#include "op/rms_norm/rms_norm.h"
+#include "op/rows_cuda.h"
+#include "op/variants.h"
+
+enum { SMALL_ROWS = 4 /* a multiprocessor: so many that norms take small blocks */ };
+
+norm_rows cuda_norm_rows(const op_call *call)
+{
+    const tensor *t = call->tensors;
+    return (norm_rows){.x = cuda_rows_of(&t[RMS_NORM_X]),
+                       .weight = cuda_rows_of(&t[RMS_NORM_WEIGHT]),
+                       .out = cuda_rows_of(&t[RMS_NORM_OUT]),
+                       .begin = call->begin,
+                       .n = (int32_t)t[RMS_NORM_X].shape[1],
+                       .eps = (float)call->params[RMS_NORM_EPS]};
+}
+
+bool cuda_norm_by_eights(const norm_rows *rows)
+{
+    return rows->n % CUDA_ROWS_EIGHT == 0 && cuda_rows_on_vectors(rows->x) &&
+           cuda_rows_on_vectors(rows->residual) && cuda_rows_on_vectors(rows->out) &&
+           cuda_rows_on_vectors(rows->weight);
+}
+
+bool cuda_norm_is_small(const norm_rows *rows, int64_t n_rows, int n_multiprocessors)
+{
+    return rows->n > CUDA_ROWS_EIGHT * NORM_SMALL_THREADS &&
+           rows->n <= NORM_LONG_EIGHTS * CUDA_ROWS_EIGHT * NORM_SMALL_THREADS &&
+           n_rows >= (int64_t)SMALL_ROWS * n_multiprocessors;
+}
+
+qp_status cuda_launch_norm(cuda_ops *ops, norm_rows rows, int64_t n_rows, const cuda_forms *forms,
+                           qp_error *error)
+{
+    static const char *const small[] = {"run_rms_norm_short", "run_rms_norm_long",
+                                        "run_add_rms_norm_short", "run_add_rms_norm_long"};
+    bool add = rows.residual.data;
+    const char *name = add ? "run_add_rms_norm_vectors" : "run_rms_norm_vectors";
+    int64_t threads = cuda_warps_of((rows.n + CUDA_ROWS_EIGHT - 1) / CUDA_ROWS_EIGHT, NORM_THREADS);
+    rows.narrowed = cuda_narrowed_rows(forms->out, rows.n);
+    if (!cuda_norm_by_eights(&rows)) {
+        name = add ? "run_add_rms_norm" : "run_rms_norm";
+    } else if (cuda_norm_is_small(&rows, n_rows, ops->device->n_multiprocessors)) {
+        threads = NORM_SMALL_THREADS;
+        name = small[2 * add + (rows.n > NORM_SHORT_EIGHTS * CUDA_ROWS_EIGHT * NORM_SMALL_THREADS)];
+    }
+    if (forms->out_alone) rows.out.data = NULL;
+    return cuda_ops_start_early(ops, name, n_rows, 1, threads, CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)),
+                                error);
+}
+
+/* Without a rounding before the weight. */
+static bool accepts(const op_call *call)
+{
+    return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;
+}
+
+static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        const cuda_forms *forms, qp_error *error)
+{
+    (void)kernel;
+    return cuda_launch_norm(ops, cuda_norm_rows(call), call->end - call->begin, forms, error);
+}
+
+const cuda_kernel rms_norm_cuda[] = {
+    {.op = OP_RMS_NORM,
+     .name = "cuda",
+     .narrows = cuda_narrows_always,
+     .accepts = accepts,
+     .launch = launch},
+    {0},
+};

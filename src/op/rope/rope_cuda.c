@@ -1,0 +1,104 @@
+/* rope on the GPU, alone and with the kv_append of the k that it turned: by eights where heads lie
+ * so, else by pairs. See rows_cuda.h. */
+#include "op/kv_append/kv_append.h"
+#include "op/rope/rope.h"
+#include "op/rows_cuda.h"
+#include "op/variants.h"
+
+enum { WARP = 32, THREADS = 256 };
+
+rope_rows cuda_rope_rows(const op_call *call)
+{
+    const tensor *q = &call->tensors[ROPE_Q], *k = &call->tensors[ROPE_K];
+    const tensor *table = &call->tensors[ROPE_COS_SIN];
+    return (rope_rows){.q = cuda_rows_of(q),
+                       .k = cuda_rows_of(k),
+                       .q_head = q->stride[1],
+                       .k_head = k->stride[1],
+                       .positions = call->tensors[ROPE_POSITIONS].data,
+                       .table = table->data,
+                       .table_stride = table->stride[0],
+                       .begin = call->begin,
+                       .half = (int32_t)(table->shape[1] / 2),
+                       .n_q_heads = (int32_t)q->shape[1],
+                       .n_heads = (int32_t)(q->shape[1] + k->shape[1]),
+                       .interleaved = call->params[ROPE_INTERLEAVED] != 0};
+}
+
+/* Threads that turn a token by eights, 0 where rows do not lie so. */
+static int64_t rope_threads(const rope_rows *rows)
+{
+    int per_head =
+        rows->half / CUDA_ROWS_EIGHT; /* threads; a power of two divides any number of warps */
+    bool vectors = cuda_rows_on_vectors(rows->q) && cuda_rows_on_vectors(rows->k) &&
+                   (rows->q_head | rows->k_head) % 16 == 0 &&
+                   cuda_on_vectors(rows->table, rows->table_stride);
+    if (!vectors || rows->half % CUDA_ROWS_EIGHT != 0 || per_head == 0 || per_head > WARP ||
+        WARP % per_head != 0)
+        return 0;
+    return cuda_warps_of((int64_t)(rows->n_heads + ROPE_HEADS - 1) / ROPE_HEADS * per_head,
+                         ROPE_THREADS);
+}
+
+static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        const cuda_forms *forms, qp_error *error)
+{
+    rope_rows rows = cuda_rope_rows(call);
+    int64_t threads = rope_threads(&rows);
+    (void)kernel, (void)forms;
+    if (threads == 0) return cuda_launch_plainly(ops, "run_rope", call, 1, error);
+    return cuda_ops_start_early(ops, "run_rope_vectors", call->end - call->begin, 1, threads,
+                                CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)), error);
+}
+
+/* ---- with kv_append ------------------------------------------------------------------------ */
+
+/* Whether the whole of k turns, in float32, and everything lies on vectors. */
+static bool appends_by_eights(const rope_rows *rope, const append_rows *append)
+{
+    return rope->k.type == DTYPE_F32 && 2 * rope->half == append->head_dim &&
+           cuda_rows_on_vectors(append->v) && append->v_head % 16 == 0 &&
+           cuda_caches_on_vectors(append);
+}
+
+bool cuda_rope_is_appended(const cuda_ops *ops, const op_call *calls)
+{
+    const op_call *rope = &calls[0], *append = &calls[1];
+    (void)ops;
+    return append->tensors[KV_APPEND_K].data == rope->tensors[ROPE_K].data &&
+           append->end == rope->end && op_call_has_no_f64(rope) && op_call_has_no_f64(append);
+}
+
+static qp_status launch_with_append(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                                    qp_error *error)
+{
+    rope_rows rope = cuda_rope_rows(&calls[0]);
+    append_rows append = cuda_append_rows(&calls[1]);
+    int64_t threads = rope_threads(&rope), blocks = calls[0].end - calls[0].begin;
+    (void)forms;
+    if (threads > 0 && appends_by_eights(&rope, &append))
+        return cuda_ops_start_early(ops, "run_rope_kv_append_vectors", blocks, 1, threads,
+                                    CUDA_ARGUMENTS(CUDA_ARGUMENT(rope), CUDA_ARGUMENT(append)),
+                                    error);
+    op_call first = calls[0], second = calls[1];
+    return cuda_ops_start_early(ops, "run_rope_kv_append", blocks, 1, THREADS,
+                                CUDA_ARGUMENTS(CUDA_ARGUMENT(first), CUDA_ARGUMENT(second)), error);
+}
+
+static const cuda_fusion fusions[] = {
+    {.name = "kv_append",
+     .with = {OP_KV_APPEND},
+     .n_with = 1,
+     .accepts = cuda_rope_is_appended,
+     .launch = launch_with_append},
+    {0},
+};
+
+const cuda_kernel rope_cuda[] = {
+    {.op = OP_ROPE,
+     .name = "cuda",
+     .accepts = op_call_has_no_f64,
+     .launch = launch,
+     .fusions = fusions},
+    {0},
+};

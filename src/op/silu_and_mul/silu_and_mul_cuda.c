@@ -1,0 +1,43 @@
+/* silu_and_mul on the GPU: by eights where rows lie so, else by elements. See rows_cuda.h. */
+#include "op/rows_cuda.h"
+#include "op/silu_and_mul/silu_and_mul.h"
+#include "op/variants.h"
+
+enum { ELEMENTS = 2048 /* a block, by elements */ };
+
+static bool by_eights(const op_call *call)
+{
+    const tensor *x = &call->tensors[SILU_AND_MUL_X], *out = &call->tensors[SILU_AND_MUL_OUT];
+    return (out->shape[1] | call->begin | call->end) % CUDA_ROWS_EIGHT == 0 &&
+           cuda_rows_on_vectors(cuda_rows_of(x)) && cuda_rows_on_vectors(cuda_rows_of(out));
+}
+
+/* Where the output is left in BF16, it is not written as it is. */
+static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
+                        const cuda_forms *forms, qp_error *error)
+{
+    const tensor *x = &call->tensors[SILU_AND_MUL_X], *out = &call->tensors[SILU_AND_MUL_OUT];
+    int64_t n = out->shape[1], units = (int64_t)SILU_THREADS * SILU_VECTORS * CUDA_ROWS_EIGHT;
+    silu_rows rows = {.x = cuda_rows_of(x),
+                      .out = cuda_rows_of(out),
+                      .narrowed = cuda_narrowed_rows(forms->out, n),
+                      .begin = call->begin,
+                      .end = call->end,
+                      .n = (int32_t)n};
+    (void)kernel;
+    if (!by_eights(call))
+        return cuda_launch_plainly(ops, "run_silu_and_mul", call, ELEMENTS, error);
+    if (forms->out) rows.out.data = NULL;
+    return cuda_ops_start_early(ops, "run_silu_and_mul_vectors",
+                                (call->end - call->begin + units - 1) / units, 1, SILU_THREADS,
+                                CUDA_ARGUMENTS(CUDA_ARGUMENT(rows)), error);
+}
+
+const cuda_kernel silu_and_mul_cuda[] = {
+    {.op = OP_SILU_AND_MUL,
+     .name = "cuda",
+     .narrows = by_eights,
+     .accepts = op_call_has_no_f64,
+     .launch = launch},
+    {0},
+};

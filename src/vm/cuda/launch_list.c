@@ -1,0 +1,498 @@
+/* Makes lists of launches: which of the plan's nodes are one launch. See launch_list.h.
+ *
+ * For passes of few rows it is the number of launches that counts. At each node the first of these
+ * that can be is taken: a chain, as long as it gets; a product joined with those after it, with a
+ * fusion of its kernel; a kernel alone.
+ */
+#include "vm/cuda/launch_list.h"
+
+#include "op/argmax/argmax.h"
+#include "op/attention/attention_cuda.h"
+#include "op/kv_append/kv_append.h"
+#include "op/linear/linear.h"
+#include "op/paged_prefill/paged_prefill.h"
+#include "op/rope/rope.h"
+#include "op/rows_cuda.h"
+#include "op/silu_and_mul/silu_and_mul.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FEW_ROWS = 8,   /* that linear takes as they are, whatever the weights' type */
+    FEW_TOKENS = 8, /* whose kernels fill the GPU from end to end: they begin in turn */
+};
+
+typedef struct builder {
+    const launch_setting *setting;
+    const launch_class *of;
+    const program *plan;
+    int end;    /* after the last node */
+    bool early; /* kernels may begin before the one before has ended */
+    cuda_ops ops;
+    tensor narrowed; /* the rows that are in BF16; rank 0: none */
+    cuda_address narrowed_at;
+    tensor q, moved_q; /* q that attention finds elsewhere, and there; rank 0: none */
+    launch_list *list;
+} builder;
+
+/* ---- operands ------------------------------------------------------------------------------ */
+
+static void bind(const builder *b, int node, op_call *call)
+{
+    program_bind(b->plan, node, &b->setting->memory, b->of->sizes.of, call);
+}
+
+static bool same_rows(const tensor *a, const tensor *b)
+{
+    return a->data == b->data && a->type == b->type && a->shape[0] == b->shape[0] &&
+           a->shape[1] == b->shape[1] && a->stride[0] == b->stride[0];
+}
+
+static bool same_view(const tensor *a, const tensor *b)
+{
+    return a->rank == b->rank && same_rows(a, b);
+}
+
+static int first_output(op_code op)
+{
+    int t = 0;
+    while (op_get(op)->tensors[t].direction != OP_OUT)
+        t++;
+    return t;
+}
+
+/* The first output among a call's tensors; its heads as one row. */
+static tensor output_of(op_code op, const op_call *call)
+{
+    tensor out = call->tensors[first_output(op)];
+    if (out.rank == 3 && out.stride[1] == out.shape[2] * out.stride[2]) {
+        out.rank = 2;
+        out.shape[1] *= out.shape[2];
+        out.stride[1] = out.stride[2];
+    }
+    return out;
+}
+
+/* ---- what the next nodes want -------------------------------------------------------------- */
+
+/* Whether a node, a product, takes its rows in BF16. */
+static bool multiplies_narrowed(const builder *b, int node)
+{
+    op_call call;
+    bind(b, node, &call);
+    const cuda_kernel *product = cuda_ops_choose(&b->ops, OP_LINEAR, &call);
+    return product && product->takes_narrowed;
+}
+
+/* Whether what a node writes is what the next node multiplies in BF16. */
+static bool feeds_product(const builder *b, int node, const tensor *out)
+{
+    op_call next;
+    if (node + 1 >= b->end || b->plan->nodes[node + 1].op != OP_LINEAR) return false;
+    bind(b, node + 1, &next);
+    return same_rows(&next.tensors[LINEAR_X], out) && multiplies_narrowed(b, node + 1);
+}
+
+/* Whether a node's output is read by such products alone. What this pass's last node leaves may be
+ * read by anybody, unless it is the plan's last one too. */
+static bool feeds_products_alone(const builder *b, int node)
+{
+    const program *plan = b->plan;
+    int id = program_tensor_of(plan, node, first_output(plan->nodes[node].op));
+    for (int n = node + 1; n < b->end; n++) {
+        const op_code reader = plan->nodes[n].op;
+        const op_info *op = op_get(reader);
+        for (int t = 0; t < op_n_tensors(op); t++) {
+            if (program_tensor_of(plan, n, t) != id) continue;
+            if (op->tensors[t].direction == OP_OUT)
+                return program_operand(plan, n, t)->columns == 0;
+            if (reader != OP_LINEAR || t != LINEAR_X || !multiplies_narrowed(b, n)) return false;
+        }
+    }
+    return b->end == plan->n_nodes;
+}
+
+/* Where every sequence of the pass decodes, and there are many, attention is paged_decode. */
+static op_code take_decoding(const builder *b, op_code op, op_call *call)
+{
+    if (op != OP_PAGED_PREFILL || b->of->n_chunks == 0) return op;
+    op_call decode = cuda_decode_of_prefill(call);
+    if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(&decode)) return op;
+    *call = decode;
+    return OP_PAGED_DECODE;
+}
+
+/* ---- entries ------------------------------------------------------------------------------- */
+
+static qp_status add_entry(builder *b, const launch_entry *entry, qp_error *error)
+{
+    launch_list *l = b->list;
+    if (l->n_entries == l->capacity) {
+        int capacity = l->capacity ? 2 * l->capacity : 64;
+        launch_entry *larger = realloc(l->entries, (size_t)capacity * sizeof *larger);
+        if (!larger)
+            return error_no_memory(error, "a list of launches", (size_t)capacity * sizeof *larger);
+        l->entries = larger;
+        l->capacity = capacity;
+    }
+    launch_entry *own = &l->entries[l->n_entries++];
+    *own = *entry;
+    own->n_records = l->recording.n_records - own->record;
+    for (int i = 0; i < own->n_records; i++)
+        l->recording.records[own->record + i].early = b->early && l->n_entries > 1;
+    return QP_OK;
+}
+
+static launch_entry entry_at(const builder *b, int node)
+{
+    return (launch_entry){.node = node, .n_nodes = 1, .record = b->list->recording.n_records};
+}
+
+static void leave_narrowed(builder *b, const tensor *rows, cuda_address at)
+{
+    b->narrowed = *rows;
+    b->narrowed_at = at;
+}
+
+/* Whether two products of the same x are one: weights and outputs lie side by side. Of weights that
+ * are decoded for cuBLASLt less is decoded at a time. */
+static bool lies_next(const op_call *first, const op_call *next)
+{
+    const tensor *a = first->tensors, *b = next->tensors;
+    const tensor *w = &a[LINEAR_WEIGHT], *w2 = &b[LINEAR_WEIGHT];
+    return same_rows(&a[LINEAR_X], &b[LINEAR_X]) && w->type == w2->type &&
+           (w->type == DTYPE_BF16 || a[LINEAR_X].shape[0] <= FEW_ROWS) &&
+           w->stride[0] == w2->stride[0] &&
+           (char *)w->data + w->shape[0] * w->stride[0] == w2->data &&
+           a[LINEAR_OUT].type == DTYPE_F32 && b[LINEAR_OUT].type == DTYPE_F32 &&
+           a[LINEAR_OUT].stride[0] == b[LINEAR_OUT].stride[0] &&
+           (float *)a[LINEAR_OUT].data + a[LINEAR_OUT].shape[1] == b[LINEAR_OUT].data &&
+           !a[LINEAR_BIAS].rank && !b[LINEAR_BIAS].rank && !a[LINEAR_RESIDUAL].rank &&
+           !b[LINEAR_RESIDUAL].rank;
+}
+
+/* Makes a product one with those after it, as far as they are; returns how many it then is. */
+static int join_products(const builder *b, int node, op_call *call)
+{
+    int n = node + 1;
+    for (; n < b->end && b->plan->nodes[n].op == OP_LINEAR; n++) {
+        op_call next;
+        bind(b, n, &next);
+        if (!lies_next(call, &next)) break;
+        call->tensors[LINEAR_WEIGHT].shape[0] += next.tensors[LINEAR_WEIGHT].shape[0];
+        call->tensors[LINEAR_OUT].shape[1] += next.tensors[LINEAR_OUT].shape[1];
+        call->end = op_get(OP_LINEAR)->units(call);
+    }
+    return n - node;
+}
+
+/* ---- chains -------------------------------------------------------------------------------- */
+
+/* Gives the nodes at `node` that a kernel of the chain takes at once to it: how many, 0 for none.
+ */
+static int chain_nodes(const builder *b, int node, cuda_chain *chain)
+{
+    op_call calls[2];
+    bind(b, node, &calls[0]);
+    switch (b->plan->nodes[node].op) {
+    case OP_ALL_REDUCE:
+        return program_is_void(b->plan, node);
+    case OP_EMBEDDING:
+        return cuda_chain_gather(chain, &calls[0]);
+    case OP_RMS_NORM:
+        return cuda_chain_norm(chain, &calls[0]);
+    case OP_ROPE:
+        if (node + 1 >= b->end || b->plan->nodes[node + 1].op != OP_KV_APPEND) return 0;
+        bind(b, node + 1, &calls[1]);
+        return cuda_rope_is_appended(&b->ops, calls) && cuda_chain_rope(chain, &calls[0], &calls[1])
+                   ? 2
+                   : 0;
+    case OP_PAGED_PREFILL:
+        return take_decoding(b, OP_PAGED_PREFILL, &calls[0]) == OP_PAGED_DECODE &&
+               cuda_chain_attention(chain, &calls[0]);
+    case OP_LINEAR: {
+        int n = join_products(b, node, &calls[0]);
+        if (node + n < b->end && b->plan->nodes[node + n].op == OP_SILU_AND_MUL) {
+            bind(b, node + n, &calls[1]);
+            if (cuda_chain_activated(chain, &calls[0], &calls[1])) return n + 1;
+        }
+        return cuda_chain_product(chain, &calls[0]) ? n : 0;
+    }
+    default:
+        return 0;
+    }
+}
+
+/* The likeliest token of each row of logits. */
+static op_call likeliest_call(const builder *b)
+{
+    const int64_t n = b->of->sizes.of[AXIS_OUTPUTS];
+    op_call call = {.end = n};
+    call.tensors[ARGMAX_LOGITS] =
+        tensor_2d(b->setting->memory.data[PLAN_LOGITS], DTYPE_F32, n, b->plan->config.vocab_size);
+    call.tensors[ARGMAX_IDS] =
+        tensor_1d(cuda_host_form(cuda_area_address(LAUNCH_LIKELIEST, 0)), DTYPE_I32, n);
+    return call;
+}
+
+/* A chain of as many nodes as make one, *count; 0 where they make none. With *likeliest it finds
+ * the likeliest tokens too. */
+static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp_error *error)
+{
+    cuda_chain chain, whole, normed;
+    int n_normed = 0;
+    *count = 0;
+    if (!b->early || !cuda_chain_begin(&b->ops, b->of->sizes.of[AXIS_TOKENS], &b->narrowed,
+                                       b->narrowed_at, b->of->n_chunks, &chain))
+        return QP_OK;
+    for (int n = node, taken; n < b->end; n += taken) {
+        taken = chain_nodes(b, n, &chain);
+        if (taken == 0) break;
+        if (cuda_chain_ends_with_norm(&chain)) {
+            normed = chain;
+            n_normed = n + taken - node;
+        }
+        if (!cuda_chain_is_whole(&chain)) continue;
+        whole = chain;
+        *count = n + taken - node;
+    }
+    if (*count == 0) return QP_OK;
+    if (cuda_chain_is_full(&chain) && node + *count < b->end && n_normed > 0 &&
+        feeds_product(b, node + n_normed - 1, &normed.x)) {
+        whole = normed;
+        *count = n_normed;
+    }
+    const op_call argmax = likeliest_call(b);
+    const bool found =
+        *likeliest && node + *count == b->end && cuda_chain_likeliest(&whole, &argmax);
+    if (found) *likeliest = false;
+    launch_entry entry = entry_at(b, node);
+    entry.n_nodes = *count;
+    entry.chain = true;
+    entry.follows = true; /* it waits for all but weights */
+    entry.epilogue = found ? "argmax" : NULL;
+    entry.input =
+        b->narrowed.rank && whole.run.steps[0].kind == CHAIN_PRODUCT ? LAUNCH_BF16 : LAUNCH_PLAIN;
+    TRY(cuda_chain_launch(&whole, error));
+    entry.output = whole.x.rank ? LAUNCH_BF16 : LAUNCH_PLAIN;
+    leave_narrowed(b, &whole.x, whole.x_at);
+    return add_entry(b, &entry, error);
+}
+
+/* ---- fused launches ------------------------------------------------------------------------ */
+
+/* Whether the node after those of a fusion is attention that takes the q it moves, and feeds a
+ * product. */
+static bool is_read_moved(const builder *b, int node, const tensor *q)
+{
+    op_call attention;
+    if (node >= b->end || b->plan->nodes[node].op != OP_PAGED_PREFILL || b->of->n_chunks > 0)
+        return false;
+    bind(b, node, &attention);
+    const cuda_kernel *reader = cuda_ops_choose(&b->ops, OP_PAGED_PREFILL, &attention);
+    const tensor out = output_of(OP_PAGED_PREFILL, &attention);
+    return attention.tensors[PAGED_PREFILL_Q].data == q->data && reader && reader->takes_moved_q &&
+           feeds_product(b, node, &out);
+}
+
+/* Whether the nodes from `next` on are those of a fusion; then their calls follow calls[0]. */
+static bool fuses(const builder *b, const cuda_fusion *fusion, int next, op_call *calls)
+{
+    const program_node *nodes = b->plan->nodes;
+    if (next + fusion->n_with > b->end) return false;
+    for (int i = 0; i < fusion->n_with; i++) {
+        if (nodes[next + i].op != fusion->with[i]) return false;
+        bind(b, next + i, &calls[1 + i]);
+    }
+    const int last = next + fusion->n_with - 1;
+    if (fusion->n_with == 2 && !cuda_rope_is_appended(&b->ops, &calls[1])) return false;
+    if (!fusion->accepts(&b->ops, calls)) return false;
+    if (fusion->moves_q && !is_read_moved(b, last + 1, &calls[1].tensors[ROPE_Q])) return false;
+    const tensor out = output_of(nodes[last].op, &calls[fusion->n_with]);
+    return !fusion->narrows || feeds_product(b, last, &out);
+}
+
+static const cuda_fusion *find_fusion(const builder *b, const cuda_kernel *kernel, int next,
+                                      op_call *calls)
+{
+    for (const cuda_fusion *f = kernel->fusions; f && f->name; f++)
+        if (fuses(b, f, next, calls)) return f;
+    return NULL;
+}
+
+/* The form in which a product takes x; afterwards that is in BF16. */
+static cuda_forms take_x(builder *b, const tensor *x, launch_entry *entry)
+{
+    cuda_forms forms = {0};
+    bool there = same_view(&b->narrowed, x);
+    entry->input = there ? LAUNCH_BF16 : LAUNCH_ROUNDS;
+    if (there) forms.x = b->narrowed_at;
+    if (!there) leave_narrowed(b, x, cuda_narrow_place(&b->ops));
+    return forms;
+}
+
+static qp_status add_fused(builder *b, const cuda_fusion *fusion, const op_call *calls,
+                           launch_entry *entry, qp_error *error)
+{
+    const tensor none = {0};
+    cuda_forms forms = {0};
+    cuda_left left = {0};
+    entry->n_nodes += fusion->n_with;
+    entry->epilogue = fusion->name;
+    if (entry->kernel->takes_narrowed) forms = take_x(b, &calls[0].tensors[LINEAR_X], entry);
+    if (fusion->leaves) left = fusion->leaves(&b->ops, calls, b->narrowed_at);
+    TRY(fusion->launch(&b->ops, calls, &forms, error));
+    if (left.narrowed) {
+        const tensor out = output_of(fusion->with[fusion->n_with - 1], &calls[fusion->n_with]);
+        leave_narrowed(b, &out, left.narrowed);
+        entry->output = LAUNCH_BF16;
+    } else {
+        leave_narrowed(b, &none, 0);
+    }
+    if (left.q.rank) {
+        b->q = calls[1].tensors[ROPE_Q];
+        b->moved_q = left.q;
+        entry->output = LAUNCH_Q;
+    }
+    return add_entry(b, entry, error);
+}
+
+/* ---- single launches ----------------------------------------------------------------------- */
+
+static cuda_forms forms_of(builder *b, op_code op, const op_call *call, launch_entry *entry)
+{
+    const tensor none = {0}, out = output_of(op, call);
+    cuda_forms forms = {.n_chunks = b->of->n_chunks};
+    const cuda_kernel *kernel = entry->kernel;
+    if (kernel->takes_narrowed) {
+        forms = take_x(b, &call->tensors[LINEAR_X], entry);
+        return forms;
+    }
+    leave_narrowed(b, &none, 0);
+    if (!kernel->narrows || !kernel->narrows(call) || !feeds_product(b, entry->node, &out))
+        return forms;
+    forms.out = cuda_narrow_place(&b->ops);
+    forms.out_alone = feeds_products_alone(b, entry->node);
+    leave_narrowed(b, &out, forms.out);
+    entry->output = forms.out_alone ? LAUNCH_BF16 : LAUNCH_BOTH;
+    return forms;
+}
+
+static void take_moved_q(builder *b, tensor *q, launch_entry *entry)
+{
+    if (b->q.rank && b->q.rank == q->rank && same_rows(&b->q, q)) {
+        *q = b->moved_q;
+        entry->input = LAUNCH_Q;
+    }
+    b->q.rank = 0;
+}
+
+/* A node, and those after it that are one launch with it: *count in all. */
+static qp_status add_node(builder *b, int node, int *count, qp_error *error)
+{
+    op_code op = b->plan->nodes[node].op;
+    op_call calls[1 + CUDA_MAX_FUSED];
+    launch_entry entry = entry_at(b, node);
+    *count = 1;
+    if (program_is_void(b->plan, node)) return add_entry(b, &entry, error);
+    bind(b, node, &calls[0]);
+    if (op == OP_LINEAR) *count = entry.n_nodes = join_products(b, node, &calls[0]);
+    if (op == OP_PAGED_PREFILL) take_moved_q(b, &calls[0].tensors[PAGED_PREFILL_Q], &entry);
+    op = take_decoding(b, op, &calls[0]);
+    entry.kernel = cuda_ops_choose(&b->ops, op, &calls[0]);
+    if (!entry.kernel)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the GPU has no kernel of %s for this model: use --device cpu",
+                         op_get(op)->name);
+    const cuda_fusion *fusion = find_fusion(b, entry.kernel, node + *count, calls);
+    if (fusion) {
+        *count += fusion->n_with;
+        return add_fused(b, fusion, calls, &entry, error);
+    }
+    const cuda_forms forms = forms_of(b, op, &calls[0], &entry);
+    TRY(entry.kernel->launch(&b->ops, entry.kernel, &calls[0], &forms, error));
+    return add_entry(b, &entry, error);
+}
+
+/* Where no kernel has left the likeliest token of each row of logits, one does. */
+static qp_status add_likeliest(builder *b, qp_error *error)
+{
+    const op_call call = likeliest_call(b);
+    launch_entry entry = entry_at(b, b->end);
+    entry.n_nodes = 0;
+    entry.kernel = cuda_ops_choose(&b->ops, OP_ARGMAX, &call);
+    b->early = false;
+    TRY(entry.kernel->launch(&b->ops, entry.kernel, &call, &(cuda_forms){0}, error));
+    return add_entry(b, &entry, error);
+}
+
+static qp_status build(builder *b, int node, qp_error *error)
+{
+    bool likeliest = b->of->likeliest;
+    for (int count; node < b->end; node += count) {
+        TRY(add_chain(b, node, &count, &likeliest, error));
+        if (count == 0) TRY(add_node(b, node, &count, error));
+    }
+    return likeliest ? add_likeliest(b, error) : QP_OK;
+}
+
+/* ---- lists --------------------------------------------------------------------------------- */
+
+qp_status launch_setting_init(launch_setting *setting, const program *plan,
+                              const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
+                              bool has_blas, size_t workspace_bytes, qp_error *error)
+{
+    *setting = (launch_setting){
+        .plan = plan,
+        .memory = {.cache_layer_bytes = plan->tensors[PLAN_K_CACHE].bytes},
+        .ops = {.device = device,
+                .blas = blas,
+                .has_blas = has_blas,
+                .workspace = {cuda_area_address(LAUNCH_WORKSPACE, 0), workspace_bytes}}};
+    setting->weights = calloc((size_t)plan->n_weights + 1, sizeof *setting->weights);
+    if (!setting->weights)
+        return error_no_memory(error, "places of weights",
+                               (size_t)plan->n_weights * sizeof *setting->weights);
+    for (int i = 0; i < plan->n_weights; i++) {
+        const program_weight *of = &plan->weights[i];
+        size_t offset;
+        if (cuda_weights_find(weights, (weight_slot)of->slot, of->layer, of->bias, &offset))
+            setting->weights[i] = cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, offset));
+    }
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+        setting->memory.data[id] = cuda_host_form(cuda_area_address(id, 0));
+    setting->memory.weights = setting->weights;
+    return QP_OK;
+}
+
+void launch_setting_free(launch_setting *setting)
+{
+    free(setting->weights);
+    *setting = (launch_setting){0};
+}
+
+qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_list *out,
+                           qp_error *error)
+{
+    const plan_step *steps = setting->plan->steps;
+    *out = (launch_list){.of = *of};
+    builder b = {.setting = setting,
+                 .of = of,
+                 .plan = setting->plan,
+                 .early = of->sizes.of[AXIS_TOKENS] > FEW_TOKENS,
+                 .ops = setting->ops,
+                 .list = out};
+    if (of->first == of->last) return QP_OK;
+    b.end = steps[of->last - 1].first_node + steps[of->last - 1].n_nodes;
+    b.ops.recording = &out->recording;
+    return build(&b, steps[of->first].first_node, error);
+}
+
+void launch_list_free(launch_list *list)
+{
+    free(list->entries);
+    free(list->step_nodes);
+    cuda_recording_free(&list->recording);
+    *list = (launch_list){0};
+}

@@ -1,0 +1,84 @@
+/* A pass as the GPU runs it: a list of launches.
+ *
+ * An entry is a launch of a kernel, or of the few that make one up, for a run of the plan's nodes.
+ * Which nodes are one entry, in which form x comes and goes, and what chains hold is decided once
+ * for a shape of batch, from the plan's views alone: each tensor is an area of its own, wherever it
+ * lies. The list is printed and checked as such; bound to an executor's memory it is what runs.
+ */
+#ifndef QUIPU_VM_CUDA_LAUNCH_LIST_H
+#define QUIPU_VM_CUDA_LAUNCH_LIST_H
+
+#include "plan/program.h"
+#include "vm/cuda/chain.h"
+#include "vm/cuda/weights.h"
+
+/* Areas (cuda/launch.h): the plan's tensors by their ids, caches whole, then these. */
+enum {
+    LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
+    LAUNCH_WORKSPACE,
+    LAUNCH_LIKELIEST, /* where the likeliest token of each row goes */
+    LAUNCH_AREAS
+};
+_Static_assert((int)LAUNCH_AREAS <= (int)CUDA_MAX_AREAS, "an area each");
+
+/* What lists depend on besides plan and GPU. */
+typedef struct launch_class {
+    plan_sizes sizes;
+    int first, last;  /* steps [first, last) */
+    int64_t n_chunks; /* where several sequences decode, parts of the longest one's attention; else
+                       * 0 */
+    bool likeliest;   /* the likeliest tokens are wanted instead of logits */
+} launch_class;
+
+/* How rows go from one launch to another. */
+typedef enum launch_form {
+    LAUNCH_PLAIN,  /* as the plan has them */
+    LAUNCH_BF16,   /* in BF16 only */
+    LAUNCH_BOTH,   /* as the plan has them, and in BF16 */
+    LAUNCH_ROUNDS, /* of an input: this launch makes the BF16 first */
+    LAUNCH_Q,      /* q in the type of the cache */
+} launch_form;
+
+typedef struct launch_entry {
+    int node, n_nodes;         /* the plan's */
+    const cuda_kernel *kernel; /* NULL: a chain, or nothing that runs */
+    const char *epilogue;      /* the following operators that it runs too; NULL: none */
+    launch_form input, output;
+    int record, n_records; /* the launches */
+    bool chain;            /* its one record is of linear_chain */
+    bool follows;          /* may start before a previous pass has ended */
+} launch_entry;
+
+typedef struct launch_list {
+    launch_class of;
+    launch_entry *entries;
+    int n_entries, capacity;
+    cuda_recording recording;
+    int *step_nodes; /* of all chains' steps, in their order: their first nodes */
+    int n_step_nodes, step_capacity;
+    bool bound;
+    uint64_t used; /* when last, by a count of uses */
+} launch_list;
+
+/* What lists are made from. */
+typedef struct launch_setting {
+    const program *plan;
+    program_memory memory; /* areas */
+    cuda_ops ops;          /* its workspace is LAUNCH_WORKSPACE; it has no recording */
+    const void **weights;  /* [plan->n_weights]: places in LAUNCH_WEIGHTS */
+} launch_setting;
+
+/* For a GPU that may only be described: of the device its figures are needed alone, and there need
+ * be no blas where it is to be taken for granted. launch_setting_free() it, also after a failure.
+ */
+qp_status launch_setting_init(launch_setting *setting, const program *plan,
+                              const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
+                              bool has_blas, size_t workspace_bytes, qp_error *error);
+void launch_setting_free(launch_setting *setting);
+
+/* Makes the list of a class. launch_list_free() it, also after a failure. */
+qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_list *out,
+                           qp_error *error);
+void launch_list_free(launch_list *list);
+
+#endif

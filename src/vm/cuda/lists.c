@@ -1,0 +1,122 @@
+/* Lists of launches that an executor keeps, and how they are run: see executor.h and launch_list.h.
+ */
+#include "vm/cuda/executor_parts.h"
+
+#include "op/attention/attention_cuda.h"
+
+#include <string.h>
+
+/* ---- areas --------------------------------------------------------------------------------- */
+
+/* Inputs lie elsewhere in each pass of a group, sums change places, tokens go where the next pass
+ * reads them. */
+static bool moves(const program *plan, int area)
+{
+    return area == LAUNCH_LIKELIEST || area == PLAN_NEXT ||
+           (area < PLAN_TENSOR_COUNT &&
+            (plan->tensors[area].kind == PLAN_INPUT || plan->tensors[area].kind == PLAN_CARRIED));
+}
+
+static cuda_address area_address(const cuda_executor *x, int area)
+{
+    switch (area) {
+    case LAUNCH_WEIGHTS:
+        return x->weights.memory.address;
+    case LAUNCH_WORKSPACE:
+        return x->ops.workspace.address;
+    case LAUNCH_LIKELIEST:
+        return x->likeliest;
+    default:
+        return area < PLAN_TENSOR_COUNT ? cuda_device_form(x->memory.data[area]) : 0;
+    }
+}
+
+/* Of those that move, or of the others. */
+static void find_areas(const cuda_executor *x, bool moving, cuda_address areas[CUDA_MAX_AREAS])
+{
+    memset(areas, 0, CUDA_MAX_AREAS * sizeof *areas);
+    for (int area = 0; area < LAUNCH_AREAS; area++)
+        if (moves(x->plan, area) == moving) areas[area] = area_address(x, area);
+}
+
+/* ---- the lists ----------------------------------------------------------------------------- */
+
+static bool same_class(const launch_class *a, const launch_class *b)
+{
+    return memcmp(a->sizes.of, b->sizes.of, sizeof a->sizes.of) == 0 && a->first == b->first &&
+           a->last == b->last && a->n_chunks == b->n_chunks && a->likeliest == b->likeliest;
+}
+
+/* The list of a class; a new one takes the place of that which was not used for longest. */
+static qp_status find_list(cuda_executor *x, const launch_class *of, launch_list **out,
+                           qp_error *error)
+{
+    launch_list *oldest = &x->lists[0];
+    cuda_address areas[CUDA_MAX_AREAS];
+    x->n_uses++;
+    for (int i = 0; i < CUDA_MAX_LISTS; i++) {
+        *out = &x->lists[i];
+        if ((*out)->bound && same_class(&(*out)->of, of)) return QP_OK;
+        if ((*out)->used < oldest->used) oldest = *out;
+    }
+    launch_list_free(oldest);
+    TRY(launch_list_make(&x->setting, of, oldest, error));
+    find_areas(x, false, areas);
+    TRY(cuda_recording_bind(&oldest->recording, x->device, areas, error));
+    oldest->bound = true;
+    *out = oldest;
+    return QP_OK;
+}
+
+void cuda_executor_free_lists(cuda_executor *x)
+{
+    for (int i = 0; i < CUDA_MAX_LISTS; i++)
+        launch_list_free(&x->lists[i]);
+    launch_setting_free(&x->setting);
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+static qp_status mark(const cuda_executor *x, const launch_entry *entry, qp_error *error)
+{
+    cuda_marks *m = x->marks;
+    if (!m || m->count == m->capacity) return QP_OK;
+    m->nodes[m->count] = entry->node;
+    return cuda_check(x->device->driver->event_record(m->events[m->count++], x->device->stream),
+                      "marking a launch", error);
+}
+
+static qp_status run_entry(const cuda_executor *x, const launch_list *list,
+                           const launch_entry *entry, bool follows, qp_error *error)
+{
+    for (int i = entry->record; i < entry->record + entry->n_records; i++) {
+        bool early = list->recording.records[i].early || (follows && entry->follows);
+        TRY(cuda_recording_run(&list->recording, i, early, x->device, x->ops.blas,
+                               x->ops.workspace.address, error));
+    }
+    return QP_OK;
+}
+
+qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int first, int last,
+                               qp_error *error)
+{
+    const launch_class of = {.sizes = *sizes,
+                             .first = first,
+                             .last = last,
+                             .n_chunks = x->longest > 0 ? cuda_decode_chunks(x->longest) : 0,
+                             .likeliest = x->likeliest != 0};
+    cuda_address areas[CUDA_MAX_AREAS];
+    launch_list *list;
+    if (first == last) return QP_OK;
+    TRY(find_list(x, &of, &list, error));
+    list->used = x->n_uses;
+    find_areas(x, true, areas);
+    cuda_recording_set(&list->recording, areas);
+    for (int i = 0; i < list->n_entries; i++) {
+        TRY(mark(x, &list->entries[i], error));
+        TRY(run_entry(x, list, &list->entries[i], x->follows && i == 0, error));
+    }
+    const launch_entry end = {.node = x->plan->steps[last - 1].first_node +
+                                      x->plan->steps[last - 1].n_nodes};
+    return mark(x, &end, error);
+}
