@@ -101,13 +101,16 @@ typedef struct qp_engine_options {
     const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
     const char *device;   /* "cpu" (default), "cuda": an NVIDIA GPU, or "auto": that GPU where it
                            * can be used and the model fits, with a notice that says so */
-    const char *exec;     /* on the CPU "threads" (default): as a schedule, a queue for each thread;
-                           * "serial": the same queues, one instruction at a time; on a GPU "mk":
-                           * tokens in one kernel that feeds itself, prompts operator by operator
-                           * (default where the kernel runs the model); on both "ops": operator by
-                           * operator; "ref": the same with the references, on the CPU; or "auto":
-                           * the default */
-    int workers;          /* thread blocks of "mk"; default: one a multiprocessor */
+    const char *exec;     /* the machine. On the CPU "threads" (default): a schedule, a queue of
+                           * instructions for each thread; "operators": operator by operator;
+                           * "reference": the same by reference kernels; "serial": a schedule by
+                           * reference kernels, one instruction at a time. On a GPU, which these
+                           * imply, "megakernel": tokens in one kernel that feeds itself, prompts as
+                           * "cuda" has them (default where the kernel runs the model); "cuda":
+                           * operator by operator. "auto": the default */
+    int workers;          /* thread blocks of "megakernel"; default: one a multiprocessor */
+    uint64_t order;       /* of "serial": seed of a random order of instructions, any that the
+                           * schedule allows; default: each worker goes as far as it can, in turn */
     bool fuse;            /* operators that need no other thread's results as one: fewer waits, for
                            * few tokens on many threads; on the CPU the same logits to the bit */
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
@@ -341,7 +344,7 @@ const char *qp_finish_name(qp_finish finish);
  * runs one instruction at a time ("serial"), it is of what instructions are in mathematics: while
  * the trace is open attention runs as products, maxima, powers and divisions, and residuals are
  * added apart, which moves logits by rounding. Of a GPU it is of what every thread block of the
- * megakernel did, or with "ops" of the operators as launches, outside of graphs. */
+ * megakernel did, or with "cuda" of the operators as launches, outside of graphs. */
 typedef struct qp_trace qp_trace;
 
 typedef struct qp_trace_options {
@@ -352,8 +355,8 @@ typedef struct qp_trace_options {
 } qp_trace_options;
 
 /* Records the engine's next forward passes. The engine has one trace at a time, and outlives it.
- * QP_UNSUPPORTED where the engine runs operator by operator on a CPU ("ops", "ref"): what is traced
- * there are the instructions of a schedule. */
+ * QP_UNSUPPORTED where the engine runs operator by operator on a CPU ("operators", "reference"):
+ * what is traced there are the instructions of a schedule. */
 qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
                         qp_error *error);
 void qp_trace_close(qp_trace *trace);

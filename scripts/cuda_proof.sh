@@ -82,15 +82,15 @@ sanitize_mega() {
     local tool=$1 type depth rows
     for type in $PROOF_TYPES F16; do
         for depth in 40 400; do
-            check_bench "$tool" "$type behind $depth tokens" --exec mk -m "synthetic:tiny:$type" \
+            check_bench "$tool" "$type behind $depth tokens" --exec megakernel -m "synthetic:tiny:$type" \
                 -p 0 -n 4 -d $depth
         done
         check "$tool: $type, drawn" sanitized "$tool" "${QUIPU_BINARY:-$PWD/build/quipu}" run \
-            --device cuda --exec mk -m "synthetic:tiny:$type" -p 1,2,3 -n 6 --temp 0.8 --top-k 40 \
+            --device cuda --exec megakernel -m "synthetic:tiny:$type" -p 1,2,3 -n 6 --temp 0.8 --top-k 40 \
             --seed 7 --ignore-eos --raw --json || true
     done
     for rows in 2 8; do
-        check_bench "$tool" "$rows sequences" --exec mk -m synthetic:tiny:BF16 -p 0 -n 4 -d 400 \
+        check_bench "$tool" "$rows sequences" --exec megakernel -m synthetic:tiny:BF16 -p 0 -n 4 -d 400 \
             --parallel $rows
     done
 }
@@ -99,10 +99,10 @@ sanitize_mega() {
 sanitize_operators() {
     local tool=$1 rows
     for rows in 1 16 64; do
-        check_bench "$tool" "operators, $rows sequences" --exec ops -m synthetic:tiny:BF16 -p 70 \
+        check_bench "$tool" "operators, $rows sequences" --exec cuda -m synthetic:tiny:BF16 -p 70 \
             -n 3 --parallel $rows
     done
-    check_bench "$tool" "operators, Q4_K" --exec ops -m synthetic:tiny:Q4_K -p 70 -n 3
+    check_bench "$tool" "operators, Q4_K" --exec cuda -m synthetic:tiny:Q4_K -p 70 -n 3
 }
 
 # By the kernels for tests, whose lanes all say that they have read a stage of the ring (see
@@ -131,14 +131,14 @@ racecheck_mega() {
 # itself cannot run among a whole model's.
 racecheck_operators() {
     local type
-    check_bench racecheck operators --exec ops -m synthetic:tiny:BF16 -p 17 -n 1
+    check_bench racecheck operators --exec cuda -m synthetic:tiny:BF16 -p 17 -n 1
     check "racecheck: a prompt's attention" sanitized racecheck \
         --kernel-name kernel_substring=paged_prefill "${QUIPU_BINARY:-$PWD/build/quipu}" bench \
-        --device cuda -o csv -r 1 --exec ops -m synthetic:tiny:Q4_1 -p 60 -n 0 || true
+        --device cuda -o csv -r 1 --exec cuda -m synthetic:tiny:Q4_1 -p 60 -n 0 || true
     for type in $PROOF_TYPES F16; do
         check "racecheck: products of five rows, $type" sanitized racecheck \
             --kernel-name kernel_substring=linear_eight "${QUIPU_BINARY:-$PWD/build/quipu}" logits \
-            --device cuda --exec ops -m "synthetic:tiny:$type" --ids 1,2,3,4,5 --json || true
+            --device cuda --exec cuda -m "synthetic:tiny:$type" --ids 1,2,3,4,5 --json || true
     done
     check "racecheck: products of prompts" sanitized racecheck \
         --kernel-name kernel_substring=linear_wide \

@@ -7,7 +7,7 @@ gpu_quipu() { "${QUIPU_BINARY:-$PWD/build/quipu}" "$@"; }
 # same_text MODEL PROMPT N: greedy text of N tokens, on the CPU's references and on the GPU.
 same_text() {
     local words=(run -m "$1" -p "$2" -n "$3" --temp 0 --raw) expected found
-    expected=$(gpu_quipu "${words[@]}" --device cpu --exec ref 2>/dev/null) || return 1
+    expected=$(gpu_quipu "${words[@]}" --device cpu --exec reference 2>/dev/null) || return 1
     found=$(gpu_quipu "${words[@]}" --device cuda 2>/dev/null) || return 1
     [ "$expected" = "$found" ] || {
         say "on the CPU: $expected"
@@ -25,9 +25,9 @@ answer_tokens() {
 # same_answer OPTION...: on the CPU's references, in the megakernel and operator by operator.
 same_answer() {
     local expected found exec
-    expected=$(answer_tokens "$@" --device cpu --exec ref)
+    expected=$(answer_tokens "$@" --device cpu --exec reference)
     [ -n "$expected" ] || return 1
-    for exec in mk ops; do
+    for exec in megakernel cuda; do
         found=$(answer_tokens "$@" --device cuda --exec $exec)
         [ "$expected" = "$found" ] || {
             say "on the CPU: $expected"
@@ -47,25 +47,25 @@ test_cuda() {
         model=${model%/config.json}
         case $model in *-00002-of-*) continue ;; esac
         check "tensors of $(basename "$model")" \
-            gpu_quipu diff -m "$PWD/$model" --a ref --b cuda-ops || true
+            gpu_quipu diff -m "$PWD/$model" --a reference --b cuda || true
     done
     for type in BF16 F16 F32 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q6_K; do
         check "tensors of synthetic:tiny:$type" \
-            gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 || true
+            gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 || true
     done
     for type in BF16 Q8_0 Q4_K; do
         check "fused tensors of synthetic:tiny:$type" \
-            gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 --fuse \
+            gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 --fuse \
             --kv-partitions 3 || true
         check "sums of synthetic:tiny:$type" \
-            gpu_quipu diff -m "synthetic:tiny:$type" --a ref --b cuda-ops --tokens 40 --sums \
+            gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 --sums \
             --kv-partitions 3 || true
     done
     # Prompts whose products have ends of their own against one operator after the other.
     check "a prompt of 1,000 tokens, heads of 64" gpu_quipu diff -m synthetic:llama-3.2-1b:BF16 \
-        --a cuda-ops --b cuda-ops --kv-type BF16 --tokens 1000 || true
+        --a cuda --b cuda --kv-type BF16 --tokens 1000 || true
     check "a prompt of 760 tokens, heads of 128" gpu_quipu diff -m synthetic:internlm2-1.8b:BF16 \
-        --a cuda-ops --b cuda-ops --tokens 760 || true
+        --a cuda --b cuda --tokens 760 || true
     data=$(find_test_data)
     for model in "$data"/stories260K/*.gguf; do
         [ -f "$model" ] || continue

@@ -4,7 +4,7 @@
 #define QUIPU_TESTS_KERNELS_FOR_TESTS_H
 
 #include "vm/mega/parts.h"
-#include "engine/engine.h"
+#include "machines_test.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,10 +14,10 @@
  * that make the likeliest tokens with weights in BF16 for heads of 128 too, `wide`. */
 static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wide, qp_error *error)
 {
-    const cuda_mega *m = &engine->mega;
+    const cuda_mega *m = mega_of(engine);
     const model_config *c = &engine->plan.config;
     bool half = mega_is_half(engine->model);
-    if (!m->kernel) return error_set(error, QP_UNSUPPORTED, "%s", m->why_not);
+    if (!m) return error_set(error, QP_UNSUPPORTED, "the engine runs no megakernel");
     if ((c->head_dim == 64 || (wide && !m->quantized)) &&
         engine->plan.options.kv_type == DTYPE_F16 &&
         (m->quantized || (!half && c->hidden_size <= MEGA_COLUMNS)))
@@ -51,7 +51,7 @@ static inline qp_status find_test_kernel(const cuda_device *d, const char *image
 static inline qp_status find_delayed(qp_engine *engine, bool chooses, cuda_function *out,
                                      qp_error *error)
 {
-    const cuda_mega *m = &engine->mega;
+    const cuda_mega *m = mega_of(engine);
     char image[40], name[40];
     snprintf(image, sizeof image, "mega%s%s_delayed", m->quantized ? "_bricks" : "",
              chooses ? "_choosing" : "");
@@ -63,7 +63,7 @@ static inline qp_status find_delayed(qp_engine *engine, bool chooses, cuda_funct
 /* The same for two to eight sequences. */
 static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out, qp_error *error)
 {
-    const mega_arguments *a = &engine->mega.batch;
+    const mega_arguments *a = &mega_of(engine)->batch;
     char name[40];
     snprintf(name, sizeof name, "mega_batch_%d_F16_delayed", (int)engine->plan.config.head_dim);
     return find_test_kernel(&engine->device, "mega_batch_delayed", name,

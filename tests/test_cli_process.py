@@ -73,7 +73,7 @@ def golden(name, *arguments, stdin=b""):
 
 
 def answers():
-    greedy = ["--temp", "0", "--exec", "ref"]
+    greedy = ["--temp", "0", "--exec", "reference"]
     golden("run.txt", "run", "-m", MODEL, "-p", "the cat", "-n", "8", *greedy)
     golden("run_raw_echo.txt", "run", "-m", MODEL, "-p", "the", "-n", "4", "--raw", "--echo", *greedy)
     status, out, err = quipu("run", "-m", MODEL, "-n", "4", "--json", *greedy, stdin=b"the cat")
@@ -114,7 +114,7 @@ def answers():
     golden("detokenize.txt", "detokenize", "-m", MODEL, "--special", stdin=b"1, 260 [2]\n")
     chat = json.dumps([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     golden("template.txt", "template", "-m", MODEL, "--no-generation-prompt", stdin=chat.encode())
-    golden("logits.txt", "logits", "-m", MODEL, "--ids", "1,2,260", "--top", "2", "--exec", "ref")
+    golden("logits.txt", "logits", "-m", MODEL, "--ids", "1,2,260", "--top", "2", "--exec", "reference")
     rows = json.loads(quipu("logits", "-m", MODEL, "-p", "the", "--json", "--top", "3")[1])
     check(len(rows["positions"][0]["top"]) == 3, rows)
     out = os.path.join(TEMPORARY, "logits")
@@ -217,7 +217,7 @@ def bad_input():
     expect(2, "ids 0 to 287", "logits", "-m", MODEL, "--ids", "1,288")
     expect(2, "the prompt is empty", "logits", "-m", MODEL, "--ids", "")
     expect(2, "did you mean 1.rope?", "diff", "-m", MODEL, "--stop-after", "1.ropes")
-    expect(2, "an execution is one of", "diff", "-m", MODEL, "--b", "hope")
+    expect(2, "a machine is one of", "diff", "-m", MODEL, "--b", "hope")
     expect(2, "the prompt is empty", "diff", "-m", MODEL, "-p", "")
     expect(2, "give token ids with --ids", "diff", "-m", "synthetic:tiny", "-p", "1")
     expect(2, "found \"x\"", "detokenize", "-m", MODEL, stdin=b"1 x")
@@ -250,9 +250,9 @@ def without_a_gpu():
     expect(1, "takes an NVIDIA GPU", "ops", "bench", "linear", *cuda)
     expect(1, "takes an NVIDIA GPU", "ops", "check", "rms_norm", "--kernel",
            str(HERE.parent / "examples/rms_norm.cu"))
-    expect(1, "--exec mk runs on a GPU, but ", "logits", *tiny, "--ids", "1", "--exec", "mk",
+    expect(1, "--exec megakernel runs on a GPU, but ", "logits", *tiny, "--ids", "1", "--exec", "megakernel",
            "--device", "auto")
-    for side in ("mk", "cuda-ops"):
+    for side in ("megakernel", "cuda"):
         expect(1, "use --device cpu", "diff", *tiny, "--b", side)
     status, out, err = quipu("schedule", *tiny, *cuda, "--workers", "132", "--verify")
     check(status == 0 and "132 workers" in out and "sound in every order" in out, err)
@@ -438,7 +438,7 @@ def traces():
     check(status == 0 and re.search(r"^generation: 2 passes of 1 token, [\d.]+ ms each$", out, re.M), out)
     expect(1, "cannot be created", *trace, "-p", "hi", "-o", "/nonexistent/trace.json")
     expect(1, "cannot be written", *trace, "-p", "hi", "-o", "/dev/full")
-    expect(1, "a schedule's instructions", *trace, "-p", "hi", "--exec", "ops")
+    expect(1, "a schedule's instructions", *trace, "-p", "hi", "--exec", "operators")
     expect(2, "context is full", *trace, "-p", "hi", "-n", "64", "-c", "8")
     expect(2, "give token ids with --ids", "trace", "-m", "synthetic:tiny", "-p", "hi")
     expect(2, "the prompt is empty", "trace", "-m", "synthetic:tiny", "--ids", "")

@@ -40,9 +40,9 @@ static void devices_have_names(void **state)
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "tpu"));
     options.device = "cuda";
-    options.exec = "ref";
+    options.exec = "reference";
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_INVALID);
-    assert_non_null(strstr(error.message, "--exec ref"));
+    assert_non_null(strstr(error.message, "--exec reference"));
 }
 
 static void automatic_takes_the_cpu_and_says_why(void **state)
@@ -55,9 +55,9 @@ static void automatic_takes_the_cpu_and_says_why(void **state)
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_OK);
     assert_string_equal(qp_engine_get_info(engine).device, "cpu");
     qp_engine_close(engine);
-    options.exec = "mk"; /* is no CPU's */
+    options.exec = "megakernel"; /* is no CPU's, whatever the device says */
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_DEVICE);
-    assert_non_null(strstr(error.message, "--exec mk runs on a GPU, but "));
+    assert_non_null(strstr(error.message, "--exec megakernel runs on a GPU, but "));
 }
 
 static void a_failed_driver_call_is_named(void **state)

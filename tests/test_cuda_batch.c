@@ -96,8 +96,11 @@ static void run_steps(sequences *s, int turned)
 /* Of so many of the GPU's multiprocessors; 0: of all. */
 static qp_engine *open_for_batches(const char *model, int multiprocessors)
 {
-    qp_engine *engine = open_engine((qp_engine_options){
-        .model = model, .context = CONTEXT, .max_sessions = MOST, .device = "cuda", .exec = "ops"});
+    qp_engine *engine = open_engine((qp_engine_options){.model = model,
+                                                        .context = CONTEXT,
+                                                        .max_sessions = MOST,
+                                                        .device = "cuda",
+                                                        .exec = "cuda"});
     if (multiprocessors) engine->device.n_multiprocessors = multiprocessors;
     return engine;
 }

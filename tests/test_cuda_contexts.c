@@ -200,7 +200,7 @@ static void test_contexts(void **state)
     static sequences s;
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
-        open_sequences(&s, kind, "ops", false);
+        open_sequences(&s, kind, "cuda", false);
         if (!is_as_before(kind)) {
             free(s.expected);
             expect_together(&s);
@@ -228,7 +228,7 @@ static void check_few(sequences *s)
 static void test_few(void **state)
 {
     (void)state;
-    static const char *const by[] = {"mk", "ops"};
+    static const char *const by[] = {"megakernel", "cuda"};
     static sequences s;
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++)
@@ -249,10 +249,10 @@ static void test_delays(void **state)
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind)) continue;
-        open_sequences(&s, kind, "ops", false);
+        open_sequences(&s, kind, "cuda", false);
         expect_together(&s);
         close_sequences(&s);
-        open_sequences(&s, kind, "ops", true);
+        open_sequences(&s, kind, "cuda", true);
         for (int run = 0; run < DELAYED_RUNS; run++)
             check_company(&s, (company){.first = 13 * run, .n = MOST - 5 * run});
         close_sequences(&s);
@@ -308,7 +308,7 @@ static void test_decoding(void **state)
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind)) continue;
-        open_sequences(&s, kind, "ops", false);
+        open_sequences(&s, kind, "cuda", false);
         check_decoding(&s);
         close_sequences(&s);
     }
@@ -345,7 +345,7 @@ static void check_cpu(const sequences *s, const char *kv_type)
                                                      .max_sessions = 1,
                                                      .threads = 4,
                                                      .device = "cpu",
-                                                     .exec = "ops"});
+                                                     .exec = "cuda"});
     for (int i = 0; i < MOST; i++) {
         int prompt = prompt_of(i);
         if (prompt > SHORT * 12 && prompt != LAST) continue;
@@ -374,7 +374,7 @@ static void test_cpu(void **state)
     if (!gpu_is_here()) skip();
     for (size_t kind = 0; kind < sizeof kinds / sizeof *kinds; kind++) {
         if (is_as_before(kind) || strcmp(kinds[kind].model, "synthetic:tiny:BF16") != 0) continue;
-        open_sequences(&s, kind, "ops", false);
+        open_sequences(&s, kind, "cuda", false);
         expect_together(&s);
         check_cpu(&s, kinds[kind].kv_type);
         close_sequences(&s);

@@ -118,7 +118,7 @@ static void test_decoding(void **state)
                                                             .context = 20 + 7 * WIDE + PASSES,
                                                             .max_sessions = WIDE,
                                                             .device = "cuda",
-                                                            .exec = "ops"});
+                                                            .exec = "cuda"});
         for (size_t b = 0; b < sizeof batches / sizeof *batches; b++)
             check_decoding(engine, batches[b], 1 + (int)b % 3);
         qp_engine_close(engine);
@@ -147,7 +147,7 @@ static void test_cancelling(void **state)
                                                         .context = 20 + 7 * FEW + MANY,
                                                         .max_sessions = FEW,
                                                         .device = "cuda",
-                                                        .exec = "ops"});
+                                                        .exec = "cuda"});
     open_sessions(engine, FEW, sessions);
     for (int i = 0; i < FEW; i++)
         expected[i] = found[i] = token_of(i, 7);

@@ -102,9 +102,9 @@ static void test_passes(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    check_passes("synthetic:tiny:BF16", "ops");
-    check_passes("synthetic:tiny:Q8_0", "ops");
-    check_passes("synthetic:smollm2-135m:BF16", "ops");
+    check_passes("synthetic:tiny:BF16", "cuda");
+    check_passes("synthetic:tiny:Q8_0", "cuda");
+    check_passes("synthetic:smollm2-135m:BF16", "cuda");
 }
 
 /* ---- whole answers ------------------------------------------------------------------------- */
@@ -169,7 +169,7 @@ static void test_answers(void **state)
     (void)state;
     static record expected[ANSWERS], found[ANSWERS];
     if (!gpu_is_here()) skip();
-    qp_engine *engine = open_for_answers("ops");
+    qp_engine *engine = open_for_answers("cuda");
     answer_all(engine, ANSWERS, 25, false, true, false, expected);
     answer_all(engine, ANSWERS, 25, false, false, false, found);
     assert_memory_equal(found, expected, sizeof found);
@@ -184,7 +184,7 @@ static void test_answers_of_the_megakernel(void **state)
     (void)state;
     static record expected[ANSWERS], found[ANSWERS];
     if (!gpu_is_here()) skip();
-    qp_engine *engine = open_for_answers("mk");
+    qp_engine *engine = open_for_answers("megakernel");
     for (int way = 0; way < 3; way++) {
         answer_all(engine, 7, 1, way == 0, way == 2, true, expected);
         answer_all(engine, 7, 1, way == 0, way == 2, false, found);

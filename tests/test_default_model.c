@@ -79,7 +79,7 @@ static void prompts_have_the_same_tokens(void **state)
 {
     (void)state;
     const cJSON *cases = golden_cases(), *item;
-    qp_engine *engine = open_default("ops");
+    qp_engine *engine = open_default("operators");
     assert_int_equal(qp_engine_get_info(engine).vocab_size, 49152);
     cJSON_ArrayForEach(item, cases) check_tokens(engine, item);
     qp_engine_close(engine);
@@ -129,7 +129,7 @@ static void reference_logits_are_those_of_transformers(void **state)
 {
     (void)state;
     const cJSON *cases = golden_cases();
-    qp_engine *engine = open_default("ref"); /* one prompt: the references take their time */
+    qp_engine *engine = open_default("reference"); /* one prompt: the references take their time */
     check_top(engine, cJSON_GetArrayItem(cases, 1), REFERENCE_TOLERANCE, true);
     qp_engine_close(engine);
 }
@@ -138,7 +138,7 @@ static void fast_logits_are_near(void **state)
 {
     (void)state;
     const cJSON *cases = golden_cases();
-    qp_engine *engine = open_default("ops");
+    qp_engine *engine = open_default("operators");
     for (int i = 0; i < 4; i++)
         check_top(engine, cJSON_GetArrayItem(cases, i), FAST_TOLERANCE, false);
     qp_engine_close(engine);
@@ -186,12 +186,12 @@ static void greedy_text_is_that_of_transformers(void **state)
 {
     (void)state;
     const cJSON *cases = golden_cases(), *item;
-    qp_engine *engine = open_default("ref");
+    qp_engine *engine = open_default("reference");
     follower f = follow_golden(engine, cJSON_GetArrayItem(cases, 1), 4);
     assert_int_equal(f.same, f.steps);
     qp_engine_close(engine);
     /* The fast kernels may choose another token only where two are nearly as likely. */
-    engine = open_default("ops");
+    engine = open_default("operators");
     size_t steps = 0, same = 0;
     cJSON_ArrayForEach(item, cases)
     {

@@ -77,17 +77,19 @@ static void test_sides_may_change(void **state)
 {
     (void)state;
     bool equal = false;
-    const char *text = diff_of(
-        (diff_options){
-            .model = "golden/models/llama-blocks32.gguf", .a = "threads", .b = "ref", .singles = 1},
-        &equal);
+    const char *text = diff_of((diff_options){.model = "golden/models/llama-blocks32.gguf",
+                                              .a = "threads",
+                                              .b = "reference",
+                                              .singles = 1},
+                               &equal);
     if (!equal) fail_msg("%s", text);
 }
 
 static void test_schedules_keep_the_bits(void **state)
 {
     (void)state;
-    static const char *const pairs[][2] = {{"ref", "serial"}, {"ops", "threads"}, {"ref", "ref"}};
+    static const char *const pairs[][2] = {
+        {"reference", "serial"}, {"operators", "threads"}, {"reference", "reference"}};
     for (size_t i = 0; i < 3; i++) {
         bool equal = false;
         const char *text = diff_of((diff_options){.model = "golden/models/llama-blocks32.gguf",
@@ -110,7 +112,7 @@ static void test_other_plans_and_schedules(void **state)
         for (int assignment = 0; assignment < 5; assignment++) {
             bool equal = false;
             const char *text = diff_of((diff_options){.model = "golden/models/llama-gqa8-f16.gguf",
-                                                      .a = "ops",
+                                                      .a = "operators",
                                                       .threads = 3,
                                                       .n_tokens = 40,
                                                       .singles = 1,
@@ -168,7 +170,7 @@ static void test_bad_requests(void **state)
     assert_refused((diff_options){.stop = "xyzzy"}, "no step \"xyzzy\"");
     assert_refused((diff_options){.after = "lm_head", .stop = "0.rope"}, "nothing to compare");
     assert_refused((diff_options){.after = "sample"}, "nothing to compare");
-    assert_refused((diff_options){.b = "treads"}, "ref, ops, threads, serial");
+    assert_refused((diff_options){.b = "treads"}, "reference, serial, threads, operators");
     assert_refused((diff_options){.layers = 3}, "the model has 2 layers");
     assert_refused((diff_options){.tokens = beyond, .n_tokens = 2}, "token 1 is 1048576");
     assert_refused((diff_options){.kv_type = "Q4_0"}, "KV cache");
@@ -176,12 +178,13 @@ static void test_bad_requests(void **state)
 
 /* --- planted differences --------------------------------------------------------------------- */
 
-/* An execution that goes wrong in one place. */
+/* A machine that goes wrong in one place. */
 typedef struct planted {
-    execution inner;
+    machine inner;
     const program *plan;
     int step, pass; /* where */
     int calls;      /* of that step */
+    int logits_end;
     enum { PLANT_ELEMENT, PLANT_SKIP, PLANT_AT_ONCE } what;
     plan_tensor_id tensor;
     int64_t element;
@@ -194,8 +197,7 @@ static qp_status change(planted *p)
     int64_t layer = p->plan->steps[p->step].layer;
     unsigned char *data = malloc(t->bytes);
     assert_non_null(data);
-    execution *e = &p->inner;
-    assert_ok(e->type->read(e->self, p->tensor, layer, data, t->bytes, &error));
+    assert_ok(machine_read(&p->inner, p->tensor, layer, data, t->bytes, &error));
     if (t->type == DTYPE_F32) {
         float value;
         memcpy(&value, data + 4 * p->element, sizeof value);
@@ -206,56 +208,72 @@ static qp_status change(planted *p)
     } else {
         data[2 * p->element] ^= 1; /* the last bit of an F16 */
     }
-    assert_ok(e->type->write(e->self, p->tensor, layer, data, t->bytes, &error));
+    assert_ok(machine_write(&p->inner, p->tensor, layer, data, t->bytes, &error));
     free(data);
     return QP_OK;
 }
 
-static qp_status planted_run(void *self, const batch *batch, int first, int last, qp_error *e)
+static const char *planted_accepts(const void *self, const machine_request *request)
+{
+    const planted *p = self;
+    return machine_accepts(&p->inner, request);
+}
+
+static qp_status planted_run(void *self, const machine_request *r, qp_error *e)
 {
     planted *p = self;
+    const int first = r->first, last = r->last ? r->last : p->logits_end;
     bool here = p->step >= first && p->step < last && p->calls++ == p->pass;
     if (p->what == PLANT_AT_ONCE) here = last - first > 1 && p->step >= first && p->step < last;
     if (here && p->what == PLANT_SKIP) return QP_OK;
-    TRY(p->inner.type->run(p->inner.self, batch, first, last, e));
+    TRY(machine_pass(&p->inner, r, e));
     return here ? change(p) : QP_OK;
+}
+
+static qp_status planted_wait(void *self, int *passes, qp_error *e)
+{
+    (void)self, (void)e;
+    *passes = 1;
+    return QP_OK;
 }
 
 static qp_status planted_read(void *self, plan_tensor_id id, int64_t layer, void *data,
                               size_t bytes, qp_error *e)
 {
     planted *p = self;
-    return p->inner.type->read(p->inner.self, id, layer, data, bytes, e);
+    return machine_read(&p->inner, id, layer, data, bytes, e);
 }
 
 static qp_status planted_write(void *self, plan_tensor_id id, int64_t layer, const void *data,
                                size_t bytes, qp_error *e)
 {
     planted *p = self;
-    return p->inner.type->write(p->inner.self, id, layer, data, bytes, e);
+    return machine_write(&p->inner, id, layer, data, bytes, e);
 }
 
-static execution_kernel planted_kernel(const void *self, int node)
+static machine_kernel planted_kernel(const void *self, int node)
 {
     const planted *p = self;
-    return p->inner.type->kernel(p->inner.self, node);
+    return machine_kernel_of(&p->inner, node);
 }
 
-static const execution_type planted_type = {.name = "planted",
-                                            .run = planted_run,
-                                            .read = planted_read,
-                                            .write = planted_write,
-                                            .kernel = planted_kernel};
+static const machine_type planted_type = {.name = "planted",
+                                          .accepts = planted_accepts,
+                                          .run = planted_run,
+                                          .wait = planted_wait,
+                                          .read = planted_read,
+                                          .write = planted_write,
+                                          .kernel = planted_kernel};
 
 /* A small model with a plan for 8 tokens and the compared pair. */
 typedef struct bench {
     model *model;
     program plan;
     thread_pool *pool;
-    execution_setup setup;
-    execution a;
+    machine_setup setup;
+    machine a;
     planted b;
-    execution planted;
+    machine planted;
     diff_report report;
 } bench;
 
@@ -271,13 +289,16 @@ static void bench_open_as(bench *b, const char *path, const char *of, bool sums)
     options.sums = sums;
     assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->plan, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
-    b->setup = (execution_setup){
+    b->setup = (machine_setup){
         .plan = &b->plan, .model = b->model, .pool = b->pool, .cpu_features = cpu_features(0)};
-    assert_ok(execution_open("ref", &b->setup, &b->a, &error));
-    assert_ok(execution_open(of, &b->setup, &b->b.inner, &error));
+    const machine_type *type;
+    assert_ok(machine_type_find(of, &type, &error));
+    assert_ok(machine_open(&machine_reference, &b->setup, &b->a, &error));
+    assert_ok(machine_open(type, &b->setup, &b->b.inner, &error));
+    b->b.logits_end = plan_find_step(&b->plan, "lm_head", -1) + 1;
     b->b.plan = &b->plan;
     b->b.step = -1; /* nothing is planted yet */
-    b->planted = (execution){&planted_type, &b->b};
+    b->planted = (machine){&planted_type, &b->b};
 }
 
 static void bench_open(bench *b, const char *path, const char *of)
@@ -293,8 +314,8 @@ static void bench_open_sums(bench *b, const char *path, const char *of)
 static void bench_close(bench *b)
 {
     diff_report_free(&b->report);
-    execution_close(&b->a);
-    execution_close(&b->b.inner);
+    machine_close(&b->a);
+    machine_close(&b->b.inner);
     thread_pool_destroy(b->pool);
     plan_free(&b->plan);
     model_close(b->model);
@@ -367,7 +388,7 @@ static void test_planted_elements_are_named(void **state)
     }
 }
 
-/* --- executions that run passes whole -------------------------------------------------------- */
+/* --- machines that run passes whole -------------------------------------------------------- */
 
 /* The rest is gone when a pass has ended. */
 static bool keeps_sums(plan_tensor_id id)
@@ -376,13 +397,15 @@ static bool keeps_sums(plan_tensor_id id)
            id == PLAN_LOGITS;
 }
 
-static const execution_type whole_type = {.name = "whole",
-                                          .whole = true,
-                                          .keeps = keeps_sums,
-                                          .run = planted_run,
-                                          .read = planted_read,
-                                          .write = planted_write,
-                                          .kernel = planted_kernel};
+static const machine_type whole_type = {.name = "whole",
+                                        .whole = true,
+                                        .keeps = keeps_sums,
+                                        .accepts = planted_accepts,
+                                        .run = planted_run,
+                                        .wait = planted_wait,
+                                        .read = planted_read,
+                                        .write = planted_write,
+                                        .kernel = planted_kernel};
 
 static const diff_report *bench_diff_whole(bench *b)
 {
@@ -391,7 +414,7 @@ static const diff_report *bench_diff_whole(bench *b)
                                   .n_tokens = TOKENS,
                                   .singles = TOKENS,
                                   .last = plan_find_step(&b->plan, "lm_head", -1) + 1};
-    execution whole = {&whole_type, &b->b};
+    machine whole = {&whole_type, &b->b};
     diff_report_free(&b->report);
     b->b.calls = 0;
     assert_ok(diff_run(&b->setup, &b->a, &whole, &request, &b->report, &error));
@@ -448,7 +471,7 @@ static void test_what_is_not_written_shows(void **state)
     (void)state;
     static const char *const steps[] = {"embedding", "0.attn_qkv", "1.ffn_up", "lm_head", "sample"};
     bench b;
-    bench_open(&b, "golden/models/llama-text.gguf", "ops");
+    bench_open(&b, "golden/models/llama-text.gguf", "operators");
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         plant(&b, steps[i], 1, PLAN_X, 0, 0);
         b.b.what = PLANT_SKIP;

@@ -177,22 +177,22 @@ static void logits_depend_on_the_tokens_alone(void **state)
         "golden/models/llama-tied-gqa3.gguf", "golden/models/llama-gqa8-f16",
         "golden/models/llama-blocks32.gguf", "golden/models/internlm2"};
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        check_invariance(models[m], "ref", NULL, NULL);
+        check_invariance(models[m], "reference", NULL, NULL);
         for (int k = 0; k < N_MASKS; k++)
-            check_invariance(models[m], "ops", masks[k], k % 2 ? "F32" : "BF16");
+            check_invariance(models[m], "operators", masks[k], k % 2 ? "F32" : "BF16");
     }
     for (int k = 0; k < N_MASKS - 1; k++) /* without kernels: covered, and slow */
-        check_invariance("golden/models/llama-blocks256.gguf", "ops", masks[k], NULL);
+        check_invariance("golden/models/llama-blocks256.gguf", "operators", masks[k], NULL);
 }
 
 /* Rows long enough for every part of a kernel: main loops, remainders, several blocks. */
 static void so_do_those_of_larger_models(void **state)
 {
     (void)state;
-    check_invariance("synthetic:tiny:BF16", "ops", "", NULL);
-    check_invariance("synthetic:tiny:Q8_0", "ops", "avx512f", NULL);
-    check_invariance("synthetic:tiny:Q4_1", "ops", "", NULL);
-    check_invariance("synthetic:tiny:Q4_K", "ops", "avx512f,avx_vnni", NULL);
+    check_invariance("synthetic:tiny:BF16", "operators", "", NULL);
+    check_invariance("synthetic:tiny:Q8_0", "operators", "avx512f", NULL);
+    check_invariance("synthetic:tiny:Q4_1", "operators", "", NULL);
+    check_invariance("synthetic:tiny:Q4_K", "operators", "avx512f,avx_vnni", NULL);
 }
 
 /* --- Sessions -------------------------------------------------------------------------------- */

@@ -117,7 +117,7 @@ static void try_engine(const char *path, int number, outcomes *outcomes)
     memset(&error, 0, sizeof error);
     qp_engine *engine = NULL;
     qp_engine_options options = {
-        .model = path, .threads = 1, .context = 8, .exec = number % 4 ? "ops" : "ref"};
+        .model = path, .threads = 1, .context = 8, .exec = number % 4 ? "operators" : "reference"};
     qp_status status = qp_engine_open(&options, &engine, &error);
     if (status == QP_OK) {
         qp_session *session = open_session(engine);
@@ -260,8 +260,8 @@ static void weights_that_are_not_numbers(void **state)
         }
         folder_write_safetensors(folder, list, N);
         for (int exec = 0; exec < 2; exec++) {
-            qp_engine *engine =
-                open_engine((qp_engine_options){.model = folder, .exec = exec ? "ops" : "ref"});
+            qp_engine *engine = open_engine(
+                (qp_engine_options){.model = folder, .exec = exec ? "operators" : "reference"});
             for (int way = 0; way < 4; way++) {
                 qp_sampling s;
                 qp_sampling_defaults(engine, &s);

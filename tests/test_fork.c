@@ -76,7 +76,7 @@ static void forks_are_as_sessions_of_their_own(void **state)
     (void)state;
     check_random_forks((qp_engine_options){.model = text_model, .threads = 2});
     check_random_forks(
-        (qp_engine_options){.model = text_model, .exec = "ops", .page_size = 5, .chunk = 8});
+        (qp_engine_options){.model = text_model, .exec = "operators", .page_size = 5, .chunk = 8});
     check_random_forks((qp_engine_options){.model = "synthetic:tiny:Q8_0", .kv_type = "F32"});
 }
 

@@ -37,11 +37,11 @@ static void it_makes_the_same_tokens(void **state)
         token_list expected, found;
         qp_engine_options options = {.model = plain[i / 2],
                                      .device = "cuda",
-                                     .exec = "ops",
+                                     .exec = "cuda",
                                      .kv_type = kv_types[i % 2],
                                      .context = 1024};
         make_tokens(&options, MADE, 1, &expected);
-        options.exec = "mk";
+        options.exec = "megakernel";
         static const int64_t intervals[] = {1, 16, 50, 128};
         for (int j = 0; j < 4; j++) {
             make_tokens(&options, MADE, intervals[j], &found);
@@ -61,9 +61,9 @@ static void it_reads_long_rows(void **state)
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
         token_list expected, found;
         qp_engine_options options = {
-            .model = wide[i], .device = "cuda", .exec = "ops", .context = 256};
+            .model = wide[i], .device = "cuda", .exec = "cuda", .context = 256};
         make_tokens(&options, WIDE_MADE, 1, &expected);
-        options.exec = "mk";
+        options.exec = "megakernel";
         make_tokens(&options, WIDE_MADE, 7, &found);
         assert_memory_equal(expected.of, found.of, WIDE_MADE * sizeof *found.of);
     }
@@ -82,12 +82,12 @@ static void it_reads_quantised_weights(void **state)
     for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++) {
         token_list expected, found;
         qp_engine_options options = {
-            .model = quantised[i], .device = "cuda", .exec = "ops", .context = 1024};
+            .model = quantised[i], .device = "cuda", .exec = "cuda", .context = 1024};
         /* In small models some blocks have little to do: what they fetch runs passes ahead, and
          * parts of attention come and go with the length of the context. */
         int count = strstr(quantised[i], ":tiny:") ? MOST_MADE : MADE;
         make_tokens(&options, count, 1, &expected);
-        options.exec = "mk";
+        options.exec = "megakernel";
         make_tokens(&options, count, 50, &found);
         assert_memory_equal(expected.of, found.of, (size_t)count * sizeof *found.of);
         options.kv_type = "BF16";
@@ -101,10 +101,10 @@ static void it_makes_what_the_reference_makes(void **state)
     if (!gpu_is_here()) skip();
     token_list expected, found;
     qp_engine_options options = {
-        .model = models[0], .exec = "ref", .kv_type = "F16", .context = 1024};
+        .model = models[0], .exec = "reference", .kv_type = "F16", .context = 1024};
     make_tokens(&options, MOST_MADE, 1, &expected);
     options.device = "cuda";
-    options.exec = "mk";
+    options.exec = "megakernel";
     make_tokens(&options, MOST_MADE, 128, &found);
     for (int i = 0; i < MOST_MADE; i++)
         if (expected.of[i] != found.of[i])
@@ -118,7 +118,7 @@ static cuda_function delayed_kernel(qp_engine *engine, bool has_one)
     cuda_function kernel = NULL;
     qp_error error;
     if (!has_one) return NULL;
-    engine->mega.arguments.delay = DELAY_NS;
+    mega_of(engine)->arguments.delay = DELAY_NS;
     assert_ok(check_kernels_for_tests(engine, true, &error));
     assert_ok(find_delayed(engine, false, &kernel, &error));
     return kernel;
@@ -128,7 +128,7 @@ static cuda_function delayed_kernel(qp_engine *engine, bool has_one)
  * kernel: its logits are the same bits. */
 static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
 {
-    cuda_function usual = engine->mega.kernel;
+    cuda_function usual = mega_of(engine)->kernel;
     qp_session *session = open_session(engine);
     size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
     int32_t prompt[LONG_PROMPT + 1];
@@ -139,14 +139,14 @@ static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
     assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
     float *first = eval_rows(engine, session, prompt + n_prompt, 1);
     for (int run = 1; run < RUNS; run++) {
-        engine->mega.kernel = delayed && run % 2 ? delayed : usual;
+        mega_of(engine)->kernel = delayed && run % 2 ? delayed : usual;
         qp_session_truncate(session, (size_t)n_prompt);
         float *again = eval_rows(engine, session, prompt + n_prompt, 1);
         if (memcmp(first, again, bytes) != 0)
             fail_msg("other logits behind %d tokens in run %d", n_prompt, run);
         free(again);
     }
-    engine->mega.kernel = usual;
+    mega_of(engine)->kernel = usual;
     free(first);
     qp_session_close(session);
 }
@@ -167,16 +167,16 @@ static void its_bits_do_not_depend_on_the_order(void **state)
                  {"synthetic:internlm2-1.8b:BF16", true}};
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         qp_engine *engine = open_engine((qp_engine_options){
-            .model = cases[c].model, .device = "cuda", .exec = "mk", .context = 1024});
-        cuda_function usual = engine->mega.kernel;
+            .model = cases[c].model, .device = "cuda", .exec = "megakernel", .context = 1024});
+        cuda_function usual = mega_of(engine)->kernel;
         cuda_function delayed = delayed_kernel(engine, cases[c].delays);
         check_runs(engine, PROMPT - 1, delayed);
         check_runs(engine, LONG_PROMPT, delayed);
         token_list expected, found;
         qp_error error;
-        engine->mega.kernel = usual;
+        mega_of(engine)->kernel = usual;
         assert_ok(generate(engine, MADE, 16, &expected, &error));
-        if (delayed) engine->mega.kernel = delayed;
+        if (delayed) mega_of(engine)->kernel = delayed;
         assert_ok(generate(engine, MADE, 50, &found, &error));
         assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         qp_engine_close(engine);
@@ -257,12 +257,12 @@ static void it_makes_the_same_tokens_of_several(void **state)
     if (!gpu_is_here()) skip();
     for (int m = 0; m < 2; m++) {
         int32_t alone[SEQUENCES][STEPS + 1];
-        qp_engine *engine = open_for_several(models[m], "ops");
+        qp_engine *engine = open_for_several(models[m], "cuda");
         for (int i = 0; i < SEQUENCES; i++)
             decode_several(engine, &i, 1, alone[i]);
         qp_engine_close(engine);
-        engine = open_for_several(models[m], "mk");
-        assert_non_null(engine->mega.batch_kernel);
+        engine = open_for_several(models[m], "megakernel");
+        assert_non_null(mega_of(engine)->batch_kernel);
         static const int counts[] = {1, 2, 3, 5, 8};
         for (int c = 0; c < 5; c++)
             for (int run = 0; run < SEQUENCES; run += counts[c])
@@ -295,11 +295,11 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     for (int m = 0; m < 2; m++) {
-        qp_engine *engine = open_for_several(models[m], "mk");
-        cuda_function usual = engine->mega.batch_kernel;
+        qp_engine *engine = open_for_several(models[m], "megakernel");
+        cuda_function usual = mega_of(engine)->batch_kernel;
         cuda_function delayed;
         qp_error error;
-        engine->mega.batch.delay = DELAY_NS;
+        mega_of(engine)->batch.delay = DELAY_NS;
         assert_ok(find_delayed_batch(engine, &delayed, &error));
         size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
         qp_session *sessions[SEQUENCES];
@@ -314,7 +314,7 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
         for (int run = 0; run < RUNS; run++) {
             int which[SEQUENCES], n = 2 + run % 7;
             choose_several(run, n, which);
-            engine->mega.batch_kernel = run % 2 ? delayed : usual;
+            mega_of(engine)->batch_kernel = run % 2 ? delayed : usual;
             eval_several(engine, sessions, which, n, found);
             for (int i = 0; i < n; i++)
                 if (memcmp(found[i], alone[which[i]], bytes) != 0)
@@ -336,7 +336,7 @@ static void it_says_what_it_does_not_run(void **state)
     if (!gpu_is_here()) skip();
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {.threads = 1, .device = "cuda", .exec = "mk"};
+    qp_engine_options options = {.threads = 1, .device = "cuda", .exec = "megakernel"};
     static const char *const refused[] = {"synthetic:tiny:F32", "synthetic:tiny:Q8_0+F16",
                                           "synthetic:tiny:BF16+F16", "synthetic:tiny:Q5_0"};
     for (int i = 0; i < 4; i++) {
@@ -346,7 +346,7 @@ static void it_says_what_it_does_not_run(void **state)
     }
     options.exec = NULL; /* operators then */
     assert_ok(qp_engine_open(&options, &engine, &error));
-    assert_null(engine->mega.kernel);
+    assert_null(mega_of(engine));
     qp_engine_close(engine);
 }
 
@@ -355,9 +355,11 @@ static void it_runs_on_no_cpu(void **state)
     (void)state;
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {.model = "synthetic:tiny:BF16", .threads = 1, .exec = "mk"};
+    qp_engine_options options = {
+        .model = "synthetic:tiny:BF16", .threads = 1, .device = "cpu", .exec = "megakernel"};
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_INVALID);
-    assert_non_null(strstr(error.message, "--device cuda"));
+    assert_non_null(strstr(error.message, "--exec megakernel runs on a GPU"));
+    assert_non_null(strstr(error.message, "--device cpu"));
 }
 
 /* However the schedule's instructions are dealt to the blocks, and to how many. */
@@ -369,21 +371,21 @@ static void every_strategy_gives_the_same_bits(void **state)
         token_list expected, found;
         qp_error error;
         qp_engine *engine = open_engine((qp_engine_options){
-            .model = models[m], .device = "cuda", .exec = "mk", .context = 1024});
+            .model = models[m], .device = "cuda", .exec = "megakernel", .context = 1024});
         assert_ok(generate(engine, MADE, 50, &expected, &error));
         for (int assignment = 1; schedule_assignment_name(assignment); assignment++) {
             const cuda_mega_options how = {.assignment = (schedule_assignment)assignment};
-            cuda_mega_free(&engine->mega);
-            assert_ok(cuda_mega_init(&engine->mega, &engine->cuda, &how, &error));
-            assert_non_null(engine->mega.kernel);
+            cuda_mega_free(mega_of(engine));
+            assert_ok(cuda_mega_init(mega_of(engine), cuda_of(engine), &how, &error));
+            assert_non_null(mega_of(engine));
             assert_ok(generate(engine, MADE, 50, &found, &error));
             assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         }
         /* So few blocks that each has more pairs of QKV than its warps have at once. */
         const cuda_mega_options few = {.n_blocks = 12};
-        cuda_mega_free(&engine->mega);
-        assert_ok(cuda_mega_init(&engine->mega, &engine->cuda, &few, &error));
-        assert_non_null(engine->mega.kernel);
+        cuda_mega_free(mega_of(engine));
+        assert_ok(cuda_mega_init(mega_of(engine), cuda_of(engine), &few, &error));
+        assert_non_null(mega_of(engine));
         assert_ok(generate(engine, MADE, 50, &found, &error));
         assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         qp_engine_close(engine);
@@ -535,9 +537,9 @@ static void it_reports_what_does_not_come(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    qp_engine *engine = open_engine(
-        (qp_engine_options){.model = models[0], .device = "cuda", .exec = "mk", .context = 256});
-    const mega_arguments *a = &engine->mega.arguments;
+    qp_engine *engine = open_engine((qp_engine_options){
+        .model = models[0], .device = "cuda", .exec = "megakernel", .context = 256});
+    const mega_arguments *a = &mega_of(engine)->arguments;
     const cuda_device *device = &engine->device;
     const int block = 5;
     size_t bytes = (size_t)a->longest * sizeof(mega_entry);
@@ -564,8 +566,8 @@ static void it_reports_what_does_not_come(void **state)
     assert_true(clock_ns() - start < UINT64_C(2000000000));
     assert_non_null(strstr(error.message, "waited for x"));
     char counts[64];
-    snprintf(counts, sizeof counts, "expected %d, found %d", engine->mega.n_blocks,
-             engine->mega.n_blocks - 1);
+    snprintf(counts, sizeof counts, "expected %d, found %d", mega_of(engine)->n_blocks,
+             mega_of(engine)->n_blocks - 1);
     assert_non_null(strstr(error.message, counts));
     qp_engine_close(engine);
 }

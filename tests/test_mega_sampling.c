@@ -15,8 +15,8 @@ enum { PROMPT = 21, MOST_MADE = 256 };
 static qp_engine *open_mega(const char *model)
 {
     qp_engine *engine = open_engine((qp_engine_options){
-        .model = model, .device = "cuda", .exec = "mk", .kv_type = "F16", .context = 1024});
-    assert_non_null(engine->mega.kernel);
+        .model = model, .device = "cuda", .exec = "megakernel", .kv_type = "F16", .context = 1024});
+    assert_non_null(mega_of(engine));
     return engine;
 }
 
@@ -232,15 +232,15 @@ static void it_does_by_every_strategy(void **state)
         qp_error error;
         receiver r = {0};
         const cuda_mega_options how = {.assignment = (schedule_assignment)i};
-        cuda_mega_free(&engine->mega);
-        assert_ok(cuda_mega_init(&engine->mega, &engine->cuda, &how, &error));
+        cuda_mega_free(mega_of(engine));
+        assert_ok(cuda_mega_init(mega_of(engine), cuda_of(engine), &how, &error));
         qp_session *session = open_session(engine);
         if (i == 0) pick_tokens(session, &sampling, prompt, PROMPT, expected, COUNT);
         qp_session_truncate(session, 0);
         generate(session, &sampling, prompt, PROMPT, COUNT, 16, &r);
         assert_int_equal(r.count, COUNT);
         compare(c, expected, r.tokens, COUNT);
-        in_pieces |= !engine->mega.can_choose;
+        in_pieces |= !mega_of(engine)->can_choose;
         end_likeliest(session, prompt);
         qp_session_close(session);
     }
@@ -253,7 +253,7 @@ static void check_any_order(const char *model)
 {
     enum { COUNT = 60, RUNS = 100, DELAY_NS = 5000 };
     qp_engine *engine = open_mega(model);
-    cuda_mega *m = &engine->mega;
+    cuda_mega *m = mega_of(engine);
     cuda_function usual = m->choosing, greedy = m->kernel, delayed, delayed_greedy;
     int32_t prompt[PROMPT], expected[COUNT];
     qp_logit_bias biases[3];
@@ -351,7 +351,7 @@ static void launches_end_in_long_contexts(void **state)
     /* Whose output is not its embedding: it does not say the same token again and again. */
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:internlm2-1.8b:BF16",
                                                         .device = "cuda",
-                                                        .exec = "mk",
+                                                        .exec = "megakernel",
                                                         .kv_type = "F16",
                                                         .context = LONG + COUNT});
     int32_t *prompt = malloc(LONG * sizeof *prompt);

@@ -138,7 +138,7 @@ static void run_all(const char *exec, const char *cpu_mask)
     cJSON_ArrayForEach(item, cJSON_GetObjectItem(manifest, "cases"))
     {
         golden g = read_golden(item);
-        bool rounded = strstr(g.model, "blocks") && strcmp(exec, "ref") != 0;
+        bool rounded = strstr(g.model, "blocks") && strcmp(exec, "reference") != 0;
         check_golden(&g, exec, cpu_mask, rounded ? ROUNDED_INPUTS_TOLERANCE : tolerance);
         count++;
     }
@@ -150,16 +150,16 @@ static void run_all(const char *exec, const char *cpu_mask)
 static void references_agree_with_transformers(void **state)
 {
     (void)state;
-    run_all("ref", NULL);
+    run_all("reference", NULL);
 }
 
 static void fast_kernels_agree_with_transformers(void **state)
 {
     (void)state;
-    run_all("ops", NULL);
-    run_all("ops", "avx512f");
-    run_all("ops", "avx512f,avx_vnni");
-    run_all("ops", "all");
+    run_all("operators", NULL);
+    run_all("operators", "avx512f");
+    run_all("operators", "avx512f,avx_vnni");
+    run_all("operators", "all");
 }
 
 int main(void)

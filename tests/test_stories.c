@@ -82,28 +82,28 @@ static const char bf16_logits[] = "stories260K/stories260K.bf16weights.logits.f3
 static void gguf_logits(void **state)
 {
     (void)state;
-    check_logits(f32_gguf, f32_logits, "ref", 1e-5);
-    check_logits(f32_gguf, f32_logits, "ops", 1e-5);
+    check_logits(f32_gguf, f32_logits, "reference", 1e-5);
+    check_logits(f32_gguf, f32_logits, "operators", 1e-5);
 }
 
 static void hugging_face_logits(void **state)
 {
     (void)state;
-    check_logits("stories260K/hf", f32_logits, "ref", 1e-5);
-    check_logits("stories260K/hf", f32_logits, "ops", 1e-5);
+    check_logits("stories260K/hf", f32_logits, "reference", 1e-5);
+    check_logits("stories260K/hf", f32_logits, "operators", 1e-5);
 }
 
 static void bf16_logits_are_of_bf16_weights(void **state)
 {
     (void)state;
-    check_logits("stories260K/hf-bf16", bf16_logits, "ref", 1e-5);
-    check_logits("stories260K/hf-bf16", bf16_logits, "ops", 1e-5);
+    check_logits("stories260K/hf-bf16", bf16_logits, "reference", 1e-5);
+    check_logits("stories260K/hf-bf16", bf16_logits, "operators", 1e-5);
 }
 
 static void f16_weights_are_near(void **state)
 {
     (void)state;
-    check_logits("stories260K/stories260K-f16.gguf", f32_logits, "ops", 5e-3);
+    check_logits("stories260K/stories260K-f16.gguf", f32_logits, "operators", 5e-3);
 }
 
 /* The prompt of chunks, threads and neighbours on a trained model. */

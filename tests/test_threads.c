@@ -88,13 +88,16 @@ static void check_passes(bench *b, const schedule_options *options, const float 
                          size_t bytes, int passes)
 {
     scheduled scheduled;
-    assert_ok(scheduled_init(&scheduled, &b->executor, options, &error));
+    assert_ok(scheduled_init(&scheduled, &b->executor, thread_pool_size(b->pool), options, &error));
+    threads_machine *machine;
+    assert_ok(threads_machine_create(&scheduled.bound, b->pool, 0, &machine, &error));
     for (int pass = 0; pass < passes; pass++) {
         memset(executor_logits(&b->executor), 0x7f, bytes);
         executor_begin_pass(&b->executor);
-        assert_ok(scheduled_run(&scheduled, &b->batch, (scheduled_record){0}, &error));
+        assert_ok(threads_machine_run(machine, b->batch.sizes.of, NULL, &error));
         assert_memory_equal(executor_logits(&b->executor), expected, bytes);
     }
+    threads_machine_destroy(machine);
     scheduled_free(&scheduled);
 }
 
@@ -141,7 +144,7 @@ static void test_watchdog(void **state)
     scheduled scheduled;
     bench_open(&b, 2);
     const schedule_options options = {.last_step = logits_end(&b)};
-    assert_ok(scheduled_init(&scheduled, &b.executor, &options, &error));
+    assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
     schedule *s = &scheduled.schedule;
     int planted = -1;
     for (int i = s->length[1] - 1; i >= 0 && planted < 0; i--) {
@@ -151,14 +154,9 @@ static void test_watchdog(void **state)
         planted = i;
     }
     assert_true(planted >= 0);
-    bound_schedule setup = {.schedule = s,
-                            .memory = &b.executor.memory,
-                            .kernels = scheduled.kernels,
-                            .scratch = b.executor.scratch.data,
-                            .scratch_bytes = b.executor.scratch_bytes};
     threads_machine *machine;
     executor_take_inputs(&b.executor, &b.batch);
-    assert_ok(threads_machine_create(&setup, b.pool, 50000000, &machine, &error));
+    assert_ok(threads_machine_create(&scheduled.bound, b.pool, 50000000, &machine, &error));
     assert_int_equal(threads_machine_run(machine, b.batch.sizes.of, NULL, &error), QP_INVALID);
     char where[64];
     snprintf(where, sizeof where, "worker 1 is stuck at instruction %d", planted);
@@ -176,12 +174,15 @@ static void test_timings(void **state)
     scheduled scheduled;
     bench_open(&b, 2);
     const schedule_options options = {.last_step = logits_end(&b)};
-    assert_ok(scheduled_init(&scheduled, &b.executor, &options, &error));
+    assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
     const schedule *s = &scheduled.schedule;
     instruction_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
     assert_non_null(timings);
     executor_take_inputs(&b.executor, &b.batch);
-    assert_ok(threads_machine_run(scheduled.machine, b.batch.sizes.of, timings, &error));
+    threads_machine *machine;
+    assert_ok(threads_machine_create(&scheduled.bound, b.pool, 0, &machine, &error));
+    assert_ok(threads_machine_run(machine, b.batch.sizes.of, timings, &error));
+    threads_machine_destroy(machine);
     for (int w = 0; w < 2; w++) {
         uint64_t last = 0;
         for (int i = 0; i < s->length[w]; i++) {
@@ -204,10 +205,10 @@ static void test_weights_ahead(void **state)
     scheduled scheduled;
     bench_open(&b, 3);
     const schedule_options options = {.last_step = logits_end(&b)};
-    assert_ok(scheduled_init(&scheduled, &b.executor, &options, &error));
+    assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
     const schedule *s = &scheduled.schedule;
     ahead *table;
-    assert_ok(ahead_make(&scheduled.setup, &table, &error));
+    assert_ok(ahead_make(&scheduled.bound, &table, &error));
     const char *packed = b.executor.packed.data, *end = packed + b.executor.packed.bytes;
     int slices = 0;
     for (int w = 0; w < 3; w++) {

@@ -132,8 +132,8 @@ static void they_are_what_they_are_alone(void **state)
     (void)state;
     static const qp_engine_options ways[] = {
         {.model = text_model, .threads = 2},
-        {.model = text_model, .exec = "ops", .chunk = 8},
-        {.model = text_model, .exec = "ref", .context = 40}, /* some fill it */
+        {.model = text_model, .exec = "operators", .chunk = 8},
+        {.model = text_model, .exec = "reference", .context = 40}, /* some fill it */
         {.model = "synthetic:tiny:Q4_K", .kv_type = "F32", .fuse = true},
     };
     static scene alone, together;

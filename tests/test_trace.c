@@ -241,7 +241,8 @@ static qp_engine *open_small(const char *exec, const char *kv_type)
                                            .max_outputs = 8});
 }
 
-/* One instruction at a time gives the same bits as threads; in parts the same but for rounding. */
+/* One instruction at a time gives the same bits as the references operator by operator; in parts
+ * the same but for rounding. */
 static void test_serial_in_parts(void **state)
 {
     (void)state;
@@ -249,9 +250,9 @@ static void test_serial_in_parts(void **state)
     for (size_t k = 0; k < 3; k++) {
         qp_error error;
         size_t n;
-        qp_engine *threads = open_small("threads", kv_types[k]);
+        qp_engine *reference = open_small("reference", kv_types[k]);
         qp_engine *serial = open_small("serial", kv_types[k]);
-        float *expected = two_sequences(threads, &n), *whole = two_sequences(serial, &n);
+        float *expected = two_sequences(reference, &n), *whole = two_sequences(serial, &n);
         assert_memory_equal(whole, expected, n * sizeof *whole);
         qp_trace *trace;
         assert_ok(qp_trace_open(serial, &(qp_trace_options){16, NULL}, &trace, &error));
@@ -267,7 +268,7 @@ static void test_serial_in_parts(void **state)
         free(parts);
         qp_trace_close(trace);
         qp_engine_close(serial);
-        qp_engine_close(threads);
+        qp_engine_close(reference);
     }
 }
 
@@ -314,7 +315,8 @@ static void test_what_cannot_be_is_refused(void **state)
     qp_trace *trace;
     char *text;
     size_t length;
-    qp_engine *ops = open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "ops"});
+    qp_engine *ops =
+        open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "operators"});
     assert_int_equal(qp_trace_open(ops, &(qp_trace_options){4, NULL}, &trace, &error),
                      QP_UNSUPPORTED);
     assert_null(trace);

@@ -3,7 +3,8 @@
 #include "gpu_test.h"
 #include "trace_test.h"
 
-#include "engine/engine.h"
+#include "machines_test.h"
+#include "vm/mega/records.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -74,14 +75,14 @@ static void test_times_are_in_order(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     qp_error error;
-    qp_engine *engine = open_gpu("mk", 0);
+    qp_engine *engine = open_gpu("megakernel", 0);
     int32_t expected[GENERATED], found[GENERATED];
     generate(engine, expected);
-    assert_ok(cuda_mega_time(&engine->mega, MAX_PASSES, &error));
+    assert_ok(cuda_mega_time(mega_of(engine), MAX_PASSES, &error));
     generate(engine, found);
     assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
-    assert_int_equal(engine->mega.n_timed, GENERATED - 1);
-    check_order(&engine->mega, engine->mega.n_timed);
+    assert_int_equal(mega_of(engine)->n_timed, GENERATED - 1);
+    check_order(mega_of(engine), mega_of(engine)->n_timed);
     qp_engine_close(engine);
 }
 
@@ -91,16 +92,16 @@ static void test_no_more_passes_than_asked_for(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     qp_error error;
-    qp_engine *engine = open_gpu("mk", 0);
+    qp_engine *engine = open_gpu("megakernel", 0);
     int32_t tokens[GENERATED];
-    assert_ok(cuda_mega_time(&engine->mega, 20, &error));
+    assert_ok(cuda_mega_time(mega_of(engine), 20, &error));
     generate(engine, tokens);
-    assert_in_range(engine->mega.n_timed, 1, 20);
-    check_order(&engine->mega, engine->mega.n_timed);
-    assert_int_equal(cuda_mega_time(&engine->mega, SIZE_MAX / 64, &error), QP_NO_MEMORY);
-    cuda_mega_time_no_more(&engine->mega);
+    assert_in_range(mega_of(engine)->n_timed, 1, 20);
+    check_order(mega_of(engine), mega_of(engine)->n_timed);
+    assert_int_equal(cuda_mega_time(mega_of(engine), SIZE_MAX / 64, &error), QP_NO_MEMORY);
+    cuda_mega_time_no_more(mega_of(engine));
     generate(engine, tokens);
-    assert_int_equal(engine->mega.n_timed, 0);
+    assert_int_equal(mega_of(engine)->n_timed, 0);
     qp_engine_close(engine);
 }
 
@@ -126,7 +127,7 @@ static void test_operators_are_traced(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    qp_engine *engine = open_gpu("ops", 0);
+    qp_engine *engine = open_gpu("cuda", 0);
     int works[MAX_TRACKS + 1];
     int32_t expected[GENERATED], found[GENERATED];
     qp_trace *trace = trace_tokens(engine, 1, expected, works);
@@ -150,12 +151,13 @@ static void test_blocks_are_traced(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    qp_engine *engine = open_gpu("mk", 0);
+    qp_engine *engine = open_gpu("megakernel", 0);
     int works[MAX_TRACKS + 1];
     int32_t expected[GENERATED];
-    qp_trace *trace = trace_tokens(engine, engine->mega.n_blocks, expected, works);
-    for (int block = 0; block < engine->mega.n_blocks; block++)
-        assert_int_equal(works[block + 1], (GENERATED - 1) * engine->mega.schedule.length[block]);
+    qp_trace *trace = trace_tokens(engine, mega_of(engine)->n_blocks, expected, works);
+    for (int block = 0; block < mega_of(engine)->n_blocks; block++)
+        assert_int_equal(works[block + 1],
+                         (GENERATED - 1) * mega_of(engine)->schedule.length[block]);
     char *text;
     print_trace(trace, QP_TRACE_TABLE, &text);
     check_sums(strstr(text, "generation: 39 passes of 1 token"));
@@ -179,12 +181,12 @@ static void test_any_number_of_blocks(void **state)
     if (!gpu_is_here()) skip();
     static const int workers[] = {4, 5, 7, 31, 64, 131, 132};
     int32_t expected[GENERATED], found[GENERATED];
-    qp_engine *engine = open_gpu("mk", 0);
+    qp_engine *engine = open_gpu("megakernel", 0);
     generate(engine, expected);
     qp_engine_close(engine);
     for (size_t i = 0; i < sizeof workers / sizeof *workers; i++) {
-        engine = open_gpu("mk", workers[i]);
-        assert_int_equal(engine->mega.n_blocks, workers[i]);
+        engine = open_gpu("megakernel", workers[i]);
+        assert_int_equal(mega_of(engine)->n_blocks, workers[i]);
         generate(engine, found);
         assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
         qp_engine_close(engine);
@@ -210,9 +212,9 @@ static void test_blocks_that_cannot_be_are_refused(void **state)
     (void)state;
     check_refused("cpu", NULL, 4, QP_INVALID, "--threads");
     if (!gpu_is_here()) skip();
-    check_refused("cuda", "ops", 4, QP_INVALID, "--workers");
+    check_refused("cuda", "cuda", 4, QP_INVALID, "--workers");
     check_refused("cuda", NULL, 1000, QP_INVALID, "1 to 132 blocks");
-    check_refused("cuda", "mk", 1, QP_UNSUPPORTED, "a block for every KV head");
+    check_refused("cuda", "megakernel", 1, QP_UNSUPPORTED, "a block for every KV head");
     check_refused("cuda", NULL, 3, QP_UNSUPPORTED, "--workers 3 has no meaning");
 }
 
@@ -224,10 +226,10 @@ static void test_passes_are_placed(void **state)
     enum { PASSES = 3, WORKERS = 3 };
     qp_engine *engine =
         open_engine((qp_engine_options){.model = "synthetic:tiny:BF16", .threads = WORKERS});
-    const schedule *s = &engine->scheduled.schedule;
+    const schedule *s = machine_schedule(engine_machine(engine, 0));
     const size_t longest = (size_t)s->longest, slots = WORKERS * longest;
     instruction_timing *timings = calloc(PASSES * slots, sizeof *timings);
-    trace_pass passes[PASSES] = {0};
+    machine_record passes[PASSES] = {0};
     uint64_t at[WORKERS] = {1000, 1010, 1020}, now = 5000000;
     assert_non_null(timings);
     for (int p = 0; p < PASSES; p++) {
@@ -242,7 +244,7 @@ static void test_passes_are_placed(void **state)
         }
     }
     qp_error error;
-    assert_ok(trace_place_passes(s, passes, PASSES, now, &error));
+    assert_ok(mega_place_records(s, passes, PASSES, now, &error));
     assert_int_equal(passes[PASSES - 1].end, now);
     for (int p = 0; p < PASSES; p++) {
         assert_true(passes[p].begin < passes[p].end);

@@ -44,7 +44,7 @@ static qp_status open_task(task *t, qp_error *error)
     int64_t several = t->rows ? t->rows : 1;
     const qp_engine_options options = {.model = t->model,
                                        .device = "cuda",
-                                       .exec = is_batch(t) ? "ops" : "mk",
+                                       .exec = is_batch(t) ? "cuda" : "megakernel",
                                        .kv_type = "F16",
                                        .context = CONTEXT,
                                        .chunk = t->alone && !t->rows ? FEW : 0,
@@ -62,7 +62,7 @@ static qp_status use_delays(task *t, uint32_t delay, qp_error *error)
         TRY(open_task(t, error));
         return delay_batches(t->engine, error);
     }
-    cuda_mega *m = &t->engine->mega;
+    cuda_mega *m = mega_of(t->engine);
     m->arguments.delay = m->batch.delay = delay;
     if (t->rows) TRY(find_delayed_batch(t->engine, &m->batch_kernel, error));
     if (t->draws) TRY(find_delayed(t->engine, true, &m->choosing, error));
@@ -155,7 +155,7 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
                  {QP_SEED, 7},
                  {QP_REPETITION_PENALTY, 1.1},
                  {QP_FREQUENCY_PENALTY, 0.25}};
-    const cuda_mega *m = &t->engine->mega;
+    const cuda_mega *m = mega_of(t->engine);
     t->draws = strcmp(how, "drawn") == 0;
     if (is_batch(t)) return QP_OK;
     TRY(check_kernels_for_tests(t->engine, !t->draws, error));

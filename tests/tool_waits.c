@@ -22,7 +22,7 @@ typedef struct variant {
 
 static qp_status remove_waits(qp_engine *engine, qp_error *error)
 {
-    cuda_mega *m = &engine->mega;
+    cuda_mega *m = mega_of(engine);
     TRY(check_kernels_for_tests(engine, false, error));
     if (m->quantized)
         return error_set(error, QP_UNSUPPORTED,
@@ -37,7 +37,7 @@ static qp_status open_variant(variant *v, const char *model, size_t context, boo
 {
     qp_engine_options options = {.model = model,
                                  .device = "cuda",
-                                 .exec = "mk",
+                                 .exec = "megakernel",
                                  .kv_type = "F16",
                                  .context = (int64_t)context + TOKENS};
     TRY(qp_engine_open(&options, &v->engine, error));

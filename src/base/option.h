@@ -89,6 +89,8 @@ typedef struct option_spec {
     int64_t minimum, maximum;   /* OPTION_INTEGER, OPTION_SIZE; both 0: any */
     double low, high;           /* OPTION_NUMBER; both 0: any */
     const char *const *choices; /* OPTION_CHOICE; ends in NULL */
+    /* OPTION_CHOICE: names that choices had before, and what to say of each; ends in {NULL}. */
+    const char *const (*renamed)[2];
     option_hint hint;
     bool negatable;   /* OPTION_FLAG: --no-NAME turns it off */
     bool single_dash; /* -NAME is the option too, as in similar programs */

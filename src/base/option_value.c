@@ -148,6 +148,14 @@ static qp_status append_string(option_strings *list, const char *text, arena *me
     return QP_OK;
 }
 
+/* What to say of a name that a choice had before; NULL: it was none. */
+static const char *renamed(const option_spec *option, const char *text)
+{
+    for (int i = 0; option->renamed && option->renamed[i][0]; i++)
+        if (strcmp(option->renamed[i][0], text) == 0) return option->renamed[i][1];
+    return NULL;
+}
+
 qp_status option_store(const option_spec *option, const char *where, const char *text, void *field,
                        arena *memory, qp_error *error)
 {
@@ -175,10 +183,11 @@ qp_status option_store(const option_spec *option, const char *where, const char 
         break;
     }
     if (good) return QP_OK;
+    const char *now = renamed(option, text);
     strbuf expected = {0};
     option_expected(option, &expected);
-    error_set(error, QP_INVALID, "%s: expected %s, found '%.100s'", where, strbuf_text(&expected),
-              text);
+    error_set(error, QP_INVALID, "%s: expected %s, found '%.100s'%s%s", where,
+              strbuf_text(&expected), text, now ? ": " : "", now ? now : "");
     strbuf_free(&expected);
     return QP_INVALID;
 }

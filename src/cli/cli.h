@@ -16,6 +16,7 @@ typedef struct cli_settings {
     const char *model, *hub;
     int64_t context, threads, chunk, page_size;
     int kv_type, exec, device;
+    int64_t order; /* of the machine `serial`: a seed */
     const char *cpu_mask;
     bool verbose;
     /* sampling */
@@ -48,7 +49,7 @@ typedef struct cli_settings {
     /* trace */
     bool table;
     /* diff */
-    const char *execution_a, *execution_b, *start_after, *stop_after;
+    const char *machine_a, *machine_b, *start_after, *stop_after;
     int64_t singles, layers;
     /* ops */
     bool all, last, markdown;

@@ -7,7 +7,12 @@
 #define SETTINGS cli_settings
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
-const char *const cli_execs[] = {"auto", "threads", "serial", "ops", "ref", "mk", NULL};
+const char *const cli_execs[] = {"auto",      "reference", "serial",     "threads",
+                                 "operators", "cuda",      "megakernel", NULL};
+static const char *const old_execs[][2] = {{"ref", "it is reference now"},
+                                           {"ops", "it is operators now, and cuda on a GPU"},
+                                           {"mk", "it is megakernel now"},
+                                           {NULL, NULL}};
 const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
@@ -42,16 +47,20 @@ static const option_spec engine_options[] = {
      .fallback = "0", .maximum = 1 << 16,
      .help = "tokens of a prompt in one forward pass; 0: 512, on a GPU 2048"},
     {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .expert = true, .choices = cli_execs,
-     .fallback = "auto", .argument = "HOW",
-     .help =
-         "threads: as a schedule, a queue for each; serial: the same, one instruction at a time; "
-         "ops: operator by operator; ref: the references; mk: tokens in one kernel on a GPU; auto: "
-         "threads on the CPU, mk on a GPU where it runs the model, else ops"},
+     .renamed = old_execs, .fallback = "auto", .argument = "MACHINE",
+     .help = "threads: a schedule, a queue for each; serial: a schedule, one instruction at a time "
+             "by references; operators: operator by operator; reference: the same by references; "
+             "megakernel: tokens in one kernel on a GPU; cuda: operator by operator on a GPU; "
+             "auto: threads on the CPU, megakernel on a GPU where it runs the model, else cuda"},
+    {"order", 0, OPTION_INTEGER_AT(SETTINGS, order), .expert = true, .argument = "SEED",
+     .fallback = "0", .minimum = 0, .maximum = INT64_MAX,
+     .help = "of --exec serial: instructions in a random order, any that the schedule allows; 0: "
+             "each worker goes as far as it can, in turn"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
      .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
     {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1024,
-     .help = "thread blocks of mk; 0: one for each multiprocessor of the GPU"},
+     .help = "thread blocks of the megakernel; 0: one for each multiprocessor of the GPU"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "operators that need no other thread's results as one: the same answer with fewer "
              "waits, for few tokens on many threads"},
@@ -378,10 +387,14 @@ static const option_spec diff_options[] = {
      .minimum = 1, .maximum = 1 << 16, .help = "how many pseudo-random ones"},
     {"one-by-one", 0, OPTION_INTEGER_AT(SETTINGS, singles), .argument = "N", .fallback = "2",
      .maximum = 1 << 16, .help = "of the tokens go alone at the end, as in generation"},
-    {"a", 0, OPTION_STRING_AT(SETTINGS, execution_a), .argument = "HOW", .fallback = "ref",
-     .help = "what is held to be right: ref, ops, threads or serial"},
-    {"b", 0, OPTION_STRING_AT(SETTINGS, execution_b), .argument = "HOW", .fallback = "threads",
-     .help = "what is compared with it; cuda-ops and mk, the megakernel, are a GPU's"},
+    {"a", 0, OPTION_STRING_AT(SETTINGS, machine_a), .argument = "MACHINE", .fallback = "reference",
+     .help = "what is right: reference, serial, threads, operators or cuda, as --exec of other "
+             "commands has them"},
+    {"b", 0, OPTION_STRING_AT(SETTINGS, machine_b), .argument = "MACHINE", .fallback = "threads",
+     .help = "what is compared with it: one of these or megakernel"},
+    {"order", 0, OPTION_INTEGER_AT(SETTINGS, order), .expert = true, .argument = "SEED",
+     .fallback = "1", .minimum = 1, .maximum = INT64_MAX,
+     .help = "of serial: the random order of its instructions, any that the schedule allows"},
     {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .expert = true, .argument = "STEP",
      .help = "compare from behind this step on, such as 5.attn_qkv; what came before is taken "
              "from a"},
@@ -510,11 +523,12 @@ static const command_spec commands[] = {
          "taken. With --exec serial it is one instruction after the other, each as what "
          "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... With "
          "--device cuda a track is a thread block of the megakernel, and waiting is for others' "
-         "data; with --exec ops as well it is the GPU's operators as launches.",
+         "data; with --exec cuda it is the GPU's operators as launches.",
      .groups = GROUPS(&model_group, &prompt_group, &trace_group, &context_group, &engine_group,
                       &cache_group)},
-    {COMMAND("diff", command_diff), .synopsis = "[-m MODEL] [--a HOW] [--b HOW] [OPTION...]",
-     .summary = "hold one way to run a forward pass against another, tensor by tensor",
+    {COMMAND("diff", command_diff),
+     .synopsis = "[-m MODEL] [--a MACHINE] [--b MACHINE] [OPTION...]",
+     .summary = "compare a forward pass on one machine with another's, tensor by tensor",
      .description = "Each step is judged alone: b gets what it reads from a, and may differ by as "
                     "much as the operators' tolerances allow its kernels, not at all where both "
                     "run the same. Then b runs from beginning to end on its own, for what adds up, "

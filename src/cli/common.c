@@ -85,6 +85,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .exec = cli_execs[s->exec],
                                  .device = cli_devices[s->device],
                                  .workers = (int)s->workers,
+                                 .order = (uint64_t)s->order,
                                  .fuse = s->fuse,
                                  .cpu_mask = s->cpu_mask,
                                  .log = cli_log,

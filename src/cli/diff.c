@@ -1,4 +1,4 @@
-/* quipu diff: two executions of the forward pass, compared tensor by tensor. */
+/* quipu diff: the forward pass on two machines, compared tensor by tensor. */
 #include "cli/cli.h"
 
 #include "base/status.h"
@@ -30,8 +30,9 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
 {
     const cli_settings *s = call->settings;
     diff_options options = {.model = model,
-                            .a = s->execution_a,
-                            .b = s->execution_b,
+                            .a = s->machine_a,
+                            .b = s->machine_b,
+                            .order = (uint64_t)s->order,
                             .tokens = tokens->data,
                             .n_tokens = tokens->data ? (int64_t)tokens->count : s->tokens,
                             .singles = s->singles,
@@ -60,8 +61,8 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
     if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
     strbuf_free(&text);
     if (status != QP_OK || equal) return status;
-    return error_set(call->error, QP_FORMAT, "%s does not compute what %s does", s->execution_b,
-                     s->execution_a);
+    return error_set(call->error, QP_FORMAT, "%s does not compute what %s does", s->machine_b,
+                     s->machine_a);
 }
 
 qp_status command_diff(const cli_call *call)

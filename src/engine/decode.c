@@ -1,16 +1,11 @@
 /* Decoding of many sessions, a token of each a pass: see decode.h, and qp_decode() in quipu.h.
  *
- * The GPU chooses tokens itself and reads them in the next pass, so that logits stay where they are
- * and the host is some passes ahead: it knows all of them but their tokens.
+ * Where a machine feeds tokens back itself, logits stay where they are and the host is some passes
+ * ahead: it knows all of them but their tokens.
  */
 #include "engine/decode.h"
 
-#include "op/argmax/argmax.h"
-#include "op/run.h"
-
 #include <string.h>
-
-enum { MEGA_PASSES = 16 }; /* of a launch */
 
 static qp_status check_session(const decoding *d, size_t i, int32_t token, qp_error *error)
 {
@@ -62,103 +57,21 @@ static qp_status take_pages(const decoding *d, size_t ahead, size_t n, qp_error 
     return QP_OK;
 }
 
-/* Several passes by the megakernel, which feeds tokens back itself. */
-static qp_status run_mega(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
-{
-    qp_engine *e = d->engine;
-    batch_clear(&e->batch);
-    for (size_t i = 0; i < d->n_sessions; i++) {
-        qp_session *s = d->sessions[i];
-        s->rope_length = (int64_t)(s->count + n);
-        batch_add_ahead(&e->batch, tokens[i], (int64_t)s->count, s->rope_length, s->pages.pages);
-        batch_want(&e->batch, (int64_t)i);
-    }
-    int passes = (int)n;
-    return cuda_mega_run(&e->mega, &e->batch, NULL, &passes, tokens + d->n_sessions, error);
-}
-
-/* The batch of the pass `ahead` passes from now, as the sessions stand; what its tokens are may not
- * be known yet. */
-static void fill_batch(const decoding *d, size_t ahead, const int32_t *tokens)
+/* The engine's batch for passes from the one `ahead` passes from now on, as the sessions stand;
+ * what its tokens are may not be known yet. */
+static void fill_batch(const decoding *d, size_t ahead, size_t n, const int32_t *tokens)
 {
     qp_engine *e = d->engine;
     batch_clear(&e->batch);
     for (size_t i = 0; i < d->n_sessions; i++) {
         qp_session *s = d->sessions[i];
         int64_t past = (int64_t)(s->count + ahead);
-        s->rope_length = past + 1;
-        batch_add(&e->batch, &tokens[i], 1, past, s->pages.pages);
-        if (e->plan.config.rope.scaling == ROPE_DYNAMIC)
-            executor_set_rope_rows(&e->executor, (int64_t)i, past, 1, s->rope_length);
+        s->rope_length = past + (int64_t)n;
+        batch_add_ahead(&e->batch, tokens[i], past, s->rope_length, s->pages.pages);
+        batch_set_angles(&e->batch, (int64_t)i, past, 1, past + 1);
         batch_want(&e->batch, (int64_t)i);
-        if (d->samplers)
-            sampler_set_row(d->samplers[i], &e->batch, (int64_t)i, (size_t)s->rope_length);
+        if (d->samplers) sampler_set_row(d->samplers[i], &e->batch, (int64_t)i, (size_t)past + 1);
     }
-}
-
-/* The likeliest token of each row of the executor's logits. */
-static void find_likeliest(const qp_engine *e, int64_t n, int32_t *ids)
-{
-    const op_info *op = op_get(OP_ARGMAX);
-    const op_variant *variant;
-    op_call call = {.end = n};
-    call.tensors[ARGMAX_LOGITS] =
-        tensor_2d(executor_logits(&e->executor), DTYPE_F32, n, e->plan.config.vocab_size);
-    call.tensors[ARGMAX_IDS] = tensor_1d(ids, DTYPE_I32, n);
-    op_kernel *kernel = op_select(op, e->executor.cpu_features, &call, &variant);
-    op_run(op, kernel, &call, e->pool, e->executor.scratch.data, e->executor.scratch_bytes);
-}
-
-/* A thread's share of the rows, as biases and penalties have them. */
-static void change_rows(void *context, int worker, int n_workers)
-{
-    const decoding *d = context;
-    const qp_engine *e = d->engine;
-    int64_t begin, end;
-    thread_share((int64_t)d->n_sessions, worker, n_workers, &begin, &end);
-    for (int64_t i = begin; i < end; i++)
-        sampler_change(d->samplers[i],
-                       executor_logits(&e->executor) + i * e->plan.config.vocab_size);
-}
-
-/* The tokens that samplers pick from the executor's logits, all at once. */
-static void choose(const decoding *d, int32_t *ids)
-{
-    qp_engine *e = d->engine;
-    uint64_t begin = trace_begin_sampling(e->trace);
-    thread_pool_run(e->pool, change_rows, (void *)d);
-    executor_run(&e->executor, &e->batch, e->sample_step, e->sample_step + 1);
-    memcpy(ids, e->executor.memory.data[PLAN_NEXT], d->n_sessions * sizeof *ids);
-    for (size_t i = 0; i < d->n_sessions; i++)
-        sampler_count(d->samplers[i], ids[i]);
-    trace_end_sampling(e->trace, begin);
-}
-
-/* A pass whose tokens the CPU chooses. */
-static qp_status run_pass(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
-{
-    qp_engine *e = d->engine;
-    int32_t *next = tokens + d->n_sessions;
-    (void)n;
-    fill_batch(d, 0, tokens);
-    TRY(engine_run_batch(e, true, error));
-    if (d->samplers)
-        choose(d, next);
-    else
-        find_likeliest(e, (int64_t)d->n_sessions, next);
-    return QP_OK;
-}
-
-/* A pass of the megakernel, behind which the GPU's kernel of the step "sample" chooses. */
-static qp_status run_drawn(const decoding *d, size_t n, int32_t *tokens, qp_error *error)
-{
-    qp_engine *e = d->engine;
-    (void)n;
-    fill_batch(d, 0, tokens);
-    TRY(engine_run_batch(e, false, error));
-    TRY(cuda_executor_run(&e->cuda, &e->batch, e->sample_step, e->sample_step + 1, error));
-    return cuda_executor_read(&e->cuda, PLAN_NEXT, 0, tokens + d->n_sessions,
-                              d->n_sessions * sizeof *tokens, error);
 }
 
 /* `n` passes have been run from row 0 of `tokens` on: the sessions hold what they read. */
@@ -171,87 +84,124 @@ static void put_down(const decoding *d, size_t n, const int32_t *tokens)
     }
 }
 
-/* All passes by `run`, `most` of them at a time. */
-typedef qp_status run_some(const decoding *d, size_t n, int32_t *tokens, qp_error *error);
-static qp_status run_in_turn(const decoding *d, run_some *run, size_t most, int32_t *tokens,
-                             const volatile int *cancel, qp_error *error)
+/* ---- biases and penalties: the CPU chooses ------------------------------------------------- */
+
+/* Rows of logits that threads change. */
+typedef struct changing {
+    const decoding *of;
+    float *logits; /* (n_sessions, vocab_size) */
+} changing;
+
+/* A thread's share of the rows, as biases and penalties have them. */
+static void change_rows(void *context, int worker, int n_workers)
 {
-    for (size_t done = 0; done < d->count;) {
-        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
-        size_t n = d->count - done < most ? d->count - done : most;
-        int32_t *at = tokens + done * d->n_sessions;
-        TRY(take_pages(d, 0, n, error));
-        TRY(run(d, n, at, error));
-        put_down(d, n, at);
-        done += n;
-    }
-    return QP_OK;
+    const changing *c = context;
+    const int64_t vocab_size = c->of->engine->plan.config.vocab_size;
+    int64_t begin, end;
+    thread_share((int64_t)c->of->n_sessions, worker, n_workers, &begin, &end);
+    for (int64_t i = begin; i < end; i++)
+        sampler_change(c->of->samplers[i], c->logits + i * vocab_size);
 }
 
-/* ---- operator by operator on the GPU ------------------------------------------------------- */
-
-/* Passes in groups: those until `queued` are in the stream, those until `done` in the sessions. */
-typedef struct groups {
-    size_t most; /* passes of one */
-    size_t queued, done;
-    int n_queued, n_done; /* groups */
-    int32_t *tokens;
-} groups;
-
-/* The first group is one pass, so that the GPU begins while the others are prepared. */
-static size_t group_of(const decoding *d, const groups *g, size_t first)
-{
-    if (first == 0) return 1;
-    return d->count - first < g->most ? d->count - first : g->most;
-}
-
-static qp_status queue_group(const decoding *d, groups *g, qp_error *error)
+/* A pass whose tokens the CPU chooses. */
+static qp_status run_pass(const decoding *d, int32_t *tokens, qp_error *error)
 {
     qp_engine *e = d->engine;
-    const size_t n = group_of(d, g, g->queued), ahead = g->queued - g->done;
-    const int group = g->n_queued % CUDA_GROUPS;
-    TRY(take_pages(d, ahead, n, error));
-    for (size_t pass = 0; pass < n; pass++) {
-        fill_batch(d, ahead + pass, g->tokens + g->done * d->n_sessions);
-        TRY(cuda_executor_stage(&e->cuda, &e->batch, group, (int)pass, error));
-    }
-    TRY(cuda_executor_decode(&e->cuda, &e->batch, e->logits_end, d->samplers ? e->sample_step : 0,
-                             group, (int)n, ahead > 0, error));
-    g->queued += n;
-    g->n_queued++;
+    int32_t *next = tokens + d->n_sessions;
+    changing c = {.of = d};
+    TRY(take_pages(d, 0, 1, error));
+    fill_batch(d, 0, 1, tokens);
+    TRY(engine_run_batch(e, &c.logits, error));
+    uint64_t begin = trace_begin_sampling(e->trace);
+    thread_pool_run(e->pool, change_rows, &c);
+    chooser_choose(&e->chooser, c.logits, &e->batch, next);
+    for (size_t i = 0; i < d->n_sessions; i++)
+        sampler_count(d->samplers[i], next[i]);
+    trace_end_sampling(e->trace, begin);
+    put_down(d, 1, tokens);
     return QP_OK;
 }
 
-static qp_status end_group(const decoding *d, groups *g, qp_error *error)
-{
-    const size_t n = group_of(d, g, g->done), rows = d->n_sessions;
-    int32_t *at = g->tokens + g->done * rows;
-    TRY(cuda_executor_read_tokens(&d->engine->cuda, g->n_done % CUDA_GROUPS, (int64_t)rows, (int)n,
-                                  at + rows, error));
-    put_down(d, n, at);
-    g->done += n;
-    g->n_done++;
-    return QP_OK;
-}
-
-/* All passes, a group on its way while the one behind it is prepared. What is in the stream when
- * something ends it all is put down. */
-static qp_status run_groups(const decoding *d, int32_t *tokens, const volatile int *cancel,
+static qp_status run_passes(const decoding *d, int32_t *tokens, const volatile int *cancel,
                             qp_error *error)
 {
-    const int most = cuda_executor_group(&d->engine->cuda, (int64_t)d->n_sessions);
-    groups g = {.most = (size_t)most, .tokens = tokens};
+    for (size_t pass = 0; pass < d->count; pass++) {
+        if (cancel && *cancel) return error_set(error, QP_CANCELLED, "cancelled");
+        TRY(run_pass(d, tokens + pass * d->n_sessions, error));
+    }
+    return QP_OK;
+}
+
+/* ---- the machine chooses ------------------------------------------------------------------- */
+
+/* Runs: passes until `queued` are under way, those until `done` in the sessions. */
+typedef struct run_queue {
+    machine_pace pace;
+    size_t queued, done;
+    int n_queued, n_done; /* runs */
+    engine_run runs[MACHINE_MAX_RUNS];
+    int32_t *tokens;
+} run_queue;
+
+static machine_choice choice_of(const decoding *d)
+{
+    return d->samplers ? MACHINE_SAMPLED : MACHINE_LIKELIEST;
+}
+
+/* Where several runs may be under way the first is one pass, so that a GPU begins while the others
+ * are prepared. */
+static size_t passes_from(const decoding *d, const run_queue *q, size_t first)
+{
+    const size_t most = first == 0 && q->pace.runs > 1 ? 1 : (size_t)q->pace.passes;
+    return d->count - first < most ? d->count - first : most;
+}
+
+static qp_status queue_run(const decoding *d, run_queue *q, qp_error *error)
+{
+    qp_engine *e = d->engine;
+    const size_t n = passes_from(d, q, q->queued), ahead = q->queued - q->done;
+    engine_run *run = &q->runs[q->n_queued % MACHINE_MAX_RUNS];
+    TRY(take_pages(d, ahead, n, error));
+    fill_batch(d, ahead, n, q->tokens + q->done * d->n_sessions);
+    run->request = (machine_request){.batch = &e->batch,
+                                     .passes = (int)n,
+                                     .continues = ahead > 0,
+                                     .choice = choice_of(d),
+                                     .tokens = q->tokens + (q->queued + 1) * d->n_sessions};
+    TRY(engine_begin_run(e, run, error));
+    q->queued += n;
+    q->n_queued++;
+    return QP_OK;
+}
+
+static qp_status end_run(const decoding *d, run_queue *q, qp_error *error)
+{
+    const size_t n = passes_from(d, q, q->done);
+    TRY(engine_end_run(d->engine, &q->runs[q->n_done % MACHINE_MAX_RUNS], NULL, error));
+    put_down(d, n, q->tokens + q->done * d->n_sessions);
+    q->done += n;
+    q->n_done++;
+    return QP_OK;
+}
+
+/* All passes, a run under way while the next one is prepared. What is under way when something ends
+ * it all is put down. */
+static qp_status run_queued(const decoding *d, int32_t *tokens, const volatile int *cancel,
+                            qp_error *error)
+{
+    run_queue q = {.pace = engine_pace(d->engine, (int64_t)d->n_sessions, choice_of(d)),
+                   .tokens = tokens};
     qp_status status = QP_OK;
-    while (status == QP_OK && g.done < d->count) {
+    while (status == QP_OK && q.done < d->count) {
         if (cancel && *cancel)
             status = error_set(error, QP_CANCELLED, "cancelled");
-        else if (g.queued < d->count && g.n_queued - g.n_done < (most > 1 ? CUDA_GROUPS : 1))
-            status = queue_group(d, &g, error);
+        else if (q.queued < d->count && q.n_queued - q.n_done < q.pace.runs)
+            status = queue_run(d, &q, error);
         else
-            status = end_group(d, &g, error);
+            status = end_run(d, &q, error);
     }
-    while (g.done < g.queued)
-        if (end_group(d, &g, NULL) != QP_OK) break;
+    while (q.done < q.queued)
+        if (end_run(d, &q, NULL) != QP_OK) break;
     return status;
 }
 
@@ -262,30 +212,19 @@ static bool changes_logits(const decoding *d)
     return false;
 }
 
-static bool is_of_mega(const decoding *d)
-{
-    return cuda_mega_takes_rows(&d->engine->mega, (int64_t)d->n_sessions);
-}
-
 int64_t decode_passes(const decoding *d)
 {
-    const qp_engine *e = d->engine;
-    if (!e->device.context || changes_logits(d)) return 1;
-    if (is_of_mega(d)) return d->samplers ? 1 : MEGA_PASSES;
-    return 1 + CUDA_GROUPS * cuda_executor_group(&e->cuda, (int64_t)d->n_sessions);
+    if (changes_logits(d)) return 1;
+    machine_pace pace = engine_pace(d->engine, (int64_t)d->n_sessions, choice_of(d));
+    return pace.runs > 1 ? 1 + pace.runs * pace.passes : pace.passes;
 }
 
 qp_status decode(const decoding *d, int32_t *tokens, const volatile int *cancel, qp_error *error)
 {
-    qp_engine *e = d->engine;
     TRY(check(d, tokens, error));
     if (d->n_sessions == 0) return QP_OK;
-    if (!e->device.context || changes_logits(d))
-        return run_in_turn(d, run_pass, 1, tokens, cancel, error);
-    if (!is_of_mega(d)) return run_groups(d, tokens, cancel, error);
-    if (d->samplers) return run_in_turn(d, run_drawn, 1, tokens, cancel, error);
-    bool stays = e->plan.config.rope.scaling != ROPE_DYNAMIC; /* the RoPE table */
-    return run_in_turn(d, run_mega, stays ? MEGA_PASSES : 1, tokens, cancel, error);
+    if (changes_logits(d)) return run_passes(d, tokens, cancel, error);
+    return run_queued(d, tokens, cancel, error);
 }
 
 qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n_sessions, size_t count,

@@ -13,7 +13,7 @@ typedef struct decoding {
     size_t n_sessions, count;    /* passes */
 } decoding;
 
-/* How many passes at a time lose nothing, if nobody waits for a token. */
+/* How many passes at a time lose nothing, if tokens may come late. */
 int64_t decode_passes(const decoding *decoding);
 
 /* As qp_decode() has it, but that the tokens are those that samplers pick from the same logits. A

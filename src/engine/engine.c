@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 
 #include "base/cpu.h"
-#include "vm/pack.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,67 +59,108 @@ static bool is_automatic(const char *choice)
     return !choice || strcmp(choice, "auto") == 0;
 }
 
-/* CPU features that kernels may use; none for the references. */
-static qp_status choose_features(const qp_engine_options *options, uint32_t *features,
-                                 qp_error *error)
+/* The machine that is asked for; NULL: that is left to the engine. */
+static qp_status choose_type(const qp_engine_options *options, const machine_type **out,
+                             qp_error *error)
+{
+    *out = NULL;
+    if (is_automatic(options->exec)) return QP_OK;
+    return machine_type_find(options->exec, out, error);
+}
+
+static qp_status choose_features(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     uint32_t off;
     TRY(cpu_features_parse(options->cpu_mask ? options->cpu_mask : "", &off, error));
-    const char *exec = options->exec;
-    *features = is_named(exec, "ref") ? 0 : cpu_features(off);
-    if (is_automatic(exec) || is_named(exec, "ref") || is_named(exec, "ops") ||
-        is_named(exec, "threads") || is_named(exec, "serial") || is_named(exec, "mk"))
-        return QP_OK;
-    return error_set(error, QP_INVALID,
-                     "exec must be auto, threads, serial, ops, ref or mk, found \"%s\"", exec);
+    e->cpu_features = cpu_features(off);
+    return QP_OK;
 }
 
-/* Opens the GPU if it is asked for, or if nobody minds and there is one. */
-static qp_status choose_device(qp_engine *e, const qp_engine_options *options, qp_error *error)
+/* What contradicts itself. */
+static qp_status check_device(const qp_engine_options *options, const machine_type *type,
+                              qp_error *error)
 {
-    const char *device = options->device, *exec = options->exec;
-    bool of_cpu = is_named(exec, "threads") || is_named(exec, "serial") || is_named(exec, "ref");
-    if (is_named(exec, "mk") && (!device || is_named(device, "cpu")))
-        return error_set(error, QP_INVALID, "--exec mk runs on a GPU: with --device cuda");
-    if (!device || is_named(device, "cpu")) return QP_OK;
-    if (is_named(device, "cuda")) {
-        if (of_cpu)
-            return error_set(error, QP_INVALID,
-                             "--exec %s runs on the CPU; with --device cuda it is mk, ops or auto",
-                             exec);
-        return cuda_device_open(&e->device, error);
-    }
-    if (!is_named(device, "auto"))
+    const char *device = options->device;
+    const bool cpu = is_named(device, "cpu"), cuda = is_named(device, "cuda");
+    if (device && !cpu && !cuda && !is_named(device, "auto"))
         return error_set(error, QP_INVALID, "the device must be auto, cpu or cuda, found \"%s\"",
                          device);
+    if (type && type->on_gpu && cpu)
+        return error_set(error, QP_INVALID,
+                         "--exec %s runs on a GPU, but --device cpu excludes that: leave one out",
+                         type->name);
+    if (type && !type->on_gpu && cuda)
+        return error_set(error, QP_INVALID,
+                         "--exec %s runs on the CPU; with --device cuda it is megakernel, cuda or "
+                         "auto",
+                         type->name);
+    return QP_OK;
+}
+
+/* The GPU where the device is "auto", if there is one. */
+static void try_device(qp_engine *e)
+{
     qp_error why = {0};
     char message[QP_ERROR_SIZE + 64];
-    if (of_cpu)
-        snprintf(message, sizeof message, "running on the CPU, as --exec %s does", exec);
-    else if (cuda_device_open(&e->device, &why) == QP_OK)
+    const bool found = cuda_device_open(&e->device, &why) == QP_OK;
+    if (found)
         snprintf(message, sizeof message, "running on %s; --device cpu does not", e->device.name);
-    else if (is_named(exec, "mk"))
-        return error_set(error, why.status, "--exec mk runs on a GPU, but %s", why.message);
     else
         snprintf(message, sizeof message, "running on the CPU: %s", why.message);
-    if (!e->device.context) cuda_device_close(&e->device);
-    say(e, e->device.context ? QP_LOG_NOTICE : QP_LOG_INFO, message);
+    if (!found) cuda_device_close(&e->device);
+    say(e, found ? QP_LOG_NOTICE : QP_LOG_INFO, message);
+}
+
+/* Opens the GPU if it is asked for by the device or the machine, or if both leave it open and there
+ * is one. */
+static qp_status choose_device(qp_engine *e, const qp_engine_options *options,
+                               const machine_type *type, qp_error *error)
+{
+    char message[128];
+    TRY(check_device(options, type, error));
+    if (type && type->on_gpu) {
+        qp_error why = {0};
+        qp_status status = cuda_device_open(&e->device, &why);
+        if (status == QP_OK) return QP_OK;
+        return error_set(error, why.status, "--exec %s runs on a GPU, but %s", type->name,
+                         why.message);
+    }
+    if (is_named(options->device, "cuda")) return cuda_device_open(&e->device, error);
+    if (!is_named(options->device, "auto")) return QP_OK;
+    if (!type) {
+        try_device(e);
+        return QP_OK;
+    }
+    snprintf(message, sizeof message, "running on the CPU, as --exec %s does", type->name);
+    say(e, QP_LOG_INFO, message);
     return QP_OK;
+}
+
+/* What machines are opened for. */
+static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
+                              const schedule_options *schedule)
+{
+    return (machine_setup){.plan = &e->plan,
+                           .model = e->model,
+                           .pool = e->pool,
+                           .cpu_features = e->cpu_features,
+                           .progress = &e->progress,
+                           .schedule = schedule,
+                           .order = options->order,
+                           .device = e->device.context ? &e->device : NULL};
 }
 
 /* A run that does not fit is refused before any weight is read. Weights count as the kernels keep
  * them. */
-static qp_status check_memory(const qp_engine *e, uint32_t features, qp_error *error)
+static qp_status check_memory(qp_engine *e, const qp_engine_options *options,
+                              const machine_type *type, qp_error *error)
 {
-    executor sizes;
-    qp_status status = executor_choose(&sizes, &e->plan, e->model, features, error);
-    uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
-    executor_free(&sizes);
-    TRY(status);
-    plan_bytes need = plan_count_bytes(&e->plan, weights);
+    const machine_setup setup = setup_of(e, options, NULL);
+    const double gib = 1 << 30;
+    machine_bytes need;
+    TRY(type->count_bytes(&setup, &need, error));
     uint64_t available = buffer_available();
     if (need.total <= available) return QP_OK;
-    const double gib = 1 << 30;
     int64_t fits = plan_largest_context(&e->plan.config, &e->plan.options, need.weights, available);
     return error_set(
         error, QP_NO_MEMORY,
@@ -146,8 +186,8 @@ static void warn_of_context(const qp_engine *e)
 
 /* Sizes first, so that what does not fit is refused before weights are made; for a GPU they are
  * made on their way. */
-static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint32_t features,
-                            qp_error *error)
+static qp_status open_model(qp_engine *e, const qp_engine_options *options,
+                            const machine_type *type, qp_error *error)
 {
     model_options sizes_only = {.sizes_only = true};
     TRY(model_open(options->model, &sizes_only, &e->model, error));
@@ -156,7 +196,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint
                        e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
     TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->plan, error));
     if (e->device.context) return QP_OK;
-    TRY(check_memory(e, features, error));
+    TRY(check_memory(e, options, type, error));
     if (model_has_weights(e->model)) return QP_OK;
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
@@ -168,29 +208,38 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options, uint
     return QP_OK;
 }
 
-/* The megakernel, unless operators are asked for; what it does not do is run as operators. */
-static qp_status open_mega(qp_engine *e, const qp_engine_options *options, qp_error *error)
+static machine *slot_of(qp_engine *e, int index)
 {
-    if (is_named(options->exec, "ops")) return QP_OK;
-    const cuda_mega_options how = {.n_blocks = options->workers};
-    qp_status status = cuda_mega_init(&e->mega, &e->cuda, &how, error);
-    if (status == QP_NO_MEMORY && !is_named(options->exec, "mk")) {
-        cuda_mega_free(&e->mega);
-        say(e, QP_LOG_NOTICE,
-            "the GPU has no room for the megakernel's tables: running operator by operator");
+    return &e->slots[index];
+}
+
+/* The megakernel over the machine `cuda`, unless that is asked for; what it does not do is run
+ * there. */
+static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
+                                 const machine_type *type, qp_error *error)
+{
+    qp_error why = {0};
+    const schedule_options blocks = {.workers = options->workers};
+    machine_setup setup = setup_of(e, options, &blocks);
+    machine *m = slot_of(e, 0);
+    setup.over = engine_memory(e);
+    if (is_named(options->exec, "cuda")) return QP_OK;
+    qp_status status = machine_open(&machine_megakernel, &setup, m, &why);
+    if (status == QP_OK) {
+        e->n_machines++;
         return QP_OK;
     }
-    if (status == QP_OK && e->mega.kernel && !e->mega.can_choose)
-        say(e, QP_LOG_INFO,
-            "so few of the megakernel's blocks have no room to choose tokens in: the CPU chooses "
-            "all that are not just the likeliest");
-    if (status != QP_OK || e->mega.kernel) return status;
-    if (is_named(options->exec, "mk"))
-        return error_set(error, QP_UNSUPPORTED, "%s; --exec ops runs any model", e->mega.why_not);
-    if (options->workers)
-        return error_set(error, QP_UNSUPPORTED, "%s, so that --workers %d has no meaning",
-                         e->mega.why_not, options->workers);
-    say(e, QP_LOG_INFO, e->mega.why_not);
+    machine_close(m);
+    if (type || (status != QP_NO_MEMORY && status != QP_UNSUPPORTED))
+        return error_set(error, status, "%s%s", why.message,
+                         status == QP_UNSUPPORTED ? "; --exec cuda runs any model" : "");
+    if (status == QP_UNSUPPORTED && options->workers)
+        return error_set(error, status, "%s, so that --workers %d has no meaning", why.message,
+                         options->workers);
+    say(e, status == QP_NO_MEMORY ? QP_LOG_NOTICE : QP_LOG_INFO,
+        status == QP_NO_MEMORY
+            ? "the GPU has no room for the megakernel's tables: running operator by operator"
+            : why.message);
     return QP_OK;
 }
 
@@ -200,7 +249,7 @@ static qp_status check_workers(const qp_engine *e, const qp_engine_options *opti
 {
     const int workers = options->workers, most = e->device.n_multiprocessors;
     if (workers == 0) return QP_OK;
-    if (!e->device.context || is_named(options->exec, "ops"))
+    if (!e->device.context || is_named(options->exec, "cuda"))
         return error_set(error, QP_INVALID,
                          "--workers is the number of the megakernel's thread blocks, and this does "
                          "not run it: on a CPU give --threads");
@@ -210,37 +259,33 @@ static qp_status check_workers(const qp_engine *e, const qp_engine_options *opti
                      most, workers);
 }
 
-/* What runs the plan: the GPU with the CPU behind it, the CPU as a schedule, or operator by
- * operator. */
-static qp_status open_executors(qp_engine *e, const qp_engine_options *options, uint32_t features,
-                                qp_error *error)
+/* The machine that has the memory, and those over it. */
+static qp_status open_machines(qp_engine *e, const qp_engine_options *options,
+                               const machine_type *type, qp_error *error)
 {
-    if (e->device.context) {
-        TRY(executor_init_host(&e->executor, &e->plan, e->model, e->pool, features, error));
-        TRY(cuda_executor_init(&e->cuda, &e->device, &e->plan, e->model,
-                               e->executor.rope_table.data, &e->progress, error));
-        return open_mega(e, options, error);
-    }
-    TRY(executor_init(&e->executor, &e->plan, e->model, e->pool, features, &e->progress, error));
-    if (is_named(options->exec, "ref") || is_named(options->exec, "ops")) return QP_OK;
-    schedule_options as_usual = {.setting = SCHEDULE_LATENCY, .last_step = e->logits_end};
-    TRY(scheduled_init(&e->scheduled, &e->executor, &as_usual, error));
-    return is_named(options->exec, "serial") ? scheduled_make_serial(&e->scheduled, error) : QP_OK;
+    const schedule_options schedule = machine_schedule_options(&e->plan);
+    const machine_setup setup = setup_of(e, options, &schedule);
+    const bool gpu = e->device.context != NULL;
+    e->n_machines = 1;
+    TRY(machine_open(gpu ? &machine_cuda : type, &setup, slot_of(e, ENGINE_MACHINES - 1), error));
+    return gpu ? open_megakernel(e, options, type, error) : QP_OK;
 }
 
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
-    uint32_t features = 0;
+    const machine_type *type;
     int threads = options->threads ? options->threads : threads_available();
     if (!options->model) return error_set(error, QP_INVALID, "no model was named");
-    TRY(choose_features(options, &features, error));
+    TRY(choose_type(options, &type, error));
+    TRY(choose_features(e, options, error));
     TRY(thread_pool_create(threads, &e->pool, error));
-    TRY(choose_device(e, options, error));
+    TRY(choose_device(e, options, type, error));
     TRY(check_workers(e, options, error));
-    TRY(open_model(e, options, features, error));
-    e->logits_end = plan_find_step(&e->plan, "lm_head", -1) + 1;
-    e->sample_step = plan_find_step(&e->plan, "sample", -1);
-    TRY(open_executors(e, options, features, error));
+    if (!type && !e->device.context) type = &machine_threads;
+    TRY(open_model(e, options, type, error));
+    TRY(open_machines(e, options, type, error));
+    TRY(chooser_init(&e->chooser, &e->plan, e->pool, type && type->references ? 0 : e->cpu_features,
+                     error));
     TRY(batch_init(&e->batch, &e->plan, error));
     TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
     e->max_sessions = e->plan.options.max_sequences;
@@ -280,7 +325,7 @@ qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_e
     bool on_gpu;
     qp_status status = open_as_told(options, out, &on_gpu, why);
     if (status != QP_NO_MEMORY || !on_gpu || !is_named(options->device, "auto") ||
-        is_named(options->exec, "mk"))
+        !is_automatic(options->exec))
         return status;
     snprintf(message, sizeof message, "running on the CPU: %s", why->message);
     if (options->log) options->log(options->log_context, QP_LOG_NOTICE, message);
@@ -295,15 +340,22 @@ void qp_engine_close(qp_engine *e)
     qp_vocabulary_close(e->vocabulary);
     page_pool_free(&e->pages);
     batch_free(&e->batch);
-    scheduled_free(&e->scheduled);
-    cuda_mega_free(&e->mega);
-    cuda_executor_free(&e->cuda);
-    executor_free(&e->executor);
+    chooser_free(&e->chooser);
+    for (int i = 0; i < ENGINE_MACHINES; i++)
+        machine_close(slot_of(e, i)); /* the one that has the memory last */
     cuda_device_close(&e->device);
     plan_free(&e->plan);
     model_close(e->model);
     thread_pool_destroy(e->pool);
     free(e);
+}
+
+/* The queues that the machine which is asked first reads. */
+static int workers_of(const qp_engine *e)
+{
+    const machine *m = engine_machine(e, 0);
+    const bool blocks = m->type == &machine_megakernel;
+    return blocks ? machine_schedule(m)->options.workers : thread_pool_size(e->pool);
 }
 
 qp_engine_info qp_engine_get_info(const qp_engine *e)
@@ -317,12 +369,21 @@ qp_engine_info qp_engine_get_info(const qp_engine *e)
                             .weight_bytes = model_weight_bytes(e->model),
                             .read_bytes = model_read_bytes(e->model),
                             .threads = thread_pool_size(e->pool),
-                            .workers =
-                                e->mega.kernel ? e->mega.n_blocks : thread_pool_size(e->pool),
+                            .workers = workers_of(e),
                             .device = e->device.context ? e->device.name : "cpu"};
 }
 
 const qp_vocabulary *qp_engine_vocabulary(const qp_engine *e)
 {
     return e->vocabulary;
+}
+
+qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *error)
+{
+    machine_profile limits;
+    if (!e->device.context)
+        return error_set(error, QP_UNSUPPORTED, "reading is measured on a GPU: use --device cuda");
+    TRY(machine_limits(engine_memory(e), &limits, error));
+    *bytes_per_second = limits.bytes_per_second;
+    return QP_OK;
 }

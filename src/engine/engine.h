@@ -2,27 +2,27 @@
 #ifndef QUIPU_ENGINE_ENGINE_H
 #define QUIPU_ENGINE_ENGINE_H
 
-#include "vm/batch.h"
-#include "vm/mega/megakernel.h"
-#include "vm/execute.h"
+#include "engine/chooser.h"
 #include "engine/generation_config.h"
 #include "engine/pages.h"
-#include "vm/scheduled.h"
 #include "engine/trace.h"
 #include "engine/vocabulary.h"
 #include "quipu.h"
+#include "vm/batch.h"
+#include "vm/machine.h"
+
+enum { ENGINE_MACHINES = 2 };
 
 struct qp_engine {
     model *model;
     program plan;
-    executor executor;
-    cuda_device device;  /* its context is NULL where the CPU runs the plan */
-    cuda_executor cuda;  /* runs the plan up to the logits, and what follows where it feeds tokens
-                          * back; else the CPU's executor does that */
-    cuda_mega mega;      /* runs passes of one token there; its kernel is NULL where it does not */
-    scheduled scheduled; /* its machine is NULL where the plan runs operator by operator */
-    int logits_end;      /* the step behind lm_head */
-    int sample_step;     /* run when a token is wanted */
+    uint32_t cpu_features; /* that kernels may use */
+    cuda_device device;    /* its context is NULL where no machine runs on a GPU */
+    /* The open machines are the last n_machines. The first of them that accepts a request runs it;
+     * the last accepts every batch, and the others are over its memory. */
+    machine slots[ENGINE_MACHINES];
+    int n_machines;
+    chooser chooser;
     batch batch;
     page_pool pages;
     thread_pool *pool;
@@ -50,16 +50,44 @@ void session_give_pages_back(struct qp_session *session, size_t ahead);
  * and its logits. */
 void session_share(struct qp_session *to, const struct qp_session *from);
 
-/* A forward pass over the engine's batch, up to the logits; `logits`: they are wanted here, in the
- * executor's. */
-qp_status engine_run_batch(struct qp_engine *engine, bool logits, qp_error *error);
+/* ---- run.c: the way to the machines -------------------------------------------------------- */
 
-/* Lets the GPU feed its tokens back to itself: the session reads up to *count tokens, the first of
- * which is given, the others what was made behind them, as tokens[*count] is behind the last; `way`
- * says how, and may end it early. *count: how many there were. No logits are kept. Only where the
- * engine's mega has a kernel. */
-qp_status session_feed_back(struct qp_session *session, const cuda_mega_way *way, int64_t *count,
-                            int32_t *tokens, qp_error *error);
+/* The index-th open machine, the first to be asked first. */
+static inline const machine *engine_machine(const struct qp_engine *e, int index)
+{
+    return &e->slots[ENGINE_MACHINES - e->n_machines + index];
+}
+
+/* The machine that holds the memory which the others share. */
+static inline const machine *engine_memory(const struct qp_engine *e)
+{
+    return &e->slots[ENGINE_MACHINES - 1];
+}
+
+/* The first machine that accepts the request; NULL: none does. */
+const machine *engine_find_machine(const struct qp_engine *engine, const machine_request *request);
+
+/* The pace of the first machine that runs passes of one new token of each of `n_sequences`. */
+machine_pace engine_pace(const struct qp_engine *engine, int64_t n_sequences,
+                         machine_choice choice);
+
+/* A run of one of the engine's machines. */
+typedef struct engine_run {
+    const machine *machine;
+    machine_request request;
+} engine_run;
+
+/* Starts run->request on the first machine that accepts it, and records it where there is a trace.
+ * QP_UNSUPPORTED says why no machine does. */
+qp_status engine_begin_run(struct qp_engine *engine, engine_run *run, qp_error *error);
+
+/* Ends it; of several runs the one that was begun first. *passes (may be NULL): how many. */
+qp_status engine_end_run(struct qp_engine *engine, const engine_run *run, int *passes,
+                         qp_error *error);
+
+/* A pass over the engine's batch, up to the logits. *logits: (n_outputs, vocab_size), which may be
+ * changed, until the next run; NULL: they are not wanted. */
+qp_status engine_run_batch(struct qp_engine *engine, float **logits, qp_error *error);
 
 struct qp_session {
     qp_engine *engine;

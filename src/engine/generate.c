@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-enum { DEVICE_EOS_INTERVAL = 16 }; /* tokens that a GPU makes in one launch */
-
 const char *qp_finish_name(qp_finish finish)
 {
     static const char *const names[] = {"stop", "stop", "length", "context", "cancelled"};
@@ -97,9 +95,9 @@ bool generation_hand_out(generation *g, int32_t token)
     return g->goes_on = !ended;
 }
 
-static bool hand_out(void *context, int32_t token)
+static bool hand_out(void *context, const int32_t *tokens)
 {
-    return generation_hand_out(context, token);
+    return generation_hand_out(context, tokens[0]);
 }
 
 bool generation_is_cancelled(const generation *g)
@@ -117,9 +115,9 @@ int64_t generation_interval(const generation *g, int64_t usual)
     return room < count ? room : count;
 }
 
-/* On the CPU: reads up to *count tokens, of which the first is given, and then hands out those that
- * it has made behind them. *count: how many there were. A failure comes behind the tokens that were
- * made before it. */
+/* Reads up to *count tokens, of which the first is given, and then hands out those that it has made
+ * after them. *count: how many there were. A failure comes after the tokens that were made before
+ * it. */
 static qp_status make_tokens(generation *g, int64_t *count, int32_t *tokens)
 {
     const qp_session *s = g->session;
@@ -136,19 +134,71 @@ static qp_status make_tokens(generation *g, int64_t *count, int32_t *tokens)
     return status;
 }
 
+/* Makes the request one for `count` passes of the session, which reads `token` first. */
+static qp_status fill_request(generation *g, int64_t count, int32_t token, machine_request *request)
+{
+    qp_session *s = g->session;
+    qp_engine *e = s->engine;
+    TRY(session_take_pages(s, 0, (size_t)count, g->error));
+    s->rope_length = (int64_t)s->count + count;
+    batch_clear(&e->batch);
+    batch_add_ahead(&e->batch, token, (int64_t)s->count, s->rope_length, s->pages.pages);
+    batch_want(&e->batch, 0);
+    sampler_set_row(&g->sampler, &e->batch, 0, s->count + 1);
+    request->batch = &e->batch;
+    request->passes = (int)count;
+    return QP_OK;
+}
+
+/* The same as make_tokens(), by a machine that feeds tokens back to itself and hands them out as
+ * they come. */
+static qp_status feed_back(generation *g, machine_request *request, int64_t *count, int32_t *tokens)
+{
+    qp_session *s = g->session;
+    int passes = 0;
+    engine_run run;
+    qp_status status = fill_request(g, *count, tokens[0], request);
+    *count = 0;
+    TRY(status);
+    request->tokens = tokens + 1;
+    run.request = *request;
+    TRY(engine_begin_run(s->engine, &run, g->error));
+    TRY(engine_end_run(s->engine, &run, &passes, g->error));
+    memcpy(s->tokens + s->count, tokens, (size_t)passes * sizeof *tokens);
+    s->count += (size_t)passes;
+    *count = passes;
+    return QP_OK;
+}
+
+/* Whether the engine has a machine that makes many tokens of one sequence at a time, of the
+ * request's kind; *usual: how many. */
+static qp_status find_pace(generation *g, machine_request *request, int64_t *usual)
+{
+    qp_session *s = g->session;
+    const machine_pace pace = engine_pace(s->engine, 1, request->choice);
+    *usual = 1;
+    if (pace.runs > 1 || pace.passes < 2 || generation_interval(g, 1) < 1) return QP_OK;
+    TRY(fill_request(g, 1, g->last, request));
+    if (engine_find_machine(s->engine, request)) *usual = pace.passes;
+    return QP_OK;
+}
+
 qp_status generation_go_on(generation *g)
 {
-    const bool on_device = sampler_is_on_device(&g->sampler);
-    cuda_mega_way way = {.on_token = hand_out, .context = g, .cancel = g->options->cancel};
-    int32_t tokens[QP_MAX_EOS_INTERVAL + 1]; /* one that is to be read, and those behind it */
+    machine_penalties penalties;
+    machine_request request = {.on_tokens = hand_out, .context = g, .cancel = g->options->cancel};
+    int32_t tokens[QP_MAX_EOS_INTERVAL + 1]; /* one that is to be read, and those after it */
+    int64_t usual = 1;
     qp_status status = QP_OK;
-    if (g->goes_on && on_device) status = sampler_hand_over(&g->sampler, &way, g->error);
+    sampler_hand_over(&g->sampler, &penalties, &request);
+    if (g->goes_on) status = find_pace(g, &request, &usual);
     while (g->goes_on && status == QP_OK) {
-        int64_t count = generation_interval(g, on_device ? DEVICE_EOS_INTERVAL : 1);
+        int64_t count = generation_interval(g, usual);
         if (generation_is_cancelled(g)) return error_set(g->error, QP_CANCELLED, "cancelled");
         tokens[0] = g->last;
-        status = on_device ? session_feed_back(g->session, &way, &count, tokens, g->error)
-                           : make_tokens(g, &count, tokens);
+        status =
+            usual > 1 ? feed_back(g, &request, &count, tokens) : make_tokens(g, &count, tokens);
+        penalties.fresh = false;
         g->result->generate_passes += (uint64_t)count;
     }
     return status;

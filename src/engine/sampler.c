@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)QP_MAX_STOP_TOKENS <= (int)MEGA_STOPS, "a launch knows all of them");
-
 qp_status sampler_init(sampler *s, qp_engine *engine, const qp_sampling *sampling, qp_error *error)
 {
     size_t n = (size_t)engine->plan.config.vocab_size;
@@ -96,16 +94,18 @@ void sampler_count(sampler *s, int32_t token)
 
 int32_t sampler_pick(sampler *s, const float *logits, size_t position)
 {
+    const double *value = s->sampling->value;
     qp_engine *e = s->engine;
     uint64_t begin = trace_begin_sampling(e->trace);
-    float *row = executor_logits(&e->executor);
-    memcpy(row, logits, (size_t)e->plan.config.vocab_size * sizeof *row);
-    sampler_change(s, row);
-    batch_clear(&e->batch);
-    batch_want(&e->batch, 0);
-    sampler_set_row(s, &e->batch, 0, position);
-    executor_run(&e->executor, &e->batch, e->sample_step, e->sample_step + 1);
-    int32_t token = *(const int32_t *)e->executor.memory.data[PLAN_NEXT];
+    memcpy(e->chooser.row, logits, (size_t)e->plan.config.vocab_size * sizeof *logits);
+    sampler_change(s, e->chooser.row);
+    const choice_settings settings = {.seed = (int64_t)value[QP_SEED],
+                                      .position = (int32_t)position,
+                                      .temperature = (float)value[QP_TEMPERATURE],
+                                      .top_k = (int32_t)value[QP_TOP_K],
+                                      .top_p = (float)value[QP_TOP_P],
+                                      .min_p = (float)value[QP_MIN_P]};
+    int32_t token = chooser_choose_one(&e->chooser, &settings);
     sampler_count(s, token);
     trace_end_sampling(e->trace, begin);
     return token;
@@ -121,27 +121,17 @@ bool sampler_chooses(const sampler *s)
     return s->sampling->value[QP_TEMPERATURE] != 0 || sampler_changes(s);
 }
 
-bool sampler_is_on_device(const sampler *s)
-{
-    const cuda_mega *mega = &s->engine->mega;
-    return mega->kernel && (mega->can_choose || !sampler_chooses(s));
-}
-
-qp_status sampler_hand_over(const sampler *s, cuda_mega_way *way, qp_error *error)
+void sampler_hand_over(const sampler *s, machine_penalties *penalties, machine_request *request)
 {
     const double *value = s->sampling->value;
-    way->chooses = sampler_chooses(s);
-    way->sampling = (mega_sampling){.temperature = (float)value[QP_TEMPERATURE],
-                                    .top_k = (int32_t)value[QP_TOP_K],
-                                    .top_p = (float)value[QP_TOP_P],
-                                    .min_p = (float)value[QP_MIN_P],
-                                    .repetition = (float)value[QP_REPETITION_PENALTY],
-                                    .presence = (float)value[QP_PRESENCE_PENALTY],
-                                    .frequency = (float)value[QP_FREQUENCY_PENALTY],
-                                    .penalises = penalises(s),
-                                    .seed = (uint64_t)value[QP_SEED]};
-    way->stops = s->sampling->stop_tokens;
-    way->n_stops = s->sampling->n_stop_tokens;
-    return cuda_mega_set_history(&s->engine->mega, penalises(s) ? s->history : NULL, s->bias, way,
-                                 error);
+    request->choice = sampler_chooses(s) ? MACHINE_SAMPLED : MACHINE_LIKELIEST;
+    request->stops = s->sampling->stop_tokens;
+    request->n_stops = s->sampling->n_stop_tokens;
+    *penalties = (machine_penalties){.fresh = true,
+                                     .repetition = value[QP_REPETITION_PENALTY],
+                                     .presence = value[QP_PRESENCE_PENALTY],
+                                     .frequency = value[QP_FREQUENCY_PENALTY],
+                                     .history = s->history,
+                                     .bias = s->bias};
+    request->penalties = sampler_changes(s) ? penalties : NULL;
 }

@@ -36,11 +36,10 @@ void sampler_count(sampler *sampler, int32_t token);
  * counts as seen. The same seed, position and logits give the same token on every machine. */
 int32_t sampler_pick(sampler *sampler, const float *logits, size_t position);
 
-/* Whether the engine's megakernel makes such tokens. */
-bool sampler_is_on_device(const sampler *sampler);
-
-/* Hands the choice over to the engine's megakernel, which takes the same tokens from the same
- * logits: what a launch needs to know of it, and to the GPU what has been seen. */
-qp_status sampler_hand_over(const sampler *sampler, cuda_mega_way *way, qp_error *error);
+/* What a machine needs to know to choose such tokens itself, of the request and of `penalties`,
+ * which it may point to then; the batch has the row's settings already. Logits are to be changed by
+ * what the sampler has seen so far. */
+void sampler_hand_over(const sampler *sampler, machine_penalties *penalties,
+                       machine_request *request);
 
 #endif

@@ -1,6 +1,5 @@
 /* Sessions, and the evaluation of new tokens in batches. */
 #include "engine/engine.h"
-#include "vm/pack.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -75,19 +74,13 @@ void qp_session_truncate(qp_session *s, size_t keep)
     session_give_pages_back(s, 0);
 }
 
-static qp_status copy_page(qp_engine *e, int32_t from, int32_t to, qp_error *error)
-{
-    if (e->device.context) return cuda_executor_copy_page(&e->cuda, from, to, error);
-    executor_copy_page(&e->executor, from, to);
-    return QP_OK;
-}
-
 qp_status session_take_pages(qp_session *s, size_t ahead, size_t n, qp_error *error)
 {
     page_copy copy;
     const int64_t held = (int64_t)(s->count + ahead);
     TRY(page_list_grow(&s->pages, &s->engine->pages, held, held + (int64_t)n, &copy, error));
-    return copy.needed ? copy_page(s->engine, copy.from, copy.to, error) : QP_OK;
+    if (!copy.needed) return QP_OK;
+    return machine_copy_page(engine_memory(s->engine), copy.from, copy.to, error);
 }
 
 void session_give_pages_back(qp_session *s, size_t ahead)
@@ -155,9 +148,7 @@ static batch_part add_part(qp_engine *e, const qp_input *input, size_t index, si
     if (part.count == 0) return part;
     int64_t row = batch_tokens(b);
     batch_add(b, input->tokens + done, (int64_t)part.count, (int64_t)s->count, s->pages.pages);
-    if (e->plan.config.rope.scaling == ROPE_DYNAMIC)
-        executor_set_rope_rows(&e->executor, row, (int64_t)s->count, (int64_t)part.count,
-                               s->rope_length);
+    batch_set_angles(b, row, (int64_t)s->count, (int64_t)part.count, s->rope_length);
     for (size_t i = 0; i < part.count; i++) {
         if (input->every_row || done + i + 1 == input->count) batch_want(b, row + (int64_t)i);
     }
@@ -184,10 +175,10 @@ static qp_status check_logits(const qp_engine *e, const float *logits, size_t to
         (long long)bad, (long long)n, token);
 }
 
-static qp_status deliver(const qp_engine *e, const batch_part *part, qp_logits_callback *on_logits,
-                         void *context, qp_error *error)
+/* `logits`: (n_outputs, vocab_size) of the batch. */
+static qp_status deliver(const qp_engine *e, const batch_part *part, const float *logits,
+                         qp_logits_callback *on_logits, void *context, qp_error *error)
 {
-    const float *logits = executor_logits(&e->executor); /* (n_outputs, vocab_size) */
     size_t first = part->first_token + part->count - (size_t)part->n_outputs;
     for (int64_t i = 0; i < part->n_outputs && on_logits; i++) {
         const float *row = logits + (part->first_output + i) * e->plan.config.vocab_size;
@@ -209,33 +200,6 @@ static qp_status take_pages(const qp_input *inputs, size_t n_inputs, qp_error *e
         for (size_t j = 0; j < i; j++)
             session_give_pages_back(inputs[j].session, 0);
         return status;
-    }
-    return QP_OK;
-}
-
-qp_status engine_run_batch(qp_engine *e, bool logits, qp_error *error)
-{
-    if (e->device.context) {
-        if (cuda_mega_takes(&e->mega, &e->batch)) {
-            int passes = 1;
-            trace_begin_launch(e->trace);
-            TRY(cuda_mega_run(&e->mega, &e->batch, NULL, &passes, NULL, error));
-            TRY(trace_end_launch(e->trace, &e->batch, 1, error));
-        } else {
-            trace_begin_operators(e->trace, &e->batch);
-            TRY(cuda_executor_run(&e->cuda, &e->batch, 0, e->logits_end, error));
-            TRY(trace_end_operators(e->trace, error));
-        }
-        return cuda_executor_read_logits(&e->cuda, logits ? batch_outputs(&e->batch) : 0,
-                                         executor_logits(&e->executor), error);
-    }
-    if (!e->scheduled.machine) {
-        executor_run(&e->executor, &e->batch, 0, e->logits_end);
-    } else {
-        executor_take_inputs(&e->executor, &e->batch);
-        scheduled_record record = trace_begin_pass(e->trace, &e->batch);
-        TRY(scheduled_run(&e->scheduled, &e->batch, record, error));
-        trace_end_pass(e->trace);
     }
     return QP_OK;
 }
@@ -276,9 +240,10 @@ static qp_status run_inputs(qp_engine *e, const qp_input *inputs, size_t n_input
             done = 0;
         }
         if (n_parts == 0) continue;
-        TRY(engine_run_batch(e, on_logits != NULL, error));
+        float *logits = NULL;
+        TRY(engine_run_batch(e, on_logits ? &logits : NULL, error));
         for (int i = 0; i < n_parts; i++)
-            TRY(deliver(e, &parts[i], on_logits, context, error));
+            TRY(deliver(e, &parts[i], logits, on_logits, context, error));
         progress_advance(told, (uint64_t)batch_tokens(&e->batch));
     }
     return QP_OK;
@@ -296,25 +261,4 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
     qp_status status = run_inputs(e, inputs, n_inputs, on_logits, context, cancel, told, error);
     progress_end(told);
     return status;
-}
-
-qp_status session_feed_back(qp_session *s, const cuda_mega_way *way, int64_t *count,
-                            int32_t *tokens, qp_error *error)
-{
-    qp_engine *e = s->engine;
-    int64_t length = (int64_t)s->count + *count;
-    int passes = (int)*count;
-    *count = 0;
-    TRY(session_take_pages(s, 0, (size_t)passes, error));
-    s->rope_length = length;
-    batch_clear(&e->batch);
-    batch_add_ahead(&e->batch, tokens[0], (int64_t)s->count, length, s->pages.pages);
-    batch_want(&e->batch, 0);
-    trace_begin_launch(e->trace);
-    TRY(cuda_mega_run(&e->mega, &e->batch, way, &passes, tokens + 1, error));
-    TRY(trace_end_launch(e->trace, &e->batch, passes, error));
-    memcpy(s->tokens + s->count, tokens, (size_t)passes * sizeof *tokens);
-    s->count += (size_t)passes;
-    *count = passes;
-    return QP_OK;
 }

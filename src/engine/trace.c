@@ -1,15 +1,11 @@
 /* Traces are recorded in memory taken beforehand: see trace.h, and quipu.h. */
 #include "engine/trace.h"
 
-#include "base/arena.h"
-#include "base/buffer.h"
 #include "base/checked.h"
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "op/bench/hardware.h"
 #include "schedule/cost.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,56 +42,26 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
         return error_set(error, QP_NO_MEMORY, "a trace of %zu passes is too large: trace fewer",
                          max_passes);
     t->passes = arena_alloc(&t->memory, max_passes, sizeof *t->passes);
+    t->records = arena_alloc(&t->memory, max_passes, sizeof *t->records);
     t->samplings = arena_alloc(&t->memory, max_passes + 1, sizeof *t->samplings);
-    if (!t->passes || !t->samplings) return error_no_memory(error, "the trace", bytes);
-    bool serial = t->engine->scheduled.serial != NULL;
-    if (!serial) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
+    if (!t->passes || !t->records || !t->samplings)
+        return error_no_memory(error, "the trace", bytes);
+    if (!t->in_parts) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
     /* Touched now, so that no page is taken while the clock runs. */
     if (t->timings.bytes > 0) memset(t->timings.data, 0, bytes);
     t->max_passes = max_passes;
-    for (size_t i = 0; i < max_passes; i++) {
-        if (!serial)
-            t->passes[i].timings = (instruction_timing *)t->timings.data + i * instructions;
+    for (size_t i = 0; i < max_passes; i++)
         if (!allocate_indices(t, &t->passes[i].indices))
             return error_no_memory(error, "the trace", bytes);
-    }
     return QP_OK;
-}
-
-/* How fast this machine reads as much as a pass does, and multiplies: the best of a few samples. */
-static qp_status measure_limits(qp_trace *t, double weight_bytes, qp_error *error)
-{
-    enum { TIMES = 5, LEAST = 16 << 20, MOST = 1 << 30 };
-    size_t bytes = weight_bytes < LEAST ? LEAST : weight_bytes > MOST ? MOST : (size_t)weight_bytes;
-    while (bytes > LEAST && bytes > buffer_available() / 4)
-        bytes /= 2;
-    buffer memory = {0};
-    hardware *hardware = NULL;
-    thread_pool *alone = NULL;
-    TRY(thread_pool_create(1, &alone, error));
-    thread_pool *pool = t->runner ? alone : t->engine->pool;
-    qp_status status = hardware_create(1, t->engine->executor.cpu_features, pool, &hardware, error);
-    if (status == QP_OK) status = buffer_alloc(&memory, bytes, "memory to read", error);
-    if (status == QP_OK) memset(memory.data, 1, bytes);
-    for (int i = 0; i < TIMES && status == QP_OK; i++) {
-        double read = hardware_read(hardware, memory.data, bytes);
-        double multiply = hardware_sample(hardware, HARDWARE_FLOAT);
-        t->limits.bytes_per_second = fmax(t->limits.bytes_per_second, read);
-        t->limits.flops_per_second = fmax(t->limits.flops_per_second, multiply);
-    }
-    buffer_free(&memory);
-    hardware_destroy(hardware);
-    thread_pool_destroy(alone);
-    return status;
 }
 
 /* Those of the file of costs, or measured now. */
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
-    if (t->engine->device.context) return trace_cuda_limits(t, error);
     double weights = (double)model_read_bytes(t->engine->model);
-    int workers = t->runner ? 1 : thread_pool_size(t->engine->pool);
-    const cost_origin origin = {.workers = workers};
+    const cost_origin origin = {.workers = t->in_parts ? 1 : t->schedule->options.workers};
+    if (t->machine->type->on_gpu) return machine_limits(t->machine, &t->limits, error);
     cost_table *costs = malloc(sizeof *costs);
     bool found = costs && t->costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK;
     if (found) {
@@ -103,31 +69,31 @@ static qp_status find_limits(qp_trace *t, qp_error *error)
         t->limits.bytes_per_second = cost_read_rate(costs, weights);
     }
     free(costs);
-    return found ? QP_OK : measure_limits(t, weights, error);
+    return found ? QP_OK : machine_limits(t->machine, &t->limits, error);
+}
+
+/* `serial` runs instructions in parts, one after the other, while it is traced. */
+static qp_status open(qp_trace *t, size_t max_passes, qp_error *error)
+{
+    TRY(machine_time(t->machine, max_passes, keep_part, t, error));
+    t->schedule = machine_schedule(t->machine);
+    t->in_parts = t->machine->type->references;
+    TRY(allocate(t, max_passes, error));
+    return find_limits(t, error);
 }
 
 qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
                         qp_error *error)
 {
     *out = NULL;
-    if (!engine->scheduled.machine && !engine->device.context)
-        return error_set(error, QP_UNSUPPORTED,
-                         "a trace is of a schedule's instructions, but the engine runs operator by "
-                         "operator; open it with exec threads or serial");
     if (engine->trace)
         return error_set(error, QP_INVALID, "the engine has a trace already; close that first");
     qp_trace *t = calloc(1, sizeof *t);
     if (!t) return error_no_memory(error, "the trace", sizeof *t);
     t->engine = engine;
-    t->schedule = &engine->scheduled.schedule;
+    t->machine = engine_machine(engine, 0);
     t->costs = options->costs;
-    qp_status status = QP_OK;
-    if (engine->device.context) status = trace_cuda_open(t, options->max_passes, error);
-    if (status == QP_OK) status = allocate(t, options->max_passes, error);
-    if (status == QP_OK && engine->scheduled.serial)
-        status = parts_create(&engine->scheduled.schedule, engine->executor.cpu_features, keep_part,
-                              t, &t->runner, error);
-    if (status == QP_OK) status = find_limits(t, error);
+    qp_status status = open(t, options->max_passes, error);
     if (status != QP_OK) {
         qp_trace_close(t);
         return status;
@@ -141,41 +107,56 @@ void qp_trace_close(qp_trace *t)
 {
     if (!t) return;
     if (t->engine->trace == t) t->engine->trace = NULL;
-    if (t->engine->device.context) trace_cuda_close(t);
-    parts_destroy(t->runner);
+    machine_time(t->machine, 0, NULL, NULL, NULL);
     free(t->parts);
     buffer_free(&t->timings);
     arena_free(&t->memory);
     free(t);
 }
 
-trace_pass *trace_take_pass(qp_trace *t, const batch *batch)
+/* The sizes and indices of the pass that comes `later` passes after that of the batch. */
+static void take_batch(const qp_trace *t, const batch *b, int later, trace_pass *pass)
 {
-    if (!t || t->n_passes == t->max_passes) return NULL;
-    trace_pass *pass = &t->passes[t->n_passes];
-    memcpy(pass->sizes, batch->sizes.of, sizeof pass->sizes);
-    size_t ends = (size_t)pass->sizes[AXIS_SEQUENCE_ENDS] * sizeof(int32_t);
-    memcpy(pass->indices.qo_indptr, batch->of[PLAN_QO_INDPTR], ends);
-    memcpy(pass->indices.kv_indptr, batch->of[PLAN_KV_INDPTR], ends);
-    memcpy(pass->indices.kv_last_page_len, batch->of[PLAN_KV_LAST_PAGE_LEN],
-           ends - sizeof(int32_t));
-    pass->first_part = t->n_parts;
-    pass->begin = clock_ns();
-    return pass;
+    const int32_t page = (int32_t)t->engine->plan.options.page_size;
+    const int32_t *ends = batch_i32(b, PLAN_QO_INDPTR),
+                  *positions = batch_i32(b, PLAN_POSITION_IDS);
+    const int64_t n = b->sizes.of[AXIS_SEQUENCES];
+    trace_indices *x = &pass->indices;
+    memcpy(pass->sizes, b->sizes.of, sizeof pass->sizes);
+    memcpy(x->qo_indptr, ends, (size_t)(n + 1) * sizeof *ends);
+    x->kv_indptr[0] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t length = positions[ends[i + 1] - 1] + 1 + later;
+        int32_t pages = (length + page - 1) / page;
+        x->kv_indptr[i + 1] = x->kv_indptr[i] + pages;
+        x->kv_last_page_len[i] = length - (pages - 1) * page;
+    }
+    pass->sizes[AXIS_PAGE_REFS] = x->kv_indptr[n];
 }
 
-scheduled_record trace_begin_pass(qp_trace *t, const batch *batch)
+void trace_begin_run(qp_trace *t, const machine *machine, machine_request *request)
 {
-    const trace_pass *pass = trace_take_pass(t, batch);
-    return pass ? (scheduled_record){pass->timings, t->runner} : (scheduled_record){0};
+    if (!t) return;
+    const size_t room = t->max_passes - t->n_passes;
+    const size_t passes = request->passes > 0 ? (size_t)request->passes : 1;
+    const size_t instructions = (size_t)t->schedule->options.workers * (size_t)t->schedule->longest;
+    instruction_timing *timings = machine == t->machine ? t->timings.data : NULL;
+    request->records = t->records + t->n_passes;
+    request->n_records = (int)(passes < room ? passes : room);
+    for (int i = 0; i < request->n_records; i++) {
+        const size_t at = t->n_passes + (size_t)i;
+        t->records[at] = (machine_record){.timings = timings ? timings + at * instructions : NULL};
+        take_batch(t, request->batch, i, &t->passes[at]);
+        t->passes[at].first_part = t->n_parts;
+    }
 }
 
-void trace_end_pass(qp_trace *t)
+void trace_end_run(qp_trace *t, const machine_request *request)
 {
-    if (!t || t->n_passes == t->max_passes) return;
-    trace_pass *pass = &t->passes[t->n_passes++];
-    pass->end = clock_ns();
-    pass->n_parts = t->n_parts - pass->first_part;
+    for (int i = 0; t && i < request->n_records && request->records[i].end; i++) {
+        trace_pass *pass = &t->passes[t->n_passes++];
+        pass->n_parts = t->n_parts - pass->first_part;
+    }
 }
 
 uint64_t trace_begin_sampling(const qp_trace *t)

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/threads.h"
-#include "inspect/rig.h"
+#include "inspect/timed.h"
 #include "schedule/cost.h"
 #include "schedule/predict.h"
 
@@ -21,7 +21,7 @@ typedef struct compare_figures {
 } compare_figures;
 
 typedef struct contestant {
-    rig_machine machine;
+    timed_machine machine;
     schedule_prediction prediction;
     compare_figures predicted, measured;
     double median;
@@ -31,7 +31,7 @@ typedef struct contestant {
 
 typedef struct comparison {
     const compare_options *options;
-    rig rig;
+    timed_model model;
     cost_table *costs;       /* NULL: guesses */
     char why[QP_ERROR_SIZE]; /* there are none */
     int n_rounds;
@@ -85,14 +85,14 @@ static qp_status open_contestant(comparison *x, schedule_setting setting, int st
                                       .memory_fraction = x->options->memory_fraction,
                                       .tokens = tokens,
                                       .context = context,
-                                      .last_step = x->rig.logits_end,
+                                      .last_step = x->model.logits_end,
                                       .costs = x->costs};
     contestant *c = &x->of[strategy];
-    TRY(rig_machine_open(&x->rig, &options, false, &c->machine, error));
+    TRY(timed_machine_open(&x->model, &options, false, &c->machine, error));
     TRY(schedule_predict(c->machine.schedule, &c->prediction, error));
     c->predicted =
         figures_of(c->prediction.busy, c->machine.schedule->options.workers, c->prediction.total);
-    return rig_warm_up(&x->rig, &c->machine, error);
+    return timed_warm_up(&x->model, &c->machine, error);
 }
 
 static bool is_over(const comparison *x, uint64_t begin)
@@ -111,7 +111,7 @@ static qp_status take_rounds(comparison *x, qp_error *error)
         for (int i = 0; i < STRATEGIES; i++) {
             if (x->options->cancel && *x->options->cancel)
                 return error_set(error, QP_CANCELLED, "stopped");
-            TRY(rig_run(&x->rig, &x->of[i].machine, error));
+            TRY(timed_run(&x->model, &x->of[i].machine, error));
             x->of[i].rounds[x->n_rounds] = x->of[i].machine.last_ns;
         }
     }
@@ -200,7 +200,7 @@ static void close_contestants(comparison *x)
 {
     for (int i = 0; i < STRATEGIES; i++) {
         prediction_free(&x->of[i].prediction);
-        rig_machine_close(&x->of[i].machine);
+        timed_machine_close(&x->of[i].machine);
         x->of[i] = (contestant){0};
     }
 }
@@ -208,11 +208,11 @@ static void close_contestants(comparison *x)
 static qp_status run_setting(comparison *x, schedule_setting setting, strbuf *out, cJSON *json,
                              qp_error *error)
 {
-    const plan_options *o = &x->rig.plan.options;
+    const plan_options *o = &x->model.plan.options;
     int64_t tokens = setting == SCHEDULE_LATENCY ? 1 : o->max_tokens;
     if (tokens > o->context) tokens = o->context;
     int64_t context = setting == SCHEDULE_LATENCY ? o->context : tokens;
-    TRY(rig_fill(&x->rig, tokens, context, error));
+    TRY(timed_fill(&x->model, tokens, context, error));
     for (int i = 0; i < STRATEGIES; i++)
         TRY(open_contestant(x, setting, i, tokens, context, error));
     TRY(take_rounds(x, error));
@@ -227,18 +227,19 @@ static qp_status compare_setting(comparison *x, schedule_setting setting, strbuf
                                  qp_error *error)
 {
     const compare_options *o = x->options;
-    const rig_options options = {.model = o->model,
-                                 .device = o->device,
-                                 .threads = o->threads,
-                                 .context = o->context,
-                                 .chunk = o->chunk,
-                                 .fuse = !o->device && setting == SCHEDULE_LATENCY && rig_fuses(),
-                                 .progress = o->progress,
-                                 .progress_context = o->progress_context};
-    qp_status status = rig_open(&options, &x->rig, error);
+    const timed_options options = {.model = o->model,
+                                   .device = o->device,
+                                   .threads = o->threads,
+                                   .context = o->context,
+                                   .chunk = o->chunk,
+                                   .fuse =
+                                       !o->device && setting == SCHEDULE_LATENCY && timed_fuses(),
+                                   .progress = o->progress,
+                                   .progress_context = o->progress_context};
+    qp_status status = timed_open(&options, &x->model, error);
     if (status == QP_OK) status = run_setting(x, setting, out, json, error);
     close_contestants(x);
-    rig_close(&x->rig);
+    timed_close(&x->model);
     return status;
 }
 

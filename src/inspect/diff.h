@@ -1,4 +1,4 @@
-/* `quipu diff`: two executions of a model's forward pass, compared and told of. */
+/* `quipu diff`: a model's forward pass on two machines, compared. */
 #ifndef QUIPU_INSPECT_DIFF_H
 #define QUIPU_INSPECT_DIFF_H
 
@@ -11,7 +11,8 @@
 /* Zero-initialise; a zero (or NULL) field takes its default. */
 typedef struct diff_options {
     const char *model;          /* as qp_engine_open() takes it */
-    const char *a, *b;          /* default: "ref" and "threads" */
+    const char *a, *b;          /* machines; default: "reference" and "threads" */
+    uint64_t order;             /* of `serial`: seed of the order of instructions; default 1 */
     const int32_t *tokens;      /* [n_tokens]; NULL: that many pseudo-random ones */
     int64_t n_tokens;           /* default 16 */
     int64_t singles;            /* of these go one by one at the end */

@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-bool diff_same_kernel(const execution_kernel *a, const execution_kernel *b)
+bool diff_same_kernel(const machine_kernel *a, const machine_kernel *b)
 {
     return strcmp(a->name, b->name) == 0;
 }
 
-op_kernel *diff_rounding(const execution_kernel *kernel)
+op_kernel *diff_rounding(const machine_kernel *kernel)
 {
     return kernel->variant ? kernel->variant->rounded : NULL;
 }
@@ -25,10 +25,10 @@ static double rounding_of(dtype type)
     return type == DTYPE_F32 ? 0x1p-24 : type == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
 }
 
-op_limits diff_limits(const op_info *op, const op_call *call, dtype type, const execution_kernel *a,
-                      const execution_kernel *b)
+op_limits diff_limits(const op_info *op, const op_call *call, dtype type, const machine_kernel *a,
+                      const machine_kernel *b)
 {
-    const execution_kernel *kernels[2] = {a, b};
+    const machine_kernel *kernels[2] = {a, b};
     op_limits sum = op_limits_of(op, NULL, call, type, false);
     if (sum.exact) return sum;
     sum.exact = diff_same_kernel(a, b);

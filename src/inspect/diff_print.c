@@ -22,9 +22,10 @@ typedef struct diff {
     program plan;
     thread_pool *pool;
     schedule_options schedule;
-    execution_setup setup;
+    machine_setup setup;
     progress progress;
-    execution a, b;
+    const machine_type *type_a, *type_b;
+    machine a, b;
     int32_t *own_tokens;
     diff_request request;
     diff_report report;
@@ -46,13 +47,6 @@ static void on_progress(void *context, const progress *progress)
     strbuf_free(&line);
 }
 
-/* Whether b runs passes as a whole, tokens one by one. */
-static bool is_whole(const diff_options *o)
-{
-    const execution_type *b = o->b ? execution_find(o->b) : NULL;
-    return b && b->whole;
-}
-
 static qp_status choose_tokens(diff *d, int64_t vocab_size, qp_error *error)
 {
     const diff_options *o = d->options;
@@ -65,7 +59,7 @@ static qp_status choose_tokens(diff *d, int64_t vocab_size, qp_error *error)
                              "%" PRId64,
                              i, o->tokens[i], vocab_size - 1);
     }
-    d->request.singles = o->singles < n && !is_whole(o) ? o->singles : n;
+    d->request.singles = o->singles < n && !d->type_b->whole ? o->singles : n;
     d->request.cancel = o->cancel;
     if (o->tokens) return QP_OK;
     d->request.tokens = d->own_tokens = malloc((size_t)n * sizeof *d->own_tokens);
@@ -90,7 +84,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     int64_t chunk = or_usual(o->chunk, USUAL_CHUNK);
     options.context = n;
     options.fuse = o->fuse;
-    options.sums = o->sums || is_whole(o);
+    options.sums = o->sums || d->type_b->whole;
     options.kv_partitions = o->kv_partitions;
     options.page_size = or_usual(o->page_size, USUAL_PAGE_SIZE);
     options.max_tokens = together > chunk ? chunk : or_usual(together, 1);
@@ -99,14 +93,14 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     return plan_build(&config, d->model, &options, &d->plan, error);
 }
 
-/* Both executions hold everything but the weights, which may be packed once more each. */
+/* Both machines hold everything but the weights, which may be packed once more each. */
 static qp_status check_memory(const diff *d, qp_error *error)
 {
     plan_bytes need = plan_count_bytes(&d->plan, model_weight_bytes(d->model));
     uint64_t total = need.weights + 2 * need.total, available = buffer_available();
     if (total <= available) return QP_OK;
     return error_set(error, QP_NO_MEMORY,
-                     "two executions of %s need up to %.2f GiB, but %.2f GiB are available; "
+                     "two machines that run %s need up to %.2f GiB, but %.2f GiB are available; "
                      "compare fewer --layers or fewer tokens",
                      d->options->model, (double)total / 0x1p30, (double)available / 0x1p30);
 }
@@ -141,14 +135,14 @@ static qp_status choose_steps(diff *d, qp_error *error)
                          o->after, plan_step_label(&d->plan, stop, label, sizeof label));
     d->request.first = after + 1;
     d->request.last = stop + 1;
-    const execution_type *a = o->a ? execution_find(o->a) : NULL;
-    if ((is_whole(o) && after >= 0) || (a && a->whole))
+    const machine_type *a = d->type_a;
+    if ((d->type_b->whole && after >= 0) || a->whole)
         return error_set(error, QP_UNSUPPORTED,
                          "%s runs passes from their beginning and as a whole: it can be b, without "
                          "--start-after",
-                         a && a->whole ? a->name : o->b);
+                         a->whole ? a->name : d->type_b->name);
     const int logits = plan_find_step(&d->plan, "lm_head", -1);
-    if (is_whole(o) && d->request.last > logits + 1) d->request.last = logits + 1;
+    if (d->type_b->whole && d->request.last > logits + 1) d->request.last = logits + 1;
     return QP_OK;
 }
 
@@ -156,6 +150,8 @@ static qp_status open_all(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
     uint32_t off;
+    TRY(machine_type_find(o->a ? o->a : "reference", &d->type_a, error));
+    TRY(machine_type_find(o->b ? o->b : "threads", &d->type_b, error));
     TRY(cpu_features_parse(o->cpu_mask ? o->cpu_mask : "", &off, error));
     TRY(thread_pool_create(o->threads ? o->threads : threads_available(), &d->pool, error));
     if (o->progress) d->progress = (progress){.sink = on_progress, .context = d};
@@ -163,20 +159,21 @@ static qp_status open_all(diff *d, qp_error *error)
     TRY(choose_steps(d, error));
     d->schedule = (schedule_options){.setting = (schedule_setting)o->setting,
                                      .assignment = (schedule_assignment)o->assignment};
-    d->setup = (execution_setup){.plan = &d->plan,
-                                 .model = d->model,
-                                 .pool = d->pool,
-                                 .cpu_features = cpu_features(off),
-                                 .progress = &d->progress,
-                                 .schedule = &d->schedule};
-    TRY(execution_open(o->a ? o->a : "ref", &d->setup, &d->a, error));
-    return execution_open(o->b ? o->b : "threads", &d->setup, &d->b, error);
+    d->setup = (machine_setup){.plan = &d->plan,
+                               .model = d->model,
+                               .pool = d->pool,
+                               .cpu_features = cpu_features(off),
+                               .progress = &d->progress,
+                               .schedule = &d->schedule,
+                               .order = o->order ? o->order : 1};
+    TRY(machine_open(d->type_a, &d->setup, &d->a, error));
+    return machine_open(d->type_b, &d->setup, &d->b, error);
 }
 
 static void close_all(diff *d)
 {
-    execution_close(&d->a);
-    execution_close(&d->b);
+    machine_close(&d->a);
+    machine_close(&d->b);
     diff_report_free(&d->report);
     thread_pool_destroy(d->pool);
     plan_free(&d->plan);
@@ -194,9 +191,9 @@ static void format_element(const diff_element *e, char *text, size_t size)
         snprintf(text, size, "-");
 }
 
-static const char *kernel_of(const execution *e, int node)
+static const char *kernel_of(const machine *e, int node)
 {
-    return e->type->kernel(e->self, node).name;
+    return machine_kernel_of(e, node).name;
 }
 
 static void print_row(const diff *d, const diff_row *row, const char *step, strbuf *out)
@@ -255,7 +252,7 @@ static void print_table(const diff *d, strbuf *out)
     }
     if (rounds)
         strbuf_puts(out,
-                    "  * rounds its inputs to fewer bits: held against the references with the "
+                    "  * rounds its inputs to fewer bits: compared with the references with the "
                     "same roundings\n");
 }
 

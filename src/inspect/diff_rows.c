@@ -29,20 +29,20 @@ static bool is_left(const program *p, int step, int n, int operand)
     return true;
 }
 
-void diff_list_rows(const program *p, const execution *a, const execution *b,
+void diff_list_rows(const program *p, const machine *a, const machine *b,
                     const diff_request *request, diff_report *report)
 {
     report->rows = calloc((size_t)p->n_nodes * OP_MAX_TENSORS, sizeof *report->rows);
     for (int s = request->first; s < request->last && report->rows; s++) {
         const plan_step *step = &p->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
-            execution_kernel of_a = a->type->kernel(a->self, n);
-            execution_kernel of_b = b->type->kernel(b->self, n);
+            machine_kernel of_a = machine_kernel_of(a, n);
+            machine_kernel of_b = machine_kernel_of(b, n);
             bool same = diff_same_kernel(&of_a, &of_b);
             bool rounds = diff_rounding(&of_a) != diff_rounding(&of_b);
             for (int i = 0; i < op_n_tensors(op_get(p->nodes[n].op)); i++) {
                 plan_tensor_id id = (plan_tensor_id)program_tensor_of(p, n, i);
-                if (is_left(p, s, n, i) && (!b->type->keeps || b->type->keeps(id)))
+                if (is_left(p, s, n, i) && machine_keeps(b, id))
                     report->rows[report->n_rows++] = (diff_row){
                         .step = s, .node = n, .operand = i, .same_kernel = same, .rounds = rounds};
             }

@@ -5,6 +5,7 @@
 #include "engine/pages.h"
 #include "inspect/diff_compare.h"
 #include "inspect/diff_side.h"
+#include "vm/rounded.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,7 @@ typedef struct runner {
     const diff_request *request;
     diff_report *report;
     diff_side a, b;
-    execution rounded_a, rounded_b;
+    machine rounded_a, rounded_b;
     diff_side oracle_a, oracle_b; /* of those, where the two sides round differently */
     bool oracles;
     batch batch;
@@ -62,8 +63,7 @@ static qp_status clear_caches(runner *r, qp_error *error)
             const void *zeros = diff_side_copy(&r->a, (plan_tensor_id)id);
             const diff_side *sides[2] = {&r->a, &r->b};
             for (int i = 0; i < 2; i++)
-                TRY(sides[i]->of->type->write(sides[i]->of->self, (plan_tensor_id)id, layer, zeros,
-                                              bytes, error));
+                TRY(machine_write(sides[i]->of, (plan_tensor_id)id, layer, zeros, bytes, error));
         }
     }
     return QP_OK;
@@ -98,24 +98,6 @@ static void want_row(batch *b, int64_t row)
     ((float *)b->of[PLAN_MIN_PS])[at] = 0.01F;
 }
 
-/* Angles by the length of the whole sequence, where they depend on it. */
-static qp_status write_angles(const runner *r, int64_t count, qp_error *error)
-{
-    const rope_config *rope = &r->plan->config.rope;
-    if (rope->scaling != ROPE_DYNAMIC) return QP_OK;
-    size_t bytes = (size_t)(count * rope->dim) * sizeof(float);
-    float *rows = malloc(bytes);
-    if (!rows) return error_no_memory(error, "RoPE's angles", bytes);
-    rope_table_rows(rope, r->request->n_tokens, r->past, count, rows);
-    const diff_side *sides[] = {&r->a, &r->b, &r->oracle_a, &r->oracle_b};
-    qp_status status = QP_OK;
-    for (int i = 0; i < (r->oracles ? 4 : 2) && status == QP_OK; i++)
-        status =
-            sides[i]->of->type->write(sides[i]->of->self, PLAN_ROPE_TABLE, -1, rows, bytes, error);
-    free(rows);
-    return status;
-}
-
 static qp_status fill_batch(runner *r, qp_error *error)
 {
     batch *b = &r->batch;
@@ -123,6 +105,7 @@ static qp_status fill_batch(runner *r, qp_error *error)
     batch_clear(b);
     TRY(page_list_resize(&r->list, &r->pages, r->past + count, error));
     batch_add(b, r->request->tokens + r->past, count, r->past, r->list.pages);
+    batch_set_angles(b, 0, r->past, count, r->request->n_tokens);
     for (int64_t row = count > most ? count - most : 0; row < count; row++)
         want_row(b, row);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
@@ -130,7 +113,7 @@ static qp_status fill_batch(runner *r, qp_error *error)
             r->a.memory.data[id] = r->b.memory.data[id] = r->oracle_a.memory.data[id] =
                 r->oracle_b.memory.data[id] = b->of[id];
     }
-    return write_angles(r, count, error);
+    return QP_OK;
 }
 
 /* --- steps ----------------------------------------------------------------------------------- */
@@ -140,7 +123,12 @@ static qp_status run_steps(const runner *r, const diff_side *s, int first, int l
 {
     if (r->request->cancel && *r->request->cancel)
         return error_set(error, QP_CANCELLED, "interrupted");
-    return s->of->type->run(s->of->self, &r->batch, first, last, error);
+    machine_request request = {.batch = &r->batch};
+    if (!s->of->type->whole) {
+        request.first = first;
+        request.last = last;
+    }
+    return machine_pass(s->of, &request, error);
 }
 
 /* b gets what the step reads from a; what it writes without reading must not be there already. */
@@ -158,8 +146,8 @@ static qp_status prepare_step(const runner *r, int step, qp_error *error)
             if (r->oracles) TRY(hand(r, &r->a, &r->oracle_b, id, layer, error));
         } else if (access.write) {
             memset(diff_side_copy(&r->b, id), 0xff, used_bytes(r, id));
-            TRY(r->b.of->type->write(r->b.of->self, id, layer, diff_side_copy(&r->b, id),
-                                     used_bytes(r, id), error));
+            TRY(machine_write(r->b.of, id, layer, diff_side_copy(&r->b, id), used_bytes(r, id),
+                              error));
         }
     }
     return QP_OK;
@@ -239,8 +227,8 @@ static op_limits limits_of(const runner *r, int step, int n, int operand)
     const program_node *nodes = r->plan->nodes;
     op_call call;
     program_bind(r->plan, n, &r->a.memory, r->batch.sizes.of, &call);
-    execution_kernel a = r->a.of->type->kernel(r->a.of->self, n);
-    execution_kernel b = r->b.of->type->kernel(r->b.of->self, n);
+    machine_kernel a = machine_kernel_of(r->a.of, n);
+    machine_kernel b = machine_kernel_of(r->b.of, n);
     op_limits sum = diff_limits(op_get(nodes[n].op), &call, call.tensors[operand].type, &a, &b);
     const bool whole = r->b.of->type->whole;
     for (int m = whole ? 0 : r->plan->steps[step].first_node; m < n; m++) {
@@ -429,18 +417,18 @@ static qp_status run_round(runner *r, diff_round round, qp_error *error)
     return round == ROUND_ALONE ? QP_OK : hold_caches(r, round, error);
 }
 
-static qp_status open_oracles(runner *r, const execution_setup *setup, qp_error *error)
+static qp_status open_oracles(runner *r, const machine_setup *setup, qp_error *error)
 {
     for (int i = 0; i < r->report->n_rows; i++)
         r->oracles |= r->report->rows[i].rounds;
     if (!r->oracles) return QP_OK;
-    TRY(execution_open_rounded(r->a.of, setup, &r->rounded_a, error));
-    TRY(execution_open_rounded(r->b.of, setup, &r->rounded_b, error));
+    TRY(machine_open_rounded(r->a.of, setup, &r->rounded_a, error));
+    TRY(machine_open_rounded(r->b.of, setup, &r->rounded_b, error));
     TRY(diff_side_open(&r->oracle_a, r->plan, &r->rounded_a, error));
     return diff_side_open(&r->oracle_b, r->plan, &r->rounded_b, error);
 }
 
-static qp_status open_runner(runner *r, const execution_setup *setup, execution *a, execution *b,
+static qp_status open_runner(runner *r, const machine_setup *setup, machine *a, machine *b,
                              qp_error *error)
 {
     const program *p = r->plan;
@@ -473,8 +461,8 @@ static qp_status run_rounds(runner *r, qp_error *error)
     return QP_OK;
 }
 
-qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
-                   const diff_request *request, diff_report *report, qp_error *error)
+qp_status diff_run(const machine_setup *setup, machine *a, machine *b, const diff_request *request,
+                   diff_report *report, qp_error *error)
 {
     const program *p = setup->plan;
     runner r = {.plan = p, .request = request, .report = report};
@@ -489,7 +477,7 @@ qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
     diff_side_close(&r.b);
     diff_side_close(&r.oracle_a);
     diff_side_close(&r.oracle_b);
-    execution_close(&r.rounded_a);
-    execution_close(&r.rounded_b);
+    machine_close(&r.rounded_a);
+    machine_close(&r.rounded_b);
     return status;
 }

@@ -16,7 +16,7 @@
 #ifndef QUIPU_INSPECT_DIFF_RUN_H
 #define QUIPU_INSPECT_DIFF_RUN_H
 
-#include "vm/execution.h"
+#include "vm/machine.h"
 
 typedef struct diff_request {
     const int32_t *tokens; /* [n_tokens] */
@@ -70,8 +70,8 @@ typedef struct diff_report {
 
 /* The plan's capacity holds all tokens but the single ones in a pass. diff_report_free() the
  * result, also after a failure. */
-qp_status diff_run(const execution_setup *setup, execution *a, execution *b,
-                   const diff_request *request, diff_report *report, qp_error *error);
+qp_status diff_run(const machine_setup *setup, machine *a, machine *b, const diff_request *request,
+                   diff_report *report, qp_error *error);
 void diff_report_free(diff_report *report);
 
 /* "attn[576:768]": what a row shows. */

@@ -12,11 +12,10 @@ bool diff_is_compared(plan_kind kind)
 
 bool diff_side_keeps(const diff_side *s, plan_tensor_id id)
 {
-    bool (*keeps)(plan_tensor_id) = s->of->type->keeps;
-    return diff_is_compared(s->plan->tensors[id].kind) && (!keeps || keeps(id));
+    return diff_is_compared(s->plan->tensors[id].kind) && machine_keeps(s->of, id);
 }
 
-qp_status diff_side_open(diff_side *s, const program *p, execution *of, qp_error *error)
+qp_status diff_side_open(diff_side *s, const program *p, machine *of, qp_error *error)
 {
     *s = (diff_side){.of = of, .plan = p};
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
@@ -54,15 +53,15 @@ size_t diff_used_bytes(const program *p, plan_tensor_id id, const plan_sizes *si
 qp_status diff_side_fetch(const diff_side *s, plan_tensor_id id, int64_t layer,
                           const plan_sizes *sizes, qp_error *error)
 {
-    return s->of->type->read(s->of->self, id, layer, diff_side_copy(s, id),
-                             diff_used_bytes(s->plan, id, sizes), error);
+    return machine_read(s->of, id, layer, diff_side_copy(s, id),
+                        diff_used_bytes(s->plan, id, sizes), error);
 }
 
 qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,
                           int64_t layer, const plan_sizes *sizes, qp_error *error)
 {
-    return to->of->type->write(to->of->self, id, layer, diff_side_copy(from, id),
-                               diff_used_bytes(to->plan, id, sizes), error);
+    return machine_write(to->of, id, layer, diff_side_copy(from, id),
+                         diff_used_bytes(to->plan, id, sizes), error);
 }
 
 qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor_id id,

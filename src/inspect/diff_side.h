@@ -2,10 +2,10 @@
 #ifndef QUIPU_INSPECT_DIFF_SIDE_H
 #define QUIPU_INSPECT_DIFF_SIDE_H
 
-#include "vm/execution.h"
+#include "vm/machine.h"
 
 typedef struct diff_side {
-    execution *of;
+    machine *of;
     const program *plan;
     program_memory memory; /* the copies, as program_bind() takes them; of a cache there is one for
                             * whichever layer is looked at */
@@ -18,7 +18,7 @@ bool diff_is_compared(plan_kind kind);
 bool diff_side_keeps(const diff_side *side, plan_tensor_id id);
 
 /* diff_side_close() it, also after a failure. */
-qp_status diff_side_open(diff_side *side, const program *plan, execution *of, qp_error *error);
+qp_status diff_side_open(diff_side *side, const program *plan, machine *of, qp_error *error);
 void diff_side_close(diff_side *side);
 
 /* Where the copy of a tensor lies, and the bytes of the rows that a batch has of it. */

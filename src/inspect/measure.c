@@ -1,12 +1,14 @@
 /* Measuring costs: see measure.h. */
 #include "inspect/measure_parts.h"
 
+#include "base/buffer.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/files.h"
 #include "base/version.h"
 #include "op/bench/hardware.h"
 #include "cuda/driver.h"
+#include "vm/signal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +46,9 @@ static bool work_of(const schedule *s, const instruction *in, const program_memo
     return work->bytes > 0;
 }
 
-qp_status measure_take_samples(cost_samples *samples, const rig *r, const rig_machine *machine,
-                               const double *times, cost_sample about, qp_error *error)
+qp_status measure_take_samples(cost_samples *samples, const timed_model *r,
+                               const timed_machine *machine, const double *times, cost_sample about,
+                               qp_error *error)
 {
     const schedule *s = machine->schedule;
     const batch *b = &r->batch;
@@ -68,41 +71,42 @@ qp_status measure_take_samples(cost_samples *samples, const rig *r, const rig_ma
     return room ? QP_OK : error_no_memory(error, "samples", COST_SAMPLES * sizeof(cost_sample));
 }
 
-/* Times passes over the rig's batch. */
-static qp_status time_passes(measuring *m, rig *r, bool alone, int last_step, qp_error *error)
+/* Times passes over the model's batch. */
+static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_step,
+                             qp_error *error)
 {
     const schedule_options options = {.last_step = last_step};
-    rig_machine machine;
-    qp_status status = rig_machine_open(r, &options, alone, &machine, error);
-    if (status == QP_OK) status = rig_warm_up(r, &machine, error);
+    timed_machine machine;
+    qp_status status = timed_machine_open(r, &options, alone, &machine, error);
+    if (status == QP_OK) status = timed_warm_up(r, &machine, error);
     double seconds = m->options->seconds > 0 ? m->options->seconds : 0.25;
     uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);
     for (int n = 0; status == QP_OK && n < MOST_PASSES; n++) {
         if (n >= LEAST_PASSES && clock_ns() > until) break;
         if (m->options->cancel && *m->options->cancel)
             status = error_set(error, QP_CANCELLED, "stopped; nothing was written");
-        if (status == QP_OK) status = rig_run(r, &machine, error);
+        if (status == QP_OK) status = timed_run(r, &machine, error);
     }
     const cost_sample about = {.tiny = m->tiny, .alone = alone};
     if (status == QP_OK)
         status = measure_take_samples(&m->samples, r, &machine, machine.least, about, error);
-    rig_machine_close(&machine);
+    timed_machine_close(&machine);
     return status;
 }
 
 /* One token through the whole model, many through its first layers. */
-static qp_status time_model(measuring *m, rig *r, qp_error *error)
+static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
 {
     static const int64_t many[] = {4, 16, 64, 128, DEPTH};
     int layers =
         plan_find_step(&r->plan, r->plan.options.fuse ? "attn_qkv" : "attn_norm", LAYERS_OF_MANY);
     if (layers < 0) layers = r->logits_end;
     for (int alone = 0; alone < (m->tiny ? 1 : 2); alone++) {
-        TRY(rig_fill(r, 1, DEPTH, error));
+        TRY(timed_fill(r, 1, DEPTH, error));
         TRY(time_passes(m, r, alone, r->logits_end, error));
         for (size_t i = 0; i < sizeof many / sizeof *many && !m->tiny; i++) {
             if (many[i] > r->plan.options.max_tokens) break;
-            TRY(rig_fill(r, many[i], DEPTH, error));
+            TRY(timed_fill(r, many[i], DEPTH, error));
             TRY(time_passes(m, r, alone, layers, error));
         }
     }
@@ -116,16 +120,16 @@ static qp_status measure_model(measuring *m, const char *preset, qp_error *error
     snprintf(name, sizeof name, "synthetic:%s:%s", preset, dtype_name(m->type));
     tell(m, name, false);
     qp_status status = QP_OK;
-    for (int fuse = 0; fuse <= rig_fuses() && status == QP_OK; fuse++) {
-        rig r;
-        rig_options options = {.model = name,
-                               .threads = thread_pool_size(m->pool),
-                               .context = DEPTH,
-                               .chunk = fuse ? MANY_FUSED : DEPTH,
-                               .fuse = fuse};
-        status = rig_open(&options, &r, error);
+    for (int fuse = 0; fuse <= timed_fuses() && status == QP_OK; fuse++) {
+        timed_model r;
+        timed_options options = {.model = name,
+                                 .threads = thread_pool_size(m->pool),
+                                 .context = DEPTH,
+                                 .chunk = fuse ? MANY_FUSED : DEPTH,
+                                 .fuse = fuse};
+        status = timed_open(&options, &r, error);
         if (status == QP_OK) status = time_model(m, &r, error);
-        rig_close(&r);
+        timed_close(&r);
     }
     return status;
 }
@@ -156,53 +160,7 @@ static qp_status measure_types(measuring *m, qp_error *error)
     return error_set(error, QP_NO_MEMORY, "no model to measure with fits in memory");
 }
 
-/* ---- signals ------------------------------------------------------------------------------- */
-
-/* Rounds of noops: all workers signal what all wait for in the next. A pass is shorter than the
- * turns that a busy system gives its programs, so that the quickest of many was not interrupted. */
-static qp_status time_signals(measuring *m, qp_error *error)
-{
-    enum { ROUNDS = 200, LEAST_PASSES = 50, LEAST_NS = 500000000 };
-    const int workers = thread_pool_size(m->pool);
-    const int64_t sizes[AXES] = {0};
-    schedule s = {.options.workers = workers,
-                  .longest = ROUNDS,
-                  .n_counters = ROUNDS + 1,
-                  .instructions = calloc((size_t)workers * ROUNDS, sizeof(instruction)),
-                  .length = arena_alloc(&s.memory, (size_t)workers, sizeof(int32_t)),
-                  .per_pass = arena_alloc(&s.memory, ROUNDS + 1, sizeof(uint32_t))};
-    threads_machine *machine = NULL;
-    bound_schedule setup = {.schedule = &s};
-    qp_status status = QP_OK;
-    if (!s.instructions || !s.length || !s.per_pass)
-        status = error_no_memory(error, "the measurement", (size_t)workers * ROUNDS);
-    for (int w = 0; status == QP_OK && w < workers; w++) {
-        s.length[w] = ROUNDS;
-        for (int i = 0; i < ROUNDS; i++) {
-            s.per_pass[i + 1] = (uint32_t)workers;
-            s.instructions[w * ROUNDS + i] =
-                (instruction){.opcode = INSTRUCTION_NOOP,
-                              .waits = {{(uint32_t)i, i ? (uint32_t)workers : 0}},
-                              .signal = (uint32_t)i + 1};
-        }
-    }
-    if (status == QP_OK) status = threads_machine_create(&setup, m->pool, 0, &machine, error);
-    double best = 0;
-    uint64_t start = clock_ns();
-    for (int pass = 0; status == QP_OK; pass++) {
-        uint64_t begin = clock_ns();
-        if (pass >= LEAST_PASSES && begin - start > LEAST_NS) break;
-        status = threads_machine_run(machine, sizes, NULL, error);
-        double ns = (double)(clock_ns() - begin) / ROUNDS;
-        if (pass == 0 || ns < best) best = ns;
-    }
-    m->table.limits.signal_ns = best;
-    threads_machine_destroy(machine);
-    schedule_free(&s);
-    return status;
-}
-
-/* ---- the machine --------------------------------------------------------------------------- */
+/* ---- memory and arithmetic ----------------------------------------------------------------- */
 
 /* Reading more and more memory, each size again and again; at least a few milliseconds long. Keeps
  * the best, of earlier calls too. */
@@ -285,7 +243,7 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
     snprintf(t->version, sizeof t->version, "%s", version_text);
     cost_machine(t->machine, sizeof t->machine);
     t->workers = thread_pool_size(m->pool);
-    TRY(time_signals(m, error));
+    TRY(threads_measure_signal(m->pool, &t->limits.signal_ns, error));
     TRY(time_limits(m, error));
     TRY(measure_types(m, error));
     TRY(time_limits(m, error)); /* again: others may have disturbed the first */

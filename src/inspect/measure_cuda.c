@@ -69,7 +69,7 @@ static bool add_waits(measuring_cuda *m, const schedule *s, const instruction_ti
     return ends != NULL;
 }
 
-static qp_status take_means(measuring_cuda *m, const rig *r, const rig_machine *machine,
+static qp_status take_means(measuring_cuda *m, const timed_model *r, const timed_machine *machine,
                             qp_error *error)
 {
     const schedule *s = machine->schedule;
@@ -81,13 +81,14 @@ static qp_status take_means(measuring_cuda *m, const rig *r, const rig_machine *
                                 (cost_sample){.tiny = m->tiny}, error);
 }
 
-static qp_status time_launches(measuring_cuda *m, rig *r, rig_machine *machine, qp_error *error)
+static qp_status time_launches(measuring_cuda *m, timed_model *r, timed_machine *machine,
+                               qp_error *error)
 {
-    TRY(rig_warm_up(r, machine, error));
+    TRY(timed_warm_up(r, machine, error));
     for (int i = 0; i < LAUNCHES; i++) {
         if (m->options->cancel && *m->options->cancel)
             return error_set(error, QP_CANCELLED, "stopped; nothing was written");
-        TRY(rig_run(r, machine, error));
+        TRY(timed_run(r, machine, error));
         if (!m->tiny && !add_waits(m, machine->schedule, machine->last))
             return error_no_memory(error, "the measurement",
                                    (size_t)machine->schedule->n_counters * sizeof(double));
@@ -95,20 +96,22 @@ static qp_status time_launches(measuring_cuda *m, rig *r, rig_machine *machine, 
     return take_means(m, r, machine, error);
 }
 
-static qp_status time_model(measuring_cuda *m, rig *r, qp_error *error)
+static qp_status time_model(measuring_cuda *m, timed_model *r, qp_error *error)
 {
     const schedule_options usual = {0};
-    rig_machine machine;
-    double read = 0;
-    TRY(rig_fill(r, 1, DEPTH, error));
+    timed_machine machine;
+    machine_profile limits;
+    TRY(timed_fill(r, 1, DEPTH, error));
     snprintf(m->table.machine, sizeof m->table.machine, "%s", r->device.name);
-    m->table.limits.flops_per_second = cuda_device_flops(&r->device);
-    qp_status status = rig_machine_open(r, &usual, false, &machine, error);
+    qp_status status = timed_machine_open(r, &usual, false, &machine, error);
     if (status == QP_OK) status = time_launches(m, r, &machine, error);
-    rig_machine_close(&machine);
-    if (status == QP_OK && !m->tiny) status = cuda_executor_measure_read(&r->cuda, &read, error);
-    if (read > m->table.limits.bytes_per_second) m->table.limits.bytes_per_second = read;
-    return status;
+    timed_machine_close(&machine);
+    if (status != QP_OK || m->tiny) return status;
+    TRY(machine_limits(&r->memory, &limits, error));
+    m->table.limits.flops_per_second = limits.flops_per_second;
+    if (limits.bytes_per_second > m->table.limits.bytes_per_second)
+        m->table.limits.bytes_per_second = limits.bytes_per_second;
+    return QP_OK;
 }
 
 static qp_status measure_model(measuring_cuda *m, const char *preset, qp_error *error)
@@ -116,15 +119,15 @@ static qp_status measure_model(measuring_cuda *m, const char *preset, qp_error *
     char name[128];
     snprintf(name, sizeof name, "synthetic:%s:%s", preset, dtype_name(m->type));
     tell(m, name, false);
-    rig r;
-    rig_options options = {.model = name,
-                           .device = m->options->device,
-                           .threads = m->options->threads,
-                           .context = DEPTH,
-                           .chunk = CHUNK};
-    qp_status status = rig_open(&options, &r, error);
+    timed_model r;
+    timed_options options = {.model = name,
+                             .device = m->options->device,
+                             .threads = m->options->threads,
+                             .context = DEPTH,
+                             .chunk = CHUNK};
+    qp_status status = timed_open(&options, &r, error);
     if (status == QP_OK) status = time_model(m, &r, error);
-    rig_close(&r);
+    timed_close(&r);
     return status;
 }
 

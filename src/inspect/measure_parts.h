@@ -3,13 +3,14 @@
 #define QUIPU_INSPECT_MEASURE_PARTS_H
 
 #include "inspect/measure.h"
-#include "inspect/rig.h"
+#include "inspect/timed.h"
 #include "schedule/cost_fit.h"
 
 /* Adds what each of the machine's instructions took: ns [workers][longest]. `about` says tiny and
  * alone. */
-qp_status measure_take_samples(cost_samples *samples, const rig *rig, const rig_machine *machine,
-                               const double *ns, cost_sample about, qp_error *error);
+qp_status measure_take_samples(cost_samples *samples, const timed_model *model,
+                               const timed_machine *machine, const double *ns, cost_sample about,
+                               qp_error *error);
 
 /* Whether models with weights of the type are to be measured. */
 bool measure_wants(const measure_options *options, dtype type);

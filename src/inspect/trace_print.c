@@ -25,30 +25,43 @@ static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
 static void name_device(const qp_trace *t, timeline *line)
 {
     const char *device = t->engine->device.name;
-    line->unit = t->cuda.mega ? "block" : "stream";
-    if (t->cuda.mega)
+    const bool whole = t->machine->type->whole;
+    line->unit = whole ? "block" : "stream";
+    if (whole)
         snprintf(line->about, sizeof line->about, "%s, %d blocks on %s",
                  schedule_assignment_name(t->schedule->options.assignment), line->n_tracks, device);
     else
         snprintf(line->about, sizeof line->about, "operator by operator on %s", device);
 }
 
+/* Whether no more is known of a pass than when it was. */
+static bool is_bare(const qp_trace *t, size_t number)
+{
+    return !t->records[number].timed;
+}
+
+static uint64_t length_of(const qp_trace *t, size_t number)
+{
+    return t->records[number].end - t->records[number].begin;
+}
+
 static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, timeline_panel *out,
                               qp_error *error)
 {
     const trace_pass *pass = &t->passes[number];
+    const machine_record *record = &t->records[number];
     const schedule *s = t->schedule;
     program_memory memory = {.data = {[PLAN_QO_INDPTR] = pass->indices.qo_indptr,
                                       [PLAN_KV_INDPTR] = pass->indices.kv_indptr,
                                       [PLAN_KV_LAST_PAGE_LEN] = pass->indices.kv_last_page_len}};
-    if (pass->bare)
-        *out = (timeline_panel){.length = pass->end - pass->begin};
-    else if (t->runner)
-        TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, pass->begin,
-                              pass->end, out, error));
+    if (is_bare(t, number))
+        *out = (timeline_panel){.length = length_of(t, number)};
+    else if (t->in_parts)
+        TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, record->begin,
+                              record->end, out, error));
     else
-        TRY(timeline_measured(s, pass->timings, pass->begin, pass->end, &memory, pass->sizes, out,
-                              error));
+        TRY(timeline_measured(s, record->timings, record->begin, record->end, &memory, pass->sizes,
+                              out, error));
     out->tokens = pass->sizes[AXIS_TOKENS];
     int64_t positions = positions_of(t, pass);
     snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld positions", number,
@@ -78,12 +91,12 @@ static void print_launches(const qp_trace *t, strbuf *out)
     double ns = 0, tokens = 0, room = 0, memory = 0;
     size_t bare = 0;
     for (size_t i = 0; i < t->n_passes; i++) {
-        const trace_pass *pass = &t->passes[i];
-        bare += pass->bare;
-        tokens += pass->bare ? (double)pass->sizes[AXIS_TOKENS] : 0;
-        ns += pass->bare ? (double)(pass->end - pass->begin) : 0;
-        room += pass->fetching.room_ns;
-        memory += pass->fetching.memory_ns;
+        const bool is = is_bare(t, i);
+        bare += is;
+        tokens += is ? (double)t->passes[i].sizes[AXIS_TOKENS] : 0;
+        ns += is ? (double)length_of(t, i) : 0;
+        room += t->records[i].room_ns;
+        memory += t->records[i].memory_ns;
     }
     double timed = (double)(t->n_passes - bare);
     if (timed > 0)
@@ -95,7 +108,7 @@ static void print_launches(const qp_trace *t, strbuf *out)
     if (bare > 0)
         strbuf_printf(out,
                       "\nprompt: %zu pass%s of %.4g tokens, %.3f ms, operator by operator: --exec "
-                      "ops tells more\n",
+                      "cuda tells more\n",
                       bare, bare == 1 ? "" : "es", tokens / (double)bare, ns / (double)bare / 1e6);
 }
 
@@ -104,7 +117,7 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
     timeline_table tables[2] = {{.passes = 0}, {.passes = 0}}; /* prompt, generation */
     for (size_t i = 0; i < t->n_passes; i++) {
         timeline_panel panel = {0};
-        if (t->passes[i].bare) continue;
+        if (is_bare(t, i)) continue;
         qp_status status = measure_pass(t, line, i, &panel, error);
         if (status == QP_OK)
             timeline_table_add(&tables[is_generation(&t->passes[i])], line, &panel);
@@ -116,7 +129,7 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
     timeline_table_print(&tables[0], line, "prompt", out);
     if (tables[0].passes && tables[1].passes) strbuf_putc(out, '\n');
     timeline_table_print(&tables[1], line, "generation", out);
-    if (t->cuda.mega) print_launches(t, out);
+    if (t->machine->type->whole) print_launches(t, out);
     print_sampling(t, out);
     return QP_OK;
 }
@@ -128,13 +141,14 @@ static qp_status print_chrome(const qp_trace *t, timeline *line, strbuf *out, qp
         timeline_panel panel = {0};
         qp_status status = measure_pass(t, line, i, &panel, error);
         if (status == QP_OK)
-            timeline_chrome_panel(line, &panel, t->passes[i].begin - t->begin, out);
+            timeline_chrome_panel(line, &panel, t->records[i].begin - t->begin, out);
         timeline_panel_free(&panel);
         TRY(status);
     }
     for (size_t i = 0; i < t->n_samplings; i++)
-        timeline_chrome_between(t->runner ? "Sample" : "sampling", t->samplings[i].begin - t->begin,
-                                t->samplings[i].end - t->begin, out);
+        timeline_chrome_between(t->in_parts ? "Sample" : "sampling",
+                                t->samplings[i].begin - t->begin, t->samplings[i].end - t->begin,
+                                out);
     timeline_chrome_end(out);
     return QP_OK;
 }
@@ -148,7 +162,7 @@ static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each
     size_t most = in_each > 0 ? PAGE_SLICES / (size_t)in_each : 1;
     bool first = true;
     for (size_t i = 0; i < t->n_passes; i++) {
-        if ((i + 1 >= most && i + 1 < t->n_passes) || t->passes[i].bare) continue;
+        if ((i + 1 >= most && i + 1 < t->n_passes) || is_bare(t, i)) continue;
         timeline_panel panel = {0};
         qp_status status = measure_pass(t, line, i, &panel, error);
         if (status == QP_OK) timeline_page_panel(line, &panel, first, out);
@@ -171,10 +185,7 @@ static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
     options.profile = t->limits;
     options.context = positions_of(t, &t->passes[t->n_passes - 1]);
     if (costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK) options.costs = costs;
-    const cuda_mega_options how = {
-        .assignment = options.assignment, .costs = options.costs, .context = options.context};
-    qp_status status = t->cuda.mega ? cuda_mega_plan(&e->mega, &how, out, error)
-                                    : schedule_build(&e->plan, &options, out, error);
+    qp_status status = machine_predict(t->machine, &options, out, error);
     free(costs);
     return status;
 }
@@ -207,10 +218,11 @@ static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_e
     schedule s = {0};
     timeline_panel planned = {0};
     /* Nodes of parts come with the parts, and are told before them. */
-    qp_status status = t->runner ? find_parts(t, line, error) : plan_panel(t, &s, &planned, error);
+    qp_status status =
+        t->in_parts ? find_parts(t, line, error) : plan_panel(t, &s, &planned, error);
     if (status == QP_OK) {
-        int32_t in_each = t->runner ? (int32_t)t->passes[0].n_parts : planned.count;
-        timeline_page_begin(line, t->runner ? NULL : &planned, out);
+        int32_t in_each = t->in_parts ? (int32_t)t->passes[0].n_parts : planned.count;
+        timeline_page_begin(line, t->in_parts ? NULL : &planned, out);
         status = print_passes(t, line, in_each, out, error);
         timeline_page_end(out);
     }
@@ -221,38 +233,38 @@ static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_e
 
 static int by_length(const void *a, const void *b)
 {
-    const trace_pass *const *x = a, *const *y = b;
+    const machine_record *const *x = a, *const *y = b;
     uint64_t p = (*x)->end - (*x)->begin, q = (*y)->end - (*y)->begin;
     return (p > q) - (p < q);
 }
 
 /* Of the passes with the fewest tokens one that took as long as most. */
-static size_t usual_pass(const qp_trace *t, const trace_pass **memory)
+static size_t usual_pass(const qp_trace *t, const machine_record **memory)
 {
     int64_t least = INT64_MAX;
     size_t n = 0;
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (!t->passes[i].bare && t->passes[i].sizes[AXIS_TOKENS] < least)
+        if (!is_bare(t, i) && t->passes[i].sizes[AXIS_TOKENS] < least)
             least = t->passes[i].sizes[AXIS_TOKENS];
     }
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (!t->passes[i].bare && t->passes[i].sizes[AXIS_TOKENS] == least)
-            memory[n++] = &t->passes[i];
+        if (!is_bare(t, i) && t->passes[i].sizes[AXIS_TOKENS] == least)
+            memory[n++] = &t->records[i];
     }
     qsort(memory, n, sizeof *memory, by_length);
-    return (size_t)(memory[n / 2] - t->passes);
+    return (size_t)(memory[n / 2] - t->records);
 }
 
 static qp_status print_svg(const qp_trace *t, timeline *line, strbuf *out, qp_error *error)
 {
     schedule s = {0};
     timeline_panel planned = {0}, measured = {0};
-    const trace_pass **memory = calloc(t->n_passes, sizeof *memory);
+    const machine_record **memory = calloc(t->n_passes, sizeof *memory);
     if (!memory) return error_no_memory(error, "the picture", t->n_passes * sizeof *memory);
-    qp_status status = t->runner ? QP_OK : plan_panel(t, &s, &planned, error);
+    qp_status status = t->in_parts ? QP_OK : plan_panel(t, &s, &planned, error);
     if (status == QP_OK) status = measure_pass(t, line, usual_pass(t, memory), &measured, error);
     const timeline_panel *panels[] = {&planned, &measured};
-    int skip = t->runner ? 1 : 0;
+    int skip = t->in_parts ? 1 : 0;
     if (status == QP_OK) timeline_svg_print(line, panels + skip, 2 - skip, out);
     timeline_panel_free(&planned);
     timeline_panel_free(&measured);
@@ -264,7 +276,7 @@ static qp_status print_svg(const qp_trace *t, timeline *line, strbuf *out, qp_er
 static bool all_bare(const qp_trace *t)
 {
     for (size_t i = 0; i < t->n_passes; i++) {
-        if (!t->passes[i].bare) return false;
+        if (!is_bare(t, i)) return false;
     }
     return true;
 }
@@ -301,7 +313,7 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     qp_status status = timeline_create(t->schedule, model_path(t->engine->model), &line, error);
     line.limits = t->limits;
     if (t->engine->device.context) name_device(t, &line);
-    if (status == QP_OK && t->runner) status = timeline_take_parts(&line, t->schedule, error);
+    if (status == QP_OK && t->in_parts) status = timeline_take_parts(&line, t->schedule, error);
     if (status == QP_OK) status = print_form(t, &line, form, &out, error);
     timeline_free(&line);
     *length = out.length;

@@ -2,9 +2,11 @@
 #include "vm/batch.h"
 
 #include "base/checked.h"
+#include "model/rope.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { INPUT_ALIGNMENT = 16 };
 
@@ -19,6 +21,11 @@ qp_status batch_init(batch *b, const program *plan, qp_error *error)
     b->memory = calloc(1, total);
     if (!b->memory) return error_no_memory(error, "the batch state", total);
     b->memory_bytes = total;
+    if (plan->config.rope.scaling == ROPE_DYNAMIC) {
+        size_t rows = (size_t)plan->capacity.of[AXIS_TOKENS];
+        b->angles = calloc(rows * (size_t)plan->config.rope.dim, sizeof *b->angles);
+        if (!b->angles) return error_no_memory(error, "the batch's angles", rows);
+    }
     char *next = b->memory;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (plan->tensors[id].kind != PLAN_INPUT) continue;
@@ -32,6 +39,7 @@ qp_status batch_init(batch *b, const program *plan, qp_error *error)
 void batch_free(batch *b)
 {
     free(b->memory);
+    free(b->angles);
     *b = (batch){0};
 }
 
@@ -96,4 +104,48 @@ void batch_want(batch *b, int64_t row)
     batch_i32(b, PLAN_LAST)[*outputs] = batch_i32(b, PLAN_TOKEN_IDS)[row];
     batch_i32(b, PLAN_USES)[*outputs] = 0; /* nothing is done to them */
     batch_i32(b, PLAN_OUTPUT_ROWS)[(*outputs)++] = (int32_t)row;
+}
+
+void batch_set_angles(batch *b, int64_t row, int64_t past, int64_t count, int64_t length)
+{
+    const rope_config *rope = &b->plan->config.rope;
+    if (b->angles) rope_table_rows(rope, length, past, count, b->angles + row * rope->dim);
+}
+
+bool batch_decodes(const batch *b)
+{
+    int64_t n = batch_tokens(b);
+    if (n == 0 || b->sizes.of[AXIS_SEQUENCES] != n || batch_outputs(b) != n) return false;
+    for (int64_t i = 0; i < n; i++)
+        if (batch_i32(b, PLAN_OUTPUT_ROWS)[i] != i) return false;
+    return true;
+}
+
+/* Rows of the settings that a token is chosen by. */
+static void copy_settings(const batch *from, batch *to)
+{
+    static const plan_tensor_id of_rows[] = {PLAN_SEEDS,  PLAN_SAMPLE_POSITIONS, PLAN_TEMPERATURES,
+                                             PLAN_TOP_KS, PLAN_TOP_PS,           PLAN_MIN_PS};
+    for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++) {
+        const plan_tensor *t = &from->plan->tensors[of_rows[i]];
+        memcpy(to->of[of_rows[i]], from->of[of_rows[i]],
+               (size_t)batch_outputs(from) * dtype_block_bytes(t->type));
+    }
+}
+
+void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch *out)
+{
+    assert(batch_decodes(first));
+    batch_clear(out);
+    copy_settings(first, out);
+    for (int64_t i = 0; i < batch_tokens(first); i++) {
+        int32_t from = batch_i32(first, PLAN_KV_INDPTR)[i];
+        const int32_t *pages = batch_i32(first, PLAN_KV_INDICES) + from;
+        int64_t past = batch_i32(first, PLAN_POSITION_IDS)[i] + pass;
+        int32_t token = tokens ? tokens[i] : batch_i32(first, PLAN_TOKEN_IDS)[i];
+        batch_add(out, &token, 1, past, pages);
+        batch_set_angles(out, i, past, 1, past + 1);
+        batch_want(out, i);
+        batch_i32(out, PLAN_SAMPLE_POSITIONS)[i] += pass;
+    }
 }

@@ -15,6 +15,9 @@ typedef struct batch {
     void *of[PLAN_TENSOR_COUNT];
     void *memory;
     size_t memory_bytes;
+    /* RoPE's angles of the batch's rows, (n_tokens, rotary_dim), where they depend on the length of
+     * the sequence: they are what the RoPE table holds in the pass. Else NULL. */
+    float *angles;
 } batch;
 
 static inline int32_t *batch_i32(const batch *batch, plan_tensor_id id)
@@ -41,6 +44,19 @@ void batch_add(batch *batch, const int32_t *tokens, int64_t count, int64_t past,
  * later passes write. */
 void batch_add_ahead(batch *batch, int32_t token, int64_t past, int64_t positions,
                      const int32_t *pages);
+
+/* The angles of `count` rows from `row` on, at positions from `past` on, of a sequence that is made
+ * `length` positions long. Nothing where angles do not depend on that. */
+void batch_set_angles(batch *batch, int64_t row, int64_t past, int64_t count, int64_t length);
+
+/* Whether every sequence has one token, and the logits of each are asked for in that order: then
+ * the tokens chosen can be read by a next pass. */
+bool batch_decodes(const batch *batch);
+
+/* Makes `out` the batch of the pass that comes `pass` passes after that of `first`, which
+ * decodes: each sequence is `pass` positions further and reads tokens[i] (NULL: those of `first`).
+ * `first` has the pages. */
+void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch *out);
 
 /* Asks for the logits of a row of the batch; they come in the order asked. */
 void batch_want(batch *batch, int64_t row);

@@ -11,14 +11,6 @@
 
 enum { SCRATCH_ALIGNMENT = 64 };
 
-void executor_set_rope_rows(executor *x, int64_t row, int64_t position, int64_t count,
-                            int64_t length)
-{
-    const rope_config *rope = &x->plan->config.rope;
-    float *table = x->rope_table.data; /* (n_positions, rotary_dim) */
-    rope_table_rows(rope, length, position, count, table + row * rope->dim);
-}
-
 static size_t scratch_of(const op_info *op, const op_variant *variant, const op_call *call)
 {
     if (variant && variant->scratch_bytes) return variant->scratch_bytes(call);
@@ -82,11 +74,11 @@ qp_status executor_choose(executor *x, const program *plan, const model *model,
     return QP_OK;
 }
 
-/* All but weights and KV cache. */
-qp_status executor_init_host(executor *x, const program *plan, const model *model,
-                             thread_pool *pool, uint32_t cpu_features, qp_error *error)
+qp_status executor_init(executor *x, const program *plan, const model *model, thread_pool *pool,
+                        uint32_t cpu_features, progress *progress, qp_error *error)
 {
-    assert(plan->config.rope.dim <= ROPE_MAX_DIM);
+    const rope_config *rope = &plan->config.rope;
+    assert(rope->dim <= ROPE_MAX_DIM);
     TRY(executor_choose(x, plan, model, cpu_features, error));
     x->pool = pool;
     TRY(buffer_alloc(&x->arena, plan->arena_bytes, "activations", error));
@@ -96,18 +88,10 @@ qp_status executor_init_host(executor *x, const program *plan, const model *mode
     TRY(buffer_alloc(&x->state, plan_count_bytes(plan, 0).state, "the state of sequences", error));
     TRY(buffer_alloc(&x->rope_table, plan->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
                      error));
-    place_tensors(x);
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
-    if (plan->config.rope.scaling != ROPE_DYNAMIC)
-        executor_set_rope_rows(x, 0, 0, plan->capacity.of[AXIS_POSITIONS], 0);
-    return QP_OK;
-}
-
-qp_status executor_init(executor *x, const program *plan, const model *model, thread_pool *pool,
-                        uint32_t cpu_features, progress *progress, qp_error *error)
-{
-    TRY(executor_init_host(x, plan, model, pool, cpu_features, error));
+    if (rope->scaling != ROPE_DYNAMIC)
+        rope_table_rows(rope, 0, 0, plan->capacity.of[AXIS_POSITIONS], x->rope_table.data);
     size_t cache_bytes = plan->tensors[PLAN_K_CACHE].bytes;
     if (!checked_mul(cache_bytes, (size_t)plan->config.n_layers, &cache_bytes))
         return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");
@@ -139,6 +123,9 @@ void executor_take_inputs(executor *x, const batch *batch)
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         if (x->plan->tensors[id].kind == PLAN_INPUT) x->memory.data[id] = batch->of[id];
     }
+    if (batch->angles)
+        memcpy(x->rope_table.data, batch->angles,
+               (size_t)(batch_tokens(batch) * x->plan->config.rope.dim) * sizeof *batch->angles);
     if (x->rows.table) executor_take_rows(x, batch);
 }
 

@@ -1,8 +1,8 @@
-/* Runs a plan operator by operator over memory that it owns.
+/* Runs a plan operator by operator over memory that it owns: what the machines of the CPU are made
+ * of.
  *
- * Two ways: "ref" takes every operator's reference, the oracle; "ops" the fastest variant that the
- * CPU allows. Both deal an operator's units over the threads of a pool. All memory is taken when
- * the executor is made.
+ * It takes every operator's reference, or the fastest variant that the CPU's features allow, and
+ * deals an operator's units over the threads of a pool. All memory is taken when it is made.
  */
 #ifndef QUIPU_VM_EXECUTE_H
 #define QUIPU_VM_EXECUTE_H
@@ -49,16 +49,12 @@ qp_status executor_init(executor *executor, const program *plan, const model *mo
                         thread_pool *pool, uint32_t cpu_features, progress *progress,
                         qp_error *error);
 
-/* The same without weights and KV cache: what this machine does beside a device that runs the rest,
- * which is the RoPE table and the steps behind the logits. */
-qp_status executor_init_host(executor *executor, const program *plan, const model *model,
-                             thread_pool *pool, uint32_t cpu_features, qp_error *error);
 void executor_free(executor *executor);
 
 /* A node's call at these sizes, whole. */
 void executor_bind(const executor *executor, int node, const plan_sizes *sizes, op_call *call);
 
-/* Points the plan's inputs to the batch's arrays. */
+/* Points the plan's inputs to the batch's arrays; the RoPE table takes its angles. */
 void executor_take_inputs(executor *executor, const batch *batch);
 
 /* A pass begins: the sums that the last one has cleared are this one's. */
@@ -75,10 +71,5 @@ void executor_copy_page(executor *executor, int32_t from, int32_t to);
 
 /* float32 [outputs][vocab_size] of the last run past lm_head; may be changed before sampling. */
 float *executor_logits(const executor *executor);
-
-/* Writes the RoPE angles of `count` positions into rows of the table, for models whose frequencies
- * depend on the length of the sequence. */
-void executor_set_rope_rows(executor *executor, int64_t row, int64_t position, int64_t count,
-                            int64_t length);
 
 #endif

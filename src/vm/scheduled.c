@@ -31,47 +31,31 @@ static void take_kernels(scheduled *r)
     }
 }
 
-qp_status scheduled_init(scheduled *r, const executor *executor, const schedule_options *options,
-                         qp_error *error)
+qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
+                         const schedule_options *options, qp_error *error)
 {
+    assert(workers <= thread_pool_size(executor->pool));
     *r = (scheduled){.executor = executor};
     schedule_options chosen = {0};
     if (options) chosen = *options;
-    chosen.workers = thread_pool_size(executor->pool);
+    chosen.workers = workers;
     TRY(schedule_build(executor->plan, &chosen, &r->schedule, error));
     TRY(schedule_verify(&r->schedule, error));
     size_t nodes = (size_t)r->schedule.n_nodes;
     r->kernels = calloc(nodes, sizeof *r->kernels);
     if (!r->kernels) return error_no_memory(error, "the machine", nodes * sizeof *r->kernels);
     take_kernels(r);
-    r->setup = (bound_schedule){.schedule = &r->schedule,
+    r->bound = (bound_schedule){.schedule = &r->schedule,
                                 .memory = &executor->memory,
                                 .kernels = r->kernels,
                                 .scratch = executor->scratch.data,
                                 .scratch_bytes = executor->scratch_bytes};
-    return threads_machine_create(&r->setup, executor->pool, 0, &r->machine, error);
+    return QP_OK;
 }
 
 void scheduled_free(scheduled *r)
 {
-    threads_machine_destroy(r->machine);
-    serial_destroy(r->serial);
     schedule_free(&r->schedule);
     free(r->kernels);
     *r = (scheduled){0};
-}
-
-qp_status scheduled_make_serial(scheduled *r, qp_error *error)
-{
-    return serial_create(&r->schedule, &r->serial, error);
-}
-
-qp_status scheduled_run(scheduled *r, const batch *batch, scheduled_record record, qp_error *error)
-{
-    if (!r->serial) return threads_machine_run(r->machine, batch->sizes.of, record.timings, error);
-    const serial_options options = {.nodes = r->kernels,
-                                    .scratch = r->setup.scratch,
-                                    .hook = record.parts ? parts_run : NULL,
-                                    .context = record.parts};
-    return serial_run(r->serial, r->setup.memory, batch->sizes.of, &options, error);
 }

@@ -16,7 +16,7 @@ mkdir -p "$folder"
 
 # What --exec calls launches one by one, and the kernel of many passes.
 operators=ops mega=mk
-if "$program" help bench | grep -q megakernel; then operators=cuda mega=megakernel; fi
+if "$program" bench --help-all 2>/dev/null | grep -q megakernel; then operators=cuda mega=megakernel; fi
 
 # run CASE COMMAND ARGUMENT...
 run() {

@@ -35,7 +35,7 @@ def make(arguments):
             prompt = arguments.prompt or (PROMPT if model.startswith("synthetic:") else "Once upon")
             found = json.loads(quipu(arguments, "run", [
                 "-m", model, "-p", prompt, "-n", str(arguments.n), "--temp", "0", "--ignore-eos",
-                "--json", "--raw", "--device", "cuda", "--exec", "mk", "--eos-interval", "128",
+                "--json", "--raw", "--device", "cuda", "--exec", "megakernel", "--eos-interval", "128",
                 "--chunk", "8"]))
             line = {"model": model, "prompt": found["prompt_tokens"], "tokens": found["tokens"]}
             print(json.dumps(line), file=file, flush=True)
@@ -51,7 +51,7 @@ def hold_model(arguments, line):
     begin = time.time()
     rows = json.loads(quipu(arguments, "logits", [
         "-m", line["model"], "--ids", ",".join(map(str, ids)), "--top", "2", "--json",
-        "-c", str(len(ids)), "--device", "cpu", "--exec", "ref"]))["positions"][len(prompt) - 1:]
+        "-c", str(len(ids)), "--device", "cpu", "--exec", "reference"]))["positions"][len(prompt) - 1:]
     partings, closest = [], float("inf")
     for position, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         best, second = row["top"]

@@ -173,24 +173,45 @@ void cuda_executor_begin_pass(cuda_executor *x)
     x->memory.data[PLAN_SUMS] = cleared;
 }
 
-qp_status cuda_executor_copy_table(cuda_executor *x, qp_error *error)
+static qp_status copy_angles(cuda_executor *x, const float *angles, int64_t rows, qp_error *error)
 {
-    return cuda_check(x->device->driver->copy_to_device(x->rope_table.address, x->table,
-                                                        x->rope_table.bytes, x->device->stream),
-                      "copying the RoPE table to the GPU", error);
+    size_t bytes = (size_t)(rows * x->plan->config.rope.dim) * sizeof *angles;
+    return cuda_check(
+        x->device->driver->copy_to_device(x->rope_table.address, angles, bytes, x->device->stream),
+        "copying the RoPE table to the GPU", error);
+}
+
+qp_status cuda_executor_copy_angles(cuda_executor *x, const batch *batch, qp_error *error)
+{
+    return batch->angles ? copy_angles(x, batch->angles, batch_tokens(batch), error) : QP_OK;
+}
+
+/* The RoPE table of a model whose angles do not depend on the length of a sequence. */
+static qp_status make_table(cuda_executor *x, qp_error *error)
+{
+    const rope_config *rope = &x->plan->config.rope;
+    const int64_t rows = x->plan->capacity.of[AXIS_POSITIONS];
+    if (rope->scaling == ROPE_DYNAMIC) return QP_OK;
+    float *table = malloc(x->plan->tensors[PLAN_ROPE_TABLE].bytes);
+    if (!table)
+        return error_no_memory(error, "the RoPE table", x->plan->tensors[PLAN_ROPE_TABLE].bytes);
+    rope_table_rows(rope, 0, 0, rows, table);
+    qp_status status = copy_angles(x, table, rows, error);
+    if (status == QP_OK) status = cuda_device_wait(x->device, "preparing the GPU", error);
+    free(table);
+    return status;
 }
 
 qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *plan,
-                             const model *model, const float *rope_table, progress *progress,
-                             qp_error *error)
+                             const model *model, progress *progress, qp_error *error)
 {
-    *x = (cuda_executor){.plan = plan, .model = model, .device = device, .table = rope_table};
+    *x = (cuda_executor){.plan = plan, .model = model, .device = device};
     TRY(check_memory(x, error));
     TRY(cuda_weights_load(device, model, progress, &x->weights, error));
     TRY(find_weights(x, error));
     TRY(allocate(x, error));
     TRY(clear_sums(x, error));
-    if (plan->config.rope.scaling != ROPE_DYNAMIC) TRY(cuda_executor_copy_table(x, error));
+    TRY(make_table(x, error));
     return cuda_device_wait(device, "preparing the GPU", error);
 }
 
@@ -248,8 +269,7 @@ qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_err
 {
     cuda_executor_place_inputs(x, batch, 0, 0);
     TRY(cuda_device_enter(x->device, error));
-    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC)
-        TRY(cuda_executor_copy_table(x, error));
+    TRY(cuda_executor_copy_angles(x, batch, error));
     return cuda_check(x->device->driver->copy_to_device(x->inputs.address, batch->memory,
                                                         batch->memory_bytes, x->device->stream),
                       "copying inputs to the GPU", error);

@@ -60,7 +60,6 @@ typedef struct cuda_executor {
     int64_t staged_longest;   /* the same of the first pass of the group staged last */
     const void **weight_data; /* [plan->n_weights]: addresses of the GPU */
     program_memory memory;    /* addresses of the GPU; inputs as the last batch had them */
-    const float *table;       /* this machine's RoPE table, copied before passes if it changes */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
     launch_setting setting;
@@ -77,14 +76,13 @@ typedef struct cuda_bytes {
 } cuda_bytes;
 cuda_bytes cuda_executor_count(const program *plan, const model *model);
 
-/* Refuses what does not fit with both numbers, then loads the weights. `rope_table`: this
- * machine's, as the CPU's executor fills it. cuda_executor_free() it, also after a failure. */
+/* Refuses what does not fit with both numbers, then loads the weights. cuda_executor_free() it,
+ * also after a failure. */
 qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *plan,
-                             const model *model, const float *rope_table, progress *progress,
-                             qp_error *error);
+                             const model *model, progress *progress, qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 
-/* Copies the batch's inputs to the GPU (and the RoPE table, where it depends on the batch). */
+/* Copies the batch's inputs to the GPU, and its angles into the RoPE table where it has some. */
 qp_status cuda_executor_take_inputs(cuda_executor *executor, const batch *batch, qp_error *error);
 
 /* Puts steps [first, last) over the batch into the stream: inputs, then kernels. */

@@ -20,6 +20,7 @@ void cuda_executor_begin_pass(cuda_executor *executor);
 
 void cuda_executor_free_lists(cuda_executor *executor);
 
-qp_status cuda_executor_copy_table(cuda_executor *executor, qp_error *error);
+/* The batch's angles, where it has some, into the RoPE table. */
+qp_status cuda_executor_copy_angles(cuda_executor *executor, const batch *batch, qp_error *error);
 
 #endif

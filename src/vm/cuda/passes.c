@@ -249,8 +249,7 @@ static qp_status copy_staged(cuda_executor *x, const batch *batch, int group, in
 qp_status cuda_executor_decode(cuda_executor *x, const batch *batch, int last, int choice,
                                int group, int n_passes, bool continues, qp_error *error)
 {
-    if (x->table && x->plan->config.rope.scaling == ROPE_DYNAMIC)
-        TRY(cuda_executor_copy_table(x, error));
+    TRY(cuda_executor_copy_angles(x, batch, error));
     TRY(copy_staged(x, batch, group, n_passes, continues, error));
     TRY(run_group(x, batch, last, choice, group, n_passes, error));
     return cuda_check(x->device->driver->event_record(x->ended[group], x->device->stream),

@@ -252,7 +252,8 @@ static qp_status count_node(const queues *p, int node, int64_t hidden, uint32_t 
             return error_set(
                 error, QP_UNSUPPORTED,
                 "the megakernel counts 1 to %d parts of each element of x, the same of "
-                "all: %s gives %u to element 0 and %u to %lld; give other --workers, or --exec ops",
+                "all: %s gives %u to element 0 and %u to %lld; give other --workers, or --exec "
+                "cuda",
                 FIXED_MOST_COUNTED, s->program->nodes[node].name, counts[0], counts[i],
                 (long long)i);
     p->parts[s->program->nodes[node].operands[sums]] = counts[0];
@@ -283,7 +284,7 @@ static qp_status check_queue(const queues *p, int block, qp_error *error)
             e->weights.share.end - e->weights.share.begin > MEGA_CONSUMERS)
             return error_set(error, QP_UNSUPPORTED,
                              "the megakernel cannot run block %d's queue: its entry %d, %s, is too "
-                             "large or out of its place; give more --workers, or --exec ops",
+                             "large or out of its place; give more --workers, or --exec cuda",
                              block, i, op_get((op_code)e->in.opcode)->name);
     }
     return QP_OK;

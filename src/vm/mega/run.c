@@ -36,7 +36,7 @@ qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
     return error_set(error, QP_DEVICE,
                      "the megakernel was stuck: block %d, instruction %d (%s, layer %d) "
                      "waited for %s, expected %u, found %u, in pass %u; please report it, and use "
-                     "--exec ops meanwhile",
+                     "--exec cuda meanwhile",
                      r->block, r->entry, op < OP_COUNT ? op_get(op)->name : "unknown", r->layer,
                      r->waits_for < 0 ? data[-r->waits_for] : counter, r->expected, r->found,
                      r->pass);

@@ -78,7 +78,7 @@ static qp_status refuse(const schedule *s, int block, int place, const instructi
     const char *name = in->opcode < OP_COUNT ? op_get((op_code)in->opcode)->name : "noop";
     return error_set(error, QP_UNSUPPORTED,
                      "the megakernel has nothing that carries a wait of its schedule: block %d, "
-                     "instruction %d (%s, layer %d) waits for %s; --exec ops runs any model",
+                     "instruction %d (%s, layer %d) waits for %s; --exec cuda runs any model",
                      block, place, name, in->layer,
                      writer < 0 ? "several nodes or none"
                                 : op_get(s->program->nodes[writer].op)->name);

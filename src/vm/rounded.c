@@ -1,9 +1,10 @@
-/* References that round what another execution's kernels round: see execution.h. */
-#include "vm/execution.h"
+/* References with other kernels' roundings: see rounded.h. */
+#include "vm/rounded.h"
 
 #include "base/checked.h"
-#include "vm/execute.h"
 #include "op/run.h"
+#include "vm/execute.h"
+#include "vm/machine_run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +21,13 @@ typedef struct rounded {
     size_t scratch_bytes; /* of one worker */
 } rounded;
 
-bool execution_rounds(const execution *e, int node)
+bool machine_rounds(const machine *m, int node)
 {
-    execution_kernel kernel = e->type->kernel(e->self, node);
+    const machine_kernel kernel = machine_kernel_of(m, node);
     return kernel.variant && kernel.variant->rounded;
 }
 
-static void rounded_close(void *self)
+static void close_rounded(void *self)
 {
     rounded *r = self;
     if (!r) return;
@@ -41,17 +42,25 @@ static void bind(const rounded *r, int node, const plan_sizes *sizes, op_call *c
     program_bind(r->executor.plan, node, &r->executor.memory, sizes->of, call);
 }
 
-static qp_status rounded_run(void *self, const batch *batch, int first, int last, qp_error *error)
+static const char *accepts_rounded(const void *self, const machine_request *request)
+{
+    const rounded *r = self;
+    if (request->choice != MACHINE_LOGITS) return "it runs steps and chooses no tokens";
+    return machine_refuses(r->executor.plan, request);
+}
+
+static qp_status run_rounded(void *self, const machine_request *request, qp_error *error)
 {
     (void)error;
     rounded *r = self;
     const program *p = r->executor.plan;
-    executor_take_inputs(&r->executor, batch);
-    for (int s = first; s < last; s++) {
+    const machine_steps steps = machine_steps_of(p, request);
+    executor_take_inputs(&r->executor, request->batch);
+    for (int s = steps.first; s < steps.last; s++) {
         const plan_step *step = &p->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
             op_call call;
-            bind(r, n, &batch->sizes, &call);
+            bind(r, n, &request->batch->sizes, &call);
             op_run(op_get(p->nodes[n].op), r->nodes[n].kernel, &call, r->executor.pool,
                    r->scratch.data, r->scratch_bytes);
         }
@@ -59,7 +68,14 @@ static qp_status rounded_run(void *self, const batch *batch, int first, int last
     return QP_OK;
 }
 
-static qp_status rounded_read(void *self, plan_tensor_id id, int64_t layer, void *data,
+static qp_status wait_rounded(void *self, int *passes, qp_error *error)
+{
+    (void)self, (void)error;
+    *passes = 1;
+    return QP_OK;
+}
+
+static qp_status read_rounded(void *self, plan_tensor_id id, int64_t layer, void *data,
                               size_t bytes, qp_error *error)
 {
     (void)error;
@@ -68,7 +84,7 @@ static qp_status rounded_read(void *self, plan_tensor_id id, int64_t layer, void
     return QP_OK;
 }
 
-static qp_status rounded_write(void *self, plan_tensor_id id, int64_t layer, const void *data,
+static qp_status write_rounded(void *self, plan_tensor_id id, int64_t layer, const void *data,
                                size_t bytes, qp_error *error)
 {
     (void)error;
@@ -77,27 +93,30 @@ static qp_status rounded_write(void *self, plan_tensor_id id, int64_t layer, con
     return QP_OK;
 }
 
-static execution_kernel rounded_kernel(const void *self, int node)
+static machine_kernel kernel_of_rounded(const void *self, int node)
 {
     (void)self, (void)node;
-    return (execution_kernel){"rounded", true, NULL};
+    return (machine_kernel){"rounded", true, NULL};
 }
 
-static const execution_type type = {.name = "rounded",
-                                    .help = "the references with the roundings of other kernels",
-                                    .close = rounded_close,
-                                    .run = rounded_run,
-                                    .read = rounded_read,
-                                    .write = rounded_write,
-                                    .kernel = rounded_kernel};
+static const machine_type type = {.name = "rounded",
+                                  .help = "the references with the roundings of other kernels",
+                                  .references = true,
+                                  .close = close_rounded,
+                                  .accepts = accepts_rounded,
+                                  .run = run_rounded,
+                                  .wait = wait_rounded,
+                                  .read = read_rounded,
+                                  .write = write_rounded,
+                                  .kernel = kernel_of_rounded};
 
-static void choose_kernels(rounded *r, const execution *like)
+static void choose_kernels(rounded *r, const machine *like)
 {
     const program *p = r->executor.plan;
     for (int n = 0; n < p->n_nodes; n++) {
         const op_info *op = op_get(p->nodes[n].op);
-        const op_variant *variant = like->type->kernel(like->self, n).variant;
-        r->nodes[n] = execution_rounds(like, n)
+        const op_variant *variant = machine_kernel_of(like, n).variant;
+        r->nodes[n] = machine_rounds(like, n)
                           ? (rounded_node){variant->rounded, variant->rounded_scratch_bytes}
                           : (rounded_node){op->reference, op->scratch_bytes};
         op_call call;
@@ -108,16 +127,16 @@ static void choose_kernels(rounded *r, const execution *like)
     r->scratch_bytes = round_up(r->scratch_bytes, BUFFER_ALIGNMENT);
 }
 
-qp_status execution_open_rounded(const execution *like, const execution_setup *setup,
-                                 execution *out, qp_error *error)
+qp_status machine_open_rounded(const machine *like, const machine_setup *setup, machine *out,
+                               qp_error *error)
 {
-    *out = (execution){.type = &type};
+    *out = (machine){.type = &type};
     rounded *r = out->self = calloc(1, sizeof *r);
-    if (!r) return error_no_memory(error, "the execution", sizeof *r);
+    if (!r) return error_no_memory(error, "the machine", sizeof *r);
     TRY(executor_init(&r->executor, setup->plan, setup->model, setup->pool, 0, setup->progress,
                       error));
     r->nodes = calloc((size_t)setup->plan->n_nodes, sizeof *r->nodes);
-    if (!r->nodes) return error_no_memory(error, "the execution", sizeof *r->nodes);
+    if (!r->nodes) return error_no_memory(error, "the machine", sizeof *r->nodes);
     choose_kernels(r, like);
     return buffer_alloc(&r->scratch, r->scratch_bytes * (size_t)thread_pool_size(setup->pool),
                         "scratch", error);

@@ -1,6 +1,7 @@
-/* How fast the GPU reads: see qp_measure_read() in quipu.h. */
+/* How fast the GPU reads the weights: see cuda_executor_measure_read() in executor.h. */
+#include "vm/cuda/executor.h"
+
 #include "base/clock.h"
-#include "engine/engine.h"
 
 enum { READ_RUNS = 8, READ_THREADS = 512, READ_BLOCKS = 4 }; /* blocks: a multiprocessor */
 
@@ -33,11 +34,4 @@ qp_status cuda_executor_measure_read(const cuda_executor *x, double *bytes_per_s
     }
     *bytes_per_second = best;
     return QP_OK;
-}
-
-qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *error)
-{
-    if (!e->device.context)
-        return error_set(error, QP_UNSUPPORTED, "reading is measured on a GPU: use --device cuda");
-    return cuda_executor_measure_read(&e->cuda, bytes_per_second, error);
 }

@@ -1,0 +1,292 @@
+/* The machine `cuda`: see machine.h.
+ *
+ * Passes that feed their tokens back go in groups, of which CUDA_GROUPS may be under way. Any other
+ * pass goes alone: it is in the stream when run() returns, and wait() waits for it.
+ */
+#include "vm/cuda/machine.h"
+
+#include "base/buffer.h"
+
+#include "base/clock.h"
+#include "vm/cuda/timing.h"
+#include "vm/machine_run.h"
+
+#include <stdlib.h>
+
+/* A run that has not been waited for. */
+typedef struct cuda_flight {
+    machine_request request;
+    int64_t n_outputs;
+    int passes;
+    bool in_group; /* of passes; else one alone */
+} cuda_flight;
+
+_Static_assert((int)CUDA_GROUPS <= (int)MACHINE_MAX_RUNS, "as machine.h says");
+
+typedef struct cuda_machine {
+    cuda_device own, *device;
+    cuda_executor executor;
+    buffer logits; /* where there is no pinned memory for them */
+    batch later;   /* that of a pass of a group */
+    cuda_flight flights[CUDA_GROUPS];
+    int n_begun, n_ended; /* runs */
+    op_variant *variants; /* [plan->n_nodes]: names and tolerances of kernels, as last asked for */
+    plan_sizes sizes;     /* of the last pass */
+    cuda_timing timing;
+} cuda_machine;
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_error *error)
+{
+    (void)error;
+    const cuda_bytes bytes = cuda_executor_count(setup->plan, setup->model);
+    *out = (machine_bytes){.weights = bytes.weights,
+                           .activations = bytes.arena,
+                           .kv_cache = bytes.kv_cache,
+                           .rope_table = bytes.rope_table,
+                           .inputs = bytes.inputs,
+                           .workspace = bytes.workspace,
+                           .total = bytes.total};
+    return QP_OK;
+}
+
+static void close_cuda(void *self)
+{
+    cuda_machine *m = self;
+    if (!m) return;
+    if (m->device) cuda_timing_free(&m->timing, m->device);
+    batch_free(&m->later);
+    cuda_executor_free(&m->executor);
+    buffer_free(&m->logits);
+    cuda_device_close(&m->own);
+    free(m->variants);
+    free(m);
+}
+
+static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *error)
+{
+    const program *p = setup->plan;
+    cuda_machine *m = *self = calloc(1, sizeof *m);
+    if (!m) return error_no_memory(error, "the machine", sizeof *m);
+    m->sizes = p->capacity;
+    m->variants = calloc((size_t)p->n_nodes, sizeof *m->variants);
+    if (!m->variants) return error_no_memory(error, "the machine", (size_t)p->n_nodes);
+    if (!setup->device) TRY(cuda_device_open(&m->own, error));
+    m->device = setup->device ? setup->device : &m->own;
+    TRY(cuda_executor_init(&m->executor, m->device, p, setup->model, setup->progress, error));
+    if (!m->executor.logits.data)
+        TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));
+    return batch_init(&m->later, p, error);
+}
+
+cuda_executor *cuda_machine_executor(const machine *m)
+{
+    return &((cuda_machine *)m->self)->executor;
+}
+
+static float *logits_of_cuda(void *self)
+{
+    const cuda_machine *m = self;
+    return m->executor.logits.data ? m->executor.logits.data : m->logits.data;
+}
+
+float *cuda_machine_logits(const machine *m)
+{
+    return logits_of_cuda(m->self);
+}
+
+static qp_status read_cuda(void *self, plan_tensor_id id, int64_t layer, void *data, size_t bytes,
+                           qp_error *error)
+{
+    cuda_machine *m = self;
+    return cuda_executor_read(&m->executor, id, layer, data, bytes, error);
+}
+
+static qp_status write_cuda(void *self, plan_tensor_id id, int64_t layer, const void *data,
+                            size_t bytes, qp_error *error)
+{
+    cuda_machine *m = self;
+    return cuda_executor_write(&m->executor, id, layer, data, bytes, error);
+}
+
+static qp_status copy_page_cuda(void *self, int32_t from, int32_t to, qp_error *error)
+{
+    cuda_machine *m = self;
+    return cuda_executor_copy_page(&m->executor, from, to, error);
+}
+
+static machine_kernel kernel_of_cuda(const void *self, int node)
+{
+    const cuda_machine *m = self;
+    op_variant *variant = &m->variants[node];
+    op_call call;
+    cuda_executor_bind(&m->executor, node, &m->sizes, &call);
+    const cuda_kernel *kernel =
+        cuda_ops_choose(&m->executor.ops, m->executor.plan->nodes[node].op, &call);
+    if (kernel) *variant = (op_variant){.name = kernel->name, .tolerances = kernel->tolerances};
+    return (machine_kernel){variant->name ? variant->name : "cuda", false, variant};
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+static bool goes_in_groups(const machine_request *r)
+{
+    return r->choice != MACHINE_LOGITS && batch_decodes(r->batch);
+}
+
+static const char *accepts_cuda(const void *self, const machine_request *r)
+{
+    const cuda_machine *m = self;
+    const char *why_not = machine_refuses(m->executor.plan, r);
+    if (why_not) return why_not;
+    if (r->penalties) return "operators of the GPU know no biases and penalties";
+    if (r->choice == MACHINE_LIKELIEST && !goes_in_groups(r))
+        return "the likeliest tokens are found where every sequence has one new token";
+    if (machine_passes_of(r) > CUDA_GROUP) return "so many passes are more than one group";
+    if (machine_passes_of(r) > 1 && r->batch->angles)
+        return "angles that depend on the length of a sequence are made for one pass at a time";
+    return NULL;
+}
+
+static machine_pace pace_of_cuda(const void *self, int64_t n_sequences, machine_choice choice)
+{
+    const cuda_machine *m = self;
+    if (choice == MACHINE_LOGITS) return (machine_pace){1, 1};
+    int passes = cuda_executor_group(&m->executor, n_sequences);
+    return (machine_pace){passes, passes > 1 ? CUDA_GROUPS : 1};
+}
+
+static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *error)
+{
+    cuda_executor *x = &m->executor;
+    const int n = machine_passes_of(r), group = m->n_begun % CUDA_GROUPS;
+    const int choice = r->choice == MACHINE_SAMPLED ? machine_choosing_step(x->plan) : 0;
+    for (int pass = 0; pass < n; pass++) {
+        batch_make_later(r->batch, pass, NULL, &m->later);
+        TRY(cuda_executor_stage(x, &m->later, group, pass, error));
+    }
+    return cuda_executor_decode(x, &m->later, machine_logits_end(x->plan), choice, group, n,
+                                r->continues, error);
+}
+
+static qp_status run_alone(cuda_machine *m, const machine_request *r, qp_error *error)
+{
+    cuda_executor *x = &m->executor;
+    const machine_steps steps = machine_steps_of(x->plan, r);
+    const int choosing = machine_choosing_step(x->plan);
+    m->sizes = r->batch->sizes;
+    if (r->n_records > 0) cuda_timing_begin(&m->timing, x, &r->records[0]);
+    qp_status status = cuda_executor_run(x, r->batch, steps.first, steps.last, error);
+    if (status == QP_OK && r->n_records > 0)
+        status = cuda_timing_end(&m->timing, x, &r->records[0], error);
+    if (status == QP_OK && r->choice == MACHINE_SAMPLED)
+        status = cuda_executor_run(x, r->batch, choosing, choosing + 1, error);
+    return status;
+}
+
+static qp_status run_cuda(void *self, const machine_request *r, qp_error *error)
+{
+    cuda_machine *m = self;
+    const int under_way = m->n_begun - m->n_ended;
+    const bool in_group = goes_in_groups(r);
+    if (under_way > 0 && (!in_group || !m->flights[m->n_ended % CUDA_GROUPS].in_group))
+        return error_set(error, QP_INVALID, "a pass alone shares no time with another run");
+    /* Groups are counted from the first again, so that the same passes are the same graphs. */
+    if (under_way == 0) m->n_begun = m->n_ended = 0;
+    if (under_way == CUDA_GROUPS)
+        return error_set(error, QP_INVALID, "%d runs are under way already", under_way);
+    TRY(in_group ? run_group(m, r, error) : run_alone(m, r, error));
+    m->flights[m->n_begun++ % CUDA_GROUPS] = (cuda_flight){.request = *r,
+                                                           .n_outputs = batch_outputs(r->batch),
+                                                           .passes = machine_passes_of(r),
+                                                           .in_group = in_group};
+    return QP_OK;
+}
+
+static qp_status end_group(cuda_machine *m, const cuda_flight *f, int group, qp_error *error)
+{
+    const machine_request *r = &f->request;
+    TRY(cuda_executor_read_tokens(&m->executor, group, f->n_outputs, f->passes, r->tokens, error));
+    for (int pass = 0; pass < f->passes; pass++)
+        if (!machine_hand_on(r, r->tokens + pass * f->n_outputs)) break;
+    return QP_OK;
+}
+
+static qp_status end_alone(cuda_machine *m, const cuda_flight *f, qp_error *error)
+{
+    const machine_request *r = &f->request;
+    cuda_executor *x = &m->executor;
+    if (r->choice == MACHINE_SAMPLED) {
+        TRY(cuda_executor_read(x, PLAN_NEXT, 0, r->tokens, (size_t)f->n_outputs * sizeof *r->tokens,
+                               error));
+        machine_hand_on(r, r->tokens);
+        return QP_OK;
+    }
+    if (!r->logits) return cuda_device_wait(m->device, "the forward pass", error);
+    return cuda_executor_read_logits(x, f->n_outputs, logits_of_cuda(m), error);
+}
+
+static qp_status wait_cuda(void *self, int *passes, qp_error *error)
+{
+    cuda_machine *m = self;
+    *passes = 0;
+    if (m->n_begun == m->n_ended)
+        return error_set(error, QP_INVALID, "no run is under way that could be waited for");
+    const int group = m->n_ended++ % CUDA_GROUPS;
+    const cuda_flight *f = &m->flights[group];
+    TRY(f->in_group ? end_group(m, f, group, error) : end_alone(m, f, error));
+    *passes = f->passes;
+    return QP_OK;
+}
+
+/* ---- times --------------------------------------------------------------------------------- */
+
+static const schedule *schedule_of_cuda(const void *self)
+{
+    const cuda_machine *m = self;
+    return m->timing.marks.capacity > 0 ? &m->timing.operators : NULL;
+}
+
+static qp_status predict_cuda(const void *self, const schedule_options *options, schedule *out,
+                              qp_error *error)
+{
+    const cuda_machine *m = self;
+    return cuda_timing_schedule(&m->executor, options, out, error);
+}
+
+static qp_status time_cuda(void *self, size_t max_passes, machine_part_sink *sink, void *context,
+                           qp_error *error)
+{
+    (void)sink, (void)context;
+    cuda_machine *m = self;
+    cuda_timing_free(&m->timing, m->device);
+    return max_passes ? cuda_timing_open(&m->timing, &m->executor, error) : QP_OK;
+}
+
+static qp_status limits_of_cuda(void *self, machine_profile *out, qp_error *error)
+{
+    const cuda_machine *m = self;
+    *out = (machine_profile){.flops_per_second = cuda_device_flops(m->device)};
+    return cuda_executor_measure_read(&m->executor, &out->bytes_per_second, error);
+}
+
+const machine_type machine_cuda = {.name = "cuda",
+                                   .help = "the plan on an NVIDIA GPU, in CUDA graphs",
+                                   .on_gpu = true,
+                                   .count_bytes = count_cuda,
+                                   .open = open_cuda,
+                                   .close = close_cuda,
+                                   .accepts = accepts_cuda,
+                                   .pace = pace_of_cuda,
+                                   .run = run_cuda,
+                                   .wait = wait_cuda,
+                                   .logits = logits_of_cuda,
+                                   .read = read_cuda,
+                                   .write = write_cuda,
+                                   .copy_page = copy_page_cuda,
+                                   .kernel = kernel_of_cuda,
+                                   .schedule = schedule_of_cuda,
+                                   .predict = predict_cuda,
+                                   .time = time_cuda,
+                                   .limits = limits_of_cuda};

@@ -1,0 +1,25 @@
+/* When a pass's launches ran: an event before each, and one after the last. For machine.c. */
+#ifndef QUIPU_VM_CUDA_TIMING_H
+#define QUIPU_VM_CUDA_TIMING_H
+
+#include "vm/cuda/executor.h"
+#include "vm/machine.h"
+
+typedef struct cuda_timing {
+    schedule operators; /* the plan up to its logits as one queue: launches follow its order */
+    cuda_marks marks;   /* without capacity: launches are not timed */
+} cuda_timing;
+
+qp_status cuda_timing_open(cuda_timing *timing, const cuda_executor *executor, qp_error *error);
+void cuda_timing_free(cuda_timing *timing, const cuda_device *device);
+
+/* The schedule, for which only costs, profile and context of the options count. */
+qp_status cuda_timing_schedule(const cuda_executor *executor, const schedule_options *options,
+                               schedule *out, qp_error *error);
+
+/* Around a pass that is put into the stream; the second waits for it. */
+void cuda_timing_begin(cuda_timing *timing, cuda_executor *executor, machine_record *record);
+qp_status cuda_timing_end(cuda_timing *timing, cuda_executor *executor, machine_record *record,
+                          qp_error *error);
+
+#endif

@@ -1,0 +1,203 @@
+/* The table of machines, and what holds for all of them: see machine.h. */
+#include "vm/machine_run.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ---- types --------------------------------------------------------------------------------- */
+
+const machine_type *machine_type_at(int index)
+{
+    static const machine_type *const all[] = {&machine_reference, &machine_serial,
+                                              &machine_threads,   &machine_operators,
+                                              &machine_cuda,      &machine_megakernel};
+    return index < (int)(sizeof all / sizeof *all) ? all[index] : NULL;
+}
+
+/* What the name was before; NULL: it was none. */
+static const char *renamed(const char *name)
+{
+    static const char *const names[][2] = {
+        {"ref", "it is reference now"},
+        {"ops", "it is operators now, and cuda on a GPU"},
+        {"mk", "it is megakernel now"},
+        {"cuda-ops", "it is cuda now"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i][0], name) == 0) return names[i][1];
+    return NULL;
+}
+
+qp_status machine_type_find(const char *name, const machine_type **out, qp_error *error)
+{
+    strbuf list = {0};
+    for (int i = 0; (*out = machine_type_at(i)); i++) {
+        if (strcmp((*out)->name, name) == 0) {
+            strbuf_free(&list);
+            return QP_OK;
+        }
+        strbuf_printf(&list, "%s%s", i ? ", " : "", (*out)->name);
+    }
+    const char *now = renamed(name);
+    error_set(error, QP_INVALID, "a machine is one of %s; found \"%s\"%s%s", strbuf_text(&list),
+              name, now ? ": " : "", now ? now : "");
+    strbuf_free(&list);
+    return QP_INVALID;
+}
+
+/* ---- requests ------------------------------------------------------------------------------ */
+
+int machine_logits_end(const program *p)
+{
+    return plan_find_step(p, "lm_head", -1) + 1;
+}
+
+int machine_choosing_step(const program *p)
+{
+    return plan_find_step(p, "sample", -1);
+}
+
+schedule_options machine_schedule_options(const program *p)
+{
+    return (schedule_options){.setting = SCHEDULE_LATENCY, .last_step = machine_logits_end(p)};
+}
+
+machine_steps machine_steps_of(const program *p, const machine_request *r)
+{
+    return (machine_steps){r->first, r->last > 0 ? r->last : machine_logits_end(p)};
+}
+
+const char *machine_refuses(const program *p, const machine_request *r)
+{
+    const bool feeds_back = machine_passes_of(r) > 1 || r->continues;
+    const machine_steps steps = machine_steps_of(p, r);
+    if (feeds_back && r->choice == MACHINE_LOGITS)
+        return "a pass reads the tokens of the one before, but none are chosen";
+    if (feeds_back && !batch_decodes(r->batch))
+        return "passes that follow one another have one new token of each sequence";
+    if (r->choice != MACHINE_LOGITS && (steps.first > 0 || steps.last != machine_logits_end(p)))
+        return "tokens are chosen after the logits, not after other steps";
+    if (r->choice != MACHINE_LOGITS && r->logits)
+        return "logits are for the caller to choose from, or the machine chooses";
+    if (r->penalties && batch_outputs(r->batch) != 1)
+        return "biases and penalties are those of one sequence";
+    return NULL;
+}
+
+static bool is_stop(const machine_request *r, int32_t token)
+{
+    for (size_t i = 0; i < r->n_stops; i++)
+        if (r->stops[i] == token) return true;
+    return false;
+}
+
+bool machine_hand_on(const machine_request *r, const int32_t *tokens)
+{
+    bool goes_on = !r->on_tokens || r->on_tokens(r->context, tokens);
+    return goes_on && !machine_is_cancelled(r) && !is_stop(r, tokens[0]);
+}
+
+/* ---- use ----------------------------------------------------------------------------------- */
+
+qp_status machine_open(const machine_type *type, const machine_setup *setup, machine *out,
+                       qp_error *error)
+{
+    *out = (machine){.type = type};
+    return type->open(setup, &out->self, error);
+}
+
+void machine_close(machine *m)
+{
+    if (m->type) m->type->close(m->self);
+    *m = (machine){0};
+}
+
+const char *machine_accepts(const machine *m, const machine_request *request)
+{
+    return m->type->accepts(m->self, request);
+}
+
+machine_pace machine_pace_of(const machine *m, int64_t n_sequences, machine_choice choice)
+{
+    return m->type->pace(m->self, n_sequences, choice);
+}
+
+qp_status machine_run(const machine *m, const machine_request *request, qp_error *error)
+{
+    const char *why_not = machine_accepts(m, request);
+    if (why_not) return error_set(error, QP_UNSUPPORTED, "%s: %s", m->type->name, why_not);
+    return m->type->run(m->self, request, error);
+}
+
+qp_status machine_wait(const machine *m, int *passes, qp_error *error)
+{
+    int ignored;
+    return m->type->wait(m->self, passes ? passes : &ignored, error);
+}
+
+qp_status machine_pass(const machine *m, const machine_request *request, qp_error *error)
+{
+    TRY(machine_run(m, request, error));
+    return machine_wait(m, NULL, error);
+}
+
+float *machine_logits(const machine *m)
+{
+    return m->type->logits(m->self);
+}
+
+bool machine_keeps(const machine *m, plan_tensor_id id)
+{
+    return !m->type->keeps || m->type->keeps(id);
+}
+
+qp_status machine_read(const machine *m, plan_tensor_id id, int64_t layer, void *data, size_t bytes,
+                       qp_error *error)
+{
+    assert(machine_keeps(m, id));
+    return m->type->read(m->self, id, layer, data, bytes, error);
+}
+
+qp_status machine_write(const machine *m, plan_tensor_id id, int64_t layer, const void *data,
+                        size_t bytes, qp_error *error)
+{
+    return m->type->write(m->self, id, layer, data, bytes, error);
+}
+
+qp_status machine_copy_page(const machine *m, int32_t from, int32_t to, qp_error *error)
+{
+    return m->type->copy_page(m->self, from, to, error);
+}
+
+machine_kernel machine_kernel_of(const machine *m, int node)
+{
+    return m->type->kernel(m->self, node);
+}
+
+const schedule *machine_schedule(const machine *m)
+{
+    return m->type->schedule ? m->type->schedule(m->self) : NULL;
+}
+
+qp_status machine_predict(const machine *m, const schedule_options *options, schedule *out,
+                          qp_error *error)
+{
+    if (m->type->predict) return m->type->predict(m->self, options, out, error);
+    return error_set(error, QP_UNSUPPORTED, "the machine %s runs no schedule", m->type->name);
+}
+
+qp_status machine_time(const machine *m, size_t max_passes, machine_part_sink *sink, void *context,
+                       qp_error *error)
+{
+    if (m->type->time) return m->type->time(m->self, max_passes, sink, context, error);
+    return error_set(
+        error, QP_UNSUPPORTED,
+        "what is timed are a schedule's instructions, but the machine %s runs operator "
+        "by operator; use threads or serial",
+        m->type->name);
+}
+
+qp_status machine_limits(const machine *m, machine_profile *out, qp_error *error)
+{
+    return m->type->limits(m->self, out, error);
+}

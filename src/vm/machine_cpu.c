@@ -1,0 +1,408 @@
+/* The machines of the CPU: see machine.h.
+ *
+ * `reference` and `operators` run the plan node by node, each node over all threads; `serial` and
+ * `threads` run a schedule of it over the same kind of memory. Nothing is under way when a run
+ * returns.
+ */
+#include "vm/machine_run.h"
+
+#include "base/checked.h"
+#include "base/clock.h"
+#include "op/argmax/argmax.h"
+#include "op/bench/hardware.h"
+#include "op/run.h"
+#include "schedule/build.h"
+#include "vm/execute.h"
+#include "vm/pack.h"
+#include "vm/parts.h"
+#include "vm/scheduled.h"
+#include "vm/serial.h"
+#include "vm/threads.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct cpu_machine {
+    executor own, *executor; /* its own, or that of the machine it is over */
+    bool owns;
+    thread_pool *pool;
+    scheduled scheduled;      /* without queues where the plan is run node by node */
+    threads_machine *threads; /* NULL: not this type */
+    serial_machine *serial;   /* the same */
+    uint64_t order;
+    uint32_t part_features;
+    parts *parts; /* instructions are run in parts, and told of */
+    batch later;  /* batches of passes after the first; without memory until then */
+    int ran;      /* passes of the last run */
+} cpu_machine;
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static void close_cpu(void *self)
+{
+    cpu_machine *m = self;
+    if (!m) return;
+    parts_destroy(m->parts);
+    serial_destroy(m->serial);
+    threads_machine_destroy(m->threads);
+    scheduled_free(&m->scheduled);
+    batch_free(&m->later);
+    if (m->owns) executor_free(&m->own);
+    free(m);
+}
+
+static qp_status count_cpu(const machine_setup *setup, uint32_t features, machine_bytes *out,
+                           qp_error *error)
+{
+    executor sizes;
+    qp_status status = executor_choose(&sizes, setup->plan, setup->model, features, error);
+    uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
+    executor_free(&sizes);
+    const plan_bytes bytes = plan_count_bytes(setup->plan, weights);
+    *out = (machine_bytes){.weights = bytes.weights,
+                           .activations = bytes.arena + bytes.sums,
+                           .kv_cache = bytes.kv_cache,
+                           .rope_table = bytes.rope_table,
+                           .inputs = bytes.inputs,
+                           .total = bytes.total};
+    return status;
+}
+
+static qp_status count_references(const machine_setup *setup, machine_bytes *out, qp_error *error)
+{
+    return count_cpu(setup, 0, out, error);
+}
+
+static qp_status count_variants(const machine_setup *setup, machine_bytes *out, qp_error *error)
+{
+    return count_cpu(setup, setup->cpu_features, out, error);
+}
+
+static qp_status open_executor(const machine_setup *setup, uint32_t features, cpu_machine **out,
+                               qp_error *error)
+{
+    cpu_machine *m = *out = calloc(1, sizeof *m);
+    if (!m) return error_no_memory(error, "the machine", sizeof *m);
+    m->pool = setup->pool;
+    m->order = setup->order;
+    m->part_features = setup->cpu_features;
+    if (setup->over) {
+        m->executor = ((cpu_machine *)setup->over->self)->executor;
+        return QP_OK;
+    }
+    m->executor = &m->own;
+    m->owns = true;
+    return executor_init(&m->own, setup->plan, setup->model, setup->pool, features, setup->progress,
+                         error);
+}
+
+static qp_status open_reference(const machine_setup *setup, void **self, qp_error *error)
+{
+    return open_executor(setup, 0, (cpu_machine **)self, error);
+}
+
+static qp_status open_operators(const machine_setup *setup, void **self, qp_error *error)
+{
+    return open_executor(setup, setup->cpu_features, (cpu_machine **)self, error);
+}
+
+static qp_status open_scheduled(const machine_setup *setup, cpu_machine *m, qp_error *error)
+{
+    return scheduled_init(&m->scheduled, m->executor, thread_pool_size(m->pool), setup->schedule,
+                          error);
+}
+
+static qp_status open_serial(const machine_setup *setup, void **self, qp_error *error)
+{
+    TRY(open_reference(setup, self, error));
+    cpu_machine *m = *self;
+    TRY(open_scheduled(setup, m, error));
+    return serial_create(&m->scheduled.schedule, &m->serial, error);
+}
+
+static qp_status open_threads(const machine_setup *setup, void **self, qp_error *error)
+{
+    TRY(open_operators(setup, self, error));
+    cpu_machine *m = *self;
+    TRY(open_scheduled(setup, m, error));
+    return threads_machine_create(&m->scheduled.bound, m->pool, 0, &m->threads, error);
+}
+
+static qp_status read_cpu(void *self, plan_tensor_id id, int64_t layer, void *data, size_t bytes,
+                          qp_error *error)
+{
+    (void)error;
+    const cpu_machine *m = self;
+    memcpy(data, executor_address(m->executor, id, layer), bytes);
+    return QP_OK;
+}
+
+static qp_status write_cpu(void *self, plan_tensor_id id, int64_t layer, const void *data,
+                           size_t bytes, qp_error *error)
+{
+    (void)error;
+    const cpu_machine *m = self;
+    memcpy(executor_address(m->executor, id, layer), data, bytes);
+    return QP_OK;
+}
+
+static qp_status copy_page_cpu(void *self, int32_t from, int32_t to, qp_error *error)
+{
+    (void)error;
+    const cpu_machine *m = self;
+    executor_copy_page(m->executor, from, to);
+    return QP_OK;
+}
+
+static float *logits_of_cpu(void *self)
+{
+    const cpu_machine *m = self;
+    return executor_logits(m->executor);
+}
+
+static machine_kernel kernel_of_cpu(const void *self, int node)
+{
+    const cpu_machine *m = self;
+    const op_variant *variant = m->executor->nodes[node].variant;
+    return (machine_kernel){variant ? variant->name : "reference", !variant, variant};
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+static const char *accepts_cpu(const void *self, const machine_request *request)
+{
+    const cpu_machine *m = self;
+    const char *why_not = machine_refuses(m->executor->plan, request);
+    if (why_not) return why_not;
+    if (request->continues) return "the CPU has no run under way that another could continue";
+    if (request->penalties) return "on the CPU biases and penalties are applied by the caller";
+    return NULL;
+}
+
+static machine_pace pace_of_cpu(const void *self, int64_t n_sequences, machine_choice choice)
+{
+    (void)self, (void)n_sequences, (void)choice;
+    return (machine_pace){.passes = 1, .runs = 1};
+}
+
+static qp_status run_serial(cpu_machine *m, const batch *b, machine_steps steps, qp_error *error)
+{
+    const serial_options options = {.nodes = m->scheduled.kernels,
+                                    .scratch = m->executor->scratch.data,
+                                    .seed = m->order,
+                                    .first_step = steps.first,
+                                    .last_step = steps.last,
+                                    .hook = m->parts ? parts_run : NULL,
+                                    .context = m->parts};
+    return serial_run(m->serial, m->scheduled.bound.memory, b->sizes.of, &options, error);
+}
+
+static qp_status run_steps(cpu_machine *m, const batch *b, machine_steps steps,
+                           instruction_timing *timings, qp_error *error)
+{
+    if (!m->threads && !m->serial) {
+        executor_run(m->executor, b, steps.first, steps.last);
+        return QP_OK;
+    }
+    if (steps.first == 0) executor_begin_pass(m->executor);
+    if (m->serial) return run_serial(m, b, steps, error);
+    threads_machine_select(m->threads, steps.first, steps.last);
+    return threads_machine_run(m->threads, b->sizes.of, timings, error);
+}
+
+/* The likeliest token of each row of logits. */
+static void find_likeliest(const cpu_machine *m, int64_t n, int32_t *ids)
+{
+    executor *x = m->executor;
+    const op_info *op = op_get(OP_ARGMAX);
+    const op_variant *variant;
+    op_call call = {.end = n};
+    call.tensors[ARGMAX_LOGITS] =
+        tensor_2d(executor_logits(x), DTYPE_F32, n, x->plan->config.vocab_size);
+    call.tensors[ARGMAX_IDS] = tensor_1d(ids, DTYPE_I32, n);
+    op_kernel *kernel = op_select(op, x->cpu_features, &call, &variant);
+    op_run(op, kernel, &call, m->pool, x->scratch.data, x->scratch_bytes);
+}
+
+static void choose(cpu_machine *m, const machine_request *r, const batch *b, int32_t *tokens)
+{
+    const int step = machine_choosing_step(m->executor->plan);
+    const int64_t n = batch_outputs(b);
+    if (r->choice == MACHINE_LIKELIEST) {
+        find_likeliest(m, n, tokens);
+        return;
+    }
+    executor_run(m->executor, b, step, step + 1);
+    memcpy(tokens, m->executor->memory.data[PLAN_NEXT], (size_t)n * sizeof *tokens);
+}
+
+/* The batch of a pass of the request. */
+static qp_status batch_of(cpu_machine *m, const machine_request *r, int pass, const batch **out,
+                          qp_error *error)
+{
+    *out = r->batch;
+    if (pass == 0) return QP_OK;
+    if (!m->later.plan) TRY(batch_init(&m->later, m->executor->plan, error));
+    batch_make_later(r->batch, pass, r->tokens + (pass - 1) * batch_outputs(r->batch), &m->later);
+    *out = &m->later;
+    return QP_OK;
+}
+
+static qp_status run_pass(cpu_machine *m, const machine_request *r, int pass, const batch *b,
+                          qp_error *error)
+{
+    machine_record *record = pass < r->n_records ? &r->records[pass] : NULL;
+    instruction_timing *timings = record && m->threads ? record->timings : NULL;
+    if (m->threads || m->serial) executor_take_inputs(m->executor, b);
+    if (record) record->begin = clock_ns();
+    TRY(run_steps(m, b, machine_steps_of(m->executor->plan, r), timings, error));
+    if (!record) return QP_OK;
+    record->end = clock_ns();
+    record->timed = timings || m->parts;
+    return QP_OK;
+}
+
+static qp_status run_cpu(void *self, const machine_request *r, qp_error *error)
+{
+    cpu_machine *m = self;
+    const int passes = machine_passes_of(r);
+    bool goes_on = true;
+    for (m->ran = 0; goes_on && m->ran < passes; m->ran++) {
+        const batch *b;
+        TRY(batch_of(m, r, m->ran, &b, error));
+        TRY(run_pass(m, r, m->ran, b, error));
+        if (r->choice == MACHINE_LOGITS) continue;
+        int32_t *tokens = r->tokens + m->ran * batch_outputs(b);
+        choose(m, r, b, tokens);
+        goes_on = machine_hand_on(r, tokens);
+    }
+    return QP_OK;
+}
+
+static qp_status wait_cpu(void *self, int *passes, qp_error *error)
+{
+    (void)error;
+    const cpu_machine *m = self;
+    *passes = m->ran;
+    return QP_OK;
+}
+
+/* ---- schedules ----------------------------------------------------------------------------- */
+
+static const schedule *schedule_of_cpu(const void *self)
+{
+    const cpu_machine *m = self;
+    return &m->scheduled.schedule;
+}
+
+static qp_status predict_cpu(const void *self, const schedule_options *options, schedule *out,
+                             qp_error *error)
+{
+    const cpu_machine *m = self;
+    return schedule_build(m->executor->plan, options, out, error);
+}
+
+static qp_status time_threads(void *self, size_t max_passes, machine_part_sink *sink, void *context,
+                              qp_error *error)
+{
+    (void)self, (void)max_passes, (void)sink, (void)context, (void)error;
+    return QP_OK;
+}
+
+static qp_status time_serial(void *self, size_t max_passes, machine_part_sink *sink, void *context,
+                             qp_error *error)
+{
+    cpu_machine *m = self;
+    parts_destroy(m->parts);
+    m->parts = NULL;
+    if (max_passes == 0 || !sink) return QP_OK;
+    return parts_create(&m->scheduled.schedule, m->part_features, sink, context, &m->parts, error);
+}
+
+/* The best of a few samples, over as much memory as a pass reads. */
+static qp_status limits_of_pool(thread_pool *pool, const cpu_machine *m, machine_profile *out,
+                                qp_error *error)
+{
+    enum { TIMES = 5, LEAST = 16 << 20, MOST = 1 << 30 };
+    size_t bytes = (size_t)model_read_bytes(m->executor->model);
+    bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
+    while (bytes > LEAST && bytes > buffer_available() / 4)
+        bytes /= 2;
+    buffer memory = {0};
+    hardware *hardware = NULL;
+    qp_status status = hardware_create(1, m->part_features, pool, &hardware, error);
+    if (status == QP_OK) status = buffer_alloc(&memory, bytes, "memory to read", error);
+    if (status == QP_OK) memset(memory.data, 1, bytes);
+    for (int i = 0; i < TIMES && status == QP_OK; i++) {
+        double read = hardware_read(hardware, memory.data, bytes);
+        double multiply = hardware_sample(hardware, HARDWARE_FLOAT);
+        out->bytes_per_second = fmax(out->bytes_per_second, read);
+        out->flops_per_second = fmax(out->flops_per_second, multiply);
+    }
+    buffer_free(&memory);
+    hardware_destroy(hardware);
+    return status;
+}
+
+static qp_status limits_of_cpu(void *self, machine_profile *out, qp_error *error)
+{
+    const cpu_machine *m = self;
+    *out = (machine_profile){0};
+    return limits_of_pool(m->pool, m, out, error);
+}
+
+/* One instruction at a time is one thread's work. */
+static qp_status limits_of_serial(void *self, machine_profile *out, qp_error *error)
+{
+    const cpu_machine *m = self;
+    thread_pool *alone = NULL;
+    *out = (machine_profile){0};
+    TRY(thread_pool_create(1, &alone, error));
+    qp_status status = limits_of_pool(alone, m, out, error);
+    thread_pool_destroy(alone);
+    return status;
+}
+
+#define OF_CPU                                                                                     \
+    .close = close_cpu, .accepts = accepts_cpu, .pace = pace_of_cpu, .run = run_cpu,               \
+    .wait = wait_cpu, .logits = logits_of_cpu, .read = read_cpu, .write = write_cpu,               \
+    .copy_page = copy_page_cpu, .kernel = kernel_of_cpu
+#define OF_SCHEDULE .schedule = schedule_of_cpu, .predict = predict_cpu
+
+const machine_type machine_reference = {
+    .name = "reference",
+    .help = "the plan node by node, reference kernels alone: the oracle of values",
+    .references = true,
+    .count_bytes = count_references,
+    .open = open_reference,
+    .limits = limits_of_cpu,
+    OF_CPU};
+
+const machine_type machine_serial = {
+    .name = "serial",
+    .help = "a schedule, one instruction at a time, reference kernels alone: the oracle of "
+            "schedules",
+    .references = true,
+    .count_bytes = count_references,
+    .open = open_serial,
+    .time = time_serial,
+    .limits = limits_of_serial,
+    OF_SCHEDULE,
+    OF_CPU};
+
+const machine_type machine_threads = {.name = "threads",
+                                      .help = "a schedule, a queue of instructions for each thread",
+                                      .count_bytes = count_variants,
+                                      .open = open_threads,
+                                      .time = time_threads,
+                                      .limits = limits_of_cpu,
+                                      OF_SCHEDULE,
+                                      OF_CPU};
+
+const machine_type machine_operators = {.name = "operators",
+                                        .help = "the plan node by node, each over all threads",
+                                        .count_bytes = count_variants,
+                                        .open = open_operators,
+                                        .limits = limits_of_cpu,
+                                        OF_CPU};

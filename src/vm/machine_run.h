@@ -1,0 +1,40 @@
+/* What the types of machines share to run a request. */
+#ifndef QUIPU_VM_MACHINE_RUN_H
+#define QUIPU_VM_MACHINE_RUN_H
+
+#include "vm/machine.h"
+
+/* Steps [first, last) of a plan. */
+typedef struct machine_steps {
+    int first, last;
+} machine_steps;
+
+/* The step after the logits, and the one that chooses tokens. */
+int machine_logits_end(const program *plan);
+int machine_choosing_step(const program *plan);
+
+machine_steps machine_steps_of(const program *plan, const machine_request *request);
+
+static inline int machine_passes_of(const machine_request *request)
+{
+    return request->passes > 0 ? request->passes : 1;
+}
+
+/* NULL, or why no machine runs this. */
+const char *machine_refuses(const program *plan, const machine_request *request);
+
+/* Whether penalties change logits; biases may beside them. */
+static inline bool machine_penalises(const machine_penalties *p)
+{
+    return p->repetition != 1 || p->presence != 0 || p->frequency != 0;
+}
+
+static inline bool machine_is_cancelled(const machine_request *request)
+{
+    return request->cancel && *request->cancel;
+}
+
+/* Hands on a pass's tokens, [n_outputs]; whether more are wanted. */
+bool machine_hand_on(const machine_request *request, const int32_t *tokens);
+
+#endif

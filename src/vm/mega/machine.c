@@ -1,0 +1,328 @@
+/* The machine `megakernel`: see machine.h.
+ *
+ * It runs over the memory of a machine `cuda`, its own or one that the caller shares, and runs all
+ * steps up to the logits in one launch of many passes. Its residual, queries, keys and values of
+ * every layer are still in the GPU's memory after a pass, as are the next pass's cleared sums, so
+ * that each step can be judged by what the megakernel itself had before it.
+ */
+#include "vm/mega/machine.h"
+
+#include "base/clock.h"
+#include "vm/cuda/machine.h"
+#include "vm/machine_run.h"
+#include "vm/mega/records.h"
+
+#include <stdlib.h>
+
+enum { USUAL_BLOCKS = 132 /* multiprocessors, where there is no GPU to ask */, USUAL_PASSES = 16 };
+
+typedef struct mega_machine {
+    program plan; /* of the machine that it owns */
+    machine own;  /* not open where it is over another one */
+    const machine *cuda;
+    cuda_mega mega;
+    cuda_address bias; /* of the sequence whose penalties it has; 0: none */
+    int ran;           /* passes of the last run */
+} mega_machine;
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+static cuda_mega_options options_of(const machine_setup *setup)
+{
+    if (!setup->schedule) return (cuda_mega_options){.assignment = SCHEDULE_RR};
+    return (cuda_mega_options){.n_blocks = setup->schedule->workers,
+                               .assignment = setup->schedule->assignment,
+                               .costs = setup->schedule->costs,
+                               .context = setup->schedule->context};
+}
+
+static qp_status count_mega(const machine_setup *setup, machine_bytes *out, qp_error *error)
+{
+    int n_blocks = options_of(setup).n_blocks;
+    if (n_blocks == 0) n_blocks = setup->device ? setup->device->n_multiprocessors : USUAL_BLOCKS;
+    const cuda_mega_bytes own = cuda_mega_count(setup->plan, setup->model, n_blocks);
+    TRY(machine_cuda.count_bytes(setup, out, error));
+    out->weights_again = own.weights;
+    out->tables = own.tables;
+    out->total += own.weights + own.tables;
+    return QP_OK;
+}
+
+static void close_mega(void *self)
+{
+    mega_machine *m = self;
+    if (!m) return;
+    cuda_mega_free(&m->mega);
+    machine_close(&m->own);
+    plan_free(&m->plan);
+    free(m);
+}
+
+/* The machine below: the plan operator by operator. */
+static qp_status open_own(mega_machine *m, const machine_setup *setup, qp_error *error)
+{
+    plan_options options = setup->plan->options;
+    options.fuse = options.sums = false;
+    TRY(plan_build(&setup->plan->config, setup->model, &options, &m->plan, error));
+    machine_setup own = *setup;
+    own.plan = &m->plan;
+    m->cuda = &m->own;
+    return machine_open(&machine_cuda, &own, &m->own, error);
+}
+
+static qp_status open_mega(const machine_setup *setup, void **self, qp_error *error)
+{
+    mega_machine *m = *self = calloc(1, sizeof *m);
+    if (!m) return error_no_memory(error, "the machine", sizeof *m);
+    m->cuda = setup->over;
+    if (!m->cuda) TRY(open_own(m, setup, error));
+    const cuda_mega_options how = options_of(setup);
+    TRY(cuda_mega_init(&m->mega, cuda_machine_executor(m->cuda), &how, error));
+    if (m->mega.kernel) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED, "%s", m->mega.why_not);
+}
+
+cuda_mega *mega_machine_of(const machine *m)
+{
+    return &((mega_machine *)m->self)->mega;
+}
+
+static bool keeps_tensor(plan_tensor_id id)
+{
+    return id == PLAN_SUMS || id == PLAN_SUMS_NEXT || id == PLAN_ATTN || id == PLAN_LOGITS ||
+           id == PLAN_K_CACHE || id == PLAN_V_CACHE;
+}
+
+static qp_status read_mega(void *self, plan_tensor_id id, int64_t layer, void *data, size_t bytes,
+                           qp_error *error)
+{
+    mega_machine *m = self;
+    switch (id) {
+    case PLAN_SUMS:
+    case PLAN_SUMS_NEXT:
+        return cuda_mega_read_sums(&m->mega, id == PLAN_SUMS_NEXT, data, error);
+    case PLAN_ATTN:
+        return cuda_mega_read_queries(&m->mega, layer, data, error);
+    default:
+        return machine_read(m->cuda, id, layer, data, bytes, error);
+    }
+}
+
+static qp_status write_mega(void *self, plan_tensor_id id, int64_t layer, const void *data,
+                            size_t bytes, qp_error *error)
+{
+    const mega_machine *m = self;
+    return machine_write(m->cuda, id, layer, data, bytes, error);
+}
+
+static qp_status copy_page_mega(void *self, int32_t from, int32_t to, qp_error *error)
+{
+    const mega_machine *m = self;
+    return machine_copy_page(m->cuda, from, to, error);
+}
+
+static float *logits_of_mega(void *self)
+{
+    const mega_machine *m = self;
+    return cuda_machine_logits(m->cuda);
+}
+
+static machine_kernel kernel_of_mega(const void *self, int node)
+{
+    (void)self, (void)node;
+    return (machine_kernel){.name = "megakernel"};
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+/* Whether a token is chosen by more than the logits as they are. */
+static bool chooses(const machine_request *r)
+{
+    return r->choice == MACHINE_SAMPLED || r->penalties;
+}
+
+/* Of several sequences, and where blocks have no room to choose in, the plan's step chooses after
+ * the launch. */
+static bool chooses_after(const mega_machine *m, int64_t n_sequences, machine_choice choice)
+{
+    return choice == MACHINE_SAMPLED && (n_sequences > 1 || !m->mega.can_choose);
+}
+
+static const char *accepts_mega(const void *self, const machine_request *r)
+{
+    const mega_machine *m = self;
+    const program *p = m->mega.executor->plan;
+    const char *why_not = machine_refuses(p, r);
+    const int64_t n = batch_tokens(r->batch);
+    if (why_not) return why_not;
+    if (r->first > 0 || (r->last > 0 && r->last != machine_logits_end(p)))
+        return "the megakernel runs passes from their beginning to the logits";
+    if (r->continues) return "the megakernel has no run under way that another could continue";
+    if (!cuda_mega_takes(&m->mega, r->batch))
+        return "the megakernel runs passes of one new token of each sequence, and of not so many";
+    if (r->penalties && !m->mega.can_choose)
+        return "so few of the megakernel's blocks have no room to choose tokens in";
+    if (chooses_after(m, n, r->choice) && machine_passes_of(r) > 1)
+        return "tokens that the plan's step chooses come one pass at a time";
+    if (machine_passes_of(r) * n > CUDA_MEGA_MAX_TOKENS)
+        return "so many tokens are more than one launch of the megakernel makes";
+    return NULL;
+}
+
+static machine_pace pace_of_mega(const void *self, int64_t n_sequences, machine_choice choice)
+{
+    const mega_machine *m = self;
+    if (!cuda_mega_takes_rows(&m->mega, n_sequences)) return (machine_pace){0, 0};
+    const bool one = choice == MACHINE_LOGITS || chooses_after(m, n_sequences, choice);
+    return (machine_pace){one ? 1 : USUAL_PASSES, 1};
+}
+
+static bool hand_on(void *request, int32_t token)
+{
+    return machine_hand_on(request, &token);
+}
+
+/* The settings of the batch's one row. */
+static mega_sampling sampling_of(const machine_request *r)
+{
+    const batch *b = r->batch;
+    const machine_penalties none = {.repetition = 1};
+    const machine_penalties *p = r->penalties ? r->penalties : &none;
+    return (mega_sampling){.temperature = ((const float *)b->of[PLAN_TEMPERATURES])[0],
+                           .top_k = batch_i32(b, PLAN_TOP_KS)[0],
+                           .top_p = ((const float *)b->of[PLAN_TOP_PS])[0],
+                           .min_p = ((const float *)b->of[PLAN_MIN_PS])[0],
+                           .repetition = (float)p->repetition,
+                           .presence = (float)p->presence,
+                           .frequency = (float)p->frequency,
+                           .penalises = machine_penalises(p),
+                           .seed = (uint64_t)((const int64_t *)b->of[PLAN_SEEDS])[0]};
+}
+
+/* How a launch of one sequence chooses its tokens, and who hears of them. */
+static qp_status find_way(mega_machine *m, const machine_request *r, cuda_mega_way *way,
+                          qp_error *error)
+{
+    const machine_penalties *p = r->penalties;
+    *way = (cuda_mega_way){.chooses = chooses(r),
+                           .on_token = hand_on,
+                           .context = (void *)r,
+                           .cancel = r->cancel,
+                           .stops = r->stops,
+                           .n_stops = r->n_stops};
+    way->sampling = sampling_of(r);
+    if (!p) return QP_OK;
+    way->sampling.bias = m->bias;
+    if (p->fresh)
+        TRY(cuda_mega_set_history(&m->mega, way->sampling.penalises ? p->history : NULL, p->bias,
+                                  way, error));
+    m->bias = way->sampling.bias;
+    return QP_OK;
+}
+
+/* The plan's step over the logits that the pass has left. */
+static qp_status choose_after(mega_machine *m, const machine_request *r, qp_error *error)
+{
+    cuda_executor *x = m->mega.executor;
+    const int step = machine_choosing_step(x->plan);
+    TRY(cuda_executor_run(x, r->batch, step, step + 1, error));
+    TRY(cuda_executor_read(x, PLAN_NEXT, 0, r->tokens,
+                           (size_t)batch_outputs(r->batch) * sizeof *r->tokens, error));
+    machine_hand_on(r, r->tokens);
+    return QP_OK;
+}
+
+static qp_status launch(mega_machine *m, const machine_request *r, qp_error *error)
+{
+    const int64_t n = batch_tokens(r->batch);
+    const bool alone = n == 1;
+    const bool heard = r->on_tokens || r->cancel || r->n_stops > 0 || chooses(r);
+    cuda_mega_way way;
+    m->ran = machine_passes_of(r);
+    if (r->choice == MACHINE_LOGITS || chooses_after(m, n, r->choice)) {
+        TRY(cuda_mega_run(&m->mega, r->batch, NULL, &m->ran, NULL, error));
+        return r->choice == MACHINE_SAMPLED ? choose_after(m, r, error) : QP_OK;
+    }
+    if (alone && heard) TRY(find_way(m, r, &way, error));
+    TRY(cuda_mega_run(&m->mega, r->batch, alone && heard ? &way : NULL, &m->ran, r->tokens, error));
+    for (int i = 0; i < m->ran && !alone; i++)
+        if (!machine_hand_on(r, r->tokens + i * n)) break;
+    return QP_OK;
+}
+
+static qp_status run_mega(void *self, const machine_request *r, qp_error *error)
+{
+    mega_machine *m = self;
+    const size_t recorded = m->mega.n_timed;
+    TRY(launch(m, r, error));
+    if (r->logits)
+        TRY(cuda_executor_read_logits(m->mega.executor, batch_outputs(r->batch), logits_of_mega(m),
+                                      error));
+    const int n = r->n_records < m->ran ? r->n_records : m->ran;
+    if (n == 0 || m->mega.n_timed == recorded) return QP_OK;
+    return mega_read_records(&m->mega, recorded, r->records, n, clock_ns(), error);
+}
+
+static qp_status wait_mega(void *self, int *passes, qp_error *error)
+{
+    (void)error;
+    const mega_machine *m = self;
+    *passes = m->ran;
+    return QP_OK;
+}
+
+/* ---- schedules and times ------------------------------------------------------------------- */
+
+static const schedule *schedule_of_mega(const void *self)
+{
+    const mega_machine *m = self;
+    return &m->mega.schedule;
+}
+
+static qp_status predict_mega(const void *self, const schedule_options *options, schedule *out,
+                              qp_error *error)
+{
+    const mega_machine *m = self;
+    const cuda_mega_options how = {
+        .assignment = options->assignment, .costs = options->costs, .context = options->context};
+    return cuda_mega_plan(&m->mega, &how, out, error);
+}
+
+static qp_status time_mega(void *self, size_t max_passes, machine_part_sink *sink, void *context,
+                           qp_error *error)
+{
+    (void)sink, (void)context;
+    mega_machine *m = self;
+    if (max_passes) return cuda_mega_time(&m->mega, max_passes, error);
+    cuda_mega_time_no_more(&m->mega);
+    return QP_OK;
+}
+
+static qp_status limits_of_mega(void *self, machine_profile *out, qp_error *error)
+{
+    const mega_machine *m = self;
+    return machine_limits(m->cuda, out, error);
+}
+
+const machine_type machine_megakernel = {
+    .name = "megakernel",
+    .help = "a schedule in one kernel that makes many tokens, on an NVIDIA GPU",
+    .on_gpu = true,
+    .whole = true,
+    .count_bytes = count_mega,
+    .open = open_mega,
+    .close = close_mega,
+    .accepts = accepts_mega,
+    .pace = pace_of_mega,
+    .run = run_mega,
+    .wait = wait_mega,
+    .logits = logits_of_mega,
+    .keeps = keeps_tensor,
+    .read = read_mega,
+    .write = write_mega,
+    .copy_page = copy_page_mega,
+    .kernel = kernel_of_mega,
+    .schedule = schedule_of_mega,
+    .predict = predict_mega,
+    .time = time_mega,
+    .limits = limits_of_mega};
