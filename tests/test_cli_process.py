@@ -124,6 +124,15 @@ def answers():
     check(2 <= json.loads(score[1])["perplexity"] < 1e6, score)
     golden("info.txt", "info", "-m", MODEL)
     golden("info_vocabulary.txt", "info", "-m", vocabulary_only())
+    bare = Path(TEMPORARY) / "config-only"
+    bare.mkdir()
+    shutil.copy(MODELS / "llama-text/config.json", bare)
+    for command in ("plan", "shapes", "schedule"):
+        whole, alone = (quipu(command, "-m", str(path), "--json") for path in (MODELS / "llama-text", bare))
+        check(alone[0] == 0 and alone[1] == whole[1], f"{command} of a config.json alone: {alone}")
+    found = json.loads(quipu("info", "-m", str(bare), "--json")[1])
+    check(found["hidden_size"] == 24 and found["has_weights"] is False, f"a config.json alone: {found}")
+    expect(1, "expected model.safetensors", "logits", "-m", str(bare), "--ids", "1")
     check(json.loads(quipu("info", "-m", MODEL, "--json")[1])["n_layers"] == 2, "info --json")
     golden("plan.txt", "plan", "-m", MODEL, "--tokens", "8", "--memory", "1G")
     golden("shapes.txt", "shapes", "-m", "synthetic:internlm2-1.8b", "--tokens", "4", "--batch", "2")

@@ -149,7 +149,7 @@ static qp_status print_json(const memory_view *v, strbuf *out, qp_error *error)
 qp_status cuda_print_memory(const cuda_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
-    model_options sizes_only = {.sizes_only = true};
+    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     TRY(model_open(o->model, &sizes_only, &model, error));
     memory_view v = {.model = model, .options = plan_default_options(model_get_config(model))};
     v.options.max_tokens = o->tokens > o->sequences ? o->tokens : o->sequences;

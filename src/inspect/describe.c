@@ -130,6 +130,7 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
     print_line(out, "rope_scaling", rope_name(&c->rope));
     print_line(out, "rope_pairs", c->rope.interleaved ? "interleaved" : "NeoX");
     print_line(out, "output", c->tied ? "tied to the embedding" : "of its own");
+    if (model_is_config(m)) print_line(out, "weights", "not here: sizes and type by config.json");
     type_count total = {0};
     strbuf_puts(out, "\ntype    tensors        elements           bytes\n");
     for (int type = 0; type < DTYPE_COUNT; type++) {
@@ -199,6 +200,7 @@ static void json_model(cJSON *root, const model *m, const type_count *counts)
     cJSON_AddStringToObject(root, "rope_scaling", rope_name(&c->rope));
     cJSON_AddBoolToObject(root, "rope_interleaved", c->rope.interleaved);
     cJSON_AddBoolToObject(root, "tied", c->tied);
+    cJSON_AddBoolToObject(root, "has_weights", !model_is_config(m));
     cJSON *types = cJSON_AddObjectToObject(root, "types");
     for (int type = 0; type < DTYPE_COUNT; type++) {
         if (counts[type].tensors == 0) continue;
@@ -231,21 +233,9 @@ static void print_json(const description *d, const type_count *counts, strbuf *o
     output_json(root, out, NULL);
 }
 
-/* Whether the directory holds weights; otherwise it may still hold a tokenizer. */
-static bool holds_weights(const char *directory)
-{
-    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char path[4096];
-        int length = snprintf(path, sizeof path, "%s/%s", directory, names[i]);
-        if (length < (int)sizeof path && file_exists(path)) return true;
-    }
-    return false;
-}
-
 static qp_status open_model(description *d, qp_error *error)
 {
-    model_options sizes_only = {.sizes_only = true};
+    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     TRY(model_open(d->path, &sizes_only, &d->model, error));
     d->file = model_gguf(d->model);
     /* A vocabulary that cannot be read is a finding, not an obstacle. */
@@ -257,7 +247,9 @@ static qp_status open_parts(description *d, qp_error *error)
 {
     if (synthetic_is_name(d->path)) return open_model(d, error);
     if (file_is_directory(d->path)) {
-        if (holds_weights(d->path)) return open_model(d, error);
+        char path[4096];
+        int length = snprintf(path, sizeof path, "%s/config.json", d->path);
+        if (length < (int)sizeof path && file_exists(path)) return open_model(d, error);
         if (qp_vocabulary_open(d->path, &d->vocabulary, error) == QP_OK) return QP_OK;
         return error_prefix(error, "neither weights nor a vocabulary");
     }

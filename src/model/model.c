@@ -167,6 +167,35 @@ static qp_status open_gguf(model *m, qp_error *error)
     return bind_rope_divisors(m, error);
 }
 
+/* Whether a directory holds weights; otherwise it may still hold a config or a tokenizer. */
+static bool holds_safetensors(const char *directory)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[4096];
+        int length = snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        if (length < (int)sizeof path && file_exists(path)) return true;
+    }
+    return false;
+}
+
+/* The type that config.json says its weights have; BF16 where it says none that there is. */
+static qp_status read_stored_type(const cJSON *json, const char *where, dtype *out, qp_error *error)
+{
+    static const struct {
+        const char *name;
+        dtype type;
+    } types[] = {{"float32", DTYPE_F32}, {"float16", DTYPE_F16}, {"bfloat16", DTYPE_BF16}};
+    const char *name = "";
+    *out = DTYPE_BF16;
+    TRY(json_get_string(json, "torch_dtype", where, &name, error));
+    TRY(json_get_string(json, "dtype", where, &name, error));
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (strcmp(types[i].name, name) == 0) *out = types[i].type;
+    }
+    return QP_OK;
+}
+
 static qp_status open_directory(model *m, qp_error *error)
 {
     char path[4096];
@@ -180,11 +209,16 @@ static qp_status open_directory(model *m, qp_error *error)
     free(text);
     TRY(status);
     status = config_from_json(json, path, &m->arena, &m->config, error);
+    if (status == QP_OK) status = read_stored_type(json, path, &m->source.synthetic.type, error);
     cJSON_Delete(json);
     TRY(status);
     if (!*m->config.name) {
         const char *slash = strrchr(m->path, '/');
         m->config.name = slash && slash[1] ? slash + 1 : m->path;
+    }
+    if (m->options.config_is_enough && !holds_safetensors(m->path)) {
+        m->config.biases_if_any = 0; /* there are none to find */
+        return QP_OK;
     }
     return safetensors_open(m->path, &m->source.safetensors, error);
 }
@@ -238,6 +272,11 @@ const model_config *model_get_config(const model *m)
     return &m->config;
 }
 
+bool model_is_config(const model *m)
+{
+    return !m->source.gguf && !m->source.safetensors && !m->source.synthetic.config;
+}
+
 const model_weight *model_get_weight(const model *m, weight_slot slot, int64_t layer)
 {
     return infos[slot].per_layer ? &m->layers[layer][slot] : &m->whole[slot];
@@ -273,7 +312,7 @@ gguf *model_gguf(const model *m)
 bool model_synthetic_stream(const model *m, weight_slot slot, int64_t layer, bool bias,
                             synthetic_stream *out)
 {
-    if (m->source.gguf || m->source.safetensors) return false;
+    if (m->source.gguf || m->source.safetensors || model_is_config(m)) return false;
     *out = source_synthetic_stream(&m->source, slot, layer, bias);
     return true;
 }

@@ -25,11 +25,13 @@ typedef struct model_weight {
 typedef struct model model;
 
 typedef struct model_options {
-    bool sizes_only;    /* leave unmade what no file holds as it is needed (synthetic weights, the
-                         * parts of a fused matrix): those views have no data */
-    bool discardable;   /* model_discard_weight() may be called: there is one reader */
-    thread_pool *pool;  /* makes synthetic weights; may be NULL */
-    progress *progress; /* is told of them; may be NULL */
+    bool sizes_only; /* leave unmade what no file holds as it is needed (synthetic weights, the
+                      * parts of a fused matrix): those views have no data */
+    bool config_is_enough; /* with sizes_only: of a directory without safetensors config.json is
+                            * read alone, and weights are views without data of its type */
+    bool discardable;      /* model_discard_weight() may be called: there is one reader */
+    thread_pool *pool;     /* makes synthetic weights; may be NULL */
+    progress *progress;    /* is told of them; may be NULL */
 } model_options;
 
 /* `path`: a .gguf file, a directory with config.json and safetensors, or "synthetic:...". */
@@ -37,6 +39,9 @@ qp_status model_open(const char *path, const model_options *options, model **out
 void model_close(model *model);
 
 const model_config *model_get_config(const model *model);
+
+/* Whether the model is a config.json alone: see model_options. */
+bool model_is_config(const model *model);
 
 /* `layer` is ignored for slots of the whole model. The views of a weight that the family does not
  * have are of rank 0. */

@@ -33,6 +33,7 @@ void source_name(const weight_source *source, weight_slot slot, int64_t layer, b
 static dtype synthetic_type(const weight_source *source, weight_slot slot, int64_t layer, bool bias)
 {
     const synthetic_spec *spec = &source->synthetic;
+    if (!spec->config) return spec->type; /* as files that are not here would have it */
     if (bias || weight_get_info(slot)->role == SYNTHETIC_NORM) return DTYPE_F32;
     if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
     bool better = slot == WEIGHT_ATTN_V || slot == WEIGHT_FFN_DOWN;

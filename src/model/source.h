@@ -17,7 +17,8 @@ typedef struct weight_source {
     const char *path;
     gguf *gguf; /* one of these two, or neither */
     safetensors *safetensors;
-    synthetic_spec synthetic; /* when there is neither */
+    synthetic_spec
+        synthetic; /* when there is neither; without its config: sizes are all there is */
     const model_options *options;
     const model_config *config;
     arena *arena;

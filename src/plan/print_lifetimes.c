@@ -410,7 +410,7 @@ static uint64_t weight_share(const model *model, int64_t ranks)
 qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
-    model_options sizes_only = {.sizes_only = true};
+    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     TRY(model_open(o->model, &sizes_only, &model, error));
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = o->tokens;

@@ -230,7 +230,7 @@ static qp_status print_plan(const program *p, int64_t tokens, int64_t batch, boo
 qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
-    model_options sizes_only = {.sizes_only = true};
+    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     TRY(model_open(o->model, &sizes_only, &model, error));
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = o->tokens > o->batch ? o->tokens : o->batch;

@@ -380,7 +380,7 @@ static qp_status print_page(const report *r, qp_error *error)
 qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error *error)
 {
     model *m;
-    model_options sizes_only = {.sizes_only = true};
+    model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     TRY(model_open(o->model, &sizes_only, &m, error));
     report r = {.options = o};
     load_costs(&r);
