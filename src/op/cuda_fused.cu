@@ -1,5 +1,5 @@
-/* Stand-alone kernels of the fused operators. Those that multiply come for one row and for four: a
- * row of blocks takes so many. */
+/* Stand-alone kernels of the fused operators. Those that multiply exist for one row and for four:
+ * each row of the grid takes so many. */
 #include "op/attention_output/attention_output.cuh"
 #include "op/attention_partial/attention_partial.cuh"
 #include "op/embedding_clear/embedding_clear.cuh"
@@ -8,8 +8,8 @@
 #include "op/norm_mlp/norm_mlp.cuh"
 #include "op/norm_qkv_rope/norm_qkv_rope.cuh"
 
-/* Blocks take groups of units, a warp each, in turn; as many at once on a multiprocessor as
- * cuda_fused.c has in mind. */
+/* Blocks take groups of units, one unit per warp, one group after another; the host chooses how
+ * many blocks are on a multiprocessor. */
 #define FUSED_IN_TURN(name, M)                                                                     \
     extern "C" __global__ void __launch_bounds__(FUSED_THREADS, (M) == 1 ? 3 : 2)                  \
         run_##name##_##M(const __grid_constant__ op_call call, int64_t)                            \
@@ -20,7 +20,7 @@
                         (int64_t)gridDim.x * FUSED_WARPS, shared);                                 \
     }
 
-/* Blocks take `units` units side by side. */
+/* Each block takes `units` neighbouring units. */
 #define FUSED_TOGETHER(name, M)                                                                    \
     extern "C" __global__ void __launch_bounds__(FUSED_THREADS, 2)                                 \
         run_##name##_##M(const __grid_constant__ op_call call, int64_t units)                      \
@@ -42,7 +42,7 @@ FUSED_TOGETHER(attention_output, 4)
 FUSED_TOGETHER(norm_mlp, 1)
 FUSED_TOGETHER(norm_mlp, 4)
 
-/* Block x: a member of the group in a token; block y: a unit. */
+/* Block x: a member of the group for a token; block y: a unit. */
 extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS *WARP)
     run_attention_partial(const __grid_constant__ op_call call, int64_t)
 {

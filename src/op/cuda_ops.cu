@@ -1,8 +1,8 @@
 /* Stand-alone kernels of the operators: each deals a call's units over its blocks.
  *
- * The call comes as the kernel's parameter, its tensors' addresses being the GPU's. cuda_ops.c
- * knows every kernel's blocks and units. Each kernel may begin before the one before it has ended,
- * so that its launch costs less, and waits for it first.
+ * The kernel's parameter is the call, with addresses of the GPU in its tensors. cuda_ops.c knows
+ * every kernel's blocks and units. Each kernel may start while the previous one runs, which makes
+ * its launch cheaper, and waits for it first.
  */
 #include "op/add/add.cuh"
 #include "op/argmax/argmax.cuh"
@@ -41,7 +41,7 @@ KERNEL(rope, 256)
 KERNEL(silu_and_mul, 256)
 KERNEL(top_k, 1024)
 
-/* A token's rope, then the kv_append of what it turned: a token a block. */
+/* rope of a token, then the kv_append of what it rotated: one token per block. */
 extern "C" __global__ void __launch_bounds__(256)
     run_rope_kv_append(const __grid_constant__ op_call rope, const __grid_constant__ op_call append)
 {
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(256)
     rope_kv_append_block(rope, append, rope.begin + blockIdx.x);
 }
 
-/* It waits for the kernels before itself. */
+/* paged_prefill_block() itself waits for the previous kernels. */
 extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS *WARP)
     run_paged_prefill(const __grid_constant__ op_call call, int64_t units)
 {
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(ATTENTION_WARPS *WARP)
     paged_prefill_block(call, begin, min(begin + units, call.end));
 }
 
-/* A row a block. */
+/* One row per block. */
 #define NORM(name, add, vectors)                                                                   \
     extern "C" __global__ void __launch_bounds__(NORM_THREADS, 1)                                  \
         run_##name(const __grid_constant__ norm_rows call)                                         \
@@ -71,7 +71,7 @@ NORM(rms_norm_vectors, false, true)
 NORM(add_rms_norm, true, false)
 NORM(add_rms_norm_vectors, true, true)
 
-/* Many rows. */
+/* For many rows. */
 #define SMALL_NORM(name, add, eights)                                                              \
     extern "C" __global__ void __launch_bounds__(NORM_SMALL_THREADS)                               \
         run_##name(const __grid_constant__ norm_rows call)                                         \
@@ -91,7 +91,7 @@ extern "C" __global__ void __launch_bounds__(SILU_THREADS)
     silu_and_mul_vectors(call);
 }
 
-/* A token a block; per_head divides the number of threads. */
+/* One token per block; per_head divides the number of threads. */
 extern "C" __global__ void __launch_bounds__(ROPE_THREADS)
     run_rope_vectors(const __grid_constant__ rope_rows call)
 {
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
                       call.begin + (int64_t)blockIdx.x * TILE_FEATURES, call.end, tile);
 }
 
-/* A matrix as contiguous BF16, eight elements a thread; for cuBLASLt. */
+/* A matrix as contiguous BF16, eight elements per thread; for cuBLASLt. */
 extern "C" __global__ void __launch_bounds__(256)
     run_narrow(const __grid_constant__ tensor from, uint4 *to)
 {
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(256)
                        bf16_pair(values[4], values[5]), bf16_pair(values[6], values[7]));
 }
 
-/* out += bias, a row of out a row of blocks; behind cuBLASLt. */
+/* out += bias, one row of blocks per row of out; after cuBLASLt. */
 extern "C" __global__ void __launch_bounds__(256)
     run_add_bias(const __grid_constant__ op_call call, int64_t)
 {

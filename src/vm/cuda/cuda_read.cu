@@ -1,7 +1,7 @@
-/* Reading as fast as a GPU reads: what generating is held against. */
+/* Reads memory as fast as a GPU can: the bound that generation is compared with. */
 #include <stdint.h>
 
-/* Blocks of 512 threads, each with four loads of 16 bytes under way; `sink` is never written. */
+/* Blocks of 512 threads, each with four loads of 16 bytes in flight; `sink` is never written. */
 extern "C" __global__ void __launch_bounds__(512)
     read_all(const uint4 *from, int64_t words, uint32_t *sink)
 {
