@@ -66,6 +66,10 @@ static qp_status read_normalizer(const cJSON *item, tokenizer *tokenizer, const 
         normalizer->spaces_are_marked = normalizer->marks_first = true;
         return QP_OK;
     }
+    if (is_type(item, "NFC") && normalizer_is_identity(normalizer)) {
+        normalizer->nfc = true;
+        return QP_OK;
+    }
     return refuse(item, "a normalizer", where, error);
 }
 
@@ -74,10 +78,11 @@ qp_status json_read_normalizer(const cJSON *item, tokenizer *tokenizer, const ch
 {
     if (!item) return QP_OK;
     TRY(read_normalizer(item, tokenizer, where, 0, error));
-    if (tokenizer->normalizer.spaces_are_marked && tokenizer->vocabulary.kind != VOCABULARY_BYTES)
-        return QP_OK;
-    bool is_empty = normalizer_is_identity(&tokenizer->normalizer);
-    return is_empty ? QP_OK : refuse(item, "a normalizer", where, error);
+    const normalizer *normalizer = &tokenizer->normalizer;
+    const bool bytes = tokenizer->vocabulary.kind == VOCABULARY_BYTES;
+    const bool alone = !normalizer->spaces_are_marked && normalizer->prefix == SPACE_PREFIX_NEVER;
+    if (bytes ? alone : normalizer->spaces_are_marked && !normalizer->nfc) return QP_OK;
+    return normalizer_is_identity(normalizer) ? QP_OK : refuse(item, "a normalizer", where, error);
 }
 
 /* --- Pre-tokenizer. --- */

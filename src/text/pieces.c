@@ -1,6 +1,7 @@
 /* Pieces and texts as files write them, and as bytes: see tokenizer_build.h. */
 #include "text/tokenizer_build.h"
 
+#include "text/nfc.h"
 #include "text/utf8.h"
 
 #include <string.h>
@@ -100,7 +101,7 @@ void piece_mark_spaces(const char *bytes, size_t length, strbuf *out)
 
 bool normalizer_is_identity(const normalizer *normalizer)
 {
-    return !normalizer->spaces_are_marked && !normalizer->remove_extra &&
+    return !normalizer->nfc && !normalizer->spaces_are_marked && !normalizer->remove_extra &&
            normalizer->prefix == SPACE_PREFIX_NEVER;
 }
 
@@ -123,6 +124,7 @@ qp_status normalize(const normalizer *normalizer, const char *text, size_t lengt
                     strbuf *out, qp_error *error)
 {
     size_t start = out->length;
+    if (normalizer->nfc) return nfc_append(text, length, out, error);
     while (normalizer->remove_extra && length > 0 && *text == ' ') {
         text++;
         length--;

@@ -50,13 +50,21 @@ qp_status pre_tokenizer_add_split(pre_tokenizer *pre, const char *pattern, split
                                   const char *where, qp_error *error);
 void pre_tokenizer_free(pre_tokenizer *pre);
 
-/* The steps of a pre-tokenizer known by name in GGUF files ("llama-bpe", "smollm", "gpt-2", ...).
- * *ignore_merges and *add_bos are what goes with the name. QP_UNSUPPORTED for an unknown name. */
-qp_status pre_tokenizer_by_name(pre_tokenizer *pre, const char *name, bool *ignore_merges,
-                                bool *add_bos, const char *where, qp_error *error);
+/* What a name stands for beside the steps. */
+typedef struct pre_habits {
+    bool ignore_merges; /* a word that is a token is that token, whatever merges give */
+    bool add_bos;       /* where the file does not say */
+    bool nfc;           /* the text goes through Normalization Form C first */
+} pre_habits;
 
-/* The name that stands for just these steps and this habit, where there is one; NULL otherwise. */
-const char *pre_tokenizer_name(const pre_tokenizer *pre, bool ignore_merges);
+/* The steps of a pre-tokenizer known by name in GGUF files ("llama-bpe", "smollm", "gpt-2", ...).
+ * QP_UNSUPPORTED for an unknown name. */
+qp_status pre_tokenizer_by_name(pre_tokenizer *pre, const char *name, pre_habits *habits,
+                                const char *where, qp_error *error);
+
+/* The name that stands for just these steps and habits (add_bos aside), where there is one; NULL
+ * otherwise. */
+const char *pre_tokenizer_name(const pre_tokenizer *pre, pre_habits habits);
 
 /* GPT-2's expression, which Hugging Face's ByteLevel applies unless told otherwise. */
 extern const char gpt2_pattern[];

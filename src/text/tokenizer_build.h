@@ -17,6 +17,7 @@ typedef struct normalizer {
                             the white space that lstrip and rstrip take */
     bool remove_extra;   /* sentencepiece: no spaces at the ends, one between words */
     space_prefix prefix; /* one more space in front, also where there is one */
+    bool nfc;            /* Normalization Form C (text/nfc.h), and then nothing of the above */
 } normalizer;
 
 /* How the space that encoding put in front goes away again in decoding. */

@@ -161,10 +161,11 @@ static qp_status read_bytes(gguf *file, const arrays *a, tokenizer *tokenizer, q
     size_t length =
         name.length < sizeof tokenizer->pre_name ? name.length : sizeof tokenizer->pre_name - 1;
     memcpy(tokenizer->pre_name, name.data, length);
-    bool add_bos = false;
-    TRY(pre_tokenizer_by_name(&tokenizer->pre, tokenizer->pre_name,
-                              &tokenizer->vocabulary.ignore_merges, &add_bos, where, error));
-    TRY(read_special(file, tokenizer, add_bos, error));
+    pre_habits habits;
+    TRY(pre_tokenizer_by_name(&tokenizer->pre, tokenizer->pre_name, &habits, where, error));
+    tokenizer->vocabulary.ignore_merges = habits.ignore_merges;
+    tokenizer->normalizer.nfc = habits.nfc;
+    TRY(read_special(file, tokenizer, habits.add_bos, error));
     TRY(set_pieces(tokenizer, a, where, error));
     TRY(vocabulary_index(&tokenizer->vocabulary, error));
     return add_merges(tokenizer, a, where, error);

@@ -208,7 +208,9 @@ static qp_status put_merges(const vocabulary *vocabulary, gguf_writer *writer, q
 static qp_status write_bytes(const tokenizer *tokenizer, int64_t n_tokens, const char *where,
                              gguf_writer *writer, qp_error *error)
 {
-    const char *pre = pre_tokenizer_name(&tokenizer->pre, tokenizer->vocabulary.ignore_merges);
+    const pre_habits habits = {.ignore_merges = tokenizer->vocabulary.ignore_merges,
+                               .nfc = tokenizer->normalizer.nfc};
+    const char *pre = pre_tokenizer_name(&tokenizer->pre, habits);
     if (!pre)
         return error_set(error, QP_UNSUPPORTED,
                          "%s: GGUF names pre-tokenizers, and none of the names that quipu knows "

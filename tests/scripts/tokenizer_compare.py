@@ -5,9 +5,10 @@
 
 Each tokenizer is asked for every string of tests/golden/tokenizer/strings.bin, once with control
 tokens as text and once with them parsed, and again to decode what it encoded. --data adds the real
-tokenizers (the folder that QUIPU_TEST_DATA names) to the three of the repository. --write stores
-hashes of the other side's ids, one a block of 16 strings, in tests/golden/tokenizer/hashes.json, which the
-suite holds against ours where Python is not at hand.
+tokenizers (the folder that QUIPU_TEST_DATA names) to the repository's own. --write stores hashes of
+the other side's ids, one a block of 16 strings, in tests/golden/tokenizer/hashes.json, and the words
+that each pre-tokenizer cuts a few texts into, in words.json; the suite compares ours with them where
+Python is not at hand.
 
 The others take text, quipu takes bytes, so invalid UTF-8 is put to them piece by piece: byte-level
 vocabularies get the stretches of invalid bytes as words of their own, and sentencepiece gets in the
@@ -22,6 +23,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as spm
@@ -64,6 +66,7 @@ class HuggingFace:
     def __init__(self, text):
         self.tokenizer = Tokenizer.from_str(text)
         self.model = json.loads(text)["model"]
+        self.nfc = (json.loads(text)["normalizer"] or {}).get("type") == "NFC"
         self.byte_level = not self.model.get("byte_fallback")
 
     def encode(self, text, special):
@@ -83,6 +86,9 @@ class HuggingFace:
         """What decoding gives back: bytes without a token are lost, as the format has it."""
         if not self.byte_level:
             return text.replace("▁".encode(), b" ")
+        if self.nfc:
+            text = b"".join(unicodedata.normalize("NFC", part).encode() if isinstance(part, str) else part
+                            for part in stretches(text))
         return bytes(b for b in text if LETTERS[b] in self.model["vocab"])
 
 
@@ -169,6 +175,12 @@ def cases(data, scratch):
 
     yield json_case("golden/bytes.json", GOLDEN / "bytes.json")
     yield json_case("golden/chars.json", GOLDEN / "chars.json")
+    loose = json.loads((GOLDEN / "loose.json").read_text())
+    for name, parts in json.loads((GOLDEN / "pre_tokenizers.json").read_text()).items():
+        model = loose["model"] | {"ignore_merges": parts.pop("ignore_merges")}
+        path = scratch / f"{name}.json"
+        path.write_text(json.dumps(loose | parts | {"model": model}))
+        yield json_case(f"golden/loose.json, {name}", path)
     yield "golden/pieces.model", [GOLDEN / "pieces.model"], SentencePiece(GOLDEN / "pieces.model")
     if not data:
         return
@@ -189,6 +201,24 @@ def cases(data, scratch):
     model.ParseFromString((t / "llama2/tokenizer.model").read_bytes())
     (scratch / "llama2.json").write_text(json.dumps(tokenizer_train.as_chars(model)))
     yield json_case("llama2 as tokenizer.json", scratch / "llama2.json")
+
+
+WORD_TEXTS = [
+    "HelloWorld parseHTTPResponse ÉCOLEs naïveCAFÉ ǅungla ʰX", "it's I'LL DON'T we'Ve 'tis o'clock",
+    "a1b22c333 1234567 3.14 ½² ٣٤ Ⅷ 一二", "x\n/\r\n//  \n\n\ty  z   ", "foo/bar.baz(qux);\n};\n/* c */\r",
+    "e\u0301\u0302E\u0301 n\u0303o\u0323\u0302 \u1100\u1161\u11a8 \u212b \u2126 \u1e9b\u0323",
+    "漢字かなカナ，「引用」。ABCｄｅｆ！ 안녕하세요 ᠊ࠀ", "Привет,Мир! Ελλάδα Ὠδή ՀԱՅԵՐԵՆ հայ ქართული ᲐᲑ",
+    " lead  two\u00a0nb\u3000wide\u2003em\u0085nel ", "!?…—“q”‘s’ @#$%^&*()_+-=[]{}|<>~`", "👩‍👩‍👧🇩🇪❤️x"]
+
+
+def words_of(name, parts):
+    """Each text, normalized, and the words that it is cut into."""
+    around = Tokenizer.from_str(json.dumps(json.loads((GOLDEN / "loose.json").read_text()) | parts))
+    for text in WORD_TEXTS:
+        whole = around.normalizer.normalize_str(text) if around.normalizer else text
+        words = [whole[begin:end] for _, (begin, end) in around.pre_tokenizer.pre_tokenize_str(whole)]
+        assert "".join(words) == whole
+        yield {"pre": name, "text": text, "words": words}
 
 
 def compare(tool, model, special, texts, theirs):
@@ -224,6 +254,10 @@ def main():
     if args.write:
         rows = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in hashes.items())
         (GOLDEN / "hashes.json").write_text("{\n" + rows + "\n}\n")
+        around = json.loads((GOLDEN / "pre_tokenizers.json").read_text())
+        rows = ",\n".join(json.dumps(row, ensure_ascii=False) for name, parts in around.items()
+                          if parts.pop("ignore_merges") is not None for row in words_of(name, parts))
+        (GOLDEN / "words.json").write_text("[\n" + rows + "\n]\n")
     sys.exit(wrong != 0)
 
 

@@ -6,6 +6,9 @@ this repository's headers.
     pieces.model  sentencepiece BPE with byte fallback, user-defined and control pieces
     chars.json    pieces.model's vocabulary as merges over characters, as Llama 2's tokenizer.json is
     strings.bin   texts, each as its length in decimal, a newline and the bytes
+    loose.json    byte-level BPE whose merges cross what pre-tokenizers would cut
+    pre_tokenizers.json   what stands around loose.json's model in the tokenizer.json files of
+                          families, by the name that GGUF has for it
 
 Needs tokenizers and sentencepiece. What it makes is committed; run it again only to change it, and
 then tokenizer_compare.py --write.
@@ -23,6 +26,18 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "tokenizer"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
           r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+# Those that normalization would change are written by their numbers.
+CASED = ("A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-"
+         "ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1f7dᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ"
+         "\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-"
+         "𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃")
+EAST_ASIAN = "[一-龥ࠀ-一가-퟿]+"
+DEEPSEEK_LLM = ["[\r\n]", rf"\s?[{CASED}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", EAST_ASIAN]
+DEEPSEEK_CODER = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", EAST_ASIAN]
 
 WORDS = """the a of knot cord quipu Token tokens Don't we'll I'VE it's Straße naïve façade Führer coöperate
 Привет мир данные Ελλάδα שלום مرحبا नमस्ते สวัสดี こんにちは 世界 漢字仮名 안녕 你好世界 中文分词 ＡＢＣ ﬁne Ⅷ ½ ² ①
@@ -95,6 +110,38 @@ def train_bytes(corpus):
     return json.loads(tokenizer.to_str())
 
 
+def train_loose(corpus):
+    """Whole lines are words here, so that merges join letters of both cases, digits, punctuation."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(r"[\r\n]+"), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(corpus, trainers.BpeTrainer(
+        vocab_size=900, special_tokens=["<|endoftext|>", "<|im_end|>"], show_progress=False,
+        max_token_length=6, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return json.loads(tokenizer.to_str())
+
+
+def around(patterns, nfc=False, digits=False, ignore_merges=False):
+    """What a family has around its model, in the form of tokenizer.json."""
+    steps = [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False}
+             for p in patterns]
+    if digits:
+        steps.append({"type": "Digits", "individual_digits": True})
+    steps.append({"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False})
+    return {"normalizer": {"type": "NFC"} if nfc else None, "ignore_merges": ignore_merges,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+
+
+def families():
+    one_digit = LLAMA3.replace("{1,3}", "")
+    return {"llama-bpe": around([LLAMA3], ignore_merges=True), "qwen2": around([one_digit], nfc=True),
+            "deepseek-r1-qwen": around([one_digit]), "tekken": around([TEKKEN], ignore_merges=True),
+            "deepseek-llm": around(DEEPSEEK_LLM, digits=True),
+            "deepseek-coder": around(DEEPSEEK_CODER, digits=True)}
+
+
 def train_pieces(corpus):
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -148,6 +195,8 @@ def main():
         corpus += path.read_text().splitlines()
     dump = dict(ensure_ascii=False, separators=(",", ":"))
     (GOLDEN / "bytes.json").write_text(json.dumps(train_bytes(corpus), **dump))
+    (GOLDEN / "loose.json").write_text(json.dumps(train_loose(corpus), **dump))
+    (GOLDEN / "pre_tokenizers.json").write_text(json.dumps(families(), indent=1) + "\n")
     rare = (4, 5, 6)  # kinds of strings with random code points, which would fill the small vocabulary
     model = train_pieces([t for i, t in enumerate(corpus) if i >= 2400 or i % 8 not in rare])
     (GOLDEN / "pieces.model").write_bytes(model.SerializeToString())
