@@ -646,6 +646,43 @@ static void the_printed_table_is_the_plan(void **state)
     model_close(model);
 }
 
+static cJSON *print_json(const plan_print_options *o)
+{
+    strbuf text = {0};
+    assert_ok(plan_print_lifetimes(o, &text, &error));
+    cJSON *root = cJSON_Parse(strbuf_text(&text));
+    assert_non_null(root);
+    strbuf_free(&text);
+    return root;
+}
+
+static double printed_total(plan_print_options o, int64_t context)
+{
+    o.context = context;
+    cJSON *root = print_json(&o);
+    double total = number(cJSON_GetObjectItem(root, "bytes"), "total");
+    cJSON_Delete(root);
+    return total;
+}
+
+/* The largest context that is printed fits, and a page more does not, however many ranks. */
+static void the_largest_context_of_ranks_fits(void **state)
+{
+    (void)state;
+    for (int64_t ranks = 1; ranks <= 8; ranks *= 2) {
+        plan_print_options o = print_options(true);
+        o.model = "synthetic:llama-3.2-1b";
+        o.ranks = ranks;
+        o.available = ranks == 1 ? 3000000000 : 2000000000 / (uint64_t)ranks + 600000000;
+        cJSON *root = print_json(&o);
+        int64_t largest = (int64_t)number(root, "largest_context");
+        cJSON_Delete(root);
+        assert_true(largest > 0 && largest < 131072);
+        assert_true(printed_total(o, largest) <= (double)o.available);
+        assert_true(printed_total(o, largest + o.page_size) > (double)o.available);
+    }
+}
+
 static void the_table_in_text_has_every_part(void **state)
 {
     (void)state;
@@ -745,6 +782,45 @@ static void shapes_are_those_of_the_model(void **state)
     strbuf_free(&text);
 }
 
+/* Each view is there once, weights are the model's, and nodes refer to both by number. */
+static void a_program_has_everything_once(void **state)
+{
+    (void)state;
+    model *model;
+    assert_ok(model_open("synthetic:tiny:Q8_0", NULL, &model, &error));
+    plan_options options = plan_default_options(model_get_config(model));
+    program p, bare;
+    assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
+    assert_ok(plan_build(model_get_config(model), NULL, &options, &bare, &error));
+    for (int a = 1; a < p.n_views; a++)
+        for (int b = 1; b < a; b++) {
+            const program_view *x = &p.views[a], *y = &p.views[b];
+            assert_false(x->area == y->area && x->offset == y->offset && x->rank == y->rank &&
+                         memcmp(x->shape, y->shape, sizeof x->shape) == 0 &&
+                         memcmp(x->stride, y->stride, sizeof x->stride) == 0);
+        }
+    assert_int_equal(p.n_weights, 3 + 9 * p.config.n_layers); /* tiny has a head of its own */
+    const void **weights = calloc((size_t)p.n_weights, sizeof *weights);
+    plan_find_weights(&p, model, weights);
+    for (int n = 0; n < p.n_nodes; n++)
+        for (int i = 0; i < op_n_tensors(op_get(p.nodes[n].op)); i++) {
+            const program_weight *of = program_weight_of(&p, n, i);
+            if (!of) continue;
+            const tensor *stored =
+                &model_get_weight(model, (weight_slot)of->slot, of->layer)->weight;
+            assert_ptr_equal(weights[program_area_of(&p, n, i)->index], stored->data);
+            assert_int_equal(program_operand(&p, n, i)->type, stored->type);
+            assert_int_equal(program_operand(&bare, n, i)->type, DTYPE_F32);
+            assert_int_equal(program_operand(&bare, n, i)->shape[0], stored->shape[0]);
+            assert_int_equal(program_tensor_of(&p, n, i), -1);
+        }
+    assert_true(p.fingerprint != bare.fingerprint);
+    free(weights);
+    plan_free(&bare);
+    plan_free(&p);
+    model_close(model);
+}
+
 /* Every node of a plan is a call that its operator's own check accepts, at any size. */
 static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
 {
@@ -817,8 +893,10 @@ int main(void)
         cmocka_unit_test(the_largest_context_is_the_largest),
         cmocka_unit_test(impossible_options_are_named),
         cmocka_unit_test(the_printed_table_is_the_plan),
+        cmocka_unit_test(the_largest_context_of_ranks_fits),
         cmocka_unit_test(the_table_in_text_has_every_part),
         cmocka_unit_test(shapes_are_those_of_the_model),
+        cmocka_unit_test(a_program_has_everything_once),
         cmocka_unit_test(every_node_binds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

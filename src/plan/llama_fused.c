@@ -6,9 +6,13 @@
  *     part_s  [n_tokens, n_heads, kv_partitions]            where there are several
  *     ffn     [n_tokens, intermediate_size]  what the activation leaves
  *
- * Every worker normalises the rows itself, since that costs less than to wait for another that has
- * done so; four times a layer all must wait for all, and from QKV through attention a KV head waits
- * for itself alone.
+ * Every worker normalises the rows itself, because that costs less than waiting for another worker.
+ * All workers wait for all others four times a layer; from QKV through attention a KV head waits
+ * only for itself.
+ *
+ * This is a page of its own and not a rewrite of llama.c's program: a rewrite would have to find
+ * each chain of nodes, connect its operands again and declare other tensors, in as many lines as
+ * the four operators take here, and the fused layer could not be read from top to bottom.
  */
 #include "plan/builder.h"
 

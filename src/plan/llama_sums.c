@@ -1,18 +1,17 @@
-/* The Llama forward pass for few tokens, fused as far as the megakernel has it: workers add up the
- * residual in fixed point, so that nobody waits between attention and its output projection, nor
+/* The Llama forward pass for few tokens, fused as far as the megakernel runs it: workers add to the
+ * residual in fixed point, so no worker waits between attention and its output projection, nor
  * between up and down.
  *
- *     x       [n_tokens, (2 n_layers + 1) * hidden_size]  the residual stream: each of its values
- *                                                         has a place of its own in a pass
- *     x_next  the same of the next pass, cleared by this one's first step
- *     attn    [n_tokens, q_hidden_units]                  q
- *     part_v  [n_tokens, n_heads, kv_partitions, head_dim]  attention over parts of the positions
- *     part_s  [n_tokens, n_heads, kv_partitions]
+ *     x       [n_tokens, (2 n_layers + 1) * hidden_size]  the residual stream: each value that it
+ * has in a pass has a place of its own x_next  the same for the next pass, cleared by this pass's
+ * first step attn    [n_tokens, q_hidden_units]                  q part_v  [n_tokens, n_heads,
+ * kv_partitions, head_dim]  attention over parts of the positions part_s  [n_tokens, n_heads,
+ * kv_partitions]
  *
- * A sum is complete when all have added to it, in whatever order, and must be clear before the
- * first does. x and x_next change places from pass to pass, so that clearing is in nobody's way.
- * All wait for all twice a layer; from QKV to the output projection a KV head waits for itself
- * alone.
+ * A sum is complete when all workers have added to it, in any order, and must be clear before the
+ * first adds. x and x_next change places after each pass, so that clearing delays no worker. All
+ * workers wait for all others twice a layer; from QKV to the output projection a KV head waits only
+ * for itself. It is a page of its own for the reason that llama_fused.c gives.
  */
 #include "plan/builder.h"
 

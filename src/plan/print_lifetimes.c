@@ -372,8 +372,10 @@ static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out
     return output_json(root, out, error);
 }
 
-static qp_status print_plan(const program *p, const plan_print_options *o, uint64_t weight_bytes,
-                            strbuf *out, qp_error *error)
+/* `whole`: the model's sizes, of which the program has one rank's. */
+static qp_status print_plan(const program *p, const model_config *whole,
+                            const plan_print_options *o, uint64_t weight_bytes, strbuf *out,
+                            qp_error *error)
 {
     plan_cell *cells;
     TRY(lifetime_compute(p, &cells, error));
@@ -381,8 +383,7 @@ static qp_status print_plan(const program *p, const plan_print_options *o, uint6
                           .cells = cells,
                           .bytes = plan_count_bytes(p, weight_bytes),
                           .available = o->available};
-    view.largest_context =
-        plan_largest_context(&p->config, &p->options, weight_bytes, o->available);
+    view.largest_context = plan_largest_context(whole, &p->options, weight_bytes, o->available);
     qp_status status = QP_OK;
     if (o->json)
         status = print_json(&view, o->gpu, out, error);
@@ -425,7 +426,9 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     options.kv_partitions = o->kv_partitions;
     program p;
     qp_status status = plan_build(model_get_config(model), model, &options, &p, error);
-    if (status == QP_OK) status = print_plan(&p, o, weight_share(model, o->ranks), out, error);
+    if (status == QP_OK)
+        status =
+            print_plan(&p, model_get_config(model), o, weight_share(model, o->ranks), out, error);
     plan_free(&p);
     model_close(model);
     return status;

@@ -162,18 +162,23 @@ static program_view tensor_view(const tables *t, const plan_operand *operand, in
     return view;
 }
 
-/* The weight as the model has it, or as the config says; rank 0: there is no such bias. */
+/* The weight as the model has it; without a model, and of one of several ranks, as the config says.
+ * Rank 0: there is no such bias. */
 static tensor find_tensor(const tables *t, weight_slot slot, int64_t layer, bool bias)
 {
+    tensor whole = {.type = DTYPE_F32, .rank = bias ? 0 : 1};
     if (t->model) {
         const model_weight *weight = model_get_weight(t->model, slot, layer);
-        return bias ? weight->bias : weight->weight;
+        whole = bias ? weight->bias : weight->weight;
+        if (t->out->options.ranks == 1) return whole;
     }
-    if (bias) return (tensor){0};
+    if (whole.rank == 0) return (tensor){0};
     int64_t rows, columns;
     weight_shape(&t->out->config, slot, &rows, &columns);
+    if (bias) return tensor_1d(NULL, whole.type, rows);
     bool vector = weight_get_info(slot)->role == SYNTHETIC_NORM;
-    return vector ? tensor_1d(NULL, DTYPE_F32, columns) : tensor_2d(NULL, DTYPE_F32, rows, columns);
+    return vector ? tensor_1d(NULL, whole.type, columns)
+                  : tensor_2d(NULL, whole.type, rows, columns);
 }
 
 static program_view weight_view(tables *t, const plan_operand *operand, int64_t layer)
