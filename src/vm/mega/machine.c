@@ -18,10 +18,10 @@ enum { USUAL_BLOCKS = 132 /* multiprocessors, where there is no GPU to ask */, U
 
 typedef struct mega_machine {
     program plan; /* of the machine that it owns */
-    machine own;  /* not open where it is over another one */
+    machine own;  /* not open if the machine runs over another one */
     const machine *cuda;
     cuda_mega mega;
-    cuda_address bias; /* of the sequence whose penalties it has; 0: none */
+    cuda_address bias; /* of the sequence whose penalties are on the GPU; 0: none */
     int ran;           /* passes of the last run */
 } mega_machine;
 
@@ -141,8 +141,8 @@ static bool chooses(const machine_request *r)
     return r->choice == MACHINE_SAMPLED || r->penalties;
 }
 
-/* Of several sequences, and where blocks have no room to choose in, the plan's step chooses after
- * the launch. */
+/* For several sequences, and if blocks have no room for sampling, the plan's step chooses after the
+ * launch. */
 static bool chooses_after(const mega_machine *m, int64_t n_sequences, machine_choice choice)
 {
     return choice == MACHINE_SAMPLED && (n_sequences > 1 || !m->mega.can_choose);
@@ -157,7 +157,7 @@ static const char *accepts_mega(const void *self, const machine_request *r)
     if (why_not) return why_not;
     if (r->first > 0 || (r->last > 0 && r->last != machine_logits_end(p)))
         return "the megakernel runs passes from their beginning to the logits";
-    if (r->continues) return "the megakernel has no run under way that another could continue";
+    if (r->continues) return "the megakernel has no run under request that another could continue";
     if (!cuda_mega_takes(&m->mega, r->batch))
         return "the megakernel runs passes of one new token of each sequence, and of not so many";
     if (r->penalties && !m->mega.can_choose)
@@ -199,28 +199,28 @@ static mega_sampling sampling_of(const machine_request *r)
                            .seed = (uint64_t)((const int64_t *)b->of[PLAN_SEEDS])[0]};
 }
 
-/* How a launch of one sequence chooses its tokens, and who hears of them. */
-static qp_status find_way(mega_machine *m, const machine_request *r, cuda_mega_way *way,
-                          qp_error *error)
+/* How a launch of one sequence chooses its tokens, and where it delivers them. */
+static qp_status find_request(mega_machine *m, const machine_request *r, cuda_mega_request *request,
+                              qp_error *error)
 {
     const machine_penalties *p = r->penalties;
-    *way = (cuda_mega_way){.chooses = chooses(r),
-                           .on_token = hand_on,
-                           .context = (void *)r,
-                           .cancel = r->cancel,
-                           .stops = r->stops,
-                           .n_stops = r->n_stops};
-    way->sampling = sampling_of(r);
+    *request = (cuda_mega_request){.chooses = chooses(r),
+                                   .on_token = hand_on,
+                                   .context = (void *)r,
+                                   .cancel = r->cancel,
+                                   .stops = r->stops,
+                                   .n_stops = r->n_stops};
+    request->sampling = sampling_of(r);
     if (!p) return QP_OK;
-    way->sampling.bias = m->bias;
+    request->sampling.bias = m->bias;
     if (p->fresh)
-        TRY(cuda_mega_set_history(&m->mega, way->sampling.penalises ? p->history : NULL, p->bias,
-                                  way, error));
-    m->bias = way->sampling.bias;
+        TRY(cuda_mega_set_history(&m->mega, request->sampling.penalises ? p->history : NULL,
+                                  p->bias, request, error));
+    m->bias = request->sampling.bias;
     return QP_OK;
 }
 
-/* The plan's step over the logits that the pass has left. */
+/* Runs the plan's step over the pass's logits. */
 static qp_status choose_after(mega_machine *m, const machine_request *r, qp_error *error)
 {
     cuda_executor *x = m->mega.executor;
@@ -236,15 +236,16 @@ static qp_status launch(mega_machine *m, const machine_request *r, qp_error *err
 {
     const int64_t n = batch_tokens(r->batch);
     const bool alone = n == 1;
-    const bool heard = r->on_tokens || r->cancel || r->n_stops > 0 || chooses(r);
-    cuda_mega_way way;
+    const bool delivers = r->on_tokens || r->cancel || r->n_stops > 0 || chooses(r);
+    cuda_mega_request request;
     m->ran = machine_passes_of(r);
     if (r->choice == MACHINE_LOGITS || chooses_after(m, n, r->choice)) {
         TRY(cuda_mega_run(&m->mega, r->batch, NULL, &m->ran, NULL, error));
         return r->choice == MACHINE_SAMPLED ? choose_after(m, r, error) : QP_OK;
     }
-    if (alone && heard) TRY(find_way(m, r, &way, error));
-    TRY(cuda_mega_run(&m->mega, r->batch, alone && heard ? &way : NULL, &m->ran, r->tokens, error));
+    if (alone && delivers) TRY(find_request(m, r, &request, error));
+    TRY(cuda_mega_run(&m->mega, r->batch, alone && delivers ? &request : NULL, &m->ran, r->tokens,
+                      error));
     for (int i = 0; i < m->ran && !alone; i++)
         if (!machine_hand_on(r, r->tokens + i * n)) break;
     return QP_OK;

@@ -74,7 +74,7 @@ bool cuda_mega_takes(const cuda_mega *mega, const batch *batch);
 bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);
 
 /* How a launch chooses tokens, and where it delivers them. */
-typedef struct cuda_mega_way {
+typedef struct cuda_mega_request {
     mega_sampling sampling;
     bool chooses; /* true: by `sampling`; false: the likeliest of the unchanged logits */
     /* Called with each token as it comes; false ends the launch within two passes. */
@@ -85,18 +85,19 @@ typedef struct cuda_mega_way {
     /* Tokens that end the launch on the GPU; at most MEGA_STOPS. */
     const int32_t *stops;
     size_t n_stops;
-} cuda_mega_way;
+} cuda_mega_request;
 
 /* Copies to the GPU what penalties and biases need: `history`, uint32 [vocab] as mega_arguments has
  * it, and `bias`, float [vocab]; either may be NULL. From then on the GPU counts its tokens itself.
- * Fills in way->sampling.bias. */
+ * Fills in request->sampling.bias. */
 qp_status cuda_mega_set_history(cuda_mega *mega, const uint32_t *history, const float *bias,
-                                cuda_mega_way *way, qp_error *error);
+                                cuda_mega_request *request, qp_error *error);
 
 /* Runs up to *n_passes passes, beginning with the batch's tokens; the batch's pages have room for
  * all of them. *n_passes becomes the number of passes that ran. `tokens`, (n_passes, n_sequences),
- * may be NULL. `way` is for one sequence only; NULL: the likeliest tokens, delivered at the end. */
-qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, const cuda_mega_way *way,
+ * may be NULL. `request` is for one sequence only; NULL: the likeliest tokens, delivered at the
+ * end. */
+qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, const cuda_mega_request *request,
                         int *n_passes, int32_t *tokens, qp_error *error);
 
 /* After a run: the residual of its last pass, (2 n_layers + 1, hidden_size) in fixed point

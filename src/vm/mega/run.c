@@ -43,23 +43,23 @@ qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
 }
 
 qp_status cuda_mega_set_history(cuda_mega *m, const uint32_t *history, const float *bias,
-                                cuda_mega_way *way, qp_error *error)
+                                cuda_mega_request *request, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
     size_t n = (size_t)m->arguments.vocab;
     if (history) TRY(mega_copy(d, m->arguments.history, history, n * sizeof *history, error));
     if (bias) TRY(mega_copy(d, m->biases, bias, n * sizeof *bias, error));
-    way->sampling.bias = bias ? m->biases : 0;
+    request->sampling.bias = bias ? m->biases : 0;
     return QP_OK;
 }
 
-static void set_way(cuda_mega *m, const cuda_mega_way *way)
+static void set_request(cuda_mega *m, const cuda_mega_request *request)
 {
     mega_arguments *a = &m->arguments;
-    a->n_stops = way ? (int32_t)way->n_stops : 0;
-    if (!way) return;
-    a->sampling = way->sampling;
-    memcpy(a->stops, way->stops, way->n_stops * sizeof *way->stops);
+    a->n_stops = request ? (int32_t)request->n_stops : 0;
+    if (!request) return;
+    a->sampling = request->sampling;
+    memcpy(a->stops, request->stops, request->n_stops * sizeof *request->stops);
 }
 
 static qp_status launch(cuda_mega *m, const batch *b, bool chooses, int n_passes, qp_error *error)
@@ -83,7 +83,7 @@ static qp_status launch(cuda_mega *m, const batch *b, bool chooses, int n_passes
 /* A launch's tokens on their way to the caller. */
 typedef struct delivery {
     const cuda_mega *mega;
-    const cuda_mega_way *way;
+    const cuda_mega_request *request;
     int n_passes, delivered;
     bool stopped; /* the caller wants no more */
 } delivery;
@@ -107,9 +107,9 @@ static void deliver_tokens(delivery *h)
 {
     while (!h->stopped) {
         int32_t token = h->delivered < h->n_passes ? token_at(h->mega, h->delivered) : -1;
-        h->stopped = h->way->cancel && *h->way->cancel;
+        h->stopped = h->request->cancel && *h->request->cancel;
         if (token < 0 || h->stopped) break;
-        h->stopped = !h->way->on_token(h->way->context, token);
+        h->stopped = !h->request->on_token(h->request->context, token);
         h->delivered++;
     }
 }
@@ -127,22 +127,22 @@ static void poll_tokens(delivery *h)
     if (h->stopped) request_stop(h->mega);
 }
 
-qp_status cuda_mega_run(cuda_mega *m, const batch *b, const cuda_mega_way *way, int *n_passes,
-                        int32_t *tokens, qp_error *error)
+qp_status cuda_mega_run(cuda_mega *m, const batch *b, const cuda_mega_request *request,
+                        int *n_passes, int32_t *tokens, qp_error *error)
 {
     TRY(cuda_executor_take_inputs(m->executor, b, error));
     if (batch_tokens(b) > 1) return mega_run_batch(m, b, *n_passes, tokens, error);
-    delivery h = {.mega = m, .way = way, .n_passes = *n_passes};
+    delivery h = {.mega = m, .request = request, .n_passes = *n_passes};
     bool timed = mega_begin_timing(m, *n_passes);
     *n_passes = 0;
-    set_way(m, way);
-    TRY(launch(m, b, way && way->chooses, h.n_passes, error));
-    if (way) poll_tokens(&h);
+    set_request(m, request);
+    TRY(launch(m, b, request && request->chooses, h.n_passes, error));
+    if (request) poll_tokens(&h);
     TRY(mega_explain(m, cuda_device_wait(m->executor->device, "the megakernel", error), error));
     int made = 0;
     while (made < h.n_passes && token_at(m, made) >= 0)
         made++;
-    if (way) deliver_tokens(&h);
+    if (request) deliver_tokens(&h);
     m->arguments.first_pass += (uint32_t)made;
     if (timed) m->n_timed += (size_t)made;
     if (tokens) memcpy(tokens, m->tokens.data, (size_t)made * sizeof *tokens);
