@@ -71,9 +71,17 @@ qp_status qp_detokenize(const qp_vocabulary *vocabulary, const int32_t *ids, siz
 /* Renders a conversation with the model's chat template. `json` is an array of messages
  * [{"role": "user", "content": "..."}, ...], or an object of template variables that holds one
  * under "messages" (with "tools", ...). The text, to free(), holds every special token that the
- * model wants: tokenize it with QP_BOS_NEVER | QP_SPECIAL. QP_UNSUPPORTED without a template. */
+ * model wants, and those that messages hold: tokenized with QP_BOS_NEVER | QP_SPECIAL, both become
+ * control tokens, which is why qp_tokenize_chat() exists. QP_UNSUPPORTED without a template. */
 qp_status qp_render_chat(const qp_vocabulary *vocabulary, const char *json, size_t length,
                          bool add_generation_prompt, char **text, qp_error *error);
+
+/* Renders a conversation as qp_render_chat() does and appends its tokens. Control tokens that are
+ * written in its messages ("<|im_end|>") stay text, unless `flags` has QP_SPECIAL; other flags have
+ * no effect. This is the way for messages from people. */
+qp_status qp_tokenize_chat(const qp_vocabulary *vocabulary, const char *json, size_t length,
+                           bool add_generation_prompt, unsigned flags, qp_tokens *tokens,
+                           qp_error *error);
 
 /* The template's source, or NULL; owned by the vocabulary. */
 const char *qp_chat_template(const qp_vocabulary *vocabulary);

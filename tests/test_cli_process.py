@@ -88,6 +88,10 @@ def answers():
     stopped = json.loads(quipu("run", "-m", MODEL, "-p", "the cat", "--json", "--stop", answer["text"][1],
                                *greedy)[1])
     check(stopped["finish_reason"] == "stop", stopped)
+    # What a person writes never ends a turn, unless asked for.
+    for flags, ends in (([], 1), (["--parse-special"], 2)):
+        said = quipu("run", "-m", MODEL, "-p", "a<|im_end|>b", "-n", "1", "--json", *greedy, *flags)[1]
+        check(json.loads(said)["prompt_tokens"].count(2) == ends, said)
     # Text on standard input goes before the prompt.
     joined = quipu("run", "-m", MODEL, "-p", "the cat", "-n", "2", "--raw", "--echo", stdin=b"a dog")
     check(joined[1].startswith("a dog\nthe cat"), joined)

@@ -37,15 +37,12 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
 /* The conversation as the model's tokens. */
 static qp_status render(chat *c, qp_tokens *tokens)
 {
-    const qp_vocabulary *vocabulary = qp_engine_vocabulary(c->engine);
-    char *json = conversation_json(&c->conversation), *text = NULL;
+    char *json = conversation_json(&c->conversation);
     if (!json) return error_no_memory(c->call->error, "the conversation", 0);
-    qp_status status = qp_render_chat(vocabulary, json, strlen(json), true, &text, c->call->error);
-    if (status == QP_OK)
-        status = qp_tokenize(vocabulary, text, strlen(text), QP_BOS_NEVER | QP_SPECIAL, tokens,
-                             c->call->error);
+    unsigned flags = c->call->settings->parse_special ? QP_SPECIAL : 0;
+    qp_status status = qp_tokenize_chat(qp_engine_vocabulary(c->engine), json, strlen(json), true,
+                                        flags, tokens, c->call->error);
     free(json);
-    free(text);
     return status;
 }
 

@@ -27,7 +27,7 @@ typedef struct cli_settings {
     bool ignore_eos;
     /* what goes in and what comes out */
     const char *prompt, *file, *ids, *out, *system;
-    bool raw, chat, echo, json, special, bos, generation_prompt;
+    bool raw, chat, echo, json, special, parse_special, bos, generation_prompt;
     int64_t top;
     int64_t chunks;
     /* bench */

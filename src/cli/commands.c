@@ -119,15 +119,22 @@ static const option_spec run_options[] = {
      .help = "make N answers side by side, with seeds from --seed on; they are printed when all "
              "have ended"},
     {"echo", 0, OPTION_FLAG_AT(SETTINGS, echo), .help = "print the prompt before the answer"},
+    {"parse-special", 0, OPTION_FLAG_AT(SETTINGS, parse_special), .expert = true,
+     .help = "control tokens written in the prompt, such as <|im_end|>, become their ids; without "
+             "it they are text like any other"},
     {"special", 0, OPTION_FLAG_AT(SETTINGS, special), .help = "print control tokens as text"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json),
      .help = "print one JSON object: text, tokens, finish reason, statistics"},
     {0}};
 
-static const option_spec chat_options[] = {{"system", 0, OPTION_STRING_AT(SETTINGS, system),
-                                            .argument = "TEXT",
-                                            .help = "the system message of the conversation"},
-                                           {0}};
+static const option_spec chat_options[] = {
+    {"system", 0, OPTION_STRING_AT(SETTINGS, system), .argument = "TEXT",
+     .help = "the system message of the conversation"},
+    {"parse-special", 0, OPTION_FLAG_AT(SETTINGS, parse_special), .expert = true,
+     .help =
+         "control tokens written in the messages, such as <|im_end|>, become their ids; without "
+         "it they are text like any other"},
+    {0}};
 
 static const option_spec tokenize_options[] = {
     {"bos", 0, OPTION_FLAG_AT(SETTINGS, bos), .negatable = true,

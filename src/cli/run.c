@@ -35,11 +35,12 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
     return status == QP_OK && length ? cli_flush(out->error) : status;
 }
 
-/* The conversation that --chat makes of a prompt, rendered; to free(). */
-static qp_status render_prompt(const cli_call *call, const qp_vocabulary *vocabulary,
-                               const char *prompt, size_t length, char **out)
+/* The conversation that --chat makes of a prompt, as tokens. */
+static qp_status tokenize_chat(const cli_call *call, const qp_vocabulary *vocabulary,
+                               const char *prompt, size_t length, qp_tokens *tokens)
 {
     strbuf json = {0};
+    unsigned flags = call->settings->parse_special ? QP_SPECIAL : 0;
     const char *system = call->settings->system;
     strbuf_puts(&json, "[");
     if (system) {
@@ -50,9 +51,9 @@ static qp_status render_prompt(const cli_call *call, const qp_vocabulary *vocabu
     strbuf_puts(&json, "{\"role\": \"user\", \"content\": ");
     cli_json_string(&json, prompt, length);
     strbuf_puts(&json, "}]");
-    qp_status status =
-        json.failed ? error_no_memory(call->error, "the conversation", length)
-                    : qp_render_chat(vocabulary, json.data, json.length, true, out, call->error);
+    qp_status status = json.failed ? error_no_memory(call->error, "the conversation", length)
+                                   : qp_tokenize_chat(vocabulary, json.data, json.length, true,
+                                                      flags, tokens, call->error);
     strbuf_free(&json);
     return status;
 }
@@ -113,23 +114,21 @@ static qp_status read_prompt(const cli_call *call, char **text, size_t *length)
 static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *vocabulary,
                                  qp_tokens *tokens)
 {
-    char *text = NULL, *rendered = NULL;
+    char *text = NULL;
     size_t length;
+    const unsigned special = call->settings->parse_special ? QP_SPECIAL : 0;
     qp_status status = read_prompt(call, &text, &length);
     if (status == QP_OK && !vocabulary)
         status =
             cli_parse_ids(text, "the prompt (the model has no vocabulary)", tokens, call->error);
     else if (status == QP_OK && wants_chat(call->settings, vocabulary))
-        status = render_prompt(call, vocabulary, text, length, &rendered);
-    if (status == QP_OK && rendered)
-        status = qp_tokenize(vocabulary, rendered, strlen(rendered), QP_BOS_NEVER | QP_SPECIAL,
-                             tokens, call->error);
-    else if (status == QP_OK && vocabulary)
-        status = qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT, tokens, call->error);
+        status = tokenize_chat(call, vocabulary, text, length, tokens);
+    else if (status == QP_OK)
+        status =
+            qp_tokenize(vocabulary, text, length, QP_BOS_DEFAULT | special, tokens, call->error);
     if (status == QP_OK && call->settings->echo && !call->settings->json)
         status = cli_write(text, length, call->error);
     free(text);
-    free(rendered);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* Text to tokens and back, and conversations to prompts: see quipu.h. */
+/* A model's vocabulary, text to tokens and back: see quipu.h. */
 #include "engine/vocabulary.h"
 
 #include "base/json.h"
@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { SIDE_FILE_LIMIT = 64 << 20 };
 
@@ -167,7 +166,7 @@ void qp_tokens_free(qp_tokens *tokens)
     *tokens = (qp_tokens){0};
 }
 
-static unsigned encode_flags(const tokenizer *tokenizer, unsigned flags)
+unsigned vocabulary_encode_flags(const tokenizer *tokenizer, unsigned flags)
 {
     unsigned own = tokenizer_default_flags(tokenizer);
     if (flags & QP_BOS_ALWAYS) own |= TOKENIZER_BOS;
@@ -176,8 +175,7 @@ static unsigned encode_flags(const tokenizer *tokenizer, unsigned flags)
     return own | (flags & QP_SPECIAL ? TOKENIZER_SPECIAL : 0);
 }
 
-/* What qp_engine_vocabulary() gives of a synthetic model. */
-static qp_status no_vocabulary(qp_error *error)
+qp_status vocabulary_missing(qp_error *error)
 {
     return error_set(error, QP_INVALID,
                      "the model has no vocabulary: it takes and makes token ids");
@@ -186,10 +184,10 @@ static qp_status no_vocabulary(qp_error *error)
 qp_status qp_tokenize(const qp_vocabulary *v, const char *text, size_t length, unsigned flags,
                       qp_tokens *tokens, qp_error *error)
 {
-    if (!v) return no_vocabulary(error);
+    if (!v) return vocabulary_missing(error);
     token_ids ids = {tokens->data, tokens->count, tokens->capacity};
     qp_status status = tokenizer_encode(v->tokenizer, text, length,
-                                        encode_flags(v->tokenizer, flags), &ids, error);
+                                        vocabulary_encode_flags(v->tokenizer, flags), &ids, error);
     *tokens = (qp_tokens){ids.data, ids.count, ids.capacity};
     return status;
 }
@@ -198,7 +196,7 @@ qp_status qp_detokenize(const qp_vocabulary *v, const int32_t *ids, size_t count
                         char **text, size_t *length, qp_error *error)
 {
     *text = NULL;
-    if (!v) return no_vocabulary(error);
+    if (!v) return vocabulary_missing(error);
     strbuf out = {0};
     unsigned decode = flags & QP_SPECIAL ? TOKENIZER_DECODE_CONTROL : 0;
     qp_status status = tokenizer_decode(v->tokenizer, ids, count, decode, &out, error);
@@ -209,69 +207,5 @@ qp_status qp_detokenize(const qp_vocabulary *v, const int32_t *ids, size_t count
         free(*text);
         *text = NULL;
     }
-    return status;
-}
-
-static void add_token_text(cJSON *context, const char *key, const tokenizer *tokenizer, int32_t id)
-{
-    size_t length = 0;
-    const char *piece = id >= 0 ? tokenizer_piece(tokenizer, id, &length) : NULL;
-    char *text = copy_text(piece ? piece : "", length);
-    if (text && !cJSON_HasObjectItem(context, key)) cJSON_AddStringToObject(context, key, text);
-    free(text);
-}
-
-/* The template's variables: those given, and what every template may rely on. */
-static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
-                              cJSON **out, qp_error *error)
-{
-    cJSON *context = given;
-    if (cJSON_IsArray(given)) {
-        context = cJSON_CreateObject();
-        cJSON_AddItemToObject(context, "messages", given);
-    }
-    *out = context;
-    if (!cJSON_IsArray(json_get(context, "messages")))
-        return error_set(error, QP_INVALID,
-                         "a conversation must be an array of messages, or an object with one under "
-                         "\"messages\", found %s",
-                         cJSON_IsObject(given) ? "an object without it" : json_type_name(given));
-    if (!cJSON_HasObjectItem(context, "add_generation_prompt"))
-        cJSON_AddBoolToObject(context, "add_generation_prompt", add_generation_prompt);
-    /* transformers passes these always, as None where there are none. */
-    if (!cJSON_HasObjectItem(context, "tools")) cJSON_AddNullToObject(context, "tools");
-    if (!cJSON_HasObjectItem(context, "documents")) cJSON_AddNullToObject(context, "documents");
-    tokenizer_special special = tokenizer_special_ids(v->tokenizer);
-    add_token_text(context, "bos_token", v->tokenizer, special.bos);
-    add_token_text(context, "eos_token", v->tokenizer, special.eos);
-    add_token_text(context, "unk_token", v->tokenizer, special.unknown);
-    add_token_text(context, "pad_token", v->tokenizer, special.padding);
-    return QP_OK;
-}
-
-qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length,
-                         bool add_generation_prompt, char **text, qp_error *error)
-{
-    *text = NULL;
-    if (!v) return no_vocabulary(error);
-    if (!v->template_source)
-        return error_set(error, QP_UNSUPPORTED,
-                         "the model has no chat template; give it plain text instead");
-    if (!v->template)
-        return error_set(error, v->template_error.status, "the model's chat template: %s",
-                         v->template_error.message);
-    cJSON *given, *context;
-    TRY(json_parse(json, length, "conversation", &given, error));
-    qp_status status = make_context(v, given, add_generation_prompt, &context, error);
-    strbuf out = {0};
-    time_t now = time(NULL);
-    struct tm local;
-    localtime_r(&now, &local);
-    template_options options = {.now = now, .utc_offset = (int32_t)local.tm_gmtoff};
-    if (status == QP_OK) status = template_render(v->template, context, &options, &out, error);
-    cJSON_Delete(context);
-    if (status == QP_OK && !(*text = strbuf_take(&out)))
-        status = error_no_memory(error, "the rendered conversation", 0);
-    strbuf_free(&out);
     return status;
 }

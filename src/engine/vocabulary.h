@@ -17,4 +17,10 @@ struct qp_vocabulary {
 /* The vocabulary of an open model; *out is NULL for one without (synthetic weights). */
 qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error);
 
+/* The error where a caller passes on the vocabulary of a model that has none. */
+qp_status vocabulary_missing(qp_error *error);
+
+/* The tokenizer's flags for those of qp_tokenize(). */
+unsigned vocabulary_encode_flags(const tokenizer *tokenizer, unsigned flags);
+
 #endif

@@ -1,5 +1,7 @@
 /* From text to ids: added tokens are taken out, the rest is normalized, cut into words, merged. */
+#define _GNU_SOURCE /* memmem */
 #include "text/bpe.h"
+#include "text/control_marks.h"
 #include "text/tokenizer_build.h"
 #include "text/utf8.h"
 
@@ -10,8 +12,9 @@
 typedef struct encoding {
     const tokenizer *tokenizer;
     bool parse_special;
-    bool is_first; /* the words at hand begin the text */
-    strbuf normalized;
+    bool is_first;    /* the words at hand begin the text */
+    const char *mark; /* to be left out, or NULL */
+    strbuf normalized, unmarked;
     pre_scratch pre;
     bpe_scratch bpe;
     token_ids *ids;
@@ -165,9 +168,28 @@ static qp_status encode_word(void *context, const char *word, size_t length, qp_
                       &e->bpe, word, length, e->ids, error);
 }
 
+/* Takes the marks out, which have done their work when added tokens were looked for. */
+static qp_status remove_marks(encoding *e, const char **text, size_t *length, qp_error *error)
+{
+    strbuf_clear(&e->unmarked);
+    for (size_t at = 0; at < *length;) {
+        const char *from = *text + at;
+        const char *found = memmem(from, *length - at, e->mark, CONTROL_MARK_SIZE);
+        size_t size = found ? (size_t)(found - from) : *length - at;
+        strbuf_append(&e->unmarked, from, size);
+        at += found ? size + CONTROL_MARK_SIZE : size;
+    }
+    if (e->unmarked.failed) return error_no_memory(error, "the text", *length);
+    *text = strbuf_text(&e->unmarked);
+    *length = e->unmarked.length;
+    return QP_OK;
+}
+
 static qp_status encode_normalized(encoding *e, const char *text, size_t length, bool is_first,
                                    qp_error *error)
 {
+    if (e->mark) TRY(remove_marks(e, &text, &length, error));
+    if (length == 0) return QP_OK;
     return pre_tokenize(&e->tokenizer->pre, &e->pre, text, length, is_first, encode_word, e, error);
 }
 
@@ -205,15 +227,25 @@ static qp_status encode(encoding *e, const char *text, size_t length, unsigned f
     return push_special(e->ids, flags & TOKENIZER_EOS, tokenizer->special.eos, "EOS", error);
 }
 
-qp_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t length,
-                           unsigned flags, token_ids *ids, qp_error *error)
+qp_status tokenizer_encode_marked(const tokenizer *tokenizer, const char *text, size_t length,
+                                  const char *mark, unsigned flags, token_ids *ids, qp_error *error)
 {
-    encoding e = {.tokenizer = tokenizer, .parse_special = flags & TOKENIZER_SPECIAL, .ids = ids};
+    encoding e = {.tokenizer = tokenizer,
+                  .parse_special = flags & TOKENIZER_SPECIAL,
+                  .mark = mark,
+                  .ids = ids};
     size_t count = ids->count;
     qp_status status = encode(&e, text, length, flags, error);
     if (status != QP_OK) ids->count = count;
     strbuf_free(&e.normalized);
+    strbuf_free(&e.unmarked);
     pre_scratch_free(&e.pre);
     bpe_scratch_free(&e.bpe);
     return status;
+}
+
+qp_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t length,
+                           unsigned flags, token_ids *ids, qp_error *error)
+{
+    return tokenizer_encode_marked(tokenizer, text, length, NULL, flags, ids, error);
 }

@@ -91,6 +91,12 @@ enum {
 qp_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t length,
                            unsigned flags, token_ids *ids, qp_error *error);
 
+/* The same of a text that holds marks (control_marks.h): a control token that `mark`, of
+ * CONTROL_MARK_SIZE bytes, interrupts is text, and the marks are left out. */
+qp_status tokenizer_encode_marked(const tokenizer *tokenizer, const char *text, size_t length,
+                                  const char *mark, unsigned flags, token_ids *ids,
+                                  qp_error *error);
+
 /* The flags TOKENIZER_BOS and TOKENIZER_EOS where the model wants them on plain text. */
 unsigned tokenizer_default_flags(const tokenizer *tokenizer);
 

@@ -1,0 +1,167 @@
+/* Conversations to prompts: see quipu.h. */
+#include "base/json.h"
+#include "engine/vocabulary.h"
+#include "text/control_marks.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void add_token_text(cJSON *context, const char *key, const tokenizer *tokenizer, int32_t id)
+{
+    size_t length = 0;
+    const char *piece = id >= 0 ? tokenizer_piece(tokenizer, id, &length) : NULL;
+    char *text = strndup(piece ? piece : "", length);
+    if (text && !cJSON_HasObjectItem(context, key)) cJSON_AddStringToObject(context, key, text);
+    free(text);
+}
+
+/* The template's variables: those given, and what every template may rely on. */
+static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
+                              cJSON **out, qp_error *error)
+{
+    cJSON *context = given;
+    if (cJSON_IsArray(given)) {
+        context = cJSON_CreateObject();
+        cJSON_AddItemToObject(context, "messages", given);
+    }
+    *out = context;
+    if (!cJSON_IsArray(json_get(context, "messages")))
+        return error_set(error, QP_INVALID,
+                         "a conversation must be an array of messages, or an object with one under "
+                         "\"messages\", found %s",
+                         cJSON_IsObject(given) ? "an object without it" : json_type_name(given));
+    if (!cJSON_HasObjectItem(context, "add_generation_prompt"))
+        cJSON_AddBoolToObject(context, "add_generation_prompt", add_generation_prompt);
+    /* transformers passes these always, as None where there are none. */
+    if (!cJSON_HasObjectItem(context, "tools")) cJSON_AddNullToObject(context, "tools");
+    if (!cJSON_HasObjectItem(context, "documents")) cJSON_AddNullToObject(context, "documents");
+    tokenizer_special special = tokenizer_special_ids(v->tokenizer);
+    add_token_text(context, "bos_token", v->tokenizer, special.bos);
+    add_token_text(context, "eos_token", v->tokenizer, special.eos);
+    add_token_text(context, "unk_token", v->tokenizer, special.unknown);
+    add_token_text(context, "pad_token", v->tokenizer, special.padding);
+    return QP_OK;
+}
+
+/* Renders what `given` holds, which is freed. */
+static qp_status render(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
+                        strbuf *out, qp_error *error)
+{
+    cJSON *context;
+    qp_status status = make_context(v, given, add_generation_prompt, &context, error);
+    time_t now = time(NULL);
+    struct tm local;
+    localtime_r(&now, &local);
+    template_options options = {.now = now, .utc_offset = (int32_t)local.tm_gmtoff};
+    if (status == QP_OK) status = template_render(v->template, context, &options, out, error);
+    cJSON_Delete(context);
+    if (status == QP_OK && out->failed)
+        status = error_no_memory(error, "the rendered conversation", out->length);
+    return status;
+}
+
+/* Whether there is a template that can be rendered. */
+static qp_status check_template(const qp_vocabulary *v, qp_error *error)
+{
+    if (!v) return vocabulary_missing(error);
+    if (!v->template_source)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the model has no chat template; give it plain text instead");
+    if (!v->template)
+        return error_set(error, v->template_error.status, "the model's chat template: %s",
+                         v->template_error.message);
+    return QP_OK;
+}
+
+qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length,
+                         bool add_generation_prompt, char **text, qp_error *error)
+{
+    cJSON *given;
+    strbuf out = {0};
+    *text = NULL;
+    TRY(check_template(v, error));
+    TRY(json_parse(json, length, "conversation", &given, error));
+    qp_status status = render(v, given, add_generation_prompt, &out, error);
+    strbuf_puts(&out, "");
+    if (status == QP_OK && !(*text = strbuf_take(&out)))
+        status = error_no_memory(error, "the rendered conversation", 0);
+    strbuf_free(&out);
+    return status;
+}
+
+/* ---- Messages stay text -------------------------------------------------------------------- */
+
+/* Calls for every text of a JSON value: texts and the names of members. */
+static qp_status each_text(cJSON *value, control_marks *marks,
+                           qp_status visit(control_marks *, char **, qp_error *), qp_error *error)
+{
+    for (cJSON *item = value; item; item = item->next) {
+        if (item->string) TRY(visit(marks, &item->string, error));
+        if (cJSON_IsString(item)) TRY(visit(marks, &item->valuestring, error));
+        if (item->child) TRY(each_text(item->child, marks, visit, error));
+    }
+    return QP_OK;
+}
+
+static qp_status see_text(control_marks *marks, char **text, qp_error *error)
+{
+    (void)error;
+    control_marks_see(marks, *text, strlen(*text));
+    return QP_OK;
+}
+
+/* Puts the text with its marks in its place, in memory as cJSON allocates it. */
+static qp_status mark_text(control_marks *marks, char **text, qp_error *error)
+{
+    bool changed;
+    strbuf marked = {0};
+    control_marks_put(marks, *text, strlen(*text), &marked, &changed);
+    char *copy = changed && !marked.failed ? cJSON_malloc(marked.length + 1) : NULL;
+    qp_status status = QP_OK;
+    if (copy) {
+        memcpy(copy, marked.data, marked.length + 1);
+        cJSON_free(*text);
+        *text = copy;
+    } else if (changed || marked.failed) {
+        status = error_no_memory(error, "the conversation", marked.length);
+    }
+    strbuf_free(&marked);
+    return status;
+}
+
+static qp_status mark_controls(cJSON *given, control_marks *marks, qp_error *error)
+{
+    TRY(each_text(given, marks, see_text, error));
+    TRY(control_marks_choose(marks, error));
+    return each_text(given, marks, mark_text, error);
+}
+
+qp_status qp_tokenize_chat(const qp_vocabulary *v, const char *json, size_t length,
+                           bool add_generation_prompt, unsigned flags, qp_tokens *tokens,
+                           qp_error *error)
+{
+    cJSON *given;
+    control_marks marks = {0};
+    strbuf text = {0};
+    TRY(check_template(v, error));
+    TRY(json_parse(json, length, "conversation", &given, error));
+    qp_status status = QP_OK;
+    if (!(flags & QP_SPECIAL)) {
+        status = control_marks_init(&marks, v->tokenizer, error);
+        if (status == QP_OK) status = mark_controls(given, &marks, error);
+    }
+    if (status == QP_OK)
+        status = render(v, given, add_generation_prompt, &text, error);
+    else
+        cJSON_Delete(given);
+    token_ids ids = {tokens->data, tokens->count, tokens->capacity};
+    if (status == QP_OK)
+        status = tokenizer_encode_marked(
+            v->tokenizer, strbuf_text(&text), text.length, *marks.mark ? marks.mark : NULL,
+            vocabulary_encode_flags(v->tokenizer, QP_BOS_NEVER | QP_SPECIAL), &ids, error);
+    *tokens = (qp_tokens){ids.data, ids.count, ids.capacity};
+    control_marks_free(&marks);
+    strbuf_free(&text);
+    return status;
+}
