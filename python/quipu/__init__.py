@@ -1,0 +1,18 @@
+"""quipu: Llama-family models on CPUs and NVIDIA GPUs.
+
+    import quipu
+
+    with quipu.Model("model.gguf") as model:
+        for piece in model.chat([{"role": "user", "content": "Name the four seasons."}]):
+            print(piece, end="", flush=True)
+
+A model belongs to one thread at a time. Text is str, tokens are lists of int, logits are numpy arrays.
+"""
+
+from quipu._native import QuipuError
+from quipu.model import Generation, Model, ModelInfo, Sampling, Session
+from quipu.trace import Trace
+from quipu.vocabulary import Vocabulary
+
+__all__ = ["Generation", "Model", "ModelInfo", "QuipuError", "Sampling", "Session", "Trace",
+           "Vocabulary"]

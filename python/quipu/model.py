@@ -1,0 +1,339 @@
+"""Models, sessions and generation."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from quipu._native import check, ffi, lib
+from quipu.trace import Trace
+from quipu.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Sizes of an open model; see qp_engine_info in quipu.h."""
+
+    vocab_size: int
+    context: int
+    model_context: int
+    max_outputs: int
+    chunk: int
+    weight_bytes: int
+    threads: int
+    device: str
+
+
+@dataclass
+class Sampling:
+    """How tokens are chosen. None leaves a setting as the model's files have it."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: Sequence[str] = ()
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    _SETTINGS = {"temperature": "QP_TEMPERATURE", "top_k": "QP_TOP_K", "top_p": "QP_TOP_P",
+                 "min_p": "QP_MIN_P", "repetition_penalty": "QP_REPETITION_PENALTY",
+                 "presence_penalty": "QP_PRESENCE_PENALTY",
+                 "frequency_penalty": "QP_FREQUENCY_PENALTY", "seed": "QP_SEED"}
+
+    def _native(self, engine):
+        """A qp_sampling, with what it points to."""
+        error, out = ffi.new("qp_error *"), ffi.new("qp_sampling *")
+        lib.qp_sampling_defaults(engine, out)
+        for name, setting in self._SETTINGS.items():
+            value = getattr(self, name)
+            if value is not None:
+                check(lib.qp_sampling_set(out, getattr(lib, setting), float(value),
+                                          lib.QP_FROM_REQUEST, error), error)
+        texts = [ffi.new("char[]", text.encode("utf-8")) for text in self.stop]
+        stops = ffi.new("char *[]", texts or [ffi.NULL])
+        biases = ffi.new("qp_logit_bias[]", [{"token": token, "bias": bias}
+                                             for token, bias in self.logit_bias.items()] or 1)
+        out.stops, out.n_stops = stops, len(texts)
+        out.logit_bias, out.n_logit_bias = biases, len(self.logit_bias)
+        return out, (texts, stops, biases)
+
+
+class Generation:
+    """An answer while it is made: iterate over its pieces of text.
+
+    Closing it (or leaving the loop) cancels what is left. After the end `finish` is the finish
+    reason ("stop", "length", ...), `tokens` holds the ids and `statistics` the counts and times.
+    """
+
+    def __init__(self, session: Session, prompt: Sequence[int], sampling: Sampling,
+                 max_tokens: int) -> None:
+        self.tokens: list[int] = []
+        self.finish: str | None = None
+        self.statistics: dict[str, float] = {}
+        self._failure: BaseException | None = None
+        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._cancel = ffi.new("int *")
+        self._session = session
+        self._thread = threading.Thread(target=self._run, args=(list(prompt), sampling, max_tokens),
+                                        daemon=True)
+        self._thread.start()
+
+    def _run(self, prompt: list[int], sampling: Sampling, max_tokens: int) -> None:
+        try:
+            native, keep = sampling._native(self._session._model._pointer)
+            ids = ffi.new("int32_t[]", prompt or 1)
+
+            @ffi.callback("qp_status(void *, int32_t, const char *, size_t)")
+            def on_token(_context, token, text, length):
+                if token >= 0:
+                    self.tokens.append(token)
+                if length:
+                    self._pieces.put(ffi.buffer(text, length)[:])
+                return lib.QP_OK
+
+            options = ffi.new("qp_generate_options *", {
+                "prompt": ids, "n_prompt": len(prompt), "sampling": native,
+                "max_tokens": max_tokens, "cancel": self._cancel, "on_token": on_token})
+            result, error = ffi.new("qp_generate_result *"), ffi.new("qp_error *")
+            check(lib.qp_generate(self._session._pointer, options, result, error), error)
+            self.finish = ffi.string(lib.qp_finish_name(result.finish)).decode()
+            self.statistics = {"prompt_tokens": result.prompt_tokens,
+                               "generated_tokens": result.generated_tokens,
+                               "prompt_seconds": result.prompt_seconds,
+                               "generate_seconds": result.generate_seconds}
+            del keep
+        except BaseException as failure:  # handed to the thread that iterates
+            self._failure = failure
+        finally:
+            self._pieces.put(None)
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            while (piece := self._pieces.get()) is not None:
+                yield piece.decode("utf-8", "replace")
+        finally:
+            self.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def text(self) -> str:
+        """The whole answer."""
+        return "".join(self)
+
+    def close(self) -> None:
+        """Ends the answer; the session keeps what was made."""
+        self._cancel[0] = 1
+        self._thread.join()
+
+
+class Session:
+    """One sequence of a model: its tokens, and their part of the KV cache."""
+
+    def __init__(self, model: Model, pointer=None) -> None:
+        self._model = model
+        if pointer is None:
+            error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
+            check(lib.qp_session_open(model._pointer, out, error), error)
+            pointer = out[0]
+        self._pointer = pointer
+        model._sessions.append(self)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The ids that the session holds."""
+        count = ffi.new("size_t *")
+        data = lib.qp_session_tokens(self._pointer, count)
+        return list(ffi.unpack(data, count[0])) if count[0] else []
+
+    def truncate(self, keep: int) -> None:
+        """Forgets all but the first `keep` tokens."""
+        lib.qp_session_truncate(self._pointer, keep)
+
+    def fork(self) -> Session:
+        """Another session with the same tokens; both share the pages of the cache."""
+        error, out = ffi.new("qp_error *"), ffi.new("qp_session **")
+        check(lib.qp_session_fork(self._pointer, out, error), error)
+        return Session(self._model, out[0])
+
+    def eval(self, tokens: Sequence[int], *, every_row: bool = False,
+             on_logits: Callable[[int, np.ndarray], None] | None = None) -> np.ndarray | None:
+        """Reads tokens. Returns the logits after the last, float32 (vocab_size), or after each,
+        (len(tokens), vocab_size). With `on_logits` the rows are handed to it one by one as views of
+        the library's memory, valid during the call and without a copy, and nothing is returned."""
+        return self._model.eval([(self, tokens)], every_row=every_row,
+                                on_logits=None if on_logits is None
+                                else lambda _, token, row: on_logits(token, row))[0]
+
+    def generate(self, prompt: str | Sequence[int], *, max_tokens: int = 0,
+                 sampling: Sampling | None = None, **settings: Any) -> Generation:
+        """Reads the prompt and makes tokens until an end. Settings are those of Sampling."""
+        ids = self._model.tokenize(prompt) if isinstance(prompt, str) else prompt
+        return Generation(self, ids, sampling or Sampling(**settings), max_tokens)
+
+    def close(self) -> None:
+        if self._pointer is not None:
+            lib.qp_session_close(self._pointer)
+            self._model._sessions.remove(self)
+        self._pointer = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Model:
+    """An open model. Options are those of qp_engine_options in quipu.h: threads, context, device
+    ("cpu", "cuda", "auto"), exec, max_sessions, max_outputs, chunk, page_size, kv_type, ..."""
+
+    def __init__(self, path: str, *, log: Callable[[str], None] | None = None,
+                 **options: Any) -> None:
+        error, out = ffi.new("qp_error *"), ffi.new("qp_engine **")
+        self._sessions: list[Session] = []
+        self._keep: list[Any] = []
+        native = ffi.new("qp_engine_options *")
+        if hasattr(native, "size"):
+            native.size = ffi.sizeof("qp_engine_options")
+        for name, value in {"model": str(path), **options}.items():
+            if not hasattr(native, name):
+                raise TypeError(f"Model has no option {name!r}")
+            if isinstance(value, str):
+                self._keep.append(value := ffi.new("char[]", value.encode("utf-8")))
+            setattr(native, name, value)
+
+        @ffi.callback("void(void *, qp_log_level, const char *)")
+        def on_log(_context, _level, message):
+            if log is not None:
+                log(ffi.string(message).decode("utf-8", "replace"))
+
+        self._keep.append(on_log)
+        native.log = on_log
+        self._pointer = None
+        check(lib.qp_engine_open(native, out, error), error)
+        self._pointer = out[0]
+
+    @property
+    def info(self) -> ModelInfo:
+        native = lib.qp_engine_get_info(self._pointer)
+        values = {f.name: getattr(native, f.name) for f in fields(ModelInfo)}
+        return ModelInfo(**{**values, "device": ffi.string(values["device"]).decode()})
+
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        """None where the model has none (synthetic weights)."""
+        pointer = lib.qp_engine_vocabulary(self._pointer)
+        return Vocabulary._of_engine(pointer, self) if pointer else None
+
+    def _need_vocabulary(self) -> Vocabulary:
+        vocabulary = self.vocabulary
+        if vocabulary is None:
+            raise ValueError("the model has no vocabulary: give token ids instead of text")
+        return vocabulary
+
+    def tokenize(self, text: str | bytes, **flags: Any) -> list[int]:
+        return self._need_vocabulary().tokenize(text, **flags)
+
+    def detokenize(self, ids: Sequence[int], **flags: Any) -> str:
+        return self._need_vocabulary().detokenize(ids, **flags)
+
+    def session(self) -> Session:
+        """A new, empty sequence; as many at once as `max_sessions` says."""
+        return Session(self)
+
+    def generate(self, prompt: str | Sequence[int], **options: Any) -> Generation:
+        """Continues a prompt in a session of its own; see Session.generate."""
+        return _OwnSession(self.session(), prompt, options)
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Generation:
+        """Answers a conversation [{"role": ..., "content": ...}, ...] by the model's template."""
+        vocabulary = self._need_vocabulary()
+        text = vocabulary.render_chat(messages)
+        return self.generate(vocabulary.tokenize(text, bos=False, special=True), **options)
+
+    def eval(self, inputs: Sequence[tuple[Session, Sequence[int]]], *, every_row: bool = False,
+             on_logits: Callable[[int, int, np.ndarray], None] | None = None) -> list:
+        """Reads tokens of several sessions as one batch; see Session.eval. on_logits(input, token,
+        row) gets views without a copy; else the result has an array for each input."""
+        vocab_size = self.info.vocab_size
+        arrays = [ffi.new("int32_t[]", list(tokens) or 1) for _, tokens in inputs]
+        native = ffi.new("qp_input[]", [
+            {"session": session._pointer, "tokens": array, "count": len(tokens),
+             "every_row": every_row}
+            for (session, tokens), array in zip(inputs, arrays)])
+        rows: list[list[np.ndarray]] = [[] for _ in inputs]
+        failure: list[BaseException] = []
+
+        @ffi.callback("qp_status(void *, size_t, size_t, const float *)")
+        def take(_context, index, token, logits):
+            row = np.frombuffer(ffi.buffer(logits, 4 * vocab_size), dtype=np.float32)
+            try:
+                if on_logits is None:
+                    rows[index].append(row.copy())
+                else:
+                    on_logits(index, token, row)
+            except BaseException as problem:
+                failure.append(problem)
+                return lib.QP_CANCELLED
+            return lib.QP_OK
+
+        error = ffi.new("qp_error *")
+        status = lib.qp_eval(self._pointer, native, len(inputs), take, ffi.NULL, ffi.NULL, error)
+        if failure:
+            raise failure[0]
+        check(status, error)
+        if on_logits is not None:
+            return [None] * len(inputs)
+        return [np.stack(r) if every_row else r[-1] for r in rows]
+
+    def decode(self, sessions: Sequence[Session], first: Sequence[int], count: int) -> np.ndarray:
+        """`count` greedy passes over several sessions at once: int32 (count + 1, len(sessions)).
+        Row 0 is `first`; each further row is what the sessions chose after the row before."""
+        tokens = np.zeros((count + 1, len(sessions)), dtype=np.int32)
+        tokens[0] = first
+        error = ffi.new("qp_error *")
+        pointers = ffi.new("qp_session *[]", [s._pointer for s in sessions])
+        check(lib.qp_decode(self._pointer, pointers, len(sessions), count,
+                            ffi.cast("int32_t *", tokens.ctypes.data), ffi.NULL, error), error)
+        return tokens
+
+    def trace(self, max_passes: int = 64) -> Trace:
+        """Records the next passes; see Trace."""
+        return Trace(self, max_passes)
+
+    def close(self) -> None:
+        """Closes the model and its sessions."""
+        for session in list(self._sessions):
+            session.close()
+        if self._pointer is not None:
+            lib.qp_engine_close(self._pointer)
+        self._pointer = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _OwnSession(Generation):
+    """A generation whose session is closed with it."""
+
+    def __init__(self, session: Session, prompt: str | Sequence[int], options: dict) -> None:
+        max_tokens = options.pop("max_tokens", 0)
+        sampling = options.pop("sampling", None) or Sampling(**options)
+        ids = session._model.tokenize(prompt) if isinstance(prompt, str) else prompt
+        super().__init__(session, ids, sampling, max_tokens)
+
+    def close(self) -> None:
+        super().close()
+        self._session.close()

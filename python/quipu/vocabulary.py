@@ -1,0 +1,67 @@
+"""Tokenizer and chat template of a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quipu._native import check, ffi, lib, take_text
+
+
+class Vocabulary:
+    """Turns text into token ids and back, and conversations into prompts.
+
+    `path` is a GGUF file or a folder with tokenizer files. The vocabulary of a Model is
+    `Model.vocabulary`.
+    """
+
+    def __init__(self, path: str) -> None:
+        error, out = ffi.new("qp_error *"), ffi.new("qp_vocabulary **")
+        check(lib.qp_vocabulary_open(str(path).encode(), out, error), error)
+        self._pointer = ffi.gc(out[0], lib.qp_vocabulary_close)
+        self._owner: Any = None
+
+    @classmethod
+    def _of_engine(cls, pointer, owner) -> Vocabulary:
+        out = cls.__new__(cls)
+        out._pointer, out._owner = pointer, owner
+        return out
+
+    def tokenize(self, text: str | bytes, *, bos: bool | None = None,
+                 special: bool = False) -> list[int]:
+        """The ids of a text. `bos`: begin with the BOS token; None: as the model wants it.
+        `special`: control tokens that are written in the text become their ids."""
+        data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+        flags = {None: lib.QP_BOS_DEFAULT, True: lib.QP_BOS_ALWAYS, False: lib.QP_BOS_NEVER}[bos]
+        error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
+        try:
+            check(lib.qp_tokenize(self._pointer, data, len(data),
+                                  flags | (lib.QP_SPECIAL if special else 0), out, error), error)
+            return list(ffi.unpack(out.data, out.count)) if out.count else []
+        finally:
+            lib.qp_tokens_free(out)
+
+    def detokenize(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of ids; bytes that are not UTF-8 become U+FFFD."""
+        error, out, length = ffi.new("qp_error *"), ffi.new("char **"), ffi.new("size_t *")
+        data = ffi.new("int32_t[]", list(ids))
+        check(lib.qp_detokenize(self._pointer, data, len(ids), lib.QP_SPECIAL if special else 0,
+                                out, length, error), error)
+        return take_text(out[0], length[0]).decode("utf-8", "replace")
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the model's chat template."""
+        text = lib.qp_chat_template(self._pointer)
+        return ffi.string(text).decode("utf-8", "replace") if text else None
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *,
+                    add_generation_prompt: bool = True, **variables: Any) -> str:
+        """A conversation as the text that the model reads. Further variables (`tools`, ...) go to
+        the template."""
+        value = json.dumps({"messages": list(messages), **variables}).encode("utf-8")
+        error, out = ffi.new("qp_error *"), ffi.new("char **")
+        check(lib.qp_render_chat(self._pointer, value, len(value), add_generation_prompt, out,
+                                 error), error)
+        return take_text(out[0]).decode("utf-8", "replace")

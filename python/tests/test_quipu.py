@@ -1,0 +1,115 @@
+"""The Python package over the tiny models of tests/golden."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import quipu
+
+MODELS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "models"
+TEXT = str(MODELS / "llama-text.gguf")
+
+
+@pytest.fixture
+def model():
+    with quipu.Model(TEXT, threads=2, context=128, max_sessions=4, max_outputs=4) as opened:
+        yield opened
+
+
+def test_text_goes_round(model):
+    ids = model.tokenize("the cat")
+    assert ids and all(isinstance(i, int) for i in ids)
+    assert model.detokenize(ids).strip() == "the cat"
+
+
+def test_info(model):
+    info = model.info
+    assert info.context == 128 and info.threads == 2 and info.device == "cpu"
+
+
+def test_generation_streams_and_repeats(model):
+    first = model.generate("the cat", max_tokens=3, temperature=0)
+    pieces = list(first)
+    assert first.finish == "length" and len(first.tokens) == 3 and pieces
+    again = model.generate("the cat", max_tokens=3, temperature=0)
+    assert again.text() == "".join(pieces)
+    assert again.statistics["generated_tokens"] == 3
+
+
+def test_leaving_a_loop_cancels(model):
+    answer = model.generate("the cat", temperature=0, logit_bias={2: -100.0})
+    for _ in answer:
+        break
+    answer.close()
+    assert answer.finish in ("cancelled", "context", "stop")
+    assert model.session() is not None  # its session has been given back
+
+
+def test_logits_are_those_of_the_whole_prompt(model):
+    ids = model.tokenize("the cat sat")
+    with model.session() as session:
+        rows = session.eval(ids, every_row=True)
+    with model.session() as session:
+        last = session.eval(ids)
+    assert rows.shape == (len(ids), model.info.vocab_size) and rows.dtype == np.float32
+    assert np.array_equal(rows[-1], last)
+
+
+def test_logits_without_a_copy(model):
+    seen = []
+    with model.session() as session:
+        session.eval(model.tokenize("the cat"),
+                     on_logits=lambda token, row: seen.append((token, row.flags.owndata,
+                                                               float(row.max()))))
+    assert len(seen) == 1 and seen[0][1] is False
+
+
+def test_an_exception_of_a_callback_comes_back(model):
+    def fail(_token, _row):
+        raise KeyError("mine")
+
+    with model.session() as session, pytest.raises(KeyError, match="mine"):
+        session.eval([1, 2], on_logits=fail)
+
+
+def test_forks_go_their_own_ways(model):
+    with model.session() as one:
+        one.eval(model.tokenize("the cat"))
+        other = one.fork()
+        assert other.tokens == one.tokens
+        assert np.array_equal(one.eval([5]), other.eval([5]))
+        assert not np.array_equal(one.eval([6]), other.eval([7]))
+
+
+def test_many_sequences_at_once(model):
+    a, b = model.session(), model.session()
+    model.eval([(a, [1, 4, 5]), (b, [1, 9])])
+    together = model.decode([a, b], [6, 7], 5)
+    assert together.shape == (6, 2)
+    for column, prompt, first in ((0, [1, 4, 5], 6), (1, [1, 9], 7)):
+        with model.session() as alone:
+            alone.eval(prompt)
+            assert np.array_equal(model.decode([alone], [first], 5)[:, 0], together[:, column])
+
+
+def test_trace(model):
+    with model.trace() as trace:
+        model.generate("the cat", max_tokens=3, temperature=0).text()
+        assert "linear" in trace.table()
+        assert trace.events()["traceEvents"]
+
+
+def test_what_is_wrong_is_said():
+    with pytest.raises(quipu.QuipuError, match="missing.gguf") as caught:
+        quipu.Model("missing.gguf")
+    assert caught.value.status == "QP_IO"
+    with pytest.raises(TypeError, match="no option 'thread'"):
+        quipu.Model(TEXT, thread=1)
+
+
+def test_errors_of_a_generation_come_back(model):
+    with pytest.raises(quipu.QuipuError, match="prompt is empty"):
+        model.generate([]).text()
+    with pytest.raises(quipu.QuipuError):
+        model.generate("the", temperature=-1).text()
