@@ -345,7 +345,7 @@ static void check_cpu(const sequences *s, const char *kv_type)
                                                      .max_sessions = 1,
                                                      .threads = 4,
                                                      .device = "cpu",
-                                                     .exec = "cuda"});
+                                                     .exec = "operators"});
     for (int i = 0; i < MOST; i++) {
         int prompt = prompt_of(i);
         if (prompt > SHORT * 12 && prompt != LAST) continue;
