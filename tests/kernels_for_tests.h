@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* QP_UNSUPPORTED where there is no megakernel for tests of the engine's model: they are made for
- * heads of 64, caches in F16, and weights in BF16, whose x is in registers, or quantised; those
- * that make the likeliest tokens with weights in BF16 for heads of 128 too, `wide`. */
+/* QP_UNSUPPORTED if there is no megakernel for tests of the engine's model. There are some for
+ * heads of 64, a cache in F16, and weights that are quantised, or in BF16 with a hidden size of one
+ * block of columns; and, `wide`, for heads of 128, the likeliest tokens and weights in BF16. */
 static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wide, qp_error *error)
 {
     const cuda_mega *m = mega_of(engine);

@@ -1,5 +1,5 @@
-/* Tokens behind a prompt that ends within a page, mostly the likeliest, as tests and tools of the
- * megakernel compare them. */
+/* Tokens after a prompt that ends within a page, mostly the likeliest, for tests and tools of the
+ * megakernel. */
 #ifndef QUIPU_TESTS_LIKELIEST_H
 #define QUIPU_TESTS_LIKELIEST_H
 
@@ -26,8 +26,8 @@ static inline void make_prompt(int32_t prompt[PROMPT])
         prompt[i] = (i * 97 + 5) % 500;
 }
 
-/* `count` tokens behind a prompt as `sampling` wants them, at most MOST_MADE, `interval` a launch.
- */
+/* `count` tokens after a prompt as `sampling` chooses them, at most MOST_MADE, `interval` per
+ * launch. */
 static inline qp_status generate_by(qp_engine *engine, const qp_sampling *sampling,
                                     const int32_t *prompt, size_t n_prompt, int64_t count,
                                     int64_t interval, token_list *out, qp_error *error)

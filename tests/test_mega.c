@@ -1,5 +1,5 @@
-/* The megakernel: the tokens that a GPU makes by itself are those that it makes operator by
- * operator. Without a GPU, what is said where one is asked for. */
+/* The megakernel makes the tokens that the GPU makes operator by operator. Without a GPU: its
+ * schedules are proved, damaged ones are refused, and messages say what is missing. */
 #include "engine_test.h"
 #include "base/clock.h"
 #include "vm/mega/parts.h"
@@ -50,8 +50,8 @@ static void it_makes_the_same_tokens(void **state)
     }
 }
 
-/* Of more than a block of columns: a second one that is not whole, and one that is; the same bits
- * however often they are read. */
+/* Rows longer than one block of columns: a second block that is not full, and one that is. Repeated
+ * runs give the same bits. */
 static void it_reads_long_rows(void **state)
 {
     (void)state;
@@ -69,7 +69,8 @@ static void it_reads_long_rows(void **state)
     }
 }
 
-/* Every kind of bricks, and some mixed; tiles wider than a chunk and several in one. */
+/* Every type that has bricks, and mixed types; tiles wider than a chunk, and several tiles in a
+ * chunk. */
 static void it_reads_quantised_weights(void **state)
 {
     (void)state;
@@ -83,7 +84,7 @@ static void it_reads_quantised_weights(void **state)
         token_list expected, found;
         qp_engine_options options = {
             .model = quantised[i], .device = "cuda", .exec = "cuda", .context = 1024};
-        /* In small models some blocks have little to do: what they fetch runs passes ahead, and
+        /* In small models some blocks have little to do: their producer warps run passes ahead, and
          * parts of attention come and go with the length of the context. */
         int count = strstr(quantised[i], ":tiny:") ? MOST_MADE : MADE;
         make_tokens(&options, count, 1, &expected);
@@ -112,7 +113,7 @@ static void it_makes_what_the_reference_makes(void **state)
                      found.of[i]);
 }
 
-/* The kernel of one sequence whose warps sleep; NULL: there is none that reads such weights. */
+/* The kernel with delays for one sequence; NULL: there is none for such weights. */
 static cuda_function delayed_kernel(qp_engine *engine, bool has_one)
 {
     cuda_function kernel = NULL;
@@ -124,8 +125,8 @@ static cuda_function delayed_kernel(qp_engine *engine, bool has_one)
     return kernel;
 }
 
-/* A pass behind n_prompt tokens, RUNS times, every other one by `delayed` if there is such a
- * kernel: its logits are the same bits. */
+/* A pass after n_prompt tokens, RUNS times, every other one by `delayed` unless that is NULL: its
+ * logits have the same bits. */
 static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
 {
     cuda_function usual = mega_of(engine)->kernel;
@@ -151,8 +152,9 @@ static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
     qp_session_close(session);
 }
 
-/* Whoever comes first: warps sleep at random in every other run. Behind few tokens, where a block
- * has a KV head's attention for itself, and behind so many that it is cut into parts. */
+/* Bits do not depend on which block comes first: warps sleep at random in every other run. After
+ * few tokens, where a block computes a KV head's attention alone, and after so many that it is cut
+ * into parts. */
 static void its_bits_do_not_depend_on_the_order(void **state)
 {
     (void)state;
@@ -187,7 +189,7 @@ static void its_bits_do_not_depend_on_the_order(void **state)
 
 enum { SEQUENCES = 8, STEPS = 70 };
 
-/* Prompts of other tokens and lengths; the last is read in parts by all blocks. */
+/* Prompts of other tokens and lengths; all blocks read parts of the last. */
 static const int prompt_lengths[SEQUENCES] = {21, 40, 3, 64, 130, 17, 95, 790};
 
 static qp_engine *open_for_several(const char *model, const char *exec)
@@ -217,7 +219,7 @@ static int32_t first_token(int which)
     return which * 13 + 7;
 }
 
-/* STEPS tokens behind each of n prompts, side by side: tokens[step * n + i]. */
+/* STEPS tokens after each of n prompts, side by side: tokens[step * n + i]. */
 static void decode_several(qp_engine *engine, const int *which, int n, int32_t *tokens)
 {
     qp_session *sessions[SEQUENCES];
@@ -231,7 +233,7 @@ static void decode_several(qp_engine *engine, const int *which, int n, int32_t *
         qp_session_close(sessions[i]);
 }
 
-/* `n` of the sequences: others, or in other rows, in every run. */
+/* Picks `n` of the sequences: others, or in other rows, in each run. */
 static void choose_several(int run, int n, int *which)
 {
     for (int i = 0; i < n; i++)
@@ -271,7 +273,7 @@ static void it_makes_the_same_tokens_of_several(void **state)
     }
 }
 
-/* Logits behind one more token of each of n sessions: rows[i][vocab]. */
+/* Logits after one more token of each of n sessions: rows[i][vocab]. */
 static void eval_several(qp_engine *engine, qp_session *const *sessions, const int *which, int n,
                          float *const *rows)
 {
@@ -288,8 +290,8 @@ static void eval_several(qp_engine *engine, qp_session *const *sessions, const i
     assert_ok(qp_eval(engine, inputs, (size_t)n, take_logits, &sink, NULL, &error));
 }
 
-/* Two to eight of the sequences, whichever they are and in whichever order, RUNS times, every other
- * one by warps that sleep. Alone they are run by the kernel of one sequence. */
+/* Two to eight of the sequences in any order, RUNS times, every other one with delays; the kernel
+ * of one sequence runs each of them alone. */
 static void its_bits_do_not_depend_on_neighbours(void **state)
 {
     (void)state;
@@ -344,7 +346,7 @@ static void it_says_what_it_does_not_run(void **state)
         assert_int_equal(qp_engine_open(&options, &engine, &error), QP_UNSUPPORTED);
         assert_non_null(strstr(error.message, "all BF16, all F16"));
     }
-    options.exec = NULL; /* operators then */
+    options.exec = NULL; /* operators for the rest */
     assert_ok(qp_engine_open(&options, &engine, &error));
     assert_null(mega_of(engine));
     qp_engine_close(engine);
@@ -362,7 +364,7 @@ static void it_runs_on_no_cpu(void **state)
     assert_non_null(strstr(error.message, "--device cpu"));
 }
 
-/* However the schedule's instructions are dealt to the blocks, and to how many. */
+/* However the schedule's instructions are dealt, and to however many blocks. */
 static void every_strategy_gives_the_same_bits(void **state)
 {
     (void)state;
@@ -381,7 +383,7 @@ static void every_strategy_gives_the_same_bits(void **state)
             assert_ok(generate(engine, MADE, 50, &found, &error));
             assert_memory_equal(expected.of, found.of, MADE * sizeof *found.of);
         }
-        /* So few blocks that each has more pairs of QKV than its warps have at once. */
+        /* So few blocks that each has more pairs of QKV than its warps take at once. */
         const cuda_mega_options few = {.n_blocks = 12};
         cuda_mega_free(mega_of(engine));
         assert_ok(cuda_mega_init(mega_of(engine), cuda_of(engine), &few, &error));
@@ -392,7 +394,7 @@ static void every_strategy_gives_the_same_bits(void **state)
     }
 }
 
-/* Without a GPU: what its blocks would run is proved and can be waited for. */
+/* Without a GPU: the schedules are proved, and the megakernel carries all of their waits. */
 static void every_wait_is_carried(void **state)
 {
     (void)state;
@@ -420,7 +422,7 @@ static void every_wait_is_carried(void **state)
     }
 }
 
-/* A wait for somebody whose work a reader would not see. */
+/* A wait for data that a reader could not see is refused. */
 static void a_wait_that_nothing_carries_is_refused(void **state)
 {
     (void)state;
@@ -455,7 +457,7 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     assert_int_equal(mega_check_waits(&s, &error), QP_UNSUPPORTED);
     attention->waits[0] = kept;
     assert_ok(mega_check_waits(&s, &error));
-    /* One more that is true, but that no reader would see: only what is carried gets to a GPU. */
+    /* One more wait that the schedule fulfils, but that no data carries to the reader. */
     assert_int_equal(later->waits[1].counter, 0);
     later->waits[1] = mlp->waits[0];
     assert_ok(schedule_verify(&s, &error));
@@ -466,7 +468,7 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     model_close(m);
 }
 
-/* Ways to damage a record of a block; false where there is nothing to damage. */
+/* Ways to damage a record of a block; false: there is nothing to damage. */
 enum { DAMAGES = 6 };
 static bool damage(schedule *s, int block, int i, int how)
 {
@@ -482,7 +484,7 @@ static bool damage(schedule *s, int block, int i, int how)
     case 2:
         in->units.begin++, in->units.end++;
         return true;
-    case 3: /* what another step says */
+    case 3: /* the operands of another step */
         in->node = (in->node + 1) % (uint32_t)s->n_nodes;
         return true;
     case 4:
@@ -497,7 +499,7 @@ static bool damage(schedule *s, int block, int i, int how)
     }
 }
 
-/* Whichever record of a queue is damaged, nothing of the program reaches a GPU. */
+/* Whichever record of a queue is damaged, nothing of the program is uploaded. */
 static void a_damaged_program_is_refused(void **state)
 {
     (void)state;
@@ -531,8 +533,8 @@ static void a_damaged_program_is_refused(void **state)
     model_close(m);
 }
 
-/* A block that leaves out its part of the last MLP, which all wait for. The GPU is of no use to
- * this process afterwards. */
+/* A block leaves out its part of the last MLP, for which all blocks wait. Afterwards this process
+ * cannot use the GPU. */
 static void it_reports_what_does_not_come(void **state)
 {
     (void)state;

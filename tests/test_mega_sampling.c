@@ -1,5 +1,5 @@
-/* The megakernel chooses tokens itself: those that the CPU's sampler picks from the same logits. It
- * ends behind a stop token or when it is told to, and its tokens come one by one. */
+/* The megakernel samples the tokens that the CPU's sampler chooses from the same logits. A launch
+ * ends after a stop token or when it is cancelled, and delivers tokens one by one. */
 #include "base/clock.h"
 #include "engine_test.h"
 #include "engine/sampler.h"
@@ -82,7 +82,7 @@ static void read_tokens(qp_session *session, const int32_t *tokens, size_t count
     assert_ok(qp_eval(engine, &input, 1, keep_logits, session, NULL, &error));
 }
 
-/* `count` tokens behind a prompt; the session holds all but the last of them then. */
+/* `count` tokens after a prompt; the session then holds all but the last of them. */
 static void pick_tokens(qp_session *session, const qp_sampling *sampling, const int32_t *prompt,
                         size_t n_prompt, int32_t *tokens, int count)
 {
@@ -189,7 +189,7 @@ static void it_does_with_quantised_weights(void **state)
         check_choices(models[i], 50);
 }
 
-/* Ends launches of the likeliest tokens behind stop tokens, early and late. */
+/* Launches of the likeliest tokens end after stop tokens, early and late. */
 static void end_likeliest(qp_session *session, const int32_t *prompt)
 {
     enum { COUNT = 30 };
@@ -214,7 +214,7 @@ static void end_likeliest(qp_session *session, const int32_t *prompt)
     }
 }
 
-/* Where a block's logits are several pieces the CPU chooses, from the same logits. */
+/* Where a block's logits are in several pieces the CPU samples, from the same logits. */
 static void it_does_by_every_strategy(void **state)
 {
     (void)state;
@@ -248,7 +248,7 @@ static void it_does_by_every_strategy(void **state)
     qp_engine_close(engine);
 }
 
-/* Whoever comes first: warps sleep at random in every other run. */
+/* Bits do not depend on which block comes first: warps sleep at random in every other run. */
 static void check_any_order(const char *model)
 {
     enum { COUNT = 60, RUNS = 100, DELAY_NS = 5000 };
@@ -296,7 +296,8 @@ static void it_does_with_a_large_vocabulary(void **state)
     check_choices("synthetic:llama-3.2-1b:BF16", 50);
 }
 
-/* Behind the token, whichever it is in a launch, and what comes next is as if it had been alone. */
+/* A launch ends after the stop token, wherever that is, and the next one continues as if the first
+ * had been alone. */
 static void a_stop_token_ends_a_launch(void **state)
 {
     (void)state;
@@ -342,13 +343,13 @@ static void a_stop_token_ends_a_launch(void **state)
     qp_engine_close(engine);
 }
 
-/* Where a scout is ahead of the warp that fetches. */
+/* Where the prefetch warp is ahead of the producer warp. */
 static void launches_end_in_long_contexts(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
     enum { LONG = MEGA_PREFETCH_CONTEXT + 100, COUNT = 30 };
-    /* Whose output is not its embedding: it does not say the same token again and again. */
+    /* Its output is not its embedding, so it does not repeat one token. */
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:internlm2-1.8b:BF16",
                                                         .device = "cuda",
                                                         .exec = "megakernel",
@@ -442,7 +443,7 @@ static void tokens_come_one_by_one(void **state)
     qp_engine_close(engine);
 }
 
-/* The time of a token of 128, behind the first. */
+/* The time of a token of 128, without the first. */
 static double time_choice(qp_engine *engine, const choice *c)
 {
     int32_t prompt[PROMPT];

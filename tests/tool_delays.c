@@ -1,15 +1,19 @@
-/* Makes tokens by kernels whose warps sleep at random, and counts those that differ.
+/* Makes tokens by the kernels with delays, whose warps sleep at random, and counts those that
+ * differ from the program's kernels.
  *
- * Usage: tool_delays MODEL TOKENS DELAY [HOW [CONTEXT [alone]]]: the same runs of up to 960 tokens
- * behind CONTEXT (21) others again and again until there are TOKENS, each warp sleeping up to DELAY
- * nanoseconds before one entry in sixteen, other ones in every run. HOW: "likeliest", unless it is
- * said otherwise; "drawn", with penalties, by the megakernels that choose; or 2 to 64, sequences of
- * other lengths side by side, from 9 on by the kernel of batches, which sleeps up to 8192 whatever
- * DELAY says. MODEL has heads of 64, such as synthetic:tiny:BF16, or 128 for the likeliest in BF16.
- * The exit status is 0 where each token is that of the usual kernel; "alone": of the first run,
- * since the usual kernel is not run at all, for those who look at this one. Prompts are then read
- * eight tokens at a time, by simple kernels: compute-sanitizer fails where those that take tensor
- * maps run without its instructions.
+ * Usage: tool_delays MODEL TOKENS DELAY [HOW [CONTEXT [alone]]]
+ *
+ * It repeats runs of up to 960 tokens after CONTEXT (21) others until there are TOKENS. A warp
+ * sleeps up to DELAY nanoseconds before one entry in sixteen, chosen anew in each run. HOW is one
+ * of: "likeliest", the default; "drawn", with penalties, by the megakernels that sample; 2 to 64,
+ * so many sequences of different lengths side by side, from 9 on by the chain kernel, which sleeps
+ * up to 8192 ns whatever DELAY is. MODEL has heads of 64, such as synthetic:tiny:BF16, or 128 for
+ * the likeliest tokens in BF16.
+ *
+ * The exit status is 0 if each token is that of the program's kernel. With "alone" tokens are
+ * compared with those of the first run, and the program's kernel is not run, so that a sanitizer
+ * sees the kernels with delays only. Prompts are then read eight tokens at a time by simple
+ * kernels, because compute-sanitizer fails if those that use tensor maps run uninstrumented.
  */
 #include "base/clock.h"
 #include "kernels_for_tests.h"
@@ -28,10 +32,11 @@ typedef struct task {
     qp_engine *engine;
     int64_t rows;       /* 0: one sequence, by qp_generate() */
     bool draws;         /* tokens other than the likeliest */
-    bool alone;         /* the kernels with delays only */
-    size_t run, prompt; /* tokens of a run and before it */
+    bool alone;         /* only the kernels with delays */
+    size_t run, prompt; /* tokens of a run, and of the prompt */
     qp_sampling sampling;
-    int32_t tokens[2][(LONGEST + 1) * ROWS]; /* those of the usual kernel, then others' */
+    /* Of the program's kernels, then of those with delays. */
+    int32_t tokens[2][(LONGEST + 1) * ROWS];
 } task;
 
 static bool is_batch(const task *t)
@@ -53,7 +58,7 @@ static qp_status open_task(task *t, qp_error *error)
     return qp_engine_open(&options, &t->engine, error);
 }
 
-/* The kernels with delays in place of the usual ones. */
+/* Takes the kernels with delays in place of the program's. */
 static qp_status use_delays(task *t, uint32_t delay, qp_error *error)
 {
     if (is_batch(t)) {
@@ -170,7 +175,7 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
     return QP_OK;
 }
 
-/* What is said behind the first three arguments. */
+/* Reads the arguments after the first three. */
 static bool read_rest(task *t, int count, char **words, const char **how)
 {
     *how = count > 0 ? words[0] : "likeliest";

@@ -1,9 +1,9 @@
-/* Measures what waits between blocks cost the megakernel: the time of a token with them less that
- * without, where each block takes what it finds and waits for nothing but its weights.
+/* Measures what waits between blocks cost the megakernel: the time of a token with waits, less that
+ * of a kernel whose blocks wait for their weights but not for each other.
  *
  * Usage: tool_waits MODEL CONTEXT [ROUNDS]: the median of ROUNDS (9) rounds, each of 128 tokens
- * behind CONTEXT with waits and as many without, in turns. MODEL has heads of 64, a hidden size of
- * 2,048 at most and weights in BF16, such as synthetic:llama-3.2-1b:BF16.
+ * after CONTEXT with waits and then as many without. MODEL has heads of 64, a hidden size of up to
+ * 2,048 and weights in BF16, such as synthetic:llama-3.2-1b:BF16.
  */
 #include "base/clock.h"
 #include "kernels_for_tests.h"
@@ -13,7 +13,7 @@
 
 enum { TOKENS = 128, MOST_ROUNDS = 99, VARIANTS = 2 };
 
-/* What was not waited for is left half done: an engine of its own for each variant. */
+/* Without waits data is left incomplete, so each variant has an engine of its own. */
 typedef struct variant {
     qp_engine *engine;
     qp_session *session;
