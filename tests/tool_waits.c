@@ -88,7 +88,7 @@ static qp_status measure(variant *variants, const char *model, size_t context, i
         for (int i = 0; i < VARIANTS; i++)
             TRY(time_tokens(&variants[i], context, &variants[i].us[round], error));
     double with = median(variants[0].us, rounds), without = median(variants[1].us, rounds);
-    printf("%s behind %zu tokens: %.1f us a token, %.1f without waits; exposed synchronisation is "
+    printf("%s after %zu tokens: %.1f us a token, %.1f without waits; exposed synchronisation is "
            "%.1f us\n",
            model, context, with, without, with - without);
     return QP_OK;
