@@ -250,6 +250,22 @@ def bad_input():
            "--setting", "throughput")
 
 
+def models_that_are_refused():
+    """What a model would compute with and quipu does not is named, not left out."""
+    folder = Path(TEMPORARY, "other")
+    shutil.copytree(MODELS / "llama-text", folder)
+    config = json.loads((folder / "config.json").read_text())
+
+    def refused(said, changes, *arguments):
+        (folder / "config.json").write_text(json.dumps(config | changes))
+        expect(1, said, *arguments, "-m", str(folder))
+
+    refused('architecture "GemmaForCausalLM" is not supported', {"architectures": ["GemmaForCausalLM"]}, "info")
+    refused("slides over the latest 64 positions", {"sliding_window": 64}, "run", "-p", "a", "-c", "100")
+    refused('"model.layers.1.', {"num_hidden_layers": 1}, "run", "-p", "a")
+    refused('"num_local_experts" is set', {"num_local_experts": 8}, "logits", "--ids", "1")
+
+
 def without_a_gpu():
     """What asks for a GPU where there is none says so; what needs none answers all the same."""
     if os.path.exists("/dev/nvidiactl"):
@@ -703,7 +719,8 @@ def editing():
 
 def main():
     try:
-        for part in (answers, texts, bad_input, without_a_gpu, environment_and_precedence, writing_fails,
+        for part in (answers, texts, bad_input, models_that_are_refused, without_a_gpu,
+                     environment_and_precedence, writing_fails,
                      conversion, conversation, traces, interrupts, terminal, editing, progress):
             start = time.monotonic()
             part()

@@ -235,6 +235,24 @@ static void truncated_sessions_continue_as_fresh_ones(void **state)
     qp_engine_close(engine);
 }
 
+/* Whether the limit is the file's, and what raises it. */
+static void a_full_context_says_where_its_length_is_from(void **state)
+{
+    (void)state;
+    enum { TRAINED = 512 };
+    qp_engine *engine =
+        open_engine((qp_engine_options){.model = "golden/models/llama-tied-gqa3.gguf"});
+    int32_t ids[TRAINED + 1];
+    make_ids(ids, TRAINED + 1, qp_engine_get_info(engine).vocab_size, 5);
+    qp_session *session = open_session(engine);
+    qp_input input = {.session = session, .tokens = ids, .count = TRAINED + 1};
+    assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "room for 512 in all (the context length that the "
+                                          "model's file gives; -c sets another)"));
+    qp_session_close(session);
+    qp_engine_close(engine);
+}
+
 static void a_full_context_is_refused_with_both_numbers(void **state)
 {
     (void)state;
@@ -245,7 +263,7 @@ static void a_full_context_is_refused_with_both_numbers(void **state)
     qp_input input = {.session = session, .tokens = ids, .count = 21};
     assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "21 more"));
-    assert_non_null(strstr(error.message, "room for 20"));
+    assert_non_null(strstr(error.message, "room for 20 in all (-c sets another length)"));
     input.count = 20; /* to the last position */
     assert_ok(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error));
     input.count = 1;
@@ -659,6 +677,7 @@ int main(void)
         cmocka_unit_test(so_do_those_of_larger_models),
         cmocka_unit_test(truncated_sessions_continue_as_fresh_ones),
         cmocka_unit_test(a_full_context_is_refused_with_both_numbers),
+        cmocka_unit_test(a_full_context_says_where_its_length_is_from),
         cmocka_unit_test(tokens_outside_the_vocabulary_change_nothing),
         cmocka_unit_test(sessions_are_counted),
         cmocka_unit_test(sessions_decode_side_by_side),

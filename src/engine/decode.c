@@ -19,8 +19,8 @@ static qp_status check_session(const decoding *d, size_t i, int32_t token, qp_er
     if (d->count > context || s->count > context - d->count)
         return error_set(error, QP_INVALID,
                          "the context is full: session %zu holds %zu tokens, %zu more were asked "
-                         "for, and it has room for %zu in all",
-                         i, s->count, d->count, context);
+                         "for, and it has room for %zu in all (%s)",
+                         i, s->count, d->count, context, engine_about_context(e));
     if (token >= 0 && token < e->plan.config.vocab_size) return QP_OK;
     return error_set(error, QP_INVALID,
                      "the token of session %zu is %d, but the model's vocabulary has the ids 0 to "

@@ -173,6 +173,17 @@ static qp_status check_memory(qp_engine *e, const qp_engine_options *options,
         (long long)(fits > 0 ? fits : e->plan.options.page_size));
 }
 
+const char *engine_about_context(const qp_engine *e)
+{
+    const model_config *c = &e->plan.config;
+    const int64_t context = e->plan.options.context;
+    if (c->window && context == c->window)
+        return "the model's sliding window, which is as far as quipu computes its attention";
+    if (context == c->context_length)
+        return "the context length that the model's file gives; -c sets another";
+    return "-c sets another length";
+}
+
 static void warn_of_context(const qp_engine *e)
 {
     int64_t asked = e->plan.options.context, trained = e->plan.config.context_length;

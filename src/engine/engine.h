@@ -38,6 +38,9 @@ struct qp_engine {
     void *progress_context;
 };
 
+/* Where the length of the contexts comes from and how to get another, for messages. */
+const char *engine_about_context(const struct qp_engine *e);
+
 /* Prepares the session's pages for `n` more tokens after `ahead` that are under way; pages that
  * other sessions hold too are copied first. QP_NO_MEMORY changes nothing. */
 struct qp_session;

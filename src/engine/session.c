@@ -113,8 +113,9 @@ static qp_status check_input(const qp_engine *e, const qp_input *input, qp_error
     if (input->count > (size_t)context || input->session->count > (size_t)context - input->count)
         return error_set(error, QP_INVALID,
                          "the context is full: the session holds %zu tokens, %zu more were given, "
-                         "and it has room for %lld in all",
-                         input->session->count, input->count, (long long)context);
+                         "and it has room for %lld in all (%s)",
+                         input->session->count, input->count, (long long)context,
+                         engine_about_context(e));
     for (size_t i = 0; i < input->count; i++) {
         if (input->tokens[i] >= 0 && input->tokens[i] < vocab_size) continue;
         return error_set(error, QP_INVALID,
