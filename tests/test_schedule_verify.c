@@ -186,7 +186,7 @@ static void test_sums_that_nobody_clears_are_refused(void **state)
     int64_t *rows = &tiny.plan.views[tiny.plan.nodes[0].operands[x_next]].shape[0];
     --*rows;
     assert_int_equal(schedule_verify(&s, &error), QP_INVALID);
-    assert_non_null(strstr(error.message, "nobody clears \"x_next\""));
+    assert_non_null(strstr(error.message, "no instruction clears \"x_next\""));
     ++*rows;
     schedule_free(&s);
 }

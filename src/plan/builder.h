@@ -5,7 +5,7 @@
 
 #include "plan/plan.h"
 
-/* What a node reads or writes: a tensor of the plan or a weight, seen through a view. */
+/* What a node reads or writes: a tensor of the plan, or a part of one, or a weight. */
 typedef struct plan_operand {
     enum { OPERAND_NONE, OPERAND_TENSOR, OPERAND_WEIGHT, OPERAND_BIAS } kind;
     int id;                        /* plan_tensor_id or weight_slot */
@@ -29,7 +29,7 @@ typedef struct plan_builder {
     int n_nodes;
     int step_capacity, node_capacity;
     int64_t layer; /* of the steps that follow; -1: outside the layers */
-    int64_t sum;   /* of the plan of sums: the residual's latest value */
+    int64_t sum;   /* of the plan of sums: number of the residual's latest value */
     bool failed;   /* memory ran out */
 } plan_builder;
 
@@ -46,7 +46,7 @@ void node_param(plan_node *node, const char *name, double value);
 /* Columns [first, first + count) of a tensor, called `symbol`. */
 void node_columns(plan_node *node, const char *name, plan_tensor_id id, int64_t first,
                   int64_t count, const char *symbol);
-/* A tensor as it stands on every rank: one more dimension in front. */
+/* The tensor of every rank: one more dimension in front. */
 void node_parts(plan_node *node, const char *name, plan_tensor_id id, int64_t ranks);
 /* The same columns as `heads` heads. */
 void node_heads(plan_node *node, const char *name, plan_tensor_id id, int64_t first, int64_t count,
@@ -63,8 +63,8 @@ void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_k
 /* Writes the steps of a Llama-family forward pass: llama.c. */
 void llama_forward(plan_builder *b);
 
-/* What the fused pass (llama_fused.c) has in common with it: the output and the down projection
- * with their sums over ranks, and what attention finds in the batch state. */
+/* Shared with the fused pass (llama_fused.c): the output and the down projection with their sums
+ * over ranks, and attention's operands and parameters. */
 void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
                         const char *symbol);
 void llama_all_reduce(plan_builder *b, const char *step);
@@ -75,15 +75,15 @@ void llama_attention_params(const plan_builder *b, plan_node *node);
 void llama_fused_layer(plan_builder *b);
 void llama_fused_logits(plan_builder *b);
 
-/* Of these the plan of sums has the same, from its own residual: QKV, and attention in parts. */
+/* Shared with the plan of sums, which has its own residual: QKV, and attention in parts. */
 void llama_fused_norm(const plan_builder *b, plan_node *node, weight_slot weight);
 void llama_fused_qkv(plan_builder *b);
 plan_node *llama_fused_attend(plan_builder *b);
 
-/* The layers that add up sums, and what comes before them: llama_sums.c. */
+/* The layers that add to sums, and the embedding before them: llama_sums.c. */
 void llama_sums_embedding(plan_builder *b);
 void llama_sums_layer(plan_builder *b);
-/* Sees the residual's latest value, or the one that comes `ahead` of it. */
+/* The residual's latest value as an operand, or the value `ahead` places after it. */
 void llama_sums_view(const plan_builder *b, plan_node *node, const char *name, int64_t ahead);
 
 /* Areas, views and nodes of what the page has written: program.c. */

@@ -20,8 +20,8 @@ typedef struct plan_cell {
  */
 qp_status lifetime_compute(const program *program, plan_cell **cells, qp_error *error);
 
-/* Gives every activation and output its offset: the largest first, each at the lowest place where
- * no tensor lies that is alive at the same step. Sets plan->arena_bytes. */
+/* Gives every activation and output its offset: the largest first, each at the lowest offset that
+ * no tensor alive at the same step covers. Sets arena_bytes. */
 void lifetime_place(program *program, const plan_cell *cells);
 
 /* Proves that the placement is sound, sharing no code with the two functions above: it walks the

@@ -1,7 +1,7 @@
 /* The Llama forward pass on one page.
  *
  *     x      [n_tokens, hidden_size]        the residual stream, alive throughout
- *     x_     [n_tokens, hidden_size]        normalised, alive from a norm to the product behind it
+ *     x_     [n_tokens, hidden_size]        normalised, alive from a norm to the product after it
  *     attn   [n_tokens, qkv_hidden_units]   q, k and v; attention writes its output over q
  *     ffn    [n_tokens, 2 * intermediate_size]  gate and up; the activation writes over gate
  *
@@ -23,7 +23,7 @@
         __VA_ARGS__                                                                                \
     }
 
-/* What a pass is given and what outlives it: inputs, the table of angles, the cache. */
+/* Inputs of a pass, and tensors that outlive it: the RoPE table, the cache. */
 static void declare_inputs(plan_builder *b)
 {
     const model_config *c = &b->plan->config;
@@ -163,7 +163,7 @@ void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, 
     node_tensor(node, "out", PLAN_X);
 }
 
-/* x = the sum of x over all ranks: nothing to do for one. */
+/* x = the sum of x over all ranks; with one rank there is nothing to do. */
 void llama_all_reduce(plan_builder *b, const char *step)
 {
     builder_graph(b, step);
@@ -261,7 +261,7 @@ static void llama_layer(plan_builder *b)
     feed_forward(b);
 }
 
-/* The rows whose logits are wanted are gathered first: the rest of x ends here. */
+/* Gathers the rows whose logits are wanted; the rest of x is not needed after it. */
 static void llama_logits(plan_builder *b)
 {
     builder_graph(b, "final_norm");

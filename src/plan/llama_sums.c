@@ -2,11 +2,12 @@
  * residual in fixed point, so no worker waits between attention and its output projection, nor
  * between up and down.
  *
- *     x       [n_tokens, (2 n_layers + 1) * hidden_size]  the residual stream: each value that it
- * has in a pass has a place of its own x_next  the same for the next pass, cleared by this pass's
- * first step attn    [n_tokens, q_hidden_units]                  q part_v  [n_tokens, n_heads,
- * kv_partitions, head_dim]  attention over parts of the positions part_s  [n_tokens, n_heads,
- * kv_partitions]
+ *     x       [n_tokens, (2 n_layers + 1) * hidden_size]  the residual stream: each of its values
+ *                                                         in a pass has a place of its own
+ *     x_next  the same for the next pass, cleared by this pass's first step
+ *     attn    [n_tokens, q_hidden_units]                  q
+ *     part_v  [n_tokens, n_heads, kv_partitions, head_dim]  attention over parts of the positions
+ *     part_s  [n_tokens, n_heads, kv_partitions]
  *
  * A sum is complete when all workers have added to it, in any order, and must be clear before the
  * first adds. x and x_next change places after each pass, so that clearing delays no worker. All
@@ -31,7 +32,7 @@ void llama_sums_embedding(plan_builder *b)
     node_tensor(embed, "x_next", PLAN_SUMS_NEXT);
 }
 
-/* A KV head's heads times its columns of the output projection. */
+/* The heads of each KV head times its columns of the output projection. */
 static void project_heads(plan_builder *b)
 {
     const model_config *c = &b->plan->config;

@@ -183,7 +183,7 @@ plan_access plan_step_access(const program *p, int step, plan_tensor_id id)
     const plan_step *s = &p->steps[step];
     for (int n = s->first_node; n < s->first_node + s->n_nodes; n++) {
         const op_info *op = op_get(p->nodes[n].op);
-        bool written = access.write; /* what this step wrote itself it need not find there */
+        bool written = access.write; /* a step may read what it wrote itself */
         for (int i = 0; i < op_n_tensors(op); i++) {
             if (program_tensor_of(p, n, i) != (int)id) continue;
             if (op->tensors[i].direction != OP_OUT && !(written && !access.read))
@@ -234,7 +234,7 @@ static bool context_fits(const model_config *config, plan_options options, int64
 int64_t plan_largest_context(const model_config *config, const plan_options *options,
                              uint64_t weight_bytes, uint64_t available)
 {
-    /* Whole pages by halves; the model's own length at last, when even that fits. */
+    /* Bisects whole pages; the model's own length, which may end inside a page, is tried first. */
     if (context_fits(config, *options, config->context_length, weight_bytes, available))
         return config->context_length;
     int64_t low = 0, high = config->context_length / options->page_size + 1;

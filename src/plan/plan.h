@@ -12,9 +12,9 @@ plan_options plan_default_options(const model_config *config);
 /* Whether there is a fused plan for the model: not where q and k have norms of their own. */
 bool plan_can_fuse(const model_config *config);
 
-/* Builds the program, its lifetimes and its arena, and verifies it. Of `model` the types and shapes
- * of the weights are looked at; NULL: weights have the shapes that the config demands, are F32 and
- * without biases, for questions about sizes. plan_free() the result, also after a failure. */
+/* Builds the program, places its tensors in the arena, and verifies it. Reads types and shapes of
+ * the weights from `model`; NULL, for questions about sizes: weights are F32, with the shapes of
+ * the config and without biases. plan_free() the result, also after a failure. */
 qp_status plan_build(const model_config *config, const model *model, const plan_options *options,
                      program *out, qp_error *error);
 void plan_free(program *program);
@@ -23,11 +23,11 @@ void plan_free(program *program);
  * NULL where the model has no data. */
 void plan_find_weights(const program *program, const model *model, const void **weights);
 
-/* The step that a person names: "embedding", or "5.attn_qkv" for one of layer 5. QP_INVALID names
- * the nearest that there is. */
+/* Finds a step by its label: "embedding", or "5.attn_qkv" for one of layer 5. QP_INVALID names the
+ * step with the nearest name. */
 qp_status plan_parse_step(const program *program, const char *text, int *step, qp_error *error);
 
-/* A step's name as plan_parse_step() takes it. */
+/* Writes a step's label, as plan_parse_step() takes it, into `text`. */
 const char *plan_step_label(const program *program, int step, char *text, size_t size);
 
 /* Directions in which a step touches a tensor. */

@@ -69,8 +69,8 @@ static void panel_add(const lifetime_view *v, panel *p, int id)
     last->ids[last->count++] = id;
 }
 
-/* Name, dtype and shape below one another; the latter two beside one another where several tensors
- * share the column. False without memory. */
+/* Name, type and shape on lines of their own; type and shape on one line if several tensors share
+ * the column. False if memory is out. */
 static bool make_header(const program *plan, column *c)
 {
     bool alone = c->count == 1;
@@ -113,7 +113,7 @@ static void panel_free(panel *p)
     }
 }
 
-/* What flows from step to step, and beside it what the steps only look things up in. */
+/* One panel for tensors that flow from step to step, one for those that steps look things up in. */
 static void fill_panels(const lifetime_view *v, panel panels[2])
 {
     panels[0].title = "tokens, positions and activations";

@@ -1,5 +1,5 @@
-/* From what a plan's page has written to the program: areas, views and nodes, and the binder over
- * them. See program.h. */
+/* Builds a program from the steps and nodes of a plan's page, and binds it to memory and batches.
+ * See program.h. */
 #include "base/hash.h"
 #include "plan/builder.h"
 
@@ -162,8 +162,8 @@ static program_view tensor_view(const tables *t, const plan_operand *operand, in
     return view;
 }
 
-/* The weight as the model has it; without a model, and of one of several ranks, as the config says.
- * Rank 0: there is no such bias. */
+/* The view of a weight: the model's; without a model, or for one of several ranks, by the config.
+ * Its rank is 0 if there is no such bias. */
 static tensor find_tensor(const tables *t, weight_slot slot, int64_t layer, bool bias)
 {
     tensor whole = {.type = DTYPE_F32, .rank = bias ? 0 : 1};
@@ -201,7 +201,7 @@ static bool same_view(const program_view *a, const program_view *b)
            memcmp(a->stride, b->stride, sizeof a->stride) == 0;
 }
 
-/* The number of a view, which is added unless it is there. */
+/* The number of a view, which is added if it is new. */
 static int find_view(tables *t, const program_view *view)
 {
     program *p = t->out;
@@ -234,7 +234,7 @@ static program_axis row_axis_of(const program *p, const program_node *node)
     return read;
 }
 
-/* False when the views are more than a node can name. */
+/* False if there are more views than a node's operands can number. */
 static bool add_node(tables *t, int step, const plan_node *from)
 {
     program *p = t->out;

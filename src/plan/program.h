@@ -117,8 +117,8 @@ typedef struct plan_options {
     dtype kv_type;         /* F32, F16 or BF16 */
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
     bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
-    bool sums; /* fused further, as the megakernel has it: workers add up the residual in
-                * fixed point; fuse follows */
+    bool sums; /* fused further, as the megakernel runs it: workers add to the residual in
+                * fixed point; implies fuse */
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
                             * which bits depend; 0: 1 */
 } plan_options;
@@ -127,7 +127,7 @@ typedef enum program_base {
     BASE_ARENA,
     BASE_INPUT,
     BASE_TABLE, /* the RoPE table */
-    BASE_STATE, /* nodes that change it touch different elements */
+    BASE_STATE, /* instructions of a node that change it touch different elements */
     BASE_K_CACHE,
     BASE_V_CACHE,
     BASE_WEIGHT,

@@ -1,4 +1,4 @@
-/* Steps by the names that people give them: "embedding", "5.attn_qkv". See plan.h. */
+/* Steps by their labels: "embedding", "5.attn_qkv". See plan.h. */
 #include "base/suggest.h"
 #include "plan/plan.h"
 
@@ -17,7 +17,7 @@ const char *plan_step_label(const program *p, int step, char *text, size_t size)
     return text;
 }
 
-/* A step of that name in whichever layer; -1: there is none. */
+/* The first step of that name in any layer; -1: there is none. */
 static int find_anywhere(const program *p, const char *name)
 {
     for (int i = 0; i < p->n_steps; i++) {

@@ -1,16 +1,16 @@
 /* Proof that no live tensor is overwritten: see plan_verify() in lifetime.h.
  *
- * The arena is cut at every tensor's beginning and end into segments, and each segment remembers
- * which tensor's value it holds. Running through the steps, a read demands that every segment of
- * the tensor still holds that tensor; a write makes it so, and must keep apart from whatever else
- * its kernel touches. Lifetimes and offsets are taken as they stand, so a mistake in either shows
- * as a read of lost bytes.
+ * The arena is cut at every tensor's beginning and end into segments, and for each segment there is
+ * the tensor whose value it holds. The steps are taken in order: a read requires that every segment
+ * of the tensor holds that tensor; a write sets the segments, and must not overlap another tensor
+ * of its kernel. Offsets are not computed again, so a mistake in lifetimes or offsets shows as a
+ * read of overwritten bytes.
  */
 #include "plan/lifetime.h"
 
 #include <stdlib.h>
 
-enum { MAX_CUTS = 2 * PLAN_TENSOR_COUNT, NOBODY = -1 };
+enum { MAX_CUTS = 2 * PLAN_TENSOR_COUNT, NO_TENSOR = -1 };
 
 typedef struct arena_map {
     size_t cuts[MAX_CUTS]; /* ascending; segment i is [cuts[i], cuts[i + 1]) */
@@ -40,10 +40,12 @@ static void map_build(arena_map *map, const program *plan)
     }
     qsort(map->cuts, (size_t)map->n_cuts, sizeof *map->cuts, compare_sizes);
     for (int i = 0; i < map->n_cuts; i++)
-        map->owner[i] = NOBODY;
+        map->owner[i] = NO_TENSOR;
 }
 
-/* Whether all of the tensor's bytes hold its value; otherwise *culprit is whose they hold. */
+/* Whether all of the tensor's bytes hold its value; else *culprit is the tensor whose value they
+ * hold.
+ */
 static bool map_holds(const arena_map *map, const plan_tensor *t, int id, int *culprit)
 {
     for (int i = 0; i + 1 < map->n_cuts; i++) {
@@ -65,13 +67,13 @@ static void map_write(arena_map *map, const plan_tensor *t, int id)
 static qp_status check_read(const program *plan, const arena_map *map, int step, int id,
                             qp_error *error)
 {
-    int culprit = NOBODY;
+    int culprit = NO_TENSOR;
     if (map_holds(map, &plan->tensors[id], id, &culprit)) return QP_OK;
     const plan_step *where = &plan->steps[step];
     return error_set(error, QP_INVALID,
                      "plan: step %s of layer %lld reads tensor \"%s\", but its bytes hold %s",
                      where->name, (long long)where->layer, plan->tensors[id].name,
-                     culprit == NOBODY ? "nothing yet" : plan->tensors[culprit].name);
+                     culprit == NO_TENSOR ? "nothing yet" : plan->tensors[culprit].name);
 }
 
 /* A kernel may read and write one tensor in place, but what it writes must share no byte with
@@ -94,7 +96,9 @@ static qp_status check_apart(const program *plan, int node, int step, int writte
     return QP_OK;
 }
 
-/* The operands of one node: what it reads must be whole, then what it writes takes its bytes. */
+/* Checks one node: the tensors that it reads must be whole, then those that it writes take their
+ * bytes.
+ */
 static qp_status walk_node(const program *plan, int node, int step, arena_map *map, qp_error *error)
 {
     const op_info *op = op_get(plan->nodes[node].op);

@@ -1,8 +1,8 @@
-/* Dealing instructions to workers: the five strategies.
+/* Which worker runs which instruction: the five strategies.
  *
- * Queues are filled in the order of the draft, which every dependency follows, so that no order of
- * waits can close a circle; only `dag` has an order of its own, that of the moments at which it
- * lets instructions begin, and an instruction begins after what it waits for has ended.
+ * Queues are filled in the order of the draft, which respects every dependency, so the workers
+ * cannot deadlock. Only `dag` has an order of its own, by the times at which it starts
+ * instructions, and it starts an instruction after those that it waits for have ended.
  */
 #include "schedule/draft.h"
 
@@ -23,7 +23,7 @@ static void assign_zz(draft *d)
     }
 }
 
-/* A heap of workers: the least loaded at the root, the lower number of equals. */
+/* A heap of workers: the least loaded at the root; of equal ones the lower number. */
 typedef struct load {
     double wave, total; /* ns of this wave, and of all so far */
     int worker;
@@ -108,7 +108,9 @@ static bool is_memory_bound(const draft *d, int item)
     return d->items[item].opcode != INSTRUCTION_NOOP && d->memory_bound[d->items[item].node];
 }
 
-/* No queue of pool gets longer than this many times the mean: queues are padded to the longest. */
+/* No queue of pool is longer than this many times the mean, because queues are padded to the
+ * longest.
+ */
 enum { POOL_MOST_OF_MEAN = 4 };
 
 /* The fewest workers of `workers` that may take `items` of `all` instructions. */
@@ -118,8 +120,8 @@ static int least_workers(int items, int all, int workers)
     return (int)((items + most - 1) / most);
 }
 
-/* Workers [0, n) take what memory bounds, the others the rest; n is returned. 0: by the costs one
- * of the two is less than half a worker's work, so there is one pool for both. */
+/* Returns n: workers [0, n) take memory-bound instructions, the others the rest. 0: by the costs
+ * one of the two is less than half a worker's work, so there is one pool for both. */
 static int size_pools(const draft *d)
 {
     int workers = d->out->options.workers, items = 0;
@@ -227,21 +229,23 @@ static double group_ns(const draft *d, const draft_group *group)
     return longest + d->out->options.profile.signal_ns;
 }
 
-/* Rests from the end to the beginning: a counter passes on the longest of its consumers'. */
+/* Computes `rest` from the end to the beginning; of a counter it is the longest of its consumers'.
+ */
 static void measure_rests(lister *l)
 {
     const draft *d = l->d;
-    double *behind = l->complete; /* by counter; in use for this until times are known */
+    double *longest = l->complete; /* by counter; the array is free until times are known */
     for (int g = d->n_groups - 1; g >= 0; g--) {
         const draft_group *group = &d->groups[g];
-        l->groups[g].rest = group_ns(d, group) + (group->signal ? behind[group->signal] : 0);
+        l->groups[g].rest = group_ns(d, group) + (group->signal ? longest[group->signal] : 0);
         for (int w = 0; w < INSTRUCTION_WAITS && !group->previous; w++) {
             int counter = group->waits[w];
-            if (counter && l->groups[g].rest > behind[counter]) behind[counter] = l->groups[g].rest;
+            if (counter && l->groups[g].rest > longest[counter])
+                longest[counter] = l->groups[g].rest;
         }
     }
     for (int c = 0; c < d->n_counters; c++)
-        behind[c] = 0;
+        longest[c] = 0;
 }
 
 static void begin_list(lister *l)
@@ -264,7 +268,8 @@ static void begin_list(lister *l)
     }
 }
 
-/* An instruction has ended: when it was its counter's last, who waited may go on. */
+/* Ends an instruction. If it was its counter's last, groups that waited for the counter may become
+ * ready. */
 static void end_item(lister *l, int counter, double end)
 {
     if (!counter) return;
@@ -278,7 +283,7 @@ static void end_item(lister *l, int counter, double end)
     }
 }
 
-/* Where slices differ, who is free first takes the largest. */
+/* Sorts each group's instructions: the worker that is free first takes the costliest. */
 static void sort_items(lister *l)
 {
     const draft *d = l->d;
@@ -289,8 +294,8 @@ static void sort_items(lister *l)
               costlier_first);
 }
 
-/* At the moment when the first worker is free, the group with the longest path behind it that is
- * ready by then gives it an instruction; when none is ready, the worker waits for the first. */
+/* When a worker becomes free, it takes an instruction of the ready group with the longest path to
+ * the end; if none is ready, it waits for the first that will be. */
 static void list_items(lister *l)
 {
     draft *d = l->d;

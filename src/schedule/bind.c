@@ -1,4 +1,4 @@
-/* From an instruction to an operator's call: what a machine does before every kernel. */
+/* From an instruction to an operator's call, before every kernel. */
 #include "schedule/schedule.h"
 
 #include <stdlib.h>

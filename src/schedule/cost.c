@@ -19,8 +19,8 @@ static double between(double a, double b, double share)
     return exp(log(a) + share * (log(b) - log(a)));
 }
 
-/* On the curve, straight between its points where both axes are logarithms. Below the first point
- * bytes alone count, above the last FLOPs alone. */
+/* Interpolates on the curve, linearly in the logarithms of both axes. Below the first point only
+ * bytes count, above the last only FLOPs. */
 static cost_point point_at(const cost_curve *curve, double intensity)
 {
     const cost_point *points = curve->points;
@@ -52,8 +52,8 @@ double cost_read_rate(const cost_table *table, double bytes)
     return between(reads[i].bytes_per_second, reads[i + 1].bytes_per_second, share);
 }
 
-/* Weights that stay in a cache from pass to pass come faster than those of the models that were
- * measured: by as much as plain reading does, where it is bytes that count. */
+/* Weights that stay in a cache from pass to pass are read faster than those of the models that were
+ * measured: by the ratio of plain reads, as far as bytes decide the cost. */
 static double residence(const cost_table *table, const cost_curve *curve, const cost_point *at,
                         double pass_bytes)
 {
@@ -84,8 +84,8 @@ cost_estimate cost_estimate_of(const cost_table *table, const machine_profile *l
 
 /* ---- while a draft is made ----------------------------------------------------------------- */
 
-/* A batch of the size that costs are meant for: one sequence, of which the last `rows` positions
- * of `context` are new. Operators find it in the index tensors. */
+/* A batch of the size that costs are for: one sequence, of whose `context` positions the last
+ * `rows` are new. Operators read these sizes from the index tensors. */
 typedef struct usual_batch {
     int64_t sizes[AXES];
     int32_t qo_indptr[2], kv_indptr[2], last_page_len[1];

@@ -1,9 +1,9 @@
 /* What instructions cost on one machine, as measured there.
  *
- * For each operator and type of weight a roofline: nanoseconds for each byte that an instruction
- * touches, at several ratios of FLOPs to bytes, while all workers work and while one works alone,
- * and what an instruction costs that has next to nothing to do. Who measures is none of this
- * layer's business: a table is filled elsewhere, kept in a file, and given with the options.
+ * For each operator and type of weight there is a roofline: nanoseconds for each byte that an
+ * instruction touches, at several ratios of FLOPs to bytes, while all workers work and while one
+ * works alone, and the fixed cost of an instruction. inspect/measure.c fills such a table; it is
+ * kept in a file and passed with the options.
  */
 #ifndef QUIPU_SCHEDULE_COST_H
 #define QUIPU_SCHEDULE_COST_H
@@ -30,7 +30,7 @@ typedef struct cost_curve {
     cost_point points[COST_POINTS]; /* by rising intensity */
 } cost_curve;
 
-/* Plain reading, again and again, of so many bytes: what stays in a cache is read faster. */
+/* The speed of repeated plain reads of so many bytes: data that stay in a cache are read faster. */
 typedef struct cost_read {
     double bytes, bytes_per_second; /* of all workers together */
 } cost_read;
@@ -39,7 +39,7 @@ typedef struct cost_table {
     char device[16];        /* "cpu" */
     char machine[256];      /* what was measured: the processor's name and features */
     char version[32];       /* the program's, whose kernels were measured */
-    int workers;            /* that worked at once */
+    int workers;            /* that worked at the same time */
     machine_profile limits; /* the machine's, where there is no curve */
     int n_reads, n_curves;
     cost_read reads[COST_READS]; /* by rising bytes */
@@ -49,22 +49,22 @@ typedef struct cost_table {
 /* The curve of an operator and type; NULL when it was not measured. */
 const cost_curve *cost_find(const cost_table *table, op_code op, dtype type);
 
-/* The type that a node's costs are measured by: that of its largest matrix of weights, else that
- * of the cache that it reads. *weights (may be NULL) gets whether there is such a matrix. */
+/* The type by which a node's costs are measured: that of its largest matrix of weights, else of the
+ * cache that it reads. *weights (may be NULL): whether there is such a matrix. */
 dtype cost_type_of(const schedule *schedule, int node, bool *weights);
 
 /* Bytes of weights that a pass reads. */
 double cost_pass_bytes(const schedule *schedule);
 
-/* Bytes a second of all workers, where they read `bytes` again and again. */
+/* Bytes per second of all workers together, while they read `bytes` repeatedly. */
 double cost_read_rate(const cost_table *table, double bytes);
 
 typedef struct cost_estimate {
-    double fixed_ns;   /* of each instruction */
-    double ns;         /* of all of the work, done by one worker while all others work too */
-    double alone;      /* both, where no other works, over that: 1/workers .. 1 */
+    double fixed_ns; /* of each instruction */
+    double ns;       /* of all of the work, done by one worker while all others work too */
+    double alone;    /* both while no other works, divided by both while all work: 1/workers .. 1 */
     double signal_ns;  /* of the curve */
-    bool memory_bound; /* bytes decide, not arithmetic */
+    bool memory_bound; /* the bytes take longer than the arithmetic */
 } cost_estimate;
 
 /* The cost of `work` of an operator; `pass_bytes` of weights are read in a pass. `table` may be
@@ -79,14 +79,14 @@ qp_status cost_print(const cost_table *table, strbuf *out, qp_error *error);
  * used, as a table's `machine` has them. */
 void cost_machine(char *text, size_t size);
 
-/* Whose costs a file must hold. */
+/* The origin that a file of costs must have. */
 typedef struct cost_origin {
     const char *device;  /* NULL: "cpu" */
     const char *machine; /* NULL: this processor, as cost_machine() has it */
     int workers;
 } cost_origin;
 
-/* Reads a file of costs. QP_IO when there is none, QP_FORMAT when it is damaged or was measured on
+/* Reads a file of costs. QP_IO if there is none, QP_FORMAT when it is damaged or was measured on
  * another machine, by another version, or with another number of workers. */
 qp_status cost_load(const char *path, const cost_origin *origin, cost_table *out, qp_error *error);
 

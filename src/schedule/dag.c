@@ -1,12 +1,12 @@
-/* Who waits for whom, derived from what groups of instructions read and write.
+/* Which group of instructions waits for which, from what they read and write.
  *
- * Going through the groups in the plan's order, every tensor remembers who touched which of its
- * rows and columns since they were last written over; of a cache a row is a page. A group depends
- * on those whose region it overlaps where one of the two writes: the value it reads, the value it
- * writes over, the readers of bytes that the arena uses again. Two that both add to sums depend on
- * one another in nothing. Dependencies that follow from others
- * are left out. What remains becomes counters: a group of producers signals one, its consumers wait
- * for all of them.
+ * The groups are taken in the program's order. For every area there is a list of the groups that
+ * touched its rows and columns since they were last overwritten; a row of a cache is a page. A
+ * group depends on an earlier one if their regions overlap and one of the two writes: it reads that
+ * group's value, overwrites it, or writes bytes of the arena that it still reads. Two groups that
+ * both add to sums do not depend on each other. Dependencies that follow from others are left out.
+ * The rest become counters: all instructions of a producing group signal one counter, and consumers
+ * wait until all of them have.
  */
 #include "schedule/draft.h"
 
@@ -87,7 +87,7 @@ static void find_overlaps(dag *g)
     }
 }
 
-/* The bytes of a row that a view covers; all of them where rows mean nothing. */
+/* The bytes of a row that a view covers; all of them if the area has no rows. */
 static void view_columns(const schedule *s, const program_view *view, uint64_t columns[2])
 {
     const program_area *area = &s->program->areas[view->area];
@@ -177,8 +177,8 @@ static int descending(const void *a, const void *b)
     return *(const int *)b - *(const int *)a;
 }
 
-/* Sets what group `at` needs, out of `found`: the latest first, each bringing all that it needs
- * itself. */
+/* Sets what group `at` needs, out of `found`: the latest first, because what that one needs itself
+ * need not be waited for again. */
 static void reduce(dag *g, int at, int_list *found)
 {
     if (found->count) qsort(found->items, (size_t)found->count, sizeof(int), descending);
@@ -194,7 +194,7 @@ static void reduce(dag *g, int at, int_list *found)
     }
 }
 
-/* Finds what a group must come after, among the nodes before its own. */
+/* Finds the groups of earlier nodes that a group must come after. */
 static void link_group(dag *g, int at, int_list *found)
 {
     const schedule *s = g->draft->out;
@@ -214,8 +214,8 @@ static void link_group(dag *g, int at, int_list *found)
     reduce(g, at, found);
 }
 
-/* A node writes its views in all rows: what others did there before need not be remembered, since
- * the node comes after it and whoever comes next after the node. */
+/* Removes earlier accesses to bytes that a node overwrites in all rows: the node comes after them,
+ * and later nodes come after the node. */
 static void forget(dag *g, const program_view *view)
 {
     access_list *list = &g->touched[view->area];
@@ -230,8 +230,8 @@ static void forget(dag *g, const program_view *view)
     list->count = kept;
 }
 
-/* Whether a write leaves nothing of what was there: caches are written in single slots, and who
- * adds to sums comes after none of the others that do. */
+/* Whether a write replaces everything that was there. Caches are written in single slots, and a
+ * node that adds to sums does not come after the others that do. */
 static bool writes_all_rows(const schedule *s, const program_node *node, int operand)
 {
     const program_view *view = &s->program->views[node->operands[operand]];
@@ -272,7 +272,7 @@ static int end_of_node(const draft *d, int group)
     return end;
 }
 
-/* Everything comes before the end of the pass: it needs the groups that no other needs. */
+/* The end of the pass comes after everything: it needs the groups that no other group needs. */
 static void link_end(dag *g)
 {
     int n = g->draft->n_groups;
@@ -314,8 +314,8 @@ static int count_of_node(const dag *g, const int_list *needs, int node)
     return count;
 }
 
-/* A node's tiles and segments signal one counter together where nobody waits for some of them
- * alone, or where a group would have to wait for several besides others. */
+/* A node's tiles and segments share one counter if no group waits for only some of them, or if a
+ * group would otherwise have more waits than an instruction holds. */
 static void gather_groups(dag *g)
 {
     const draft *d = g->draft;
@@ -407,8 +407,8 @@ static int join(dag *g, int node, int lane, int a, int b)
     return d->n_counters++;
 }
 
-/* The counters that a group waits for, two at most. Where more must be joined, the worker that has
- * the group's first turn does it. */
+/* The counters that a group waits for, two at most. If there are more, the worker that has the
+ * group's first instruction joins them. */
 static void choose_waits(dag *g, int at, int node, int waits[INSTRUCTION_WAITS])
 {
     const draft *d = g->draft;
@@ -421,7 +421,7 @@ static void choose_waits(dag *g, int at, int node, int waits[INSTRUCTION_WAITS])
             there = there || counters.items[j] == counter;
         if (!there) push(g, &counters, counter);
     }
-    /* The first was found last: it is ready last, so the others are joined. */
+    /* The first is signalled last, so the others are joined while it is waited for. */
     while (counters.count > INSTRUCTION_WAITS && !g->failed) {
         int last = counters.count - 1;
         counters.items[last - 1] =
@@ -433,7 +433,7 @@ static void choose_waits(dag *g, int at, int node, int waits[INSTRUCTION_WAITS])
     free(counters.items);
 }
 
-/* Puts joiners in their places; the counters' groups move with them. */
+/* Puts the groups and joiners in their final order, and updates the counters' groups. */
 static void order_groups(dag *g)
 {
     draft *d = g->draft;
@@ -456,7 +456,7 @@ static void order_groups(dag *g)
         memcpy(group->waits, finish, sizeof finish);
         group->previous = true;
     }
-    /* Counters of joiners are there already; the others' groups are where `place` says. */
+    /* Joiners have their counters already; `place` says where the other groups are now. */
     for (int first = 0; first < d->n_groups; first++) {
         int counter = g->counter_of[first];
         if (counter == 0) continue;

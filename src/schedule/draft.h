@@ -1,20 +1,19 @@
-/* A schedule in the making: what lower, dag, assign and tensorize hand to one another. */
+/* An unfinished schedule: what segment, lower, dag, assign and tensorize pass to each other. */
 #ifndef QUIPU_SCHEDULE_DRAFT_H
 #define QUIPU_SCHEDULE_DRAFT_H
 
 #include "schedule/cost.h"
 
-/* Where a node's units are cut whatever the number of workers: rising, neither 0 nor the end. */
+/* Where a node's units must be cut, for any number of workers: ascending, without 0 and the end. */
 typedef struct segment_list {
     int64_t *borders;
     int count, capacity;
 } segment_list;
 
-/* Instructions of one node over one tile of tokens and one segment of units. They depend on the
- * same others and on none of their own, so that dependencies, which are all to all, are kept
- * between groups. */
+/* Instructions of one node for one tile of tokens and one segment of units. All of them depend on
+ * the same instructions and not on each other, so dependencies are kept between groups. */
 typedef struct draft_group {
-    int node; /* for a joiner, that of the group it waits for */
+    int node; /* of a joiner: the node of the group that follows it */
     instruction_span tokens;
     int64_t units[2];             /* the segment, where a unit is a part of every row */
     int first, count;             /* instructions */
@@ -33,13 +32,13 @@ typedef struct draft {
     segment_list *segments; /* [nodes] */
     instruction *items;     /* in an order that every dependency follows */
     int n_items, item_capacity;
-    int *lanes; /* of the items: the place in the order in which workers take turns */
+    int *lanes; /* of the items: place in the order in which workers take turns */
     int lane_capacity, next_lane;
     draft_group *groups;
     int n_groups, group_capacity;
     draft_counter *counters; /* counter 0 is none */
     int n_counters, counter_capacity;
-    int next_larger;    /* the first slice of the next node to be larger than others */
+    int next_larger;    /* the first slice of the next node that is larger than others */
     double pass_bytes;  /* weights read in a pass */
     bool *memory_bound; /* [nodes]: whether bytes decide the cost, not arithmetic */
     int32_t *worker;    /* [n_items] */
@@ -62,14 +61,14 @@ int64_t cost_usual_rows(const draft *draft, int node);
 /* What rows [begin, begin + rows) of that batch cost a node. */
 cost_estimate cost_of_rows(draft *draft, int node, int64_t begin, int64_t rows);
 
-/* Where nodes are cut so that others need not wait for all of them: segment.c. */
+/* Where nodes are cut, so that other nodes can wait for a part of them: segment.c. */
 qp_status segment_nodes(draft *draft, qp_error *error);
 
 /* Instructions and their groups, in the plan's order, with costs: lower.c. */
 qp_status lower_nodes(draft *draft, qp_error *error);
 
-/* Who waits for whom, from what they read and write; counters; joiners where three waits would be
- * needed: dag.c. */
+/* Which group waits for which, from what they read and write; counters; joiners, where a group
+ * would need three waits: dag.c. */
 qp_status dag_build(draft *draft, qp_error *error);
 
 /* Workers and queues: assign.c. */

@@ -5,9 +5,9 @@
  *     lengths      int32 [workers]
  *     queues       int32 [workers][longest][32]
  *
- * All little-endian. The program that records refer to is not in it: it is made again from the
- * model, and the fingerprint says whether it is the same. What is read is proved
- * sound like anything else before it may run; the checksum only tells damage from design.
+ * All little-endian. The program that records refer to is not in the file: it is built again from
+ * the model, and the fingerprint says whether it is the same. A schedule that was read is proved
+ * sound before it may run, like any other; the checksum only shows that the file is damaged.
  */
 #include "base/checked.h"
 #include "base/hash.h"
@@ -101,7 +101,7 @@ qp_status schedule_save(const schedule *s, const char *path, qp_error *error)
     return QP_OK;
 }
 
-/* Reads the header and holds the sizes in it against the file's. */
+/* Reads the header and compares its sizes with the file's. */
 static qp_status read_header(const mapping *map, file_header *h, qp_error *error)
 {
     if (map->size < sizeof *h || memcmp(map->data, magic, sizeof magic) != 0)

@@ -6,7 +6,7 @@
  *     1 | step                 | layer, or -1         |
  *     2 | node                                        |
  *     3 | part                 | parts                |   parts 0: units [begin, end)
- *     4 | units.begin                                 |   parts > 0: dealt at run time,
+ *     4 | units.begin                                 |   parts > 0: cut at run time,
  *     5 | units.end                                   |   in whole grains of units.end
  *     6 | tokens.begin                                |   rows of the batch that it may touch
  *     7 | tokens.end                                  |
@@ -68,7 +68,7 @@ typedef struct instruction {
     uint16_t opcode, flags;
     uint16_t step; /* of the plan */
     int16_t layer;
-    uint32_t node; /* of the schedule: instructions of one node share kernel, operands and params */
+    uint32_t node; /* of the program: instructions of one node share kernel, operands and params */
     uint16_t part, parts;
     instruction_span units;
     instruction_span tokens;
@@ -80,8 +80,8 @@ typedef struct instruction {
     uint32_t zero;
 } instruction;
 
-/* When a machine began to wait, to work and to signal, and when it had signalled; nanoseconds of
- * any clock that all workers share. A worker's next instruction waits from `end` on. */
+/* When a worker began to wait, to compute and to signal, and when it had signalled: nanoseconds of
+ * a clock that all workers share. The worker's next instruction waits from `end` on. */
 typedef struct instruction_timing {
     uint64_t wait, work, signal, end;
 } instruction_timing;
@@ -102,13 +102,13 @@ INSTRUCTION_FN uint32_t instruction_target(const instruction *in, int i, uint32_
     return (pass - previous) * per_pass + in->waits[i].needed;
 }
 
-/* Whether a counter has come to the target; both may have gone round. */
+/* Whether a counter has reached the target; both may have wrapped around. */
 INSTRUCTION_FN int instruction_reached(uint32_t count, uint32_t target)
 {
     return (int32_t)(count - target) >= 0;
 }
 
-/* The rows of a batch of `rows` that are the instruction's own. */
+/* The rows that the instruction computes, of a batch of `rows`. */
 INSTRUCTION_FN instruction_span instruction_rows(const instruction *in, int32_t rows)
 {
     instruction_span span;
@@ -117,8 +117,8 @@ INSTRUCTION_FN instruction_span instruction_rows(const instruction *in, int32_t 
     return span;
 }
 
-/* The units that are its own, of `units` of the whole call, in which every one of `rows` rows
- * has the same number. Parts differ by one grain at most. */
+/* The units that it computes, of `units` of the whole call; each of the `rows` rows has the same
+ * number of units. Parts differ by one grain at most. */
 INSTRUCTION_FN void instruction_units(const instruction *in, int64_t units, int32_t rows,
                                       int64_t *begin, int64_t *end)
 {

@@ -1,12 +1,12 @@
-/* Nodes to instructions: a node's units are dealt over the workers.
+/* Nodes to instructions: the workers share a node's units.
  *
- * Output features are cut once and for all, in groups that kernels take together, so that workers
- * differ by one group at most, and besides where a segment ends (segment.c); in a plan of sums
- * segments are dealt workers instead, so that a worker has one instruction of a node, and what a
- * machine carries for a KV head stays with few of them. What goes row by row
- * is cut into parts, which are dealt when the instruction runs: how many rows there are is the
- * batch's business. In the throughput setting a node has instructions for each tile of rows; a tile
- * past the batch's end is empty.
+ * Output features are cut when the schedule is made, in groups that kernels take together, so
+ * shares differ by one group at most; they are also cut where a segment ends (segment.c). In a plan
+ * of sums each segment gets workers of its own instead, so a worker has one instruction of a node,
+ * and the data of a KV head stays with few workers. Operators that go row by row are cut into
+ * parts, whose rows are computed when the instruction runs, because the batch decides how many rows
+ * there are. In the throughput setting a node has instructions for each tile of rows; a tile past
+ * the batch's end is empty.
  */
 #include "schedule/draft.h"
 
@@ -46,17 +46,17 @@ static int64_t divide_up(int64_t a, int64_t b)
 
 /* How a node is cut. */
 typedef struct cut {
-    bool columns;          /* units are cut now; else parts are dealt later */
+    bool columns;          /* units are cut now; else parts at run time */
     int64_t units;         /* of columns */
     int64_t group;         /* of columns that stay together */
-    int64_t grain;         /* of units that stay together when parts are dealt */
+    int64_t grain;         /* of units that stay together in parts */
     int64_t usual_per_row; /* units in a row */
     int64_t tile, n_tiles; /* of rows */
     segment_list segments; /* of columns */
 } cut;
 
-/* Features that stay together: what kernels take at a time. Units that are worth an instruction of
- * their own, such as heads, stand alone. */
+/* Features that stay together: those that kernels take at a time. Units that are worth an
+ * instruction of their own, such as heads, are not grouped. */
 static int64_t group_of(const draft *d, op_code code, const op_call *call)
 {
     const op_info *op = op_get(code);
@@ -73,7 +73,7 @@ static int64_t group_of(const draft *d, op_code code, const op_call *call)
     return group;
 }
 
-/* Whether a node's rows can be told apart only with the borders of their sequences. */
+/* Whether a node needs the borders of sequences to know what a row is. */
 static bool has_sequences(const schedule *s, const program_node *node)
 {
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
@@ -104,7 +104,7 @@ static cut cut_node(const draft *d, int node)
     return c;
 }
 
-/* Takes the item's turn among the workers, `lane` places from the next. */
+/* Adds an item; its turn among the workers is `lane` places after the next. */
 static instruction *add_item(draft *d, int node, instruction_span tokens, int lane)
 {
     instruction *items = draft_grow(d->items, &d->item_capacity, d->n_items, sizeof *items);
@@ -137,7 +137,7 @@ static draft_group *add_group(draft *d, int node, instruction_span tokens)
     return group;
 }
 
-/* A tile of a node, with what its rows of the usual batch cost. */
+/* A tile of a node, and what its rows of the usual batch cost. */
 typedef struct lowered_tile {
     int node;
     instruction_span tokens;
@@ -151,7 +151,7 @@ static uint32_t cost_of_share(const lowered_tile *tile, int64_t share, int64_t a
     return (uint32_t)fmin(tile->cost.fixed_ns + ns, 4e9);
 }
 
-/* Parts that are dealt when the instructions run. */
+/* Adds parts, whose units are computed when the instructions run. */
 static bool add_parts(draft *d, const cut *c, const lowered_tile *tile)
 {
     int64_t pieces = divide_up(tile->rows * c->usual_per_row, c->grain), begin, end;
@@ -202,9 +202,9 @@ static bool add_segment(draft *d, const cut *c, const lowered_tile *tile, const 
     return true;
 }
 
-/* Every worker has a share of the pieces, as many as others or one more, in one instruction or,
- * where a segment ends inside, in several. Shares that are larger go round, so that node after node
- * a worker has one piece more than another at most. */
+/* Gives every worker a share of the pieces, as many as others or one more, in one instruction, or
+ * in several where a segment ends inside the share. The larger shares rotate among the workers from
+ * node to node, so the totals differ by one piece at most. */
 static bool add_slices(draft *d, const cut *c, const lowered_tile *tile)
 {
     segment part = {0};
@@ -228,7 +228,7 @@ static bool add_slices(draft *d, const cut *c, const lowered_tile *tile)
     return true;
 }
 
-/* The segment's workers [first, end) have equal shares of it. */
+/* Gives the segment's workers [first, end) equal shares of it. */
 static bool add_shares(draft *d, const cut *c, const lowered_tile *tile, const segment *part,
                        int first, int end)
 {
@@ -251,7 +251,7 @@ static bool add_shares(draft *d, const cut *c, const lowered_tile *tile, const s
     return true;
 }
 
-/* Every segment has workers of its own, beside one another, always the same. */
+/* Gives every segment neighbouring workers of its own, the same in every node. */
 static bool add_apart(draft *d, const cut *c, const lowered_tile *tile)
 {
     int workers = d->out->options.workers, n = c->segments.count + 1;

@@ -1,8 +1,9 @@
-/* The queues run on paper: see predict.h.
+/* Simulates the queues: see predict.h.
  *
- * Two ways. Where every instruction takes cost_ns whatever the others do, each worker's queue is
- * followed as far as it goes. Where some go faster while others wait, because they share the
- * memory's bandwidth, time passes from one beginning or end to the next.
+ * There are two methods. If every instruction takes cost_ns whatever other workers do, each
+ * worker's queue is followed as far as it can go. If instructions are faster while other workers
+ * wait, because workers share the memory's bandwidth, time advances from one start or end of an
+ * instruction to the next.
  */
 #include "schedule/predict.h"
 
@@ -49,7 +50,7 @@ static double signal_of(const schedule *s, const instruction *in)
     return own > 0 ? own : s->options.profile.signal_ns;
 }
 
-/* Whether the waits of this pass are over; *ready and *path get when. */
+/* Whether the waits of this pass are over, and when: *ready and *path. */
 static bool is_ready(const runner *r, const instruction *in, double *ready, double *path)
 {
     const double signal = signal_of(r->s, in);
@@ -64,7 +65,7 @@ static bool is_ready(const runner *r, const instruction *in, double *ready, doub
     return true;
 }
 
-/* A worker's instruction is over: what comes of it. */
+/* Ends a worker's instruction: its signal, and the worker's next place. */
 static void finish(runner *r, int worker, double begin, double end, double path)
 {
     worker_state *w = &r->workers[worker];
@@ -85,7 +86,7 @@ static void finish(runner *r, int worker, double begin, double end, double path)
 
 /* ---- nothing shared ------------------------------------------------------------------------ */
 
-/* Runs a worker as far as it can go; whether it moved. */
+/* Runs a worker as far as it can go. True if it has run an instruction. */
 static bool advance(runner *r, int worker)
 {
     worker_state *w = &r->workers[worker];
@@ -119,14 +120,14 @@ static double alone_of(const schedule *s, const instruction *in)
     return alone > 0 ? alone : 1;
 }
 
-/* What an instruction's work takes with `working` workers at it, over cost_ns: it has what the
- * others leave it, but no more than it could use. */
+/* The time of an instruction while `working` workers work, divided by cost_ns: it gets the
+ * bandwidth that the others leave, but no more than one worker can use. */
 static double slowness(const runner *r, double alone, int working)
 {
     return later(alone, (double)working / r->s->options.workers);
 }
 
-/* Sees whether a worker that is blocked may go on. */
+/* Unblocks a worker whose waits are over. */
 static void look(runner *r, int worker)
 {
     worker_state *w = &r->workers[worker];
@@ -145,7 +146,7 @@ static void look(runner *r, int worker)
     w->phase = READY;
 }
 
-/* When the next beginning or end is; infinite when there is none. */
+/* The time of the next start or end; infinite if there is none. */
 static double next_event(const runner *r, double now, int working)
 {
     double next = INFINITY;
@@ -159,7 +160,7 @@ static double next_event(const runner *r, double now, int working)
     return next;
 }
 
-/* Everyone works until `then`; who ends there ends. */
+/* Advances all working instructions to `then`, and ends those that are complete. */
 static void pass_time(runner *r, double now, double then, int *working)
 {
     const double rounding = 1e-3 + 1e-14 * then; /* ns; a double's own grows with the time */

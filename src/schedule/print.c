@@ -174,7 +174,7 @@ static void print_summary(const report *r, strbuf *out)
                   width, "compared", r->made_predicted.total / 1e3, count_differences(r), r->total);
 }
 
-/* A text filled up to a column's width, and emptied for the next. */
+/* Prints a text padded to a column's width, and clears it for the next. */
 static void print_column(strbuf *text, int width, strbuf *out)
 {
     strbuf_printf(out, "%-*s ", width, strbuf_text(text));
@@ -283,7 +283,7 @@ static void print_json(const report *r, strbuf *out)
     output_json_line(root, out, NULL);
 }
 
-/* The number of a name; one past the last, which is refused, where there is none. */
+/* The number of a name; if there is none the number after the last, which is refused later. */
 static int find(const char *name, const char *name_of(int number))
 {
     int number = 0;
@@ -292,7 +292,7 @@ static int find(const char *name, const char *name_of(int number))
     return number;
 }
 
-/* Costs that were not measured here, or are damaged, are none. */
+/* Loads measured costs, unless they are damaged or of another machine. */
 static void load_costs(report *r)
 {
     const schedule_print_options *o = r->options;

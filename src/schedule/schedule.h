@@ -13,7 +13,7 @@
 #include "plan/program.h"
 #include "schedule/instruction.h"
 
-/* What a node's instructions cost that depends on who else works. */
+/* The part of a node's cost that depends on whether other workers work too. */
 typedef struct schedule_cost {
     float alone; /* cost of an instruction while no other worker works, over its cost_ns; 0: 1 */
     float signal_ns; /* from the last signal to the end of its wait; 0: the machine's */
@@ -22,11 +22,11 @@ typedef struct schedule_cost {
 typedef enum schedule_setting { SCHEDULE_LATENCY, SCHEDULE_THROUGHPUT } schedule_setting;
 
 typedef enum schedule_assignment {
-    SCHEDULE_RR,   /* index modulo workers */
-    SCHEDULE_ZZ,   /* there and back */
+    SCHEDULE_RR,   /* round robin */
+    SCHEDULE_ZZ,   /* round robin, every second round in reverse */
     SCHEDULE_WAVE, /* runs of equal opcode, largest cost first onto the least loaded worker */
     SCHEDULE_DAG,  /* list scheduling: ready times, the critical path first */
-    SCHEDULE_POOL, /* some workers for what memory bounds, the others for what arithmetic bounds */
+    SCHEDULE_POOL, /* some workers for memory-bound instructions, the others for the rest */
 } schedule_assignment;
 
 /* What costs are predicted from. */
@@ -43,19 +43,19 @@ typedef struct schedule_options {
     int workers; /* 1 .. SCHEDULE_MAX_WORKERS */
     schedule_setting setting;
     schedule_assignment assignment;
-    double memory_fraction;  /* of the workers, for pool; 0: from the costs */
-    int64_t tokens;          /* that costs and parts are meant for: any number is computed right;
-                              * default 1 in latency, the plan's capacity in throughput */
-    int64_t context;         /* positions that costs are meant for; default 1024 or the capacity */
-    int64_t tile;            /* rows in a token tile of throughput; default 128 */
-    int64_t group;           /* output features that stay together; default 16, and what the
-                              * operator's variants pack together */
-    const int32_t *together; /* [OP_COUNT]: units that stay together, before `group`; 0: as it says.
-                              * Used while the schedule is made, and NULL in what is made */
+    double memory_fraction; /* of the workers, for pool; 0: from the costs */
+    int64_t tokens;         /* for which costs and parts are chosen; any number is computed right;
+                             * default 1 in latency, the plan's capacity in throughput */
+    int64_t context;        /* positions for which costs are chosen; default 1024 or the capacity */
+    int64_t tile;           /* rows in a token tile of throughput; default 128 */
+    int64_t group;          /* output features that stay together; default 16, and what the
+                             * operator's variants pack together */
+    const int32_t *together; /* [OP_COUNT]: units that stay together, in place of `group`; 0: as
+                              * `group` says. NULL in a finished schedule */
     int last_step;           /* steps of the plan from here on are left out; 0: none */
     machine_profile profile;
-    const struct cost_table *costs; /* measured, of as many workers; NULL: from the profile. Used
-                                     * while the schedule is made, and NULL in what is made */
+    const struct cost_table *costs; /* measured with as many workers; NULL: from the profile. NULL
+                                     * in a finished schedule */
 } schedule_options;
 
 typedef struct schedule {
@@ -80,9 +80,9 @@ static inline const instruction *schedule_queue(const schedule *s, int worker)
 
 void schedule_free(schedule *schedule);
 
-/* The call of an instruction's slice, for a batch of these sizes ([AXES]), as program_bind() has it
- * for a whole node; false when there is nothing to do: a noop, a tile or a part
- * that is empty in this batch. It signals all the same. */
+/* Binds an instruction's slice to a batch of these sizes ([AXES]), as program_bind() does a whole
+ * node. False if there is nothing to compute: a noop, or a tile or part that is empty in this
+ * batch. The instruction signals all the same. */
 bool schedule_bind(const schedule *schedule, const instruction *in, const program_memory *memory,
                    const int64_t *sizes, op_call *call);
 

@@ -1,12 +1,11 @@
-/* Where nodes are cut so that others need not wait for all of them: by KV head, from the norm
+/* Where nodes are cut, so that other nodes can wait for a part of them: by KV head, from the norm
  * through attention.
  *
- * Nothing here knows of heads. A node whose units are parts of every row says which bytes of a row
- * each unit touches. Where units of a consumer read what some units of a producer write, and those
- * units are of no use to the consumer's others, the two fall apart into segments that follow one
- * another in both. Instructions do not straddle a border between segments, and dag.c keeps who
- * waits for whom by segment. Only where one node waits for another directly is there anything to
- * gain: what follows from other dependencies is left alone.
+ * This file does not know heads. A node whose units are parts of every row says which bytes of a
+ * row each unit touches. If some units of a consumer read only what some units of a producer write,
+ * and no other unit of the consumer reads it, both nodes are cut into segments there, in the same
+ * order. No instruction crosses a border between segments, and dag.c computes dependencies by
+ * segment. Only nodes that wait for each other directly are cut: other waits would not end earlier.
  */
 #include "schedule/draft.h"
 
@@ -21,7 +20,7 @@ typedef struct reach {
     uint64_t begin, end;
 } reach;
 
-/* Units that touch the same, from `first` to the next run's. */
+/* Consecutive units that touch the same bytes, from `first` to the next run's `first`. */
 typedef struct unit_run {
     int64_t first;
     reach reaches[OP_MAX_TENSORS]; /* begin == end: nothing */
@@ -30,7 +29,7 @@ typedef struct unit_run {
 
 typedef struct run_list {
     unit_run runs[RUNS_MOST];
-    int count; /* 0: more than there is room for, or not to be cut */
+    int count; /* 0: more than fit, or the node is not cut */
     int64_t units;
 } run_list;
 
@@ -47,13 +46,13 @@ static bool is_before(const segmenter *g, int earlier, int later)
     return g->before[(size_t)later * g->words + (size_t)earlier / 64] >> (earlier % 64) & 1;
 }
 
-/* Whether a reader of what others wrote: who adds to sums need not see them. */
+/* Whether a node waits for the data that it accesses: one that adds to sums does not read them. */
 static bool waits_to_read(op_direction direction)
 {
     return op_reads(direction) && direction != OP_ACCUMULATE;
 }
 
-/* What a unit writes of the areas that change, or reads of those that `producer` wrote last; -1: it
+/* The bytes that a unit reads of areas that `producer` wrote last; with producer -1 those that it
  * writes. */
 static void find_reaches(const segmenter *g, const program_node *node, const op_call *whole,
                          int producer, int64_t unit, reach reaches[OP_MAX_TENSORS])
@@ -85,7 +84,7 @@ static bool touch_alike(const unit_run *a, const unit_run *b)
     return true;
 }
 
-/* The runs of a node's units, as find_reaches() has them; none where it goes row by row. */
+/* The runs of a node's units by find_reaches(); none if it goes row by row. */
 static void find_runs(const segmenter *g, int node, int producer, run_list *out)
 {
     const schedule *s = g->d->out;
@@ -128,7 +127,7 @@ static void rename_component(run_list *list, int from, int to)
     }
 }
 
-/* Runs of both that depend on one another, over whatever others, get one component. */
+/* Gives runs of both lists that depend on each other, directly or not, the same component. */
 static void find_components(run_list *produced, run_list *consumed)
 {
     for (int i = 0; i < produced->count; i++)
@@ -183,7 +182,8 @@ static bool add_border(draft *d, int node, int64_t unit)
     return true;
 }
 
-/* Cuts two nodes where they fall apart, in no more segments than there are workers. */
+/* Cuts two nodes where nothing depends across the cut, into at most as many segments as there are
+ * workers. */
 static bool cut_pair(segmenter *g, int producer, int consumer)
 {
     int workers = g->d->out->options.workers, n = 0, border;
@@ -208,7 +208,7 @@ static bool cut_pair(segmenter *g, int producer, int consumer)
     return true;
 }
 
-/* Whether `node` waits for `producer` for no other producer's sake. */
+/* Whether no other producer of `node` waits for `producer` already. */
 static bool is_direct(const segmenter *g, int producer, const int *producers, int n)
 {
     for (int i = 0; i < n; i++) {

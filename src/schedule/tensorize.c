@@ -1,4 +1,4 @@
-/* Queues as one array, which goes to a device or into a file as it is. */
+/* The queues as one array, which is copied to a device or into a file unchanged. */
 #include "base/checked.h"
 #include "schedule/draft.h"
 

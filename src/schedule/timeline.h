@@ -1,8 +1,8 @@
-/* What happened when: slices of work on tracks, the one form behind pictures, tables and traces.
+/* What ran when: slices of work on tracks, from which pictures, tables and traces are made.
  *
- * A track is a worker, a slice an instruction (or a part of one) with the times at which it began
- * to wait, to work and to signal. What a prediction says and what any machine measured take the
- * same form, so that they can be laid one above the other. A panel is one forward pass.
+ * A track is a worker; a slice is an instruction, or a part of one, with the times at which it
+ * began to wait, to work and to signal. Predictions and measurements have the same form, so they
+ * can be shown one above the other. A panel is one forward pass.
  */
 #ifndef QUIPU_SCHEDULE_TIMELINE_H
 #define QUIPU_SCHEDULE_TIMELINE_H

@@ -1,17 +1,17 @@
-/* The proof in the making: what verify.c knows and verify_memory.c asks. */
+/* The state of a proof, shared by verify.c and verify_memory.c. */
 #ifndef QUIPU_SCHEDULE_VERIFIER_H
 #define QUIPU_SCHEDULE_VERIFIER_H
 
 #include "schedule/schedule.h"
 
-/* An instruction is known by its index: worker * longest + position. */
+/* Instructions are named by their index: worker * longest + position. */
 typedef struct verifier {
     const schedule *s;
     int workers;
     arena memory;
-    /* Clocks: [workers], how many instructions of each queue are known to have ended. */
-    const int32_t **knows;        /* [workers * longest]: what each instruction knows; of its own
-                                   * worker it knows its own place besides */
+    /* Clocks: [workers], how many instructions of each queue must have ended. */
+    const int32_t **knows;        /* [workers * longest]: before each instruction begins; its own
+                                   * worker's count is its own place */
     const int32_t **worker_clock; /* [workers] */
     int32_t **counter_clock;      /* [counters]: of all producers so far */
     uint32_t *signalled;          /* [counters] */
@@ -28,10 +28,11 @@ static inline const instruction *verifier_at(const verifier *v, int32_t index)
 /* QP_INVALID with the instruction and what is wrong with it. */
 qp_status verifier_refuse(const verifier *v, int32_t index, const char *what);
 
-/* Whether instruction a has ended when b begins, in whatever order the workers run. */
+/* Whether instruction a has always ended when b begins. */
 bool verifier_is_before(const verifier *v, int32_t a, int32_t b);
 
-/* Reads and writes come in the nodes' order, and reads find what they should: verify_memory.c. */
+/* Checks that reads and writes come in the nodes' order, and that reads find the right values:
+ * verify_memory.c. */
 qp_status verifier_check_memory(verifier *v);
 
 #endif

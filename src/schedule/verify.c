@@ -1,10 +1,11 @@
 /* Proof that a schedule is sound: see verify.h.
  *
- * The queues are run without their operators, each instruction as soon as its waits are over; a
- * wait for all of a counter's signals brings everything that came before them. "a comes before b"
- * is then a question to a vector clock: how far b knows a's worker to be. Clocks are shared while
- * equal, which they are almost always, since groups of instructions wait for the same. Nothing here
- * is shared with what makes schedules.
+ * The queues are run without their operators, each instruction as soon as its waits are over. Every
+ * instruction has a vector clock: how many instructions of each queue must have ended before it
+ * begins. A wait for all of a counter's signals adds the clocks of all that signal it. "a comes
+ * before b" means that b's clock includes a. Equal clocks are stored once; most are equal, because
+ * groups of instructions wait for the same counters. This file shares no code with the files that
+ * make schedules.
  */
 #include "schedule/verify.h"
 
@@ -40,24 +41,24 @@ static qp_status check_waits(const verifier *v, int32_t index)
     const schedule *s = v->s;
     const instruction *in = verifier_at(v, index);
     if (in->signal >= (uint32_t)s->n_counters)
-        return verifier_refuse(v, index, "its signal is no counter");
+        return verifier_refuse(v, index, "its signal is not a counter of the schedule");
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
         const instruction_wait *wait = &in->waits[w];
         if (wait->counter >= (uint32_t)s->n_counters)
-            return verifier_refuse(v, index, "it waits for what is no counter");
+            return verifier_refuse(v, index, "its wait is not for a counter of the schedule");
         if (wait->counter == 0) {
             if (wait->needed || in->flags >> w & 1)
-                return verifier_refuse(v, index, "it waits for a number of nothing");
+                return verifier_refuse(v, index, "it gives a number of signals without a counter");
             continue;
         }
         if (wait->needed < 1 || wait->needed > s->per_pass[wait->counter])
             return verifier_refuse(v, index,
-                                   "it waits for more signals than come in a pass, or for none");
+                                   "it waits for no signals, or for more than there are in a pass");
     }
     return QP_OK;
 }
 
-/* Rows of several sequences are told apart by borders that count from the batch's first row. */
+/* Whether an operator needs the borders of sequences, which count from the batch's first row. */
 static bool needs_all_rows(const schedule *s, const instruction *in)
 {
     for (int i = 0; i < INSTRUCTION_OPERANDS; i++) {
@@ -73,16 +74,16 @@ static qp_status check_slice(const verifier *v, int32_t index)
     bool columns = op_get((op_code)in->opcode)->columns != NULL;
     bool slices = (in->flags & INSTRUCTION_ROW_SLICES) != 0;
     if (in->tokens.begin < 0 || in->tokens.begin >= in->tokens.end || in->units.begin < 0)
-        return verifier_refuse(v, index, "its rows or units are no range");
+        return verifier_refuse(v, index, "its rows or units are not a range");
     if (columns != slices || columns != (in->parts == 0))
-        return verifier_refuse(v, index, "it is not cut as its operator is");
+        return verifier_refuse(v, index, "it is not cut in the way that its operator needs");
     if (columns && in->units.begin >= in->units.end)
         return verifier_refuse(v, index, "it has no units");
     bool all_rows = in->tokens.begin == 0 && in->tokens.end == INSTRUCTION_ALL_TOKENS;
     if (columns && !all_rows && needs_all_rows(v->s, in))
-        return verifier_refuse(v, index, "its operator takes all rows or none");
+        return verifier_refuse(v, index, "its operator needs all rows of the batch");
     if (!columns && (in->part >= in->parts || in->units.begin != 0 || in->units.end < 1))
-        return verifier_refuse(v, index, "its part is none of its parts");
+        return verifier_refuse(v, index, "its part is not one of its parts");
     return QP_OK;
 }
 
@@ -91,12 +92,12 @@ static qp_status check_record(const verifier *v, int32_t index)
     const unsigned known = INSTRUCTION_PREVIOUS_0 | INSTRUCTION_PREVIOUS_1 | INSTRUCTION_ROW_SLICES;
     const instruction *in = verifier_at(v, index);
     if (in->opcode > OP_COUNT || (in->flags & ~known) || in->zero)
-        return verifier_refuse(v, index, "its opcode or its flags are none");
+        return verifier_refuse(v, index, "its opcode or flags are unknown");
     TRY(check_waits(v, index));
     if (in->opcode == INSTRUCTION_NOOP) return QP_OK;
     if (in->node >= (uint32_t)v->s->n_nodes || program_is_void(v->s->program, (int)in->node) ||
         !says_what_its_node_says(v->s, in))
-        return verifier_refuse(v, index, "it is not what its node is");
+        return verifier_refuse(v, index, "it differs from its node");
     return check_slice(v, index);
 }
 
@@ -113,7 +114,7 @@ static qp_status check_records(verifier *v)
             if (i < s->length[w])
                 TRY(check_record(v, index));
             else if (memcmp(verifier_at(v, index), &padding, sizeof padding) != 0)
-                return verifier_refuse(v, index, "it stands behind its queue's end");
+                return verifier_refuse(v, index, "it is after its queue's end");
         }
     }
     return QP_OK;
@@ -157,7 +158,7 @@ static int by_row_then_unit(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from);
 }
 
-/* A slice as rectangle: of units, or of part numbers with all parts as the width. */
+/* A slice as a rectangle: rows by units, or rows by part numbers. */
 static slice slice_from(const verifier *v, int32_t index)
 {
     const instruction *in = verifier_at(v, index);
@@ -169,8 +170,7 @@ static slice slice_from(const verifier *v, int32_t index)
     return out;
 }
 
-/* Slices in order must be bands of equal rows, one behind the other, each filled from end to end.
- */
+/* Sorted slices must form bands of equal rows, one after the other, each complete. */
 static qp_status check_bands(const verifier *v, const slice *slices, int n, int64_t width,
                              int64_t rows)
 {
@@ -186,7 +186,7 @@ static qp_status check_bands(const verifier *v, const slice *slices, int n, int6
             if (slices[i].from != unit || slices[i].end_row != band->end_row ||
                 other->parts != in->parts || (in->parts && other->units.end != in->units.end))
                 return verifier_refuse(v, slices[i].index,
-                                       "its slice does not go on from its neighbour's");
+                                       "its slice does not begin where its neighbour's ends");
             unit = slices[i].to;
         }
         if (unit != end) return verifier_refuse(v, band->index, "units beside it are not computed");
@@ -228,7 +228,7 @@ static bool covers(const int32_t *a, const int32_t *b, int n)
     return true;
 }
 
-/* The clock that knows what both know: one of them where it does already. */
+/* The clock that includes both: one of the two if it includes the other. */
 static const int32_t *merge(verifier *v, const int32_t *a, const int32_t *b)
 {
     if (a == b || covers(a, b, v->workers)) return a;
@@ -239,7 +239,7 @@ static const int32_t *merge(verifier *v, const int32_t *a, const int32_t *b)
     return both;
 }
 
-/* A wait for this pass that is not over yet. */
+/* Whether a wait for this pass is not over yet. */
 static bool is_blocked(const verifier *v, const instruction *in)
 {
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
@@ -250,8 +250,9 @@ static bool is_blocked(const verifier *v, const instruction *in)
     return false;
 }
 
-/* What a worker knows when its next instruction's waits are over. A wait for a part of the signals
- * tells nothing: they may be anybody's. `previous`: [counters] clocks of the previous pass. */
+/* The clock of a worker's next instruction when its waits are over. A wait for only some of the
+ * signals adds nothing, because any of the instructions may have sent them. `previous`: [counters]
+ * clocks of the previous pass. */
 static const int32_t *learn(verifier *v, const int32_t *clock, const instruction *in,
                             int32_t *const *previous)
 {
@@ -267,7 +268,7 @@ static const int32_t *learn(verifier *v, const int32_t *clock, const instruction
     return clock;
 }
 
-/* The counter learns what the signalling instruction knows, itself included. */
+/* Adds the clock of a signalling instruction, which includes the instruction, to the counter's. */
 static void teach(verifier *v, uint32_t counter, const int32_t *clock, int worker, int32_t place)
 {
     int32_t *into = v->counter_clock[counter];
@@ -292,8 +293,9 @@ static qp_status allocate_clocks(verifier *v)
     return QP_OK;
 }
 
-/* Runs all queues to their ends, or says who is stuck. In the first pass (previous NULL) what each
- * instruction knows of its own pass is kept; in the second, clocks are about the pass before. */
+/* Runs all queues to their ends, or names the instruction that is stuck. In the first pass
+ * (previous NULL) each instruction's clock is kept; in the second, clocks count the previous pass.
+ */
 static qp_status run_pass(verifier *v, int32_t *const *previous)
 {
     const schedule *s = v->s;
@@ -317,7 +319,7 @@ static qp_status run_pass(verifier *v, int32_t *const *previous)
     }
     for (int w = 0; w < v->workers; w++) {
         if (place[w] < s->length[w])
-            return verifier_refuse(v, w * s->longest + place[w], "it waits for ever");
+            return verifier_refuse(v, w * s->longest + place[w], "its wait never ends");
     }
     return QP_OK;
 }
@@ -327,8 +329,8 @@ static qp_status check_counts(const verifier *v)
     for (int c = 1; c < v->s->n_counters; c++) {
         if (v->signalled[c] != v->s->per_pass[c])
             return error_set(v->error, QP_INVALID,
-                             "schedule: counter %d gets %u signals in a pass, it is said to get %u",
-                             c, v->signalled[c], v->s->per_pass[c]);
+                             "schedule: counter %d gets %u signals in a pass, expected %u", c,
+                             v->signalled[c], v->s->per_pass[c]);
     }
     return QP_OK;
 }
@@ -342,8 +344,8 @@ bool verifier_is_before(const verifier *v, int32_t a, int32_t b)
 
 /* ---- Two passes ----------------------------------------------------------------------------- */
 
-/* Runs a second pass on what the first one's counters know: each worker must know that all of the
- * first has ended before its first instruction begins. */
+/* Runs a second pass with the clocks of the first one's counters: the clock of each worker's first
+ * instruction must include all of the first pass. */
 static qp_status check_passes(verifier *v)
 {
     const schedule *s = v->s;

@@ -1,4 +1,4 @@
-/* Proof that a schedule computes what its nodes say, in whatever order its workers come to run. */
+/* Proof that a schedule computes its nodes in every order in which its workers may run. */
 #ifndef QUIPU_SCHEDULE_VERIFY_H
 #define QUIPU_SCHEDULE_VERIFY_H
 

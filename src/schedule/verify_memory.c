@@ -1,9 +1,10 @@
-/* The part of the proof that is about memory: every access against the earlier ones it overlaps.
+/* The part of the proof that is about memory: every access is compared with the earlier ones that
+ * it overlaps.
  *
- * The nodes are taken in the plan's order, which is what the schedule must look like from outside.
- * Each area of memory remembers who touched it, in bundles: the instructions of one node that touch
- * the same rows. Instructions that follow mostly know the same, so that one comparison of clocks
- * answers for a whole bundle; only where it fails are its touches looked at one by one.
+ * The nodes are taken in the program's order; a sound schedule computes what this order would. For
+ * each area of memory there is a list of the instructions that touched it, in bundles: those of one
+ * node that touch the same rows. Usually one comparison of clocks shows that a whole bundle comes
+ * before an instruction; if not, its instructions are compared one by one.
  */
 #include "schedule/verifier.h"
 
@@ -26,18 +27,18 @@ typedef struct bundle {
     touch hull; /* of all touches; its index is of the last one */
     int operand;
     touch *touches;
-    int32_t *places;         /* [workers]: a clock that knows this knows all of the bundle */
-    const int32_t *known_to; /* the last clock that did */
-    struct bundle *next;     /* of its area, or of the node at hand */
+    int32_t *places;         /* [workers]: a clock that includes these includes the bundle */
+    const int32_t *known_to; /* the last clock that includes it */
+    struct bundle *next;     /* of its area, or of the current node */
 } bundle;
 
 typedef struct memory_map {
     verifier *v;
-    bundle **of;     /* [areas]: since they were last written over */
-    int **sharing;   /* [areas]: the areas that have bytes in common with it, itself too; -1 ends */
+    bundle **of;     /* [areas]: since they were last overwritten */
+    int **sharing;   /* [areas]: the areas that share bytes with it, itself too; -1 ends */
     uint64_t *valid; /* [areas][2]: bytes of a row that hold the area's own value */
-    bool *cleared;   /* [areas]: written over as a whole, for the next pass */
-    bundle *now;     /* of the node at hand */
+    bool *cleared;   /* [areas]: overwritten as a whole, for the next pass */
+    bundle *now;     /* of the current node */
 } memory_map;
 
 static qp_status no_memory(const verifier *v)
@@ -94,7 +95,7 @@ static touch touch_of(const verifier *v, int32_t index, int i, const op_call *wh
     return t;
 }
 
-/* The bytes from the base between the first and the last touched. */
+/* The range of bytes that is touched, from the base. */
 static void span_of(const verifier *v, const touch *t, uint64_t span[2])
 {
     const program_area *area = &v->s->program->areas[t->area];
@@ -106,7 +107,7 @@ static void span_of(const verifier *v, const touch *t, uint64_t span[2])
     if (end < span[1]) span[1] = end;
 }
 
-/* Additions of integers are the same in any order. */
+/* Whether two touches need an order. Two reads do not, nor do two additions: sums are integers. */
 static bool conflict(const verifier *v, const touch *a, const touch *b)
 {
     if (a->kind == b->kind && a->kind != TOUCH_WRITE) return false;
@@ -142,7 +143,7 @@ static qp_status refuse_order(const verifier *v, const touch *t, const touch *be
     return verifier_refuse(v, t->index, what);
 }
 
-/* What overlaps `t`, with a write on one side, must come before it. */
+/* Everything that conflicts with `t` must come before it. */
 static qp_status check_order(const memory_map *m, const touch *t, bundle *before)
 {
     const verifier *v = m->v;
@@ -156,8 +157,8 @@ static qp_status check_order(const memory_map *m, const touch *t, bundle *before
     return QP_OK;
 }
 
-/* What is read must be the area's own, of this pass; caches hold earlier passes' too. What is added
- * to must have a value, which sums have from the pass before. */
+/* A read must find the area's own value of this pass; caches also hold values of earlier passes. An
+ * addition must find a value, which sums have from the previous pass. */
 static qp_status check_value(const memory_map *m, const touch *t)
 {
     const uint64_t *valid = m->valid + 2 * t->area;
@@ -166,10 +167,11 @@ static qp_status check_value(const memory_map *m, const touch *t)
         return verifier_refuse(m->v, t->index, "it reads the next pass's sums");
     if (base == BASE_SUMS ? t->kind == TOUCH_ADD : base != BASE_ARENA) return QP_OK;
     if (t->column >= valid[0] && t->end_column <= valid[1]) return QP_OK;
-    return verifier_refuse(m->v, t->index, "it reads what nobody has written in this pass");
+    return verifier_refuse(m->v, t->index,
+                           "it reads bytes that no instruction of this pass has written");
 }
 
-/* The bundle of the node at hand for an operand and rows; made where there is none yet. */
+/* The current node's bundle for an operand and rows, new if there is none yet. */
 static bundle *find_bundle(memory_map *m, const touch *t, int operand)
 {
     for (bundle *b = m->now; b; b = b->next) {
@@ -217,7 +219,7 @@ static qp_status check_instruction(memory_map *m, int32_t index, const op_call *
     return QP_OK;
 }
 
-/* Whether a view is all of its area. */
+/* Whether a view covers its area. */
 static bool is_whole(const schedule *s, const program_view *view)
 {
     uint64_t bytes = dtype_block_bytes(view->type);
@@ -227,8 +229,8 @@ static bool is_whole(const schedule *s, const program_view *view)
     return view->offset == 0 && bytes == s->program->areas[view->area].bytes;
 }
 
-/* Bundles inside the bytes [begin, end) of a row are done with: whoever comes next must come after
- * those who wrote there now, and they came after these. */
+/* Removes bundles inside the bytes [begin, end) of a row: later accesses must come after the node
+ * that has just written there, and that one came after these bundles. */
 static void forget(bundle **list, uint64_t begin, uint64_t end)
 {
     while (*list) {
@@ -240,8 +242,8 @@ static void forget(bundle **list, uint64_t begin, uint64_t end)
     }
 }
 
-/* A node's whole view holds its value afterwards, and areas that lie in the same bytes have lost
- * theirs. Those who added to it before come after none of this node's additions. */
+/* After a node its whole view holds its value, and areas that share the bytes have lost theirs. A
+ * node that adds does not replace earlier additions, so their bundles stay. */
 static void write_over(memory_map *m, const program_node *node, int i)
 {
     const schedule *s = m->v->s;
@@ -311,14 +313,14 @@ static qp_status find_sharing(memory_map *m)
     return m->sharing[s->program->n_areas - 1] ? QP_OK : no_memory(m->v);
 }
 
-/* The next pass finds its sums cleared. */
+/* The next pass must find its sums cleared. */
 static qp_status check_cleared(const memory_map *m)
 {
     const schedule *s = m->v->s;
     for (int a = 0; a < s->program->n_areas; a++) {
         if (s->program->areas[a].base == BASE_SUMS_NEXT && !m->cleared[a])
             return error_set(m->v->error, QP_INVALID,
-                             "schedule: nobody clears \"%s\" for the next pass",
+                             "schedule: no instruction clears \"%s\" for the next pass",
                              s->program->areas[a].name);
     }
     return QP_OK;
