@@ -1,7 +1,7 @@
 /* Rows of a matrix on the GPU: what host and kernels of operators on rows agree on.
  *
- * These kernels' parameters are a few words rather than an op_call: of a call that takes two
- * microseconds reading two kilobytes of parameters is a good part.
+ * These kernels' parameters are a few words, not an op_call: of a kernel of two microseconds,
+ * reading two kilobytes of parameters is a considerable part.
  */
 #ifndef QUIPU_OP_DEVICE_ROWS_H
 #define QUIPU_OP_DEVICE_ROWS_H
@@ -14,7 +14,7 @@ typedef struct device_rows {
     int64_t type;   /* of dtype: F32, F16 or BF16 */
 } device_rows;
 
-/* rms_norm, and add_rms_norm where there is a residual. */
+/* rms_norm, and with a residual add_rms_norm. */
 typedef struct norm_rows {
     device_rows x, residual;
     device_rows out;      /* NULL: only narrowed */
@@ -26,12 +26,12 @@ typedef struct norm_rows {
 } norm_rows;
 enum {
     NORM_THREADS = 1024,      /* at most */
-    NORM_SMALL_THREADS = 128, /* of many rows, with so many eights each: */
+    NORM_SMALL_THREADS = 128, /* for many rows, with so many eights per thread: */
     NORM_SHORT_EIGHTS = 2,
     NORM_LONG_EIGHTS = 4,
 };
 
-/* silu_and_mul, of elements begin .. end - 1, both multiples of 8, as n is. */
+/* silu_and_mul of elements begin .. end - 1, both multiples of 8, as n is. */
 typedef struct silu_rows {
     device_rows x, out; /* out NULL: only narrowed */
     device_rows narrowed;
@@ -40,10 +40,10 @@ typedef struct silu_rows {
 } silu_rows;
 enum {
     SILU_THREADS = 256,
-    SILU_VECTORS = 2, /* of eight elements a thread */
+    SILU_VECTORS = 2, /* of eight elements, per thread */
 };
 
-/* rope; half a head's turning elements are a multiple of 8. */
+/* rope; half of a head's rotated elements is a multiple of 8. */
 typedef struct rope_rows {
     device_rows q, k;
     int64_t q_head, k_head; /* bytes from one head to the next */
@@ -56,7 +56,7 @@ typedef struct rope_rows {
     int32_t interleaved;
 } rope_rows;
 
-/* kv_append of the k that rope turned, in float32, and of v: behind rope_rows. */
+/* kv_append of the k that rope rotated, in float32, and of v: follows rope_rows. */
 typedef struct append_rows {
     device_rows v;
     int64_t v_head;                     /* bytes from one head to the next */
@@ -69,7 +69,7 @@ typedef struct append_rows {
 
 enum {
     ROPE_THREADS = 256, /* at most */
-    ROPE_HEADS = 4,     /* that a thread turns at once */
+    ROPE_HEADS = 4,     /* that a thread rotates at once */
 };
 
 #endif

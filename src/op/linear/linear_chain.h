@@ -1,11 +1,11 @@
-/* Products of a batch and what stands between them, in one kernel on sm_90a: what host and kernel
- * agree on.
+/* The products of a batch and the operators between them, in one kernel on sm_90a: what host and
+ * kernel agree on.
  *
- * The kernel's only parameter is a linear_chain, passed by value. Its grid has a block for each
- * multiprocessor at most, all of which are there at once: they wait for one another between steps.
- * Weights are BF16, as linear_stream.h has them. A product whose weight has few tiles is cut into
- * parts along its rows; the step behind it adds them, in their order. Low tiles, of half as many
- * rows, need half as many parts.
+ * The kernel's only parameter is a linear_chain, passed by value. Its grid has at most one block
+ * per multiprocessor, and all blocks are resident, because they wait for one another between steps.
+ * Weights are BF16, as in linear_stream.h. A product whose weight has few tiles is cut into parts
+ * along its rows; the next step adds the parts in their order. Low tiles have half as many rows and
+ * need half as many parts.
  */
 #ifndef QUIPU_OP_LINEAR_CHAIN_H
 #define QUIPU_OP_LINEAR_CHAIN_H
@@ -13,48 +13,53 @@
 #include "op/linear/linear_stream.h"
 
 enum {
-    CHAIN_MAX_STEPS = 76, /* a kernel's parameters are 32,764 bytes at most */
-    CHAIN_FETCHERS = 3,   /* warps: weights; x; places that steps will need; and all the cache */
-    CHAIN_THREADS = 256 + 32 * CHAIN_FETCHERS, /* and two groups that multiply */
+    CHAIN_MAX_STEPS = 76, /* a kernel's parameters are at most 32,764 bytes */
+    /* Producer warps: for weights; for x; for places that steps will need; all of them for the
+     * cache. */
+    CHAIN_FETCHERS = 3,
+    CHAIN_THREADS = 256 + 32 * CHAIN_FETCHERS, /* and two warpgroups that multiply */
     CHAIN_ROW = 4096,      /* features of a row that CHAIN_ROWS takes, at most */
     CHAIN_MAX_PARTS = 8,   /* of a product's row */
     CHAIN_WORKERS = 256,   /* threads that multiply and add */
     CHAIN_MAX_STAGES = 16, /* of weights, and of x */
     CHAIN_X_DEPTHS = 2,    /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
-    CHAIN_READERS = 4,     /* that give a stage back: so many warps, or half of them twice */
-    CHAIN_BEST_AT = 64,    /* where they lie among counters, in 8 bytes each */
-    CHAIN_HEAD = 64,       /* of attention: the elements of a head */
+    CHAIN_READERS = 4,     /* arrivals that release a stage: so many warps, or half of them twice */
+    CHAIN_BEST_AT = 64,    /* their offset among the counters, in units of 8 bytes */
+    CHAIN_HEAD = 64,       /* head_dim of attention */
     CHAIN_PLACES = 4,      /* items of a block whose places in the cache are looked up early */
     CHAIN_PAGES = 3,       /* times 32 sixteens: positions of a sequence in attention, at most */
 };
 
 typedef enum chain_kind {
     CHAIN_PRODUCT,
-    CHAIN_ROWS,      /* x += parts, and its norm: a row a block */
-    CHAIN_ROPE,      /* q and k turned, k and v to the cache: a part of a token a block, or none */
-    CHAIN_ATTENTION, /* of one token a sequence: a KV head half a block's workers */
+    CHAIN_ROWS, /* x += parts, and its norm: one row per block */
+    /* Rope of q and k, k and v to the cache: a part of a token per block, or no blocks. */
+    CHAIN_ROPE,
+    /* For one token of each sequence: half of a block's worker threads has a KV head. */
+    CHAIN_ATTENTION,
 } chain_kind;
 
 typedef enum chain_end {
-    CHAIN_PARTS,     /* out (ranks, n_rows, n_features): a part's sums for the step behind */
+    CHAIN_PARTS,     /* out (ranks, n_rows, n_features): a part's sums, for the next step */
     CHAIN_PLAIN,     /* out (n_rows, n_features), of one rank */
     CHAIN_SILU,      /* narrowed (n_rows, n_features) = silu(gate) * up in BF16, of one rank */
-    CHAIN_LIKELIEST, /* of every row the feature of the largest sum, of one rank; no sums leave */
+    CHAIN_LIKELIEST, /* the feature of each row's largest sum, of one rank; sums are not stored */
 } chain_end;
 
 typedef struct chain_product {
-    /* CUtensorMaps: of the weight, five dimensions, of low tiles three; and of x in BF16, three. */
+    /* CUtensorMaps: of the weight, five dimensions, or three for low tiles; and of x in BF16,
+     * three. */
     char weight_map[128] __attribute__((aligned(64)));
     char x_map[128] __attribute__((aligned(64)));
     float *out;
     uint16_t *narrowed;
     int64_t out_pitch; /* floats */
     int32_t n_rows, n_features;
-    int32_t n_tiles, ranks;                /* items: tile and part of its rows */
+    int32_t n_tiles, ranks;                /* items: a tile and a part of its rows */
     int32_t n_depths;                      /* LINEAR_STREAM_DEPTHs of a row */
     int32_t end;                           /* chain_end */
     int32_t weight_dimension, weight_step; /* as linear_stream's */
-    int32_t low; /* tiles of LINEAR_STREAM_LOW_ROWS, in parts of whole stages */
+    int32_t low; /* tiles of LINEAR_STREAM_LOW_ROWS rows, in parts of whole stages */
 } chain_product;
 
 /* The parts of a product: (n_parts, n_rows, n_features). */
@@ -67,8 +72,8 @@ typedef struct chain_rows {
     chain_parts parts;     /* n_parts may be 0 */
     const float *residual; /* (parts.n_rows, n_features) */
     float *out;            /* (n_rows, n_features): residual and parts; may be residual; or NULL */
-    const int32_t *rows;   /* (n_rows): which of the residual's rows; or NULL: each its own */
-    const void *table;     /* in the residual's place, with no parts: rows of table_type; or NULL */
+    const int32_t *rows;   /* (n_rows): the residual's row for each row; or NULL: the same */
+    const void *table;     /* instead of the residual, without parts: rows of table_type; or NULL */
     const void *weight;    /* (n_features), of weight_type; or NULL: no norm */
     uint16_t *narrowed;    /* (n_rows, n_features): the norm in BF16 */
     int64_t residual_pitch, out_pitch; /* floats; of a table bytes */
@@ -86,12 +91,12 @@ typedef struct chain_rope {
     int64_t k_page, k_slot, k_head; /* bytes */
     int64_t v_page, v_slot, v_head;
     int32_t n_tokens, n_sequences, n_q, n_kv, head_dim, page_size;
-    int32_t cuts; /* items of a token: parts of it, or KV heads that attention's blocks take */
+    int32_t cuts; /* items per token: its parts, or the KV heads that attention's blocks take */
     int32_t interleaved, k_type, v_type;
 } chain_rope;
 
-/* Sequences of one new token each. A map has four dimensions: of a head, heads, positions of a
- * page, pages; a tile of it is 16 positions of a head. */
+/* Sequences of one new token each. A map has four dimensions: elements of a head, heads, positions
+ * of a page, pages; a box of it is 16 positions of a head. */
 typedef struct chain_attention {
     char k_map[128] __attribute__((aligned(64)));
     char v_map[128] __attribute__((aligned(64)));
@@ -112,25 +117,26 @@ typedef struct chain_step {
         chain_rope rope;
     } of;
     int32_t kind;
-    int32_t blocks; /* that have a part in it, the first ones; 0 of rope: attention's do it */
+    /* Blocks that have a part in the step, the first ones; 0 for rope: attention's blocks do it. */
+    int32_t blocks;
 } chain_step;
 
 typedef struct linear_chain {
     chain_step steps[CHAIN_MAX_STEPS];
     uint32_t *arrived; /* (CHAIN_MAX_STEPS + 1), zeros before and after */
-    uint64_t *best;    /* (n_ids), likewise: see chain_likeliest.cuh */
-    int32_t *ids;      /* (n_ids): what CHAIN_LIKELIEST finds */
-    int32_t n_ids;     /* 0: nothing of that kind */
+    uint64_t *best;    /* (n_ids), zeros likewise: see chain_likeliest.cuh */
+    int32_t *ids;      /* (n_ids): the result of CHAIN_LIKELIEST */
+    int32_t n_ids;     /* 0: the chain has no such step */
     int32_t n_steps;
     int32_t weight_stages, x_stages;
 } linear_chain;
 
-/* Rows of sums that change places in shared memory at a time, of tiles so high, and floats from one
- * to the next. */
+/* Rows of sums that are transposed in shared memory at a time, for tiles of so many rows, and
+ * floats from row to row. */
 #define CHAIN_TURN_ROWS(high)  (4096 / (high))
 #define CHAIN_TURN_PITCH(high) ((high) + 4)
-/* Of workers: rows on their way out, or a row of CHAIN_ROWS and a float for 256 of its elements, or
- * the warps' parts of attention; and tokens' places and barriers. */
+/* Of the worker threads: rows to be stored; or a row of CHAIN_ROWS with a float for 256 of its
+ * elements; or the warps' parts of attention. And tokens' places and mbarriers. */
 #define CHAIN_LOOKED_UP (2 * CHAIN_PLACES * 24 + 6 * 8)
 #define CHAIN_SPACE                                                                                \
     (CHAIN_TURN_ROWS(LINEAR_STREAM_LOW_ROWS) * CHAIN_TURN_PITCH(LINEAR_STREAM_LOW_ROWS) * 4 +      \

@@ -1,9 +1,9 @@
-/* Products of many rows with what stands behind them, on sm_90a: what host and kernels agree on.
+/* Products of many rows with their epilogues, on sm_90a: what host and kernels agree on.
  *
- * A block has a tile of LINEAR_WIDE_ROWS rows of x and LINEAR_WIDE_FEATURES rows of the weight; the
- * two blocks of a cluster have the same rows of the weight and share what they fetch of it. With
- * silu_and_mul half of a tile's features are gates and half the ups that belong to them; with rope
- * and kv_append they are whole heads of q, k and v.
+ * A block has a tile of LINEAR_WIDE_ROWS rows of x and LINEAR_WIDE_FEATURES rows of the weight. The
+ * two blocks of a cluster have the same rows of the weight and share the copies of them. With
+ * silu_and_mul half of a tile's features are gates and half are their ups; with rope and kv_append
+ * they are whole heads of q, k and v.
  */
 #ifndef QUIPU_OP_LINEAR_WIDE_H
 #define QUIPU_OP_LINEAR_WIDE_H
@@ -11,13 +11,13 @@
 #include "quipu_kernel.h"
 
 enum {
-    LINEAR_WIDE_ROWS = 128,     /* of x in a tile */
+    LINEAR_WIDE_ROWS = 128,     /* rows of x in a tile */
     LINEAR_WIDE_FEATURES = 256, /* rows of the weight in a tile */
     LINEAR_WIDE_DEPTH = 64,     /* columns of both that are multiplied at a time */
     LINEAR_WIDE_BLOCKS = 2,     /* of a cluster */
-    LINEAR_WIDE_THREADS = 384,  /* a group that fetches, two that multiply 64 rows each */
+    LINEAR_WIDE_THREADS = 384,  /* a warpgroup that copies, two that multiply 64 rows each */
     LINEAR_WIDE_STAGES = 4,
-    /* bytes of shared memory: a stage; results on their way out; where rows go to in a cache */
+    /* Bytes of shared memory: a stage; results to be stored; rows' places in a cache. */
     LINEAR_WIDE_STAGE = (LINEAR_WIDE_ROWS + LINEAR_WIDE_FEATURES) * LINEAR_WIDE_DEPTH * 2,
     LINEAR_WIDE_OUT = LINEAR_WIDE_ROWS * LINEAR_WIDE_FEATURES,
     LINEAR_WIDE_PLACES = LINEAR_WIDE_ROWS * 16,
@@ -26,7 +26,7 @@ enum {
 };
 
 typedef struct linear_wide {
-    /* CUtensorMaps of BF16, in tiles of 64 columns: x in 128 rows, the weight in 128, and
+    /* CUtensorMaps of BF16 with boxes of 64 columns: x in 128 rows, the weight in 128, and
      * silu(gate) * up in 64. */
     char x_map[128] __attribute__((aligned(64)));
     char weight_map[128] __attribute__((aligned(64)));
@@ -35,7 +35,7 @@ typedef struct linear_wide {
     int32_t n_steps;      /* LINEAR_WIDE_DEPTHs of a row */
     int32_t row_tiles;    /* of a cluster's rows */
     int32_t tiles;        /* of a cluster, in all */
-    int32_t feature_step; /* rows of the weight from one tile's first half to the next one's, */
+    int32_t feature_step; /* rows of the weight from one tile's first half to the next tile's */
     int32_t half_step;    /* and to its own second half */
 } linear_wide;
 
