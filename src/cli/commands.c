@@ -329,8 +329,9 @@ static const option_spec schedule_options[] = {
      .help = "tokens of a prompt in one forward pass; with --sums 1 if not given"},
     {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
      .argument = "N", .fallback = "0", .maximum = 1024,
-     .help = "fused: parts of a sequence's positions that attention is split in; 0: as many as "
-             "give each worker a part of a KV head"},
+     .help =
+         "fused: parts of a sequence's positions that attention is split in; 0: one, as run --fuse "
+         "has it, and with --sums as many as give each worker a part of a KV head"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help =
          "latency: in fused operators, as run --fuse; without it the schedule is that of a run"},

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/cpu.h"
+#include "schedule/build.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -274,7 +275,7 @@ static qp_status check_workers(const qp_engine *e, const qp_engine_options *opti
 static qp_status open_machines(qp_engine *e, const qp_engine_options *options,
                                const machine_type *type, qp_error *error)
 {
-    const schedule_options schedule = machine_schedule_options(&e->plan);
+    const schedule_options schedule = schedule_run_options(&e->plan);
     const machine_setup setup = setup_of(e, options, &schedule);
     const bool gpu = e->device.context != NULL;
     e->n_machines = 1;

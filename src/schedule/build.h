@@ -10,6 +10,11 @@ enum { USUAL_CONTEXT = 1024, USUAL_TILE = 128 }; /* where the options do not say
  * each worker a part of a KV head. */
 int64_t schedule_kv_partitions(int workers, int64_t n_kv_heads);
 
+/* The options of the schedule that a run has, as far as the program decides them: for few tokens,
+ * up to the logits, after which tokens are chosen apart. How many workers there are is the
+ * machine's to say. */
+schedule_options schedule_run_options(const program *program);
+
 /* schedule_free() the result, also after a failure. QP_UNSUPPORTED where the program is for one of
  * several ranks. */
 qp_status schedule_build(const program *program, const schedule_options *options, schedule *out,

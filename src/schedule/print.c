@@ -323,7 +323,7 @@ static qp_status build_program(report *r, const model *model, const schedule_opt
     if (options.sums) options.max_tokens = 1; /* as the megakernel runs it */
     if (o->chunk > 0) options.max_tokens = o->chunk;
     options.kv_partitions = o->kv_partitions;
-    if (options.kv_partitions == 0)
+    if (options.kv_partitions == 0 && options.sums)
         options.kv_partitions = schedule_kv_partitions(of->workers, config->n_kv_heads);
     return plan_build(config, model, &options, &r->program, error);
 }
@@ -346,15 +346,14 @@ static qp_status build(report *r, const model *model, qp_error *error)
 {
     const schedule_print_options *o = r->options;
     schedule_options of = {.workers = (int)o->workers,
-                           .setting = (schedule_setting)find(o->setting, schedule_setting_name),
-                           .assignment =
-                               (schedule_assignment)find(o->assignment, schedule_assignment_name),
-                           .memory_fraction = o->memory_fraction,
-                           .group = o->group,
-                           .profile = {o->bytes_per_second, o->flops_per_second, o->signal_ns},
-                           .costs = r->table};
+                           .setting = (schedule_setting)find(o->setting, schedule_setting_name)};
     TRY(build_program(r, model, &of, error));
-    of.last_step = plan_find_step(&r->program, "lm_head", -1) + 1; /* tokens are chosen after it */
+    of.last_step = schedule_run_options(&r->program).last_step;
+    of.assignment = (schedule_assignment)find(o->assignment, schedule_assignment_name);
+    of.memory_fraction = o->memory_fraction;
+    of.group = o->group;
+    of.profile = (machine_profile){o->bytes_per_second, o->flops_per_second, o->signal_ns};
+    of.costs = r->table;
     TRY(schedule_build(&r->program, &of, &r->schedule, error));
     if (o->verify) TRY(schedule_verify(&r->schedule, error));
     return o->save ? schedule_save(&r->schedule, o->save, error) : QP_OK;

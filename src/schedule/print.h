@@ -19,7 +19,8 @@ typedef struct schedule_print_options {
     bool fuse;              /* latency: the plan for few tokens, in fused operators */
     bool sums;              /* latency: the plan of sums, as the megakernel runs it */
     int64_t group;          /* output features that stay together; 0: the usual */
-    int64_t kv_partitions;  /* latency: parts that attention is split in; 0: by the workers */
+    int64_t kv_partitions;  /* latency: parts that attention is split in; 0: as a run has it, one,
+                             * with `sums` by the workers */
     double bytes_per_second, flops_per_second, signal_ns; /* 0: the usual */
     const char
         *costs; /* file of measured costs, used where none of these three is given; or NULL */

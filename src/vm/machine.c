@@ -57,11 +57,6 @@ int machine_choosing_step(const program *p)
     return plan_find_step(p, "sample", -1);
 }
 
-schedule_options machine_schedule_options(const program *p)
-{
-    return (schedule_options){.setting = SCHEDULE_LATENCY, .last_step = machine_logits_end(p)};
-}
-
 machine_steps machine_steps_of(const program *p, const machine_request *r)
 {
     return (machine_steps){r->first, r->last > 0 ? r->last : machine_logits_end(p)};

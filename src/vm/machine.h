@@ -170,10 +170,6 @@ const machine_type *machine_type_at(int index);
  */
 qp_status machine_type_find(const char *name, const machine_type **out, qp_error *error);
 
-/* The schedule that the engine runs, as far as options decide it: up to the logits, for few tokens;
- * the machine says how many workers there are. */
-schedule_options machine_schedule_options(const program *plan);
-
 /* ---- use ----------------------------------------------------------------------------------- */
 
 /* QP_UNSUPPORTED says why the type does not run this model here. machine_close() the result, also

@@ -237,14 +237,15 @@ static void choose(cpu_machine *m, const machine_request *r, const batch *b, int
     memcpy(tokens, m->executor->memory.data[PLAN_NEXT], (size_t)n * sizeof *tokens);
 }
 
-/* The batch of a pass of the request. */
+/* The batch of a pass of the request, whose own batch has the pages of all passes. */
 static qp_status batch_of(cpu_machine *m, const machine_request *r, int pass, const batch **out,
                           qp_error *error)
 {
+    const int64_t n = batch_outputs(r->batch);
     *out = r->batch;
-    if (pass == 0) return QP_OK;
+    if (machine_passes_of(r) == 1) return QP_OK;
     if (!m->later.plan) TRY(batch_init(&m->later, m->executor->plan, error));
-    batch_make_later(r->batch, pass, r->tokens + (pass - 1) * batch_outputs(r->batch), &m->later);
+    batch_make_later(r->batch, pass, pass ? r->tokens + (pass - 1) * n : NULL, &m->later);
     *out = &m->later;
     return QP_OK;
 }
