@@ -1,4 +1,4 @@
-/* Large matrix products by cuBLASLt, opened at run time when first needed. */
+/* Large matrix products by cuBLASLt, which is opened at run time when first needed. */
 #ifndef QUIPU_CUDA_BLAS_H
 #define QUIPU_CUDA_BLAS_H
 
@@ -6,7 +6,7 @@
 
 typedef struct cuda_blas cuda_blas;
 
-/* QP_DEVICE where the library is not there: products are then made by kernels of our own. */
+/* QP_DEVICE if the library is not there: quipu's own kernels then make the products. */
 qp_status cuda_blas_open(cuda_blas **out, qp_error *error);
 void cuda_blas_close(cuda_blas *blas);
 
@@ -20,10 +20,12 @@ typedef struct cuda_product {
 
 enum { CUDA_BLAS_WORKSPACE = 32 << 20 };
 
-/* Looks for the way to make a product of these sizes; cuda_blas_multiply() then need not. */
+/* Finds an algorithm for a product of these sizes in advance, so that cuda_blas_multiply() need
+ * not. */
 qp_status cuda_blas_prepare(cuda_blas *blas, const cuda_product *product, qp_error *error);
 
-/* Puts the product into the stream. QP_UNSUPPORTED where the library has no way for these sizes. */
+/* Puts the product into the stream. QP_UNSUPPORTED if the library has no algorithm for these sizes.
+ */
 qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *product, cuda_address workspace,
                              cuda_stream stream, qp_error *error);
 

@@ -12,15 +12,15 @@ typedef struct cuda_buffer {
     size_t bytes;
 } cuda_buffer;
 
-/* `what` names the memory in the message when it cannot be had. Zeroed. */
+/* `what` names the memory in the error message. Zeroed. */
 qp_status cuda_buffer_alloc(const cuda_device *device, size_t bytes, const char *what,
                             cuda_buffer *out, qp_error *error);
 void cuda_buffer_free(const cuda_device *device, cuda_buffer *buffer);
 
-/* Pinned memory of this machine, which the GPU can reach while a kernel runs; zeroed. */
+/* Pinned host memory, which the GPU can access while a kernel runs; zeroed. */
 typedef struct cuda_pinned {
     void *data;
-    cuda_address address; /* where kernels see it */
+    cuda_address address; /* its address for kernels */
     size_t bytes;
 } cuda_pinned;
 
@@ -28,8 +28,8 @@ qp_status cuda_pinned_alloc(const cuda_device *device, size_t bytes, const char 
                             cuda_pinned *out, qp_error *error);
 void cuda_pinned_free(const cuda_device *device, cuda_pinned *pinned);
 
-/* Copies much memory to the GPU: through two pieces of pinned memory in turn, so that reading a
- * file and copying overlap. */
+/* Copies much memory to the GPU through two pinned buffers, so that reading a file and copying
+ * overlap. */
 typedef struct cuda_upload {
     const cuda_device *device;
     cuda_pinned pieces[2];

@@ -1,11 +1,12 @@
-/* Launching the fused operators' kernels: see fused_cuda.h. */
+/* Launches of the fused operators' kernels: see fused_cuda.h. */
 #include "op/fused_cuda.h"
 
 #include <stdio.h>
 
 enum { WARPS = CUDA_FUSED_THREADS / 32 };
 
-/* Blocks that take groups of units in turn: as many as run at once, or fewer that take as long. */
+/* Blocks that take groups of units one after another: as many as run at once, or fewer if they take
+ * as long. */
 static int64_t blocks_in_turn(const cuda_ops *ops, int64_t groups, int64_t at_once)
 {
     int64_t most = (int64_t)ops->device->n_multiprocessors * (at_once == 1 ? 3 : 2);

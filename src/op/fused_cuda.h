@@ -7,20 +7,20 @@
 
 enum {
     CUDA_FUSED_THREADS = 256,
-    CUDA_FUSED_MANY = 4, /* rows of the form for several */
+    CUDA_FUSED_MANY = 4, /* rows of the kernels for several */
 };
 
-/* Fields of a row; `unit_count` units a block, 0: a warp each in turn. */
+/* Fields of a row; `unit_count` units per block, 0: one warp per unit, one group after another. */
 #define CUDA_FUSED_ROWS(NAME, short_name, unit_count, accept)                                      \
     .op = OP_##NAME, .name = "cuda", .image = "cuda_fused", .function = "run_" #short_name,        \
     .units = unit_count, .accepts = accept, .launch = cuda_fused_rows
 
-/* Blocks for one row, or for several at a time; the call's last tensor is what it writes, a row a
- * row of x. */
+/* Blocks for one row, or for several at a time. The call's last tensor is the output, one row for
+ * each row of x. */
 qp_status cuda_fused_rows(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                           const cuda_forms *forms, qp_error *error);
 
-/* The same, always a row at a time with `alone`. */
+/* The same; `alone`: always one row at a time. */
 qp_status cuda_fused_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             bool alone, qp_error *error);
 

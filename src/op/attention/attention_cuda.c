@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* Mostly from rounding F32 queries to the cache's type; lse in the same units as out. */
+/* Mostly from rounding F32 queries to the cache's type; lse has the same units as out. */
 const op_tolerance cuda_attention_tolerances[] = {
     {DTYPE_F32, 1e-2, 5e-2}, {DTYPE_F16, 1e-2, 5e-2}, {DTYPE_BF16, 1e-2, 5e-2}, {0}};
 
@@ -22,7 +22,7 @@ static bool rows_are_aligned(const tensor *view, int64_t bytes)
 
 static bool is_cache(const tensor *cache)
 {
-    int64_t page_bytes = cache->shape[1] * cache->stride[1]; /* 32 bits in the kernels */
+    int64_t page_bytes = cache->shape[1] * cache->stride[1]; /* the kernels use 32 bits */
     return (cache->type == DTYPE_F16 || cache->type == DTYPE_BF16) && cache->shape[1] > 0 &&
            cache->shape[1] % 16 == 0 && cache->stride[1] >= 0 && page_bytes <= UINT32_MAX &&
            rows_are_aligned(cache, 16);

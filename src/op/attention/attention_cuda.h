@@ -1,9 +1,9 @@
 /* Attention on the GPU: what the launchers of paged_prefill, ragged_prefill and paged_decode share.
  *
- * On the tensor cores for caches in F16 or BF16, head_dim 64 or 128 and pages of a multiple of 16
- * positions: paged_prefill with wgmma on compute capability 9.0, with mma.sync elsewhere or by
- * name. Queries and weights are rounded to the cache's type before their products. All other calls
- * run by units, a head of a token each.
+ * Caches in F16 or BF16 with head_dim 64 or 128 and pages of a multiple of 16 positions use the
+ * tensor cores: paged_prefill with wgmma on compute capability 9.0, with mma.sync elsewhere or if
+ * chosen by name. Queries and weights are rounded to the cache's type before their products. All
+ * other calls run by units, one head of a token each.
  */
 #ifndef QUIPU_OP_ATTENTION_CUDA_H
 #define QUIPU_OP_ATTENTION_CUDA_H
@@ -15,9 +15,10 @@
 enum {
     CUDA_ATTENTION_THREADS = 256,
     CUDA_ATTENTION_MAX_HEAD_DIM = 256, /* attention.cuh's */
-    CUDA_ATTENTION_FEW_TOKENS = 8,     /* of which each head takes a block of its own */
-    /* Blocks a multiprocessor, at least, to be launched early: blocks that come so go where there
-     * is room, which is no even deal of a few, unless each needs a multiprocessor for itself. */
+    CUDA_ATTENTION_FEW_TOKENS = 8,     /* up to so many tokens each head has a block of its own */
+    /* Blocks per multiprocessor, at least, for an early launch. Blocks that start early go where
+     * there is room, which deals a few of them unevenly, unless each needs a multiprocessor for
+     * itself. */
     CUDA_ATTENTION_EARLY_BLOCKS = 2,
 };
 
@@ -26,7 +27,7 @@ extern const op_tolerance cuda_attention_tolerances[];
 /* By units. */
 bool cuda_attention_by_heads_accepts(const op_call *call);
 
-/* Tensors that all kinds of attention over a cache have. */
+/* The tensors of every kind of attention over a cache. */
 typedef struct paged_tensors {
     const tensor *q, *k, *v, *out, *lse, *kv_indptr, *kv_indices, *kv_last_page_len;
 } paged_tensors;
@@ -40,13 +41,14 @@ typedef struct paged_tensors {
 bool cuda_paged_accepts(const tensor *q, const tensor *k, const tensor *v, const tensor *out,
                         const tensor *lse);
 
-/* The kernels' arguments, with the usual scale where `scale` is 0. */
+/* The kernels' arguments; `scale` 0: 1 / sqrt(head_dim). */
 paged_attention cuda_paged_arguments(const op_call *call, paged_tensors tensors, double scale);
 
 /* ---- paged_prefill ------------------------------------------------------------------------- */
 
 bool cuda_prefill_accepts(const op_call *call);
-/* Enough tokens that blocks of many rows beat a block for each head of a token. */
+/* Whether there are so many tokens that blocks of many rows are faster than one block for each head
+ * of a token. */
 bool cuda_prefill_pays(const op_call *call);
 qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                        const cuda_forms *forms, qp_error *error);
@@ -64,20 +66,20 @@ cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n
 
 /* ---- ragged_prefill ------------------------------------------------------------------------ */
 
-/* The call of paged_prefill that does the same: keys and values that lie side by side are a cache.
- */
+/* The call of paged_prefill that computes the same: contiguous keys and values are a cache. */
 op_call cuda_prefill_of_ragged(const op_call *ragged);
 
 /* ---- paged_decode -------------------------------------------------------------------------- */
 
-/* Of many sequences. Parts of long ones are merged by the block that comes last, which is counted
- * in the workspace. */
+/* For many sequences. The block that ends last merges the parts of long ones; blocks count
+ * themselves in the workspace. */
 bool cuda_decode_accepts(const op_call *call);
 bool cuda_decode_pays(const op_call *call);
 size_t cuda_decode_workspace(const op_call *call);
 
-/* Of few sequences: the same kernel, but each is cut into so many parts that they fill the GPU. A
- * pass does not take it: how a prompt of few tokens is cut must not change its bits. */
+/* For few sequences: the same kernel, but each sequence is cut into enough parts to fill the GPU.
+ * Passes of a model do not use it, because the cut of a prompt of few tokens must not change its
+ * bits. */
 bool cuda_decode_few_pays(const op_call *call);
 size_t cuda_decode_few_workspace(const op_call *call);
 
@@ -87,7 +89,7 @@ size_t cuda_decode_workspace_of(const op_call *call, int64_t longest);
 /* Parts that a sequence of so many positions is cut into. */
 int64_t cuda_decode_chunks(int64_t longest);
 
-/* A call of paged_prefill as one of paged_decode: where every sequence has one token. */
+/* A call of paged_prefill as one of paged_decode, if every sequence has one token. */
 op_call cuda_decode_of_prefill(const op_call *prefill);
 
 #endif

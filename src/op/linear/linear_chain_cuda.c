@@ -3,8 +3,8 @@
 
 #include <stdio.h>
 
-/* Stages of weights, an even number as chain_attention.cuh wants it, and of x, CHAIN_X_DEPTHS deep:
- * a multiprocessor's shared memory. */
+/* Stages that fit a multiprocessor's shared memory: of weights, an even number because
+ * chain_attention.cuh needs one, and of x, CHAIN_X_DEPTHS deep. */
 static const struct {
     int columns, weights, x;
 } stages[] = {{16, 10, 8}, {32, 8, 6}, {64, 6, 4}};

@@ -13,18 +13,19 @@
 
 enum {
     FEW_ROWS = 8,
-    FEW_WARPS = 8,         /* linear.cuh's LINEAR_WARPS */
-    FEW_BLOCKS = 6,        /* of a multiprocessor at once, by shared memory and registers */
-    TILE_ROWS = 64,        /* linear.cuh's, and of features too */
-    TILE_THREADS = 128,    /* linear.cuh's */
-    MANY_ROWS_STORED = 16, /* from here on cuBLASLt pays where the weight is BF16 as stored */
-    WIDENED = 64 << 20,    /* bytes of BF16 that weights are decoded to at a time, at least */
+    FEW_WARPS = 8,      /* LINEAR_WARPS of linear.cuh */
+    FEW_BLOCKS = 6,     /* on a multiprocessor at once, by shared memory and registers */
+    TILE_ROWS = 64,     /* as in linear.cuh, and of features too */
+    TILE_THREADS = 128, /* as in linear.cuh */
+    /* From so many rows on cuBLASLt is faster if the weight is stored in BF16. */
+    MANY_ROWS_STORED = 16,
+    WIDENED = 64 << 20, /* bytes of BF16 to which weights are decoded at a time, at least */
     BIAS_THREADS = 256,
 };
 
 /* ---- few rows ------------------------------------------------------------------------------ */
 
-/* Types with kernels of their own; all others share one that looks at the type as it runs. */
+/* Types with kernels of their own; all others share a kernel that branches on the type. */
 static const struct {
     dtype type;
     const char *name;
@@ -72,7 +73,7 @@ qp_status cuda_linear_tiles(cuda_ops *ops, const cuda_kernel *kernel, const op_c
                                 CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units)), error);
 }
 
-/* ---- what follows a product -------------------------------------------------------------- */
+/* ---- epilogues --------------------------------------------------------------------------- */
 
 bool cuda_linear_is_activated(const op_call *call, const op_call *silu)
 {
@@ -130,7 +131,7 @@ static size_t narrowed_bytes(const tensor *x)
     return round_up((size_t)x->shape[0] * (size_t)x->shape[1] * 2, CUDA_ALIGNMENT);
 }
 
-/* cuBLASLt's own, x in BF16, and a part of the weight in BF16. */
+/* Memory for cuBLASLt itself, for x in BF16, and for a part of the weight in BF16. */
 static size_t blas_workspace(const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
@@ -152,7 +153,7 @@ static qp_status add_bias(cuda_ops *ops, const op_call *call, qp_error *error)
                                 CUDA_ARGUMENTS(CUDA_ARGUMENT(own), CUDA_ARGUMENT(units)), error);
 }
 
-/* The features [first, first + count), whose weights lie at `weight` in BF16. */
+/* Multiplies features [first, first + count), whose weights are at `weight` in BF16. */
 static qp_status multiply(cuda_ops *ops, const op_call *call, cuda_address x, cuda_address weight,
                           int64_t pitch, int64_t first, int64_t count, qp_error *error)
 {

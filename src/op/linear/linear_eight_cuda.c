@@ -21,7 +21,7 @@ static const struct {
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-/* N_FORMATS: no kernel for it. */
+/* N_FORMATS: there is no kernel. */
 static int format_of(dtype type)
 {
     int i = 0;

@@ -12,7 +12,7 @@
 
 enum { FEW_ROWS = 8 };
 
-/* ---- which, and how ------------------------------------------------------------------------ */
+/* ---- which kernel ------------------------------------------------------------------------- */
 
 bool cuda_linear_stream_accepts(const op_call *call)
 {
@@ -35,7 +35,7 @@ static size_t bytes_of(int64_t rows, int64_t columns)
     return round_up((size_t)(rows * columns) * 2, 2 * CUDA_ALIGNMENT);
 }
 
-/* x in BF16; twice where it pays: a product may leave the next one's where its own is not. */
+/* x in BF16; twice where a product may store the next one's x while its own is read. */
 size_t cuda_linear_stream_workspace(const op_call *call)
 {
     int64_t rows = call->tensors[LINEAR_X].shape[0], columns = call->tensors[LINEAR_X].shape[1];
@@ -43,8 +43,8 @@ size_t cuda_linear_stream_workspace(const op_call *call)
     return bytes_of(rows > twice ? rows : twice, columns);
 }
 
-/* Whether blocks are all there at once, and none has an empty part, of low tiles none but whole
- * stages of two steps. */
+/* Whether all blocks are resident at once and none has an empty part; low tiles need whole stages
+ * of two steps. */
 static bool is_possible(int64_t features, int64_t n_steps, int n_multiprocessors,
                         cuda_stream_cut cut)
 {
@@ -52,8 +52,8 @@ static bool is_possible(int64_t features, int64_t n_steps, int n_multiprocessors
     return cut.rows == LINEAR_STREAM_ROWS ? cut.ranks <= n_steps : n_steps % (2 * cut.ranks) == 0;
 }
 
-/* Bytes that a multiprocessor moves at most: weights, and parts of LINEAR_STREAM_MAX_X rows, out
- * and in. x comes from the cache, about eight times as fast. */
+/* Bytes that a multiprocessor moves at most: weights, and parts of LINEAR_STREAM_MAX_X rows,
+ * written and read. x comes from the L2 cache, about eight times as fast. */
 static int64_t bytes_moved(int64_t features, int64_t n_steps, int n_multiprocessors,
                            cuda_stream_cut cut)
 {
@@ -66,7 +66,7 @@ static int64_t bytes_moved(int64_t features, int64_t n_steps, int n_multiprocess
 cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_multiprocessors)
 {
     static const int rows[] = {LINEAR_STREAM_ROWS, LINEAR_STREAM_LOW_ROWS};
-    static const int ranks[] = {1, 2, 3, 4, 5, 6, 8}; /* of 7 the sums leave too little room */
+    static const int ranks[] = {1, 2, 3, 4, 5, 6, 8}; /* with 7 the sums have too little room */
     cuda_stream_cut best = {LINEAR_STREAM_ROWS, 1};
     int64_t least = INT64_MAX;
     if (2 * features > (int64_t)n_multiprocessors * LINEAR_STREAM_ROWS) return best;
@@ -174,9 +174,9 @@ static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int 
     };
 }
 
-/* Stages in shared memory: two blocks of different products fit into a multiprocessor, so that the
- * next one's weights are on their way before one ends; and one more of a product whose blocks are
- * all there at once. */
+/* Stages in shared memory. Two blocks of different products fit on a multiprocessor, so that the
+ * next one's weights are in flight before one ends; a product whose blocks are all resident gets
+ * one more stage. */
 static int stages_of(int columns, bool at_once)
 {
     return columns <= 16 ? 6 : columns <= 32 ? 5 : 4 + at_once;
@@ -197,7 +197,7 @@ static qp_status launch(cuda_ops *ops, const linear_stream *run, int64_t tiles, 
     return cuda_ops_start(ops, &start, CUDA_ARGUMENTS(CUDA_ARGUMENT(own)), error);
 }
 
-/* With `silu`, what that makes of the product instead of the product. */
+/* With `silu` the output is that of silu_and_mul, instead of the product. */
 static qp_status multiply(cuda_ops *ops, const op_call *call, const op_call *silu,
                           const cuda_forms *forms, qp_error *error)
 {

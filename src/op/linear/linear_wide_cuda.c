@@ -1,4 +1,4 @@
-/* Products of many rows with what follows them: see linear_wide_cuda.h and linear_wide.cuh. */
+/* Products of many rows with their epilogues: see linear_wide_cuda.h and linear_wide.cuh. */
 #include "op/linear/linear_wide_cuda.h"
 
 #include "op/kv_append/kv_append.h"
@@ -28,7 +28,7 @@ bool cuda_linear_wide_fills(int64_t rows, int64_t features, int n_multiprocessor
     return 10 * rows * features >= 7 * room;
 }
 
-/* Whether the weight, whole and in BF16 as stored, has nothing added to its product. */
+/* Whether the weight is whole and stored in BF16, and nothing is added to its product. */
 static bool multiplies(const cuda_ops *ops, const op_call *call)
 {
     const tensor *t = call->tensors, *out = &t[LINEAR_OUT];
@@ -102,7 +102,7 @@ static bool is_half_precision(int64_t type)
     return type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-/* Whether heads stand in a product's output from feature `first` on. */
+/* Whether the heads are in a product's output, from feature `first` on. */
 static bool are_heads_of(const tensor *out, const tensor *heads, int64_t first)
 {
     return heads->data == (float *)out->data + first && heads->type == DTYPE_F32 &&

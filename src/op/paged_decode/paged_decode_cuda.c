@@ -44,7 +44,7 @@ op_call cuda_decode_of_prefill(const op_call *prefill)
     return call;
 }
 
-/* Bytes of the output in BF16, where a product may look for it; the parts lie after it. */
+/* Bytes of the output in BF16, where a product may read it; the parts follow. */
 static size_t narrowed_bytes(const op_call *call)
 {
     const int64_t *shape = call->tensors[PAGED_DECODE_Q].shape;
@@ -68,8 +68,9 @@ size_t cuda_decode_workspace_of(const op_call *call, int64_t longest)
     return workspace_of(call, chunks > 1 ? call->tensors[PAGED_DECODE_Q].shape[0] * chunks : 0);
 }
 
-/* At least as many parts as sequences of any lengths have that share the pages: a sequence's last
- * part is the only one that is smaller than the others, and alone where it is less than half. */
+/* At least as many parts as sequences of any lengths have that share the pages: only a sequence's
+ * last part is smaller than the others, and a remainder of less than half a part belongs to the
+ * last one. */
 static int64_t most_parts(const op_call *call, bool fine)
 {
     int64_t n = call->tensors[PAGED_DECODE_Q].shape[0],
@@ -101,7 +102,7 @@ static paged_attention arguments_of(const cuda_ops *ops, const op_call *call,
     return a;
 }
 
-/* `parts`: of a sequence, or where blocks search of all. */
+/* `parts`: of a sequence; of all sequences if blocks search. */
 static qp_status start_decode(cuda_ops *ops, const op_call *call, paged_attention arguments,
                               int64_t parts, qp_error *error)
 {

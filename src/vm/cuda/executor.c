@@ -1,4 +1,4 @@
-/* Runs a plan on the GPU: see cuda_executor.h. */
+/* Runs a plan on the GPU: see executor.h. */
 #include "vm/cuda/executor_parts.h"
 
 #include "base/checked.h"
@@ -26,7 +26,7 @@ size_t cuda_executor_token_bytes(const program *p)
     return round_up(p->tensors[PLAN_NEXT].bytes, CUDA_ALIGNMENT);
 }
 
-/* What attention wants when all sequences that there may be decode at full context. */
+/* Attention's workspace when as many sequences as possible decode at full context. */
 static size_t decoding_workspace(const program *p, const op_call *attention)
 {
     op_call call = cuda_decode_of_prefill(attention);
@@ -35,7 +35,7 @@ static size_t decoding_workspace(const program *p, const op_call *attention)
     return decodes ? cuda_decode_workspace_of(&call, p->options.context) : 0;
 }
 
-/* The most that any node's kernel wants, at the plan's capacity. */
+/* The largest workspace of any node's kernel, at the plan's capacity. */
 static size_t workspace_bytes(const program *p)
 {
     size_t most = 0;
@@ -49,7 +49,7 @@ static size_t workspace_bytes(const program *p)
     return round_up(most, CUDA_ALIGNMENT);
 }
 
-/* Behind the activations: the sums of this pass, then those of the next. */
+/* After the activations: the sums of this pass, then those of the next. */
 static size_t sums_offset(const program *p)
 {
     return round_up(p->arena_bytes, CUDA_ALIGNMENT);
@@ -150,7 +150,7 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     return QP_OK;
 }
 
-/* Every pass clears the sums of the next; nobody those of the first. */
+/* Every pass clears the sums of the next; this clears those of the first. */
 static qp_status clear_sums(cuda_executor *x, qp_error *error)
 {
     size_t bytes = sums_bytes(x->plan);
@@ -186,7 +186,7 @@ qp_status cuda_executor_copy_angles(cuda_executor *x, const batch *batch, qp_err
     return batch->angles ? copy_angles(x, batch->angles, batch_tokens(batch), error) : QP_OK;
 }
 
-/* The RoPE table of a model whose angles do not depend on the length of a sequence. */
+/* The RoPE table of a model whose angles do not depend on a sequence's length. */
 static qp_status make_table(cuda_executor *x, qp_error *error)
 {
     const rope_config *rope = &x->plan->config.rope;

@@ -22,15 +22,16 @@ enum {
     CUDA_MAX_GRAPHS = 16,
     CUDA_MAX_LISTS = 64,
     CUDA_GROUP = 8,  /* passes */
-    CUDA_GROUPS = 2, /* that may be on their way at once */
+    CUDA_GROUPS = 2, /* that may be in flight at once */
 };
 
-/* A forward pass of steps [first, last), or a group of them, as a graph, for one shape of batch. */
+/* A forward pass of steps [first, last), or a group of passes, as a graph, for one shape of batch.
+ */
 typedef struct cuda_pass {
     int64_t n_tokens, n_sequences, n_outputs;
-    int64_t n_chunks; /* of the longest sequence, where all decode */
+    int64_t n_chunks; /* of the longest sequence, if all decode */
     int first, last;
-    int n_passes; /* of a group; 0: a pass by itself */
+    int n_passes; /* of a group; 0: a pass alone */
     int group;
     int choice;       /* of a group: the step that chooses its tokens; 0: the likeliest */
     const void *sums; /* where the pass has its sums; NULL: the plan has none */
@@ -52,22 +53,22 @@ typedef struct cuda_executor {
     cuda_ops ops;
     cuda_weights weights;
     cuda_buffer arena, rope_table, k_cache, v_cache, inputs, state;
-    cuda_pinned logits;         /* where logits come to on this machine; of few outputs */
-    cuda_pinned staged, tokens; /* of groups: their inputs, and what they make */
+    cuda_pinned logits;         /* pinned memory for logits of few outputs */
+    cuda_pinned staged, tokens; /* of groups: their inputs and their tokens */
     cuda_stream copies;         /* of groups */
     cuda_event ended[CUDA_GROUPS];
-    int64_t longest; /* where several sequences decode, the positions of the longest; else 0 */
-    int64_t staged_longest;   /* the same of the first pass of the group staged last */
+    int64_t longest;        /* if several sequences decode, the positions of the longest; else 0 */
+    int64_t staged_longest; /* the same, of the first pass of the group that was staged last */
     const void **weight_data; /* [plan->n_weights]: addresses of the GPU */
-    program_memory memory;    /* addresses of the GPU; inputs as the last batch had them */
+    program_memory memory;    /* addresses of the GPU, with the last batch's inputs */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
     launch_setting setting;
     launch_list lists[CUDA_MAX_LISTS];
     uint64_t n_uses;        /* of lists */
     bool follows;           /* the pass follows another, and may start before that has ended */
-    cuda_address likeliest; /* where the pass leaves the likeliest tokens instead of logits; or 0 */
-    cuda_marks *marks;      /* of the pass that runs next, which then is no graph; NULL: none */
+    cuda_address likeliest; /* where the pass stores the likeliest tokens instead of logits; or 0 */
+    cuda_marks *marks;      /* of the next pass, which is then no graph; NULL: none */
 } cuda_executor;
 
 /* Bytes of the GPU's memory that a run needs, each part exact. */
@@ -76,13 +77,13 @@ typedef struct cuda_bytes {
 } cuda_bytes;
 cuda_bytes cuda_executor_count(const program *plan, const model *model);
 
-/* Refuses what does not fit with both numbers, then loads the weights. cuda_executor_free() it,
+/* Refuses what does not fit, with both numbers; then loads the weights. cuda_executor_free() it,
  * also after a failure. */
 qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *plan,
                              const model *model, progress *progress, qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 
-/* Copies the batch's inputs to the GPU, and its angles into the RoPE table where it has some. */
+/* Copies the batch's inputs to the GPU, and its angles, if it has some, to the RoPE table. */
 qp_status cuda_executor_take_inputs(cuda_executor *executor, const batch *batch, qp_error *error);
 
 /* Puts steps [first, last) over the batch into the stream: inputs, then kernels. */
@@ -93,34 +94,34 @@ qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int fir
 qp_status cuda_executor_read_logits(cuda_executor *executor, int64_t n_outputs, float *out,
                                     qp_error *error);
 
-/* How many passes of so many sequences a group should have: those of many are long, and have so
- * many kernels that a graph of some takes longer to make than its copies to wait for. */
+/* How many passes of so many sequences a group should have. Passes of many sequences are long and
+ * have many kernels; making a graph of several would take longer than waiting for their copies. */
 int cuda_executor_group(const cuda_executor *executor, int64_t n_sequences);
 
-/* Takes the inputs of pass `pass` (0 .. CUDA_GROUP - 1, in turn) of group `group` (0 .. CUDA_GROUPS
- * - 1): a batch of sequences of one token and one output each, of all passes in the same order, a
- * position further each pass. What went by that group has been read. */
+/* Takes the inputs of pass `pass` (0 .. CUDA_GROUP - 1, in order) of group `group` (0 ..
+ * CUDA_GROUPS - 1): a batch of sequences with one token and one output each, the same in all
+ * passes, one position further in each. The group's previous tokens have been read. */
 qp_status cuda_executor_stage(cuda_executor *executor, const batch *batch, int group, int pass,
                               qp_error *error);
 
-/* Puts the `n_passes` staged last into the stream: steps [0, last) over each, the batch being that
- * of the last. Behind each pass a token is chosen for each sequence, by the step `choice` as the
- * batch says, or, where that is 0, the likeliest. They are the tokens of the next pass, and where
- * the group `continues` the one before, those of its first pass too, whatever the batches have
- * there. */
+/* Puts the `n_passes` staged last into the stream: steps [0, last) of each; `batch` is that of the
+ * last. After each pass a token is chosen for each sequence, by the step `choice` with the batch's
+ * settings, or if that is 0 the likeliest. They are the next pass's tokens; and if the group
+ * `continues` the previous one, that one's last tokens are those of its first pass, whatever the
+ * batch says. */
 qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int choice,
                                int group, int n_passes, bool continues, qp_error *error);
 
-/* Waits for a group, and gives the tokens chosen behind each pass: (n_passes, n_sequences). */
+/* Waits for a group and returns the tokens chosen after each pass: (n_passes, n_sequences). */
 qp_status cuda_executor_read_tokens(cuda_executor *executor, int group, int64_t n_sequences,
                                     int n_passes, int32_t *tokens, qp_error *error);
 
-/* How fast the GPU reads the weights, again and again. */
+/* Measures how fast the GPU reads the weights. */
 qp_status cuda_executor_measure_read(const cuda_executor *executor, double *bytes_per_second,
                                      qp_error *error);
 
-/* Where a tensor lies on the GPU; of a cache, the part of one layer; of a state, that of the slot
- * `layer`. */
+/* The address of a tensor on the GPU; of a cache, the part of one layer; of a state, that of the
+ * slot `layer`. */
 cuda_address cuda_executor_address(const cuda_executor *executor, plan_tensor_id id, int64_t layer);
 
 /* Waits, and copies the first `bytes` of a tensor from or to the GPU. */

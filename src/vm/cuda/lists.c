@@ -8,8 +8,8 @@
 
 /* ---- areas --------------------------------------------------------------------------------- */
 
-/* Inputs lie elsewhere in each pass of a group, sums change places, tokens go where the next pass
- * reads them. */
+/* Inputs are elsewhere in each pass of a group, sums change places, and tokens go where the next
+ * pass reads them. */
 static bool moves(const program *plan, int area)
 {
     return area == LAUNCH_LIKELIEST || area == PLAN_NEXT ||
@@ -31,7 +31,7 @@ static cuda_address area_address(const cuda_executor *x, int area)
     }
 }
 
-/* Of those that move, or of the others. */
+/* The areas that move, or the others. */
 static void find_areas(const cuda_executor *x, bool moving, cuda_address areas[CUDA_MAX_AREAS])
 {
     memset(areas, 0, CUDA_MAX_AREAS * sizeof *areas);
@@ -47,7 +47,7 @@ static bool same_class(const launch_class *a, const launch_class *b)
            a->last == b->last && a->n_chunks == b->n_chunks && a->likeliest == b->likeliest;
 }
 
-/* The list of a class; a new one takes the place of that which was not used for longest. */
+/* The list of a class; a new one replaces the least recently used. */
 static qp_status find_list(cuda_executor *x, const launch_class *of, launch_list **out,
                            qp_error *error)
 {

@@ -1,7 +1,7 @@
 /* The machine `cuda`: see machine.h.
  *
- * Passes that feed their tokens back go in groups, of which CUDA_GROUPS may be under way. Any other
- * pass goes alone: it is in the stream when run() returns, and wait() waits for it.
+ * Passes that feed their tokens back run in groups, of which CUDA_GROUPS may be in flight. Any
+ * other pass runs alone: it is in the stream when run() returns, and wait() waits for it.
  */
 #include "vm/cuda/machine.h"
 
@@ -13,12 +13,12 @@
 
 #include <stdlib.h>
 
-/* A run that has not been waited for. */
+/* A run that was not waited for yet. */
 typedef struct cuda_flight {
     machine_request request;
     int64_t n_outputs;
     int passes;
-    bool in_group; /* of passes; else one alone */
+    bool in_group; /* a group of passes; else one pass alone */
 } cuda_flight;
 
 _Static_assert((int)CUDA_GROUPS <= (int)MACHINE_MAX_RUNS, "as machine.h says");
@@ -26,8 +26,8 @@ _Static_assert((int)CUDA_GROUPS <= (int)MACHINE_MAX_RUNS, "as machine.h says");
 typedef struct cuda_machine {
     cuda_device own, *device;
     cuda_executor executor;
-    buffer logits; /* where there is no pinned memory for them */
-    batch later;   /* that of a pass of a group */
+    buffer logits; /* if there is no pinned memory for them */
+    batch later;   /* of a group's later passes */
     cuda_flight flights[CUDA_GROUPS];
     int n_begun, n_ended; /* runs */
     op_variant *variants; /* [plan->n_nodes]: names and tolerances of kernels, as last asked for */
@@ -192,7 +192,7 @@ static qp_status run_cuda(void *self, const machine_request *r, qp_error *error)
     const bool in_group = goes_in_groups(r);
     if (under_way > 0 && (!in_group || !m->flights[m->n_ended % CUDA_GROUPS].in_group))
         return error_set(error, QP_INVALID, "a pass alone shares no time with another run");
-    /* Groups are counted from the first again, so that the same passes are the same graphs. */
+    /* Groups are counted from the first again, so that the same passes have the same graphs. */
     if (under_way == 0) m->n_begun = m->n_ended = 0;
     if (under_way == CUDA_GROUPS)
         return error_set(error, QP_INVALID, "%d runs are under way already", under_way);

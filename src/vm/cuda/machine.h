@@ -1,4 +1,4 @@
-/* The machine `cuda`, as the machine `megakernel` needs it, which runs over its memory. */
+/* The machine `cuda`, as the machine `megakernel`, which runs over its memory, needs it. */
 #ifndef QUIPU_VM_CUDA_MACHINE_H
 #define QUIPU_VM_CUDA_MACHINE_H
 
@@ -8,8 +8,7 @@
 /* The executor of an open machine of that type; its device is the executor's. */
 cuda_executor *cuda_machine_executor(const machine *machine);
 
-/* Where the machine reads logits to: float32 [max_outputs][vocab_size] of this computer's memory.
- */
+/* Where the machine reads logits to: float32 [max_outputs][vocab_size] in host memory. */
 float *cuda_machine_logits(const machine *machine);
 
 #endif

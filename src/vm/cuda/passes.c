@@ -1,4 +1,4 @@
-/* Passes on the GPU as CUDA graphs, one by one and in groups: see cuda_executor.h. */
+/* Passes on the GPU as CUDA graphs, one by one and in groups: see executor.h. */
 #include "vm/cuda/executor_parts.h"
 
 #include "op/linear/linear_stream.h"
@@ -8,14 +8,14 @@
 #include <string.h>
 
 enum {
-    /* Passes of more tokens are long enough to be launched as they are, unless all sequences
-     * decode: then it is one launch after the other that counts. */
+    /* Passes of more tokens take long enough to be launched kernel by kernel, unless all sequences
+     * decode: then the time of each launch matters. */
     GRAPH_TOKENS = 8,
     GRAPH_SEQUENCES = 512,
     FEW_PASSES = 2,
 };
 
-/* What is known of a pass before it is run. */
+/* The shape of a pass before it runs. */
 static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first, int last,
                           int group, int n_passes, int choice)
 {
@@ -32,7 +32,7 @@ static cuda_pass shape_of(const cuda_executor *x, const batch *batch, int first,
                        .sums = x->memory.data[PLAN_SUMS]};
 }
 
-/* The pass of that shape, a new one where there is none; the oldest gives way. */
+/* The pass of that shape; a new one replaces the oldest. */
 static cuda_pass *find_pass(cuda_executor *x, const cuda_pass *wanted)
 {
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
@@ -73,7 +73,7 @@ static qp_status capture(cuda_executor *x, const batch *batch, const plan_sizes 
     return status;
 }
 
-/* The most positions of a sequence, where each of several has one new token; else 0. */
+/* The most positions of a sequence if there are several, each with one new token; else 0. */
 static int64_t longest_decoding(const batch *batch)
 {
     int64_t n = batch->sizes.of[AXIS_SEQUENCES], longest = 0;
@@ -84,7 +84,7 @@ static int64_t longest_decoding(const batch *batch)
     return longest;
 }
 
-/* No kernel looks at how many pages there are in all, so that a graph outlives their growth. */
+/* No kernel reads the total number of pages, so a graph stays valid when they grow. */
 static plan_sizes sizes_of(const cuda_executor *x, const batch *batch)
 {
     plan_sizes sizes = batch->sizes;
@@ -92,7 +92,7 @@ static plan_sizes sizes_of(const cuda_executor *x, const batch *batch)
     return sizes;
 }
 
-/* Puts steps [first, last) into the stream, whose inputs are on the GPU. */
+/* Puts steps [first, last) into the stream; their inputs are on the GPU. */
 static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int last,
                            qp_error *error)
 {
@@ -134,14 +134,14 @@ static qp_status allocate_groups(cuda_executor *x, qp_error *error)
                              &x->tokens, error);
 }
 
-/* A pass's inputs, on this machine. */
+/* A pass's inputs in pinned memory. */
 static char *staged_inputs(const cuda_executor *x, int group, int pass)
 {
     return (char *)x->staged.data +
            (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->plan);
 }
 
-/* What the last pass but `back` of a group chooses. */
+/* The tokens of a group's pass, counted back from its last. */
 static cuda_address tokens_of(const cuda_executor *x, int group, int back)
 {
     return cuda_executor_inputs(x, CUDA_GROUPS, 0) +
@@ -151,7 +151,8 @@ static cuda_address tokens_of(const cuda_executor *x, int group, int back)
 
 int cuda_executor_group(const cuda_executor *x, int64_t n_sequences)
 {
-    if (x->plan->config.rope.scaling == ROPE_DYNAMIC) return 1; /* with a table of its own each */
+    /* Each pass has a table of its own. */
+    if (x->plan->config.rope.scaling == ROPE_DYNAMIC) return 1;
     return n_sequences > LINEAR_STREAM_MAX_X ? FEW_PASSES : CUDA_GROUP;
 }
 
@@ -165,7 +166,7 @@ qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, i
     return QP_OK;
 }
 
-/* The plan's own step chooses, and leaves what it has chosen where the next pass reads it. */
+/* The plan's own step chooses the tokens and stores them where the next pass reads them. */
 static qp_status launch_choice(cuda_executor *x, const plan_sizes *sizes, int step,
                                cuda_address made, qp_error *error)
 {
@@ -176,7 +177,8 @@ static qp_status launch_choice(cuda_executor *x, const plan_sizes *sizes, int st
     return status;
 }
 
-/* Every pass reads the tokens of the one before, the first those of the other group's last. */
+/* Every pass reads the tokens of the previous one; the first reads those of the other group's last
+ * pass. */
 static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
                               const cuda_pass *shape, qp_error *error)
 {
@@ -225,8 +227,8 @@ static qp_status run_group(cuda_executor *x, const batch *batch, int last, int c
     return capture(x, batch, &sizes, pass, error);
 }
 
-/* Copies what a group reads, and waits for that; its first tokens too where no group before it
- * makes them. */
+/* Copies what a group reads, and waits for that; also its first tokens if no earlier group makes
+ * them. */
 static qp_status copy_staged(cuda_executor *x, const batch *batch, int group, int n_passes,
                              bool continues, qp_error *error)
 {

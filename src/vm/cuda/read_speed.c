@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 
-enum { READ_RUNS = 8, READ_THREADS = 512, READ_BLOCKS = 4 }; /* blocks: a multiprocessor */
+enum { READ_RUNS = 8, READ_THREADS = 512, READ_BLOCKS = 4 }; /* blocks per multiprocessor */
 
-/* Long enough that the launch itself does not count. */
+/* So much that the launch itself does not matter. */
 static const int64_t LEAST_BYTES = INT64_C(8) << 30;
 
 qp_status cuda_executor_measure_read(const cuda_executor *x, double *bytes_per_second,

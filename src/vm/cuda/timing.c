@@ -1,6 +1,5 @@
-/* Times of launches: see timing.h. Events say how long ago the first one was, which becomes this
- * computer's clock by when the last one was seen.
- */
+/* Times of launches: see timing.h. Events give times since the first one; they are converted to
+ * this computer's clock by the moment at which the host saw the last one. */
 #include "vm/cuda/timing.h"
 
 #include "base/clock.h"
@@ -49,8 +48,8 @@ void cuda_timing_free(cuda_timing *t, const cuda_device *d)
     *t = (cuda_timing){0};
 }
 
-/* The plan's nodes [from, to) were one launch from `begin` to `end`: the time is the first's that
- * the schedule has. *place: of its next instruction. */
+/* The plan's nodes [from, to) were one launch from `begin` to `end`; the time is recorded at the
+ * first of them that the schedule has. *place: of its next instruction. */
 static void take_launch(const schedule *s, int from, int to, uint64_t begin, uint64_t end,
                         int *place, instruction_timing *timings)
 {
@@ -63,7 +62,7 @@ static void take_launch(const schedule *s, int from, int to, uint64_t begin, uin
     }
 }
 
-/* `now`: when the last event was seen. */
+/* `now`: when the host saw the last event. */
 static qp_status take_marks(const cuda_timing *t, const cuda_executor *x, uint64_t now,
                             instruction_timing *timings, qp_error *error)
 {

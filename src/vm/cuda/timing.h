@@ -13,11 +13,11 @@ typedef struct cuda_timing {
 qp_status cuda_timing_open(cuda_timing *timing, const cuda_executor *executor, qp_error *error);
 void cuda_timing_free(cuda_timing *timing, const cuda_device *device);
 
-/* The schedule, for which only costs, profile and context of the options count. */
+/* Builds the schedule; only the options' costs, profile and context are used. */
 qp_status cuda_timing_schedule(const cuda_executor *executor, const schedule_options *options,
                                schedule *out, qp_error *error);
 
-/* Around a pass that is put into the stream; the second waits for it. */
+/* Called before and after a pass is put into the stream; the second call waits for it. */
 void cuda_timing_begin(cuda_timing *timing, cuda_executor *executor, machine_record *record);
 qp_status cuda_timing_end(cuda_timing *timing, cuda_executor *executor, machine_record *record,
                           qp_error *error);

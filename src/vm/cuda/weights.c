@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-/* Calls `visit` for every tensor of the model, a tied output left out; its layer is -1 for those of
- * the whole model. */
+/* Calls `visit` for every tensor of the model except a tied output; layer -1: those of the whole
+ * model. */
 typedef qp_status visit_weight(void *context, weight_slot slot, int64_t layer, bool bias,
                                const tensor *view, qp_error *error);
 
@@ -20,7 +20,7 @@ static qp_status visit_slot(const model *m, weight_slot slot, int64_t layer, vis
     return weight->bias.rank ? visit(context, slot, layer, true, &weight->bias, error) : QP_OK;
 }
 
-/* Layer by layer, so that what is used together lies together. */
+/* Layer by layer, so that weights that are used together are near each other. */
 static qp_status visit_all(const model *m, visit_weight *visit, void *context, qp_error *error)
 {
     int64_t n_layers = model_get_config(m)->n_layers;
@@ -79,7 +79,7 @@ typedef struct load_context {
     progress *progress;
 } load_context;
 
-/* Elements (or blocks) of a synthetic tensor, by a kernel. */
+/* Generates elements (or blocks) of a synthetic tensor by a kernel. */
 static qp_status make_on_device(load_context *load, const synthetic_stream *stream,
                                 const tensor *view, cuda_address to, qp_error *error)
 {
@@ -104,7 +104,7 @@ static qp_status make_on_device(load_context *load, const synthetic_stream *stre
                       "making weights on the GPU", error);
 }
 
-/* Rows read from the file, or made, right into pinned memory. */
+/* Reads rows from the file, or generates them, directly into pinned memory. */
 static qp_status copy_rows(load_context *load, weight_slot slot, int64_t layer, bool bias,
                            const tensor *view, cuda_address to, qp_error *error)
 {
