@@ -41,4 +41,8 @@ grep -q "^capture launch run_linear_chain_16 " "$folder/one/smollm2-9.log" || fa
 grep -q "^graph [0-9]*: run" "$folder/one/smollm2-9.log" || fail "no graph was run"
 grep -q "cooperative" "$folder/one/mega-1.log" || fail "no megakernel"
 grep -q "^cublasLt " "$folder/one/prompt-100.log" || fail "no product of cuBLASLt"
+
+# A layer with norms of q and k runs head_norm between its product and RoPE.
+over norms bench -m golden/models/qwen3.gguf -p 4 -n 0 -r 1 --device cuda || fail "$(cat "$folder/norms.err")"
+grep -q " run_head_norm " "$folder/norms" || fail "no head_norm"
 echo "launches are as they should be"

@@ -42,8 +42,9 @@ static qp_status build_plan(timed_model *m, qp_error *error)
         if (usual < USUAL_TIMED_CONTEXT) usual = USUAL_TIMED_CONTEXT;
         options.context = at_most(usual, config->context_length);
     }
-    options.fuse = o->fuse;
-    if (o->fuse) options.kv_partitions = schedule_kv_partitions(o->threads, config->n_kv_heads);
+    options.fuse = o->fuse && plan_can_fuse(config);
+    if (options.fuse)
+        options.kv_partitions = schedule_kv_partitions(o->threads, config->n_kv_heads);
     TRY(plan_build(config, m->model, &options, &m->plan, error));
     if (m->device.context) return QP_OK; /* its memory is counted there */
     uint64_t need = plan_count_bytes(&m->plan, model_weight_bytes(m->model)).total;

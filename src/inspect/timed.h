@@ -13,7 +13,7 @@ typedef struct timed_options {
     const char *device;     /* "cuda": a GPU's megakernel; NULL: the CPU */
     int threads;            /* the megakernel's blocks; 0: one a multiprocessor */
     int64_t context, chunk; /* positions of the sequence, tokens in a pass; 0: the usual */
-    bool fuse;              /* the plan for few tokens */
+    bool fuse;              /* the plan for few tokens, where there is one for the model */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
     void *progress_context;
 } timed_options;
