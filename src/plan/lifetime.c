@@ -18,29 +18,29 @@ static bool in_arena(plan_kind kind)
 }
 
 /* Whether the value that step `from` leaves in the tensor is still used later. */
-static bool used_after(const program *plan, int from, plan_tensor_id id)
+static bool used_after(const program *program, int from, plan_tensor_id id)
 {
-    for (int step = from + 1; step < plan->n_steps; step++) {
-        plan_access access = plan_step_access(plan, step, id);
+    for (int step = from + 1; step < program->n_steps; step++) {
+        plan_access access = plan_step_access(program, step, id);
         if (access.read) return true;
         if (access.write) return false;
     }
-    return plan->tensors[id].kind == PLAN_OUTPUT;
+    return program->tensors[id].kind == PLAN_OUTPUT;
 }
 
-static void compute_tensor(const program *plan, plan_tensor_id id, plan_cell *cells)
+static void compute_tensor(const program *program, plan_tensor_id id, plan_cell *cells)
 {
-    plan_kind kind = plan->tensors[id].kind;
+    plan_kind kind = program->tensors[id].kind;
     bool alive = outlives_plan(kind);
-    for (int step = 0; step < plan->n_steps; step++) {
+    for (int step = 0; step < program->n_steps; step++) {
         plan_cell *cell = &cells[step * PLAN_TENSOR_COUNT + (int)id];
-        plan_access access = plan_step_access(plan, step, id);
+        plan_access access = plan_step_access(program, step, id);
         cell->read = access.read;
         cell->written = access.write;
         if (kind == PLAN_INPUT && step == 0) cell->mapped = cell->created = alive = true;
         if (in_arena(kind) && access.write && !access.read) cell->created = alive = true;
         if (!alive) continue;
-        if (!outlives_plan(kind) && !used_after(plan, step, id)) {
+        if (!outlives_plan(kind) && !used_after(program, step, id)) {
             cell->destroyed = kind != PLAN_OUTPUT;
             alive = false;
         }
@@ -48,13 +48,13 @@ static void compute_tensor(const program *plan, plan_tensor_id id, plan_cell *ce
     }
 }
 
-qp_status lifetime_compute(const program *plan, plan_cell **cells, qp_error *error)
+qp_status lifetime_compute(const program *program, plan_cell **cells, qp_error *error)
 {
-    size_t count = (size_t)plan->n_steps * PLAN_TENSOR_COUNT;
+    size_t count = (size_t)program->n_steps * PLAN_TENSOR_COUNT;
     *cells = calloc(count ? count : 1, sizeof **cells);
     if (!*cells) return error_no_memory(error, "the lifetime table", count * sizeof **cells);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
-        compute_tensor(plan, (plan_tensor_id)id, *cells);
+        compute_tensor(program, (plan_tensor_id)id, *cells);
     return QP_OK;
 }
 
@@ -63,9 +63,9 @@ static bool is_alive(const plan_cell *cell)
     return cell->created || cell->read || cell->written || cell->kept;
 }
 
-static bool live_together(const program *plan, const plan_cell *cells, int a, int b)
+static bool live_together(const program *program, const plan_cell *cells, int a, int b)
 {
-    for (int step = 0; step < plan->n_steps; step++) {
+    for (int step = 0; step < program->n_steps; step++) {
         const plan_cell *row = &cells[step * PLAN_TENSOR_COUNT];
         if (is_alive(&row[a]) && is_alive(&row[b])) return true;
     }
@@ -73,16 +73,16 @@ static bool live_together(const program *plan, const plan_cell *cells, int a, in
 }
 
 /* Moves `offset` past every placed tensor that it would overlap while both are alive. */
-static size_t lowest_offset(const program *plan, const plan_cell *cells, int id, const int *placed,
-                            int n_placed)
+static size_t lowest_offset(const program *program, const plan_cell *cells, int id,
+                            const int *placed, int n_placed)
 {
-    size_t offset = 0, bytes = plan->tensors[id].bytes;
+    size_t offset = 0, bytes = program->tensors[id].bytes;
     for (bool moved = true; moved;) {
         moved = false;
         for (int i = 0; i < n_placed; i++) {
-            const plan_tensor *other = &plan->tensors[placed[i]];
+            const plan_tensor *other = &program->tensors[placed[i]];
             bool apart = offset + bytes <= other->offset || other->offset + other->bytes <= offset;
-            if (apart || !live_together(plan, cells, id, placed[i])) continue;
+            if (apart || !live_together(program, cells, id, placed[i])) continue;
             offset = round_up(other->offset + other->bytes, ARENA_ALIGNMENT);
             moved = true;
         }
@@ -90,22 +90,23 @@ static size_t lowest_offset(const program *plan, const plan_cell *cells, int id,
     return offset;
 }
 
-void lifetime_place(program *plan, const plan_cell *cells)
+void lifetime_place(program *program, const plan_cell *cells)
 {
     int placed[PLAN_TENSOR_COUNT], n_placed = 0;
     bool done[PLAN_TENSOR_COUNT] = {false};
-    plan->arena_bytes = 0;
+    program->arena_bytes = 0;
     for (;;) {
         int largest = -1;
         for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-            if (done[id] || !in_arena(plan->tensors[id].kind)) continue;
-            if (largest < 0 || plan->tensors[id].bytes > plan->tensors[largest].bytes) largest = id;
+            if (done[id] || !in_arena(program->tensors[id].kind)) continue;
+            if (largest < 0 || program->tensors[id].bytes > program->tensors[largest].bytes)
+                largest = id;
         }
         if (largest < 0) break;
-        plan_tensor *t = &plan->tensors[largest];
-        t->offset = lowest_offset(plan, cells, largest, placed, n_placed);
+        plan_tensor *t = &program->tensors[largest];
+        t->offset = lowest_offset(program, cells, largest, placed, n_placed);
         size_t end = round_up(t->offset + t->bytes, ARENA_ALIGNMENT);
-        if (end > plan->arena_bytes) plan->arena_bytes = end;
+        if (end > program->arena_bytes) program->arena_bytes = end;
         placed[n_placed++] = largest;
         done[largest] = true;
     }

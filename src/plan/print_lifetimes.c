@@ -11,7 +11,7 @@
 
 /* All that is printed of one plan. */
 typedef struct lifetime_view {
-    const program *plan;
+    const program *program;
     const plan_cell *cells; /* [n_steps][PLAN_TENSOR_COUNT] */
     plan_bytes bytes;
     int64_t largest_context;
@@ -54,8 +54,8 @@ typedef struct panel {
 
 static bool same_lifetime(const lifetime_view *v, int a, int b)
 {
-    if (v->plan->tensors[a].kind != v->plan->tensors[b].kind) return false;
-    for (int step = 0; step < v->plan->n_steps; step++) {
+    if (v->program->tensors[a].kind != v->program->tensors[b].kind) return false;
+    for (int step = 0; step < v->program->n_steps; step++) {
         const plan_cell *row = &v->cells[step * PLAN_TENSOR_COUNT];
         if (memcmp(&row[a], &row[b], sizeof *row) != 0) return false;
     }
@@ -71,14 +71,14 @@ static void panel_add(const lifetime_view *v, panel *p, int id)
 
 /* Name, type and shape on lines of their own; type and shape on one line if several tensors share
  * the column. False if memory is out. */
-static bool make_header(const program *plan, column *c)
+static bool make_header(const program *program, column *c)
 {
     bool alone = c->count == 1;
     c->n_lines = c->count * (alone ? 3 : 2);
     c->lines = calloc((size_t)c->n_lines, sizeof *c->lines);
     if (!c->lines) return false;
     for (int i = 0; i < c->count; i++) {
-        const plan_tensor *t = &plan->tensors[c->ids[i]];
+        const plan_tensor *t = &program->tensors[c->ids[i]];
         strbuf *line = &c->lines[2 * i];
         strbuf_puts(line, t->name);
         strbuf_puts(++line, dtype_name(t->type));
@@ -98,7 +98,7 @@ static bool make_header(const program *plan, column *c)
 static bool panel_finish(const lifetime_view *v, panel *p)
 {
     for (int i = 0; i < p->n_columns; i++) {
-        if (!make_header(v->plan, &p->columns[i])) return false;
+        if (!make_header(v->program, &p->columns[i])) return false;
         if (p->columns[i].n_lines > p->n_lines) p->n_lines = p->columns[i].n_lines;
     }
     return true;
@@ -119,7 +119,7 @@ static void fill_panels(const lifetime_view *v, panel panels[2])
     panels[0].title = "tokens, positions and activations";
     panels[1].title = "the cache, and what the host maps for paging and sampling";
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        plan_kind kind = v->plan->tensors[id].kind;
+        plan_kind kind = v->program->tensors[id].kind;
         if (kind == PLAN_ABSENT) continue;
         bool flows = kind == PLAN_ACTIVATION || kind == PLAN_OUTPUT || kind == PLAN_CARRIED ||
                      id == PLAN_TOKEN_IDS || id == PLAN_POSITION_IDS;
@@ -137,7 +137,7 @@ static void end_line(strbuf *out)
 
 static void print_row(const lifetime_view *v, const panel *p, int step, strbuf *out)
 {
-    const plan_step *s = &v->plan->steps[step];
+    const plan_step *s = &v->program->steps[step];
     strbuf_printf(out, "%-14s  %-6s", s->name, s->graph ? "graph" : "kernel");
     for (int i = 0; i < p->n_columns; i++) {
         char text[8];
@@ -190,7 +190,7 @@ static bool same_layer(const lifetime_view *v, int a, int b, int count)
 /* Layers with equal rows are printed once. */
 static int print_layers(const lifetime_view *v, const panel *panel, int first, strbuf *out)
 {
-    const program *p = v->plan;
+    const program *p = v->program;
     int count = steps_of_layer(p), last = first;
     while (last + count < p->n_steps && p->steps[last + count].layer >= 0 &&
            same_layer(v, first, last + count, count))
@@ -264,17 +264,17 @@ static void print_bytes(const lifetime_view *v, strbuf *out)
     strbuf_printf(out,
                   "\ncontext %lld; the largest that fits in %.2f GiB is %lld (the model was "
                   "trained for %lld)\n",
-                  (long long)v->plan->options.context, (double)v->available / 0x1p30,
-                  (long long)v->largest_context, (long long)v->plan->config.context_length);
+                  (long long)v->program->options.context, (double)v->available / 0x1p30,
+                  (long long)v->largest_context, (long long)v->program->config.context_length);
 }
 
 static void print_panel(const lifetime_view *v, const panel *p, strbuf *out)
 {
     print_header(p, out);
-    for (int step = 0; step < v->plan->n_steps;) {
-        if (v->plan->steps[step].layer >= 0) {
+    for (int step = 0; step < v->program->n_steps;) {
+        if (v->program->steps[step].layer >= 0) {
             step = print_layers(v, p, step, out);
-            if (v->plan->steps[step].layer < 0) strbuf_puts(out, "--- after the layers\n");
+            if (v->program->steps[step].layer < 0) strbuf_puts(out, "--- after the layers\n");
         } else {
             print_row(v, p, step++, out);
         }
@@ -293,8 +293,8 @@ static void print_text(const lifetime_view *v, strbuf *out)
             out->failed = true;
         panel_free(&panels[i]);
     }
-    print_legend(v->plan, out);
-    print_places(v->plan, out);
+    print_legend(v->program, out);
+    print_places(v->program, out);
     print_bytes(v, out);
 }
 
@@ -327,7 +327,7 @@ static cJSON *json_tensor(const program *p, const plan_tensor *t)
 
 static cJSON *json_step(const lifetime_view *v, int index)
 {
-    const program *p = v->plan;
+    const program *p = v->program;
     const plan_step *step = &p->steps[index];
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "step", step->name);
@@ -351,11 +351,11 @@ static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out
     cJSON *root = cJSON_CreateObject();
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (v->plan->tensors[id].kind == PLAN_ABSENT) continue;
-        cJSON_AddItemToArray(tensors, json_tensor(v->plan, &v->plan->tensors[id]));
+        if (v->program->tensors[id].kind == PLAN_ABSENT) continue;
+        cJSON_AddItemToArray(tensors, json_tensor(v->program, &v->program->tensors[id]));
     }
     cJSON *steps = cJSON_AddArrayToObject(root, "steps");
-    for (int i = 0; i < v->plan->n_steps; i++)
+    for (int i = 0; i < v->program->n_steps; i++)
         cJSON_AddItemToArray(steps, json_step(v, i));
     cJSON *bytes = cJSON_AddObjectToObject(root, "bytes");
     cJSON_AddNumberToObject(bytes, "weights", (double)v->bytes.weights);
@@ -366,7 +366,7 @@ static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out
     cJSON_AddNumberToObject(bytes, "requests", (double)v->bytes.state);
     cJSON_AddNumberToObject(bytes, "batch_state", (double)v->bytes.inputs);
     cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
-    cJSON_AddNumberToObject(root, "context", (double)v->plan->options.context);
+    cJSON_AddNumberToObject(root, "context", (double)v->program->options.context);
     cJSON_AddNumberToObject(root, "largest_context", (double)v->largest_context);
     if (gpu) cJSON_AddRawToObject(root, "gpu", gpu);
     return output_json(root, out, error);
@@ -379,7 +379,7 @@ static qp_status print_plan(const program *p, const model_config *whole,
 {
     plan_cell *cells;
     TRY(lifetime_compute(p, &cells, error));
-    lifetime_view view = {.plan = p,
+    lifetime_view view = {.program = p,
                           .cells = cells,
                           .bytes = plan_count_bytes(p, weight_bytes),
                           .available = o->available};

@@ -43,7 +43,7 @@ typedef struct shape_row {
 } shape_row;
 
 typedef struct shape_printer {
-    const program *plan;
+    const program *program;
     plan_sizes prefill, decode;
     bool json;
     const char *step; /* of the row before */
@@ -93,10 +93,10 @@ static void print_row(shape_printer *s, shape_row *row)
 
 static void fill_shapes(const shape_printer *s, int view, shape_row *row)
 {
-    symbolic_shape(&s->plan->views[view], &row->symbolic);
-    tensor of = program_bind_view(s->plan, view, NULL, s->prefill.of);
+    symbolic_shape(&s->program->views[view], &row->symbolic);
+    tensor of = program_bind_view(s->program, view, NULL, s->prefill.of);
     concrete_shape(&of, &row->prefill);
-    of = program_bind_view(s->plan, view, NULL, s->decode.of);
+    of = program_bind_view(s->program, view, NULL, s->decode.of);
     concrete_shape(&of, &row->decode);
 }
 
@@ -134,7 +134,7 @@ static bool is_output(const program *p, int node, int index)
 /* What one node writes. */
 static void print_node(shape_printer *s, int node)
 {
-    const program *p = s->plan;
+    const program *p = s->program;
     const op_info *op = op_get(p->nodes[node].op);
     for (int i = 0; i < op_n_tensors(op); i++) {
         if (!is_output(p, node, i)) continue;
@@ -150,7 +150,7 @@ static void print_node(shape_printer *s, int node)
 /* The tensor that several nodes of a step write the parts of, as a whole. */
 static void print_whole(shape_printer *s, const plan_step *step)
 {
-    const program *p = s->plan;
+    const program *p = s->program;
     const int first = step->first_node;
     if (step->n_nodes < 2 || p->nodes[first].op != OP_LINEAR) return;
     for (int i = 0; i < op_n_tensors(op_get(p->nodes[first].op)); i++) {
@@ -166,7 +166,7 @@ static void print_whole(shape_printer *s, const plan_step *step)
 
 static void print_steps(shape_printer *s)
 {
-    const program *p = s->plan;
+    const program *p = s->program;
     for (int i = 0; i < p->n_steps; i++) {
         const plan_step *step = &p->steps[i];
         if (step->layer > 0) continue; /* all layers are alike */
@@ -183,7 +183,7 @@ static void print_steps(shape_printer *s)
 
 static void print_legend(const shape_printer *s, strbuf *out)
 {
-    const program *p = s->plan;
+    const program *p = s->program;
     const model_config *c = &p->config;
     const long long heads = c->n_heads, kv_heads = c->n_kv_heads, dim = c->head_dim;
     const long long tokens = s->prefill.of[AXIS_TOKENS], batch = s->decode.of[AXIS_SEQUENCES];
@@ -213,7 +213,7 @@ static plan_sizes sizes_of(const program *p, int64_t tokens, int64_t sequences)
 static qp_status print_plan(const program *p, int64_t tokens, int64_t batch, bool json, strbuf *out,
                             qp_error *error)
 {
-    shape_printer s = {.plan = p,
+    shape_printer s = {.program = p,
                        .prefill = sizes_of(p, tokens, 1),
                        .decode = sizes_of(p, batch, batch),
                        .json = json,

@@ -29,11 +29,11 @@ static bool lives_in_arena(const plan_tensor *t)
     return t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT;
 }
 
-static void map_build(arena_map *map, const program *plan)
+static void map_build(arena_map *map, const program *program)
 {
     map->n_cuts = 0;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        const plan_tensor *t = &plan->tensors[id];
+        const plan_tensor *t = &program->tensors[id];
         if (!lives_in_arena(t)) continue;
         map->cuts[map->n_cuts++] = t->offset;
         map->cuts[map->n_cuts++] = t->offset + t->bytes;
@@ -64,33 +64,34 @@ static void map_write(arena_map *map, const plan_tensor *t, int id)
     }
 }
 
-static qp_status check_read(const program *plan, const arena_map *map, int step, int id,
+static qp_status check_read(const program *program, const arena_map *map, int step, int id,
                             qp_error *error)
 {
     int culprit = NO_TENSOR;
-    if (map_holds(map, &plan->tensors[id], id, &culprit)) return QP_OK;
-    const plan_step *where = &plan->steps[step];
+    if (map_holds(map, &program->tensors[id], id, &culprit)) return QP_OK;
+    const plan_step *where = &program->steps[step];
     return error_set(error, QP_INVALID,
                      "plan: step %s of layer %lld reads tensor \"%s\", but its bytes hold %s",
-                     where->name, (long long)where->layer, plan->tensors[id].name,
-                     culprit == NO_TENSOR ? "nothing yet" : plan->tensors[culprit].name);
+                     where->name, (long long)where->layer, program->tensors[id].name,
+                     culprit == NO_TENSOR ? "nothing yet" : program->tensors[culprit].name);
 }
 
 /* A kernel may read and write one tensor in place, but what it writes must share no byte with
  * another tensor that it touches: it may still need that one, or write it too. */
-static qp_status check_apart(const program *plan, int node, int step, int written, qp_error *error)
+static qp_status check_apart(const program *program, int node, int step, int written,
+                             qp_error *error)
 {
-    const plan_tensor *t = &plan->tensors[written];
-    for (int i = 0; i < op_n_tensors(op_get(plan->nodes[node].op)); i++) {
-        int id = program_tensor_of(plan, node, i);
-        if (id < 0 || id == written || !lives_in_arena(&plan->tensors[id])) continue;
-        const plan_tensor *other = &plan->tensors[id];
+    const plan_tensor *t = &program->tensors[written];
+    for (int i = 0; i < op_n_tensors(op_get(program->nodes[node].op)); i++) {
+        int id = program_tensor_of(program, node, i);
+        if (id < 0 || id == written || !lives_in_arena(&program->tensors[id])) continue;
+        const plan_tensor *other = &program->tensors[id];
         if (t->offset >= other->offset + other->bytes || other->offset >= t->offset + t->bytes)
             continue;
         return error_set(error, QP_INVALID,
                          "plan: step %s of layer %lld writes tensor \"%s\" over \"%s\", which it "
                          "uses too",
-                         plan->steps[step].name, (long long)plan->steps[step].layer, t->name,
+                         program->steps[step].name, (long long)program->steps[step].layer, t->name,
                          other->name);
     }
     return QP_OK;
@@ -99,40 +100,41 @@ static qp_status check_apart(const program *plan, int node, int step, int writte
 /* Checks one node: the tensors that it reads must be whole, then those that it writes take their
  * bytes.
  */
-static qp_status walk_node(const program *plan, int node, int step, arena_map *map, qp_error *error)
+static qp_status walk_node(const program *program, int node, int step, arena_map *map,
+                           qp_error *error)
 {
-    const op_info *op = op_get(plan->nodes[node].op);
+    const op_info *op = op_get(program->nodes[node].op);
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < op_n_tensors(op); i++) {
-            int id = program_tensor_of(plan, node, i);
-            if (id < 0 || !lives_in_arena(&plan->tensors[id])) continue;
+            int id = program_tensor_of(program, node, i);
+            if (id < 0 || !lives_in_arena(&program->tensors[id])) continue;
             if (pass == 0 && op->tensors[i].direction != OP_OUT)
-                TRY(check_read(plan, map, step, id, error));
+                TRY(check_read(program, map, step, id, error));
             if (pass == 0 || op->tensors[i].direction == OP_IN) continue;
-            TRY(check_apart(plan, node, step, id, error));
-            map_write(map, &plan->tensors[id], id);
+            TRY(check_apart(program, node, step, id, error));
+            map_write(map, &program->tensors[id], id);
         }
     }
     return QP_OK;
 }
 
-qp_status plan_verify(const program *plan, qp_error *error)
+qp_status plan_verify(const program *program, qp_error *error)
 {
     arena_map map;
-    map_build(&map, plan);
+    map_build(&map, program);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        const plan_tensor *t = &plan->tensors[id];
-        if (lives_in_arena(t) && t->offset + t->bytes > plan->arena_bytes)
+        const plan_tensor *t = &program->tensors[id];
+        if (lives_in_arena(t) && t->offset + t->bytes > program->arena_bytes)
             return error_set(error, QP_INVALID, "plan: tensor \"%s\" ends past the arena", t->name);
     }
-    for (int step = 0; step < plan->n_steps; step++) {
-        const plan_step *s = &plan->steps[step];
+    for (int step = 0; step < program->n_steps; step++) {
+        const plan_step *s = &program->steps[step];
         for (int n = 0; n < s->n_nodes; n++)
-            TRY(walk_node(plan, s->first_node + n, step, &map, error));
+            TRY(walk_node(program, s->first_node + n, step, &map, error));
     }
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (plan->tensors[id].kind == PLAN_OUTPUT)
-            TRY(check_read(plan, &map, plan->n_steps - 1, id, error));
+        if (program->tensors[id].kind == PLAN_OUTPUT)
+            TRY(check_read(program, &map, program->n_steps - 1, id, error));
     }
     return QP_OK;
 }
