@@ -138,9 +138,9 @@ enum {
  * "copying weights to the GPU". */
 qp_status cuda_check(cuda_result result, const char *operation, qp_error *error);
 
-/* GPU code embedded in the program: a fatbin for each .cu file; the last has no name. */
+/* GPU code embedded in the program, as fatbins; the last has no name. */
 typedef struct cuda_image {
-    const char *name; /* the file's, without ".cu" */
+    const char *name; /* of a .cu file without ".cu", or of a row of src/gpu_images.cmake */
     const void *data;
 } cuda_image;
 extern const cuda_image cuda_images[];
