@@ -154,6 +154,66 @@ static void a_signal_leaves_no_half_a_model(void **state)
     }
 }
 
+/* The process of a candidate that `parent` has started and that has loaded its code, and the folder
+ * of that code; 0 where there is none yet. */
+static char candidate_folder[512];
+
+static int find_candidate(pid_t parent)
+{
+    char path[64], line[512];
+    int child = 0;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)parent, (int)parent);
+    FILE *file = fopen(path, "r");
+    if (!file || fscanf(file, "%d", &child) != 1) child = 0;
+    if (file) fclose(file);
+    snprintf(path, sizeof path, "/proc/%d/maps", child);
+    file = child ? fopen(path, "r") : NULL;
+    candidate_folder[0] = '\0';
+    while (file && fgets(line, sizeof line, file)) {
+        char *begin = strstr(line, "/tmp/quipu-"), *end = strstr(line, "/rms_norm.so");
+        if (begin && end)
+            snprintf(candidate_folder, sizeof candidate_folder, "%.*s", (int)(end - begin), begin);
+    }
+    if (file) fclose(file);
+    return candidate_folder[0] ? child : 0;
+}
+
+static void remove_candidate(void)
+{
+    static const char *const names[] = {"rms_norm.so", "quipu_kernel.h"};
+    for (int i = 0; i < 2; i++) {
+        char path[600];
+        snprintf(path, sizeof path, "%s/%s", candidate_folder, names[i]);
+        unlink(path);
+    }
+    rmdir(candidate_folder);
+}
+
+/* A kernel that never returns ends with the program that checks it, and its files go too. */
+static void a_signal_ends_the_candidate(void **state)
+{
+    (void)state;
+    static const int signals[] = {SIGINT, SIGTERM, SIGKILL};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+        pid_t child = start((char *[]){"ops", "check", "rms_norm", "--kernel",
+                                       "kernels/hostile_spin.c", "--timeout", "60", NULL});
+        int candidate = 0;
+        for (int tries = 0; tries < 6000 && !candidate; tries++) {
+            usleep(10000);
+            candidate = find_candidate(child);
+        }
+        assert_true(candidate > 0);
+        kill(child, signals[i]);
+        wait_for(child);
+        for (int tries = 0; tries < 300 && kill(candidate, 0) == 0; tries++)
+            usleep(10000);
+        if (kill(candidate, 0) == 0) fail_msg("%d is still there", candidate);
+        if (signals[i] == SIGKILL)
+            remove_candidate(); /* nothing of the program was left to do it */
+        assert_int_equal(access(candidate_folder, F_OK), -1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +222,7 @@ int main(void)
         cmocka_unit_test(biases_are_finite),
         cmocka_unit_test(costs_are_measured_only_where_they_can_be_kept),
         cmocka_unit_test(a_signal_leaves_no_half_a_model),
+        cmocka_unit_test(a_signal_ends_the_candidate),
     };
     return cmocka_run_group_tests(tests, make, destroy);
 }

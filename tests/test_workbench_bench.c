@@ -223,6 +223,26 @@ static void solutions_become_traces(void **state)
     rmdir(folder);
 }
 
+/* Reports are made in the candidate's process: one that it forges is not taken, whatever it holds.
+ */
+static void forged_reports_are_refused(void **state)
+{
+    (void)state;
+    static const char *const op = "rms_norm", *const files[] = {"hostile_zeros", "hostile_ones"};
+    for (int i = 0; i < 2; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "kernels/%s.c", files[i]);
+        workbench_bench_options options = quick(&op);
+        options.kernel = path;
+        qp_error error = {0};
+        strbuf out = {0};
+        int n_wrong = 0;
+        assert_ok(workbench_bench(&options, &out, &n_wrong, &error));
+        assert_true(n_wrong > 0);
+        strbuf_free(&out);
+    }
+}
+
 static void wrong_solutions_are_refused(void **state)
 {
     (void)state;
@@ -294,6 +314,7 @@ int main(void)
         cmocka_unit_test(workloads_are_refilled),
         cmocka_unit_test(definitions_fit_operators),
         cmocka_unit_test(solutions_become_traces),
+        cmocka_unit_test(forged_reports_are_refused),
         cmocka_unit_test(wrong_solutions_are_refused),
         cmocka_unit_test(the_package_reads_what_is_exported),
     };

@@ -2,6 +2,7 @@
  * that fits, and the worked example passes. */
 #include "test.h"
 
+#include "base/clock.h"
 #include "base/cpu.h"
 #include "base/json.h"
 #include "workbench/workbench.h"
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* The first verdict that is not PASSED on a candidate; the whole answer is left in `out`. */
@@ -75,6 +77,49 @@ static void broken_candidates_are_caught(void **state)
                      plants[i].says, status, detail);
         strbuf_free(&out);
     }
+}
+
+/* Candidates that attack the judge: none passes, none stays, none keeps it waiting. */
+static void hostile_candidates_fool_nobody(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file, *status, *says;
+        int timeout_ms;
+    } attacks[] = {
+        {"zeros", "RUNTIME_ERROR", "", 60000},
+        {"ones", "RUNTIME_ERROR", "", 60000},
+        {"pause", "RUNTIME_ERROR", "closed the channel", 60000},
+        {"stop", "TIMEOUT", "not done after 500 ms", 500},
+        {"daemon", "INCORRECT_NUMERICAL", "expected", 60000},
+        {"parent", "INCORRECT_NUMERICAL", "was not written", 60000},
+        {"memory", "INCORRECT_NUMERICAL", "was not written", 60000},
+        {"thread", "", "", 60000},
+        {"control", "", "", 60000},
+        {"spin", "TIMEOUT", "not done after 500 ms", 500},
+        {"include", "INCORRECT_NUMERICAL", "was not written", 60000},
+        {"files", "INCORRECT_NUMERICAL", "was not written", 60000},
+    };
+    FILE *victim = fopen("/tmp/quipu-hostile-victim", "w");
+    assert_non_null(victim);
+    fclose(victim);
+    for (size_t i = 0; i < sizeof attacks / sizeof *attacks; i++) {
+        char path[128], detail[600];
+        strbuf out = {0};
+        uint64_t begin = clock_ns();
+        snprintf(path, sizeof path, "kernels/hostile_%s.c", attacks[i].file);
+        const char *status = verdict_on("rms_norm", path, attacks[i].timeout_ms, &out, detail);
+        if (strcmp(status, "PASSED") == 0 || !strstr(status, attacks[i].status) ||
+            !strstr(detail, attacks[i].says))
+            fail_msg("%s: expected %s with \"%s\", found %s: %s", attacks[i].file,
+                     attacks[i].status, attacks[i].says, status, detail);
+        if (clock_ns() - begin > 60000000000u) fail_msg("%s: took too long", attacks[i].file);
+        strbuf_free(&out);
+    }
+    assert_int_equal(access("/tmp/quipu-hostile", F_OK), -1);
+    assert_int_equal(unlink("/tmp/quipu-hostile-victim"), 0);
+    /* All that was started has ended. */
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
 }
 
 static void sleeping_candidates_time_out(void **state)
@@ -193,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(broken_candidates_are_caught),
+        cmocka_unit_test(hostile_candidates_fool_nobody),
         cmocka_unit_test(sleeping_candidates_time_out),
         cmocka_unit_test(threads_left_behind_are_seen),
         cmocka_unit_test(the_example_passes),

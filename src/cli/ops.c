@@ -85,11 +85,14 @@ qp_status command_ops_check(const cli_call *call)
         .device = s->kernel_device == 1,
         .timeout_ms = (int)s->timeout * 1000,
         .json = s->json,
+        .cancel = &cli_interrupted,
         .verdict_path = options->n_positional ? verdict_path(options->positional[0]) : NULL,
         .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     strbuf text = {0};
     int n_failed = 0;
+    if (s->kernel) cli_catch_endings();
     qp_status status = workbench_check(&check, &text, &n_failed, call->error);
+    if (s->kernel) cli_release_endings();
     end_progress();
     TRY(print(&text, status, call->error));
     if (n_failed == 0) return QP_OK;
@@ -113,13 +116,16 @@ qp_status command_ops_bench(const cli_call *call)
                                      .threads = s->threads ? (int)s->threads : threads_available(),
                                      .rounds = (int)s->repetitions,
                                      .timeout_ms = (int)s->timeout * 1000,
+                                     .cancel = &cli_interrupted,
                                      .format = s->json       ? WORKBENCH_JSON
                                                : s->markdown ? WORKBENCH_MARKDOWN
                                                              : WORKBENCH_TEXT,
                                      .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
     strbuf text = {0};
     int n_wrong = 0;
+    if (s->kernel) cli_catch_endings();
     qp_status status = workbench_bench(&bench, &text, &n_wrong, call->error);
+    if (s->kernel) cli_release_endings();
     end_progress();
     TRY(print(&text, status, call->error));
     if (n_wrong == 0) return QP_OK;
@@ -140,11 +146,14 @@ qp_status command_ops_import(const cli_call *call)
                                        .threads =
                                            s->threads ? (int)s->threads : threads_available(),
                                        .rounds = (int)s->repetitions,
-                                       .timeout_ms = (int)s->timeout * 1000};
+                                       .timeout_ms = (int)s->timeout * 1000,
+                                       .cancel = &cli_interrupted};
     strbuf text = {0};
     int n_failed = 0;
+    cli_catch_endings();
     qp_status status =
         workbench_import(call->options->positional[0], &options, &text, &n_failed, call->error);
+    cli_release_endings();
     TRY(print(&text, status, call->error));
     if (n_failed == 0) return QP_OK;
     return error_set(call->error, QP_FORMAT, "%d traces are not PASSED", n_failed);

@@ -1,16 +1,21 @@
 /* Compiling and loading candidates: see candidate.h. */
+#define _GNU_SOURCE /* pipe2 */
 #include "workbench/candidate.h"
 
+#include "base/clock.h"
 #include "base/strbuf.h"
 #include "op/harness/case.h"
 #include "op/harness/child.h"
 #include "workbench/device.h"
+#include "workbench/runner.h"
+#include "workbench/sandbox.h"
 #include "workbench/sources.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { COMPILER_SECONDS = 300, COMPILER_LINES = 8 };
+enum { COMPILER_SECONDS = 120, COMPILER_LINES = 8, COMPILER_BYTES = 1 << 20 };
 
 static bool ends_with(const char *text, const char *ending)
 {
@@ -49,36 +54,49 @@ static int split_words(char *line, char *words[MAX_WORDS])
     return n;
 }
 
-/* Runs words[], NULL at the end; appends what it prints. Its wait status, -1 if it could not be
- * started. */
-static int run_compiler(char **words, strbuf *printed)
+/* Reads what the compiler prints until it ends, is cancelled, or its time is over. */
+static void read_output(const candidate *candidate, int from, uint64_t deadline, strbuf *printed)
 {
-    int ends[2];
-    if (pipe(ends) != 0) return -1;
+    char block[4096];
+    for (;;) {
+        uint64_t now = clock_ns();
+        struct pollfd wait = {.fd = from, .events = POLLIN};
+        if (now >= deadline || (candidate->cancel && *candidate->cancel)) return;
+        if (poll(&wait, 1, (int)((deadline - now) / 1000000u) + 1) <= 0) continue;
+        ssize_t n = read(from, block, sizeof block);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0 || printed->length > COMPILER_BYTES) return;
+        strbuf_append(printed, block, (size_t)n);
+    }
+}
+
+/* Runs words[], NULL at the end; appends what it prints. False: it failed, or was ended. */
+static bool run_compiler(const candidate *candidate, char **words, strbuf *printed)
+{
+    int ends[2], status = -1;
+    pid_t parent = getpid();
+    if (pipe2(ends, O_CLOEXEC) != 0) return false;
     pid_t child = fork();
     if (child == 0) {
+        sandbox_enter(parent, (const int[]){-1, ends[1]}, COMPILER_SECONDS);
         dup2(ends[1], STDOUT_FILENO);
         dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        alarm(COMPILER_SECONDS);
         execvp(words[0], words);
         dprintf(STDERR_FILENO, "%s cannot be started: %s\n", words[0], strerror(errno));
         _exit(127);
     }
     close(ends[1]);
-    char block[4096];
-    ssize_t n = 1;
-    while (child > 0 && n != 0) {
-        n = read(ends[0], block, sizeof block);
-        if (n < 0 && errno != EINTR) break;
-        if (n > 0) strbuf_append(printed, block, (size_t)n);
+    uint64_t deadline = clock_ns() + (uint64_t)COMPILER_SECONDS * 1000000000u;
+    bool ended = false;
+    if (child > 0) {
+        read_output(candidate, ends[0], deadline, printed);
+        uint64_t soon = clock_ns() + 1000000000u;
+        ended = child_wait(child, soon, &status);
+        if (!ended) child_end_group(child);
     }
     close(ends[0]);
-    int status = -1;
-    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
-        continue;
-    return status;
+    if (!ended) strbuf_printf(printed, "the compiler did not finish in %d s\n", COMPILER_SECONDS);
+    return ended && status == 0;
 }
 
 /* The first lines of a text. */
@@ -123,8 +141,7 @@ static void compile(candidate *out, const char *compiler, const char *flags, con
         used += (size_t)snprintf(out->command + used, sizeof out->command - used, "%s%s",
                                  i ? " " : "", words[i]);
     strbuf printed = {0};
-    int status = run_compiler(words, &printed);
-    if (status != 0)
+    if (!run_compiler(out, words, &printed))
         refuse(out, printed.length ? strbuf_text(&printed) : "the compiler did not finish");
     strbuf_free(&printed);
 }
@@ -159,9 +176,10 @@ static qp_status compile_cuda(candidate *out, const char *path, qp_error *error)
     return QP_OK;
 }
 
-qp_status candidate_open(const op_info *op, const char *path, candidate *out, qp_error *error)
+qp_status candidate_open(const op_info *op, const char *path, const volatile int *cancel,
+                         candidate *out, qp_error *error)
 {
-    *out = (candidate){.op = op, .verdict.status = CHECK_PASSED};
+    *out = (candidate){.op = op, .cancel = cancel, .verdict.status = CHECK_PASSED};
     if (access(path, R_OK) != 0)
         return error_set(error, QP_IO, "%s cannot be read: %s", path, strerror(errno));
     if (ends_with(path, ".so")) {
@@ -257,59 +275,74 @@ int candidate_threads(void)
 typedef struct check_context {
     const candidate *candidate;
     const op_case *about;
-    uint64_t seed;
+    int timeout_ms;
+    runner *runner;
+    bool declined;
 } check_context;
 
-typedef struct check_result {
-    check_verdict verdict;
-    bool declined;
-} check_result;
-
-static void check_in_child_process(void *context, void *result)
+static bool begin(void *context, check_status *status, char *detail, size_t size)
 {
-    const check_context *c = context;
-    const op_info *op = c->candidate->op;
-    check_result *out = result;
-    check_verdict *verdict = &out->verdict;
-    op_variant variant;
-    char message[400];
-    if (!candidate_load(c->candidate, &variant, message, sizeof message)) {
-        verdict->status = CHECK_COMPILE_ERROR;
-        snprintf(verdict->detail, sizeof verdict->detail, "%s", message);
-        return;
-    }
-    out->declined = !op_case_accepted(op, c->about, &variant);
-    if (out->declined) return;
-    check_variant(op, &variant, c->about->text, c->seed, verdict);
-    /* A GPU's driver has threads of its own. */
-    int left = c->candidate->cuda ? 0 : candidate_threads() - 1;
-    if (verdict->status != CHECK_PASSED || left <= 0) return;
-    verdict->status = CHECK_RUNTIME_ERROR;
-    snprintf(verdict->detail, sizeof verdict->detail,
-             "%.300s: %d threads of its own were left running", c->about->text, left);
+    check_context *c = context;
+    if (!runner_open(c->candidate, c->about, c->timeout_ms, &c->runner, &c->declined, status,
+                     detail, size))
+        return false;
+    return !c->declined;
 }
 
-void candidate_check(const candidate *candidate, const char *case_text, uint64_t seed,
-                     int timeout_ms, check_verdict *verdict, bool *declined)
+static bool run(void *context, const fixture *fixture, int n_threads, check_status *status,
+                char *detail, size_t size)
+{
+    check_context *c = context;
+    return runner_run(c->runner, fixture, n_threads, status, detail, size);
+}
+
+static bool scratch_bytes(void *context, const fixture *fixture, uint64_t *bytes,
+                          check_status *status, char *detail, size_t size)
+{
+    check_context *c = context;
+    return runner_scratch_bytes(c->runner, fixture, bytes, status, detail, size);
+}
+
+static void check(const candidate *candidate, const char *case_text, bool is_brief, uint64_t seed,
+                  int timeout_ms, check_verdict *verdict, bool *declined)
 {
     op_case about;
     qp_error error;
-    char what[128];
-    check_result result = {.verdict.status = CHECK_PASSED};
     *declined = false;
     if (op_case_parse(candidate->op, case_text, &about, &error) != QP_OK) {
         *verdict = (check_verdict){.status = CHECK_INCORRECT_SHAPE};
         snprintf(verdict->detail, sizeof verdict->detail, "%.500s", error.message);
         return;
     }
-    check_context context = {candidate, &about, seed};
-    child_end end = child_run(check_in_child_process, &context, &result, sizeof result, timeout_ms,
-                              what, sizeof what);
-    *verdict = result.verdict;
-    *declined = result.declined;
-    if (end == CHILD_DONE) return;
-    *verdict =
-        (check_verdict){.status = end == CHILD_TIMEOUT ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR};
-    *declined = false;
-    snprintf(verdict->detail, sizeof verdict->detail, "%.300s: %s", case_text, what);
+    static const op_variant variant = {.name = "candidate"};
+    check_context context = {candidate, &about, timeout_ms, NULL, false};
+    check_runner runner = {.run = run,
+                           .scratch_bytes = scratch_bytes,
+                           .begin = begin,
+                           .context = &context,
+                           .is_elsewhere = true,
+                           .is_brief = is_brief};
+    check_kernel(candidate->op, &variant, &runner, about.text, seed, verdict);
+    *declined = context.declined;
+    if (context.declined) *verdict = (check_verdict){.status = CHECK_PASSED};
+    int left = verdict->status == CHECK_PASSED && !context.declined
+                   ? runner_threads_left(context.runner)
+                   : 0;
+    runner_close(context.runner);
+    if (left == 0) return;
+    verdict->status = CHECK_RUNTIME_ERROR;
+    snprintf(verdict->detail, sizeof verdict->detail,
+             "%.300s: %d threads of its own were left running", about.text, left);
+}
+
+void candidate_check(const candidate *candidate, const char *case_text, uint64_t seed,
+                     int timeout_ms, check_verdict *verdict, bool *declined)
+{
+    check(candidate, case_text, false, seed, timeout_ms, verdict, declined);
+}
+
+void candidate_check_briefly(const candidate *candidate, const char *case_text, uint64_t seed,
+                             int timeout_ms, check_verdict *verdict, bool *declined)
+{
+    check(candidate, case_text, true, seed, timeout_ms, verdict, declined);
 }

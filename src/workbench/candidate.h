@@ -17,12 +17,14 @@ typedef struct candidate {
     char library[4096]; /* to load */
     char command[8192]; /* that compiled it; "" for a shared object */
     bool cuda;
-    check_verdict verdict; /* PASSED, or COMPILE_ERROR with the compiler's first lines */
+    const volatile int *cancel; /* ends waits for its processes; may be NULL */
+    check_verdict verdict;      /* PASSED, or COMPILE_ERROR with the compiler's first lines */
 } candidate;
 
 /* Compiles a .c or .cu file, or takes a .so as it is. QP_OK also when it does not compile: then
  * the verdict says so. Errors are ours: no such file, an ending that is not known. */
-qp_status candidate_open(const op_info *op, const char *path, candidate *out, qp_error *error);
+qp_status candidate_open(const op_info *op, const char *path, const volatile int *cancel,
+                         candidate *out, qp_error *error);
 
 /* Removes what was compiled. */
 void candidate_close(candidate *candidate);
@@ -37,10 +39,15 @@ bool candidate_load_launcher(const candidate *candidate,
                              void (**out)(const op_call *call, cuda_stream stream), char *message,
                              size_t size);
 
-/* Checks the candidate on one case, in a child process. *declined: it does not take the case's
- * types and shapes, and was not run. */
+/* Checks the candidate on one case: its code runs in a process of its own, what it computes is
+ * judged in this one (runner.h). *declined: it does not take the case's types and shapes, and was
+ * not run. */
 void candidate_check(const candidate *candidate, const char *case_text, uint64_t seed,
                      int timeout_ms, check_verdict *verdict, bool *declined);
+
+/* The same with one run on random inputs: for large workloads. */
+void candidate_check_briefly(const candidate *candidate, const char *case_text, uint64_t seed,
+                             int timeout_ms, check_verdict *verdict, bool *declined);
 
 /* Threads of this process; to see whether a kernel leaves some behind. */
 int candidate_threads(void);

@@ -129,6 +129,7 @@ static void check_one(report *report, check_run *run)
         char what[160];
         snprintf(what, sizeof what, "%s %s", run->op->name, run->name);
         if (options->progress) options->progress(options->context, what);
+        if (options->cancel && *options->cancel) return;
         outcome out;
         run_case(run, *text, &out);
         if (out.declined)
@@ -216,7 +217,7 @@ static void check_device(report *report, const op_info *op)
 static qp_status check_file(report *report, const op_info *op, strbuf *out, qp_error *error)
 {
     candidate candidate;
-    TRY(candidate_open(op, report->options->kernel, &candidate, error));
+    TRY(candidate_open(op, report->options->kernel, report->options->cancel, &candidate, error));
     if (candidate.command[0] && !report->results) strbuf_printf(out, "%s\n", candidate.command);
     check_run run = {
         .options = report->options, .op = op, .candidate = &candidate, .name = "candidate"};
@@ -231,6 +232,8 @@ static qp_status check_file(report *report, const op_info *op, strbuf *out, qp_e
     if (run.n_declined > 0)
         strbuf_printf(&report->failures, "declined: %d cases\n", run.n_declined);
     candidate_close(&candidate);
+    if (report->options->cancel && *report->options->cancel)
+        return error_set(error, QP_CANCELLED, "interrupted");
     return QP_OK;
 }
 

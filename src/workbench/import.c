@@ -238,7 +238,8 @@ static qp_status import_tree(const char *path, const cJSON *tree,
     TRY(read_solution(path, tree, &solution, error));
     qp_status status = write_sources(path, &solution, error);
     snprintf(entry, sizeof entry, "%s/%s", solution.folder, solution.entry);
-    if (status == QP_OK) status = candidate_open(solution.op, entry, &candidate, error);
+    if (status == QP_OK)
+        status = candidate_open(solution.op, entry, options->cancel, &candidate, error);
     if (status == QP_OK) {
         status = judge(options, &solution, &candidate, out, n_failed, error);
         candidate_close(&candidate);

@@ -16,11 +16,11 @@ typedef struct timing_request {
     bool with_reference; /* however slow it is */
 } timing_request;
 
-enum { TIMING_MAX = 4, TIMING_REFERENCE_FLOPS = 200000000 };
+enum { TIMING_MAX = 4, TIMING_REFERENCE_FLOPS = 200000000, TIMING_JUDGED_FLOPS = 1000000000 };
 
 typedef struct timing {
-    const char *name;
-    bench_result result;
+    char name[48];
+    bench_result result; /* without its name */
     check_status status; /* PASSED only if what it wrote after the timing was right */
 } timing;
 
@@ -35,6 +35,8 @@ typedef struct timing_report {
     char detail[CHECK_DETAIL_SIZE];
 } timing_report;
 
+/* Times in a child process. What a candidate computes is judged again by this process, on workloads
+ * of up to TIMING_JUDGED_FLOPS; the times are what its own process measured. */
 void timing_run(const timing_request *request, timing_report *out);
 
 #endif

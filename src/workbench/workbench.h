@@ -42,7 +42,8 @@ typedef struct workbench_check_options {
     bool device;       /* the GPU's kernels instead of the CPU's; a .cu is checked there anyway */
     int timeout_ms;    /* of a case */
     bool json;
-    const char *verdict_path; /* where the text about a candidate is kept; NULL: nowhere */
+    const volatile int *cancel; /* ends a candidate's checks; may be NULL */
+    const char *verdict_path;   /* where the text about a candidate is kept; NULL: nowhere */
     void (*progress)(void *context, const char *what); /* NULL: silent */
     void *context;
 } workbench_check_options;
@@ -65,6 +66,7 @@ typedef struct workbench_bench_options {
     bool device;                     /* the GPU's kernels instead of the CPU's; a .cu is timed there
                                       * anyway, beside them */
     int threads, rounds, timeout_ms; /* of a workload */
+    const volatile int *cancel;      /* ends a candidate's timing; may be NULL */
     workbench_format format;
     void (*progress)(void *context, const char *what); /* NULL: silent */
     void *context;

@@ -6,16 +6,14 @@
 
 #include <stdio.h>
 
-enum { N_POOLS = 3 };
-static const int pool_sizes[N_POOLS] = {2, 3, 7}; /* less than FIXTURE_WORKERS */
+const int check_pool_sizes[CHECK_POOLS] = {2, 3, 7}; /* less than FIXTURE_WORKERS */
 
 /* What is being checked, and against what. */
 typedef struct checker {
     const op_info *op;
     const op_variant *variant; /* NULL: the reference */
-    op_kernel *kernel;
+    const check_runner *runner;
     op_case about;
-    thread_pool *pools[N_POOLS];
     fixture aligned, shifted;
     fill_kind fill;
     check_verdict *verdict;
@@ -33,6 +31,11 @@ const char *check_status_name(check_status status)
         [CHECK_TIMEOUT] = "TIMEOUT",
     };
     return names[status];
+}
+
+bool check_status_is_one(int status)
+{
+    return status >= CHECK_PASSED && status <= CHECK_TIMEOUT;
 }
 
 /* Sets the verdict; false, so that a check can end in it. */
@@ -55,46 +58,54 @@ static bool fail_call(checker *check, const qp_error *error)
 
 /* --- ways to run ----------------------------------------------------------------------------- */
 
-/* Units one by one from the last to the first, with slices of none in between. */
-static void run_backwards(const checker *check, const fixture *fixture)
-{
-    op_call call = fixture->call;
-    call.scratch = fixture_scratch(fixture);
-    for (int64_t unit = check->op->units(&call); unit-- > 0;) {
-        call.begin = call.end = unit;
-        check->kernel(&call);
-        call.end = unit + 1;
-        check->kernel(&call);
-    }
-}
-
 typedef struct shares {
-    const checker *check;
-    const fixture *fixture;
+    const op_info *op;
+    op_kernel *kernel;
+    const op_call *call;
+    size_t scratch_stride;
 } shares;
 
 static void run_share(void *context, int worker, int n_workers)
 {
     const shares *run = context;
-    op_call call = run->fixture->call;
-    char *scratch = fixture_scratch(run->fixture);
-    call.scratch = scratch ? scratch + (size_t)worker * run->fixture->scratch_stride : NULL;
-    thread_share(run->check->op->units(&call), worker, n_workers, &call.begin, &call.end);
-    run->check->kernel(&call);
+    op_call call = *run->call;
+    if (call.scratch) call.scratch = (char *)call.scratch + (size_t)worker * run->scratch_stride;
+    thread_share(run->op->units(&call), worker, n_workers, &call.begin, &call.end);
+    run->kernel(&call);
 }
 
-/* Poisons, runs on the pool (NULL: this thread; backwards: unit by unit), and sees what was
- * touched. */
-static bool run_once(checker *check, fixture *fixture, poison poison, thread_pool *pool,
-                     bool backwards, const char *name)
+/* Units one by one from the last to the first, with slices of none in between. */
+static void run_backwards(const op_info *op, op_kernel *kernel, op_call call)
+{
+    for (int64_t unit = op->units(&call); unit-- > 0;) {
+        call.begin = call.end = unit;
+        kernel(&call);
+        call.end = unit + 1;
+        kernel(&call);
+    }
+}
+
+void check_run_call(const op_info *op, op_kernel *kernel, const op_call *call,
+                    size_t scratch_stride, int n_threads, thread_pool *pool)
+{
+    if (n_threads == 0)
+        run_backwards(op, kernel, *call);
+    else
+        thread_pool_run(pool, run_share, &(shares){op, kernel, call, scratch_stride});
+}
+
+/* Poisons, runs (n_threads as a runner has it), and sees what was touched. */
+static bool run_once(checker *check, fixture *fixture, poison poison, int n_threads,
+                     const char *name)
 {
     char detail[256];
+    check_status status = CHECK_RUNTIME_ERROR;
     fixture_arm(fixture, poison);
-    if (backwards)
-        run_backwards(check, fixture);
-    else
-        thread_pool_run(pool, run_share, &(shares){check, fixture});
     check->verdict->runs++;
+    if (!check->runner->run(check->runner->context, fixture, n_threads, &status, detail,
+                            sizeof detail))
+        return fail(check, status, name, detail);
+    fixture_collect(fixture);
     if (fixture_intact(fixture, detail, sizeof detail)) return true;
     return fail(check, CHECK_RUNTIME_ERROR, name, detail);
 }
@@ -114,7 +125,7 @@ static bool check_against_oracle(checker *check, const oracle *expected)
     static const char name[] = "whole";
     char detail[256];
     comparison found = {0};
-    if (!run_once(check, &check->aligned, POISON_NAN, NULL, false, name)) return false;
+    if (!run_once(check, &check->aligned, POISON_NAN, 1, name)) return false;
     bool right =
         compare_outputs(&check->aligned, expected, check->fill, &found, detail, sizeof detail);
     check_verdict *verdict = check->verdict;
@@ -135,21 +146,36 @@ static bool check_repetitions(checker *check, const snapshot *first)
                       backwards[] = "unit by unit, backwards",
                       shifted[] = "at addresses shifted by one element";
     fixture *fixture = &check->aligned;
-    if (!run_once(check, fixture, POISON_LARGE, NULL, false, again) ||
+    if (!run_once(check, fixture, POISON_LARGE, 1, again) ||
         !same_as_before(check, fixture, first, again))
         return false;
-    if (!run_once(check, fixture, POISON_NAN, NULL, true, backwards) ||
+    if (!run_once(check, fixture, POISON_NAN, 0, backwards) ||
         !same_as_before(check, fixture, first, backwards))
         return false;
-    for (int i = 0; i < N_POOLS; i++) {
+    for (int i = 0; i < CHECK_POOLS; i++) {
         char threads[32];
-        snprintf(threads, sizeof threads, "on %d threads", pool_sizes[i]);
-        if (!run_once(check, fixture, POISON_LARGE, check->pools[i], false, threads) ||
+        snprintf(threads, sizeof threads, "on %d threads", check_pool_sizes[i]);
+        if (!run_once(check, fixture, POISON_LARGE, check_pool_sizes[i], threads) ||
             !same_as_before(check, fixture, first, threads))
             return false;
     }
-    return run_once(check, &check->shifted, POISON_NAN, NULL, false, shifted) &&
+    return run_once(check, &check->shifted, POISON_NAN, 1, shifted) &&
            same_as_before(check, &check->shifted, first, shifted);
+}
+
+/* The scratch memory that a kernel in another process asks for. */
+static bool ask_scratch(checker *check, fixture *fixture)
+{
+    const check_runner *runner = check->runner;
+    check_status status = CHECK_RUNTIME_ERROR;
+    char detail[256];
+    uint64_t bytes;
+    qp_error error;
+    if (!runner->scratch_bytes) return true;
+    if (!runner->scratch_bytes(runner->context, fixture, &bytes, &status, detail, sizeof detail))
+        return fail(check, status, "asked for its scratch memory", detail);
+    if (bytes == UINT64_MAX) return true;
+    return fixture_set_scratch(fixture, bytes, &error) == QP_OK || fail_call(check, &error);
 }
 
 static bool check_fill(checker *check, uint64_t seed)
@@ -161,9 +187,10 @@ static bool check_fill(checker *check, uint64_t seed)
         fixture_fill(&check->shifted, check->fill, seed, &error) != QP_OK ||
         oracle_create(&check->aligned, &expected, &error) != QP_OK)
         return fail_call(check, &error);
+    if (!ask_scratch(check, &check->aligned) || !ask_scratch(check, &check->shifted)) return false;
     bool passed = check_against_oracle(check, &expected);
     oracle_destroy(&expected);
-    if (!passed) return false;
+    if (!passed || check->runner->is_brief) return passed;
     if (snapshot_create(&check->aligned, &first, &error) != QP_OK) return fail_call(check, &error);
     passed = check_repetitions(check, &first);
     snapshot_destroy(&first);
@@ -173,41 +200,78 @@ static bool check_fill(checker *check, uint64_t seed)
 static void run_all(checker *check, uint64_t seed)
 {
     qp_error error;
+    const check_runner *runner = check->runner;
+    check_status status = CHECK_RUNTIME_ERROR;
+    char detail[400];
     if (fixture_create(&check->aligned, check->op, check->variant, &check->about, 0, &error) !=
             QP_OK ||
         fixture_create(&check->shifted, check->op, check->variant, &check->about, 1, &error) !=
-            QP_OK) {
+            QP_OK ||
+        (runner->is_elsewhere && (fixture_share(&check->aligned, &error) != QP_OK ||
+                                  fixture_share(&check->shifted, &error) != QP_OK))) {
         fail_call(check, &error);
         return;
     }
-    for (int i = 0; i < N_POOLS; i++) {
-        if (thread_pool_create(pool_sizes[i], &check->pools[i], &error) != QP_OK) {
-            fail_call(check, &error);
-            return;
-        }
+    if (runner->begin && !runner->begin(runner->context, &status, detail, sizeof detail)) {
+        check->verdict->status = status;
+        snprintf(check->verdict->detail, CHECK_DETAIL_SIZE, "%s", detail);
+        return;
     }
     for (int fill = 0; fill < FILL_COUNT; fill++) {
         check->fill = (fill_kind)fill;
+        if (runner->is_brief && check->fill != FILL_NORMAL) continue;
         if (fill_applies(check->op, check->fill) && !check_fill(check, seed)) return;
     }
 }
 
-void check_variant(const op_info *op, const op_variant *variant, const char *case_text,
-                   uint64_t seed, check_verdict *verdict)
+void check_kernel(const op_info *op, const op_variant *variant, const check_runner *runner,
+                  const char *case_text, uint64_t seed, check_verdict *verdict)
 {
     qp_error error;
-    checker check = {.op = op,
-                     .variant = variant,
-                     .kernel = variant ? variant->kernel : op->reference,
-                     .verdict = verdict};
+    checker check = {.op = op, .variant = variant, .runner = runner, .verdict = verdict};
     *verdict = (check_verdict){.status = CHECK_PASSED};
     if (op_case_parse(op, case_text, &check.about, &error) != QP_OK) {
         fail_call(&check, &error);
         return;
     }
     run_all(&check, seed);
-    for (int i = 0; i < N_POOLS; i++)
-        thread_pool_destroy(check.pools[i]);
     fixture_destroy(&check.aligned);
     fixture_destroy(&check.shifted);
+}
+
+/* --- kernels of the program, in this process -------------------------------------------------- */
+
+typedef struct local_runner {
+    op_kernel *kernel;
+    thread_pool *pools[CHECK_POOLS];
+} local_runner;
+
+static bool run_here(void *context, const fixture *fixture, int n_threads, check_status *status,
+                     char *detail, size_t size)
+{
+    local_runner *local = context;
+    thread_pool *pool = NULL;
+    qp_error error;
+    for (int i = 0; i < CHECK_POOLS; i++) {
+        if (check_pool_sizes[i] != n_threads) continue;
+        if (!local->pools[i] && thread_pool_create(n_threads, &local->pools[i], &error) != QP_OK) {
+            *status = CHECK_RUNTIME_ERROR;
+            snprintf(detail, size, "%s", error.message);
+            return false;
+        }
+        pool = local->pools[i];
+    }
+    op_call call = fixture_call(fixture);
+    check_run_call(fixture->op, local->kernel, &call, fixture->scratch_stride, n_threads, pool);
+    return true;
+}
+
+void check_variant(const op_info *op, const op_variant *variant, const char *case_text,
+                   uint64_t seed, check_verdict *verdict)
+{
+    local_runner local = {.kernel = variant ? variant->kernel : op->reference};
+    check_runner runner = {.run = run_here, .context = &local};
+    check_kernel(op, variant, &runner, case_text, seed, verdict);
+    for (int i = 0; i < CHECK_POOLS; i++)
+        thread_pool_destroy(local.pools[i]);
 }

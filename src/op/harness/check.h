@@ -9,6 +9,8 @@
 #ifndef QUIPU_OP_HARNESS_CHECK_H
 #define QUIPU_OP_HARNESS_CHECK_H
 
+#include "base/threads.h"
+#include "op/harness/fixture.h"
 #include "op/op.h"
 
 /* FlashInfer-Bench's words. */
@@ -25,6 +27,9 @@ typedef enum check_status {
 /* "INCORRECT_NUMERICAL" */
 const char *check_status_name(check_status status);
 
+/* Whether a number that came from elsewhere is a status. */
+bool check_status_is_one(int status);
+
 enum { CHECK_DETAIL_SIZE = 512 };
 
 typedef struct check_verdict {
@@ -35,6 +40,38 @@ typedef struct check_verdict {
     char detail[CHECK_DETAIL_SIZE]; /* which input, which run, which tensor and element; "" if
                                        passed */
 } check_verdict;
+
+/* How the kernel under check is run: in this process, or in another one that it can't leave. */
+typedef struct check_runner {
+    /* Runs the kernel over all units: unit by unit from the last to the first where n_threads is 0
+     * (each after a slice of none), in one slice where it is 1, in a slice a thread otherwise.
+     * False where it did not come back: status and detail say why. The units' memory is
+     * fixture_call()'s. */
+    bool (*run)(void *context, const fixture *fixture, int n_threads, check_status *status,
+                char *detail, size_t size);
+    /* Scratch bytes that the kernel asks for; UINT64_MAX: what the operator's reference does. NULL:
+     * the variant says. False as above. */
+    bool (*scratch_bytes)(void *context, const fixture *fixture, uint64_t *bytes,
+                          check_status *status, char *detail, size_t size);
+    /* Called when the fixtures are there, before the first run. May be NULL. */
+    bool (*begin)(void *context, check_status *status, char *detail, size_t size);
+    void *context;
+    bool is_elsewhere; /* in another process: the fixtures are shared */
+    bool is_brief;     /* one run on random inputs, compared with the oracle */
+} check_runner;
+
+/* The numbers of threads that a kernel is run on besides 1. */
+enum { CHECK_POOLS = 3 };
+extern const int check_pool_sizes[CHECK_POOLS];
+
+/* What a runner does with the call of a fixture; `pool` has n_threads workers. */
+void check_run_call(const op_info *op, op_kernel *kernel, const op_call *call,
+                    size_t scratch_stride, int n_threads, thread_pool *pool);
+
+/* Checks a kernel by its runner on a case of `op`, once with every kind of input that the operator
+ * is defined for. `variant`: its tolerances and the form of its weights. */
+void check_kernel(const op_info *op, const op_variant *variant, const check_runner *runner,
+                  const char *case_text, uint64_t seed, check_verdict *verdict);
 
 /* Checks a variant on a case of `op`: one of its own, a candidate (a variant with a kernel and, if
  * it wants them, packing and scratch of its own), or NULL for the reference. One that crashes takes

@@ -14,26 +14,29 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { END_MS = 1000, LOOK_MS = 200 };
+
 /* Reads the result; the bytes that came before the end of the pipe or of the time. */
-static size_t read_result(int from, int timeout_ms, void *result, size_t result_size,
-                          bool *timed_out)
+static size_t read_result(int from, int timeout_ms, const volatile int *cancel, void *result,
+                          size_t result_size, bool *timed_out)
 {
     uint64_t deadline = clock_ns() + (uint64_t)timeout_ms * 1000000u;
     size_t got = 0;
     *timed_out = false;
-    while (got < result_size) {
+    while (got < result_size && !(cancel && *cancel)) {
         uint64_t now = clock_ns();
         struct pollfd wait = {.fd = from, .events = POLLIN};
-        int ready = now >= deadline ? 0 : poll(&wait, 1, (int)((deadline - now) / 1000000u) + 1);
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready <= 0) {
-            *timed_out = ready == 0;
-            break;
-        }
+        *timed_out = now >= deadline;
+        if (*timed_out) break;
+        uint64_t left_ms = (deadline - now) / 1000000u + 1;
+        int ready = poll(&wait, 1, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
+        if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+        if (ready < 0) break;
         ssize_t n = read(from, (char *)result + got, result_size - got);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
@@ -76,8 +79,38 @@ static const char *signal_name(int number)
     return "signal";
 }
 
+void child_describe_end(int status, char *what, size_t size)
+{
+    if (WIFSIGNALED(status))
+        snprintf(what, size, "killed by signal %d (%s: %s)", WTERMSIG(status),
+                 signal_name(WTERMSIG(status)), strsignal(WTERMSIG(status)));
+    else
+        snprintf(what, size, "ended with status %d before its verdict", WEXITSTATUS(status));
+}
+
+bool child_wait(int child, uint64_t deadline, int *status)
+{
+    pid_t ended;
+    while ((ended = waitpid(child, status, WNOHANG)) != child) {
+        if ((ended < 0 && errno != EINTR) || clock_ns() >= deadline) return false;
+        usleep(1000);
+    }
+    kill(-child, SIGKILL);
+    return true;
+}
+
+void child_end_group(int child)
+{
+    int status;
+    kill(-child, SIGKILL);
+    kill(child, SIGKILL); /* its group may not be there yet */
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    kill(-child, SIGKILL);
+}
+
 child_end child_run(child_task *task, void *context, void *result, size_t result_size,
-                    int timeout_ms, char *what, size_t size)
+                    int timeout_ms, const volatile int *cancel, char *what, size_t size)
 {
     int ends[2];
     what[0] = '\0';
@@ -85,8 +118,10 @@ child_end child_run(child_task *task, void *context, void *result, size_t result
         snprintf(what, size, "a pipe: %s", strerror(errno));
         return CHILD_FAILED;
     }
-    pid_t child = fork();
+    pid_t parent = getpid(), child = fork();
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) _exit(1); /* it died before the line above */
         close(ends[0]);
         run_child(ends[1], task, context, result, result_size);
     }
@@ -97,21 +132,19 @@ child_end child_run(child_task *task, void *context, void *result, size_t result
         return CHILD_FAILED;
     }
     bool timed_out;
-    size_t got = read_result(ends[0], timeout_ms, result, result_size, &timed_out);
+    size_t got = read_result(ends[0], timeout_ms, cancel, result, result_size, &timed_out);
     close(ends[0]);
-    if (timed_out) kill(child, SIGKILL);
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        continue;
-    kill(-child, SIGKILL);
+    /* One that closed its end of the pipe is about to end, or is ended. */
+    int status;
+    bool ended = !timed_out && got < result_size &&
+                 child_wait(child, clock_ns() + (uint64_t)END_MS * 1000000u, &status);
+    if (ended) child_describe_end(status, what, size);
+    if (!ended) child_end_group(child);
     if (got == result_size) return CHILD_DONE;
     if (timed_out)
         snprintf(what, size, "not done after %d ms", timeout_ms);
-    else if (WIFSIGNALED(status))
-        snprintf(what, size, "killed by signal %d (%s: %s)", WTERMSIG(status),
-                 signal_name(WTERMSIG(status)), strsignal(WTERMSIG(status)));
-    else
-        snprintf(what, size, "ended with status %d before its verdict", WEXITSTATUS(status));
+    else if (!ended)
+        snprintf(what, size, "it closed the channel to the judge and went on");
     return timed_out ? CHILD_TIMEOUT : CHILD_CRASHED;
 }
 
@@ -134,8 +167,8 @@ void check_in_child(const op_info *op, const op_variant *variant, const char *ca
     check_context context = {op, variant, case_text, seed};
     char what[128];
     *verdict = (check_verdict){0};
-    child_end end =
-        child_run(run_check, &context, verdict, sizeof *verdict, timeout_ms, what, sizeof what);
+    child_end end = child_run(run_check, &context, verdict, sizeof *verdict, timeout_ms, NULL, what,
+                              sizeof what);
     if (end == CHILD_DONE) return;
     *verdict =
         (check_verdict){.status = end == CHILD_TIMEOUT ? CHECK_TIMEOUT : CHECK_RUNTIME_ERROR};

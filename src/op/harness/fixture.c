@@ -7,6 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* Index of the tensor whose memory tensor t lies in. */
+static int owner_of(const fixture *fixture, int t)
+{
+    int other = fixture->about->tensors[t].same_as;
+    return other >= 0 ? other : t;
+}
 
 /* Bytes of a row's elements. */
 static size_t row_bytes(const tensor *view)
@@ -83,19 +91,80 @@ qp_status fixture_create(fixture *out, const op_info *op, const op_variant *vari
     return status;
 }
 
+static void *map_shared(size_t bytes)
+{
+    void *there = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return there == MAP_FAILED ? NULL : there;
+}
+
+qp_status fixture_share(fixture *fixture, qp_error *error)
+{
+    for (int t = 0; t < op_n_tensors(fixture->op); t++) {
+        fixture_tensor *own = &fixture->tensors[t];
+        if (!own->memory) continue;
+        own->there = map_shared(own->bytes);
+        if (!own->there) return error_no_memory(error, "shared tensors", own->bytes);
+    }
+    fixture->scratch_there = map_shared(FIXTURE_SCRATCH_MOST);
+    if (fixture->scratch_there) return QP_OK;
+    return error_no_memory(error, "shared scratch memory", FIXTURE_SCRATCH_MOST);
+}
+
+static size_t scratch_all(const fixture *fixture)
+{
+    return FIXTURE_GUARD + FIXTURE_WORKERS * fixture->scratch_stride;
+}
+
+qp_status fixture_set_scratch(fixture *fixture, size_t bytes, qp_error *error)
+{
+    size_t most = SIZE_MAX / (2 * FIXTURE_WORKERS);
+    if (fixture->scratch_there) most = (FIXTURE_SCRATCH_MOST - FIXTURE_GUARD) / FIXTURE_WORKERS;
+    free(fixture->scratch);
+    fixture->scratch = NULL;
+    fixture->scratch_bytes = bytes;
+    if (bytes == 0) return QP_OK;
+    if (bytes > most - FIXTURE_GUARD - 64) return error_no_memory(error, "scratch memory", bytes);
+    fixture->scratch_stride = round_up(bytes, 64) + FIXTURE_GUARD;
+    fixture->scratch = aligned_alloc(64, scratch_all(fixture));
+    return fixture->scratch ? QP_OK
+                            : error_no_memory(error, "scratch memory", scratch_all(fixture));
+}
+
 static qp_status create_scratch(fixture *fixture, qp_error *error)
 {
     const op_info *op = fixture->op;
     const op_variant *variant = fixture->variant;
     size_t bytes = op->scratch_bytes ? op->scratch_bytes(&fixture->call) : 0;
     if (variant && variant->scratch_bytes) bytes = variant->scratch_bytes(&fixture->call);
-    if (bytes == 0) return QP_OK;
-    fixture->scratch_bytes = bytes;
-    fixture->scratch_stride = round_up(bytes, 64) + FIXTURE_GUARD;
-    size_t all = FIXTURE_GUARD + FIXTURE_WORKERS * fixture->scratch_stride;
-    free(fixture->scratch);
-    fixture->scratch = aligned_alloc(64, all);
-    return fixture->scratch ? QP_OK : error_no_memory(error, "scratch memory", all);
+    return fixture_set_scratch(fixture, bytes, error);
+}
+
+op_call fixture_call(const fixture *fixture)
+{
+    op_call call = fixture->call;
+    call.begin = 0;
+    call.end = fixture->op->units(&call);
+    call.scratch = fixture_scratch(fixture);
+    if (!fixture->scratch_there) return call;
+    if (call.scratch) call.scratch = fixture->scratch_there + FIXTURE_GUARD;
+    for (int t = 0; t < op_n_tensors(fixture->op); t++) {
+        const fixture_tensor *own = &fixture->tensors[owner_of(fixture, t)];
+        if (call.tensors[t].data)
+            call.tensors[t].data =
+                own->there + ((unsigned char *)call.tensors[t].data - own->memory);
+    }
+    return call;
+}
+
+void fixture_collect(fixture *fixture)
+{
+    for (int t = 0; t < op_n_tensors(fixture->op); t++) {
+        fixture_tensor *own = &fixture->tensors[t];
+        if (own->there) memcpy(own->memory, own->there, own->bytes);
+    }
+    if (fixture->scratch && fixture->scratch_there)
+        memcpy(fixture->scratch, fixture->scratch_there, scratch_all(fixture));
 }
 
 static size_t packed_all(const fixture *fixture)
@@ -186,23 +255,17 @@ void fixture_arm(fixture *fixture, poison poison)
     for (int t = 0; t < op_n_tensors(fixture->op); t++) {
         fixture_tensor *own = &fixture->tensors[t];
         if (own->memory) memcpy(own->memory, own->images[poison], own->bytes);
+        if (own->there) memcpy(own->there, own->images[poison], own->bytes);
     }
-    if (fixture->scratch)
-        memset(fixture->scratch, filler(poison),
-               FIXTURE_GUARD + FIXTURE_WORKERS * fixture->scratch_stride);
+    if (fixture->scratch) memset(fixture->scratch, filler(poison), scratch_all(fixture));
+    if (fixture->scratch && fixture->scratch_there)
+        memcpy(fixture->scratch_there, fixture->scratch, scratch_all(fixture));
     pack_weights(fixture);
 }
 
 void *fixture_scratch(const fixture *fixture)
 {
     return fixture->scratch ? fixture->scratch + FIXTURE_GUARD : NULL;
-}
-
-/* Index of the tensor whose memory tensor t lies in. */
-static int owner_of(const fixture *fixture, int t)
-{
-    int other = fixture->about->tensors[t].same_as;
-    return other >= 0 ? other : t;
 }
 
 bool fixture_is_poison(const fixture *fixture, int t, int64_t row, int64_t i)
@@ -322,7 +385,10 @@ void fixture_destroy(fixture *fixture)
         free(fixture->tensors[t].images[POISON_LARGE]);
         free(fixture->tensors[t].roles);
         free(fixture->tensors[t].locked);
+        if (fixture->tensors[t].there) munmap(fixture->tensors[t].there, fixture->tensors[t].bytes);
     }
+    if (fixture->scratch_there) munmap(fixture->scratch_there, FIXTURE_SCRATCH_MOST);
+    fixture->scratch_there = NULL;
     free(fixture->scratch);
     free(fixture->packed);
     free(fixture->packed_before);

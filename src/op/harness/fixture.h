@@ -4,6 +4,11 @@
  * it must write is known here: the first are compared with a copy afterwards, the second hold one
  * of two poisons beforehand, and no result equals both. Bytes that it must not read hold NaN in one
  * round and large numbers in another, so that reading them shows in the result.
+ *
+ * A kernel that is not trusted computes in another process. Then the tensors and the scratch memory
+ * have a second copy in memory that both processes share: fixture_arm() writes it, and
+ * fixture_collect() copies it back before anything is looked at, so that nothing can change while
+ * it is judged.
  */
 #ifndef QUIPU_OP_HARNESS_FIXTURE_H
 #define QUIPU_OP_HARNESS_FIXTURE_H
@@ -24,6 +29,7 @@ typedef struct fixture_tensor {
     unsigned char *images[2]; /* the same bytes as they are before a run, by poison */
     unsigned char *roles;     /* of each byte */
     unsigned char *locked;    /* 0xff for each byte that must not change, else 0 */
+    unsigned char *there;     /* shared with the kernel's process; NULL: it computes in `memory` */
     size_t bytes;             /* of each of these, a multiple of 64 */
 } fixture_tensor;
 
@@ -34,18 +40,32 @@ typedef struct fixture {
     op_call call;                           /* packed: the elements of `packed` below */
     fixture_tensor tensors[OP_MAX_TENSORS]; /* memory NULL: absent or shared */
     poison armed;                           /* by the last fixture_arm() */
-    unsigned char *scratch;
-    size_t scratch_bytes, scratch_stride;  /* for one of FIXTURE_WORKERS; from one to the next */
-    unsigned char *packed, *packed_before; /* guard, the variant's form of the weights, guard */
+    unsigned char *scratch, *scratch_there; /* the latter FIXTURE_SCRATCH_MOST bytes, or NULL */
+    size_t scratch_bytes, scratch_stride;   /* for one of FIXTURE_WORKERS; from one to the next */
+    unsigned char *packed, *packed_before;  /* guard, the variant's form of the weights, guard */
     size_t packed_bytes;
 } fixture;
 
-enum { FIXTURE_WORKERS = 8, FIXTURE_GUARD = 256 };
+enum { FIXTURE_WORKERS = 8, FIXTURE_GUARD = 256, FIXTURE_SCRATCH_MOST = 1 << 30 };
 
 /* Allocates the tensors of a case for a variant (NULL: the reference). `shift` moves every tensor
  * by so many elements (blocks) from an address that is a multiple of 64. */
 qp_status fixture_create(fixture *out, const op_info *op, const op_variant *variant,
                          const op_case *about, int shift, qp_error *error);
+
+/* Makes the shared copies, before the kernel's process is made, so that both have them at the same
+ * addresses. */
+qp_status fixture_share(fixture *fixture, qp_error *error);
+
+/* The scratch memory of a worker, in place of what the variant asks for. QP_NO_MEMORY where the
+ * shared memory has no room for it. */
+qp_status fixture_set_scratch(fixture *fixture, size_t bytes, qp_error *error);
+
+/* The call with tensors and scratch where the kernel computes, of all units. */
+op_call fixture_call(const fixture *fixture);
+
+/* Copies back what the kernel's process wrote. Nothing to do where there is none. */
+void fixture_collect(fixture *fixture);
 
 /* Fills all inputs, lets the operator prepare what is not free, and binds the call. A second fill
  * with the same arguments gives the same contents. */
