@@ -290,6 +290,8 @@ def without_a_gpu():
     status, out, err = quipu("plan", *tiny, *cuda, "--memory", "1G", "--json")
     gpu = json.loads(out)["gpu"]
     check(status == 0 and gpu["verdict"] == "fits" and gpu["largest_context"] == 2048, err)
+    parts = [part for name, part in gpu["bytes"].items() if name != "total"]
+    check(sum(parts) == gpu["bytes"]["total"], "the parts of the GPU's memory add up")
     expect(1, "has no vocabulary", "tokenize", "-m", "synthetic:tiny")
 
 

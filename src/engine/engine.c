@@ -159,7 +159,7 @@ static qp_status check_memory(qp_engine *e, const qp_engine_options *options,
     const machine_setup setup = setup_of(e, options, NULL);
     const double gib = 1 << 30;
     machine_bytes need;
-    TRY(type->count_bytes(&setup, &need, error));
+    TRY(machine_count_bytes(type, &setup, &need, error));
     uint64_t available = buffer_available();
     if (need.total <= available) return QP_OK;
     int64_t fits = plan_largest_context(&e->plan.config, &e->plan.options, need.weights, available);

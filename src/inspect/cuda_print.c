@@ -2,7 +2,7 @@
 #include "inspect/cuda_print.h"
 
 #include "base/output.h"
-#include "vm/mega/megakernel.h"
+#include "vm/machine.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,17 +16,12 @@ typedef struct memory_view {
     char device[96]; /* its name; "": none was asked */
     bool has_mega;
     int n_blocks;
-    uint64_t available; /* 0: nobody knows */
-    qp_error why;       /* that is */
-    cuda_bytes bytes;
-    cuda_mega_bytes mega;
+    uint64_t available;      /* 0: nobody knows */
+    qp_error why;            /* that is */
+    machine_bytes operators; /* of the machine `cuda` */
+    machine_bytes bytes;     /* of the megakernel over it too, where it runs the model */
     int64_t largest_context; /* 0: none */
 } memory_view;
-
-static uint64_t total_of(const memory_view *v)
-{
-    return v->bytes.total + v->mega.weights + v->mega.tables;
-}
 
 /* What there is here, or was said to be somewhere. */
 static void look_around(memory_view *v, uint64_t memory)
@@ -57,10 +52,14 @@ static qp_status count(memory_view *v, int64_t context, qp_error *error)
     program plan;
     options.context = context;
     TRY(plan_build(config, v->model, &options, &plan, error));
-    v->bytes = cuda_executor_count(&plan, v->model);
-    v->mega = v->has_mega ? cuda_mega_count(&plan, v->model, v->n_blocks) : (cuda_mega_bytes){0};
+    const schedule_options blocks = {.workers = v->n_blocks};
+    const machine_setup setup = {.plan = &plan, .model = v->model, .schedule = &blocks};
+    qp_status status = machine_count_bytes(&machine_cuda, &setup, &v->operators, error);
+    v->bytes = v->operators;
+    if (status == QP_OK && v->has_mega)
+        status = machine_count_bytes(&machine_megakernel, &setup, &v->bytes, error);
     plan_free(&plan);
-    return QP_OK;
+    return status;
 }
 
 /* Whole pages by halves, up to the model's own length; operator by operator, which takes least. */
@@ -70,11 +69,11 @@ static int64_t find_largest(const memory_view *v)
     const int64_t page_size = v->options.page_size;
     int64_t most = model_get_config(v->model)->context_length;
     int64_t low = 0, high = most / page_size + 1;
-    if (count(&probe, most, NULL) == QP_OK && probe.bytes.total <= v->available) return most;
+    if (count(&probe, most, NULL) == QP_OK && probe.operators.total <= v->available) return most;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        bool fits =
-            count(&probe, middle * page_size, NULL) == QP_OK && probe.bytes.total <= v->available;
+        bool fits = count(&probe, middle * page_size, NULL) == QP_OK &&
+                    probe.operators.total <= v->available;
         *(fits ? &low : &high) = middle;
     }
     return low * page_size;
@@ -85,29 +84,30 @@ typedef struct memory_part {
     const char *name, *key;
     uint64_t bytes;
 } memory_part;
-enum { N_PARTS = 9 };
+enum { N_PARTS = 10 };
 
 static void list_parts(const memory_view *v, memory_part parts[N_PARTS])
 {
     const memory_part all[N_PARTS] = {
         {"weights", "weights", v->bytes.weights},
-        {"arena", "arena", v->bytes.arena},
+        {"arena", "arena", v->bytes.activations},
         {"KV cache", "kv_cache", v->bytes.kv_cache},
         {"RoPE table", "rope_table", v->bytes.rope_table},
+        {"requests", "requests", v->bytes.state},
         {"batch state", "batch_state", v->bytes.inputs},
         {"workspace", "workspace", v->bytes.workspace},
-        {"weights again", "weights_again", v->mega.weights},
-        {"megakernel", "megakernel", v->mega.tables},
-        {"everything", "total", total_of(v)},
+        {"weights again", "weights_again", v->bytes.weights_again},
+        {"megakernel", "megakernel", v->bytes.tables},
+        {"everything", "total", v->bytes.total},
     };
     memcpy(parts, all, sizeof all);
 }
 
 static const char *verdict(const memory_view *v)
 {
-    if (total_of(v) <= v->available) return "fits";
-    return v->bytes.total <= v->available ? "fits without the megakernel, operator by operator"
-                                          : "does not fit";
+    if (v->bytes.total <= v->available) return "fits";
+    return v->operators.total <= v->available ? "fits without the megakernel, operator by operator"
+                                              : "does not fit";
 }
 
 static void print_text(const memory_view *v, strbuf *out)

@@ -94,6 +94,12 @@ bool machine_hand_on(const machine_request *r, const int32_t *tokens)
 
 /* ---- use ----------------------------------------------------------------------------------- */
 
+qp_status machine_count_bytes(const machine_type *type, const machine_setup *setup,
+                              machine_bytes *out, qp_error *error)
+{
+    return type->count_bytes(setup, out, error);
+}
+
 qp_status machine_open(const machine_type *type, const machine_setup *setup, machine *out,
                        qp_error *error)
 {

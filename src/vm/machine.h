@@ -51,6 +51,7 @@ typedef struct machine_setup {
 /* Bytes of memory, where the machine has its own: each part exact. */
 typedef struct machine_bytes {
     uint64_t weights, activations, kv_cache, rope_table, inputs, workspace;
+    uint64_t state;                 /* of sequences, for what their requests do to logits */
     uint64_t weights_again, tables; /* of the megakernel: weights in its own order, all the rest */
     uint64_t total;
 } machine_bytes;
@@ -171,6 +172,11 @@ const machine_type *machine_type_at(int index);
 qp_status machine_type_find(const char *name, const machine_type **out, qp_error *error);
 
 /* ---- use ----------------------------------------------------------------------------------- */
+
+/* What a machine would take. A GPU need not be there: the setup's schedule says how many blocks the
+ * megakernel would have. Of a model that the megakernel does not run it adds nothing. */
+qp_status machine_count_bytes(const machine_type *type, const machine_setup *setup,
+                              machine_bytes *out, qp_error *error);
 
 /* QP_UNSUPPORTED says why the type does not run this model here. machine_close() the result, also
  * after a failure. */

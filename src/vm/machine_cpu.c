@@ -65,6 +65,7 @@ static qp_status count_cpu(const machine_setup *setup, uint32_t features, machin
                            .kv_cache = bytes.kv_cache,
                            .rope_table = bytes.rope_table,
                            .inputs = bytes.inputs,
+                           .state = bytes.state,
                            .total = bytes.total};
     return status;
 }

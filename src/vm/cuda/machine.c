@@ -47,6 +47,7 @@ static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_e
                            .rope_table = bytes.rope_table,
                            .inputs = bytes.inputs,
                            .workspace = bytes.workspace,
+                           .state = bytes.state,
                            .total = bytes.total};
     return QP_OK;
 }

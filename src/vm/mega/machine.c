@@ -157,7 +157,7 @@ static const char *accepts_mega(const void *self, const machine_request *r)
     if (why_not) return why_not;
     if (r->first > 0 || (r->last > 0 && r->last != machine_logits_end(p)))
         return "the megakernel runs passes from their beginning to the logits";
-    if (r->continues) return "the megakernel has no run under request that another could continue";
+    if (r->continues) return "the megakernel has no run under way that another could continue";
     if (!cuda_mega_takes(&m->mega, r->batch))
         return "the megakernel runs passes of one new token of each sequence, and of not so many";
     if (r->penalties && !m->mega.can_choose)

@@ -1,0 +1,290 @@
+/* Machines of a GPU over the driver that is none (fake_cuda/README.md): what they accept, runs that
+ * are under way together, which machine of an engine runs what. Kernels do not run, so
+ * that tokens are what memory held.
+ */
+#include "engine_test.h"
+
+#include "base/cpu.h"
+#include "engine/engine.h"
+#include "vm/machine.h"
+
+enum { SEQUENCES = 4, CONTEXT = 64, PAGE = 8, MOST = 16 };
+
+static qp_error error;
+
+typedef struct bench {
+    model *model;
+    program plan;
+    thread_pool *pool;
+    cuda_device device;
+    machine cuda, mega;
+    batch batch;
+    int32_t tokens[MOST * SEQUENCES];
+} bench;
+
+static bool has_fake_gpu(void)
+{
+    cuda_device device = {0};
+    qp_engine *engine = NULL;
+    const qp_engine_options options = {
+        .model = "synthetic:tiny:BF16", .threads = 1, .exec = "cuda"};
+    bool fake = cuda_device_open(&device, NULL) == QP_OK && strstr(device.name, "fake");
+    cuda_device_close(&device);
+    if (fake) fake = qp_engine_open(&options, &engine, NULL) == QP_OK; /* it has GPU code */
+    qp_engine_close(engine);
+    return fake;
+}
+
+#define require_fake_gpu()                                                                         \
+    do {                                                                                           \
+        if (!has_fake_gpu()) {                                                                     \
+            print_message("skipped: no GPU code, or no fake driver\n");                            \
+            skip();                                                                                \
+        }                                                                                          \
+    } while (0)
+
+static void bench_open(bench *b)
+{
+    *b = (bench){0};
+    assert_ok(cuda_device_open(&b->device, &error));
+    assert_ok(model_open("synthetic:tiny:BF16", NULL, &b->model, &error));
+    plan_options o = plan_default_options(model_get_config(b->model));
+    o.max_tokens = 24;
+    o.max_sequences = o.max_outputs = SEQUENCES;
+    o.context = CONTEXT;
+    o.page_size = PAGE;
+    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->plan, &error));
+    assert_ok(thread_pool_create(1, &b->pool, &error));
+    assert_ok(batch_init(&b->batch, &b->plan, &error));
+    machine_setup setup = {.plan = &b->plan,
+                           .model = b->model,
+                           .pool = b->pool,
+                           .cpu_features = cpu_features(0),
+                           .device = &b->device};
+    assert_ok(machine_open(&machine_cuda, &setup, &b->cuda, &error));
+    setup.over = &b->cuda;
+    assert_ok(machine_open(&machine_megakernel, &setup, &b->mega, &error));
+}
+
+static void bench_close(bench *b)
+{
+    machine_close(&b->mega);
+    machine_close(&b->cuda);
+    batch_free(&b->batch);
+    thread_pool_destroy(b->pool);
+    plan_free(&b->plan);
+    model_close(b->model);
+    cuda_device_close(&b->device);
+}
+
+/* One token of each of `sequences`, at `past`, with pages for `passes`. */
+static void fill(bench *b, int sequences, int64_t past, int passes)
+{
+    int32_t pages[CONTEXT / PAGE];
+    batch_clear(&b->batch);
+    for (int s = 0; s < sequences; s++) {
+        for (int i = 0; i < CONTEXT / PAGE; i++)
+            pages[i] = i * SEQUENCES + s;
+        batch_add_ahead(&b->batch, 1, past, past + passes, pages);
+        batch_want(&b->batch, s);
+        ((float *)b->batch.of[PLAN_TEMPERATURES])[s] = 1;
+        ((float *)b->batch.of[PLAN_TOP_PS])[s] = 1;
+    }
+}
+
+static machine_request request(bench *b, machine_choice choice, int passes)
+{
+    memset(b->tokens, -1, sizeof b->tokens);
+    return (machine_request){
+        .batch = &b->batch, .choice = choice, .passes = passes, .tokens = b->tokens};
+}
+
+static void refused(const machine *m, machine_request r, const char *what)
+{
+    const char *why = machine_accepts(m, &r);
+    assert_non_null(why);
+    if (!strstr(why, what)) fail_msg("no \"%s\" in \"%s\"", what, why);
+    assert_int_equal(machine_run(m, &r, &error), QP_UNSUPPORTED);
+}
+
+static void test_groups_under_way_together(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    bench b;
+    int passes;
+    bench_open(&b);
+    const machine_pace pace = machine_pace_of(&b.cuda, SEQUENCES, MACHINE_LIKELIEST);
+    assert_true(pace.passes == 8 && pace.runs == 2);
+    fill(&b, SEQUENCES, 3, 1);
+    machine_request first = request(&b, MACHINE_SAMPLED, 1), second = first;
+    assert_ok(machine_run(&b.cuda, &first, &error));
+    fill(&b, SEQUENCES, 4, pace.passes); /* the batch is free again */
+    second.passes = pace.passes;
+    second.tokens += SEQUENCES;
+    second.continues = true;
+    assert_ok(machine_run(&b.cuda, &second, &error));
+    assert_int_equal(machine_run(&b.cuda, &second, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "under way"));
+    const machine_request alone = {.batch = &b.batch};
+    assert_int_equal(machine_run(&b.cuda, &alone, &error), QP_INVALID);
+    assert_int_equal(b.tokens[0], -1); /* nobody has waited */
+    assert_ok(machine_wait(&b.cuda, &passes, &error));
+    assert_int_equal(passes, 1);
+    for (int i = 0; i < SEQUENCES; i++)
+        assert_int_not_equal(b.tokens[i], -1);
+    assert_int_equal(b.tokens[SEQUENCES], -1);
+    assert_ok(machine_wait(&b.cuda, &passes, &error));
+    assert_int_equal(passes, pace.passes);
+    assert_int_not_equal(b.tokens[(pace.passes + 1) * SEQUENCES - 1], -1);
+    assert_int_equal(b.tokens[(pace.passes + 1) * SEQUENCES], -1);
+    assert_int_equal(machine_wait(&b.cuda, NULL, &error), QP_INVALID);
+    assert_ok(machine_pass(&b.cuda, &alone, &error));
+    bench_close(&b);
+}
+
+static void test_what_is_not_done_is_said(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    const machine_penalties penalties = {.fresh = true, .repetition = 1.1};
+    const int32_t ids[5] = {1, 2, 3, 4, 5}, pages[1] = {0};
+    bench b;
+    bench_open(&b);
+    fill(&b, SEQUENCES, 0, 9);
+    machine_request r = request(&b, MACHINE_LIKELIEST, 9);
+    refused(&b.cuda, r, "one group");
+    assert_null(machine_accepts(&b.mega, &r));
+    r.continues = true;
+    refused(&b.mega, r, "under way");
+    r = request(&b, MACHINE_SAMPLED, 2);
+    assert_null(machine_accepts(&b.cuda, &r));
+    refused(&b.mega, r, "one pass at a time");
+    r.passes = 1;
+    assert_null(machine_accepts(&b.mega, &r));
+    r.choice = MACHINE_LOGITS;
+    r.first = 1;
+    assert_null(machine_accepts(&b.cuda, &r));
+    refused(&b.mega, r, "from their beginning");
+    fill(&b, 1, 0, 9);
+    r = request(&b, MACHINE_SAMPLED, 9);
+    r.penalties = &penalties;
+    assert_null(machine_accepts(&b.mega, &r));
+    r.passes = 8;
+    refused(&b.cuda, r, "biases and penalties");
+    batch_clear(&b.batch);
+    batch_add(&b.batch, ids, 5, 0, pages);
+    batch_want(&b.batch, 4);
+    r = request(&b, MACHINE_LIKELIEST, 1);
+    refused(&b.cuda, r, "one new token");
+    refused(&b.mega, r, "one new token");
+    r.choice = MACHINE_SAMPLED;
+    assert_ok(machine_pass(&b.cuda, &r, &error));
+    assert_int_equal(b.tokens[0], 0);
+    bench_close(&b);
+}
+
+static bool count_to_three(void *context, const int32_t *tokens)
+{
+    assert_int_equal(tokens[0], 0);
+    return ++*(int *)context < 3;
+}
+
+static void test_the_megakernel_hands_tokens_out(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    bench b;
+    int passes, heard = 0;
+    bench_open(&b);
+    fill(&b, 1, 0, MOST);
+    machine_request r = request(&b, MACHINE_LIKELIEST, MOST);
+    assert_ok(machine_run(&b.mega, &r, &error));
+    assert_ok(machine_wait(&b.mega, &passes, &error));
+    assert_int_equal(passes, MOST);
+    assert_int_equal(b.tokens[MOST - 1], 0);
+    r.on_tokens = count_to_three;
+    r.context = &heard;
+    assert_ok(machine_pass(&b.mega, &r, &error));
+    assert_int_equal(heard, 3);
+    assert_int_equal(machine_pace_of(&b.mega, 1, MACHINE_LIKELIEST).passes, 16);
+    assert_int_equal(machine_pace_of(&b.mega, SEQUENCES, MACHINE_SAMPLED).passes, 1);
+    assert_int_equal(machine_pace_of(&b.mega, 9, MACHINE_LIKELIEST).passes, 0);
+    bench_close(&b);
+}
+
+/* Launches of a pass alone are timed once that is asked for, as one queue of all nodes. */
+static void test_launches_are_recorded(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    bench b;
+    bench_open(&b);
+    assert_null(machine_schedule(&b.cuda));
+    assert_ok(machine_time(&b.cuda, 1, NULL, NULL, &error));
+    const schedule *s = machine_schedule(&b.cuda);
+    assert_int_equal(s->options.workers, 1);
+    instruction_timing *timings = calloc((size_t)s->longest, sizeof *timings);
+    machine_record record = {.timings = timings};
+    fill(&b, 1, 0, 1);
+    machine_request r = {.batch = &b.batch, .records = &record, .n_records = 1};
+    assert_ok(machine_pass(&b.cuda, &r, &error));
+    assert_true(record.timed && record.begin <= record.end);
+    for (int i = 1; i < s->longest; i++)
+        assert_true(timings[i].wait >= timings[i - 1].wait && timings[i].end >= timings[i].wait);
+    assert_ok(machine_time(&b.cuda, 0, NULL, NULL, &error));
+    assert_null(machine_schedule(&b.cuda));
+    record.timings = NULL;
+    assert_ok(machine_pass(&b.cuda, &r, &error));
+    assert_true(!record.timed && record.end >= record.begin);
+    free(timings);
+    bench_close(&b);
+}
+
+static void check_engine(const char *exec, const char *device, const char *first, const char *last)
+{
+    const qp_engine_options options = {.model = "synthetic:tiny:BF16",
+                                       .threads = 1,
+                                       .max_sessions = 12,
+                                       .exec = exec,
+                                       .device = device};
+    qp_engine *e = NULL;
+    assert_ok(qp_engine_open(&options, &e, &error));
+    assert_string_equal(engine_machine(e, 0)->type->name, first);
+    assert_string_equal(engine_memory(e)->type->name, last);
+    const int32_t ids[3] = {1, 2, 3}, pages[1] = {0};
+    for (int count = 1; count <= 3; count += 2) {
+        batch_clear(&e->batch);
+        batch_add(&e->batch, ids, count, 0, pages);
+        batch_want(&e->batch, count - 1);
+        const machine_request r = {.batch = &e->batch};
+        assert_string_equal(engine_find_machine(e, &r)->type->name, count == 1 ? first : last);
+    }
+    qp_engine_close(e);
+}
+
+/* The megakernel before cuda, which runs what the first does not; machines imply their device. */
+static void test_the_order_of_an_engines_machines(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    check_engine(NULL, "cuda", "megakernel", "cuda");
+    check_engine("auto", "auto", "megakernel", "cuda");
+    check_engine("megakernel", NULL, "megakernel", "cuda");
+    check_engine("cuda", NULL, "cuda", "cuda");
+    check_engine("cuda", "auto", "cuda", "cuda");
+    check_engine("threads", "auto", "threads", "threads");
+    check_engine(NULL, NULL, "threads", "threads");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_groups_under_way_together),
+        cmocka_unit_test(test_what_is_not_done_is_said),
+        cmocka_unit_test(test_the_megakernel_hands_tokens_out),
+        cmocka_unit_test(test_launches_are_recorded),
+        cmocka_unit_test(test_the_order_of_an_engines_machines),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
