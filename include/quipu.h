@@ -356,10 +356,12 @@ const char *qp_finish_name(qp_finish finish);
 typedef struct qp_trace qp_trace;
 
 typedef struct qp_trace_options {
-    size_t max_passes; /* to record; the memory for them is taken when the trace is opened */
-    const char *costs; /* file with this machine's rates, and what instructions cost on it, as
-                        * `quipu schedule --measure` writes it; where there is none, the rates are
-                        * measured when the trace is opened. Borrowed while the trace is open. */
+    size_t max_passes;    /* to record; the memory for them is taken when the trace is opened */
+    const char *costs;    /* file with this machine's rates, and what instructions cost on it, as
+                           * `quipu schedule --measure` writes it; where there is none, the rates are
+                           * measured when the trace is opened. Borrowed while the trace is open. */
+    size_t prompt_passes; /* the first passes recorded, which read a prompt; 0: those of more tokens
+                           * than sequences */
 } qp_trace_options;
 
 /* Records the engine's next forward passes. The engine has one trace at a time, and outlives it.

@@ -32,7 +32,8 @@ static recording record(qp_engine_options options, size_t max_passes)
     options.chunk = 4;
     recording r = {.engine = open_engine(options)};
     r.session = open_session(r.engine);
-    assert_ok(qp_trace_open(r.engine, &(qp_trace_options){max_passes, NULL}, &r.trace, &error));
+    assert_ok(
+        qp_trace_open(r.engine, &(qp_trace_options){.max_passes = max_passes}, &r.trace, &error));
     generate(&r);
     return r;
 }
@@ -182,7 +183,7 @@ static void test_passes_are_bounded(void **state)
     free(text);
     qp_trace_close(r.trace);
     generate(&r);
-    assert_ok(qp_trace_open(r.engine, &(qp_trace_options){2, NULL}, &r.trace, &error));
+    assert_ok(qp_trace_open(r.engine, &(qp_trace_options){.max_passes = 2}, &r.trace, &error));
     recording_free(&r);
 }
 
@@ -255,7 +256,7 @@ static void test_serial_in_parts(void **state)
         float *expected = two_sequences(reference, &n), *whole = two_sequences(serial, &n);
         assert_memory_equal(whole, expected, n * sizeof *whole);
         qp_trace *trace;
-        assert_ok(qp_trace_open(serial, &(qp_trace_options){16, NULL}, &trace, &error));
+        assert_ok(qp_trace_open(serial, &(qp_trace_options){.max_passes = 16}, &trace, &error));
         float *parts = two_sequences(serial, &n);
         double worst = 0, largest = 0;
         for (size_t i = 0; i < n; i++) {
@@ -317,16 +318,17 @@ static void test_what_cannot_be_is_refused(void **state)
     size_t length;
     qp_engine *ops =
         open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "operators"});
-    assert_int_equal(qp_trace_open(ops, &(qp_trace_options){4, NULL}, &trace, &error),
+    assert_int_equal(qp_trace_open(ops, &(qp_trace_options){.max_passes = 4}, &trace, &error),
                      QP_UNSUPPORTED);
     assert_null(trace);
     qp_engine_close(ops);
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny", .threads = 2});
-    assert_int_equal(qp_trace_open(engine, &(qp_trace_options){SIZE_MAX / 8, NULL}, &trace, &error),
-                     QP_NO_MEMORY);
-    assert_ok(qp_trace_open(engine, &(qp_trace_options){0, NULL}, &trace, &error));
+    assert_int_equal(
+        qp_trace_open(engine, &(qp_trace_options){.max_passes = SIZE_MAX / 8}, &trace, &error),
+        QP_NO_MEMORY);
+    assert_ok(qp_trace_open(engine, &(qp_trace_options){.max_passes = 0}, &trace, &error));
     qp_trace *second;
-    assert_int_equal(qp_trace_open(engine, &(qp_trace_options){4, NULL}, &second, &error),
+    assert_int_equal(qp_trace_open(engine, &(qp_trace_options){.max_passes = 4}, &second, &error),
                      QP_INVALID);
     assert_int_equal(qp_trace_print(trace, QP_TRACE_TABLE, &text, &length, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "no pass"));

@@ -113,7 +113,7 @@ static qp_trace *trace_tokens(qp_engine *engine, int tracks, int32_t expected[GE
     qp_trace *trace;
     int32_t found[GENERATED];
     generate(engine, expected);
-    assert_ok(qp_trace_open(engine, &(qp_trace_options){MAX_PASSES, NULL}, &trace, &error));
+    assert_ok(qp_trace_open(engine, &(qp_trace_options){.max_passes = MAX_PASSES}, &trace, &error));
     generate(engine, found);
     assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
     cJSON *json = trace_json(trace);

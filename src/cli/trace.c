@@ -73,6 +73,7 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     const qp_engine_info info = qp_engine_get_info(engine);
     const char *device = strcmp(info.device, "cpu") == 0 ? "cpu" : "cuda";
     const qp_trace_options options = {.max_passes = passes + (size_t)s->n_predict - 1,
+                                      .prompt_passes = passes,
                                       .costs = cli_costs_path(device, info.workers)};
     if (status == QP_OK) status = qp_trace_open(engine, &options, &trace, call->error);
     if (status == QP_OK) status = generate(call, session, tokens, &sampling, s->n_predict);

@@ -93,6 +93,7 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
     t->engine = engine;
     t->machine = engine_machine(engine, 0);
     t->costs = options->costs;
+    t->prompt_passes = options->prompt_passes;
     qp_status status = open(t, options->max_passes, error);
     if (status != QP_OK) {
         qp_trace_close(t);

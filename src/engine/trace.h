@@ -36,6 +36,7 @@ struct qp_trace {
     machine_record *records; /* [max_passes]: of the passes; of those that another machine ran not
                               * more is known than when they were */
     size_t n_passes, max_passes;
+    size_t prompt_passes;  /* the first of them, as qp_trace_options has it */
     trace_span *samplings; /* [max_passes + 1] */
     size_t n_samplings;
     arena memory;

@@ -69,10 +69,13 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
     return QP_OK;
 }
 
-/* A pass that brings no more than a token for each sequence generates. */
-static bool is_generation(const trace_pass *pass)
+/* Without prompt_passes, one that brings no more than a token for each
+ * sequence generates. */
+static bool is_generation(const qp_trace *t, size_t number)
 {
-    return pass->sizes[AXIS_TOKENS] <= pass->sizes[AXIS_SEQUENCES];
+    const int64_t *sizes = t->passes[number].sizes;
+    if (t->prompt_passes) return number >= t->prompt_passes;
+    return sizes[AXIS_TOKENS] <= sizes[AXIS_SEQUENCES];
 }
 
 static void print_sampling(const qp_trace *t, strbuf *out)
@@ -119,8 +122,7 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
         timeline_panel panel = {0};
         if (is_bare(t, i)) continue;
         qp_status status = measure_pass(t, line, i, &panel, error);
-        if (status == QP_OK)
-            timeline_table_add(&tables[is_generation(&t->passes[i])], line, &panel);
+        if (status == QP_OK) timeline_table_add(&tables[is_generation(t, i)], line, &panel);
         timeline_panel_free(&panel);
         TRY(status);
     }

@@ -201,6 +201,11 @@ static qp_status open_directory(model *m, qp_error *error)
     char path[4096];
     if (snprintf(path, sizeof path, "%s/config.json", m->path) >= (int)sizeof path)
         return error_set(error, QP_INVALID, "%s: the path is too long", m->path);
+    if (!file_exists(path))
+        return error_set(error, QP_IO,
+                         "%s: a folder without config.json is no model; name a .gguf file, or a "
+                         "folder as Hugging Face has it",
+                         m->path);
     char *text;
     size_t length;
     TRY(file_read_text(path, CONFIG_JSON_LIMIT, &text, &length, error));

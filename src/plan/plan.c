@@ -234,10 +234,12 @@ static bool context_fits(const model_config *config, plan_options options, int64
 int64_t plan_largest_context(const model_config *config, const plan_options *options,
                              uint64_t weight_bytes, uint64_t available)
 {
-    /* Bisects whole pages; the model's own length, which may end inside a page, is tried first. */
-    if (context_fits(config, *options, config->context_length, weight_bytes, available))
-        return config->context_length;
-    int64_t low = 0, high = config->context_length / options->page_size + 1;
+    /* Bisects whole pages, up to the model's own length or the longer one that is asked for, which
+     * may end inside a page and is tried first. */
+    int64_t most = config->context_length;
+    if (options->context > most) most = options->context;
+    if (context_fits(config, *options, most, weight_bytes, available)) return most;
+    int64_t low = 0, high = most / options->page_size + 1;
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
         bool fits =

@@ -46,7 +46,8 @@ static double divide(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-static void print_sum(const timeline_table *table, const timeline *t, const timeline_sum *sum,
+/* Prints a row; true where it took less time than the limits allow. */
+static bool print_sum(const timeline_table *table, const timeline *t, const timeline_sum *sum,
                       strbuf *out)
 {
     double passes = (double)table->passes, tracks = t->n_tracks;
@@ -62,6 +63,7 @@ static void print_sum(const timeline_table *table, const timeline *t, const time
     else
         strbuf_printf(out, " %8s %9s %9s", "", "", "");
     strbuf_printf(out, " %11.1f\n", sum->wait / tracks / passes / 1e3);
+    return ns > 0 && least * 1e9 > ns;
 }
 
 static void print_rest(const timeline_table *table, const char *name, double ns, strbuf *out)
@@ -96,8 +98,9 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
     timeline_sum sums[TIMELINE_KINDS];
     int n = take_sums(table, t, sums);
     double wait = 0, work = 0;
+    bool cached = false;
     for (int i = 0; i < n; i++) {
-        print_sum(table, t, &sums[i], out);
+        cached |= print_sum(table, t, &sums[i], out);
         wait += sums[i].wait / tracks;
         work += sums[i].work / tracks;
     }
@@ -107,4 +110,8 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
     print_rest(table, "outside", table->length - work - wait - signal, out);
     print_rest(table, "pass", table->length, out);
     print_joined(table, t, out);
+    if (cached)
+        strbuf_puts(out,
+                    "of limit: over 100% where data came from the caches; the limit is that of "
+                    "memory\n");
 }
