@@ -14,9 +14,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define QP_VERSION_MAJOR 0
+#define QP_VERSION_MINOR 2
+#define QP_VERSION_PATCH 0
+#define QP_VERSION       "0.2.0"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#ifdef __GNUC__
+#pragma GCC visibility push(default)
+#endif
+
+/* The version of the library that runs, as QP_VERSION is that of the header. */
+const char *qp_version(void);
+
+/* Frees what a function of this header gave "to qp_free()". NULL is nothing to do. */
+void qp_free(void *memory);
 
 typedef enum qp_status {
     QP_OK = 0,
@@ -64,13 +79,13 @@ enum {
 qp_status qp_tokenize(const qp_vocabulary *vocabulary, const char *text, size_t length,
                       unsigned flags, qp_tokens *tokens, qp_error *error);
 
-/* The text of `ids`, to free(); NUL-terminated, *length (may be NULL) counts without the NUL. */
+/* The text of `ids`, to qp_free(); NUL-terminated, *length (may be NULL) counts without the NUL. */
 qp_status qp_detokenize(const qp_vocabulary *vocabulary, const int32_t *ids, size_t count,
                         unsigned flags, char **text, size_t *length, qp_error *error);
 
 /* Renders a conversation with the model's chat template. `json` is an array of messages
  * [{"role": "user", "content": "..."}, ...], or an object of template variables that holds one
- * under "messages" (with "tools", ...). The text, to free(), holds every special token that the
+ * under "messages" (with "tools", ...). The text, to qp_free(), holds every special token that the
  * model wants, and those that messages hold: tokenized with QP_BOS_NEVER | QP_SPECIAL, both become
  * control tokens, which is why qp_tokenize_chat() exists. QP_UNSUPPORTED without a template. */
 qp_status qp_render_chat(const qp_vocabulary *vocabulary, const char *json, size_t length,
@@ -155,7 +170,7 @@ qp_status qp_measure_read(qp_engine *engine, double *bytes_per_second, qp_error 
  * whoever is given it says: QP_INVALID. */
 const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
 
-/* Sizes, tensors by type, vocabulary and metadata of a model as text, or as JSON; to free(). A
+/* Sizes, tensors by type, vocabulary and metadata of a model as text, or as JSON; to qp_free(). A
  * vocabulary alone (a GGUF file without tensors, a directory with tokenizer files) will do. */
 qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *error);
 
@@ -378,9 +393,13 @@ typedef enum qp_trace_form {
     QP_TRACE_HTML,   /* one page: the schedule as planned above the passes as measured */
 } qp_trace_form;
 
-/* What was recorded, as text; to free(). QP_INVALID where no pass was. */
+/* What was recorded, as text; to qp_free(). QP_INVALID where no pass was. */
 qp_status qp_trace_print(const qp_trace *trace, qp_trace_form form, char **text, size_t *length,
                          qp_error *error);
+
+#ifdef __GNUC__
+#pragma GCC visibility pop
+#endif
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,10 @@ build   libcjson-dev        pkg-config --exists libcjson
 build   libcurl4-openssl-dev pkg-config --exists libcurl
 build   libssl-dev          pkg-config --exists libcrypto
 test    libcmocka-dev       pkg-config --exists cmocka
+test    python3-cffi        /usr/bin/python3 -c "import cffi"
+test    python3-numpy       /usr/bin/python3 -c "import numpy"
+test    python3-pytest      /usr/bin/python3 -c "import pytest"
+test    g++                 command -v g++
 test    python3             command -v python3
 test    clang-format-14     command -v clang-format-14
 format  clang-format-14     command -v clang-format-14

@@ -72,7 +72,7 @@ run_suites() {
 # build_tree DIR CMAKE-OPTION...
 build_tree() {
     local dir=$1
-    configure_tree "$@" "-DQUIPU_TEST_DATA=$(find_test_data)" && in_tree "$dir" ninja
+    configure_tree "$@" -DBUILD_TESTING=ON "-DQUIPU_TEST_DATA=$(find_test_data)" && in_tree "$dir" ninja
 }
 
 build_sanitized() {

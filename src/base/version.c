@@ -1,4 +1,13 @@
-/* The only file that is compiled again for a new version: see version.h. */
+/* The only file that is compiled again for a new commit: see version.h. */
 #include "base/version.h"
 
-const char version_text[] = QUIPU_VERSION;
+#include "quipu.h"
+
+const char version_text[] = QP_VERSION;
+const char version_commit[] = QUIPU_COMMIT;
+const char version_cuda[] = QUIPU_CUDA;
+
+const char *qp_version(void)
+{
+    return version_text;
+}

@@ -1,7 +1,9 @@
-/* The program's version, as the build says it. */
+/* The program's version, and what it was built from. */
 #ifndef QUIPU_BASE_VERSION_H
 #define QUIPU_BASE_VERSION_H
 
-extern const char version_text[]; /* "0.1.0" */
+extern const char version_text[];   /* "0.2.0" */
+extern const char version_commit[]; /* "1377960"; empty outside of a repository */
+extern const char version_cuda[]; /* of the compiler of the GPU code, "13.0"; empty: no GPU code */
 
 #endif

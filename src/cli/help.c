@@ -1,6 +1,8 @@
 /* quipu help, man, completion, version: texts drawn from the tables of commands and options. */
 #include "cli/cli.h"
 
+#include "base/version.h"
+
 #include "base/status.h"
 
 #include <string.h>
@@ -61,6 +63,8 @@ qp_status command_completion(const cli_call *call)
 qp_status command_version(const cli_call *call)
 {
     strbuf text = {0};
-    strbuf_printf(&text, "%s %s\n", call->program->name, call->program->version);
+    strbuf_printf(&text, "%s %s (commit %s, %s%s)\n", call->program->name, call->program->version,
+                  *version_commit ? version_commit : "unknown",
+                  *version_cuda ? "CUDA " : "without GPU code", version_cuda);
     return print(&text, call->error);
 }

@@ -160,6 +160,11 @@ const char *qp_chat_template(const qp_vocabulary *v)
     return v->template_source;
 }
 
+void qp_free(void *memory)
+{
+    free(memory);
+}
+
 void qp_tokens_free(qp_tokens *tokens)
 {
     free(tokens->data);

@@ -1,0 +1,85 @@
+# The libraries that others link with, and what `cmake --install` and CPack put where.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+# libquipu.so: the same objects, of which only quipu.h's functions can be seen.
+add_library(quipu_shared SHARED $<TARGET_OBJECTS:quipu_core>)
+target_link_libraries(quipu_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON Threads::Threads m
+  ${CMAKE_DL_LIBS})
+target_link_options(quipu_shared PRIVATE
+  -Wl,--version-script=${PROJECT_SOURCE_DIR}/packaging/libquipu.map -Wl,--no-undefined)
+set_target_properties(quipu_shared PROPERTIES OUTPUT_NAME quipu EXPORT_NAME quipu LINKER_LANGUAGE C
+  VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
+  LINK_DEPENDS ${PROJECT_SOURCE_DIR}/packaging/libquipu.map)
+target_include_directories(quipu_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+# libquipu.a: one object whose other names are local, so that they clash with nobody's.
+set(STATIC_LIBRARY ${CMAKE_BINARY_DIR}/libquipu.a)
+add_custom_command(OUTPUT ${STATIC_LIBRARY} DEPENDS quipu_core VERBATIM
+  COMMAND ${CMAKE_LINKER} -r -o libquipu.o --whole-archive $<TARGET_FILE:quipu_core>
+  COMMAND ${CMAKE_OBJCOPY} --localize-hidden libquipu.o
+  COMMAND ${CMAKE_COMMAND} -E rm -f ${STATIC_LIBRARY}
+  COMMAND ${CMAKE_AR} qc ${STATIC_LIBRARY} libquipu.o
+  COMMAND ${CMAKE_COMMAND} -E rm -f libquipu.o)
+add_custom_target(quipu_static DEPENDS ${STATIC_LIBRARY})
+
+# The manual page and completions, as the program prints them.
+set(PRINTED)
+foreach(row "man|quipu.1" "completion bash|quipu.bash" "completion zsh|_quipu" "completion fish|quipu.fish")
+  string(REPLACE "|" ";" row "${row}")
+  list(GET row 0 words)
+  list(GET row 1 name)
+  separate_arguments(words)
+  set(file ${CMAKE_BINARY_DIR}/generated/${name})
+  add_custom_command(OUTPUT ${file} DEPENDS quipu COMMAND $<TARGET_FILE:quipu> ${words} > ${file})
+  list(APPEND PRINTED ${file})
+endforeach()
+add_custom_target(quipu_printed DEPENDS ${PRINTED})
+# A tree with tests makes them only when a test asks for them.
+if(BUILD_TESTING)
+  add_custom_target(quipu_install_files)
+  set_target_properties(quipu_shared PROPERTIES EXCLUDE_FROM_ALL ON)
+else()
+  add_custom_target(quipu_install_files ALL)
+endif()
+add_dependencies(quipu_install_files quipu quipu_shared quipu_static quipu_printed)
+
+if(SKBUILD) # the Python package: the library and its header, beside the package's own files
+  install(FILES $<TARGET_FILE:quipu_shared> DESTINATION quipu RENAME libquipu.so)
+  install(FILES include/quipu.h DESTINATION quipu)
+  return()
+endif()
+
+install(TARGETS quipu RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS quipu_shared EXPORT quipuTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES ${STATIC_LIBRARY} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES include/quipu.h include/quipu_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.bash RENAME quipu
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+install(FILES ${CMAKE_BINARY_DIR}/generated/_quipu
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
+install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.fish
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+install(FILES README.md CHANGELOG.md LICENSE SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+file(RELATIVE_PATH PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+configure_file(packaging/quipu.pc.in generated/quipu.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+set(PACKAGE_FOLDER ${CMAKE_INSTALL_LIBDIR}/cmake/quipu)
+install(EXPORT quipuTargets NAMESPACE quipu:: DESTINATION ${PACKAGE_FOLDER})
+configure_package_config_file(packaging/quipuConfig.cmake.in generated/quipuConfig.cmake
+  INSTALL_DESTINATION ${PACKAGE_FOLDER} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
+write_basic_package_version_file(generated/quipuConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/generated/quipuConfig.cmake
+  ${CMAKE_BINARY_DIR}/generated/quipuConfigVersion.cmake DESTINATION ${PACKAGE_FOLDER})
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_CONTACT "quipu maintainers <maintainers@users.noreply.example>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_STRIP_FILES ON)
+include(CPack)
