@@ -170,7 +170,7 @@ static void memory_is_printed_without_a_gpu(void **state)
         .model = "synthetic:tiny", .tokens = 16, .sequences = 1, .page_size = 16, .kv_type = "F16"};
     strbuf text = {0};
     qp_error error;
-    assert_int_equal(cuda_print_memory(&options, &text, &error), QP_OK);
+    assert_int_equal(cuda_print_run(&options, &text, &error), QP_OK);
     assert_non_null(strstr(strbuf_text(&text), "workspace"));
     assert_non_null(strstr(strbuf_text(&text), "GPU"));
     strbuf_free(&text);
@@ -198,7 +198,7 @@ static void memory_is_held_against_what_is_named(void **state)
                                       .json = true};
         strbuf text = {0};
         qp_error error;
-        assert_int_equal(cuda_print_memory(&options, &text, &error), QP_OK);
+        assert_int_equal(cuda_print_run(&options, &text, &error), QP_OK);
         cJSON *json = cJSON_Parse(strbuf_text(&text));
         const char *found = cJSON_GetObjectItem(json, "verdict")->valuestring;
         double context = cJSON_GetObjectItem(json, "largest_context")->valuedouble;
@@ -208,7 +208,7 @@ static void memory_is_held_against_what_is_named(void **state)
             options.context = (int64_t)context;
             options.json = false;
             strbuf_clear(&text);
-            assert_int_equal(cuda_print_memory(&options, &text, &error), QP_OK);
+            assert_int_equal(cuda_print_run(&options, &text, &error), QP_OK);
             assert_non_null(strstr(strbuf_text(&text), "it fits"));
         }
         cJSON_Delete(json);

@@ -45,4 +45,35 @@ grep -q "^cublasLt " "$folder/one/prompt-100.log" || fail "no product of cuBLASL
 # A layer with norms of q and k runs head_norm between its product and RoPE.
 over norms bench -m golden/models/qwen3.gguf -p 4 -n 0 -r 1 --device cuda || fail "$(cat "$folder/norms.err")"
 grep -q " run_head_norm " "$folder/norms" || fail "no head_norm"
+
+# What plan prints is what runs: the printed list of a pass is in the log, launch by launch.
+# same_as_plan NAME TOKENS SEQUENCES MODEL BENCH...
+same_as_plan() {
+    local name=$1 tokens=$2 sequences=$3 model=$4
+    shift 4
+    over plan plan -m "$model" --tokens "$tokens" --sequences "$sequences" -c 512 --device cuda
+    over "$name" bench -m "$model" --exec "$operators" -c 512 -r 1 --device cuda "$@"
+    sed -n 's/^    \(run_\|cublasLt \)/\1/p' "$folder/plan.out" | sed 's/ + residual$//' >"$folder/printed"
+    grep -v -e "launch read_all " -e "launch synthetic_" "$folder/$name" |
+        sed -n -e 's/^launch \([^ ]*\) stream 1: \(.*\), [0-9a-f]*$/\1 \2/p' \
+            -e 's/^\(cublasLt n [0-9]* m [0-9]* k [0-9]*\) .*/\1/p' >"$folder/ran"
+    [ -s "$folder/printed" ] || fail "$name: plan printed no launches"
+    python3 - "$folder/printed" "$folder/ran" <<'END' || fail "$name: plan prints other launches than run"
+import sys
+printed, ran = (open(path).read().splitlines() for path in sys.argv[1:])
+found = any(ran[i:i + len(printed)] == printed for i in range(len(ran)))
+if not found:
+    at = next((i for i, (a, b) in enumerate(zip(printed, ran)) if a != b), min(len(printed), len(ran)))
+    print("printed:", printed[at:at + 3], "ran:", ran[at:at + 3], file=sys.stderr)
+sys.exit(not found)
+END
+}
+operators=ops
+if "$program" help bench | grep -q megakernel; then operators=cuda; fi
+for model in synthetic:smollm2-135m golden/models/internlm2.gguf; do
+    same_as_plan prompt-12 12 1 $model -p 12 -n 0 --chunk 12
+    same_as_plan prompt-300 300 1 $model -p 300 -n 0 --chunk 300
+    same_as_plan decode-9 9 9 $model -p 0 -n 2 --parallel 9 --chunk 9
+    same_as_plan decode-64 64 64 $model -p 0 -n 2 --parallel 64 --chunk 64
+done
 echo "launches are as they should be"

@@ -55,6 +55,7 @@ typedef struct cli_settings {
     bool all, last, markdown;
     int page_format;
     const char *variant, *kernel, *workload;
+    const char *arch;  /* of a GPU that need not be there; NULL: of the one here */
     int kernel_device; /* 1: the GPU's kernels, or its memory */
     int64_t timeout;
 } cli_settings;

@@ -231,7 +231,10 @@ static const option_spec plan_options[] = {
              "now"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
-     .help = "cuda: the exact memory that a run takes on a GPU too"},
+     .help = "cuda: a pass's launches on a GPU and the exact memory of a run there too"},
+    {"arch", 0, OPTION_STRING_AT(SETTINGS, arch), .argument = "ARCH",
+     .help = "with --device cuda, the GPU's architecture, sm_90 or sm_100, where it is not the one "
+             "here"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 

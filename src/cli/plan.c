@@ -14,7 +14,7 @@ static qp_status print(strbuf *text, qp_status status, qp_error *error)
     return status;
 }
 
-/* What a run takes on a GPU. */
+/* What a run on a GPU launches and takes. */
 static qp_status tell_device(const cli_call *call, const plan_print_options *o, strbuf *out)
 {
     const cuda_print_options options = {.model = o->model,
@@ -24,11 +24,12 @@ static qp_status tell_device(const cli_call *call, const plan_print_options *o, 
                                         .page_size = o->page_size,
                                         .kv_type = o->kv_type,
                                         .memory = call->settings->memory,
+                                        .arch = call->settings->arch,
                                         .json = o->json};
-    return cuda_print_memory(&options, out, call->error);
+    return cuda_print_run(&options, out, call->error);
 }
 
-/* The plan, and behind it or in its JSON the GPU's memory. */
+/* The plan, and after it or in its JSON what runs on the GPU. */
 static qp_status tell_plan(const cli_call *call, plan_print_options *o, strbuf *out, strbuf *gpu)
 {
     const bool device = call->settings->kernel_device;

@@ -52,6 +52,14 @@ bool cuda_map_describe(const cuda_map *map, char at[CUDA_MAP_BYTES])
     return true;
 }
 
+bool cuda_map_read(const char at[CUDA_MAP_BYTES], cuda_map *map)
+{
+    map_description description;
+    memcpy(&description, at, sizeof description);
+    *map = description.map;
+    return description.tag == map_tag;
+}
+
 qp_status cuda_map_encode(const cuda_device *device, const cuda_map *map, char at[CUDA_MAP_BYTES],
                           qp_error *error)
 {

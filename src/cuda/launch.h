@@ -40,6 +40,9 @@ typedef struct cuda_map {
  * binding encodes it. False where the GPU has no such map. */
 bool cuda_map_describe(const cuda_map *map, char at[CUDA_MAP_BYTES]);
 
+/* Reads a description again; false where there is none. */
+bool cuda_map_read(const char at[CUDA_MAP_BYTES], cuda_map *map);
+
 /* Encodes it at once. */
 qp_status cuda_map_encode(const cuda_device *device, const cuda_map *map, char at[CUDA_MAP_BYTES],
                           qp_error *error);

@@ -1,7 +1,9 @@
-/* The GPU's memory as text: see cuda_print.h. */
+/* A run on the GPU as text: see cuda_print.h. */
 #include "inspect/cuda_print.h"
 
 #include "base/output.h"
+#include "inspect/launch_print.h"
+#include "inspect/pass_launches.h"
 #include "vm/machine.h"
 
 #include <stdio.h>
@@ -130,7 +132,8 @@ static void print_text(const memory_view *v, strbuf *out)
                   (long long)v->largest_context);
 }
 
-static qp_status print_json(const memory_view *v, strbuf *out, qp_error *error)
+static qp_status print_json(const memory_view *v, const pass_launches *launches, strbuf *out,
+                            qp_error *error)
 {
     cJSON *root = cJSON_CreateObject(), *bytes = cJSON_AddObjectToObject(root, "bytes");
     memory_part parts[N_PARTS];
@@ -138,6 +141,7 @@ static qp_status print_json(const memory_view *v, strbuf *out, qp_error *error)
     for (int i = 0; i < N_PARTS; i++)
         cJSON_AddNumberToObject(bytes, parts[i].key, (double)parts[i].bytes);
     if (*v->device) cJSON_AddStringToObject(root, "device", v->device);
+    cJSON_AddItemToObject(root, "launches", launch_list_json(&launches->setting, &launches->list));
     if (v->available) {
         cJSON_AddNumberToObject(root, "available", (double)v->available);
         cJSON_AddStringToObject(root, "verdict", verdict(v));
@@ -146,23 +150,34 @@ static qp_status print_json(const memory_view *v, strbuf *out, qp_error *error)
     return output_json(root, out, error);
 }
 
-qp_status cuda_print_memory(const cuda_print_options *o, strbuf *out, qp_error *error)
+static qp_status print_run(memory_view *v, const cuda_print_options *o, pass_launches *launches,
+                           strbuf *out, qp_error *error)
+{
+    plan_options options = v->options;
+    if (o->context) options.context = o->context;
+    TRY(pass_launches_make(v->model, &options, o->tokens, o->sequences, o->arch, launches, error));
+    look_around(v, o->memory);
+    TRY(count(v, options.context, error));
+    if (v->available) v->largest_context = find_largest(v);
+    if (o->json) return print_json(v, launches, out, error);
+    pass_launches_print(launches, out);
+    print_text(v, out);
+    return QP_OK;
+}
+
+qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *error)
 {
     model *model;
     model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
+    pass_launches launches;
     TRY(model_open(o->model, &sizes_only, &model, error));
     memory_view v = {.model = model, .options = plan_default_options(model_get_config(model))};
     v.options.max_tokens = o->tokens > o->sequences ? o->tokens : o->sequences;
     v.options.max_sequences = v.options.max_outputs = o->sequences;
     v.options.page_size = o->page_size;
     v.options.kv_type = dtype_from_name(o->kv_type);
-    look_around(&v, o->memory);
-    qp_status status = count(&v, o->context ? o->context : v.options.context, error);
-    if (status == QP_OK && v.available) v.largest_context = find_largest(&v);
-    if (status == QP_OK && o->json)
-        status = print_json(&v, out, error);
-    else if (status == QP_OK)
-        print_text(&v, out);
+    qp_status status = print_run(&v, o, &launches, out, error);
+    pass_launches_free(&launches);
     model_close(model);
     return status;
 }

@@ -25,7 +25,7 @@ typedef struct cuda_ops {
 typedef struct cuda_forms {
     cuda_address x; /* of a product: where x is in BF16; 0: the launch makes it, cuda_narrow_x() */
     cuda_address out; /* where the output is left in BF16; 0: nowhere */
-    bool out_alone;   /* and it is written nowhere else */
+    bool out_alone;   /* and no other node reads it: CUDA_NARROWS_EITHER writes it nowhere else */
     int64_t n_chunks; /* of paged_decode: parts of each sequence; 0: blocks find theirs */
 } cuda_forms;
 
@@ -67,6 +67,9 @@ typedef struct cuda_kernel {
                         const cuda_forms *forms, qp_error *error);
     /* Whether it can leave its output in BF16 for a product; NULL: it cannot. */
     bool (*narrows)(const op_call *call);
+    /* Whether it then writes the output as the call has it too: always, never, or unless
+     * cuda_forms.out_alone. */
+    enum { CUDA_NARROWS_TOO, CUDA_NARROWS_ALONE, CUDA_NARROWS_EITHER } narrow_form;
     bool takes_narrowed; /* a product of x in BF16 */
     bool takes_moved_q;  /* attention, of q in the type of the cache, wherever it is */
     bool early;          /* launched by units, it waits for its predecessor itself */

@@ -125,6 +125,7 @@ const cuda_kernel paged_prefill_cuda[] = {
     {.op = OP_PAGED_PREFILL,
      .name = "cuda_tiles",
      .narrows = cuda_narrows_always,
+     .narrow_form = CUDA_NARROWS_ALONE,
      .takes_moved_q = true,
      .accepts = cuda_prefill_accepts,
      .pays = cuda_prefill_pays,

@@ -67,6 +67,7 @@ const cuda_kernel rms_norm_cuda[] = {
     {.op = OP_RMS_NORM,
      .name = "cuda",
      .narrows = cuda_narrows_always,
+     .narrow_form = CUDA_NARROWS_EITHER,
      .accepts = accepts,
      .launch = launch},
     {0},

@@ -37,6 +37,7 @@ const cuda_kernel silu_and_mul_cuda[] = {
     {.op = OP_SILU_AND_MUL,
      .name = "cuda",
      .narrows = by_eights,
+     .narrow_form = CUDA_NARROWS_ALONE,
      .accepts = op_call_has_no_f64,
      .launch = launch},
     {0},

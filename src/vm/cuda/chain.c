@@ -13,6 +13,7 @@
 #include "op/attention/attention_cuda.h"
 #include "op/linear/linear_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
+#include "vm/cuda/chain_check.h"
 
 #include <math.h>
 
@@ -492,5 +493,6 @@ qp_status cuda_chain_launch(cuda_chain *c, qp_error *error)
 {
     end_sum(c);
     if (!cuda_chain_ends_with_norm(c)) c->x.rank = 0;
+    if (c->ops->recording) TRY(chain_verify(&c->run, c->ops->device->n_multiprocessors, error));
     return cuda_linear_chain(c->ops, &c->run, c->columns, error);
 }

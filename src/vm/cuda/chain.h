@@ -18,7 +18,8 @@
 typedef struct cuda_chain {
     cuda_ops *ops;
     linear_chain run;
-    int columns; /* of x's tiles */
+    int nodes[CHAIN_MAX_STEPS]; /* of each step the first node, as the caller counts them */
+    int columns;                /* of x's tiles */
     int n_products;
     int64_t n_chunks;        /* of attention: parts of each sequence; 0: not all decode */
     tensor x;                /* what the next product must multiply; rank 0: nothing is in BF16 */
@@ -59,8 +60,8 @@ bool cuda_chain_is_whole(const cuda_chain *chain);
 bool cuda_chain_is_full(const cuda_chain *chain);
 bool cuda_chain_ends_with_norm(const cuda_chain *chain);
 
-/* Launches a whole chain. Afterwards chain->x is in BF16 at chain->x_at where the chain ends with a
- * norm; else nothing is. */
+/* Checks a whole chain (chain_check.h) and launches it. Afterwards chain->x is in BF16 at
+ * chain->x_at where the chain ends with a norm; else nothing is. */
 qp_status cuda_chain_launch(cuda_chain *chain, qp_error *error);
 
 #endif

@@ -236,6 +236,20 @@ static op_call likeliest_call(const builder *b)
     return call;
 }
 
+static qp_status keep_step_nodes(builder *b, const cuda_chain *chain, launch_entry *entry,
+                                 qp_error *error)
+{
+    launch_list *l = b->list;
+    const int n = l->n_step_nodes + chain->run.n_steps;
+    int *larger = realloc(l->step_nodes, (size_t)n * sizeof *larger);
+    if (!larger) return error_no_memory(error, "a chain's steps", (size_t)n * sizeof *larger);
+    l->step_nodes = larger;
+    memcpy(larger + l->n_step_nodes, chain->nodes, (size_t)chain->run.n_steps * sizeof *larger);
+    entry->step = l->n_step_nodes;
+    l->n_step_nodes = n;
+    return QP_OK;
+}
+
 /* A chain of as many nodes as make one, *count; 0 where they make none. With *likeliest it finds
  * the likeliest tokens too. */
 static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp_error *error)
@@ -247,8 +261,10 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
                                        b->narrowed_at, b->of->n_chunks, &chain))
         return QP_OK;
     for (int n = node, taken; n < b->end; n += taken) {
+        const int n_steps = chain.run.n_steps;
         taken = chain_nodes(b, n, &chain);
         if (taken == 0) break;
+        if (chain.run.n_steps > n_steps) chain.nodes[n_steps] = n;
         if (cuda_chain_ends_with_norm(&chain)) {
             normed = chain;
             n_normed = n + taken - node;
@@ -274,7 +290,10 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     entry.epilogue = found ? "argmax" : NULL;
     entry.input =
         b->narrowed.rank && whole.run.steps[0].kind == CHAIN_PRODUCT ? LAUNCH_BF16 : LAUNCH_PLAIN;
+    const int n_steps = whole.run.n_steps;
     TRY(cuda_chain_launch(&whole, error));
+    if (whole.run.n_steps > n_steps) whole.nodes[n_steps] = node + *count - 1; /* adds parts */
+    TRY(keep_step_nodes(b, &whole, &entry, error));
     entry.output = whole.x.rank ? LAUNCH_BF16 : LAUNCH_PLAIN;
     leave_narrowed(b, &whole.x, whole.x_at);
     return add_entry(b, &entry, error);
@@ -375,7 +394,9 @@ static cuda_forms forms_of(builder *b, op_code op, const op_call *call, launch_e
     forms.out = cuda_narrow_place(&b->ops);
     forms.out_alone = feeds_products_alone(b, entry->node);
     leave_narrowed(b, &out, forms.out);
-    entry->output = forms.out_alone ? LAUNCH_BF16 : LAUNCH_BOTH;
+    const bool alone = kernel->narrow_form == CUDA_NARROWS_ALONE ||
+                       (kernel->narrow_form == CUDA_NARROWS_EITHER && forms.out_alone);
+    entry->output = alone ? LAUNCH_BF16 : LAUNCH_BOTH;
     return forms;
 }
 
@@ -495,4 +516,9 @@ void launch_list_free(launch_list *list)
     free(list->step_nodes);
     cuda_recording_free(&list->recording);
     *list = (launch_list){0};
+}
+
+const char *launch_kernel_name(const cuda_record *record)
+{
+    return record->is_product ? "cublasLt" : record->start.name;
 }

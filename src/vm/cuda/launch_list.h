@@ -45,7 +45,8 @@ typedef struct launch_entry {
     const char *epilogue;      /* the following operators that it runs too; NULL: none */
     launch_form input, output;
     int record, n_records; /* the launches */
-    bool chain;            /* its one record is of linear_chain */
+    bool chain;            /* its one record is of linear_chain, */
+    int step;              /* whose steps' nodes are step_nodes[step] and so on */
     bool follows;          /* may start before a previous pass has ended */
 } launch_entry;
 
@@ -55,7 +56,7 @@ typedef struct launch_list {
     int n_entries, capacity;
     cuda_recording recording;
     int *step_nodes; /* of all chains' steps, in their order: their first nodes */
-    int n_step_nodes, step_capacity;
+    int n_step_nodes;
     bool bound;
     uint64_t used; /* when last, by a count of uses */
 } launch_list;
@@ -80,5 +81,8 @@ void launch_setting_free(launch_setting *setting);
 qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_list *out,
                            qp_error *error);
 void launch_list_free(launch_list *list);
+
+/* A record's kernel: "run_linear_chain_16", "cublasLt". */
+const char *launch_kernel_name(const cuda_record *record);
 
 #endif

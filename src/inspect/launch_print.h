@@ -1,0 +1,23 @@
+/* What a person sees of a list of launches: quipu plan --device cuda. */
+#ifndef QUIPU_INSPECT_LAUNCH_PRINT_H
+#define QUIPU_INSPECT_LAUNCH_PRINT_H
+
+#include "base/strbuf.h"
+#include "vm/cuda/launch_list.h"
+
+#include <cJSON.h>
+
+/* An entry an unindented line: the plan's steps that it runs, its kernel, the forms of its rows;
+ * then a line for each launch, and for each step of a chain. */
+void launch_list_print(const launch_setting *setting, const launch_list *list, strbuf *out);
+
+/* The same as an array of entries. */
+cJSON *launch_list_json(const launch_setting *setting, const launch_list *list);
+
+/* "3.attn_qkv", or "3.attn_qkv..4.attn_norm". */
+void launch_entry_steps(const program *plan, const launch_entry *entry, strbuf *out);
+
+/* "cublaslt + silu_and_mul". */
+void launch_entry_kernel(const launch_entry *entry, strbuf *out);
+
+#endif

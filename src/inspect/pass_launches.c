@@ -1,0 +1,78 @@
+/* The launches of a pass: see pass_launches.h. */
+#include "inspect/pass_launches.h"
+
+#include "inspect/launch_print.h"
+#include "op/attention/attention_cuda.h"
+#include "vm/cuda/executor.h"
+
+#include <string.h>
+
+/* Figures of GPUs that need not be here: H100 and H200, B200. */
+static const struct {
+    const char *arch;
+    cuda_device device;
+} known[] = {
+    {"sm_90", {.major = 9, .n_multiprocessors = 132, .shared_bytes = 232448}},
+    {"sm_100", {.major = 10, .n_multiprocessors = 148, .shared_bytes = 232448}},
+};
+enum { N_KNOWN = sizeof known / sizeof *known };
+
+static qp_status find_gpu(const char *arch, cuda_device *out, qp_error *error)
+{
+    if (!arch && cuda_device_probe(out, NULL) == QP_OK) return QP_OK;
+    for (int i = 0; i < N_KNOWN; i++) {
+        if (arch && strcmp(known[i].arch, arch) != 0) continue;
+        *out = known[i].device;
+        return QP_OK;
+    }
+    return error_set(error, QP_INVALID,
+                     "no GPU of architecture '%.40s' is known; expected sm_90 or sm_100", arch);
+}
+
+static launch_class class_of(const program *plan, int64_t tokens, int64_t sequences)
+{
+    const bool decodes = tokens <= sequences;
+    launch_class of = {.sizes = plan->capacity,
+                       .last = plan_find_step(plan, "lm_head", -1) + 1,
+                       .likeliest = decodes};
+    if (sequences > tokens) sequences = tokens;
+    of.sizes.of[AXIS_TOKENS] = tokens;
+    of.sizes.of[AXIS_SEQUENCES] = of.sizes.of[AXIS_OUTPUTS] = sequences;
+    of.sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
+    if (decodes && sequences > 1) of.n_chunks = cuda_decode_chunks(plan->options.context);
+    return of;
+}
+
+qp_status pass_launches_make(const model *model, const plan_options *options, int64_t tokens,
+                             int64_t sequences, const char *arch, pass_launches *out,
+                             qp_error *error)
+{
+    *out = (pass_launches){0};
+    TRY(find_gpu(arch, &out->gpu, error));
+    TRY(plan_build(model_get_config(model), model, options, &out->plan, error));
+    TRY(cuda_weights_place(model, &out->weights, error));
+    TRY(launch_setting_init(&out->setting, &out->plan, &out->weights, &out->gpu, NULL, true,
+                            cuda_executor_count(&out->plan, model).workspace, error));
+    const launch_class of = class_of(&out->plan, tokens, sequences);
+    return launch_list_make(&out->setting, &of, &out->list, error);
+}
+
+void pass_launches_free(pass_launches *l)
+{
+    launch_list_free(&l->list);
+    launch_setting_free(&l->setting);
+    cuda_weights_free(NULL, &l->weights);
+    plan_free(&l->plan);
+}
+
+void pass_launches_print(const pass_launches *l, strbuf *out)
+{
+    const launch_class *of = &l->list.of;
+    const long long tokens = of->sizes.of[AXIS_TOKENS], n = of->sizes.of[AXIS_SEQUENCES];
+    strbuf_printf(out,
+                  "\nlaunches of a pass of %lld token%s of %lld sequence%s, on compute capability "
+                  "%d.%d with %d multiprocessors%s\n",
+                  tokens, tokens == 1 ? "" : "s", n, n == 1 ? "" : "s", l->gpu.major, l->gpu.minor,
+                  l->gpu.n_multiprocessors, of->n_chunks > 1 ? ", at full context" : "");
+    launch_list_print(&l->setting, &l->list, out);
+}

@@ -1,0 +1,199 @@
+/* Lists of launches, made for GPUs that are only described, and the checks of chains. */
+#include "test.h"
+
+#include "inspect/cuda_print.h"
+#include "inspect/launch_print.h"
+#include "inspect/pass_launches.h"
+#include "vm/cuda/chain_check.h"
+
+#include <string.h>
+
+/* A list and what it is made from. */
+typedef struct made {
+    model *model;
+    pass_launches pass;
+} made;
+
+/* Of a pass of `tokens` of one sequence, or of as many sequences with `decodes`. */
+static void make(made *m, const char *model, const char *arch, int64_t tokens, bool decodes)
+{
+    qp_error error;
+    model_options sizes_only = {.sizes_only = true};
+    assert_ok(model_open(model, &sizes_only, &m->model, &error));
+    plan_options options = plan_default_options(model_get_config(m->model));
+    options.max_tokens = tokens;
+    options.context = 512;
+    options.max_sequences = options.max_outputs = decodes ? tokens : 1;
+    assert_ok(pass_launches_make(m->model, &options, tokens, options.max_sequences, arch, &m->pass,
+                                 &error));
+}
+
+static void free_made(made *m)
+{
+    pass_launches_free(&m->pass);
+    model_close(m->model);
+}
+
+static linear_chain *chain_of(const made *m, const launch_entry *entry)
+{
+    return cuda_recording_argument(&m->pass.list.recording, entry->record, 0);
+}
+
+/* Every node is one entry's, in order; records are entries' in order; rows that come in BF16 were
+ * left so by the entry before that runs. */
+static void check_list(const made *m)
+{
+    const launch_list *l = &m->pass.list;
+    int node = 0, record = 0;
+    bool narrowed = false;
+    for (int i = 0; i < l->n_entries; i++) {
+        const launch_entry *e = &l->entries[i];
+        assert_int_equal(e->node, node);
+        assert_int_equal(e->record, record);
+        node += e->n_nodes;
+        record += e->n_records;
+        if (e->n_records == 0) continue;
+        assert_true(e->chain != (e->kernel != NULL));
+        if (e->input == LAUNCH_BF16) assert_true(narrowed);
+        if (e->output == LAUNCH_BF16 || e->output == LAUNCH_BOTH)
+            narrowed = true;
+        else if (e->input == LAUNCH_ROUNDS)
+            narrowed = true;
+        else if (e->input != LAUNCH_BF16 || e->chain)
+            narrowed = false;
+        for (int r = e->record; r < e->record + e->n_records; r++)
+            assert_true(i > 0 || !l->recording.records[r].early);
+    }
+    const plan_step *last = &m->pass.plan.steps[l->of.last - 1];
+    assert_int_equal(node, last->first_node + last->n_nodes);
+    assert_int_equal(record, l->recording.n_records);
+}
+
+static void test_lists(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"synthetic:smollm2-135m", "synthetic:llama-3.2-1b",
+                                         "synthetic:llama-3.1-8b:Q4_0", "synthetic:tiny:F32",
+                                         "golden/models/internlm2.gguf"};
+    static const int64_t tokens[] = {1, 2, 8, 9, 17, 64, 65, 300, 2048};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (size_t j = 0; j < sizeof tokens / sizeof *tokens; j++)
+            for (int decodes = 0; decodes < 2; decodes++) {
+                made m;
+                make(&m, models[i], "sm_90", tokens[j], decodes);
+                check_list(&m);
+                free_made(&m);
+                make(&m, models[i], "sm_100", tokens[j], decodes);
+                check_list(&m);
+                for (int e = 0; e < m.pass.list.n_entries; e++)
+                    assert_false(m.pass.list.entries[e].chain); /* made of Hopper's instructions */
+                free_made(&m);
+            }
+}
+
+/* The chain that decoding of nine sequences begins with: rows, QKV, rope, attention, ... */
+static void test_first_chain(void **state)
+{
+    (void)state;
+    made m;
+    make(&m, "synthetic:smollm2-135m", "sm_90", 9, true);
+    const launch_entry *first = &m.pass.list.entries[0];
+    assert_true(first->chain);
+    assert_true(first->follows);
+    const linear_chain *chain = chain_of(&m, first);
+    assert_int_equal(chain->n_steps, 6);
+    assert_int_equal(chain->steps[0].kind, CHAIN_ROWS);
+    assert_int_equal(chain->steps[2].kind, CHAIN_ROPE);
+    assert_int_equal(chain->steps[3].kind, CHAIN_ATTENTION);
+    assert_int_equal(m.pass.plan.nodes[m.pass.list.step_nodes[first->step + 3]].op,
+                     OP_PAGED_PREFILL);
+    strbuf text = {0};
+    launch_list_print(&m.pass.setting, &m.pass.list, &text);
+    assert_non_null(strstr(strbuf_text(&text), "0  embedding..0.attn_allreduce: chain"));
+    assert_non_null(strstr(strbuf_text(&text), "(0.attention)"));
+    strbuf_free(&text);
+    free_made(&m);
+}
+
+/* Each change of a right chain is found, and the message says where. */
+static void test_wrong_chains(void **state)
+{
+    (void)state;
+    qp_error error;
+    made m;
+    make(&m, "synthetic:smollm2-135m", "sm_90", 9, true);
+    const linear_chain *right = chain_of(&m, &m.pass.list.entries[0]);
+    static linear_chain wrong;
+    assert_ok(chain_verify(right, 132, &error));
+#define WRONG(step, ...)                                                                           \
+    do {                                                                                           \
+        wrong = *right;                                                                            \
+        __VA_ARGS__;                                                                               \
+        assert_int_equal(chain_verify(&wrong, 132, &error), QP_INVALID);                           \
+        assert_non_null(strstr(error.message, step));                                              \
+    } while (0)
+    WRONG("has 0 steps", wrong.n_steps = 0);
+    WRONG("77 steps", wrong.n_steps = CHAIN_MAX_STEPS + 1);
+    WRONG("stages", wrong.weight_stages = 5);
+    WRONG("counters", wrong.arrived = NULL);
+    WRONG("step 0", wrong.steps[0].blocks = 133);
+    WRONG("step 0", wrong.steps[0].blocks = 0);
+    WRONG("step 0", wrong.steps[0].of.rows.narrowed = NULL);
+    WRONG("step 0", wrong.steps[0].of.rows.table = NULL, wrong.steps[0].of.rows.residual = NULL);
+    WRONG("step 1", wrong.steps[0].of.rows.narrowed += 8);
+    WRONG("step 1", wrong.steps[1].of.product.n_depths++);
+    WRONG("step 1", wrong.steps[1].of.product.end = CHAIN_PLAIN);
+    WRONG("step 1", memset(wrong.steps[1].of.product.x_map, 0, CUDA_MAP_BYTES));
+    WRONG("step 1", wrong.n_steps = 2);
+    WRONG("step 2", wrong.steps[2].of.rope.parts.n_parts++);
+    WRONG("step 2", wrong.steps[2].of.rope.parts.data++);
+    WRONG("step 2", wrong.steps[3].of.attention.q++);
+    WRONG("step 3", wrong.steps[3].of.attention.narrowed = NULL);
+    WRONG("step 4", wrong.steps[3].of.attention.group++);
+    WRONG("step 5", wrong.steps[5].of.rows.parts.n_features--);
+    WRONG("step 5", wrong.steps[5].of.rows.out = NULL);
+    WRONG("step 4", wrong.steps[5].kind = 9);
+    free_made(&m);
+}
+
+/* Addresses of areas keep their place and are told from others. */
+static void test_areas(void **state)
+{
+    (void)state;
+    int area;
+    size_t offset;
+    assert_true(cuda_area_find(cuda_area_address(7, 4096) + 16, &area, &offset));
+    assert_int_equal(area, 7);
+    assert_int_equal(offset, 4112);
+    assert_false(cuda_area_find(0, &area, &offset));
+    assert_false(cuda_area_find(0x7f0012345678, &area, &offset));
+    assert_false(cuda_area_find(UINT64_MAX, &area, &offset));
+}
+
+static void test_unknown_architecture(void **state)
+{
+    (void)state;
+    qp_error error;
+    strbuf text = {0};
+    const cuda_print_options options = {.model = "synthetic:tiny",
+                                        .tokens = 1,
+                                        .sequences = 1,
+                                        .page_size = 16,
+                                        .kv_type = "F16",
+                                        .arch = "sm_70"};
+    assert_int_equal(cuda_print_run(&options, &text, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "sm_70"));
+    strbuf_free(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_first_chain),
+        cmocka_unit_test(test_wrong_chains),
+        cmocka_unit_test(test_areas),
+        cmocka_unit_test(test_unknown_architecture),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
