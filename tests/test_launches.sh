@@ -52,7 +52,7 @@ same_as_plan() {
     local name=$1 tokens=$2 sequences=$3 model=$4
     shift 4
     over plan plan -m "$model" --tokens "$tokens" --sequences "$sequences" -c 512 --device cuda
-    over "$name" bench -m "$model" --exec "$operators" -c 512 -r 1 --device cuda "$@"
+    over "$name" bench -m "$model" --exec cuda -c 512 -r 1 --device cuda "$@"
     sed -n 's/^    \(run_\|cublasLt \)/\1/p' "$folder/plan.out" | sed 's/ + residual$//' >"$folder/printed"
     grep -v -e "launch read_all " -e "launch synthetic_" "$folder/$name" |
         sed -n -e 's/^launch \([^ ]*\) stream 1: \(.*\), [0-9a-f]*$/\1 \2/p' \
@@ -68,8 +68,6 @@ if not found:
 sys.exit(not found)
 END
 }
-operators=ops
-if "$program" help bench | grep -q megakernel; then operators=cuda; fi
 for model in synthetic:smollm2-135m golden/models/internlm2.gguf; do
     same_as_plan prompt-12 12 1 $model -p 12 -n 0 --chunk 12
     same_as_plan prompt-300 300 1 $model -p 300 -n 0 --chunk 300
