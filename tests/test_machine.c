@@ -1,6 +1,6 @@
-/* Machines, behind their interface: what one run of several passes makes is what as many runs make,
- * runs end when they are told to, what a machine does not do it says, and machines over another one
- * use its memory. The schedule that is printed is the one that runs.
+/* Machines through their interface: one run of several passes makes the tokens of as many runs,
+ * runs end when the caller says so, a machine says what it does not do, and machines over another
+ * one use its memory. The schedule that is printed is the one that runs.
  */
 #include "engine_test.h"
 
@@ -160,7 +160,7 @@ typedef struct listener {
     int *cancel;
 } listener;
 
-static bool hear(void *context, const int32_t *tokens)
+static bool take_tokens(void *context, const int32_t *tokens)
 {
     listener *l = context;
     memcpy(l->tokens[l->passes], tokens, sizeof l->tokens[0]);
@@ -188,7 +188,7 @@ static void test_runs_end_when_told(void **state)
                                        .passes = PASSES,
                                        .choice = MACHINE_SAMPLED,
                                        .tokens = found,
-                                       .on_tokens = hear,
+                                       .on_tokens = take_tokens,
                                        .context = &l,
                                        .cancel = by_flag ? &cancel : NULL};
             assert_ok(machine_run(&b.machine, &r, &error));

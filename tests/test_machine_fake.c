@@ -128,7 +128,7 @@ static void test_groups_under_way_together(void **state)
     assert_non_null(strstr(error.message, "under way"));
     const machine_request alone = {.batch = &b.batch};
     assert_int_equal(machine_run(&b.cuda, &alone, &error), QP_INVALID);
-    assert_int_equal(b.tokens[0], -1); /* nobody has waited */
+    assert_int_equal(b.tokens[0], -1); /* before wait() */
     assert_ok(machine_wait(&b.cuda, &passes, &error));
     assert_int_equal(passes, 1);
     for (int i = 0; i < SEQUENCES; i++)

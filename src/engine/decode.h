@@ -1,5 +1,5 @@
-/* Decoding of sessions side by side, a token of each a pass: behind qp_decode() and
- * qp_generate_together().
+/* Decoding of sessions side by side, a token of each a pass: what qp_decode() and
+ * qp_generate_together() are made of.
  */
 #ifndef QUIPU_ENGINE_DECODE_H
 #define QUIPU_ENGINE_DECODE_H

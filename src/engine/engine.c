@@ -283,6 +283,17 @@ static qp_status open_machines(qp_engine *e, const qp_engine_options *options,
     return gpu ? open_megakernel(e, options, type, error) : QP_OK;
 }
 
+/* Few blocks have no room to choose in. */
+static void say_who_chooses(const qp_engine *e)
+{
+    const machine_pace likeliest = engine_pace(e, 1, MACHINE_LIKELIEST);
+    const machine_pace sampled = engine_pace(e, 1, MACHINE_SAMPLED);
+    if (sampled.passes < likeliest.passes)
+        say(e, QP_LOG_INFO,
+            "so few of the megakernel's blocks have no room to choose tokens in: those that are "
+            "not just the likeliest are chosen after each pass");
+}
+
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     const machine_type *type;
@@ -305,6 +316,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
     model_release_metadata(e->model);
     warn_of_context(e);
+    say_who_chooses(e);
     return QP_OK;
 }
 

@@ -1,4 +1,4 @@
-/* The parts behind the public engine and session. */
+/* What the public engine and session consist of. */
 #ifndef QUIPU_ENGINE_ENGINE_H
 #define QUIPU_ENGINE_ENGINE_H
 
@@ -53,9 +53,9 @@ void session_give_pages_back(struct qp_session *session, size_t ahead);
  * and its logits. */
 void session_share(struct qp_session *to, const struct qp_session *from);
 
-/* ---- run.c: the way to the machines -------------------------------------------------------- */
+/* ---- run.c: runs on the machines ------------------------------------------------------------ */
 
-/* The index-th open machine, the first to be asked first. */
+/* The index-th open machine, in the order in which they are asked. */
 static inline const machine *engine_machine(const struct qp_engine *e, int index)
 {
     return &e->slots[ENGINE_MACHINES - e->n_machines + index];

@@ -17,12 +17,12 @@ typedef struct diff_options {
     int64_t n_tokens;           /* default 16 */
     int64_t singles;            /* of these go one by one at the end */
     int64_t chunk;              /* of the others in one pass at most; default 512 */
-    int64_t layers;             /* leave out those behind; default: all */
+    int64_t layers;             /* only the first ones; default: all */
     int threads;                /* default: the processors this process may use */
     int64_t page_size;          /* default 16 */
     const char *kv_type;        /* default "F16" */
     const char *cpu_mask;       /* CPU features to leave unused */
-    const char *after, *stop;   /* compare the steps behind `after` up to `stop`: "5.attn_qkv" */
+    const char *after, *stop;   /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
     bool fuse;                  /* the plan for few tokens, in fused operators */
     bool sums;                  /* the megakernel's */
     int64_t kv_partitions;      /* of it; default 1 */

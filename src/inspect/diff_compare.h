@@ -1,4 +1,4 @@
-/* Holding what one kernel wrote against what another did. */
+/* Comparing what two kernels wrote. */
 #ifndef QUIPU_INSPECT_DIFF_COMPARE_H
 #define QUIPU_INSPECT_DIFF_COMPARE_H
 
@@ -18,7 +18,7 @@ op_kernel *diff_rounding(const machine_kernel *kernel);
 op_limits diff_limits(const op_info *op, const op_call *call, dtype type, const machine_kernel *a,
                       const machine_kernel *b);
 
-/* Views of one shape. What `found` is held against is expected + (oracle_found - oracle_expected);
+/* Views of one shape. `found` is compared with expected + (oracle_found - oracle_expected);
  * the oracles may be absent. */
 typedef struct diff_views {
     tensor expected, found;

@@ -1,17 +1,18 @@
-/* Two executions of one plan over the same tokens, compared tensor by tensor after every step.
+/* Two machines, a and b, run one plan over the same tokens; their tensors are compared after every
+ * step, in three rounds.
  *
- * Three rounds. In the first each step is judged alone: before b runs it, whatever it reads is
- * copied from a, and what it is going to write is poisoned; what the two computed may differ by as
- * much as the operators' own tolerances allow their kernels, and not at all where both run the same
- * kernel. Where one side's kernels round their inputs more coarsely, to 8 bits say, the references
- * with the same roundings tell what comes of that alone, and it is taken off first. In the second b
- * goes its own way from beginning to end, and the difference that adds up is reported; where all
- * kernels are the same there must be none. In the third b runs each pass at once instead of step by
- * step, and has to come to the same bits: that the order between steps is kept by b itself shows
- * only here.
+ * 1. Each step is judged alone. Before b runs it, whatever the step reads is copied from a, and
+ * what it is going to write is poisoned. The two may differ by as much as the operators' own
+ *    tolerances allow their kernels, and not at all where both run the same kernel. Where one
+ *    side's kernels round their inputs more coarsely, to 8 bits say, the difference that the
+ *    references with the same roundings have is subtracted first.
+ * 2. b runs from beginning to end on its own values, and the difference that adds up is reported.
+ *    Where all kernels are the same there must be none.
+ * 3. b runs each pass at once, without a stop between steps, and must give the bits of round 2.
+ * Only this round shows whether b itself keeps the order between steps.
  *
- * Where b can only run passes whole, it does so first, and in the first round it is a that runs
- * each step from what b had: of what b keeps, that is, and the rest from what a has made of it.
+ * If b can only run whole passes (the megakernel), b runs first, and in round 1 a replays each step
+ * from b's recorded inputs. Inputs that b does not keep come from a's previous step.
  */
 #ifndef QUIPU_INSPECT_DIFF_RUN_H
 #define QUIPU_INSPECT_DIFF_RUN_H
@@ -60,7 +61,7 @@ typedef struct diff_report {
     int n_passes;
     int first_wrong; /* row, in the order of execution; -1: none */
     int first_drift; /* the same where all kernels are equal and `together` has to be exact */
-    /* The likeliest token by the logits, row by row, b having gone its own way. */
+    /* The likeliest token by the logits, row by row, b having run on its own values. */
     int64_t logit_rows, same_choice;
     double closest_margin; /* of a's two likeliest where b chose another */
     bool at_once_differs;

@@ -1,4 +1,4 @@
-/* One side of a comparison: an execution, and a copy of its tensors here. For diff_run.c. */
+/* One side of a comparison: a machine, and a copy of its tensors here. For diff_run.c. */
 #ifndef QUIPU_INSPECT_DIFF_SIDE_H
 #define QUIPU_INSPECT_DIFF_SIDE_H
 
@@ -14,7 +14,7 @@ typedef struct diff_side {
 /* Whether steps may change tensors of the kind. */
 bool diff_is_compared(plan_kind kind);
 
-/* Whether the execution has the tensor when a step is over. */
+/* Whether the machine has the tensor when a step is over. */
 bool diff_side_keeps(const diff_side *side, plan_tensor_id id);
 
 /* diff_side_close() it, also after a failure. */
@@ -25,7 +25,7 @@ void diff_side_close(diff_side *side);
 void *diff_side_copy(const diff_side *side, plan_tensor_id id);
 size_t diff_used_bytes(const program *plan, plan_tensor_id id, const plan_sizes *sizes);
 
-/* Brings the copy of those rows up to date, writes them to the execution from another's copy, or
+/* Brings the copy of those rows up to date, writes them to the machine from another's copy, or
  * both. */
 qp_status diff_side_fetch(const diff_side *side, plan_tensor_id id, int64_t layer,
                           const plan_sizes *sizes, qp_error *error);

@@ -1,4 +1,4 @@
-/* Traces told, as sums, events and pictures: qp_trace_print() in quipu.h. */
+/* Traces printed as sums, events and pictures: qp_trace_print() in quipu.h. */
 #include "engine/engine.h"
 #include "engine/trace.h"
 #include "schedule/build.h"
@@ -219,7 +219,7 @@ static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_e
 {
     schedule s = {0};
     timeline_panel planned = {0};
-    /* Nodes of parts come with the parts, and are told before them. */
+    /* Nodes of parts come with the parts, and are printed before them. */
     qp_status status =
         t->in_parts ? find_parts(t, line, error) : plan_panel(t, &s, &planned, error);
     if (status == QP_OK) {

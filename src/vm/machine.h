@@ -1,8 +1,8 @@
 /* Machines: the only way to run forward passes.
  *
  * A machine holds a model's weights, activations, RoPE table and KV cache in memory of its own and
- * runs a plan's passes over batches. Some run the plan node by node, some a schedule of it. Who
- * opens a machine (the engine, diff, measure, compare) sees no more than this file.
+ * runs a plan's passes over batches. Some run the plan node by node, some a schedule of it. The
+ * engine, diff, trace, measure and compare open machines by this file and see no more of them.
  *
  *     open -> { accepts -> run -> ... -> wait -> logits, read, write } -> close
  *
@@ -56,14 +56,14 @@ typedef struct machine_bytes {
     uint64_t total;
 } machine_bytes;
 
-enum { MACHINE_MAX_RUNS = 4 }; /* that any machine has under way at once */
+enum { MACHINE_MAX_RUNS = 4 }; /* that a machine may have under way at once */
 
 /* ---- what is run --------------------------------------------------------------------------- */
 
 typedef enum machine_choice {
-    MACHINE_LOGITS, /* no tokens are chosen */
-    MACHINE_LIKELIEST /* the likeliest token of each row of logits, the first of equals */,
-    MACHINE_SAMPLED, /* as the batch's settings of each row say: the plan's step "sample" */
+    MACHINE_LOGITS,    /* no tokens are chosen */
+    MACHINE_LIKELIEST, /* the largest logit of each row; of equal ones the first */
+    MACHINE_SAMPLED,   /* as the batch's settings of each row say, by the plan's step "sample" */
 } machine_choice;
 
 /* What changes the logits of one sequence before a token is chosen. A machine takes `history` and
@@ -85,7 +85,7 @@ typedef struct machine_record {
                                   * ring of weights, and for memory */
 } machine_record;
 
-/* A part of an instruction that `serial` ran, told after it has been timed. */
+/* Takes a part of an instruction that `serial` ran, after it has been timed. */
 typedef void machine_part_sink(void *context, const timeline_part *part);
 
 /* Called with the tokens of a pass as they come, [n_outputs]; false: no more are wanted, and the
@@ -106,7 +106,7 @@ typedef struct machine_request {
     const machine_penalties *penalties; /* of the one sequence; NULL: none */
     bool logits;                        /* they are wanted, with MACHINE_LOGITS: machine_logits() */
     int32_t *tokens;                    /* [passes][n_outputs]: chosen tokens, there after wait() */
-    machine_token_sink *on_tokens;      /* NULL: nobody wants to know before wait() */
+    machine_token_sink *on_tokens;      /* may be NULL */
     void *context;
     const int32_t *stops; /* tokens that end a run of one sequence */
     size_t n_stops;
@@ -130,16 +130,16 @@ typedef struct machine_kernel {
 
 /* ---- the types ----------------------------------------------------------------------------- */
 
+/* Functions are as those below of the same name; of a NULL one the machine has nothing to say. */
 struct machine_type {
     const char *name; /* "threads" */
     const char *help; /* what it is, in a phrase */
     bool on_gpu;
     bool references; /* runs reference kernels alone */
     bool whole;      /* runs the steps up to the logits all at once, one token of each sequence */
-    /* QP_UNSUPPORTED with a sentence where the model or the GPU is not of its kind. */
     qp_status (*count_bytes)(const machine_setup *setup, machine_bytes *out, qp_error *error);
     qp_status (*open)(const machine_setup *setup, void **self, qp_error *error);
-    void (*close)(void *self); /* NULL is nothing to do, also after a failure to open */
+    void (*close)(void *self); /* of NULL and after a failure to open too */
     const char *(*accepts)(const void *self, const machine_request *request);
     machine_pace (*pace)(const void *self, int64_t n_sequences, machine_choice choice);
     qp_status (*run)(void *self, const machine_request *request, qp_error *error);

@@ -1,8 +1,8 @@
 /* The machines of the CPU: see machine.h.
  *
  * `reference` and `operators` run the plan node by node, each node over all threads; `serial` and
- * `threads` run a schedule of it over the same kind of memory. Nothing is under way when a run
- * returns.
+ * `threads` run a schedule of it over the same kind of memory. A run is over when
+ * run() returns.
  */
 #include "vm/machine_run.h"
 
@@ -32,7 +32,7 @@ typedef struct cpu_machine {
     serial_machine *serial;   /* the same */
     uint64_t order;
     uint32_t part_features;
-    parts *parts; /* instructions are run in parts, and told of */
+    parts *parts; /* runs instructions in parts and hands those on; NULL: they run whole */
     batch later;  /* batches of passes after the first; without memory until then */
     int ran;      /* passes of the last run */
 } cpu_machine;

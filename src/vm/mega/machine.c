@@ -159,7 +159,9 @@ static const char *accepts_mega(const void *self, const machine_request *r)
         return "the megakernel runs passes from their beginning to the logits";
     if (r->continues) return "the megakernel has no run under way that another could continue";
     if (!cuda_mega_takes(&m->mega, r->batch))
-        return "the megakernel runs passes of one new token of each sequence, and of not so many";
+        return "the megakernel runs passes of one new token of each sequence, of as many sequences "
+               "as "
+               "it has kernels for";
     if (r->penalties && !m->mega.can_choose)
         return "so few of the megakernel's blocks have no room to choose tokens in";
     if (chooses_after(m, n, r->choice) && machine_passes_of(r) > 1)
