@@ -1,4 +1,4 @@
-/* Models: config.json in all its spellings, weights held against it, RoPE frequencies against
+/* Models: config.json in all its spellings, weights checked by it, RoPE frequencies compared with
  * their closed forms. What is wrong is named: the file, the key or tensor, expected and found.
  */
 #include "model/model.h"
@@ -433,19 +433,19 @@ static void unread_tensors_are_named(void **state)
     static const struct {
         const char *name, *why;
     } unread[] = {
-        {"model.layers.0.self_attn.q_norm.weight", "no place in a llama model"},
-        {"model.layers.0.self_attn.k_norm.weight", "no place"},
-        {"model.layers.1.self_attn.q_proj.weight", "it has 1"},
-        {"model.layers.0.self_attn.q_proj.bias", "no place"},
-        {"model.layers.0.mlp.down_proj.bias", "no place"},
-        {"model.layers.0.input_layernorm.bias", "no place"},
-        {"model.layers.self_attn.q_proj.weight", "no place"},
-        {"model.layers.0.self_attn.q_proj.weight_scale", "no place"},
-        {"model.layers.0.self_attn.q_proj.lora_A.weight", "no place"},
-        {"model.layers.0", "no place"},
-        {"layers.0.attention.wq.weight", "no place"},
-        {"lm_head.bias", "no place"},
-        {"v_head.summary.weight", "no place"},
+        {"model.layers.0.self_attn.q_norm.weight", "not one that a llama model"},
+        {"model.layers.0.self_attn.k_norm.weight", "not one that"},
+        {"model.layers.1.self_attn.q_proj.weight", "belongs to layer 1"},
+        {"model.layers.0.self_attn.q_proj.bias", "not one that"},
+        {"model.layers.0.mlp.down_proj.bias", "not one that"},
+        {"model.layers.0.input_layernorm.bias", "not one that"},
+        {"model.layers.self_attn.q_proj.weight", "not one that"},
+        {"model.layers.0.self_attn.q_proj.weight_scale", "not one that"},
+        {"model.layers.0.self_attn.q_proj.lora_A.weight", "not one that"},
+        {"model.layers.0", "not one that"},
+        {"layers.0.attention.wq.weight", "not one that"},
+        {"lm_head.bias", "not one that"},
+        {"v_head.summary.weight", "not one that"},
     };
     model *m;
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++) {

@@ -31,7 +31,7 @@ typedef struct model_options {
                             * read alone, and weights are views without data of its type */
     bool discardable;      /* model_discard_weight() may be called: there is one reader */
     thread_pool *pool;     /* makes synthetic weights; may be NULL */
-    progress *progress;    /* is told of them; may be NULL */
+    progress *progress;    /* shows how far they are made; may be NULL */
 } model_options;
 
 /* `path`: a .gguf file, a directory with config.json and safetensors, or "synthetic:...". */
@@ -67,12 +67,12 @@ gguf *model_gguf(const model *model);
 bool model_synthetic_stream(const model *model, weight_slot slot, int64_t layer, bool bias,
                             synthetic_stream *out);
 
-/* Gives the memory of the file's metadata back to the system until it is touched again, a
- * vocabulary of megabytes: for those who have read them. */
+/* Gives the memory of the file's metadata, a vocabulary of megabytes, back to the system until it
+ * is read again. Called once everything needed has been read. */
 void model_release_metadata(const model *model);
 
-/* Gives the memory of a weight that lies in a mapped file back to the system until it is touched
- * again: for those who have made their own form of it. */
+/* Gives the memory of a weight that lies in a mapped file back to the system until it is read
+ * again. Called by a machine that has made its own form of the weight. */
 void model_release_weight(const model *model, weight_slot slot, int64_t layer);
 
 /* Whether a weight lies in a mapped file as it is. */
@@ -81,9 +81,9 @@ bool model_is_mapped(const model *model, weight_slot slot, int64_t layer);
 /* Tells the system that few and scattered bytes will be read of a weight in a mapped file. */
 void model_read_sparsely(const model *model, weight_slot slot, int64_t layer);
 
-/* The same as releasing, for good, of a weight that was made in memory of its own (synthetic, or
- * split from a fused matrix): whoever touches it later faults. Does nothing to others, nor where
- * model_options did not allow it. */
+/* Frees the memory of a weight that was made (synthetic, or split from a fused matrix): reading it
+ * later faults. Does nothing to a weight in a mapped file, nor where model_options did not allow
+ * it. */
 void model_discard_weight(const model *model, weight_slot slot, int64_t layer);
 
 /* Bytes of all weights as stored (a tied output counts once). */

@@ -258,14 +258,15 @@ static qp_status check_known(const weight_source *source, const stored_tensor *s
     int64_t layer = cut_layer(source, &rest);
     if (layer >= c->n_layers)
         return error_set(error, QP_UNSUPPORTED,
-                         "%s: tensor \"%s\" is of a layer that the model has not: it has %lld by "
-                         "its config",
-                         source->path, slice_quote(stored->name, quoted), (long long)c->n_layers);
+                         "%s: tensor \"%s\" belongs to layer %lld, but the model has the layers 0 "
+                         "to %lld by its config",
+                         source->path, slice_quote(stored->name, quoted), (long long)layer,
+                         (long long)c->n_layers - 1);
     if (is_known(source, rest, layer)) return QP_OK;
     return error_set(
         error, QP_UNSUPPORTED,
-        "%s: tensor \"%s\" has no place in a %s model with this config: without it the "
-        "model would compute something else",
+        "%s: tensor \"%s\" is not one that a %s model with this config has; without it "
+        "the model would give other answers, so it is not left out",
         source->path, slice_quote(stored->name, quoted), c->family->name);
 }
 

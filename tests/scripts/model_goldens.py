@@ -4,7 +4,7 @@
 Each Hugging Face directory is written first and then opened by transformers, so that the
 reference reads the very files that the tests read. The logits are computed in float64 (transformers
 rounds its norms and rotations to float32 whatever the model's type is, so both are replaced here)
-and held against the unmodified float32 model before they are stored as float32.
+and compared with the unmodified float32 model before they are stored as float32.
 
 A case of manifest.json is one prompt through one model: logits file = float32 little-endian
 [len(ids)][vocab_size], row t = logits after ids[0..t], from one forward pass of the whole prompt.
@@ -637,7 +637,7 @@ def block_model(name, seed, exact_of):
 
 
 def write_variant(name, seed):
-    """Writes one directory; returns its cases and the Llama weights and config behind it."""
+    """Writes one directory; returns its cases and the Llama weights and config that it was made of."""
     description, config, storage, lengths, without = VARIANTS[name]
     weights = llama_weights(config, seed, STORED[storage.split()[0]])
     llama_config, path, scratch = config, OUT / name, None
@@ -726,7 +726,7 @@ def decode_gguf(paths, out):
 
 
 def check_llama_cpp():
-    """Holds the GGUF files against llama.cpp, which shares no code with what made the logits."""
+    """Compares the GGUF files with llama.cpp, which shares no code with what made the logits."""
     import llama_cpp
     for case in json.loads((OUT / "manifest.json").read_text())["cases"]:
         name = case["model"]
