@@ -20,6 +20,7 @@ import sys
 import tempfile
 import termios
 import time
+import unicodedata
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -564,7 +565,7 @@ class Screen:
             self.down(1)
         elif character == "\r":
             self.column = 0
-        elif character >= " ":
+        elif character >= " " and not unicodedata.combining(character):
             if self.column >= self.columns:
                 self.down(1)
                 self.column = 0
@@ -655,6 +656,12 @@ def progress():
     check(t.status() == 0, "a long prompt")
     check("reading the prompt   0%  0 of " in t.raw, t.raw[:500])
     check("reading" not in t.screen.text(), t.screen.text())
+    # At a terminal the answer has no control characters, and no line reaches its edge.
+    t = Terminal("run", "-m", MODEL, "-p", "the", "-n", "60", "--temp", "1.5", "-s", "5", "--ignore-eos", columns=30)
+    t.until(r"; (stop|length)\n")
+    answer = t.screen.text().split("\nprompt ")[0]
+    check(all(len(line) < 30 for line in answer.splitlines()), answer)
+    check(t.status() == 0, "run at a terminal")
     t = Terminal("bench", "-m", MODEL, "-p", "8", "-n", "4", "-r", "2")
     t.until(r"\| tg4 \|")
     check("pp8: run 2 of 2" in t.raw and "tg4: run 1 of 2" in t.raw, t.raw)

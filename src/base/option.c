@@ -243,7 +243,7 @@ static qp_status missing_value(parser *p, const option_spec *option, const char 
     return QP_INVALID;
 }
 
-/* Stores `attached`, the text behind the flag, or else the next word. */
+/* Stores `attached`, the text after the flag, or else the next word. */
 static qp_status take_value(parser *p, int index, const char *flag, const char *attached)
 {
     if (!attached && p->next >= p->argc)

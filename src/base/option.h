@@ -129,7 +129,7 @@ typedef struct command_spec {
     int positional_minimum;            /* how many words besides options it takes */
     int positional_maximum;            /* -1: any number */
     option_hint positional_hint;
-    void (*run)(void); /* the caller's function, cast; whoever calls it casts it back */
+    void (*run)(void); /* the caller's function, cast; cast it back before the call */
 } command_spec;
 
 /* A word and what is said about it. */

@@ -32,7 +32,7 @@ static void put_wrapped(strbuf *out, const char *text, size_t column, size_t ind
     strbuf_putc(out, '\n');
 }
 
-/* " K", " cpu|cuda" or nothing: what stands behind the flag. */
+/* " K", " cpu|cuda" or nothing: what stands after the flag. */
 static void put_argument(const option_spec *option, strbuf *out)
 {
     if (option->type == OPTION_FLAG) return;
@@ -46,7 +46,7 @@ static void put_argument(const option_spec *option, strbuf *out)
 }
 
 /* Whether all choices stand in front of the value, or in the help. */
-static bool tells_choices(const option_spec *option)
+static bool shows_choices(const option_spec *option)
 {
     if (option->type != OPTION_CHOICE || !option->argument) return true;
     for (int i = 0; option->choices[i]; i++)
@@ -57,7 +57,7 @@ static bool tells_choices(const option_spec *option)
 /* "the help (default: 40)", "the help (a, b or c; default: a)" */
 static void put_meaning(const option_spec *option, strbuf *out)
 {
-    bool choices = !tells_choices(option);
+    bool choices = !shows_choices(option);
     strbuf_puts(out, option->help);
     if (option->type == OPTION_STRINGS) strbuf_puts(out, "; may be repeated");
     if (!choices && !option->fallback) return;
@@ -231,7 +231,7 @@ static bool group_seen(const program_spec *program, const command_spec *until,
     return false;
 }
 
-/* A group is told in full at the first command that has it, and named at the others. */
+/* A group is written in full at the first command that has it, and named at the others. */
 static void man_command(const program_spec *program, const command_spec *command, strbuf *out)
 {
     strbuf_puts(out, ".SS ");

@@ -54,7 +54,7 @@ static qp_status eval(bench *b, size_t first, size_t count)
                    b->call->error);
 }
 
-/* `count` passes behind the depth. */
+/* `count` passes after the depth. */
 static qp_status generate(bench *b, size_t depth, size_t count)
 {
     if (parallel_of(b) == 1 && !b->feeds_back) {
@@ -68,7 +68,7 @@ static qp_status generate(bench *b, size_t depth, size_t count)
                      b->call->error);
 }
 
-/* One run: `count` tokens behind the depth, all at once or one by one; *seconds is their time. */
+/* One run: `count` tokens after the depth, all at once or one by one; *seconds is their time. */
 static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one, double *seconds)
 {
     for (size_t i = 0; i < parallel_of(b); i++)
@@ -154,7 +154,7 @@ static void print_object(const bench *b, const bench_result *r, strbuf *out)
     strbuf_puts(out, "}");
 }
 
-/* What generating is held against: the GPU's own reading, in the same run. */
+/* What generating is compared with: the GPU's own read bandwidth, in the same run. */
 static void print_read_speed(const bench *b, double gigabytes, strbuf *out)
 {
     strbuf_printf(out, "\nread bandwidth of this GPU in this run: %.0f GB/s", b->read_speed * 1e-9);

@@ -12,25 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* At a terminal, words wrap at its edge. */
-static qp_status show_text(chat *c, const char *text, size_t length)
-{
-    if (!terminal_can_edit()) return cli_write(text, length, c->call->error);
-    strbuf shown = {0};
-    int columns, lines;
-    terminal_size(&columns, &lines);
-    word_wrap_put(&c->wrap, text, length, columns, &shown);
-    qp_status status = cli_write(strbuf_text(&shown), shown.length, c->call->error);
-    strbuf_free(&shown);
-    return status;
-}
-
 static qp_status on_token(void *context, int32_t token, const char *text, size_t length)
 {
     (void)token;
     chat *c = context;
     strbuf_append(&c->answer, text, length);
-    qp_status status = show_text(c, text, length);
+    qp_status status = terminal_show_text(&c->wrap, text, length, c->call->error);
     return status == QP_OK ? cli_flush(c->call->error) : status;
 }
 
@@ -171,8 +158,9 @@ qp_status chat_regenerate(chat *c)
     return status;
 }
 
-/* What could not be done is told, and the conversation goes on, except where nobody reads it. From
- * a pipe, nobody may have seen what was told, so the process's status says it again. */
+/* A failed command or question prints a message, and the conversation goes on; a failed write to
+ * standard output ends it. From a pipe the messages are easily missed, so the exit status repeats
+ * that something failed. */
 static qp_status converse(chat *c)
 {
     qp_status first_failure = QP_OK;

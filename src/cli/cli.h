@@ -108,7 +108,7 @@ void cli_log(void *call, qp_log_level level, const char *message);
 /* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
 
-/* Shows a line of progress that is written over; NULL where nobody looks. */
+/* Shows a line of progress that is written over; NULL where standard error is no terminal. */
 typedef void cli_progress_callback(void *context, const char *text, bool finished);
 cli_progress_callback *cli_progress(void);
 
@@ -147,7 +147,7 @@ qp_status cli_flush(qp_error *error);
  * `quipu plan | head` expects. Called when all has been cleaned up. */
 void cli_end_with_reader(void);
 
-/* Writes a file. What could be written of it is not left behind; cli_remove_partial() takes away a
+/* Writes a file. A file that was only partly written is removed; cli_remove_partial() takes away a
  * regular file that somebody else left half-written. */
 qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error);
 void cli_remove_partial(const char *path);

@@ -24,7 +24,7 @@ static const option_spec model_options[] = {
      .excludes = "model",
      .help =
          "a model of Hugging Face: OWNER/REPOSITORY[:FILE or TYPE], fetched where it is missing"},
-    {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "tell what is used and why"},
+    {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "print what is used and why"},
     {0}};
 
 static const option_spec cache_options[] = {
@@ -407,7 +407,7 @@ static const option_spec diff_options[] = {
      .fallback = "1", .minimum = 1, .maximum = INT64_MAX,
      .help = "of serial: the random order of its instructions, any that the schedule allows"},
     {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .expert = true, .argument = "STEP",
-     .help = "compare from behind this step on, such as 5.attn_qkv; what came before is taken "
+     .help = "compare from after this step on, such as 5.attn_qkv; what came before is taken "
              "from a"},
     {"stop-after", 0, OPTION_STRING_AT(SETTINGS, stop_after), .expert = true, .argument = "STEP",
      .help = "compare up to this step"},
@@ -528,7 +528,7 @@ static const command_spec commands[] = {
      .summary = "what every worker did while a model answered",
      .description =
          "Reads the prompt and generates the likeliest tokens once without and once "
-         "with a record of every instruction, then tells where the time went. GB/s and "
+         "with a record of every instruction, then prints where the time went. GB/s and "
          "GFLOP/s are those of all workers together while they do such work; \"of "
          "limit\" is the time that the machine's own rates would allow, over the time "
          "taken. With --exec serial it is one instruction after the other, each as what "
@@ -553,14 +553,14 @@ static const command_spec commands[] = {
          "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
          "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
          "count. A GPU reads the likeliest token next by itself, up to 16 passes at once, and is "
-         "held against its own read bandwidth. Mean and standard deviation over the "
+         "compared with its own read bandwidth. Mean and standard deviation over the "
          "repetitions.",
      .groups = GROUPS(&model_group, &bench_group, &context_group, &engine_group, &cache_group)},
     {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",
      .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
                     "llama.cpp reads the file too. It appears whole or not at all. What the file "
-                    "cannot hold is refused, or told in a warning.",
+                    "cannot hold is refused, or named in a warning.",
      .groups = GROUPS(&model_group, &convert_group)},
     {COMMAND("pull", command_pull), .synopsis = "[NAME]",
      .summary = "fetch a model from Hugging Face, or list the short names",
@@ -584,7 +584,7 @@ static const command_spec commands[] = {
      .groups = GROUPS(&describe_group), .positional_maximum = 1},
     {COMMAND("ops check", command_ops_check),
      .synopsis = "[OPERATOR...] [--variant NAME | --kernel FILE] [OPTION...]",
-     .summary = "hold kernels against the references, without mercy",
+     .summary = "compare kernels with the references on hard cases",
      .description = "Every operator's kernels on all of its cases: odd shapes, strides, unusual "
                     "inputs, garbage around them, several threads. A candidate runs with the "
                     "rights of the user; check only what you would run. The exit status is 0 if "
@@ -596,7 +596,7 @@ static const command_spec commands[] = {
      .description = "The reference, the best variant and the kernel asked for take turns with "
                     "measurements of the machine's limits. Calls rotate over copies of the tensors "
                     "that are larger than the caches. After the timing each kernel computes once "
-                    "more from inputs that it has not seen, and is held against the reference.",
+                    "more from inputs that it has not seen, and is compared with the reference.",
      .groups = GROUPS(&kernel_group, &timing_group), .positional_maximum = -1},
     {COMMAND("ops export", command_ops_export), .synopsis = "FOLDER",
      .summary = "write the operators as FlashInfer-Bench definitions and workloads",

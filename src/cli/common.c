@@ -253,15 +253,15 @@ void cli_json_string(strbuf *out, const char *text, size_t length)
 volatile int cli_interrupted;
 static volatile sig_atomic_t catching;
 
-/* Where nobody looks at the flag, nothing is half-made: the process may end on the spot, by the
+/* While no command catches interrupts, nothing is half-made: the process may end at once, by the
  * signal itself, so that a shell stops its loop too. */
 static void on_interrupt(int number)
 {
     static const char message[] = "\nquipu: interrupted\n";
     cli_interrupted = 1;
     if (catching) return;
-    ssize_t told = write(STDERR_FILENO, message, sizeof message - 1);
-    (void)told;
+    ssize_t ignored = write(STDERR_FILENO, message, sizeof message - 1);
+    (void)ignored;
     signal(number, SIG_DFL);
     raise(number);
 }

@@ -144,7 +144,7 @@ static qp_status write_device(const char *path, const char *text, qp_error *erro
 }
 
 /* A new file takes the old one's place, and its mode, when it is whole and on the disk. mkstemp()
- * makes it under a name that nobody can have guessed, so no link planted there is followed. */
+ * makes it under a name that cannot be guessed, so it follows no link that another user planted. */
 static qp_status replace_file(const char *path, const struct stat *old, const char *text,
                               qp_error *error)
 {

@@ -1,5 +1,5 @@
-/* Flags and commands of llama.cpp, Ollama and vLLM that have another name here, or no counterpart:
- * what a person who types them is told. Flags that a command has itself never get here. */
+/* Flags and commands of llama.cpp, Ollama and vLLM that have another name here, or no counterpart,
+ * with the answer to a person who types them. A command's own flags are found before these. */
 #include "cli/cli.h"
 
 #define CHAT "a conversation is `quipu chat`, and `quipu run` answers one prompt"

@@ -8,8 +8,6 @@
 #include "cli/line_history.h"
 #include "cli/terminal.h"
 
-#include <langinfo.h>
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -452,13 +450,6 @@ bool line_editor_confirm(line_editor *e, const char *question)
     return yes;
 }
 
-/* Editing needs to know which bytes make a character, and how wide it is. */
-static void use_utf8(void)
-{
-    setlocale(LC_CTYPE, "");
-    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
-}
-
 qp_status line_editor_open(const char *history, line_completer *complete, line_editor **out,
                            qp_error *error)
 {
@@ -466,7 +457,7 @@ qp_status line_editor_open(const char *history, line_completer *complete, line_e
     *out = e;
     if (!e) return error_no_memory(error, "the editor", sizeof *e);
     e->complete = complete;
-    use_utf8();
+    terminal_use_utf8();
     if (history) history_open(&e->history, history);
     return terminal_open(error);
 }

@@ -118,8 +118,8 @@ void history_add(line_history *h, const char *text)
     put_escaped(text, &line);
     int fd = open_private(h->path, O_APPEND);
     if (fd >= 0 && !line.failed) {
-        ssize_t told = write(fd, line.data, line.length);
-        (void)told;
+        ssize_t ignored = write(fd, line.data, line.length);
+        (void)ignored;
     }
     if (fd >= 0) close(fd);
     strbuf_free(&line);

@@ -2,7 +2,7 @@
  *
  * The text's tokens are cut into chunks of the context's length, and the first token of each chunk
  * is replaced by BOS where the model uses one. Of each chunk the second half is scored: with n the
- * length, the logits after token j, n/2 <= j < n - 1, are held against token j + 1.
+ * length, the logits after token j, n/2 <= j < n - 1, are compared with token j + 1.
  */
 #include "cli/cli.h"
 
@@ -14,7 +14,7 @@
 enum { ROWS_AT_ONCE = 128 };
 
 typedef struct score {
-    const int32_t *tokens; /* of the scored part and the one behind it */
+    const int32_t *tokens; /* of the scored part and the one after it */
     size_t count;          /* logits that are scored */
     int64_t vocab_size;
     double sum, sum_squares; /* of negative log likelihoods */

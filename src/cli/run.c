@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
+#include "cli/terminal.h"
 
 #include <poll.h>
 #include <stdlib.h>
@@ -10,9 +11,11 @@
 #include <unistd.h>
 
 typedef struct run_output {
-    bool keep;     /* the answer, until it has ended; else it goes to stdout as it comes */
-    bool ids;      /* the answer is token ids: the model has no vocabulary */
-    size_t made;   /* tokens so far */
+    bool keep;   /* the answer, until it has ended; else it goes to stdout as it comes */
+    bool ids;    /* the answer is token ids: the model has no vocabulary */
+    size_t made; /* tokens so far */
+    bool begun;  /* the line of the answer is already begun, by the prompt: words do not wrap */
+    word_wrap wrap;
     strbuf text;   /* kept */
     strbuf tokens; /* "1, 2, 3" */
     qp_error *error;
@@ -31,7 +34,8 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
         if (token >= 0) strbuf_printf(&out->tokens, "%s%d", out->tokens.length ? ", " : "", token);
         return QP_OK;
     }
-    qp_status status = cli_write(text, length, out->error);
+    qp_status status = out->begun ? cli_write(text, length, out->error)
+                                  : terminal_show_text(&out->wrap, text, length, out->error);
     return status == QP_OK && length ? cli_flush(out->error) : status;
 }
 
@@ -187,7 +191,7 @@ static qp_status print_text(strbuf *text, qp_error *error)
     return status;
 }
 
-/* What qp_generate() is told of a call. */
+/* The options of qp_generate() for a call. */
 static qp_generate_options options_of(const cli_call *call, const qp_tokens *prompt,
                                       const qp_sampling *sampling, run_output *out)
 {
@@ -211,8 +215,10 @@ static qp_status check_finish(const qp_generate_result *r, qp_error *error)
 static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_tokens *prompt,
                              const qp_sampling *sampling)
 {
-    run_output out = {
-        .keep = call->settings->json, .ids = !qp_engine_vocabulary(engine), .error = call->error};
+    run_output out = {.keep = call->settings->json,
+                      .ids = !qp_engine_vocabulary(engine),
+                      .begun = call->settings->echo,
+                      .error = call->error};
     const qp_generate_options options = options_of(call, prompt, sampling, &out);
     qp_generate_result result;
     qp_session *session = NULL;
@@ -230,6 +236,7 @@ static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_t
     qp_session_close(session);
     strbuf_free(&out.text);
     strbuf_free(&out.tokens);
+    word_wrap_free(&out.wrap);
     return status;
 }
 

@@ -6,6 +6,8 @@
 #include "cli/edit_keys.h"
 
 #include <errno.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +28,8 @@ static void apply_mode(terminal_mode mode)
 {
     const char *paste = mode == TERMINAL_AS_FOUND ? paste_off : paste_on;
     if ((mode == TERMINAL_AS_FOUND) != (current == TERMINAL_AS_FOUND)) {
-        ssize_t told = write(STDOUT_FILENO, paste, strlen(paste));
-        (void)told;
+        ssize_t ignored = write(STDOUT_FILENO, paste, strlen(paste));
+        (void)ignored;
     }
     tcsetattr(STDIN_FILENO, TCSADRAIN, &modes[mode]);
     current = mode;
@@ -110,6 +112,29 @@ void terminal_size(int *columns, int *lines)
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = (struct winsize){0};
     *columns = size.ws_col > 3 ? size.ws_col : size.ws_col ? 4 : 80;
     *lines = size.ws_row ? size.ws_row : 24;
+}
+
+void terminal_use_utf8(void)
+{
+    setlocale(LC_CTYPE, "");
+    if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0) setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, qp_error *error)
+{
+    static bool looked, wraps;
+    if (!looked) wraps = isatty(STDOUT_FILENO) && option_terminal_has_sequences();
+    if (!looked && wraps) terminal_use_utf8();
+    looked = true;
+    if (!wraps) return cli_write(text, length, error);
+    strbuf shown = {0};
+    int columns, lines;
+    terminal_size(&columns, &lines);
+    word_wrap_put(wrap, text, length, columns, &shown);
+    qp_status status = shown.failed ? error_no_memory(error, "the answer", length)
+                                    : cli_write(strbuf_text(&shown), shown.length, error);
+    strbuf_free(&shown);
+    return status;
 }
 
 void terminal_suspend(void)

@@ -6,6 +6,7 @@
 #define QUIPU_CLI_TERMINAL_H
 
 #include "base/status.h"
+#include "cli/word_wrap.h"
 
 #include <stdbool.h>
 
@@ -32,6 +33,14 @@ void terminal_suspend(void);
 
 /* A byte of standard input: a key_source. SIGINT and a change of size end the wait. */
 int terminal_read_byte(void *context, int timeout_ms);
+
+/* Lets the C library know which bytes make a character, and how wide it is. */
+void terminal_use_utf8(void);
+
+/* Writes what a model says to standard output: at a terminal with escape sequences, words wrap at
+ * its edge and control characters are replaced; elsewhere as it is. `wrap` keeps the state of the
+ * line. */
+qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, qp_error *error);
 
 /* Writes to standard output, past stdio. */
 void terminal_write(const char *bytes, size_t length);
