@@ -108,9 +108,41 @@ static void families_have_several_names(void **state)
         {"{\"architectures\":null,\"model_type\":\"internlm2\"}", &family_internlm2},
         {"{\"architectures\":[],\"model_type\":\"mistral\"}", &family_mistral},
         {"{\"architectures\":null,\"model_type\":\"llama\"}", &family_llama},
+        {"{\"architectures\":[\"Qwen2ForCausalLM\"]}", &family_qwen2},
+        {"{\"architectures\":null,\"model_type\":\"qwen3\"}", &family_qwen3},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         assert_ptr_equal(good_config(names[i].changes).family, names[i].family);
+}
+
+/* Every family names every weight but the norms of q and k, which come together, and is found by
+ * each of its names. */
+static void families_are_whole(void **state)
+{
+    (void)state;
+    static const model_family *const families[] = {
+#define FAMILY(NAME) &family_##NAME,
+#include "model/family/families.def"
+#undef FAMILY
+    };
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        const model_family *f = families[i];
+        for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
+            bool norm = slot == WEIGHT_ATTN_Q_NORM || slot == WEIGHT_ATTN_K_NORM;
+            if (!family_has(f, (weight_slot)slot) && !norm)
+                fail_msg("%s has no %s", f->name, weight_get_info((weight_slot)slot)->name);
+        }
+        assert_int_equal(family_has(f, WEIGHT_ATTN_Q_NORM), family_has(f, WEIGHT_ATTN_K_NORM));
+        assert_ptr_equal(family_by_name(f->name), f);
+        assert_non_null(f->json[0]);
+        for (int k = 0; f->json[k]; k++)
+            assert_ptr_equal(family_by_json(f->json[k]), f);
+        const model_family *file = family_by_gguf(slice_of(f->gguf)); /* mistral's are llama's */
+        assert_true(file && file->gguf_pairs == f->gguf_pairs);
+        assert_true(f->context_length > 0);
+    }
+    assert_null(family_by_name("gemma"));
+    assert_null(family_by_gguf(slice_of("qwen2moe")));
 }
 
 /* What holds without a key, or with null in its place, is the family's. */
@@ -131,6 +163,41 @@ static void families_have_their_usual_values(void **state)
     assert_int_equal(c.biases, 0);
     c = good_config("{\"attention_bias\":true}");
     assert_int_equal(c.biases, SLOTS_ATTENTION);
+    c = good_config("{\"architectures\":[\"Qwen2ForCausalLM\"],\"attention_bias\":true}");
+    assert_int_equal(c.biases, SLOTS_QKV);
+    assert_int_equal(c.head_dim, 8);
+    c = good_config("{\"architectures\":[\"Qwen3ForCausalLM\"]}");
+    assert_int_equal(c.biases, 0);
+    assert_int_equal(c.head_dim, 128);
+}
+
+/* Qwen's window counts where it is switched on, and for layers from max_window_layers on. */
+static void windows_are_used_where_the_family_does(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *changes;
+        int64_t window;
+    } cases[] = {
+        {"{\"sliding_window\":40}", 0},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true}", 0}, /* from layer 28 on */
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":0}", 40},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":1}", 0},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"layer_types\":"
+         "[\"sliding_attention\"]}",
+         40},
+        {"{\"sliding_window\":40,\"use_sliding_window\":true,\"max_window_layers\":0,"
+         "\"layer_types\":[\"full_attention\"]}",
+         0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char changes[256];
+        snprintf(changes, sizeof changes, "{\"architectures\":[\"Qwen2ForCausalLM\"],%s",
+                 cases[i].changes + 1);
+        model_config c = good_config(changes);
+        assert_int_equal(c.window, cases[i].window);
+        assert_int_equal(c.context_length, cases[i].window ? cases[i].window : 64);
+    }
 }
 
 static void sizes_have_their_rules(void **state)
@@ -933,7 +1000,9 @@ int main(void)
         cmocka_unit_test(config_json_is_read),
         cmocka_unit_test(keys_may_be_absent_or_null),
         cmocka_unit_test(families_have_several_names),
+        cmocka_unit_test(families_are_whole),
         cmocka_unit_test(families_have_their_usual_values),
+        cmocka_unit_test(windows_are_used_where_the_family_does),
         cmocka_unit_test(sizes_have_their_rules),
         cmocka_unit_test(rope_scaling_has_two_spellings),
         cmocka_unit_test(wrong_configs_are_named),
