@@ -153,6 +153,9 @@ static qp_status read_layer_types(const cJSON *json, const char *where, bool *sl
 {
     const cJSON *types = json_get(json, "layer_types"), *type;
     if (!types) return QP_OK;
+    if (!cJSON_IsArray(types))
+        return error_set(error, QP_FORMAT, "%s: \"layer_types\" must be an array, found %s", where,
+                         json_type_name(types));
     *slides = false;
     cJSON_ArrayForEach(type, types)
     {
