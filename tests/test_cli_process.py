@@ -617,6 +617,14 @@ class Terminal:
         os.write(self.fd, b"\x03")
 
     def status(self):
+        """Of its end, with all that it wrote until then."""
+        try:
+            while select.select([self.fd], [], [], 60)[0]:
+                text = os.read(self.fd, 65536).decode("utf-8", "replace")
+                self.raw += text
+                self.screen.feed(text)
+        except OSError:  # the other end is closed
+            pass
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
