@@ -74,4 +74,11 @@ for model in synthetic:smollm2-135m golden/models/internlm2.gguf; do
     same_as_plan decode-9 9 9 $model -p 0 -n 2 --parallel 9 --chunk 9
     same_as_plan decode-64 64 64 $model -p 0 -n 2 --parallel 64 --chunk 64
 done
+
+# A trace is of these launches: chains are there, and as many as plan prints.
+over trace trace -m synthetic:smollm2-135m --ids 1,2,3,4,5,6,7,8,9,10,11,12 -n 1 --exec cuda --device cuda \
+    --chunk 12 -c 512 --table
+over plan plan -m synthetic:smollm2-135m --tokens 12 -c 512 --device cuda
+chains=$(grep -c "^[0-9]*  .*: chain, " "$folder/plan.out")
+grep -q "^chain  *$chains " "$folder/trace.out" || fail "the trace has not $chains chains: $(cat "$folder/trace.out")"
 echo "launches are as they should be"

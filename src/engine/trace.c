@@ -77,7 +77,7 @@ static qp_status open(qp_trace *t, size_t max_passes, qp_error *error)
 {
     TRY(machine_time(t->machine, max_passes, keep_part, t, error));
     t->schedule = machine_schedule(t->machine);
-    t->in_parts = t->machine->type->references;
+    t->in_parts = t->machine->type->in_parts;
     TRY(allocate(t, max_passes, error));
     return find_limits(t, error);
 }

@@ -314,8 +314,8 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     strbuf out = {0};
     qp_status status = timeline_create(t->schedule, model_path(t->engine->model), &line, error);
     line.limits = t->limits;
-    if (t->engine->device.context) name_device(t, &line);
     if (status == QP_OK && t->in_parts) status = timeline_take_parts(&line, t->schedule, error);
+    if (t->engine->device.context) name_device(t, &line);
     if (status == QP_OK) status = print_form(t, &line, form, &out, error);
     timeline_free(&line);
     *length = out.length;

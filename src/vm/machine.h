@@ -136,6 +136,7 @@ struct machine_type {
     const char *help; /* what it is, in a phrase */
     bool on_gpu;
     bool references; /* runs reference kernels alone */
+    bool in_parts;   /* timed, it hands over parts of instructions, or launches of several */
     bool whole;      /* runs the steps up to the logits all at once, one token of each sequence */
     qp_status (*count_bytes)(const machine_setup *setup, machine_bytes *out, qp_error *error);
     qp_status (*open)(const machine_setup *setup, void **self, qp_error *error);

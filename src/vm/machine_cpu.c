@@ -386,6 +386,7 @@ const machine_type machine_serial = {
     .help = "a schedule, one instruction at a time, reference kernels alone: the oracle of "
             "schedules",
     .references = true,
+    .in_parts = true,
     .count_bytes = count_references,
     .open = open_serial,
     .time = time_serial,

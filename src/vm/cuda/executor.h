@@ -42,7 +42,7 @@ typedef struct cuda_pass {
 /* When a pass's launches began: an event before each entry of its list, and one after the last. */
 typedef struct cuda_marks {
     cuda_event *events;
-    int *nodes; /* the first of each entry */
+    const launch_entry **entries; /* what ran after each event but the last */
     int count, capacity;
 } cuda_marks;
 

@@ -81,7 +81,7 @@ static qp_status mark(const cuda_executor *x, const launch_entry *entry, qp_erro
 {
     cuda_marks *m = x->marks;
     if (!m || m->count == m->capacity) return QP_OK;
-    m->nodes[m->count] = entry->node;
+    m->entries[m->count] = entry;
     return cuda_check(x->device->driver->event_record(m->events[m->count++], x->device->stream),
                       "marking a launch", error);
 }
@@ -116,7 +116,5 @@ qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int fi
         TRY(mark(x, &list->entries[i], error));
         TRY(run_entry(x, list, &list->entries[i], x->follows && i == 0, error));
     }
-    const launch_entry end = {.node = x->plan->steps[last - 1].first_node +
-                                      x->plan->steps[last - 1].n_nodes};
-    return mark(x, &end, error);
+    return mark(x, NULL, error); /* the end */
 }

@@ -177,7 +177,7 @@ static qp_status run_alone(cuda_machine *m, const machine_request *r, qp_error *
     const machine_steps steps = machine_steps_of(x->plan, r);
     const int choosing = machine_choosing_step(x->plan);
     m->sizes = r->batch->sizes;
-    if (r->n_records > 0) cuda_timing_begin(&m->timing, x, &r->records[0]);
+    if (r->n_records > 0) cuda_timing_begin(&m->timing, x, r->batch, &r->records[0]);
     qp_status status = cuda_executor_run(x, r->batch, steps.first, steps.last, error);
     if (status == QP_OK && r->n_records > 0)
         status = cuda_timing_end(&m->timing, x, &r->records[0], error);
@@ -259,10 +259,9 @@ static qp_status predict_cuda(const void *self, const schedule_options *options,
 static qp_status time_cuda(void *self, size_t max_passes, machine_part_sink *sink, void *context,
                            qp_error *error)
 {
-    (void)sink, (void)context;
     cuda_machine *m = self;
     cuda_timing_free(&m->timing, m->device);
-    return max_passes ? cuda_timing_open(&m->timing, &m->executor, error) : QP_OK;
+    return max_passes ? cuda_timing_open(&m->timing, &m->executor, sink, context, error) : QP_OK;
 }
 
 static qp_status limits_of_cuda(void *self, machine_profile *out, qp_error *error)
@@ -275,6 +274,7 @@ static qp_status limits_of_cuda(void *self, machine_profile *out, qp_error *erro
 const machine_type machine_cuda = {.name = "cuda",
                                    .help = "the plan on an NVIDIA GPU, in CUDA graphs",
                                    .on_gpu = true,
+                                   .in_parts = true,
                                    .count_bytes = count_cuda,
                                    .open = open_cuda,
                                    .close = close_cuda,

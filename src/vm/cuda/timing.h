@@ -2,15 +2,23 @@
 #ifndef QUIPU_VM_CUDA_TIMING_H
 #define QUIPU_VM_CUDA_TIMING_H
 
+#include "schedule/timeline.h"
 #include "vm/cuda/executor.h"
 #include "vm/machine.h"
 
 typedef struct cuda_timing {
     schedule operators; /* the plan up to its logits as one queue: launches follow its order */
     cuda_marks marks;   /* without capacity: launches are not timed */
+    machine_part_sink *sink;
+    void *context;                  /* the sink's */
+    char kinds[TIMELINE_KINDS][48]; /* what launches are called, "linear + silu_and_mul" */
+    int n_kinds;
+    const batch *batch; /* of the pass that is timed */
 } cuda_timing;
 
-qp_status cuda_timing_open(cuda_timing *timing, const cuda_executor *executor, qp_error *error);
+/* `sink`, which may be NULL, gets each launch as a part of the first instruction that it runs. */
+qp_status cuda_timing_open(cuda_timing *timing, const cuda_executor *executor,
+                           machine_part_sink *sink, void *context, qp_error *error);
 void cuda_timing_free(cuda_timing *timing, const cuda_device *device);
 
 /* Builds the schedule; only the options' costs, profile and context are used. */
@@ -18,7 +26,8 @@ qp_status cuda_timing_schedule(const cuda_executor *executor, const schedule_opt
                                schedule *out, qp_error *error);
 
 /* Called before and after a pass is put into the stream; the second call waits for it. */
-void cuda_timing_begin(cuda_timing *timing, cuda_executor *executor, machine_record *record);
+void cuda_timing_begin(cuda_timing *timing, cuda_executor *executor, const batch *batch,
+                       machine_record *record);
 qp_status cuda_timing_end(cuda_timing *timing, cuda_executor *executor, machine_record *record,
                           qp_error *error);
 
