@@ -442,6 +442,8 @@ def conversation():
     kept.write_text('{"no": "list"}')
     check("must be an array" in chat(f"/load {kept}\n")[2], "a file that is no conversation")
     check(chat("")[0] == 0, "an empty pipe")
+    status, _, err = chat("a\0b\n")
+    check(status == 2 and "holds a NUL" in err, err)
 
 
 def traces():

@@ -92,6 +92,11 @@ qp_status chat_input_read(chat_input *input, char **message, qp_error *error)
         strbuf_clear(&text);
         cli_catch_interrupt(); /* it has been answered */
     }
+    if (text.length && memchr(text.data, '\0', text.length)) {
+        strbuf_free(&text);
+        return error_set(error, QP_INVALID,
+                         "a message holds a NUL, which no text does; take it out");
+    }
     strbuf_puts(&text, "");
     *message = strbuf_take(&text);
     return *message ? QP_OK : error_no_memory(error, "the message", 0);

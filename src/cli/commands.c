@@ -473,8 +473,10 @@ static const command_spec commands[] = {
                       &engine_group, &cache_group)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "talk with a model",
-     .description = "Type a message and press Enter. Ctrl-C stops an answer, Ctrl-D ends the "
-                    "conversation, /help lists the commands.",
+     .description =
+         "Type a message and press Enter; lines pasted together are one message. Ctrl-C stops an "
+         "answer, Ctrl-D ends the "
+         "conversation, /help lists the commands.",
      .groups = GROUPS(&model_group, &chat_group, &sampling_group, &context_group, &engine_group,
                       &cache_group)},
     {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
