@@ -6,15 +6,15 @@
 
 #include "vm/batch.h"
 #include "engine/pages.h"
-#include "vm/execute.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
+#include "vm/machine.h"
 #include "vm/serial.h"
 
 typedef struct bench {
     model *model;
     program plan;
-    executor executor; /* with features 0 references: the oracle; lends its RoPE table */
+    machine machine; /* `reference`: the oracle, or `operators`; lends its RoPE table */
     batch batch;
     page_pool pages;
     page_list lists[2];
@@ -50,7 +50,9 @@ static inline void bench_open_features(bench *b, const char *path, int64_t parts
     small.context = context;
     if (context > BENCH_CONTEXT) small.max_tokens = context;
     assert_ok(plan_build(model_get_config(b->model), b->model, &small, &b->plan, &error));
-    assert_ok(executor_init(&b->executor, &b->plan, b->model, NULL, features, NULL, &error));
+    const machine_setup setup = {.plan = &b->plan, .model = b->model, .cpu_features = features};
+    const machine_type *type = features ? &machine_operators : &machine_reference;
+    assert_ok(machine_open(type, &setup, &b->machine, &error));
     assert_ok(batch_init(&b->batch, &b->plan, &error));
     assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 4, &error));
     for (int i = 0; i < 2; i++)
@@ -73,7 +75,7 @@ static inline void bench_close(bench *b)
         page_list_free(&b->lists[i], &b->pages);
     page_pool_free(&b->pages);
     batch_free(&b->batch);
-    executor_free(&b->executor);
+    machine_close(&b->machine);
     plan_free(&b->plan);
     model_close(b->model);
 }
@@ -104,7 +106,47 @@ static inline void bench_fill(bench *b, int64_t first, int64_t second)
     }
 }
 
-/* Memory of a machine beside the executor's. */
+/* All steps of the plan over the batch. */
+static inline void bench_run(const bench *b)
+{
+    qp_error error;
+    const machine_request request = {.batch = &b->batch, .last = b->plan.n_steps};
+    assert_ok(machine_pass(&b->machine, &request, &error));
+}
+
+static inline void bench_clear_caches(const bench *b)
+{
+    qp_error error;
+    const size_t bytes = b->plan.tensors[PLAN_K_CACHE].bytes;
+    void *zeros = calloc(1, bytes);
+    for (int64_t layer = 0; layer < b->plan.config.n_layers; layer++) {
+        assert_ok(machine_write(&b->machine, PLAN_K_CACHE, layer, zeros, bytes, &error));
+        assert_ok(machine_write(&b->machine, PLAN_V_CACHE, layer, zeros, bytes, &error));
+    }
+    free(zeros);
+}
+
+/* The first `bytes` of a tensor that the machine has, to free(). */
+static inline void *bench_read(const bench *b, plan_tensor_id id, int64_t layer, size_t bytes)
+{
+    qp_error error;
+    void *data = malloc(bytes + 1);
+    assert_non_null(data);
+    assert_ok(machine_read(&b->machine, id, layer, data, bytes, &error));
+    return data;
+}
+
+/* Whether the first `bytes` of the tensor are those at `data`. */
+static inline bool bench_has(const bench *b, plan_tensor_id id, int64_t layer, const void *data,
+                             size_t bytes)
+{
+    void *own = bench_read(b, id, layer, bytes);
+    const bool same = memcmp(own, data, bytes) == 0;
+    free(own);
+    return same;
+}
+
+/* Memory of a schedule beside the machine's. */
 typedef struct machine_memory {
     program_memory bound;
     const void **weights;
@@ -126,7 +168,7 @@ static inline void memory_open(machine_memory *m, const bench *b)
         const bool own = t->kind == PLAN_CARRIED || t->kind == PLAN_STATE;
         m->bound.data[id] = own                     ? calloc(1, t->bytes)
                             : t->kind == PLAN_CACHE ? calloc(1, m->cache_bytes)
-                            : t->kind == PLAN_TABLE ? b->executor.rope_table.data
+                            : t->kind == PLAN_TABLE ? bench_read(b, PLAN_ROPE_TABLE, -1, t->bytes)
                             : t->kind == PLAN_INPUT ? b->batch.of[id]
                                                     : (char *)m->arena + t->offset;
     }
@@ -144,7 +186,7 @@ static inline void memory_close(machine_memory *m, const bench *b)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         plan_kind kind = b->plan.tensors[id].kind;
-        if (kind == PLAN_CARRIED || kind == PLAN_STATE || kind == PLAN_CACHE)
+        if (kind == PLAN_CARRIED || kind == PLAN_STATE || kind == PLAN_CACHE || kind == PLAN_TABLE)
             free(m->bound.data[id]);
     }
     free(m->arena);
@@ -159,11 +201,18 @@ static inline bool same_outputs(const bench *b, const machine_memory *m)
         const plan_tensor *t = &b->plan.tensors[outputs[i]];
         size_t bytes =
             t->bytes / (size_t)b->plan.capacity.of[AXIS_OUTPUTS] * (size_t)batch_outputs(&b->batch);
-        if (memcmp(b->executor.memory.data[outputs[i]], m->bound.data[outputs[i]], bytes) != 0)
+        if (!bench_has(b, outputs[i], -1, m->bound.data[outputs[i]], bytes)) return false;
+    }
+    const size_t layer_bytes = b->plan.tensors[PLAN_K_CACHE].bytes;
+    for (int64_t layer = 0; layer < b->plan.config.n_layers; layer++) {
+        const size_t at = (size_t)layer * layer_bytes;
+        if (!bench_has(b, PLAN_K_CACHE, layer, (char *)m->bound.data[PLAN_K_CACHE] + at,
+                       layer_bytes) ||
+            !bench_has(b, PLAN_V_CACHE, layer, (char *)m->bound.data[PLAN_V_CACHE] + at,
+                       layer_bytes))
             return false;
     }
-    return memcmp(b->executor.k_cache.data, m->bound.data[PLAN_K_CACHE], m->cache_bytes) == 0 &&
-           memcmp(b->executor.v_cache.data, m->bound.data[PLAN_V_CACHE], m->cache_bytes) == 0;
+    return true;
 }
 
 #endif

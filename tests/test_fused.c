@@ -22,7 +22,7 @@ static void open_form(bench *b, const char *path, int64_t parts, uint32_t featur
 static void run(bench *b, int64_t first, int64_t second)
 {
     bench_fill(b, first, second);
-    executor_run(&b->executor, &b->batch, 0, b->plan.n_steps);
+    bench_run(b);
 }
 
 static size_t logits_bytes(const bench *b)
@@ -32,11 +32,15 @@ static size_t logits_bytes(const bench *b)
 
 static void assert_same(const bench *a, const bench *b)
 {
-    size_t cache = a->plan.tensors[PLAN_K_CACHE].bytes * (size_t)a->plan.config.n_layers;
-    assert_memory_equal(executor_logits(&a->executor), executor_logits(&b->executor),
-                        logits_bytes(a));
-    assert_memory_equal(a->executor.k_cache.data, b->executor.k_cache.data, cache);
-    assert_memory_equal(a->executor.v_cache.data, b->executor.v_cache.data, cache);
+    assert_memory_equal(machine_logits(&a->machine), machine_logits(&b->machine), logits_bytes(a));
+    const size_t bytes = a->plan.tensors[PLAN_K_CACHE].bytes;
+    for (int64_t layer = 0; layer < a->plan.config.n_layers; layer++) {
+        for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
+            void *cache = bench_read(a, (plan_tensor_id)id, layer, bytes);
+            assert_true(bench_has(b, (plan_tensor_id)id, layer, cache, bytes));
+            free(cache);
+        }
+    }
 }
 
 static void check_same_bits(const char *path, uint32_t features)
@@ -105,12 +109,12 @@ static void forms_agree(void **state)
         run(&fast, counts[i][0], counts[i][1]);
         run(&sums, counts[i][0], counts[i][1]);
         run(&fast_sums, counts[i][0], counts[i][1]);
-        const float *expected = executor_logits(&apart.executor);
+        const float *expected = machine_logits(&apart.machine);
         size_t n = logits_bytes(&apart) / sizeof(float);
-        assert_true(distance(executor_logits(&split.executor), expected, n) < 1e-5);
-        assert_true(distance(executor_logits(&fast.executor), expected, n) < 1e-5);
-        assert_true(distance(executor_logits(&sums.executor), expected, n) < 1e-5);
-        assert_true(distance(executor_logits(&fast_sums.executor), expected, n) < 1e-5);
+        assert_true(distance(machine_logits(&split.machine), expected, n) < 1e-5);
+        assert_true(distance(machine_logits(&fast.machine), expected, n) < 1e-5);
+        assert_true(distance(machine_logits(&sums.machine), expected, n) < 1e-5);
+        assert_true(distance(machine_logits(&fast_sums.machine), expected, n) < 1e-5);
     }
     bench_close(&sums);
     bench_close(&fast_sums);
@@ -133,7 +137,7 @@ static void chunks_and_neighbours_are_not_seen(void **state)
         run(&whole, PROMPT, 0);
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
             run(&cut, steps[i][0], steps[i][1]);
-        assert_memory_equal(executor_logits(&whole.executor), executor_logits(&cut.executor),
+        assert_memory_equal(machine_logits(&whole.machine), machine_logits(&cut.machine),
                             (size_t)whole.plan.config.vocab_size * sizeof(float));
         bench_close(&whole);
         bench_close(&cut);

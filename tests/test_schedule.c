@@ -107,13 +107,12 @@ static void check_orders(bench *b, int workers, int setting, int assignment,
     build(b, workers, setting, assignment, &s);
     assert_ok(serial_create(&s, &machine, &error));
     memory_open(&memory, b);
-    memset(b->executor.k_cache.data, 0, memory.cache_bytes);
-    memset(b->executor.v_cache.data, 0, memory.cache_bytes);
+    bench_clear_caches(b);
     b->past[0] = b->past[1] = 0;
     void *scratch = aligned_alloc(64, serial_scratch_bytes(&s));
     for (int pass = 0; pass < 3; pass++) {
         bench_fill(b, counts[pass][0], counts[pass][1]);
-        executor_run(&b->executor, &b->batch, 0, b->plan.n_steps);
+        bench_run(b);
         serial_options options = {.scratch = scratch,
                                   .seed = (uint64_t)pass * 31 + (uint64_t)workers};
         memory_begin_pass(&memory);

@@ -143,7 +143,7 @@ static void test_no_harmful_mutation_is_accepted(void **state)
     (void)state;
     int accepted = 0, tried = 0, harmful = 0;
     bench_fill(&tiny, 2, 1);
-    executor_run(&tiny.executor, &tiny.batch, 0, tiny.plan.n_steps);
+    bench_run(&tiny);
     for (uint64_t i = 0; i < MUTATIONS; i++) {
         qp_error error;
         schedule s;
