@@ -509,7 +509,9 @@ static const command_spec commands[] = {
     {COMMAND("plan", command_plan), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "tensor lifetimes and exact memory of a forward pass",
      .description = "A row a step, a column a tensor: + created, o kept, m mapped from the host, r "
-                    "read, w written, x destroyed. Weights are not read.",
+                    "read, w written, x destroyed. Weights are not read. With --device cuda the "
+                    "launches of a pass follow: the plan's steps that each runs, its kernels, the "
+                    "form in which rows come and go, and a chain's own steps.",
      .groups = GROUPS(&model_group, &plan_group, &fusing_group, &cache_group)},
     {COMMAND("shapes", command_shapes), .synopsis = "[-m MODEL] --tokens N [--batch B]",
      .summary = "every step's shapes in prefill and decode",

@@ -205,6 +205,7 @@ static void log_copy(const char *kind, cuda_address at, const void *data, size_t
 {
     enum { HASHED = 1 << 16 };
     char name[48];
+    if (!fake_logs()) return;
     uint64_t hash = fake_hash(FAKE_HASH_BEGIN, data, bytes < HASHED ? bytes : HASHED);
     fake_log("%s%s stream %d: %s, %zu bytes, %016llx\n", fake_stream_mode(stream), kind,
              stream_number(stream), fake_memory_name(at, name), bytes, (unsigned long long)hash);
@@ -355,7 +356,7 @@ static cuda_result run(cuda_function f, const cuda_launch *l, bool cooperative, 
         (l->shared_bytes > 48 * 1024 && l->shared_bytes > (unsigned)f->max_shared))
         return INVALID_VALUE;
     microseconds++;
-    for (int p = 0; p < f->n_parameters; p++)
+    for (int p = 0; p < f->n_parameters && fake_logs(); p++)
         hash = fake_parameter_take(hash, parameters[p], fake_parameter_bytes(f, p), false);
     fake_log("%slaunch %s stream %d: grid %u %u %u block %u shared %u cluster %u%s%s, %016llx\n",
              fake_stream_mode(l->stream), f->name, stream_number(l->stream), l->grid[0], l->grid[1],
