@@ -298,6 +298,66 @@ const char *qp_setting_name(qp_setting setting);
 qp_status qp_sampling_set(qp_sampling *sampling, qp_setting setting, double value, qp_source source,
                           qp_error *error);
 
+/* ---- Decoding ------------------------------------------------------------------------------ */
+
+/* Chooses the tokens of one sequence: settings, biases, what the answer has had so far (for
+ * penalties), and which tokens are allowed. The answer begins with the first token that it chooses.
+ * It belongs to the thread of its engine, and to one session. */
+typedef struct qp_sampler qp_sampler;
+
+/* Copies the settings and biases; of texts and tokens that end an answer it takes the tokens, after
+ * which a GPU stops by itself. QP_INVALID names a bias that is no finite number or minus infinity,
+ * or a token outside the vocabulary. */
+qp_status qp_sampler_open(qp_engine *engine, const qp_sampling *sampling, qp_sampler **out,
+                          qp_error *error);
+void qp_sampler_close(qp_sampler *sampler);
+
+/* Which tokens may be chosen from now on: bits [(vocab_size + 31) / 32], the lowest first, which
+ * are copied; NULL: all. While there is such a mask, a call of qp_step() chooses one token. */
+qp_status qp_sampler_allow(qp_sampler *sampler, const uint32_t *allowed, qp_error *error);
+
+/* A sequence in a call of qp_step(). Zero-initialise; a zero (or NULL) field takes its default. */
+typedef struct qp_sequence {
+    qp_session *session;
+    const int32_t *tokens; /* [count]: new tokens, which are read first. A sequence that goes on
+                            * reads the token that was chosen last. */
+    size_t count;
+    /* Another sequence of the call: when that one has read all its new tokens, this session, which
+     * is empty, becomes a fork of that one's, and the sampler below chooses from the same logits.
+     * `read` is then the number of its tokens; `tokens` and `count` are not looked at. */
+    const struct qp_sequence *like;
+    qp_sampler *sampler; /* chooses the tokens that follow; NULL: they are only read */
+    size_t
+        max_tokens;  /* that are wanted from here on, in all calls; 0: until the context is full */
+    size_t interval; /* of them, about so many at a time; 0: as many as cost nothing */
+    bool every_row;  /* on_logits after every new token, not only after the last */
+    const volatile int *cancel; /* set from elsewhere: the sequence makes no progress */
+    /* Receives the logits after new token `token`: float32 [vocab_size], valid during the call.
+     * Anything but QP_OK ends qp_step() with that status. */
+    qp_status (*on_logits)(void *context, size_t token, const float *logits);
+    /* Receives each token as it is chosen; false: no more are wanted. The session holds all tokens
+     * before it, and it is the next to be read. */
+    bool (*on_token)(void *context, int32_t token);
+    void *context;
+    /* What came of the call: new tokens that were read (give the others to the next call), tokens
+     * that were chosen, forward passes that the sequence had a part in. */
+    size_t read, chosen, passes;
+} qp_sequence;
+
+/* Makes progress for all sequences, each of another session: the call that servers, and everything
+ * in this header that makes tokens, are built on. A batch is filled with the sequences that go on,
+ * then with new tokens of the others in their order; sequences may join and leave from call to
+ * call. Where all go on, several passes are made at a time. A GPU then runs ahead: when the call
+ * returns, the passes of the next one are under way, if that has the same sequences in the same
+ * order, each going on from its last token. If it has others, tokens under way are handed out to
+ * those that stayed, and one that has just joined may have to wait for the call after.
+ *
+ * On a CPU tokens do not depend, to the bit, on the other sequences; on a GPU as far as qp_eval()
+ * says. QP_INVALID names a token outside the vocabulary, a session that would outgrow its context,
+ * or one that is given twice; QP_NO_MEMORY says that pages are missing. Nothing is run then, and
+ * `read`, `chosen` and `passes` are 0. */
+qp_status qp_step(qp_engine *engine, qp_sequence *sequences, size_t n_sequences, qp_error *error);
+
 /* ---- Generation ---------------------------------------------------------------------------- */
 
 typedef enum qp_finish {

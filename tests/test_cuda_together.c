@@ -1,10 +1,10 @@
-/* Sampled answers side by side on the GPU: what it chooses itself, in groups of passes, is what the
- * CPU chooses from the same logits. A bias of nothing lets the CPU choose: it has to see the
- * logits.
+/* Sampled answers side by side on the GPU: what it chooses, in groups of passes, is what the
+ * definitions choose from the same logits; penalties and biases too.
  */
+#include "engine/engine.h"
 #include "engine_test.h"
-#include "engine/decode.h"
 #include "gpu_test.h"
+#include "picker.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 enum { MOST = 70, PASSES = 21, PROMPT = 40, ANSWERS = 13, MADE = 60 };
 
 static qp_error error;
-static const qp_logit_bias nothing = {1, 0};
+static const qp_logit_bias biases[] = {{7, 2}, {9, -1}};
 
 static void set(qp_sampling *s, qp_setting setting, double value)
 {
@@ -20,7 +20,7 @@ static void set(qp_sampling *s, qp_setting setting, double value)
 }
 
 /* Settings of the i-th of several: greedy, plain, with filters of all kinds. */
-static qp_sampling settings_of(const qp_engine *engine, int i, bool by_cpu)
+static qp_sampling settings_of(const qp_engine *engine, int i, bool penalised)
 {
     qp_sampling s;
     qp_sampling_defaults(engine, &s);
@@ -30,7 +30,9 @@ static qp_sampling settings_of(const qp_engine *engine, int i, bool by_cpu)
     if (i % 3 == 1) set(&s, QP_TOP_K, 40);
     if (i % 4 == 1) set(&s, QP_TOP_P, 0.9);
     if (i % 7 == 3) set(&s, QP_MIN_P, 0.02);
-    if (by_cpu) s.logit_bias = &nothing, s.n_logit_bias = 1;
+    if (penalised && i % 2) set(&s, QP_REPETITION_PENALTY, 1.3);
+    if (penalised && i % 3) set(&s, QP_FREQUENCY_PENALTY, 0.4);
+    if (penalised && i % 5 == 2) s.logit_bias = biases, s.n_logit_bias = 2;
     return s;
 }
 
@@ -41,29 +43,86 @@ static int32_t token_of(int session, int position)
 
 /* ---- passes -------------------------------------------------------------------------------- */
 
-static void decode_all(qp_engine *engine, qp_session **sessions, int n, bool by_cpu,
-                       int32_t *tokens)
+/* What comes of PASSES passes over sessions that hold PROMPT tokens and more: (PASSES + 1, n). */
+typedef struct taken {
+    int32_t *next;
+    int pitch;
+} taken;
+
+static bool take_token(void *context, int32_t token)
 {
-    static qp_sampling settings[MOST];
-    static sampler samplers[MOST];
-    sampler *all[MOST];
+    taken *t = context;
+    *(t->next += t->pitch) = token;
+    return true;
+}
+
+static void begin_all(qp_session **sessions, int n, int32_t *tokens)
+{
     for (int i = 0; i < n; i++) {
-        settings[i] = settings_of(engine, i, by_cpu);
-        assert_ok(sampler_init(&samplers[i], engine, &settings[i], &error));
-        all[i] = &samplers[i];
         qp_session_truncate(sessions[i], PROMPT + (size_t)i);
         tokens[i] = token_of(i, 7);
     }
-    const decoding d = {.engine = engine,
-                        .sessions = sessions,
-                        .samplers = all,
-                        .n_sessions = (size_t)n,
-                        .count = PASSES};
-    assert_ok(decode(&d, tokens, NULL, &error));
+}
+
+static void decode_all(qp_engine *engine, qp_session **sessions, int n, bool penalised,
+                       int32_t *tokens)
+{
+    static qp_sampler *samplers[MOST];
+    static qp_sequence all[MOST];
+    static taken takers[MOST];
+    begin_all(sessions, n, tokens);
+    for (int i = 0; i < n; i++) {
+        const qp_sampling settings = settings_of(engine, i, penalised);
+        assert_ok(qp_sampler_open(engine, &settings, &samplers[i], &error));
+        takers[i] = (taken){tokens + i, n};
+        all[i] = (qp_sequence){.session = sessions[i],
+                               .count = 1,
+                               .sampler = samplers[i],
+                               .on_token = take_token,
+                               .context = &takers[i]};
+    }
+    for (size_t made = 0; made < PASSES; made += all[0].chosen) {
+        for (int i = 0; i < n; i++) {
+            all[i].tokens = takers[i].next;
+            all[i].max_tokens = PASSES - made;
+        }
+        assert_ok(qp_step(engine, all, (size_t)n, &error));
+    }
     for (int i = 0; i < n; i++) {
         assert_int_equal(sessions[i]->count, PROMPT + i + PASSES);
-        sampler_free(&samplers[i]);
+        qp_sampler_close(samplers[i]);
     }
+}
+
+/* The same, picked here from logits. */
+static void pick_all(qp_engine *engine, qp_session **sessions, int n, bool penalised,
+                     int32_t *tokens)
+{
+    static qp_sampling settings[MOST];
+    static picker pickers[MOST];
+    static qp_input inputs[MOST];
+    const size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    float *rows[MOST];
+    begin_all(sessions, n, tokens);
+    for (int i = 0; i < n; i++) {
+        settings[i] = settings_of(engine, i, penalised);
+        pickers[i] = picker_open((int64_t)vocab_size, &settings[i]);
+        rows[i] = pickers[i].row;
+        for (size_t t = 0; t < sessions[i]->count; t++)
+            picker_see(&pickers[i], sessions[i]->tokens[t]);
+        picker_see(&pickers[i], tokens[i]);
+    }
+    for (int pass = 0; pass < PASSES; pass++) {
+        const logit_sink sink = {rows, vocab_size};
+        for (int i = 0; i < n; i++)
+            inputs[i] =
+                (qp_input){.session = sessions[i], .tokens = tokens + pass * n + i, .count = 1};
+        assert_ok(qp_eval(engine, inputs, (size_t)n, take_logits, (void *)&sink, NULL, &error));
+        for (int i = 0; i < n; i++)
+            tokens[(pass + 1) * n + i] = picker_pick(&pickers[i], rows[i], sessions[i]->count);
+    }
+    for (int i = 0; i < n; i++)
+        picker_close(&pickers[i]);
 }
 
 static void check_passes(const char *model, const char *exec)
@@ -86,8 +145,9 @@ static void check_passes(const char *model, const char *exec)
     }
     for (size_t b = 0; b < sizeof batches / sizeof *batches; b++) {
         int n = batches[b];
-        decode_all(engine, sessions, n, true, expected);
-        decode_all(engine, sessions, n, false, found);
+        const bool penalised = b % 2;
+        pick_all(engine, sessions, n, penalised, expected);
+        decode_all(engine, sessions, n, penalised, found);
         for (int i = 0; i < n * (PASSES + 1); i++)
             if (found[i] != expected[i])
                 fail_msg("%s, %d sessions: token %d of session %d is %d, not %d", model, n, i / n,
@@ -124,9 +184,9 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
 }
 
 /* Answers of different lengths, so that there are fewer and fewer, at last one. `alone`: one after
- * the other. */
-static void answer_all(qp_engine *engine, int n, int n_prompt, bool greedy, bool by_cpu, bool alone,
-                       record records[ANSWERS])
+ * the other. `way` 0: greedy, 1: sampled, 2: with penalties and biases too. */
+static void answer_all(qp_engine *engine, int n, int n_prompt, int way, int64_t interval,
+                       bool alone, record records[ANSWERS])
 {
     qp_sampling settings[ANSWERS];
     qp_generate_options options[ANSWERS];
@@ -136,12 +196,12 @@ static void answer_all(qp_engine *engine, int n, int n_prompt, bool greedy, bool
     for (int i = 0; i < n; i++) {
         for (int t = 0; t < PROMPT; t++)
             prompts[i][t] = token_of(i, t);
-        settings[i] = settings_of(engine, greedy ? 0 : i, by_cpu);
+        settings[i] = settings_of(engine, way == 0 ? 0 : i, way == 2);
         options[i] = (qp_generate_options){.prompt = prompts[i],
                                            .n_prompt = (size_t)n_prompt,
                                            .sampling = &settings[i],
                                            .max_tokens = i == 3 ? MADE : 1 + 4 * i % 37,
-                                           .eos_interval = 4,
+                                           .eos_interval = interval,
                                            .on_token = on_token,
                                            .context = &records[i]};
         answers[i] = (qp_answer){open_session(engine), &options[i], NULL};
@@ -170,14 +230,16 @@ static void test_answers(void **state)
     static record expected[ANSWERS], found[ANSWERS];
     if (!gpu_is_here()) skip();
     qp_engine *engine = open_for_answers("cuda");
-    answer_all(engine, ANSWERS, 25, false, true, false, expected);
-    answer_all(engine, ANSWERS, 25, false, false, false, found);
-    assert_memory_equal(found, expected, sizeof found);
+    for (int way = 0; way < 3; way++) {
+        answer_all(engine, ANSWERS, 25, way, 1, false, expected);
+        answer_all(engine, ANSWERS, 25, way, 0, false, found);
+        assert_memory_equal(found, expected, sizeof found);
+    }
     qp_engine_close(engine);
 }
 
 /* In the megakernel a sequence's logits are the same to the bit whatever its neighbours: what it
- * draws alone is drawn of them side by side, by a kernel of its own, or by the CPU. Prompts are of
+ * draws alone is drawn of them side by side, by a kernel of its own. Prompts are of
  * one token, which it reads too. */
 static void test_answers_of_the_megakernel(void **state)
 {
@@ -186,8 +248,8 @@ static void test_answers_of_the_megakernel(void **state)
     if (!gpu_is_here()) skip();
     qp_engine *engine = open_for_answers("megakernel");
     for (int way = 0; way < 3; way++) {
-        answer_all(engine, 7, 1, way == 0, way == 2, true, expected);
-        answer_all(engine, 7, 1, way == 0, way == 2, false, found);
+        answer_all(engine, 7, 1, way, 4, true, expected);
+        answer_all(engine, 7, 1, way, 4, false, found);
         assert_memory_equal(found, expected, sizeof found);
     }
     qp_engine_close(engine);

@@ -376,7 +376,7 @@ static void decoding_refuses_what_it_cannot_do(void **state)
     int32_t tokens[34 * 2] = {1, 2};
     const volatile int cancelled = 1;
     assert_int_equal(qp_decode(engine, sessions, 2, 1, tokens, NULL, &error), QP_INVALID);
-    assert_non_null(strstr(error.message, "2 sessions"));
+    assert_non_null(strstr(error.message, "2 sequences"));
     assert_int_equal(qp_decode(engine, sessions, 1, 33, tokens, NULL, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "room for 32"));
     assert_int_equal(qp_decode(engine, sessions, 1, 1, tokens, &cancelled, &error), QP_CANCELLED);
@@ -432,7 +432,7 @@ static void a_session_twice_in_a_call_is_refused(void **state)
     const int32_t ids[] = {1, 2, 3};
     const qp_input twice[] = {{a, ids, 3, false}, {b, ids, 3, false}, {a, ids, 2, false}};
     assert_int_equal(qp_eval(engine, twice, 3, NULL, NULL, NULL, &error), QP_INVALID);
-    assert_non_null(strstr(error.message, "input 2"));
+    assert_non_null(strstr(error.message, "sequence 2"));
     const qp_input foreign = {c, ids, 3, false};
     assert_int_equal(qp_eval(engine, &foreign, 1, NULL, NULL, NULL, &error), QP_INVALID);
     assert_ok(qp_eval(engine, twice, 2, NULL, NULL, NULL, &error));

@@ -246,7 +246,6 @@ static void refused(const bench *b, machine_request r, const char *what)
 static void test_what_is_not_done_is_said(void **state)
 {
     (void)state;
-    const machine_penalties penalties = {.repetition = 1.1};
     int32_t tokens[PASSES * SEQUENCES];
     for (int t = 0; t < N_OF_CPU; t++) {
         bench b;
@@ -261,15 +260,14 @@ static void test_what_is_not_done_is_said(void **state)
         r.choice = MACHINE_LOGITS;
         refused(&b, r, "none are chosen");
         r = (machine_request){.batch = &b.batch, .choice = MACHINE_SAMPLED, .tokens = tokens};
+        r.passes = 2;
         r.logits = true;
-        refused(&b, r, "or the machine chooses");
+        refused(&b, r, "of passes alone");
+        r.passes = 1;
         r.logits = false;
         r.first = 1;
         refused(&b, r, "after the logits");
         r.first = 0;
-        r.penalties = &penalties;
-        refused(&b, r, "one sequence");
-        r.penalties = NULL;
         r.continues = true;
         refused(&b, r, "under way");
         bench_close(&b);

@@ -3,6 +3,7 @@
  * that tokens are what memory held.
  */
 #include "engine_test.h"
+#include "op/adjust_logits/adjust_logits.h"
 
 #include "base/cpu.h"
 #include "engine/engine.h"
@@ -147,7 +148,6 @@ static void test_what_is_not_done_is_said(void **state)
 {
     (void)state;
     require_fake_gpu();
-    const machine_penalties penalties = {.fresh = true, .repetition = 1.1};
     const int32_t ids[5] = {1, 2, 3, 4, 5}, pages[1] = {0};
     bench b;
     bench_open(&b);
@@ -168,10 +168,12 @@ static void test_what_is_not_done_is_said(void **state)
     refused(&b.mega, r, "from their beginning");
     fill(&b, 1, 0, 9);
     r = request(&b, MACHINE_SAMPLED, 9);
-    r.penalties = &penalties;
+    batch_i32(&b.batch, PLAN_USES)[0] = ADJUST_PENALISE | ADJUST_BIAS;
     assert_null(machine_accepts(&b.mega, &r));
+    batch_i32(&b.batch, PLAN_USES)[0] = ADJUST_MASK;
+    refused(&b.mega, r, "no masks");
     r.passes = 8;
-    refused(&b.cuda, r, "biases and penalties");
+    assert_null(machine_accepts(&b.cuda, &r));
     batch_clear(&b.batch);
     batch_add(&b.batch, ids, 5, 0, pages);
     batch_want(&b.batch, 4);
@@ -257,8 +259,9 @@ static void check_engine(const char *exec, const char *device, const char *first
         batch_clear(&e->batch);
         batch_add(&e->batch, ids, count, 0, pages);
         batch_want(&e->batch, count - 1);
-        const machine_request r = {.batch = &e->batch};
-        assert_string_equal(engine_find_machine(e, &r)->type->name, count == 1 ? first : last);
+        engine_run run = {.request = {.batch = &e->batch}};
+        assert_ok(engine_find_run(e, &run, &error));
+        assert_string_equal(run.machine->type->name, count == 1 ? first : last);
     }
     qp_engine_close(e);
 }

@@ -2,9 +2,10 @@
  * ends after a stop token or when it is cancelled, and delivers tokens one by one. */
 #include "base/clock.h"
 #include "engine_test.h"
-#include "engine/sampler.h"
+#include "engine/engine.h"
 #include "gpu_test.h"
 #include "kernels_for_tests.h"
+#include "picker.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,36 +68,34 @@ static void make_prompt(int32_t prompt[PROMPT])
 
 static qp_status keep_logits(void *context, size_t input, size_t token, const float *logits)
 {
-    qp_session *session = context;
+    picker *p = context;
     (void)input, (void)token;
-    memcpy(session->logits, logits,
-           (size_t)session->engine->plan.config.vocab_size * sizeof *logits);
+    memcpy(p->row, logits, (size_t)p->vocab_size * sizeof *logits);
     return QP_OK;
 }
 
-static void read_tokens(qp_session *session, const int32_t *tokens, size_t count)
+/* The last logits are the picker's row. */
+static void read_tokens(qp_session *session, const int32_t *tokens, size_t count, picker *p)
 {
     qp_engine *engine = session->engine;
     qp_error error;
     qp_input input = {.session = session, .tokens = tokens, .count = count};
-    assert_ok(qp_eval(engine, &input, 1, keep_logits, session, NULL, &error));
+    assert_ok(qp_eval(engine, &input, 1, keep_logits, p, NULL, &error));
 }
 
 /* `count` tokens after a prompt; the session then holds all but the last of them. */
 static void pick_tokens(qp_session *session, const qp_sampling *sampling, const int32_t *prompt,
                         size_t n_prompt, int32_t *tokens, int count)
 {
-    sampler s;
-    qp_error error;
-    read_tokens(session, prompt, n_prompt);
-    assert_ok(sampler_init(&s, session->engine, sampling, &error));
+    picker p = picker_open(session->engine->plan.config.vocab_size, sampling);
+    read_tokens(session, prompt, n_prompt, &p);
     for (size_t i = 0; i < session->count; i++)
-        sampler_see(&s, session->tokens[i]);
+        picker_see(&p, session->tokens[i]);
     for (int i = 0; i < count; i++) {
-        if (i > 0) read_tokens(session, tokens + i - 1, 1);
-        tokens[i] = sampler_pick(&s, session->logits, session->count);
+        if (i > 0) read_tokens(session, tokens + i - 1, 1, &p);
+        tokens[i] = picker_pick(&p, p.row, session->count);
     }
-    sampler_free(&s);
+    picker_close(&p);
 }
 
 /* ---- by the GPU ---- */

@@ -231,7 +231,7 @@ static void faults_are_named(void **state)
     qp_session *twice = s.answers[3].session;
     s.answers[3].session = s.answers[0].session;
     assert_int_equal(qp_generate_together(s.answers, ANSWERS, &error), QP_INVALID);
-    assert_non_null(strstr(error.message, "names a session that an earlier input names"));
+    assert_non_null(strstr(error.message, "names a session that is given twice"));
     s.answers[3].session = twice;
     end_scene(&s);
     set_scene(&s, (qp_engine_options){.model = text_model, .max_outputs = 3});

@@ -294,6 +294,20 @@ static void say_who_chooses(const qp_engine *e)
             "not just the likeliest are chosen after each pass");
 }
 
+/* What sessions and samplers need. */
+static qp_status open_decoding(qp_engine *e, qp_error *error)
+{
+    const qp_sampling greedy = {.value = {[QP_TOP_P] = 1, [QP_REPETITION_PENALTY] = 1}};
+    e->max_sessions = e->plan.options.max_sequences;
+    e->sessions = calloc((size_t)e->max_sessions, sizeof *e->sessions);
+    if (!e->sessions)
+        return error_no_memory(error, "sessions", (size_t)e->max_sessions * sizeof *e->sessions);
+    TRY(step_init(&e->step, &e->plan, error));
+    TRY(qp_sampler_open(e, &greedy, &e->greedy, error));
+    e->greedy->begun = true; /* its answers need no first token */
+    return QP_OK;
+}
+
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     const machine_type *type;
@@ -307,11 +321,9 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     if (!type && !e->device.context) type = &machine_threads;
     TRY(open_model(e, options, type, error));
     TRY(open_machines(e, options, type, error));
-    TRY(chooser_init(&e->chooser, &e->plan, e->pool, type && type->references ? 0 : e->cpu_features,
-                     error));
     TRY(batch_init(&e->batch, &e->plan, error));
+    TRY(open_decoding(e, error));
     TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
-    e->max_sessions = e->plan.options.max_sequences;
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
     model_release_metadata(e->model);
@@ -364,7 +376,10 @@ void qp_engine_close(qp_engine *e)
     qp_vocabulary_close(e->vocabulary);
     page_pool_free(&e->pages);
     batch_free(&e->batch);
-    chooser_free(&e->chooser);
+    step_drop(e);
+    step_free(&e->step);
+    qp_sampler_close(e->greedy);
+    free(e->sessions);
     for (int i = 0; i < ENGINE_MACHINES; i++)
         machine_close(slot_of(e, i)); /* the one that has the memory last */
     cuda_device_close(&e->device);
@@ -405,6 +420,7 @@ const qp_vocabulary *qp_engine_vocabulary(const qp_engine *e)
 qp_status qp_measure_read(qp_engine *e, double *bytes_per_second, qp_error *error)
 {
     machine_profile limits;
+    step_drop(e);
     if (!e->device.context)
         return error_set(error, QP_UNSUPPORTED, "reading is measured on a GPU: use --device cuda");
     TRY(machine_limits(engine_memory(e), &limits, error));

@@ -1,25 +1,24 @@
-/* One answer while it is made: what qp_generate() and qp_generate_together() share.
+/* One answer while it is made: tokens to text, and its end. See qp_generate_together() in quipu.h.
  *
- * generation_open(), the prompt's evaluation, generation_begin(), then tokens handed out one by one
- * until it no longer goes on, generation_close().
+ * generation_open(), then qp_step() with generation_sequence() until it no longer goes on,
+ * generation_close().
  */
 #ifndef QUIPU_ENGINE_GENERATION_H
 #define QUIPU_ENGINE_GENERATION_H
 
 #include "engine/engine.h"
-#include "engine/sampler.h"
 #include "engine/stop_text.h"
 
 typedef struct generation {
     qp_session *session;
     const qp_generate_options *options;
     qp_generate_result own, *result; /* the caller's, or its own */
-    sampler sampler;
+    qp_sampler *sampler;
     tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
     stop_text stop;
-    uint64_t opened, begun; /* when, in ns; begun 0: not yet */
-    size_t held;            /* tokens that the session held when the last one handed out was made */
-    int32_t last;           /* the last one handed out, which the session is to read next */
+    uint64_t opened, begun; /* when, in ns; begun 0: no token has been chosen yet */
+    size_t read;            /* tokens of the prompt that were read */
+    int32_t last;           /* the token handed out last, which the session is to read next */
     qp_status taken;        /* what became of that one */
     bool goes_on;           /* it did not end the answer */
     qp_error *error;
@@ -29,26 +28,16 @@ typedef struct generation {
 qp_status generation_open(generation *g, qp_session *session, const qp_generate_options *options,
                           qp_generate_result *result, qp_error *error);
 
-/* Behind the prompt, whose last logits the session has: picks the first token, hands it out. */
-void generation_begin(generation *g);
+/* What the next call of qp_step() is given: the rest of the prompt, or the last token. `like`: the
+ * sequence of an answer that reads the same prompt for it; NULL: none. */
+qp_sequence generation_sequence(generation *g, const qp_sequence *like);
 
-/* Hands out the next token of the answer; whether it goes on. */
-bool generation_hand_out(generation *g, int32_t token);
-
-/* How many tokens may be made before one is handed out: as the options say, no more than are
- * wanted and fit. */
-int64_t generation_interval(const generation *g, int64_t usual);
+/* What came of the call. */
+void generation_take(generation *g, const qp_sequence *sequence);
 
 bool generation_is_cancelled(const generation *g);
 
-/* Makes tokens, of this answer alone, until it has ended or `status` is not QP_OK. */
-qp_status generation_go_on(generation *g);
-
-/* Ends it, as its result says then; `status`: of making tokens. The session forgets what was made
- * past the end. */
+/* Ends it, as its result says then; `status`: of making tokens. */
 qp_status generation_close(generation *g, qp_status status);
-
-/* Keeps logits in the session that is the context; a qp_logits_callback. */
-qp_status generation_keep_logits(void *session, size_t input, size_t token, const float *logits);
 
 #endif

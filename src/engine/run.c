@@ -1,12 +1,16 @@
-/* The engine's runs: which machine takes a request, and what a trace records of it. See engine.h.
- */
+/* The engine's runs: see run.h. */
+#include "engine/run.h"
+
 #include "engine/engine.h"
 
-const machine *engine_find_machine(const qp_engine *e, const machine_request *request)
+const machine *engine_machine(const qp_engine *e, int index)
 {
-    for (int i = 0; i < e->n_machines; i++)
-        if (!machine_accepts(engine_machine(e, i), request)) return engine_machine(e, i);
-    return NULL;
+    return &e->slots[ENGINE_MACHINES - e->n_machines + index];
+}
+
+const machine *engine_memory(const qp_engine *e)
+{
+    return &e->slots[ENGINE_MACHINES - 1];
 }
 
 machine_pace engine_pace(const qp_engine *e, int64_t n_sequences, machine_choice choice)
@@ -17,12 +21,19 @@ machine_pace engine_pace(const qp_engine *e, int64_t n_sequences, machine_choice
     return pace;
 }
 
+qp_status engine_find_run(const qp_engine *e, engine_run *run, qp_error *error)
+{
+    const char *why_not = NULL;
+    for (int i = 0; i < e->n_machines; i++) {
+        run->machine = engine_machine(e, i);
+        why_not = machine_accepts(run->machine, &run->request);
+        if (!why_not) return QP_OK;
+    }
+    return error_set(error, QP_UNSUPPORTED, "%s", why_not);
+}
+
 qp_status engine_begin_run(qp_engine *e, engine_run *run, qp_error *error)
 {
-    run->machine = engine_find_machine(e, &run->request);
-    if (!run->machine)
-        return error_set(error, QP_UNSUPPORTED, "%s",
-                         machine_accepts(engine_memory(e), &run->request));
     trace_begin_run(e->trace, run->machine, &run->request);
     return machine_run(run->machine, &run->request, error);
 }
@@ -31,14 +42,5 @@ qp_status engine_end_run(qp_engine *e, const engine_run *run, int *passes, qp_er
 {
     TRY(machine_wait(run->machine, passes, error));
     trace_end_run(e->trace, &run->request);
-    return QP_OK;
-}
-
-qp_status engine_run_batch(qp_engine *e, float **logits, qp_error *error)
-{
-    engine_run run = {.request = {.batch = &e->batch, .logits = logits != NULL}};
-    TRY(engine_begin_run(e, &run, error));
-    TRY(engine_end_run(e, &run, NULL, error));
-    if (logits) *logits = machine_logits(run.machine);
     return QP_OK;
 }

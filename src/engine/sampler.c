@@ -1,137 +1,161 @@
-/* Picks the next token: see sampler.h.
- *
- * Penalties as the field has them: repetition (Keskar et al., CTRL, 2019) divides a positive logit
- * and multiplies a negative one, for tokens of prompt and answer; presence and frequency (OpenAI's
- * API) are subtracted, for tokens of the answer.
- */
+/* Samplers: see sampler.h. */
 #include "engine/sampler.h"
+
+#include "engine/engine.h"
+#include "op/adjust_logits/adjust_logits.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-qp_status sampler_init(sampler *s, qp_engine *engine, const qp_sampling *sampling, qp_error *error)
+static qp_status check_biases(const qp_engine *e, const qp_sampling *sampling, qp_error *error)
 {
-    size_t n = (size_t)engine->plan.config.vocab_size;
-    *s = (sampler){.engine = engine, .sampling = sampling};
-    s->history = calloc(n, sizeof *s->history);
-    if (sampling->n_logit_bias > 0) s->bias = calloc(n, sizeof *s->bias);
-    if (!s->history || (sampling->n_logit_bias > 0 && !s->bias))
-        return error_no_memory(error, "the sampler", n * 8);
+    const int64_t vocab_size = e->plan.config.vocab_size;
     for (size_t i = 0; i < sampling->n_logit_bias; i++) {
-        int32_t token = sampling->logit_bias[i].token;
-        if (token < 0 || (size_t)token >= n)
+        const qp_logit_bias *bias = &sampling->logit_bias[i];
+        if (bias->token < 0 || bias->token >= vocab_size)
             return error_set(
                 error, QP_INVALID,
-                "the logit bias names token %d, but the vocabulary has the ids 0 to %zu", token,
-                n - 1);
-        s->bias[token] += sampling->logit_bias[i].bias;
-        if (!(s->bias[token] < INFINITY))
+                "the logit bias names token %d, but the vocabulary has the ids 0 to %lld",
+                bias->token, (long long)vocab_size - 1);
+        if (!(bias->bias < INFINITY))
             return error_set(
                 error, QP_INVALID,
                 "the logit bias of token %d must be a finite number, or minus infinity "
                 "to exclude the token, found %g",
-                token, (double)s->bias[token]);
+                bias->token, (double)bias->bias);
     }
     return QP_OK;
 }
 
-void sampler_free(sampler *s)
+qp_status qp_sampler_open(qp_engine *e, const qp_sampling *sampling, qp_sampler **out,
+                          qp_error *error)
 {
-    free(s->history);
-    free(s->bias);
-    *s = (sampler){0};
-}
-
-void sampler_see(sampler *s, int32_t token)
-{
-    s->history[token] |= 1;
-}
-
-static bool penalises(const sampler *s)
-{
-    const double *value = s->sampling->value;
-    return value[QP_REPETITION_PENALTY] != 1 || value[QP_PRESENCE_PENALTY] != 0 ||
-           value[QP_FREQUENCY_PENALTY] != 0;
-}
-
-static void penalise(const sampler *s, float *logits)
-{
-    const double *value = s->sampling->value;
-    float repetition = (float)value[QP_REPETITION_PENALTY];
-    float presence = (float)value[QP_PRESENCE_PENALTY];
-    float frequency = (float)value[QP_FREQUENCY_PENALTY];
-    for (int64_t i = 0; i < s->engine->plan.config.vocab_size; i++) {
-        if (!s->history[i]) continue;
-        logits[i] = logits[i] > 0 ? logits[i] / repetition : logits[i] * repetition;
-        uint32_t times = s->history[i] >> 1;
-        if (times) logits[i] -= presence + frequency * (float)times;
+    *out = NULL;
+    TRY(check_biases(e, sampling, error));
+    qp_sampler *s = calloc(1, sizeof *s);
+    if (!s) return error_no_memory(error, "the sampler", sizeof *s);
+    s->plan = &e->plan;
+    s->id = ++e->n_samplers;
+    memcpy(s->value, sampling->value, sizeof s->value);
+    memcpy(s->stops, sampling->stop_tokens, sizeof s->stops);
+    s->n_stops = sampling->n_stop_tokens;
+    s->n_biases = sampling->n_logit_bias;
+    const size_t bytes = s->n_biases * sizeof *s->biases;
+    s->biases = bytes ? malloc(bytes) : NULL;
+    if (bytes && !s->biases) {
+        free(s);
+        return error_no_memory(error, "the sampler", bytes);
     }
+    if (bytes) memcpy(s->biases, sampling->logit_bias, bytes);
+    *out = s;
+    return QP_OK;
 }
 
-void sampler_change(const sampler *s, float *logits)
+void qp_sampler_close(qp_sampler *s)
 {
-    for (int64_t i = 0; s->bias && i < s->engine->plan.config.vocab_size; i++)
-        logits[i] += s->bias[i];
-    if (penalises(s)) penalise(s, logits);
+    if (!s) return;
+    free(s->biases);
+    free(s->allowed);
+    free(s);
 }
 
-void sampler_set_row(const sampler *s, batch *b, int64_t row, size_t position)
+qp_status qp_sampler_allow(qp_sampler *s, const uint32_t *allowed, qp_error *error)
 {
-    const double *value = s->sampling->value;
-    ((int64_t *)b->of[PLAN_SEEDS])[row] = (int64_t)value[QP_SEED];
+    const size_t bytes = (size_t)ADJUST_MASK_WORDS(s->plan->config.vocab_size) * sizeof *s->allowed;
+    s->masks++;
+    if (!allowed) {
+        free(s->allowed);
+        s->allowed = NULL;
+        return QP_OK;
+    }
+    if (!s->allowed) s->allowed = malloc(bytes);
+    if (!s->allowed) return error_no_memory(error, "the mask", bytes);
+    memcpy(s->allowed, allowed, bytes);
+    return QP_OK;
+}
+
+static bool penalises(const qp_sampler *s)
+{
+    return s->value[QP_REPETITION_PENALTY] != 1 || s->value[QP_PRESENCE_PENALTY] != 0 ||
+           s->value[QP_FREQUENCY_PENALTY] != 0;
+}
+
+int32_t sampler_uses(const qp_sampler *s)
+{
+    return (s->n_biases ? ADJUST_BIAS : 0) | (penalises(s) ? ADJUST_PENALISE : 0) |
+           (s->allowed ? ADJUST_MASK : 0);
+}
+
+bool sampler_chooses(const qp_sampler *s)
+{
+    return s->value[QP_TEMPERATURE] != 0 || sampler_uses(s);
+}
+
+static void set_float(batch *b, plan_tensor_id id, int64_t row, double value)
+{
+    ((float *)b->of[id])[row] = (float)value;
+}
+
+void sampler_set_row(const qp_sampler *s, batch *b, int64_t row, int32_t slot, size_t position)
+{
+    ((int64_t *)b->of[PLAN_SEEDS])[row] = (int64_t)s->value[QP_SEED];
     batch_i32(b, PLAN_SAMPLE_POSITIONS)[row] = (int32_t)position;
-    ((float *)b->of[PLAN_TEMPERATURES])[row] = (float)value[QP_TEMPERATURE];
-    batch_i32(b, PLAN_TOP_KS)[row] = (int32_t)value[QP_TOP_K];
-    ((float *)b->of[PLAN_TOP_PS])[row] = (float)value[QP_TOP_P];
-    ((float *)b->of[PLAN_MIN_PS])[row] = (float)value[QP_MIN_P];
+    set_float(b, PLAN_TEMPERATURES, row, s->value[QP_TEMPERATURE]);
+    batch_i32(b, PLAN_TOP_KS)[row] = (int32_t)s->value[QP_TOP_K];
+    set_float(b, PLAN_TOP_PS, row, s->value[QP_TOP_P]);
+    set_float(b, PLAN_MIN_PS, row, s->value[QP_MIN_P]);
+    batch_i32(b, PLAN_SLOTS)[row] = slot;
+    batch_i32(b, PLAN_USES)[row] = sampler_uses(s);
+    set_float(b, PLAN_REPETITIONS, row, s->value[QP_REPETITION_PENALTY]);
+    set_float(b, PLAN_PRESENCES, row, s->value[QP_PRESENCE_PENALTY]);
+    set_float(b, PLAN_FREQUENCIES, row, s->value[QP_FREQUENCY_PENALTY]);
 }
 
-void sampler_count(sampler *s, int32_t token)
+static void count(int32_t *history, int32_t token, bool in_answer)
 {
-    s->history[token] = (s->history[token] | 1) + 2;
+    history[token] = (history[token] | ADJUST_SEEN) + (in_answer ? ADJUST_ONCE : 0);
 }
 
-int32_t sampler_pick(sampler *s, const float *logits, size_t position)
+static qp_status write_history(const qp_sampler *s, const sampler_history *h, const machine *m,
+                               int64_t slot, int32_t *scratch, qp_error *error)
 {
-    const double *value = s->sampling->value;
-    qp_engine *e = s->engine;
-    uint64_t begin = trace_begin_sampling(e->trace);
-    memcpy(e->chooser.row, logits, (size_t)e->plan.config.vocab_size * sizeof *logits);
-    sampler_change(s, e->chooser.row);
-    const choice_settings settings = {.seed = (int64_t)value[QP_SEED],
-                                      .position = (int32_t)position,
-                                      .temperature = (float)value[QP_TEMPERATURE],
-                                      .top_k = (int32_t)value[QP_TOP_K],
-                                      .top_p = (float)value[QP_TOP_P],
-                                      .min_p = (float)value[QP_MIN_P]};
-    int32_t token = chooser_choose_one(&e->chooser, &settings);
-    sampler_count(s, token);
-    trace_end_sampling(e->trace, begin);
-    return token;
+    const size_t bytes = (size_t)s->plan->config.vocab_size * sizeof *scratch;
+    memset(scratch, 0, bytes);
+    for (size_t i = 0; i < h->n_held; i++)
+        count(scratch, h->held[i], i >= s->answer);
+    for (size_t i = 0; i < h->n_more; i++)
+        count(scratch, h->more[i], h->n_held + i >= s->answer);
+    return machine_write(m, PLAN_HISTORY, slot, scratch, bytes, error);
 }
 
-bool sampler_changes(const sampler *s)
+static qp_status write_biases(const qp_sampler *s, const machine *m, int64_t slot, float *scratch,
+                              qp_error *error)
 {
-    return penalises(s) || s->bias;
+    const size_t bytes = (size_t)s->plan->config.vocab_size * sizeof *scratch;
+    memset(scratch, 0, bytes);
+    for (size_t i = 0; i < s->n_biases; i++)
+        scratch[s->biases[i].token] += s->biases[i].bias;
+    return machine_write(m, PLAN_BIAS, slot, scratch, bytes, error);
 }
 
-bool sampler_chooses(const sampler *s)
+qp_status sampler_prepare(const qp_sampler *s, sampler_slot *state, const sampler_history *h,
+                          const machine *m, batch *b, int64_t row, void *scratch, qp_error *error)
 {
-    return s->sampling->value[QP_TEMPERATURE] != 0 || sampler_changes(s);
-}
-
-void sampler_hand_over(const sampler *s, machine_penalties *penalties, machine_request *request)
-{
-    const double *value = s->sampling->value;
-    request->choice = sampler_chooses(s) ? MACHINE_SAMPLED : MACHINE_LIKELIEST;
-    request->stops = s->sampling->stop_tokens;
-    request->n_stops = s->sampling->n_stop_tokens;
-    *penalties = (machine_penalties){.fresh = true,
-                                     .repetition = value[QP_REPETITION_PENALTY],
-                                     .presence = value[QP_PRESENCE_PENALTY],
-                                     .frequency = value[QP_FREQUENCY_PENALTY],
-                                     .history = s->history,
-                                     .bias = s->bias};
-    request->penalties = sampler_changes(s) ? penalties : NULL;
+    int32_t *uses = &batch_i32(b, PLAN_USES)[row];
+    const int64_t slot = batch_i32(b, PLAN_SLOTS)[row], all = (int64_t)(h->n_held + h->n_more);
+    const bool known = state->sampler == s->id, counts = m->type->counts_chosen;
+    if (*uses & ADJUST_BIAS && !known) TRY(write_biases(s, m, slot, scratch, error));
+    if (*uses & ADJUST_MASK && (!known || state->mask != s->masks))
+        TRY(machine_write(m, PLAN_ALLOWED, slot, s->allowed,
+                          (size_t)ADJUST_MASK_WORDS(s->plan->config.vocab_size) * 4, error));
+    if (*uses & ADJUST_PENALISE) {
+        const bool lacks_last = h->n_more == 1 && state->counted == (int64_t)h->n_held;
+        if (known && lacks_last && !(counts && batch_tokens(b) == 1))
+            *uses |= ADJUST_COUNT;
+        else if (!known || state->counted != all)
+            TRY(write_history(s, h, m, slot, scratch, error));
+    }
+    *state = (sampler_slot){.sampler = s->id, .mask = s->masks, .counted = all};
+    return QP_OK;
 }

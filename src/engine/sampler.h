@@ -1,45 +1,58 @@
-/* Picks the next token: bias and penalties here, the rest by the plan's step "sample". */
+/* How the tokens of one sequence are chosen: see qp_sampler in quipu.h.
+ *
+ * Machines choose, by the plan's steps "adjust_logits" and "sample". A sampler says how: settings
+ * in a row of the batch, and what its sequence has had, its biases and its mask in a slot of the
+ * machine's memory. What is in the slot is found again from the session's tokens whenever it is out
+ * of step with them.
+ */
 #ifndef QUIPU_ENGINE_SAMPLER_H
 #define QUIPU_ENGINE_SAMPLER_H
 
-#include "engine/engine.h"
 #include "quipu.h"
+#include "vm/batch.h"
+#include "vm/machine.h"
 
-typedef struct sampler {
-    qp_engine *engine;
-    const qp_sampling *sampling;
-    uint32_t *history; /* [vocab_size]: twice a token's times in the answer, plus 1 if it was seen
-                        * there or in the prompt */
-    float *bias;       /* [vocab_size]: added to the logits; NULL: none */
-} sampler;
+struct qp_sampler {
+    const program *plan;
+    uint64_t id; /* no two samplers of an engine have the same */
+    double value[QP_SETTING_COUNT];
+    qp_logit_bias *biases; /* [n_biases] */
+    size_t n_biases;
+    int32_t stops[QP_MAX_STOP_TOKENS];
+    size_t n_stops;
+    uint32_t *allowed; /* [words of the vocabulary]; NULL: all tokens */
+    uint64_t masks;    /* how many masks there were: which one it is */
+    bool begun;
+    size_t answer; /* where in the session the answer begins; once begun */
+};
 
-qp_status sampler_init(sampler *sampler, qp_engine *engine, const qp_sampling *sampling,
-                       qp_error *error);
-void sampler_free(sampler *sampler);
+/* What the machine's memory has of a slot. */
+typedef struct sampler_slot {
+    uint64_t sampler, mask; /* 0: none */
+    int64_t counted;        /* tokens of the session that the history has; -1: it is out of step */
+} sampler_slot;
 
-/* A token of the prompt: repetition_penalty counts it. */
-void sampler_see(sampler *sampler, int32_t token);
+/* Whether another token than the likeliest of the logits as they are may be chosen; and what is
+ * done to them before: bits of op/adjust_logits. */
+bool sampler_chooses(const qp_sampler *sampler);
+int32_t sampler_uses(const qp_sampler *sampler);
 
-/* Whether it takes another token than the likeliest of the logits as they are; and whether it
- * changes them, by biases or penalties, before it chooses. */
-bool sampler_chooses(const sampler *sampler);
-bool sampler_changes(const sampler *sampler);
+/* The settings of output `row` of the batch, whose state lies in `slot`, for the token at
+ * `position` of its sequence. */
+void sampler_set_row(const qp_sampler *sampler, batch *batch, int64_t row, int32_t slot,
+                     size_t position);
 
-/* The parts of sampler_pick(), for several sequences at once: what biases and penalties make of a
- * row of logits (vocab_size); its settings as those of row `row` of a batch's outputs, for the
- * token at `position` of its sequence; and that a token was chosen. */
-void sampler_change(const sampler *sampler, float *logits);
-void sampler_set_row(const sampler *sampler, batch *batch, int64_t row, size_t position);
-void sampler_count(sampler *sampler, int32_t token);
+/* A sequence's tokens after a pass that reads the last of them. */
+typedef struct sampler_history {
+    const int32_t *held, *more; /* [n_held] of the session, then [n_more] new ones */
+    size_t n_held, n_more;
+} sampler_history;
 
-/* The token at `position` of its sequence for these logits (vocab_size), which are not changed; it
- * counts as seen. The same seed, position and logits give the same token on every machine. */
-int32_t sampler_pick(sampler *sampler, const float *logits, size_t position);
-
-/* What a machine needs to know to choose such tokens itself, of the request and of `penalties`,
- * which it may point to then; the batch has the row's settings already. Logits are to be changed by
- * what the sampler has seen so far. */
-void sampler_hand_over(const sampler *sampler, machine_penalties *penalties,
-                       machine_request *request);
+/* Brings the slot in step for output `row` of the batch, which `machine` is about to run: where its
+ * history lacks nothing but the token that the pass reads, the pass counts it. `scratch`: room for
+ * a row of the vocabulary, 4 bytes each. */
+qp_status sampler_prepare(const qp_sampler *sampler, sampler_slot *state,
+                          const sampler_history *history, const machine *machine, batch *batch,
+                          int64_t row, void *scratch, qp_error *error);
 
 #endif

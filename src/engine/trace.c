@@ -88,6 +88,7 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
     *out = NULL;
     if (engine->trace)
         return error_set(error, QP_INVALID, "the engine has a trace already; close that first");
+    step_drop(engine);
     qp_trace *t = calloc(1, sizeof *t);
     if (!t) return error_no_memory(error, "the trace", sizeof *t);
     t->engine = engine;
@@ -155,18 +156,10 @@ void trace_begin_run(qp_trace *t, const machine *machine, machine_request *reque
 void trace_end_run(qp_trace *t, const machine_request *request)
 {
     for (int i = 0; t && i < request->n_records && request->records[i].end; i++) {
+        const machine_record *record = &request->records[i];
         trace_pass *pass = &t->passes[t->n_passes++];
         pass->n_parts = t->n_parts - pass->first_part;
+        if (record->chosen)
+            t->samplings[t->n_samplings++] = (trace_span){record->end, record->chosen};
     }
-}
-
-uint64_t trace_begin_sampling(const qp_trace *t)
-{
-    return t ? clock_ns() : 0;
-}
-
-void trace_end_sampling(qp_trace *t, uint64_t begin)
-{
-    if (!t || t->n_samplings > t->max_passes) return;
-    t->samplings[t->n_samplings++] = (trace_span){begin, clock_ns()};
 }

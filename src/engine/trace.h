@@ -37,7 +37,7 @@ struct qp_trace {
                               * more is known than when they were */
     size_t n_passes, max_passes;
     size_t prompt_passes;  /* the first of them, as qp_trace_options has it */
-    trace_span *samplings; /* [max_passes + 1] */
+    trace_span *samplings; /* [max_passes]: between passes */
     size_t n_samplings;
     arena memory;
     buffer timings; /* of all passes */
@@ -53,9 +53,5 @@ struct qp_trace {
  * far as there is room. */
 void trace_begin_run(qp_trace *trace, const machine *machine, machine_request *request);
 void trace_end_run(qp_trace *trace, const machine_request *request);
-
-/* Around the sampling of a token: the first gives what the second takes. */
-uint64_t trace_begin_sampling(const qp_trace *trace);
-void trace_end_sampling(qp_trace *trace, uint64_t begin);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "model/rope.h"
+#include "op/adjust_logits/adjust_logits.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -121,11 +122,20 @@ bool batch_decodes(const batch *b)
     return true;
 }
 
+bool batch_adjusts(const batch *b)
+{
+    for (int64_t i = 0; i < batch_outputs(b); i++)
+        if (batch_i32(b, PLAN_USES)[i]) return true;
+    return false;
+}
+
 /* Rows of the settings that a token is chosen by. */
 static void copy_settings(const batch *from, batch *to)
 {
-    static const plan_tensor_id of_rows[] = {PLAN_SEEDS,  PLAN_SAMPLE_POSITIONS, PLAN_TEMPERATURES,
-                                             PLAN_TOP_KS, PLAN_TOP_PS,           PLAN_MIN_PS};
+    static const plan_tensor_id of_rows[] = {
+        PLAN_SEEDS,  PLAN_SAMPLE_POSITIONS, PLAN_TEMPERATURES, PLAN_SLOTS,
+        PLAN_USES,   PLAN_REPETITIONS,      PLAN_PRESENCES,    PLAN_FREQUENCIES,
+        PLAN_TOP_KS, PLAN_TOP_PS,           PLAN_MIN_PS};
     for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++) {
         const plan_tensor *t = &from->plan->tensors[of_rows[i]];
         memcpy(to->of[of_rows[i]], from->of[of_rows[i]],
@@ -137,7 +147,6 @@ void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch
 {
     assert(batch_decodes(first));
     batch_clear(out);
-    copy_settings(first, out);
     for (int64_t i = 0; i < batch_tokens(first); i++) {
         int32_t from = batch_i32(first, PLAN_KV_INDPTR)[i];
         const int32_t *pages = batch_i32(first, PLAN_KV_INDICES) + from;
@@ -146,6 +155,12 @@ void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch
         batch_add(out, &token, 1, past, pages);
         batch_set_angles(out, i, past, 1, past + 1);
         batch_want(out, i);
+    }
+    copy_settings(first, out);
+    for (int64_t i = 0; i < batch_outputs(out); i++) {
         batch_i32(out, PLAN_SAMPLE_POSITIONS)[i] += pass;
+        /* The pass reads the token that the one before has chosen. */
+        int32_t *uses = &batch_i32(out, PLAN_USES)[i];
+        if (pass > 0 && *uses & ADJUST_PENALISE) *uses |= ADJUST_COUNT;
     }
 }

@@ -53,6 +53,9 @@ void batch_set_angles(batch *batch, int64_t row, int64_t past, int64_t count, in
  * the tokens chosen can be read by a next pass. */
 bool batch_decodes(const batch *batch);
 
+/* Whether the logits of any row are changed before a token is chosen. */
+bool batch_adjusts(const batch *batch);
+
 /* Makes `out` the batch of the pass that comes `pass` passes after that of `first`, which
  * decodes: each sequence is `pass` positions further and reads tokens[i] (NULL: those of `first`).
  * `first` has the pages. */

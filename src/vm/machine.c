@@ -52,9 +52,10 @@ int machine_logits_end(const program *p)
     return plan_find_step(p, "lm_head", -1) + 1;
 }
 
-int machine_choosing_step(const program *p)
+machine_steps machine_choosing_steps(const program *p, const batch *b)
 {
-    return plan_find_step(p, "sample", -1);
+    const int sample = plan_find_step(p, "sample", -1);
+    return (machine_steps){batch_adjusts(b) ? sample - 1 : sample, sample + 1};
 }
 
 machine_steps machine_steps_of(const program *p, const machine_request *r)
@@ -72,10 +73,7 @@ const char *machine_refuses(const program *p, const machine_request *r)
         return "passes that follow one another have one new token of each sequence";
     if (r->choice != MACHINE_LOGITS && (steps.first > 0 || steps.last != machine_logits_end(p)))
         return "tokens are chosen after the logits, not after other steps";
-    if (r->choice != MACHINE_LOGITS && r->logits)
-        return "logits are for the caller to choose from, or the machine chooses";
-    if (r->penalties && batch_outputs(r->batch) != 1)
-        return "biases and penalties are those of one sequence";
+    if (feeds_back && r->logits) return "logits are handed out of passes alone";
     return NULL;
 }
 

@@ -63,23 +63,15 @@ enum { MACHINE_MAX_RUNS = 4 }; /* that a machine may have under way at once */
 typedef enum machine_choice {
     MACHINE_LOGITS,    /* no tokens are chosen */
     MACHINE_LIKELIEST, /* the largest logit of each row; of equal ones the first */
-    MACHINE_SAMPLED,   /* as the batch's settings of each row say, by the plan's step "sample" */
+    MACHINE_SAMPLED,   /* as the batch's settings of each row say, by the plan's steps
+                        * "adjust_logits", if a row uses that, and "sample" */
 } machine_choice;
-
-/* What changes the logits of one sequence before a token is chosen. A machine takes `history` and
- * `bias` over where they are `fresh`, and counts the tokens that it chooses from then on. */
-typedef struct machine_penalties {
-    bool fresh;                             /* else the machine goes on from its own counts */
-    double repetition, presence, frequency; /* 1, 0, 0: nothing is penalised */
-    const uint32_t *history; /* [vocab_size]: twice a token's times in the answer, plus 1
-                              * if it was seen there or in the prompt */
-    const float *bias;       /* [vocab_size]: added to the logits; NULL: none */
-} machine_penalties;
 
 /* What a machine records of a pass. */
 typedef struct machine_record {
     instruction_timing *timings; /* in: [workers][longest] of machine_schedule(), or NULL */
-    uint64_t begin, end;         /* clock_ns() */
+    uint64_t begin, end;         /* clock_ns(); of the steps up to the logits */
+    uint64_t chosen;             /* when its tokens were; 0: not known */
     bool timed;                  /* the instructions' times are in `timings`, by clock_ns() */
     double room_ns, memory_ns;   /* of the megakernel: means of what blocks waited for room in the
                                   * ring of weights, and for memory */
@@ -103,10 +95,10 @@ typedef struct machine_request {
      * and their order are the same. The batch's token ids are not looked at. */
     bool continues;
     machine_choice choice;
-    const machine_penalties *penalties; /* of the one sequence; NULL: none */
-    bool logits;                        /* they are wanted, with MACHINE_LOGITS: machine_logits() */
-    int32_t *tokens;                    /* [passes][n_outputs]: chosen tokens, there after wait() */
-    machine_token_sink *on_tokens;      /* may be NULL */
+    bool logits; /* they are wanted: machine_logits(); of one pass. If tokens are chosen, those that
+                  * they were chosen from */
+    int32_t *tokens;               /* [passes][n_outputs]: chosen tokens, there after wait() */
+    machine_token_sink *on_tokens; /* may be NULL */
     void *context;
     const int32_t *stops; /* tokens that end a run of one sequence */
     size_t n_stops;
@@ -137,7 +129,10 @@ struct machine_type {
     bool on_gpu;
     bool references; /* runs reference kernels alone */
     bool in_parts;   /* timed, it hands over parts of instructions, or launches of several */
-    bool whole;      /* runs the steps up to the logits all at once, one token of each sequence */
+    /* Of one sequence it counts the tokens that it chooses in PLAN_HISTORY itself, at once. Other
+     * machines count a token in the pass that reads it, where the row's uses have ADJUST_COUNT. */
+    bool counts_chosen;
+    bool whole; /* runs the steps up to the logits all at once, one token of each sequence */
     qp_status (*count_bytes)(const machine_setup *setup, machine_bytes *out, qp_error *error);
     qp_status (*open)(const machine_setup *setup, void **self, qp_error *error);
     void (*close)(void *self); /* of NULL and after a failure to open too */
@@ -214,8 +209,8 @@ float *machine_logits(const machine *machine);
 /* Whether the tensor can be read after a pass. */
 bool machine_keeps(const machine *machine, plan_tensor_id id);
 
-/* The first `bytes` of an activation, an output, the RoPE table, or a layer's cache. No run may be
- * under way. */
+/* The first `bytes` of an activation, an output, the RoPE table, a layer's cache, or of a state
+ * that of the slot `layer`. No run may be under way. */
 qp_status machine_read(const machine *machine, plan_tensor_id id, int64_t layer, void *data,
                        size_t bytes, qp_error *error);
 qp_status machine_write(const machine *machine, plan_tensor_id id, int64_t layer, const void *data,

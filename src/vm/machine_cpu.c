@@ -177,7 +177,6 @@ static const char *accepts_cpu(const void *self, const machine_request *request)
     const char *why_not = machine_refuses(m->executor->plan, request);
     if (why_not) return why_not;
     if (request->continues) return "the CPU has no run under way that another could continue";
-    if (request->penalties) return "on the CPU biases and penalties are applied by the caller";
     return NULL;
 }
 
@@ -228,13 +227,13 @@ static void find_likeliest(const cpu_machine *m, int64_t n, int32_t *ids)
 
 static void choose(cpu_machine *m, const machine_request *r, const batch *b, int32_t *tokens)
 {
-    const int step = machine_choosing_step(m->executor->plan);
     const int64_t n = batch_outputs(b);
+    const machine_steps steps = machine_choosing_steps(m->executor->plan, b);
     if (r->choice == MACHINE_LIKELIEST) {
         find_likeliest(m, n, tokens);
         return;
     }
-    executor_run(m->executor, b, step, step + 1);
+    executor_run(m->executor, b, steps.first, steps.last);
     memcpy(tokens, m->executor->memory.data[PLAN_NEXT], (size_t)n * sizeof *tokens);
 }
 
@@ -277,6 +276,7 @@ static qp_status run_cpu(void *self, const machine_request *r, qp_error *error)
         if (r->choice == MACHINE_LOGITS) continue;
         int32_t *tokens = r->tokens + m->ran * batch_outputs(b);
         choose(m, r, b, tokens);
+        if (m->ran < r->n_records) r->records[m->ran].chosen = clock_ns();
         goes_on = machine_hand_on(r, tokens);
     }
     return QP_OK;

@@ -9,9 +9,10 @@ typedef struct machine_steps {
     int first, last;
 } machine_steps;
 
-/* The step after the logits, and the one that chooses tokens. */
+/* The step after the logits, and those that choose the batch's tokens from them: "sample", and
+ * before it "adjust_logits" where a row uses that. */
 int machine_logits_end(const program *plan);
-int machine_choosing_step(const program *plan);
+machine_steps machine_choosing_steps(const program *plan, const batch *batch);
 
 machine_steps machine_steps_of(const program *plan, const machine_request *request);
 
@@ -22,12 +23,6 @@ static inline int machine_passes_of(const machine_request *request)
 
 /* NULL, or why no machine runs this. */
 const char *machine_refuses(const program *plan, const machine_request *request);
-
-/* Whether penalties change logits; biases may beside them. */
-static inline bool machine_penalises(const machine_penalties *p)
-{
-    return p->repetition != 1 || p->presence != 0 || p->frequency != 0;
-}
 
 static inline bool machine_is_cancelled(const machine_request *request)
 {

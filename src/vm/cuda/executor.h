@@ -33,7 +33,7 @@ typedef struct cuda_pass {
     int first, last;
     int n_passes; /* of a group; 0: a pass alone */
     int group;
-    int choice;       /* of a group: the step that chooses its tokens; 0: the likeliest */
+    int choice; /* of a group: the first of the steps that choose its tokens; 0: the likeliest */
     const void *sums; /* where the pass has its sums; NULL: the plan has none */
     int runs;
     cuda_graph_exec graph; /* NULL: not captured yet */
@@ -105,10 +105,10 @@ qp_status cuda_executor_stage(cuda_executor *executor, const batch *batch, int g
                               qp_error *error);
 
 /* Puts the `n_passes` staged last into the stream: steps [0, last) of each; `batch` is that of the
- * last. After each pass a token is chosen for each sequence, by the step `choice` with the batch's
- * settings, or if that is 0 the likeliest. They are the next pass's tokens; and if the group
- * `continues` the previous one, that one's last tokens are those of its first pass, whatever the
- * batch says. */
+ * last. After each pass a token is chosen for each sequence, by the steps from `choice` on with the
+ * batch's settings, or if that is 0 the likeliest. They are the next pass's tokens; and if the
+ * group `continues` the previous one, that one's last tokens are those of its first pass, whatever
+ * the batch says. */
 qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int choice,
                                int group, int n_passes, bool continues, qp_error *error);
 

@@ -141,7 +141,6 @@ static const char *accepts_cuda(const void *self, const machine_request *r)
     const cuda_machine *m = self;
     const char *why_not = machine_refuses(m->executor.plan, r);
     if (why_not) return why_not;
-    if (r->penalties) return "operators of the GPU know no biases and penalties";
     if (r->choice == MACHINE_LIKELIEST && !goes_in_groups(r))
         return "the likeliest tokens are found where every sequence has one new token";
     if (machine_passes_of(r) > CUDA_GROUP) return "so many passes are more than one group";
@@ -162,7 +161,8 @@ static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *
 {
     cuda_executor *x = &m->executor;
     const int n = machine_passes_of(r), group = m->n_begun % CUDA_GROUPS;
-    const int choice = r->choice == MACHINE_SAMPLED ? machine_choosing_step(x->plan) : 0;
+    const machine_steps choosing = machine_choosing_steps(x->plan, r->batch);
+    const int choice = r->choice == MACHINE_SAMPLED ? choosing.first : 0;
     for (int pass = 0; pass < n; pass++) {
         batch_make_later(r->batch, pass, NULL, &m->later);
         TRY(cuda_executor_stage(x, &m->later, group, pass, error));
@@ -171,18 +171,23 @@ static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *
                                 r->continues, error);
 }
 
+qp_status cuda_machine_choose(cuda_executor *x, const batch *b, qp_error *error)
+{
+    const machine_steps steps = machine_choosing_steps(x->plan, b);
+    return cuda_executor_run(x, b, steps.first, steps.last, error);
+}
+
 static qp_status run_alone(cuda_machine *m, const machine_request *r, qp_error *error)
 {
     cuda_executor *x = &m->executor;
     const machine_steps steps = machine_steps_of(x->plan, r);
-    const int choosing = machine_choosing_step(x->plan);
     m->sizes = r->batch->sizes;
     if (r->n_records > 0) cuda_timing_begin(&m->timing, x, r->batch, &r->records[0]);
     qp_status status = cuda_executor_run(x, r->batch, steps.first, steps.last, error);
     if (status == QP_OK && r->n_records > 0)
         status = cuda_timing_end(&m->timing, x, &r->records[0], error);
     if (status == QP_OK && r->choice == MACHINE_SAMPLED)
-        status = cuda_executor_run(x, r->batch, choosing, choosing + 1, error);
+        status = cuda_machine_choose(x, r->batch, error);
     return status;
 }
 
@@ -222,7 +227,6 @@ static qp_status end_alone(cuda_machine *m, const cuda_flight *f, qp_error *erro
         TRY(cuda_executor_read(x, PLAN_NEXT, 0, r->tokens, (size_t)f->n_outputs * sizeof *r->tokens,
                                error));
         machine_hand_on(r, r->tokens);
-        return QP_OK;
     }
     if (!r->logits) return cuda_device_wait(m->device, "the forward pass", error);
     return cuda_executor_read_logits(x, f->n_outputs, logits_of_cuda(m), error);

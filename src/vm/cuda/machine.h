@@ -11,4 +11,7 @@ cuda_executor *cuda_machine_executor(const machine *machine);
 /* Where the machine reads logits to: float32 [max_outputs][vocab_size] in host memory. */
 float *cuda_machine_logits(const machine *machine);
 
+/* Puts the plan's steps that choose the batch's tokens into the stream, after a pass over it. */
+qp_status cuda_machine_choose(cuda_executor *executor, const batch *batch, qp_error *error);
+
 #endif

@@ -166,13 +166,14 @@ qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, i
     return QP_OK;
 }
 
-/* The plan's own step chooses the tokens and stores them where the next pass reads them. */
+/* The plan's own steps from `step` on choose the tokens and store them where the next pass reads
+ * them. */
 static qp_status launch_choice(cuda_executor *x, const plan_sizes *sizes, int step,
                                cuda_address made, qp_error *error)
 {
     void *usual = x->memory.data[PLAN_NEXT];
     x->memory.data[PLAN_NEXT] = cuda_host_form(made);
-    qp_status status = cuda_executor_launch(x, sizes, step, step + 1, error);
+    qp_status status = cuda_executor_launch(x, sizes, step, x->plan->n_steps, error);
     x->memory.data[PLAN_NEXT] = usual;
     return status;
 }

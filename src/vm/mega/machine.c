@@ -8,6 +8,7 @@
 #include "vm/mega/machine.h"
 
 #include "base/clock.h"
+#include "op/adjust_logits/adjust_logits.h"
 #include "vm/cuda/machine.h"
 #include "vm/machine_run.h"
 #include "vm/mega/records.h"
@@ -21,8 +22,7 @@ typedef struct mega_machine {
     machine own;  /* not open if the machine runs over another one */
     const machine *cuda;
     cuda_mega mega;
-    cuda_address bias; /* of the sequence whose penalties are on the GPU; 0: none */
-    int ran;           /* passes of the last run */
+    int ran; /* passes of the last run */
 } mega_machine;
 
 /* ---- memory -------------------------------------------------------------------------------- */
@@ -138,7 +138,7 @@ static machine_kernel kernel_of_mega(const void *self, int node)
 /* Whether a token is chosen by more than the logits as they are. */
 static bool chooses(const machine_request *r)
 {
-    return r->choice == MACHINE_SAMPLED || r->penalties;
+    return r->choice == MACHINE_SAMPLED;
 }
 
 /* For several sequences, and if blocks have no room for sampling, the plan's step chooses after the
@@ -160,9 +160,11 @@ static const char *accepts_mega(const void *self, const machine_request *r)
     if (r->continues) return "the megakernel has no run under way that another could continue";
     if (!cuda_mega_takes(&m->mega, r->batch))
         return "the megakernel runs passes of one new token of each sequence, of as many sequences "
-               "as "
-               "it has kernels for";
-    if (r->penalties && !m->mega.can_choose)
+               "as it has kernels for";
+    const int32_t uses =
+        n == 1 && r->choice == MACHINE_SAMPLED ? batch_i32(r->batch, PLAN_USES)[0] : 0;
+    if (uses & ADJUST_MASK) return "the megakernel's blocks know no masks of allowed tokens";
+    if (uses && !m->mega.can_choose)
         return "so few of the megakernel's blocks have no room to choose tokens in";
     if (chooses_after(m, n, r->choice) && machine_passes_of(r) > 1)
         return "tokens that the plan's step chooses come one pass at a time";
@@ -184,50 +186,45 @@ static bool hand_on(void *request, int32_t token)
     return machine_hand_on(request, &token);
 }
 
-/* The settings of the batch's one row. */
-static mega_sampling sampling_of(const machine_request *r)
+/* The settings of the batch's one row, whose history and biases lie in its slot. */
+static mega_sampling sampling_of(const cuda_executor *x, const batch *b)
 {
-    const batch *b = r->batch;
-    const machine_penalties none = {.repetition = 1};
-    const machine_penalties *p = r->penalties ? r->penalties : &none;
-    return (mega_sampling){.temperature = ((const float *)b->of[PLAN_TEMPERATURES])[0],
-                           .top_k = batch_i32(b, PLAN_TOP_KS)[0],
-                           .top_p = ((const float *)b->of[PLAN_TOP_PS])[0],
-                           .min_p = ((const float *)b->of[PLAN_MIN_PS])[0],
-                           .repetition = (float)p->repetition,
-                           .presence = (float)p->presence,
-                           .frequency = (float)p->frequency,
-                           .penalises = machine_penalises(p),
-                           .seed = (uint64_t)((const int64_t *)b->of[PLAN_SEEDS])[0]};
+    const int32_t uses = batch_i32(b, PLAN_USES)[0], slot = batch_i32(b, PLAN_SLOTS)[0];
+    const bool penalises = uses & ADJUST_PENALISE;
+    return (mega_sampling){
+        .temperature = ((const float *)b->of[PLAN_TEMPERATURES])[0],
+        .top_k = batch_i32(b, PLAN_TOP_KS)[0],
+        .top_p = ((const float *)b->of[PLAN_TOP_PS])[0],
+        .min_p = ((const float *)b->of[PLAN_MIN_PS])[0],
+        .repetition = penalises ? ((const float *)b->of[PLAN_REPETITIONS])[0] : 1,
+        .presence = penalises ? ((const float *)b->of[PLAN_PRESENCES])[0] : 0,
+        .frequency = penalises ? ((const float *)b->of[PLAN_FREQUENCIES])[0] : 0,
+        .penalises = penalises,
+        .bias = uses & ADJUST_BIAS ? cuda_executor_address(x, PLAN_BIAS, slot) : 0,
+        .seed = (uint64_t)((const int64_t *)b->of[PLAN_SEEDS])[0]};
 }
 
-/* How a launch of one sequence chooses its tokens, and where it delivers them. */
-static qp_status find_request(mega_machine *m, const machine_request *r, cuda_mega_request *request,
-                              qp_error *error)
+/* How a launch of one sequence chooses its tokens, and who hears of them. */
+static cuda_mega_request request_of(const mega_machine *m, const machine_request *r)
 {
-    const machine_penalties *p = r->penalties;
-    *request = (cuda_mega_request){.chooses = chooses(r),
-                                   .on_token = hand_on,
-                                   .context = (void *)r,
-                                   .cancel = r->cancel,
-                                   .stops = r->stops,
-                                   .n_stops = r->n_stops};
-    request->sampling = sampling_of(r);
-    if (!p) return QP_OK;
-    request->sampling.bias = m->bias;
-    if (p->fresh)
-        TRY(cuda_mega_set_history(&m->mega, request->sampling.penalises ? p->history : NULL,
-                                  p->bias, request, error));
-    m->bias = request->sampling.bias;
-    return QP_OK;
+    const cuda_executor *x = m->mega.executor;
+    cuda_mega_request request = {.chooses = chooses(r),
+                                 .on_token = hand_on,
+                                 .context = (void *)r,
+                                 .cancel = r->cancel,
+                                 .stops = r->stops,
+                                 .n_stops = r->n_stops};
+    if (!request.chooses) return request;
+    request.sampling = sampling_of(x, r->batch);
+    request.history = cuda_executor_address(x, PLAN_HISTORY, batch_i32(r->batch, PLAN_SLOTS)[0]);
+    return request;
 }
 
 /* Runs the plan's step over the pass's logits. */
 static qp_status choose_after(mega_machine *m, const machine_request *r, qp_error *error)
 {
     cuda_executor *x = m->mega.executor;
-    const int step = machine_choosing_step(x->plan);
-    TRY(cuda_executor_run(x, r->batch, step, step + 1, error));
+    TRY(cuda_machine_choose(x, r->batch, error));
     TRY(cuda_executor_read(x, PLAN_NEXT, 0, r->tokens,
                            (size_t)batch_outputs(r->batch) * sizeof *r->tokens, error));
     machine_hand_on(r, r->tokens);
@@ -245,7 +242,7 @@ static qp_status launch(mega_machine *m, const machine_request *r, qp_error *err
         TRY(cuda_mega_run(&m->mega, r->batch, NULL, &m->ran, NULL, error));
         return r->choice == MACHINE_SAMPLED ? choose_after(m, r, error) : QP_OK;
     }
-    if (alone && delivers) TRY(find_request(m, r, &request, error));
+    if (alone && delivers) request = request_of(m, r);
     TRY(cuda_mega_run(&m->mega, r->batch, alone && delivers ? &request : NULL, &m->ran, r->tokens,
                       error));
     for (int i = 0; i < m->ran && !alone; i++)
@@ -311,6 +308,7 @@ const machine_type machine_megakernel = {
     .name = "megakernel",
     .help = "a schedule in one kernel that makes many tokens, on an NVIDIA GPU",
     .on_gpu = true,
+    .counts_chosen = true,
     .whole = true,
     .count_bytes = count_mega,
     .open = open_mega,

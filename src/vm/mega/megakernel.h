@@ -31,7 +31,6 @@ typedef struct cuda_mega {
     size_t (*bricks)[WEIGHT_COUNT]; /* [layer + 1][slot]: offsets in `weights` */
     cuda_pinned tokens, report, stop_request;
     cuda_stream side_stream; /* carries stop requests while a launch runs */
-    cuda_address biases;     /* float [vocab], in own */
     /* mega_timing [max_timed][blocks][longest]; none: passes are not recorded. */
     cuda_buffer timings;
     size_t n_timed, max_timed; /* passes */
@@ -76,6 +75,8 @@ bool cuda_mega_takes_rows(const cuda_mega *mega, int64_t n);
 /* How a launch chooses tokens, and where it delivers them. */
 typedef struct cuda_mega_request {
     mega_sampling sampling;
+    cuda_address
+        history;  /* uint32 [vocab] as mega_arguments has it; the launch counts its tokens */
     bool chooses; /* true: by `sampling`; false: the likeliest of the unchanged logits */
     /* Called with each token as it comes; false ends the launch within two passes. */
     bool (*on_token)(void *context, int32_t token);
@@ -86,12 +87,6 @@ typedef struct cuda_mega_request {
     const int32_t *stops;
     size_t n_stops;
 } cuda_mega_request;
-
-/* Copies to the GPU what penalties and biases need: `history`, uint32 [vocab] as mega_arguments has
- * it, and `bias`, float [vocab]; either may be NULL. From then on the GPU counts its tokens itself.
- * Fills in request->sampling.bias. */
-qp_status cuda_mega_set_history(cuda_mega *mega, const uint32_t *history, const float *bias,
-                                cuda_mega_request *request, qp_error *error);
 
 /* Runs up to *n_passes passes, beginning with the batch's tokens; the batch's pages have room for
  * all of them. *n_passes becomes the number of passes that ran. `tokens`, (n_passes, n_sequences),

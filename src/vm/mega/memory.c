@@ -4,11 +4,10 @@
 
 #include "base/checked.h"
 
-enum { OWN_PARTS = 11 };
+enum { OWN_PARTS = 9 };
 
 /* Bytes of each part of its own memory, and in all: x; q, k and v; states; counters; keys; for
- * sampling the exchange's slots and number; when the launch ends; the stop request; history;
- * biases. */
+ * sampling the exchange's slots and number; when the launch ends; the stop request. */
 static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -23,8 +22,6 @@ static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PA
         sizeof(uint32_t),
         2 * sizeof(int64_t),
         sizeof(uint32_t),
-        (size_t)c->vocab_size * sizeof(uint32_t),
-        (size_t)c->vocab_size * sizeof(float),
     };
     size_t total = 0;
     for (int i = 0; i < OWN_PARTS; i++)
@@ -151,9 +148,9 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
 {
     const cuda_device *d = m->executor->device;
     mega_arguments *a = &m->arguments;
-    uint64_t *const places[OWN_PARTS] = {
-        &a->x,         &a->qkv,   &a->states,       &a->counters, &a->key,   &a->slots,
-        &a->exchanges, &a->ended, &a->stop_request, &a->history,  &m->biases};
+    uint64_t *const places[OWN_PARTS] = {&a->x,         &a->qkv,   &a->states,
+                                         &a->counters,  &a->key,   &a->slots,
+                                         &a->exchanges, &a->ended, &a->stop_request};
     size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, m->n_blocks, bytes);
     TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
     cuda_address at = m->own.address;

@@ -42,23 +42,13 @@ qp_status mega_explain(const cuda_mega *m, qp_status status, qp_error *error)
                      r->pass);
 }
 
-qp_status cuda_mega_set_history(cuda_mega *m, const uint32_t *history, const float *bias,
-                                cuda_mega_request *request, qp_error *error)
-{
-    const cuda_device *d = m->executor->device;
-    size_t n = (size_t)m->arguments.vocab;
-    if (history) TRY(mega_copy(d, m->arguments.history, history, n * sizeof *history, error));
-    if (bias) TRY(mega_copy(d, m->biases, bias, n * sizeof *bias, error));
-    request->sampling.bias = bias ? m->biases : 0;
-    return QP_OK;
-}
-
 static void set_request(cuda_mega *m, const cuda_mega_request *request)
 {
     mega_arguments *a = &m->arguments;
     a->n_stops = request ? (int32_t)request->n_stops : 0;
     if (!request) return;
     a->sampling = request->sampling;
+    a->history = request->history;
     memcpy(a->stops, request->stops, request->n_stops * sizeof *request->stops);
 }
 

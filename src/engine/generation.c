@@ -1,0 +1,173 @@
+/* One answer while it is made: see generation.h. */
+#include "engine/generation.h"
+
+#include "base/clock.h"
+
+const char *qp_finish_name(qp_finish finish)
+{
+    static const char *const names[] = {"stop", "stop", "length", "context", "cancelled"};
+    return names[finish];
+}
+
+static bool is_stop_token(const qp_sampling *sampling, int32_t token)
+{
+    for (size_t i = 0; i < sampling->n_stop_tokens; i++) {
+        if (sampling->stop_tokens[i] == token) return true;
+    }
+    return false;
+}
+
+/* A callback may have said itself what went wrong. */
+static qp_status handed_on(qp_status status, qp_error *error)
+{
+    if (status == QP_OK || (error && error->status == status)) return status;
+    return error_set(error, status, "the answer could not be handed on");
+}
+
+/* Hands out what is certain of the pending text; all of it at the end. */
+static qp_status emit(generation *g, int32_t token, bool at_end)
+{
+    size_t certain = stop_text_scan(&g->stop);
+    if (at_end) certain = g->stop.pending.length;
+    qp_status status = QP_OK;
+    if (g->options->on_token && (token >= 0 || certain > 0))
+        status = g->options->on_token(g->options->context, token, strbuf_text(&g->stop.pending),
+                                      certain);
+    stop_text_consume(&g->stop, certain);
+    return status;
+}
+
+static qp_status add_text(generation *g, int32_t token, qp_error *error)
+{
+    if (g->decoder.tokenizer && token < tokenizer_vocab_size(g->decoder.tokenizer))
+        TRY(tokenizer_decoder_push(&g->decoder, token, &g->stop.pending, error));
+    return handed_on(emit(g, token, false), error);
+}
+
+static qp_status finish_text(generation *g, qp_error *error)
+{
+    if (g->decoder.tokenizer && !g->stop.found)
+        TRY(tokenizer_decoder_flush(&g->decoder, &g->stop.pending, error));
+    if (g->stop.pending.failed) return error_no_memory(error, "the text", g->stop.pending.length);
+    return handed_on(emit(g, -1, true), error);
+}
+
+/* Hands a token out; *ended stays as it is unless the answer goes on. The session holds all tokens
+ * before this one. */
+static qp_status take_token(generation *g, int32_t token, bool *ended)
+{
+    const qp_generate_options *o = g->options;
+    const qp_session *s = g->session;
+    qp_finish *finish = &g->result->finish;
+    if (is_stop_token(o->sampling, token)) return *finish = QP_FINISH_STOP_TOKEN, QP_OK;
+    g->result->generated_tokens++;
+    TRY(add_text(g, token, g->error));
+    if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
+    if (o->max_tokens && g->result->generated_tokens >= (size_t)o->max_tokens)
+        return *finish = QP_FINISH_LENGTH, QP_OK;
+    if (s->count >= (size_t)s->engine->plan.options.context)
+        return *finish = QP_FINISH_CONTEXT, QP_OK;
+    *ended = false;
+    return QP_OK;
+}
+
+static bool on_token(void *context, int32_t token)
+{
+    generation *g = context;
+    bool ended = true;
+    if (!g->begun) g->begun = clock_ns();
+    g->last = token;
+    g->taken = take_token(g, token, &ended);
+    return g->goes_on = !ended;
+}
+
+bool generation_is_cancelled(const generation *g)
+{
+    return g->options->cancel && *g->options->cancel;
+}
+
+qp_sequence generation_sequence(generation *g, const qp_sequence *like)
+{
+    const qp_generate_options *o = g->options;
+    qp_sequence s = {.session = g->session,
+                     .tokens = g->begun ? &g->last : o->prompt + g->read,
+                     .count = g->begun ? 1 : o->n_prompt - g->read,
+                     .like = like,
+                     .sampler = g->sampler,
+                     .interval = (size_t)o->eos_interval,
+                     .cancel = o->cancel,
+                     .on_token = on_token,
+                     .context = g};
+    if (o->max_tokens) s.max_tokens = (size_t)o->max_tokens - g->result->generated_tokens;
+    return s;
+}
+
+void generation_take(generation *g, const qp_sequence *s)
+{
+    if (g->read == g->options->n_prompt) {
+        g->result->generate_passes += s->passes;
+        return;
+    }
+    g->read += s->read;
+    if (s->like) g->result->shared_tokens += s->read;
+    g->result->prompt_passes += s->passes;
+    g->result->prompt_tokens = g->read;
+}
+
+static qp_status check_options(const qp_generate_options *o, qp_error *error)
+{
+    if (o->n_prompt == 0)
+        return error_set(error, QP_INVALID,
+                         "the prompt is empty: at least one token is needed to begin from");
+    if (o->eos_interval < 0 || o->eos_interval > QP_MAX_EOS_INTERVAL)
+        return error_set(error, QP_INVALID, "the EOS interval must be 0 to %d, found %lld",
+                         QP_MAX_EOS_INTERVAL, (long long)o->eos_interval);
+    for (size_t i = 0; i < o->sampling->n_stops; i++) {
+        if (!*o->sampling->stops[i])
+            return error_set(error, QP_INVALID, "a stop text must not be empty");
+    }
+    return QP_OK;
+}
+
+qp_status generation_open(generation *g, qp_session *session, const qp_generate_options *options,
+                          qp_generate_result *result, qp_error *error)
+{
+    const qp_vocabulary *vocabulary = session->engine->vocabulary;
+    *g = (generation){
+        .session = session,
+        .options = options,
+        .result = result ? result : &g->own,
+        .opened = clock_ns(),
+        .goes_on = true,
+        .error = error,
+        .stop = {.stops = options->sampling->stops, .n_stops = options->sampling->n_stops}};
+    *g->result = (qp_generate_result){0};
+    if (vocabulary)
+        tokenizer_decoder_init(&g->decoder, vocabulary->tokenizer,
+                               TOKENIZER_DECODE_CONTINUE |
+                                   (options->special ? TOKENIZER_DECODE_CONTROL : 0));
+    TRY(check_options(options, error));
+    return qp_sampler_open(session->engine, options->sampling, &g->sampler, error);
+}
+
+/* What the status of making tokens means for the answer. */
+static qp_status finish(generation *g, qp_status status)
+{
+    if (!g->goes_on) status = g->taken;
+    if (g->goes_on && status == QP_CANCELLED) {
+        g->result->finish = QP_FINISH_CANCELLED;
+        status = QP_OK;
+    }
+    return status == QP_OK ? finish_text(g, g->error) : status;
+}
+
+qp_status generation_close(generation *g, qp_status status)
+{
+    status = finish(g, status);
+    uint64_t now = clock_ns(), begun = g->begun ? g->begun : now;
+    g->result->prompt_seconds = (double)(begun - g->opened) * 1e-9;
+    g->result->generate_seconds = (double)(now - begun) * 1e-9;
+    qp_sampler_close(g->sampler);
+    strbuf_free(&g->stop.pending);
+    return status;
+}

@@ -1,0 +1,626 @@
+/* Progress for any set of sequences: see qp_step() in quipu.h.
+ *
+ *     sequences -> batch of parts and rows -> runs on a machine -> tokens and logits
+ *
+ * A part is new tokens of a sequence, a row one of the batch's rows of logits. Where all sequences
+ * go on from the token that was chosen last, a run has several passes, and a GPU has the next run
+ * under way while the caller looks at the tokens of this one. The rows say from call to call whose
+ * tokens those are. Nothing is known about sequences between calls but ids, since they may have
+ * been closed.
+ */
+#include "engine/step.h"
+
+#include "engine/engine.h"
+#include "op/adjust_logits/adjust_logits.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+qp_status step_init(step_state *st, const program *p, qp_error *error)
+{
+    const size_t outputs = (size_t)p->options.max_outputs;
+    const size_t sequences = (size_t)p->options.max_sequences;
+    const size_t tokens = MACHINE_MAX_RUNS * STEP_MAX_PASSES * outputs;
+    *st = (step_state){0};
+    st->parts = calloc(sequences, sizeof *st->parts);
+    st->rows = calloc(outputs, sizeof *st->rows);
+    st->tokens = calloc(tokens, sizeof *st->tokens);
+    st->slots = calloc(sequences, sizeof *st->slots);
+    st->scratch = calloc((size_t)p->config.vocab_size, 4);
+    if (st->parts && st->rows && st->tokens && st->slots && st->scratch) return QP_OK;
+    return error_no_memory(error, "decoding", tokens * sizeof *st->tokens);
+}
+
+void step_free(step_state *st)
+{
+    free(st->parts);
+    free(st->rows);
+    free(st->tokens);
+    free(st->slots);
+    free(st->scratch);
+    *st = (step_state){0};
+}
+
+static bool is_cancelled(const qp_sequence *s)
+{
+    return s->cancel && *s->cancel;
+}
+
+/* Whether nothing but its last token is to be read, and the next one chosen. */
+static bool goes_on(const qp_sequence *s)
+{
+    return s->count == 1 && s->sampler && s->sampler->begun && !s->on_logits && !s->like;
+}
+
+/* ---- checks -------------------------------------------------------------------------------- */
+
+static qp_status check_session(qp_engine *e, const qp_sequence *s, size_t i, qp_error *error)
+{
+    if (s->session->engine != e)
+        return error_set(error, QP_INVALID, "the session of sequence %zu is another engine's", i);
+    if (s->session->evaluation == e->evaluation)
+        return error_set(error, QP_INVALID,
+                         "sequence %zu names a session that is given twice; give it all its tokens "
+                         "at once",
+                         i);
+    s->session->evaluation = e->evaluation;
+    return QP_OK;
+}
+
+static qp_status check_tokens(const qp_engine *e, const qp_sequence *s, qp_error *error)
+{
+    const int64_t vocab_size = e->plan.config.vocab_size;
+    const size_t context = (size_t)e->plan.options.context, held = s->session->count;
+    if (s->count > context || held > context - s->count)
+        return error_set(error, QP_INVALID,
+                         "the context is full: the session holds %zu tokens, %zu more were given, "
+                         "and it has room for %zu in all (%s)",
+                         held, s->count, context, engine_about_context(e));
+    for (size_t i = 0; i < s->count; i++) {
+        if (s->tokens[i] >= 0 && s->tokens[i] < vocab_size) continue;
+        return error_set(error, QP_INVALID,
+                         "token %zu is %d, but the model's vocabulary has the ids 0 to %lld", i,
+                         s->tokens[i], (long long)vocab_size - 1);
+    }
+    return QP_OK;
+}
+
+static qp_status check_like(const qp_sequence *all, size_t n, size_t i, qp_error *error)
+{
+    const qp_sequence *s = &all[i], *like = s->like;
+    if (like < all || like >= all + n || like == s || like->like)
+        return error_set(error, QP_INVALID,
+                         "sequence %zu is to be like another of the call that reads its own tokens",
+                         i);
+    if (s->session->count == 0) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "sequence %zu is to be like another, but its session is not empty", i);
+}
+
+static qp_status check(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
+{
+    int64_t choosing = 0;
+    e->evaluation++;
+    for (size_t i = 0; i < n; i++) {
+        qp_sequence *s = &all[i];
+        s->read = s->chosen = s->passes = 0;
+        choosing += s->sampler != NULL;
+        TRY(check_session(e, s, i, error));
+        TRY(s->like ? check_like(all, n, i, error) : check_tokens(e, s, error));
+    }
+    e->step.chooses = choosing > 0;
+    if (choosing <= e->plan.options.max_outputs) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "the engine was opened for %lld rows of logits at once, but tokens of %lld "
+                     "sequences are to be chosen",
+                     (long long)e->plan.options.max_outputs, (long long)choosing);
+}
+
+/* Damaged weights give logits that are no numbers, and of them any token could be made. Minus
+ * infinity is a number here: the model excludes a token by it. */
+static qp_status check_logits(const qp_engine *e, const float *logits, size_t token,
+                              qp_error *error)
+{
+    int64_t n = e->plan.config.vocab_size, bad = 0;
+    for (int64_t i = 0; i < n; i++)
+        bad += !(logits[i] < INFINITY);
+    if (bad == 0) return QP_OK;
+    return error_set(
+        error, QP_FORMAT,
+        "the logits are not finite: %lld of %lld after token %zu of the input are NaN "
+        "or infinite; the weights hold values that are not numbers, or too large ones: "
+        "fetch or convert the model again",
+        (long long)bad, (long long)n, token);
+}
+
+/* Pages for all new tokens, or for none. */
+static qp_status take_pages(qp_sequence *all, size_t n, qp_error *error)
+{
+    for (size_t i = 0; i < n; i++) {
+        qp_session *s = all[i].session;
+        if (all[i].like || all[i].count == 0) continue;
+        qp_status status = session_take_pages(s, 0, all[i].count, error);
+        if (status == QP_OK) {
+            s->rope_length = (int64_t)(s->count + all[i].count);
+            continue;
+        }
+        for (size_t j = 0; j < i; j++)
+            if (!all[j].like) session_give_pages_back(all[j].session, 0);
+        return status;
+    }
+    return QP_OK;
+}
+
+/* ---- a batch of new tokens ----------------------------------------------------------------- */
+
+/* Asks for a row of logits after token `row` of the batch, where `s` (may be NULL) chooses a token,
+ * the `position`-th of its sequence. */
+static void add_row(qp_engine *e, int64_t row, qp_sequence *s, size_t position)
+{
+    step_state *st = &e->step;
+    const int64_t output = batch_outputs(&e->batch);
+    batch_want(&e->batch, row);
+    st->rows[st->n_rows] = (step_row){0};
+    if (s && s->sampler) {
+        st->rows[st->n_rows] = (step_row){.of = s,
+                                          .wanted = true,
+                                          .session = s->session->id,
+                                          .sampler = s->sampler->id,
+                                          .slot = s->session->slot};
+        sampler_set_row(s->sampler, &e->batch, output, s->session->slot, position);
+        if (!s->sampler->begun) s->sampler->answer = position;
+        s->sampler->begun = true;
+    }
+    st->n_rows++;
+}
+
+/* Rows of logits that the end of a sequence's new tokens needs. */
+static int64_t rows_at_end(const qp_sequence *all, size_t n, const qp_sequence *s)
+{
+    int64_t rows = s->sampler || s->on_logits ? 1 : 0;
+    for (size_t i = 0; i < n; i++)
+        rows += all[i].like == s && all[i].sampler;
+    return rows;
+}
+
+/* As many of a sequence's tokens as the batch has room for, in tokens and rows of logits. The last
+ * one waits for the next batch if its rows do not fit. */
+static size_t tokens_that_fit(const qp_engine *e, const qp_sequence *s, int64_t at_end)
+{
+    const size_t room = (size_t)batch_room(&e->batch);
+    const int64_t rows = e->plan.options.max_outputs - batch_outputs(&e->batch);
+    size_t count = s->count < room ? s->count : room;
+    if (s->every_row && s->on_logits && count > (size_t)rows) count = (size_t)rows;
+    const int64_t before = s->every_row && s->on_logits ? (int64_t)count - 1 : 0;
+    if (count == s->count && count > 0 && before + at_end > rows) count--;
+    return count;
+}
+
+static void add_part(qp_engine *e, qp_sequence *all, size_t n, qp_sequence *s)
+{
+    batch *b = &e->batch;
+    const int64_t row = batch_tokens(b), first = batch_outputs(b);
+    const size_t held = s->session->count;
+    const size_t count = tokens_that_fit(e, s, rows_at_end(all, n, s));
+    if (count == 0) return;
+    const bool ends = count == s->count;
+    batch_add(b, s->tokens, (int64_t)count, (int64_t)held, s->session->pages.pages);
+    batch_set_angles(b, row, (int64_t)held, (int64_t)count, s->session->rope_length);
+    for (size_t i = 0; s->every_row && s->on_logits && i + ends < count; i++)
+        add_row(e, row + (int64_t)i, NULL, 0);
+    const int64_t last = row + (int64_t)count - 1;
+    const bool has_row = batch_outputs(b) < e->plan.options.max_outputs;
+    if (ends && (s->sampler || s->on_logits || (has_row && !e->step.chooses)))
+        add_row(e, last, s, held + count);
+    e->step.parts[e->step.n_parts++] = (step_part){.of = s,
+                                                   .count = count,
+                                                   .ends = ends,
+                                                   .first_output = first,
+                                                   .n_outputs = batch_outputs(b) - first};
+    for (size_t i = 0; ends && i < n; i++)
+        if (all[i].like == s && all[i].sampler) add_row(e, last, &all[i], held + count);
+}
+
+/* Sequences with a single token first: that is what those that go on have. */
+static void fill_batch(qp_engine *e, qp_sequence *all, size_t n)
+{
+    batch_clear(&e->batch);
+    e->step.n_parts = e->step.n_rows = 0;
+    for (int single = 1; single >= 0; single--)
+        for (size_t i = 0; i < n; i++) {
+            qp_sequence *s = &all[i];
+            if (s->like || s->count == 0 || (s->count == 1) != single || is_cancelled(s)) continue;
+            if (batch_room(&e->batch) > 0) add_part(e, all, n, s);
+        }
+}
+
+/* The sessions hold the new tokens of the batch, which has been run. */
+static void finish_parts(qp_engine *e, qp_sequence *all, size_t n)
+{
+    step_state *st = &e->step;
+    for (size_t p = 0; p < st->n_parts; p++) {
+        const step_part *part = &st->parts[p];
+        qp_session *s = part->of->session;
+        memcpy(s->tokens + s->count, part->of->tokens, part->count * sizeof *s->tokens);
+        s->count += part->count;
+        part->of->read = part->count;
+        progress_advance(e->reading, part->count);
+        part->of->passes++;
+        for (size_t i = 0; part->ends && i < n; i++) {
+            if (all[i].like != part->of) continue;
+            session_share(all[i].session, s);
+            all[i].read = s->count;
+        }
+    }
+    st->n_parts = 0;
+}
+
+/* `logits`: (n_outputs, vocab_size) of the batch. Where a part's last row is checked although
+ * nobody receives it, an answer begins with it. */
+static qp_status hand_out_logits(const qp_engine *e, const step_part *part, const float *logits,
+                                 qp_error *error)
+{
+    const qp_sequence *s = part->of;
+    const size_t first = part->count - (size_t)part->n_outputs;
+    for (int64_t i = 0; i < part->n_outputs; i++) {
+        const float *row = logits + (part->first_output + i) * e->plan.config.vocab_size;
+        TRY(check_logits(e, row, first + (size_t)i, error));
+        if (s->on_logits) TRY(s->on_logits(s->context, first + (size_t)i, row));
+    }
+    return QP_OK;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------- */
+
+/* A row's next token has been chosen; the one before it has been read. */
+static void hand_out_token(step_row *row, int32_t token)
+{
+    qp_sequence *s = row->of;
+    if (row->going) s->session->tokens[s->session->count++] = row->last;
+    s->read = row->going && !s->read ? 1 : s->read;
+    row->going = true;
+    row->last = token;
+    s->chosen++;
+    row->wanted = !s->on_token || s->on_token(s->context, token);
+    if (s->max_tokens && s->chosen >= s->max_tokens) row->wanted = false;
+}
+
+/* Hands out the tokens of a pass, [n_rows]; whether any more are wanted. */
+static bool hand_out(void *engine, const int32_t *tokens)
+{
+    step_state *st = &((qp_engine *)engine)->step;
+    bool wanted = false;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        step_row *row = &st->rows[i];
+        if (!row->of || !row->wanted) continue;
+        if (is_cancelled(row->of))
+            row->wanted = false;
+        else
+            hand_out_token(row, tokens[i]);
+        wanted |= row->wanted;
+    }
+    return wanted;
+}
+
+/* How many passes from now on every row can make use of. */
+static int64_t passes_wanted(const qp_engine *e)
+{
+    const step_state *st = &e->step;
+    int64_t least = STEP_MAX_PASSES;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        const qp_sequence *s = st->rows[i].of;
+        int64_t room = e->plan.options.context - (int64_t)s->session->count - st->passes_ahead;
+        int64_t wanted = s->max_tokens ? (int64_t)s->max_tokens - (int64_t)s->chosen : room;
+        if (s->max_tokens) wanted -= st->passes_ahead;
+        if (s->interval && (int64_t)s->interval < wanted) wanted = (int64_t)s->interval;
+        if (s->sampler->allowed) wanted = st->passes_ahead ? 0 : 1;
+        wanted = wanted < room ? wanted : room;
+        least = wanted < least ? wanted : least;
+    }
+    return least;
+}
+
+/* Pages for so many more passes of sequences that go on, or for none. */
+static qp_status take_pages_ahead(qp_engine *e, int64_t passes, qp_error *error)
+{
+    const step_state *st = &e->step;
+    const size_t ahead = (size_t)st->passes_ahead;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        qp_status status =
+            session_take_pages(st->rows[i].of->session, ahead, (size_t)passes, error);
+        if (status == QP_OK) continue;
+        for (size_t j = 0; j < i; j++)
+            session_give_pages_back(st->rows[j].of->session, ahead);
+        return status;
+    }
+    return QP_OK;
+}
+
+/* The engine's batch for the passes of sequences that go on, after those that are under way. */
+static void fill_going(qp_engine *e, int64_t passes)
+{
+    step_state *st = &e->step;
+    batch *b = &e->batch;
+    const bool ahead = st->passes_ahead > 0;
+    batch_clear(b);
+    for (size_t i = 0; i < st->n_rows; i++) {
+        const step_row *row = &st->rows[i];
+        qp_session *s = row->of->session;
+        const int64_t past = (int64_t)s->count + st->passes_ahead;
+        s->rope_length = past + passes;
+        batch_add_ahead(b, row->last, past, s->rope_length, s->pages.pages);
+        batch_set_angles(b, (int64_t)i, past, 1, past + 1);
+        batch_want(b, (int64_t)i);
+        sampler_set_row(row->of->sampler, b, (int64_t)i, row->slot, (size_t)past + 1);
+        if (ahead && batch_i32(b, PLAN_USES)[i] & ADJUST_PENALISE)
+            batch_i32(b, PLAN_USES)[i] |= ADJUST_COUNT;
+    }
+}
+
+/* Brings the rows' slots in step with their sessions before a run after which none is under way. */
+static qp_status prepare_rows(qp_engine *e, const machine *m, qp_error *error)
+{
+    step_state *st = &e->step;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        const step_row *row = &st->rows[i];
+        const qp_sequence *s = row->of;
+        if (!row->sampler || batch_i32(&e->batch, PLAN_USES)[i] == 0) continue;
+        const qp_sequence *from = s->like ? s->like : s;
+        const sampler_history history = {.held = from->session->tokens,
+                                         .n_held = from->session->count,
+                                         .more = row->going ? &row->last : from->tokens,
+                                         .n_more = row->going ? 1 : from->count};
+        TRY(sampler_prepare(s->sampler, &st->slots[row->slot], &history, m, &e->batch, (int64_t)i,
+                            st->scratch, error));
+    }
+    return QP_OK;
+}
+
+/* The flag that all rows look at, if there is one: where a run of one sequence is not begun ahead
+ * of its call, the machine looks at it too. */
+static void set_end(const step_state *st, const machine_pace *pace, machine_request *r)
+{
+    const qp_sequence *s = st->rows[0].of;
+    if (st->n_rows != 1 || !s || !s->sampler || (pace && pace->runs > 1)) return;
+    r->cancel = s->cancel;
+    r->stops = s->sampler->stops;
+    r->n_stops = s->sampler->n_stops;
+}
+
+static engine_run *next_run(qp_engine *e, int64_t passes)
+{
+    step_state *st = &e->step;
+    const int number = st->n_begun % MACHINE_MAX_RUNS;
+    engine_run *run = &st->runs[number];
+    const size_t pitch = STEP_MAX_PASSES * (size_t)e->plan.options.max_outputs;
+    *run = (engine_run){.request = {.batch = &e->batch,
+                                    .passes = (int)passes,
+                                    .continues = st->passes_ahead > 0,
+                                    .choice = st->choice,
+                                    .tokens = st->tokens + (size_t)number * pitch,
+                                    .context = e}};
+    return run;
+}
+
+static qp_status begin(qp_engine *e, engine_run *run, qp_error *error)
+{
+    step_state *st = &e->step;
+    TRY(engine_find_run(e, run, error));
+    if (!run->request.continues) TRY(prepare_rows(e, run->machine, error));
+    TRY(engine_begin_run(e, run, error));
+    st->n_begun++;
+    st->passes_ahead += run->request.passes;
+    return QP_OK;
+}
+
+/* What the slots hold after a run of `passes`, of which all tokens were handed out to rows that go
+ * on; the others' are out of step. */
+static void note_slots(step_state *st, const engine_run *run)
+{
+    const bool counted = run->machine->type->counts_chosen && st->n_rows == 1;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        const step_row *row = &st->rows[i];
+        if (!row->sampler) continue;
+        const bool known = row->of && row->wanted;
+        st->slots[row->slot].counted = known ? (int64_t)row->of->session->count + counted : -1;
+    }
+}
+
+/* Waits for the run that was begun first. */
+static qp_status end(qp_engine *e, int *passes, qp_error *error)
+{
+    step_state *st = &e->step;
+    const engine_run *run = &st->runs[st->n_ended++ % MACHINE_MAX_RUNS];
+    st->passes_ahead -= run->request.passes;
+    return engine_end_run(e, run, passes, error);
+}
+
+static qp_status end_going(qp_engine *e, qp_error *error)
+{
+    step_state *st = &e->step;
+    const engine_run *run = &st->runs[st->n_ended % MACHINE_MAX_RUNS];
+    int passes = 0;
+    qp_status status = end(e, &passes, error);
+    note_slots(st, run);
+    for (size_t i = 0; i < st->n_rows; i++) {
+        step_row *row = &st->rows[i];
+        if (row->of) row->of->passes += (size_t)passes;
+        if (row->of && row->wanted)
+            row->held = row->of->session->count;
+        else
+            row->session = 0; /* what is under way for it is lost */
+        if (row->of && !row->wanted) session_give_pages_back(row->of->session, 0);
+    }
+    return status;
+}
+
+void step_drop(qp_engine *e)
+{
+    step_state *st = &e->step;
+    int passes;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        st->rows[i].of = NULL;
+        if (st->rows[i].sampler) st->slots[st->rows[i].slot].counted = -1;
+    }
+    while (st->n_ended < st->n_begun)
+        if (end(e, &passes, NULL) != QP_OK) break;
+    st->n_ended = st->n_begun;
+    st->passes_ahead = 0;
+    st->n_rows = 0;
+}
+
+/* ---- calls --------------------------------------------------------------------------------- */
+
+/* The sequence that a row under way belongs to; NULL: none of the call's. */
+static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n)
+{
+    for (size_t i = 0; row->session && i < n; i++) {
+        qp_sequence *s = &all[i];
+        if (s->session->id == row->session && goes_on(s) && s->sampler->id == row->sampler &&
+            s->session->count == row->held && s->tokens[0] == row->last)
+            return is_cancelled(s) ? NULL : s;
+    }
+    return NULL;
+}
+
+/* Whether the call's sequences are those whose passes are under way. */
+static bool match_rows(qp_engine *e, qp_sequence *all, size_t n)
+{
+    step_state *st = &e->step;
+    bool same = st->n_rows == n;
+    for (size_t i = 0; i < st->n_rows; i++) {
+        step_row *row = &st->rows[i];
+        qp_sequence *s = i < n ? find_row(row, &all[i], 1) : NULL;
+        same &= s != NULL;
+        row->of = s ? s : find_row(row, all, n);
+        row->wanted = row->of != NULL;
+    }
+    return same;
+}
+
+/* Begins as many passes as the machine's pace and the sequences allow; none where that is none. */
+static qp_status begin_going(qp_engine *e, machine_pace pace, int64_t most, qp_error *error)
+{
+    step_state *st = &e->step;
+    int64_t passes = passes_wanted(e);
+    if (passes > most) passes = most;
+    if (passes < 1 || st->n_begun - st->n_ended >= pace.runs) return QP_OK;
+    TRY(take_pages_ahead(e, passes, error));
+    fill_going(e, passes);
+    engine_run *run = next_run(e, passes);
+    run->request.on_tokens = hand_out;
+    set_end(st, &pace, &run->request);
+    return begin(e, run, error);
+}
+
+/* Begins the passes of the next call, if there are pages for them: else that call says so. */
+static qp_status run_ahead(qp_engine *e, machine_pace pace, int64_t most, qp_error *error)
+{
+    qp_error why;
+    qp_status status = begin_going(e, pace, most, &why);
+    if (status == QP_OK || status == QP_NO_MEMORY) return QP_OK;
+    if (error) *error = why;
+    return status;
+}
+
+/* All sequences go on. Where several runs may be under way the first is one pass, so that a GPU
+ * begins while the next is prepared. */
+static qp_status step_going(qp_engine *e, bool continues, qp_error *error)
+{
+    step_state *st = &e->step;
+    const machine_pace pace = engine_pace(e, (int64_t)st->n_rows, st->choice);
+    const bool runs_ahead = pace.runs > 1 && !e->trace;
+    const int64_t most = pace.passes > 0 ? pace.passes : 1;
+    if (!continues) TRY(begin_going(e, pace, runs_ahead ? 1 : most, error));
+    if (runs_ahead) TRY(run_ahead(e, pace, most, error));
+    return end_going(e, error);
+}
+
+/* Other sequences than those that have passes under way: the tokens of these first. */
+static qp_status drain(qp_engine *e, bool *progress, qp_error *error)
+{
+    step_state *st = &e->step;
+    qp_status status = QP_OK;
+    while (status == QP_OK && st->n_ended < st->n_begun)
+        status = end_going(e, error);
+    for (size_t i = 0; i < st->n_rows; i++)
+        *progress |= st->rows[i].of != NULL;
+    if (status != QP_OK) step_drop(e);
+    return status;
+}
+
+/* Makes a row of every sequence, all of which go on; false: some do not. */
+static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
+{
+    step_state *st = &e->step;
+    const plan_options *o = &e->plan.options;
+    if (n == 0 || n > (size_t)o->max_outputs || n > (size_t)o->max_sequences) return false;
+    for (size_t i = 0; i < n; i++)
+        if (!goes_on(&all[i]) || is_cancelled(&all[i])) return false;
+    st->n_rows = n;
+    st->n_parts = 0;
+    st->choice = MACHINE_LIKELIEST;
+    for (size_t i = 0; i < n; i++) {
+        qp_sequence *s = &all[i];
+        st->rows[i] = (step_row){.of = s,
+                                 .wanted = true,
+                                 .session = s->session->id,
+                                 .sampler = s->sampler->id,
+                                 .slot = s->session->slot,
+                                 .last = s->tokens[0],
+                                 .going = true,
+                                 .held = s->session->count};
+        if (sampler_chooses(s->sampler)) st->choice = MACHINE_SAMPLED;
+    }
+    return true;
+}
+
+/* Whether logits are needed here: for a receiver, or to check those that an answer begins with. */
+static bool wants_logits(const step_state *st)
+{
+    enum { FEW_ROWS = 8 };
+    for (size_t i = 0; i < st->n_parts; i++)
+        if (st->parts[i].n_outputs > 0 && st->parts[i].of->on_logits) return true;
+    return st->chooses && st->n_rows > 0 && st->n_rows <= FEW_ROWS;
+}
+
+/* New tokens, of any number of sequences. */
+static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
+{
+    step_state *st = &e->step;
+    int passes = 0;
+    TRY(take_pages(all, n, error));
+    fill_batch(e, all, n);
+    if (st->n_parts == 0) return QP_OK;
+    st->choice = MACHINE_LOGITS;
+    for (size_t i = 0; i < st->n_rows; i++)
+        if (st->rows[i].of) st->choice = MACHINE_SAMPLED;
+    engine_run *run = next_run(e, 1);
+    run->request.logits = wants_logits(st);
+    TRY(begin(e, run, error));
+    TRY(end(e, &passes, error));
+    const float *logits = run->request.logits ? machine_logits(run->machine) : NULL;
+    const size_t n_parts = st->n_parts;
+    finish_parts(e, all, n);
+    for (size_t i = 0; logits && i < n_parts; i++)
+        TRY(hand_out_logits(e, &st->parts[i], logits, error));
+    hand_out(e, run->request.tokens);
+    note_slots(st, run);
+    st->n_rows = 0;
+    return QP_OK;
+}
+
+qp_status qp_step(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
+{
+    step_state *st = &e->step;
+    bool progress = false;
+    TRY(check(e, all, n, error));
+    if (st->n_ended < st->n_begun) {
+        if (match_rows(e, all, n)) return step_going(e, true, error);
+        TRY(drain(e, &progress, error));
+        if (progress) return QP_OK;
+    }
+    if (make_rows(e, all, n)) return step_going(e, false, error);
+    return step_batch(e, all, n, error);
+}
