@@ -11,21 +11,36 @@
 
 enum { INPUT_ALIGNMENT = 16 };
 
-qp_status batch_init(batch *b, const program *plan, qp_error *error)
+static size_t count_inputs(const program *plan)
 {
-    *b = (batch){.plan = plan, .sizes = plan->capacity};
     size_t total = 0;
-    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
         if (plan->tensors[id].kind == PLAN_INPUT)
             total += round_up(plan->tensors[id].bytes, INPUT_ALIGNMENT);
-    }
+    return total;
+}
+
+static size_t count_angles(const program *plan)
+{
+    if (plan->config.rope.scaling != ROPE_DYNAMIC) return 0;
+    return (size_t)(plan->capacity.of[AXIS_TOKENS] * plan->config.rope.dim) * sizeof(float);
+}
+
+size_t batch_count_bytes(const program *plan)
+{
+    return count_inputs(plan) + count_angles(plan);
+}
+
+qp_status batch_init(batch *b, const program *plan, qp_error *error)
+{
+    const size_t total = count_inputs(plan), angles = count_angles(plan);
+    *b = (batch){.plan = plan, .sizes = plan->capacity};
     b->memory = calloc(1, total);
     if (!b->memory) return error_no_memory(error, "the batch state", total);
     b->memory_bytes = total;
-    if (plan->config.rope.scaling == ROPE_DYNAMIC) {
-        size_t rows = (size_t)plan->capacity.of[AXIS_TOKENS];
-        b->angles = calloc(rows * (size_t)plan->config.rope.dim, sizeof *b->angles);
-        if (!b->angles) return error_no_memory(error, "the batch's angles", rows);
+    if (angles) {
+        b->angles = calloc(1, angles);
+        if (!b->angles) return error_no_memory(error, "the batch's angles", angles);
     }
     char *next = b->memory;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {

@@ -25,6 +25,9 @@ static inline int32_t *batch_i32(const batch *batch, plan_tensor_id id)
     return batch->of[id];
 }
 
+/* Bytes of the arrays of a batch. */
+size_t batch_count_bytes(const program *plan);
+
 qp_status batch_init(batch *batch, const program *plan, qp_error *error);
 void batch_free(batch *batch);
 

@@ -33,7 +33,7 @@ typedef struct cpu_machine {
     uint64_t order;
     uint32_t part_features;
     parts *parts; /* runs instructions in parts and hands those on; NULL: they run whole */
-    batch later;  /* batches of passes after the first; without memory until then */
+    batch later;  /* that of a pass of several */
     int ran;      /* passes of the last run */
 } cpu_machine;
 
@@ -60,13 +60,14 @@ static qp_status count_cpu(const machine_setup *setup, uint32_t features, machin
     uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
     executor_free(&sizes);
     const plan_bytes bytes = plan_count_bytes(setup->plan, weights);
+    const uint64_t own = batch_count_bytes(setup->plan); /* beside the caller's batch */
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena + bytes.sums,
                            .kv_cache = bytes.kv_cache,
                            .rope_table = bytes.rope_table,
-                           .inputs = bytes.inputs,
+                           .inputs = bytes.inputs + own,
                            .state = bytes.state,
-                           .total = bytes.total};
+                           .total = bytes.total + own};
     return status;
 }
 
@@ -88,6 +89,7 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     m->pool = setup->pool;
     m->order = setup->order;
     m->part_features = setup->cpu_features;
+    TRY(batch_init(&m->later, setup->plan, error));
     if (setup->over) {
         m->executor = ((cpu_machine *)setup->over->self)->executor;
         return QP_OK;
@@ -238,16 +240,12 @@ static void choose(cpu_machine *m, const machine_request *r, const batch *b, int
 }
 
 /* The batch of a pass of the request, whose own batch has the pages of all passes. */
-static qp_status batch_of(cpu_machine *m, const machine_request *r, int pass, const batch **out,
-                          qp_error *error)
+static const batch *batch_of(cpu_machine *m, const machine_request *r, int pass)
 {
     const int64_t n = batch_outputs(r->batch);
-    *out = r->batch;
-    if (machine_passes_of(r) == 1) return QP_OK;
-    if (!m->later.plan) TRY(batch_init(&m->later, m->executor->plan, error));
+    if (machine_passes_of(r) == 1) return r->batch;
     batch_make_later(r->batch, pass, pass ? r->tokens + (pass - 1) * n : NULL, &m->later);
-    *out = &m->later;
-    return QP_OK;
+    return &m->later;
 }
 
 static qp_status run_pass(cpu_machine *m, const machine_request *r, int pass, const batch *b,
@@ -270,8 +268,7 @@ static qp_status run_cpu(void *self, const machine_request *r, qp_error *error)
     const int passes = machine_passes_of(r);
     bool goes_on = true;
     for (m->ran = 0; goes_on && m->ran < passes; m->ran++) {
-        const batch *b;
-        TRY(batch_of(m, r, m->ran, &b, error));
+        const batch *b = batch_of(m, r, m->ran);
         TRY(run_pass(m, r, m->ran, b, error));
         if (r->choice == MACHINE_LOGITS) continue;
         int32_t *tokens = r->tokens + m->ran * batch_outputs(b);
