@@ -1,20 +1,20 @@
-/* Where each slice's weights begin: see ahead.h. */
+/* Finds where the weights of each slice begin: see ahead.h. */
 #include "vm/ahead.h"
 
 #include <stdlib.h>
 
-/* Of a slice, no more than memory delivers while a worker waits for others, and well inside the
- * second cache. */
+/* Bytes to ask for per slice: no more than memory delivers during one wait, and much less than the
+ * L2 cache holds. */
 enum { AHEAD_BYTES = 128 << 10 };
 
-/* The slice's rows of a weight that is read as stored. */
+/* The slice's rows of a weight that kernels read as stored. */
 static ahead stored_weights(const schedule *s, const instruction *in, const op_call *call)
 {
     for (int i = 0; i < OP_MAX_TENSORS; i++) {
         const program_view *view = &s->program->views[in->operands[i]];
         if (view->rank != 2 || s->program->areas[view->area].base != BASE_WEIGHT) continue;
         const tensor *weight = &call->tensors[i];
-        if (weight->shape[0] != call->end) continue; /* its rows are not the units */
+        if (weight->shape[0] != call->end) continue; /* the units are not its rows */
         return (ahead){(const char *)weight->data + in->units.begin * weight->stride[0],
                        (size_t)((in->units.end - in->units.begin) * weight->stride[0])};
     }

@@ -1,12 +1,12 @@
-/* A schedule with all that it takes to run it: the addresses of its memory, and a kernel for every
- * node. The machines `serial` and `threads` run one.
+/* A schedule with everything that is needed to run it: the addresses of its memory, and a kernel
+ * for every node. The machines `serial` and `threads` run one.
  */
 #ifndef QUIPU_VM_BOUND_H
 #define QUIPU_VM_BOUND_H
 
 #include "schedule/schedule.h"
 
-/* How a node's instructions are run; chosen once, since it depends on types and weights alone. */
+/* How a node's instructions run. Chosen once, because it depends only on types and weights. */
 typedef struct bound_kernel {
     op_kernel *kernel;
     const void *packed;       /* the variant's own form of the weights, or NULL */
@@ -18,7 +18,7 @@ typedef struct bound_schedule {
     const program_memory *memory;
     const bound_kernel *kernels; /* [schedule->n_nodes] */
     void *scratch;               /* of all workers, one after the other */
-    size_t scratch_bytes;        /* of one worker, at least what any kernel wants */
+    size_t scratch_bytes;        /* bytes for one worker, enough for any kernel */
 } bound_schedule;
 
 /* Runs one instruction, with the scratch of one worker. */

@@ -1,4 +1,4 @@
-/* Runs a plan operator by operator: see execute.h. */
+/* Runs a plan node by node: see execute.h. */
 #include "vm/execute.h"
 
 #include "base/checked.h"
@@ -23,7 +23,8 @@ void executor_bind(const executor *x, int n, const plan_sizes *sizes, op_call *c
     call->packed = x->nodes[n].packed;
 }
 
-/* Chooses every node's kernel, and finds the scratch of the neediest at the plan's capacity. */
+/* Chooses every node's kernel, and finds the largest scratch that any kernel needs at the plan's
+ * capacity. */
 static void choose_kernels(executor *x)
 {
     size_t most = 0;

@@ -1,8 +1,8 @@
-/* Runs a plan operator by operator over memory that it owns: what the machines of the CPU are made
- * of.
+/* Runs a plan node by node over memory that it owns. The machines of the CPU are built from it.
  *
  * It takes every operator's reference, or the fastest variant that the CPU's features allow, and
- * deals an operator's units over the threads of a pool. All memory is taken when it is made.
+ * divides an operator's units among the threads of a pool. It allocates all memory when it is
+ * created.
  */
 #ifndef QUIPU_VM_EXECUTE_H
 #define QUIPU_VM_EXECUTE_H
@@ -13,15 +13,15 @@
 #include "vm/batch.h"
 #include "plan/plan.h"
 
-/* How a node of the plan is run: chosen once, since it depends on types and weights alone. */
+/* How a node of the plan runs. Chosen once, because it depends only on types and weights. */
 typedef struct executor_node {
     const op_variant *variant; /* NULL: the reference */
     const void *packed;        /* the variant's own form of the weights, or NULL */
 } executor_node;
 
-/* The embedding's rows of one batch: see pack.h. */
+/* The embedding rows of one batch: see pack.h. */
 typedef struct embedding_rows {
-    buffer memory;     /* rows, then their numbers; empty where the table is read as it lies */
+    buffer memory;     /* the rows, then their numbers; empty where kernels read the table itself */
     const char *table; /* in the model's file */
     size_t row_bytes;
     int32_t *numbers; /* 0, 1, ... */
@@ -30,21 +30,22 @@ typedef struct embedding_rows {
 typedef struct executor {
     const program *plan;
     thread_pool *pool;
-    uint32_t cpu_features; /* variants may use these; 0: references only */
+    uint32_t cpu_features; /* features that variants may use; 0: references only */
     executor_node *nodes;  /* [plan->n_nodes] */
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
-    const model *model;   /* for packing its weights */
-    const void **weights; /* [plan->n_weights]: where each lies */
+    const model *model;   /* of packing the weights */
+    const void **weights; /* [plan->n_weights]: the address of each */
     program_memory memory;
 } executor;
 
-/* Only chooses the kernels, for questions about them: nothing can be run. executor_free() it. */
+/* Only chooses the kernels, to answer questions about them; such an executor cannot run.
+ * executor_free() it. */
 qp_status executor_choose(executor *executor, const program *plan, const model *model,
                           uint32_t cpu_features, qp_error *error);
 
-/* `progress` is told of the packing of weights. */
+/* `progress` reports the packing of weights. */
 qp_status executor_init(executor *executor, const program *plan, const model *model,
                         thread_pool *pool, uint32_t cpu_features, progress *progress,
                         qp_error *error);
@@ -54,22 +55,23 @@ void executor_free(executor *executor);
 /* A node's call at these sizes, whole. */
 void executor_bind(const executor *executor, int node, const plan_sizes *sizes, op_call *call);
 
-/* Points the plan's inputs to the batch's arrays; the RoPE table takes its angles. */
+/* Points the plan's inputs to the batch's arrays and copies its angles to the RoPE table. */
 void executor_take_inputs(executor *executor, const batch *batch);
 
-/* A pass begins: the sums that the last one has cleared are this one's. */
+/* Begins a pass: it uses the sums that the last pass cleared. */
 void executor_begin_pass(executor *executor);
 
-/* Runs steps [first, last) of the plan over the batch; from the first step on a pass begins. */
+/* Runs steps [first, last) of the plan over the batch; a pass begins with the first step. */
 void executor_run(executor *executor, const batch *batch, int first, int last);
 
-/* Where a tensor lies; of a cache, the part of one layer; of a state, that of the slot `layer`. */
+/* The address of a tensor: of a cache, the part of one layer; of a state, the slot `layer`. */
 void *executor_address(const executor *executor, plan_tensor_id id, int64_t layer);
 
 /* Copies a page of the KV cache, K and V of every layer. */
 void executor_copy_page(executor *executor, int32_t from, int32_t to);
 
-/* float32 [outputs][vocab_size] of the last run past lm_head; may be changed before sampling. */
+/* float32 [outputs][vocab_size] of the last run that included lm_head; may be changed before
+ * sampling. */
 float *executor_logits(const executor *executor);
 
 #endif

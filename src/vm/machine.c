@@ -1,4 +1,4 @@
-/* The table of machines, and what holds for all of them: see machine.h. */
+/* The table of machines, and the checks that all machines share: see machine.h. */
 #include "vm/machine_run.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@ const machine_type *machine_type_at(int index)
     return index < (int)(sizeof all / sizeof *all) ? all[index] : NULL;
 }
 
-/* What the name was before; NULL: it was none. */
+/* The current name of a machine that had another name before; NULL: there is none. */
 static const char *renamed(const char *name)
 {
     static const char *const names[][2] = {

@@ -7,11 +7,12 @@
 
 enum {
     PACKED_ALIGNMENT = 64,
-    PIECE_BYTES = 8 << 20, /* stored, packed between two releases: a few instructions' worth of
-                            * memory beside the weights */
+    PIECE_BYTES = 8 << 20, /* stored bytes that are packed before they are released: a few
+                              instructions' worth of memory in addition to the weights */
 };
 
-/* Bytes of a node's packed weights, 0 where they are read as stored; `call` is the whole node's. */
+/* Bytes of a node's packed weights, 0 where kernels read them as stored; `call` is the whole
+ * node's. */
 static size_t packed_bytes_of(const executor *x, int n, op_call *call)
 {
     const op_variant *variant = x->nodes[n].variant;
@@ -25,7 +26,8 @@ static bool is_packed(const executor *x, int n)
     return x->nodes[n].variant && x->nodes[n].variant->packed_bytes;
 }
 
-/* Whether the node reads the weight: the slot's, or the embedding as the output projection's. */
+/* Whether the node reads the weight: its slot's, or the embedding when that is the output
+ * projection too. */
 static bool reads_weight(const executor *x, int n, weight_slot slot, int64_t layer)
 {
     bool per_layer = weight_get_info(slot)->per_layer;
@@ -49,13 +51,13 @@ static bool is_needed_as_stored(const executor *x, weight_slot slot, int64_t lay
     return false;
 }
 
-/* Packed are matrices; the norm in front of a fused product is read as stored. */
+/* Only matrices are packed; a fused product reads the weight of its norm as stored. */
 static bool is_vector(const executor *x, weight_slot slot, int64_t layer)
 {
     return model_get_weight(x->model, slot, layer)->weight.rank == 1;
 }
 
-/* Gives back what a node's weights take as stored: for good, where they are done with. */
+/* Releases the stored form of a node's weights, permanently where nothing reads it any more. */
 static void release_weights(const executor *x, int n, bool is_done)
 {
     for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
@@ -87,7 +89,7 @@ static void pack_share(void *context, int worker, int n_workers)
     if (call.begin < call.end) task->variant->pack(&call, task->packed);
 }
 
-/* Units whose weights are about PIECE_BYTES, whole groups of the variant's. */
+/* The number of units whose weights take about PIECE_BYTES, in whole groups of the variant. */
 static int64_t units_of_piece(const op_variant *variant, size_t packed_bytes, int64_t units)
 {
     int64_t group = variant->pack_units, pieces = (int64_t)(packed_bytes / PIECE_BYTES) + 1;
@@ -115,8 +117,8 @@ static void pack_node(executor *x, int n, const op_call *call, size_t bytes, cha
     release_weights(x, n, true);
 }
 
-/* Reading a tensor maps pages of its neighbours too, some of which were given back already. What is
- * still read as stored are norms and rows of the embedding, far from one another. */
+/* Reading a tensor also maps pages of its neighbours, some of which were released before. What is
+ * still read as stored are norms and rows of the embedding, which lie far from each other. */
 static void release_all(const executor *x)
 {
     for (int i = 0; i < WEIGHT_COUNT; i++) {
@@ -129,7 +131,7 @@ static void release_all(const executor *x)
     }
 }
 
-/* Whether the table lies in a file and nothing but rows of it is still read. */
+/* Whether the embedding table lies in a file and only single rows of it are still read. */
 static bool is_read_by_rows(const executor *x)
 {
     if (!model_is_mapped(x->model, WEIGHT_TOKEN_EMBD, 0)) return false;
@@ -179,8 +181,8 @@ qp_status executor_pack(executor *x, progress *progress, qp_error *error)
     return total > 0 && is_read_by_rows(x) ? make_rows(x, error) : QP_OK;
 }
 
-/* Bytes of the node's weights that stay as they are stored. The embedding is counted once, although
- * few of its rows are touched where it lies in a file. */
+/* Bytes of the node's weights that stay as stored. The embedding is counted once, although a run
+ * touches few of its rows where it lies in a file. */
 static uint64_t stored_bytes_of(const executor *x, int n)
 {
     op_call call;
@@ -211,7 +213,7 @@ void executor_take_rows(executor *x, const batch *batch)
     for (int64_t i = 0; i < batch_tokens(batch); i++) {
         memcpy((char *)x->rows.memory.data + (size_t)i * row_bytes,
                x->rows.table + (size_t)ids[i] * row_bytes, row_bytes);
-        model_release_weight(x->model, WEIGHT_TOKEN_EMBD, 0); /* a row maps a megabyte */
+        model_release_weight(x->model, WEIGHT_TOKEN_EMBD, 0); /* reading a row maps a megabyte */
     }
     x->memory.data[PLAN_TOKEN_IDS] = x->rows.numbers;
 }

@@ -1,21 +1,21 @@
-/* Weights in the form that kernels want them, made once when a model is opened. */
+/* Packs weights into the form that kernels want, once, when a model is opened. */
 #ifndef QUIPU_VM_PACK_H
 #define QUIPU_VM_PACK_H
 
 #include "vm/execute.h"
 
-/* Packs the weights of every node whose variant has a form of its own. What was packed is given
- * back to the system as it goes, a piece at a time, where it lies in a mapped file or the model
- * allows it (model_options): at no time is much more in memory than the weights once. */
+/* Packs the weights of every node whose variant has a form of its own. It works in pieces and
+ * releases the stored form of each piece, where that lies in a mapped file or the model allows it
+ * (model_options), so memory never holds much more than the weights once. */
 qp_status executor_pack(executor *executor, progress *progress, qp_error *error);
 
-/* Copies the rows of the embedding that the batch's tokens name, and has kernels read those. Where
- * the table lies in a file a touched row brings what lies around it into memory, a megabyte and
- * more; where the output projection was packed from the same table, all of it is there already. */
+/* Copies the rows of the embedding that the batch's tokens name, and points the kernels to the
+ * copies. Where the table lies in a file, touching a row maps a megabyte or more around it; where
+ * the output projection was packed from the same table, the whole table is in memory anyway. */
 void executor_take_rows(executor *executor, const batch *batch);
 
-/* Bytes of weights that stay in memory once they are packed: the packed forms, what kernels read as
- * it is stored, and the embedding. The kernels are chosen by then; no weight is read. */
+/* Bytes of weights that stay in memory after packing: the packed forms, the weights that kernels
+ * read as stored, and the embedding. Call it after the kernels were chosen; it reads no weight. */
 uint64_t executor_weight_bytes(const executor *executor);
 
 #endif

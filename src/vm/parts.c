@@ -35,7 +35,7 @@ struct parts {
     float *row;     /* (head_dim) */
     float *product; /* (n_rows, n_features): before the residual is added */
     buffer memory;
-    /* The part that runs. */
+    /* The part that runs now. */
     const instruction *in;
     uint64_t begin, end;
 };
@@ -45,7 +45,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* The sizes that nodes need in parts. */
+/* The largest sizes that any node needs for its parts. */
 static void find_sizes(parts *p)
 {
     const schedule *s = p->schedule;
@@ -74,7 +74,7 @@ static qp_status take_memory(parts *p, qp_error *error)
     if (!fits) return error_set(error, QP_NO_MEMORY, "attention in parts is too large to address");
     if (total == 0) return QP_OK;
     TRY(buffer_alloc(&p->memory, total, "attention in parts", error));
-    memset(p->memory.data, 0, total); /* so that no page is taken while the clock runs */
+    memset(p->memory.data, 0, total); /* so that no page fault falls into a measured time */
     p->keys = p->memory.data;
     p->values = p->keys + cache;
     p->scores = p->values + cache;
@@ -120,7 +120,7 @@ static void end_part(parts *p)
     p->end = clock_ns();
 }
 
-/* Hands on the part that has ended; its shape is printed as `format` says. */
+/* Reports the part that has just ended; `format` prints its shape. */
 __attribute__((format(printf, 4, 5))) static void tell_part(parts *p, const char *kind,
                                                             op_cost cost, const char *format, ...)
 {
@@ -139,18 +139,18 @@ __attribute__((format(printf, 4, 5))) static void tell_part(parts *p, const char
 
 /* ---- Attention ----------------------------------------------------------------------------- */
 
-/* Rows that attend with one KV head: heads of one token, or tokens with one head. */
+/* Rows that attend with one KV head: all its heads of one token, or one head of several tokens. */
 typedef struct attention_block {
     const float *q;               /* (rows, head_dim) */
-    float *out;                   /* the same; may be q */
-    int64_t q_stride, out_stride; /* floats */
+    float *out;                   /* (rows, head_dim); may be q */
+    int64_t q_stride, out_stride; /* in floats */
     int64_t rows, head_dim;
     int64_t visible,
-        more; /* positions that the first row sees, and how many more from row to row */
+        more; /* positions that the first row sees, and how many more each next row sees */
 } attention_block;
 
-/* out (rows, columns) = a (rows, inner) b (inner, columns); strides in floats. Rows of out are sums
- * of rows of b, which a compiler turns into vectors as it stands. */
+/* out (rows, columns) = a (rows, inner) b (inner, columns); strides in floats. Each row of out is a
+ * sum of rows of b, which compilers vectorise without help. */
 static void multiply(const float *a, int64_t a_stride, const float *b, int64_t b_stride, float *out,
                      int64_t out_stride, int64_t rows, int64_t inner, int64_t columns)
 {
@@ -182,7 +182,7 @@ static void load_row(dtype type, const void *row, int64_t n, float *out)
         out[i] = bf16_to_f32(halves[i]);
 }
 
-/* One KV head's first n positions out of the pages, keys transposed. */
+/* Gathers the first n positions of one KV head from the pages; transposes the keys. */
 static void gather(parts *p, const op_call *call, int64_t sequence, int64_t head, int64_t n)
 {
     const tensor *k = &call->tensors[PAGED_PREFILL_K_CACHE]; /* (n_pages, page_size, n_kv, dh) */
@@ -205,7 +205,7 @@ static void gather(parts *p, const op_call *call, int64_t sequence, int64_t head
     tell_part(p, "MemCopy", (op_cost){0, bytes}, "2x%lldx%lld", (long long)n, (long long)dim);
 }
 
-/* Runs one of softmax's operators over the scores, with the fastest kernel. */
+/* Runs one of softmax's operators over the scores, with its fastest kernel. */
 static void run_softmax_part(parts *p, op_code code, const char *kind, op_call *call)
 {
     const op_info *op = op_get(code);
@@ -231,7 +231,7 @@ static void softmax(parts *p, const tensor *scores, double scale)
     run_softmax_part(p, OP_NORMALIZE, "Normalize", &divide);
 }
 
-/* Scores of positions that a row does not see. */
+/* Masks the scores of positions that a row does not see. */
 static void mask(parts *p, const attention_block *b, int64_t columns)
 {
     begin_part(p);
@@ -267,13 +267,13 @@ static void attend(parts *p, const attention_block *b, double scale)
               (long long)b->rows, (long long)columns, (long long)columns, (long long)b->head_dim);
 }
 
-/* The part [begin, end) of an instruction's units that is of one sequence. */
+/* The part [begin, end) of an instruction's units that belongs to one sequence. */
 typedef struct sequence_slice {
     int64_t sequence, begin, end;     /* units: token * n_heads + head */
     int64_t first, tokens, kv_length; /* of the sequence */
 } sequence_slice;
 
-/* Rows from (token, head) on, one token or one head further each. */
+/* Collects rows from (token, head) on; each next row is one token or one head further. */
 static attention_block make_block(const op_call *call, const sequence_slice *s, int64_t token,
                                   int64_t head, int64_t rows, bool by_token)
 {
@@ -297,7 +297,7 @@ static void attend_group(parts *p, const op_call *call, const sequence_slice *s,
 {
     int64_t heads = call->tensors[PAGED_PREFILL_Q].shape[1];
     int64_t group = heads / call->tensors[PAGED_PREFILL_K_CACHE].shape[2];
-    int64_t from = s->begin / heads, to = (s->end - 1) / heads; /* tokens, the last included */
+    int64_t from = s->begin / heads, to = (s->end - 1) / heads; /* tokens, including the last */
     int64_t low = kv_head * group, high = low + group;
     if (from == to) {
         low = larger(low, s->begin % heads);
@@ -348,7 +348,7 @@ static void run_attention(parts *p, const op_call *call)
 
 /* ---- Products and the rest ----------------------------------------------------------------- */
 
-/* The kind of an operator that is not taken apart. */
+/* The kind of an operator that runs as one part. */
 static const char *kind_of(const schedule *s, const instruction *in)
 {
     switch ((int)in->opcode) {

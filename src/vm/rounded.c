@@ -1,4 +1,4 @@
-/* References with other kernels' roundings: see rounded.h. */
+/* The references with the roundings of other kernels: see rounded.h. */
 #include "vm/rounded.h"
 
 #include "base/checked.h"
@@ -15,7 +15,7 @@ typedef struct rounded_node {
 } rounded_node;
 
 typedef struct rounded {
-    executor executor;   /* lends its memory */
+    executor executor;   /* the machine whose memory is used */
     rounded_node *nodes; /* [plan->n_nodes] */
     buffer scratch;
     size_t scratch_bytes; /* of one worker */

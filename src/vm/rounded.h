@@ -1,5 +1,6 @@
 /* The references with the roundings of another machine's kernels: what that machine would compute
- * without errors of its own. Not one of the types that a person names; `quipu diff` opens it.
+ * if its kernels had no other error. It is not one of the types that --exec takes; `quipu diff`
+ * opens it.
  */
 #ifndef QUIPU_VM_ROUNDED_H
 #define QUIPU_VM_ROUNDED_H
@@ -9,8 +10,8 @@
 /* Whether the machine's kernel of a node rounds its inputs more coarsely than the reference. */
 bool machine_rounds(const machine *machine, int node);
 
-/* Looks at the kernels of `like`, which need not stay open. machine_close() the result, also after
- * a failure. */
+/* Reads the kernels of `like`, which may be closed afterwards. machine_close() the result, also
+ * after a failure. */
 qp_status machine_open_rounded(const machine *like, const machine_setup *setup, machine *out,
                                qp_error *error);
 

@@ -1,4 +1,4 @@
-/* A plan run as a schedule: see scheduled.h. */
+/* A plan that runs as a schedule: see scheduled.h. */
 #include "vm/scheduled.h"
 
 #include "base/checked.h"
@@ -8,7 +8,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* Packed weights lie in the order of units, in whole groups; of several, the first is read first.
+/* Packed weights lie in the order of units, in whole groups. A node with several weights reads the
+ * first one first.
  */
 static size_t unit_bytes(const scheduled *r, int node, const op_variant *variant)
 {

@@ -13,9 +13,9 @@ typedef struct scheduled {
     bound_schedule bound;  /* of all these */
 } scheduled;
 
-/* Makes a schedule of `workers` queues, no more than the executor's pool has threads, whatever the
- * options (NULL: the usual) say, and verifies it. The executor outlives the result.
- * scheduled_free() it, also after a failure. */
+/* Makes and verifies a schedule of `workers` queues, at most one for each thread of the executor's
+ * pool. This limit also replaces the number of workers in `options` (NULL: the defaults). The
+ * executor outlives the result. scheduled_free() it, also after a failure. */
 qp_status scheduled_init(scheduled *scheduled, const executor *executor, int workers,
                          const schedule_options *options, qp_error *error);
 void scheduled_free(scheduled *scheduled);

@@ -1,4 +1,4 @@
-/* One instruction at a time: see serial.h. */
+/* Runs one instruction at a time: see serial.h. */
 #include "vm/serial.h"
 
 #include "base/checked.h"
@@ -9,8 +9,8 @@
 struct serial_machine {
     const schedule *schedule;
     uint32_t *counters; /* [n_counters], counting up from pass to pass */
-    int32_t *place;     /* [workers]: of the next instruction */
-    int *able;          /* [workers]: those whose next instruction may go on */
+    int32_t *place;     /* [workers]: index of the next instruction */
+    int *able;          /* [workers]: workers whose next instruction can run */
     uint32_t pass;
 };
 
@@ -60,7 +60,7 @@ static const instruction *next_of(const serial_machine *m, int worker)
     return schedule_queue(m->schedule, worker) + m->place[worker];
 }
 
-/* The wait that holds a worker back, or -1. */
+/* The wait that blocks a worker, or -1. */
 static int blocking_wait(const serial_machine *m, const instruction *in)
 {
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
@@ -86,7 +86,7 @@ static qp_status stuck(const serial_machine *m, qp_error *error)
     return QP_OK;
 }
 
-/* Who may go on; the number of them. */
+/* Collects the workers whose next instruction can run; returns their number. */
 static int find_able(serial_machine *m)
 {
     int n = 0;
@@ -118,7 +118,7 @@ static void step(serial_machine *m, int worker, const program_memory *memory, co
         else
             kernel(&call);
     }
-    m->counters[in->signal]++; /* counter 0 is nobody's */
+    m->counters[in->signal]++; /* counter 0 is never used */
     m->place[worker]++;
 }
 

@@ -1,4 +1,4 @@
-/* The time of a signal: see signal.h. */
+/* Measures what a signal costs: see signal.h. */
 #include "vm/signal.h"
 
 #include "base/clock.h"
@@ -6,8 +6,9 @@
 
 #include <stdlib.h>
 
-/* Rounds of noops: all workers signal what all wait for in the next. A pass is shorter than the
- * turns that a busy system gives its programs, so that the quickest of many was not interrupted. */
+/* The schedule is rounds of noops: in each round all workers signal, and in the next all wait for
+ * these signals. A pass is shorter than a time slice of a busy system, so the fastest of many
+ * passes was not interrupted. */
 qp_status threads_measure_signal(thread_pool *pool, double *ns, qp_error *error)
 {
     enum { ROUNDS = 200, LEAST_PASSES = 50, LEAST_NS = 500000000 };

@@ -1,4 +1,4 @@
-/* The CPU machine: see threads.h. */
+/* The machine `threads`: see threads.h. */
 #include "vm/threads.h"
 
 #include "base/clock.h"
@@ -11,11 +11,12 @@
 
 enum { CACHE_LINE = 64, LOOKS_PER_CLOCK = 64 };
 static const uint64_t SPIN_NS = 20000;
-/* What one look may add to a wait: a process that was stopped for an hour has not waited for it. */
+/* The most that one look at the clock may add to a wait. A process that was stopped for an hour has
+ * not waited for an hour. */
 static const uint64_t LONGEST_LOOK_NS = 100000000;
 static const uint64_t DEFAULT_PATIENCE_NS = UINT64_C(30000000000);
 
-/* A line of its own, so that one worker's signal does not disturb the waits for others. */
+/* One cache line per counter, so that a signal does not disturb the waits for other counters. */
 typedef struct counter {
     _Alignas(CACHE_LINE) atomic_uint count;
 } counter;
@@ -33,11 +34,11 @@ struct threads_machine {
     counter *counters; /* [schedule->n_counters] */
     ahead *ahead;      /* [workers][longest] */
     uint32_t pass;
-    int first_step, last_step; /* that work; 0, 0: all */
+    int first_step, last_step; /* the steps that run; 0, 0: all */
     const int64_t *sizes;
     instruction_timing *timings;
     atomic_bool given_up;
-    atomic_flag reported; /* set by the first worker that gives up: it alone writes `stuck` */
+    atomic_flag reported; /* set by the first worker that gives up: only it writes `stuck` */
     stuck_wait stuck;
 };
 
@@ -85,9 +86,9 @@ static void give_up(threads_machine *m, stuck_wait stuck)
     atomic_store(&m->given_up, true);
 }
 
-/* Waits for one counter; false when the pass was given up. Spins while a signal is likely to come
- * soon, asking for weights meanwhile, then lets others have the processor: they may be the ones
- * that signal. */
+/* Waits for one counter; false when the pass was given up. It spins while a signal is likely to
+ * come soon, and prefetches weights meanwhile. Then it yields the processor, because the threads
+ * that will signal may need it. */
 static bool await_counter(threads_machine *m, int worker, int index, const instruction *in,
                           int wait, ahead *ahead)
 {
@@ -132,7 +133,7 @@ static void run_queue(void *context, int worker, int n_workers)
                         ? (char *)m->setup.scratch + (size_t)worker * m->setup.scratch_bytes
                         : NULL;
     const ahead *weights = m->ahead + (size_t)worker * (size_t)s->longest;
-    const char *asked = NULL; /* which weights were asked for */
+    const char *asked = NULL; /* the weights that were prefetched */
     ahead next = {0};
     for (int i = 0; i < s->length[worker]; i++) {
         const instruction *in = &queue[i];

@@ -54,7 +54,7 @@ static chain_step *next_step(cuda_chain *c, chain_kind kind, int64_t items)
 
 bool cuda_chain_is_full(const cuda_chain *c)
 {
-    return c->run.n_steps + 1 >= CHAIN_MAX_STEPS; /* a last one may have to add parts */
+    return c->run.n_steps + 1 >= CHAIN_MAX_STEPS; /* one step may be needed to add parts */
 }
 
 static bool is_full(const cuda_chain *c)
@@ -77,7 +77,7 @@ static void set_ranks(const cuda_chain *c, chain_step *step, int ranks)
     step->blocks = items < n ? items : n;
 }
 
-/* What the kernel of a single product would take, and x is what it must be. */
+/* What the kernel of a single product would take, and what its x must be. */
 static bool takes_product(const cuda_chain *c, const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
@@ -92,7 +92,7 @@ static int64_t groups_of(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* As the kernel of a single product has it, so that their bits are the same. */
+/* Cuts like the kernel of a single product, so that the bits are the same. */
 static cuda_stream_cut cut_of(const cuda_chain *c, const op_call *call)
 {
     const int64_t *shape = call->tensors[LINEAR_WEIGHT].shape;
@@ -143,7 +143,7 @@ bool cuda_chain_product(cuda_chain *c, const op_call *call)
         !add_product(c, call, false, cut_of(c, call), &p))
         return false;
     p->end = CHAIN_PARTS;
-    p->out = (float *)(uintptr_t)c->ops->workspace.address; /* cuBLASLt's, which is not at work */
+    p->out = (float *)(uintptr_t)c->ops->workspace.address; /* cuBLASLt does not use it here */
     p->out_pitch = p->n_features;
     c->sum = *out;
     c->weight = call->tensors[LINEAR_WEIGHT];
@@ -168,10 +168,10 @@ bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *sil
     return true;
 }
 
-/* ---- what stands between them -------------------------------------------------------------- */
+/* ---- steps between products ----------------------------------------------------------------- */
 
-/* The last product's, where they fit: for 64 rows, so that it does not depend on how many there
- * are. */
+/* The parts of the last product, where they fit. The size is computed for 64 rows, so that it does
+ * not depend on the number of rows. */
 static bool parts_fit(const chain_product *p)
 {
     int64_t features = (int64_t)p->ranks * p->n_features;
@@ -183,7 +183,7 @@ static chain_parts parts_of(const chain_product *p)
     return (chain_parts){p->out, p->ranks, p->n_rows, p->n_features};
 }
 
-/* residual + parts of the last product, to x. */
+/* Adds the parts of the last product to the residual, into x. */
 static chain_rows rows_of(const cuda_chain *c, const chain_product *p)
 {
     return (chain_rows){.parts = parts_of(p),
@@ -194,7 +194,7 @@ static chain_rows rows_of(const cuda_chain *c, const chain_product *p)
                         .n_rows = p->n_rows};
 }
 
-/* The table's rows are what the first norm is of. */
+/* The first norm reads rows of the table. */
 static bool begin_with_rows(cuda_chain *c, const op_call *call)
 {
     const tensor *table = &call->tensors[EMBEDDING_TABLE], *out = &call->tensors[EMBEDDING_OUT];
@@ -246,7 +246,7 @@ bool cuda_chain_norm(cuda_chain *c, const op_call *call)
         .residual = x->data,
         .residual_pitch = x->stride[0] / 4};
     if (last) rows = rows_of(c, &last->of.product);
-    if (c->gathered.rank) rows.out = NULL; /* nobody reads those rows again */
+    if (c->gathered.rank) rows.out = NULL; /* nothing reads those rows again */
     if (c->table.rank) {
         rows.out = x->data;
         rows.out_pitch = x->stride[0] / 4;
@@ -276,7 +276,7 @@ static bool are_columns(const cuda_chain *c, const tensor *view, int64_t first)
            view->stride[1] == view->shape[2] * 4 && view->shape[0] == c->sum.shape[0];
 }
 
-/* Whether heads of a cache begin at multiples of 8 bytes. */
+/* Whether each head of a cache begins at a multiple of 8 bytes. */
 static bool has_eights(const tensor *cache)
 {
     return ((cache->stride[0] | cache->stride[1] | cache->stride[2] | (int64_t)cache->data) & 7) ==
@@ -355,7 +355,8 @@ static bool queries_fit(const cuda_chain *c, const tensor *q, const tensor *k)
     return items * group * CHAIN_HEAD * 2 <= c->run.x_stages * CHAIN_X_BYTES(c->columns);
 }
 
-/* What paged_decode_batch.cuh does without cutting a sequence, of heads of the tiles' width. */
+/* The conditions under which paged_decode_batch.cuh does not cut a sequence and heads have the
+ * tiles' width. */
 static bool takes_attention(const cuda_chain *c, const op_call *call)
 {
     const tensor *q = &call->tensors[PAGED_DECODE_Q], *k = &call->tensors[PAGED_DECODE_K_CACHE];
@@ -369,8 +370,8 @@ static bool takes_attention(const cuda_chain *c, const op_call *call)
            2 * bytes <= c->ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }
 
-/* Whether the last step is the rope of just those tokens that attention is of, one of each sequence
- * in their order, into the same cache. */
+/* Whether the last step is the rope of exactly the tokens that attention reads, one of each
+ * sequence in their order, into the same cache. */
 static bool turns_before(cuda_chain *c, const chain_attention *a, const tensor *k, const tensor *v)
 {
     const chain_step *last = last_step(c);
@@ -383,7 +384,7 @@ static bool turns_before(cuda_chain *c, const chain_attention *a, const tensor *
            rope->kv_indices == a->kv_indices && rope->k_type == a->type && rope->v_type == a->type;
 }
 
-/* The output's heads as one row, as the product behind takes it. */
+/* The output's heads as one row, as the next product takes it. */
 static tensor rows_of_heads(const tensor *heads)
 {
     tensor rows = *heads;
@@ -419,7 +420,7 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
         cuda_stream_map_cache(c->ops, v, a.v_map, NULL) != QP_OK)
         return false;
     if (turns_before(c, &a, k, v)) {
-        last_step(c)->blocks = 0; /* by those of attention */
+        last_step(c)->blocks = 0; /* by the blocks of attention */
         last_step(c)->of.rope.cuts = a.n_kv;
     }
     next_step(c, CHAIN_ATTENTION, q->shape[0] * k->shape[2])->of.attention = a;
@@ -434,13 +435,13 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
 bool cuda_chain_is_whole(const cuda_chain *c)
 {
     if (c->n_products == 0 || c->gathered.rank) return false;
-    if (!c->sum.rank) return c->ended; /* else a product has yet to take what the last step left */
+    if (!c->sum.rank) return c->ended; /* else a product must still take the last step's output */
     const chain_product *last = &c->run.steps[c->run.n_steps - 1].of.product;
     return c->adds ? parts_fit(last) : last->ranks == 1 && has_fours(&c->sum);
 }
 
-/* All blocks have the same number of tiles, as high as that needs: else some have one more than
- * others. */
+/* All blocks get the same number of tiles, as few as possible; otherwise some would have one more
+ * than others. */
 static bool even_out(cuda_chain *c, chain_product *p)
 {
     const int n = c->ops->device->n_multiprocessors;
@@ -473,8 +474,8 @@ bool cuda_chain_ends_with_norm(const cuda_chain *c)
     return last && c->n_products > 0 && last->kind == CHAIN_ROWS && last->of.rows.weight;
 }
 
-/* Nobody takes the last product's parts: it is whole where it may lie, or has a step to be added
- * to x. */
+/* No step takes the last product's parts: the product is stored whole where its output may lie, or
+ * a step that adds it to x follows. */
 static void end_sum(cuda_chain *c)
 {
     chain_step *last = last_step(c);

@@ -1,4 +1,4 @@
-/* Reads memory as fast as a GPU can: the bound that generation is compared with. */
+/* Reads memory as fast as a GPU can. The speed of generation is compared with this bound. */
 #include <stdint.h>
 
 /* Blocks of 512 threads, each with four loads of 16 bytes in flight; `sink` is never written. */

@@ -26,7 +26,7 @@ size_t cuda_executor_token_bytes(const program *p)
     return round_up(p->tensors[PLAN_NEXT].bytes, CUDA_ALIGNMENT);
 }
 
-/* Attention's workspace when as many sequences as possible decode at full context. */
+/* Attention's workspace when as many sequences as possible decode with full contexts. */
 static size_t decoding_workspace(const program *p, const op_call *attention)
 {
     op_call call = cuda_decode_of_prefill(attention);
@@ -35,7 +35,7 @@ static size_t decoding_workspace(const program *p, const op_call *attention)
     return decodes ? cuda_decode_workspace_of(&call, p->options.context) : 0;
 }
 
-/* The largest workspace of any node's kernel, at the plan's capacity. */
+/* The largest workspace that any node's kernel needs at the plan's capacity. */
 static size_t workspace_bytes(const program *p)
 {
     size_t most = 0;
@@ -150,7 +150,7 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     return QP_OK;
 }
 
-/* Every pass clears the sums of the next; this clears those of the first. */
+/* Every pass clears the sums of the next one; this clears those of the first pass. */
 static qp_status clear_sums(cuda_executor *x, qp_error *error)
 {
     size_t bytes = sums_bytes(x->plan);

@@ -6,21 +6,21 @@
 
 #include <stdint.h>
 
-/* Of one pass: its inputs as the batch has them, and its tokens. */
+/* Of one pass: its inputs in the batch's layout, and its tokens. */
 size_t cuda_executor_input_bytes(const program *plan);
 size_t cuda_executor_token_bytes(const program *plan);
 
-/* The address of the inputs of pass `pass` of a group; a pass alone is the first of the first
- * group. The tokens of all passes follow the inputs of all groups. */
+/* The address of the inputs of pass `pass` of a group; a pass that runs alone uses those of the
+ * first pass of the first group. The tokens of all passes follow the inputs of all groups. */
 cuda_address cuda_executor_inputs(const cuda_executor *executor, int group, int pass);
 void cuda_executor_place_inputs(cuda_executor *executor, const batch *batch, int group, int pass);
 
-/* Begins a pass: its sums are those that the last one cleared. */
+/* Begins a pass: it uses the sums that the last pass cleared. */
 void cuda_executor_begin_pass(cuda_executor *executor);
 
 void cuda_executor_free_lists(cuda_executor *executor);
 
-/* Copies the batch's angles, if it has some, to the RoPE table. */
+/* Copies the batch's angles, if it has any, to the RoPE table. */
 qp_status cuda_executor_copy_angles(cuda_executor *executor, const batch *batch, qp_error *error);
 
 #endif

@@ -1,8 +1,8 @@
-/* Makes lists of launches: which of the plan's nodes are one launch. See launch_list.h.
+/* Makes launch lists: decides which of the plan's nodes are one launch. See launch_list.h.
  *
- * For passes of few rows it is the number of launches that counts. At each node the first of these
- * that can be is taken: a chain, as long as it gets; a product joined with those after it, with a
- * fusion of its kernel; a kernel alone.
+ * The time of a pass of few rows depends on the number of launches. At each node the first of these
+ * that is possible is taken: a chain, as long as it can be; a product merged with the products
+ * after it, with a fusion of its kernel; a single kernel.
  */
 #include "vm/cuda/launch_list.h"
 
@@ -19,8 +19,8 @@
 #include <string.h>
 
 enum {
-    FEW_ROWS = 8,   /* that linear takes as they are, whatever the weights' type */
-    FEW_TOKENS = 8, /* whose kernels fill the GPU from end to end: they begin in turn */
+    FEW_ROWS = 8,   /* types that linear takes directly, whatever the weights' type */
+    FEW_TOKENS = 8, /* products whose kernels fill the whole GPU: they start in order */
 };
 
 typedef struct builder {
@@ -28,11 +28,11 @@ typedef struct builder {
     const launch_class *of;
     const program *plan;
     int end;    /* after the last node */
-    bool early; /* kernels may begin before the one before has ended */
+    bool early; /* kernels may start before their predecessor has ended */
     cuda_ops ops;
     tensor narrowed; /* the rows that are in BF16; rank 0: none */
     cuda_address narrowed_at;
-    tensor q, moved_q; /* q that attention finds elsewhere, and there; rank 0: none */
+    tensor q, moved_q; /* q that attention reads elsewhere, and its address; rank 0: none */
     launch_list *list;
 } builder;
 
@@ -74,7 +74,7 @@ static tensor output_of(op_code op, const op_call *call)
     return out;
 }
 
-/* ---- what the next nodes want -------------------------------------------------------------- */
+/* ---- what the next nodes need --------------------------------------------------------------- */
 
 /* Whether a node, a product, takes its rows in BF16. */
 static bool multiplies_narrowed(const builder *b, int node)
@@ -94,8 +94,8 @@ static bool feeds_product(const builder *b, int node, const tensor *out)
     return same_rows(&next.tensors[LINEAR_X], out) && multiplies_narrowed(b, node + 1);
 }
 
-/* Whether a node's output is read by such products alone. What this pass's last node leaves may be
- * read by anybody, unless it is the plan's last one too. */
+/* Whether only such products read a node's output. Anything may read what the pass's last node
+ * leaves, unless it is also the plan's last node. */
 static bool feeds_products_alone(const builder *b, int node)
 {
     const program *plan = b->plan;
@@ -155,8 +155,8 @@ static void leave_narrowed(builder *b, const tensor *rows, cuda_address at)
     b->narrowed_at = at;
 }
 
-/* Whether two products of the same x are one: weights and outputs lie side by side. Of weights that
- * are decoded for cuBLASLt less is decoded at a time. */
+/* Whether two products of the same x can be merged: their weights and outputs are adjacent. Weights
+ * that are decoded for cuBLASLt are not merged, so that less is decoded at a time. */
 static bool lies_next(const op_call *first, const op_call *next)
 {
     const tensor *a = first->tensors, *b = next->tensors;
@@ -172,7 +172,7 @@ static bool lies_next(const op_call *first, const op_call *next)
            !b[LINEAR_RESIDUAL].rank;
 }
 
-/* Makes a product one with those after it, as far as they are; returns how many it then is. */
+/* Merges a product with those after it, as many as possible; returns the number of products. */
 static int join_products(const builder *b, int node, op_call *call)
 {
     int n = node + 1;
@@ -189,7 +189,8 @@ static int join_products(const builder *b, int node, op_call *call)
 
 /* ---- chains -------------------------------------------------------------------------------- */
 
-/* Gives the nodes at `node` that a kernel of the chain takes at once to it: how many, 0 for none.
+/* Appends to the chain the nodes at `node` that one of its kernels takes together; returns how
+ * many, 0 for none.
  */
 static int chain_nodes(const builder *b, int node, cuda_chain *chain)
 {
@@ -250,8 +251,8 @@ static qp_status keep_step_nodes(builder *b, const cuda_chain *chain, launch_ent
     return QP_OK;
 }
 
-/* A chain of as many nodes as make one, *count; 0 where they make none. With *likeliest it finds
- * the likeliest tokens too. */
+/* Makes a chain of as many nodes as possible, *count; 0 where none is possible. With *likeliest the
+ * chain also finds the likeliest tokens. */
 static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp_error *error)
 {
     cuda_chain chain, whole, normed;
@@ -286,7 +287,7 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     launch_entry entry = entry_at(b, node);
     entry.n_nodes = *count;
     entry.chain = true;
-    entry.follows = true; /* it waits for all but weights */
+    entry.follows = true; /* before that it may only read weights */
     entry.epilogue = found ? "argmax" : NULL;
     entry.input =
         b->narrowed.rank && whole.run.steps[0].kind == CHAIN_PRODUCT ? LAUNCH_BF16 : LAUNCH_PLAIN;
@@ -301,8 +302,8 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
 
 /* ---- fused launches ------------------------------------------------------------------------ */
 
-/* Whether the node after those of a fusion is attention that takes the q it moves, and feeds a
- * product. */
+/* Whether the node after those of a fusion is attention that reads the q that the fusion moves, and
+ * feeds a product. */
 static bool is_read_moved(const builder *b, int node, const tensor *q)
 {
     op_call attention;
@@ -340,7 +341,7 @@ static const cuda_fusion *find_fusion(const builder *b, const cuda_kernel *kerne
     return NULL;
 }
 
-/* The form in which a product takes x; afterwards that is in BF16. */
+/* The form in which a product reads x. Afterwards x is in BF16. */
 static cuda_forms take_x(builder *b, const tensor *x, launch_entry *entry)
 {
     cuda_forms forms = {0};
@@ -409,7 +410,7 @@ static void take_moved_q(builder *b, tensor *q, launch_entry *entry)
     b->q.rank = 0;
 }
 
-/* A node, and those after it that are one launch with it: *count in all. */
+/* A node, and the nodes after it that are one launch with it; *count is their number. */
 static qp_status add_node(builder *b, int node, int *count, qp_error *error)
 {
     op_code op = b->plan->nodes[node].op;
@@ -436,7 +437,8 @@ static qp_status add_node(builder *b, int node, int *count, qp_error *error)
     return add_entry(b, &entry, error);
 }
 
-/* Where no kernel has left the likeliest token of each row of logits, one does. */
+/* Adds a launch that finds the likeliest token of each row of logits, where no kernel has found it.
+ */
 static qp_status add_likeliest(builder *b, qp_error *error)
 {
     const op_call call = likeliest_call(b);

@@ -1,9 +1,10 @@
-/* A pass as the GPU runs it: a list of launches.
+/* The GPU's program for a pass: a list of launches.
  *
- * An entry is a launch of a kernel, or of the few that make one up, for a run of the plan's nodes.
- * Which nodes are one entry, in which form x comes and goes, and what chains hold is decided once
- * for a shape of batch, from the plan's views alone: each tensor is an area of its own, wherever it
- * lies. The list is printed and checked as such; bound to an executor's memory it is what runs.
+ * An entry is one launch of a kernel, or the few launches that an operator needs, for a run of the
+ * plan's nodes. The grouping of nodes, the form in which x enters and leaves an entry, and the
+ * content of chains are decided once per shape class, from the plan's views alone: each tensor is
+ * an area of its own, independent of addresses. The list is printed and checked in this form, and
+ * runs after it is bound to an executor's memory.
  */
 #ifndef QUIPU_VM_CUDA_LAUNCH_LIST_H
 #define QUIPU_VM_CUDA_LAUNCH_LIST_H
@@ -12,7 +13,7 @@
 #include "vm/cuda/chain.h"
 #include "vm/cuda/weights.h"
 
-/* Areas (cuda/launch.h): the plan's tensors by their ids, caches whole, then these. */
+/* Areas (cuda/launch.h): the plan's tensors by their ids, with whole caches, then these. */
 enum {
     LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
     LAUNCH_WORKSPACE,
@@ -21,32 +22,32 @@ enum {
 };
 _Static_assert((int)LAUNCH_AREAS <= (int)CUDA_MAX_AREAS, "an area each");
 
-/* What lists depend on besides plan and GPU. */
+/* What a list depends on besides the plan and the GPU. */
 typedef struct launch_class {
     plan_sizes sizes;
     int first, last;  /* steps [first, last) */
-    int64_t n_chunks; /* where several sequences decode, parts of the longest one's attention; else
-                       * 0 */
+    int64_t n_chunks; /* where several sequences decode, the number of parts of the longest one's
+                         attention; else 0 */
     bool likeliest;   /* the likeliest tokens are wanted instead of logits */
 } launch_class;
 
-/* How rows go from one launch to another. */
+/* The form in which rows pass from one launch to the next. */
 typedef enum launch_form {
     LAUNCH_PLAIN,  /* as the plan has them */
     LAUNCH_BF16,   /* in BF16 only */
     LAUNCH_BOTH,   /* as the plan has them, and in BF16 */
-    LAUNCH_ROUNDS, /* of an input: this launch makes the BF16 first */
+    LAUNCH_ROUNDS, /* of an input: this launch converts it to BF16 first */
     LAUNCH_Q,      /* q in the type of the cache */
 } launch_form;
 
 typedef struct launch_entry {
     int node, n_nodes;         /* the plan's */
-    const cuda_kernel *kernel; /* NULL: a chain, or nothing that runs */
-    const char *epilogue;      /* the following operators that it runs too; NULL: none */
+    const cuda_kernel *kernel; /* NULL: a chain, or an entry that runs nothing */
+    const char *epilogue;      /* the following operators that it also runs; NULL: none */
     launch_form input, output;
     int record, n_records; /* the launches */
-    bool chain;            /* its one record is of linear_chain, */
-    int step;              /* whose steps' nodes are step_nodes[step] and so on */
+    bool chain;            /* its only record is one of linear_chain, */
+    int step;              /* whose steps begin at the nodes step_nodes[step], ... */
     bool follows;          /* may start before a previous pass has ended */
 } launch_entry;
 
@@ -58,7 +59,7 @@ typedef struct launch_list {
     int *step_nodes; /* of all chains' steps, in their order: their first nodes */
     int n_step_nodes;
     bool bound;
-    uint64_t used; /* when last, by a count of uses */
+    uint64_t used; /* time of the last use, counted in uses */
 } launch_list;
 
 /* What lists are made from. */
@@ -69,8 +70,8 @@ typedef struct launch_setting {
     const void **weights;  /* [plan->n_weights]: places in LAUNCH_WEIGHTS */
 } launch_setting;
 
-/* For a GPU that may only be described: of the device its figures are needed alone, and there need
- * be no blas where it is to be taken for granted. launch_setting_free() it, also after a failure.
+/* For a GPU that may only be described: only the device's properties are needed, and no blas where
+ * it can be assumed to exist. launch_setting_free() it, also after a failure.
  */
 qp_status launch_setting_init(launch_setting *setting, const program *plan,
                               const cuda_weights *weights, cuda_device *device, cuda_blas *blas,

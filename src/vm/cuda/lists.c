@@ -1,5 +1,4 @@
-/* Lists of launches that an executor keeps, and how they are run: see executor.h and launch_list.h.
- */
+/* The launch lists that an executor keeps, and how they run: see executor.h and launch_list.h. */
 #include "vm/cuda/executor_parts.h"
 
 #include "op/attention/attention_cuda.h"
@@ -8,8 +7,8 @@
 
 /* ---- areas --------------------------------------------------------------------------------- */
 
-/* Inputs are elsewhere in each pass of a group, sums change places, and tokens go where the next
- * pass reads them. */
+/* Inputs lie elsewhere in each pass of a group, sums alternate between two places, and tokens are
+ * stored where the next pass reads them. */
 static bool moves(const program *plan, int area)
 {
     return area == LAUNCH_LIKELIEST || area == PLAN_NEXT ||
@@ -47,7 +46,7 @@ static bool same_class(const launch_class *a, const launch_class *b)
            a->last == b->last && a->n_chunks == b->n_chunks && a->likeliest == b->likeliest;
 }
 
-/* The list of a class; a new one replaces the least recently used. */
+/* The list of a class; a new list replaces the least recently used one. */
 static qp_status find_list(cuda_executor *x, const launch_class *of, launch_list **out,
                            qp_error *error)
 {

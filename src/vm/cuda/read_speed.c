@@ -5,7 +5,7 @@
 
 enum { READ_RUNS = 8, READ_THREADS = 512, READ_BLOCKS = 4 }; /* blocks per multiprocessor */
 
-/* So much that the launch itself does not matter. */
+/* Enough bytes that the cost of the launch does not matter. */
 static const int64_t LEAST_BYTES = INT64_C(8) << 30;
 
 qp_status cuda_executor_measure_read(const cuda_executor *x, double *bytes_per_second,

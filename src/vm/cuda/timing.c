@@ -1,5 +1,5 @@
-/* Times of launches: see timing.h. Events give times since the first one; they are converted to
- * this computer's clock by the moment at which the host saw the last one. */
+/* Times of launches: see timing.h. Events give times relative to the first one. They are converted
+ * to the host's clock by the moment at which the host saw the last event. */
 #include "vm/cuda/timing.h"
 
 #include "base/clock.h"
@@ -53,8 +53,9 @@ void cuda_timing_free(cuda_timing *t, const cuda_device *d)
     *t = (cuda_timing){0};
 }
 
-/* The plan's nodes [from, to) were one launch from `begin` to `end`; the time is recorded at the
- * first of them that the schedule has. *place: of its next instruction. */
+/* Records that the plan's nodes [from, to) were one launch from `begin` to `end`. The time is
+ * recorded at the first of these nodes that the schedule contains. *place: of its next instruction.
+ */
 static void take_launch(const schedule *s, int from, int to, uint64_t begin, uint64_t end,
                         int *place, instruction_timing *timings)
 {
@@ -67,7 +68,7 @@ static void take_launch(const schedule *s, int from, int to, uint64_t begin, uin
     }
 }
 
-/* The lasting text of what a launch is called. */
+/* A copy of a launch's description that lasts. */
 static const char *kind_of(cuda_timing *t, const launch_entry *entry)
 {
     char name[sizeof t->kinds[0]];
@@ -81,7 +82,7 @@ static const char *kind_of(cuda_timing *t, const launch_entry *entry)
     return t->kinds[i];
 }
 
-/* What a launch's nodes cost. */
+/* The cost of a launch's nodes. */
 static op_cost cost_of(const cuda_timing *t, const cuda_executor *x, const launch_entry *entry)
 {
     static const plan_tensor_id indices[] = {PLAN_QO_INDPTR, PLAN_KV_INDPTR, PLAN_KV_LAST_PAGE_LEN};

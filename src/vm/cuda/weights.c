@@ -5,8 +5,8 @@
 
 #include <stdlib.h>
 
-/* Calls `visit` for every tensor of the model except a tied output; layer -1: those of the whole
- * model. */
+/* Calls `visit` for every tensor of the model except a tied output; layer -1: the tensors of the
+ * whole model. */
 typedef qp_status visit_weight(void *context, weight_slot slot, int64_t layer, bool bias,
                                const tensor *view, qp_error *error);
 
@@ -20,7 +20,7 @@ static qp_status visit_slot(const model *m, weight_slot slot, int64_t layer, vis
     return weight->bias.rank ? visit(context, slot, layer, true, &weight->bias, error) : QP_OK;
 }
 
-/* Layer by layer, so that weights that are used together are near each other. */
+/* Places weights layer by layer, so that weights that are used together are near each other. */
 static qp_status visit_all(const model *m, visit_weight *visit, void *context, qp_error *error)
 {
     int64_t n_layers = model_get_config(m)->n_layers;

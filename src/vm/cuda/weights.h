@@ -1,5 +1,5 @@
 /* A model's weights on the GPU: as stored, each at an aligned address. Weights of files are copied
- * once from where they are mapped; synthetic ones are made on the GPU. */
+ * once from the mapping; synthetic ones are generated on the GPU. */
 #ifndef QUIPU_VM_CUDA_WEIGHTS_H
 #define QUIPU_VM_CUDA_WEIGHTS_H
 
@@ -14,7 +14,7 @@ typedef struct cuda_weights {
     size_t (*offsets)[WEIGHT_COUNT][2];
 } cuda_weights;
 
-/* Bytes that the weights take on the GPU, exactly. */
+/* The exact number of bytes that the weights take on the GPU. */
 size_t cuda_weights_bytes(const model *model);
 
 /* Lays out the weights without allocating memory. cuda_weights_free() it, also after a failure. */
