@@ -192,7 +192,7 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_s
         cuda_executor_place_inputs(x, batch, shape->group, pass);
         x->memory.data[PLAN_TOKEN_IDS] = x->memory.data[PLAN_LAST] = cuda_host_form(read);
         x->follows = pass > 0;
-        x->longest = x->longest > 0 ? x->longest + pass : 0;
+        x->longest = x->staged_longest > 0 ? x->staged_longest + pass : 0;
         if (!shape->choice) x->likeliest = made;
         status = cuda_executor_launch(x, sizes, shape->first, shape->last, error);
         if (status == QP_OK && shape->choice)
