@@ -218,7 +218,7 @@ static void it_does_by_every_strategy(void **state)
 {
     (void)state;
     if (!gpu_is_here()) skip();
-    enum { COUNT = 40, FEW_BLOCKS = 64 }; /* whose logits do not fit in a block's shared memory */
+    enum { COUNT = 40, FEW_BLOCKS = 20 }; /* whose logits do not fit in a block's shared memory */
     static const cuda_mega_options ways[] = {
         {.assignment = SCHEDULE_RR},  {.assignment = SCHEDULE_ZZ},   {.assignment = SCHEDULE_WAVE},
         {.assignment = SCHEDULE_DAG}, {.assignment = SCHEDULE_POOL}, {.n_blocks = FEW_BLOCKS}};
