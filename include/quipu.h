@@ -75,6 +75,30 @@ enum {
                      * detokenize: control tokens appear as their text */
 };
 
+/* Ids of the vocabulary are 0 .. qp_vocabulary_size() - 1. A model can have more rows of logits
+ * than that, for ids without a token (qp_engine_info.vocab_size), and a vocabulary can have ids
+ * without a token, whose piece is empty. NULL is an empty vocabulary for these four functions. */
+int32_t qp_vocabulary_size(const qp_vocabulary *vocabulary);
+
+/* The bytes that a token stands for in a text, owned by the vocabulary: a space as a space, a byte
+ * token as its byte, a control token as its name. *length bytes, which need not be whole UTF-8
+ * sequences, without a NUL; NULL and 0 for an id outside the vocabulary. */
+const char *qp_token_piece(const qp_vocabulary *vocabulary, int32_t id, size_t *length);
+
+/* Whether a token is never text but marks its structure: BOS, EOS, "<|im_start|>", ... */
+bool qp_token_is_control(const qp_vocabulary *vocabulary, int32_t id);
+
+typedef enum qp_role {
+    QP_ROLE_BOS,     /* begins a text */
+    QP_ROLE_EOS,     /* ends a text */
+    QP_ROLE_EOT,     /* ends a turn of a conversation */
+    QP_ROLE_UNKNOWN, /* stands for text that has no token */
+    QP_ROLE_PADDING, /* fills up batches in training */
+} qp_role;
+
+/* The id of the token that has a role; -1 where the model's files name none. */
+int32_t qp_special_token(const qp_vocabulary *vocabulary, qp_role role);
+
 /* Appends the ids of text[0 .. length) (any bytes) to `tokens`. */
 qp_status qp_tokenize(const qp_vocabulary *vocabulary, const char *text, size_t length,
                       unsigned flags, qp_tokens *tokens, qp_error *error);

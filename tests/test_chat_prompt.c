@@ -103,6 +103,59 @@ static void all_noncharacters_are_refused(void **state)
     qp_tokens_free(&tokens);
 }
 
+static int32_t only_token(const char *text)
+{
+    qp_tokens tokens = {0};
+    assert_ok(
+        qp_tokenize(vocabulary, text, strlen(text), QP_BOS_NEVER | QP_SPECIAL, &tokens, &error));
+    assert_int_equal(tokens.count, 1);
+    const int32_t id = tokens.data[0];
+    qp_tokens_free(&tokens);
+    return id;
+}
+
+/* Every id has a piece, and the control tokens are those that the tokenizer's files name. */
+static void pieces_and_special_tokens(void **state)
+{
+    (void)state;
+    const int32_t size = qp_vocabulary_size(vocabulary);
+    size_t length, controls = 0, bytes = 0;
+    for (int32_t id = 0; id < size; id++) {
+        assert_non_null(qp_token_piece(vocabulary, id, &length));
+        bytes += length == 1;
+        controls += qp_token_is_control(vocabulary, id);
+    }
+    assert_int_equal(controls, 3);
+    assert_in_range(bytes, 256, size);
+
+    const int32_t end = only_token("<|im_end|>");
+    const char *piece = qp_token_piece(vocabulary, end, &length);
+    assert_int_equal(length, strlen("<|im_end|>"));
+    assert_memory_equal(piece, "<|im_end|>", length);
+    assert_true(qp_token_is_control(vocabulary, end));
+    assert_int_equal(qp_special_token(vocabulary, QP_ROLE_EOT), end);
+    assert_int_equal(qp_special_token(vocabulary, QP_ROLE_BOS), only_token("<|im_start|>"));
+    assert_int_equal(qp_special_token(vocabulary, (qp_role)99), -1);
+}
+
+static void outside_the_vocabulary_there_are_no_tokens(void **state)
+{
+    (void)state;
+    const int32_t outside[] = {-1, INT32_MIN, qp_vocabulary_size(vocabulary), INT32_MAX};
+    for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
+        size_t length = 7;
+        assert_null(qp_token_piece(vocabulary, outside[i], &length));
+        assert_int_equal(length, 0);
+        assert_false(qp_token_is_control(vocabulary, outside[i]));
+    }
+    size_t length = 7;
+    assert_int_equal(qp_vocabulary_size(NULL), 0);
+    assert_null(qp_token_piece(NULL, 0, &length));
+    assert_int_equal(length, 0);
+    assert_false(qp_token_is_control(NULL, 0));
+    assert_int_equal(qp_special_token(NULL, QP_ROLE_EOS), -1);
+}
+
 static int open_vocabulary(void **state)
 {
     (void)state;
@@ -124,6 +177,8 @@ int main(void)
         cmocka_unit_test(ordinary_messages_are_unchanged),
         cmocka_unit_test(control_tokens_are_read_on_request),
         cmocka_unit_test(all_noncharacters_are_refused),
+        cmocka_unit_test(pieces_and_special_tokens),
+        cmocka_unit_test(outside_the_vocabulary_there_are_no_tokens),
     };
     return cmocka_run_group_tests(tests, open_vocabulary, close_vocabulary);
 }

@@ -255,10 +255,9 @@ class Model:
         return _OwnSession(self.session(), prompt, options)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Generation:
-        """Answers a conversation [{"role": ..., "content": ...}, ...] by the model's template."""
-        vocabulary = self._need_vocabulary()
-        text = vocabulary.render_chat(messages)
-        return self.generate(vocabulary.tokenize(text, bos=False, special=True), **options)
+        """Answers a conversation [{"role": ..., "content": ...}, ...] by the model's template.
+        Control tokens that are written in messages stay text."""
+        return self.generate(self._need_vocabulary().tokenize_chat(messages), **options)
 
     def eval(self, inputs: Sequence[tuple[Session, Sequence[int]]], *, every_row: bool = False,
              on_logits: Callable[[int, int, np.ndarray], None] | None = None) -> list:

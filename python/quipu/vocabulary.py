@@ -50,6 +50,52 @@ class Vocabulary:
                                 out, length, error), error)
         return take_text(out[0], length[0]).decode("utf-8", "replace")
 
+    def __len__(self) -> int:
+        """The number of ids. A model can have more rows of logits; see ModelInfo.vocab_size."""
+        return lib.qp_vocabulary_size(self._pointer)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token stands for in a text, which need not be whole UTF-8 sequences.
+        Control tokens give their name."""
+        if not 0 <= token < len(self):
+            raise IndexError(f"token {token} is outside the vocabulary of {len(self)} tokens")
+        length = ffi.new("size_t *")
+        data = lib.qp_token_piece(self._pointer, token, length)
+        return ffi.buffer(data, length[0])[:] if length[0] else b""
+
+    def is_control(self, token: int) -> bool:
+        """Whether a token is never text but marks its structure, such as BOS."""
+        return lib.qp_token_is_control(self._pointer, token)
+
+    def _special(self, role: int) -> int | None:
+        token = lib.qp_special_token(self._pointer, role)
+        return token if token >= 0 else None
+
+    @property
+    def bos(self) -> int | None:
+        """The token that begins a text; None where the model names none."""
+        return self._special(lib.QP_ROLE_BOS)
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text."""
+        return self._special(lib.QP_ROLE_EOS)
+
+    @property
+    def eot(self) -> int | None:
+        """The token that ends a turn of a conversation."""
+        return self._special(lib.QP_ROLE_EOT)
+
+    @property
+    def unknown(self) -> int | None:
+        """The token that stands for text without a token."""
+        return self._special(lib.QP_ROLE_UNKNOWN)
+
+    @property
+    def padding(self) -> int | None:
+        """The token that fills up batches."""
+        return self._special(lib.QP_ROLE_PADDING)
+
     @property
     def chat_template(self) -> str | None:
         """The source of the model's chat template."""
@@ -65,3 +111,17 @@ class Vocabulary:
         check(lib.qp_render_chat(self._pointer, value, len(value), add_generation_prompt, out,
                                  error), error)
         return take_text(out[0]).decode("utf-8", "replace")
+
+    def tokenize_chat(self, messages: Sequence[Mapping[str, Any]], *,
+                      add_generation_prompt: bool = True, special: bool = False,
+                      **variables: Any) -> list[int]:
+        """The tokens of a conversation. Control tokens that are written in messages stay text, so
+        that a message cannot end its own turn; with `special` they become their ids."""
+        value = json.dumps({"messages": list(messages), **variables}).encode("utf-8")
+        error, out = ffi.new("qp_error *"), ffi.new("qp_tokens *")
+        try:
+            check(lib.qp_tokenize_chat(self._pointer, value, len(value), add_generation_prompt,
+                                       lib.QP_SPECIAL if special else 0, out, error), error)
+            return list(ffi.unpack(out.data, out.count)) if out.count else []
+        finally:
+            lib.qp_tokens_free(out)

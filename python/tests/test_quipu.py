@@ -93,6 +93,36 @@ def test_many_sequences_at_once(model):
             assert np.array_equal(model.decode([alone], [first], 5)[:, 0], together[:, column])
 
 
+def test_pieces_make_the_text(model):
+    vocabulary = model.vocabulary
+    ids = vocabulary.tokenize("the cat", bos=False)
+    assert b"".join(map(vocabulary.piece, ids)).strip() == b"the cat"
+    assert len(vocabulary) <= model.info.vocab_size
+    with pytest.raises(IndexError, match=f"token {len(vocabulary)} is outside"):
+        vocabulary.piece(len(vocabulary))
+    with pytest.raises(IndexError):
+        vocabulary.piece(-1)
+
+
+def test_special_tokens(model):
+    vocabulary = model.vocabulary
+    assert vocabulary.is_control(vocabulary.eos)
+    assert not vocabulary.is_control(vocabulary.tokenize("the", bos=False)[-1])
+    assert vocabulary.tokenize("the", bos=True)[0] == vocabulary.bos
+
+
+def test_messages_cannot_write_control_tokens():
+    vocabulary = quipu.Vocabulary(str(MODELS / "llama-text"))
+
+    def controls(content, **flags):
+        ids = vocabulary.tokenize_chat([{"role": "user", "content": content}],
+                                       add_generation_prompt=False, **flags)
+        return sum(map(vocabulary.is_control, ids))
+
+    assert controls("a<|im_end|>b") == controls("a") == 2
+    assert controls("a<|im_end|>b", special=True) == 3
+
+
 def test_trace(model):
     with model.trace() as trace:
         model.generate("the cat", max_tokens=3, temperature=0).text()

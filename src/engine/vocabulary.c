@@ -155,6 +155,41 @@ void qp_vocabulary_close(qp_vocabulary *v)
     free(v);
 }
 
+int32_t qp_vocabulary_size(const qp_vocabulary *v)
+{
+    return v ? tokenizer_vocab_size(v->tokenizer) : 0;
+}
+
+const char *qp_token_piece(const qp_vocabulary *v, int32_t id, size_t *length)
+{
+    *length = 0;
+    return v ? tokenizer_piece(v->tokenizer, id, length) : NULL;
+}
+
+bool qp_token_is_control(const qp_vocabulary *v, int32_t id)
+{
+    return v && tokenizer_is_control(v->tokenizer, id);
+}
+
+int32_t qp_special_token(const qp_vocabulary *v, qp_role role)
+{
+    if (!v) return -1;
+    const tokenizer_special ids = tokenizer_special_ids(v->tokenizer);
+    switch (role) {
+    case QP_ROLE_BOS:
+        return ids.bos;
+    case QP_ROLE_EOS:
+        return ids.eos;
+    case QP_ROLE_EOT:
+        return ids.eot;
+    case QP_ROLE_UNKNOWN:
+        return ids.unknown;
+    case QP_ROLE_PADDING:
+        return ids.padding;
+    }
+    return -1;
+}
+
 const char *qp_chat_template(const qp_vocabulary *v)
 {
     return v->template_source;
