@@ -289,7 +289,9 @@ typedef enum qp_setting {
     QP_REPETITION_PENALTY, /* logits of tokens seen are divided (or multiplied) by it; neutral 1 */
     QP_PRESENCE_PENALTY,   /* subtracted once from tokens seen in the answer; neutral 0 */
     QP_FREQUENCY_PENALTY,  /* subtracted for each time in the answer; neutral 0 */
-    QP_SEED,               /* the same seed gives the same text on every machine; neutral 0 */
+    QP_SEED,               /* the same seed makes the same choices from the same logits, on every
+                            * machine; neutral 0. Logits of quantised weights are the same on all CPUs
+                            * with AVX2, and others on those without: there x is not rounded to 8 bits */
     QP_SETTING_COUNT
 } qp_setting;
 

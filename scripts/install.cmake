@@ -11,10 +11,12 @@ target_link_options(quipu_shared PRIVATE
 set_target_properties(quipu_shared PROPERTIES OUTPUT_NAME quipu EXPORT_NAME quipu LINKER_LANGUAGE C
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
   LINK_DEPENDS ${PROJECT_SOURCE_DIR}/packaging/libquipu.map)
-target_include_directories(quipu_shared INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_include_directories(quipu_shared INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+add_library(quipu::quipu ALIAS quipu_shared)
 
 # libquipu.a: one object whose other names are local, so that they clash with nobody's.
-set(STATIC_LIBRARY ${CMAKE_BINARY_DIR}/libquipu.a)
+set(STATIC_LIBRARY ${PROJECT_BINARY_DIR}/libquipu.a)
 add_custom_command(OUTPUT ${STATIC_LIBRARY} DEPENDS quipu_core VERBATIM
   COMMAND ${CMAKE_LINKER} -r -o libquipu.o --whole-archive $<TARGET_FILE:quipu_core>
   COMMAND ${CMAKE_OBJCOPY} --localize-hidden libquipu.o
@@ -30,7 +32,7 @@ foreach(row "man|quipu.1" "completion bash|quipu.bash" "completion zsh|_quipu" "
   list(GET row 0 words)
   list(GET row 1 name)
   separate_arguments(words)
-  set(file ${CMAKE_BINARY_DIR}/generated/${name})
+  set(file ${PROJECT_BINARY_DIR}/generated/${name})
   add_custom_command(OUTPUT ${file} DEPENDS quipu COMMAND $<TARGET_FILE:quipu> ${words} > ${file})
   list(APPEND PRINTED ${file})
 endforeach()
@@ -54,27 +56,30 @@ install(TARGETS quipu RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS quipu_shared EXPORT quipuTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES ${STATIC_LIBRARY} DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES include/quipu.h include/quipu_kernel.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.bash RENAME quipu
+install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.bash RENAME quipu
   DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-install(FILES ${CMAKE_BINARY_DIR}/generated/_quipu
+install(FILES ${PROJECT_BINARY_DIR}/generated/_quipu
   DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions)
-install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.fish
+install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.fish
   DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(FILES README.md CHANGELOG.md LICENSE SECURITY.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 file(RELATIVE_PATH PREFIX_FROM_PC /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(packaging/quipu.pc.in generated/quipu.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/generated/quipu.pc
+install(FILES ${PROJECT_BINARY_DIR}/generated/quipu.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 set(PACKAGE_FOLDER ${CMAKE_INSTALL_LIBDIR}/cmake/quipu)
 install(EXPORT quipuTargets NAMESPACE quipu:: DESTINATION ${PACKAGE_FOLDER})
 configure_package_config_file(packaging/quipuConfig.cmake.in generated/quipuConfig.cmake
   INSTALL_DESTINATION ${PACKAGE_FOLDER} PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR)
 write_basic_package_version_file(generated/quipuConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/generated/quipuConfig.cmake
-  ${CMAKE_BINARY_DIR}/generated/quipuConfigVersion.cmake DESTINATION ${PACKAGE_FOLDER})
+install(FILES ${PROJECT_BINARY_DIR}/generated/quipuConfig.cmake
+  ${PROJECT_BINARY_DIR}/generated/quipuConfigVersion.cmake DESTINATION ${PACKAGE_FOLDER})
 
+if(NOT PROJECT_IS_TOP_LEVEL)
+  return() # a project that embeds this one makes packages of its own
+endif()
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT "quipu maintainers <maintainers@users.noreply.example>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})

@@ -88,7 +88,7 @@ static const option_spec sampling_options[] = {
      .argument = "R", .low = -100, .high = 100,
      .help = "subtract for each time that the answer holds a token"},
     {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .maximum = INT64_C(1) << 53,
-     .help = "the same seed gives the same text on every machine"},
+     .help = "the same seed makes the same choices from the same logits, on every machine"},
     {"stop", 0, OPTION_STRINGS_AT(SETTINGS, stops), .argument = "TEXT",
      .help = "end the answer before this text"},
     {"logit-bias", 0, OPTION_STRINGS_AT(SETTINGS, logit_biases), .expert = true,

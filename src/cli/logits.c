@@ -4,6 +4,7 @@
 #include "base/status.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,7 +100,12 @@ static void print_json(const logits_output *out, size_t position, const float *l
     for (int64_t i = 0; i < top; i++) {
         strbuf_printf(text, "%s{\"id\": %d, \"text\": ", i ? ", " : "", out->order[i]);
         describe_token(out, out->order[i], text);
-        strbuf_printf(text, ", \"logit\": %.9g}", (double)logits[out->order[i]]);
+        /* JSON has no infinities: a token that the model excludes has no number. */
+        float logit = logits[out->order[i]];
+        if (isfinite(logit))
+            strbuf_printf(text, ", \"logit\": %.9g}", (double)logit);
+        else
+            strbuf_puts(text, ", \"logit\": null}");
     }
     strbuf_puts(text, "]}");
 }
