@@ -81,4 +81,8 @@ over trace trace -m synthetic:smollm2-135m --ids 1,2,3,4,5,6,7,8,9,10,11,12 -n 1
 over plan plan -m synthetic:smollm2-135m --tokens 12 -c 512 --device cuda
 chains=$(grep -c "^[0-9]*  .*: chain, " "$folder/plan.out")
 grep -q "^chain  *$chains " "$folder/trace.out" || fail "the trace has not $chains chains: $(cat "$folder/trace.out")"
+# Passes that feed their tokens back are traced too, each by itself.
+over traced trace -m synthetic:tiny --ids 1,2,3 -n 5 --exec cuda --device cuda -o -
+passes=$(grep -o '"name": *"pass [0-9]*: ' "$folder/traced.out" | sort -u | wc -l)
+[ "$passes" = 5 ] || fail "the trace has $passes passes of 5"
 echo "launches are as they should be"

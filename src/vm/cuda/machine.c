@@ -152,7 +152,8 @@ static const char *accepts_cuda(const void *self, const machine_request *r)
 static machine_pace pace_of_cuda(const void *self, int64_t n_sequences, machine_choice choice)
 {
     const cuda_machine *m = self;
-    if (choice == MACHINE_LOGITS) return (machine_pace){1, 1};
+    /* Passes are timed one by one. */
+    if (choice == MACHINE_LOGITS || m->timing.marks.capacity > 0) return (machine_pace){1, 1};
     int passes = cuda_executor_group(&m->executor, n_sequences);
     return (machine_pace){passes, passes > 1 ? CUDA_GROUPS : 1};
 }
@@ -167,8 +168,12 @@ static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *
         batch_make_later(r->batch, pass, NULL, &m->later);
         TRY(cuda_executor_stage(x, &m->later, group, pass, error));
     }
-    return cuda_executor_decode(x, &m->later, machine_logits_end(x->plan), choice, group, n,
-                                r->continues, error);
+    const bool timed = n == 1 && r->n_records > 0;
+    if (timed) cuda_timing_begin(&m->timing, x, r->batch, &r->records[0]);
+    qp_status status = cuda_executor_decode(x, &m->later, machine_logits_end(x->plan), choice,
+                                            group, n, r->continues, error);
+    return status == QP_OK && timed ? cuda_timing_end(&m->timing, x, &r->records[0], error)
+                                    : status;
 }
 
 qp_status cuda_machine_choose(cuda_executor *x, const batch *b, qp_error *error)
