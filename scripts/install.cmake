@@ -86,5 +86,9 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
+# Models come over TLS, which needs the certificates; a program that is linked with libquipu.a needs
+# the other libraries of quipu.pc.
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libpcre2-dev, libcjson-dev")
 set(CPACK_STRIP_FILES ON)
 include(CPack)

@@ -58,7 +58,9 @@ model=tests/golden/models/llama-text.gguf
 runs() { "$1" "$model" | grep -q "the cat"; }
 
 read -ra shared <<<"$(pkg-config --cflags --libs quipu)"
-read -ra static <<<"$(pkg-config --cflags quipu) $lib/libquipu.a $(pkg-config --static --libs-only-l libpcre2-8 libcjson) -lm -ldl -pthread"
+read -ra static <<<"$(pkg-config --cflags quipu) $lib/libquipu.a $(pkg-config --static --libs quipu | sed 's/-lquipu//')"
+# The header and the shared library need no other package's development files.
+check "pkg-config alone" env "PKG_CONFIG_LIBDIR=$lib/pkgconfig" pkg-config --cflags --libs quipu
 check "link with libquipu.so" gcc -Wall -Werror "$place/program.c" -o "$place/shared" "${shared[@]}"
 check "run with libquipu.so" runs "$place/shared"
 check "link with libquipu.a" gcc -Wall -Werror "$place/program.c" -o "$place/static" "${static[@]}"
