@@ -315,7 +315,7 @@ static void broken_kernels_are_caught(void **state)
         {&op_rms_norm, norm_tail_off_by_one, CHECK_INCORRECT_NUMERICAL, "out[0, 110] was not"},
         {&op_rms_norm, norm_eps_outside_the_root, CHECK_INCORRECT_NUMERICAL, "out["},
         {&op_paged_decode, decode_reads_past_the_page_table, CHECK_INCORRECT_NUMERICAL, "out["},
-        {&op_rms_norm, norm_writes_past_the_row, CHECK_RUNTIME_ERROR, "behind the end"},
+        {&op_rms_norm, norm_writes_past_the_row, CHECK_RUNTIME_ERROR, "after the end"},
         {&op_rms_norm, norm_races, CHECK_INCORRECT_NUMERICAL, "threads"},
         {&op_rms_norm, norm_reads_its_output, CHECK_INCORRECT_NUMERICAL, "out[0, 0]"},
         {&op_rms_norm, norm_truncates, CHECK_INCORRECT_NUMERICAL, "towards zero"},

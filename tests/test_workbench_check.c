@@ -56,7 +56,7 @@ static void broken_candidates_are_caught(void **state)
         {"rms_norm", "broken_tail", "INCORRECT_NUMERICAL", "was not written"},
         {"rms_norm", "broken_eps", "INCORRECT_NUMERICAL", "small values"},
         {"paged_decode", "broken_pages", "INCORRECT_NUMERICAL", "out["},
-        {"rms_norm", "broken_overrun", "RUNTIME_ERROR", "behind the end of the row"},
+        {"rms_norm", "broken_overrun", "RUNTIME_ERROR", "after the end of the row"},
         {"rms_norm", "broken_race", "INCORRECT_NUMERICAL", "threads"},
         {"rms_norm", "broken_uninitialised", "INCORRECT_NUMERICAL", "out[0, 0]"},
         {"rms_norm", "broken_rounding", "INCORRECT_NUMERICAL", "towards zero"},

@@ -1,4 +1,4 @@
-/* Messages and progress for whoever listens: see log.h. */
+/* Messages and progress for a sink: see log.h. */
 #include "base/log.h"
 
 #include "base/clock.h"

@@ -48,12 +48,12 @@ struct progress {
 /* Begins `what`; sink and context are set already. */
 void progress_begin(progress *progress, const char *what, uint64_t total);
 
-/* The same, counted in tokens; the sink is told at once, because a first step may be long. */
+/* The same, counted in tokens. The sink is called at once, because the first step may take long. */
 void progress_begin_tokens(progress *progress, const char *what, uint64_t total);
 
 void progress_advance(progress *progress, uint64_t amount);
 
-/* Done, though the count may have stopped short; the sink is told if it was not. */
+/* Ends the progress, even if the count stopped short; the sink is called if it has not been. */
 void progress_end(progress *progress);
 
 /* Appends "reading weights  42%  1.3 of 3.0 GB  2.1 GB/s", or "reading the prompt  42%  2560 of

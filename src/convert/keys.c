@@ -11,7 +11,7 @@
 
 enum { QUANTIZATION_VERSION = 2 }; /* of ggml's block formats */
 
-/* The mix that the file is of: the one asked for, else that of the type with the most bytes. */
+/* The file's mix: the one asked for, else that of the type with the most bytes. */
 static uint32_t file_type_of(const convert_job *job)
 {
     uint64_t bytes[DTYPE_COUNT] = {0};

@@ -1,6 +1,6 @@
 /* GGUF files, versions 2 and 3, little-endian, mapped; split files are opened as one.
  *
- * Everything is held against the file's length when the file is opened: counts, string lengths,
+ * Everything is checked against the file's length when the file is opened: counts, string lengths,
  * dimension products, offsets, alignment, overlaps, duplicate names. After gguf_open() succeeds,
  * every view lies inside the mapping and is aligned for its element type. Big-endian files, version
  * 1 and arrays of arrays are refused.

@@ -1,4 +1,5 @@
-/* What lies behind gguf.h: one parsed and checked file, and a model of one or more. Private. */
+/* The parts of gguf.h's implementation: one parsed and checked file, and a model of one or more.
+ * Private. */
 #ifndef QUIPU_FILE_GGUF_PART_H
 #define QUIPU_FILE_GGUF_PART_H
 
@@ -53,7 +54,7 @@ qp_status gguf_part_i64(const gguf_part *part, const char *key, int64_t *out, qp
 /* Bytes of one value of a type, 0 for strings and arrays. */
 size_t gguf_type_bytes(gguf_type type);
 
-/* The string stored at p: a length of 64 bits and the bytes; already held against the file. */
+/* The string stored at p: a length of 64 bits and the bytes; its bounds are already checked. */
 text_slice gguf_stored_string(const uint8_t *p);
 
 #endif

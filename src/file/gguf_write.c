@@ -268,7 +268,7 @@ static qp_status write_failed(gguf_writer *writer, qp_error *error)
 {
     int reason = errno;
     discard(writer);
-    return error_set(error, QP_IO, "%s: cannot write: %s; nothing was left behind", writer->path,
+    return error_set(error, QP_IO, "%s: cannot write: %s; no file remains", writer->path,
                      strerror(reason));
 }
 
@@ -303,7 +303,7 @@ static bool write_head(gguf_writer *writer)
 /* Creates a new file beside the final one, named after this process. */
 static qp_status open_temporary(gguf_writer *writer, qp_error *error)
 {
-    enum { ATTEMPTS = 100 }; /* names that a crashed process of the same number left behind */
+    enum { ATTEMPTS = 100 }; /* names that a crashed process with the same number may have used */
     int fd = -1;
     strbuf name = {0};
     for (int i = 0; i < ATTEMPTS && fd < 0 && (i == 0 || errno == EEXIST); i++) {

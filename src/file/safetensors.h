@@ -1,6 +1,6 @@
 /* safetensors files: one file, or shards named by an index.
  *
- * The header is held against the file's length when the file is opened: its own length, every
+ * The header is checked against the file's length when the file is opened: its own length, every
  * tensor's shape times element size against its span, spans against the file and against each
  * other, duplicate names. F32, F16 and BF16 can be viewed; other types are listed.
  *

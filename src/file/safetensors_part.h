@@ -1,4 +1,5 @@
-/* What lies behind safetensors.h: the files of a model and the reading of one header. Private. */
+/* The parts of safetensors.h's implementation: the files of a model, and the reader of a header.
+ * Private. */
 #ifndef QUIPU_FILE_SAFETENSORS_PART_H
 #define QUIPU_FILE_SAFETENSORS_PART_H
 

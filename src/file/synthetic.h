@@ -3,7 +3,7 @@
  *
  * Every stored bit is a pure function of (seed, tensor's name, element's index), so rows can be
  * made in any order, by any number of threads, on the CPU or the GPU (synthetic_bits.h), and are
- * the same. Quantised types are made as blocks directly, without a float model behind them. The
+ * the same. Quantised types are made as blocks directly, without a float model. The
  * deviations keep activations near unit size through all layers: this is how speed is measured, and
  * kernels compared, where real weights cannot be had.
  */

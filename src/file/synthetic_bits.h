@@ -1,14 +1,4 @@
-/* The generator behind synthetic.h: stored bits as a pure function of (seed, tensor, index).
- *
- * Compiles as C and as CUDA C and gives the same bits in both: integer operations, float operations
- * that are exact, and single correctly rounded multiplications and additions, which the GPU is kept
- * from fusing. Nothing here is tuned to be random in any deep sense; it is tuned to be cheap: one
- * hash gives two plain elements, or eight bytes of quants.
- *
- * A block's hashes are numbered block * WORDS + i. Word 0 gives its scales, the others its quants.
- * The quants are uniform; where a format's levels are not centred on 0, the sign of the scale is
- * random (Q4_0, Q5_0, Q6_K) or the minimum undoes it (Q4_1, Q5_1, Q4_K), so that the mean is 0.
- */
+/* The generator of synthetic.h: stored bits as a pure function of (seed, tensor, index). */
 #ifndef QUIPU_FILE_SYNTHETIC_BITS_H
 #define QUIPU_FILE_SYNTHETIC_BITS_H
 

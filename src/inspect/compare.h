@@ -25,7 +25,7 @@ typedef struct compare_options {
  * critical path and waiting of both. The strategies take turns, round after round, so that other
  * programs disturb all alike; the quickest pass of each is the one that was disturbed least, and
  * "undisturbed" is how long the queues would take if every instruction took its own least. One
- * token behind the context in latency, a chunk of a prompt in throughput. */
+ * token after the context in latency, a chunk of a prompt in throughput. */
 qp_status schedule_compare(const compare_options *options, strbuf *out, qp_error *error);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct memory_view {
     char device[96]; /* its name; "": none was asked */
     bool has_mega;
     int n_blocks;
-    uint64_t available;      /* 0: nobody knows */
+    uint64_t available;      /* 0: unknown */
     qp_error why;            /* that is */
     machine_bytes operators; /* of the machine `cuda` */
     machine_bytes bytes;     /* of the megakernel over it too, where it runs the model */

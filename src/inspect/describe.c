@@ -51,7 +51,7 @@ static void count_types(const model *m, type_count counts[DTYPE_COUNT])
     }
 }
 
-/* A name and a number of the model's; the one list behind both forms. */
+/* A name and a number of the model's; both output forms use this list. */
 typedef struct model_fact {
     const char *name;
     double value;

@@ -214,7 +214,7 @@ static void print_row(const diff *d, const diff_row *row, const char *step, strb
                   name, kernels, m->absolute, m->relative, allowed, added, worst);
 }
 
-/* Whether rows of two layers are of the same step and view. */
+/* Whether rows of two layers belong to the same step and view. */
 static bool same_place(const program *p, const diff_row *a, const diff_row *b)
 {
     return strcmp(p->steps[a->step].name, p->steps[b->step].name) == 0 &&
@@ -222,7 +222,8 @@ static bool same_place(const program *p, const diff_row *a, const diff_row *b)
            a->operand == b->operand;
 }
 
-/* The worst layer's row of those that are like row `at`; NULL where an earlier one was like it. */
+/* The worst layer's row among those that are like row `at`; NULL where an earlier row was like it.
+ */
 static const diff_row *worst_of(const diff *d, int at)
 {
     const diff_row *rows = d->report.rows, *worst = &rows[at];

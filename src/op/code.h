@@ -1,5 +1,5 @@
-/* Operators by number, for those who need no more of them than that: instruction records, the
- * device's switch. */
+/* Operators by number, for files that need no more of them: instruction records, the device's
+ * switch. */
 #ifndef QUIPU_OP_CODE_H
 #define QUIPU_OP_CODE_H
 

@@ -19,7 +19,7 @@ static bool is_float(dtype type)
     return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-/* A projection of `n_rows` normalised rows, without data but the weight's. */
+/* A projection of `n_rows` normalised rows, without data except the weight's. */
 static op_call linear_call(const op_call *call, const compose_norm *norm, int which, int64_t n_rows)
 {
     const tensor *weight = &call->tensors[norm->weights[which]];
@@ -161,7 +161,7 @@ static const void *packed_of(const op_call *call, const compose_linear *part)
     return call->packed ? (const char *)call->packed + part->packed_at : NULL;
 }
 
-/* A projection's scratch lies behind the rows. */
+/* A projection's scratch follows the rows. */
 static void project(const op_variant *variant, const tensor *rows, op_call *linear)
 {
     linear->tensors[LINEAR_X] = *rows;

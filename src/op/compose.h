@@ -1,10 +1,10 @@
-/* Fast variants of fused operators, put together from the variants of the operators inside them.
+/* Fast variants of fused operators, composed of the variants of the operators inside them.
  *
- * A composed variant stands for a level of CPU features: at that level each part is the variant
- * that the operator on its own would be given. The parts compute what they would compute one after
- * the other, with the rows in between in scratch instead of the plan's memory, so the fused
- * operator gives the same bits as the operators that it fuses. Its packed weights are the parts'
- * packed weights, one behind the other.
+ * A composed variant represents a level of CPU features: at that level each part is the variant
+ * that the operator alone would use. The parts compute the same values as separate operators would,
+ * with the rows in between in scratch instead of the plan's memory, so the fused operator gives the
+ * same bits as the operators that it fuses. Its packed weights are the parts' packed weights, one
+ * after the other.
  */
 #ifndef QUIPU_OP_COMPOSE_H
 #define QUIPU_OP_COMPOSE_H
@@ -12,17 +12,17 @@
 #include "base/cpu.h"
 #include "op/op.h"
 
-/* In a level: quantised projections are linear's reference on x with the variant's roundings
- * (op_variant.rounded), others linear's reference, and nothing is packed. */
+/* As a level: quantised projections use linear's reference on x with the variant's roundings
+ * (op_variant.rounded), other projections linear's reference; nothing is packed. */
 enum { COMPOSE_ROUNDED = 1 << 30 };
 
-/* x, norm_weight and the projections of a fused call: all of them begin so. */
+/* x, norm_weight and the projections of a fused call: all of these operators begin with them. */
 typedef struct compose_norm {
     int x, norm_weight, eps;      /* indices of tensors and of the parameter */
     int weights[3], biases[3], n; /* indices of the projections' tensors */
 } compose_norm;
 
-/* One projection: a call of linear but for x and out. */
+/* One projection: a call of linear without x and out. */
 typedef struct compose_linear {
     op_call call;
     const op_variant *variant;
@@ -33,8 +33,8 @@ enum { COMPOSE_MOST = 3 };
 void compose_linears(const op_call *call, const compose_norm *norm, uint32_t level,
                      compose_linear out[COMPOSE_MOST]);
 
-/* Whether x is F32 or in fixed point (fixed.h), norm and biases are F32 and every projection has a
- * variant at this level; `coarse`: and whether some weight is quantised, or none is. */
+/* Whether x is F32 or in fixed point (fixed.h), norm and biases are F32, and every projection has a
+ * variant at this level; `coarse`: whether at least one weight must be quantised, or none. */
 bool compose_accepts(const op_call *call, const compose_norm *norm, uint32_t level, bool coarse);
 
 /* Hooks of a variant. A slice of units packs as large a part of each weight. */
@@ -47,18 +47,18 @@ void compose_pack(const op_call *call, const compose_norm *norm, uint32_t level,
 size_t compose_scratch_bytes(const op_call *call, const compose_norm *norm, int64_t n_rows,
                              uint32_t level);
 
-/* Rows [0, n_rows) of x, or those of `which` where it is not NULL, normalised: F32 (n_rows,
- * hidden_size) at `to`, with the projections' scratch behind them. */
+/* Normalises rows [0, n_rows) of x, or the rows `which` where it is not NULL: F32 (n_rows,
+ * hidden_size) at `to`, followed by the projections' scratch. */
 tensor compose_rows(const op_call *call, const compose_norm *norm, int64_t n_rows,
                     const int32_t *which, uint32_t level, void *to);
 
-/* Features [begin, end) of a projection of these rows, in their places in out (n_rows, all
- * features). */
+/* Computes features [begin, end) of a projection of these rows, in their columns of out (n_rows,
+ * all features). */
 void compose_project(const op_call *call, const compose_linear *linear, const tensor *rows,
                      int64_t begin, int64_t end, const tensor *out);
 
-/* The same into memory of their own: feature `begin` goes to column compose_lead() of out, and what
- * lies before it is not touched. */
+/* The same into memory of their own: feature `begin` goes to column compose_lead() of out; the
+ * columns before it are not written. */
 enum { COMPOSE_SLACK = 64 }; /* more than any lead */
 int64_t compose_lead(const compose_linear *linear, int64_t begin);
 void compose_project_apart(const op_call *call, const compose_linear *linear, const tensor *rows,
@@ -67,13 +67,13 @@ void compose_project_apart(const op_call *call, const compose_linear *linear, co
 /* Runs a part with the best kernel of the level. */
 void compose_run(const op_info *op, uint32_t level, const op_call *part);
 
-/* What composed variants with quantised weights are held to: twice what linear is, since a norm's
- * weight spreads the sizes of what linear rounds to 8 bits. */
+/* The tolerances of composed variants with quantised weights: twice those of linear, since a norm's
+ * weight spreads the magnitudes of what linear rounds to 8 bits. */
 extern const op_tolerance compose_coarse_tolerances[];
 
 /* The levels, in rising order, each for float and for quantised weights. An operator defines
  * NAME_compute(call, level), NAME_scratch(call, level), NAME_norm (a compose_norm),
- * NAME_accepts(call) and `units`, and gets its table of variants. */
+ * NAME_accepts(call) and `units`; this macro then defines its table of variants. */
 #define COMPOSE_LEVEL_VNNI (CPU_LEVEL_AVX512 | CPU_AVX512_VNNI)
 #define COMPOSE_LEVEL_AMX  (COMPOSE_LEVEL_VNNI | CPU_AMX_TILE | CPU_AMX_INT8 | CPU_AMX_BF16)
 

@@ -7,13 +7,13 @@
 
 enum { NARROW_THREADS = 256, EIGHT = 8 };
 
-/* ---- calls by themselves ------------------------------------------------------------------- */
+/* ---- single calls --------------------------------------------------------------------------- */
 
 qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
                         qp_error *error)
 {
     *ops = (cuda_ops){.device = device};
-    /* Without the library tiles serve. */
+    /* Without cuBLASLt the tiles kernel is used. */
     if (with_blas && cuda_blas_open(&ops->blas, NULL) != QP_OK) ops->blas = NULL;
     ops->has_blas = ops->blas != NULL;
     return cuda_buffer_alloc(device, workspace_bytes + CUDA_OWN_WORKSPACE, "workspace",
@@ -92,10 +92,11 @@ qp_status cuda_ops_map(const cuda_ops *ops, const cuda_map *map, char at[CUDA_MA
 {
     if (!ops->recording) return cuda_map_encode(ops->device, map, at, error);
     if (cuda_map_describe(map, at)) return QP_OK;
-    return error_set(error, QP_UNSUPPORTED, "a matrix does not lie as the GPU's copies want it");
+    return error_set(error, QP_UNSUPPORTED,
+                     "a matrix has an address or strides that the GPU's tensor copies cannot use");
 }
 
-/* A kernel whose blocks take kernel->units units each. */
+/* A kernel whose blocks process kernel->units units each. */
 qp_status cuda_launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error)
 {

@@ -1,9 +1,9 @@
-/* Operators on the GPU: kernels as rows, and how they are started.
+/* Operators on the GPU: kernels as rows, and how they are launched.
  *
- * An operator's folder holds its kernels' launchers and a row for each (NAME_cuda.c); op_info.cuda
- * points to the rows. Launchers work on calls whose tensors lie on the GPU, or will: they either
- * start kernels at once or record their launches (cuda/launch.h). What fuses with what in a plan is
- * decided by vm/cuda/launch_list.c from the same rows.
+ * An operator's folder holds its kernels' launchers and a row for each kernel (NAME_cuda.c);
+ * op_info.cuda points to the rows. Launchers work on calls whose tensors lie on the GPU, or will
+ * lie there: they either launch kernels at once or record their launches (cuda/launch.h).
+ * vm/cuda/launch_list.c decides from the same rows which nodes of a plan are fused.
  */
 #ifndef QUIPU_OP_CUDA_OPS_H
 #define QUIPU_OP_CUDA_OPS_H
@@ -14,39 +14,39 @@
 
 typedef struct cuda_ops {
     cuda_device *device;
-    cuda_blas *blas; /* NULL: not there, or not wanted */
-    bool has_blas;   /* the same; or that one is taken for granted while launches are recorded */
+    cuda_blas *blas; /* NULL: not found, or not wanted */
+    bool has_blas;   /* the same; or cuBLASLt is assumed to exist while launches are recorded */
     cuda_buffer workspace;
-    cuda_recording *recording; /* takes the launches; NULL: kernels are started at once */
+    cuda_recording *recording; /* records the launches; NULL: kernels are launched at once */
 } cuda_ops;
 
-/* How a launch takes its input and leaves its output: zeros are a call by itself. Rows in BF16 are
+/* How a launch takes its input and leaves its output: all zeros for a single call. Rows in BF16 are
  * contiguous. */
 typedef struct cuda_forms {
-    cuda_address x; /* of a product: where x is in BF16; 0: the launch makes it, cuda_narrow_x() */
-    cuda_address out; /* where the output is left in BF16; 0: nowhere */
-    bool out_alone;   /* and no other node reads it: CUDA_NARROWS_EITHER writes it nowhere else */
-    int64_t n_chunks; /* of paged_decode: parts of each sequence; 0: blocks find theirs */
+    cuda_address x;   /* of a product: x in BF16; 0: the launch makes it, cuda_narrow_x() */
+    cuda_address out; /* address for the output in BF16; 0: none */
+    bool out_alone;   /* no other node reads it: CUDA_NARROWS_EITHER then stores only the BF16 */
+    int64_t n_chunks; /* of paged_decode: parts of each sequence; 0: blocks search for theirs */
 } cuda_forms;
 
 enum { CUDA_MAX_FUSED = 2 };
 
-/* What a fused launch leaves elsewhere than its calls say. */
+/* What a fused launch stores elsewhere than its calls say. */
 typedef struct cuda_left {
-    cuda_address narrowed; /* the last call's output, in BF16 alone; 0: it is where it says */
-    tensor q;              /* what attention is to read for q; rank 0: q is where it says */
+    cuda_address narrowed; /* the last call's output, in BF16 only; 0: where the call says */
+    tensor q;              /* the q that attention reads; rank 0: where the call says */
 } cuda_left;
 
-/* A kernel's launch that takes the following nodes of a plan along. */
+/* A kernel's launch that includes the following nodes of a plan. */
 typedef struct cuda_fusion {
-    const char *name; /* "silu_and_mul": what is printed after the kernel's name */
+    const char *name; /* "silu_and_mul": printed after the kernel's name */
     op_code with[CUDA_MAX_FUSED];
     int n_with;
-    bool moves_q; /* only where attention follows that takes q in the type of the cache */
-    bool narrows; /* only where a product follows that takes the output in BF16 */
+    bool moves_q; /* only where attention follows that reads q in the type of the cache */
+    bool narrows; /* only where a product follows that reads the output in BF16 */
     /* The calls in their order, the kernel's own first. */
     bool (*accepts)(const cuda_ops *ops, const op_call *calls);
-    /* `x`: where the first call's x is in BF16. NULL: nothing is left elsewhere. */
+    /* `x`: address of the first call's x in BF16. NULL: nothing is stored elsewhere. */
     cuda_left (*leaves)(const cuda_ops *ops, const op_call *calls, cuda_address x);
     qp_status (*launch)(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                         qp_error *error);
@@ -54,28 +54,28 @@ typedef struct cuda_fusion {
 
 typedef struct cuda_kernel {
     op_code op;
-    const char *name; /* "cuda", or what tells it from the operator's others */
+    const char *name; /* "cuda", or a name that distinguishes it from the operator's others */
     const char *image, *function;
     int threads;
     int64_t units; /* of a block */
     enum { CUDA_ANY, CUDA_HOPPER_ONLY } architecture;
     bool needs_blas;
-    bool (*accepts)(const op_call *call);     /* types and shapes that it takes */
+    bool (*accepts)(const op_call *call);     /* accepted types and shapes */
     bool (*pays)(const op_call *call);        /* chosen where it accepts and pays; NULL: always */
     size_t (*workspace)(const op_call *call); /* bytes; NULL: none */
     qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
                         const cuda_forms *forms, qp_error *error);
-    /* Whether it can leave its output in BF16 for a product; NULL: it cannot. */
+    /* Whether it can store its output in BF16 for a product; NULL: it cannot. */
     bool (*narrows)(const op_call *call);
-    /* Whether it then writes the output as the call has it too: always, never, or unless
+    /* Whether it then also stores the output as the call describes it: always, never, or unless
      * cuda_forms.out_alone. */
     enum { CUDA_NARROWS_TOO, CUDA_NARROWS_ALONE, CUDA_NARROWS_EITHER } narrow_form;
     bool takes_narrowed; /* a product of x in BF16 */
-    bool takes_moved_q;  /* attention, of q in the type of the cache, wherever it is */
-    bool early;          /* launched by units, it waits for its predecessor itself */
-    bool aligned;        /* tensors must lie as plans place them, at multiples of 16 bytes */
-    bool whole;          /* how units are cut changes the last bits: for whole calls */
-    const op_tolerance *tolerances; /* where coarser than the operator's; or NULL */
+    bool takes_moved_q;  /* attention that reads q in the type of the cache, at any address */
+    bool early;          /* launched by units; it waits for its predecessor itself */
+    bool aligned;        /* tensors must lie at multiples of 16 bytes, as plans place them */
+    bool whole;          /* the cut into units changes the last bits: only whole calls */
+    const op_tolerance *tolerances; /* tolerances where coarser than the operator's; or NULL */
     const cuda_fusion *fusions; /* in the order of preference, the last without a name; or NULL */
 } cuda_kernel;
 
@@ -85,13 +85,13 @@ typedef struct cuda_kernel {
 #undef OP
 
 enum {
-    CUDA_COUNTERS = 16384, /* that kernels find at zero and leave at zero */
-    CUDA_OWN_WORKSPACE = CUDA_BLAS_WORKSPACE + CUDA_COUNTERS * 4, /* beside what calls need */
+    CUDA_COUNTERS = 16384, /* counters that are zero before and after each kernel */
+    CUDA_OWN_WORKSPACE = CUDA_BLAS_WORKSPACE + CUDA_COUNTERS * 4, /* besides the calls' own */
 };
 
 /* ---- rows ---------------------------------------------------------------------------------- */
 
-/* Fields of a row whose kernel takes the call as it is, `units` units a block. */
+/* Fields of a row whose kernel takes the call itself, `units` units per block. */
 #define CUDA_UNITS(NAME, kernel_image, short_name, thread_count, unit_count, accept)               \
     .op = OP_##NAME, .name = "cuda", .image = kernel_image, .function = "run_" #short_name,        \
     .threads = thread_count, .units = unit_count, .accepts = accept, .launch = cuda_launch_units
@@ -99,13 +99,13 @@ enum {
 qp_status cuda_launch_units(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error);
 
-/* Of any output. */
+/* Accepts any output. */
 bool cuda_narrows_always(const op_call *call);
 
-/* ---- calls by themselves ------------------------------------------------------------------- */
+/* ---- single calls --------------------------------------------------------------------------- */
 
-/* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(); CUDA_OWN_WORKSPACE comes
- * on top. With `with_blas`, cuBLASLt is used where it can be found. cuda_ops_free() it, also after
+/* `workspace_bytes`: the most that a call will need, cuda_ops_workspace(); CUDA_OWN_WORKSPACE is
+ * added to it. With `with_blas`, cuBLASLt is used where it is found. cuda_ops_free() it, also after
  * a failure. */
 qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
                         qp_error *error);
@@ -117,47 +117,48 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
 /* Bytes of workspace that a call needs, whichever kernel is chosen. */
 size_t cuda_ops_workspace(op_code op, const op_call *call);
 
-/* Launches units [call->begin, call->end), as a call by itself. The call's tensors hold addresses
- * of the GPU. */
+/* Launches units [call->begin, call->end) as a single call. The call's tensors hold GPU addresses.
+ */
 qp_status cuda_ops_launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                           qp_error *error);
 
 /* ---- for launchers ------------------------------------------------------------------------- */
 
-/* Starts a kernel or records its launch; a grid without blocks is left out. `arguments` end with
- * one of no bytes. */
+/* Launches a kernel or records its launch; a grid without blocks is skipped. `arguments` end with
+ * an argument of size 0. */
 qp_status cuda_ops_start(cuda_ops *ops, const cuda_start *start, const cuda_argument *arguments,
                          qp_error *error);
 #define CUDA_ARGUMENTS(...) ((const cuda_argument[]){__VA_ARGS__, {0}})
 
-/* A kernel of cuda_ops.cu, which waits for its predecessor itself (device_wait_for_last()) before
- * it writes anything or reads what another kernel of the pass writes. */
+/* A kernel of cuda_ops.cu that itself waits for its predecessor (device_wait_for_last()) before it
+ * writes anything or reads what another kernel of the pass writes. */
 qp_status cuda_ops_start_early(cuda_ops *ops, const char *name, int64_t blocks, int64_t rows,
                                int64_t threads, const cuda_argument *arguments, qp_error *error);
 
-/* The same with a product of cuBLASLt. QP_UNSUPPORTED where that has no way for its sizes. */
+/* The same with a product of cuBLASLt. QP_UNSUPPORTED where cuBLASLt has no algorithm for its
+ * sizes. */
 qp_status cuda_ops_multiply(cuda_ops *ops, const cuda_product *product, qp_error *error);
 
-/* Writes a tensor map where it is to be in a parameter. */
+/* Writes a tensor map to its place in a parameter. */
 qp_status cuda_ops_map(const cuda_ops *ops, const cuda_map *map, char at[CUDA_MAP_BYTES],
                        qp_error *error);
 
-/* Where the counters lie. */
+/* The address of the counters. */
 cuda_address cuda_ops_counters(const cuda_ops *ops);
 
-/* Where kernels leave rows in BF16 for products; and the other place, for a product that leaves the
- * next one's x there while its own is read. */
+/* Where kernels store rows in BF16 for products; and the second place, for a product that stores
+ * the next product's x while its own x is read. */
 cuda_address cuda_narrow_place(const cuda_ops *ops);
 cuda_address cuda_other_narrow_place(const cuda_ops *ops, cuda_address at);
 
-/* Makes x in BF16 at cuda_narrow_place(). */
+/* Converts x to BF16 at cuda_narrow_place(). */
 qp_status cuda_narrow_x(cuda_ops *ops, const tensor *x, qp_error *error);
 
 /* Rows [first, first + rows) of a matrix as contiguous BF16. */
 qp_status cuda_narrow_rows(cuda_ops *ops, const tensor *from, int64_t first, int64_t rows,
                            cuda_address to, qp_error *error);
 
-/* An address of the GPU where views have pointers, and the other way round. */
+/* A GPU address as the pointer of a view, and the reverse. */
 static inline void *cuda_host_form(cuda_address address)
 {
     return (void *)(uintptr_t)address;

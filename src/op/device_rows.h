@@ -1,7 +1,7 @@
-/* Rows of a matrix on the GPU: what host and kernels of operators on rows agree on.
+/* Rows of a matrix on the GPU: declarations shared by host and kernels of operators on rows.
  *
- * These kernels' parameters are a few words, not an op_call: of a kernel of two microseconds,
- * reading two kilobytes of parameters is a considerable part.
+ * These kernels' parameters are a few words, not an op_call: in a kernel of two microseconds,
+ * reading two kilobytes of parameters is a considerable part of the time.
  */
 #ifndef QUIPU_OP_DEVICE_ROWS_H
 #define QUIPU_OP_DEVICE_ROWS_H
@@ -17,7 +17,7 @@ typedef struct device_rows {
 /* rms_norm, and with a residual add_rms_norm. */
 typedef struct norm_rows {
     device_rows x, residual;
-    device_rows out;      /* NULL: only narrowed */
+    device_rows out;      /* NULL: only stored in BF16 */
     device_rows narrowed; /* out in BF16; or NULL */
     device_rows weight;   /* one row */
     int64_t begin;        /* the first block's row */
@@ -33,7 +33,7 @@ enum {
 
 /* silu_and_mul of elements begin .. end - 1, both multiples of 8, as n is. */
 typedef struct silu_rows {
-    device_rows x, out; /* out NULL: only narrowed */
+    device_rows x, out; /* out NULL: only stored in BF16 */
     device_rows narrowed;
     int64_t begin, end;
     int32_t n; /* elements of a row of out */
@@ -69,7 +69,7 @@ typedef struct append_rows {
 
 enum {
     ROPE_THREADS = 256, /* at most */
-    ROPE_HEADS = 4,     /* that a thread rotates at once */
+    ROPE_HEADS = 4,     /* that a thread rotates together */
 };
 
 #endif

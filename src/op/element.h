@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* The float next to the value, odd when inexact, so that a second rounding to a narrower type gives
- * what a single one would (Boldo, Melquiond: When double rounding is odd, 2004). */
+ * the same result as a single rounding (Boldo, Melquiond: When double rounding is odd, 2004). */
 static inline float float_round_odd(double value)
 {
     float near = (float)value;

@@ -1,5 +1,5 @@
-/* Arithmetic over named sizes, as operators' shapes and costs are written:
- * numbers, names, + - * / and parentheses, in float64. */
+/* Arithmetic over named sizes, in which operators' shapes and costs are written: numbers, names, +
+ * - * / and parentheses, in float64. */
 #ifndef QUIPU_OP_EXPRESSION_H
 #define QUIPU_OP_EXPRESSION_H
 

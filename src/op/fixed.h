@@ -1,14 +1,14 @@
-/* Sums in fixed point: what several workers add up in any order, to the same bits.
+/* Sums in fixed point: several workers add in any order and get the same bits.
  *
- *       63      53 52                                 32 31                                   0
- *      +----------+------------------------------------+--------------------------------------+
- *      | count    | whole part, in two's complement    | fraction                             |
- *      +----------+------------------------------------+--------------------------------------+
+ *           63      53 52                                 32 31                                   0
+ *          +----------+------------------------------------+--------------------------------------+
+ *          | count    | whole part, in two's complement    | fraction                             |
+ *          +----------+------------------------------------+--------------------------------------+
  *
- * The value is the low 53 bits with their sign, times 2^-32: magnitudes below 2^20, and nothing
- * lost of a float32 above 2^-9. The bits above are a machine's own: where a sum has to say by
- * itself that it is complete, every contribution adds one there. Who wants the value ignores them.
- * One source for C and CUDA C.
+ * The value is the low 53 bits with their sign, times 2^-32: magnitudes below 2^20, and nothing of
+ * a float32 above 2^-9 is lost. The top bits belong to the machine: where a reader must see from
+ * the sum itself that it is complete, every contribution adds one to the count. Readers of the
+ * value ignore the count. One source for C and CUDA C.
  */
 #ifndef QUIPU_OP_FIXED_H
 #define QUIPU_OP_FIXED_H
@@ -37,14 +37,14 @@ __device__ static inline float fixed_to_float(int64_t sum)
     return (float)fixed_value(sum) * (1 / FIXED_ONE);
 }
 
-/* As in C below: the nearest value, uncounted. */
+/* As in C below: the nearest value, without a count. */
 __device__ static inline int64_t fixed_from(float v)
 {
     const long long most = (1ll << (FIXED_COUNT_AT - 1)) - 1;
     return isnan(v) ? 0 : max(-most, min(most, __float2ll_rn(v * FIXED_ONE)));
 }
 
-/* Adds to a sum that others may be adding to. */
+/* Adds to a sum to which others may add at the same time. */
 __device__ static inline void fixed_add(int64_t *sum, int64_t contribution)
 {
     atomicAdd((unsigned long long *)sum, (unsigned long long)contribution);
@@ -62,8 +62,8 @@ __device__ static inline int64_t fixed_part(float v)
 
 #include <stdbool.h>
 
-/* The nearest value, ties to even, uncounted; what is too large becomes the largest there is, and
- * NaN 0. */
+/* The nearest value, ties to even, without a count; values that are too large become the largest,
+ * and NaN becomes 0. */
 int64_t fixed_from(double v);
 
 static inline double fixed_to_double(int64_t sum)
@@ -71,7 +71,7 @@ static inline double fixed_to_double(int64_t sum)
     return (double)fixed_value(sum) * 0x1p-32;
 }
 
-/* Adds to a sum that others may be adding to. */
+/* Adds to a sum to which others may add at the same time. */
 static inline void fixed_add(int64_t *sum, int64_t contribution)
 {
     __atomic_fetch_add(sum, contribution, __ATOMIC_RELAXED);
@@ -81,7 +81,7 @@ static inline void fixed_add(int64_t *sum, int64_t contribution)
 void fixed_load(const int64_t *row, int64_t n, double *out);
 void fixed_load_f32(const int64_t *row, int64_t n, float *out);
 
-/* Sums of a usual size, with counts on top or without, for test calls. */
+/* Sums of usual magnitudes, with or without counts, for test calls. */
 void fixed_fill(const tensor *view, bool counted, uint64_t seed);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the references of operators that begin with a norm share: rows normalised into float64, and
+/* Shared by the references of operators that begin with a norm: rows normalised into float64, and
  * matrix products with them, by the references of rms_norm and linear. */
 #ifndef QUIPU_OP_FUSED_H
 #define QUIPU_OP_FUSED_H
@@ -15,7 +15,7 @@ typedef struct fused_norm {
     void *scratch; /* of linear */
 } fused_norm;
 
-/* Bytes of scratch for rows of so many elements. */
+/* Bytes of scratch for rows of this many elements. */
 size_t fused_norm_bytes(int64_t hidden_size);
 fused_norm fused_norm_make(const tensor *x, const tensor *weight, double eps, void *scratch);
 

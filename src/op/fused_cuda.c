@@ -5,8 +5,8 @@
 
 enum { WARPS = CUDA_FUSED_THREADS / 32 };
 
-/* Blocks that take groups of units one after another: as many as run at once, or fewer if they take
- * as long. */
+/* Blocks that process groups of units one after another: as many as run at once, or fewer if that
+ * takes no longer. */
 static int64_t blocks_in_turn(const cuda_ops *ops, int64_t groups, int64_t at_once)
 {
     int64_t most = (int64_t)ops->device->n_multiprocessors * (at_once == 1 ? 3 : 2);

@@ -1,4 +1,4 @@
-/* The operator table, and what holds for every operator: binding, cost, choice of kernel. */
+/* The operator table, and what is common to all operators: binding, cost, choice of kernel. */
 #include "op/op.h"
 
 #include "op/expression.h"
@@ -85,7 +85,7 @@ int op_param_index(const op_info *op, const char *name)
     return -1;
 }
 
-/* What names in an operator's expressions stand for. */
+/* The meaning of names in an operator's expressions. */
 typedef struct scope {
     const op_info *op;
     const op_call *call;
@@ -175,8 +175,8 @@ static bool is_absent(const op_info *op, const op_call *call, int t)
     return op->tensors[t].optional && call->tensors[t].rank == 0;
 }
 
-/* The axis that the text of a dimension names alone or plus a whole number ("n_sequences + 1", the
- * length of an index array of borders); -1 when it is anything else. */
+/* The axis that the text of a dimension names, alone or plus a whole number ("n_sequences + 1", the
+ * length of an index array of borders); -1 when the text is anything else. */
 static int solvable_axis(const op_info *op, const char *text, size_t length, int64_t *added)
 {
     size_t name = strcspn(text, " +,");
@@ -190,7 +190,7 @@ static int solvable_axis(const op_info *op, const char *text, size_t length, int
     return axis_find(op, text, length);
 }
 
-/* Gives every axis that stands alone, or plus a number, in a shape the value found there. */
+/* Gives every axis that appears alone, or plus a number, in a shape the value found there. */
 static void bind_shapes(scope *names)
 {
     const op_info *op = names->op;
@@ -262,7 +262,7 @@ static double evaluate(scope *names, const char *text)
     return text && expression_evaluate(text, strlen(text), scope_lookup, names, &value) ? value : 0;
 }
 
-/* All that can be known of a bound call's axes. */
+/* Finds all values of a bound call's axes that can be known. */
 static scope scope_of(const op_info *op, const op_call *call)
 {
     scope names = {.op = op, .call = call};

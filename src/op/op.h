@@ -1,4 +1,4 @@
-/* An operator: one struct that says all about it.
+/* An operator: one struct that describes all of it.
  *
  * The struct holds the description (axes, tensors, parameters, formula), the cost, the shape check,
  * the reference and the fast variants, the test cases and the tolerances; nothing else in the tree
@@ -8,10 +8,10 @@
  * An operator is called with an op_call: views of its tensors in the order of the description, its
  * parameters, and a slice [begin, end) of its units. A unit is the smallest piece of work with an
  * output of its own (a row, an output feature, a head of a token). Every kernel computes any slice,
- * and the values do not depend on how the units were cut: threads and schedules divide work so.
+ * and the values do not depend on the cut into units: threads and schedules divide work this way.
  *
- * The reference computes in float64 from whatever the inputs' types are and rounds once, to the
- * output's type; with F64 outputs it is the oracle that variants are held against.
+ * The reference computes in float64 from inputs of any type and rounds once, to the output's type;
+ * with F64 outputs it is the oracle with which variants are compared.
  */
 #ifndef QUIPU_OP_OP_H
 #define QUIPU_OP_OP_H
@@ -32,12 +32,12 @@ typedef struct op_axis {
     const char *help;
 } op_axis;
 
-/* What is done to a tensor's elements. OP_ACCUMULATE: integers are added to them, in an order that
- * makes no difference, by any number of calls at once; they are there before and can be read when
- * all of those have ended. */
+/* How a call accesses a tensor's elements. OP_ACCUMULATE: integers are added to them, in any order
+ * and by any number of calls at once; they must be initialised before, and can be read after all of
+ * these calls have ended. */
 typedef enum op_direction { OP_IN, OP_OUT, OP_INOUT, OP_ACCUMULATE } op_direction;
 
-/* Whether what a tensor holds before the call matters to it, and whether the call changes it. */
+/* Whether the call reads the tensor's previous contents, and whether it changes them. */
 static inline bool op_reads(op_direction direction)
 {
     return direction != OP_OUT;
@@ -88,29 +88,29 @@ typedef struct op_variant {
     op_kernel *kernel; /* same contract as the reference */
     bool (*accepts)(const op_call *call); /* types and shapes that it handles; NULL: all */
     /* A variant may want its weights in a form of its own, made once when the model is loaded: the
-     * bytes that takes, and the making of the part for units [call->begin, call->end) of
-     * call->packed (which is writable then). Both depend on the constant tensors alone; begin and
+     * bytes of that form, and the function that makes the part for units [call->begin, call->end)
+     * of call->packed (which is writable then). Both depend only on the constant tensors; begin and
      * end are multiples of pack_units, or the end. NULL: the weights are read as stored. */
     size_t (*packed_bytes)(const op_call *call);
     void (*pack)(const op_call *call, void *packed);
     int64_t pack_units;
-    /* Bytes of the first of several matrices that lie one behind the other in the packed form, each
-     * in the order of units; NULL: there is one. */
+    /* Bytes of the first of several matrices that follow each other in the packed form, each in the
+     * order of units; NULL: there is one. */
     size_t (*packed_first)(const op_call *call);
     /* Scratch that this variant's slice needs; NULL: the operator's. */
     size_t (*scratch_bytes)(const op_call *call);
-    /* What it is held to where its arithmetic is coarser than the operator asks for, not scaled;
+    /* Tolerances where the variant's arithmetic is coarser than the operator asks for, not scaled;
      * NULL: the operator's. */
     const op_tolerance *tolerances;
-    /* The reference but for what this variant rounds more coarsely on purpose (x to 8 bits, say):
-     * its outputs are within the operator's own tolerances of those. NULL: it rounds nothing. */
+    /* The reference with the roundings that this variant makes more coarsely on purpose (x to 8
+     * bits, for example): its outputs are within the operator's own tolerances of this. NULL: no
+     * such rounding. */
     op_kernel *rounded;
     size_t (*rounded_scratch_bytes)(const op_call *call);
 } op_variant;
 
-/* What floating-point inputs are tested with: normally distributed values, small ones, zeros,
- * denormals and few distinct values always, the following where the operator says what comes of
- * them. */
+/* The floating-point inputs of tests: always normally distributed values, small ones, zeros,
+ * denormals and few distinct values; the following where the operator defines their results. */
 typedef enum op_fill {
     OP_FILL_HUGE = 1,     /* magnitudes around 2^50 (2^14 for F16): squares stay finite */
     OP_FILL_INFINITY = 2, /* some elements minus infinity, whole rows too */
@@ -139,25 +139,25 @@ typedef struct op_info {
     op_tensor tensors[OP_MAX_TENSORS];
     op_param params[OP_MAX_PARAMS];
 
-    /* Fewer units than this are not worth a thread of their own; 0: every unit is. */
+    /* The fewest units that are worth a thread of their own; 0: any number is. */
     int64_t grain;
     /* Units in the whole of a bound call. */
     int64_t (*units)(const op_call *call);
-    /* Where a unit is a part of every row (an output feature, a head of all tokens): what the units
-     * [begin, end) touch of the rows of tensor t, or more than that; of a KV cache a row is a page.
-     * Schedules find here which units depend on which. Rows are independent then, and a call may be
-     * cut by rows too, unless it has sequences. NULL: units go through the rows one by one, each
-     * row having equally many. */
+    /* Where a unit is a part of every row (an output feature, a head of all tokens): the part of
+     * the rows of tensor t that the units [begin, end) touch, or a superset; of a KV cache a row is
+     * a page. Schedules derive from this which units depend on which. Rows are independent then,
+     * and a call may also be cut by rows, unless it has sequences. NULL: units follow the rows one
+     * by one, with the same number of units in each row. */
     op_columns (*columns)(const op_call *call, int t, int64_t begin, int64_t end);
-    /* What shapes cannot say (divisibility, ranges of index contents); NULL: nothing. */
+    /* Checks what shapes cannot express (divisibility, ranges of index contents); NULL: nothing. */
     qp_status (*check)(const op_call *call, qp_error *error);
     /* Value of a derived axis; NULL: there is none. */
     double (*derive)(const op_call *call, const char *axis);
     /* Bytes that a slice needs; NULL: none. */
     size_t (*scratch_bytes)(const op_call *call);
-    /* Fills the inputs of a test call whose contents are not free: index tensors (page tables,
-     * offsets, ids), masks, positive sums; NULL: there are none. The data behind the views is
-     * allocated and the other inputs are filled. */
+    /* Fills the inputs of a test call whose contents are restricted: index tensors (page tables,
+     * offsets, ids), masks, positive sums; NULL: there are none. The data of the views is allocated
+     * and the other inputs are filled. */
     void (*prepare)(op_call *call, uint64_t seed);
 
     op_kernel *reference;
@@ -170,11 +170,11 @@ typedef struct op_info {
      * memory from the outermost ("q@0213"), and views that share memory ("out=x"). A type left out
      * is F32, or the first that the tensor can have. Ends with NULL. */
     const char *const *cases;
-    /* Shapes of real models, the same texts behind a "name: ". Ends with NULL. */
+    /* Shapes of real models: the same texts after a "name: ". Ends with NULL. */
     const char *const *workloads;
     const op_tolerance *tolerances; /* ends with relative 0; NULL: outputs are exact */
-    /* Terms in the longest sum behind an output element, an expression over axes that scales the
-     * tolerances; NULL: 1. */
+    /* The number of terms in the longest sum of an output element, an expression over axes that
+     * scales the tolerances; NULL: 1. */
     const char *reduction;
     unsigned fills; /* set of op_fill: unusual inputs for which the operator is defined */
 } op_info;

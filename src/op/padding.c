@@ -1,4 +1,4 @@
-/* Where the tokens of a padded batch stand: see padding.h. */
+/* Where the tokens of a padded batch lie: see padding.h. */
 #include "op/padding.h"
 
 #include "base/hash.h"
@@ -16,7 +16,7 @@ int64_t padding_offsets(const int32_t *lengths, int64_t bs, int64_t max_length, 
 
 int64_t padding_token(const int32_t *offsets, int64_t n_tokens, int64_t slot)
 {
-    int64_t low = 0, high = n_tokens; /* the token is in [low, high), if anywhere */
+    int64_t low = 0, high = n_tokens; /* if a token has the slot, it is in [low, high) */
     while (low < high) {
         int64_t middle = low + (high - low) / 2, at = middle + offsets[middle];
         if (at == slot) return middle;
@@ -52,7 +52,7 @@ void padding_random_offsets(uint64_t seed, const tensor *offsets, int64_t bs, in
     int32_t *offset = offsets->data;
     int64_t left = offsets->shape[0], padding = 0;
     for (int64_t b = 0; b < bs; b++) {
-        /* At least what the sequences after this one cannot hold, at most what is left. */
+        /* At least what the following sequences cannot hold, at most what remains. */
         int64_t after = (bs - b - 1) * max_length;
         int64_t least = left > after ? left - after : 0;
         int64_t most = left < max_length ? left : max_length;

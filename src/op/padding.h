@@ -16,16 +16,16 @@ int64_t padding_offsets(const int32_t *lengths, int64_t bs, int64_t max_length, 
 /* The token in a slot, or -1 for padding: a search, since slots rise with tokens. */
 int64_t padding_token(const int32_t *offsets, int64_t n_tokens, int64_t slot);
 
-/* Whether offsets (n_tokens), I32, put every token in a slot of its own below bs * max_length, in
+/* Checks that offsets (n_tokens), I32, give every token a slot of its own below bs * max_length, in
  * rising order. */
 qp_status padding_check(const char *op, const tensor *offsets, int64_t bs, int64_t max_length,
                         qp_error *error);
 
-/* For tests: the offsets of sequences whose lengths add up to all n_tokens of `offsets` (n_tokens)
- * and are as unequal as the seed makes them. */
+/* For tests: the offsets of sequences whose lengths add up to all n_tokens of `offsets` (n_tokens);
+ * the seed decides how unequal the lengths are. */
 void padding_random_offsets(uint64_t seed, const tensor *offsets, int64_t bs, int64_t max_length);
 
-/* Whether each of values (n), I32, lies in [0, limit); names `what` where not. */
+/* Checks that each of values (n), I32, lies in [0, limit); the message names `what`. */
 qp_status index_check(const char *op, const char *what, const tensor *values, int64_t limit,
                       qp_error *error);
 

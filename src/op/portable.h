@@ -1,5 +1,5 @@
-/* Functions in headers that C17 and CUDA C share: index arithmetic that a kernel on either machine
- * must do alike. */
+/* Functions in headers that C17 and CUDA C share: index arithmetic that kernels of both must do in
+ * the same way. */
 #ifndef QUIPU_OP_PORTABLE_H
 #define QUIPU_OP_PORTABLE_H
 

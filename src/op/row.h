@@ -1,6 +1,5 @@
-/* Whole rows as float64, for references: what element.h does to one value, done to a row of them at
- * the speed that a compiler's vectoriser gives, and the dot product that linear and attention
- * share.
+/* Whole rows as float64, for references: element.h for a row of values at the speed of vectorised
+ * code, and the dot product that linear and attention share.
  */
 #ifndef QUIPU_OP_ROW_H
 #define QUIPU_OP_ROW_H
@@ -17,7 +16,7 @@ void row_decode(dtype type, const void *row, int64_t n, float *decoded, double *
 void row_store(dtype type, void *row, int64_t n, const double *values);
 
 /* sum_i a[i] * b[i]: eight partial sums, i modulo 8, added pairwise at the end. The order depends
- * on n alone, so equal rows give equal bits wherever they stand. */
+ * only on n, so equal rows give equal bits at any address. */
 double row_dot(const double *a, const double *b, int64_t n);
 
 /* The part of a slice of elements that lies in one row, for operators whose unit is an element. */

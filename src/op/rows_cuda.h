@@ -18,20 +18,20 @@ device_rows cuda_narrowed_rows(cuda_address at, int64_t n);
 bool cuda_on_vectors(const void *data, int64_t stride);
 bool cuda_rows_on_vectors(device_rows rows);
 
-/* Whole warps for so many threads, at most `most`. */
+/* Whole warps for this many threads, at most `most`. */
 int64_t cuda_warps_of(int64_t threads, int64_t most);
 
 /* A kernel of cuda_ops.cu whose parameter is the call, `units` units per block. */
 qp_status cuda_launch_plainly(cuda_ops *ops, const char *name, const op_call *call, int64_t units,
                               qp_error *error);
 
-/* What a norm's kernel reads and writes; and whether all its rows are aligned for a thread to load
- * eight neighbours at once, without which a norm takes several times as long. */
+/* What a norm's kernel reads and writes; and whether all its rows are aligned so that a thread
+ * loads eight neighbours at once. Without this a norm takes several times as long. */
 norm_rows cuda_norm_rows(const op_call *call);
 norm_rows cuda_add_norm_rows(const op_call *call);
 bool cuda_norm_by_eights(const norm_rows *rows);
 
-/* Whether a norm of so many aligned rows has small blocks. */
+/* Whether a norm of this many aligned rows uses small blocks. */
 bool cuda_norm_is_small(const norm_rows *rows, int64_t n_rows, int n_multiprocessors);
 
 qp_status cuda_launch_norm(cuda_ops *ops, norm_rows rows, int64_t n_rows, const cuda_forms *forms,

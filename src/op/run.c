@@ -1,4 +1,4 @@
-/* Running a whole call: see run.h. */
+/* Runs a whole call: see run.h. */
 #include "op/run.h"
 
 typedef struct run_context {

@@ -1,4 +1,4 @@
-/* Running a whole call: its units dealt over the threads of a pool. */
+/* Runs a whole call: divides its units among the threads of a pool. */
 #ifndef QUIPU_OP_RUN_H
 #define QUIPU_OP_RUN_H
 

@@ -22,11 +22,11 @@ op_limits op_limits_of(const op_info *op, const op_variant *variant, const op_ca
         allowed.absolute = entry->absolute * scale;
         allowed.exact = false;
     }
-    if (op->tolerances && type == DTYPE_F64) { /* the oracle itself, in another order at most */
+    if (op->tolerances && type == DTYPE_F64) { /* the oracle itself, at most in another order */
         allowed.relative = allowed.absolute = 1e-12;
         allowed.exact = false;
     }
-    /* Each term may lose a denormal, times a factor of usual size. */
+    /* Each term may lose a denormal, times a factor of usual magnitude. */
     allowed.floor = type == DTYPE_F16 ? 0x1p-24 : 8 * terms * 0x1p-126;
     allowed.largest = type == DTYPE_F16 ? 65504 : type == DTYPE_BF16 ? 0x1.fep127 : 0x1.fffffep127;
     return allowed;

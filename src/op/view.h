@@ -1,4 +1,4 @@
-/* A view of any rank and strides, row by row: for those who look at every element. */
+/* A view of any rank and strides, row by row: for code that visits every element. */
 #ifndef QUIPU_OP_VIEW_H
 #define QUIPU_OP_VIEW_H
 

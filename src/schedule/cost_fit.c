@@ -81,7 +81,7 @@ static int next_bin(const cost_samples *samples, const cost_curve *curve, bool t
     return bin;
 }
 
-/* Where the line of ns over bytes through the samples begins; false when they are of one size. */
+/* The ns at zero bytes of the line through the samples; false when all have one size. */
 static bool line_begins(const cost_sample *s, double *ns)
 {
     double spread = s->count * s->bytes_squared - s->bytes * s->bytes;

@@ -48,7 +48,7 @@ typedef struct dag {
 /* Appends a value; g->failed if memory is out. */
 void dag_push(dag *g, int_list *list, int value);
 
-/* The end of the consecutive groups of the node that `group` is of. */
+/* The end of the consecutive groups of the node to which `group` belongs. */
 int dag_end_of_node(const draft *d, int group);
 
 /* Turns the groups' needs into counters: chooses which groups share one, adds joiners, and writes

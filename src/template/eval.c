@@ -346,7 +346,7 @@ static qp_status eval_test(run *run, const node *node, value *out)
     return QP_OK;
 }
 
-/* a < b < c holds where all its pairs do; what stands behind a pair that fails is not evaluated. */
+/* a < b < c holds where all its pairs hold; operands after a pair that fails are not evaluated. */
 static qp_status eval_compare(run *run, const node *node, value *out)
 {
     value left, right;

@@ -53,7 +53,7 @@ static qp_status filter_capitalize(run *run, call *call, value *out)
     return text_capitalize(run, text, out);
 }
 
-/* Upper case at the start and behind any of -({[< and white space, lower case elsewhere. */
+/* Upper case at the start and after any of -({[< and white space, lower case elsewhere. */
 static qp_status filter_title(run *run, call *call, value *out)
 {
     const string *text;

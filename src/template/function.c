@@ -77,7 +77,7 @@ static qp_status function_dict(run *run, call *call, value *out)
     return QP_OK;
 }
 
-/* The message is the template author's: it is all that the user is told. */
+/* The template's author wrote the message: the user sees nothing else. */
 static qp_status function_raise(run *run, call *call, value *out)
 {
     value message;

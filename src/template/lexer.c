@@ -55,7 +55,7 @@ static bool starts(const lexer *lexer, size_t at, const char *text)
            memcmp(lexer->source + at, text, length) == 0;
 }
 
-/* The offset behind the white space at `at`. */
+/* The offset after the white space at `at`. */
 static size_t skip_space(const lexer *lexer, size_t at)
 {
     uint32_t code;
@@ -111,14 +111,15 @@ static bool tag_end(const lexer *lexer, size_t at, const char *close, bool is_pr
     return true;
 }
 
-/* The sign behind the two characters that open a tag, or 0. */
+/* The sign after the two characters that open a tag, or 0. */
 static char tag_sign(const lexer *lexer, size_t at)
 {
     char sign = at + 2 < lexer->length ? lexer->source[at + 2] : 0;
     return sign == '-' || sign == '+' ? sign : 0;
 }
 
-/* Whether `{% word %}` stands at `at`, with any signs; *after is behind its white space. */
+/* Whether `{% word %}` begins at `at`, with any signs; *after is the offset after its white space.
+ */
 static bool word_tag(const lexer *lexer, size_t at, const char *word, bool opening, size_t *after)
 {
     if (!starts(lexer, at, "{%")) return false;

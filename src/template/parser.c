@@ -273,7 +273,7 @@ static const struct statement {
     {"autoescape", NODE_SCOPE, parse_refused},
 };
 
-/* What stands behind {% up to, not including, %}. */
+/* Parses the tag between {% and %}, without these. */
 static qp_status parse_statement(parser *parser, node **out)
 {
     TRY(parser_node(parser, NODE_SCOPE, out));

@@ -74,7 +74,7 @@ typedef struct builtin {
     const char *parameters; /* names, blanks between; NULL: takes what comes, nothing is bound */
     int required;           /* how many of them must be given */
     qp_status (*run)(run *run, call *call, value *out);
-    int detail; /* tells apart what shares a function */
+    int detail; /* distinguishes operations that share a function */
 } builtin;
 
 /* --- template_run.c: state, errors, texts --- */

@@ -377,7 +377,7 @@ static qp_status filter_map(run *run, call *call, value *out)
     return QP_OK;
 }
 
-/* select, reject, selectattr, rejectattr: what shares a function is told apart by these bits. */
+/* select, reject, selectattr, rejectattr share a function; these bits distinguish them. */
 enum { SELECT_REJECT = 1, SELECT_ATTRIBUTE = 2 };
 
 /* Whether an item passes: a test by name with arguments, or its truth. */

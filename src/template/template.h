@@ -24,7 +24,7 @@ typedef struct template template;
 
 /* What a render may read and use; a limit of 0 stands for its default. */
 typedef struct template_options {
-    int64_t now;        /* seconds since 1970-01-01 00:00 UTC: what strftime_now() tells */
+    int64_t now;        /* seconds since 1970-01-01 00:00 UTC: the time for strftime_now() */
     int32_t utc_offset; /* seconds that local time is ahead of UTC */
     uint64_t max_steps; /* expressions and statements evaluated, long texts counted by length */
     size_t max_output;  /* bytes of output, with what macros and set blocks hold meanwhile */

@@ -1,7 +1,7 @@
 /* Reference codecs of every element type: stored bytes to floats and back.
  *
  * Decoding follows ggml's formulas to the last bit, one multiplication or subtraction after the
- * other in float32, so that fast kernels and other programs can be held against it. The blocks
+ * other in float32, so that fast kernels and other programs can be compared with it. The blocks
  * themselves are drawn in codec_blocks.h.
  */
 #ifndef QUIPU_TENSOR_CODEC_H

@@ -1,6 +1,6 @@
 /* The codecs' table, private to codec*.c: one `codec` for each line of dtype.def.
  *
- * A type without its codec_NAME does not link, so the table cannot fall behind the list.
+ * A type without its codec_NAME does not link, so the table cannot miss an entry of the list.
  */
 #ifndef QUIPU_TENSOR_CODEC_TABLE_H
 #define QUIPU_TENSOR_CODEC_TABLE_H

@@ -6,7 +6,7 @@
  * Narrowing rounds to nearest, ties to even; what is too large becomes infinity; a NaN keeps its
  * sign and the upper bits of its payload and becomes quiet. The results are the bits that x86's
  * F16C and AVX512-BF16 (without its flushing of subnormals) and NVIDIA's conversions give for
- * numbers, so that a fast variant can be held against these bit for bit. Compiles as C and as CUDA
+ * numbers, so that a fast variant can be compared with these bit for bit. Compiles as C and as CUDA
  * C.
  */
 #ifndef QUIPU_TENSOR_FLOAT16_H

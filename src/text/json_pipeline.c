@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The nesting of Sequences; nobody's file goes deeper than two. */
+/* The most nested Sequences; real files have at most two. */
 enum { MAX_DEPTH = 8 };
 
 static const char space_mark[] = "\xE2\x96\x81";

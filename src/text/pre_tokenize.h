@@ -66,7 +66,7 @@ qp_status pre_tokenizer_by_name(pre_tokenizer *pre, const char *name, pre_habits
  * otherwise. */
 const char *pre_tokenizer_name(const pre_tokenizer *pre, pre_habits habits);
 
-/* GPT-2's expression, which Hugging Face's ByteLevel applies unless told otherwise. */
+/* GPT-2's expression, which Hugging Face's ByteLevel applies by default. */
 extern const char gpt2_pattern[];
 
 typedef qp_status pre_tokenizer_word(void *context, const char *word, size_t length,

@@ -26,7 +26,7 @@ qp_status settings_add_tokens(const tokenizer_settings *settings, tokenizer *tok
  * goes. */
 qp_status settings_apply(const tokenizer_settings *settings, tokenizer *tokenizer, qp_error *error);
 
-/* The readers behind tokenizer_parse_json() and tokenizer_parse_sentencepiece(). */
+/* The readers of tokenizer_parse_json() and tokenizer_parse_sentencepiece(). */
 qp_status tokenizer_build_json(const char *text, size_t length, const char *where,
                                const tokenizer_settings *settings, tokenizer **out,
                                qp_error *error);

@@ -42,7 +42,7 @@ struct tokenizer {
     piece_trie added_normalized; /* PIECE_ADDED and PIECE_NORMALIZED */
     piece_trie whole;            /* sentencepiece: user-defined pieces */
     bool has_whole;
-    regex *word_character; /* one that counts as part of a word; NULL where nobody asks */
+    regex *word_character; /* matches what counts as part of a word; NULL where no rule asks */
 };
 
 qp_status tokenizer_create(vocabulary_kind kind, tokenizer **out, qp_error *error);

@@ -49,7 +49,7 @@ void candidate_check(const candidate *candidate, const char *case_text, uint64_t
 void candidate_check_briefly(const candidate *candidate, const char *case_text, uint64_t seed,
                              int timeout_ms, check_verdict *verdict, bool *declined);
 
-/* Threads of this process; to see whether a kernel leaves some behind. */
+/* Threads of this process, to detect threads that a kernel leaves running. */
 int candidate_threads(void);
 
 #endif

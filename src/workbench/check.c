@@ -259,7 +259,7 @@ static qp_status check_ops(report *report, strbuf *out, qp_error *error)
             check_variants(report, op);
     }
     if (report->device_lost)
-        strbuf_puts(&report->failures, "the kernels behind this one were not checked\n");
+        strbuf_puts(&report->failures, "the kernels after this one were not checked\n");
     if (report->n_cases > 0) return QP_OK;
     return error_set(error, QP_INVALID,
                      "no variant '%.60s' can run here; `quipu ops list` shows those that can",

@@ -43,7 +43,7 @@ static bool is_listed(const char *const *paths, int n, const char *path)
     return false;
 }
 
-/* Appends the sources behind the headers that a text includes: X.h, and X.c where there is one. */
+/* Appends the sources of the headers that a text includes: X.h, and X.c where there is one. */
 static int add_included(const char *text, const char *self, const char **paths, int n)
 {
     static const char include[] = "#include \"op/";

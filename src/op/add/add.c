@@ -55,7 +55,7 @@ static const op_tolerance tolerances[] = {
 const op_info op_add = {
     .name = "add",
     .summary = "sum of two matrices, element by element",
-    .place = "A residual connection where no other operator takes it in: linear adds a residual "
+    .place = "A residual connection where no other operator includes it: linear adds a residual "
              "of its own, add_rms_norm one before a norm.",
     .formula = "out[r, i] = a[r, i] + b[r, i]",
     .precision = "float32 or wider, one rounding to the type of out.",

@@ -1,7 +1,7 @@
 /* add_residual_rms_norm: residual += x + bias, out = norm(residual) * weight.
  *
- * A padded-batch engine's fusion after the output projection: where add_rms_norm normalises in
- * place, this one adds the projection's bias as well and leaves x alone.
+ * A fusion of padded-batch engines, used after the output projection. add_rms_norm normalises in
+ * place; this operator also adds the projection's bias, and leaves x as it is.
  */
 #include "op/add_residual_rms_norm/add_residual_rms_norm.h"
 

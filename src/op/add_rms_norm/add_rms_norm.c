@@ -1,6 +1,6 @@
 /* add_rms_norm: residual += x, x = rms_norm(residual), both in place, in one pass over memory.
  *
- * The norm is of the sum before its rounding to the residual's type, as in FlashInfer; the row in
+ * As in FlashInfer, the norm uses the sum before it is rounded to the residual's type. The row in
  * between is float64, so that the references of add and rms_norm do the work.
  */
 #include "op/add_rms_norm/add_rms_norm.h"
@@ -78,12 +78,12 @@ static const op_tolerance tolerances[] = {
 const op_info op_add_rms_norm = {
     .name = "add_rms_norm",
     .summary = "residual sum and its root-mean-square normalisation, both in place",
-    .place = "Every norm but a model's first: it takes in the output of the half layer before, "
-             "keeps the sum as the new residual and hands its norm to the next linear.",
+    .place = "Every norm except a model's first: it adds the output of the previous half layer, "
+             "keeps the sum as the new residual and passes its norm to the next linear.",
     .formula = "s[t, i] = x[t, i] + residual[t, i]; residual[t, i] <- s[t, i]; x[t, i] <- s[t, i] "
                "/ sqrt(sum_j s[t, j]^2 / hidden_size + eps) * weight[i]",
     .precision = "float32 or wider; s is rounded once into residual, and the norm, rounded once "
-                 "into x, is of the s that was not rounded.",
+                 "into x, is that of s before rounding.",
     .edge_cases = "A row whose sum is zeros gives zeros. No rows: nothing is written.",
     .source = "FlashInfer fused_add_rmsnorm",
     .unit = "a row",

@@ -1,10 +1,10 @@
-/* adjust_logits: what requests ask to be done to logits before a token is chosen: biases,
- * penalties, a mask of allowed tokens.
+/* adjust_logits: changes logits as requests ask before a token is chosen: biases, penalties, a mask
+ * of allowed tokens.
  *
- * A sequence's state lies in a slot that outlives the pass: how often it has had each token, its
- * biases, its mask. The operator counts the token that was chosen last itself, so that passes can
- * follow one another on a GPU without the host. Every rounding is defined, because the token that
- * is chosen from the logits must be the same on every machine.
+ * A sequence's state lies in a slot that outlives the pass: the count of each token, its biases,
+ * its mask. The operator itself counts the token that was chosen last, so that passes can follow
+ * each other on a GPU without the host. Every rounding is defined, because all machines must choose
+ * the same token.
  */
 #include "op/adjust_logits/adjust_logits.h"
 
@@ -69,7 +69,7 @@ void adjust_logits_reference(const op_call *call)
 
 static const op_variant variants[] = {OP_SIMD_VARIANTS(adjust_logits), {0}};
 
-/* Every combination of uses, slots in another order than rows, few tokens seen. */
+/* Every combination of uses; slots in another order than rows; few tokens seen. */
 static void prepare(op_call *call, uint64_t seed)
 {
     tensor *t = call->tensors;
@@ -139,11 +139,12 @@ const op_info op_adjust_logits = {
     .bytes = "n_rows * vocab_size * 16.125",
     .axes = {{"n_rows", AXIS_VARIABLE, "sequences that need a token"},
              {"vocab_size", AXIS_CONSTANT, "logits in a row"},
-             {"n_words", AXIS_CONSTANT, "words of 32 tokens in a mask: vocab_size / 32, upwards"},
+             {"n_words", AXIS_CONSTANT,
+              "words of 32 tokens in a mask: vocab_size / 32, rounded up"},
              {"n_slots", AXIS_CONSTANT, "sequences that may have a state"}},
     .tensors = {{"logits", OP_INOUT, OP_TYPE(F32), "n_rows, vocab_size", false,
                  "rows may be strided"},
-                {"last", OP_IN, OP_TYPE(I32), "n_rows", false, "the token after which a row comes"},
+                {"last", OP_IN, OP_TYPE(I32), "n_rows", false, "the row's previous token"},
                 {"slots", OP_IN, OP_TYPE(I32), "n_rows", false, "where a row's state lies"},
                 {"uses", OP_IN, OP_TYPE(I32), "n_rows", false,
                  "sum of 1: count the row's token, 2: bias, 4: penalise, 8: mask"},

@@ -17,15 +17,16 @@ enum {
     ADJUST_LOGITS_ALLOWED,
 };
 
-/* What a row has done to it, besides nothing. */
+/* What is done to a row. */
 enum {
-    ADJUST_COUNT = 1,    /* the token after which it comes was chosen: count it first */
+    ADJUST_COUNT = 1,    /* count the previous token first */
     ADJUST_BIAS = 2,     /* add the slot's biases */
-    ADJUST_PENALISE = 4, /* tokens that the slot's history has */
-    ADJUST_MASK = 8,     /* tokens that the slot does not allow */
+    ADJUST_PENALISE = 4, /* apply penalties to the tokens in the slot's history */
+    ADJUST_MASK = 8,     /* exclude the tokens that the slot does not allow */
 };
 
-/* An entry of history: twice a token's times in the answer, plus 1 if it is there or in the prompt.
+/* An entry of history: twice the number of times that the answer has the token, plus 1 if the
+ * answer or the prompt has it.
  */
 enum { ADJUST_SEEN = 1, ADJUST_ONCE = 2 };
 

@@ -1,7 +1,8 @@
-/* all_reduce: the sum over ranks that ends every layer half of a tensor-parallel model.
+/* all_reduce: the sum over ranks that ends every half layer of a tensor-parallel model.
  *
- * Each rank holds one part and all get the sum. The reference has the parts of all ranks side by
- * side in one memory, which says what a transport must deliver; at one rank, in place, it is free.
+ * Each rank holds one part, and all ranks get the sum. The reference has the parts of all ranks in
+ * one memory, which defines what a transport must deliver. With one rank, in place, it costs
+ * nothing.
  */
 #include "op/all_reduce/all_reduce.h"
 
@@ -19,7 +20,7 @@ static qp_status check(const op_call *call, qp_error *error)
     return error_set(error, QP_INVALID, "all_reduce: there must be at least one rank");
 }
 
-/* Whether the only part is the output: nothing to do. */
+/* Whether the only part is the output itself, so that nothing is to be done. */
 static bool is_in_place(const tensor *parts, const tensor *out)
 {
     return parts->shape[0] == 1 && parts->data == out->data && parts->type == out->type &&

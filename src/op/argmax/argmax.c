@@ -62,7 +62,7 @@ const op_info op_argmax = {
     .precision = "Exact.",
     .edge_cases = "Ties go to the lowest id. NaN counts as minus infinity; a row of nothing else "
                   "gives 0. An empty vocabulary is an error.",
-    .source = "torch.argmax, with the tie rule made definite",
+    .source = "torch.argmax, with a defined rule for ties",
     .unit = "a row",
     .flops = "n_rows * vocab_size",
     .axes = {{"n_rows", AXIS_VARIABLE, "sequences that need a token"},

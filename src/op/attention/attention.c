@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { TILE = 32 }; /* positions between two looks at the running maximum */
+enum { TILE = 32 }; /* positions between two updates of the running maximum */
 
 /* The softmax so far: weights are relative to exp(base). */
 typedef struct running {
@@ -48,12 +48,12 @@ static const void *cache_row(const tensor *cache, const int32_t *pages, int64_t 
            position % page_size * cache->stride[1] + kv_head * cache->stride[2];
 }
 
-/* Moves the running softmax to a base that suits `maximum` too. */
+/* Rescales the running softmax to a base that also suits `maximum`. */
 static void rebase(running *state, double maximum, int64_t head_dim)
 {
     if (!(maximum > state->maximum)) return;
     double base = maximum, shrink = exp(state->base - base);
-    if (state->sum == 0) shrink = 0; /* nothing but -inf so far */
+    if (state->sum == 0) shrink = 0; /* all scores so far are -inf */
     state->sum *= shrink;
     for (int64_t i = 0; i < head_dim; i++)
         state->out[i] *= shrink;

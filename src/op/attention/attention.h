@@ -1,9 +1,9 @@
-/* The attention of one head of one token, which ragged prefill, paged prefill and paged decode
- * share: softmax(q K^T * sm_scale) V over the first positions of one sequence.
+/* The attention of one head of one token: softmax(q K^T * sm_scale) V over the first positions of
+ * one sequence. Ragged prefill, paged prefill and paged decode share it.
  *
- * Positions are taken in order, in tiles counted from position 0, with a running maximum and sum in
- * float64. The result depends on q and on the keys and values seen, never on pages, chunks of the
- * prompt or neighbours in the batch, and nothing is as long as the context.
+ * Positions are processed in order, in tiles counted from position 0, with a running maximum and
+ * sum in float64. The result depends only on q and on the keys and values seen, not on pages,
+ * chunks of the prompt or other sequences of the batch. No buffer grows with the context.
  */
 #ifndef QUIPU_OP_ATTENTION_ATTENTION_H
 #define QUIPU_OP_ATTENTION_ATTENTION_H
@@ -32,15 +32,15 @@ typedef struct attention_row {
 /* scratch: 3 * head_dim doubles; attention_tile_scratch() of tile.h is enough. */
 void attention_compute(const attention_source *source, const attention_row *row, void *scratch);
 
-/* Whether query heads fall into equal groups, one for each KV head. */
+/* Whether the query heads form equal groups, one for each KV head. */
 qp_status attention_check_heads(const char *op, int64_t n_heads, int64_t n_kv_heads,
                                 qp_error *error);
 
-/* How many of kv_length positions query i of qo_length sees: causal is aligned at the bottom right,
- * the last query sees all. */
+/* The number of the kv_length positions that query i of qo_length sees. The causal mask is aligned
+ * at the bottom right: the last query sees all positions. */
 int64_t attention_visible(bool causal, int64_t i, int64_t qo_length, int64_t kv_length);
 
-/* Pairs of a query and a position that it sees, over one sequence. */
+/* The number of pairs of a query and a position that it sees, over one sequence. */
 double attention_pairs(bool causal, int64_t qo_length, int64_t kv_length);
 
 #endif

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* Mostly from rounding F32 queries to the cache's type; lse has the same units as out. */
+/* The error comes mostly from rounding F32 queries to the cache's type; lse has the same units as
+ * out. */
 const op_tolerance cuda_attention_tolerances[] = {
     {DTYPE_F32, 1e-2, 5e-2}, {DTYPE_F16, 1e-2, 5e-2}, {DTYPE_BF16, 1e-2, 5e-2}, {0}};
 

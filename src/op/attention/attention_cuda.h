@@ -14,11 +14,11 @@
 
 enum {
     CUDA_ATTENTION_THREADS = 256,
-    CUDA_ATTENTION_MAX_HEAD_DIM = 256, /* attention.cuh's */
-    CUDA_ATTENTION_FEW_TOKENS = 8,     /* up to so many tokens each head has a block of its own */
-    /* Blocks per multiprocessor, at least, for an early launch. Blocks that start early go where
-     * there is room, which deals a few of them unevenly, unless each needs a multiprocessor for
-     * itself. */
+    CUDA_ATTENTION_MAX_HEAD_DIM = 256, /* as in attention.cuh */
+    CUDA_ATTENTION_FEW_TOKENS = 8,     /* up to this many tokens each head has a block of its own */
+    /* Blocks per multiprocessor, at least, for an early launch. Blocks that start early go wherever
+     * there is room. That distributes a few of them unevenly, unless each block needs a whole
+     * multiprocessor. */
     CUDA_ATTENTION_EARLY_BLOCKS = 2,
 };
 
@@ -47,8 +47,8 @@ paged_attention cuda_paged_arguments(const op_call *call, paged_tensors tensors,
 /* ---- paged_prefill ------------------------------------------------------------------------- */
 
 bool cuda_prefill_accepts(const op_call *call);
-/* Whether there are so many tokens that blocks of many rows are faster than one block for each head
- * of a token. */
+/* Whether there are so many tokens that blocks of many rows are faster than one block per head of a
+ * token. */
 bool cuda_prefill_pays(const op_call *call);
 qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                        const cuda_forms *forms, qp_error *error);
@@ -71,22 +71,21 @@ op_call cuda_prefill_of_ragged(const op_call *ragged);
 
 /* ---- paged_decode -------------------------------------------------------------------------- */
 
-/* For many sequences. The block that ends last merges the parts of long ones; blocks count
+/* For many sequences. The block that ends last merges the parts of long sequences; blocks count
  * themselves in the workspace. */
 bool cuda_decode_accepts(const op_call *call);
 bool cuda_decode_pays(const op_call *call);
 size_t cuda_decode_workspace(const op_call *call);
 
 /* For few sequences: the same kernel, but each sequence is cut into enough parts to fill the GPU.
- * Passes of a model do not use it, because the cut of a prompt of few tokens must not change its
- * bits. */
+ * Passes of a model do not use it, because the cut of a short prompt must not change its bits. */
 bool cuda_decode_few_pays(const op_call *call);
 size_t cuda_decode_few_workspace(const op_call *call);
 
-/* The workspace when no sequence is longer than `longest`. */
+/* The workspace when no sequence has more than `longest` positions. */
 size_t cuda_decode_workspace_of(const op_call *call, int64_t longest);
 
-/* Parts that a sequence of so many positions is cut into. */
+/* The number of parts into which a sequence of this many positions is cut. */
 int64_t cuda_decode_chunks(int64_t longest);
 
 /* A call of paged_prefill as one of paged_decode, if every sequence has one token. */

@@ -1,16 +1,16 @@
-/* Attention over a paged cache on the GPU's tensor cores: what host and kernels agree on.
+/* Attention over a paged cache on the GPU's tensor cores: declarations shared by host and kernels.
  *
  * The kernels' only parameter is a paged_attention, passed by value. Rows of q and of the caches
- * begin at multiples of 16 bytes, rows of out at multiples of 8; page_size is a multiple of 16, a
- * group at most 8 heads in paged_decode. All strides are bytes.
+ * begin at multiples of 16 bytes, rows of out at multiples of 8; page_size is a multiple of 16; a
+ * group has at most 8 heads in paged_decode. All strides are bytes.
  *
  * Ragged keys and values are a cache without kv_last_page_len: kv_indptr counts positions, strides
- * of a page are those of a position, and a sequence is one page that begins where it does, of as
- * many positions as there are in all: kv_indices is kv_indptr.
+ * of a page are those of a position, and a sequence is one page that begins at its first position
+ * and has as many positions as there are in all: kv_indices is kv_indptr.
  *
- * Every kernel of paged_prefill looks at the maximum each PAGED_STEP positions, counted from 0, and
- * those with wgmma do the same arithmetic whatever their number of rows: which of them is launched
- * changes no bit.
+ * Every kernel of paged_prefill updates the maximum every PAGED_STEP positions, counted from 0. The
+ * kernels with wgmma do the same arithmetic whatever their number of rows, so the choice between
+ * them changes no bit.
  */
 #ifndef QUIPU_OP_ATTENTION_PAGED_CUDA_H
 #define QUIPU_OP_ATTENTION_PAGED_CUDA_H
@@ -20,9 +20,9 @@
 enum {
     PAGED_STEP = 64,          /* positions that paged_prefill takes at once */
     PAGED_PREFILL_STAGES = 5, /* of keys and of values, where its warps are split by role */
-    PAGED_CHUNK = 1024,    /* positions of a block of paged_decode, half as many more of the last */
-    PAGED_FINE_CHUNK = 64, /* the fewest, and */
-    PAGED_FINE_PARTS = 16, /* the parts that are wanted where sequences are few */
+    PAGED_CHUNK = 1024, /* positions per block of paged_decode; the last: up to 1.5 times as many */
+    PAGED_FINE_CHUNK = 64,  /* the minimum, and */
+    PAGED_FINE_PARTS = 16,  /* the number of parts to aim for where sequences are few */
     PAGED_DECODE_WARPS = 4, /* of such a block */
     PAGED_DECODE_MAX_GROUP = 8
 };
@@ -49,7 +49,7 @@ typedef struct paged_attention {
     void *narrowed;                  /* paged_decode: out in BF16 too, contiguous; or NULL */
     void *partial;                   /* paged_decode: (parts, n_heads, head_dim + 2) floats */
     uint32_t *arrived;  /* paged_decode: (n_sequences, n_kv_heads), zeros before and after */
-    int64_t begin, end; /* units, token * n_heads + head, of which out is written */
+    int64_t begin, end; /* out is written for these units, token * n_heads + head */
     float sm_scale;     /* not 0 */
     int32_t n_sequences, n_kv_heads, group, page_size;
     uint32_t group_inverse;   /* 2^32 / group rounded up, 0 for a group of 1 */
@@ -59,21 +59,21 @@ typedef struct paged_attention {
     int32_t q_type, out_type; /* of dtype */
 } paged_attention;
 
-/* Positions of a part that paged_decode cuts a sequence into, but for the last one; `fine`: such
- * that there are so many of them, while these are neither too small nor too large; 0: the most. */
+/* Positions of each part, except the last, into which paged_decode cuts a sequence. `fine`: chosen
+ * for this number of parts, within the minimum and maximum; 0: the maximum. */
 #define PAGED_DECODE_CHUNK(length, fine)                                                           \
     ((fine) == 0 || (length) >= (fine)*PAGED_CHUNK ? PAGED_CHUNK                                   \
      : (length) <= (fine)*PAGED_FINE_CHUNK         ? PAGED_FINE_CHUNK                              \
                                                    : PAGED_FINE_SPLIT(length, (fine)*16))
 #define PAGED_FINE_SPLIT(length, sixteens) (((length) + (sixteens)-1) / (sixteens)*16)
-/* How many. */
+/* The number of parts. */
 #define PAGED_DECODE_CHUNKS(length, chunk)                                                         \
     ((length) <= (chunk) ? 1 : ((length) + (chunk) / 2 - 1) / (chunk))
 
 /* KERNEL(type, head_dim, groups): paged_prefill with wgmma, groups of four warps of 64 rows. With
- * head_dim 64 two blocks of two groups fit into a multiprocessor and fill each other's waits; with
- * 128 one does, its warps split by role; three groups do more with a key that has come, two leave
- * less of a small batch's last tiles empty. */
+ * head_dim 64 two blocks of two groups fit on a multiprocessor and each works while the other
+ * waits. With 128 one block fits, its warps split by role. Three groups use each loaded key more
+ * often; two leave less of a small batch's last tiles empty. */
 #define PAGED_PREFILL_WGMMA_KERNELS(KERNEL) KERNEL(BF16, 64, 2) KERNEL(F16, 64, 2)
 #define PAGED_PREFILL_SPLIT_KERNELS(KERNEL)                                                        \
     KERNEL(BF16, 128, 2) KERNEL(BF16, 128, 3) KERNEL(F16, 128, 2) KERNEL(F16, 128, 3)
@@ -83,7 +83,7 @@ typedef struct paged_attention {
 enum { PAGED_PREFILL_MMA_ROWS = 128, PAGED_PREFILL_MMA_THREADS = 128 }; /* a warp: 32 rows */
 
 /* Dynamic shared memory of a kernel of paged_prefill: queries, two stages of keys and of values,
- * and what the warps tell one another. */
+ * and the data that warps exchange. */
 #define PAGED_PREFILL_SHARED(rows, head_dim)                                                       \
     (((rows) + 4 * PAGED_STEP) * (head_dim)*2 + 4 * PAGED_STEP)
 

@@ -86,7 +86,7 @@ qp_status page_table_check(const char *op, const page_table *table, qp_error *er
     return QP_OK;
 }
 
-/* Adds `total` to counts[n], evenly where that goes up, else in random portions. */
+/* Adds `total` to counts[n]: evenly where it divides evenly, else in random portions. */
 static void deal(int32_t *counts, int64_t n, int64_t total, uint64_t seed)
 {
     for (int64_t b = 0, left = total; b < n; b++) {
@@ -117,7 +117,7 @@ void indptr_fill(const tensor *indptr, int64_t total, uint64_t seed)
     accumulate(border, n);
 }
 
-/* Pages that the new tokens of a sequence need at least. */
+/* The number of pages that the new tokens of a sequence need at least. */
 static int64_t pages_needed(const tensor *qo_indptr, int64_t b, int64_t page_size)
 {
     return qo_indptr ? (indptr_count(qo_indptr, b) + page_size - 1) / page_size : 0;

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Views of one page table and the cache behind it. */
+/* Views of one page table and its cache. */
 typedef struct page_table {
     const tensor *kv_indptr;        /* (n_sequences + 1) */
     const tensor *kv_indices;       /* (n_kv_indices) */
@@ -90,16 +90,16 @@ static inline const int32_t *page_table_pages(const page_table *table, int64_t b
     return (const int32_t *)table->kv_indices->data + ((const int32_t *)table->kv_indptr->data)[b];
 }
 
-/* Where in a page of a cache (n_pages, page_size, n_kv_heads, head_dim) the heads [begin, end) lie:
- * elements in the order of memory. All of the page where heads are inside positions. */
+/* Where the heads [begin, end) lie in a page of a cache (n_pages, page_size, n_kv_heads, head_dim),
+ * in elements in the order of memory. The whole page where heads lie inside positions. */
 op_columns page_columns(const tensor *cache, int64_t begin, int64_t end);
 
-/* Whether the borders start at 0, never fall and end at `total`; QP_INVALID names operator and
+/* Checks that the borders start at 0, never fall and end at `total`; QP_INVALID names operator and
  * tensor. Views without data pass: a plan binds its calls before the batch is known. */
 qp_status indptr_check(const char *op, const char *name, const tensor *indptr, int64_t total,
                        qp_error *error);
 
-/* Whether every page exists and every last page's length is possible. */
+/* Checks that every page exists and that every last page's length is possible. */
 qp_status page_table_check(const char *op, const page_table *table, qp_error *error);
 
 /* The check() of an operator with ragged queries q (n_tokens, n_heads, head_dim) over a page table.
@@ -107,17 +107,18 @@ qp_status page_table_check(const char *op, const page_table *table, qp_error *er
 qp_status paged_check(const char *op, const tensor *q, const tensor *qo_indptr,
                       const page_table *table, qp_error *error);
 
-/* Its derive(): "kv_tokens", or the pairs of a query and a key that it sees; 0 without data. */
+/* The derive() of these operators: "kv_tokens", or the pairs of a query and a key that it sees; 0
+ * without data. */
 double paged_derive(const tensor *qo_indptr, const page_table *table, bool causal,
                     const char *axis);
 
-/* Test contents: `total` entries over the sequences, evenly where that goes up, else cut at random
- * places, so that some sequences may be empty. */
+/* Test contents: distributes `total` entries over the sequences, evenly where that is possible,
+ * else cut at random places, so that some sequences may be empty. */
 void indptr_fill(const tensor *indptr, int64_t total, uint64_t seed);
 
-/* Test contents: all kv_indices used, pages in shuffled order, as many to a sequence as the tokens
- * of qo_indptr (NULL: none) need and the rest evenly or at random as indptr_fill() does. Where the
- * pages are too few for the tokens, those are disregarded. */
+/* Test contents: uses all kv_indices, with pages in shuffled order. Each sequence gets as many
+ * pages as its tokens of qo_indptr (NULL: none) need, and the rest evenly or at random as
+ * indptr_fill() does. Where there are too few pages for the tokens, the tokens are ignored. */
 void page_table_fill(const page_table *table, const tensor *qo_indptr, uint64_t seed);
 
 #endif

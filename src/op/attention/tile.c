@@ -1,4 +1,4 @@
-/* Dealing the units of a slice into tiles: see tile.h. */
+/* Cuts the units of a slice into tiles: see tile.h. */
 #include "op/attention/tile.h"
 
 #include "base/checked.h"
@@ -21,7 +21,7 @@ typedef struct rectangle {
     int64_t head, n_heads;
 } rectangle;
 
-/* Sends those of the rectangle that are units of the slice to the kernel; its heads' groups have
+/* Passes the units of the slice that lie in the rectangle to the kernel. Its heads' groups have
  * `group` heads each, and token `token + i` sees n_visible[i] positions. */
 static void run_tile(const attention_slice *slice, attention_tile *tile, rectangle part,
                      int64_t group, const int64_t *n_visible)

@@ -2,15 +2,15 @@
  *
  * A tile is a number of queries of one sequence: in prefill, heads of several tokens that read the
  * same KV head; in decode, heads of one token, of as many KV heads as there is room for. Keys and
- * values are converted to float32 once a tile, in blocks of ATTENTION_BLOCK positions counted from
- * 0; all KV heads of the tile meet a block before the next one's turn comes, because that is the
- * order in which a page lies in memory, and memory is fast only in order.
+ * values are converted to float32 once per tile, in blocks of ATTENTION_BLOCK positions counted
+ * from 0. All KV heads of the tile process a block before the next block begins, because this is
+ * the order of a page in memory, and memory is fast only when it is read in order.
  *
- * The arithmetic of one query is the same whatever stands beside it in its tile: a score is summed
- * over head_dim in order, a block's maximum is of the positions that the query sees, an output
- * element is summed over positions in order and rescaled between blocks. So a token's output does
- * not depend, to the bit, on how a prompt is cut, on slices or on the batch. Every variant gives
- * the same bits.
+ * The arithmetic of one query does not depend on the other queries of its tile: a score is summed
+ * over head_dim in order, a block's maximum is taken over the positions that the query sees, an
+ * output element is summed over positions in order and rescaled between blocks. So a token's output
+ * has the same bits however a prompt, a slice or the batch is cut. Every variant gives the same
+ * bits.
  */
 #ifndef QUIPU_OP_ATTENTION_TILE_H
 #define QUIPU_OP_ATTENTION_TILE_H
@@ -19,8 +19,8 @@
 #include "op/op.h"
 
 enum {
-    ATTENTION_BLOCK = 64, /* positions between two looks at the maximum */
-    ATTENTION_TILE = 48,  /* most queries of a tile */
+    ATTENTION_BLOCK = 64, /* positions between two updates of the maximum */
+    ATTENTION_TILE = 48,  /* the most queries of a tile */
     ATTENTION_MAX_HEAD_DIM = 512
 };
 
@@ -46,7 +46,7 @@ typedef struct attention_tile {
 typedef void attention_kernel(const attention_tile *tile, void *scratch);
 attention_kernel attention_tile_avx2, attention_tile_avx512;
 
-/* Enough for attention_compute() too. */
+/* Also enough for attention_compute(). */
 size_t attention_tile_scratch(int64_t head_dim);
 
 /* A slice of units, token * n_heads + head, and what is the same for all of them. */
@@ -60,13 +60,13 @@ typedef struct attention_slice {
     void *scratch;
 } attention_slice;
 
-/* Computes the part of the slice that is tokens [first, first + count) of one sequence: token
+/* Computes the part of the slice that lies in tokens [first, first + count) of one sequence: token
  * first + i sees attention_visible(causal, i, count, kv_length) positions. */
 void attention_sequence(const attention_slice *slice, const attention_source *source, int64_t first,
                         int64_t count, int64_t kv_length, bool causal);
 
-/* Computes the heads [first_head, end_head) of one token that sees the positions [0, n_visible) of
- * the source. */
+/* Computes the heads [first_head, end_head) of one token that sees positions [0, n_visible) of the
+ * source. */
 void attention_token(const attention_slice *slice, const attention_source *source, int64_t token,
                      int64_t n_visible);
 

@@ -1,10 +1,10 @@
-/* attention_output: a KV head's attention met with its columns of the output projection, and added
- * to the residual.
+/* attention_output: multiplies the attention of each KV head by its columns of the output
+ * projection and adds the products to the residual.
  *
- * The projection is a sum over heads. Cut by KV heads instead of output features it needs one KV
- * head's attention only, and what each of them gives is added up in fixed point, where no order is
- * better than another: no worker waits for the attention of others. The residual itself is brought
- * along by the units of the first KV head.
+ * The projection is a sum over heads. Cut by KV heads instead of output features, each part needs
+ * the attention of only one KV head. The parts are added in fixed point, where every order gives
+ * the same sum, so no worker waits for the attention of others. The units of the first KV head also
+ * add the old residual.
  */
 #include "op/attention_output/attention_output.h"
 
@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-enum { TILE = 64 }; /* output features at a time */
+enum { TILE = 64 }; /* output features per tile */
 
 static int64_t n_kv_heads_of(const op_call *call)
 {
@@ -32,7 +32,8 @@ static int64_t units(const op_call *call)
     return n_kv_heads_of(call) * call->tensors[ATTENTION_OUTPUT_X_OUT].shape[1];
 }
 
-/* The features that the units [begin, end) add to: all, where they are of several KV heads. */
+/* The features that the units [begin, end) add to: all of them, where the units belong to several
+ * KV heads. */
 static op_columns features_of(const op_call *call, int64_t begin, int64_t end)
 {
     int64_t hidden_size = call->tensors[ATTENTION_OUTPUT_X_OUT].shape[1];
@@ -83,7 +84,8 @@ static qp_status check(const op_call *call, qp_error *error)
     const tensor *weight = &call->tensors[ATTENTION_OUTPUT_WEIGHT];
     page_table table = table_of(call);
     if (!call->tensors[ATTENTION_OUTPUT_V].rank != !call->tensors[ATTENTION_OUTPUT_S].rank)
-        return error_set(error, QP_INVALID, "attention_output: v and s come together or not");
+        return error_set(error, QP_INVALID,
+                         "attention_output: v and s must both be present, or both absent");
     if (weight->shape[1] % dtype_block_elements(weight->type) != 0)
         return error_set(error, QP_INVALID,
                          "attention_output: a weight row of %lld is not whole blocks of %s",
@@ -110,7 +112,7 @@ static void prepare(op_call *call, uint64_t seed)
 }
 
 /* Scratch: heads (n_tokens, n_heads, head_dim) F64, of which one KV head's are in use, a tile of
- * their product, and what the operators inside need. */
+ * their product, and the scratch of the operators inside. */
 static size_t heads_bytes(const op_call *call)
 {
     const tensor *q = &call->tensors[ATTENTION_OUTPUT_Q];
@@ -151,8 +153,8 @@ static op_call merge_call(const op_call *call, int64_t kv_head, void *scratch)
     return merge;
 }
 
-/* The product with a KV head's columns: of these alone where they are whole blocks, else of all,
- * the other heads being zeros. */
+/* The product with a KV head's columns. It uses only these columns where they are whole blocks;
+ * otherwise it uses all columns, with zeros for the other heads. */
 static op_call linear_call(const op_call *call, int64_t kv_head, void *scratch)
 {
     const tensor *weight = &call->tensors[ATTENTION_OUTPUT_WEIGHT];
@@ -179,7 +181,7 @@ static size_t scratch_bytes(const op_call *call)
     return heads_bytes(call) + tile_bytes(call) + (first > second ? first : second);
 }
 
-/* The KV head's outputs, of all tokens, the other heads being zeros. */
+/* The KV head's outputs of all tokens, with zeros for the other heads. */
 static void attend(const op_call *call, int64_t kv_head, void *scratch)
 {
     memset(call->scratch, 0, heads_bytes(call));
@@ -192,7 +194,7 @@ static void attend(const op_call *call, int64_t kv_head, void *scratch)
     }
 }
 
-/* Features [first, end) of one KV head to the sums. */
+/* Adds features [first, end) of one KV head to the sums. */
 static void add_features(const op_call *call, int64_t kv_head, int64_t first, int64_t end,
                          const tensor *tile)
 {
@@ -272,15 +274,15 @@ static const op_tolerance tolerances[] = {{DTYPE_I64, 1e-5, 1e-5}, {0}};
 const op_info op_attention_output = {
     .name = "attention_output",
     .summary = "a KV head's attention times its columns of the output projection, added to x",
-    .place = "attn_output of the plan of sums, behind attention_partial: no KV head waits for "
+    .place = "attn_output of the plan of sums, after attention_partial: no KV head waits for "
              "another.",
     .formula = "o[t, h] = sum_p 2^s[t, h, p] * v[t, h, p] / sum_p 2^s[t, h, p]; without v and s, "
                "attention of q over the cache as in paged_prefill. For each KV head g: x_out[t, f] "
                "+= round(2^32 * sum_{h of g, i} o[t, h, i] * weight[f, h * head_dim + i]), and of "
-               "the first KV head x[t, f] and bias[f] besides",
+               "the first KV head also x[t, f] and bias[f]",
     .precision = "What a KV head adds is computed in float32 or wider and rounded once, to fixed "
-                 "point with 32 bits behind the point (op/fixed.h). Sums of integers are the same "
-                 "in any order. Counts on top of x are not handed on.",
+                 "point with 32 fraction bits (op/fixed.h). Sums of integers are the same "
+                 "in any order. Counts in the top bits of x are not copied.",
     .edge_cases = "A token that sees no position adds 0. What is NaN adds 0.",
     .source = "merge_states and linear, fused by KV head",
     .unit = "an output feature of a KV head, for all tokens: kv_head * hidden_size + feature",
@@ -295,30 +297,30 @@ const op_info op_attention_output = {
              {"n_pages", AXIS_CONSTANT, "pages of the cache"},
              {"page_size", AXIS_CONSTANT, "positions in a page"},
              {"n_kv_heads", AXIS_CONSTANT, "heads of keys and values"},
-             {"n_states", AXIS_CONSTANT, "parts that the positions are split in"},
+             {"n_states", AXIS_CONSTANT, "parts into which the positions are split"},
              {"hidden_size", AXIS_CONSTANT, "elements of a row of x"},
              {"kv_tokens", AXIS_DERIVED, "cached positions, over all sequences"},
              {"attended_pairs", AXIS_DERIVED, "pairs of a token and a position that it sees"}},
-    .tensors =
-        {{"q", OP_IN, OP_FLOATS, "n_tokens, n_heads, head_dim", false, "tokens may be strided"},
-         TENSOR_QO_INDPTR,
-         TENSOR_KV_INDPTR,
-         TENSOR_KV_INDICES,
-         TENSOR_KV_LAST_PAGE_LEN("1 .. page_size"),
-         TENSOR_K_CACHE(OP_IN),
-         TENSOR_V_CACHE(OP_IN),
-         {"v", OP_IN, OP_FLOATS, "n_tokens, n_heads, n_states, head_dim", true,
-          "what attention_partial has made of q and the cache; where the context is short, a "
-          "machine may read those instead"},
-         {"s", OP_IN, OP_TYPE(F32) | OP_TYPE(F64), "n_tokens, n_heads, n_states", true,
-          "log-sum-exps of v, base 2; absent with v"},
-         {"weight", OP_IN, OP_WEIGHTS, "hidden_size, n_heads * head_dim", false,
-          "row-major, a row is whole blocks of its type; rows may be strided"},
-         {"bias", OP_IN, OP_FLOATS, "hidden_size", true, "absent: zeros"},
-         {"x", OP_IN, OP_TYPE(I64), "n_tokens, hidden_size", false,
-          "the residual, fixed point; read by units of the first KV head alone"},
-         {"x_out", OP_ACCUMULATE, OP_TYPE(I64), "n_tokens, hidden_size", false,
-          "sums in fixed point; rows may be strided"}},
+    .tensors = {{"q", OP_IN, OP_FLOATS, "n_tokens, n_heads, head_dim", false,
+                 "tokens may be strided"},
+                TENSOR_QO_INDPTR,
+                TENSOR_KV_INDPTR,
+                TENSOR_KV_INDICES,
+                TENSOR_KV_LAST_PAGE_LEN("1 .. page_size"),
+                TENSOR_K_CACHE(OP_IN),
+                TENSOR_V_CACHE(OP_IN),
+                {"v", OP_IN, OP_FLOATS, "n_tokens, n_heads, n_states, head_dim", true,
+                 "output of attention_partial for q and the cache; where the context is short, a "
+                 "machine may read those instead"},
+                {"s", OP_IN, OP_TYPE(F32) | OP_TYPE(F64), "n_tokens, n_heads, n_states", true,
+                 "log-sum-exps of v, base 2; absent with v"},
+                {"weight", OP_IN, OP_WEIGHTS, "hidden_size, n_heads * head_dim", false,
+                 "row-major, a row is whole blocks of its type; rows may be strided"},
+                {"bias", OP_IN, OP_FLOATS, "hidden_size", true, "absent: zeros"},
+                {"x", OP_IN, OP_TYPE(I64), "n_tokens, hidden_size", false,
+                 "the residual, fixed point; only units of the first KV head read it"},
+                {"x_out", OP_ACCUMULATE, OP_TYPE(I64), "n_tokens, hidden_size", false,
+                 "sums in fixed point; rows may be strided"}},
     .params = {{"sm_scale", PARAM_FLOAT, 0, "factor of the scores; 0: 1 / sqrt(head_dim)"},
                {"causal", PARAM_BOOL, 1, "a token sees no later one of its sequence"}},
     .units = units,

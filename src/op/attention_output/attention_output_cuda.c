@@ -3,9 +3,9 @@
 #include "op/attention_output/attention_output.h"
 #include "op/fused_cuda.h"
 
-enum { X_FLOATS = 8192 /* linear.cuh's LINEAR_X_FLOATS */ };
+enum { X_FLOATS = 8192 /* LINEAR_X_FLOATS of linear.cuh */ };
 
-/* Elements of a KV head's outputs, and what may stand in front of them. */
+/* Elements of a KV head's outputs, and of what may precede them. */
 static int64_t elements_together(const op_call *call)
 {
     return call->tensors[ATTENTION_OUTPUT_WEIGHT].shape[1] /
@@ -13,7 +13,7 @@ static int64_t elements_together(const op_call *call)
            8;
 }
 
-/* A KV head's outputs fit in the memory that a block has. */
+/* Whether a KV head's outputs fit into a block's shared memory. */
 static bool accepts(const op_call *call)
 {
     return op_call_has_no_f64(call) &&

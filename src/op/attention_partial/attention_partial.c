@@ -1,10 +1,10 @@
 /* attention_partial: attention over parts of the paged KV cache, so that several workers share one
  * long context.
  *
- * How many parts there are is a shape (n_states), what each covers follows from the positions that
- * a token sees (partition.h): the bits depend on both, and never on who computes what. A unit is a
- * part of one KV head, for all tokens, and stands beside the other parts of that head; so attention
- * can begin, and its parts be merged, head by head.
+ * The number of parts is a shape (n_states). The positions of each part follow from the positions
+ * that a token sees (partition.h). The bits depend on both, and never on the worker that computes a
+ * part. A unit is a part of one KV head, for all tokens, and units are ordered head by head, so
+ * attention can begin, and its parts be merged, head by head.
  */
 #include "op/attention_partial/attention_partial.h"
 
@@ -21,7 +21,7 @@ static int64_t units(const op_call *call)
            call->tensors[ATTENTION_PARTIAL_V].shape[2];
 }
 
-/* The KV heads [begin, end) that units are parts of; all heads where there are no parts. */
+/* The KV heads to which the units [begin, end) belong; all heads where there are no parts. */
 static op_columns kv_heads_of(const op_call *call, int64_t begin, int64_t end)
 {
     int64_t n_states = call->tensors[ATTENTION_PARTIAL_V].shape[2];
@@ -123,7 +123,7 @@ void attention_partial_reference(const op_call *call)
     }
 }
 
-/* Parts [first, end) of a KV head, token by token: what a part covers is each token's own. */
+/* Parts [first, end) of a KV head, token by token: each token has its own positions in a part. */
 static void run_parts(const op_call *call, attention_slice *slice, attention_source *source,
                       int64_t first, int64_t end)
 {
@@ -146,7 +146,7 @@ static void run_parts(const op_call *call, attention_slice *slice, attention_sou
     }
 }
 
-/* One part: KV heads [first, end) of whole sequences, many tokens in a tile. */
+/* One part: KV heads [first, end) of whole sequences, many tokens per tile. */
 static void run_sequences(const op_call *call, attention_slice *slice, attention_source *source)
 {
     const tensor *qo_indptr = &call->tensors[ATTENTION_PARTIAL_QO_INDPTR];
@@ -235,8 +235,8 @@ static const op_tolerance tolerances[] = {
 const op_info op_attention_partial = {
     .name = "attention_partial",
     .summary = "attention over each of several parts of a paged KV cache",
-    .place = "attention of the fused plan, behind norm_qkv_rope: every part of a sequence's "
-             "positions is another worker's, and merge_states puts them together. With one part "
+    .place = "attention of the fused plan, after norm_qkv_rope: every part of a sequence's "
+             "positions belongs to another worker, and merge_states merges them. With one part "
              "it is paged_prefill.",
     .formula = "p[t, h, j] = exp(sm_scale * sum_i q[t, h, i] * k[j, h / group, i]): v[t, h, p] = "
                "sum_j p[t, h, j] * v[j, h / group] / sum_j p[t, h, j] and s[t, h, p] = log2(sum_j "
@@ -263,7 +263,7 @@ const op_info op_attention_partial = {
              {"n_pages", AXIS_CONSTANT, "pages of the cache"},
              {"page_size", AXIS_CONSTANT, "positions in a page"},
              {"n_kv_heads", AXIS_CONSTANT, "heads of keys and values"},
-             {"n_states", AXIS_CONSTANT, "parts that the positions are split in"},
+             {"n_states", AXIS_CONSTANT, "parts into which the positions are split"},
              {"kv_tokens", AXIS_DERIVED, "cached positions, over all sequences"},
              {"attended_pairs", AXIS_DERIVED, "pairs of a token and a position that it sees"}},
     .tensors = {{"q", OP_IN, OP_FLOATS, "n_tokens, n_heads, head_dim", false,

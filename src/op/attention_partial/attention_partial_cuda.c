@@ -1,4 +1,4 @@
-/* attention_partial on the GPU: a block a unit of attention, query head and token. */
+/* attention_partial on the GPU: one block per part, query head and token. */
 #include "op/attention/attention_cuda.h"
 #include "op/attention_partial/attention_partial.h"
 

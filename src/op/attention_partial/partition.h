@@ -1,4 +1,4 @@
-/* Which positions a part of the KV cache covers: the same arithmetic on every machine. */
+/* The positions that a part of the KV cache covers: the same arithmetic on every machine. */
 #ifndef QUIPU_OP_ATTENTION_PARTIAL_PARTITION_H
 #define QUIPU_OP_ATTENTION_PARTIAL_PARTITION_H
 
@@ -6,10 +6,10 @@
 
 #include <stdint.h>
 
-enum { PARTITION_LEAST = 64 }; /* positions that are not worth a part of their own */
+enum { PARTITION_LEAST = 64 }; /* the fewest positions that are worth a part of their own */
 
-/* Positions of each part but the last when `visible` of them are dealt to `parts` parts: whole
- * pages. */
+/* Positions of each part except the last when `visible` positions are divided into `parts` parts:
+ * whole pages. */
 OP_FN int64_t partition_size(int64_t visible, int64_t parts, int64_t page_size)
 {
     int64_t size = (visible + parts - 1) / parts;

@@ -15,10 +15,10 @@ enum {
     MAX_COPIES = 256,
     CHECKED_UNITS = 32,
     READ_BYTES = 64 << 20,        /* of a sample */
-    READ_FROM_COPIES = 512 << 20, /* that much at least, or the caches would help */
+    READ_FROM_COPIES = 512 << 20, /* bytes; fewer would stay in the caches */
 };
 
-/* A candidate with what it runs on. */
+/* A candidate and the memory that it runs on. */
 typedef struct contestant {
     const bench_candidate *candidate;
     call_copies copies;
@@ -35,7 +35,7 @@ typedef struct bench_state {
     const bench_options *options;
     int n;
     contestant *contestants;         /* (n) */
-    double *samples;                 /* all of the rounds' figures */
+    double *samples;                 /* results of all rounds */
     double *limits[HARDWARE_LIMITS]; /* (rounds) */
     double *sorted, *ratios;         /* (rounds), scratch */
 } bench_state;
@@ -46,7 +46,7 @@ static int compare_doubles(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* Of n values; best is the least. */
+/* Of n values; `best` is the smallest. */
 static bench_figure figure_of(const double *values, int n, double *sorted)
 {
     memcpy(sorted, values, (size_t)n * sizeof *sorted);
@@ -61,7 +61,7 @@ static size_t scratch_of(const op_info *op, const bench_candidate *candidate, co
     return op->scratch_bytes ? op->scratch_bytes(call) : 0;
 }
 
-/* Whether an input lies in the output's memory, which may then not be poisoned. */
+/* Whether an input lies in the output's memory, so that it must not be poisoned. */
 static bool shares_memory(const op_info *op, const op_call *call, int output)
 {
     for (int t = 0; t < op_n_tensors(op); t++) {
@@ -120,9 +120,9 @@ static double take_sample(const bench_state *state, contestant *c)
     return (double)spent * 1e-9 / calls;
 }
 
-/* Reading memory like the calls': some physical memory is slower than other, so what is read are
- * a candidate's own copies, far from those it is about to use, and the machine's memory; the better
- * is the limit. */
+/* Reads memory like the calls do. Some physical memory is slower than other, so this reads the
+ * candidate's own copies, far from those that it uses next, and the machine's memory; the faster of
+ * the two is the limit. */
 static double read_limit(const bench_state *state)
 {
     double most = hardware_sample(state->hardware, HARDWARE_READ);
@@ -171,7 +171,7 @@ static void check_close(check_state *check)
         free(check->outputs[i].before);
 }
 
-/* Poisons the outputs and remembers what they hold. */
+/* Poisons the outputs and saves their contents. */
 static qp_status check_open(check_state *check, const op_info *op, const op_call *call,
                             qp_error *error)
 {
@@ -195,13 +195,13 @@ static qp_status check_open(check_state *check, const op_info *op, const op_call
     return QP_OK;
 }
 
-/* The reference's answer for some units spread over the whole. */
+/* The reference's answer for some units, spread over all. */
 static qp_status check_expect(check_state *check, qp_error *error)
 {
     const op_info *op = check->op;
     op_call oracle = check->call;
     for (int i = 0; i < check->count; i++) {
-        /* A residual that is the output goes with it. */
+        /* A residual that shares the output's memory is copied with it. */
         const void *data = check->call.tensors[check->outputs[i].index].data;
         for (int t = 0; t < op_n_tensors(op); t++) {
             if (check->call.tensors[t].data == data)
@@ -221,7 +221,8 @@ static qp_status check_expect(check_state *check, qp_error *error)
     return QP_OK;
 }
 
-/* Relative error of what the reference wrote; infinite where the kernel wrote no finite number. */
+/* Relative error against the reference; infinite where the kernel wrote a number that is not
+ * finite. */
 static double check_error(const check_state *check)
 {
     double difference = 0, norm = 0;
@@ -242,8 +243,8 @@ static double check_error(const check_state *check)
     return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
 }
 
-/* Relative error that is allowed: the tolerance of the widest output; variants that round
- * activations to 8 bits to meet quantised weights err by about 0.005. */
+/* The allowed relative error: the tolerance of the widest output. Variants that round activations
+ * to 8 bits for quantised weights have errors of about 0.005. */
 static double allowed_error(const check_state *check)
 {
     const op_info *op = check->op;
@@ -265,7 +266,7 @@ static double allowed_error(const check_state *check)
 static qp_status verify(const bench_state *state, contestant *c, bench_result *result,
                         qp_error *error)
 {
-    /* The copy that was met last, so that an answer kept from then would show. */
+    /* The copy that was used last, so that an answer saved from it would be detected. */
     int last = (c->next + c->copies.count - 1) % c->copies.count;
     op_call *call = &c->copies.calls[last];
     if (state->options->refill) state->options->refill(state->options->context, call);
@@ -281,7 +282,7 @@ static qp_status verify(const bench_state *state, contestant *c, bench_result *r
     return status;
 }
 
-/* Median over the rounds of amount / seconds over the limit. */
+/* Median over the rounds of amount / seconds, divided by the limit. */
 static double share_of(const bench_state *state, const contestant *c, double amount,
                        hardware_limit limit)
 {

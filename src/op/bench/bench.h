@@ -1,10 +1,10 @@
-/* Timing kernels of one operator on one call, beside what the machine can do at most.
+/* Times the kernels of one operator on one call, and compares them with the machine's limits.
  *
- * Candidates and the machine's limits take turns, round after round, so that other programs disturb
- * all alike; a figure is the median over the rounds, with the quartiles as its spread and the best
- * beside it. Calls rotate over copies of the tensors, larger than the caches together. After the
- * timing every candidate computes once more, from inputs it has not seen and over poisoned outputs,
- * and units spread over the whole are compared with the reference.
+ * Candidates and the measurements of the limits alternate, round after round, so that other
+ * programs disturb all of them alike. Each result is the median over the rounds, with the quartiles
+ * and the best. Calls rotate over copies of the tensors that together exceed the caches. After the
+ * timing every candidate computes once more, from inputs that it has not seen, over poisoned
+ * outputs, and units spread over the whole are compared with the reference.
  */
 #ifndef QUIPU_OP_BENCH_H
 #define QUIPU_OP_BENCH_H
@@ -24,8 +24,8 @@ typedef void bench_refill(void *context, const op_call *call);
 
 typedef struct bench_options {
     int rounds;
-    double sample_seconds; /* calls are repeated until a sample has taken so long */
-    size_t rotate_bytes;   /* copies of the call's tensors take at least so much; 0: one copy */
+    double sample_seconds; /* calls are repeated until a sample has taken this long */
+    size_t rotate_bytes;   /* least size of the copies of the tensors; 0: one copy */
     bench_refill *refill;  /* NULL: the check uses the inputs of the last call timed */
     void *context;
 } bench_options;
@@ -38,9 +38,9 @@ typedef struct bench_result {
     const char *name;
     bench_figure seconds; /* a call */
     double bytes, flops;  /* a second, at the median, by op_cost_of() */
-    double of_read;       /* bytes a second over the machine's reading, median of the rounds */
-    double of_float;      /* FLOP a second over the machine's float32 FMA, likewise */
-    double of_integer;    /* the same over its byte dot products */
+    double of_read;       /* bytes per second / the machine's read speed, median of the rounds */
+    double of_float;      /* FLOP per second / the machine's float32 FMA, likewise */
+    double of_integer;    /* the same / its byte dot products */
     bool verified;        /* the outputs checked after the timing were right */
     double error;         /* their relative error (norm) */
 } bench_result;
@@ -48,7 +48,7 @@ typedef struct bench_result {
 typedef struct bench_report {
     bench_figure limits[HARDWARE_LIMITS]; /* operations or bytes a second; best is the greatest */
     op_cost cost;
-    int copies; /* that the calls rotated over */
+    int copies; /* over which the calls rotated */
 } bench_report;
 
 /* Times n candidates; results[n]. The call is bound and its inputs are filled; its outputs are

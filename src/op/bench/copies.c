@@ -17,7 +17,7 @@ size_t copies_span(const tensor *view)
     return bytes;
 }
 
-/* The tensor before `t` that begins where it does, or `t`: out may be residual. */
+/* The first tensor before `t` with the same address, or `t`: out may be residual. */
 static int memory_of(const op_call *call, int t)
 {
     for (int other = 0; other < t; other++) {
@@ -27,7 +27,7 @@ static int memory_of(const op_call *call, int t)
     return t;
 }
 
-/* Room for what the views that begin with tensor t span. */
+/* Room for the memory of all views that begin at tensor t. */
 static size_t room_for(const op_info *op, const op_call *call, int t)
 {
     size_t most = 0;

@@ -1,4 +1,4 @@
-/* Copies of a call, each in memory of its own, for calls that must not find their tensors in the
+/* Copies of a call, each in memory of its own, so that calls do not find their tensors in the
  * caches. */
 #ifndef QUIPU_OP_BENCH_COPIES_H
 #define QUIPU_OP_BENCH_COPIES_H
@@ -13,8 +13,8 @@ typedef struct call_copies {
     buffer memory;
 } call_copies;
 
-/* `count` copies, tensors that share memory sharing it in the copy; `pack` (may be NULL) adds
- * weights packed for a variant. */
+/* Makes `count` copies; tensors that share memory share it in the copy too. `pack` (may be NULL)
+ * adds weights packed for a variant. */
 qp_status copies_create(const op_info *op, const op_call *call, const op_variant *variant,
                         int count, thread_pool *pool, call_copies *out, qp_error *error);
 void copies_free(call_copies *copies);

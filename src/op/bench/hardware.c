@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum {
-    SAMPLE_BYTES = 64 << 20, /* read at a time by all threads */
+    SAMPLE_BYTES = 64 << 20, /* bytes that all threads read at a time */
     READ_AHEAD = 4096,       /* bytes */
-    SAMPLE_NS = 2000000,     /* an arithmetic sample's aim */
+    SAMPLE_NS = 2000000,     /* the duration that an arithmetic sample aims at */
 };
 
 struct hardware {
@@ -22,7 +22,7 @@ struct hardware {
     size_t position; /* of the next read */
     peak_loop *loops[HARDWARE_LIMITS];
     int64_t rounds[HARDWARE_LIMITS]; /* of the loop in a sample */
-    volatile double sink;            /* so that no loop is without effect */
+    volatile double sink;            /* so that the compiler keeps every loop */
 };
 
 /* A sample, shared by the workers. */
@@ -31,7 +31,7 @@ typedef struct sample {
     hardware_limit limit;
     const char *memory; /* read by all workers */
     size_t bytes;
-    double operations; /* of worker 0; the others do as many */
+    double operations; /* of worker 0; the others do the same number */
 } sample;
 
 double peak_float_sse2(int64_t n, double *operations)
@@ -109,7 +109,7 @@ void hardware_destroy(hardware *hardware)
     free(hardware);
 }
 
-/* Small loads, and prefetches further ahead than the processor's own: faster than either alone. */
+/* Small loads with prefetches further ahead than the hardware's: faster than either alone. */
 static uint64_t read_bytes(const char *from, size_t bytes)
 {
     uint64_t sums[8] = {0};

@@ -1,5 +1,5 @@
-/* What this machine can do at most, measured: reading memory, multiplying floats, dot products of
- * bytes. Short samples, meant to be taken in turn with what is held against them, because other
+/* The limits of this machine, measured: reading memory, multiplying floats, dot products of bytes.
+ * Samples are short and alternate with the kernels that are compared with them, because other
  * programs run on the same processors.
  */
 #ifndef QUIPU_OP_BENCH_HARDWARE_H
@@ -8,7 +8,7 @@
 #include "base/threads.h"
 
 typedef enum hardware_limit {
-    HARDWARE_READ,    /* bytes a second: reading huge pages once, from end to end */
+    HARDWARE_READ,    /* bytes per second: reading huge pages once, sequentially */
     HARDWARE_FLOAT,   /* FLOP a second: float32 fused multiply-adds in registers, two each */
     HARDWARE_INTEGER, /* operations a second: byte products and their sums, two each */
     HARDWARE_MATRIX,  /* FLOP a second of BF16 tile products; 0 without AMX */
@@ -17,8 +17,8 @@ typedef enum hardware_limit {
 
 typedef struct hardware hardware;
 
-/* `bytes` of memory to read, several times the caches; `features` says which instructions may be
- * used. The pool is borrowed. */
+/* `bytes` of memory to read, several times the caches; `features` are the instruction sets that may
+ * be used. The caller keeps the pool. */
 qp_status hardware_create(size_t bytes, uint32_t features, thread_pool *pool, hardware **out,
                           qp_error *error);
 

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* Runs n rounds and returns a value that depends on all of them; *operations gets their number. */
+/* Runs n rounds and returns a value that depends on all of them; stores the number of operations.
+ */
 typedef double peak_loop(int64_t n, double *operations);
 
 peak_loop peak_float_sse2, peak_float_avx2, peak_float_avx512;

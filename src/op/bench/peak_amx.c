@@ -1,4 +1,4 @@
-/* The peak loop of AMX's BF16 tile product: four sums that share two and two factors. */
+/* The peak loop of AMX's BF16 tile product: four sums from two left and two right factors. */
 #include "op/bench/peak.h"
 
 #include "base/amx.h"

@@ -21,8 +21,8 @@ double peak_float_avx2(int64_t n, double *operations)
     return (double)_mm256_cvtss_f32(sum[0]);
 }
 
-/* Bytes to pairs to words, and the addition: the three instructions that do vpdpbusd's work. The
- * empty asm keeps the compiler from taking the products out of the loop. */
+/* Bytes to pairs to words, and the addition: the three instructions that do the work of vpdpbusd.
+ * The empty asm keeps the compiler from hoisting the products out of the loop. */
 double peak_integer_avx2(int64_t n, double *operations)
 {
     __m256i sum[SUMS], a = _mm256_set1_epi8(3), ones = _mm256_set1_epi16(1);

@@ -1,7 +1,7 @@
 /* bias_pad_rope: from the packed rows of the fused QKV projection to padded q, k and v.
  *
- * Every slot of the outputs is written, the padding with zeros, so that nothing which reads them
- * needs to know the lengths. Work is therefore dealt by slots, and a slot searches for its token.
+ * It writes every slot of the outputs, and zeros to the padding, so that readers need not know the
+ * lengths. The units are therefore slots, and a slot searches for its token.
  */
 #include "op/bias_pad_rope/bias_pad_rope.h"
 
@@ -172,9 +172,9 @@ const op_info op_bias_pad_rope = {
                 {"padding_offsets", OP_IN, OP_TYPE(I32), "n_tokens", false,
                  "padding slots before each token; never falls"},
                 {"positions", OP_IN, OP_TYPE(I32), "n_tokens", false,
-                 "of each token in its sequence: tokens in the cache + place among the new ones"},
+                 "of each token in its sequence: tokens in the cache + index among the new tokens"},
                 {"cos_sin", OP_IN, OP_TYPE(F32), "max_positions, rotary_dim", false,
-                 "a row a position: rotary_dim / 2 cosines, then as many sines"},
+                 "one row per position: rotary_dim / 2 cosines, then as many sines"},
                 {"q", OP_OUT, OP_FLOATS, "bs, n_heads, max_q_len, head_size", false,
                  "any strides: an engine that keeps [bs, max_q_len, n_heads, head_size] in memory "
                  "passes a view of it with the middle dimensions' strides exchanged"},

@@ -1,4 +1,5 @@
-/* concat_past_kv: the new keys and values of a padded batch behind those in a contiguous cache. */
+/* concat_past_kv: appends the new keys and values of a padded batch to those in a contiguous cache.
+ */
 #include "op/concat_past_kv/concat_past_kv.h"
 
 #include "base/hash.h"
@@ -73,7 +74,7 @@ void concat_past_kv_reference(const op_call *call)
     }
 }
 
-/* The first sequence starts, the last fills its cache, the others lie between. */
+/* The first sequence is empty, the last fills its cache, the others lie between. */
 static void prepare(op_call *call, uint64_t seed)
 {
     int64_t bs = call->tensors[CONCAT_PAST_KV_K].shape[0];
@@ -109,7 +110,7 @@ static const char *const workloads[] = {
 
 const op_info op_concat_past_kv = {
     .name = "concat_past_kv",
-    .summary = "writes the new keys and values of a padded batch behind the cached ones",
+    .summary = "appends the new keys and values of a padded batch to the cached ones",
     .place = "A padded-batch engine's step after bias_pad_rope; with a paged cache kv_append takes "
              "its place.",
     .formula =

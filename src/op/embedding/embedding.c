@@ -1,6 +1,6 @@
-/* embedding: out[t] = table[ids[t]], each row decoded from whatever type the table is stored in.
+/* embedding: out[t] = table[ids[t]], each row decoded from the table's type.
  *
- * With activations for a table it gathers rows: the last token of every sequence before lm_head.
+ * With activations as the table it gathers rows: the last token of every sequence before lm_head.
  */
 #include "op/embedding/embedding.h"
 

@@ -1,8 +1,9 @@
-/* embedding_clear: the residual's first value, and zeros where the next pass will add up its own.
+/* embedding_clear: stores the residual's first value, and zeros where the next pass will add its
+ * sums.
  *
- * Whoever adds to a sum must find it cleared. Clearing in the pass before costs nobody a wait,
- * since a pass begins when all of the one before has ended. A unit is a column of x, so that many
- * workers share one token's row; of x_next it clears as large a part.
+ * A sum must be zero before anything is added to it. Clearing it in the pass before makes no worker
+ * wait, since a pass begins after all of the previous pass has ended. A unit is a column of x, so
+ * that many workers share one token's row; the unit also clears the same share of x_next.
  */
 #include "op/embedding_clear/embedding_clear.h"
 
@@ -27,7 +28,7 @@ static op_columns columns(const op_call *call, int t, int64_t begin, int64_t end
     return (op_columns){0, t == EMBEDDING_CLEAR_IDS ? 1 : hidden_size};
 }
 
-/* A token's row as embedding makes it, in float64; its ids are yet to be put in. */
+/* A token's row as embedding makes it, in float64; its ids are set later. */
 static op_call embedding_call(const op_call *call, double *row, void *scratch)
 {
     op_call embed = {.end = 1, .scratch = scratch};
@@ -115,8 +116,8 @@ const op_info op_embedding_clear = {
              "next pass adds up are cleared on the way.",
     .formula = "x[t, i] = round(table[ids[t], i] * 2^32), x_next[r, j] = 0",
     .precision = "The stored value is decoded exactly and rounded once, to fixed point with 32 "
-                 "bits behind the point (op/fixed.h).",
-    .edge_cases = "Values of 2^20 and more become the largest that there are, NaN becomes 0. No "
+                 "fraction bits (op/fixed.h).",
+    .edge_cases = "Values of 2^20 and more become the largest value, NaN becomes 0. No "
                   "tokens: x_next is cleared all the same.",
     .source = "embedding, with the residual as the megakernel keeps it",
     .unit = "a column of x for all tokens, and n_next / hidden_size columns of x_next",

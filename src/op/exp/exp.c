@@ -1,7 +1,7 @@
 /* exp: out = exp(scale * (x - max)), max per row: the second of softmax's three parts.
  *
- * The scale stands outside the difference, so that it need not be applied to the scores before
- * their maximum is taken; it must be positive for the maximum to stay one.
+ * The scale is applied to the difference, so the scores need not be scaled before their maximum is
+ * taken. It must be positive, so that the maximum stays the maximum.
  */
 #include "op/exp/exp.h"
 
@@ -41,7 +41,7 @@ void exp_reference(const op_call *call)
     }
 }
 
-/* The maximum is the row's own: anything else could overflow. */
+/* The row's own maximum: with another value the result could overflow. */
 static void prepare(op_call *call, uint64_t seed)
 {
     (void)seed;

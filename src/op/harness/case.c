@@ -39,7 +39,7 @@ static qp_status bad_word(const op_info *op, const char *word, const char *why, 
     return error_set(error, QP_INVALID, "%s: \"%s\" in a case: %s", op->name, word, why);
 }
 
-/* "name=value": an axis, a parameter, or a tensor that shares another's memory. */
+/* "name=value": an axis, a parameter, or a tensor that shares another tensor's memory. */
 static qp_status read_value(const op_info *op, const char *word, const char *name,
                             const char *value, op_case *out, qp_error *error)
 {
@@ -142,7 +142,7 @@ static bool lay_out(case_tensor *about)
     return bytes < (size_t)1 << 40;
 }
 
-/* The view of a tensor that is there: its shape from the axes, its strides from the case. */
+/* The view of a tensor that is present: its shape from the axes, its strides from the case. */
 static qp_status find_view(const op_info *op, int t, op_case *out, qp_error *error)
 {
     case_tensor *about = &out->tensors[t];
@@ -163,7 +163,7 @@ static qp_status find_view(const op_info *op, int t, op_case *out, qp_error *err
     return error_set(error, QP_INVALID, "%s: %s is too large", op->name, name);
 }
 
-/* A tensor in another's memory has the other's strides and its own shape. */
+/* A tensor in another tensor's memory has the other's strides and its own shape. */
 static qp_status share_view(const op_info *op, int t, op_case *out, qp_error *error)
 {
     case_tensor *about = &out->tensors[t];

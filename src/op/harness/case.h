@@ -9,10 +9,10 @@ typedef struct case_tensor {
     bool absent;
     dtype type;
     int64_t gap;                /* elements that each stride adds to what it steps over */
-    int order[TENSOR_MAX_RANK]; /* dimensions from the outermost in memory; the last is last */
+    int order[TENSOR_MAX_RANK]; /* dimensions from the outermost in memory; the last stays last */
     int same_as;                /* index of the tensor whose memory and strides it shares, or -1 */
-    tensor view;                /* what comes of it, without data; rank 0: absent */
-    size_t bytes;               /* that the view spans */
+    tensor view;                /* the resulting view, without data; rank 0: absent */
+    size_t bytes;               /* bytes that the view spans */
 } case_tensor;
 
 typedef struct op_case {
@@ -22,7 +22,7 @@ typedef struct op_case {
     case_tensor tensors[OP_MAX_TENSORS];
 } op_case;
 
-/* Reads `text`, with or without a workload's "name: " in front. The message names the part of the
+/* Reads `text`, with or without a workload's "name: " before it. The message names the part of the
  * text that is wrong. `out->text` points into `text`. */
 qp_status op_case_parse(const op_info *op, const char *text, op_case *out, qp_error *error);
 

@@ -8,7 +8,7 @@
 
 const int check_pool_sizes[CHECK_POOLS] = {2, 3, 7}; /* less than FIXTURE_WORKERS */
 
-/* What is being checked, and against what. */
+/* What is checked, and with which expectations. */
 typedef struct checker {
     const op_info *op;
     const op_variant *variant; /* NULL: the reference */
@@ -38,7 +38,7 @@ bool check_status_is_one(int status)
     return status >= CHECK_PASSED && status <= CHECK_TIMEOUT;
 }
 
-/* Sets the verdict; false, so that a check can end in it. */
+/* Sets the verdict; returns false, so that a check can end with it. */
 static bool fail(checker *check, check_status status, const char *run, const char *detail)
 {
     check->verdict->status = status;
@@ -74,7 +74,7 @@ static void run_share(void *context, int worker, int n_workers)
     run->kernel(&call);
 }
 
-/* Units one by one from the last to the first, with slices of none in between. */
+/* Units one by one from the last to the first, with empty slices in between. */
 static void run_backwards(const op_info *op, op_kernel *kernel, op_call call)
 {
     for (int64_t unit = op->units(&call); unit-- > 0;) {
@@ -94,7 +94,7 @@ void check_run_call(const op_info *op, op_kernel *kernel, const op_call *call,
         thread_pool_run(pool, run_share, &(shares){op, kernel, call, scratch_stride});
 }
 
-/* Poisons, runs (n_threads as a runner has it), and sees what was touched. */
+/* Poisons, runs (n_threads as in check_runner), and looks for bytes that must not have changed. */
 static bool run_once(checker *check, fixture *fixture, poison poison, int n_threads,
                      const char *name)
 {
@@ -129,7 +129,8 @@ static bool check_against_oracle(checker *check, const oracle *expected)
     bool right =
         compare_outputs(&check->aligned, expected, check->fill, &found, detail, sizeof detail);
     check_verdict *verdict = check->verdict;
-    /* Of unusual inputs only the verdict counts: denormals may be flushed, huge values are huge. */
+    /* With unusual inputs only the verdict counts: denormals may be flushed, and huge values have
+     * huge errors. */
     if (check->fill == FILL_NORMAL) {
         if (found.relative > verdict->relative_error) verdict->relative_error = found.relative;
         if (found.absolute > verdict->absolute_error) verdict->absolute_error = found.absolute;

@@ -1,10 +1,10 @@
-/* Checking one variant of an operator on one case, without mercy.
+/* Checks one variant of an operator on one case, strictly.
  *
- * Its kernel meets every kind of input that its operator is defined for. Each is run whole, again
- * on other garbage, unit by unit from the last to the first, and on 2, 3 and 7 threads, and all
- * must give the same bits; the first is held against the float64 oracle. After each run everything
- * but the outputs' elements must be as it was. Then once more with every tensor at an address that
- * is a multiple of its element only.
+ * The kernel runs on every kind of input for which its operator is defined. For each kind it runs
+ * whole, again on other garbage, unit by unit from the last to the first, and on 2, 3 and 7
+ * threads. All runs must give the same bits; the first is compared with the float64 oracle. After
+ * each run every byte outside the outputs' elements must be unchanged. A last run has every tensor
+ * at an address that is a multiple of only its element's size.
  */
 #ifndef QUIPU_OP_HARNESS_CHECK_H
 #define QUIPU_OP_HARNESS_CHECK_H
@@ -13,7 +13,7 @@
 #include "op/harness/fixture.h"
 #include "op/op.h"
 
-/* FlashInfer-Bench's words. */
+/* Status names as in FlashInfer-Bench. */
 typedef enum check_status {
     CHECK_PASSED,
     CHECK_INCORRECT_SHAPE,     /* the operator refused the call's shapes or contents */
@@ -27,7 +27,7 @@ typedef enum check_status {
 /* "INCORRECT_NUMERICAL" */
 const char *check_status_name(check_status status);
 
-/* Whether a number that came from elsewhere is a status. */
+/* Whether a number from another process is a valid status. */
 bool check_status_is_one(int status);
 
 enum { CHECK_DETAIL_SIZE = 512 };
@@ -41,26 +41,26 @@ typedef struct check_verdict {
                                        passed */
 } check_verdict;
 
-/* How the kernel under check is run: in this process, or in another one that it can't leave. */
+/* How the kernel under check runs: in this process, or isolated in another one. */
 typedef struct check_runner {
     /* Runs the kernel over all units: unit by unit from the last to the first where n_threads is 0
-     * (each after a slice of none), in one slice where it is 1, in a slice a thread otherwise.
-     * False where it did not come back: status and detail say why. The units' memory is
+     * (each after an empty slice), in one slice where it is 1, else in one slice per thread. False
+     * where the kernel did not return: status and detail say why. The units' memory is
      * fixture_call()'s. */
     bool (*run)(void *context, const fixture *fixture, int n_threads, check_status *status,
                 char *detail, size_t size);
-    /* Scratch bytes that the kernel asks for; UINT64_MAX: what the operator's reference does. NULL:
-     * the variant says. False as above. */
+    /* Scratch bytes that the kernel asks for; UINT64_MAX: as many as the operator's reference.
+     * NULL: the variant says. False as above. */
     bool (*scratch_bytes)(void *context, const fixture *fixture, uint64_t *bytes,
                           check_status *status, char *detail, size_t size);
-    /* Called when the fixtures are there, before the first run. May be NULL. */
+    /* Called when the fixtures exist, before the first run. May be NULL. */
     bool (*begin)(void *context, check_status *status, char *detail, size_t size);
     void *context;
     bool is_elsewhere; /* in another process: the fixtures are shared */
     bool is_brief;     /* one run on random inputs, compared with the oracle */
 } check_runner;
 
-/* The numbers of threads that a kernel is run on besides 1. */
+/* The numbers of threads, besides 1, with which a kernel is run. */
 enum { CHECK_POOLS = 3 };
 extern const int check_pool_sizes[CHECK_POOLS];
 
@@ -68,14 +68,14 @@ extern const int check_pool_sizes[CHECK_POOLS];
 void check_run_call(const op_info *op, op_kernel *kernel, const op_call *call,
                     size_t scratch_stride, int n_threads, thread_pool *pool);
 
-/* Checks a kernel by its runner on a case of `op`, once with every kind of input that the operator
- * is defined for. `variant`: its tolerances and the form of its weights. */
+/* Checks a kernel through its runner on a case of `op`, once with every kind of input for which the
+ * operator is defined. `variant`: its tolerances and the form of its weights. */
 void check_kernel(const op_info *op, const op_variant *variant, const check_runner *runner,
                   const char *case_text, uint64_t seed, check_verdict *verdict);
 
 /* Checks a variant on a case of `op`: one of its own, a candidate (a variant with a kernel and, if
- * it wants them, packing and scratch of its own), or NULL for the reference. One that crashes takes
- * the process with it, one that hangs hangs: see check_in_child(). */
+ * it wants them, packing and scratch of its own), or NULL for the reference. A kernel that crashes
+ * ends the process, and one that hangs never returns: see check_in_child(). */
 void check_variant(const op_info *op, const op_variant *variant, const char *case_text,
                    uint64_t seed, check_verdict *verdict);
 

@@ -1,6 +1,6 @@
-/* A task in a process of its own: see child.h.
+/* Runs a task in a process of its own: see child.h.
  *
- * The result comes back through a pipe. The child starts its threads itself: those of the parent
+ * The result comes back through a pipe. The child starts its threads itself: the parent's threads
  * do not exist in it.
  */
 #include "op/harness/child.h"
@@ -21,7 +21,7 @@
 
 enum { END_MS = 1000, LOOK_MS = 200 };
 
-/* Reads the result; the bytes that came before the end of the pipe or of the time. */
+/* Reads the result: the bytes that came before the end of the pipe or before the time limit. */
 static size_t read_result(int from, int timeout_ms, const volatile int *cancel, void *result,
                           size_t result_size, bool *timed_out)
 {
@@ -47,7 +47,7 @@ static size_t read_result(int from, int timeout_ms, const volatile int *cancel, 
 
 static void run_child(int to, child_task *task, void *context, void *result, size_t result_size)
 {
-    /* A handler that the parent installed would carry on in the parent's name. */
+    /* Resets signal handlers: the parent's handlers must not run in the child. */
     static const int deadly[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGSYS};
     for (size_t i = 0; i < sizeof deadly / sizeof *deadly; i++)
         signal(deadly[i], SIG_DFL);
@@ -134,7 +134,7 @@ child_end child_run(child_task *task, void *context, void *result, size_t result
     bool timed_out;
     size_t got = read_result(ends[0], timeout_ms, cancel, result, result_size, &timed_out);
     close(ends[0]);
-    /* One that closed its end of the pipe is about to end, or is ended. */
+    /* A child that closed its end of the pipe is about to end, or is killed. */
     int status;
     bool ended = !timed_out && got < result_size &&
                  child_wait(child, clock_ns() + (uint64_t)END_MS * 1000000u, &status);

@@ -14,7 +14,7 @@ static bool is_output(const fixture *fixture, int t)
     return fixture->op->tensors[t].direction != OP_IN && fixture->call.tensors[t].rank;
 }
 
-/* A contiguous tensor of the view's shape, zeroed; data NULL when memory is out. */
+/* A contiguous tensor of the view's shape, zeroed; data NULL when memory is exhausted. */
 static tensor tensor_like(const tensor *view, dtype type)
 {
     tensor copy = tensor_make(NULL, type, view->rank, view->shape);
@@ -76,7 +76,7 @@ void oracle_destroy(oracle *oracle)
 typedef struct sums {
     double error, expected; /* squares */
     int64_t finite;
-    double lean; /* of inexact elements towards zero, in units in the last place */
+    double lean; /* of inexact elements, towards zero, in units in the last place */
     int64_t inexact;
 } sums;
 
@@ -101,7 +101,8 @@ static void sums_add(sums *all, dtype type, double expected, double found)
     all->inexact++;
 }
 
-/* Roundings of few distinct values are few too and add up instead of averaging. */
+/* When values are few and distinct, so are their roundings: errors add up instead of averaging out.
+ */
 static op_limits limits_of(const fixture *fixture, fill_kind fill, dtype type)
 {
     return op_limits_of(fixture->op, fixture->variant, &fixture->call, type, fill == FILL_TIES);
@@ -151,9 +152,9 @@ static bool compare_tensor(const fixture *fixture, int t, dtype type, const orac
     return false;
 }
 
-/* Rounding to nearest errs to both sides, on average by nothing; over 64 elements a quarter of a
- * unit is seven standard deviations. Where a variant's arithmetic is coarser, nothing is seen of
- * how it rounds at last. */
+/* Rounding to nearest errs to both sides, by nothing on average; over 64 elements a quarter of a
+ * unit is seven standard deviations. Where a variant's arithmetic is coarser, this says nothing
+ * about its last rounding. */
 static bool check_lean(const fixture *fixture, int t, const sums *all, char *detail, size_t size)
 {
     if (fixture->variant && fixture->variant->tolerances) return true;
@@ -167,7 +168,7 @@ static bool check_lean(const fixture *fixture, int t, const sums *all, char *det
     return false;
 }
 
-/* Whether the output makes sense as another type: the kernel took it for that. */
+/* Whether the output is right when read as another type: then the kernel wrote that type. */
 static dtype find_other_type(const fixture *fixture, int t, const oracle *oracle, fill_kind fill)
 {
     static const dtype others[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};

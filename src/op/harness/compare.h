@@ -1,4 +1,4 @@
-/* Holding what a kernel wrote against the float64 oracle. */
+/* Compares what a kernel wrote with the float64 oracle. */
 #ifndef QUIPU_OP_HARNESS_COMPARE_H
 #define QUIPU_OP_HARNESS_COMPARE_H
 
@@ -10,25 +10,26 @@ typedef struct oracle {
     tensor outputs[OP_MAX_TENSORS];
 } oracle;
 
-/* Runs the reference on a fixture that was just filled; its outputs are not touched. */
+/* Runs the reference on a fixture that was just filled; the fixture's outputs do not change. */
 qp_status oracle_create(const fixture *fixture, oracle *out, qp_error *error);
 void oracle_destroy(oracle *oracle);
 
 typedef struct comparison {
     double relative; /* largest norm(out - ref) / norm(ref) of an output */
     double absolute; /* largest |out - ref| of an element */
-    bool wrong_type; /* what was written makes sense as another type */
+    bool wrong_type; /* the output is right when read as another type */
 } comparison;
 
 /* Whether all outputs are within the operator's tolerances; adds to *found (zero it before). If
- * not, `detail` names tensor, index, expected and found. The inputs' kind matters twice. Of
- * normal ones the errors in types narrower than float32 must not lean to one side: that is what
- * tells truncation from rounding within a tolerance of several units in the last place. With few
- * distinct values the roundings of a coarse variant are few too and add up instead of averaging. */
+ * not, `detail` names tensor, index, expected and found. The kind of input matters in two ways.
+ * With normal inputs the errors in types narrower than float32 must not lean to one side: this
+ * distinguishes truncation from rounding within a tolerance of several units in the last place.
+ * With few distinct values the roundings of a coarse variant are few too, and add up instead of
+ * averaging out. */
 bool compare_outputs(const fixture *fixture, const oracle *oracle, fill_kind fill,
                      comparison *found, char *detail, size_t size);
 
-/* Copies of all outputs' elements, to compare runs with. */
+/* Copies of all outputs' elements, for comparing runs. */
 typedef struct snapshot {
     tensor outputs[OP_MAX_TENSORS];
 } snapshot;
@@ -36,8 +37,8 @@ typedef struct snapshot {
 qp_status snapshot_create(const fixture *fixture, snapshot *out, qp_error *error);
 void snapshot_destroy(snapshot *snapshot);
 
-/* Whether the outputs are bit for bit (NaN: whichever) those of the snapshot; if not, `detail`
- * names tensor, index and both values. */
+/* Whether the outputs equal those of the snapshot bit for bit (any NaN equals any other); if not,
+ * `detail` names tensor, index and both values. */
 bool snapshot_equal(const fixture *fixture, const snapshot *snapshot, char *detail, size_t size);
 
 #endif

@@ -31,7 +31,7 @@ bool fill_applies(const op_info *op, fill_kind fill)
     }
 }
 
-/* Four uniform sixteenths of the bits added up: close to normal, and the same everywhere. */
+/* Adds four uniform 16-bit parts: close to normal, and the same on every machine. */
 static double normal_value(uint64_t bits)
 {
     double sum = 0;
@@ -72,7 +72,7 @@ static double fill_value(dtype type, fill_kind fill, uint64_t bits, uint64_t row
     }
 }
 
-/* Bytes at which a block holds F16 scales; -1: none. */
+/* Offset of the F16 scales in a block; -1: none. */
 static const int scale_offsets[DTYPE_COUNT][2] = {
     [DTYPE_Q8_0] = {0, -1},   [DTYPE_Q4_0] = {0, -1}, [DTYPE_Q4_1] = {0, 2},
     [DTYPE_Q5_0] = {0, -1},   [DTYPE_Q5_1] = {0, 2},  [DTYPE_Q2_K] = {80, 82},
@@ -80,7 +80,7 @@ static const int scale_offsets[DTYPE_COUNT][2] = {
     [DTYPE_Q6_K] = {208, -1},
 };
 
-/* Random bits, which are a valid block whatever they are, under scales of a usual size. */
+/* Random bits, which are always a valid block, with scales of a usual magnitude. */
 static void fill_block(dtype type, fill_kind fill, uint64_t seed, unsigned char *block)
 {
     size_t size = dtype_block_bytes(type);

@@ -1,15 +1,15 @@
-/* What test inputs are filled with: see fill_kind. */
+/* The contents of test inputs: see fill_kind. */
 #ifndef QUIPU_OP_HARNESS_FILL_H
 #define QUIPU_OP_HARNESS_FILL_H
 
 #include "base/hash.h"
 #include "op/op.h"
 
-/* Floating-point inputs; quantised ones are random blocks for all but zeros, integers are 0. */
+/* Floating-point inputs; quantised ones are random blocks except for zeros, integers are 0. */
 typedef enum fill_kind {
     FILL_NORMAL,
     FILL_ZEROS, /* of both signs */
-    FILL_SMALL, /* squares below the eps of a norm, which then decides */
+    FILL_SMALL, /* squares below the eps of a norm, so that eps decides */
     FILL_DENORMALS,
     FILL_TIES, /* few distinct values */
     FILL_HUGE,

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Index of the tensor whose memory tensor t lies in. */
+/* Index of the tensor in whose memory tensor t lies. */
 static int owner_of(const fixture *fixture, int t)
 {
     int other = fixture->about->tensors[t].same_as;
@@ -187,7 +187,7 @@ static qp_status create_packed(fixture *fixture, qp_error *error)
     return QP_OK;
 }
 
-/* What surrounds the elements of an input: see the poisons. */
+/* The bytes around the elements of an input: see the poisons. */
 static unsigned char gap_byte(dtype type, poison poison, size_t offset)
 {
     bool is_index = type == DTYPE_I32 || type == DTYPE_I64;
@@ -200,7 +200,7 @@ static unsigned char filler(poison poison)
     return poison == POISON_NAN ? 0xff : 0x5a;
 }
 
-/* What the tensor's bytes are to be before a run, and which of them stay so. */
+/* The bytes of the tensor before a run, and which of them must not change. */
 static void make_image(fixture *fixture, int t, poison poison)
 {
     fixture_tensor *own = &fixture->tensors[t];
@@ -232,8 +232,8 @@ qp_status fixture_fill(fixture *fixture, fill_kind fill, uint64_t seed, qp_error
     return create_packed(fixture, error);
 }
 
-/* Packs into poisoned memory, group by group or all at once: what pack() leaves out, and what
- * depends on the cut, shows in the results. */
+/* Packs into poisoned memory, group by group or all at once: bytes that pack() leaves out, or that
+ * depend on the cut, change the results. */
 static void pack_weights(fixture *fixture)
 {
     if (!fixture->packed_bytes) return;
@@ -279,7 +279,8 @@ bool fixture_is_poison(const fixture *fixture, int t, int64_t row, int64_t i)
            memcmp(at, own->images[fixture->armed] + offset, size) == 0;
 }
 
-/* Says where a changed byte is: in an input's element, or how far behind or before the nearest row.
+/* Describes where a changed byte lies: in an input's element, or how far before or after the
+ * nearest row.
  */
 static void describe_change(const fixture *fixture, int t, size_t offset, char *detail, size_t size)
 {
@@ -304,7 +305,7 @@ static void describe_change(const fixture *fixture, int t, size_t offset, char *
         snprintf(detail, size, "changed %s%s, which is an input", name, index);
     } else {
         view_index(view, nearest, view->shape[view->rank - 1] - 1, index, sizeof index);
-        snprintf(detail, size, "wrote outside of %s, %zu bytes behind the end of the row of %s%s",
+        snprintf(detail, size, "wrote outside of %s, %zu bytes after the end of the row of %s%s",
                  name, best - length, name, index);
     }
 }
@@ -326,7 +327,7 @@ static bool scratch_intact(const fixture *fixture)
     return true;
 }
 
-/* Whether pack() kept to its bytes and the kernel left them as they were. */
+/* Whether pack() wrote only its own bytes and the kernel did not change them. */
 static bool packed_intact(const fixture *fixture, char *detail, size_t size)
 {
     if (!fixture->packed_bytes) return true;
@@ -344,7 +345,7 @@ static bool packed_intact(const fixture *fixture, char *detail, size_t size)
     return true;
 }
 
-/* The first byte that changed and must not have, or own->bytes; in steps of 8. */
+/* The first byte that changed and must not have, or own->bytes; compares 8 bytes at a time. */
 static size_t find_change(const fixture_tensor *own, const unsigned char *before)
 {
     for (size_t i = 0; i < own->bytes; i += 8) {

@@ -1,14 +1,14 @@
 /* The tensors of one call, each in memory of its own between guards, filled and poisoned.
  *
- * Every byte that a kernel must not touch (inputs, guards, gaps between rows) and every byte that
- * it must write is known here: the first are compared with a copy afterwards, the second hold one
- * of two poisons beforehand, and no result equals both. Bytes that it must not read hold NaN in one
- * round and large numbers in another, so that reading them shows in the result.
+ * The fixture knows every byte that a kernel must not change (inputs, guards, gaps between rows)
+ * and every byte that it must write. The former are compared with a copy afterwards. The latter
+ * hold one of two poisons beforehand, and no result equals both. Bytes that the kernel must not
+ * read hold NaN in one round and large numbers in another, so that reading them changes the result.
  *
  * A kernel that is not trusted computes in another process. Then the tensors and the scratch memory
  * have a second copy in memory that both processes share: fixture_arm() writes it, and
- * fixture_collect() copies it back before anything is looked at, so that nothing can change while
- * it is judged.
+ * fixture_collect() copies it back before anything is checked, so that nothing can change during
+ * the check.
  */
 #ifndef QUIPU_OP_HARNESS_FIXTURE_H
 #define QUIPU_OP_HARNESS_FIXTURE_H
@@ -17,20 +17,20 @@
 #include "op/harness/fill.h"
 #include "op/view.h"
 
-/* Two ways to poison: bytes 0xff (NaN) or 0x5a (large numbers); what surrounds an index tensor
- * holds 0 or 1, so that following it is no accident but shows. */
+/* Two poisons: bytes 0xff (NaN) or 0x5a (large numbers). Bytes around an index tensor hold 0 or 1,
+ * so that a kernel that reads them does not crash but gives a wrong result. */
 typedef enum poison { POISON_NAN, POISON_LARGE } poison;
 
-/* What a byte is part of. */
+/* What a byte belongs to. */
 enum { ROLE_INPUT = 1, ROLE_OUTPUT = 2 }; /* neither: a guard or a gap */
 
 typedef struct fixture_tensor {
     unsigned char *memory;    /* guard, elements and gaps, guard */
-    unsigned char *images[2]; /* the same bytes as they are before a run, by poison */
+    unsigned char *images[2]; /* the same bytes as they are before a run, for each poison */
     unsigned char *roles;     /* of each byte */
     unsigned char *locked;    /* 0xff for each byte that must not change, else 0 */
     unsigned char *there;     /* shared with the kernel's process; NULL: it computes in `memory` */
-    size_t bytes;             /* of each of these, a multiple of 64 */
+    size_t bytes;             /* bytes of each of these, a multiple of 64 */
 } fixture_tensor;
 
 typedef struct fixture {
@@ -49,29 +49,29 @@ typedef struct fixture {
 enum { FIXTURE_WORKERS = 8, FIXTURE_GUARD = 256, FIXTURE_SCRATCH_MOST = 1 << 30 };
 
 /* Allocates the tensors of a case for a variant (NULL: the reference). `shift` moves every tensor
- * by so many elements (blocks) from an address that is a multiple of 64. */
+ * by that many elements (blocks) from an address that is a multiple of 64. */
 qp_status fixture_create(fixture *out, const op_info *op, const op_variant *variant,
                          const op_case *about, int shift, qp_error *error);
 
-/* Makes the shared copies, before the kernel's process is made, so that both have them at the same
- * addresses. */
+/* Makes the shared copies. Call it before the kernel's process is created, so that both processes
+ * have them at the same addresses. */
 qp_status fixture_share(fixture *fixture, qp_error *error);
 
-/* The scratch memory of a worker, in place of what the variant asks for. QP_NO_MEMORY where the
+/* Sets the scratch memory of a worker, instead of what the variant asks for. QP_NO_MEMORY where the
  * shared memory has no room for it. */
 qp_status fixture_set_scratch(fixture *fixture, size_t bytes, qp_error *error);
 
-/* The call with tensors and scratch where the kernel computes, of all units. */
+/* The call of all units, with tensors and scratch at the addresses where the kernel computes. */
 op_call fixture_call(const fixture *fixture);
 
-/* Copies back what the kernel's process wrote. Nothing to do where there is none. */
+/* Copies back what the kernel's process wrote; without such a process it does nothing. */
 void fixture_collect(fixture *fixture);
 
-/* Fills all inputs, lets the operator prepare what is not free, and binds the call. A second fill
- * with the same arguments gives the same contents. */
+/* Fills all inputs, lets the operator prepare inputs whose contents are restricted, and binds the
+ * call. A second fill with the same arguments gives the same contents. */
 qp_status fixture_fill(fixture *fixture, fill_kind fill, uint64_t seed, qp_error *error);
 
-/* Restores the inputs, poisons outputs, guards, gaps and scratch, remembers it all, and packs the
+/* Restores the inputs, poisons outputs, guards, gaps and scratch, and saves all of it. Packs the
  * weights if the variant does so: whole, or by the smallest groups, depending on the poison. */
 void fixture_arm(fixture *fixture, poison poison);
 

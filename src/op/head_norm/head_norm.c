@@ -1,7 +1,7 @@
-/* head_norm: each query and key head by itself is divided by its root mean square and scaled.
+/* head_norm: divides each query and key head by its root mean square and scales it.
  *
  * Families such as Qwen 3 do so between the projection and RoPE, so that no head's scores grow
- * without bound. It is rms_norm over head_dim, of heads that lie inside rows of q, k and v.
+ * without bound. It is rms_norm over head_dim, for heads that lie in rows of q, k and v.
  */
 #include "op/head_norm/head_norm.h"
 

@@ -1,6 +1,6 @@
-/* kv_append: puts the new tokens' keys and values into their sequences' pages of the KV cache.
+/* kv_append: writes the new tokens' keys and values into their sequences' pages of the KV cache.
  *
- * The page table is the one that attention reads afterwards: it already counts the new tokens.
+ * The page table is the one that attention reads afterwards: it already includes the new tokens.
  */
 #include "op/kv_append/kv_append.h"
 
@@ -113,14 +113,14 @@ static const char *const workloads[] = {
 
 const op_info op_kv_append = {
     .name = "kv_append",
-    .summary = "keys and values of new tokens put into a paged KV cache",
+    .summary = "writes keys and values of new tokens into a paged KV cache",
     .place = "After rope and before attention, which then finds every key and value in the cache.",
     .formula = "for each token t of sequence b: k_cache[p, s, h, i] <- k[t, h, i] and v_cache[p, "
                "s, h, i] <- v[t, h, i], with p = kv_indices[kv_indptr[b] + positions[t] / "
                "page_size] and s = positions[t] % page_size",
     .precision = "One rounding to the type of the cache; between equal types it is a copy.",
     .edge_cases = "A position that its sequence's pages and kv_last_page_len do not hold is "
-                  "refused before the call, and two tokens must not go to one place. Slots that "
+                  "refused before the call, and two tokens must not have the same slot. Slots that "
                   "no token goes to are not touched. Sequences may have no new tokens.",
     .source = "FlashInfer append_paged_kv_cache; the sequence of a token comes from qo_indptr "
               "instead of batch_indices",

@@ -1,8 +1,9 @@
 /* linear: out = x weight^T + bias + residual; a weight row makes an output feature.
  *
- * The reference decodes a few weight rows at a time to float64 and meets them with every row of x,
- * converted once per tile. A dot product adds in an order that depends on in_features alone, so a
- * row's result is the same bits whatever rows stand beside it and however the features were cut.
+ * The reference decodes a few weight rows at a time to float64 and multiplies them with every row
+ * of x, which is converted once per tile. The order of additions in a dot product depends only on
+ * in_features, so a row's result has the same bits whatever the other rows are and however the
+ * features are cut.
  */
 #include "op/linear/linear.h"
 
@@ -32,7 +33,8 @@ static qp_status check(const op_call *call, qp_error *error)
                      (long long)weight->shape[1], dtype_name(weight->type));
 }
 
-/* A tile of weight rows and a row of x in float64, a weight row in float32 on its way there. */
+/* A tile of weight rows and a row of x in float64, and a weight row in float32 while it is
+ * converted. */
 static size_t scratch_bytes(const op_call *call)
 {
     size_t in_features = (size_t)call->tensors[LINEAR_X].shape[1] + 1; /* never NULL */

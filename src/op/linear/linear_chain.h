@@ -1,8 +1,8 @@
-/* The products of a batch and the operators between them, in one kernel on sm_90a: what host and
- * kernel agree on.
+/* The products of a batch and the operators between them, in one kernel on sm_90a: declarations
+ * shared by host and kernel.
  *
  * The kernel's only parameter is a linear_chain, passed by value. Its grid has at most one block
- * per multiprocessor, and all blocks are resident, because they wait for one another between steps.
+ * per multiprocessor, and all blocks are resident, because they wait for each other between steps.
  * Weights are BF16, as in linear_stream.h. A product whose weight has few tiles is cut into parts
  * along its rows; the next step adds the parts in their order. Low tiles have half as many rows and
  * need half as many parts.
@@ -23,11 +23,11 @@ enum {
     CHAIN_WORKERS = 256,   /* threads that multiply and add */
     CHAIN_MAX_STAGES = 16, /* of weights, and of x */
     CHAIN_X_DEPTHS = 2,    /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
-    CHAIN_READERS = 4,     /* arrivals that release a stage: so many warps, or half of them twice */
-    CHAIN_BEST_AT = 64,    /* their offset among the counters, in units of 8 bytes */
-    CHAIN_HEAD = 64,       /* head_dim of attention */
-    CHAIN_PLACES = 4,      /* items of a block whose places in the cache are looked up early */
-    CHAIN_PAGES = 3,       /* times 32 sixteens: positions of a sequence in attention, at most */
+    CHAIN_READERS = 4,  /* arrivals that release a stage: one per warp, or two from half of them */
+    CHAIN_BEST_AT = 64, /* their offset among the counters, in units of 8 bytes */
+    CHAIN_HEAD = 64,    /* head_dim of attention */
+    CHAIN_PLACES = 4,   /* items of a block whose places in the cache are looked up early */
+    CHAIN_PAGES = 3,    /* times 32 sixteens: positions of a sequence in attention, at most */
 };
 
 typedef enum chain_kind {
@@ -131,12 +131,13 @@ typedef struct linear_chain {
     int32_t weight_stages, x_stages;
 } linear_chain;
 
-/* Rows of sums that are transposed in shared memory at a time, for tiles of so many rows, and
+/* Rows of sums that are transposed together in shared memory, for tiles of this many rows, and
  * floats from row to row. */
 #define CHAIN_TURN_ROWS(high)  (4096 / (high))
 #define CHAIN_TURN_PITCH(high) ((high) + 4)
-/* Of the worker threads: rows to be stored; or a row of CHAIN_ROWS with a float for 256 of its
- * elements; or the warps' parts of attention. And tokens' places and mbarriers. */
+/* Memory of the worker threads: rows that will be stored; or a row of CHAIN_ROWS with a float for
+ * 256 of its elements; or the warps' parts of attention. It also holds tokens' places and
+ * mbarriers. */
 #define CHAIN_LOOKED_UP (2 * CHAIN_PLACES * 24 + 6 * 8)
 #define CHAIN_SPACE                                                                                \
     (CHAIN_TURN_ROWS(LINEAR_STREAM_LOW_ROWS) * CHAIN_TURN_PITCH(LINEAR_STREAM_LOW_ROWS) * 4 +      \

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-/* Stages that fit a multiprocessor's shared memory: of weights, an even number because
+/* Stages that fit into a multiprocessor's shared memory: of weights, an even number because
  * chain_attention.cuh needs one, and of x, CHAIN_X_DEPTHS deep. */
 static const struct {
     int columns, weights, x;

@@ -1,12 +1,12 @@
-/* Launches of chains of products: linear_chain.h. What a chain holds is put together by
- * vm/cuda/chain.h. */
+/* Launches of chains of products: linear_chain.h. vm/cuda/chain.h builds the chains. */
 #ifndef QUIPU_OP_LINEAR_CHAIN_CUDA_H
 #define QUIPU_OP_LINEAR_CHAIN_CUDA_H
 
 #include "op/cuda_ops.h"
 #include "op/linear/linear_chain.h"
 
-/* Sets the stages of a chain whose tiles of x have so many columns: what shared memory holds. */
+/* Sets the numbers of stages of a chain whose tiles of x have this many columns: as many as shared
+ * memory holds. */
 void cuda_linear_chain_set_stages(linear_chain *chain, int columns);
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error);

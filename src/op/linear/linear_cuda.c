@@ -14,18 +14,18 @@
 enum {
     FEW_ROWS = 8,
     FEW_WARPS = 8,      /* LINEAR_WARPS of linear.cuh */
-    FEW_BLOCKS = 6,     /* on a multiprocessor at once, by shared memory and registers */
+    FEW_BLOCKS = 6,     /* resident on a multiprocessor, limited by shared memory and registers */
     TILE_ROWS = 64,     /* as in linear.cuh, and of features too */
     TILE_THREADS = 128, /* as in linear.cuh */
-    /* From so many rows on cuBLASLt is faster if the weight is stored in BF16. */
+    /* From this many rows on cuBLASLt is faster, if the weight is stored in BF16. */
     MANY_ROWS_STORED = 16,
-    WIDENED = 64 << 20, /* bytes of BF16 to which weights are decoded at a time, at least */
+    WIDENED = 64 << 20, /* least bytes of BF16 to which weights are decoded at a time */
     BIAS_THREADS = 256,
 };
 
 /* ---- few rows ------------------------------------------------------------------------------ */
 
-/* Types with kernels of their own; all others share a kernel that branches on the type. */
+/* Types with kernels of their own; all others share one kernel that branches on the type. */
 static const struct {
     dtype type;
     const char *name;
@@ -201,7 +201,7 @@ static qp_status launch_blas(cuda_ops *ops, const cuda_kernel *kernel, const op_
         }
         qp_status status = multiply(ops, call, narrowed, at, pitch, o, count, error);
         if (status == QP_UNSUPPORTED && o == call->begin &&
-            !forms->x) /* else x may be there alone */
+            !forms->x) /* else only x may be there */
             return cuda_linear_tiles(ops, kernel, call, forms, error);
         TRY(status);
     }

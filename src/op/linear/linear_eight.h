@@ -8,7 +8,7 @@ enum {
     LINEAR_EIGHT_ROWS = 8,
     LINEAR_EIGHT_FEATURES = 16, /* rows of the weight in a tile */
     LINEAR_EIGHT_COLUMNS = 128, /* columns of a step */
-    LINEAR_EIGHT_BLOCK = 32,    /* in_features are a multiple of this */
+    LINEAR_EIGHT_BLOCK = 32,    /* in_features must be a multiple of this */
     LINEAR_EIGHT_WARPS = 16,
 };
 
@@ -40,8 +40,8 @@ typedef struct linear_eight {
     int64_t tile_pitch;              /* bytes from tile to tile */
     int64_t x_pitch, residual_pitch, out_pitch; /* elements */
     int32_t n_rows, n_columns;
-    int32_t begin, tiles; /* the first tile's first row of the weight, and output */
-    int32_t first, end;   /* the outputs that are wanted, of those of the tiles */
+    int32_t begin, tiles; /* the first tile's first row of the weight, and first output */
+    int32_t first, end;   /* the outputs that are wanted, among those of the tiles */
     int32_t bias_type, activates;
     int32_t number_base; /* 0x43004300; as a constant it would cost an instruction at each use */
     int32_t zero;

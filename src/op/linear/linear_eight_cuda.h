@@ -4,14 +4,14 @@
 
 #include "op/cuda_ops.h"
 
-/* Any number of rows, eight at a time; the weight is read as often. */
+/* Any number of rows, eight at a time; the weight is read once for each eight. */
 bool cuda_linear_eight_accepts(const op_call *call);
 bool cuda_linear_eight_pays(const op_call *call);
 qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error);
 
-/* Whether the kernel makes, with product calls[0] of gate and up, the activation calls[1] of it;
- * then cuda_linear_eight_silu() does, and the product itself is not written. */
+/* Whether the kernel can also compute the activation calls[1] of the product calls[0] of gate and
+ * up; then cuda_linear_eight_silu() does so, and the product itself is not stored. */
 bool cuda_linear_eight_activates(const cuda_ops *ops, const op_call *calls);
 qp_status cuda_linear_eight_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                  qp_error *error);

@@ -1,11 +1,11 @@
 /* linear with float weights: the repacked form and the loops around the kernels, see
  * linear_float.h.
  *
- * Few rows: every panel is streamed once, two at a time for one row, past rows that stay in the
- * cache. Many rows: a block of up to 264 rows by 256 inputs of x is copied close together, and a
- * group of 16 panels is taken past it, each decoded to float32 once for all its rows; the sums of
- * the group wait in scratch. A block of x (280 KB) and the group's sums (528 KB) stay in the second
- * cache, a decoded panel (32 KB) in the first.
+ * Few rows: every panel is streamed once (two at a time for one row) and multiplied with rows that
+ * stay in the cache. Many rows: a block of up to 264 rows by 256 inputs of x is copied to
+ * contiguous memory, and each group of 16 panels is multiplied with it; each panel is decoded to
+ * float32 once for all rows, and the sums of the group stay in scratch. A block of x (280 KB) and
+ * the group's sums (528 KB) stay in L2, a decoded panel (32 KB) in L1.
  */
 #include "op/linear/linear_float.h"
 
@@ -19,7 +19,7 @@ enum {
     PANEL = LINEAR_FLOAT_PANEL,
     BLOCK = LINEAR_FLOAT_BLOCK,
     X_STRIDE = LINEAR_FLOAT_X_STRIDE,
-    STEP = 32,        /* inputs packed at a time, a multiple of which BF16 is filled up to */
+    STEP = 32,        /* inputs packed at a time; BF16 is padded to a multiple */
     ROWS_AHEAD = 4,   /* prefetched when x is copied */
     FEW_ROWS = 12,    /* at least any kernel's max_rows */
     CHUNK_ROWS = 264, /* a multiple of any kernel's max_rows */
@@ -136,7 +136,7 @@ void linear_float_pack(const op_call *call, void *packed)
     }
 }
 
-/* Rows of the chunks that n_rows are cut into, alike but for the last. */
+/* Rows of the chunks into which n_rows are cut; all chunks but the last are equal. */
 static int64_t chunk_rows(int64_t n_rows)
 {
     int64_t chunks = ceil_div(n_rows, CHUNK_ROWS);
@@ -148,7 +148,7 @@ static size_t few_rows_bytes(int64_t n_rows, int64_t in_features)
     return (size_t)(ceil_div(in_features, BLOCK) * n_rows * X_STRIDE) * sizeof(float);
 }
 
-/* Never less for fewer rows, so that the largest batch's scratch serves all. */
+/* Never less for fewer rows, so that the largest batch's scratch is enough for all. */
 size_t linear_float_scratch_bytes(const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X];
@@ -196,8 +196,8 @@ static const char *panel_at(const float_job *job, int64_t panel, int64_t i)
            (size_t)i * job->input_bytes;
 }
 
-/* Rows [first, first + n_rows) of x, inputs [i, i + n), to (n_rows, X_STRIDE). The parts of rows
- * are too short for the processor to foresee. */
+/* Copies rows [first, first + n_rows) of x, inputs [i, i + n), to (n_rows, X_STRIDE), with software
+ * prefetches: the parts of rows are too short for the hardware prefetcher. */
 static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, int64_t n,
                      float *out)
 {
@@ -250,7 +250,7 @@ static void run_few(const float_job *job, int64_t first, int64_t end)
     }
 }
 
-/* One block of a panel past the rows of a chunk, while `bytes` at `next` are fetched for the next;
+/* Multiplies one block of a panel with the rows of a chunk, while `bytes` at `next` are prefetched;
  * x (rows, X_STRIDE), sums (rows, PANEL). */
 static void chunk_block(const linear_float_kernels *kernels, const float *panel, const float *x,
                         int64_t rows, int64_t n, const char *next, int64_t bytes, float *sums)

@@ -1,19 +1,19 @@
 /* linear with weights of F32, F16 and BF16 and float32 activations: what its variants share.
  *
  * The weights are repacked when the model is loaded: 32 output features make a panel, and a panel
- * lies in memory input by input, so that it is read in one stream, each activation is broadcast to
- * 32 weights, and nothing is ever summed across lanes:
+ * lies in memory input by input, so that it is read sequentially, each activation is broadcast to
+ * 32 weights, and no sum crosses lanes:
  *
- *     F32, F16, input i     w[0][i] w[1][i] ... w[31][i]
- *     BF16, inputs i, i+1   w[0][i] w[0][i+1], w[1][i] w[1][i+1], ... w[31][i] w[31][i+1]
+ *         F32, F16, input i     w[0][i] w[1][i] ... w[31][i]
+ *         BF16, inputs i, i+1   w[0][i] w[0][i+1], w[1][i] w[1][i+1], ... w[31][i] w[31][i+1]
  *
- * A shift and a mask make two vectors of float32 of the pairs, with the features in order; AMX
- * takes them as they are. Features past the last are zeros, and BF16 has zeros to the next multiple
+ * A shift and a mask convert the pairs to two vectors of float32, with the features in order; AMX
+ * uses them as they are. Features after the last are zeros, and BF16 has zeros to the next multiple
  * of 32 inputs.
  *
  * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
- * In every variant the order is the same for one row as for many and for any slice of features.
+ * In every variant the order is the same for one row, for many rows, and for any slice of features.
  */
 #ifndef QUIPU_OP_LINEAR_FLOAT_H
 #define QUIPU_OP_LINEAR_FLOAT_H
@@ -34,19 +34,19 @@ typedef enum linear_float_type {
     LINEAR_FLOAT_TYPES
 } linear_float_type;
 
-/* sums[r][0..32) += the block's sum of x[r][i] * w[i] over n <= 256 inputs of a panel, for as many
- * rows as the kernel is made for; x rows are LINEAR_FLOAT_X_STRIDE apart. */
+/* sums[r][0..32) += the block's sum of x[r][i] * w[i] over n <= 256 inputs of a panel, for the
+ * kernel's number of rows; x rows are LINEAR_FLOAT_X_STRIDE apart. */
 typedef void linear_float_tile(const void *panel, const float *x, int64_t n, float *sums);
 
 /* The same for one row and two panels, `apart` bytes from each other: sums (2, 32). Two streams are
- * read faster than one, because the processor's own prefetching stops at the ends of pages. */
+ * read faster than one, because the hardware prefetcher stops at page boundaries. */
 typedef void linear_float_pair(const char *panel, size_t apart, const float *x, int64_t n,
                                float *sums);
 
-/* n inputs of a panel as they would lie in one of F32; may write one more when n is odd. */
+/* Decodes n inputs of a panel to the layout of F32; may write one more when n is odd. */
 typedef void linear_float_decode(const void *panel, int64_t n, float *out);
 
-/* What an instruction set brings. */
+/* The kernels of an instruction set. */
 typedef struct linear_float_kernels {
     int max_rows; /* of a tile */
     /* [r - 1]: r rows with the panel streaming from memory, decoded on its way */
@@ -54,7 +54,7 @@ typedef struct linear_float_kernels {
     linear_float_pair *pair[LINEAR_FLOAT_TYPES];
     /* [r - 1]: r rows with a decoded panel in the cache */
     linear_float_tile *const *cached;
-    linear_float_decode *decode[LINEAR_FLOAT_TYPES]; /* F32: NULL, used as it lies */
+    linear_float_decode *decode[LINEAR_FLOAT_TYPES]; /* F32: NULL, used as stored */
 } linear_float_kernels;
 
 /* Computes the call's slice. */
@@ -63,7 +63,7 @@ void linear_float_run(const op_call *call, const linear_float_kernels *kernels);
 /* Bytes of `inputs` inputs of a panel of the weight; 32 at a time for BF16. */
 size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs);
 
-/* out = sums + bias + residual for what the slice has of panel `panel` and rows [row, row +
+/* out = sums + bias + residual for the slice's features in panel `panel` and rows [row, row +
  * n_rows); sums (n_rows, 32). */
 void linear_float_finish(const op_call *call, int64_t panel, int64_t row, int64_t n_rows,
                          const float *sums);

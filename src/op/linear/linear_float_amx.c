@@ -1,14 +1,14 @@
 /* linear with BF16 weights, AMX: see linear_float.h.
  *
  * A float32 activation is cut into three BF16 parts of 8 bits each, x = high + middle + low,
- * exactly but for denormals; tile products of the parts with the weights add products that are
- * exact in float32 to float32 sums, at several times the rate of fused multiply-adds.
+ * exactly except for denormals. Tile products of the parts with the weights add products that are
+ * exact in float32 to float32 sums, several times as fast as fused multiply-adds.
  *
- * A tile product meets 16 rows of x with 16 features over 32 inputs, a step. What it computes is
+ * A tile product multiplies 16 rows of x with 16 features over 32 inputs, a step. Its result is
  * defined to the bit: the even inputs are summed by fused multiply-adds from zero, so are the odd
- * ones, and sum = sum + (even + odd), denormals being zero. So one or two rows, for which tiles are
- * slow to stream weights, are computed by vector instructions with the same result. In a step the
- * order is high, middle, low; 16 steps are summed from zero, and these sums in rising order.
+ * inputs, and sum = sum + (even + odd), denormals being zero. Vector instructions compute the same
+ * result for one or two rows, for which tiles stream weights slowly. In a step the order is high,
+ * middle, low; 16 steps are summed from zero, and these sums are added in rising order.
  */
 #include "op/linear/linear_float.h"
 
@@ -24,15 +24,15 @@ enum {
     PARTS = 3,
     TILE = 1024,                   /* bytes of a full tile */
     STEP = 32,                     /* inputs of a tile product */
-    BLOCK_STEPS = 16,              /* of which a block's sum is made */
+    BLOCK_STEPS = 16,              /* of which a block's sum consists */
     STEP_BYTES = STEP * PANEL * 2, /* of a panel */
     DENORMALS_ARE_ZERO = 0x8040,   /* of the control register: results, operands */
     CHUNK_ROWS = 256,              /* of x, cut into parts together */
-    GROUP = 16,                    /* panels that pass a block of a chunk: 512 KB of sums */
-    ROWS_AHEAD = 2,                /* of x, prefetched when it is cut */
-    VECTOR_ROWS = 2,               /* at most so many by vector instructions */
-    VECTOR_AHEAD = 512,            /* bytes that their panel is prefetched ahead */
-    AHEAD = 2 * STEP_BYTES,        /* bytes that a streamed panel is prefetched ahead */
+    GROUP = 16,         /* panels that are multiplied with one block of a chunk: 512 KB of sums */
+    ROWS_AHEAD = 2,     /* of x, prefetched when it is cut */
+    VECTOR_ROWS = 2,    /* at most this many by vector instructions */
+    VECTOR_AHEAD = 512, /* prefetch distance of their panel, in bytes */
+    AHEAD = 2 * STEP_BYTES, /* prefetch distance of a streamed panel, in bytes */
 };
 
 #define INLINE static inline __attribute__((always_inline))
@@ -52,8 +52,8 @@ bool linear_float_amx_accepts(const op_call *call)
     return call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16 && linear_float_accepts(call);
 }
 
-/* Up to 16 inputs of a row as three parts, in the upper halves of their words. What is not finite
- * has no middle and no low. */
+/* Cuts up to 16 inputs of a row into three parts, in the upper halves of their words. Values that
+ * are not finite have no middle and no low part. */
 static void cut_16(const float *x, int64_t n, __m512i parts[PARTS])
 {
     __mmask16 present = (__mmask16)(n >= 16 ? 0xffff : (1 << n) - 1);
@@ -70,16 +70,16 @@ static void cut_16(const float *x, int64_t n, __m512i parts[PARTS])
     parts[2] = _mm512_castps_si512(_mm512_sub_ps(rest, _mm512_castsi512_ps(parts[1])));
 }
 
-/* n inputs of the row so many bytes further: parts of rows are too short for the processor to
- * foresee. */
+/* Prefetches n inputs of the row at this distance: parts of rows are too short for the hardware
+ * prefetcher. */
 static void prefetch_row(const float *row, int64_t bytes, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16)
         _mm_prefetch((const char *)(row + i) + bytes, _MM_HINT_T0);
 }
 
-/* Inputs [i, i + n) of `rows` rows of x from `first`, as tiles of `tile_rows` rows with zeros where
- * there is nothing: (groups, steps, PARTS, tile_rows, STEP). */
+/* Inputs [i, i + n) of `rows` rows of x from `first`, as tiles of `tile_rows` rows, padded with
+ * zeros: (groups, steps, PARTS, tile_rows, STEP). */
 static void cut_x(const tensor *x, int64_t first, int64_t rows, int64_t tile_rows, int64_t i,
                   int64_t n, char *out)
 {
@@ -124,9 +124,9 @@ INLINE halves fma_halves(float x, halves w, halves sum)
                     _mm512_fmadd_ps(value, w.high, sum.high)};
 }
 
-/* What six tile products do, for two pairs of a row and a panel: one row and two panels `apart`
- * bytes from each other, or two rows and one panel. Two streams are read faster than one. sums[j]
- * += a step at `panel` and x[row] + at, (PARTS, STEP). */
+/* Does what six tile products do, for two pairs of a row and a panel: one row and two panels
+ * `apart` bytes from each other, or two rows and one panel. Two streams are read faster than one.
+ * sums[j] += a step at `panel` and x[row] + at, (PARTS, STEP). */
 INLINE void meet_step(int rows, const char *panel, size_t apart, const float *const *x, int64_t at,
                       halves *sums)
 {
@@ -195,8 +195,9 @@ INLINE void prefetch_lines(const char *step, int from, int to)
         _mm_prefetch(step + line * 64, _MM_HINT_T0);
 }
 
-/* sums (rows, PANEL) += a block of a panel with one group of rows, while as much is fetched at
- * `next`: a few lines between the tile products, because all at once would wait for each other. */
+/* sums (rows, PANEL) += a block of a panel with one group of rows, while the same number of bytes
+ * at `next` is prefetched: a few lines between the tile products, because all lines at once would
+ * wait for each other. */
 static void meet_one(const char *panel, const char *x, int64_t tile_bytes, int64_t steps,
                      int64_t rows, const char *next, float *sums)
 {
@@ -231,7 +232,7 @@ static void meet_one(const char *panel, const char *x, int64_t tile_bytes, int64
     add_tile(sums + 16, rows, tiles[1][0]);
 }
 
-/* The same with two groups of 16 rows; in each step `lines` lines are fetched at `next`. */
+/* The same with two groups of 16 rows; each step prefetches `lines` lines at `next`. */
 static void meet_two(const char *panel, const char *x, int64_t group_bytes, int64_t steps,
                      const char *next, int64_t lines, float *sums)
 {
@@ -281,7 +282,7 @@ static const char *panel_at(const amx_job *job, int64_t panel, int64_t step)
            (size_t)(step * STEP_BYTES);
 }
 
-/* One or two rows; of an odd number of panels the last one counts as two for one row. */
+/* One or two rows. With one row and an odd number of panels, the last panel is used twice. */
 INLINE void run_vectors(const amx_job *job, int rows)
 {
     const op_call *call = job->call;
@@ -304,7 +305,7 @@ INLINE void run_vectors(const amx_job *job, int rows)
     }
 }
 
-/* Three to 16 rows: every panel is streamed once, past x in scratch. */
+/* Three to 16 rows: every panel is streamed once and multiplied with x in scratch. */
 static void run_few(const amx_job *job)
 {
     const op_call *call = job->call;
@@ -325,8 +326,8 @@ static void run_few(const amx_job *job)
     _tile_release();
 }
 
-/* One block of a panel past the groups of a chunk; x (groups, steps, PARTS, 16, STEP), sums
- * (groups * 16, PANEL). */
+/* Multiplies one block of a panel with the groups of a chunk; x (groups, steps, PARTS, 16, STEP),
+ * sums (groups * 16, PANEL). */
 static void chunk_block(const char *panel, const char *x, int64_t groups, int64_t steps,
                         const char *next, float *sums)
 {
@@ -375,7 +376,7 @@ static void run_many(const amx_job *job)
     _tile_release();
 }
 
-/* Never less for fewer rows, so that the largest batch's scratch serves all. */
+/* Never less for fewer rows, so that the largest batch's scratch is enough for all. */
 size_t linear_float_amx_scratch_bytes(const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X];

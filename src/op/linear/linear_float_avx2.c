@@ -12,7 +12,7 @@ enum {
     X_STRIDE = LINEAR_FLOAT_X_STRIDE,
     MAX_ROWS = 3,
     VECTORS = 4, /* of a panel */
-    AHEAD = 512, /* bytes that a streamed panel is prefetched ahead */
+    AHEAD = 512, /* prefetch distance of a streamed panel, in bytes */
 };
 
 #define INLINE static inline __attribute__((always_inline))

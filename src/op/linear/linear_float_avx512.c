@@ -14,7 +14,7 @@ enum {
     PANEL = LINEAR_FLOAT_PANEL,
     X_STRIDE = LINEAR_FLOAT_X_STRIDE,
     MAX_ROWS = 12,
-    AHEAD = 512, /* bytes that a streamed panel is prefetched ahead */
+    AHEAD = 512, /* prefetch distance of a streamed panel, in bytes */
 };
 
 #define INLINE static inline __attribute__((always_inline))

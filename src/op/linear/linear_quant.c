@@ -1,9 +1,9 @@
 /* linear for quantised weights: packing, and the order of the work; see linear_quant.h.
  *
  * With one row of x a group of 16 weight rows streams from memory through the registers once. With
- * more, rows of x are taken in panels that stay in L2, and for every group a chunk of it is
- * unpacked to bytes once and met by all tiles of the panel. The chunks' sums wait in memory as
- * float32, so that both ways add in the same order.
+ * more rows, x is divided into panels that stay in L2; for every group a chunk is unpacked to bytes
+ * once and multiplied with all tiles of the panel. The chunks' sums stay in memory as float32, so
+ * that both ways add in the same order.
  */
 #include "op/linear/linear_quant.h"
 
@@ -16,7 +16,7 @@
 
 enum { PANEL_BYTES = 1 << 20 }; /* of rounded x: half of a usual L2 */
 
-/* The norm's error of normally distributed x twice over, and six of its standard deviations for the
+/* Twice the norm's error for normally distributed x, and six of its standard deviations for the
  * worst element. */
 const op_tolerance linear_quant_tolerances[] = {{DTYPE_F32, 1e-2, 3e-2}, {0}};
 
@@ -57,12 +57,12 @@ size_t linear_quant_packed_bytes(const op_call *call)
 static uint32_t spread_high_bits(uint32_t bits)
 {
     uint32_t out = 0;
-    for (int s = 0; s < 8; s++) /* the multiplication puts copies of a nibble 7 bits apart */
+    for (int s = 0; s < 8; s++) /* the multiplication makes copies of a nibble 7 bits apart */
         out |= ((bits >> (4 * s) & 15) * 0x204081u & 0x01010101u) << s;
     return out;
 }
 
-/* A stored block (of row r of a group) to its lane. */
+/* Copies a stored block (of row r of a group) to its lane. */
 static void pack_block(const quant_format *f, const uint8_t *block, int r, uint16_t *halves,
                        uint32_t *words)
 {
@@ -118,7 +118,7 @@ typedef struct work {
     float *scales;  /* (2, QUANT_CHUNK, quant_scale_floats) */
 } work;
 
-/* The next `bytes` of the memory at `base`; NULL when they are only counted. */
+/* The next `bytes` of the memory at `base`; NULL while they are only counted. */
 static void *take(char *base, size_t *used, size_t bytes)
 {
     void *taken = base ? base + *used : NULL;
@@ -157,8 +157,8 @@ size_t linear_quant_scratch_bytes(const op_call *call)
     return work_lay_out(&work, call, NULL);
 }
 
-/* The rounded x of a panel's rows from `row` (its tile's first, or any while rounding) and
- * `block` on. */
+/* The rounded x of a panel's rows from `row` (its tile's first, or any during rounding) and `block`
+ * on. */
 static quant_x x_at(const work *work, int64_t row, int64_t block)
 {
     int64_t groups = work->format->groups, height = work->height, r = row % height;
@@ -198,8 +198,8 @@ static void store(const work *work, const part *part, int64_t row, int rows)
     }
 }
 
-/* Asks for the lines of out that store() will write: rows of out are often a power of two apart,
- * and without that each write waits for its line. */
+/* Prefetches the lines of out that store() will write: rows of out are often a power of two apart,
+ * and without the prefetch each write waits for its line. */
 static void fetch_out(const part *part, int64_t row, int rows)
 {
     const tensor *out = &part->call->tensors[LINEAR_OUT];
@@ -237,7 +237,7 @@ static void run_panel(const work *work, const part *part)
             if (end == work->n_blocks) fetch_out(part, row, rows);
             part->kernels->of[format].tile(work->bytes, work->scales, (int)(end - block),
                                            x_at(work, row, block), rows, part->n_groups, sums);
-            /* Tile by tile, so that the writes drain behind the arithmetic of the next. */
+            /* Tile by tile, so that the writes of one tile overlap the arithmetic of the next. */
             if (end == work->n_blocks) store(work, part, row, rows);
         }
     }

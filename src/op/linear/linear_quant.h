@@ -25,15 +25,15 @@ op_kernel linear_quant_avx2, linear_quant_avx512, linear_quant_vnni, linear_quan
 /* Quantised weight, F32 for all that is present besides. */
 bool linear_quant_accepts(const op_call *call);
 
-/* Weights are packed by 16 rows, each 32-bit word of a block beside the same word of the other
- * rows; one form for all variants, of the stored size but for the rows that fill the last 16. */
+/* Weights are packed by 16 rows, each 32-bit word of a block next to the same word of the other
+ * rows. All variants use this form. It has the stored size, plus the rows that fill the last 16. */
 enum { LINEAR_QUANT_PACK_UNITS = 16 };
 size_t linear_quant_packed_bytes(const op_call *call);
 void linear_quant_pack(const op_call *call, void *packed);
 size_t linear_quant_scratch_bytes(const op_call *call);
 extern const op_tolerance linear_quant_tolerances[];
 
-/* linear's reference on x rounded as above: what the variants are within float32 sums of. */
+/* linear's reference on x rounded as above: the variants differ from it only by float32 sums. */
 op_kernel linear_quant_rounded;
 size_t linear_quant_rounded_bytes(const op_call *call);
 

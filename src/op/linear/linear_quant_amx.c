@@ -1,10 +1,10 @@
-/* linear_quant with AMX: a tile of 16 rows of x and 16 weight rows in one instruction a scale.
+/* linear_quant with AMX: a tile of 16 rows of x and 16 weight rows in one instruction per scale.
  *
- * The packed weights are already as the second operand must lie: words of four values, rows of the
- * weight side by side. Sums leave the tile registers after every scale, through memory in L1, and
- * are scaled by the vector unit, a block behind the tile unit so that both are busy; the
- * arithmetic, and thus every bit, is that of the other variants. One row of x, and few, are met as
- * with vpdpbusd.
+ * The packed weights already have the layout of the second operand: words of four values, rows of
+ * the weight side by side. Sums leave the tile registers after every scale, through memory in L1,
+ * and the vector unit scales them, one block later than the tile unit so that both are busy. The
+ * arithmetic, and thus every bit, is that of the other variants. One row of x, and few rows, use
+ * vpdpbusd.
  */
 #include "op/linear/linear_quant_zmm.inc"
 
@@ -23,7 +23,7 @@ static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w
 
 #include "op/linear/linear_quant_kernel.inc"
 
-/* Tile registers, macros as they become parts of names: sums; x (16 rows, values of a scale);
+/* Tile registers, macros because they become parts of names: sums; x (16 rows, values of a scale);
  * weights (words of a scale, 16 rows). */
 #define SUMS     0
 #define X_VALUES 1
@@ -62,7 +62,7 @@ INLINE void tile_dots(const quant_format *f, const uint8_t *bytes, const int8_t 
     }
 }
 
-/* What a block adds to 16 rows of sums. */
+/* The contribution of a block to 16 rows of sums. */
 INLINE void add_dots(const quant_format *f, const int32_t *dots, const float *scales, quant_x x,
                      vfloat *out)
 {

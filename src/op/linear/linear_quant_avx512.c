@@ -1,7 +1,7 @@
 /* linear_quant for AVX-512 without VNNI: vpmaddubsw, which adds pairs in 16 bits, saturating.
  *
- * Four such sums fit for values of 5 bits, two for 6. For 8 bits not even one pair would, so that
- * Q8_0 is taken as magnitudes and its signs move to x.
+ * Four such sums fit for values of 5 bits, two for 6 bits. For 8 bits not even one pair fits, so
+ * Q8_0 is split into magnitudes, and their signs are applied to x.
  */
 #include "op/linear/linear_quant_zmm.inc"
 

@@ -32,7 +32,7 @@ enum {
     QUANT_BLOCK = 32, /* values that share a scale of x */
     QUANT_ROWS = 16,  /* weight rows packed together */
     QUANT_TILE = 16,  /* rows of x together, when there are several */
-    QUANT_PAIR = 2,   /* groups that rows of x meet at a time: a load of x serves both */
+    QUANT_PAIR = 2,   /* groups multiplied with rows of x at a time: a load of x serves both */
     QUANT_CHUNK = 16, /* blocks of a pair unpacked at a time: with their scales they stay in L1 */
     QUANT_CHUNK_BYTES = QUANT_CHUNK * QUANT_BLOCK * QUANT_ROWS,
     QUANT_SUMS = QUANT_PAIR * QUANT_ROWS, /* sums of a row of x */

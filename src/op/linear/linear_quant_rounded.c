@@ -1,5 +1,5 @@
 /* What the variants for quantised weights compute, without their float32 sums: linear's reference
- * on x rounded to 8 bits. A difference from this is a mistake, not the coarseness of the rounding.
+ * on x rounded to 8 bits. A difference from this is a bug, not an effect of the rounding.
  */
 #include "op/linear/linear_quant.h"
 

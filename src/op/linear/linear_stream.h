@@ -1,8 +1,9 @@
-/* linear for batches on sm_90a, bound by reading weights in BF16: what host and kernel agree on.
+/* linear for batches on sm_90a, limited by reading weights in BF16: declarations shared by host and
+ * kernel.
  *
  * The kernel's only parameter is a linear_stream, passed by value. A block multiplies a tile of
- * LINEAR_STREAM_ROWS rows of the weight, or LINEAR_STREAM_LOW_ROWS, by all rows of x in BF16. The
- * tensor map decides which rows of the weight a tile has. Two rows that belong together (a gate and
+ * LINEAR_STREAM_ROWS or LINEAR_STREAM_LOW_ROWS rows of the weight by all rows of x in BF16. The
+ * tensor map defines which rows of the weight a tile has. Two rows that belong together (a gate and
  * its up) are eight apart in it, so that one thread has both.
  */
 #ifndef QUIPU_OP_LINEAR_STREAM_H

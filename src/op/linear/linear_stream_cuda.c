@@ -35,7 +35,7 @@ static size_t bytes_of(int64_t rows, int64_t columns)
     return round_up((size_t)(rows * columns) * 2, 2 * CUDA_ALIGNMENT);
 }
 
-/* x in BF16; twice where a product may store the next one's x while its own is read. */
+/* x in BF16; twice where a product may store the next product's x while its own is read. */
 size_t cuda_linear_stream_workspace(const op_call *call)
 {
     int64_t rows = call->tensors[LINEAR_X].shape[0], columns = call->tensors[LINEAR_X].shape[1];
@@ -43,8 +43,8 @@ size_t cuda_linear_stream_workspace(const op_call *call)
     return bytes_of(rows > twice ? rows : twice, columns);
 }
 
-/* Whether all blocks are resident at once and none has an empty part; low tiles need whole stages
- * of two steps. */
+/* Whether all blocks are resident at once and no block has an empty part; low tiles need whole
+ * stages of two steps. */
 static bool is_possible(int64_t features, int64_t n_steps, int n_multiprocessors,
                         cuda_stream_cut cut)
 {
@@ -52,8 +52,8 @@ static bool is_possible(int64_t features, int64_t n_steps, int n_multiprocessors
     return cut.rows == LINEAR_STREAM_ROWS ? cut.ranks <= n_steps : n_steps % (2 * cut.ranks) == 0;
 }
 
-/* Bytes that a multiprocessor moves at most: weights, and parts of LINEAR_STREAM_MAX_X rows,
- * written and read. x comes from the L2 cache, about eight times as fast. */
+/* The most bytes that a multiprocessor moves: weights, and parts of LINEAR_STREAM_MAX_X rows,
+ * written and read. x comes from the L2 cache, which is about eight times as fast. */
 static int64_t bytes_moved(int64_t features, int64_t n_steps, int n_multiprocessors,
                            cuda_stream_cut cut)
 {
@@ -175,8 +175,8 @@ static linear_stream arguments_of(const op_call *call, cuda_stream_cut cut, int 
 }
 
 /* Stages in shared memory. Two blocks of different products fit on a multiprocessor, so that the
- * next one's weights are in flight before one ends; a product whose blocks are all resident gets
- * one more stage. */
+ * next product's weights are in flight before one ends; a product whose blocks are all resident
+ * gets one more stage. */
 static int stages_of(int columns, bool at_once)
 {
     return columns <= 16 ? 6 : columns <= 32 ? 5 : 4 + at_once;

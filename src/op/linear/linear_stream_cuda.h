@@ -5,13 +5,14 @@
 #include "op/linear/linear_stream.h"
 #include "op/cuda_ops.h"
 
-/* How a product is cut: into tiles of so many rows of the weight, each shared by so many blocks. */
+/* How a product is cut: into tiles of this many rows of the weight, each shared by this many
+ * blocks. */
 typedef struct cuda_stream_cut {
     int rows, ranks;
 } cuda_stream_cut;
 
-/* That by which a multiprocessor moves the least: weights, x, and parts of sums. n_steps: of
- * LINEAR_STREAM_DEPTH along a row. Never depends on the number of rows of x. */
+/* The cut with which a multiprocessor moves the fewest bytes: weights, x, and parts of sums.
+ * n_steps: of LINEAR_STREAM_DEPTH along a row. It never depends on the number of rows of x. */
 cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_multiprocessors);
 
 bool cuda_linear_stream_accepts(const op_call *call);
@@ -20,34 +21,34 @@ size_t cuda_linear_stream_workspace(const op_call *call);
 qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                              const cuda_forms *forms, qp_error *error);
 
-/* Whether the silu_and_mul calls[1] of a product's output can be made with it, for a product that
- * takes it in BF16 alone. */
+/* Whether the kernel can also compute the silu_and_mul calls[1] of a product's output, for a
+ * product that reads it only in BF16. */
 bool cuda_linear_stream_activates(const cuda_ops *ops, const op_call *calls);
 
-/* Both; what silu_and_mul would write is left in BF16 only. */
+/* Launches both; the output of silu_and_mul is stored only in BF16. */
 cuda_left cuda_linear_stream_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x);
 qp_status cuda_linear_stream_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                   qp_error *error);
 
-/* Describes a weight's tiles to the GPU, neighbouring rows or, in `pairs`, eights of gates and of
- * ups in turn: a tensor map of 128 bytes, the dimension that tiles count in, and by how much.
- * `rows`: of a tile, in `pairs` LINEAR_STREAM_ROWS. */
+/* Describes a weight's tiles to the GPU: neighbouring rows or, in `pairs`, eights of gates and of
+ * ups alternating. Gives a tensor map with rows of 128 bytes, the dimension that counts tiles, and
+ * its increment. `rows`: of a tile, in `pairs` LINEAR_STREAM_ROWS. */
 qp_status cuda_stream_map_weight(const cuda_ops *ops, const tensor *weight, bool pairs, int rows,
                                  char *map, int32_t *dimension, int32_t *step, qp_error *error);
 
-/* Describes tiles of so many rows and 64 columns of a matrix in BF16, `pitch` bytes from row to
+/* Describes tiles of this many rows and 64 columns of a matrix in BF16, `pitch` bytes from row to
  * row.
  */
 qp_status cuda_stream_map_rows(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
                                int64_t pitch, int tile_rows, char *map, qp_error *error);
 
-/* Describes tiles of `columns` rows of x, which lies `at` in BF16, contiguous. */
+/* Describes tiles of `columns` rows of x, which lies at `at` in BF16, contiguous. */
 qp_status cuda_stream_map_x(const cuda_ops *ops, const tensor *x, cuda_address at, int columns,
                             char *map, qp_error *error);
 
-/* Describes tiles of so many rows and `depths` times 64 columns, one after another, of a matrix in
- * BF16 whose columns are a multiple of 64: a tensor map of three dimensions, of which the last
- * counts those. */
+/* Describes tiles of this many rows and `depths` times 64 columns, one after another, of a matrix
+ * in BF16 whose number of columns is a multiple of 64: a tensor map of three dimensions, whose last
+ * dimension counts the 64s. */
 qp_status cuda_stream_map_deep(const cuda_ops *ops, cuda_address at, int64_t rows, int64_t columns,
                                int64_t pitch, int tile_rows, int depths, char *map,
                                qp_error *error);

@@ -1,4 +1,4 @@
-/* Products of many rows with their epilogues, on sm_90a: what host and kernels agree on.
+/* Products of many rows with their epilogues, on sm_90a: declarations shared by host and kernels.
  *
  * A block has a tile of LINEAR_WIDE_ROWS rows of x and LINEAR_WIDE_FEATURES rows of the weight. The
  * two blocks of a cluster have the same rows of the weight and share the copies of them. With

@@ -102,7 +102,7 @@ static bool is_half_precision(int64_t type)
     return type == DTYPE_F16 || type == DTYPE_BF16;
 }
 
-/* Whether the heads are in a product's output, from feature `first` on. */
+/* Whether the heads lie in a product's output, from feature `first` on. */
 static bool are_heads_of(const tensor *out, const tensor *heads, int64_t first)
 {
     return heads->data == (float *)out->data + first && heads->type == DTYPE_F32 &&

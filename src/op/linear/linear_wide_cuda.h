@@ -1,29 +1,30 @@
-/* Products of many rows with what stands behind them by quipu's own kernels, linear_wide.cuh. */
+/* Products of many rows together with the operators that follow them, by quipu's own kernels:
+ * linear_wide.cuh. */
 #ifndef QUIPU_OP_LINEAR_WIDE_CUDA_H
 #define QUIPU_OP_LINEAR_WIDE_CUDA_H
 
 #include "op/linear/linear_wide.h"
 #include "op/cuda_ops.h"
 
-/* Whether so many rows of x and of the weight fill the GPU's turns of tiles well enough. */
+/* Whether this many rows of x and of the weight fill the GPU's waves of tiles well enough. */
 bool cuda_linear_wide_fills(int64_t rows, int64_t features, int n_multiprocessors);
 
-/* Whether one kernel makes a product, which cuBLASLt would make, and the silu_and_mul of its
- * output, for a product that takes that in BF16 alone; and whether it is the faster one. */
+/* Whether one kernel can compute a product, which otherwise cuBLASLt would, and the silu_and_mul of
+ * its output, for a product that reads that only in BF16; and whether this kernel is faster. */
 bool cuda_linear_wide_activates(const cuda_ops *ops, const op_call *calls);
 
-/* Both. The output of the product holds in its memory, in BF16 and contiguous, what silu_and_mul
- * would write. */
+/* Launches both. The memory of the product's output then holds, in BF16 and contiguous, what
+ * silu_and_mul would write. */
 cuda_left cuda_linear_wide_silu_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x);
 qp_status cuda_linear_wide_silu(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                 qp_error *error);
 
-/* The same of the product that makes q, k and v, the rope of q and k, and the kv_append of k and v,
- * where only attention reads q, and only the cache is read of k and v. */
+/* The same for the product that makes q, k and v, the rope of q and k, and the kv_append of k and
+ * v, where only attention reads q, and only the cache is read of k and v. */
 bool cuda_linear_wide_turns(const cuda_ops *ops, const op_call *calls);
 
-/* All three. The output of the product holds in its memory, contiguous and in the type of the
- * cache, what rope would leave of q. */
+/* Launches all three. The memory of the product's output then holds, contiguous and in the type of
+ * the cache, what rope would make of q. */
 cuda_left cuda_linear_wide_rope_leaves(const cuda_ops *ops, const op_call *calls, cuda_address x);
 qp_status cuda_linear_wide_rope(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
                                 qp_error *error);

@@ -1,8 +1,9 @@
-/* masked_softmax: softmax over the rows of a padded batch's scores, masked positions left out.
+/* masked_softmax: softmax over the rows of a padded batch's scores, without the masked positions.
  *
- * A padded-batch engine computes every score of its rectangle [max_q_len, max_kv_len] and then says
- * which ones exist. The masked ones are left out, not given a large negative score: a row without
- * any visible key gives zeros instead of an even spread over keys that it must not see.
+ * A padded-batch engine computes every score of its rectangle [max_q_len, max_kv_len] and then
+ * masks those that do not exist. The masked scores are left out instead of replaced by a large
+ * negative score: a row without any visible key gives zeros instead of an even distribution over
+ * keys that it must not see.
  */
 #include "op/masked_softmax/masked_softmax.h"
 
@@ -121,7 +122,7 @@ static const op_tolerance tolerances[] = {
 
 const op_info op_masked_softmax = {
     .name = "masked_softmax",
-    .summary = "softmax of the scores that a mask lets through",
+    .summary = "softmax of the scores that a mask allows",
     .place = "Attention of a padded-batch engine, between the products with K and with V.",
     .formula = "probabilities[b, h, q, i] = e[i] / sum_j e[j], e[i] = exp(scale * (s[i] - max s)) "
                "over the i with mask[b, q, i] != 0, else 0; s = scores[b, h, q]",

@@ -1,7 +1,7 @@
-/* merge_state: attention over two sets of positions, put together from the attention over each.
+/* merge_state: attention over two sets of positions, from the attention over each.
  *
- * A state is an output and the base-2 log-sum-exp of its scores. Merging is what lets several
- * workers share one long context, or a common prefix be computed once for many sequences.
+ * A state is an output and the base-2 log-sum-exp of its scores. Merging lets several workers share
+ * one long context, and lets a common prefix be computed once for many sequences.
  */
 #include "op/merge_state/merge_state.h"
 

@@ -1,6 +1,7 @@
-/* merge_states: attention over any number of disjoint parts of the positions, put together.
+/* merge_states: attention over any number of disjoint parts of the positions, from the attention
+ * over each.
  *
- * The reference takes in one state after the other with merge_state's, in float64.
+ * The reference merges one state after the other with that of merge_state, in float64.
  */
 #include "op/merge_states/merge_states.h"
 
@@ -99,7 +100,7 @@ static const op_tolerance tolerances[] = {
 const op_info op_merge_states = {
     .name = "merge_states",
     .summary = "attention states over disjoint positions, merged into one output",
-    .place = "After attention_partial: workers that shared a context between them each left an "
+    .place = "After attention_partial: each of the workers that shared a context left an "
              "output and a log-sum-exp.",
     .formula = "a_p = 2^s[t, h, p]: out[t, h] = sum_p a_p * v[t, h, p] / sum_p a_p",
     .precision = "float32 or wider, weights relative to the largest of the sums; states are added "
@@ -111,7 +112,7 @@ const op_info op_merge_states = {
     .flops = "2 * n_tokens * n_heads * n_states * (head_dim + 2)",
     .axes = {{"n_tokens", AXIS_VARIABLE, "tokens"},
              {"n_heads", AXIS_CONSTANT, "query heads"},
-             {"n_states", AXIS_CONSTANT, "parts that the positions were split in"},
+             {"n_states", AXIS_CONSTANT, "parts into which the positions were split"},
              {"head_dim", AXIS_CONSTANT, "elements of a head"}},
     .tensors = {{"v", OP_IN, OP_FLOATS, "n_tokens, n_heads, n_states, head_dim", false,
                  "outputs; tokens may be strided"},

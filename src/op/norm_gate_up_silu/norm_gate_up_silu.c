@@ -1,9 +1,9 @@
-/* norm_gate_up_silu: the first half of the feed-forward network in one: out = silu(y gate^T) *
- * (y up^T) with y = rms_norm(x).
+/* norm_gate_up_silu: the first half of the feed-forward network in one operator: out = silu(y
+ * gate^T) * (y up^T) with y = rms_norm(x).
  *
- * A unit needs one row of either weight, so gate and up are never written down; every slice
- * normalises the rows anew. What lies in between is float64, so that the references of rms_norm,
- * linear and silu_and_mul do the work.
+ * A unit needs one row of each weight, so gate and up are never stored; every slice normalises the
+ * rows again. Values in between are float64, so that the references of rms_norm, linear and
+ * silu_and_mul do the work.
  */
 #include "op/norm_gate_up_silu/norm_gate_up_silu.h"
 
@@ -12,7 +12,7 @@
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/cuda_ops.h"
 
-enum { TILE = 64 }; /* output features at a time */
+enum { TILE = 64 }; /* output features per tile */
 
 static int64_t units(const op_call *call)
 {

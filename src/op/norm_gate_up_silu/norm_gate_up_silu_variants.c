@@ -1,8 +1,8 @@
 /* norm_gate_up_silu from the variants of rms_norm, linear and silu_and_mul.
  *
- * Gate and up of some features stand beside one another in scratch, as many as suit the rows: one
- * row takes its whole slice at once, many rows a few hundred features, so that a tile stays in the
- * second cache and x, which linear prepares anew for every tile, is still cheap.
+ * Gate and up of some features lie side by side in scratch. The number of features depends on the
+ * rows: one row takes its whole slice at once, many rows a few hundred features, so that a tile
+ * stays in L2 and the preparation of x, which linear repeats for every tile, is still cheap.
  */
 #include "op/compose.h"
 #include "op/norm_gate_up_silu/norm_gate_up_silu.h"
@@ -30,7 +30,7 @@ static bool norm_gate_up_silu_accepts(const op_call *call)
     return call->tensors[NORM_GATE_UP_SILU_OUT].type == DTYPE_F32;
 }
 
-/* Features of a tile for so many rows. */
+/* Features of a tile for this many rows. */
 static int64_t tile_features(int64_t n_rows)
 {
     int64_t features = n_rows > 0 ? TILE_FLOATS / n_rows : TILE_FLOATS;
@@ -51,7 +51,7 @@ static size_t norm_gate_up_silu_scratch(const op_call *call, uint32_t level)
     return tile_bytes(n_rows) + compose_scratch_bytes(call, &norm_gate_up_silu_norm, n_rows, level);
 }
 
-/* Features [first, end): gate, then up in every row of the tile, then their activation. */
+/* Features [first, end): gate, then up, in every row of the tile, then their activation. */
 static void run_tile(const op_call *call, const compose_linear *parts, const tensor *normed,
                      uint32_t level, int64_t first, int64_t end)
 {
@@ -85,7 +85,7 @@ static void norm_gate_up_silu_compute(const op_call *call, uint32_t level)
     }
 }
 
-/* An error of gate and one of up meet in the product. */
+/* The product combines an error of gate and one of up. */
 static const op_tolerance coarse_tolerances[] = {{DTYPE_F32, 2e-2, 1e-1}, {0}};
 
 COMPOSE_VARIANTS(norm_gate_up_silu, 32, coarse_tolerances)

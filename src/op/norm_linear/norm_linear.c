@@ -1,8 +1,8 @@
-/* norm_linear: the rows of x that are wanted, normalised, times a weight: the LM head in one.
+/* norm_linear: normalises the wanted rows of x and multiplies them by a weight: the LM head in one
+ * operator.
  *
- * Every slice normalises the rows anew, which costs less than it would to wait for another worker
- * to have done so. Rows in between are float64, so that the references of rms_norm and linear do
- * the work.
+ * Every slice normalises the rows again, which costs less than waiting for another worker to do it.
+ * Rows in between are float64, so that the references of rms_norm and linear do the work.
  */
 #include "op/norm_linear/norm_linear.h"
 
@@ -13,7 +13,7 @@
 #include "op/row.h"
 #include "op/cuda_ops.h"
 
-enum { TILE = 64 }; /* output features at a time */
+enum { TILE = 64 }; /* output features per tile */
 
 static int64_t units(const op_call *call)
 {
@@ -117,7 +117,7 @@ const op_info op_norm_linear = {
     .name = "norm_linear",
     .summary = "chosen rows normalised and projected: final norm and LM head in one",
     .place = "lm_head of the fused plan: the rows whose logits are wanted are gathered, normalised "
-             "and met with the vocabulary's weight, with no worker waiting for another's norm.",
+             "and multiplied by the vocabulary's weight; no worker waits for another's norm.",
     .formula = "h = x[rows[r]] (x[r] without rows), y[i] = h[i] / sqrt(sum_j h[j]^2 / hidden_size "
                "+ eps) * norm_weight[i]: out[r, o] = sum_i y[i] * weight[o, i] + bias[o]",
     .precision = "The normalised row is not rounded below float32; weights are decoded exactly as "

@@ -1,11 +1,11 @@
-/* norm_mlp: the feed-forward network in one: x_out += x + (silu(y gate^T) * (y up^T)) down^T with
- * y = rms_norm(x).
+/* norm_mlp: the feed-forward network in one operator: x_out += x + (silu(y gate^T) * (y up^T))
+ * down^T with y = rms_norm(x).
  *
  * A unit is a feature between the projections: its rows of gate and up, and its column of down,
- * which adds to every element of x_out. So nobody waits between up and down. What a feature adds is
- * rounded to fixed point by itself, and the sums do not depend on how features were cut. The
- * residual is brought along by shares: of `n` features, [begin, end) bring the elements
- * [hidden_size * begin / n, hidden_size * end / n).
+ * which adds to every element of x_out. So no worker waits between up and down. The contribution of
+ * a feature is rounded to fixed point on its own, so the sums do not depend on how features are
+ * cut. The slices also add the old residual in shares: of `n` features, [begin, end) add the
+ * elements [hidden_size * begin / n, hidden_size * end / n).
  */
 #include "op/norm_mlp/norm_mlp.h"
 
@@ -57,7 +57,7 @@ static void slice_features(op_call *silu, int weight, int bias, const op_call *c
     if (b->rank) silu->tensors[bias] = tensor_slice(*b, 0, call->begin, n);
 }
 
-/* The slice's features, as norm_gate_up_silu makes them: F64 (n_tokens, end - begin). */
+/* Computes the slice's features as norm_gate_up_silu does: F64 (n_tokens, end - begin). */
 static op_call silu_call(const op_call *call, void *features, void *scratch)
 {
     int64_t n = call->end - call->begin;
@@ -74,7 +74,7 @@ static op_call silu_call(const op_call *call, void *features, void *scratch)
     return silu;
 }
 
-/* Features of all tokens, and a row of down on its way to float64. */
+/* Features of all tokens, and a row of down while it is converted to float64. */
 static size_t features_bytes(const op_call *call)
 {
     return round_up((size_t)(call->tensors[NORM_MLP_X].shape[0] * units(call)) * sizeof(double),
@@ -95,7 +95,8 @@ static size_t scratch_bytes(const op_call *call)
     return features_bytes(call) + row_bytes(call) + op_norm_gate_up_silu.scratch_bytes(&silu);
 }
 
-/* The slice's columns of a row of down, with the whole blocks around them; where they begin. */
+/* The slice's columns of a row of down, with the whole blocks around them; returns where they
+ * begin. */
 static const double *load_columns(const op_call *call, int64_t row, double *to)
 {
     const tensor *down = &call->tensors[NORM_MLP_DOWN_WEIGHT];

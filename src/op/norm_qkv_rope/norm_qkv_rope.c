@@ -1,10 +1,11 @@
-/* norm_qkv_rope: all that comes before attention in one: the norm, the three projections, the
- * rotation of queries and keys, and the new keys and values put into the cache.
+/* norm_qkv_rope: everything before attention in one operator: the norm, the three projections, the
+ * rotation of queries and keys, and the append of the new keys and values to the cache.
  *
- * A unit is a pair of features that turn together (pairs.h), so no unit needs another's result, and
- * every slice normalises the rows anew. Units go by KV heads, so that attention can begin with one
- * whose queries, keys and values are there. The reference takes a head, or the part of one that the
- * slice has, through the references of rms_norm, linear, rope and kv_append in float64.
+ * A unit is a pair of features that RoPE rotates together (pairs.h), so no unit needs another's
+ * result, and every slice normalises the rows again. Units are ordered by KV heads, so that
+ * attention can begin with a KV head whose queries, keys and values are complete. The reference
+ * computes a head, or the slice's part of a head, with the references of rms_norm, linear, rope and
+ * kv_append in float64.
  */
 #include "op/norm_qkv_rope/norm_qkv_rope.h"
 
@@ -41,7 +42,7 @@ static int64_t units(const op_call *call)
     return n_kv_heads_of(call) * units_together(call);
 }
 
-/* Of q and the caches, heads are given whole. */
+/* Heads of q and of the caches are whole. */
 static op_columns columns(const op_call *call, int t, int64_t begin, int64_t end)
 {
     const tensor *q = &call->tensors[NORM_QKV_ROPE_Q]; /* (n_tokens, n_heads, head_dim) */
@@ -64,7 +65,7 @@ pair_run norm_qkv_rope_run(const op_call *call, int64_t unit, int64_t end)
     return (pair_run){place.kind, place.head, place.pair, last < half ? last : half};
 }
 
-/* The operators inside, for n_heads of a head each (0 or 1). */
+/* The operators inside, for n_heads heads each (0 or 1). */
 static op_call rope_call(const op_call *call, tensor q)
 {
     op_call rope = {.end = q.shape[0]};
@@ -123,7 +124,8 @@ static size_t scratch_bytes(const op_call *call)
            round_up((size_t)(q->shape[0] * q->shape[2]) * sizeof(double), 64);
 }
 
-/* The run's features of every token to head (n_tokens, head_dim), the others zeros. */
+/* Computes the run's features of every token into head (n_tokens, head_dim), with zeros elsewhere.
+ */
 static void project(const op_call *call, const fused_norm *norm, const pair_run *run,
                     int64_t ranges[3][2], int n_ranges, const tensor *head)
 {

@@ -38,7 +38,7 @@ typedef struct pair_run {
     int64_t head, begin, end;
 } pair_run;
 
-/* The first run of the units [unit, end); the next begins at unit + run.end - run.begin. */
+/* The first run of the units [unit, end); the next run begins at unit + run.end - run.begin. */
 pair_run norm_qkv_rope_run(const op_call *call, int64_t unit, int64_t end);
 
 #endif

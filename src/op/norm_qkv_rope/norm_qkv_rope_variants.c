@@ -1,9 +1,9 @@
 /* norm_qkv_rope from the variants of rms_norm, linear, rope and kv_append.
  *
- * Whole heads are projected together, as many as the slice has side by side: queries into their
- * places, where they turn, keys and values into scratch and from there into the cache. A part of a
- * head, which a slice may begin or end with, goes through scratch feature by feature, since the
- * rest of the head is another worker's.
+ * Whole heads are projected together, as many adjacent heads as the slice has: queries into their
+ * places, where RoPE rotates them, keys and values into scratch and from there into the cache. A
+ * slice may begin or end with a part of a head; that part goes through scratch feature by feature,
+ * since the rest of the head belongs to another worker.
  */
 #include "base/checked.h"
 #include "op/compose.h"
@@ -27,7 +27,7 @@ typedef struct job {
     uint32_t level;
     compose_linear parts[COMPOSE_MOST];
     tensor normed;          /* (n_tokens, hidden_size) */
-    float *features, *head; /* scratch: projected heads; one head that is put together */
+    float *features, *head; /* scratch: projected heads; one head that is assembled */
     int64_t n_tokens, head_dim;
 } job;
 
@@ -65,7 +65,7 @@ static size_t norm_qkv_rope_scratch(const op_call *call, uint32_t level)
            compose_scratch_bytes(call, &norm_qkv_rope_norm, n_tokens, level);
 }
 
-/* Turns heads (n_tokens, heads, head_dim) in place. */
+/* Rotates heads (n_tokens, heads, head_dim) in place. */
 static void turn(const job *j, tensor heads)
 {
     op_call rope = {.end = j->n_tokens};
@@ -77,7 +77,7 @@ static void turn(const job *j, tensor heads)
     compose_run(&op_rope, j->level, &rope);
 }
 
-/* Puts heads (n_tokens, heads, features) into features [begin, end) of the cache's heads from
+/* Copies heads (n_tokens, heads, features) into features [begin, end) of the cache's heads from
  * `first` on. */
 static void append(const job *j, int kind, tensor heads, int64_t first, int64_t begin, int64_t end)
 {
@@ -98,7 +98,7 @@ static void append(const job *j, int kind, tensor heads, int64_t first, int64_t 
     compose_run(&op_kv_append, j->level, &part);
 }
 
-/* Whole heads [first, end) of a kind. */
+/* Computes whole heads [first, end) of a kind. */
 static void run_heads(const job *j, int kind, int64_t first, int64_t end)
 {
     const compose_linear *part = &j->parts[kind];
@@ -120,7 +120,7 @@ static void run_heads(const job *j, int kind, int64_t first, int64_t end)
     append(j, kind, heads, first, 0, j->head_dim);
 }
 
-/* A part of one head. */
+/* Computes a part of one head. */
 static void run_part(const job *j, const pair_run *run)
 {
     const compose_linear *part = &j->parts[run->kind];
@@ -151,8 +151,8 @@ static void run_part(const job *j, const pair_run *run)
     }
 }
 
-/* What comes next of a slice's units [unit, end): KV heads with all that belongs to them, whole
- * heads of one kind, or a part of a head. Returns where it ends. */
+/* Finds the next run of a slice's units [unit, end): KV heads with everything that belongs to them,
+ * whole heads of one kind, or a part of a head. Returns its end. */
 static int64_t run_next(const job *j, int64_t unit, int64_t end)
 {
     int64_t half = j->head_dim / 2, n_heads = j->call->tensors[NORM_QKV_ROPE_Q].shape[1];
@@ -194,7 +194,7 @@ static void norm_qkv_rope_compute(const op_call *call, uint32_t level)
         unit = run_next(&j, unit, call->end);
 }
 
-/* A cache's slots that stay as they were make its typical element smaller than what is new. */
+/* Slots of a cache that did not change make its typical element smaller than the new values. */
 static const op_tolerance coarse_tolerances[] = {
     {DTYPE_F32, 2e-2, 4e-1}, {DTYPE_F16, 2e-2, 4e-1}, {DTYPE_BF16, 3e-2, 4e-1}, {0}};
 

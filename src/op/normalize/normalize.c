@@ -26,7 +26,7 @@ void normalize_reference(const op_call *call)
     }
 }
 
-/* Powers of e are not negative. */
+/* Exponentials are not negative. */
 static void prepare(op_call *call, uint64_t seed)
 {
     (void)seed;
@@ -64,7 +64,7 @@ static const op_tolerance tolerances[] = {
 const op_info op_normalize = {
     .name = "normalize",
     .summary = "each row divided by its sum",
-    .place = "The last of softmax's three parts: powers of e become probabilities.",
+    .place = "The last of softmax's three parts: exponentials become probabilities.",
     .formula = "out[r, i] = x[r, i] / sum_j x[r, j]",
     .precision = "float32 arithmetic, one rounding to the type of out.",
     .edge_cases = "Elements are not negative. A row whose sum is 0 (masked everywhere) gives "

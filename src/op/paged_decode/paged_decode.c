@@ -1,7 +1,7 @@
 /* paged_decode: attention of one new token of each sequence over its paged KV cache.
  *
- * paged_prefill with one query a sequence, to the bit; a name of its own because fast kernels of
- * the two differ: this one is bound by reading the cache.
+ * It equals paged_prefill with one query per sequence, bit for bit. It has a name of its own
+ * because its fast kernels differ: this operator is limited by reading the cache.
  */
 #include "op/paged_decode/paged_decode.h"
 
@@ -137,7 +137,7 @@ static const op_tolerance tolerances[] = {
 
 const op_info op_paged_decode = {
     .name = "paged_decode",
-    .summary = "attention of one token a sequence over a paged KV cache",
+    .summary = "attention of one token per sequence over a paged KV cache",
     .place = "After rope and kv_append when every sequence has one new token: the cache already "
              "holds its key and value.",
     .formula = "p[b, h, j] = exp(sm_scale * sum_i q[b, h, i] * k[j, h / group, i]) for j < kv_len; "

@@ -68,9 +68,9 @@ size_t cuda_decode_workspace_of(const op_call *call, int64_t longest)
     return workspace_of(call, chunks > 1 ? call->tensors[PAGED_DECODE_Q].shape[0] * chunks : 0);
 }
 
-/* At least as many parts as sequences of any lengths have that share the pages: only a sequence's
- * last part is smaller than the others, and a remainder of less than half a part belongs to the
- * last one. */
+/* An upper bound of the number of parts, for sequences of any lengths that share the pages: only a
+ * sequence's last part is smaller than the others, and a remainder of less than half a part belongs
+ * to the last part. */
 static int64_t most_parts(const op_call *call, bool fine)
 {
     int64_t n = call->tensors[PAGED_DECODE_Q].shape[0],

@@ -1,7 +1,7 @@
 /* paged_prefill: attention of any number of new tokens of each sequence over its paged KV cache.
  *
- * It serves prompts, chunks of prompts and single tokens alike: the cache already holds the new
- * tokens' keys and values, and the last query of a sequence sees all of them.
+ * It serves prompts, chunks of prompts and single tokens: the cache already holds the new tokens'
+ * keys and values, and the last query of a sequence sees all of them.
  */
 #include "op/paged_prefill/paged_prefill.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { GROUP_THREADS = 128 /* warps that wgmma needs */ };
+enum { GROUP_THREADS = 128 /* warps of a warpgroup, which wgmma needs */ };
 
 bool cuda_prefill_accepts(const op_call *call)
 {
@@ -20,7 +20,7 @@ bool cuda_prefill_pays(const op_call *call)
     return call->tensors[PAGED_PREFILL_Q].shape[0] > CUDA_ATTENTION_FEW_TOKENS;
 }
 
-/* To be checked and compared, not chosen. */
+/* Kernels that are checked and compared, but not chosen. */
 static bool mma_pays(const op_call *call)
 {
     (void)call;
@@ -38,7 +38,7 @@ paged_attention cuda_prefill_arguments(const op_call *call)
     return a;
 }
 
-/* Blocks that hold the tiles of any cut of the tokens into sequences. */
+/* The number of blocks for the tiles of any cut of the tokens into sequences. */
 static int64_t blocks_of(const op_call *call, int rows)
 {
     int64_t n_tokens = call->tensors[PAGED_PREFILL_Q].shape[0],
@@ -53,7 +53,7 @@ cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n
 {
     bool bf16 = call->tensors[PAGED_PREFILL_K_CACHE].type == DTYPE_BF16;
     int head_dim = (int)call->tensors[PAGED_PREFILL_Q].shape[2], groups = 2;
-    /* Three groups of rows do more with what has come; two fill the GPU with less. */
+    /* Three groups of rows use each loaded key more often; two fill the GPU with fewer rows. */
     if (head_dim == 128 && blocks_of(call, 192) >= 2 * n_multiprocessors) groups = 3;
     int copying = head_dim == 128 ? GROUP_THREADS : 0;
     cuda_prefill_launch launch = {.rows = has_wgmma ? groups * 64 : PAGED_PREFILL_MMA_ROWS,
@@ -69,7 +69,7 @@ cuda_prefill_launch cuda_prefill_plan(const op_call *call, bool has_wgmma, int n
     return launch;
 }
 
-/* The output goes to a product in BF16, and nowhere else. */
+/* Only a product reads the output, in BF16. */
 static void leave_narrowed(const op_call *call, cuda_address to, paged_attention *arguments)
 {
     const int64_t *shape = call->tensors[PAGED_PREFILL_Q].shape;

@@ -1,7 +1,7 @@
-/* ragged_prefill: attention of each sequence's tokens over keys and values that lie in a row.
+/* ragged_prefill: attention of each sequence's tokens over contiguous keys and values.
  *
- * The sequences stand one after the other without padding; no cache and no pages. Prompts without
- * history are computed so straight from the output of attn_qkv.
+ * The sequences lie one after the other without padding; there is no cache and there are no pages.
+ * Prompts without history are computed this way, directly from the output of attn_qkv.
  */
 #include "op/ragged_prefill/ragged_prefill.h"
 
@@ -163,7 +163,7 @@ static const op_tolerance tolerances[] = {
 
 const op_info op_ragged_prefill = {
     .name = "ragged_prefill",
-    .summary = "attention over sequences that stand one after the other, without a cache",
+    .summary = "attention over sequences that lie one after the other, without a cache",
     .place = "Prompts without history, straight from the rotated output of attn_qkv.",
     .formula = "p[t, h, j] = exp(sm_scale * sum_i q[t, h, i] * k[f + j, h / group, i]) over the j "
                "that t sees; out[t, h] = sum_j p[t, h, j] * v[f + j, h / group] / sum_j p[t, h, "

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* (n, heads, head_dim) as (1, n, heads, head_dim), n a multiple of 16, where the next page begins a
- * position further. */
+/* (n, heads, head_dim) as (1, n, heads, head_dim), n a multiple of 16, where the next page begins
+ * one position later. */
 static tensor ragged_as_cache(const tensor *view)
 {
     tensor cache = *view;

@@ -1,7 +1,7 @@
-/* repeat_kv: each key and value head once for every query head that shares it.
+/* repeat_kv: copies each key and value head once for every query head that shares it.
  *
- * Grouped-query attention made plain multi-head attention by copying. A fused attention reads the
- * shared head in place instead; this is for engines whose products want one head each.
+ * The copies turn grouped-query attention into plain multi-head attention. A fused attention reads
+ * the shared head in place instead; this operator is for engines whose products want one head each.
  */
 #include "op/repeat_kv/repeat_kv.h"
 

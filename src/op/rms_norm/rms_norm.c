@@ -41,7 +41,7 @@ void rms_norm_reference(const op_call *call)
     }
 }
 
-/* Rounding before the weight is for comparisons, and left to the reference. */
+/* Only the reference rounds before the weight, for comparisons. */
 static bool accepts(const op_call *call)
 {
     return op_call_has_no_f64(call) && call->params[RMS_NORM_ROUND_FIRST] == 0;

@@ -3,7 +3,7 @@
 #include "op/rows_cuda.h"
 #include "op/variants.h"
 
-enum { SMALL_ROWS = 4 /* a multiprocessor: so many that norms take small blocks */ };
+enum { SMALL_ROWS = 4 /* rows per multiprocessor from which norms use small blocks */ };
 
 norm_rows cuda_norm_rows(const op_call *call)
 {

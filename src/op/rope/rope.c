@@ -1,8 +1,8 @@
 /* rope: rotates pairs of elements of each query and key head by angles that grow with the position.
  *
- * The cosines and sines come from a table, so that every scaling of the frequencies is the model's
- * business. Two pairings exist: NeoX (i, i + rotary_dim / 2), as Hugging Face stores weights, and
- * interleaved (2i, 2i + 1), as GGUF's llama weights are permuted.
+ * The cosines and sines come from a table, so the model alone decides about the scaling of the
+ * frequencies. Two pairings exist: NeoX (i, i + rotary_dim / 2), as Hugging Face stores weights,
+ * and interleaved (2i, 2i + 1), as GGUF's llama weights are permuted.
  */
 #include "op/rope/rope.h"
 

@@ -1,5 +1,5 @@
-/* rope on the GPU, alone and with the kv_append of the k that it turned: by eights where heads lie
- * so, else by pairs. See rows_cuda.h. */
+/* rope on the GPU, alone and with the kv_append of the k that it rotated: by eights where heads are
+ * aligned for it, else by pairs. See rows_cuda.h. */
 #include "op/kv_append/kv_append.h"
 #include "op/rope/rope.h"
 #include "op/rows_cuda.h"
@@ -25,7 +25,7 @@ rope_rows cuda_rope_rows(const op_call *call)
                        .interleaved = call->params[ROPE_INTERLEAVED] != 0};
 }
 
-/* Threads that turn a token by eights, 0 where rows do not lie so. */
+/* Threads that rotate a token by eights, 0 where rows are not aligned. */
 static int64_t rope_threads(const rope_rows *rows)
 {
     int per_head =
@@ -53,7 +53,7 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
 
 /* ---- with kv_append ------------------------------------------------------------------------ */
 
-/* Whether the whole of k turns, in float32, and everything lies on vectors. */
+/* Whether the whole of k is rotated, in float32, and everything is aligned to vectors. */
 static bool appends_by_eights(const rope_rows *rope, const append_rows *append)
 {
     return rope->k.type == DTYPE_F32 && 2 * rope->half == append->head_dim &&

@@ -1,9 +1,10 @@
-/* Exponential and logarithm that are the same on every machine, and the noise made of them.
+/* Exponential and logarithm that give the same bits on every machine, and the noise made of them.
  *
- * Only additions, multiplications, divisions and integer operations in a fixed order, each rounded
- * correctly by IEEE 754: no library function and no fused product, so the same bits come out of
- * every compiler, processor and, since this header also compiles as CUDA C, of the GPU. Accurate to
- * about 2 units in the last place; what matters here is that it is definite.
+ * They use only additions, multiplications, divisions and integer operations in a fixed order, each
+ * rounded correctly by IEEE 754, without library functions and fused products. So every compiler
+ * and processor gives the same bits, and so does the GPU, since this header also compiles as CUDA
+ * C. The error is about 2 units in the last place, but what matters here is that the result is
+ * defined.
  */
 #ifndef QUIPU_OP_DEFINITE_H
 #define QUIPU_OP_DEFINITE_H
@@ -13,8 +14,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A product that is rounded before it goes into a sum, whatever a compiler of GPU code may fuse;
- * the CPU's are told not to. */
+/* A product that is rounded before it is added, even where a compiler of GPU code would fuse the
+ * two; compilers of CPU code are configured not to. */
 HASH_FN double definite_product(double a, double b)
 {
 #ifdef __CUDA_ARCH__
@@ -24,8 +25,9 @@ HASH_FN double definite_product(double a, double b)
 #endif
 }
 
-/* A quotient of numbers far from the ends of the range. A compiler of GPU code makes the same of
- * it, and a call besides for all other numbers: where that may come, registers must be free. */
+/* A quotient of numbers far from the ends of the range. A compiler of GPU code emits the same
+ * instructions for it, plus a call for all other numbers: where that call is possible, registers
+ * must be free. */
 HASH_FN double definite_quotient(double a, double b)
 {
 #ifdef __CUDA_ARCH__

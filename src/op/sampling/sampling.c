@@ -1,14 +1,13 @@
-/* sampling: a token a row, drawn from the filtered softmax of its logits.
+/* sampling: one token per row, drawn from the filtered softmax of its logits.
  *
- * The choice is the same on every machine. Sums of probabilities, which would depend on their
- * order, are sums of integers here (2^-40 of the largest probability), so they are exact in any
- * order and a GPU may add them as it likes. Counter-based noise replaces a generator with a state:
- * token i of a row gets the noise of (seed, position, i), and the largest noisy logit wins
- * (Gumbel-max), so the draw does not depend on which other tokens were looked at, or in which
- * order.
+ * The choice is the same on every machine. Sums of floating-point probabilities would depend on
+ * their order, so probabilities are integers here (2^-40 of the largest): their sums are exact in
+ * any order, and a GPU may add them in any order. Counter-based noise replaces a generator with a
+ * state: token i of a row gets the noise of (seed, position, i), and the largest noisy logit wins
+ * (Gumbel-max), so the draw does not depend on which other tokens were examined, or in which order.
  *
- * All filters keep the tokens from some logit upwards, so each row needs one threshold. It is found
- * by radix selection over the logits' bits: four passes, whatever the vocabulary's size.
+ * All filters keep the tokens from some logit upwards, so each row needs one threshold. Radix
+ * selection over the logits' bits finds it: four passes, whatever the vocabulary's size.
  */
 #include "op/sampling/sampling.h"
 
@@ -142,7 +141,7 @@ void sampling_reference(const op_call *call)
     }
 }
 
-/* Of the vector kernels, which keep the logits, all weights, and candidates apart. */
+/* Scratch of the vector kernels, which keep the logits, all weights, and candidates separately. */
 static size_t fast_scratch_bytes(const op_call *call)
 {
     size_t n = (size_t)call->tensors[SAMPLING_LOGITS].shape[1];
@@ -152,7 +151,7 @@ static size_t fast_scratch_bytes(const op_call *call)
 static const op_variant variants[] = {
     OP_SIMD_VARIANTS(sampling, .scratch_bytes = fast_scratch_bytes), {0}};
 
-/* Seeds, positions and, where rows have their own, settings from neutral to narrow. */
+/* Seeds, positions and, where rows have their own settings, values from neutral to narrow. */
 static void prepare(op_call *call, uint64_t seed)
 {
     static const float temperatures[] = {1, 0, 0.7f, 1.5f, 0.1f};
@@ -198,7 +197,7 @@ static const char *const workloads[] = {
 
 const op_info op_sampling = {
     .name = "sampling",
-    .summary = "draws a token a row from its logits, by temperature, top-k, top-p and min-p",
+    .summary = "draws one token per row from its logits, by temperature, top-k, top-p and min-p",
     .place = "The last step of a forward pass, for the last token of each sequence.",
     .formula =
         "NaN is -inf, -0 is 0. m = max_i logits[i]. Temperature 0: the least i with logits[i] = m. "
@@ -239,8 +238,9 @@ const op_info op_sampling = {
     .params = {{"temperature", PARAM_FLOAT, 1, "divides the logits; 0 takes the largest"},
                {"top_k", PARAM_INT, 0, "tokens to keep; 0: all"},
                {"top_p", PARAM_FLOAT, 1, "probability to keep; 1: all"},
-               {"min_p", PARAM_FLOAT, 0, "least probability over the largest one's"},
-               {"top_k_first", PARAM_BOOL, 0, "top_p of what top_k left, not of everything"}},
+               {"min_p", PARAM_FLOAT, 0, "least probability, relative to the largest"},
+               {"top_k_first", PARAM_BOOL, 0,
+                "top_p applies to what top_k kept, not to everything"}},
     .units = units,
     .check = check,
     .scratch_bytes = scratch_bytes,

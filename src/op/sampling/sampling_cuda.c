@@ -1,8 +1,8 @@
-/* sampling on the GPU: a cluster of blocks a row. */
+/* sampling on the GPU: a cluster of blocks per row. */
 #include "op/cuda_ops.h"
 #include "op/variants.h"
 
-enum { CLUSTER = 8 /* blocks a row */, THREADS = 512 };
+enum { CLUSTER = 8 /* blocks per row */, THREADS = 512 };
 
 static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                         const cuda_forms *forms, qp_error *error)

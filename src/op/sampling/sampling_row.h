@@ -1,5 +1,5 @@
-/* What sampling's reference and its variants share: the settings of a row, logits as keys, and the
- * search for a threshold among them. */
+/* What sampling's reference and its variants share: the settings of a row, logits as integer keys,
+ * and the search for a threshold among them. */
 #ifndef QUIPU_OP_SAMPLING_ROW_H
 #define QUIPU_OP_SAMPLING_ROW_H
 
@@ -14,7 +14,7 @@ typedef struct settings {
     int64_t top_k; /* 0: all */
 } settings;
 
-enum { SAMPLING_MAX_LANES = 16 }; /* tokens that a variant looks at at once */
+enum { SAMPLING_MAX_LANES = 16 }; /* tokens that a variant processes at once */
 enum { WEIGHT_BITS = 40, RADIX_BITS = 8, RADIX = 1 << RADIX_BITS };
 
 /* A row's setting: the tensor's, where there is one, else the parameter's. */
@@ -48,26 +48,25 @@ static inline float logit_of(uint32_t key)
     return float_from_bits(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* Logarithm of a token's probability over the largest one's, at a temperature. */
+/* Logarithm of a token's probability relative to the largest, at a temperature. */
 static inline double distance_of(float logit, float largest, double temperature)
 {
     if (logit == largest) return 0;
     return ((double)logit - (double)largest) / temperature;
 }
 
-/* What is known to be larger than all keys of a search. */
+/* What is known to lie above all keys of a search. */
 typedef struct above {
     int64_t count;
     uint64_t weight;
 } above;
 
-/* The least of n keys than which fewer than max_count tokens, and tokens of less weight than
- * max_weight, are larger; the largest key if there is no such. Without weights only the count
- * counts. */
+/* The least of n keys such that fewer than max_count tokens, with less weight than max_weight, have
+ * larger keys; the largest key if there is none. Without weights only the count limits. */
 static inline uint32_t threshold(const uint32_t *keys, const uint64_t *weights, int64_t n,
                                  above above, int64_t max_count, double max_weight)
 {
-    uint32_t prefix = 0; /* above: of the tokens larger than all that begin with it */
+    uint32_t prefix = 0; /* above: of the tokens larger than all that share the prefix */
     for (int shift = 32 - RADIX_BITS; shift >= 0; shift -= RADIX_BITS) {
         int64_t counts[RADIX] = {0};
         uint64_t sums[RADIX] = {0};

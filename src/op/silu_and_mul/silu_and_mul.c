@@ -1,6 +1,6 @@
 /* silu_and_mul: the gated activation of the feed-forward network, silu(gate) * up.
  *
- * Gate and up are the halves of a row, as one fused linear leaves them.
+ * Gate and up are the halves of a row, as one fused linear stores them.
  */
 #include "op/silu_and_mul/silu_and_mul.h"
 

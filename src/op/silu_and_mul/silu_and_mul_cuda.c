@@ -1,4 +1,5 @@
-/* silu_and_mul on the GPU: by eights where rows lie so, else by elements. See rows_cuda.h. */
+/* silu_and_mul on the GPU: by eights where rows are aligned for it, else by elements. See
+ * rows_cuda.h. */
 #include "op/rows_cuda.h"
 #include "op/silu_and_mul/silu_and_mul.h"
 #include "op/variants.h"
@@ -12,7 +13,7 @@ static bool by_eights(const op_call *call)
            cuda_rows_on_vectors(cuda_rows_of(x)) && cuda_rows_on_vectors(cuda_rows_of(out));
 }
 
-/* Where the output is left in BF16, it is not written as it is. */
+/* Where the output is stored in BF16, it is not stored in its own type. */
 static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                         const cuda_forms *forms, qp_error *error)
 {

@@ -10,7 +10,7 @@ typedef struct entry {
     int32_t id; /* -1: no entry */
 } entry;
 
-/* Whether a comes before b: the larger value, then the lower id, entries before none. */
+/* Whether a comes before b: larger values first, then lower ids; real entries before empty ones. */
 static inline bool entry_before(entry a, entry b)
 {
     if (a.value != b.value) return a.value > b.value;

@@ -1,9 +1,10 @@
 /* top_k: the k largest logits of each block of a row, in descending order, with their ids.
  *
- * One operator serves both rounds of a top-k over a vocabulary. The first cuts each row into blocks
- * and takes k of each: that is where the work is, and the blocks are dealt over the workers even
- * when there is one row. The second takes k of all blocks' survivors, given their ids. The order is
- * total (value, then id), so the answer does not depend on how the row was cut.
+ * One operator serves both rounds of a top-k over a vocabulary. The first round cuts each row into
+ * blocks and takes k of each: most of the work is here, and the blocks are divided among the
+ * workers even when there is one row. The second round takes k of the survivors of all blocks, with
+ * their ids. The order is total (value, then id), so the answer does not depend on how the row was
+ * cut.
  */
 #include "op/top_k/top_k.h"
 
@@ -80,7 +81,7 @@ op_call top_k_second_round(const op_call *first, tensor values, tensor ids)
     return call;
 }
 
-/* Ids of a second round: unlike the columns, and some missing. */
+/* Ids for a second round: they differ from the column numbers, and some are missing. */
 static void prepare(op_call *call, uint64_t seed)
 {
     const tensor *candidates = &call->tensors[TOP_K_CANDIDATES];

@@ -55,7 +55,7 @@ static const char *const workloads[] = {
 
 const op_info op_unpad = {
     .name = "unpad",
-    .summary = "takes the padding out again: from a rectangle of sequences to packed tokens",
+    .summary = "removes the padding: from a rectangle of sequences to packed tokens",
     .place = "A padded-batch engine's step between attention and its output projection.",
     .formula = "slot = t + padding_offsets[t]; "
                "out[t, h * head_size + i] = x[slot / max_q_len, h, slot % max_q_len, i]",
