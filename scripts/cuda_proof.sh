@@ -1,13 +1,13 @@
 # The proof of the kernels that decode, on a machine with a GPU. Sourced by ./dev; uses
 # cuda_suites.sh and suites.sh's tally.
 #
-# PROOF_MODELS are those whose tokens are held against the references; PROOF_TOKENS (1000000) are
-# made by warps that sleep at random, by all kinds of kernels together; QUIPU_TESTS is a folder with
-# the built tests and tools.
+# PROOF_MODELS are the models whose tokens are compared with the references. PROOF_TOKENS (1000000) is
+# the number of tokens that all kinds of kernels together make while their warps sleep at random.
+# QUIPU_TESTS is the folder with the built tests and tools.
 
 PROOF_TYPES="BF16 Q8_0 Q4_0 Q4_1 Q4_K Q6_K" # that kernels whose warps sleep read
-# Kinds of kernels whose warps sleep: of each 40 tokens so many, by such weights, in that way, behind
-# that many tokens (21).
+# Kinds of kernels whose warps sleep: share of each 40 tokens : type of weights : mode : tokens before
+# (21 without a number).
 PROOF_DELAYS="8:BF16:likeliest 2:BF16:likeliest:1000 4:BF16:drawn 1:BF16:drawn:1000
     2:Q8_0:likeliest 2:Q4_0:likeliest 1:Q4_1:likeliest 2:Q4_K:likeliest 1:Q6_K:likeliest
     1:Q8_0:drawn 1:Q4_0:drawn 1:Q4_K:drawn 1:Q6_K:drawn
@@ -19,7 +19,7 @@ proof_tool() {
     "${QUIPU_TESTS:-$PWD/build-test/tests}/$name" "$@"
 }
 
-# A thousand of the likeliest tokens, held against the references position by position.
+# A thousand of the likeliest tokens, compared with the references position by position.
 thousand_tokens() {
     local file found=0
     local proof=(tests/scripts/greedy_proof.py --quipu "${QUIPU_BINARY:-$PWD/build/quipu}")
@@ -127,7 +127,7 @@ racecheck_mega() {
 }
 
 # A short prompt and a token with all kernels; a longer one's attention alone; products of few rows,
-# and of many with what stands behind them. Not the kernel of 9 to 64 sequences, which racecheck
+# and of many together with the operators after them. Not the kernel of 9 to 64 sequences, which racecheck
 # itself cannot run among a whole model's.
 racecheck_operators() {
     local type
