@@ -291,7 +291,7 @@ static qp_status compare_step(const runner *r, int step, diff_round round, qp_er
     return QP_OK;
 }
 
-/* --- what is left behind --------------------------------------------------------------------- */
+/* --- remaining state -------------------------------------------------------------------------- */
 
 static uint64_t hash_bytes(const void *data, size_t bytes)
 {

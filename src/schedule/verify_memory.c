@@ -24,7 +24,7 @@ typedef struct touch {
 } touch;
 
 typedef struct bundle {
-    touch hull; /* of all touches; its index is of the last one */
+    touch hull; /* of all touches; its index is that of the last one */
     int operand;
     touch *touches;
     int32_t *places;         /* [workers]: a clock that includes these includes the bundle */

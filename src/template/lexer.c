@@ -92,8 +92,8 @@ static size_t text_end(const lexer *lexer, size_t from, size_t to, char sign, bo
     return line_start && rstrip(lexer, line, to) == line ? line : to;
 }
 
-/* Whether a tag ends at `at` with `close` and an optional sign; *after is behind it and behind the
- * white space that goes with it. Printing tags know no + and trim no newline. */
+/* Whether a tag ends at `at` with `close` and an optional sign; *after is the offset after it and
+ * after the white space that goes with it. Printing tags know no + and trim no newline. */
 static bool tag_end(const lexer *lexer, size_t at, const char *close, bool is_print, size_t *after)
 {
     char sign = at < lexer->length ? lexer->source[at] : 0;
@@ -303,7 +303,7 @@ static uint32_t read_digits(const char *text, size_t end, size_t *at, int base, 
     return number;
 }
 
-/* Appends what the escape behind the backslash at `*at - 1` stands for, as Python's unicode-escape
+/* Appends what the escape after the backslash at `*at - 1` stands for, as Python's unicode-escape
  * codec does: unknown escapes stay as they are. Returns NULL, or what is wrong. */
 static const char *unescape(const char *text, size_t end, size_t *at, char *out, size_t *used)
 {

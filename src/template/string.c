@@ -209,7 +209,7 @@ static size_t skip_run(const string *text, size_t at, bool space)
     return at;
 }
 
-/* Splits at white space: runs of it count once, none at the ends. Behind `most` words (< 0: any
+/* Splits at white space: runs of it count once, none at the ends. After `most` words (< 0: any
  * number) stands the rest, with the white space at its end. */
 static qp_status split_space(run *run, const string *text, int64_t most, value *out)
 {

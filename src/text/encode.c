@@ -113,7 +113,7 @@ static void take_white_space(unsigned flags, bool is_marked, const char *text, s
 }
 
 /* The next added token that counts, searched from *at on; found->id is -1 when there is none. As
- * in Hugging Face's tokenizers, the search goes on behind one that does not count. */
+ * in Hugging Face's tokenizers, the search goes on after one that does not count. */
 static qp_status find_added(encoding *e, const piece_trie *trie, const char *text, size_t length,
                             size_t floor, occurrence *found, qp_error *error)
 {
