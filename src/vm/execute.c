@@ -174,6 +174,7 @@ void *executor_address(const executor *x, plan_tensor_id id, int64_t layer)
 {
     const plan_tensor *t = &x->plan->tensors[id];
     char *at = x->memory.data[id];
+    if (t->kind == PLAN_STATE && layer < 0) return at; /* of all slots */
     if (t->kind == PLAN_STATE) return at + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);
     return t->kind == PLAN_CACHE ? at + (size_t)layer * x->memory.cache_layer_bytes : at;
 }

@@ -296,6 +296,7 @@ cuda_address cuda_executor_address(const cuda_executor *x, plan_tensor_id id, in
 {
     const plan_tensor *t = &x->plan->tensors[id];
     cuda_address at = (cuda_address)(uintptr_t)x->memory.data[id];
+    if (t->kind == PLAN_STATE && layer < 0) return at; /* of all slots */
     if (t->kind == PLAN_STATE) return at + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);
     if (t->kind != PLAN_CACHE) return at;
     cuda_address cache = id == PLAN_K_CACHE ? x->k_cache.address : x->v_cache.address;

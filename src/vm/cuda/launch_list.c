@@ -54,12 +54,15 @@ static bool same_view(const tensor *a, const tensor *b)
     return a->rank == b->rank && same_rows(a, b);
 }
 
+/* Of operators that only work in place it is the first tensor, which no product reads next. */
 static int first_output(op_code op)
 {
+    const op_info *info = op_get(op);
+    const int n = op_n_tensors(info);
     int t = 0;
-    while (op_get(op)->tensors[t].direction != OP_OUT)
+    while (t < n && info->tensors[t].direction != OP_OUT)
         t++;
-    return t;
+    return t < n ? t : 0;
 }
 
 /* The first output among a call's tensors; its heads as one row. */
