@@ -49,7 +49,8 @@ static void set_request(cuda_mega *m, const cuda_mega_request *request)
     if (!request) return;
     a->sampling = request->sampling;
     a->history = request->history;
-    memcpy(a->stops, request->stops, request->n_stops * sizeof *request->stops);
+    if (request->n_stops > 0)
+        memcpy(a->stops, request->stops, request->n_stops * sizeof *request->stops);
 }
 
 static qp_status launch(cuda_mega *m, const batch *b, bool chooses, int n_passes, qp_error *error)
