@@ -401,10 +401,10 @@ typedef struct qp_generate_options {
     size_t n_prompt;
     const qp_sampling *sampling;
     int64_t max_tokens; /* 0: until the context is full */
-    /* Tokens that are made at a time, at most QP_MAX_EOS_INTERVAL; 0: one on a CPU, 16 on a GPU. On
-     * a CPU they are handed out, and looked at, together; the GPU's megakernel hands out each as it
-     * comes, and ends behind a stop token itself. What was made past the end is discarded: the
-     * answer is the same. */
+    /* Tokens that a GPU makes at a time, at most QP_MAX_EOS_INTERVAL; 0: as many as cost nothing.
+     * The megakernel hands out each as it comes, and ends after a stop token itself. A CPU makes
+     * and hands out one at a time. What was made past the end is discarded: the answer is the same.
+     */
     int64_t eos_interval;
     bool special;               /* control tokens appear in the text */
     const volatile int *cancel; /* set from a signal handler or another thread; may be NULL */

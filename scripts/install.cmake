@@ -15,7 +15,7 @@ target_include_directories(quipu_shared INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 add_library(quipu::quipu ALIAS quipu_shared)
 
-# libquipu.a: one object whose other names are local, so that they clash with nobody's.
+# libquipu.a: one object whose other names are local, so that they clash with no other library's.
 set(STATIC_LIBRARY ${PROJECT_BINARY_DIR}/libquipu.a)
 add_custom_command(OUTPUT ${STATIC_LIBRARY} DEPENDS quipu_core VERBATIM
   COMMAND ${CMAKE_LINKER} -r -o libquipu.o --whole-archive $<TARGET_FILE:quipu_core>
