@@ -115,9 +115,15 @@ static op_call problem_call(const problem *p, void *out, dtype out_type)
     return call;
 }
 
+/* What x is rounded to: 0 is 8 bits, 1 is 16. */
+static int finer(const op_variant *v)
+{
+    return v->rounded == linear_quant_rounded_16;
+}
+
 static bool usable(const op_variant *v)
 {
-    return (v->needs & ~cpu_features(0)) == 0;
+    return (v->needs & ~(cpu_features(0) | OP_X_BITS)) == 0;
 }
 
 static void *pack(const op_variant *v, op_call *call)
@@ -249,12 +255,13 @@ static void levels_at(dtype type, const uint8_t *row, int64_t block, levels *l)
         levels_of_k(type, stored, (int)(block % blocks), l);
 }
 
-static float model_block(const levels *l, const float *x, float out)
+static float model_block(const levels *l, int fine, const float *x, float out)
 {
+    const float least = fine ? 0x1p-110f : 0x1p-120f, most = fine ? 32512 : 127;
     float a = 0;
     for (int i = 0; i < BLOCK; i++)
         a = fmaxf(a, fabsf(x[i]));
-    float inverse = a < 0x1p-120f ? 0 : 127 / a, d = a < 0x1p-120f ? 0 : a / 127;
+    float inverse = a < least ? 0 : most / a, d = a < least ? 0 : a / most;
     int dots[2] = {0}, sums[2] = {0};
     for (int i = 0; i < BLOCK; i++) {
         int q = (int)rintf(x[i] * inverse), g = l->groups == 2 ? i / 16 : 0;
@@ -269,7 +276,7 @@ static float model_block(const levels *l, const float *x, float out)
     return out;
 }
 
-static void model_run(const problem *p, float *out)
+static void model_run(const problem *p, int fine, float *out)
 {
     size_t row_bytes = (size_t)(p->in / dtype_block_elements(p->type)) * dtype_block_bytes(p->type);
     for (int64_t r = 0; r < p->rows; r++) {
@@ -278,7 +285,7 @@ static void model_run(const problem *p, float *out)
             for (int64_t b = 0; b < p->in / BLOCK; b++) {
                 levels l;
                 levels_at(p->type, p->weight + (size_t)o * row_bytes, b, &l);
-                sum = model_block(&l, p->x + r * p->in + b * BLOCK, sum);
+                sum = model_block(&l, fine, p->x + r * p->in + b * BLOCK, sum);
             }
             if (p->bias) sum += p->bias[o];
             if (p->residual) sum += p->residual[r * p->out + o];
@@ -328,15 +335,17 @@ static void test_bits_of_the_model(void **state)
     for (int t = 0; t < N_TYPES; t++) {
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             problem p = problem_make(types[t], shapes[s][0], shapes[s][1], shapes[s][2], s % 2);
-            float *model = allocate((size_t)(p.rows * p.out) * sizeof *model);
-            float *out = allocate((size_t)(p.rows * p.out) * sizeof *out);
-            model_run(&p, model);
+            int64_t n = p.rows * p.out;
+            float *models = allocate((size_t)(2 * n) * sizeof *models); /* (2, rows, out) */
+            float *out = allocate((size_t)n * sizeof *out);
+            model_run(&p, 0, models);
+            model_run(&p, 1, models + n);
             for (const op_variant *v = variants; v->name; v++) {
                 if (!usable(v)) continue;
                 run(v, &p, p.out, out);
-                assert_same(out, model, p.rows * p.out, v, types[t]);
+                assert_same(out, models + finer(v) * n, n, v, types[t]);
             }
-            free(model);
+            free(models);
             free(out);
             problem_free(&p);
         }
@@ -403,7 +412,8 @@ static void test_close_to_the_reference(void **state)
         for (const op_variant *v = variants; v->name; v++) {
             if (!usable(v)) continue;
             double error = error_of(v, &p);
-            if (!(error < 8e-3)) fail_msg("%s %s: error %g", v->name, dtype_name(types[t]), error);
+            if (!(error < (finer(v) ? 4e-5 : 8e-3)))
+                fail_msg("%s %s: error %g", v->name, dtype_name(types[t]), error);
         }
         problem_free(&p);
     }
@@ -427,12 +437,13 @@ static void test_extremes(void **state)
             }
             for (int i = 0; i < 5 * 512; i++)
                 p.x[i] = i % 512 < 256 ? 1.5f : i & 2 ? -1.5f : 1.5f;
-            float model[5 * 16], out[5 * 16];
-            model_run(&p, model);
+            float models[2][5 * 16], out[5 * 16];
+            model_run(&p, 0, models[0]);
+            model_run(&p, 1, models[1]);
             for (const op_variant *v = variants; v->name; v++) {
                 if (!usable(v)) continue;
                 run(v, &p, p.out, out);
-                assert_same(out, model, 5 * 16, v, types[t]);
+                assert_same(out, models[finer(v)], 5 * 16, v, types[t]);
             }
             problem_free(&p);
         }
@@ -472,8 +483,9 @@ static void test_strides_and_in_place(void **state)
     (void)state;
     enum { ROWS = 19, IN = 288, OUT = 23, X_STRIDE = 300, OUT_STRIDE = 31 };
     problem p = problem_make(DTYPE_Q4_1, ROWS, IN, OUT, true);
-    float expected[ROWS * OUT], wide_x[ROWS * X_STRIDE], wide_out[ROWS * OUT_STRIDE];
-    model_run(&p, expected);
+    float expected[2][ROWS * OUT], wide_x[ROWS * X_STRIDE], wide_out[ROWS * OUT_STRIDE];
+    model_run(&p, 0, expected[0]);
+    model_run(&p, 1, expected[1]);
     for (int i = 0; i < ROWS * X_STRIDE; i++)
         wide_x[i] = NAN;
     for (int r = 0; r < ROWS; r++)
@@ -493,7 +505,7 @@ static void test_strides_and_in_place(void **state)
         call.scratch = allocate(v->scratch_bytes(&call));
         v->kernel(&call);
         for (int r = 0; r < ROWS; r++) {
-            assert_same(wide_out + r * OUT_STRIDE, expected + r * OUT, OUT, v, p.type);
+            assert_same(wide_out + r * OUT_STRIDE, expected[finer(v)] + r * OUT, OUT, v, p.type);
             for (int i = OUT; i < OUT_STRIDE; i++)
                 assert_true(wide_out[r * OUT_STRIDE + i] == 77);
         }

@@ -52,7 +52,7 @@ static void all_variants_of_this_machine_pass(void **state)
 {
     (void)state;
     int failed = 0;
-    uint32_t features = cpu_features(0);
+    uint32_t features = cpu_features(0) | OP_X_BITS;
     for (int code = 0; code < OP_COUNT; code++) {
         const op_info *op = op_get((op_code)code);
         for (const op_variant *variant = op->variants; variant && variant->name; variant++) {

@@ -15,7 +15,7 @@ typedef struct cli_settings {
     /* the model and how it runs */
     const char *model, *hub;
     int64_t context, threads, chunk, page_size;
-    int kv_type, exec, device;
+    int kv_type, exec, device, activations;
     int64_t order; /* of the machine `serial`: a seed */
     const char *cpu_mask;
     bool verbose;
@@ -62,6 +62,7 @@ typedef struct cli_settings {
 
 /* What the choices of --kv-type, --exec and --device mean, by their index; NULL ends them. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
+extern const char *const cli_activations[];
 
 /* A command's call: its settings and where each came from. */
 typedef struct cli_call {

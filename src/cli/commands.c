@@ -13,6 +13,7 @@ static const char *const old_execs[][2] = {{"ref", "it is reference now"},
                                            {"ops", "it is operators now, and cuda on a GPU"},
                                            {"mk", "it is megakernel now"},
                                            {NULL, NULL}};
+const char *const cli_activations[] = {"auto", "8", "16", "float", NULL};
 const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
 
 static const option_spec model_options[] = {
@@ -64,6 +65,11 @@ static const option_spec engine_options[] = {
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
      .help = "operators that need no other thread's results as one: the same answer with fewer "
              "waits, for few tokens on many threads"},
+    {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
+     .fallback = "auto", .argument = "HOW",
+     .help = "on the CPU, how products of quantised weights take activations: rounded to 8 bits or "
+             "to 16, or as float with weights decoded to float32; auto: 16 where a token reads at "
+             "most 256 MiB of weights, else 8"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};
@@ -425,6 +431,10 @@ static const option_spec diff_options[] = {
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
      .fallback = "512", .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
+    {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
+     .fallback = "auto", .argument = "HOW",
+     .help = "on the CPU, how products of quantised weights take activations: 8, 16 or float; auto "
+             "is 8"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features to leave unused, separated by commas"},
     {0}};

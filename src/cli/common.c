@@ -87,6 +87,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .workers = (int)s->workers,
                                  .order = (uint64_t)s->order,
                                  .fuse = s->fuse,
+                                 .activations = cli_activations[s->activations],
                                  .cpu_mask = s->cpu_mask,
                                  .log = cli_log,
                                  .log_context = (void *)call,

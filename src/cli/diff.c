@@ -41,6 +41,7 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .threads = (int)s->threads,
                             .page_size = s->page_size,
                             .kv_type = cli_kv_types[s->kv_type],
+                            .activations = cli_activations[s->activations],
                             .cpu_mask = s->cpu_mask,
                             .after = s->start_after,
                             .stop = s->stop_after,

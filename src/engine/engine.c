@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/cpu.h"
+#include "op/op.h"
 #include "schedule/build.h"
 
 #include <stdio.h>
@@ -67,6 +68,29 @@ static qp_status choose_type(const qp_engine_options *options, const machine_typ
     *out = NULL;
     if (is_automatic(options->exec)) return QP_OK;
     return machine_type_find(options->exec, out, error);
+}
+
+/* A token reads no more than this where activations are rounded to 16 bits by default. */
+enum { SMALL_MODEL_BYTES = 256 << 20 };
+
+/* How products of quantised weights take activations: see op_x_bits_parse(). */
+static qp_status choose_activations(qp_engine *e, const qp_engine_options *options,
+                                    const machine_type *type, qp_error *error)
+{
+    uint32_t bits = 0;
+    const char *const choice = options->activations;
+    if (is_automatic(choice))
+        bits = model_read_bytes(e->model) <= SMALL_MODEL_BYTES ? OP_X_16 : 0;
+    else
+        TRY(op_x_bits_parse(choice, &bits, error));
+    e->cpu_features |= bits;
+    const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
+    if (type->references || !dtype_is_quantized(stored)) return QP_OK;
+    char message[128];
+    snprintf(message, sizeof message, "quantised products take activations %s",
+             op_x_bits_text(bits));
+    say(e, QP_LOG_INFO, message);
+    return QP_OK;
 }
 
 static qp_status choose_features(qp_engine *e, const qp_engine_options *options, qp_error *error)
@@ -208,6 +232,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
                        e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
     TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->plan, error));
     if (e->device.context) return QP_OK;
+    TRY(choose_activations(e, options, type, error));
     TRY(check_memory(e, options, type, error));
     if (model_has_weights(e->model)) return QP_OK;
     uint64_t weight_bytes = model_weight_bytes(e->model);

@@ -21,6 +21,7 @@ typedef struct diff_options {
     int threads;                /* default: the processors this process may use */
     int64_t page_size;          /* default 16 */
     const char *kv_type;        /* default "F16" */
+    const char *activations;    /* "8" (default, as is "auto"), "16", "float": see quipu.h */
     const char *cpu_mask;       /* CPU features to leave unused */
     const char *after, *stop;   /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
     bool fuse;                  /* the plan for few tokens, in fused operators */

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "inspect/diff_run.h"
+#include "op/op.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -149,10 +150,12 @@ static qp_status choose_steps(diff *d, qp_error *error)
 static qp_status open_all(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
-    uint32_t off;
+    uint32_t off, x_bits = 0;
     TRY(machine_type_find(o->a ? o->a : "reference", &d->type_a, error));
     TRY(machine_type_find(o->b ? o->b : "threads", &d->type_b, error));
     TRY(cpu_features_parse(o->cpu_mask ? o->cpu_mask : "", &off, error));
+    if (o->activations && strcmp(o->activations, "auto") != 0)
+        TRY(op_x_bits_parse(o->activations, &x_bits, error));
     TRY(thread_pool_create(o->threads ? o->threads : threads_available(), &d->pool, error));
     if (o->progress) d->progress = (progress){.sink = on_progress, .context = d};
     TRY(open_model(d, error));
@@ -162,7 +165,7 @@ static qp_status open_all(diff *d, qp_error *error)
     d->setup = (machine_setup){.plan = &d->plan,
                                .model = d->model,
                                .pool = d->pool,
-                               .cpu_features = cpu_features(off),
+                               .cpu_features = cpu_features(off) | x_bits,
                                .progress = &d->progress,
                                .schedule = &d->schedule,
                                .order = o->order ? o->order : 1};

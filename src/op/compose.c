@@ -12,6 +12,9 @@
 const op_tolerance compose_coarse_tolerances[] = {
     {DTYPE_F32, 2e-2, 6e-2}, {DTYPE_F16, 2e-2, 6e-2}, {DTYPE_BF16, 3e-2, 7e-2}, {0}};
 
+const op_tolerance compose_fine_tolerances[] = {
+    {DTYPE_F32, 2e-4, 2e-3}, {DTYPE_F16, 1e-3, 4e-3}, {DTYPE_BF16, 8e-3, 3e-2}, {0}};
+
 enum { ALIGNMENT = 64 };
 
 static bool is_float(dtype type)
@@ -35,13 +38,17 @@ static op_call linear_call(const op_call *call, const compose_norm *norm, int wh
 static const op_variant *choose_linear(const op_call *linear, uint32_t level)
 {
     static const op_variant reference = {.name = "reference", .kernel = linear_reference};
-    static const op_variant rounded = {.name = "rounded",
-                                       .kernel = linear_quant_rounded,
-                                       .scratch_bytes = linear_quant_rounded_bytes};
+    static const op_variant rounded_8 = {.name = "rounded",
+                                         .kernel = linear_quant_rounded_8,
+                                         .scratch_bytes = linear_quant_rounded_bytes};
+    static const op_variant rounded_16 = {.name = "rounded",
+                                          .kernel = linear_quant_rounded_16,
+                                          .scratch_bytes = linear_quant_rounded_bytes};
     const op_variant *variant;
     op_select(&op_linear, level & ~(uint32_t)COMPOSE_ROUNDED, linear, &variant);
     if (!(level & COMPOSE_ROUNDED) || !variant) return variant;
-    return variant->rounded ? &rounded : &reference;
+    if (!variant->rounded) return &reference;
+    return variant->rounded == linear_quant_rounded_16 ? &rounded_16 : &rounded_8;
 }
 
 static size_t packed_bytes_of(const op_variant *variant, const op_call *linear)

@@ -71,20 +71,19 @@ void compose_run(const op_info *op, uint32_t level, const op_call *part);
  * weight spreads the magnitudes of what linear rounds to 8 bits. */
 extern const op_tolerance compose_coarse_tolerances[];
 
+/* The same with x rounded to 16 bits. */
+extern const op_tolerance compose_fine_tolerances[];
+
 /* The levels, in rising order, each for float and for quantised weights. An operator defines
  * NAME_compute(call, level), NAME_scratch(call, level), NAME_norm (a compose_norm),
  * NAME_accepts(call) and `units`; this macro then defines its table of variants. */
 #define COMPOSE_LEVEL_VNNI (CPU_LEVEL_AVX512 | CPU_AVX512_VNNI)
 #define COMPOSE_LEVEL_AMX  (COMPOSE_LEVEL_VNNI | CPU_AMX_TILE | CPU_AMX_INT8 | CPU_AMX_BF16)
 
-#define COMPOSE_LEVEL(op, name, level)                                                             \
+#define COMPOSE_HOOKS(op, name, level)                                                             \
     static void op##_##name(const op_call *call)                                                   \
     {                                                                                              \
         op##_compute(call, level);                                                                 \
-    }                                                                                              \
-    static bool op##_accepts_##name(const op_call *call)                                           \
-    {                                                                                              \
-        return op##_accepts(call) && compose_accepts(call, &op##_norm, level, false);              \
     }                                                                                              \
     static bool op##_accepts_coarse_##name(const op_call *call)                                    \
     {                                                                                              \
@@ -105,7 +104,15 @@ extern const op_tolerance compose_coarse_tolerances[];
     static size_t op##_scratch_##name(const op_call *call)                                         \
     {                                                                                              \
         return op##_scratch(call, level);                                                          \
-    }                                                                                              \
+    }
+
+/* Hooks for float weights, and for references with a variant's roundings. */
+#define COMPOSE_PLAIN(op, name, level)                                                             \
+    static bool op##_accepts_##name(const op_call *call)                                           \
+    {                                                                                              \
+        return op##_accepts(call) && compose_accepts(call, &op##_norm, level, false);              \
+    }
+#define COMPOSE_ROUNDS(op, name, level)                                                            \
     static void op##_rounded_##name(const op_call *call)                                           \
     {                                                                                              \
         op##_compute(call, level | COMPOSE_ROUNDED);                                               \
@@ -115,6 +122,14 @@ extern const op_tolerance compose_coarse_tolerances[];
         return op##_scratch(call, level | COMPOSE_ROUNDED);                                        \
     }
 
+#define COMPOSE_LEVEL(op, name, level)                                                             \
+    COMPOSE_HOOKS(op, name, level)                                                                 \
+    COMPOSE_PLAIN(op, name, level)                                                                 \
+    COMPOSE_ROUNDS(op, name, level)
+#define COMPOSE_16(op, name, level)                                                                \
+    COMPOSE_HOOKS(op, name, level)                                                                 \
+    COMPOSE_ROUNDS(op, name, level)
+
 #define COMPOSE_VARIANT(op, text, suffix, level, accepting, together, ...)                         \
     {                                                                                              \
         .name = text, .needs = level, .kernel = op##_##suffix, .accepts = op##_##accepting,        \
@@ -123,11 +138,13 @@ extern const op_tolerance compose_coarse_tolerances[];
         .scratch_bytes = op##_scratch_##suffix, __VA_ARGS__                                        \
     }
 
+#define COMPOSE_QUANTISED(op, text, suffix, level, together, held_to)                              \
+    COMPOSE_VARIANT(op, text, suffix, level, accepts_coarse_##suffix, together,                    \
+                    .tolerances = held_to, .rounded = op##_rounded_##suffix,                       \
+                    .rounded_scratch_bytes = op##_rounded_scratch_##suffix)
 #define COMPOSE_PAIR(op, name, level, together, held_to)                                           \
     COMPOSE_VARIANT(op, #name, name, level, accepts_##name, together, .tolerances = NULL),         \
-        COMPOSE_VARIANT(op, #name "_int8", name, level, accepts_coarse_##name, together,           \
-                        .tolerances = held_to, .rounded = op##_rounded_##name,                     \
-                        .rounded_scratch_bytes = op##_rounded_scratch_##name)
+        COMPOSE_QUANTISED(op, #name "_int8", name, level, together, held_to)
 
 #ifdef __x86_64__
 #define COMPOSE_VARIANTS(op, together, held_to)                                                    \
@@ -135,11 +152,29 @@ extern const op_tolerance compose_coarse_tolerances[];
     COMPOSE_LEVEL(op, avx512, CPU_LEVEL_AVX512)                                                    \
     COMPOSE_LEVEL(op, avx512_vnni, COMPOSE_LEVEL_VNNI)                                             \
     COMPOSE_LEVEL(op, amx, COMPOSE_LEVEL_AMX)                                                      \
+    COMPOSE_16(op, avx2_16, OP_X_16 | CPU_LEVEL_AVX2)                                              \
+    COMPOSE_16(op, avx512_16, OP_X_16 | CPU_LEVEL_AVX512)                                          \
+    COMPOSE_16(op, vnni_16, OP_X_16 | COMPOSE_LEVEL_VNNI)                                          \
+    COMPOSE_16(op, amx_16, OP_X_16 | COMPOSE_LEVEL_AMX)                                            \
+    COMPOSE_HOOKS(op, avx2_float, OP_X_FLOAT | CPU_LEVEL_AVX2)                                     \
+    COMPOSE_HOOKS(op, avx512_float, OP_X_FLOAT | CPU_LEVEL_AVX512)                                 \
     const op_variant op##_variants[] = {                                                           \
         COMPOSE_PAIR(op, avx2, CPU_LEVEL_AVX2, together, held_to),                                 \
         COMPOSE_PAIR(op, avx512, CPU_LEVEL_AVX512, together, held_to),                             \
         COMPOSE_PAIR(op, avx512_vnni, COMPOSE_LEVEL_VNNI, together, held_to),                      \
         COMPOSE_PAIR(op, amx, COMPOSE_LEVEL_AMX, together, held_to),                               \
+        COMPOSE_QUANTISED(op, "avx2_int16", avx2_16, OP_X_16 | CPU_LEVEL_AVX2, together,           \
+                          compose_fine_tolerances),                                                \
+        COMPOSE_QUANTISED(op, "avx512_int16", avx512_16, OP_X_16 | CPU_LEVEL_AVX512, together,     \
+                          compose_fine_tolerances),                                                \
+        COMPOSE_QUANTISED(op, "avx512_vnni_int16", vnni_16, OP_X_16 | COMPOSE_LEVEL_VNNI,          \
+                          together, compose_fine_tolerances),                                      \
+        COMPOSE_QUANTISED(op, "amx_int16", amx_16, OP_X_16 | COMPOSE_LEVEL_AMX, together,          \
+                          compose_fine_tolerances),                                                \
+        COMPOSE_VARIANT(op, "avx2_decoded", avx2_float, OP_X_FLOAT | CPU_LEVEL_AVX2,               \
+                        accepts_coarse_avx2_float, together, .tolerances = NULL),                  \
+        COMPOSE_VARIANT(op, "avx512_decoded", avx512_float, OP_X_FLOAT | CPU_LEVEL_AVX512,         \
+                        accepts_coarse_avx512_float, together, .tolerances = NULL),                \
         {0}};
 #else
 #define COMPOSE_VARIANTS(op, together, held_to)                                                    \

@@ -51,6 +51,25 @@ int op_n_params(const op_info *op)
     return n;
 }
 
+qp_status op_x_bits_parse(const char *text, uint32_t *bits, qp_error *error)
+{
+    *bits = 0;
+    if (strcmp(text, "8") == 0) return QP_OK;
+    *bits = OP_X_16;
+    if (strcmp(text, "16") == 0) return QP_OK;
+    *bits = OP_X_FLOAT;
+    if (strcmp(text, "float") == 0) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "activations are 8, 16 or float (or auto, for a model), found \"%s\"", text);
+}
+
+const char *op_x_bits_text(uint32_t bits)
+{
+    return bits & OP_X_FLOAT ? "as float32"
+           : bits & OP_X_16  ? "rounded to 16 bits"
+                             : "rounded to 8 bits";
+}
+
 static bool same_name(const char *name, const char *text, size_t length)
 {
     return strlen(name) == length && memcmp(name, text, length) == 0;

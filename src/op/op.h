@@ -82,9 +82,22 @@ typedef struct op_tolerance {
     double relative, absolute;
 } op_tolerance;
 
+/* How products of quantised weights take x. By default variants round it to 8 bits; with one of
+ * these bits in a set of CPU features, above those of base/cpu.h, variants that need the bit are
+ * there too and preferred. */
+enum {
+    OP_X_16 = 1 << 28,    /* rounded to 16 bits */
+    OP_X_FLOAT = 1 << 29, /* not rounded: weights are decoded to float32 */
+    OP_X_BITS = OP_X_16 | OP_X_FLOAT,
+};
+
+/* "8", "16" or "float" to these bits, and the bits to words for a message. */
+qp_status op_x_bits_parse(const char *text, uint32_t *bits, qp_error *error);
+const char *op_x_bits_text(uint32_t bits);
+
 typedef struct op_variant {
     const char *name;  /* "avx2", "avx512_vnni"; the reference is always "reference" */
-    uint32_t needs;    /* CPU features that must all be present: bits of base/cpu.h */
+    uint32_t needs;    /* CPU features that must all be present: bits of base/cpu.h, OP_X_... */
     op_kernel *kernel; /* same contract as the reference */
     bool (*accepts)(const op_call *call); /* types and shapes that it handles; NULL: all */
     /* A variant may want its weights in a form of its own, made once when the model is loaded: the

@@ -55,8 +55,8 @@ typedef struct cut {
     segment_list segments; /* of columns */
 } cut;
 
-/* Features that stay together: those that kernels take at a time. Units that are worth an
- * instruction of their own, such as heads, are not grouped. */
+/* Features that stay together: those that kernels take at a time, however they take x. Units that
+ * are worth an instruction of their own, such as heads, are not grouped. */
 static int64_t group_of(const draft *d, op_code code, const op_call *call)
 {
     const op_info *op = op_get(code);
@@ -67,7 +67,7 @@ static int64_t group_of(const draft *d, op_code code, const op_call *call)
     if (d->out->program->options.sums) return FEATURES_OF_SUMS;
     int64_t group = FEATURES_TOGETHER;
     for (const op_variant *v = op->variants; v && v->name; v++) {
-        bool takes = !v->accepts || v->accepts(call);
+        bool takes = (v->needs & OP_X_BITS) == 0 && (!v->accepts || v->accepts(call));
         if (takes && v->pack_units > group) group = v->pack_units;
     }
     return group;

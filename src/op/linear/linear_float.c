@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "op/linear/linear.h"
+#include "tensor/codec.h"
 
 #include <assert.h>
 #include <string.h>
@@ -36,6 +37,17 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
+static bool is_float_weight(dtype type)
+{
+    return type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16;
+}
+
+/* Of the values in a panel: quantised weights are decoded when they are packed. */
+static dtype panel_type(const tensor *weight)
+{
+    return is_float_weight(weight->type) ? weight->type : DTYPE_F32;
+}
+
 static linear_float_type float_type(dtype type)
 {
     return type == DTYPE_F32   ? LINEAR_FLOAT_F32
@@ -48,18 +60,28 @@ static bool is_f32(const tensor *view)
     return view->rank == 0 || view->type == DTYPE_F32;
 }
 
+static bool others_are_f32(const op_call *call)
+{
+    return is_f32(&call->tensors[LINEAR_X]) && is_f32(&call->tensors[LINEAR_BIAS]) &&
+           is_f32(&call->tensors[LINEAR_RESIDUAL]) && is_f32(&call->tensors[LINEAR_OUT]);
+}
+
 bool linear_float_accepts(const op_call *call)
 {
-    dtype type = call->tensors[LINEAR_WEIGHT].type;
-    return (type == DTYPE_F32 || type == DTYPE_F16 || type == DTYPE_BF16) &&
-           is_f32(&call->tensors[LINEAR_X]) && is_f32(&call->tensors[LINEAR_BIAS]) &&
-           is_f32(&call->tensors[LINEAR_RESIDUAL]) && is_f32(&call->tensors[LINEAR_OUT]);
+    return is_float_weight(call->tensors[LINEAR_WEIGHT].type) && others_are_f32(call);
+}
+
+bool linear_float_accepts_quantised(const op_call *call)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    return !is_float_weight(weight->type) && weight->type != DTYPE_F64 && weight->shape[1] > 0 &&
+           others_are_f32(call);
 }
 
 size_t linear_float_panel_bytes(const tensor *weight, int64_t inputs)
 {
     if (weight->type == DTYPE_BF16) inputs = ceil_div(inputs, STEP) * STEP;
-    return PANEL * dtype_row_bytes(weight->type, inputs);
+    return PANEL * dtype_row_bytes(panel_type(weight), inputs);
 }
 
 size_t linear_float_packed_bytes(const op_call *call)
@@ -115,6 +137,36 @@ static void pack_step(dtype type, const char *const *rows, int64_t n, void *out)
         pack_4(rows, STEP / 2, out);
     else
         pack_pairs_tail(rows, n, out);
+}
+
+/* A panel's rows from `first` on, of quantised weights: blocks of 256 inputs at most. */
+static void pack_decoded(const tensor *weight, int64_t first, int64_t end, float *out)
+{
+    float decoded[BLOCK];
+    int64_t in_features = weight->shape[1];
+    for (int64_t row = 0; row < PANEL; row++) {
+        for (int64_t i = 0; i < in_features; i += BLOCK) {
+            int64_t n = minimum(BLOCK, in_features - i);
+            if (first + row < end)
+                dtype_decode(weight->type,
+                             (const char *)tensor_row(weight, first + row) +
+                                 dtype_row_bytes(weight->type, i),
+                             decoded, n);
+            else
+                memset(decoded, 0, sizeof decoded);
+            for (int64_t j = 0; j < n; j++)
+                out[(i + j) * PANEL + row] = decoded[j];
+        }
+    }
+}
+
+void linear_float_pack_quantised(const op_call *call, void *packed)
+{
+    const tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    size_t panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]);
+    for (int64_t first = call->begin; first < call->end; first += PANEL)
+        pack_decoded(weight, first, call->end,
+                     (float *)((char *)packed + (size_t)(first / PANEL) * panel_bytes));
 }
 
 void linear_float_pack(const op_call *call, void *packed)
@@ -308,11 +360,11 @@ void linear_float_run(const op_call *call, const linear_float_kernels *kernels)
     float_job job = {
         .call = call,
         .kernels = kernels,
-        .type = float_type(weight->type),
+        .type = float_type(panel_type(weight)),
         .x = &call->tensors[LINEAR_X],
         .n_rows = call->tensors[LINEAR_X].shape[0],
         .in_features = weight->shape[1],
-        .input_bytes = dtype_row_bytes(weight->type, PANEL),
+        .input_bytes = dtype_row_bytes(panel_type(weight), PANEL),
         .panel_bytes = linear_float_panel_bytes(weight, weight->shape[1]),
     };
     int64_t first = call->begin / PANEL, end = ceil_div(call->end, PANEL);

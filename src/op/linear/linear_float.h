@@ -13,7 +13,9 @@
  *
  * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
- * In every variant the order is the same for one row, for many rows, and for any slice of features.
+ * Quantised weights are decoded to F32 panels where x is not to be rounded (OP_X_FLOAT): four to
+ * eight times the memory. In every variant the order is the same for one row, for many rows, and for
+ * any slice of features.
  */
 #ifndef QUIPU_OP_LINEAR_FLOAT_H
 #define QUIPU_OP_LINEAR_FLOAT_H
@@ -70,8 +72,10 @@ void linear_float_finish(const op_call *call, int64_t panel, int64_t row, int64_
 
 /* Hooks of the variants. */
 bool linear_float_accepts(const op_call *call);
+bool linear_float_accepts_quantised(const op_call *call);
 size_t linear_float_packed_bytes(const op_call *call);
 void linear_float_pack(const op_call *call, void *packed);
+void linear_float_pack_quantised(const op_call *call, void *packed);
 size_t linear_float_scratch_bytes(const op_call *call);
 
 op_kernel linear_float_avx2, linear_float_avx512;

@@ -18,7 +18,8 @@ enum { PANEL_BYTES = 1 << 20 }; /* of rounded x: half of a usual L2 */
 
 /* Twice the norm's error for normally distributed x, and six of its standard deviations for the
  * worst element. */
-const op_tolerance linear_quant_tolerances[] = {{DTYPE_F32, 1e-2, 3e-2}, {0}};
+const op_tolerance linear_quant_tolerances_8[] = {{DTYPE_F32, 1e-2, 3e-2}, {0}};
+const op_tolerance linear_quant_tolerances_16[] = {{DTYPE_F32, 5e-5, 2e-4}, {0}};
 
 static const quant_format *format_of(dtype type)
 {
@@ -108,6 +109,7 @@ void linear_quant_pack(const op_call *call, void *packed)
 /* A slice's scratch, for panels of `rows` rows in tiles of `height`. */
 typedef struct work {
     const quant_format *format;
+    int digits;         /* of x: see quant_x */
     int64_t n_blocks;   /* of 32, in a row */
     size_t group_bytes; /* of packed weights */
     int64_t rows;       /* of a whole panel: a multiple of `height` */
@@ -127,13 +129,14 @@ static void *take(char *base, size_t *used, size_t bytes)
 }
 
 /* Lays out the scratch at `base`, which may be NULL, and returns its bytes. */
-static size_t work_lay_out(work *work, const op_call *call, void *base)
+static size_t work_lay_out(work *work, const op_call *call, int digits, void *base)
 {
     const tensor *weight = &call->tensors[LINEAR_WEIGHT];
     int64_t n_rows = call->tensors[LINEAR_X].shape[0], in_features = weight->shape[1];
-    int64_t fit = PANEL_BYTES / in_features / QUANT_TILE * QUANT_TILE;
+    int64_t fit = PANEL_BYTES / digits / in_features / QUANT_TILE * QUANT_TILE;
     int64_t tiles = (n_rows + QUANT_TILE - 1) / QUANT_TILE * QUANT_TILE;
     work->format = format_of(weight->type);
+    work->digits = digits;
     work->n_blocks = in_features / QUANT_BLOCK;
     work->group_bytes = quant_group_bytes(work->format, work->n_blocks);
     work->height = n_rows == 1 ? 1 : QUANT_TILE;
@@ -142,7 +145,7 @@ static size_t work_lay_out(work *work, const op_call *call, void *base)
     size_t used = 0, blocks = (size_t)(work->rows * work->n_blocks);
     size_t groups = (size_t)work->format->groups, rows = (size_t)work->rows;
     size_t scale_floats = (size_t)quant_scale_floats(work->format);
-    work->x.q = take(base, &used, blocks * QUANT_BLOCK);
+    work->x.q = take(base, &used, blocks * QUANT_BLOCK * (size_t)digits);
     work->x.d = take(base, &used, blocks * sizeof(float));
     work->x.c = take(base, &used, blocks * groups * sizeof(float));
     work->sums = take(base, &used, rows * QUANT_SUMS * sizeof(float));
@@ -151,10 +154,16 @@ static size_t work_lay_out(work *work, const op_call *call, void *base)
     return used;
 }
 
-size_t linear_quant_scratch_bytes(const op_call *call)
+size_t linear_quant_scratch_bytes_8(const op_call *call)
 {
     work work;
-    return work_lay_out(&work, call, NULL);
+    return work_lay_out(&work, call, 1, NULL);
+}
+
+size_t linear_quant_scratch_bytes_16(const op_call *call)
+{
+    work work;
+    return work_lay_out(&work, call, 2, NULL);
 }
 
 /* The rounded x of a panel's rows from `row` (its tile's first, or any during rounding) and `block`
@@ -163,7 +172,7 @@ static quant_x x_at(const work *work, int64_t row, int64_t block)
 {
     int64_t groups = work->format->groups, height = work->height, r = row % height;
     int64_t at = (row - r) * work->n_blocks + block * height;
-    return (quant_x){.q = work->x.q + (at + r) * QUANT_BLOCK,
+    return (quant_x){.q = work->x.q + (at * work->digits + r) * QUANT_BLOCK,
                      .d = work->x.d + at + r,
                      .c = (float *)work->x.c + at * groups + r};
 }
@@ -212,16 +221,17 @@ static void fetch_out(const part *part, int64_t row, int rows)
 
 static void run_one_row(const work *work, const part *part)
 {
-    int format = (int)(work->format - quant_formats);
+    int format = (int)(work->format - quant_formats), digits = work->digits;
     for (int g = 0; g < part->n_groups; g++)
-        part->kernels->of[format].vector(part->group + (size_t)g * work->group_bytes,
-                                         work->n_blocks, work->x, work->sums + g * QUANT_ROWS);
+        part->kernels->of[format].vector[digits - 1](part->group + (size_t)g * work->group_bytes,
+                                                     work->n_blocks, work->x,
+                                                     work->sums + g * QUANT_ROWS);
     store(work, part, 0, 1);
 }
 
 static void run_panel(const work *work, const part *part)
 {
-    int format = (int)(work->format - quant_formats);
+    int format = (int)(work->format - quant_formats), digits = work->digits;
     int scale_floats = QUANT_CHUNK * quant_scale_floats(work->format);
     for (int64_t block = 0, end; block < work->n_blocks; block = end) {
         end = block + QUANT_CHUNK < work->n_blocks ? block + QUANT_CHUNK : work->n_blocks;
@@ -235,27 +245,28 @@ static void run_panel(const work *work, const part *part)
             float *sums = work->sums + row * QUANT_SUMS;
             if (block == 0) memset(sums, 0, (size_t)rows * QUANT_SUMS * sizeof *sums);
             if (end == work->n_blocks) fetch_out(part, row, rows);
-            part->kernels->of[format].tile(work->bytes, work->scales, (int)(end - block),
-                                           x_at(work, row, block), rows, part->n_groups, sums);
+            part->kernels->of[format].tile[digits - 1](work->bytes, work->scales,
+                                                       (int)(end - block), x_at(work, row, block),
+                                                       rows, part->n_groups, sums);
             /* Tile by tile, so that the writes of one tile overlap the arithmetic of the next. */
             if (end == work->n_blocks) store(work, part, row, rows);
         }
     }
 }
 
-static void run(const op_call *call, const quant_kernels *kernels)
+static void run(const op_call *call, const quant_kernels *kernels, int digits)
 {
     const tensor *x = &call->tensors[LINEAR_X];
     work work;
-    work_lay_out(&work, call, call->scratch);
+    work_lay_out(&work, call, digits, call->scratch);
 
     if (kernels->begin) kernels->begin(work.format);
     for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
         part part = {.call = call, .kernels = kernels, .first = first};
         part.rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
         for (int64_t row = 0; row < part.rows; row++)
-            kernels->round(work.format, tensor_row(x, first + row), work.n_blocks, work.height,
-                           x_at(&work, row, 0));
+            kernels->round[digits - 1](work.format, tensor_row(x, first + row), work.n_blocks,
+                                       work.height, x_at(&work, row, 0));
         for (part.from = call->begin; part.from < call->end; part.from = part.to) {
             int64_t group = part.from / QUANT_ROWS;
             part.to = (group + QUANT_PAIR) * QUANT_ROWS;
@@ -271,22 +282,16 @@ static void run(const op_call *call, const quant_kernels *kernels)
     if (kernels->end) kernels->end();
 }
 
-void linear_quant_avx2(const op_call *call)
-{
-    run(call, &quant_kernels_avx2);
-}
-
-void linear_quant_avx512(const op_call *call)
-{
-    run(call, &quant_kernels_avx512);
-}
-
-void linear_quant_vnni(const op_call *call)
-{
-    run(call, &quant_kernels_vnni);
-}
-
-void linear_quant_amx(const op_call *call)
-{
-    run(call, &quant_kernels_amx);
-}
+#define KERNELS(name)                                                                              \
+    void linear_quant_##name##_8(const op_call *call)                                              \
+    {                                                                                              \
+        run(call, &quant_kernels_##name, 1);                                                       \
+    }                                                                                              \
+    void linear_quant_##name##_16(const op_call *call)                                             \
+    {                                                                                              \
+        run(call, &quant_kernels_##name, 2);                                                       \
+    }
+KERNELS(avx2)
+KERNELS(avx512)
+KERNELS(vnni)
+KERNELS(amx)

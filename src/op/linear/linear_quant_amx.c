@@ -29,6 +29,8 @@ static inline __attribute__((always_inline)) vint v_dot4(vint sum, const vint *w
 #define X_VALUES 1
 #define WEIGHTS  2
 
+enum { TILE_SUMS = QUANT_TILE * QUANT_ROWS };
+
 typedef struct tile_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];
@@ -50,21 +52,24 @@ static void release(void)
     _tile_release();
 }
 
-/* dots (groups, 16 rows of x, 16 weight rows) of a block. */
-INLINE void tile_dots(const quant_format *f, const uint8_t *bytes, const int8_t *q, int32_t *dots)
+/* dots (digits, groups, 16 rows of x, 16 weight rows) of a block. */
+INLINE void tile_dots(const quant_format *f, int digits, const uint8_t *bytes, const int8_t *q,
+                      int32_t *dots)
 {
     for (int g = 0; g < f->groups; g++) {
-        _tile_zero(SUMS);
-        _tile_loadd(X_VALUES, q + 16 * g, QUANT_BLOCK);
         _tile_loadd(WEIGHTS, bytes + 4 * g * WORD_BYTES, WORD_BYTES);
-        _tile_dpbssd(SUMS, X_VALUES, WEIGHTS);
-        _tile_stored(SUMS, dots + g * QUANT_TILE * QUANT_ROWS, WORD_BYTES);
+        for (int i = 0; i < digits; i++) {
+            _tile_zero(SUMS);
+            _tile_loadd(X_VALUES, q + i * QUANT_TILE * QUANT_BLOCK + 16 * g, QUANT_BLOCK);
+            _tile_dpbssd(SUMS, X_VALUES, WEIGHTS);
+            _tile_stored(SUMS, dots + (i * f->groups + g) * TILE_SUMS, WORD_BYTES);
+        }
     }
 }
 
 /* The contribution of a block to 16 rows of sums. */
-INLINE void add_dots(const quant_format *f, const int32_t *dots, const float *scales, quant_x x,
-                     vfloat *out)
+INLINE void add_dots(const quant_format *f, int digits, const int32_t *dots, const float *scales,
+                     quant_x x, vfloat *out)
 {
     vfloat scale[2], minimum[2];
     for (int g = 0; g < f->groups; g++) {
@@ -74,28 +79,32 @@ INLINE void add_dots(const quant_format *f, const int32_t *dots, const float *sc
     UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
     {
         vint sums[2];
-        for (int g = 0; g < f->groups; g++)
-            sums[g] = v_load(dots + (g * QUANT_TILE + r) * QUANT_ROWS);
+        for (int g = 0; g < f->groups; g++) {
+            const int32_t *of = dots + g * TILE_SUMS + r * QUANT_ROWS;
+            sums[g] = v_load(of);
+            if (digits == 2)
+                sums[g] = join_digits(digits, sums[g], v_load(of + f->groups * TILE_SUMS));
+        }
         out[r] = add_block(f, sums, scale, minimum, x.d + r, x.c, r, QUANT_TILE, out[r]);
     }
 }
 
-INLINE void run_whole_tile(const quant_format *f, const uint8_t *bytes, const float *scales,
-                           int count, quant_x x, float *sums)
+INLINE void run_whole_tile(const quant_format *f, int digits, const uint8_t *bytes,
+                           const float *scales, int count, quant_x x, float *sums)
 {
-    _Alignas(64) int32_t dots[2][2 * QUANT_TILE * QUANT_ROWS];
+    _Alignas(64) int32_t dots[2][2 * 2 * TILE_SUMS];
     vfloat out[QUANT_TILE];
     UNROLL16 for (int r = 0; r < QUANT_TILE; r++)
     {
         out[r] = v_load_floats(sums + r * QUANT_SUMS);
     }
-    tile_dots(f, bytes, x.q, dots[0]);
+    tile_dots(f, digits, bytes, x.q, dots[0]);
     for (int b = 0; b < count; b++) {
         if (b + 1 < count)
-            tile_dots(f, bytes + (b + 1) * 8 * WORD_BYTES, x.q + (b + 1) * QUANT_TILE * QUANT_BLOCK,
-                      dots[(b + 1) % 2]);
+            tile_dots(f, digits, bytes + (b + 1) * 8 * WORD_BYTES,
+                      x.q + (b + 1) * digits * QUANT_TILE * QUANT_BLOCK, dots[(b + 1) % 2]);
         add_dots(
-            f, dots[b % 2], scales + b * quant_scale_floats(f),
+            f, digits, dots[b % 2], scales + b * quant_scale_floats(f),
             (quant_x){.d = x.d + b * QUANT_TILE, .c = (float *)x.c + b * QUANT_TILE * f->groups},
             out);
     }
@@ -105,15 +114,16 @@ INLINE void run_whole_tile(const quant_format *f, const uint8_t *bytes, const fl
     }
 }
 
-INLINE void run_tile_amx(const quant_format *f, const uint8_t *bytes, const float *scales,
-                         int count, quant_x x, int rows, int n_groups, float *sums)
+INLINE void run_tile_amx(const quant_format *f, int digits, const uint8_t *bytes,
+                         const float *scales, int count, quant_x x, int rows, int n_groups,
+                         float *sums)
 {
     if (rows < QUANT_TILE) { /* the vector unit alone is as fast */
-        run_tile(f, bytes, scales, count, x, rows, n_groups, sums);
+        run_tile(f, digits, bytes, scales, count, x, rows, n_groups, sums);
         return;
     }
     for (int g = 0; g < n_groups; g++)
-        run_whole_tile(f, bytes + g * QUANT_CHUNK_BYTES,
+        run_whole_tile(f, digits, bytes + g * QUANT_CHUNK_BYTES,
                        scales + g * QUANT_CHUNK * quant_scale_floats(f), count, x,
                        sums + g * QUANT_ROWS);
 }

@@ -21,6 +21,7 @@ typedef __m256 vfloat;
 #define v_xor(a, b)          _mm256_xor_si256(a, b)
 #define v_add8(a, b)         _mm256_add_epi8(a, b)
 #define v_sub8(a, b)         _mm256_sub_epi8(a, b)
+#define v_add(a, b)          _mm256_add_epi32(a, b)
 #define v_sub(a, b)          _mm256_sub_epi32(a, b)
 #define v_left(a, n)         _mm256_slli_epi32(a, n)
 #define v_right(a, n)        _mm256_srli_epi32(a, n)
@@ -65,6 +66,40 @@ static inline __attribute__((always_inline)) void v_round(const float *x, float 
         __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
         _mm_storeu_si128((__m128i *)(q + 16 * i), _mm_packs_epi16(low, high));
         __m128i sum = _mm_madd_epi16(_mm_add_epi16(low, high), _mm_set1_epi16(1));
+        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+        sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
+        sums[i] = _mm_cvtsi128_si32(sum);
+    }
+}
+
+/* 16 values of two vectors to bytes. Packing works within 128-bit halves; the permutation puts
+ * those in order. */
+static inline __attribute__((always_inline)) void store_bytes(int8_t *q, vint a, vint b)
+{
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+    __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
+    _mm_storeu_si128((__m128i *)q, _mm_packs_epi16(low, high));
+}
+
+/* The second digit is levels / 255 to the nearest: 255 is odd, so that no level lies in the middle
+ * and float32 finds it exactly. */
+static inline __attribute__((always_inline)) void
+v_round_digits(const float *x, float by, int8_t *low, int8_t *high, int32_t *sums)
+{
+    for (int i = 0; i < 2; i++) {
+        __m256i first[2], second[2], levels[2];
+        for (int j = 0; j < 2; j++) {
+            __m256 values = _mm256_loadu_ps(x + 16 * i + 8 * j);
+            levels[j] = _mm256_cvtps_epi32(_mm256_mul_ps(values, _mm256_set1_ps(by)));
+            __m256 share = _mm256_mul_ps(v_convert(levels[j]), _mm256_set1_ps(1.0F / 255));
+            second[j] = _mm256_cvtps_epi32(share);
+            first[j] = v_sub(levels[j], v_sub(v_left(second[j], 8), second[j]));
+        }
+        store_bytes(low + 16 * i, first[0], first[1]);
+        store_bytes(high + 16 * i, second[0], second[1]);
+        __m256i both = v_add(levels[0], levels[1]);
+        __m128i sum =
+            _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
         sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
         sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1));
         sums[i] = _mm_cvtsi128_si32(sum);

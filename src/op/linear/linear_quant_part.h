@@ -14,7 +14,8 @@
  *
  * Rounded x: rows in tiles of `height`, a block's rows of a tile together:
  *
- *   q   (tiles, blocks, height, 32) int8
+ *   q   (tiles, blocks, digits, height, 32) int8; of two digits the value is the first
+ *                                                plus 255 times the second, both in [-127, 127]
  *   d   (tiles, blocks, height)             float
  *   c   (tiles, blocks, groups, height)     for types with minima d * (sum of q), float; for others
  *                                           -offset * (sum of q), int32; of each scale's values
@@ -36,7 +37,13 @@ enum {
     QUANT_CHUNK = 16, /* blocks of a pair unpacked at a time: with their scales they stay in L1 */
     QUANT_CHUNK_BYTES = QUANT_CHUNK * QUANT_BLOCK * QUANT_ROWS,
     QUANT_SUMS = QUANT_PAIR * QUANT_ROWS, /* sums of a row of x */
+    QUANT_LEVELS_16 = 127 * 256,          /* the greatest value of two digits: 127 + 255 * 127 */
 };
+
+/* Blocks whose greatest magnitude is below this are rounded to zeros: levels / magnitude is finite
+ * from here on. */
+#define QUANT_LEAST_8  0x1p-120f
+#define QUANT_LEAST_16 0x1p-110f
 
 typedef struct quant_format {
     dtype type;
@@ -107,11 +114,13 @@ typedef struct quant_kernels {
     /* Around a thread's calls of the tiles of a format; NULL: nothing to prepare. */
     void (*begin)(const quant_format *f);
     void (*end)(void);
-    /* Rounds a row, n_blocks * 32 floats; `to` points to its place in its tile. */
-    void (*round)(const quant_format *f, const float *x, int64_t n_blocks, int height, quant_x to);
+    /* Of what follows, [0] is for x of one digit and [1] for two.
+     * Rounds a row, n_blocks * 32 floats; `to` points to its place in its tile. */
+    void (*round[2])(const quant_format *f, const float *x, int64_t n_blocks, int height,
+                     quant_x to);
     struct {
         /* out[16] = one row of x, height 1, times a group. */
-        void (*vector)(const uint8_t *group, int64_t n_blocks, quant_x x, float *out);
+        void (*vector[2])(const uint8_t *group, int64_t n_blocks, quant_x x, float *out);
         /* Blocks [first, first + count) of a group to bytes (count, 8 words, 16, 4) and scales
          * (count, quant_scale_floats); `first` is a multiple of the stored block. */
         void (*unpack)(const uint8_t *group, int64_t n_blocks, int64_t first, int count,
@@ -119,8 +128,8 @@ typedef struct quant_kernels {
         /* Adds the products of `rows` <= 16 rows of a tile and `count`
          * unpacked blocks of one or two groups, from bytes (2, QUANT_CHUNK, 8 words, 16, 4) and
          * scales (2, QUANT_CHUNK, quant_scale_floats), to sums (rows, 2, 16). */
-        void (*tile)(const uint8_t *bytes, const float *scales, int count, quant_x x, int rows,
-                     int n_groups, float *sums);
+        void (*tile[2])(const uint8_t *bytes, const float *scales, int count, quant_x x, int rows,
+                        int n_groups, float *sums);
     } of[QUANT_N_FORMATS];
 } quant_kernels;
 

@@ -1,5 +1,5 @@
 /* What the variants for quantised weights compute, without their float32 sums: linear's reference
- * on x rounded to 8 bits. A difference from this is a bug, not an effect of the rounding.
+ * on x rounded to 8 or 16 bits. A difference from this is a bug, not an effect of the rounding.
  */
 #include "op/linear/linear_quant.h"
 
@@ -23,7 +23,8 @@ size_t linear_quant_rounded_bytes(const op_call *call)
     return rows_bytes(call) + op_linear.scratch_bytes(call);
 }
 
-static void round_block(const float *x, float *out)
+/* `levels`: the greatest whole number; `least`: blocks below it are zeros. */
+static void round_block(const float *x, float levels, float least, float *out)
 {
     float a = 0;
     for (int i = 0; i < QUANT_BLOCK; i++) {
@@ -31,17 +32,17 @@ static void round_block(const float *x, float *out)
         if (size > a || isnan(size)) a = size;
         if (isnan(a)) break;
     }
-    if (!(a >= 0x1p-120F && a <= FLT_MAX)) {
+    if (!(a >= least && a <= FLT_MAX)) {
         for (int i = 0; i < QUANT_BLOCK; i++)
             out[i] = a < 1 ? 0 : NAN;
         return;
     }
-    const float by = 127 / a, d = a / 127;
+    const float by = levels / a, d = a / levels;
     for (int i = 0; i < QUANT_BLOCK; i++)
         out[i] = rintf(x[i] * by) * d;
 }
 
-void linear_quant_rounded(const op_call *call)
+static void run_rounded(const op_call *call, float levels, float least)
 {
     const tensor *x = &call->tensors[LINEAR_X]; /* (n_rows, in_features) */
     const tensor *residual = &call->tensors[LINEAR_RESIDUAL];
@@ -52,7 +53,7 @@ void linear_quant_rounded(const op_call *call)
         for (int64_t row = 0; row < rows; row++) {
             const float *from = tensor_row(x, first + row);
             for (int64_t i = 0; i < in_features; i += QUANT_BLOCK)
-                round_block(from + i, rounded + row * in_features + i);
+                round_block(from + i, levels, least, rounded + row * in_features + i);
         }
         op_call part = *call;
         part.scratch = (char *)call->scratch + rows_bytes(call);
@@ -61,4 +62,14 @@ void linear_quant_rounded(const op_call *call)
         if (residual->rank) part.tensors[LINEAR_RESIDUAL] = tensor_slice(*residual, 0, first, rows);
         linear_reference(&part);
     }
+}
+
+void linear_quant_rounded_8(const op_call *call)
+{
+    run_rounded(call, 127, QUANT_LEAST_8);
+}
+
+void linear_quant_rounded_16(const op_call *call)
+{
+    run_rounded(call, QUANT_LEVELS_16, QUANT_LEAST_16);
 }

@@ -13,6 +13,14 @@
         .scratch_bytes = linear_float_scratch_bytes,                                               \
     }
 
+#define DECODED_VARIANT(NAME, NEEDS)                                                               \
+    {                                                                                              \
+        .name = #NAME "_decoded", .needs = OP_X_FLOAT | NEEDS, .kernel = linear_float_##NAME,      \
+        .accepts = linear_float_accepts_quantised, .packed_bytes = linear_float_packed_bytes,      \
+        .pack = linear_float_pack_quantised, .pack_units = LINEAR_FLOAT_PANEL,                     \
+        .scratch_bytes = linear_float_scratch_bytes,                                               \
+    }
+
 const op_variant linear_variants[] = {
 #ifdef __x86_64__
     FLOAT_VARIANT(avx2, CPU_LEVEL_AVX2),
@@ -28,5 +36,7 @@ const op_variant linear_variants[] = {
         .scratch_bytes = linear_float_amx_scratch_bytes,
     },
     LINEAR_QUANT_VARIANTS,
+    DECODED_VARIANT(avx2, CPU_LEVEL_AVX2),
+    DECODED_VARIANT(avx512, CPU_LEVEL_AVX512),
 #endif
     {0}};
