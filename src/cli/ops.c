@@ -5,10 +5,8 @@
 #include "base/option_cache.h"
 #include "base/status.h"
 #include "base/threads.h"
-#include "op/op.h"
 #include "workbench/workbench.h"
 
-#include <string.h>
 #include <unistd.h>
 
 /* Writes the text if it was made, and frees it. */
@@ -77,14 +75,13 @@ qp_status command_ops_check(const cli_call *call)
     const option_result *options = call->options;
     uint32_t off = 0;
     if (s->cpu_mask) TRY(cpu_features_parse(s->cpu_mask, &off, call->error));
-    const bool best = s->variant && strcmp(s->variant, "best") == 0;
     workbench_check_options check = {
         .ops = options->positional,
         .n_ops = options->n_positional,
         .variant = s->variant,
         .kernel = s->kernel,
         .seed = (uint64_t)s->seed,
-        .features = cpu_features(off) | (best ? 0 : OP_X_BITS),
+        .features = cpu_features(off),
         .device = s->kernel_device == 1,
         .timeout_ms = (int)s->timeout * 1000,
         .json = s->json,

@@ -192,7 +192,7 @@ static void check_variants(report *report, const op_info *op)
         check_one(report, &run);
     }
     for (const op_variant *v = op->variants; v && v->name; v++) {
-        if (v->needs & ~report->options->features) continue;
+        if (v->needs & ~(report->options->features | OP_X_BITS)) continue;
         if (wanted && strcmp(wanted, v->name) != 0) continue;
         check_run run = {.options = report->options, .op = op, .variant = v, .name = v->name};
         check_one(report, &run);
