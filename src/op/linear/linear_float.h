@@ -14,8 +14,8 @@
  * The vector variants sum an output in blocks of 256 inputs, each in rising order by fused
  * multiply-adds from zero, and add the blocks' sums in rising order: the same bits in all of them.
  * Quantised weights are decoded to F32 panels where x is not to be rounded (OP_X_FLOAT): four to
- * eight times the memory. In every variant the order is the same for one row, for many rows, and for
- * any slice of features.
+ * eight times the memory. In every variant the order is the same for one row, for many rows, and
+ * for any slice of features.
  */
 #ifndef QUIPU_OP_LINEAR_FLOAT_H
 #define QUIPU_OP_LINEAR_FLOAT_H
