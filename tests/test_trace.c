@@ -1,6 +1,8 @@
 /* Traces: every slice once, none over another, and sums that add up to the passes. */
 #include "trace_test.h"
 
+#include "schedule/timeline_table.h"
+
 static const int32_t PROMPT[] = {3, 1, 4, 1, 5, 9, 2, 6};
 enum { PROMPT_TOKENS = 8, GENERATED = 5 };
 
@@ -109,6 +111,30 @@ static void test_table_adds_up(void **state)
     }
     free(text);
     recording_free(&r);
+}
+
+/* A kind with a long name, as launches of several operators have, moves no number out of its
+ * column.
+ */
+static void test_table_of_long_names(void **state)
+{
+    (void)state;
+    timeline_node nodes[] = {{.kind = 1, .layer = -1}, {.kind = 2, .layer = -1}};
+    timeline_slice slices[] = {
+        {.node = 0, .shape = "1", .wait = 0, .work = 0, .signal = 7000, .end = 7000},
+        {.node = 1, .shape = "1", .wait = 7000, .work = 9000, .signal = 20000, .end = 20000}};
+    const timeline t = {.kinds = {"noop", "linear", "linear + silu_and_mul + rms_norm"},
+                        .n_kinds = 3,
+                        .nodes = nodes,
+                        .n_nodes = 2,
+                        .n_tracks = 1};
+    const timeline_panel panel = {.tokens = 1, .length = 23000, .slices = slices, .count = 2};
+    timeline_table table = {.passes = 0};
+    strbuf text = {0};
+    timeline_table_add(&table, &t, &panel);
+    timeline_table_print(&table, &t, "prompt", &text);
+    check_sums(strbuf_text(&text));
+    strbuf_free(&text);
 }
 
 static int length(const cJSON *json, const char *key)
@@ -347,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_no_two_slices_overlap),
         cmocka_unit_test(test_costs_do_not_depend_on_the_cut),
         cmocka_unit_test(test_table_adds_up),
+        cmocka_unit_test(test_table_of_long_names),
         cmocka_unit_test(test_page_is_complete),
         cmocka_unit_test(test_passes_are_bounded),
         cmocka_unit_test(test_same_answer),

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 void timeline_table_add(timeline_table *table, const timeline *t, const timeline_panel *panel)
 {
@@ -46,16 +47,27 @@ static double divide(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
+/* The width of the first column: a launch of several operators has a long name. */
+static int name_width(const timeline *t, const timeline_sum *sums, int n)
+{
+    int width = 18;
+    for (int i = 0; i < n; i++) {
+        int length = (int)strlen(t->kinds[sums[i].kind]);
+        if (length > width) width = length;
+    }
+    return width;
+}
+
 /* Prints a row; true where it took less time than the limits allow. */
 static bool print_sum(const timeline_table *table, const timeline *t, const timeline_sum *sum,
-                      strbuf *out)
+                      int width, strbuf *out)
 {
     double passes = (double)table->passes, tracks = t->n_tracks;
     double ns = sum->work / tracks; /* of all passes */
     double least = divide(sum->bytes, t->limits.bytes_per_second);
     double flops = divide(sum->flops, t->limits.flops_per_second);
     if (flops > least) least = flops;
-    strbuf_printf(out, "%-18s %8.0f %11.1f %6.1f%%", t->kinds[sum->kind],
+    strbuf_printf(out, "%-*s %8.0f %11.1f %6.1f%%", width, t->kinds[sum->kind],
                   (double)sum->slices / passes, ns / passes / 1e3, 100 * divide(ns, table->length));
     if (sum->flops > 0 || sum->bytes > 0)
         strbuf_printf(out, " %8.1f %9.1f %8.1f%%", divide(sum->bytes, ns), divide(sum->flops, ns),
@@ -66,10 +78,11 @@ static bool print_sum(const timeline_table *table, const timeline *t, const time
     return ns > 0 && least * 1e9 > ns;
 }
 
-static void print_rest(const timeline_table *table, const char *name, double ns, strbuf *out)
+static void print_rest(const timeline_table *table, const char *name, double ns, int width,
+                       strbuf *out)
 {
-    strbuf_printf(out, "%-18s %8s %11.1f %6.1f%%\n", name, "", ns / (double)table->passes / 1e3,
-                  100 * divide(ns, table->length));
+    strbuf_printf(out, "%-*s %8s %11.1f %6.1f%%\n", width, name, "",
+                  ns / (double)table->passes / 1e3, 100 * divide(ns, table->length));
 }
 
 /* What has no row. */
@@ -93,22 +106,22 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
                   table->passes == 1 ? "" : "es", (double)table->tokens / passes,
                   table->tokens == table->passes ? "" : "s", table->length / passes / 1e6,
                   table->passes == 1 ? "" : " each");
-    strbuf_printf(out, "%-18s %8s %11s %7s %8s %9s %9s %11s\n", "operator", "slices", "time us",
-                  "share", "GB/s", "GFLOP/s", "of limit", "waiting us");
     timeline_sum sums[TIMELINE_KINDS];
-    int n = take_sums(table, t, sums);
+    const int n = take_sums(table, t, sums), width = name_width(t, sums, n);
+    strbuf_printf(out, "%-*s %8s %11s %7s %8s %9s %9s %11s\n", width, "operator", "slices",
+                  "time us", "share", "GB/s", "GFLOP/s", "of limit", "waiting us");
     double wait = 0, work = 0;
     bool cached = false;
     for (int i = 0; i < n; i++) {
-        cached |= print_sum(table, t, &sums[i], out);
+        cached |= print_sum(table, t, &sums[i], width, out);
         wait += sums[i].wait / tracks;
         work += sums[i].work / tracks;
     }
     double signal = table->signal / tracks;
-    if (wait > 0) print_rest(table, "waiting", wait, out);
-    if (signal > 0) print_rest(table, "signals", signal, out);
-    print_rest(table, "outside", table->length - work - wait - signal, out);
-    print_rest(table, "pass", table->length, out);
+    if (wait > 0) print_rest(table, "waiting", wait, width, out);
+    if (signal > 0) print_rest(table, "signals", signal, width, out);
+    print_rest(table, "outside", table->length - work - wait - signal, width, out);
+    print_rest(table, "pass", table->length, width, out);
     print_joined(table, t, out);
     if (cached)
         strbuf_puts(out,
