@@ -27,12 +27,12 @@ static void use(const model_config *config)
     qp_error error;
     program p;
     if (plan_build(config, NULL, &options, &p, &error) == QP_OK) {
-        plan_bytes bytes = plan_count_bytes(&p, 0);
+        program_bytes bytes = program_count_bytes(&p, 0);
         if (bytes.total < bytes.kv_cache || bytes.total < bytes.arena) abort();
     } else if (strncmp(error.message, "plan:", 5) == 0) {
         abort(); /* the verifier's */
     }
-    plan_free(&p);
+    program_free(&p);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -15,11 +15,11 @@
 static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wide, qp_error *error)
 {
     const cuda_mega *m = mega_of(engine);
-    const model_config *c = &engine->plan.config;
+    const model_config *c = &engine->program.config;
     bool half = mega_is_half(engine->model);
     if (!m) return error_set(error, QP_UNSUPPORTED, "the engine runs no megakernel");
     if ((c->head_dim == 64 || (wide && !m->quantized)) &&
-        engine->plan.options.kv_type == DTYPE_F16 &&
+        engine->program.options.kv_type == DTYPE_F16 &&
         (m->quantized || (!half && c->hidden_size <= MEGA_COLUMNS)))
         return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
@@ -55,7 +55,7 @@ static inline qp_status find_delayed(qp_engine *engine, bool chooses, cuda_funct
     char image[40], name[40];
     snprintf(image, sizeof image, "mega%s%s_delayed", m->quantized ? "_bricks" : "",
              chooses ? "_choosing" : "");
-    snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)engine->plan.config.head_dim,
+    snprintf(name, sizeof name, "mega_%d_F16_%d_delayed", (int)engine->program.config.head_dim,
              !m->quantized);
     return find_test_kernel(&engine->device, image, name, cuda_mega_shared_bytes(m), out, error);
 }
@@ -65,7 +65,7 @@ static inline qp_status find_delayed_batch(qp_engine *engine, cuda_function *out
 {
     const mega_arguments *a = &mega_of(engine)->batch;
     char name[40];
-    snprintf(name, sizeof name, "mega_batch_%d_F16_delayed", (int)engine->plan.config.head_dim);
+    snprintf(name, sizeof name, "mega_batch_%d_F16_delayed", (int)engine->program.config.head_dim);
     return find_test_kernel(&engine->device, "mega_batch_delayed", name,
                             a->stages * a->stage_bytes + (int)a->shared.bytes, out, error);
 }

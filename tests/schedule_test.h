@@ -13,7 +13,7 @@
 
 typedef struct bench {
     model *model;
-    program plan;
+    program program;
     machine machine; /* `reference`: the oracle, or `operators`; lends its RoPE table */
     batch batch;
     page_pool pages;
@@ -49,12 +49,13 @@ static inline void bench_open_features(bench *b, const char *path, int64_t parts
     small.kv_partitions = parts % BENCH_SUMS;
     small.context = context;
     if (context > BENCH_CONTEXT) small.max_tokens = context;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &small, &b->plan, &error));
-    const machine_setup setup = {.plan = &b->plan, .model = b->model, .cpu_features = features};
+    assert_ok(plan_build(model_get_config(b->model), b->model, &small, &b->program, &error));
+    const machine_setup setup = {
+        .program = &b->program, .model = b->model, .cpu_features = features};
     const machine_type *type = features ? &machine_operators : &machine_reference;
     assert_ok(machine_open(type, &setup, &b->machine, &error));
-    assert_ok(batch_init(&b->batch, &b->plan, &error));
-    assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 4, &error));
+    assert_ok(batch_init(&b->batch, &b->program, &error));
+    assert_ok(page_pool_init(&b->pages, b->program.options.n_pages, 4, &error));
     for (int i = 0; i < 2; i++)
         assert_ok(page_list_init(&b->lists[i], context / 4, &error));
 }
@@ -76,7 +77,7 @@ static inline void bench_close(bench *b)
     page_pool_free(&b->pages);
     batch_free(&b->batch);
     machine_close(&b->machine);
-    plan_free(&b->plan);
+    program_free(&b->program);
     model_close(b->model);
 }
 
@@ -92,7 +93,7 @@ static inline void bench_fill(bench *b, int64_t first, int64_t second)
         assert_true(counts[i] <= BENCH_TOKENS);
         for (int64_t t = 0; t < counts[i]; t++)
             tokens[t] =
-                (int32_t)((37 * (b->past[i] + t) + 101 * i + 3) % b->plan.config.vocab_size);
+                (int32_t)((37 * (b->past[i] + t) + 101 * i + 3) % b->program.config.vocab_size);
         assert_ok(page_list_resize(&b->lists[i], &b->pages, b->past[i] + counts[i], &error));
         batch_add(&b->batch, tokens, counts[i], b->past[i], b->lists[i].pages);
         batch_want(&b->batch, batch_tokens(&b->batch) - 1);
@@ -110,16 +111,16 @@ static inline void bench_fill(bench *b, int64_t first, int64_t second)
 static inline void bench_run(const bench *b)
 {
     qp_error error;
-    const machine_request request = {.batch = &b->batch, .last = b->plan.n_steps};
+    const machine_request request = {.batch = &b->batch, .last = b->program.n_steps};
     assert_ok(machine_pass(&b->machine, &request, &error));
 }
 
 static inline void bench_clear_caches(const bench *b)
 {
     qp_error error;
-    const size_t bytes = b->plan.tensors[PLAN_K_CACHE].bytes;
+    const size_t bytes = b->program.tensors[PLAN_K_CACHE].bytes;
     void *zeros = calloc(1, bytes);
-    for (int64_t layer = 0; layer < b->plan.config.n_layers; layer++) {
+    for (int64_t layer = 0; layer < b->program.config.n_layers; layer++) {
         assert_ok(machine_write(&b->machine, PLAN_K_CACHE, layer, zeros, bytes, &error));
         assert_ok(machine_write(&b->machine, PLAN_V_CACHE, layer, zeros, bytes, &error));
     }
@@ -156,15 +157,15 @@ typedef struct machine_memory {
 
 static inline void memory_open(machine_memory *m, const bench *b)
 {
-    m->cache_bytes = b->plan.tensors[PLAN_K_CACHE].bytes * (size_t)b->plan.config.n_layers;
-    m->weights = calloc((size_t)b->plan.n_weights + 1, sizeof *m->weights);
-    plan_find_weights(&b->plan, b->model, m->weights);
-    m->arena = malloc(b->plan.arena_bytes);
-    memset(m->arena, 0xab, b->plan.arena_bytes);
-    m->bound = (program_memory){.cache_layer_bytes = b->plan.tensors[PLAN_K_CACHE].bytes,
+    m->cache_bytes = b->program.tensors[PLAN_K_CACHE].bytes * (size_t)b->program.config.n_layers;
+    m->weights = calloc((size_t)b->program.n_weights + 1, sizeof *m->weights);
+    plan_find_weights(&b->program, b->model, m->weights);
+    m->arena = malloc(b->program.arena_bytes);
+    memset(m->arena, 0xab, b->program.arena_bytes);
+    m->bound = (program_memory){.cache_layer_bytes = b->program.tensors[PLAN_K_CACHE].bytes,
                                 .weights = m->weights};
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        const plan_tensor *t = &b->plan.tensors[id];
+        const plan_tensor *t = &b->program.tensors[id];
         const bool own = t->kind == PLAN_CARRIED || t->kind == PLAN_STATE;
         m->bound.data[id] = own                     ? calloc(1, t->bytes)
                             : t->kind == PLAN_CACHE ? calloc(1, m->cache_bytes)
@@ -185,7 +186,7 @@ static inline void memory_begin_pass(machine_memory *m)
 static inline void memory_close(machine_memory *m, const bench *b)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        plan_kind kind = b->plan.tensors[id].kind;
+        plan_kind kind = b->program.tensors[id].kind;
         if (kind == PLAN_CARRIED || kind == PLAN_STATE || kind == PLAN_CACHE || kind == PLAN_TABLE)
             free(m->bound.data[id]);
     }
@@ -198,13 +199,13 @@ static inline bool same_outputs(const bench *b, const machine_memory *m)
 {
     static const plan_tensor_id outputs[] = {PLAN_LOGITS, PLAN_NEXT};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
-        const plan_tensor *t = &b->plan.tensors[outputs[i]];
-        size_t bytes =
-            t->bytes / (size_t)b->plan.capacity.of[AXIS_OUTPUTS] * (size_t)batch_outputs(&b->batch);
+        const plan_tensor *t = &b->program.tensors[outputs[i]];
+        size_t bytes = t->bytes / (size_t)b->program.capacity.of[AXIS_OUTPUTS] *
+                       (size_t)batch_outputs(&b->batch);
         if (!bench_has(b, outputs[i], -1, m->bound.data[outputs[i]], bytes)) return false;
     }
-    const size_t layer_bytes = b->plan.tensors[PLAN_K_CACHE].bytes;
-    for (int64_t layer = 0; layer < b->plan.config.n_layers; layer++) {
+    const size_t layer_bytes = b->program.tensors[PLAN_K_CACHE].bytes;
+    for (int64_t layer = 0; layer < b->program.config.n_layers; layer++) {
         const size_t at = (size_t)layer * layer_bytes;
         if (!bench_has(b, PLAN_K_CACHE, layer, (char *)m->bound.data[PLAN_K_CACHE] + at,
                        layer_bytes) ||

@@ -117,24 +117,24 @@ static void memory_is_counted_exactly(void **state)
 {
     (void)state;
     model *model;
-    program plan;
+    program program;
     qp_error error;
     model_options sizes_only = {.sizes_only = true};
     assert_int_equal(model_open("synthetic:llama-3.2-1b:Q4_K", &sizes_only, &model, &error), QP_OK);
     plan_options options = plan_default_options(model_get_config(model));
     options.context = 4096;
-    assert_int_equal(plan_build(model_get_config(model), model, &options, &plan, &error), QP_OK);
-    cuda_bytes bytes = cuda_executor_count(&plan, model);
+    assert_int_equal(plan_build(model_get_config(model), model, &options, &program, &error), QP_OK);
+    cuda_bytes bytes = cuda_executor_count(&program, model);
     /* Every tensor of this model is a multiple of the alignment already. */
     assert_int_equal(bytes.weights, model_weight_bytes(model));
     assert_int_equal(bytes.kv_cache, 2 * 16 * 4096 * 8 * 64 * 2);
-    assert_int_equal(bytes.arena, plan.arena_bytes);
+    assert_int_equal(bytes.arena, program.arena_bytes);
     /* cuBLASLt's own, counters, and for the output's product a row in BF16 and 64 MiB of decoded
      * weights. */
     assert_int_equal(bytes.workspace, (32 << 20) + 16384 * 4 + 2048 * 2 + (64 << 20));
     assert_int_equal(bytes.total, bytes.weights + bytes.arena + bytes.kv_cache + bytes.rope_table +
                                       bytes.state + bytes.inputs + bytes.workspace);
-    plan_free(&plan);
+    program_free(&program);
     model_close(model);
 }
 
@@ -143,7 +143,7 @@ static void parts_of_attention_are_counted(void **state)
 {
     (void)state;
     model *model;
-    program plan;
+    program program;
     qp_error error;
     model_options sizes_only = {.sizes_only = true};
     assert_int_equal(model_open("synthetic:tiny:BF16", &sizes_only, &model, &error), QP_OK);
@@ -153,9 +153,9 @@ static void parts_of_attention_are_counted(void **state)
         plan_options options = plan_default_options(config);
         options.context = i ? 4096 : 1536;
         options.max_sequences = options.max_tokens = 64;
-        assert_int_equal(plan_build(config, NULL, &options, &plan, &error), QP_OK);
-        bytes[i] = cuda_executor_count(&plan, model).workspace;
-        plan_free(&plan);
+        assert_int_equal(plan_build(config, NULL, &options, &program, &error), QP_OK);
+        bytes[i] = cuda_executor_count(&program, model).workspace;
+        program_free(&program);
     }
     if (config->head_dim == 64)
         assert_int_equal(bytes[1] >= (size_t)64 * 4 * (size_t)config->n_heads * 66 * 4, true);

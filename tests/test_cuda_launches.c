@@ -64,7 +64,7 @@ static void check_list(const made *m)
         for (int r = e->record; r < e->record + e->n_records; r++)
             assert_true(i > 0 || !l->recording.records[r].early);
     }
-    const plan_step *last = &m->pass.plan.steps[l->of.last - 1];
+    const program_step *last = &m->pass.program.steps[l->of.last - 1];
     assert_int_equal(node, last->first_node + last->n_nodes);
     assert_int_equal(record, l->recording.n_records);
 }
@@ -105,7 +105,7 @@ static void test_first_chain(void **state)
     assert_int_equal(chain->steps[0].kind, CHAIN_ROWS);
     assert_int_equal(chain->steps[2].kind, CHAIN_ROPE);
     assert_int_equal(chain->steps[3].kind, CHAIN_ATTENTION);
-    assert_int_equal(m.pass.plan.nodes[m.pass.list.step_nodes[first->step + 3]].op,
+    assert_int_equal(m.pass.program.nodes[m.pass.list.step_nodes[first->step + 3]].op,
                      OP_PAGED_PREFILL);
     strbuf text = {0};
     launch_list_print(&m.pass.setting, &m.pass.list, &text);

@@ -181,7 +181,7 @@ static void test_bad_requests(void **state)
 /* A machine that goes wrong in one place. */
 typedef struct planted {
     machine inner;
-    const program *plan;
+    const program *program;
     int step, pass; /* where */
     int calls;      /* of that step */
     int logits_end;
@@ -193,8 +193,8 @@ typedef struct planted {
 
 static qp_status change(planted *p)
 {
-    const plan_tensor *t = &p->plan->tensors[p->tensor];
-    int64_t layer = p->plan->steps[p->step].layer;
+    const plan_tensor *t = &p->program->tensors[p->tensor];
+    int64_t layer = p->program->steps[p->step].layer;
     unsigned char *data = malloc(t->bytes);
     assert_non_null(data);
     assert_ok(machine_read(&p->inner, p->tensor, layer, data, t->bytes, &error));
@@ -268,7 +268,7 @@ static const machine_type planted_type = {.name = "planted",
 /* A small model with a plan for 8 tokens and the compared pair. */
 typedef struct bench {
     model *model;
-    program plan;
+    program program;
     thread_pool *pool;
     machine_setup setup;
     machine a;
@@ -287,16 +287,18 @@ static void bench_open_as(bench *b, const char *path, const char *of, bool sums)
     options.max_tokens = options.context = options.max_outputs = TOKENS;
     options.page_size = 4;
     options.sums = sums;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->plan, &error));
+    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->program, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
-    b->setup = (machine_setup){
-        .plan = &b->plan, .model = b->model, .pool = b->pool, .cpu_features = cpu_features(0)};
+    b->setup = (machine_setup){.program = &b->program,
+                               .model = b->model,
+                               .pool = b->pool,
+                               .cpu_features = cpu_features(0)};
     const machine_type *type;
     assert_ok(machine_type_find(of, &type, &error));
     assert_ok(machine_open(&machine_reference, &b->setup, &b->a, &error));
     assert_ok(machine_open(type, &b->setup, &b->b.inner, &error));
-    b->b.logits_end = plan_find_step(&b->plan, "lm_head", -1) + 1;
-    b->b.plan = &b->plan;
+    b->b.logits_end = program_find_step(&b->program, "lm_head", -1) + 1;
+    b->b.program = &b->program;
     b->b.step = -1; /* nothing is planted yet */
     b->planted = (machine){&planted_type, &b->b};
 }
@@ -317,7 +319,7 @@ static void bench_close(bench *b)
     machine_close(&b->a);
     machine_close(&b->b.inner);
     thread_pool_destroy(b->pool);
-    plan_free(&b->plan);
+    program_free(&b->program);
     model_close(b->model);
 }
 
@@ -328,7 +330,7 @@ static const diff_report *bench_diff(bench *b, int first)
                             .n_tokens = TOKENS,
                             .singles = 2,
                             .first = first,
-                            .last = b->plan.n_steps};
+                            .last = b->program.n_steps};
     diff_report_free(&b->report);
     b->b.calls = 0;
     assert_ok(diff_run(&b->setup, &b->a, &b->planted, &request, &b->report, &error));
@@ -339,7 +341,7 @@ static void plant(bench *b, const char *step, int pass, plan_tensor_id tensor, i
                   float by)
 {
     b->b.what = PLANT_ELEMENT;
-    assert_ok(plan_parse_step(&b->plan, step, &b->b.step, &error));
+    assert_ok(program_parse_step(&b->program, step, &b->b.step, &error));
     b->b.pass = pass;
     b->b.tensor = tensor;
     b->b.element = element;
@@ -354,8 +356,8 @@ static void assert_named(const bench *b, const char *step, const char *name, con
     assert_false(r->equal);
     assert_true(r->first_wrong >= 0);
     const diff_row *row = &r->rows[r->first_wrong];
-    assert_string_equal(plan_step_label(&b->plan, row->step, text, sizeof text), step);
-    assert_string_equal(diff_row_name(&b->plan, row, text, sizeof text), name);
+    assert_string_equal(program_step_label(&b->program, row->step, text, sizeof text), step);
+    assert_string_equal(diff_row_name(&b->program, row, text, sizeof text), name);
     assert_string_equal(row->alone.first.index, index);
     assert_int_equal(row->alone.first.pass, pass);
     assert_int_equal(row->alone.wrong, 1);
@@ -371,7 +373,7 @@ static void test_planted_elements_are_named(void **state)
     for (size_t i = 0; i < 2; i++) {
         bench b;
         bench_open(&b, models[i], "threads");
-        const int64_t hidden = b.plan.config.hidden_size;
+        const int64_t hidden = b.program.config.hidden_size;
         assert_true(bench_diff(&b, 0)->equal);
         plant(&b, "1.ffn_down", 0, PLAN_X, 3 * hidden + 7, 1e-3F);
         bench_diff(&b, 0);
@@ -413,7 +415,7 @@ static const diff_report *bench_diff_whole(bench *b)
     const diff_request request = {.tokens = tokens,
                                   .n_tokens = TOKENS,
                                   .singles = TOKENS,
-                                  .last = plan_find_step(&b->plan, "lm_head", -1) + 1};
+                                  .last = program_find_step(&b->program, "lm_head", -1) + 1};
     machine whole = {&whole_type, &b->b};
     diff_report_free(&b->report);
     b->b.calls = 0;
@@ -430,7 +432,7 @@ static void test_whole_passes(void **state)
         bench b;
         char text[64];
         bench_open_sums(&b, "synthetic:tiny:BF16", of[i]);
-        const int64_t hidden = b.plan.config.hidden_size;
+        const int64_t hidden = b.program.config.hidden_size;
         const diff_report *r = bench_diff_whole(&b);
         assert_true(r->equal);
         assert_int_equal(r->n_rows, 2 + 2 * 4 + 1);
@@ -439,7 +441,7 @@ static void test_whole_passes(void **state)
         r = bench_diff_whole(&b);
         assert_false(r->equal);
         const diff_row *row = &r->rows[r->first_wrong];
-        assert_string_equal(plan_step_label(&b.plan, row->step, text, sizeof text), "0.ffn");
+        assert_string_equal(program_step_label(&b.program, row->step, text, sizeof text), "0.ffn");
         assert_string_equal(row->alone.first.index, "[0, 7]");
         assert_int_equal(row->alone.first.pass, 2);
         assert_true(fabs(row->alone.first.found - row->alone.first.expected - 1e-3) < 1e-5);
@@ -460,8 +462,8 @@ static void test_planted_cache(void **state)
     plant(&b, "1.attention", 0, PLAN_V_CACHE, 0, 0);
     bench_diff(&b, 0);
     const diff_row *row = &b.report.rows[b.report.first_wrong];
-    assert_int_equal(program_tensor_of(&b.plan, row->node, row->operand), PLAN_V_CACHE);
-    assert_int_equal(b.plan.steps[row->step].layer, 1);
+    assert_int_equal(program_tensor_of(&b.program, row->node, row->operand), PLAN_V_CACHE);
+    assert_int_equal(b.program.steps[row->step].layer, 1);
     assert_string_equal(row->alone.first.index, "[0, 0, 0, 0]");
     bench_close(&b);
 }
@@ -508,7 +510,7 @@ static void test_drift(void **state)
     assert_true(bench_diff(&b, 0)->equal);
     assert_true(b.report.same_choice == TOKENS && b.report.logit_rows == TOKENS);
     int first;
-    assert_ok(plan_parse_step(&b.plan, "1.attn_norm", &first, &error));
+    assert_ok(program_parse_step(&b.program, "1.attn_norm", &first, &error));
     plant(&b, "0.rope", 0, PLAN_ATTN, 0, 0.5F);
     assert_true(bench_diff(&b, first)->equal);  /* before what is compared */
     plant(&b, "1.rope", 3, PLAN_ATTN, 1, 0.5F); /* the first pass of the second round */

@@ -27,14 +27,14 @@ static void run(bench *b, int64_t first, int64_t second)
 
 static size_t logits_bytes(const bench *b)
 {
-    return (size_t)(batch_outputs(&b->batch) * b->plan.config.vocab_size) * sizeof(float);
+    return (size_t)(batch_outputs(&b->batch) * b->program.config.vocab_size) * sizeof(float);
 }
 
 static void assert_same(const bench *a, const bench *b)
 {
     assert_memory_equal(machine_logits(&a->machine), machine_logits(&b->machine), logits_bytes(a));
-    const size_t bytes = a->plan.tensors[PLAN_K_CACHE].bytes;
-    for (int64_t layer = 0; layer < a->plan.config.n_layers; layer++) {
+    const size_t bytes = a->program.tensors[PLAN_K_CACHE].bytes;
+    for (int64_t layer = 0; layer < a->program.config.n_layers; layer++) {
         for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
             void *cache = bench_read(a, (plan_tensor_id)id, layer, bytes);
             assert_true(bench_has(b, (plan_tensor_id)id, layer, cache, bytes));
@@ -138,7 +138,7 @@ static void chunks_and_neighbours_are_not_seen(void **state)
         for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
             run(&cut, steps[i][0], steps[i][1]);
         assert_memory_equal(machine_logits(&whole.machine), machine_logits(&cut.machine),
-                            (size_t)whole.plan.config.vocab_size * sizeof(float));
+                            (size_t)whole.program.config.vocab_size * sizeof(float));
         bench_close(&whole);
         bench_close(&cut);
     }

@@ -23,7 +23,7 @@ static qp_error error;
 /* A model with the memory of a machine, and what its sequences hold. */
 typedef struct bench {
     model *model;
-    program plan;
+    program program;
     thread_pool *pool;
     machine machine;
     batch batch;
@@ -33,8 +33,10 @@ typedef struct bench {
 
 static machine_setup setup_of(bench *b)
 {
-    return (machine_setup){
-        .plan = &b->plan, .model = b->model, .pool = b->pool, .cpu_features = cpu_features(0)};
+    return (machine_setup){.program = &b->program,
+                           .model = b->model,
+                           .pool = b->pool,
+                           .cpu_features = cpu_features(0)};
 }
 
 static void bench_open(bench *b, const machine_type *type, const char *path, uint64_t order)
@@ -46,9 +48,9 @@ static void bench_open(bench *b, const machine_type *type, const char *path, uin
     o.max_sequences = o.max_outputs = SEQUENCES;
     o.context = CONTEXT;
     o.page_size = PAGE;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->plan, &error));
+    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->program, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
-    assert_ok(batch_init(&b->batch, &b->plan, &error));
+    assert_ok(batch_init(&b->batch, &b->program, &error));
     machine_setup setup = setup_of(b);
     setup.order = order;
     assert_ok(machine_open(type, &setup, &b->machine, &error));
@@ -63,7 +65,7 @@ static void bench_close(bench *b)
     machine_close(&b->machine);
     batch_free(&b->batch);
     thread_pool_destroy(b->pool);
-    plan_free(&b->plan);
+    program_free(&b->program);
     model_close(b->model);
 }
 
@@ -288,7 +290,7 @@ static void test_serial_in_any_order(void **state)
         const machine_request r = {.batch = &b.batch, .logits = true};
         assert_ok(machine_pass(&b.machine, &r, &error));
         if (!expected) {
-            bytes = SEQUENCES * (size_t)b.plan.config.vocab_size * sizeof *expected;
+            bytes = SEQUENCES * (size_t)b.program.config.vocab_size * sizeof *expected;
             expected = malloc(bytes);
             assert_non_null(expected);
             memcpy(expected, machine_logits(&b.machine), bytes);
@@ -337,8 +339,8 @@ static void test_tensors_and_pages(void **state)
     (void)state;
     bench b;
     bench_open(&b, &machine_threads, "golden/models/llama-text.gguf", 0);
-    const size_t bytes = b.plan.tensors[PLAN_V_CACHE].bytes;
-    const size_t page = bytes / (size_t)b.plan.capacity.of[AXIS_PAGES];
+    const size_t bytes = b.program.tensors[PLAN_V_CACHE].bytes;
+    const size_t page = bytes / (size_t)b.program.capacity.of[AXIS_PAGES];
     char *written = malloc(bytes), *read = malloc(bytes);
     assert_true(written && read);
     for (size_t i = 0; i < bytes; i++)
@@ -436,7 +438,7 @@ static void test_what_is_printed_runs(void **state)
             (qp_engine_options){.model = "synthetic:smollm2-135m", .threads = 2, .fuse = fuse});
         const schedule *runs = machine_schedule(engine_machine(engine, 0));
         assert_ok(schedule_print(&options, &out, &error));
-        assert_ok(schedule_load(path, &engine->plan, &loaded, &error));
+        assert_ok(schedule_load(path, &engine->program, &loaded, &error));
         assert_int_equal(loaded.longest, runs->longest);
         assert_memory_equal(loaded.instructions, runs->instructions,
                             2 * (size_t)runs->longest * sizeof *runs->instructions);

@@ -15,7 +15,7 @@ static qp_error error;
 
 typedef struct bench {
     model *model;
-    program plan;
+    program program;
     thread_pool *pool;
     cuda_device device;
     machine cuda, mega;
@@ -54,10 +54,10 @@ static void bench_open(bench *b)
     o.max_sequences = o.max_outputs = SEQUENCES;
     o.context = CONTEXT;
     o.page_size = PAGE;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->plan, &error));
+    assert_ok(plan_build(model_get_config(b->model), b->model, &o, &b->program, &error));
     assert_ok(thread_pool_create(1, &b->pool, &error));
-    assert_ok(batch_init(&b->batch, &b->plan, &error));
-    machine_setup setup = {.plan = &b->plan,
+    assert_ok(batch_init(&b->batch, &b->program, &error));
+    machine_setup setup = {.program = &b->program,
                            .model = b->model,
                            .pool = b->pool,
                            .cpu_features = cpu_features(0),
@@ -73,7 +73,7 @@ static void bench_close(bench *b)
     machine_close(&b->cuda);
     batch_free(&b->batch);
     thread_pool_destroy(b->pool);
-    plan_free(&b->plan);
+    program_free(&b->program);
     model_close(b->model);
     cuda_device_close(&b->device);
 }

@@ -416,8 +416,8 @@ static void every_wait_is_carried(void **state)
         assert_ok(mega_build_sums(&p, m, options.n_blocks, &sums, &error));
         assert_ok(mega_schedule(&sums, &options, &s, &error));
         schedule_free(&s);
-        plan_free(&sums);
-        plan_free(&p);
+        program_free(&sums);
+        program_free(&p);
         model_close(m);
     }
 }
@@ -463,8 +463,8 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     assert_ok(schedule_verify(&s, &error));
     assert_int_equal(mega_prove(&s, &error), QP_UNSUPPORTED);
     schedule_free(&s);
-    plan_free(&sums);
-    plan_free(&p);
+    program_free(&sums);
+    program_free(&p);
     model_close(m);
 }
 
@@ -528,8 +528,8 @@ static void a_damaged_program_is_refused(void **state)
             schedule_free(&s);
         }
     assert_true(damaged > 40);
-    plan_free(&sums);
-    plan_free(&p);
+    program_free(&sums);
+    program_free(&p);
     model_close(m);
 }
 

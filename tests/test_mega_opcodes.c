@@ -96,8 +96,8 @@ static void it_knows_all_of_its_schedules(void **state)
         for (int i = 0; i < s.length[b]; i++)
             assert_true(mega_opcode_of((op_code)schedule_queue(&s, b)[i].opcode)->code);
     schedule_free(&s);
-    plan_free(&sums);
-    plan_free(&p);
+    program_free(&sums);
+    program_free(&p);
     model_close(m);
 }
 

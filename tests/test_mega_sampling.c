@@ -87,7 +87,7 @@ static void read_tokens(qp_session *session, const int32_t *tokens, size_t count
 static void pick_tokens(qp_session *session, const qp_sampling *sampling, const int32_t *prompt,
                         size_t n_prompt, int32_t *tokens, int count)
 {
-    picker p = picker_open(session->engine->plan.config.vocab_size, sampling);
+    picker p = picker_open(session->engine->program.config.vocab_size, sampling);
     read_tokens(session, prompt, n_prompt, &p);
     for (size_t i = 0; i < session->count; i++)
         picker_see(&p, session->tokens[i]);

@@ -63,7 +63,7 @@ static void bytes_are_known_before(void **state)
             if (!vectors) assert_true(told >= model_weight_bytes(whole) && !x.packed.data);
             executor_free(&before);
             executor_free(&x);
-            plan_free(&p);
+            program_free(&p);
         }
         model_close(sizes);
         model_close(whole);
@@ -73,9 +73,9 @@ static void bytes_are_known_before(void **state)
 /* Whether the first layer's node of a weight keeps it in a form of its own. */
 static bool is_packed(const executor *x, weight_slot slot)
 {
-    for (int n = 0; n < x->plan->n_nodes; n++)
-        for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
-            const program_weight *weight = program_weight_of(x->plan, n, i);
+    for (int n = 0; n < x->program->n_nodes; n++)
+        for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
+            const program_weight *weight = program_weight_of(x->program, n, i);
             if (weight && !weight->bias && weight->slot == (int)slot)
                 return x->nodes[n].packed != NULL;
         }
@@ -108,7 +108,7 @@ static void made_weights_are_given_back(void **state)
             n_given_back[fuse] += given_back;
             assert_true(can_read(norm) && can_read(table));
             executor_free(&x);
-            plan_free(&p);
+            program_free(&p);
             model_close(m);
         }
     }

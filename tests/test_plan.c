@@ -87,7 +87,7 @@ static void check_rows(const program *p, const plan_cell *cells, int first, cons
     static const plan_tensor_id columns[] = {PLAN_TOKEN_IDS, PLAN_X, PLAN_X_NORM, PLAN_ATTN,
                                              PLAN_FFN};
     for (int i = 0; i < count; i++) {
-        const plan_step *step = &p->steps[first + i];
+        const program_step *step = &p->steps[first + i];
         assert_string_equal(step->name, rows[i].step);
         assert_int_equal(step->layer, of_layer);
         const char *const want[] = {rows[i].tokens, rows[i].x, rows[i].x_norm, rows[i].attn,
@@ -114,7 +114,7 @@ static void lifetimes_are_those_of_the_design(void **state)
         check_rows(&p, cells, N_BEFORE + i * N_LAYER, layer, N_LAYER, i);
     check_rows(&p, cells, N_BEFORE + 3 * N_LAYER, after, N_AFTER, -1);
     free(cells);
-    plan_free(&p);
+    program_free(&p);
 }
 
 /* The same of the fused pass, with attention in parts and in one. */
@@ -145,13 +145,13 @@ static void fused_lifetimes_are_those_of_the_design(void **state)
         for (int i = 0; i < 3; i++)
             check_rows(&p, cells, N_BEFORE + i * N_FUSED_LAYER, fused_layer, N_FUSED_LAYER, i);
         check_rows(&p, cells, N_BEFORE + 3 * N_FUSED_LAYER, fused_after, N_FUSED_AFTER, -1);
-        int attention = plan_find_step(&p, "attention", 1);
+        int attention = program_find_step(&p, "attention", 1);
         const plan_cell *cell = &cells[attention * PLAN_TENSOR_COUNT + PLAN_PART_VALUES];
         assert_string_equal(cell_text(cell, text), parts > 1 ? "+wx" : "");
         assert_int_equal(p.tensors[PLAN_X_NORM].kind, PLAN_ABSENT);
         assert_int_equal(p.steps[attention].n_nodes, parts > 1 ? 2 : 1);
         free(cells);
-        plan_free(&p);
+        program_free(&p);
     }
 }
 
@@ -172,17 +172,17 @@ static void other_ranks_make_partial_sums(void **state)
                 {"ffn_norm", "rx"},  {"ffn_down", "+w"}, {"ffn_allreduce", "rw"},
                 {"ffn_up", ""},      {"activation", ""}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        int step = plan_find_step(&p, want[i].step, 1);
+        int step = program_find_step(&p, want[i].step, 1);
         char text[8];
         assert_string_equal(cell_text(&cells[step * PLAN_TENSOR_COUNT + PLAN_X], text), want[i].x);
     }
     free(cells);
-    plan_free(&p);
+    program_free(&p);
     program first = small_plan(2, 0); /* as a single rank's table */
     assert_ok(lifetime_compute(&first, &cells, &error));
     check_rows(&first, cells, N_BEFORE, layer, N_LAYER, 0);
     free(cells);
-    plan_free(&first);
+    program_free(&first);
 }
 
 /* What a cell says must agree with itself and with its neighbours, for every tensor. */
@@ -198,7 +198,7 @@ static void every_cell_is_consistent(void **state)
         bool alive = outlives;
         for (int step = 0; step < p.n_steps; step++) {
             const plan_cell *c = &cells[step * PLAN_TENSOR_COUNT + id];
-            plan_access access = plan_step_access(&p, step, (plan_tensor_id)id);
+            program_access access = program_step_access(&p, step, (plan_tensor_id)id);
             assert_int_equal(c->read, access.read);
             assert_int_equal(c->written, access.write);
             if (c->created) assert_false(alive);
@@ -212,7 +212,7 @@ static void every_cell_is_consistent(void **state)
         assert_int_equal(alive, outlives || kind == PLAN_OUTPUT);
     }
     free(cells);
-    plan_free(&p);
+    program_free(&p);
 }
 
 static void a_layer_has_two_all_reduces(void **state)
@@ -230,9 +230,9 @@ static void a_layer_has_two_all_reduces(void **state)
     }
     for (int i = 0; i < 3; i++)
         assert_int_equal(count[i], 2);
-    assert_int_equal(plan_find_step(&p, "attn_norm", 3), -1);
-    assert_int_equal(plan_find_step(&p, "lm_head", 0), -1);
-    plan_free(&p);
+    assert_int_equal(program_find_step(&p, "attn_norm", 3), -1);
+    assert_int_equal(program_find_step(&p, "lm_head", 0), -1);
+    program_free(&p);
 }
 
 /* --- The arena ------------------------------------------------------------------------------- */
@@ -325,7 +325,7 @@ static void live_tensors_never_meet(void **state)
         }
         assert_true(p.arena_bytes >= most && p.arena_bytes <= sum);
         free(cells);
-        plan_free(&p);
+        program_free(&p);
     }
 }
 
@@ -364,7 +364,7 @@ static void the_verifier_catches_every_misplacement(void **state)
                 p.tensors[b].offset = offset_a;
             }
             bool unsound = is_unsound(&p, cells);
-            bool caught = plan_verify(&p, &error) != QP_OK;
+            bool caught = program_verify(&p, &error) != QP_OK;
             if (caught != unsound)
                 fail_msg("plan %d, \"%s\" at %zu, \"%s\" at %zu: %s", i, p.tensors[a].name,
                          p.tensors[a].offset, p.tensors[b].name, p.tensors[b].offset,
@@ -373,9 +373,9 @@ static void the_verifier_catches_every_misplacement(void **state)
             p.tensors[a].offset = offset_a;
             p.tensors[b].offset = offset_b;
         }
-        assert_ok(plan_verify(&p, &error));
+        assert_ok(program_verify(&p, &error));
         free(cells);
-        plan_free(&p);
+        program_free(&p);
     }
     assert_true(harmful > 1000 && harmless > 1000);
 }
@@ -394,28 +394,28 @@ static void the_verifier_catches_wrong_orders(void **state)
                  {"ffn_up", 1, "ffn", "attn"},       {"final_norm", -1, "x_out", "ffn"},
                  {"lm_head", -1, "logits", "ffn"}};
     for (size_t i = 0; i < sizeof swaps / sizeof *swaps; i++) {
-        int s = plan_find_step(&p, swaps[i].step, swaps[i].layer);
-        plan_step first = p.steps[s];
+        int s = program_find_step(&p, swaps[i].step, swaps[i].layer);
+        program_step first = p.steps[s];
         p.steps[s] = p.steps[s + 1];
         p.steps[s + 1] = first;
         char want[64];
         snprintf(want, sizeof want, "reads tensor \"%s\", but its bytes hold %s", swaps[i].tensor,
                  swaps[i].holds);
-        if (plan_verify(&p, &error) != QP_INVALID || !strstr(error.message, want))
+        if (program_verify(&p, &error) != QP_INVALID || !strstr(error.message, want))
             fail_msg("%s and the step behind it: %s", swaps[i].step, error.message);
         p.steps[s + 1] = p.steps[s];
         p.steps[s] = first;
     }
-    plan_step embedding = p.steps[1];
+    program_step embedding = p.steps[1];
     p.steps[1].n_nodes = 0; /* left out */
-    assert_int_equal(plan_verify(&p, &error), QP_INVALID);
+    assert_int_equal(program_verify(&p, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "attn_norm"));
     assert_non_null(strstr(error.message, "\"x\""));
     assert_non_null(strstr(error.message, "nothing"));
     p.steps[1] = embedding;
     p.arena_bytes--;
-    assert_int_equal(plan_verify(&p, &error), QP_INVALID);
-    plan_free(&p);
+    assert_int_equal(program_verify(&p, &error), QP_INVALID);
+    program_free(&p);
 }
 
 /* --- Bytes ----------------------------------------------------------------------------------- */
@@ -437,7 +437,7 @@ static void bytes_are_those_that_are_allocated(void **state)
         options.max_outputs = random_between(1, 20);
         program p;
         assert_ok(plan_build(config, NULL, &options, &p, &error));
-        plan_bytes bytes = plan_count_bytes(&p, model_weight_bytes(model));
+        program_bytes bytes = program_count_bytes(&p, model_weight_bytes(model));
         executor x;
         assert_ok(executor_init(&x, &p, model, NULL, 0, NULL, &error));
         assert_int_equal(bytes.arena, x.arena.bytes);
@@ -465,7 +465,7 @@ static void bytes_are_those_that_are_allocated(void **state)
         assert_ok(batch_init(&b, &p, &error));
         batch_free(&b);
         executor_free(&x);
-        plan_free(&p);
+        program_free(&p);
         model_close(model);
     }
 }
@@ -475,8 +475,8 @@ static uint64_t total_at(const model_config *config, plan_options options, int64
     program p;
     options.context = context;
     assert_ok(plan_build(config, NULL, &options, &p, &error));
-    uint64_t total = plan_count_bytes(&p, 1000).total;
-    plan_free(&p);
+    uint64_t total = program_count_bytes(&p, 1000).total;
+    program_free(&p);
     return total;
 }
 
@@ -524,7 +524,7 @@ static void impossible_options_are_named(void **state)
             program p;
             assert_int_equal(plan_build(&config, NULL, &options, &p, &error), QP_INVALID);
             assert_non_null(strstr(error.message, fields[i].message));
-            plan_free(&p);
+            program_free(&p);
         }
     }
     program p;
@@ -535,13 +535,13 @@ static void impossible_options_are_named(void **state)
     assert_non_null(strstr(error.message, "slides over the latest"));
     options.context--;
     assert_ok(plan_build(&sliding, NULL, &options, &p, &error));
-    plan_free(&p);
+    program_free(&p);
     options = good;
     model_config normed = config;
     normed.family = &family_qwen3;
     assert_ok(plan_build(&normed, NULL, &options, &p, &error));
-    assert_true(plan_find_step(&p, "qk_norm", 0) == plan_find_step(&p, "rope", 0) - 1);
-    plan_free(&p);
+    assert_true(program_find_step(&p, "qk_norm", 0) == program_find_step(&p, "rope", 0) - 1);
+    program_free(&p);
     options.fuse = true;
     assert_int_equal(plan_build(&normed, NULL, &options, &p, &error), QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "norms of q and k"));
@@ -561,7 +561,7 @@ static void impossible_options_are_named(void **state)
     qp_status status = plan_build(&config, NULL, &options, &p, &error);
     assert_int_equal(status, QP_NO_MEMORY);
     assert_non_null(strstr(error.message, "too large"));
-    plan_free(&p);
+    program_free(&p);
 }
 
 /* --- Printing -------------------------------------------------------------------------------- */
@@ -635,14 +635,14 @@ static void the_printed_table_is_the_plan(void **state)
             assert_string_equal(cell ? cell->valuestring : "", want);
         }
     }
-    plan_bytes counted = plan_count_bytes(&p, model_weight_bytes(model));
+    program_bytes counted = program_count_bytes(&p, model_weight_bytes(model));
     assert_true(number(bytes, "total") == (double)counted.total);
     assert_true(number(bytes, "weights") == (double)counted.weights);
     assert_true(number(root, "context") == 2048);
     assert_true(number(root, "largest_context") == 2048);
     cJSON_Delete(root);
     free(cells);
-    plan_free(&p);
+    program_free(&p);
     model_close(model);
 }
 
@@ -816,8 +816,8 @@ static void a_program_has_everything_once(void **state)
         }
     assert_true(p.fingerprint != bare.fingerprint);
     free(weights);
-    plan_free(&bare);
-    plan_free(&p);
+    program_free(&bare);
+    program_free(&p);
     model_close(model);
 }
 
@@ -864,7 +864,7 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
     page_pool_free(&pool);
     batch_free(&b);
     executor_free(&x);
-    plan_free(&p);
+    program_free(&p);
     model_close(model);
 }
 

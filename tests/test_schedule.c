@@ -74,7 +74,7 @@ static void build(const bench *b, int workers, int setting, int assignment, sche
                                 .setting = (schedule_setting)setting,
                                 .assignment = (schedule_assignment)assignment,
                                 .tile = 4};
-    assert_ok(schedule_build(&b->plan, &options, s, &error));
+    assert_ok(schedule_build(&b->program, &options, s, &error));
 }
 
 static void test_every_strategy_is_sound(void **state)
@@ -156,7 +156,7 @@ static void test_attention_waits_by_kv_head(void **state)
 {
     (void)state;
     const bench *b = &benches[SPLIT];
-    const uint32_t heads = (uint32_t)b->plan.config.n_kv_heads;
+    const uint32_t heads = (uint32_t)b->program.config.n_kv_heads;
     schedule s;
     build(b, 8, SCHEDULE_LATENCY, SCHEDULE_RR, &s);
     uint32_t signals[64][8] = {{0}}; /* by node: the counters it signals */
@@ -191,7 +191,7 @@ static void test_sums_wait_for_nobody_who_adds(void **state)
 {
     (void)state;
     const bench *b = &benches[SUMS];
-    const int64_t heads = b->plan.config.n_kv_heads, hidden = b->plan.config.hidden_size;
+    const int64_t heads = b->program.config.n_kv_heads, hidden = b->program.config.hidden_size;
     schedule s;
     build(b, 8, SCHEDULE_LATENCY, SCHEDULE_RR, &s);
     for (int w = 0; w < 8; w++) {
@@ -206,7 +206,7 @@ static void test_sums_wait_for_nobody_who_adds(void **state)
             assert_true(in->waits[0].needed < 8); /* its KV head's parts */
         }
     }
-    assert_true(s.n_counters - 1 <= b->plan.config.n_layers * (2 + 2 * heads) + 8);
+    assert_true(s.n_counters - 1 <= b->program.config.n_layers * (2 + 2 * heads) + 8);
     schedule_free(&s);
 }
 
@@ -216,7 +216,7 @@ static void check_shares(const bench *b, int64_t group)
     schedule s;
     qp_error error;
     const schedule_options options = {.workers = 5, .group = group};
-    assert_ok(schedule_build(&b->plan, &options, &s, &error));
+    assert_ok(schedule_build(&b->program, &options, &s, &error));
     assert_true(s.n_nodes <= 64);
     int share[64][5] = {{0}};
     for (int w = 0; w < 5; w++) {
@@ -252,7 +252,7 @@ static void test_workers_differ_by_one_group(void **state)
     schedule s;
     qp_error error;
     const schedule_options options = {.workers = 5, .group = 16};
-    assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+    assert_ok(schedule_build(&tiny.program, &options, &s, &error));
     int least[64], most[64];
     assert_true(s.n_nodes <= 64);
     for (int node = 0; node < s.n_nodes; node++) {
@@ -289,7 +289,7 @@ static void test_bad_options_are_refused(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         schedule s;
         qp_error error = {0};
-        assert_int_equal(schedule_build(&tiny.plan, &bad[i], &s, &error), QP_INVALID);
+        assert_int_equal(schedule_build(&tiny.program, &bad[i], &s, &error), QP_INVALID);
         assert_true(strlen(error.message) > 20);
         schedule_free(&s);
     }
@@ -302,8 +302,8 @@ static void test_a_schedule_may_end_early(void **state)
     qp_error error;
     schedule s;
     schedule_options options = {.workers = 4,
-                                .last_step = plan_find_step(&tiny.plan, "lm_head", -1) + 1};
-    assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+                                .last_step = program_find_step(&tiny.program, "lm_head", -1) + 1};
+    assert_ok(schedule_build(&tiny.program, &options, &s, &error));
     assert_ok(schedule_verify(&s, &error));
     assert_int_equal(s.program->nodes[s.n_nodes - 1].op, OP_LINEAR);
     schedule_free(&s);
@@ -331,7 +331,7 @@ static void check_large(bool fuse, bool sums)
     assert_ok(schedule_verify(&s, &error));
     assert_true(clock_ns() - begin < 3000000000u);
     schedule_free(&s);
-    plan_free(&p);
+    program_free(&p);
     model_close(m);
 }
 
@@ -358,7 +358,7 @@ static void test_pools_are_bounded(void **state)
                                               .memory_fraction = fractions[f],
                                               .profile.bytes_per_second = 1e15,
                                               .tile = 1};
-            assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+            assert_ok(schedule_build(&tiny.program, &options, &s, &error));
             int64_t all = 0;
             for (int w = 0; w < workers; w++)
                 all += s.length[w];

@@ -104,7 +104,7 @@ static void build(const cost_table *costs, int workers, schedule_assignment how,
 {
     qp_error error;
     schedule_options options = {.workers = workers, .assignment = how, .costs = costs};
-    assert_ok(schedule_build(&tiny.plan, &options, s, &error));
+    assert_ok(schedule_build(&tiny.program, &options, s, &error));
     assert_null(s->options.costs);
 }
 
@@ -153,7 +153,7 @@ static void test_who_works_alone_is_faster(void **state)
                                           .assignment = SCHEDULE_POOL,
                                           .memory_fraction = 0.5, /* of two workers: one each */
                                           .costs = &table};
-        assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+        assert_ok(schedule_build(&tiny.program, &options, &s, &error));
         double linear_ns = 0, others_ns = 0;
         for (int n = 0; n < s.length[0]; n++) {
             const instruction *in = schedule_queue(&s, 0) + n;

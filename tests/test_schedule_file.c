@@ -31,7 +31,7 @@ static void save(int workers)
     qp_error error;
     schedule s;
     schedule_options options = {.workers = workers, .assignment = SCHEDULE_DAG};
-    assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+    assert_ok(schedule_build(&tiny.program, &options, &s, &error));
     assert_ok(schedule_save(&s, path, &error));
     schedule_free(&s);
 }
@@ -43,9 +43,9 @@ static void test_what_is_saved_is_loaded(void **state)
         qp_error error;
         schedule made, read;
         schedule_options options = {.workers = 7, .setting = (schedule_setting)setting, .tile = 4};
-        assert_ok(schedule_build(&tiny.plan, &options, &made, &error));
+        assert_ok(schedule_build(&tiny.program, &options, &made, &error));
         assert_ok(schedule_save(&made, path, &error));
-        assert_ok(schedule_load(path, &tiny.plan, &read, &error));
+        assert_ok(schedule_load(path, &tiny.program, &read, &error));
         assert_int_equal(read.longest, made.longest);
         assert_int_equal(read.n_counters, made.n_counters);
         assert_memory_equal(&read.options, &made.options, sizeof read.options);
@@ -82,7 +82,7 @@ static qp_status load(void)
 {
     qp_error error = {0};
     schedule s;
-    qp_status status = schedule_load(path, &tiny.plan, &s, &error);
+    qp_status status = schedule_load(path, &tiny.program, &s, &error);
     assert_true(status == QP_OK || strstr(error.message, path));
     schedule_free(&s);
     return status;
@@ -161,7 +161,7 @@ static void test_another_model_is_refused(void **state)
     schedule s;
     save(3);
     bench_open(&other, "synthetic:tiny:BF16");
-    assert_int_equal(schedule_load(path, &other.plan, &s, &error), QP_FORMAT);
+    assert_int_equal(schedule_load(path, &other.program, &s, &error), QP_FORMAT);
     assert_non_null(strstr(error.message, "another model"));
     schedule_free(&s);
     bench_close(&other);
@@ -172,10 +172,10 @@ static void test_what_cannot_be_opened_says_so(void **state)
     (void)state;
     qp_error error = {0};
     schedule s;
-    assert_int_equal(schedule_load("/nonexistent/x", &tiny.plan, &s, &error), QP_IO);
+    assert_int_equal(schedule_load("/nonexistent/x", &tiny.program, &s, &error), QP_IO);
     assert_non_null(strstr(error.message, "/nonexistent/x"));
     schedule_options options = {.workers = 2};
-    assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+    assert_ok(schedule_build(&tiny.program, &options, &s, &error));
     assert_int_equal(schedule_save(&s, "/nonexistent/x", &error), QP_IO);
     schedule_free(&s);
 }

@@ -130,7 +130,7 @@ static bool runs_right(const schedule *s, uint64_t seed)
         right =
             serial_run(machine, &memory.bound, tiny.batch.sizes.of, &options, &error) == QP_OK &&
             same_outputs(&tiny, &memory);
-        memset(memory.arena, 0xcd, tiny.plan.arena_bytes);
+        memset(memory.arena, 0xcd, tiny.program.arena_bytes);
     }
     free(scratch);
     memory_close(&memory, &tiny);
@@ -151,7 +151,7 @@ static void test_no_harmful_mutation_is_accepted(void **state)
                                     .setting = (schedule_setting)(i / 4 % 2),
                                     .assignment = (schedule_assignment)(i / 8 % 5),
                                     .tile = 2};
-        assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+        assert_ok(schedule_build(&tiny.program, &options, &s, &error));
         mutation kind = (mutation)(i % KINDS);
         for (uint64_t attempt = 0; !mutate(&s, kind, hash_random(7, attempt, i)); attempt++)
             continue;
@@ -179,11 +179,11 @@ static void test_sums_that_nobody_clears_are_refused(void **state)
     qp_error error;
     schedule s;
     const schedule_options options = {.workers = 3};
-    assert_ok(schedule_build(&tiny.plan, &options, &s, &error));
+    assert_ok(schedule_build(&tiny.program, &options, &s, &error));
     assert_ok(schedule_verify(&s, &error));
     const int x_next = op_tensor_index(op_get(OP_EMBEDDING_CLEAR), "x_next");
-    assert_int_equal(tiny.plan.nodes[0].op, OP_EMBEDDING_CLEAR);
-    int64_t *rows = &tiny.plan.views[tiny.plan.nodes[0].operands[x_next]].shape[0];
+    assert_int_equal(tiny.program.nodes[0].op, OP_EMBEDDING_CLEAR);
+    int64_t *rows = &tiny.program.views[tiny.program.nodes[0].operands[x_next]].shape[0];
     --*rows;
     assert_int_equal(schedule_verify(&s, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "no instruction clears \"x_next\""));

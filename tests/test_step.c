@@ -26,7 +26,7 @@ typedef struct entry { /* a run, or the copy of a page */
 } entry;
 
 typedef struct fake {
-    const program *plan;
+    const program *program;
     int32_t *cache;   /* [pages][page_size]: the token at each position */
     int32_t *history; /* [slots][vocab_size] */
     int32_t last[SEQUENCES];
@@ -48,12 +48,12 @@ static uint64_t history_term(int32_t token, int32_t seen)
 
 static int32_t token_of(const fake *f, uint64_t hash)
 {
-    return (int32_t)(hash % (uint64_t)f->plan->config.vocab_size);
+    return (int32_t)(hash % (uint64_t)f->program->config.vocab_size);
 }
 
 static int32_t *cell(fake *f, const batch *b, int64_t sequence, int64_t position)
 {
-    const int64_t size = f->plan->options.page_size;
+    const int64_t size = f->program->options.page_size;
     const int32_t at = batch_i32(b, PLAN_KV_INDPTR)[sequence] + (int32_t)(position / size);
     assert_true(at < batch_i32(b, PLAN_KV_INDPTR)[sequence + 1]);
     return &f->cache[batch_i32(b, PLAN_KV_INDICES)[at] * size + position % size];
@@ -62,7 +62,7 @@ static int32_t *cell(fake *f, const batch *b, int64_t sequence, int64_t position
 static int32_t choose(fake *f, const batch *b, int64_t output, int64_t sequence, int64_t end,
                       int pass)
 {
-    const int64_t vocab = f->plan->config.vocab_size;
+    const int64_t vocab = f->program->config.vocab_size;
     int32_t *history = f->history + batch_i32(b, PLAN_SLOTS)[output] * vocab;
     int32_t uses = batch_i32(b, PLAN_USES)[output];
     uint64_t hash = 1, had = 0;
@@ -106,7 +106,7 @@ static void do_run(fake *f, const entry *e)
 
 static void do_copy(fake *f, int32_t from, int32_t to)
 {
-    const int64_t size = f->plan->options.page_size;
+    const int64_t size = f->program->options.page_size;
     memcpy(f->cache + to * size, f->cache + from * size, (size_t)size * sizeof *f->cache);
 }
 
@@ -135,7 +135,7 @@ static qp_status fake_run(void *self, const machine_request *r, qp_error *why)
     fake *f = self;
     entry *e = queue(f);
     *e = (entry){.request = *r, .from = -1};
-    assert_ok(batch_init(&e->batch, f->plan, why));
+    assert_ok(batch_init(&e->batch, f->program, why));
     e->batch.sizes = r->batch->sizes;
     memcpy(e->batch.memory, r->batch->memory, r->batch->memory_bytes);
     f->under_way++;
@@ -172,7 +172,7 @@ static qp_status fake_write(void *self, plan_tensor_id id, int64_t slot, const v
     fake *f = self;
     (void)why;
     assert_int_equal(f->under_way, 0);
-    if (id == PLAN_HISTORY) memcpy(f->history + slot * f->plan->config.vocab_size, data, bytes);
+    if (id == PLAN_HISTORY) memcpy(f->history + slot * f->program->config.vocab_size, data, bytes);
     return QP_OK;
 }
 
@@ -234,7 +234,7 @@ static int32_t next_token(const expected *x)
     for (size_t i = 0; i < x->count; i++)
         history[x->tokens[i]] =
             (history[x->tokens[i]] | ADJUST_SEEN) + (i >= x->answer ? ADJUST_ONCE : 0);
-    for (int32_t i = 0; i < x->machine->plan->config.vocab_size; i++)
+    for (int32_t i = 0; i < x->machine->program->config.vocab_size; i++)
         if (history[i]) had += history_term(i, history[i]);
     return token_of(x->machine, mix(hash, (int64_t)had));
 }
@@ -396,8 +396,8 @@ static void sequences_join_and_leave(void **state)
                                                             .chunk = 24,
                                                             .page_size = seed == 2 ? 1 : 4,
                                                             .max_sessions = SEQUENCES});
-        fake f = {.plan = &engine->plan};
-        const size_t vocab = (size_t)engine->plan.config.vocab_size;
+        fake f = {.program = &engine->program};
+        const size_t vocab = (size_t)engine->program.config.vocab_size;
         f.cache = calloc((size_t)engine->pages.n_pages * 4, sizeof *f.cache);
         f.history = calloc(SEQUENCES * vocab, sizeof *f.history);
         const machine own = engine->slots[ENGINE_MACHINES - 1];

@@ -13,7 +13,7 @@ static qp_error error;
 /* A tiny model with everything that running it takes, and a batch of two sequences. */
 typedef struct bench {
     model *model;
-    program plan;
+    program program;
     thread_pool *pool;
     executor executor;
     page_pool pages;
@@ -40,12 +40,12 @@ static void bench_open_parts(bench *b, int threads, int64_t parts)
     options.fuse = parts > 0;
     options.sums = parts > SUMS;
     options.kv_partitions = parts % SUMS;
-    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->plan, &error));
+    assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->program, &error));
     assert_ok(thread_pool_create(threads, &b->pool, &error));
     assert_ok(
-        executor_init(&b->executor, &b->plan, b->model, b->pool, features, &b->silent, &error));
-    assert_ok(page_pool_init(&b->pages, b->plan.options.n_pages, 16, &error));
-    assert_ok(batch_init(&b->batch, &b->plan, &error));
+        executor_init(&b->executor, &b->program, b->model, b->pool, features, &b->silent, &error));
+    assert_ok(page_pool_init(&b->pages, b->program.options.n_pages, 16, &error));
+    assert_ok(batch_init(&b->batch, &b->program, &error));
     batch_clear(&b->batch);
     int64_t row = 0;
     for (int i = 0; i < 2; i++) {
@@ -74,13 +74,13 @@ static void bench_close(bench *b)
     batch_free(&b->batch);
     executor_free(&b->executor);
     thread_pool_destroy(b->pool);
-    plan_free(&b->plan);
+    program_free(&b->program);
     model_close(b->model);
 }
 
 static int logits_end(const bench *b)
 {
-    return plan_find_step(&b->plan, "lm_head", -1) + 1;
+    return program_find_step(&b->program, "lm_head", -1) + 1;
 }
 
 /* Passes of a schedule: the logits of each are those expected, to the bit. */
@@ -106,7 +106,7 @@ static void check_threads(int threads, int64_t parts)
 {
     bench b = {0};
     bench_open_parts(&b, threads, parts);
-    size_t bytes = 2 * (size_t)b.plan.config.vocab_size * sizeof(float);
+    size_t bytes = 2 * (size_t)b.program.config.vocab_size * sizeof(float);
     float *expected = malloc(bytes);
     assert_non_null(expected);
     executor_run(&b.executor, &b.batch, 0, logits_end(&b));

@@ -165,7 +165,7 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options,
 static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
                               const schedule_options *schedule)
 {
-    return (machine_setup){.plan = &e->plan,
+    return (machine_setup){.program = &e->program,
                            .model = e->model,
                            .pool = e->pool,
                            .cpu_features = e->cpu_features,
@@ -186,22 +186,23 @@ static qp_status check_memory(qp_engine *e, const qp_engine_options *options,
     TRY(machine_count_bytes(type, &setup, &need, error));
     uint64_t available = buffer_available();
     if (need.total <= available) return QP_OK;
-    int64_t fits = plan_largest_context(&e->plan.config, &e->plan.options, need.weights, available);
+    int64_t fits =
+        plan_largest_context(&e->program.config, &e->program.options, need.weights, available);
     return error_set(
         error, QP_NO_MEMORY,
         "%s needs %.2f GiB (weights %.2f, KV cache %.2f for %lld times %lld positions), but %.2f "
         "GiB are available; %s%lld",
         model_path(e->model), (double)need.total / gib, (double)need.weights / gib,
-        (double)need.kv_cache / gib, (long long)e->plan.options.max_sequences,
-        (long long)e->plan.options.context, (double)available / gib,
+        (double)need.kv_cache / gib, (long long)e->program.options.max_sequences,
+        (long long)e->program.options.context, (double)available / gib,
         fits > 0 ? "the largest context that fits is " : "no context fits, not even one page of ",
-        (long long)(fits > 0 ? fits : e->plan.options.page_size));
+        (long long)(fits > 0 ? fits : e->program.options.page_size));
 }
 
 const char *engine_about_context(const qp_engine *e)
 {
-    const model_config *c = &e->plan.config;
-    const int64_t context = e->plan.options.context;
+    const model_config *c = &e->program.config;
+    const int64_t context = e->program.options.context;
     if (c->window && context == c->window)
         return "the model's sliding window, which is as far as quipu computes its attention";
     if (context == c->context_length)
@@ -211,8 +212,8 @@ const char *engine_about_context(const qp_engine *e)
 
 static void warn_of_context(const qp_engine *e)
 {
-    int64_t asked = e->plan.options.context, trained = e->plan.config.context_length;
-    if (asked <= trained || e->plan.config.rope.scaling == ROPE_DYNAMIC) return;
+    int64_t asked = e->program.options.context, trained = e->program.config.context_length;
+    if (asked <= trained || e->program.config.rope.scaling == ROPE_DYNAMIC) return;
     char message[160];
     snprintf(message, sizeof message,
              "a context of %lld goes past the %lld positions the model was trained for",
@@ -230,7 +231,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     plan_options chosen;
     TRY(choose_options(options, model_get_config(e->model),
                        e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
-    TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->plan, error));
+    TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->program, error));
     if (e->device.context) return QP_OK;
     TRY(choose_activations(e, options, type, error));
     TRY(check_memory(e, options, type, error));
@@ -300,7 +301,7 @@ static qp_status check_workers(const qp_engine *e, const qp_engine_options *opti
 static qp_status open_machines(qp_engine *e, const qp_engine_options *options,
                                const machine_type *type, qp_error *error)
 {
-    const schedule_options schedule = schedule_run_options(&e->plan);
+    const schedule_options schedule = schedule_run_options(&e->program);
     const machine_setup setup = setup_of(e, options, &schedule);
     const bool gpu = e->device.context != NULL;
     e->n_machines = 1;
@@ -323,11 +324,11 @@ static void say_who_chooses(const qp_engine *e)
 static qp_status open_decoding(qp_engine *e, qp_error *error)
 {
     const qp_sampling greedy = {.value = {[QP_TOP_P] = 1, [QP_REPETITION_PENALTY] = 1}};
-    e->max_sessions = e->plan.options.max_sequences;
+    e->max_sessions = e->program.options.max_sequences;
     e->sessions = calloc((size_t)e->max_sessions, sizeof *e->sessions);
     if (!e->sessions)
         return error_no_memory(error, "sessions", (size_t)e->max_sessions * sizeof *e->sessions);
-    TRY(step_init(&e->step, &e->plan, error));
+    TRY(step_init(&e->step, &e->program, error));
     TRY(qp_sampler_open(e, &greedy, &e->greedy, error));
     e->greedy->begun = true; /* its answers need no first token */
     return QP_OK;
@@ -346,9 +347,9 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     if (!type && !e->device.context) type = &machine_threads;
     TRY(open_model(e, options, type, error));
     TRY(open_machines(e, options, type, error));
-    TRY(batch_init(&e->batch, &e->plan, error));
+    TRY(batch_init(&e->batch, &e->program, error));
     TRY(open_decoding(e, error));
-    TRY(page_pool_init(&e->pages, e->plan.options.n_pages, e->plan.options.page_size, error));
+    TRY(page_pool_init(&e->pages, e->program.options.n_pages, e->program.options.page_size, error));
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
     model_release_metadata(e->model);
@@ -408,7 +409,7 @@ void qp_engine_close(qp_engine *e)
     for (int i = 0; i < ENGINE_MACHINES; i++)
         machine_close(slot_of(e, i)); /* the one that has the memory last */
     cuda_device_close(&e->device);
-    plan_free(&e->plan);
+    program_free(&e->program);
     model_close(e->model);
     thread_pool_destroy(e->pool);
     free(e);
@@ -424,12 +425,12 @@ static int workers_of(const qp_engine *e)
 
 qp_engine_info qp_engine_get_info(const qp_engine *e)
 {
-    const model_config *config = &e->plan.config;
+    const model_config *config = &e->program.config;
     return (qp_engine_info){.vocab_size = config->vocab_size,
-                            .context = e->plan.options.context,
+                            .context = e->program.options.context,
                             .model_context = config->context_length,
-                            .max_outputs = e->plan.options.max_outputs,
-                            .chunk = e->plan.options.max_tokens,
+                            .max_outputs = e->program.options.max_outputs,
+                            .chunk = e->program.options.max_tokens,
                             .weight_bytes = model_weight_bytes(e->model),
                             .read_bytes = model_read_bytes(e->model),
                             .threads = thread_pool_size(e->pool),

@@ -16,7 +16,7 @@ enum { ENGINE_MACHINES = 2 };
 
 struct qp_engine {
     model *model;
-    program plan;
+    program program;
     uint32_t cpu_features; /* that kernels may use */
     cuda_device device;    /* its context is NULL where no machine runs on a GPU */
     /* The open machines are the last n_machines. The first of them that accepts a request runs it;

@@ -102,7 +102,7 @@ static bool put_token(void *context, int32_t token)
 static qp_status check_room(const qp_engine *e, qp_session *const *sessions, size_t n, size_t count,
                             qp_error *error)
 {
-    const size_t context = (size_t)e->plan.options.context;
+    const size_t context = (size_t)e->program.options.context;
     for (size_t i = 0; i < n; i++)
         if (count > context || sessions[i]->count > context - count)
             return error_set(error, QP_INVALID,

@@ -65,7 +65,7 @@ static qp_status take_token(generation *g, int32_t token, bool *ended)
     if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
     if (o->max_tokens && g->result->generated_tokens >= (size_t)o->max_tokens)
         return *finish = QP_FINISH_LENGTH, QP_OK;
-    if (s->count >= (size_t)s->engine->plan.options.context)
+    if (s->count >= (size_t)s->engine->program.options.context)
         return *finish = QP_FINISH_CONTEXT, QP_OK;
     *ended = false;
     return QP_OK;

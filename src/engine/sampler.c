@@ -10,7 +10,7 @@
 
 static qp_status check_biases(const qp_engine *e, const qp_sampling *sampling, qp_error *error)
 {
-    const int64_t vocab_size = e->plan.config.vocab_size;
+    const int64_t vocab_size = e->program.config.vocab_size;
     for (size_t i = 0; i < sampling->n_logit_bias; i++) {
         const qp_logit_bias *bias = &sampling->logit_bias[i];
         if (bias->token < 0 || bias->token >= vocab_size)
@@ -35,7 +35,7 @@ qp_status qp_sampler_open(qp_engine *e, const qp_sampling *sampling, qp_sampler 
     TRY(check_biases(e, sampling, error));
     qp_sampler *s = calloc(1, sizeof *s);
     if (!s) return error_no_memory(error, "the sampler", sizeof *s);
-    s->plan = &e->plan;
+    s->program = &e->program;
     s->id = ++e->n_samplers;
     memcpy(s->value, sampling->value, sizeof s->value);
     memcpy(s->stops, sampling->stop_tokens, sizeof s->stops);
@@ -62,7 +62,8 @@ void qp_sampler_close(qp_sampler *s)
 
 qp_status qp_sampler_allow(qp_sampler *s, const uint32_t *allowed, qp_error *error)
 {
-    const size_t bytes = (size_t)ADJUST_MASK_WORDS(s->plan->config.vocab_size) * sizeof *s->allowed;
+    const size_t bytes =
+        (size_t)ADJUST_MASK_WORDS(s->program->config.vocab_size) * sizeof *s->allowed;
     s->masks++;
     if (!allowed) {
         free(s->allowed);
@@ -120,7 +121,7 @@ static void count(int32_t *history, int32_t token, bool in_answer)
 static qp_status write_history(const qp_sampler *s, const sampler_history *h, const machine *m,
                                int64_t slot, int32_t *scratch, qp_error *error)
 {
-    const size_t bytes = (size_t)s->plan->config.vocab_size * sizeof *scratch;
+    const size_t bytes = (size_t)s->program->config.vocab_size * sizeof *scratch;
     memset(scratch, 0, bytes);
     for (size_t i = 0; i < h->n_held; i++)
         count(scratch, h->held[i], i >= s->answer);
@@ -132,7 +133,7 @@ static qp_status write_history(const qp_sampler *s, const sampler_history *h, co
 static qp_status write_biases(const qp_sampler *s, const machine *m, int64_t slot, float *scratch,
                               qp_error *error)
 {
-    const size_t bytes = (size_t)s->plan->config.vocab_size * sizeof *scratch;
+    const size_t bytes = (size_t)s->program->config.vocab_size * sizeof *scratch;
     memset(scratch, 0, bytes);
     for (size_t i = 0; i < s->n_biases; i++)
         scratch[s->biases[i].token] += s->biases[i].bias;
@@ -148,7 +149,7 @@ qp_status sampler_prepare(const qp_sampler *s, sampler_slot *state, const sample
     if (*uses & ADJUST_BIAS && !known) TRY(write_biases(s, m, slot, scratch, error));
     if (*uses & ADJUST_MASK && (!known || state->mask != s->masks))
         TRY(machine_write(m, PLAN_ALLOWED, slot, s->allowed,
-                          (size_t)ADJUST_MASK_WORDS(s->plan->config.vocab_size) * 4, error));
+                          (size_t)ADJUST_MASK_WORDS(s->program->config.vocab_size) * 4, error));
     if (*uses & ADJUST_PENALISE) {
         const bool lacks_last = h->n_more == 1 && state->counted == (int64_t)h->n_held;
         if (known && lacks_last && !(counts && batch_tokens(b) == 1))

@@ -13,7 +13,7 @@
 #include "vm/machine.h"
 
 struct qp_sampler {
-    const program *plan;
+    const program *program;
     uint64_t id; /* no two samplers of an engine have the same */
     double value[QP_SETTING_COUNT];
     qp_logit_bias *biases; /* [n_biases] */

@@ -12,7 +12,7 @@ qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
                          "the engine was opened for %lld sessions, and all are in use; close one "
                          "or open it with more",
                          (long long)engine->max_sessions);
-    const plan_options *o = &engine->plan.options;
+    const plan_options *o = &engine->program.options;
     qp_session *s = calloc(1, sizeof *s);
     if (!s) return error_no_memory(error, "a session", sizeof *s);
     s->engine = engine;

@@ -70,8 +70,8 @@ static qp_status check_session(qp_engine *e, const qp_sequence *s, size_t i, qp_
 
 static qp_status check_tokens(const qp_engine *e, const qp_sequence *s, qp_error *error)
 {
-    const int64_t vocab_size = e->plan.config.vocab_size;
-    const size_t context = (size_t)e->plan.options.context, held = s->session->count;
+    const int64_t vocab_size = e->program.config.vocab_size;
+    const size_t context = (size_t)e->program.options.context, held = s->session->count;
     if (s->count > context || held > context - s->count)
         return error_set(error, QP_INVALID,
                          "the context is full: the session holds %zu tokens, %zu more were given, "
@@ -110,11 +110,11 @@ static qp_status check(qp_engine *e, qp_sequence *all, size_t n, qp_error *error
         TRY(s->like ? check_like(all, n, i, error) : check_tokens(e, s, error));
     }
     e->step.chooses = choosing > 0;
-    if (choosing <= e->plan.options.max_outputs) return QP_OK;
+    if (choosing <= e->program.options.max_outputs) return QP_OK;
     return error_set(error, QP_INVALID,
                      "the engine was opened for %lld rows of logits at once, but tokens of %lld "
                      "sequences are to be chosen",
-                     (long long)e->plan.options.max_outputs, (long long)choosing);
+                     (long long)e->program.options.max_outputs, (long long)choosing);
 }
 
 /* Damaged weights give logits that are no numbers, and of them any token could be made. Minus
@@ -122,7 +122,7 @@ static qp_status check(qp_engine *e, qp_sequence *all, size_t n, qp_error *error
 static qp_status check_logits(const qp_engine *e, const float *logits, size_t token,
                               qp_error *error)
 {
-    int64_t n = e->plan.config.vocab_size, bad = 0;
+    int64_t n = e->program.config.vocab_size, bad = 0;
     for (int64_t i = 0; i < n; i++)
         bad += !(logits[i] < INFINITY);
     if (bad == 0) return QP_OK;
@@ -189,7 +189,7 @@ static int64_t rows_at_end(const qp_sequence *all, size_t n, const qp_sequence *
 static size_t tokens_that_fit(const qp_engine *e, const qp_sequence *s, int64_t at_end)
 {
     const size_t room = (size_t)batch_room(&e->batch);
-    const int64_t rows = e->plan.options.max_outputs - batch_outputs(&e->batch);
+    const int64_t rows = e->program.options.max_outputs - batch_outputs(&e->batch);
     size_t count = s->count < room ? s->count : room;
     if (s->every_row && s->on_logits && count > (size_t)rows) count = (size_t)rows;
     const int64_t before = s->every_row && s->on_logits ? (int64_t)count - 1 : 0;
@@ -210,7 +210,7 @@ static void add_part(qp_engine *e, qp_sequence *all, size_t n, qp_sequence *s)
     for (size_t i = 0; s->every_row && s->on_logits && i + ends < count; i++)
         add_row(e, row + (int64_t)i, NULL, 0);
     const int64_t last = row + (int64_t)count - 1;
-    const bool has_row = batch_outputs(b) < e->plan.options.max_outputs;
+    const bool has_row = batch_outputs(b) < e->program.options.max_outputs;
     if (ends && (s->sampler || s->on_logits || (has_row && !e->step.chooses)))
         add_row(e, last, s, held + count);
     e->step.parts[e->step.n_parts++] = (step_part){.of = s,
@@ -264,7 +264,7 @@ static qp_status hand_out_logits(const qp_engine *e, const step_part *part, cons
     const qp_sequence *s = part->of;
     const size_t first = part->count - (size_t)part->n_outputs;
     for (int64_t i = 0; i < part->n_outputs; i++) {
-        const float *row = logits + (part->first_output + i) * e->plan.config.vocab_size;
+        const float *row = logits + (part->first_output + i) * e->program.config.vocab_size;
         TRY(check_logits(e, row, first + (size_t)i, error));
         if (s->on_logits) TRY(s->on_logits(s->context, first + (size_t)i, row));
     }
@@ -310,7 +310,7 @@ static int64_t passes_wanted(const qp_engine *e)
     int64_t least = STEP_MAX_PASSES;
     for (size_t i = 0; i < st->n_rows; i++) {
         const qp_sequence *s = st->rows[i].of;
-        int64_t room = e->plan.options.context - (int64_t)s->session->count - st->passes_ahead;
+        int64_t room = e->program.options.context - (int64_t)s->session->count - st->passes_ahead;
         int64_t wanted = s->max_tokens ? (int64_t)s->max_tokens - (int64_t)s->chosen : room;
         if (s->max_tokens) wanted -= st->passes_ahead;
         if (s->interval && (int64_t)s->interval < wanted) wanted = (int64_t)s->interval;
@@ -393,7 +393,7 @@ static engine_run *next_run(qp_engine *e, int64_t passes)
     step_state *st = &e->step;
     const int number = st->n_begun % MACHINE_MAX_RUNS;
     engine_run *run = &st->runs[number];
-    const size_t pitch = STEP_MAX_PASSES * (size_t)e->plan.options.max_outputs;
+    const size_t pitch = STEP_MAX_PASSES * (size_t)e->program.options.max_outputs;
     *run = (engine_run){.request = {.batch = &e->batch,
                                     .passes = (int)passes,
                                     .continues = st->passes_ahead > 0,
@@ -554,7 +554,7 @@ static qp_status drain(qp_engine *e, bool *progress, qp_error *error)
 static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
 {
     step_state *st = &e->step;
-    const plan_options *o = &e->plan.options;
+    const plan_options *o = &e->program.options;
     if (n == 0 || n > (size_t)o->max_outputs || n > (size_t)o->max_sequences) return false;
     for (size_t i = 0; i < n; i++)
         if (!goes_on(&all[i]) || is_cancelled(&all[i])) return false;

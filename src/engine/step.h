@@ -42,7 +42,7 @@ typedef struct step_state {
     void *scratch;       /* a row of the vocabulary, 4 bytes each */
 } step_state;
 
-qp_status step_init(step_state *state, const program *plan, qp_error *error);
+qp_status step_init(step_state *state, const program *program, qp_error *error);
 void step_free(step_state *state);
 
 /* Ends what is under way; its tokens are lost, and will be made again. */

@@ -11,7 +11,7 @@
 
 static bool allocate_indices(qp_trace *t, trace_indices *out)
 {
-    size_t sequences = (size_t)t->engine->plan.options.max_sequences;
+    size_t sequences = (size_t)t->engine->program.options.max_sequences;
     int32_t *memory = arena_alloc(&t->memory, 3 * (sequences + 1), sizeof *memory);
     if (!memory) return false;
     *out = (trace_indices){memory, memory + sequences + 1, memory + 2 * (sequences + 1)};
@@ -119,7 +119,7 @@ void qp_trace_close(qp_trace *t)
 /* The sizes and indices of the pass that comes `later` passes after that of the batch. */
 static void take_batch(const qp_trace *t, const batch *b, int later, trace_pass *pass)
 {
-    const int32_t page = (int32_t)t->engine->plan.options.page_size;
+    const int32_t page = (int32_t)t->engine->program.options.page_size;
     const int32_t *ends = batch_i32(b, PLAN_QO_INDPTR),
                   *positions = batch_i32(b, PLAN_POSITION_IDS);
     const int64_t n = b->sizes.of[AXIS_SEQUENCES];

@@ -208,7 +208,7 @@ static void close_contestants(comparison *x)
 static qp_status run_setting(comparison *x, schedule_setting setting, strbuf *out, cJSON *json,
                              qp_error *error)
 {
-    const plan_options *o = &x->model.plan.options;
+    const plan_options *o = &x->model.program.options;
     int64_t tokens = setting == SCHEDULE_LATENCY ? 1 : o->max_tokens;
     if (tokens > o->context) tokens = o->context;
     int64_t context = setting == SCHEDULE_LATENCY ? o->context : tokens;

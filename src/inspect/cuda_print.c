@@ -51,16 +51,16 @@ static qp_status count(memory_view *v, int64_t context, qp_error *error)
 {
     const model_config *config = model_get_config(v->model);
     plan_options options = v->options;
-    program plan;
+    program program;
     options.context = context;
-    TRY(plan_build(config, v->model, &options, &plan, error));
+    TRY(plan_build(config, v->model, &options, &program, error));
     const schedule_options blocks = {.workers = v->n_blocks};
-    const machine_setup setup = {.plan = &plan, .model = v->model, .schedule = &blocks};
+    const machine_setup setup = {.program = &program, .model = v->model, .schedule = &blocks};
     qp_status status = machine_count_bytes(&machine_cuda, &setup, &v->operators, error);
     v->bytes = v->operators;
     if (status == QP_OK && v->has_mega)
         status = machine_count_bytes(&machine_megakernel, &setup, &v->bytes, error);
-    plan_free(&plan);
+    program_free(&program);
     return status;
 }
 

@@ -32,7 +32,7 @@ void diff_compare(const diff_views *views, const op_limits *limits, int pass, in
 int64_t diff_likeliest(const float *row, int64_t n, float *margin);
 
 /* Fills the report's rows; they are NULL when memory is out. */
-void diff_list_rows(const program *plan, const machine *a, const machine *b,
+void diff_list_rows(const program *program, const machine *a, const machine *b,
                     const diff_request *request, diff_report *report);
 
 #endif

@@ -20,7 +20,7 @@ enum { USUAL_TOKENS = 16, USUAL_CHUNK = 512, USUAL_PAGE_SIZE = 16, MOST_OUTPUTS 
 typedef struct diff {
     const diff_options *options;
     model *model;
-    program plan;
+    program program;
     thread_pool *pool;
     schedule_options schedule;
     machine_setup setup;
@@ -91,13 +91,13 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     options.max_tokens = together > chunk ? chunk : or_usual(together, 1);
     options.max_outputs = options.max_tokens < MOST_OUTPUTS ? options.max_tokens : MOST_OUTPUTS;
     if (o->kv_type) options.kv_type = dtype_from_name(o->kv_type);
-    return plan_build(&config, d->model, &options, &d->plan, error);
+    return plan_build(&config, d->model, &options, &d->program, error);
 }
 
 /* Both machines hold everything but the weights, which may be packed once more each. */
 static qp_status check_memory(const diff *d, qp_error *error)
 {
-    plan_bytes need = plan_count_bytes(&d->plan, model_weight_bytes(d->model));
+    program_bytes need = program_count_bytes(&d->program, model_weight_bytes(d->model));
     uint64_t total = need.weights + 2 * need.total, available = buffer_available();
     if (total <= available) return QP_OK;
     return error_set(error, QP_NO_MEMORY,
@@ -126,14 +126,14 @@ static qp_status open_model(diff *d, qp_error *error)
 static qp_status choose_steps(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
-    int after = -1, stop = d->plan.n_steps - 1;
+    int after = -1, stop = d->program.n_steps - 1;
     char label[64];
-    if (o->after) TRY(plan_parse_step(&d->plan, o->after, &after, error));
-    if (o->stop) TRY(plan_parse_step(&d->plan, o->stop, &stop, error));
+    if (o->after) TRY(program_parse_step(&d->program, o->after, &after, error));
+    if (o->stop) TRY(program_parse_step(&d->program, o->stop, &stop, error));
     if (stop <= after)
         return error_set(error, QP_INVALID,
                          "there is nothing to compare: no step comes after %s and not after %s",
-                         o->after, plan_step_label(&d->plan, stop, label, sizeof label));
+                         o->after, program_step_label(&d->program, stop, label, sizeof label));
     d->request.first = after + 1;
     d->request.last = stop + 1;
     const machine_type *a = d->type_a;
@@ -142,7 +142,7 @@ static qp_status choose_steps(diff *d, qp_error *error)
                          "%s runs passes from their beginning and as a whole: it can be b, without "
                          "--start-after",
                          a->whole ? a->name : d->type_b->name);
-    const int logits = plan_find_step(&d->plan, "lm_head", -1);
+    const int logits = program_find_step(&d->program, "lm_head", -1);
     if (d->type_b->whole && d->request.last > logits + 1) d->request.last = logits + 1;
     return QP_OK;
 }
@@ -162,7 +162,7 @@ static qp_status open_all(diff *d, qp_error *error)
     TRY(choose_steps(d, error));
     d->schedule = (schedule_options){.setting = (schedule_setting)o->setting,
                                      .assignment = (schedule_assignment)o->assignment};
-    d->setup = (machine_setup){.plan = &d->plan,
+    d->setup = (machine_setup){.program = &d->program,
                                .model = d->model,
                                .pool = d->pool,
                                .cpu_features = cpu_features(off) | x_bits,
@@ -179,7 +179,7 @@ static void close_all(diff *d)
     machine_close(&d->b);
     diff_report_free(&d->report);
     thread_pool_destroy(d->pool);
-    plan_free(&d->plan);
+    program_free(&d->program);
     model_close(d->model);
     free(d->own_tokens);
 }
@@ -204,11 +204,11 @@ static void print_row(const diff *d, const diff_row *row, const char *step, strb
     char name[64], worst[160], allowed[32], kernels[64], added[32];
     const diff_measure *m = &row->alone;
     const char *a = kernel_of(&d->a, row->node), *b = kernel_of(&d->b, row->node);
-    diff_row_name(&d->plan, row, name, sizeof name);
+    diff_row_name(&d->program, row, name, sizeof name);
     format_element(&m->worst, worst, sizeof worst);
     snprintf(kernels, sizeof kernels, row->same_kernel ? "%s" : "%s, %s%s", a, b,
              row->rounds ? "*" : "");
-    if (program_operand(&d->plan, row->node, row->operand)->type == DTYPE_I32)
+    if (program_operand(&d->program, row->node, row->operand)->type == DTYPE_I32)
         snprintf(added, sizeof added, "%" PRId64 " ids", row->together.wrong);
     else
         snprintf(added, sizeof added, "%.1e", row->together.relative);
@@ -231,10 +231,10 @@ static const diff_row *worst_of(const diff *d, int at)
 {
     const diff_row *rows = d->report.rows, *worst = &rows[at];
     for (int i = 0; i < at; i++) {
-        if (same_place(&d->plan, &rows[i], &rows[at])) return NULL;
+        if (same_place(&d->program, &rows[i], &rows[at])) return NULL;
     }
     for (int i = at + 1; i < d->report.n_rows; i++) {
-        if (!same_place(&d->plan, &rows[i], &rows[at])) continue;
+        if (!same_place(&d->program, &rows[i], &rows[at])) continue;
         bool equal_share = rows[i].alone.share == worst->alone.share;
         if (rows[i].alone.share > worst->alone.share ||
             (equal_share && rows[i].together.relative > worst->together.relative))
@@ -251,7 +251,8 @@ static void print_table(const diff *d, strbuf *out)
     for (int i = 0; i < d->report.n_rows; i++) {
         const diff_row *row = d->options->list ? &d->report.rows[i] : worst_of(d, i);
         char label[64];
-        if (row) print_row(d, row, plan_step_label(&d->plan, row->step, label, sizeof label), out);
+        if (row)
+            print_row(d, row, program_step_label(&d->program, row->step, label, sizeof label), out);
         if (row) rounds |= row->rounds;
     }
     if (rounds)
@@ -266,8 +267,9 @@ static void print_difference(const diff *d, const diff_row *row, const diff_meas
     char label[64], name[64];
     const diff_element *e = &m->first;
     strbuf_printf(out, "pass %d, step %s, tensor %s %s: expected %.9g, found %.9g, ", e->pass,
-                  plan_step_label(&d->plan, row->step, label, sizeof label),
-                  diff_row_name(&d->plan, row, name, sizeof name), e->index, e->expected, e->found);
+                  program_step_label(&d->program, row->step, label, sizeof label),
+                  diff_row_name(&d->program, row, name, sizeof name), e->index, e->expected,
+                  e->found);
     if (m->norm_wrong)
         strbuf_printf(out, "and the norm is off by %.3g of which %.3g are allowed", m->relative,
                       m->allowed);
@@ -302,8 +304,8 @@ static void print_alone(const diff *d, strbuf *out)
                       closest && closest->alone.share > 0 ? "within tolerance" : "equal");
         if (closest && closest->alone.share > 0)
             strbuf_printf(out, ", %.0f %% of it at most, in %s of %s", 100 * closest->alone.share,
-                          diff_row_name(&d->plan, closest, name, sizeof name),
-                          plan_step_label(&d->plan, closest->step, label, sizeof label));
+                          diff_row_name(&d->program, closest, name, sizeof name),
+                          program_step_label(&d->program, closest->step, label, sizeof label));
     }
     strbuf_putc(out, '\n');
 }
@@ -314,7 +316,7 @@ static void print_together(const diff *d, strbuf *out)
     const diff_row *last = r->n_rows ? &r->rows[r->n_rows - 1] : NULL;
     for (int i = 0; i < r->n_rows; i++) {
         const diff_row *row = &r->rows[i];
-        if (program_tensor_of(&d->plan, row->node, row->operand) == PLAN_LOGITS) last = row;
+        if (program_tensor_of(&d->program, row->node, row->operand) == PLAN_LOGITS) last = row;
     }
     strbuf_puts(out, "end to end       ");
     if (r->first_drift >= 0) {
@@ -323,7 +325,7 @@ static void print_together(const diff *d, strbuf *out)
     } else if (last) {
         char name[64];
         strbuf_printf(out, "%s differ by %.3g at most, %.3g in norm",
-                      diff_row_name(&d->plan, last, name, sizeof name), last->together.absolute,
+                      diff_row_name(&d->program, last, name, sizeof name), last->together.absolute,
                       last->together.relative);
     }
     if (r->logit_rows > 0)
@@ -343,7 +345,7 @@ static void print_text(const diff *d, strbuf *out)
                   "%s against %s, %d threads: %" PRId64 " tokens in %d passes, the last %" PRId64
                   " one by one; %" PRId64 " layers\n\n",
                   d->b.type->name, d->a.type->name, thread_pool_size(d->pool), q->n_tokens,
-                  d->report.n_passes, q->singles, d->plan.config.n_layers);
+                  d->report.n_passes, q->singles, d->program.config.n_layers);
     print_table(d, out);
     strbuf_putc(out, '\n');
     print_alone(d, out);
@@ -387,11 +389,11 @@ static void print_json(const diff *d, strbuf *out)
     for (int i = 0; i < r->n_rows; i++) {
         char name[64];
         const diff_row *row = &r->rows[i];
-        const plan_step *step = &d->plan.steps[row->step];
+        const program_step *step = &d->program.steps[row->step];
         cJSON *item = cJSON_CreateObject();
         cJSON_AddStringToObject(item, "step", step->name);
         cJSON_AddNumberToObject(item, "layer", (double)step->layer);
-        cJSON_AddStringToObject(item, "tensor", diff_row_name(&d->plan, row, name, sizeof name));
+        cJSON_AddStringToObject(item, "tensor", diff_row_name(&d->program, row, name, sizeof name));
         cJSON_AddStringToObject(item, "kernel_a", kernel_of(&d->a, row->node));
         cJSON_AddStringToObject(item, "kernel_b", kernel_of(&d->b, row->node));
         cJSON_AddItemToObject(item, "alone", measure_json(&row->alone));

@@ -34,7 +34,7 @@ void diff_list_rows(const program *p, const machine *a, const machine *b,
 {
     report->rows = calloc((size_t)p->n_nodes * OP_MAX_TENSORS, sizeof *report->rows);
     for (int s = request->first; s < request->last && report->rows; s++) {
-        const plan_step *step = &p->steps[s];
+        const program_step *step = &p->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
             machine_kernel of_a = machine_kernel_of(a, n);
             machine_kernel of_b = machine_kernel_of(b, n);

@@ -14,7 +14,7 @@
 typedef enum diff_round { ROUND_ALONE, ROUND_TOGETHER, ROUND_AT_ONCE } diff_round;
 
 typedef struct runner {
-    const program *plan;
+    const program *program;
     const diff_request *request;
     diff_report *report;
     diff_side a, b;
@@ -35,7 +35,7 @@ typedef struct runner {
 
 static size_t used_bytes(const runner *r, plan_tensor_id id)
 {
-    return diff_used_bytes(r->plan, id, &r->batch.sizes);
+    return diff_used_bytes(r->program, id, &r->batch.sizes);
 }
 
 static qp_status fetch(const runner *r, const diff_side *s, plan_tensor_id id, int64_t layer,
@@ -57,9 +57,9 @@ static qp_status clear_caches(runner *r, qp_error *error)
     page_list_resize(&r->list, &r->pages, 0, NULL);
     r->past = 0;
     for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
-        size_t bytes = r->plan->tensors[id].bytes;
+        size_t bytes = r->program->tensors[id].bytes;
         memset(diff_side_copy(&r->a, (plan_tensor_id)id), 0, bytes);
-        for (int64_t layer = 0; layer < r->plan->config.n_layers; layer++) {
+        for (int64_t layer = 0; layer < r->program->config.n_layers; layer++) {
             const void *zeros = diff_side_copy(&r->a, (plan_tensor_id)id);
             const diff_side *sides[2] = {&r->a, &r->b};
             for (int i = 0; i < 2; i++)
@@ -73,7 +73,7 @@ static int64_t pass_tokens(const runner *r, int64_t past)
 {
     int64_t together = r->request->n_tokens - r->request->singles - past;
     if (together <= 0) return 1;
-    int64_t most = r->plan->capacity.of[AXIS_TOKENS];
+    int64_t most = r->program->capacity.of[AXIS_TOKENS];
     return together < most ? together : most;
 }
 
@@ -101,7 +101,7 @@ static void want_row(batch *b, int64_t row)
 static qp_status fill_batch(runner *r, qp_error *error)
 {
     batch *b = &r->batch;
-    int64_t count = pass_tokens(r, r->past), most = r->plan->capacity.of[AXIS_OUTPUTS];
+    int64_t count = pass_tokens(r, r->past), most = r->program->capacity.of[AXIS_OUTPUTS];
     batch_clear(b);
     TRY(page_list_resize(&r->list, &r->pages, r->past + count, error));
     batch_add(b, r->request->tokens + r->past, count, r->past, r->list.pages);
@@ -109,7 +109,7 @@ static qp_status fill_batch(runner *r, qp_error *error)
     for (int64_t row = count > most ? count - most : 0; row < count; row++)
         want_row(b, row);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (r->plan->tensors[id].kind == PLAN_INPUT)
+        if (r->program->tensors[id].kind == PLAN_INPUT)
             r->a.memory.data[id] = r->b.memory.data[id] = r->oracle_a.memory.data[id] =
                 r->oracle_b.memory.data[id] = b->of[id];
     }
@@ -134,11 +134,11 @@ static qp_status run_steps(const runner *r, const diff_side *s, int first, int l
 /* b gets what the step reads from a; what it writes without reading must not be there already. */
 static qp_status prepare_step(const runner *r, int step, qp_error *error)
 {
-    const program *p = r->plan;
+    const program *p = r->program;
     int64_t layer = p->steps[step].layer;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
-        plan_access access = plan_step_access(p, step, id);
+        program_access access = program_step_access(p, step, id);
         if (!diff_is_compared(p->tensors[id].kind)) continue;
         if (access.read) {
             TRY(hand(r, &r->a, &r->b, id, layer, error));
@@ -157,7 +157,7 @@ static qp_status prepare_step(const runner *r, int step, qp_error *error)
 static bool is_read_later(const program *p, int step, plan_tensor_id id)
 {
     for (int s = step; s < p->n_steps; s++) {
-        plan_access access = plan_step_access(p, s, id);
+        program_access access = program_step_access(p, s, id);
         if (access.read) return true;
         if (access.write) return false;
     }
@@ -168,9 +168,9 @@ static bool is_read_later(const program *p, int step, plan_tensor_id id)
 static qp_status hand_over(const runner *r, int step, qp_error *error)
 {
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
-        plan_kind kind = r->plan->tensors[i].kind;
+        plan_kind kind = r->program->tensors[i].kind;
         if (!diff_is_compared(kind) || kind == PLAN_CACHE) continue;
-        if (is_read_later(r->plan, step, (plan_tensor_id)i))
+        if (is_read_later(r->program, step, (plan_tensor_id)i))
             TRY(hand(r, &r->a, &r->b, (plan_tensor_id)i, -1, error));
     }
     return QP_OK;
@@ -181,7 +181,7 @@ static qp_status hand_over(const runner *r, int step, qp_error *error)
 static void compare_choices(const runner *r)
 {
     diff_report *report = r->report;
-    int64_t n = r->plan->config.vocab_size;
+    int64_t n = r->program->config.vocab_size;
     const float *a = r->a.memory.data[PLAN_LOGITS], *b = r->b.memory.data[PLAN_LOGITS];
     for (int64_t row = 0; row < batch_outputs(&r->batch); row++) {
         float margin, ignored;
@@ -209,8 +209,8 @@ static bool reads(const program *p, int node, int writer, int written)
  * and where b does not keep what lies between two of them. */
 static bool runs_on(const runner *r, int step, int n, int m, plan_tensor_id id)
 {
-    if (m >= r->plan->steps[step].first_node) return true;
-    return r->plan->nodes[m].layer == r->plan->nodes[n].layer && !diff_side_keeps(&r->b, id);
+    if (m >= r->program->steps[step].first_node) return true;
+    return r->program->nodes[m].layer == r->program->nodes[n].layer && !diff_side_keeps(&r->b, id);
 }
 
 static int step_of(const program *p, int step, int node)
@@ -224,20 +224,20 @@ static int step_of(const program *p, int step, int node)
  * that ran on each side's own values. */
 static op_limits limits_of(const runner *r, int step, int n, int operand)
 {
-    const program_node *nodes = r->plan->nodes;
+    const program_node *nodes = r->program->nodes;
     op_call call;
-    program_bind(r->plan, n, &r->a.memory, r->batch.sizes.of, &call);
+    program_bind(r->program, n, &r->a.memory, r->batch.sizes.of, &call);
     machine_kernel a = machine_kernel_of(r->a.of, n);
     machine_kernel b = machine_kernel_of(r->b.of, n);
     op_limits sum = diff_limits(op_get(nodes[n].op), &call, call.tensors[operand].type, &a, &b);
     const bool whole = r->b.of->type->whole;
-    for (int m = whole ? 0 : r->plan->steps[step].first_node; m < n; m++) {
+    for (int m = whole ? 0 : r->program->steps[step].first_node; m < n; m++) {
         const op_info *op = op_get(nodes[m].op);
         for (int i = 0; i < op_n_tensors(op); i++) {
-            if (op->tensors[i].direction == OP_IN || !reads(r->plan, n, m, i) ||
-                !runs_on(r, step, n, m, (plan_tensor_id)program_tensor_of(r->plan, m, i)))
+            if (op->tensors[i].direction == OP_IN || !reads(r->program, n, m, i) ||
+                !runs_on(r, step, n, m, (plan_tensor_id)program_tensor_of(r->program, m, i)))
                 continue;
-            op_limits before = limits_of(r, step_of(r->plan, step, m), m, i);
+            op_limits before = limits_of(r, step_of(r->program, step, m), m, i);
             if (before.exact) continue;
             sum.exact = false;
             sum.relative += before.relative;
@@ -251,20 +251,20 @@ static void compare_row(const runner *r, int index, diff_round round)
 {
     diff_row *row = &r->report->rows[index];
     op_call expected, found;
-    program_bind(r->plan, row->node, &r->a.memory, r->batch.sizes.of, &expected);
-    program_bind(r->plan, row->node, &r->b.memory, r->batch.sizes.of, &found);
+    program_bind(r->program, row->node, &r->a.memory, r->batch.sizes.of, &expected);
+    program_bind(r->program, row->node, &r->b.memory, r->batch.sizes.of, &found);
     const tensor *view = &expected.tensors[row->operand];
     op_limits limits = limits_of(r, row->step, row->node, row->operand);
     diff_measure *measure = round == ROUND_ALONE ? &row->alone : &row->together;
     diff_views views = {.expected = *view, .found = found.tensors[row->operand]};
     op_call oracle;
     if (r->oracles && round == ROUND_ALONE && row->rounds) {
-        program_bind(r->plan, row->node, &r->oracle_a.memory, r->batch.sizes.of, &oracle);
+        program_bind(r->program, row->node, &r->oracle_a.memory, r->batch.sizes.of, &oracle);
         views.oracle_expected = oracle.tensors[row->operand];
-        program_bind(r->plan, row->node, &r->oracle_b.memory, r->batch.sizes.of, &oracle);
+        program_bind(r->program, row->node, &r->oracle_b.memory, r->batch.sizes.of, &oracle);
         views.oracle_found = oracle.tensors[row->operand];
     }
-    diff_compare(&views, &limits, r->pass, r->plan->steps[row->step].layer, measure);
+    diff_compare(&views, &limits, r->pass, r->program->steps[row->step].layer, measure);
     if (measure->wrong == 0) return;
     int *first = round == ROUND_ALONE ? &r->report->first_wrong : &r->report->first_drift;
     if (*first < 0 && (round == ROUND_ALONE || r->all_same)) *first = index;
@@ -272,17 +272,17 @@ static void compare_row(const runner *r, int index, diff_round round)
 
 static qp_status compare_step(const runner *r, int step, diff_round round, qp_error *error)
 {
-    const program *p = r->plan;
+    const program *p = r->program;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
-        if (!diff_side_keeps(&r->b, id) || !plan_step_access(p, step, id).write) continue;
+        if (!diff_side_keeps(&r->b, id) || !program_step_access(p, step, id).write) continue;
         TRY(fetch(r, &r->a, id, p->steps[step].layer, error));
         TRY(fetch(r, &r->b, id, p->steps[step].layer, error));
         if (r->oracles && round == ROUND_ALONE) {
             TRY(fetch(r, &r->oracle_a, id, p->steps[step].layer, error));
             TRY(fetch(r, &r->oracle_b, id, p->steps[step].layer, error));
         }
-        const bool made = !plan_step_access(p, step, id).read; /* else changed: adjust_logits */
+        const bool made = !program_step_access(p, step, id).read; /* else changed: adjust_logits */
         if (id == PLAN_LOGITS && made && round == ROUND_TOGETHER) compare_choices(r);
     }
     for (int i = 0; i < r->report->n_rows; i++) {
@@ -326,14 +326,14 @@ static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now
 /* Outputs, and what the last step writes. */
 static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error)
 {
-    const program *p = r->plan;
+    const program *p = r->program;
     int last = r->request->last - 1;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
         bool output = p->tensors[id].kind == PLAN_OUTPUT, written = false;
         if (!output && p->tensors[id].kind != PLAN_ACTIVATION) continue;
         for (int s = output ? r->request->first : last; s <= last; s++)
-            written |= plan_step_access(p, s, id).write;
+            written |= program_step_access(p, s, id).write;
         if (!written) continue;
         TRY(fetch(r, &r->b, id, -1, error));
         uint64_t now = hash_bytes(diff_side_copy(&r->b, id), used_bytes(r, id));
@@ -344,12 +344,12 @@ static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error
 
 static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
 {
-    for (int64_t layer = 0; layer < r->plan->config.n_layers; layer++) {
+    for (int64_t layer = 0; layer < r->program->config.n_layers; layer++) {
         for (int i = 0; i < 2; i++) {
             plan_tensor_id id = i ? PLAN_V_CACHE : PLAN_K_CACHE;
             TRY(fetch(r, &r->b, id, layer, error));
-            uint64_t now = hash_bytes(diff_side_copy(&r->b, id), r->plan->tensors[id].bytes);
-            hold(r, round, &r->left_cache[2 * layer + i], now, r->plan->tensors[id].name, layer);
+            uint64_t now = hash_bytes(diff_side_copy(&r->b, id), r->program->tensors[id].bytes);
+            hold(r, round, &r->left_cache[2 * layer + i], now, r->program->tensors[id].name, layer);
         }
     }
     return QP_OK;
@@ -360,11 +360,11 @@ static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
 /* a gets what the step reads from b, as far as b has kept it. */
 static qp_status take_from_b(const runner *r, int step, qp_error *error)
 {
-    const program *p = r->plan;
+    const program *p = r->program;
     int64_t layer = p->steps[step].layer;
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
         plan_tensor_id id = (plan_tensor_id)i;
-        if (!diff_side_keeps(&r->b, id) || !plan_step_access(p, step, id).read) continue;
+        if (!diff_side_keeps(&r->b, id) || !program_step_access(p, step, id).read) continue;
         TRY(fetch(r, &r->b, id, layer, error));
         if (p->tensors[id].kind == PLAN_CARRIED) diff_side_clear_sums(&r->b, step, &r->batch.sizes);
         TRY(diff_side_write(&r->a, &r->b, id, layer, &r->batch.sizes, error));
@@ -424,17 +424,17 @@ static qp_status open_oracles(runner *r, const machine_setup *setup, qp_error *e
     if (!r->oracles) return QP_OK;
     TRY(machine_open_rounded(r->a.of, setup, &r->rounded_a, error));
     TRY(machine_open_rounded(r->b.of, setup, &r->rounded_b, error));
-    TRY(diff_side_open(&r->oracle_a, r->plan, &r->rounded_a, error));
-    return diff_side_open(&r->oracle_b, r->plan, &r->rounded_b, error);
+    TRY(diff_side_open(&r->oracle_a, r->program, &r->rounded_a, error));
+    return diff_side_open(&r->oracle_b, r->program, &r->rounded_b, error);
 }
 
 static qp_status open_runner(runner *r, const machine_setup *setup, machine *a, machine *b,
                              qp_error *error)
 {
-    const program *p = r->plan;
+    const program *p = r->program;
     *r->report = (diff_report){.first_wrong = -1, .first_drift = -1};
-    TRY(diff_side_open(&r->a, r->plan, a, error));
-    TRY(diff_side_open(&r->b, r->plan, b, error));
+    TRY(diff_side_open(&r->a, r->program, a, error));
+    TRY(diff_side_open(&r->b, r->program, b, error));
     TRY(batch_init(&r->batch, p, error));
     TRY(page_pool_init(&r->pages, p->options.n_pages, p->options.page_size, error));
     TRY(page_list_init(&r->list, p->options.n_pages, error));
@@ -464,8 +464,8 @@ static qp_status run_rounds(runner *r, qp_error *error)
 qp_status diff_run(const machine_setup *setup, machine *a, machine *b, const diff_request *request,
                    diff_report *report, qp_error *error)
 {
-    const program *p = setup->plan;
-    runner r = {.plan = p, .request = request, .report = report};
+    const program *p = setup->program;
+    runner r = {.program = p, .request = request, .report = report};
     qp_status status = open_runner(&r, setup, a, b, error);
     if (status == QP_OK) status = run_rounds(&r, error);
     free(r.left);

@@ -76,6 +76,6 @@ qp_status diff_run(const machine_setup *setup, machine *a, machine *b, const dif
 void diff_report_free(diff_report *report);
 
 /* "attn[576:768]": what a row shows. */
-const char *diff_row_name(const program *plan, const diff_row *row, char *text, size_t size);
+const char *diff_row_name(const program *program, const diff_row *row, char *text, size_t size);
 
 #endif

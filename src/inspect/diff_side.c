@@ -12,12 +12,12 @@ bool diff_is_compared(plan_kind kind)
 
 bool diff_side_keeps(const diff_side *s, plan_tensor_id id)
 {
-    return diff_is_compared(s->plan->tensors[id].kind) && machine_keeps(s->of, id);
+    return diff_is_compared(s->program->tensors[id].kind) && machine_keeps(s->of, id);
 }
 
 qp_status diff_side_open(diff_side *s, const program *p, machine *of, qp_error *error)
 {
-    *s = (diff_side){.of = of, .plan = p};
+    *s = (diff_side){.of = of, .program = p};
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         const plan_tensor *t = &p->tensors[id];
         if (!diff_is_compared(t->kind)) continue;
@@ -30,8 +30,8 @@ qp_status diff_side_open(diff_side *s, const program *p, machine *of, qp_error *
 
 void diff_side_close(diff_side *s)
 {
-    for (int id = 0; s->plan && id < PLAN_TENSOR_COUNT; id++) {
-        if (diff_is_compared(s->plan->tensors[id].kind))
+    for (int id = 0; s->program && id < PLAN_TENSOR_COUNT; id++) {
+        if (diff_is_compared(s->program->tensors[id].kind))
             free(diff_side_copy(s, (plan_tensor_id)id));
     }
 }
@@ -41,7 +41,7 @@ void *diff_side_copy(const diff_side *s, plan_tensor_id id)
     return s->memory.data[id];
 }
 
-size_t diff_used_bytes(const program *p, plan_tensor_id id, const plan_sizes *sizes)
+size_t diff_used_bytes(const program *p, plan_tensor_id id, const program_sizes *sizes)
 {
     const plan_tensor *t = &p->tensors[id];
     size_t bytes = dtype_block_bytes(t->type);
@@ -51,33 +51,33 @@ size_t diff_used_bytes(const program *p, plan_tensor_id id, const plan_sizes *si
 }
 
 qp_status diff_side_fetch(const diff_side *s, plan_tensor_id id, int64_t layer,
-                          const plan_sizes *sizes, qp_error *error)
+                          const program_sizes *sizes, qp_error *error)
 {
     return machine_read(s->of, id, layer, diff_side_copy(s, id),
-                        diff_used_bytes(s->plan, id, sizes), error);
+                        diff_used_bytes(s->program, id, sizes), error);
 }
 
 qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,
-                          int64_t layer, const plan_sizes *sizes, qp_error *error)
+                          int64_t layer, const program_sizes *sizes, qp_error *error)
 {
     return machine_write(to->of, id, layer, diff_side_copy(from, id),
-                         diff_used_bytes(to->plan, id, sizes), error);
+                         diff_used_bytes(to->program, id, sizes), error);
 }
 
 qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor_id id,
-                         int64_t layer, const plan_sizes *sizes, qp_error *error)
+                         int64_t layer, const program_sizes *sizes, qp_error *error)
 {
     TRY(diff_side_fetch(from, id, layer, sizes, error));
     return diff_side_write(to, from, id, layer, sizes, error);
 }
 
-void diff_side_clear_sums(const diff_side *s, int step, const plan_sizes *sizes)
+void diff_side_clear_sums(const diff_side *s, int step, const program_sizes *sizes)
 {
-    const plan_step *about = &s->plan->steps[step];
+    const program_step *about = &s->program->steps[step];
     for (int n = about->first_node; n < about->first_node + about->n_nodes; n++) {
-        const op_info *op = op_get(s->plan->nodes[n].op);
+        const op_info *op = op_get(s->program->nodes[n].op);
         op_call call;
-        program_bind(s->plan, n, &s->memory, sizes->of, &call);
+        program_bind(s->program, n, &s->memory, sizes->of, &call);
         for (int i = 0; i < op_n_tensors(op); i++) {
             const tensor *sums = &call.tensors[i];
             if (op->tensors[i].direction != OP_ACCUMULATE) continue;

@@ -6,7 +6,7 @@
 
 typedef struct diff_side {
     machine *of;
-    const program *plan;
+    const program *program;
     program_memory memory; /* the copies, as program_bind() takes them; of a cache there is one for
                             * whichever layer is looked at */
 } diff_side;
@@ -18,23 +18,23 @@ bool diff_is_compared(plan_kind kind);
 bool diff_side_keeps(const diff_side *side, plan_tensor_id id);
 
 /* diff_side_close() it, also after a failure. */
-qp_status diff_side_open(diff_side *side, const program *plan, machine *of, qp_error *error);
+qp_status diff_side_open(diff_side *side, const program *program, machine *of, qp_error *error);
 void diff_side_close(diff_side *side);
 
 /* Where the copy of a tensor lies, and the bytes of the rows that a batch has of it. */
 void *diff_side_copy(const diff_side *side, plan_tensor_id id);
-size_t diff_used_bytes(const program *plan, plan_tensor_id id, const plan_sizes *sizes);
+size_t diff_used_bytes(const program *program, plan_tensor_id id, const program_sizes *sizes);
 
 /* Brings the copy of those rows up to date, writes them to the machine from another's copy, or
  * both. */
 qp_status diff_side_fetch(const diff_side *side, plan_tensor_id id, int64_t layer,
-                          const plan_sizes *sizes, qp_error *error);
+                          const program_sizes *sizes, qp_error *error);
 qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,
-                          int64_t layer, const plan_sizes *sizes, qp_error *error);
+                          int64_t layer, const program_sizes *sizes, qp_error *error);
 qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor_id id,
-                         int64_t layer, const plan_sizes *sizes, qp_error *error);
+                         int64_t layer, const program_sizes *sizes, qp_error *error);
 
 /* Clears the sums in the copy that a step adds to: they are as they were before it then. */
-void diff_side_clear_sums(const diff_side *side, int step, const plan_sizes *sizes);
+void diff_side_clear_sums(const diff_side *side, int step, const program_sizes *sizes);
 
 #endif

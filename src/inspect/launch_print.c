@@ -10,23 +10,23 @@ static const char *const forms[] = {
     [LAUNCH_Q] = "q as the cache",
 };
 
-static void print_node_step(const program *plan, int node, strbuf *out)
+static void print_node_step(const program *program, int node, strbuf *out)
 {
     char label[64];
-    strbuf_puts(out, plan_step_label(plan, plan->nodes[node].step, label, sizeof label));
+    strbuf_puts(out, program_step_label(program, program->nodes[node].step, label, sizeof label));
 }
 
-void launch_entry_steps(const program *plan, const launch_entry *entry, strbuf *out)
+void launch_entry_steps(const program *program, const launch_entry *entry, strbuf *out)
 {
     const int last = entry->node + entry->n_nodes - 1;
     if (entry->n_nodes == 0) {
         strbuf_puts(out, "likeliest tokens");
         return;
     }
-    print_node_step(plan, entry->node, out);
-    if (plan->nodes[entry->node].step == plan->nodes[last].step) return;
+    print_node_step(program, entry->node, out);
+    if (program->nodes[entry->node].step == program->nodes[last].step) return;
     strbuf_puts(out, "..");
-    print_node_step(plan, last, out);
+    print_node_step(program, last, out);
 }
 
 void launch_entry_kernel(const launch_entry *entry, strbuf *out)
@@ -56,7 +56,7 @@ static void print_record(const cuda_record *record, strbuf *out)
                       s->cluster > 1 ? s->cluster : 1, s->cluster && record->early ? " early" : "");
 }
 
-static void print_chain(const program *plan, const launch_list *list, const launch_entry *entry,
+static void print_chain(const program *program, const launch_list *list, const launch_entry *entry,
                         strbuf *out)
 {
     const linear_chain *chain = chain_of(list, entry);
@@ -64,28 +64,28 @@ static void print_chain(const program *plan, const launch_list *list, const laun
         strbuf_printf(out, "      %2d  ", i);
         chain_step_print(&chain->steps[i], out);
         strbuf_puts(out, "  (");
-        print_node_step(plan, list->step_nodes[entry->step + i], out);
+        print_node_step(program, list->step_nodes[entry->step + i], out);
         strbuf_puts(out, ")\n");
     }
 }
 
-static void print_entry(const program *plan, const launch_list *list, int i, strbuf *out)
+static void print_entry(const program *program, const launch_list *list, int i, strbuf *out)
 {
     const launch_entry *entry = &list->entries[i];
     strbuf_printf(out, "%d  ", i);
-    launch_entry_steps(plan, entry, out);
+    launch_entry_steps(program, entry, out);
     strbuf_puts(out, ": ");
     launch_entry_kernel(entry, out);
     strbuf_printf(out, ", %s -> %s\n", forms[entry->input], forms[entry->output]);
     for (int r = 0; r < entry->n_records; r++)
         print_record(&list->recording.records[entry->record + r], out);
-    print_chain(plan, list, entry, out);
+    print_chain(program, list, entry, out);
 }
 
 void launch_list_print(const launch_setting *setting, const launch_list *list, strbuf *out)
 {
     for (int i = 0; i < list->n_entries; i++)
-        if (list->entries[i].n_records > 0) print_entry(setting->plan, list, i, out);
+        if (list->entries[i].n_records > 0) print_entry(setting->program, list, i, out);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
@@ -117,14 +117,14 @@ static void add_text(cJSON *o, const char *key, strbuf *text)
     strbuf_free(text);
 }
 
-static cJSON *chain_json(const program *plan, const launch_list *list, const launch_entry *entry)
+static cJSON *chain_json(const program *program, const launch_list *list, const launch_entry *entry)
 {
     const linear_chain *chain = chain_of(list, entry);
     cJSON *steps = cJSON_CreateArray();
     for (int i = 0; i < chain->n_steps; i++) {
         cJSON *o = cJSON_CreateObject();
         strbuf step = {0}, text = {0};
-        print_node_step(plan, list->step_nodes[entry->step + i], &step);
+        print_node_step(program, list->step_nodes[entry->step + i], &step);
         chain_step_print(&chain->steps[i], &text);
         add_text(o, "step", &step);
         add_text(o, "does", &text);
@@ -133,11 +133,11 @@ static cJSON *chain_json(const program *plan, const launch_list *list, const lau
     return steps;
 }
 
-static cJSON *entry_json(const program *plan, const launch_list *list, const launch_entry *entry)
+static cJSON *entry_json(const program *program, const launch_list *list, const launch_entry *entry)
 {
     cJSON *o = cJSON_CreateObject(), *launches;
     strbuf steps = {0}, kernel = {0};
-    launch_entry_steps(plan, entry, &steps);
+    launch_entry_steps(program, entry, &steps);
     launch_entry_kernel(entry, &kernel);
     add_text(o, "steps", &steps);
     add_text(o, "kernel", &kernel);
@@ -146,7 +146,7 @@ static cJSON *entry_json(const program *plan, const launch_list *list, const lau
     launches = cJSON_AddArrayToObject(o, "launches");
     for (int r = 0; r < entry->n_records; r++)
         cJSON_AddItemToArray(launches, record_json(&list->recording.records[entry->record + r]));
-    if (entry->chain) cJSON_AddItemToObject(o, "chain", chain_json(plan, list, entry));
+    if (entry->chain) cJSON_AddItemToObject(o, "chain", chain_json(program, list, entry));
     return o;
 }
 
@@ -155,6 +155,6 @@ cJSON *launch_list_json(const launch_setting *setting, const launch_list *list)
     cJSON *entries = cJSON_CreateArray();
     for (int i = 0; i < list->n_entries; i++)
         if (list->entries[i].n_records > 0)
-            cJSON_AddItemToArray(entries, entry_json(setting->plan, list, &list->entries[i]));
+            cJSON_AddItemToArray(entries, entry_json(setting->program, list, &list->entries[i]));
     return entries;
 }

@@ -98,14 +98,14 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
 static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
 {
     static const int64_t many[] = {4, 16, 64, 128, DEPTH};
-    int layers =
-        plan_find_step(&r->plan, r->plan.options.fuse ? "attn_qkv" : "attn_norm", LAYERS_OF_MANY);
+    int layers = program_find_step(&r->program, r->program.options.fuse ? "attn_qkv" : "attn_norm",
+                                   LAYERS_OF_MANY);
     if (layers < 0) layers = r->logits_end;
     for (int alone = 0; alone < (m->tiny ? 1 : 2); alone++) {
         TRY(timed_fill(r, 1, DEPTH, error));
         TRY(time_passes(m, r, alone, r->logits_end, error));
         for (size_t i = 0; i < sizeof many / sizeof *many && !m->tiny; i++) {
-            if (many[i] > r->plan.options.max_tokens) break;
+            if (many[i] > r->program.options.max_tokens) break;
             TRY(timed_fill(r, many[i], DEPTH, error));
             TRY(time_passes(m, r, alone, layers, error));
         }

@@ -29,17 +29,17 @@ static qp_status find_gpu(const char *arch, cuda_device *out, qp_error *error)
                      "no GPU of architecture '%.40s' is known; expected sm_90 or sm_100", arch);
 }
 
-static launch_class class_of(const program *plan, int64_t tokens, int64_t sequences)
+static launch_class class_of(const program *program, int64_t tokens, int64_t sequences)
 {
     const bool decodes = tokens <= sequences;
-    launch_class of = {.sizes = plan->capacity,
-                       .last = plan_find_step(plan, "lm_head", -1) + 1,
+    launch_class of = {.sizes = program->capacity,
+                       .last = program_find_step(program, "lm_head", -1) + 1,
                        .likeliest = decodes};
     if (sequences > tokens) sequences = tokens;
     of.sizes.of[AXIS_TOKENS] = tokens;
     of.sizes.of[AXIS_SEQUENCES] = of.sizes.of[AXIS_OUTPUTS] = sequences;
     of.sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
-    if (decodes && sequences > 1) of.n_chunks = cuda_decode_chunks(plan->options.context);
+    if (decodes && sequences > 1) of.n_chunks = cuda_decode_chunks(program->options.context);
     return of;
 }
 
@@ -49,11 +49,11 @@ qp_status pass_launches_make(const model *model, const plan_options *options, in
 {
     *out = (pass_launches){0};
     TRY(find_gpu(arch, &out->gpu, error));
-    TRY(plan_build(model_get_config(model), model, options, &out->plan, error));
+    TRY(plan_build(model_get_config(model), model, options, &out->program, error));
     TRY(cuda_weights_place(model, &out->weights, error));
-    TRY(launch_setting_init(&out->setting, &out->plan, &out->weights, &out->gpu, NULL, true,
-                            cuda_executor_count(&out->plan, model).workspace, error));
-    const launch_class of = class_of(&out->plan, tokens, sequences);
+    TRY(launch_setting_init(&out->setting, &out->program, &out->weights, &out->gpu, NULL, true,
+                            cuda_executor_count(&out->program, model).workspace, error));
+    const launch_class of = class_of(&out->program, tokens, sequences);
     return launch_list_make(&out->setting, &of, &out->list, error);
 }
 
@@ -62,7 +62,7 @@ void pass_launches_free(pass_launches *l)
     launch_list_free(&l->list);
     launch_setting_free(&l->setting);
     cuda_weights_free(NULL, &l->weights);
-    plan_free(&l->plan);
+    program_free(&l->program);
 }
 
 void pass_launches_print(const pass_launches *l, strbuf *out)

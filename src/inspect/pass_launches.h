@@ -7,7 +7,7 @@
 #include "vm/cuda/launch_list.h"
 
 typedef struct pass_launches {
-    program plan;
+    program program;
     cuda_device gpu; /* its figures */
     cuda_weights weights;
     launch_setting setting;

@@ -45,9 +45,9 @@ static qp_status build_plan(timed_model *m, qp_error *error)
     options.fuse = o->fuse && plan_can_fuse(config);
     if (options.fuse)
         options.kv_partitions = schedule_kv_partitions(o->threads, config->n_kv_heads);
-    TRY(plan_build(config, m->model, &options, &m->plan, error));
+    TRY(plan_build(config, m->model, &options, &m->program, error));
     if (m->device.context) return QP_OK; /* its memory is counted there */
-    uint64_t need = plan_count_bytes(&m->plan, model_weight_bytes(m->model)).total;
+    uint64_t need = program_count_bytes(&m->program, model_weight_bytes(m->model)).total;
     uint64_t available = buffer_available();
     if (need <= available) return QP_OK;
     return error_set(error, QP_NO_MEMORY, "%s needs %.2f GiB, but %.2f GiB are available", o->model,
@@ -73,7 +73,7 @@ static qp_status open_model(timed_model *m, qp_error *error)
 
 static machine_setup setup_of(timed_model *m, const schedule_options *schedule, bool alone)
 {
-    return (machine_setup){.plan = &m->plan,
+    return (machine_setup){.program = &m->program,
                            .model = m->model,
                            .pool = alone ? m->alone : m->pool,
                            .cpu_features = cpu_features(0),
@@ -87,11 +87,11 @@ static machine_setup setup_of(timed_model *m, const schedule_options *schedule, 
  * is not. */
 static qp_status write_caches(timed_model *m, qp_error *error)
 {
-    const size_t bytes = m->plan.tensors[PLAN_K_CACHE].bytes;
+    const size_t bytes = m->program.tensors[PLAN_K_CACHE].bytes;
     void *zeros = calloc(1, bytes);
     if (!zeros) return error_no_memory(error, "the KV cache", bytes);
     qp_status status = QP_OK;
-    for (int64_t layer = 0; layer < m->plan.config.n_layers && status == QP_OK; layer++) {
+    for (int64_t layer = 0; layer < m->program.config.n_layers && status == QP_OK; layer++) {
         status = machine_write(&m->memory, PLAN_K_CACHE, layer, zeros, bytes, error);
         if (status == QP_OK)
             status = machine_write(&m->memory, PLAN_V_CACHE, layer, zeros, bytes, error);
@@ -113,14 +113,14 @@ qp_status timed_open(const timed_options *options, timed_model *out, qp_error *e
     TRY(open_model(out, error));
     const machine_setup setup = setup_of(out, NULL, false);
     TRY(machine_open(gpu ? &machine_cuda : &machine_operators, &setup, &out->memory, error));
-    TRY(batch_init(&out->batch, &out->plan, error));
-    const size_t n_pages = (size_t)out->plan.options.n_pages;
+    TRY(batch_init(&out->batch, &out->program, error));
+    const size_t n_pages = (size_t)out->program.options.n_pages;
     out->pages = malloc(n_pages * sizeof *out->pages);
     if (!out->pages) return error_no_memory(error, "the list of pages", n_pages);
     for (size_t i = 0; i < n_pages; i++)
         out->pages[i] = (int32_t)i;
     out->passes = gpu ? LAUNCH : 1;
-    out->logits_end = plan_find_step(&out->plan, "lm_head", -1) + 1;
+    out->logits_end = program_find_step(&out->program, "lm_head", -1) + 1;
     return gpu ? QP_OK : write_caches(out, error);
 }
 
@@ -130,7 +130,7 @@ void timed_close(timed_model *m)
     batch_free(&m->batch);
     machine_close(&m->memory);
     if (m->device.driver) cuda_device_close(&m->device);
-    plan_free(&m->plan);
+    program_free(&m->program);
     model_close(m->model);
     thread_pool_destroy(m->alone);
     thread_pool_destroy(m->pool);
@@ -144,7 +144,7 @@ bool timed_fuses(void)
 
 qp_status timed_fill(timed_model *m, int64_t tokens, int64_t context, qp_error *error)
 {
-    const plan_options *o = &m->plan.options;
+    const plan_options *o = &m->program.options;
     if (tokens < 1 || tokens > context || context > o->context || tokens > o->max_tokens)
         return error_set(error, QP_INVALID,
                          "%lld tokens at %lld positions do not fit passes of %lld and a context of "
@@ -158,7 +158,7 @@ qp_status timed_fill(timed_model *m, int64_t tokens, int64_t context, qp_error *
     int32_t *ids = malloc((size_t)tokens * sizeof *ids);
     if (!ids) return error_no_memory(error, "the tokens", (size_t)tokens * sizeof *ids);
     for (int64_t i = 0; i < tokens; i++)
-        ids[i] = (int32_t)((i * 7919 + 1) % m->plan.config.vocab_size);
+        ids[i] = (int32_t)((i * 7919 + 1) % m->program.config.vocab_size);
     batch_clear(&m->batch);
     if (later > 0)
         batch_add_ahead(&m->batch, ids[0], context - 1 - later, context, m->pages);

@@ -23,7 +23,7 @@ typedef struct timed_model {
     thread_pool *pool, *alone; /* all threads; one */
     progress progress;
     model *model;
-    program plan;
+    program program;
     machine memory; /* that the timed machines are over */
     batch batch;
     int32_t *pages;     /* [n_pages]: of the one sequence */

@@ -14,7 +14,7 @@
 /* Positions of all sequences after the pass. */
 static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
 {
-    int64_t total = 0, page_size = t->engine->plan.options.page_size;
+    int64_t total = 0, page_size = t->engine->program.options.page_size;
     for (int64_t i = 0; i < pass->sizes[AXIS_SEQUENCES]; i++) {
         int64_t pages = pass->indices.kv_indptr[i + 1] - pass->indices.kv_indptr[i];
         if (pages > 0) total += (pages - 1) * page_size + pass->indices.kv_last_page_len[i];

@@ -19,15 +19,15 @@ static void *grow(void *items, int *capacity, int count, size_t size)
 
 static void open_step(plan_builder *b, const char *name, bool graph)
 {
-    program *p = b->plan;
-    plan_step *steps = grow(p->steps, &b->step_capacity, p->n_steps, sizeof *steps);
+    program *p = b->program;
+    program_step *steps = grow(p->steps, &b->step_capacity, p->n_steps, sizeof *steps);
     if (!steps) {
         b->failed = true;
         return;
     }
     p->steps = steps;
     steps[p->n_steps++] =
-        (plan_step){.name = name, .layer = b->layer, .graph = graph, .first_node = b->n_nodes};
+        (program_step){.name = name, .layer = b->layer, .graph = graph, .first_node = b->n_nodes};
 }
 
 void builder_kernel(plan_builder *b, const char *name)
@@ -42,7 +42,7 @@ void builder_graph(plan_builder *b, const char *name)
 
 plan_node *builder_node(plan_builder *b, op_code op)
 {
-    program *p = b->plan;
+    program *p = b->program;
     plan_node *nodes = grow(b->nodes, &b->node_capacity, b->n_nodes, sizeof *nodes);
     if (!nodes || b->failed) {
         b->failed = true;
@@ -55,7 +55,7 @@ plan_node *builder_node(plan_builder *b, op_code op)
     const op_info *info = op_get(op);
     for (int i = 0; i < op_n_params(info); i++)
         node->params[i] = (float)info->params[i].value;
-    plan_step *step = &p->steps[p->n_steps - 1];
+    program_step *step = &p->steps[p->n_steps - 1];
     step->n_nodes++;
     assert(step->graph || step->n_nodes == 1);
     return node;
@@ -125,7 +125,7 @@ void node_one_part(plan_node *node, const char *name, plan_tensor_id id, int64_t
 void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_kind kind,
                     dtype type, int rank, const plan_dim *dims)
 {
-    plan_tensor *t = &b->plan->tensors[id];
+    plan_tensor *t = &b->program->tensors[id];
     *t = (plan_tensor){.name = name, .kind = kind, .type = type, .rank = rank};
     memcpy(t->dims, dims, (size_t)rank * sizeof *dims);
 }

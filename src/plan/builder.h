@@ -24,7 +24,7 @@ typedef struct plan_node {
 } plan_node;
 
 typedef struct plan_builder {
-    program *plan;
+    program *program;
     plan_node *nodes; /* of all steps, by the steps' first_node and n_nodes */
     int n_nodes;
     int step_capacity, node_capacity;

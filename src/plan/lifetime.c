@@ -21,7 +21,7 @@ static bool in_arena(plan_kind kind)
 static bool used_after(const program *program, int from, plan_tensor_id id)
 {
     for (int step = from + 1; step < program->n_steps; step++) {
-        plan_access access = plan_step_access(program, step, id);
+        program_access access = program_step_access(program, step, id);
         if (access.read) return true;
         if (access.write) return false;
     }
@@ -34,7 +34,7 @@ static void compute_tensor(const program *program, plan_tensor_id id, plan_cell 
     bool alive = outlives_plan(kind);
     for (int step = 0; step < program->n_steps; step++) {
         plan_cell *cell = &cells[step * PLAN_TENSOR_COUNT + (int)id];
-        plan_access access = plan_step_access(program, step, id);
+        program_access access = program_step_access(program, step, id);
         cell->read = access.read;
         cell->written = access.write;
         if (kind == PLAN_INPUT && step == 0) cell->mapped = cell->created = alive = true;

@@ -27,6 +27,6 @@ void lifetime_place(program *program, const plan_cell *cells);
 /* Proves that the placement is sound, sharing no code with the two functions above: it walks the
  * steps, marks which tensor owns which bytes, and fails when a step reads bytes that another tensor
  * has overwritten or that were never written. */
-qp_status plan_verify(const program *program, qp_error *error);
+qp_status program_verify(const program *program, qp_error *error);
 
 #endif

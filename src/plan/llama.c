@@ -26,8 +26,8 @@
 /* Inputs of a pass, and tensors that outlive it: the RoPE table, the cache. */
 static void declare_inputs(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
-    const plan_options *o = &b->plan->options;
+    const model_config *c = &b->program->config;
+    const plan_options *o = &b->program->options;
     const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS},
                    sequences = {"n_sequences", "s", -AXIS_SEQUENCES};
     const plan_dim ends = {"n_sequences + 1", "s + 1", -AXIS_SEQUENCE_ENDS};
@@ -67,8 +67,8 @@ static void declare_inputs(plan_builder *b)
 /* What outlives passes of a sequence beside its cache: a slot for each. */
 static void declare_states(plan_builder *b)
 {
-    const plan_dim slots = {"n_slots", "nsl", b->plan->options.max_sequences};
-    const plan_dim vocab = {"vocab_size", "v", b->plan->config.vocab_size};
+    const plan_dim slots = {"n_slots", "nsl", b->program->options.max_sequences};
+    const plan_dim vocab = {"vocab_size", "v", b->program->config.vocab_size};
     builder_tensor(b, PLAN_HISTORY, "history", PLAN_STATE, DTYPE_I32, DIMS(slots, vocab));
     builder_tensor(b, PLAN_BIAS, "bias", PLAN_STATE, DTYPE_F32, DIMS(slots, vocab));
     builder_tensor(b, PLAN_ALLOWED, "allowed", PLAN_STATE, DTYPE_I32,
@@ -78,8 +78,8 @@ static void declare_states(plan_builder *b)
 /* What layers work on. */
 static void declare_activations(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
-    const plan_options *o = &b->plan->options;
+    const model_config *c = &b->program->config;
+    const plan_options *o = &b->program->options;
     const plan_dim n = {"n_tokens", "n", -AXIS_TOKENS};
     const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
     const plan_dim hidden = {"hidden_size", "d", c->hidden_size};
@@ -120,7 +120,7 @@ static void declare_activations(plan_builder *b)
 /* What comes after the layers: logits, and the token chosen. */
 static void declare_outputs(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
+    const model_config *c = &b->program->config;
     const plan_dim outputs = {"n_outputs", "no", -AXIS_OUTPUTS};
     builder_tensor(b, PLAN_LOGITS, "logits", PLAN_OUTPUT, DTYPE_F32,
                    DIMS(outputs, {"vocab_size", "v", c->vocab_size}));
@@ -135,7 +135,7 @@ static void norm(plan_builder *b, const char *step, weight_slot weight)
     node_tensor(node, "x", PLAN_X);
     node_weight(node, "weight", weight);
     node_tensor(node, "out", PLAN_X_NORM);
-    node_param(node, "eps", b->plan->config.rms_norm_eps);
+    node_param(node, "eps", b->program->config.rms_norm_eps);
 }
 
 /* out[:, first .. first + count) = x_ weight^T + bias */
@@ -156,7 +156,7 @@ void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, 
     plan_node *node = builder_node(b, OP_LINEAR);
     node_columns(node, "x", in, 0, count, symbol);
     node_weight(node, "weight", weight);
-    if (b->plan->options.rank == 0) {
+    if (b->program->options.rank == 0) {
         node_bias(node, "bias", weight);
         node_tensor(node, "residual", PLAN_X);
     }
@@ -168,7 +168,7 @@ void llama_all_reduce(plan_builder *b, const char *step)
 {
     builder_graph(b, step);
     plan_node *node = builder_node(b, OP_ALL_REDUCE);
-    node_parts(node, "parts", PLAN_X, b->plan->options.ranks);
+    node_parts(node, "parts", PLAN_X, b->program->options.ranks);
     node_tensor(node, "out", PLAN_X);
 }
 
@@ -184,13 +184,13 @@ void llama_paging(plan_node *node)
 
 void llama_attention_params(const plan_builder *b, plan_node *node)
 {
-    node_param(node, "sm_scale", 1 / sqrt((double)b->plan->config.head_dim));
+    node_param(node, "sm_scale", 1 / sqrt((double)b->program->config.head_dim));
     node_param(node, "causal", 1);
 }
 
 static void attention(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
+    const model_config *c = &b->program->config;
     const int64_t q = config_q_hidden_units(c), kv = config_kv_hidden_units(c);
 
     norm(b, "attn_norm", WEIGHT_ATTN_NORM);
@@ -237,7 +237,7 @@ static void attention(plan_builder *b)
 
 static void feed_forward(plan_builder *b)
 {
-    const int64_t di = b->plan->config.intermediate_size;
+    const int64_t di = b->program->config.intermediate_size;
 
     norm(b, "ffn_norm", WEIGHT_FFN_NORM);
 
@@ -273,7 +273,7 @@ static void llama_logits(plan_builder *b)
     node_tensor(norm, "x", PLAN_X_OUT);
     node_weight(norm, "weight", WEIGHT_OUTPUT_NORM);
     node_tensor(norm, "out", PLAN_X_OUT);
-    node_param(norm, "eps", b->plan->config.rms_norm_eps);
+    node_param(norm, "eps", b->program->config.rms_norm_eps);
 
     builder_kernel(b, "lm_head");
     plan_node *head = builder_node(b, OP_LINEAR);
@@ -322,7 +322,7 @@ static void embed(plan_builder *b)
 
 void llama_forward(plan_builder *b)
 {
-    const bool fuse = b->plan->options.fuse, sums = b->plan->options.sums;
+    const bool fuse = b->program->options.fuse, sums = b->program->options.sums;
     declare_inputs(b);
     declare_states(b);
     declare_activations(b);
@@ -330,7 +330,7 @@ void llama_forward(plan_builder *b)
     b->layer = -1;
     builder_graph(b, "setup"); /* the host maps the inputs */
     sums ? llama_sums_embedding(b) : embed(b);
-    for (b->layer = 0; b->layer < b->plan->config.n_layers; b->layer++)
+    for (b->layer = 0; b->layer < b->program->config.n_layers; b->layer++)
         sums ? llama_sums_layer(b) : fuse ? llama_fused_layer(b) : llama_layer(b);
     b->layer = -1;
     fuse ? llama_fused_logits(b) : llama_logits(b);

@@ -18,12 +18,12 @@
 
 void llama_fused_norm(const plan_builder *b, plan_node *node, weight_slot weight)
 {
-    if (b->plan->options.sums)
+    if (b->program->options.sums)
         llama_sums_view(b, node, "x", 0);
     else
         node_tensor(node, "x", PLAN_X);
     node_weight(node, "norm_weight", weight);
-    node_param(node, "eps", b->plan->config.rms_norm_eps);
+    node_param(node, "eps", b->program->config.rms_norm_eps);
 }
 
 static void project(plan_node *node, const char *weight, const char *bias, weight_slot slot)
@@ -35,7 +35,7 @@ static void project(plan_node *node, const char *weight, const char *bias, weigh
 /* q into attn, keys and values into the cache. */
 void llama_fused_qkv(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
+    const model_config *c = &b->program->config;
     builder_kernel(b, "attn_qkv");
     plan_node *node = builder_node(b, OP_NORM_QKV_ROPE);
     llama_fused_norm(b, node, WEIGHT_ATTN_NORM);
@@ -52,7 +52,7 @@ void llama_fused_qkv(plan_builder *b)
 
 plan_node *llama_fused_attend(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
+    const model_config *c = &b->program->config;
     plan_node *attend = builder_node(b, OP_ATTENTION_PARTIAL);
     node_heads(attend, "q", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");
     llama_paging(attend);
@@ -62,9 +62,9 @@ plan_node *llama_fused_attend(plan_builder *b)
 
 static void attention(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
+    const model_config *c = &b->program->config;
     const int64_t q = config_q_hidden_units(c);
-    const bool parts = b->plan->options.kv_partitions > 1;
+    const bool parts = b->program->options.kv_partitions > 1;
     builder_graph(b, "attention");
     plan_node *attend = llama_fused_attend(b);
     if (!parts) {
@@ -81,7 +81,7 @@ static void attention(plan_builder *b)
 
 void llama_fused_layer(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
+    const model_config *c = &b->program->config;
     llama_fused_qkv(b);
     attention(b);
     builder_kernel(b, "attn_output");

@@ -18,7 +18,7 @@
 
 void llama_sums_view(const plan_builder *b, plan_node *node, const char *name, int64_t ahead)
 {
-    const int64_t hidden_size = b->plan->config.hidden_size;
+    const int64_t hidden_size = b->program->config.hidden_size;
     node_columns(node, name, PLAN_SUMS, (b->sum + ahead) * hidden_size, hidden_size, "hidden_size");
 }
 
@@ -35,7 +35,7 @@ void llama_sums_embedding(plan_builder *b)
 /* The heads of each KV head times its columns of the output projection. */
 static void project_heads(plan_builder *b)
 {
-    const model_config *c = &b->plan->config;
+    const model_config *c = &b->program->config;
     builder_kernel(b, "attn_output");
     plan_node *node = builder_node(b, OP_ATTENTION_OUTPUT);
     node_heads(node, "q", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");

@@ -87,7 +87,7 @@ static void count_capacity(program *p)
     of[AXIS_POSITIONS] = p->config.rope.scaling == ROPE_DYNAMIC ? o->max_tokens : o->context;
 }
 
-static int64_t dim_size(plan_dim dim, const plan_sizes *sizes)
+static int64_t dim_size(plan_dim dim, const program_sizes *sizes)
 {
     return dim.size < 0 ? sizes->of[-dim.size] : dim.size;
 }
@@ -116,7 +116,7 @@ bool plan_can_fuse(const model_config *config)
 /* The page's steps and nodes, and what they see. */
 static qp_status write_page(program *out, const model *model, qp_error *error)
 {
-    plan_builder builder = {.plan = out};
+    plan_builder builder = {.program = out};
     llama_forward(&builder);
     qp_status status = QP_OK;
     if (builder.failed)
@@ -159,17 +159,17 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
     free(cells);
     program_place(out);
     out->fingerprint = program_fingerprint(out);
-    return plan_verify(out, error);
+    return program_verify(out, error);
 }
 
-void plan_free(program *p)
+void program_free(program *p)
 {
     free(p->steps);
     arena_free(&p->memory);
     *p = (program){0};
 }
 
-int plan_find_step(const program *p, const char *name, int64_t layer)
+int program_find_step(const program *p, const char *name, int64_t layer)
 {
     for (int i = 0; i < p->n_steps; i++) {
         if (p->steps[i].layer == layer && strcmp(p->steps[i].name, name) == 0) return i;
@@ -177,10 +177,10 @@ int plan_find_step(const program *p, const char *name, int64_t layer)
     return -1;
 }
 
-plan_access plan_step_access(const program *p, int step, plan_tensor_id id)
+program_access program_step_access(const program *p, int step, plan_tensor_id id)
 {
-    plan_access access = {0};
-    const plan_step *s = &p->steps[step];
+    program_access access = {0};
+    const program_step *s = &p->steps[step];
     for (int n = s->first_node; n < s->first_node + s->n_nodes; n++) {
         const op_info *op = op_get(p->nodes[n].op);
         bool written = access.write; /* a step may read what it wrote itself */
@@ -203,9 +203,9 @@ void plan_find_weights(const program *p, const model *model, const void **weight
     }
 }
 
-plan_bytes plan_count_bytes(const program *p, uint64_t weight_bytes)
+program_bytes program_count_bytes(const program *p, uint64_t weight_bytes)
 {
-    plan_bytes bytes = {.weights = weight_bytes, .arena = p->arena_bytes};
+    program_bytes bytes = {.weights = weight_bytes, .arena = p->arena_bytes};
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
         const plan_tensor *t = &p->tensors[id];
         if (t->kind == PLAN_INPUT) bytes.inputs += t->bytes;
@@ -226,8 +226,8 @@ static bool context_fits(const model_config *config, plan_options options, int64
     options.context = context;
     options.n_pages = 0;
     bool fits = plan_build(config, NULL, &options, &p, NULL) == QP_OK &&
-                plan_count_bytes(&p, weight_bytes).total <= available;
-    plan_free(&p);
+                program_count_bytes(&p, weight_bytes).total <= available;
+    program_free(&p);
     return fits;
 }
 

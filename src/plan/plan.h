@@ -14,10 +14,10 @@ bool plan_can_fuse(const model_config *config);
 
 /* Builds the program, places its tensors in the arena, and verifies it. Reads types and shapes of
  * the weights from `model`; NULL, for questions about sizes: weights are F32, with the shapes of
- * the config and without biases. plan_free() the result, also after a failure. */
+ * the config and without biases. program_free() the result, also after a failure. */
 qp_status plan_build(const model_config *config, const model *model, const plan_options *options,
                      program *out, qp_error *error);
-void plan_free(program *program);
+void program_free(program *program);
 
 /* The addresses of the program's weights in the model, for program_memory.weights: [n_weights].
  * NULL where the model has no data. */
@@ -25,22 +25,22 @@ void plan_find_weights(const program *program, const model *model, const void **
 
 /* Finds a step by its label: "embedding", or "5.attn_qkv" for one of layer 5. QP_INVALID names the
  * step with the nearest name. */
-qp_status plan_parse_step(const program *program, const char *text, int *step, qp_error *error);
+qp_status program_parse_step(const program *program, const char *text, int *step, qp_error *error);
 
-/* Writes a step's label, as plan_parse_step() takes it, into `text`. */
-const char *plan_step_label(const program *program, int step, char *text, size_t size);
+/* Writes a step's label, as program_parse_step() takes it, into `text`. */
+const char *program_step_label(const program *program, int step, char *text, size_t size);
 
 /* Directions in which a step touches a tensor. */
-typedef struct plan_access {
+typedef struct program_access {
     bool read, write;
-} plan_access;
-plan_access plan_step_access(const program *program, int step, plan_tensor_id id);
+} program_access;
+program_access program_step_access(const program *program, int step, plan_tensor_id id);
 
 /* Bytes that a run needs, each part exact. */
-typedef struct plan_bytes {
+typedef struct program_bytes {
     uint64_t weights, arena, sums, kv_cache, rope_table, state, inputs, total;
-} plan_bytes;
-plan_bytes plan_count_bytes(const program *program, uint64_t weight_bytes);
+} program_bytes;
+program_bytes program_count_bytes(const program *program, uint64_t weight_bytes);
 
 /* The largest context (a multiple of the page size, at most the model's) that fits `available`
  * bytes with everything else as in `options`; 0: none does. */

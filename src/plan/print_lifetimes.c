@@ -13,7 +13,7 @@
 typedef struct lifetime_view {
     const program *program;
     const plan_cell *cells; /* [n_steps][PLAN_TENSOR_COUNT] */
-    plan_bytes bytes;
+    program_bytes bytes;
     int64_t largest_context;
     uint64_t available;
 } lifetime_view;
@@ -137,7 +137,7 @@ static void end_line(strbuf *out)
 
 static void print_row(const lifetime_view *v, const panel *p, int step, strbuf *out)
 {
-    const plan_step *s = &v->program->steps[step];
+    const program_step *s = &v->program->steps[step];
     strbuf_printf(out, "%-14s  %-6s", s->name, s->graph ? "graph" : "kernel");
     for (int i = 0; i < p->n_columns; i++) {
         char text[8];
@@ -248,7 +248,7 @@ static void print_places(const program *p, strbuf *out)
 
 static void print_bytes(const lifetime_view *v, strbuf *out)
 {
-    const plan_bytes *b = &v->bytes;
+    const program_bytes *b = &v->bytes;
     const struct {
         const char *name;
         uint64_t bytes;
@@ -328,7 +328,7 @@ static cJSON *json_tensor(const program *p, const plan_tensor *t)
 static cJSON *json_step(const lifetime_view *v, int index)
 {
     const program *p = v->program;
-    const plan_step *step = &p->steps[index];
+    const program_step *step = &p->steps[index];
     cJSON *item = cJSON_CreateObject();
     cJSON_AddStringToObject(item, "step", step->name);
     cJSON_AddNumberToObject(item, "layer", (double)step->layer);
@@ -381,7 +381,7 @@ static qp_status print_plan(const program *p, const model_config *whole,
     TRY(lifetime_compute(p, &cells, error));
     lifetime_view view = {.program = p,
                           .cells = cells,
-                          .bytes = plan_count_bytes(p, weight_bytes),
+                          .bytes = program_count_bytes(p, weight_bytes),
                           .available = o->available};
     view.largest_context = plan_largest_context(whole, &p->options, weight_bytes, o->available);
     qp_status status = QP_OK;
@@ -429,7 +429,7 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     if (status == QP_OK)
         status =
             print_plan(&p, model_get_config(model), o, weight_share(model, o->ranks), out, error);
-    plan_free(&p);
+    program_free(&p);
     model_close(model);
     return status;
 }

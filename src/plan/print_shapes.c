@@ -44,7 +44,7 @@ typedef struct shape_row {
 
 typedef struct shape_printer {
     const program *program;
-    plan_sizes prefill, decode;
+    program_sizes prefill, decode;
     bool json;
     const char *step; /* of the row before */
     strbuf *out;
@@ -100,7 +100,7 @@ static void fill_shapes(const shape_printer *s, int view, shape_row *row)
     concrete_shape(&of, &row->decode);
 }
 
-static void whole_shape(const plan_tensor *t, const plan_sizes *sizes, strbuf *out)
+static void whole_shape(const plan_tensor *t, const program_sizes *sizes, strbuf *out)
 {
     tensor of = {.rank = t->rank};
     for (int d = 0; d < t->rank; d++)
@@ -148,7 +148,7 @@ static void print_node(shape_printer *s, int node)
 }
 
 /* The tensor that several nodes of a step write the parts of, as a whole. */
-static void print_whole(shape_printer *s, const plan_step *step)
+static void print_whole(shape_printer *s, const program_step *step)
 {
     const program *p = s->program;
     const int first = step->first_node;
@@ -168,7 +168,7 @@ static void print_steps(shape_printer *s)
 {
     const program *p = s->program;
     for (int i = 0; i < p->n_steps; i++) {
-        const plan_step *step = &p->steps[i];
+        const program_step *step = &p->steps[i];
         if (step->layer > 0) continue; /* all layers are alike */
         bool first_of_layers = step->layer == 0 && (i == 0 || p->steps[i - 1].layer < 0);
         if (first_of_layers && !s->json)
@@ -201,9 +201,9 @@ static void print_legend(const shape_printer *s, strbuf *out)
                   (long long)p->options.context, (long long)p->options.page_size);
 }
 
-static plan_sizes sizes_of(const program *p, int64_t tokens, int64_t sequences)
+static program_sizes sizes_of(const program *p, int64_t tokens, int64_t sequences)
 {
-    plan_sizes sizes = p->capacity;
+    program_sizes sizes = p->capacity;
     sizes.of[AXIS_TOKENS] = tokens;
     sizes.of[AXIS_SEQUENCES] = sizes.of[AXIS_OUTPUTS] = sequences;
     sizes.of[AXIS_SEQUENCE_ENDS] = sequences + 1;
@@ -241,7 +241,7 @@ qp_status plan_print_shapes(const shapes_print_options *o, strbuf *out, qp_error
     program p;
     qp_status status = plan_build(model_get_config(model), model, &options, &p, error);
     if (status == QP_OK) status = print_plan(&p, o->tokens, o->batch, o->json, out, error);
-    plan_free(&p);
+    program_free(&p);
     model_close(model);
     return status;
 }

@@ -30,9 +30,9 @@ typedef enum program_axis {
 } program_axis;
 
 /* Values of the axes, by axis. */
-typedef struct plan_sizes {
+typedef struct program_sizes {
     int64_t of[AXES];
-} plan_sizes;
+} program_sizes;
 
 typedef struct plan_dim {
     const char *symbol; /* "n_tokens", "qkv_hidden_units" */
@@ -184,23 +184,23 @@ typedef struct program_node {
     float params[OP_MAX_PARAMS];
 } program_node;
 
-typedef struct plan_step {
+typedef struct program_step {
     const char *name;
     int64_t layer; /* -1: before or after the layers */
     bool graph;    /* several kernels, or an exchange between ranks */
     int first_node, n_nodes;
-} plan_step;
+} program_step;
 
 typedef struct program {
     model_config config; /* as one rank sees it: its own heads and its own part of the FFN */
     plan_options options;
-    plan_sizes capacity; /* the largest batch */
+    program_sizes capacity; /* the largest batch */
     plan_tensor tensors[PLAN_TENSOR_COUNT];
     program_area *areas;
     program_view *views; /* view 0 is absent */
     program_weight *weights;
     program_node *nodes;
-    plan_step *steps;
+    program_step *steps;
     int n_areas, n_views, n_weights, n_nodes, n_steps;
     size_t arena_bytes;
     uint64_t fingerprint; /* of areas, views, weights, nodes and capacity */
@@ -259,6 +259,6 @@ tensor program_bind_view(const program *program, int view, const program_memory 
                          const int64_t *sizes);
 
 /* Index of the step of that name in that layer (-1 for steps outside the layers); -1: none. */
-int plan_find_step(const program *program, const char *name, int64_t layer);
+int program_find_step(const program *program, const char *name, int64_t layer);
 
 #endif

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *plan_step_label(const program *p, int step, char *text, size_t size)
+const char *program_step_label(const program *p, int step, char *text, size_t size)
 {
-    const plan_step *s = &p->steps[step];
+    const program_step *s = &p->steps[step];
     if (s->layer < 0)
         snprintf(text, size, "%s", s->name);
     else
@@ -37,14 +37,14 @@ static qp_status no_such_name(const program *p, const char *text, const char *na
                          "the plan has no step \"%s\"; `quipu plan` lists them: embedding, "
                          "0.attn_norm and so on",
                          text);
-    int found = plan_find_step(p, near.best, layer);
+    int found = program_find_step(p, near.best, layer);
     char label[64];
     if (found < 0) found = find_anywhere(p, near.best);
     return error_set(error, QP_INVALID, "the plan has no step \"%s\"; did you mean %s?", text,
-                     plan_step_label(p, found, label, sizeof label));
+                     program_step_label(p, found, label, sizeof label));
 }
 
-qp_status plan_parse_step(const program *p, const char *text, int *step, qp_error *error)
+qp_status program_parse_step(const program *p, const char *text, int *step, qp_error *error)
 {
     const char *name = text;
     int64_t layer = -1;
@@ -53,7 +53,7 @@ qp_status plan_parse_step(const program *p, const char *text, int *step, qp_erro
         layer = strtoll(text, &end, 10);
         name = *end == '.' ? end + 1 : end;
     }
-    *step = plan_find_step(p, name, layer);
+    *step = program_find_step(p, name, layer);
     if (*step >= 0) return QP_OK;
     int found = find_anywhere(p, name);
     if (found < 0) return no_such_name(p, text, name, layer, error);

@@ -1,4 +1,4 @@
-/* Proof that no live tensor is overwritten: see plan_verify() in lifetime.h.
+/* Proof that no live tensor is overwritten: see program_verify() in lifetime.h.
  *
  * The arena is cut at every tensor's beginning and end into segments, and for each segment there is
  * the tensor whose value it holds. The steps are taken in order: a read requires that every segment
@@ -69,7 +69,7 @@ static qp_status check_read(const program *program, const arena_map *map, int st
 {
     int culprit = NO_TENSOR;
     if (map_holds(map, &program->tensors[id], id, &culprit)) return QP_OK;
-    const plan_step *where = &program->steps[step];
+    const program_step *where = &program->steps[step];
     return error_set(error, QP_INVALID,
                      "plan: step %s of layer %lld reads tensor \"%s\", but its bytes hold %s",
                      where->name, (long long)where->layer, program->tensors[id].name,
@@ -118,7 +118,7 @@ static qp_status walk_node(const program *program, int node, int step, arena_map
     return QP_OK;
 }
 
-qp_status plan_verify(const program *program, qp_error *error)
+qp_status program_verify(const program *program, qp_error *error)
 {
     arena_map map;
     map_build(&map, program);
@@ -128,7 +128,7 @@ qp_status plan_verify(const program *program, qp_error *error)
             return error_set(error, QP_INVALID, "plan: tensor \"%s\" ends past the arena", t->name);
     }
     for (int step = 0; step < program->n_steps; step++) {
-        const plan_step *s = &program->steps[step];
+        const program_step *s = &program->steps[step];
         for (int n = 0; n < s->n_nodes; n++)
             TRY(walk_node(program, s->first_node + n, step, &map, error));
     }

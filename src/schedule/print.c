@@ -401,7 +401,7 @@ qp_status schedule_print(const schedule_print_options *o, strbuf *out, qp_error 
     prediction_free(&r.made_predicted);
     schedule_free(&r.made);
     schedule_free(&r.schedule);
-    plan_free(&r.program);
+    program_free(&r.program);
     free(r.table);
     model_close(m);
     return status;

@@ -11,30 +11,30 @@
 
 enum { INPUT_ALIGNMENT = 16 };
 
-static size_t count_inputs(const program *plan)
+static size_t count_inputs(const program *program)
 {
     size_t total = 0;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
-        if (plan->tensors[id].kind == PLAN_INPUT)
-            total += round_up(plan->tensors[id].bytes, INPUT_ALIGNMENT);
+        if (program->tensors[id].kind == PLAN_INPUT)
+            total += round_up(program->tensors[id].bytes, INPUT_ALIGNMENT);
     return total;
 }
 
-static size_t count_angles(const program *plan)
+static size_t count_angles(const program *program)
 {
-    if (plan->config.rope.scaling != ROPE_DYNAMIC) return 0;
-    return (size_t)(plan->capacity.of[AXIS_TOKENS] * plan->config.rope.dim) * sizeof(float);
+    if (program->config.rope.scaling != ROPE_DYNAMIC) return 0;
+    return (size_t)(program->capacity.of[AXIS_TOKENS] * program->config.rope.dim) * sizeof(float);
 }
 
-size_t batch_count_bytes(const program *plan)
+size_t batch_count_bytes(const program *program)
 {
-    return count_inputs(plan) + count_angles(plan);
+    return count_inputs(program) + count_angles(program);
 }
 
-qp_status batch_init(batch *b, const program *plan, qp_error *error)
+qp_status batch_init(batch *b, const program *program, qp_error *error)
 {
-    const size_t total = count_inputs(plan), angles = count_angles(plan);
-    *b = (batch){.plan = plan, .sizes = plan->capacity};
+    const size_t total = count_inputs(program), angles = count_angles(program);
+    *b = (batch){.program = program, .sizes = program->capacity};
     b->memory = calloc(1, total);
     if (!b->memory) return error_no_memory(error, "the batch state", total);
     b->memory_bytes = total;
@@ -44,9 +44,9 @@ qp_status batch_init(batch *b, const program *plan, qp_error *error)
     }
     char *next = b->memory;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (plan->tensors[id].kind != PLAN_INPUT) continue;
+        if (program->tensors[id].kind != PLAN_INPUT) continue;
         b->of[id] = next;
-        next += round_up(plan->tensors[id].bytes, INPUT_ALIGNMENT);
+        next += round_up(program->tensors[id].bytes, INPUT_ALIGNMENT);
     }
     batch_clear(b);
     return QP_OK;
@@ -71,7 +71,7 @@ void batch_clear(batch *b)
 
 int64_t batch_room(const batch *b)
 {
-    const int64_t *most = b->plan->capacity.of;
+    const int64_t *most = b->program->capacity.of;
     if (b->sizes.of[AXIS_SEQUENCES] == most[AXIS_SEQUENCES]) return 0;
     return most[AXIS_TOKENS] - batch_tokens(b);
 }
@@ -83,13 +83,13 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
     assert(count > 0 && count <= batch_room(b));
     int64_t *of = b->sizes.of;
     int64_t row = of[AXIS_TOKENS], sequence = of[AXIS_SEQUENCES], refs = of[AXIS_PAGE_REFS];
-    bool own_rows = b->plan->config.rope.scaling == ROPE_DYNAMIC;
+    bool own_rows = b->program->config.rope.scaling == ROPE_DYNAMIC;
     for (int64_t i = 0; i < count; i++) {
         batch_i32(b, PLAN_TOKEN_IDS)[row + i] = tokens[i];
         batch_i32(b, PLAN_POSITION_IDS)[row + i] = (int32_t)(past + i);
         batch_i32(b, PLAN_ROPE_ROWS)[row + i] = (int32_t)(own_rows ? row + i : past + i);
     }
-    int64_t page_size = b->plan->options.page_size;
+    int64_t page_size = b->program->options.page_size;
     int64_t n_pages = (positions + page_size - 1) / page_size;
     for (int64_t i = 0; i < n_pages; i++)
         batch_i32(b, PLAN_KV_INDICES)[refs + i] = pages[i];
@@ -116,7 +116,7 @@ void batch_add_ahead(batch *b, int32_t token, int64_t past, int64_t positions, c
 void batch_want(batch *b, int64_t row)
 {
     int64_t *outputs = &b->sizes.of[AXIS_OUTPUTS];
-    assert(*outputs < b->plan->capacity.of[AXIS_OUTPUTS]);
+    assert(*outputs < b->program->capacity.of[AXIS_OUTPUTS]);
     batch_i32(b, PLAN_LAST)[*outputs] = batch_i32(b, PLAN_TOKEN_IDS)[row];
     batch_i32(b, PLAN_USES)[*outputs] = 0; /* nothing is done to them */
     batch_i32(b, PLAN_OUTPUT_ROWS)[(*outputs)++] = (int32_t)row;
@@ -124,7 +124,7 @@ void batch_want(batch *b, int64_t row)
 
 void batch_set_angles(batch *b, int64_t row, int64_t past, int64_t count, int64_t length)
 {
-    const rope_config *rope = &b->plan->config.rope;
+    const rope_config *rope = &b->program->config.rope;
     if (b->angles) rope_table_rows(rope, length, past, count, b->angles + row * rope->dim);
 }
 
@@ -152,7 +152,7 @@ static void copy_settings(const batch *from, batch *to)
         PLAN_USES,   PLAN_REPETITIONS,      PLAN_PRESENCES,    PLAN_FREQUENCIES,
         PLAN_TOP_KS, PLAN_TOP_PS,           PLAN_MIN_PS};
     for (size_t i = 0; i < sizeof of_rows / sizeof *of_rows; i++) {
-        const plan_tensor *t = &from->plan->tensors[of_rows[i]];
+        const plan_tensor *t = &from->program->tensors[of_rows[i]];
         memcpy(to->of[of_rows[i]], from->of[of_rows[i]],
                (size_t)batch_outputs(from) * dtype_block_bytes(t->type));
     }

@@ -9,8 +9,8 @@
 #include "plan/plan.h"
 
 typedef struct batch {
-    const program *plan;
-    plan_sizes sizes; /* of the batch so far; pages and positions are the plan's */
+    const program *program;
+    program_sizes sizes; /* of the batch so far; pages and positions are the plan's */
     /* Arrays of the plan's inputs, by plan_tensor_id; one allocation. */
     void *of[PLAN_TENSOR_COUNT];
     void *memory;
@@ -26,9 +26,9 @@ static inline int32_t *batch_i32(const batch *batch, plan_tensor_id id)
 }
 
 /* Bytes of the arrays of a batch. */
-size_t batch_count_bytes(const program *plan);
+size_t batch_count_bytes(const program *program);
 
-qp_status batch_init(batch *batch, const program *plan, qp_error *error);
+qp_status batch_init(batch *batch, const program *program, qp_error *error);
 void batch_free(batch *batch);
 
 /* Starts an empty batch. */

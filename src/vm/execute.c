@@ -17,9 +17,9 @@ static size_t scratch_of(const op_info *op, const op_variant *variant, const op_
     return op->scratch_bytes ? op->scratch_bytes(call) : 0;
 }
 
-void executor_bind(const executor *x, int n, const plan_sizes *sizes, op_call *call)
+void executor_bind(const executor *x, int n, const program_sizes *sizes, op_call *call)
 {
-    program_bind(x->plan, n, &x->memory, sizes->of, call);
+    program_bind(x->program, n, &x->memory, sizes->of, call);
     call->packed = x->nodes[n].packed;
 }
 
@@ -28,10 +28,10 @@ void executor_bind(const executor *x, int n, const plan_sizes *sizes, op_call *c
 static void choose_kernels(executor *x)
 {
     size_t most = 0;
-    for (int n = 0; n < x->plan->n_nodes; n++) {
-        const op_info *op = op_get(x->plan->nodes[n].op);
+    for (int n = 0; n < x->program->n_nodes; n++) {
+        const op_info *op = op_get(x->program->nodes[n].op);
         op_call call;
-        executor_bind(x, n, &x->plan->capacity, &call);
+        executor_bind(x, n, &x->program->capacity, &call);
         op_select(op, x->cpu_features, &call, &x->nodes[n].variant);
         size_t bytes = scratch_of(op, x->nodes[n].variant, &call);
         if (bytes > most) most = bytes;
@@ -42,59 +42,61 @@ static void choose_kernels(executor *x)
 static void place_tensors(executor *x)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        const plan_tensor *t = &x->plan->tensors[id];
+        const plan_tensor *t = &x->program->tensors[id];
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
             x->memory.data[id] = (char *)x->arena.data + t->offset;
     }
     if (x->sums.data) {
         x->memory.data[PLAN_SUMS] = x->sums.data;
-        x->memory.data[PLAN_SUMS_NEXT] = (char *)x->sums.data + x->plan->tensors[PLAN_SUMS].bytes;
+        x->memory.data[PLAN_SUMS_NEXT] =
+            (char *)x->sums.data + x->program->tensors[PLAN_SUMS].bytes;
     }
     char *state = x->state.data;
     for (int id = 0; state && id < PLAN_TENSOR_COUNT; id++) {
-        if (x->plan->tensors[id].kind != PLAN_STATE) continue;
+        if (x->program->tensors[id].kind != PLAN_STATE) continue;
         x->memory.data[id] = state;
-        state += x->plan->tensors[id].bytes;
+        state += x->program->tensors[id].bytes;
     }
     x->memory.data[PLAN_ROPE_TABLE] = x->rope_table.data;
     x->memory.data[PLAN_K_CACHE] = x->k_cache.data;
     x->memory.data[PLAN_V_CACHE] = x->v_cache.data;
-    x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
+    x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
 }
 
-qp_status executor_choose(executor *x, const program *plan, const model *model,
+qp_status executor_choose(executor *x, const program *program, const model *model,
                           uint32_t cpu_features, qp_error *error)
 {
-    *x = (executor){.plan = plan, .cpu_features = cpu_features, .model = model};
-    x->nodes = calloc((size_t)plan->n_nodes, sizeof *x->nodes);
-    x->weights = calloc((size_t)plan->n_weights + 1, sizeof *x->weights);
+    *x = (executor){.program = program, .cpu_features = cpu_features, .model = model};
+    x->nodes = calloc((size_t)program->n_nodes, sizeof *x->nodes);
+    x->weights = calloc((size_t)program->n_weights + 1, sizeof *x->weights);
     if (!x->nodes || !x->weights) return error_no_memory(error, "the choice of kernels", 0);
-    plan_find_weights(plan, model, x->weights);
+    plan_find_weights(program, model, x->weights);
     x->memory.weights = x->weights;
     choose_kernels(x);
     return QP_OK;
 }
 
-qp_status executor_init(executor *x, const program *plan, const model *model, thread_pool *pool,
+qp_status executor_init(executor *x, const program *program, const model *model, thread_pool *pool,
                         uint32_t cpu_features, progress *progress, qp_error *error)
 {
-    const rope_config *rope = &plan->config.rope;
+    const rope_config *rope = &program->config.rope;
     assert(rope->dim <= ROPE_MAX_DIM);
-    TRY(executor_choose(x, plan, model, cpu_features, error));
+    TRY(executor_choose(x, program, model, cpu_features, error));
     x->pool = pool;
-    TRY(buffer_alloc(&x->arena, plan->arena_bytes, "activations", error));
-    size_t sums = plan->tensors[PLAN_SUMS].bytes + plan->tensors[PLAN_SUMS_NEXT].bytes;
+    TRY(buffer_alloc(&x->arena, program->arena_bytes, "activations", error));
+    size_t sums = program->tensors[PLAN_SUMS].bytes + program->tensors[PLAN_SUMS_NEXT].bytes;
     if (sums) TRY(buffer_alloc(&x->sums, sums, "sums", error));
     if (sums) memset(x->sums.data, 0, sums);
-    TRY(buffer_alloc(&x->state, plan_count_bytes(plan, 0).state, "the state of sequences", error));
-    TRY(buffer_alloc(&x->rope_table, plan->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
+    TRY(buffer_alloc(&x->state, program_count_bytes(program, 0).state, "the state of sequences",
+                     error));
+    TRY(buffer_alloc(&x->rope_table, program->tensors[PLAN_ROPE_TABLE].bytes, "the RoPE table",
                      error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
     if (rope->scaling != ROPE_DYNAMIC)
-        rope_table_rows(rope, 0, 0, plan->capacity.of[AXIS_POSITIONS], x->rope_table.data);
-    size_t cache_bytes = plan->tensors[PLAN_K_CACHE].bytes;
-    if (!checked_mul(cache_bytes, (size_t)plan->config.n_layers, &cache_bytes))
+        rope_table_rows(rope, 0, 0, program->capacity.of[AXIS_POSITIONS], x->rope_table.data);
+    size_t cache_bytes = program->tensors[PLAN_K_CACHE].bytes;
+    if (!checked_mul(cache_bytes, (size_t)program->config.n_layers, &cache_bytes))
         return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");
     TRY(buffer_alloc(&x->k_cache, cache_bytes, "the KV cache", error));
     TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
@@ -122,11 +124,11 @@ void executor_free(executor *x)
 void executor_take_inputs(executor *x, const batch *batch)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (x->plan->tensors[id].kind == PLAN_INPUT) x->memory.data[id] = batch->of[id];
+        if (x->program->tensors[id].kind == PLAN_INPUT) x->memory.data[id] = batch->of[id];
     }
     if (batch->angles)
         memcpy(x->rope_table.data, batch->angles,
-               (size_t)(batch_tokens(batch) * x->plan->config.rope.dim) * sizeof *batch->angles);
+               (size_t)(batch_tokens(batch) * x->program->config.rope.dim) * sizeof *batch->angles);
     if (x->rows.table) executor_take_rows(x, batch);
 }
 
@@ -142,9 +144,9 @@ void executor_run(executor *x, const batch *batch, int first, int last)
     executor_take_inputs(x, batch);
     if (first == 0) executor_begin_pass(x);
     for (int s = first; s < last; s++) {
-        const plan_step *step = &x->plan->steps[s];
+        const program_step *step = &x->program->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
-            const op_info *op = op_get(x->plan->nodes[n].op);
+            const op_info *op = op_get(x->program->nodes[n].op);
             op_call call;
             executor_bind(x, n, &batch->sizes, &call);
             const op_variant *variant = x->nodes[n].variant;
@@ -157,8 +159,8 @@ void executor_run(executor *x, const batch *batch, int first, int last)
 void executor_copy_page(executor *x, int32_t from, int32_t to)
 {
     const size_t bytes =
-        x->plan->tensors[PLAN_K_CACHE].bytes / (size_t)x->plan->capacity.of[AXIS_PAGES];
-    for (int64_t layer = 0; layer < x->plan->config.n_layers; layer++)
+        x->program->tensors[PLAN_K_CACHE].bytes / (size_t)x->program->capacity.of[AXIS_PAGES];
+    for (int64_t layer = 0; layer < x->program->config.n_layers; layer++)
         for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
             char *cache = executor_address(x, (plan_tensor_id)id, layer);
             memcpy(cache + (size_t)to * bytes, cache + (size_t)from * bytes, bytes);
@@ -172,7 +174,7 @@ float *executor_logits(const executor *x)
 
 void *executor_address(const executor *x, plan_tensor_id id, int64_t layer)
 {
-    const plan_tensor *t = &x->plan->tensors[id];
+    const plan_tensor *t = &x->program->tensors[id];
     char *at = x->memory.data[id];
     if (t->kind == PLAN_STATE && layer < 0) return at; /* of all slots */
     if (t->kind == PLAN_STATE) return at + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);

@@ -28,32 +28,32 @@ typedef struct embedding_rows {
 } embedding_rows;
 
 typedef struct executor {
-    const program *plan;
+    const program *program;
     thread_pool *pool;
     uint32_t cpu_features; /* features that variants may use; 0: references only */
-    executor_node *nodes;  /* [plan->n_nodes] */
+    executor_node *nodes;  /* [program->n_nodes] */
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
     const model *model;   /* of packing the weights */
-    const void **weights; /* [plan->n_weights]: the address of each */
+    const void **weights; /* [program->n_weights]: the address of each */
     program_memory memory;
 } executor;
 
 /* Only chooses the kernels, to answer questions about them; such an executor cannot run.
  * executor_free() it. */
-qp_status executor_choose(executor *executor, const program *plan, const model *model,
+qp_status executor_choose(executor *executor, const program *program, const model *model,
                           uint32_t cpu_features, qp_error *error);
 
 /* `progress` reports the packing of weights. */
-qp_status executor_init(executor *executor, const program *plan, const model *model,
+qp_status executor_init(executor *executor, const program *program, const model *model,
                         thread_pool *pool, uint32_t cpu_features, progress *progress,
                         qp_error *error);
 
 void executor_free(executor *executor);
 
 /* A node's call at these sizes, whole. */
-void executor_bind(const executor *executor, int node, const plan_sizes *sizes, op_call *call);
+void executor_bind(const executor *executor, int node, const program_sizes *sizes, op_call *call);
 
 /* Points the plan's inputs to the batch's arrays and copies its angles to the RoPE table. */
 void executor_take_inputs(executor *executor, const batch *batch);

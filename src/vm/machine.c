@@ -49,12 +49,12 @@ qp_status machine_type_find(const char *name, const machine_type **out, qp_error
 
 int machine_logits_end(const program *p)
 {
-    return plan_find_step(p, "lm_head", -1) + 1;
+    return program_find_step(p, "lm_head", -1) + 1;
 }
 
 machine_steps machine_choosing_steps(const program *p, const batch *b)
 {
-    const int sample = plan_find_step(p, "sample", -1);
+    const int sample = program_find_step(p, "sample", -1);
     return (machine_steps){batch_adjusts(b) ? sample - 1 : sample, sample + 1};
 }
 

@@ -32,7 +32,7 @@ typedef struct machine {
 
 /* Everything here outlives the machine. */
 typedef struct machine_setup {
-    const program *plan;
+    const program *program;
     const model *model;
     thread_pool *pool;
     uint32_t cpu_features;            /* that kernels may use; references use none */

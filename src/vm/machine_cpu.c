@@ -56,11 +56,11 @@ static qp_status count_cpu(const machine_setup *setup, uint32_t features, machin
                            qp_error *error)
 {
     executor sizes;
-    qp_status status = executor_choose(&sizes, setup->plan, setup->model, features, error);
+    qp_status status = executor_choose(&sizes, setup->program, setup->model, features, error);
     uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
     executor_free(&sizes);
-    const plan_bytes bytes = plan_count_bytes(setup->plan, weights);
-    const uint64_t own = batch_count_bytes(setup->plan); /* beside the caller's batch */
+    const program_bytes bytes = program_count_bytes(setup->program, weights);
+    const uint64_t own = batch_count_bytes(setup->program); /* beside the caller's batch */
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena + bytes.sums,
                            .kv_cache = bytes.kv_cache,
@@ -89,15 +89,15 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     m->pool = setup->pool;
     m->order = setup->order;
     m->part_features = setup->cpu_features;
-    TRY(batch_init(&m->later, setup->plan, error));
+    TRY(batch_init(&m->later, setup->program, error));
     if (setup->over) {
         m->executor = ((cpu_machine *)setup->over->self)->executor;
         return QP_OK;
     }
     m->executor = &m->own;
     m->owns = true;
-    return executor_init(&m->own, setup->plan, setup->model, setup->pool, features, setup->progress,
-                         error);
+    return executor_init(&m->own, setup->program, setup->model, setup->pool, features,
+                         setup->progress, error);
 }
 
 static qp_status open_reference(const machine_setup *setup, void **self, qp_error *error)
@@ -176,7 +176,7 @@ static machine_kernel kernel_of_cpu(const void *self, int node)
 static const char *accepts_cpu(const void *self, const machine_request *request)
 {
     const cpu_machine *m = self;
-    const char *why_not = machine_refuses(m->executor->plan, request);
+    const char *why_not = machine_refuses(m->executor->program, request);
     if (why_not) return why_not;
     if (request->continues) return "the CPU has no run under way that another could continue";
     return NULL;
@@ -221,7 +221,7 @@ static void find_likeliest(const cpu_machine *m, int64_t n, int32_t *ids)
     const op_variant *variant;
     op_call call = {.end = n};
     call.tensors[ARGMAX_LOGITS] =
-        tensor_2d(executor_logits(x), DTYPE_F32, n, x->plan->config.vocab_size);
+        tensor_2d(executor_logits(x), DTYPE_F32, n, x->program->config.vocab_size);
     call.tensors[ARGMAX_IDS] = tensor_1d(ids, DTYPE_I32, n);
     op_kernel *kernel = op_select(op, x->cpu_features, &call, &variant);
     op_run(op, kernel, &call, m->pool, x->scratch.data, x->scratch_bytes);
@@ -230,7 +230,7 @@ static void find_likeliest(const cpu_machine *m, int64_t n, int32_t *ids)
 static void choose(cpu_machine *m, const machine_request *r, const batch *b, int32_t *tokens)
 {
     const int64_t n = batch_outputs(b);
-    const machine_steps steps = machine_choosing_steps(m->executor->plan, b);
+    const machine_steps steps = machine_choosing_steps(m->executor->program, b);
     if (r->choice == MACHINE_LIKELIEST) {
         find_likeliest(m, n, tokens);
         return;
@@ -255,7 +255,7 @@ static qp_status run_pass(cpu_machine *m, const machine_request *r, int pass, co
     instruction_timing *timings = record && m->threads ? record->timings : NULL;
     if (m->threads || m->serial) executor_take_inputs(m->executor, b);
     if (record) record->begin = clock_ns();
-    TRY(run_steps(m, b, machine_steps_of(m->executor->plan, r), timings, error));
+    TRY(run_steps(m, b, machine_steps_of(m->executor->program, r), timings, error));
     if (!record) return QP_OK;
     record->end = clock_ns();
     record->timed = timings || m->parts;
@@ -299,7 +299,7 @@ static qp_status predict_cpu(const void *self, const schedule_options *options, 
                              qp_error *error)
 {
     const cpu_machine *m = self;
-    return schedule_build(m->executor->plan, options, out, error);
+    return schedule_build(m->executor->program, options, out, error);
 }
 
 static qp_status time_threads(void *self, size_t max_passes, machine_part_sink *sink, void *context,

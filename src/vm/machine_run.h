@@ -11,10 +11,10 @@ typedef struct machine_steps {
 
 /* The step after the logits, and those that choose the batch's tokens from them: "sample", and
  * before it "adjust_logits" where a row uses that. */
-int machine_logits_end(const program *plan);
-machine_steps machine_choosing_steps(const program *plan, const batch *batch);
+int machine_logits_end(const program *program);
+machine_steps machine_choosing_steps(const program *program, const batch *batch);
 
-machine_steps machine_steps_of(const program *plan, const machine_request *request);
+machine_steps machine_steps_of(const program *program, const machine_request *request);
 
 static inline int machine_passes_of(const machine_request *request)
 {
@@ -22,7 +22,7 @@ static inline int machine_passes_of(const machine_request *request)
 }
 
 /* NULL, or why no machine runs this. */
-const char *machine_refuses(const program *plan, const machine_request *request);
+const char *machine_refuses(const program *program, const machine_request *request);
 
 static inline bool machine_is_cancelled(const machine_request *request)
 {

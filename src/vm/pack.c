@@ -17,7 +17,7 @@ static size_t packed_bytes_of(const executor *x, int n, op_call *call)
 {
     const op_variant *variant = x->nodes[n].variant;
     if (!variant || !variant->packed_bytes) return 0;
-    executor_bind(x, n, &x->plan->capacity, call);
+    executor_bind(x, n, &x->program->capacity, call);
     return round_up(variant->packed_bytes(call), PACKED_ALIGNMENT);
 }
 
@@ -31,9 +31,9 @@ static bool is_packed(const executor *x, int n)
 static bool reads_weight(const executor *x, int n, weight_slot slot, int64_t layer)
 {
     bool per_layer = weight_get_info(slot)->per_layer;
-    bool shared = x->plan->config.tied && (slot == WEIGHT_OUTPUT || slot == WEIGHT_TOKEN_EMBD);
-    for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
-        const program_weight *weight = program_weight_of(x->plan, n, i);
+    bool shared = x->program->config.tied && (slot == WEIGHT_OUTPUT || slot == WEIGHT_TOKEN_EMBD);
+    for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
+        const program_weight *weight = program_weight_of(x->program, n, i);
         if (!weight || weight->bias || (per_layer && weight->layer != layer)) continue;
         weight_slot other = (weight_slot)weight->slot;
         if (other == slot || (shared && (other == WEIGHT_OUTPUT || other == WEIGHT_TOKEN_EMBD)))
@@ -45,7 +45,7 @@ static bool reads_weight(const executor *x, int n, weight_slot slot, int64_t lay
 /* Whether a node that is not packed (yet) reads the weight. */
 static bool is_needed_as_stored(const executor *x, weight_slot slot, int64_t layer)
 {
-    for (int n = 0; n < x->plan->n_nodes; n++) {
+    for (int n = 0; n < x->program->n_nodes; n++) {
         if (!x->nodes[n].packed && reads_weight(x, n, slot, layer)) return true;
     }
     return false;
@@ -60,8 +60,8 @@ static bool is_vector(const executor *x, weight_slot slot, int64_t layer)
 /* Releases the stored form of a node's weights, permanently where nothing reads it any more. */
 static void release_weights(const executor *x, int n, bool is_done)
 {
-    for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
-        const program_weight *weight = program_weight_of(x->plan, n, i);
+    for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
+        const program_weight *weight = program_weight_of(x->program, n, i);
         if (!weight || weight->bias) continue;
         weight_slot slot = (weight_slot)weight->slot;
         model_release_weight(x->model, slot, weight->layer);
@@ -101,7 +101,7 @@ static void pack_node(executor *x, int n, const op_call *call, size_t bytes, cha
                       progress *progress)
 {
     const op_variant *variant = x->nodes[n].variant;
-    int64_t units = op_get(x->plan->nodes[n].op)->units(call);
+    int64_t units = op_get(x->program->nodes[n].op)->units(call);
     int64_t each = units_of_piece(variant, bytes, units);
     size_t told = 0;
     for (int64_t begin = 0; begin < units; begin += each) {
@@ -123,7 +123,7 @@ static void release_all(const executor *x)
 {
     for (int i = 0; i < WEIGHT_COUNT; i++) {
         weight_slot slot = (weight_slot)i;
-        int64_t layers = weight_get_info(slot)->per_layer ? x->plan->config.n_layers : 1;
+        int64_t layers = weight_get_info(slot)->per_layer ? x->program->config.n_layers : 1;
         for (int64_t layer = 0; layer < layers; layer++) {
             model_release_weight(x->model, slot, layer);
             model_read_sparsely(x->model, slot, layer);
@@ -135,8 +135,8 @@ static void release_all(const executor *x)
 static bool is_read_by_rows(const executor *x)
 {
     if (!model_is_mapped(x->model, WEIGHT_TOKEN_EMBD, 0)) return false;
-    for (int n = 0; n < x->plan->n_nodes; n++) {
-        if (!x->nodes[n].packed && x->plan->nodes[n].op != OP_EMBEDDING &&
+    for (int n = 0; n < x->program->n_nodes; n++) {
+        if (!x->nodes[n].packed && x->program->nodes[n].op != OP_EMBEDDING &&
             reads_weight(x, n, WEIGHT_TOKEN_EMBD, 0))
             return false;
     }
@@ -146,7 +146,7 @@ static bool is_read_by_rows(const executor *x)
 static qp_status make_rows(executor *x, qp_error *error)
 {
     const tensor *table = &model_get_weight(x->model, WEIGHT_TOKEN_EMBD, 0)->weight;
-    size_t row_bytes = (size_t)table->stride[0], tokens = (size_t)x->plan->options.max_tokens;
+    size_t row_bytes = (size_t)table->stride[0], tokens = (size_t)x->program->options.max_tokens;
     size_t rows_bytes = round_up(tokens * row_bytes, PACKED_ALIGNMENT);
     TRY(buffer_alloc(&x->rows.memory, rows_bytes + tokens * sizeof(int32_t), "embedding rows",
                      error));
@@ -155,8 +155,8 @@ static qp_status make_rows(executor *x, qp_error *error)
     x->rows.numbers = (int32_t *)((char *)x->rows.memory.data + rows_bytes);
     for (size_t i = 0; i < tokens; i++)
         x->rows.numbers[i] = (int32_t)i;
-    for (int i = 0; i < x->plan->n_weights; i++) {
-        const program_weight *weight = &x->plan->weights[i];
+    for (int i = 0; i < x->program->n_weights; i++) {
+        const program_weight *weight = &x->program->weights[i];
         if (weight->slot == WEIGHT_TOKEN_EMBD && !weight->bias) x->weights[i] = x->rows.memory.data;
     }
     return QP_OK;
@@ -166,11 +166,11 @@ qp_status executor_pack(executor *x, progress *progress, qp_error *error)
 {
     op_call call;
     size_t total = 0, offset = 0;
-    for (int n = 0; n < x->plan->n_nodes; n++)
+    for (int n = 0; n < x->program->n_nodes; n++)
         total += packed_bytes_of(x, n, &call);
     TRY(buffer_alloc(&x->packed, total, "packed weights", error));
     progress_begin(progress, "arranging weights", total);
-    for (int n = 0; n < x->plan->n_nodes; n++) {
+    for (int n = 0; n < x->program->n_nodes; n++) {
         size_t bytes = packed_bytes_of(x, n, &call);
         if (bytes == 0) continue;
         pack_node(x, n, &call, bytes, (char *)x->packed.data + offset, progress);
@@ -187,10 +187,10 @@ static uint64_t stored_bytes_of(const executor *x, int n)
 {
     op_call call;
     uint64_t bytes = 0;
-    executor_bind(x, n, &x->plan->capacity, &call);
-    for (int i = 0; i < op_n_tensors(op_get(x->plan->nodes[n].op)); i++) {
+    executor_bind(x, n, &x->program->capacity, &call);
+    for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
         const tensor *weight = &call.tensors[i];
-        const program_weight *of = program_weight_of(x->plan, n, i);
+        const program_weight *of = program_weight_of(x->program, n, i);
         if (!of || of->bias) continue;
         if (weight->rank == 1 || !is_packed(x, n)) bytes += tensor_bytes(weight);
     }
@@ -201,7 +201,7 @@ uint64_t executor_weight_bytes(const executor *x)
 {
     uint64_t bytes = 0;
     op_call call;
-    for (int n = 0; n < x->plan->n_nodes; n++)
+    for (int n = 0; n < x->program->n_nodes; n++)
         bytes += packed_bytes_of(x, n, &call) + stored_bytes_of(x, n);
     return bytes;
 }

@@ -16,7 +16,7 @@ typedef struct rounded_node {
 
 typedef struct rounded {
     executor executor;   /* the machine whose memory is used */
-    rounded_node *nodes; /* [plan->n_nodes] */
+    rounded_node *nodes; /* [program->n_nodes] */
     buffer scratch;
     size_t scratch_bytes; /* of one worker */
 } rounded;
@@ -37,27 +37,27 @@ static void close_rounded(void *self)
     free(r);
 }
 
-static void bind(const rounded *r, int node, const plan_sizes *sizes, op_call *call)
+static void bind(const rounded *r, int node, const program_sizes *sizes, op_call *call)
 {
-    program_bind(r->executor.plan, node, &r->executor.memory, sizes->of, call);
+    program_bind(r->executor.program, node, &r->executor.memory, sizes->of, call);
 }
 
 static const char *accepts_rounded(const void *self, const machine_request *request)
 {
     const rounded *r = self;
     if (request->choice != MACHINE_LOGITS) return "it runs steps and chooses no tokens";
-    return machine_refuses(r->executor.plan, request);
+    return machine_refuses(r->executor.program, request);
 }
 
 static qp_status run_rounded(void *self, const machine_request *request, qp_error *error)
 {
     (void)error;
     rounded *r = self;
-    const program *p = r->executor.plan;
+    const program *p = r->executor.program;
     const machine_steps steps = machine_steps_of(p, request);
     executor_take_inputs(&r->executor, request->batch);
     for (int s = steps.first; s < steps.last; s++) {
-        const plan_step *step = &p->steps[s];
+        const program_step *step = &p->steps[s];
         for (int n = step->first_node; n < step->first_node + step->n_nodes; n++) {
             op_call call;
             bind(r, n, &request->batch->sizes, &call);
@@ -112,7 +112,7 @@ static const machine_type type = {.name = "rounded",
 
 static void choose_kernels(rounded *r, const machine *like)
 {
-    const program *p = r->executor.plan;
+    const program *p = r->executor.program;
     for (int n = 0; n < p->n_nodes; n++) {
         const op_info *op = op_get(p->nodes[n].op);
         const op_variant *variant = machine_kernel_of(like, n).variant;
@@ -133,9 +133,9 @@ qp_status machine_open_rounded(const machine *like, const machine_setup *setup, 
     *out = (machine){.type = &type};
     rounded *r = out->self = calloc(1, sizeof *r);
     if (!r) return error_no_memory(error, "the machine", sizeof *r);
-    TRY(executor_init(&r->executor, setup->plan, setup->model, setup->pool, 0, setup->progress,
+    TRY(executor_init(&r->executor, setup->program, setup->model, setup->pool, 0, setup->progress,
                       error));
-    r->nodes = calloc((size_t)setup->plan->n_nodes, sizeof *r->nodes);
+    r->nodes = calloc((size_t)setup->program->n_nodes, sizeof *r->nodes);
     if (!r->nodes) return error_no_memory(error, "the machine", sizeof *r->nodes);
     choose_kernels(r, like);
     return buffer_alloc(&r->scratch, r->scratch_bytes * (size_t)thread_pool_size(setup->pool),

@@ -40,7 +40,7 @@ qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
     schedule_options chosen = {0};
     if (options) chosen = *options;
     chosen.workers = workers;
-    TRY(schedule_build(executor->plan, &chosen, &r->schedule, error));
+    TRY(schedule_build(executor->program, &chosen, &r->schedule, error));
     TRY(schedule_verify(&r->schedule, error));
     size_t nodes = (size_t)r->schedule.n_nodes;
     r->kernels = calloc(nodes, sizeof *r->kernels);

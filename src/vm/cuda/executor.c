@@ -66,7 +66,7 @@ cuda_bytes cuda_executor_count(const program *p, const model *model)
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
                         .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
-                        .state = plan_count_bytes(p, 0).state,
+                        .state = program_count_bytes(p, 0).state,
                         .inputs = CUDA_GROUPS * CUDA_GROUP *
                                   (cuda_executor_input_bytes(p) + cuda_executor_token_bytes(p)),
                         .workspace = workspace_bytes(p) + CUDA_OWN_WORKSPACE};
@@ -77,7 +77,7 @@ cuda_bytes cuda_executor_count(const program *p, const model *model)
 
 static qp_status check_memory(const cuda_executor *x, qp_error *error)
 {
-    cuda_bytes need = cuda_executor_count(x->plan, x->model);
+    cuda_bytes need = cuda_executor_count(x->program, x->model);
     size_t available;
     TRY(cuda_device_free_memory(x->device, &available, error));
     if (need.total <= available) return QP_OK;
@@ -87,8 +87,8 @@ static qp_status check_memory(const cuda_executor *x, qp_error *error)
                      "%lld positions, activations %.2f), but %.2f GiB of %s are free; a smaller "
                      "--context or --chunk needs less",
                      model_path(x->model), (double)need.total / gib, (double)need.weights / gib,
-                     (double)need.kv_cache / gib, (long long)x->plan->options.max_sequences,
-                     (long long)x->plan->options.context,
+                     (double)need.kv_cache / gib, (long long)x->program->options.max_sequences,
+                     (long long)x->program->options.context,
                      (double)(need.arena + need.workspace) / gib, (double)available / gib,
                      x->device->name);
 }
@@ -96,33 +96,34 @@ static qp_status check_memory(const cuda_executor *x, qp_error *error)
 static void place_tensors(cuda_executor *x)
 {
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        const plan_tensor *t = &x->plan->tensors[id];
+        const plan_tensor *t = &x->program->tensors[id];
         if (t->kind == PLAN_ACTIVATION || t->kind == PLAN_OUTPUT)
             x->memory.data[id] = cuda_host_form(x->arena.address + t->offset);
     }
-    cuda_address sums = x->arena.address + sums_offset(x->plan);
-    if (sums_bytes(x->plan)) {
+    cuda_address sums = x->arena.address + sums_offset(x->program);
+    if (sums_bytes(x->program)) {
         x->memory.data[PLAN_SUMS] = cuda_host_form(sums);
-        x->memory.data[PLAN_SUMS_NEXT] = cuda_host_form(sums + x->plan->tensors[PLAN_SUMS].bytes);
+        x->memory.data[PLAN_SUMS_NEXT] =
+            cuda_host_form(sums + x->program->tensors[PLAN_SUMS].bytes);
     }
     cuda_address state = x->state.address;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (x->plan->tensors[id].kind != PLAN_STATE) continue;
+        if (x->program->tensors[id].kind != PLAN_STATE) continue;
         x->memory.data[id] = cuda_host_form(state);
-        state += x->plan->tensors[id].bytes;
+        state += x->program->tensors[id].bytes;
     }
     x->memory.data[PLAN_ROPE_TABLE] = cuda_host_form(x->rope_table.address);
     x->memory.data[PLAN_K_CACHE] = cuda_host_form(x->k_cache.address);
     x->memory.data[PLAN_V_CACHE] = cuda_host_form(x->v_cache.address);
-    x->memory.cache_layer_bytes = x->plan->tensors[PLAN_K_CACHE].bytes;
+    x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
 }
 
 static qp_status find_weights(cuda_executor *x, qp_error *error)
 {
-    x->weight_data = calloc((size_t)x->plan->n_weights + 1, sizeof *x->weight_data);
+    x->weight_data = calloc((size_t)x->program->n_weights + 1, sizeof *x->weight_data);
     if (!x->weight_data) return error_no_memory(error, "addresses of weights", 0);
-    for (int i = 0; i < x->plan->n_weights; i++) {
-        const program_weight *of = &x->plan->weights[i];
+    for (int i = 0; i < x->program->n_weights; i++) {
+        const program_weight *of = &x->program->weights[i];
         x->weight_data[i] = cuda_host_form(
             cuda_weights_address(&x->weights, (weight_slot)of->slot, of->layer, of->bias));
     }
@@ -132,7 +133,7 @@ static qp_status find_weights(cuda_executor *x, qp_error *error)
 
 static qp_status allocate(cuda_executor *x, qp_error *error)
 {
-    const program *p = x->plan;
+    const program *p = x->program;
     cuda_device *d = x->device;
     cuda_bytes bytes = cuda_executor_count(p, x->model);
     TRY(cuda_buffer_alloc(d, bytes.arena, "activations", &x->arena, error));
@@ -153,13 +154,13 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
 /* Every pass clears the sums of the next one; this clears those of the first pass. */
 static qp_status clear_sums(cuda_executor *x, qp_error *error)
 {
-    size_t bytes = sums_bytes(x->plan);
+    size_t bytes = sums_bytes(x->program);
     if (bytes == 0) return QP_OK;
     void *zeros = calloc(1, bytes);
     if (!zeros) return error_no_memory(error, "sums", bytes);
     qp_status status =
-        cuda_check(x->device->driver->copy_to_device(x->arena.address + sums_offset(x->plan), zeros,
-                                                     bytes, x->device->stream),
+        cuda_check(x->device->driver->copy_to_device(x->arena.address + sums_offset(x->program),
+                                                     zeros, bytes, x->device->stream),
                    "clearing sums", error);
     if (status == QP_OK) status = cuda_device_wait(x->device, "clearing sums", error);
     free(zeros);
@@ -175,7 +176,7 @@ void cuda_executor_begin_pass(cuda_executor *x)
 
 static qp_status copy_angles(cuda_executor *x, const float *angles, int64_t rows, qp_error *error)
 {
-    size_t bytes = (size_t)(rows * x->plan->config.rope.dim) * sizeof *angles;
+    size_t bytes = (size_t)(rows * x->program->config.rope.dim) * sizeof *angles;
     return cuda_check(
         x->device->driver->copy_to_device(x->rope_table.address, angles, bytes, x->device->stream),
         "copying the RoPE table to the GPU", error);
@@ -189,12 +190,12 @@ qp_status cuda_executor_copy_angles(cuda_executor *x, const batch *batch, qp_err
 /* The RoPE table of a model whose angles do not depend on a sequence's length. */
 static qp_status make_table(cuda_executor *x, qp_error *error)
 {
-    const rope_config *rope = &x->plan->config.rope;
-    const int64_t rows = x->plan->capacity.of[AXIS_POSITIONS];
+    const rope_config *rope = &x->program->config.rope;
+    const int64_t rows = x->program->capacity.of[AXIS_POSITIONS];
     if (rope->scaling == ROPE_DYNAMIC) return QP_OK;
-    float *table = malloc(x->plan->tensors[PLAN_ROPE_TABLE].bytes);
+    float *table = malloc(x->program->tensors[PLAN_ROPE_TABLE].bytes);
     if (!table)
-        return error_no_memory(error, "the RoPE table", x->plan->tensors[PLAN_ROPE_TABLE].bytes);
+        return error_no_memory(error, "the RoPE table", x->program->tensors[PLAN_ROPE_TABLE].bytes);
     rope_table_rows(rope, 0, 0, rows, table);
     qp_status status = copy_angles(x, table, rows, error);
     if (status == QP_OK) status = cuda_device_wait(x->device, "preparing the GPU", error);
@@ -202,10 +203,10 @@ static qp_status make_table(cuda_executor *x, qp_error *error)
     return status;
 }
 
-qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *plan,
+qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *program,
                              const model *model, progress *progress, qp_error *error)
 {
-    *x = (cuda_executor){.plan = plan, .model = model, .device = device};
+    *x = (cuda_executor){.program = program, .model = model, .device = device};
     TRY(check_memory(x, error));
     TRY(cuda_weights_load(device, model, progress, &x->weights, error));
     TRY(find_weights(x, error));
@@ -244,22 +245,22 @@ void cuda_executor_free(cuda_executor *x)
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-void cuda_executor_bind(const cuda_executor *x, int node, const plan_sizes *sizes, op_call *call)
+void cuda_executor_bind(const cuda_executor *x, int node, const program_sizes *sizes, op_call *call)
 {
-    program_bind(x->plan, node, &x->memory, sizes->of, call);
+    program_bind(x->program, node, &x->memory, sizes->of, call);
 }
 
 cuda_address cuda_executor_inputs(const cuda_executor *x, int group, int pass)
 {
     return x->inputs.address +
-           (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->plan);
+           (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->program);
 }
 
 void cuda_executor_place_inputs(cuda_executor *x, const batch *batch, int group, int pass)
 {
     cuda_address slot = cuda_executor_inputs(x, group, pass);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
-        if (x->plan->tensors[id].kind != PLAN_INPUT) continue;
+        if (x->program->tensors[id].kind != PLAN_INPUT) continue;
         size_t at = (size_t)((char *)batch->of[id] - (char *)batch->memory);
         x->memory.data[id] = cuda_host_form(slot + at);
     }
@@ -281,7 +282,7 @@ qp_status cuda_executor_read_logits(cuda_executor *x, int64_t n_outputs, float *
                                     qp_error *error)
 {
     const cuda_device *d = x->device;
-    size_t bytes = (size_t)n_outputs * (size_t)x->plan->config.vocab_size * sizeof *out;
+    size_t bytes = (size_t)n_outputs * (size_t)x->program->config.vocab_size * sizeof *out;
     void *to = x->logits.data ? x->logits.data : out;
     TRY(cuda_device_enter(d, error));
     TRY(cuda_check(
@@ -294,7 +295,7 @@ qp_status cuda_executor_read_logits(cuda_executor *x, int64_t n_outputs, float *
 
 cuda_address cuda_executor_address(const cuda_executor *x, plan_tensor_id id, int64_t layer)
 {
-    const plan_tensor *t = &x->plan->tensors[id];
+    const plan_tensor *t = &x->program->tensors[id];
     cuda_address at = (cuda_address)(uintptr_t)x->memory.data[id];
     if (t->kind == PLAN_STATE && layer < 0) return at; /* of all slots */
     if (t->kind == PLAN_STATE) return at + (size_t)layer * (t->bytes / (size_t)t->dims[0].size);
@@ -329,9 +330,9 @@ qp_status cuda_executor_copy_page(cuda_executor *x, int32_t from, int32_t to, qp
 {
     const cuda_device *d = x->device;
     const size_t bytes =
-        x->plan->tensors[PLAN_K_CACHE].bytes / (size_t)x->plan->capacity.of[AXIS_PAGES];
+        x->program->tensors[PLAN_K_CACHE].bytes / (size_t)x->program->capacity.of[AXIS_PAGES];
     TRY(cuda_device_enter(d, error));
-    for (int64_t layer = 0; layer < x->plan->config.n_layers; layer++)
+    for (int64_t layer = 0; layer < x->program->config.n_layers; layer++)
         for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
             cuda_address cache = cuda_executor_address(x, (plan_tensor_id)id, layer);
             TRY(cuda_check(d->driver->copy_on_device(cache + (size_t)to * bytes,

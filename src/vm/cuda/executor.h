@@ -47,7 +47,7 @@ typedef struct cuda_marks {
 } cuda_marks;
 
 typedef struct cuda_executor {
-    const program *plan;
+    const program *program;
     const model *model;
     cuda_device *device;
     cuda_ops ops;
@@ -59,7 +59,7 @@ typedef struct cuda_executor {
     cuda_event ended[CUDA_GROUPS];
     int64_t longest;        /* if several sequences decode, the positions of the longest; else 0 */
     int64_t staged_longest; /* the same, of the first pass of the group that was staged last */
-    const void **weight_data; /* [plan->n_weights]: addresses of the GPU */
+    const void **weight_data; /* [program->n_weights]: addresses of the GPU */
     program_memory memory;    /* addresses of the GPU, with the last batch's inputs */
     cuda_pass passes[CUDA_MAX_GRAPHS];
     int next_pass;
@@ -75,11 +75,11 @@ typedef struct cuda_executor {
 typedef struct cuda_bytes {
     size_t weights, arena, kv_cache, rope_table, state, inputs, workspace, total;
 } cuda_bytes;
-cuda_bytes cuda_executor_count(const program *plan, const model *model);
+cuda_bytes cuda_executor_count(const program *program, const model *model);
 
 /* Refuses what does not fit, with both numbers; then loads the weights. cuda_executor_free() it,
  * also after a failure. */
-qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *plan,
+qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *program,
                              const model *model, progress *progress, qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 
@@ -135,11 +135,11 @@ qp_status cuda_executor_copy_page(cuda_executor *executor, int32_t from, int32_t
                                   qp_error *error);
 
 /* Puts the kernels of steps [first, last) into the stream. */
-qp_status cuda_executor_launch(cuda_executor *executor, const plan_sizes *sizes, int first,
+qp_status cuda_executor_launch(cuda_executor *executor, const program_sizes *sizes, int first,
                                int last, qp_error *error);
 
 /* The views of a node's operands on the GPU. */
-void cuda_executor_bind(const cuda_executor *executor, int node, const plan_sizes *sizes,
+void cuda_executor_bind(const cuda_executor *executor, int node, const program_sizes *sizes,
                         op_call *call);
 
 #endif

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /* Of one pass: its inputs in the batch's layout, and its tokens. */
-size_t cuda_executor_input_bytes(const program *plan);
-size_t cuda_executor_token_bytes(const program *plan);
+size_t cuda_executor_input_bytes(const program *program);
+size_t cuda_executor_token_bytes(const program *program);
 
 /* The address of the inputs of pass `pass` of a group; a pass that runs alone uses those of the
  * first pass of the first group. The tokens of all passes follow the inputs of all groups. */

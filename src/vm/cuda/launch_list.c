@@ -26,7 +26,7 @@ enum {
 typedef struct builder {
     const launch_setting *setting;
     const launch_class *of;
-    const program *plan;
+    const program *program;
     int end;    /* after the last node */
     bool early; /* kernels may start before their predecessor has ended */
     cuda_ops ops;
@@ -40,7 +40,7 @@ typedef struct builder {
 
 static void bind(const builder *b, int node, op_call *call)
 {
-    program_bind(b->plan, node, &b->setting->memory, b->of->sizes.of, call);
+    program_bind(b->program, node, &b->setting->memory, b->of->sizes.of, call);
 }
 
 static bool same_rows(const tensor *a, const tensor *b)
@@ -92,7 +92,7 @@ static bool multiplies_narrowed(const builder *b, int node)
 static bool feeds_product(const builder *b, int node, const tensor *out)
 {
     op_call next;
-    if (node + 1 >= b->end || b->plan->nodes[node + 1].op != OP_LINEAR) return false;
+    if (node + 1 >= b->end || b->program->nodes[node + 1].op != OP_LINEAR) return false;
     bind(b, node + 1, &next);
     return same_rows(&next.tensors[LINEAR_X], out) && multiplies_narrowed(b, node + 1);
 }
@@ -101,19 +101,19 @@ static bool feeds_product(const builder *b, int node, const tensor *out)
  * leaves, unless it is also the plan's last node. */
 static bool feeds_products_alone(const builder *b, int node)
 {
-    const program *plan = b->plan;
-    int id = program_tensor_of(plan, node, first_output(plan->nodes[node].op));
+    const program *program = b->program;
+    int id = program_tensor_of(program, node, first_output(program->nodes[node].op));
     for (int n = node + 1; n < b->end; n++) {
-        const op_code reader = plan->nodes[n].op;
+        const op_code reader = program->nodes[n].op;
         const op_info *op = op_get(reader);
         for (int t = 0; t < op_n_tensors(op); t++) {
-            if (program_tensor_of(plan, n, t) != id) continue;
+            if (program_tensor_of(program, n, t) != id) continue;
             if (op->tensors[t].direction == OP_OUT)
-                return program_operand(plan, n, t)->columns == 0;
+                return program_operand(program, n, t)->columns == 0;
             if (reader != OP_LINEAR || t != LINEAR_X || !multiplies_narrowed(b, n)) return false;
         }
     }
-    return b->end == plan->n_nodes;
+    return b->end == program->n_nodes;
 }
 
 /* Where every sequence of the pass decodes, and there are many, attention is paged_decode. */
@@ -179,7 +179,7 @@ static bool lies_next(const op_call *first, const op_call *next)
 static int join_products(const builder *b, int node, op_call *call)
 {
     int n = node + 1;
-    for (; n < b->end && b->plan->nodes[n].op == OP_LINEAR; n++) {
+    for (; n < b->end && b->program->nodes[n].op == OP_LINEAR; n++) {
         op_call next;
         bind(b, n, &next);
         if (!lies_next(call, &next)) break;
@@ -199,15 +199,15 @@ static int chain_nodes(const builder *b, int node, cuda_chain *chain)
 {
     op_call calls[2];
     bind(b, node, &calls[0]);
-    switch (b->plan->nodes[node].op) {
+    switch (b->program->nodes[node].op) {
     case OP_ALL_REDUCE:
-        return program_is_void(b->plan, node);
+        return program_is_void(b->program, node);
     case OP_EMBEDDING:
         return cuda_chain_gather(chain, &calls[0]);
     case OP_RMS_NORM:
         return cuda_chain_norm(chain, &calls[0]);
     case OP_ROPE:
-        if (node + 1 >= b->end || b->plan->nodes[node + 1].op != OP_KV_APPEND) return 0;
+        if (node + 1 >= b->end || b->program->nodes[node + 1].op != OP_KV_APPEND) return 0;
         bind(b, node + 1, &calls[1]);
         return cuda_rope_is_appended(&b->ops, calls) && cuda_chain_rope(chain, &calls[0], &calls[1])
                    ? 2
@@ -217,7 +217,7 @@ static int chain_nodes(const builder *b, int node, cuda_chain *chain)
                cuda_chain_attention(chain, &calls[0]);
     case OP_LINEAR: {
         int n = join_products(b, node, &calls[0]);
-        if (node + n < b->end && b->plan->nodes[node + n].op == OP_SILU_AND_MUL) {
+        if (node + n < b->end && b->program->nodes[node + n].op == OP_SILU_AND_MUL) {
             bind(b, node + n, &calls[1]);
             if (cuda_chain_activated(chain, &calls[0], &calls[1])) return n + 1;
         }
@@ -233,8 +233,8 @@ static op_call likeliest_call(const builder *b)
 {
     const int64_t n = b->of->sizes.of[AXIS_OUTPUTS];
     op_call call = {.end = n};
-    call.tensors[ARGMAX_LOGITS] =
-        tensor_2d(b->setting->memory.data[PLAN_LOGITS], DTYPE_F32, n, b->plan->config.vocab_size);
+    call.tensors[ARGMAX_LOGITS] = tensor_2d(b->setting->memory.data[PLAN_LOGITS], DTYPE_F32, n,
+                                            b->program->config.vocab_size);
     call.tensors[ARGMAX_IDS] =
         tensor_1d(cuda_host_form(cuda_area_address(LAUNCH_LIKELIEST, 0)), DTYPE_I32, n);
     return call;
@@ -310,7 +310,7 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
 static bool is_read_moved(const builder *b, int node, const tensor *q)
 {
     op_call attention;
-    if (node >= b->end || b->plan->nodes[node].op != OP_PAGED_PREFILL || b->of->n_chunks > 0)
+    if (node >= b->end || b->program->nodes[node].op != OP_PAGED_PREFILL || b->of->n_chunks > 0)
         return false;
     bind(b, node, &attention);
     const cuda_kernel *reader = cuda_ops_choose(&b->ops, OP_PAGED_PREFILL, &attention);
@@ -322,7 +322,7 @@ static bool is_read_moved(const builder *b, int node, const tensor *q)
 /* Whether the nodes from `next` on are those of a fusion; then their calls follow calls[0]. */
 static bool fuses(const builder *b, const cuda_fusion *fusion, int next, op_call *calls)
 {
-    const program_node *nodes = b->plan->nodes;
+    const program_node *nodes = b->program->nodes;
     if (next + fusion->n_with > b->end) return false;
     for (int i = 0; i < fusion->n_with; i++) {
         if (nodes[next + i].op != fusion->with[i]) return false;
@@ -416,11 +416,11 @@ static void take_moved_q(builder *b, tensor *q, launch_entry *entry)
 /* A node, and the nodes after it that are one launch with it; *count is their number. */
 static qp_status add_node(builder *b, int node, int *count, qp_error *error)
 {
-    op_code op = b->plan->nodes[node].op;
+    op_code op = b->program->nodes[node].op;
     op_call calls[1 + CUDA_MAX_FUSED];
     launch_entry entry = entry_at(b, node);
     *count = 1;
-    if (program_is_void(b->plan, node)) return add_entry(b, &entry, error);
+    if (program_is_void(b->program, node)) return add_entry(b, &entry, error);
     bind(b, node, &calls[0]);
     if (op == OP_LINEAR) *count = entry.n_nodes = join_products(b, node, &calls[0]);
     if (op == OP_PAGED_PREFILL) take_moved_q(b, &calls[0].tensors[PAGED_PREFILL_Q], &entry);
@@ -465,23 +465,23 @@ static qp_status build(builder *b, int node, qp_error *error)
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
-qp_status launch_setting_init(launch_setting *setting, const program *plan,
+qp_status launch_setting_init(launch_setting *setting, const program *program,
                               const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
                               bool has_blas, size_t workspace_bytes, qp_error *error)
 {
     *setting = (launch_setting){
-        .plan = plan,
-        .memory = {.cache_layer_bytes = plan->tensors[PLAN_K_CACHE].bytes},
+        .program = program,
+        .memory = {.cache_layer_bytes = program->tensors[PLAN_K_CACHE].bytes},
         .ops = {.device = device,
                 .blas = blas,
                 .has_blas = has_blas,
                 .workspace = {cuda_area_address(LAUNCH_WORKSPACE, 0), workspace_bytes}}};
-    setting->weights = calloc((size_t)plan->n_weights + 1, sizeof *setting->weights);
+    setting->weights = calloc((size_t)program->n_weights + 1, sizeof *setting->weights);
     if (!setting->weights)
         return error_no_memory(error, "places of weights",
-                               (size_t)plan->n_weights * sizeof *setting->weights);
-    for (int i = 0; i < plan->n_weights; i++) {
-        const program_weight *of = &plan->weights[i];
+                               (size_t)program->n_weights * sizeof *setting->weights);
+    for (int i = 0; i < program->n_weights; i++) {
+        const program_weight *of = &program->weights[i];
         size_t offset;
         if (cuda_weights_find(weights, (weight_slot)of->slot, of->layer, of->bias, &offset))
             setting->weights[i] = cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, offset));
@@ -501,11 +501,11 @@ void launch_setting_free(launch_setting *setting)
 qp_status launch_list_make(const launch_setting *setting, const launch_class *of, launch_list *out,
                            qp_error *error)
 {
-    const plan_step *steps = setting->plan->steps;
+    const program_step *steps = setting->program->steps;
     *out = (launch_list){.of = *of};
     builder b = {.setting = setting,
                  .of = of,
-                 .plan = setting->plan,
+                 .program = setting->program,
                  .early = of->sizes.of[AXIS_TOKENS] > FEW_TOKENS,
                  .ops = setting->ops,
                  .list = out};

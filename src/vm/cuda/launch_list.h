@@ -24,7 +24,7 @@ _Static_assert((int)LAUNCH_AREAS <= (int)CUDA_MAX_AREAS, "an area each");
 
 /* What a list depends on besides the plan and the GPU. */
 typedef struct launch_class {
-    plan_sizes sizes;
+    program_sizes sizes;
     int first, last;  /* steps [first, last) */
     int64_t n_chunks; /* where several sequences decode, the number of parts of the longest one's
                          attention; else 0 */
@@ -64,16 +64,16 @@ typedef struct launch_list {
 
 /* What lists are made from. */
 typedef struct launch_setting {
-    const program *plan;
+    const program *program;
     program_memory memory; /* areas */
     cuda_ops ops;          /* its workspace is LAUNCH_WORKSPACE; it has no recording */
-    const void **weights;  /* [plan->n_weights]: places in LAUNCH_WEIGHTS */
+    const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS */
 } launch_setting;
 
 /* For a GPU that may only be described: only the device's properties are needed, and no blas where
  * it can be assumed to exist. launch_setting_free() it, also after a failure.
  */
-qp_status launch_setting_init(launch_setting *setting, const program *plan,
+qp_status launch_setting_init(launch_setting *setting, const program *program,
                               const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
                               bool has_blas, size_t workspace_bytes, qp_error *error);
 void launch_setting_free(launch_setting *setting);

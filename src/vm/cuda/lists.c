@@ -9,11 +9,11 @@
 
 /* Inputs lie elsewhere in each pass of a group, sums alternate between two places, and tokens are
  * stored where the next pass reads them. */
-static bool moves(const program *plan, int area)
+static bool moves(const program *program, int area)
 {
     return area == LAUNCH_LIKELIEST || area == PLAN_NEXT ||
-           (area < PLAN_TENSOR_COUNT &&
-            (plan->tensors[area].kind == PLAN_INPUT || plan->tensors[area].kind == PLAN_CARRIED));
+           (area < PLAN_TENSOR_COUNT && (program->tensors[area].kind == PLAN_INPUT ||
+                                         program->tensors[area].kind == PLAN_CARRIED));
 }
 
 static cuda_address area_address(const cuda_executor *x, int area)
@@ -35,7 +35,7 @@ static void find_areas(const cuda_executor *x, bool moving, cuda_address areas[C
 {
     memset(areas, 0, CUDA_MAX_AREAS * sizeof *areas);
     for (int area = 0; area < LAUNCH_AREAS; area++)
-        if (moves(x->plan, area) == moving) areas[area] = area_address(x, area);
+        if (moves(x->program, area) == moving) areas[area] = area_address(x, area);
 }
 
 /* ---- the lists ----------------------------------------------------------------------------- */
@@ -96,7 +96,7 @@ static qp_status run_entry(const cuda_executor *x, const launch_list *list,
     return QP_OK;
 }
 
-qp_status cuda_executor_launch(cuda_executor *x, const plan_sizes *sizes, int first, int last,
+qp_status cuda_executor_launch(cuda_executor *x, const program_sizes *sizes, int first, int last,
                                qp_error *error)
 {
     const launch_class of = {.sizes = *sizes,

@@ -30,8 +30,9 @@ typedef struct cuda_machine {
     batch later;   /* of a group's later passes */
     cuda_flight flights[CUDA_GROUPS];
     int n_begun, n_ended; /* runs */
-    op_variant *variants; /* [plan->n_nodes]: names and tolerances of kernels, as last asked for */
-    plan_sizes sizes;     /* of the last pass */
+    op_variant
+        *variants; /* [program->n_nodes]: names and tolerances of kernels, as last asked for */
+    program_sizes sizes; /* of the last pass */
     cuda_timing timing;
 } cuda_machine;
 
@@ -40,7 +41,7 @@ typedef struct cuda_machine {
 static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
     (void)error;
-    const cuda_bytes bytes = cuda_executor_count(setup->plan, setup->model);
+    const cuda_bytes bytes = cuda_executor_count(setup->program, setup->model);
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena,
                            .kv_cache = bytes.kv_cache,
@@ -67,7 +68,7 @@ static void close_cuda(void *self)
 
 static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *error)
 {
-    const program *p = setup->plan;
+    const program *p = setup->program;
     cuda_machine *m = *self = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
     m->sizes = p->capacity;
@@ -124,7 +125,7 @@ static machine_kernel kernel_of_cuda(const void *self, int node)
     op_call call;
     cuda_executor_bind(&m->executor, node, &m->sizes, &call);
     const cuda_kernel *kernel =
-        cuda_ops_choose(&m->executor.ops, m->executor.plan->nodes[node].op, &call);
+        cuda_ops_choose(&m->executor.ops, m->executor.program->nodes[node].op, &call);
     if (kernel) *variant = (op_variant){.name = kernel->name, .tolerances = kernel->tolerances};
     return (machine_kernel){variant->name ? variant->name : "cuda", false, variant};
 }
@@ -139,7 +140,7 @@ static bool goes_in_groups(const machine_request *r)
 static const char *accepts_cuda(const void *self, const machine_request *r)
 {
     const cuda_machine *m = self;
-    const char *why_not = machine_refuses(m->executor.plan, r);
+    const char *why_not = machine_refuses(m->executor.program, r);
     if (why_not) return why_not;
     if (r->choice == MACHINE_LIKELIEST && !goes_in_groups(r))
         return "the likeliest tokens are found where every sequence has one new token";
@@ -162,7 +163,7 @@ static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *
 {
     cuda_executor *x = &m->executor;
     const int n = machine_passes_of(r), group = m->n_begun % CUDA_GROUPS;
-    const machine_steps choosing = machine_choosing_steps(x->plan, r->batch);
+    const machine_steps choosing = machine_choosing_steps(x->program, r->batch);
     const int choice = r->choice == MACHINE_SAMPLED ? choosing.first : 0;
     for (int pass = 0; pass < n; pass++) {
         batch_make_later(r->batch, pass, NULL, &m->later);
@@ -170,7 +171,7 @@ static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *
     }
     const bool timed = n == 1 && r->n_records > 0;
     if (timed) cuda_timing_begin(&m->timing, x, r->batch, &r->records[0]);
-    qp_status status = cuda_executor_decode(x, &m->later, machine_logits_end(x->plan), choice,
+    qp_status status = cuda_executor_decode(x, &m->later, machine_logits_end(x->program), choice,
                                             group, n, r->continues, error);
     return status == QP_OK && timed ? cuda_timing_end(&m->timing, x, &r->records[0], error)
                                     : status;
@@ -178,14 +179,14 @@ static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *
 
 qp_status cuda_machine_choose(cuda_executor *x, const batch *b, qp_error *error)
 {
-    const machine_steps steps = machine_choosing_steps(x->plan, b);
+    const machine_steps steps = machine_choosing_steps(x->program, b);
     return cuda_executor_run(x, b, steps.first, steps.last, error);
 }
 
 static qp_status run_alone(cuda_machine *m, const machine_request *r, qp_error *error)
 {
     cuda_executor *x = &m->executor;
-    const machine_steps steps = machine_steps_of(x->plan, r);
+    const machine_steps steps = machine_steps_of(x->program, r);
     m->sizes = r->batch->sizes;
     if (r->n_records > 0) cuda_timing_begin(&m->timing, x, r->batch, &r->records[0]);
     qp_status status = cuda_executor_run(x, r->batch, steps.first, steps.last, error);

@@ -51,10 +51,10 @@ static cuda_pass *find_pass(cuda_executor *x, const cuda_pass *wanted)
     return pass;
 }
 
-static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+static qp_status launch_group(cuda_executor *x, const batch *batch, const program_sizes *sizes,
                               const cuda_pass *shape, qp_error *error);
 
-static qp_status capture(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+static qp_status capture(cuda_executor *x, const batch *batch, const program_sizes *sizes,
                          cuda_pass *pass, qp_error *error)
 {
     static const char operation[] = "capturing a forward pass in a graph";
@@ -85,10 +85,10 @@ static int64_t longest_decoding(const batch *batch)
 }
 
 /* No kernel reads the total number of pages, so a graph stays valid when they grow. */
-static plan_sizes sizes_of(const cuda_executor *x, const batch *batch)
+static program_sizes sizes_of(const cuda_executor *x, const batch *batch)
 {
-    plan_sizes sizes = batch->sizes;
-    sizes.of[AXIS_PAGE_REFS] = x->plan->capacity.of[AXIS_PAGE_REFS];
+    program_sizes sizes = batch->sizes;
+    sizes.of[AXIS_PAGE_REFS] = x->program->capacity.of[AXIS_PAGE_REFS];
     return sizes;
 }
 
@@ -96,7 +96,7 @@ static plan_sizes sizes_of(const cuda_executor *x, const batch *batch)
 static qp_status run_steps(cuda_executor *x, const batch *batch, int first, int last,
                            qp_error *error)
 {
-    const plan_sizes sizes = sizes_of(x, batch);
+    const program_sizes sizes = sizes_of(x, batch);
     x->longest = longest_decoding(batch);
     if (first == 0) cuda_executor_begin_pass(x);
     int64_t most = x->longest > 0 ? GRAPH_SEQUENCES : GRAPH_TOKENS;
@@ -128,17 +128,17 @@ static qp_status allocate_groups(cuda_executor *x, qp_error *error)
     TRY(cuda_check(driver->stream_create(&x->copies, CUDA_STREAM_NON_BLOCKING), operation, error));
     for (int i = 0; i < CUDA_GROUPS; i++)
         TRY(cuda_check(driver->event_create(&x->ended[i], CUDA_EVENT_NO_TIMING), operation, error));
-    TRY(cuda_pinned_alloc(x->device, passes * cuda_executor_input_bytes(x->plan), "inputs",
+    TRY(cuda_pinned_alloc(x->device, passes * cuda_executor_input_bytes(x->program), "inputs",
                           &x->staged, error));
-    return cuda_pinned_alloc(x->device, CUDA_GROUP * cuda_executor_token_bytes(x->plan), "tokens",
-                             &x->tokens, error);
+    return cuda_pinned_alloc(x->device, CUDA_GROUP * cuda_executor_token_bytes(x->program),
+                             "tokens", &x->tokens, error);
 }
 
 /* A pass's inputs in pinned memory. */
 static char *staged_inputs(const cuda_executor *x, int group, int pass)
 {
     return (char *)x->staged.data +
-           (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->plan);
+           (size_t)(group * CUDA_GROUP + pass) * cuda_executor_input_bytes(x->program);
 }
 
 /* The tokens of a group's pass, counted back from its last. */
@@ -146,13 +146,13 @@ static cuda_address tokens_of(const cuda_executor *x, int group, int back)
 {
     return cuda_executor_inputs(x, CUDA_GROUPS, 0) +
            (size_t)(group * CUDA_GROUP + CUDA_GROUP - 1 - back) *
-               cuda_executor_token_bytes(x->plan);
+               cuda_executor_token_bytes(x->program);
 }
 
 int cuda_executor_group(const cuda_executor *x, int64_t n_sequences)
 {
     /* Each pass has a table of its own. */
-    if (x->plan->config.rope.scaling == ROPE_DYNAMIC) return 1;
+    if (x->program->config.rope.scaling == ROPE_DYNAMIC) return 1;
     return n_sequences > LINEAR_STREAM_MAX_X ? FEW_PASSES : CUDA_GROUP;
 }
 
@@ -168,19 +168,19 @@ qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, i
 
 /* The plan's own steps from `step` on choose the tokens and store them where the next pass reads
  * them. */
-static qp_status launch_choice(cuda_executor *x, const plan_sizes *sizes, int step,
+static qp_status launch_choice(cuda_executor *x, const program_sizes *sizes, int step,
                                cuda_address made, qp_error *error)
 {
     void *usual = x->memory.data[PLAN_NEXT];
     x->memory.data[PLAN_NEXT] = cuda_host_form(made);
-    qp_status status = cuda_executor_launch(x, sizes, step, x->plan->n_steps, error);
+    qp_status status = cuda_executor_launch(x, sizes, step, x->program->n_steps, error);
     x->memory.data[PLAN_NEXT] = usual;
     return status;
 }
 
 /* Every pass reads the tokens of the previous one; the first reads those of the other group's last
  * pass. */
-static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_sizes *sizes,
+static qp_status launch_group(cuda_executor *x, const batch *batch, const program_sizes *sizes,
                               const cuda_pass *shape, qp_error *error)
 {
     const int n = shape->n_passes;
@@ -207,7 +207,7 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const plan_s
 static qp_status run_group(cuda_executor *x, const batch *batch, int last, int choice, int group,
                            int n_passes, qp_error *error)
 {
-    const plan_sizes sizes = sizes_of(x, batch);
+    const program_sizes sizes = sizes_of(x, batch);
     void *const sums[2] = {x->memory.data[PLAN_SUMS], x->memory.data[PLAN_SUMS_NEXT]};
     x->longest = x->staged_longest;
     const cuda_pass wanted = shape_of(x, batch, 0, last, group, n_passes, choice);
@@ -238,7 +238,7 @@ static qp_status copy_staged(cuda_executor *x, const batch *batch, int group, in
     const size_t ids = (size_t)((char *)batch->of[PLAN_TOKEN_IDS] - (char *)batch->memory);
     const char *from = staged_inputs(x, group, 0);
     TRY(cuda_check(driver->copy_to_device(cuda_executor_inputs(x, group, 0), from,
-                                          (size_t)n_passes * cuda_executor_input_bytes(x->plan),
+                                          (size_t)n_passes * cuda_executor_input_bytes(x->program),
                                           x->copies),
                    operation, error));
     if (!continues)
@@ -264,7 +264,7 @@ qp_status cuda_executor_read_tokens(cuda_executor *x, int group, int64_t n, int 
 {
     static const char operation[] = "copying tokens from the GPU";
     const cuda_driver *driver = x->device->driver;
-    const size_t pitch = cuda_executor_token_bytes(x->plan);
+    const size_t pitch = cuda_executor_token_bytes(x->program);
     TRY(cuda_device_enter(x->device, error));
     TRY(cuda_check(driver->event_synchronize(x->ended[group]), "the forward passes", error));
     TRY(cuda_check(driver->copy_to_host(x->tokens.data, tokens_of(x, group, n_passes - 1),

@@ -18,8 +18,8 @@ qp_status cuda_timing_schedule(const cuda_executor *x, const schedule_options *o
     schedule_options chosen = *options;
     chosen.workers = 1;
     chosen.setting = SCHEDULE_LATENCY;
-    chosen.last_step = machine_logits_end(x->plan);
-    return schedule_build(x->plan, &chosen, out, error);
+    chosen.last_step = machine_logits_end(x->program);
+    return schedule_build(x->program, &chosen, out, error);
 }
 
 qp_status cuda_timing_open(cuda_timing *t, const cuda_executor *x, machine_part_sink *sink,
@@ -30,7 +30,7 @@ qp_status cuda_timing_open(cuda_timing *t, const cuda_executor *x, machine_part_
     const schedule_options usual = {0};
     cuda_marks *m = &t->marks;
     const cuda_device *d = x->device;
-    const int most = x->plan->n_nodes + 1;
+    const int most = x->program->n_nodes + 1;
     TRY(cuda_device_enter(d, error));
     TRY(cuda_timing_schedule(x, &usual, &t->operators, error));
     m->events = calloc((size_t)most, sizeof *m->events);
@@ -92,8 +92,8 @@ static op_cost cost_of(const cuda_timing *t, const cuda_executor *x, const launc
         memory.data[indices[i]] = t->batch->of[indices[i]];
     for (int n = entry->node; n < entry->node + entry->n_nodes; n++) {
         op_call call;
-        program_bind(x->plan, n, &memory, t->batch->sizes.of, &call);
-        const op_cost cost = op_cost_of(op_get(x->plan->nodes[n].op), &call);
+        program_bind(x->program, n, &memory, t->batch->sizes.of, &call);
+        const op_cost cost = op_cost_of(op_get(x->program->nodes[n].op), &call);
         sum.flops += cost.flops;
         sum.bytes += cost.bytes;
     }
@@ -115,7 +115,7 @@ static void hand_launch(cuda_timing *t, const cuda_executor *x, const launch_ent
     timeline_part part = {
         .in = instruction_at(&t->operators, entry->node), .begin = begin, .end = end};
     if (entry->n_records == 0 || entry->n_nodes == 0 || !part.in) return;
-    const program_node *first = &x->plan->nodes[entry->node], *last = first + entry->n_nodes - 1;
+    const program_node *first = &x->program->nodes[entry->node], *last = first + entry->n_nodes - 1;
     const op_cost cost = cost_of(t, x, entry);
     part.kind = kind_of(t, entry);
     part.flops = cost.flops;

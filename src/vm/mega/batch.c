@@ -91,7 +91,7 @@ static size_t sums_bytes(void)
 down_boxes mega_down_boxes(const cuda_mega *m)
 {
     int64_t features = most_features(&m->schedule);
-    int64_t groups = m->executor->plan->config.hidden_size / 64, all = groups;
+    int64_t groups = m->executor->program->config.hidden_size / 64, all = groups;
     int64_t last = (int64_t)round_up((size_t)features, MEGA_FEATURES);
     size_t planes = MEGA_PARTS * MEGA_ROWS * feature_row((size_t)features) * sizeof(uint16_t);
     down_boxes boxes = {.rows = (int32_t)features, .peers = 1};
@@ -136,7 +136,7 @@ static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 /* Products and attention use the first part in turns. */
 static void lay_out(const cuda_mega *m, mega_arguments *a)
 {
-    const model_config *c = &m->executor->plan->config;
+    const model_config *c = &m->executor->program->config;
     mega_shared one = a->shared, *s = &a->shared;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), heads = group * (size_t)c->head_dim;
     size_t results_rows = one.sum_pitch;
@@ -180,14 +180,14 @@ static int shared_bytes(const mega_arguments *a)
 qp_status mega_init_batch(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
-    const model_config *c = &x->plan->config;
+    const model_config *c = &x->program->config;
     mega_arguments *a = &m->batch;
     uint64_t *const places[OWN_PARTS] = {&a->x,         &a->qkv,      &a->heads,
                                          &a->states,    &a->counters, &a->key,
                                          &a->down_maps, &a->features, &a->published};
     char name[32];
     *a = m->arguments;
-    if (!runs_batches(x->plan, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;
+    if (!runs_batches(x->program, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;
     lay_out(m, a);
     if (a->stages < 3) return QP_OK;
     size_t bytes[OWN_PARTS], total = count_own(c, bytes);
@@ -205,7 +205,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
         "clearing x of several sequences", error));
     TRY(mega_make_down_maps(m, error));
     snprintf(name, sizeof name, "mega_batch_%d_%s", (int)c->head_dim,
-             x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16");
+             x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16");
     return cuda_device_function(x->device, "mega_batch", name, shared_bytes(a), &m->batch_kernel,
                                 error);
 }

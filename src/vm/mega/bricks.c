@@ -160,7 +160,7 @@ static qp_status make_one(void *context, weight_slot slot, int64_t layer,
 qp_status mega_make_bricks(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
-    size_t rows = (size_t)x->plan->config.n_layers + 1;
+    size_t rows = (size_t)x->program->config.n_layers + 1;
     brick_maker maker = {.mega = m};
     m->bricks = calloc(rows, sizeof *m->bricks);
     if (!m->bricks) return error_no_memory(error, "the table of bricks", rows * sizeof *m->bricks);

@@ -18,8 +18,8 @@
 enum { USUAL_BLOCKS = 132 /* multiprocessors, where there is no GPU to ask */, USUAL_PASSES = 16 };
 
 typedef struct mega_machine {
-    program plan; /* of the machine that it owns */
-    machine own;  /* not open if the machine runs over another one */
+    program program; /* of the machine that it owns */
+    machine own;     /* not open if the machine runs over another one */
     const machine *cuda;
     cuda_mega mega;
     int ran; /* passes of the last run */
@@ -40,7 +40,7 @@ static qp_status count_mega(const machine_setup *setup, machine_bytes *out, qp_e
 {
     int n_blocks = options_of(setup).n_blocks;
     if (n_blocks == 0) n_blocks = setup->device ? setup->device->n_multiprocessors : USUAL_BLOCKS;
-    const cuda_mega_bytes own = cuda_mega_count(setup->plan, setup->model, n_blocks);
+    const cuda_mega_bytes own = cuda_mega_count(setup->program, setup->model, n_blocks);
     TRY(machine_cuda.count_bytes(setup, out, error));
     out->weights_again = own.weights;
     out->tables = own.tables;
@@ -54,18 +54,18 @@ static void close_mega(void *self)
     if (!m) return;
     cuda_mega_free(&m->mega);
     machine_close(&m->own);
-    plan_free(&m->plan);
+    program_free(&m->program);
     free(m);
 }
 
 /* The machine below: the plan operator by operator. */
 static qp_status open_own(mega_machine *m, const machine_setup *setup, qp_error *error)
 {
-    plan_options options = setup->plan->options;
+    plan_options options = setup->program->options;
     options.fuse = options.sums = false;
-    TRY(plan_build(&setup->plan->config, setup->model, &options, &m->plan, error));
+    TRY(plan_build(&setup->program->config, setup->model, &options, &m->program, error));
     machine_setup own = *setup;
-    own.plan = &m->plan;
+    own.program = &m->program;
     m->cuda = &m->own;
     return machine_open(&machine_cuda, &own, &m->own, error);
 }
@@ -151,7 +151,7 @@ static bool chooses_after(const mega_machine *m, int64_t n_sequences, machine_ch
 static const char *accepts_mega(const void *self, const machine_request *r)
 {
     const mega_machine *m = self;
-    const program *p = m->mega.executor->plan;
+    const program *p = m->mega.executor->program;
     const char *why_not = machine_refuses(p, r);
     const int64_t n = batch_tokens(r->batch);
     if (why_not) return why_not;

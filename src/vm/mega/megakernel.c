@@ -96,7 +96,7 @@ qp_status mega_copy(const cuda_device *d, cuda_address to, const void *from, siz
 static void set_sizes(cuda_mega *m)
 {
     const cuda_executor *x = m->executor;
-    const model_config *c = &x->plan->config;
+    const model_config *c = &x->program->config;
     mega_arguments *a = &m->arguments;
     int groups = (int)(c->n_heads / c->n_kv_heads * c->head_dim / 64);
     a->hidden = (int32_t)c->hidden_size;
@@ -105,8 +105,8 @@ static void set_sizes(cuda_mega *m)
     a->n_kv_heads = (int32_t)c->n_kv_heads;
     a->vocab = (int32_t)c->vocab_size;
     a->n_features = (int32_t)c->intermediate_size;
-    a->page_size = (int32_t)x->plan->options.page_size;
-    a->pages_per_layer = (int32_t)x->plan->options.n_pages;
+    a->page_size = (int32_t)x->program->options.page_size;
+    a->pages_per_layer = (int32_t)x->program->options.n_pages;
     a->interleaved = c->rope.interleaved;
     a->box_rows = 16 * (BOX_UNITS / groups);
     a->recompute = RECOMPUTE;
@@ -129,13 +129,13 @@ static void set_sizes(cuda_mega *m)
 qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options *options,
                          qp_error *error)
 {
-    const model_config *c = &x->plan->config;
+    const model_config *c = &x->program->config;
     char name[32];
     *m = (cuda_mega){
         .executor = x, .n_blocks = options->n_blocks, .assignment = options->assignment};
     if (!m->n_blocks) m->n_blocks = x->device->n_multiprocessors;
     m->why_not = cuda_device_is_hopper(x->device)
-                     ? refusal(x->plan, x->model, m->n_blocks)
+                     ? refusal(x->program, x->model, m->n_blocks)
                      : "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only";
     if (m->why_not) return QP_OK;
     set_sizes(m);
@@ -149,7 +149,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     TRY(mega_make_program(m, options, error));
     TRY(mega_init_batch(m, error));
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
-             x->plan->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
+             x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
              m->quantized                     ? 0
              : c->hidden_size <= MEGA_COLUMNS ? 1
                                               : 2);
@@ -172,7 +172,7 @@ void cuda_mega_free(cuda_mega *m)
     const cuda_device *d = m->executor->device;
     if (m->side_stream) d->driver->stream_destroy(m->side_stream);
     schedule_free(&m->schedule);
-    plan_free(&m->sums);
+    program_free(&m->sums);
     cuda_buffer_free(d, &m->program);
     cuda_buffer_free(d, &m->maps);
     cuda_buffer_free(d, &m->weights);

@@ -77,7 +77,7 @@ static mega_tiles tiles_over(int64_t columns)
 
 mega_attention_bytes mega_attention_of(const cuda_mega *m)
 {
-    const model_config *c = &m->executor->plan->config;
+    const model_config *c = &m->executor->program->config;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
     /* As attention.cuh has them: eighths of a chunk's positions, and floats of a share's outputs.
      */
@@ -93,7 +93,7 @@ mega_attention_bytes mega_attention_of(const cuda_mega *m)
 
 void mega_lay_out_shared(cuda_mega *m)
 {
-    const model_config *c = &m->executor->plan->config;
+    const model_config *c = &m->executor->program->config;
     mega_arguments *a = &m->arguments;
     mega_shared *s = &a->shared;
     int64_t blocks_of_head = m->n_blocks / c->n_kv_heads, group = c->n_heads / c->n_kv_heads;
@@ -151,7 +151,7 @@ qp_status mega_take_memory(cuda_mega *m, qp_error *error)
     uint64_t *const places[OWN_PARTS] = {&a->x,         &a->qkv,   &a->states,
                                          &a->counters,  &a->key,   &a->slots,
                                          &a->exchanges, &a->ended, &a->stop_request};
-    size_t bytes[OWN_PARTS], total = count_own(&m->executor->plan->config, m->n_blocks, bytes);
+    size_t bytes[OWN_PARTS], total = count_own(&m->executor->program->config, m->n_blocks, bytes);
     TRY(cuda_buffer_alloc(d, total, "the megakernel's activations", &m->own, error));
     cuda_address at = m->own.address;
     for (int i = 0; i < OWN_PARTS; i++) {

@@ -62,7 +62,7 @@ typedef struct mega_schedule_options {
 } mega_schedule_options;
 
 /* Builds the program with sums for so many blocks. Reads only sizes and the KV cache's type from
- * `of`, types and shapes from the model. plan_free() the result, also after a failure. */
+ * `of`, types and shapes from the model. program_free() the result, also after a failure. */
 qp_status mega_build_sums(const program *of, const model *model, int n_blocks, program *out,
                           qp_error *error);
 
@@ -92,7 +92,7 @@ int64_t mega_units_of_head(const schedule *schedule, int node);
 /* ---- batch.c ---- */
 
 /* Bytes for several sequences; 0 if the plan has one, or the megakernel does not run several. */
-size_t mega_count_batch(const program *plan, const model *model);
+size_t mega_count_batch(const program *program, const model *model);
 /* How W_down is cut for several sequences. A box is `rows` features by `groups` groups of 64
  * columns; `chunks` boxes cover all columns. `peers` neighbouring blocks share their features, and
  * each sums up a share of the columns for all of them. groups 0: it cannot be cut. */

@@ -50,7 +50,7 @@ qp_status mega_schedule(const program *sums, const mega_schedule_options *option
                                   .together = options->together,
                                   .costs = options->costs,
                                   .context = options->context,
-                                  .last_step = plan_find_step(sums, "lm_head", -1) + 1,
+                                  .last_step = program_find_step(sums, "lm_head", -1) + 1,
                                   .profile = profile};
     TRY(schedule_build(sums, &how, out, error));
     return mega_prove(out, error);
@@ -262,7 +262,7 @@ static qp_status count_node(const queues *p, int node, int64_t hidden, uint32_t 
 
 static qp_status count_parts(const queues *p, qp_error *error)
 {
-    int64_t hidden = p->mega->executor->plan->config.hidden_size;
+    int64_t hidden = p->mega->executor->program->config.hidden_size;
     uint32_t *counts = calloc((size_t)hidden, sizeof *counts);
     if (!counts) return error_no_memory(error, "parts of x", (size_t)hidden * sizeof *counts);
     qp_status status = QP_OK;
@@ -305,7 +305,7 @@ static bool can_choose(const queues *p, int block)
 static bool has_one_each(const queues *p, int block)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
-    int64_t of[OP_COUNT] = {0}, layers = p->mega->executor->plan->config.n_layers;
+    int64_t of[OP_COUNT] = {0}, layers = p->mega->executor->program->config.n_layers;
     for (int i = 0; i < p->lengths[block]; i++)
         of[queue[i].in.opcode]++;
     for (int i = 1; i < p->lengths[block]; i++)
@@ -438,9 +438,9 @@ static void look_at_queues(cuda_mega *m, const queues *q)
 
 qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_error *error)
 {
-    TRY(mega_build_sums(m->executor->plan, m->executor->model, m->n_blocks, &m->sums, error));
+    TRY(mega_build_sums(m->executor->program, m->executor->model, m->n_blocks, &m->sums, error));
     TRY(cuda_mega_plan(m, options, &m->schedule, error));
-    m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->plan->config.n_kv_heads);
+    m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->program->config.n_kv_heads);
     m->arguments.parts_inverse = (uint32_t)(UINT32_MAX / (uint32_t)m->partitions + 1);
     queues q = {.mega = m, .s = &m->schedule};
     qp_status status = open_queues(&q, error);

@@ -29,7 +29,7 @@ qp_status cuda_mega_read_sums(const cuda_mega *m, bool next, int64_t *out, qp_er
 qp_status cuda_mega_read_queries(const cuda_mega *m, int64_t layer, float *out, qp_error *error)
 {
     const mega_arguments *a = &m->arguments;
-    int64_t dim = m->executor->plan->config.head_dim, each = a->group * dim;
+    int64_t dim = m->executor->program->config.head_dim, each = a->group * dim;
     int64_t list = each + 2 * dim, heads = a->n_kv_heads;
     size_t bytes = (size_t)(heads * list) * sizeof(uint64_t);
     uint64_t *words = malloc(bytes);

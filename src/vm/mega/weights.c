@@ -19,7 +19,7 @@ size_t mega_count_weights(const model *m)
 static qp_status transpose_down(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
-    const model_config *c = &x->plan->config;
+    const model_config *c = &x->program->config;
     int rows = (int)c->hidden_size, exchanges = rows > MEGA_COLUMNS,
         columns = (int)c->intermediate_size;
     size_t bytes = (size_t)rows * (size_t)columns * 2;
@@ -46,7 +46,7 @@ static qp_status transpose_down(cuda_mega *m, qp_error *error)
 void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slot, int64_t layer)
 {
     const cuda_executor *x = m->executor;
-    const model_config *c = &x->plan->config;
+    const model_config *c = &x->program->config;
     if (m->quantized) {
         w->kinds[i] = (uint8_t)mega_brick_kind(
             model_get_weight(x->model, slot, layer < 0 ? 0 : layer)->weight.type);
@@ -76,7 +76,7 @@ static qp_status make_maps(const cuda_mega *m, make_layer_map *make, cuda_addres
                            qp_error *error)
 {
     const cuda_executor *x = m->executor;
-    int64_t layers = x->plan->config.n_layers;
+    int64_t layers = x->program->config.n_layers;
     size_t bytes = (size_t)layers * MEGA_MAP_BYTES;
     char *maps = aligned_alloc(MEGA_MAP_BYTES, bytes);
     if (!maps) return error_no_memory(error, "tensor maps", bytes);
@@ -93,7 +93,7 @@ static qp_status make_maps(const cuda_mega *m, make_layer_map *make, cuda_addres
 static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
 {
     const cuda_executor *x = m->executor;
-    const model_config *c = &x->plan->config;
+    const model_config *c = &x->program->config;
     uint64_t q = (uint64_t)config_q_hidden_units(c), hidden = (uint64_t)c->hidden_size;
     uint32_t groups = (uint32_t)(q / (uint64_t)c->n_kv_heads / 64);
     return make_map(m, map, cuda_weights_address(&x->weights, WEIGHT_ATTN_OUTPUT, layer, false),
@@ -104,7 +104,7 @@ static qp_status map_output(const cuda_mega *m, void *map, int64_t layer, qp_err
 /* W_down transposed: a box is all features of a block by some groups of 64 columns. */
 static qp_status map_down(const cuda_mega *m, void *map, int64_t layer, qp_error *error)
 {
-    const model_config *c = &m->executor->plan->config;
+    const model_config *c = &m->executor->program->config;
     uint64_t hidden = (uint64_t)c->hidden_size, features = (uint64_t)c->intermediate_size;
     return make_map(m, map, m->weights.address + (uint64_t)layer * features * hidden * 2,
                     (uint64_t[]){64, features, hidden / 64}, (uint64_t[]){2 * hidden, 128},
@@ -122,7 +122,7 @@ qp_status mega_make_weights(cuda_mega *m, qp_error *error)
     if (m->quantized) return mega_make_bricks(m, error);
     const cuda_device *device = m->executor->device;
     TRY(transpose_down(m, error));
-    TRY(cuda_buffer_alloc(device, (size_t)m->executor->plan->config.n_layers * MEGA_MAP_BYTES,
+    TRY(cuda_buffer_alloc(device, (size_t)m->executor->program->config.n_layers * MEGA_MAP_BYTES,
                           "tensor maps", &m->maps, error));
     m->arguments.maps = m->maps.address;
     return make_maps(m, map_output, m->maps.address, error);
