@@ -1,0 +1,29 @@
+/* Groups of options. A command's row in commands.c lists the groups that it takes; help prints each
+ * group under its title. */
+#ifndef QUIPU_CLI_OPTION_GROUPS_H
+#define QUIPU_CLI_OPTION_GROUPS_H
+
+#include "cli/cli.h"
+
+/* options_engine.c */
+extern const option_group cli_model_options, cli_engine_options, cli_context_options,
+    cli_cache_options, cli_json_options;
+
+/* options_text.c */
+extern const option_group cli_prompt_options, cli_run_options, cli_chat_options,
+    cli_sampling_options, cli_tokenize_options, cli_detokenize_options, cli_template_options,
+    cli_perplexity_options, cli_logits_options;
+
+/* options_plan.c */
+extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_options,
+    cli_schedule_options, cli_trace_options, cli_diff_options, cli_bench_options,
+    cli_convert_options;
+
+/* options_ops.c */
+extern const option_group cli_describe_options, cli_prompt_page_options, cli_kernel_options,
+    cli_check_options, cli_timing_options, cli_import_options;
+
+/* What the choices of --device mean where there is no `auto`: the CPU, or the GPU. */
+extern const char *const cli_kernel_devices[];
+
+#endif

@@ -1,0 +1,80 @@
+/* Options that many commands share: the model, the engine that runs it, its KV cache, and JSON. */
+#include "cli/option_groups.h"
+
+#define SETTINGS cli_settings
+
+const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
+const char *const cli_execs[] = {"auto",      "reference", "serial",     "threads",
+                                 "operators", "cuda",      "megakernel", NULL};
+static const char *const old_execs[][2] = {{"ref", "it is reference now"},
+                                           {"ops", "it is operators now, and cuda on a GPU"},
+                                           {"mk", "it is megakernel now"},
+                                           {NULL, NULL}};
+const char *const cli_activations[] = {"auto", "8", "16", "float", NULL};
+const char *const cli_devices[] = {"auto", "cpu", "cuda", NULL};
+
+static const option_spec model_options[] = {
+    {"model", 'm', OPTION_STRING_AT(SETTINGS, model), .argument = "MODEL", .hint = OPTION_HINT_FILE,
+     .help = "a GGUF file, a Hugging Face directory, hf:OWNER/REPOSITORY[:FILE or TYPE], a short "
+             "name of `quipu pull`, or synthetic:PRESET[:TYPE[+OTHER][:SEED]]; without it the "
+             "default model"},
+    {"hf", 0, OPTION_STRING_AT(SETTINGS, hub), .argument = "REPOSITORY", .single_dash = true,
+     .excludes = "model",
+     .help =
+         "a model of Hugging Face: OWNER/REPOSITORY[:FILE or TYPE], fetched where it is missing"},
+    {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "print what is used and why"},
+    {0}};
+const option_group cli_model_options = {"Model", model_options};
+
+static const option_spec engine_options[] = {
+    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
+    {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1 << 16,
+     .help = "tokens of a prompt in one forward pass; 0: 512, on a GPU 2048"},
+    {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .expert = true, .choices = cli_execs,
+     .renamed = old_execs, .fallback = "auto", .argument = "MACHINE",
+     .help = "threads: a schedule, a queue for each; serial: a schedule, one instruction at a time "
+             "by references; operators: operator by operator; reference: the same by references; "
+             "megakernel: tokens in one kernel on a GPU; cuda: operator by operator on a GPU; "
+             "auto: threads on the CPU, megakernel on a GPU where it runs the model, else cuda"},
+    {"order", 0, OPTION_INTEGER_AT(SETTINGS, order), .expert = true, .argument = "SEED",
+     .fallback = "0", .minimum = 0, .maximum = INT64_MAX,
+     .help = "of --exec serial: instructions in a random order, any that the schedule allows; 0: "
+             "each worker goes as far as it can, in turn"},
+    {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
+     .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
+    {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = 1024,
+     .help = "thread blocks of the megakernel; 0: one for each multiprocessor of the GPU"},
+    {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
+     .help = "operators that need no other thread's results as one: the same answer with fewer "
+             "waits, for few tokens on many threads"},
+    {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
+     .fallback = "auto", .argument = "HOW",
+     .help = "on the CPU, how products of quantised weights take activations: rounded to 8 bits or "
+             "to 16, or as float with weights decoded to float32; auto: 16 where a token reads at "
+             "most 256 MiB of weights, else 8"},
+    {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
+     .help = "CPU features to leave unused, separated by commas"},
+    {0}};
+const option_group cli_engine_options = {"Running", engine_options};
+
+static const option_spec context_options[] = {
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
+     .maximum = 1 << 26, .help = "positions of a conversation; 0: the model's, at most 8192"},
+    {0}};
+const option_group cli_context_options = {"Running", context_options};
+
+static const option_spec cache_options[] = {
+    {"page-size", 0, OPTION_INTEGER_AT(SETTINGS, page_size), .expert = true, .argument = "N",
+     .fallback = "16", .minimum = 1, .maximum = 1 << 16,
+     .help = "positions in a page of the KV cache"},
+    {"kv-type", 0, OPTION_CHOICE_AT(SETTINGS, kv_type), .expert = true, .choices = cli_kv_types,
+     .fallback = "F16", .argument = "TYPE", .help = "element type of the KV cache"},
+    {0}};
+const option_group cli_cache_options = {"KV cache", cache_options};
+
+static const option_spec json_options[] = {
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"}, {0}};
+const option_group cli_json_options = {"Output", json_options};

@@ -1,0 +1,117 @@
+/* Options of the commands that turn text into tokens and tokens into text: prompts, sampling,
+ * conversations, logits, perplexity. */
+#include "cli/option_groups.h"
+
+#define SETTINGS cli_settings
+
+static const option_spec prompt_options[] = {
+    {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT", .excludes = "file ids",
+     .help = "the prompt; without -p and -f it is read from standard input"},
+    {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .excludes = "ids", .help = "read the prompt from a file"},
+    {0}};
+const option_group cli_prompt_options = {"Prompt", prompt_options};
+
+static const option_spec run_options[] = {
+    {"raw", 0, OPTION_FLAG_AT(SETTINGS, raw), .excludes = "chat system",
+     .help = "continue the prompt as plain text"},
+    {"chat", 0, OPTION_FLAG_AT(SETTINGS, chat),
+     .help = "put the prompt in the model's chat template (the default where it has one)"},
+    {"system", 0, OPTION_STRING_AT(SETTINGS, system), .argument = "TEXT",
+     .help = "the system message of the conversation"},
+    {"answers", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "1",
+     .minimum = 1, .maximum = 512,
+     .help = "make N answers side by side, with seeds from --seed on; they are printed when all "
+             "have ended"},
+    {"echo", 0, OPTION_FLAG_AT(SETTINGS, echo), .help = "print the prompt before the answer"},
+    {"parse-special", 0, OPTION_FLAG_AT(SETTINGS, parse_special), .expert = true,
+     .help = "control tokens written in the prompt, such as <|im_end|>, become their ids; without "
+             "it they are text like any other"},
+    {"special", 0, OPTION_FLAG_AT(SETTINGS, special), .help = "print control tokens as text"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json),
+     .help = "print one JSON object: text, tokens, finish reason, statistics"},
+    {0}};
+const option_group cli_run_options = {"Answer", run_options};
+
+static const option_spec chat_options[] = {
+    {"system", 0, OPTION_STRING_AT(SETTINGS, system), .argument = "TEXT",
+     .help = "the system message of the conversation"},
+    {"parse-special", 0, OPTION_FLAG_AT(SETTINGS, parse_special), .expert = true,
+     .help =
+         "control tokens written in the messages, such as <|im_end|>, become their ids; without "
+         "it they are text like any other"},
+    {0}};
+const option_group cli_chat_options = {"Conversation", chat_options};
+
+static const option_spec sampling_options[] = {
+    {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .argument = "N", .fallback = "0",
+     .maximum = 1 << 30, .help = "tokens to generate at most; 0: until the answer ends"},
+    {"temp", 0, OPTION_NUMBER_AT(SETTINGS, temperature), .argument = "T", .high = 100,
+     .help = "temperature; 0 takes the likeliest token"},
+    {"top-k", 0, OPTION_INTEGER_AT(SETTINGS, top_k), .argument = "K", .maximum = 1 << 30,
+     .help = "sample among the K likeliest tokens; 0: all"},
+    {"top-p", 0, OPTION_NUMBER_AT(SETTINGS, top_p), .argument = "P", .high = 1,
+     .help = "sample among the likeliest tokens that hold probability P"},
+    {"min-p", 0, OPTION_NUMBER_AT(SETTINGS, min_p), .expert = true, .argument = "P", .high = 1,
+     .help = "leave out tokens below P times the likeliest's probability"},
+    {"repetition-penalty", 0, OPTION_NUMBER_AT(SETTINGS, repetition_penalty), .argument = "R",
+     .low = 0.001, .high = 1000, .help = "divide the logits of tokens seen before"},
+    {"presence-penalty", 0, OPTION_NUMBER_AT(SETTINGS, presence_penalty), .expert = true,
+     .argument = "R", .low = -100, .high = 100,
+     .help = "subtract from tokens that the answer holds"},
+    {"frequency-penalty", 0, OPTION_NUMBER_AT(SETTINGS, frequency_penalty), .expert = true,
+     .argument = "R", .low = -100, .high = 100,
+     .help = "subtract for each time that the answer holds a token"},
+    {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .maximum = INT64_C(1) << 53,
+     .help = "the same seed makes the same choices from the same logits, on every machine"},
+    {"stop", 0, OPTION_STRINGS_AT(SETTINGS, stops), .argument = "TEXT",
+     .help = "end the answer before this text"},
+    {"logit-bias", 0, OPTION_STRINGS_AT(SETTINGS, logit_biases), .expert = true,
+     .argument = "ID:BIAS", .help = "add BIAS to the logit of token ID"},
+    {"ignore-eos", 0, OPTION_FLAG_AT(SETTINGS, ignore_eos), .expert = true,
+     .help = "go on when the model ends its answer"},
+    {"eos-interval", 0, OPTION_INTEGER_AT(SETTINGS, eos_interval), .expert = true, .argument = "N",
+     .fallback = "0", .maximum = QP_MAX_EOS_INTERVAL,
+     .help = "tokens made at a time; 0: one, on a GPU 16"},
+    {0}};
+const option_group cli_sampling_options = {"Sampling", sampling_options};
+
+static const option_spec tokenize_options[] = {
+    {"bos", 0, OPTION_FLAG_AT(SETTINGS, bos), .negatable = true,
+     .help = "begin with the BOS token, or not; without either as the model wants it"},
+    {"special", 0, OPTION_FLAG_AT(SETTINGS, special),
+     .help = "control tokens written in the text become their ids"},
+    {0}};
+const option_group cli_tokenize_options = {"Text", tokenize_options};
+
+static const option_spec detokenize_options[] = {
+    {"special", 0, OPTION_FLAG_AT(SETTINGS, special), .help = "print control tokens as text"}, {0}};
+const option_group cli_detokenize_options = {"Text", detokenize_options};
+
+static const option_spec template_options[] = {
+    {"generation-prompt", 0, OPTION_FLAG_AT(SETTINGS, generation_prompt), .negatable = true,
+     .fallback = "true", .help = "end with the beginning of the assistant's turn"},
+    {0}};
+const option_group cli_template_options = {"Conversation", template_options};
+
+static const option_spec perplexity_options[] = {
+    {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "512",
+     .minimum = 4, .maximum = 1 << 26, .help = "tokens of a chunk"},
+    {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "the text; without it standard input"},
+    {"chunks", 0, OPTION_INTEGER_AT(SETTINGS, chunks), .argument = "N", .fallback = "0",
+     .maximum = 1 << 30, .help = "stop after N chunks; 0: all"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print one JSON object"},
+    {0}};
+const option_group cli_perplexity_options = {"Text", perplexity_options};
+
+static const option_spec logits_options[] = {
+    {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
+     .help = "token ids in place of a prompt"},
+    {"top", 0, OPTION_INTEGER_AT(SETTINGS, top), .argument = "K", .fallback = "5", .minimum = 1,
+     .maximum = 1 << 20, .help = "the K largest logits of each position"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print one JSON object"},
+    {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
+     .help = "write all logits as float32 [positions][vocab_size]"},
+    {0}};
+const option_group cli_logits_options = {"Logits", logits_options};
