@@ -1,0 +1,228 @@
+/* Opening, closing and the workers' side of the batcher: see batcher.h. */
+#include "server/batcher_state.h"
+
+#include "base/clock.h"
+#include "base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_QUEUED = 1024 };
+
+/* ---- open and close ------------------------------------------------------------------------ */
+
+static bool list_init(choice_list *list, size_t capacity)
+{
+    *list = (choice_list){.capacity = capacity};
+    return (list->items = calloc(capacity, sizeof(choice *))) != NULL;
+}
+
+static qp_status allocate(batcher *b, qp_error *error)
+{
+    const size_t n = b->n_slots, queued = b->options.max_queued;
+    b->sessions = calloc(n, sizeof(qp_session *));
+    b->in_use = calloc(n, sizeof *b->in_use);
+    b->sequences = calloc(n, sizeof *b->sequences);
+    b->called = calloc(n, sizeof(choice *));
+    b->mask = malloc(((size_t)b->info.vocab_size + 31) / 32 * sizeof *b->mask);
+    if (!b->sessions || !b->in_use || !b->sequences || !b->called || !b->mask ||
+        !list_init(&b->submitted, queued) || !list_init(&b->waiting, queued + n) ||
+        !list_init(&b->running, n))
+        return error_no_memory(error, "the batcher", (queued * 2 + n * 4) * sizeof(choice *));
+    for (size_t i = 0; i < n; i++)
+        TRY(qp_session_open(b->engine, &b->sessions[i], error));
+    return QP_OK;
+}
+
+static void init_sleep(batcher *b)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&b->mutex, NULL);
+    pthread_cond_init(&b->work, &monotonic);
+    pthread_cond_init(&b->idle, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+qp_status batcher_open(const batcher_options *options, qp_engine *engine, batcher **out,
+                       qp_error *error)
+{
+    *out = NULL;
+    batcher *b = calloc(1, sizeof *b);
+    if (!b) return error_no_memory(error, "the batcher", sizeof *b);
+    b->options = *options;
+    if (b->options.max_queued == 0) b->options.max_queued = DEFAULT_QUEUED;
+    b->engine = engine;
+    b->info = qp_engine_get_info(engine);
+    b->n_slots = (size_t)engine->max_sessions;
+    atomic_init(&b->last_step, clock_ns());
+    init_sleep(b);
+    qp_status status = allocate(b, error);
+    if (status == QP_OK && pthread_create(&b->thread, NULL, batcher_run, b) != 0)
+        status = error_set(error, QP_IO, "the system gives no thread for the engine");
+    b->started = status == QP_OK;
+    if (status == QP_OK)
+        *out = b;
+    else
+        batcher_close(b);
+    return status;
+}
+
+void batcher_drain(batcher *b, double seconds)
+{
+    const uint64_t until = clock_ns() + (uint64_t)(seconds * 1e9);
+    const struct timespec end = {.tv_sec = (time_t)(until / 1000000000),
+                                 .tv_nsec = (long)(until % 1000000000)};
+    pthread_mutex_lock(&b->mutex);
+    b->draining = true;
+    while (b->n_open > 0)
+        if (pthread_cond_timedwait(&b->idle, &b->mutex, &end) != 0) break;
+    pthread_mutex_unlock(&b->mutex);
+}
+
+static void release_ready(batcher *b)
+{
+    for (request *r; (r = batcher_take_ready(b));)
+        request_release(r);
+}
+
+void batcher_close(batcher *b)
+{
+    if (!b) return;
+    pthread_mutex_lock(&b->mutex);
+    b->draining = b->closing = b->signalled = true;
+    pthread_cond_signal(&b->work);
+    pthread_mutex_unlock(&b->mutex);
+    if (b->started) pthread_join(b->thread, NULL);
+    release_ready(b);
+    for (size_t i = 0; b->sessions && i < b->n_slots; i++)
+        qp_session_close(b->sessions[i]);
+    free(b->sessions);
+    free(b->in_use);
+    free(b->sequences);
+    free(b->called);
+    free(b->mask);
+    free(b->submitted.items);
+    free(b->waiting.items);
+    free(b->running.items);
+    pthread_cond_destroy(&b->work);
+    pthread_cond_destroy(&b->idle);
+    pthread_mutex_destroy(&b->mutex);
+    free(b);
+}
+
+/* ---- submitting ---------------------------------------------------------------------------- */
+
+static qp_status check_prompt(const batcher *b, const request *r, qp_error *error)
+{
+    const int64_t vocab_size = b->info.vocab_size;
+    if (r->n_prompt == 0)
+        return error_set(error, QP_INVALID, "the prompt is empty; give at least one token");
+    if (r->n_prompt > (size_t)b->info.context)
+        return error_set(error, QP_INVALID,
+                         "the prompt has %zu tokens, but the context has room for %lld",
+                         r->n_prompt, (long long)b->info.context);
+    for (size_t i = 0; i < r->n_prompt; i++)
+        if (r->prompt[i] < 0 || r->prompt[i] >= vocab_size)
+            return error_set(error, QP_INVALID,
+                             "token %zu of the prompt is %d, but the vocabulary has the ids 0 to "
+                             "%lld",
+                             i, r->prompt[i], (long long)vocab_size - 1);
+    return QP_OK;
+}
+
+static qp_status check(const batcher *b, const request *r, qp_error *error)
+{
+    TRY(check_prompt(b, r, error));
+    if (r->n_choices > REQUEST_MAX_CHOICES)
+        return error_set(error, QP_INVALID, "%zu choices are asked for, at most %d can be",
+                         r->n_choices, REQUEST_MAX_CHOICES);
+    if (r->top_logprobs > REQUEST_MAX_TOP)
+        return error_set(error, QP_INVALID, "%d alternatives are asked for, at most %d can be",
+                         r->top_logprobs, REQUEST_MAX_TOP);
+    if (r->embed) return error_set(error, QP_UNSUPPORTED, "embeddings are not built yet");
+    return QP_OK;
+}
+
+static qp_status enqueue(batcher *b, request *r, qp_error *error)
+{
+    if (b->draining)
+        return error_set(error, QP_CANCELLED, "the server is ending and takes no more requests");
+    if (b->n_queued + r->n_choices > b->options.max_queued)
+        return error_set(error, QP_NO_MEMORY, "%zu answers wait already, and %zu may; try later",
+                         b->n_queued, b->options.max_queued);
+    request_hold(r);
+    r->arrived = clock_ns();
+    r->state->n_running = r->n_choices;
+    for (size_t i = 0; i < r->n_choices; i++)
+        b->submitted.items[b->submitted.count++] = &r->choices[i];
+    b->n_queued += r->n_choices;
+    b->n_open += r->n_choices;
+    return QP_OK;
+}
+
+qp_status batcher_submit(batcher *b, request *r, qp_error *error)
+{
+    TRY(check(b, r, error));
+    TRY(request_prepare(r, (size_t)b->info.context, error));
+    r->state->batcher = b;
+    pthread_mutex_lock(&b->mutex);
+    qp_status status = enqueue(b, r, error);
+    b->signalled = true;
+    pthread_cond_signal(&b->work);
+    pthread_mutex_unlock(&b->mutex);
+    if (status != QP_OK) request_unprepare(r);
+    return status;
+}
+
+void batcher_signal(batcher *b)
+{
+    pthread_mutex_lock(&b->mutex);
+    b->signalled = true;
+    pthread_cond_signal(&b->work);
+    pthread_mutex_unlock(&b->mutex);
+}
+
+/* ---- requests with events ------------------------------------------------------------------ */
+
+request *batcher_take_ready(batcher *b)
+{
+    pthread_mutex_lock(&b->mutex);
+    request *r = b->ready;
+    if (r) b->ready = r->state->next_ready;
+    pthread_mutex_unlock(&b->mutex);
+    return r;
+}
+
+/* The list has a reference, which batcher_take_ready() hands on. */
+static void add_ready(batcher *b, request *r)
+{
+    request_hold(r);
+    r->state->next_ready = NULL;
+    pthread_mutex_lock(&b->mutex);
+    if (b->ready)
+        b->last_ready->state->next_ready = r;
+    else
+        b->ready = r;
+    b->last_ready = r;
+    pthread_mutex_unlock(&b->mutex);
+}
+
+void batcher_note(batcher *b, request *r)
+{
+    b->events = true;
+    if (request_note_event(r)) add_ready(b, r);
+}
+
+void batcher_poke(batcher *b, request *r)
+{
+    if (!request_note_event(r)) return;
+    add_ready(b, r);
+    if (b->options.wake) b->options.wake(b->options.wake_context);
+}
+
+uint64_t batcher_last_step(const batcher *b)
+{
+    return atomic_load(&b->last_step);
+}

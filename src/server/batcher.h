@@ -1,0 +1,51 @@
+/* The batcher: one engine thread that makes progress for all requests of a server.
+ *
+ *     workers -> bounded queue -> waiting -> slots -> qp_step() -> rings -> workers
+ *
+ * A slot is a session of the engine. The engine thread admits requests into free slots, builds the
+ * batch of each step and hands out tokens. It never parses, formats, logs or waits for a socket.
+ */
+#ifndef QUIPU_SERVER_BATCHER_H
+#define QUIPU_SERVER_BATCHER_H
+
+#include "server/request.h"
+
+typedef struct batcher batcher;
+
+/* A zero field takes its default. */
+typedef struct batcher_options {
+    size_t max_queued; /* choices that may wait for a slot; default 1,024 */
+    /* Called from the engine thread, once after each step in which events have come. It must not
+     * block: a write to an eventfd. */
+    void (*wake)(void *context);
+    void *wake_context;
+} batcher_options;
+
+/* Takes the engine for itself until batcher_close(); its sessions are the slots. */
+qp_status batcher_open(const batcher_options *options, qp_engine *engine, batcher **out,
+                       qp_error *error);
+
+/* No more requests are taken. Waits until those submitted have ended, at most so long; the others
+ * are cancelled then. batcher_submit() may still be called, and refuses. */
+void batcher_drain(batcher *batcher, double seconds);
+
+/* Cancels what runs, ends the thread and frees the batcher. */
+void batcher_close(batcher *batcher);
+
+/* Takes a reference of its own; from any thread. QP_NO_MEMORY: the queue is full. QP_INVALID: the
+ * prompt is empty, too long, or has a token outside the vocabulary, or more than the engine can do
+ * is asked for. QP_CANCELLED: the batcher drains. */
+qp_status batcher_submit(batcher *batcher, request *request, qp_error *error);
+
+/* The next request with events, with a reference for the caller; NULL: none. Until its
+ * request_drained() it is given to no other worker. */
+request *batcher_take_ready(batcher *batcher);
+
+/* Makes the request ready as if an event had come: for a worker that stopped reading because a
+ * client was slow, and may go on. */
+void batcher_poke(batcher *batcher, request *request);
+
+/* clock_ns() of the end of the last step, or of the last time that nothing was to do. */
+uint64_t batcher_last_step(const batcher *batcher);
+
+#endif

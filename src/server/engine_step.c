@@ -1,0 +1,170 @@
+/* One call of qp_step() for the choices that run. */
+#include "server/batcher_state.h"
+
+#include "base/clock.h"
+#include "server/logprobs.h"
+
+#include <string.h>
+
+/* ---- what comes of a step ------------------------------------------------------------------ */
+
+static bool ends_choice(const request *r, int32_t token)
+{
+    for (size_t i = 0; !r->ignore_eos && i < r->sampling.n_stop_tokens; i++)
+        if (r->sampling.stop_tokens[i] == token) return true;
+    return false;
+}
+
+static bool stop(choice *c, uint8_t finish, int32_t token)
+{
+    c->stopped = true;
+    c->finish = finish;
+    c->stop_token = token;
+    return false;
+}
+
+static void push_token(choice *c, int32_t token, size_t vocab_size)
+{
+    const int wanted = c->request->top_logprobs;
+    token_event event = {.token = token};
+    if (wanted >= 0 && c->row) {
+        token_top *top = choice_next_top(c);
+        event.logprob = logprob_of(c->row, vocab_size, token);
+        event.n_top = (uint32_t)logprobs_top(c->row, vocab_size, (size_t)wanted, top);
+        event.top = top;
+    }
+    choice_push(c, event);
+}
+
+static bool on_token(void *context, int32_t token)
+{
+    choice *c = context;
+    request *r = c->request;
+    batcher *b = r->state->batcher;
+    if (ends_choice(r, token)) return stop(c, QP_FINISH_STOP_TOKEN, token);
+    if (!r->first_token) r->first_token = clock_ns();
+    c->tokens[c->count++] = token;
+    push_token(c, token, (size_t)b->info.vocab_size);
+    batcher_note(b, r);
+    if (c->count == c->capacity) {
+        const bool length = r->max_tokens && c->count - r->n_prompt == r->max_tokens;
+        return stop(c, length ? QP_FINISH_LENGTH : QP_FINISH_CONTEXT, -1);
+    }
+    return choice_room(c) > 0 && !atomic_load(&c->cancelled);
+}
+
+/* Logits after the `token`-th of the new tokens of the call. */
+static qp_status on_logits(void *context, size_t token, const float *row)
+{
+    choice *c = context;
+    const request *r = c->request;
+    const batcher *b = r->state->batcher;
+    const size_t next = c->held + token + 1, vocab_size = (size_t)b->info.vocab_size;
+    c->row = row;
+    if (!r->prompt_logprobs || c->index > 0 || next >= r->n_prompt) return QP_OK;
+    r->prompt_logprob[next] = logprob_of(row, vocab_size, r->prompt[next]);
+    if (r->prompt_top)
+        logprobs_top(row, vocab_size, (size_t)r->top_logprobs,
+                     r->prompt_top + next * (size_t)r->top_logprobs);
+    return QP_OK;
+}
+
+/* ---- what a step is given ------------------------------------------------------------------ */
+
+static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
+{
+    qp_sampling sampling = c->request->sampling;
+    if (c->sampler) return QP_OK;
+    sampling.value[QP_SEED] += (double)c->index;
+    if (c->request->ignore_eos) sampling.n_stop_tokens = 0;
+    return qp_sampler_open(b->engine, &sampling, &c->sampler, error);
+}
+
+/* Excludes the stop tokens until the choice has min_tokens. */
+static qp_status set_mask(batcher *b, choice *c, qp_error *error)
+{
+    const request *r = c->request;
+    const bool masked =
+        !r->ignore_eos && r->sampling.n_stop_tokens > 0 && c->count - r->n_prompt < r->min_tokens;
+    if (masked == c->masked) return QP_OK;
+    c->masked = masked;
+    if (!masked) return qp_sampler_allow(c->sampler, NULL, error);
+    memset(b->mask, 0xff, ((size_t)b->info.vocab_size + 31) / 32 * sizeof *b->mask);
+    for (size_t i = 0; i < r->sampling.n_stop_tokens; i++)
+        b->mask[r->sampling.stop_tokens[i] / 32] &= ~(1u << r->sampling.stop_tokens[i] % 32);
+    return qp_sampler_allow(c->sampler, b->mask, error);
+}
+
+static qp_status add_sequence(batcher *b, choice *c, qp_error *error)
+{
+    const request *r = c->request;
+    const bool echo = r->prompt_logprobs && c->index == 0;
+    const size_t room = choice_room(c);
+    size_t held, left = c->capacity - c->count;
+    if (room == 0 && !r->prompt_only) return QP_OK;
+    qp_session_tokens(c->session, &held);
+    TRY(open_sampler(b, c, error));
+    TRY(set_mask(b, c, error));
+    c->row = NULL;
+    c->held = held;
+    b->called[b->n_called] = c;
+    b->sequences[b->n_called++] =
+        (qp_sequence){.session = c->session,
+                      .tokens = c->tokens + held,
+                      .count = c->count - held,
+                      .sampler = r->prompt_only ? NULL : c->sampler,
+                      .max_tokens = left < room ? left : room,
+                      .every_row = echo && held < r->n_prompt,
+                      .on_logits = echo || r->top_logprobs >= 0 ? on_logits : NULL,
+                      .on_token = on_token,
+                      .context = c};
+    return QP_OK;
+}
+
+static void fail(choice *c, const qp_error *error)
+{
+    c->request->error = *error;
+    stop(c, REQUEST_FAILED, -1);
+}
+
+/* Ends the choices that have stopped. */
+static void end_stopped(batcher *b)
+{
+    for (size_t i = 0; i < b->running.count;) {
+        choice *c = b->running.items[i];
+        if (!c->stopped) {
+            i++;
+            continue;
+        }
+        choice_list_remove(&b->running, i);
+        batcher_end_choice(b, c, c->finish, c->stop_token);
+    }
+}
+
+static void note_read(batcher *b)
+{
+    for (size_t i = 0; i < b->n_called; i++) {
+        choice *c = b->called[i];
+        size_t held;
+        qp_session_tokens(c->session, &held);
+        if (c->request->prompt_only && held == c->count) stop(c, QP_FINISH_LENGTH, -1);
+    }
+}
+
+bool batcher_step(batcher *b)
+{
+    qp_error error;
+    b->n_called = 0;
+    for (size_t i = 0; i < b->running.count; i++)
+        if (add_sequence(b, b->running.items[i], &error) != QP_OK)
+            fail(b->running.items[i], &error);
+    if (b->n_called > 0) {
+        if (qp_step(b->engine, b->sequences, b->n_called, &error) == QP_OK)
+            note_read(b);
+        else
+            for (size_t i = 0; i < b->n_called; i++)
+                fail(b->called[i], &error);
+    }
+    end_stopped(b);
+    return b->n_called > 0;
+}

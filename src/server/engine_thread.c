@@ -1,0 +1,122 @@
+/* The engine thread: takes what was submitted, ends what is over, admits, steps, sleeps. */
+#include "server/batcher_state.h"
+
+#include "base/clock.h"
+
+#include <string.h>
+
+void choice_list_remove(choice_list *list, size_t index)
+{
+    list->count--;
+    memmove(&list->items[index], &list->items[index + 1],
+            (list->count - index) * sizeof *list->items);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------- */
+
+static void free_slot(batcher *b, choice *c)
+{
+    for (size_t i = 0; i < b->n_slots; i++)
+        if (b->sessions[i] == c->session) b->in_use[i] = false;
+    qp_session_truncate(c->session, 0);
+    c->session = NULL;
+}
+
+static void note_end(batcher *b, const choice *c)
+{
+    pthread_mutex_lock(&b->mutex);
+    b->n_queued -= c->phase == CHOICE_WAITING;
+    if (--b->n_open == 0) pthread_cond_broadcast(&b->idle);
+    pthread_mutex_unlock(&b->mutex);
+}
+
+void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_token)
+{
+    request *r = c->request;
+    if (c->session) free_slot(b, c);
+    qp_sampler_close(c->sampler);
+    c->sampler = NULL;
+    const bool all = --r->state->n_running == 0;
+    if (all) r->finished = clock_ns();
+    choice_push(c, (token_event){.token = stop_token, .last = true, .finish = finish});
+    batcher_note(b, r);
+    note_end(b, c);
+    c->phase = CHOICE_ENDED;
+    if (all) request_release(r);
+}
+
+/* Ends those of the list that are cancelled or late. */
+static void end_over(batcher *b, choice_list *list, uint64_t now)
+{
+    for (size_t i = 0; i < list->count;) {
+        choice *c = list->items[i];
+        const uint64_t deadline = c->request->deadline;
+        const bool late = deadline && now >= deadline, cancelled = atomic_load(&c->cancelled);
+        if (!late && !cancelled && !b->closing) {
+            i++;
+            continue;
+        }
+        choice_list_remove(list, i);
+        batcher_end_choice(b, c, late && !cancelled ? REQUEST_TIMED_OUT : QP_FINISH_CANCELLED, -1);
+    }
+}
+
+/* ---- the loop ------------------------------------------------------------------------------ */
+
+static void take_submitted(batcher *b)
+{
+    pthread_mutex_lock(&b->mutex);
+    for (size_t i = 0; i < b->submitted.count; i++)
+        b->waiting.items[b->waiting.count++] = b->submitted.items[i];
+    b->submitted.count = 0;
+    b->signalled = false;
+    pthread_mutex_unlock(&b->mutex);
+}
+
+static uint64_t first_deadline(const choice_list *list, uint64_t first)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        const uint64_t deadline = list->items[i]->request->deadline;
+        if (deadline && deadline < first) first = deadline;
+    }
+    return first;
+}
+
+/* Until there is a signal or a deadline passes. */
+static void sleep_until_signal(batcher *b)
+{
+    const uint64_t until =
+        first_deadline(&b->waiting, first_deadline(&b->running, clock_ns() + 1000000000));
+    const struct timespec end = {.tv_sec = (time_t)(until / 1000000000),
+                                 .tv_nsec = (long)(until % 1000000000)};
+    pthread_mutex_lock(&b->mutex);
+    while (!b->signalled)
+        if (pthread_cond_timedwait(&b->work, &b->mutex, &end) != 0) break;
+    pthread_mutex_unlock(&b->mutex);
+}
+
+static bool is_over(batcher *b)
+{
+    pthread_mutex_lock(&b->mutex);
+    const bool over = b->closing && b->n_open == 0;
+    pthread_mutex_unlock(&b->mutex);
+    return over;
+}
+
+void *batcher_run(void *context)
+{
+    batcher *b = context;
+    while (!is_over(b)) {
+        take_submitted(b);
+        const uint64_t now = clock_ns();
+        end_over(b, &b->running, now);
+        end_over(b, &b->waiting, now);
+        batcher_admit(b);
+        const bool stepped = batcher_step(b);
+        atomic_store(&b->last_step, clock_ns());
+        if (b->events && b->options.wake) b->options.wake(b->options.wake_context);
+        b->events = false;
+        if (!stepped) sleep_until_signal(b);
+    }
+    return NULL;
+}

@@ -1,0 +1,14 @@
+/* Log-probabilities of tokens, from a row of logits. */
+#ifndef QUIPU_SERVER_LOGPROBS_H
+#define QUIPU_SERVER_LOGPROBS_H
+
+#include "server/request.h"
+
+/* The natural logarithm of a token's probability; `row`: float32 [vocab_size]. */
+float logprob_of(const float *row, size_t vocab_size, int32_t token);
+
+/* The `wanted` likeliest tokens into top[0 .. wanted), the likeliest first, of equal ones the lower
+ * id first; returns how many there are. */
+size_t logprobs_top(const float *row, size_t vocab_size, size_t wanted, token_top *top);
+
+#endif

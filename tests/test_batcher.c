@@ -1,0 +1,187 @@
+/* The batcher: requests of several threads at once get what they would get alone. */
+#include "engine_test.h"
+
+#include "base/clock.h"
+#include "server/batcher.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+static qp_error error;
+
+enum { CONTEXT = 96, REQUESTS = 12, MADE = 20 };
+
+static request *make_request(const qp_engine *engine, const int32_t *prompt, size_t n)
+{
+    request *r = request_new();
+    assert_non_null(r);
+    qp_sampling_defaults(engine, &r->sampling);
+    r->sampling.n_stop_tokens = 0;
+    r->prompt = malloc(n * sizeof *prompt);
+    memcpy(r->prompt, prompt, n * sizeof *prompt);
+    r->n_prompt = n;
+    r->max_tokens = MADE;
+    return r;
+}
+
+/* What a choice has said. */
+typedef struct answer {
+    int32_t tokens[CONTEXT + 1];
+    float logprobs[CONTEXT + 1];
+    size_t count;
+    token_event end;
+    bool ended;
+} answer;
+
+static bool take(request *r, size_t choice, answer *a)
+{
+    token_event event;
+    while (request_next(r, choice, &event)) {
+        assert_false(a->ended);
+        if (event.last) {
+            a->ended = true;
+            a->end = event;
+            return true;
+        }
+        a->logprobs[a->count] = event.logprob;
+        a->tokens[a->count++] = event.token;
+    }
+    return a->ended;
+}
+
+/* Reads all choices of one request to their ends. */
+static void finish(request *r, answer *answers)
+{
+    size_t ended = 0;
+    const uint64_t start = clock_ns();
+    while (ended < r->n_choices) {
+        ended = 0;
+        for (size_t i = 0; i < r->n_choices; i++)
+            ended += take(r, i, &answers[i]);
+        usleep(200);
+        assert_true(clock_ns() - start < 60000000000);
+    }
+}
+
+static void alone(qp_engine *engine, const int32_t *prompt, size_t n, int32_t *made)
+{
+    qp_session *s = open_session(engine);
+    int32_t row[MADE + 1];
+    if (n > 1) free(eval_rows(engine, s, prompt, n - 1));
+    row[0] = prompt[n - 1];
+    assert_ok(qp_decode(engine, &s, 1, MADE, row, NULL, &error));
+    memcpy(made, row + 1, MADE * sizeof *made);
+    qp_session_close(s);
+}
+
+static void prompt_of(size_t i, int32_t *prompt, size_t *n)
+{
+    *n = 1 + i * 7 % 40;
+    for (size_t t = 0; t < *n; t++)
+        prompt[t] = (int32_t)((t * 31 + i * 17) % 200);
+}
+
+static qp_engine *open_small(int64_t sessions)
+{
+    return open_engine((qp_engine_options){
+        .model = "synthetic:tiny", .context = CONTEXT, .chunk = 24, .max_sessions = sessions});
+}
+
+static void answers_are_those_of_each_alone(void **state)
+{
+    (void)state;
+    int32_t prompt[CONTEXT], expected[REQUESTS][MADE];
+    size_t n;
+    batcher *b;
+    request *requests[REQUESTS];
+    qp_engine *engine = open_small(5);
+    for (size_t i = 0; i < REQUESTS; i++) {
+        prompt_of(i, prompt, &n);
+        alone(engine, prompt, n, expected[i]);
+    }
+    assert_ok(batcher_open(&(batcher_options){0}, engine, &b, &error));
+    for (size_t i = 0; i < REQUESTS; i++) {
+        prompt_of(i, prompt, &n);
+        requests[i] = make_request(engine, prompt, n);
+        requests[i]->sampling.value[QP_TEMPERATURE] = 0;
+        requests[i]->n_choices = i == 3 ? 3 : 1;
+        requests[i]->top_logprobs = i == 5 ? 2 : -1;
+        assert_ok(batcher_submit(b, requests[i], &error));
+    }
+    for (size_t i = 0; i < REQUESTS; i++) {
+        answer answers[3] = {0};
+        finish(requests[i], answers);
+        for (size_t c = 0; c < requests[i]->n_choices; c++) {
+            assert_int_equal(answers[c].count, MADE);
+            assert_int_equal(answers[c].end.finish, QP_FINISH_LENGTH);
+            assert_memory_equal(answers[c].tokens, expected[i], sizeof expected[i]);
+        }
+        for (size_t t = 0; t < MADE; t++)
+            assert_true(i == 5 ? answers[0].logprobs[t] < 0 : answers[0].logprobs[t] == 0);
+        request_release(requests[i]);
+    }
+    batcher_close(b);
+    qp_engine_close(engine);
+}
+
+static void cancelled_and_late_requests_end(void **state)
+{
+    (void)state;
+    const int32_t prompt[] = {1, 2, 3};
+    batcher *b;
+    qp_engine *engine = open_small(1);
+    assert_ok(batcher_open(&(batcher_options){.max_queued = 2}, engine, &b, &error));
+    request *late = make_request(engine, prompt, 3), *gone = make_request(engine, prompt, 3);
+    late->deadline = 1;
+    answer answers[2] = {0};
+    assert_ok(batcher_submit(b, late, &error));
+    finish(late, &answers[0]);
+    assert_int_equal(answers[0].end.finish, REQUEST_TIMED_OUT);
+    gone->max_tokens = 0;
+    assert_ok(batcher_submit(b, gone, &error)); /* its ring fills, and it stops there */
+    token_event event;
+    while (!request_next(gone, 0, &event))
+        usleep(100);
+    request_cancel(gone, REQUEST_ALL_CHOICES);
+    finish(gone, &answers[1]);
+    assert_int_equal(answers[1].end.finish, QP_FINISH_CANCELLED);
+    request_release(late);
+    request_release(gone);
+    batcher_drain(b, 1);
+    request *refused = make_request(engine, prompt, 3);
+    assert_int_equal(batcher_submit(b, refused, &error), QP_CANCELLED);
+    request_release(refused);
+    batcher_close(b);
+    qp_engine_close(engine);
+}
+
+static void what_cannot_be_done_is_refused(void **state)
+{
+    (void)state;
+    int32_t prompt[CONTEXT + 1] = {1};
+    batcher *b;
+    qp_engine *engine = open_small(1);
+    assert_ok(batcher_open(&(batcher_options){.max_queued = 1}, engine, &b, &error));
+    request *r = make_request(engine, prompt, CONTEXT + 1);
+    assert_int_equal(batcher_submit(b, r, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "97 tokens"));
+    r->n_prompt = 1;
+    r->prompt[0] = 1 << 20;
+    assert_int_equal(batcher_submit(b, r, &error), QP_INVALID);
+    r->prompt[0] = 1;
+    r->n_choices = 2;
+    assert_int_equal(batcher_submit(b, r, &error), QP_NO_MEMORY);
+    request_release(r);
+    batcher_close(b);
+    qp_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_those_of_each_alone),
+        cmocka_unit_test(cancelled_and_late_requests_end),
+        cmocka_unit_test(what_cannot_be_done_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
