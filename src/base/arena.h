@@ -1,6 +1,6 @@
-/* A bump allocator for things that live and die together: names, tables, views.
+/* A bump allocator for objects with the same lifetime: names, tables, views.
  *
- * Blocks are chained; memory is zeroed and freed all at once. Not for tensors (see buffer.h).
+ * Blocks are chained; memory is zeroed and freed all at once. Tensors use buffer.h.
  */
 #ifndef QUIPU_BASE_ARENA_H
 #define QUIPU_BASE_ARENA_H
@@ -12,12 +12,12 @@ typedef struct arena_block arena_block;
 /* Zero-initialise to get an empty arena. */
 typedef struct arena {
     arena_block *blocks;
-    size_t used;  /* bytes handed out of the newest block */
+    size_t used;  /* bytes used of the newest block */
     size_t total; /* bytes taken from the system */
 } arena;
 
-/* `count` zeroed objects of `size` bytes each, aligned for any type; NULL when memory is out or
- * the product overflows. A count of 0 gives a valid pointer. */
+/* `count` zeroed objects of `size` bytes each, aligned for any type; NULL when memory is out or the
+ * product overflows. A count of 0 gives a valid pointer. */
 void *arena_alloc(arena *arena, size_t count, size_t size);
 
 /* A NUL-terminated copy of `length` bytes; NULL when memory is out. */

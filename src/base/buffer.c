@@ -10,7 +10,7 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-/* Maps `bytes` at an address that huge pages can begin at, where they pay. */
+/* Maps `bytes`, aligned to the size of a huge page when the area is large enough to use them. */
 static void *map_aligned(size_t bytes)
 {
     size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
@@ -61,7 +61,7 @@ uint64_t buffer_available(void)
     return kib ? (uint64_t)kib * 1024 : UINT64_MAX;
 }
 
-/* Advice for the whole pages inside. */
+/* Gives madvise() the whole pages inside the range. */
 static void advise(const void *data, size_t bytes, int advice)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);

@@ -14,24 +14,24 @@ typedef struct buffer {
     size_t bytes;
 } buffer;
 
-/* `what` names the memory in the message when it cannot be had. */
+/* `what` names the memory in the error message. */
 qp_status buffer_alloc(buffer *buffer, size_t bytes, const char *what, qp_error *error);
 void buffer_free(buffer *buffer);
 
-/* Gives the buffer's memory back, but not its addresses: touching them faults from now on.
- * buffer_free() it all the same. */
+/* Gives the buffer's memory back to the system but keeps its addresses: accessing them faults from
+ * now on. buffer_free() it as usual. */
 void buffer_discard(const buffer *buffer);
 
 /* Gives the whole pages inside [data, data + bytes) of a read-only file mapping back to the system;
  * they are read from the file again when touched. */
 void buffer_release_pages(const void *data, size_t bytes);
 
-/* Tells the system that only a few places of a file mapping will be read: it brings less of what is
- * around them into memory. */
+/* Tells the system that only a few scattered places of a file mapping will be read, so that it
+ * reads ahead less. */
 void buffer_read_sparsely(const void *data, size_t bytes);
 
-/* Bytes that can be had now without swapping, page cache that can be dropped included; UINT64_MAX
- * where the system does not say. */
+/* Bytes that can be allocated now without swapping, including page cache that can be dropped;
+ * UINT64_MAX where the system does not say. */
 uint64_t buffer_available(void);
 
 #endif

@@ -29,9 +29,9 @@ enum {
 typedef struct feature_row {
     const char *name; /* as /proc/cpuinfo has it */
     uint32_t feature;
-    uint32_t needs; /* without these there is no use for it */
+    uint32_t needs; /* without these the feature is of no use */
     uint8_t leaf, subleaf, reg, bit;
-    uint32_t saved; /* of XCR0 */
+    uint32_t saved; /* required bits of XCR0 */
 } feature_row;
 
 static const feature_row table[] = {
@@ -57,7 +57,7 @@ enum { TABLE_SIZE = sizeof table / sizeof *table };
 uint32_t cpu_without(uint32_t features, uint32_t off)
 {
     features &= ~off;
-    /* A row needs only rows above it, so that one pass is enough. */
+    /* The table is in topological order, so one pass is enough. */
     for (int i = 0; i < TABLE_SIZE; i++)
         if ((features & table[i].needs) != table[i].needs) features &= ~table[i].feature;
     return features;

@@ -37,16 +37,17 @@ typedef enum cpu_feature {
     CPU_LEVEL_AVX512 = CPU_LEVEL_AVX2 | CPU_AVX512F | CPU_AVX512BW | CPU_AVX512VL | CPU_AVX512DQ,
 } cpu_feature;
 
-/* The features that the processor has, the operating system lets us use, and `off` does not turn
- * off; 0 for `off` is none. Asks for the AMX tile registers, which Linux grants on request, so call
- * it before starting threads. */
+/* The features that the processor has, that the operating system enables, and that `off` does not
+ * contain. Asks Linux for the AMX tile registers, which it grants on request; call it before
+ * starting threads. */
 uint32_t cpu_features(uint32_t off);
 
-/* `features` less `off` and less what cannot be without those: avx512_vnni goes with avx512f. */
+/* `features` without `off` and without the features that require one of those: avx512_vnni needs
+ * avx512f. */
 uint32_t cpu_without(uint32_t features, uint32_t off);
 
-/* Reads names separated by commas or blanks, "all" among them, as in "avx512_vnni,avx512_bf16". An
- * unknown name is QP_INVALID, and the message lists those known. */
+/* Reads names separated by commas or blanks, such as "avx512_vnni,avx512_bf16"; "all" is every
+ * feature. An unknown name is QP_INVALID, and the message lists the known names. */
 qp_status cpu_features_parse(const char *list, uint32_t *out, qp_error *error);
 
 /* Appends the names, separated by blanks: "avx2 fma f16c". */

@@ -1,4 +1,5 @@
-/* Texts of the source tree that are kept in the program, for where there is no source tree. */
+/* Source texts embedded in the program, for commands that show or compile them where the source
+ * tree is not installed. */
 #ifndef QUIPU_BASE_EMBEDDED_H
 #define QUIPU_BASE_EMBEDDED_H
 

@@ -48,7 +48,8 @@ qp_status files_read_stream(FILE *file, const char *name, size_t most, strbuf *o
 {
     char block[65536];
     size_t count = sizeof block, start = out->length;
-    /* A short count ends it: at a terminal another read would wait for a second Ctrl-D. */
+    /* A short count ends the reading: at a terminal, another read would wait for a second
+     * Ctrl-D. */
     while (count == sizeof block) {
         count = fread(block, 1, sizeof block, file);
         if (count > most - (out->length - start))

@@ -1,4 +1,4 @@
-/* Small things with files that several commands need. */
+/* Reading and writing whole files. */
 #ifndef QUIPU_BASE_FILES_H
 #define QUIPU_BASE_FILES_H
 
@@ -10,15 +10,15 @@
 /* Writes a file whole, making the folders above it. */
 qp_status files_write(const char *path, const void *bytes, size_t length, qp_error *error);
 
-/* Whether files_write() could write there: QP_IO says why not. For callers whose work takes long
- * before they write. */
+/* QP_OK if files_write() could write there, else QP_IO with the reason. For callers that work for
+ * long before they write. */
 qp_status files_check_writable(const char *path, qp_error *error);
 
 /* Reads a file of at most `most` bytes, appended to `out`. It may be a pipe or a device; reading
  * stops at `most`, and QP_FORMAT says that there was more. */
 qp_status files_read(const char *path, size_t most, strbuf *out, qp_error *error);
 
-/* The same of an open file, which messages call `name`. */
+/* The same for an open file, which messages call `name`. */
 qp_status files_read_stream(FILE *file, const char *name, size_t most, strbuf *out,
                             qp_error *error);
 

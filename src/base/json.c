@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Each value costs cJSON about 80 bytes of memory and the text may spend two bytes on it, so that a
- * small file could ask for many times its size. The vocabularies of large models have 2 million. */
+/* A value costs cJSON about 80 bytes of memory and as little as two bytes of text, so a small file
+ * could ask for many times its size. The vocabularies of large models have 2 million values. */
 enum { MAX_VALUES = 4 << 20 };
 
-/* At least as many as there are values in the text, if it is JSON at all. *has_nul: a string holds
+/* An upper bound of the number of values in the text, if it is valid JSON. *has_nul: a string holds
  * a NUL, as it is or as \u0000. */
 static size_t count_values(const char *text, size_t length, bool *has_nul)
 {
@@ -34,7 +34,7 @@ static size_t count_values(const char *text, size_t length, bool *has_nul)
     return count;
 }
 
-/* --- Keys that occur twice. --- */
+/* --- Duplicate keys. --- */
 
 /* The members of one object by key, open addressing. */
 typedef struct key_table {
@@ -51,7 +51,8 @@ static cJSON **find_slot(const key_table *table, const char *key)
     return &table->slots[at];
 }
 
-/* Of members with the same key the last stays, in the place of the first, as in Python's json. */
+/* Of members with the same key the last one counts and takes the place of the first, as in Python's
+ * json. */
 static bool keep_last_members(cJSON *object)
 {
     size_t count = (size_t)cJSON_GetArraySize(object), size = 16;
@@ -73,7 +74,7 @@ static bool keep_last_members(cJSON *object)
     return true;
 }
 
-/* cJSON limits the nesting, and so the depth of this recursion. */
+/* cJSON limits the nesting, and thereby the depth of this recursion. */
 static bool keep_last_everywhere(cJSON *tree)
 {
     if (cJSON_IsObject(tree) && !keep_last_members(tree)) return false;

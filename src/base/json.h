@@ -1,7 +1,8 @@
 /* Typed reading of JSON through cJSON.
  *
  * The lookups distinguish "absent" from "of the wrong type": an absent key leaves *out alone and
- * returns QP_OK, a wrong type is an error that names `where` (a file), the key, expected and found.
+ * returns QP_OK; a wrong type is an error that names `where` (a file), the key, the expected and
+ * the found type.
  */
 #ifndef QUIPU_BASE_JSON_H
 #define QUIPU_BASE_JSON_H
@@ -14,14 +15,14 @@
 #include <stdint.h>
 
 /* Parses `length` bytes; trailing text other than white space is an error. The message gives line
- * and column. Of members of an object with the same key the last counts, as in Python. A text of
- * more than 4 million values, or with a NUL in a string, is QP_UNSUPPORTED. cJSON_Delete() the
- * result. */
+ * and column. If an object has several members with the same key, the last one counts, as in
+ * Python. A text of more than 4 million values, or with a NUL in a string, is QP_UNSUPPORTED.
+ * cJSON_Delete() the result. */
 qp_status json_parse(const char *text, size_t length, const char *where, cJSON **out,
                      qp_error *error);
 
-/* The same, but members with the same key are all there: for formats that forbid them, whose
- * readers look for them. */
+/* The same, but keeps all members with the same key, for formats that forbid duplicates and whose
+ * readers search for them. */
 qp_status json_parse_all(const char *text, size_t length, const char *where, cJSON **out,
                          qp_error *error);
 

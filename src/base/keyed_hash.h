@@ -1,8 +1,8 @@
 /* Hash values for tables whose keys come from files or requests.
  *
- * Who chooses the keys of a table must not be able to choose keys that collide, or each lookup
- * walks the whole table. So the values depend on a secret that is drawn once in a process: they
- * differ from run to run, and nothing that is printed or saved may depend on them.
+ * An attacker who chooses the keys must not be able to choose keys that collide, because each
+ * lookup would then walk the whole table. So the values depend on a secret that is drawn once per
+ * process. They differ from run to run, and nothing that is printed or saved may depend on them.
  */
 #ifndef QUIPU_BASE_KEYED_HASH_H
 #define QUIPU_BASE_KEYED_HASH_H
@@ -23,8 +23,7 @@ hash_key hash_key_get(void);
  * one round a word and three at the end). */
 uint64_t keyed_hash(hash_key key, const void *bytes, size_t length);
 
-/* The same purpose for one number: two rounds of SplitMix64's finaliser with the secret before
- * each. */
+/* The same for one number: two rounds of SplitMix64's finaliser, with the secret before each. */
 static inline uint64_t keyed_hash_number(hash_key key, uint64_t number)
 {
     return hash_mix(hash_mix(number ^ key.k[0]) ^ key.k[1]);

@@ -1,7 +1,7 @@
-/* Telling the caller what happens, without printing: messages and progress go to a callback.
+/* Messages and progress, passed to a callback of the caller instead of printed.
  *
- * A library does not know whether there is a terminal or who reads it; the program does. A NULL
- * logger or progress is silent, so that no function has to ask.
+ * A library does not know whether there is a terminal; the program does. A NULL logger or progress
+ * is silent, so callers need no check.
  */
 #ifndef QUIPU_BASE_LOG_H
 #define QUIPU_BASE_LOG_H
@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 typedef enum log_level {
-    LOG_ERROR,   /* something asked for was not done */
+    LOG_ERROR,   /* something that was asked for was not done */
     LOG_WARNING, /* done, though perhaps not as meant */
-    LOG_INFO,    /* a choice that the program took: device, variant, cache type */
-    LOG_DETAIL,  /* for those who pass -v */
+    LOG_INFO,    /* a choice of the program: device, variant, cache type */
+    LOG_DETAIL,  /* details, shown with -v */
 } log_level;
 
 /* `message` is one line without its newline, valid during the call. */
@@ -24,7 +24,7 @@ typedef void log_sink(void *context, log_level level, const char *message);
 typedef struct logger {
     log_sink *sink;
     void *context;
-    log_level level; /* what is less important than this is not formatted at all */
+    log_level level; /* messages less important than this are not even formatted */
 } logger;
 
 void log_write(const logger *logger, log_level level, const char *format, ...)
@@ -45,7 +45,7 @@ struct progress {
     uint64_t begin_ns, told_ns;
 };
 
-/* Begins `what`; sink and context are set already. */
+/* Starts an activity named `what`; sink and context are set already. */
 void progress_begin(progress *progress, const char *what, uint64_t total);
 
 /* The same, counted in tokens. The sink is called at once, because the first step may take long. */
@@ -53,7 +53,8 @@ void progress_begin_tokens(progress *progress, const char *what, uint64_t total)
 
 void progress_advance(progress *progress, uint64_t amount);
 
-/* Ends the progress, even if the count stopped short; the sink is called if it has not been. */
+/* Ends the progress, even if the count stopped short. Calls the sink if it has not been called
+ * yet. */
 void progress_end(progress *progress);
 
 /* Appends "reading weights  42%  1.3 of 3.0 GB  2.1 GB/s", or "reading the prompt  42%  2560 of

@@ -32,13 +32,13 @@ void option_environment_name(const option_spec *option, char out[64])
 
 /* Parsing ------------------------------------------------------------------------------------ */
 
-/* What one run of the parser carries along. */
+/* The parser's state. */
 typedef struct parser {
     const program_spec *program;
     const command_spec *command;
     int argc;
     char **argv;
-    int next; /* the word to read next */
+    int next; /* the next word to read */
     void *fields;
     option_result *result;
     qp_error *error;
@@ -97,7 +97,8 @@ static bool exclude_each_other(const option_spec *a, const option_spec *b)
     return lists_name(a->excludes, b->name) || lists_name(b->excludes, a->name);
 }
 
-/* Whether the option has a value from `source` or a higher one; a flag that is off is not given. */
+/* Whether the option has a value from `source` or a higher one; a flag that is off does not
+ * count. */
 static bool is_given(const parser *p, int index, option_source source)
 {
     const option_spec *option = option_at(p->command, index);
@@ -106,7 +107,7 @@ static bool is_given(const parser *p, int index, option_source source)
     return option->type != OPTION_FLAG || *(const bool *)field;
 }
 
-/* An option that is given and excludes the one at `index`, or NULL. */
+/* An option that was given and excludes the one at `index`, or NULL. */
 static const option_spec *find_rival(const parser *p, int index, option_source source)
 {
     const option_spec *option = option_at(p->command, index), *other;
@@ -146,8 +147,8 @@ static bool suits_another_command(const parser *p, const option_spec *option, co
     return false;
 }
 
-/* One variable serves all commands that have the option, so a value that only others take leaves
- * this command its default. */
+/* One variable serves all commands that have the option. If only other commands accept its value,
+ * this command keeps its default. */
 static qp_status store_variable(parser *p, int index, const char *name, const char *text)
 {
     const option_spec *option = option_at(p->command, index);
@@ -195,7 +196,7 @@ static int find_short(const command_spec *command, char name)
     return -1;
 }
 
-/* What the program says about a flag of similar programs (`length` bytes with the dashes), or NULL.
+/* The answer to a flag of similar programs (`length` bytes with the dashes), or NULL.
  */
 static const char *foreign_advice(const option_entry *table, const char *word, size_t length)
 {
@@ -296,7 +297,8 @@ static qp_status check_single_dash(parser *p, const char *word)
                      (int)length, word, p->program->name, p->command->name);
 }
 
-/* The rest of a bundle as the value of its last letter; what is no such value is no such bundle. */
+/* The rest of a bundle as the value of its last letter; if it is no valid value, the word is no
+ * bundle. */
 static qp_status take_attached(parser *p, int index, const char *flag, const char *word,
                                const char *attached)
 {
@@ -306,7 +308,7 @@ static qp_status take_attached(parser *p, int index, const char *flag, const cha
     return status;
 }
 
-/* Whether a word such as -hf is a long option that is written so too. */
+/* Whether a word such as -hf is a long option that may be written with one dash. */
 static bool is_single_dash(const parser *p, const char *word)
 {
     bool negated;

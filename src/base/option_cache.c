@@ -1,4 +1,4 @@
-/* What the environment says of the person's folders and terminal: see option_cache.h. */
+/* Cache and state folders and the terminal, from the environment: see option_cache.h. */
 #include "base/option_cache.h"
 
 #include <stdio.h>

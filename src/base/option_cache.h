@@ -1,4 +1,5 @@
-/* What the environment says of the person's folders and terminal; only options read it. */
+/* The user's cache and state folders and the kind of terminal, from the environment; only the
+ * option files read it. */
 #ifndef QUIPU_BASE_OPTION_CACHE_H
 #define QUIPU_BASE_OPTION_CACHE_H
 
@@ -9,15 +10,15 @@
  * does not fit. */
 bool option_cache_path(const char *name, char *path, size_t size);
 
-/* "${XDG_STATE_HOME:-$HOME/.local/state}/quipu/NAME", for what a person made and wants to keep;
- * false as above. */
+/* "${XDG_STATE_HOME:-$HOME/.local/state}/quipu/NAME", for data that the user made and wants to
+ * keep; false as above. */
 bool option_state_path(const char *name, char *path, size_t size);
 
 /* Whether $TERM names a terminal that understands escape sequences, unlike "dumb" ones. */
 bool option_terminal_has_sequences(void);
 
-/* A path that a person typed where no shell reads it: a leading ~ or ~/ stands for $HOME, anything
- * else for itself. False where it does not fit. */
+/* A path that a person typed where no shell expands it: a leading ~ or ~/ is replaced by $HOME,
+ * anything else is copied. False where it does not fit. */
 bool option_expand_home(const char *typed, char *path, size_t size);
 
 #endif

@@ -25,7 +25,7 @@ static bool begins_with_word(const char *name, const char *word)
     return name[length] == ' ' && strlen(word) == length && memcmp(name, word, length) == 0;
 }
 
-/* The second words that there are. */
+/* Lists the second words of a family of commands. */
 static void put_second_words(const program_spec *program, const char *word, strbuf *out)
 {
     const char *separator = "";
@@ -36,7 +36,7 @@ static void put_second_words(const program_spec *program, const char *word, strb
     }
 }
 
-/* A second word that is none, and near none. */
+/* Reports an unknown second word that resembles none of the known ones. */
 static qp_status unknown_second_word(const program_spec *program, const char *typed,
                                      const char *word, qp_error *error)
 {

@@ -1,7 +1,7 @@
-/* Shell completions, drawn from the option tables: see option.h.
+/* Shell completions, made from the option tables: see option.h.
  *
- * The texts of the tables are our own, yet quoted wherever a shell would read them as more than
- * text. The generated scripts know a command of two words ("ops check") by its first two words.
+ * The texts of the tables are our own, but they are quoted wherever a shell would interpret them.
+ * The generated scripts recognise a command of two words ("ops check") by its first two words.
  */
 #include "base/option.h"
 
@@ -86,7 +86,7 @@ static void bash_family(const program_spec *program, const char *family, strbuf 
                      "        command=\"$command ${COMP_WORDS[2]}\"\n        ;;\n");
 }
 
-/* What completes the value of an option. */
+/* The completion of an option's value. */
 static void bash_value(const option_spec *option, strbuf *out)
 {
     if (option->type == OPTION_FLAG) return;
@@ -186,7 +186,7 @@ static void zsh_action(const option_spec *option, strbuf *out)
     }
 }
 
-/* One specification a way of writing the flag. */
+/* One specification for each spelling of the flag. */
 static void zsh_flag(const option_spec *option, const char *flag, strbuf *out)
 {
     strbuf text = {0};

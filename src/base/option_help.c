@@ -1,4 +1,4 @@
-/* Help on the terminal and the manual page, drawn from the option tables: see option.h. */
+/* Help on the terminal and the manual page, made from the option tables: see option.h. */
 #include "base/option.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static void put_wrapped(strbuf *out, const char *text, size_t column, size_t ind
     strbuf_putc(out, '\n');
 }
 
-/* " K", " cpu|cuda" or nothing: what stands after the flag. */
+/* " K", " cpu|cuda" or nothing: the text after the flag. */
 static void put_argument(const option_spec *option, strbuf *out)
 {
     if (option->type == OPTION_FLAG) return;
@@ -45,7 +45,8 @@ static void put_argument(const option_spec *option, strbuf *out)
         strbuf_printf(out, "%s%s", i ? "|" : "", option->choices[i]);
 }
 
-/* Whether all choices stand in front of the value, or in the help. */
+/* Whether the flag or the help text already names the choices; else they are listed after the
+ * help. */
 static bool shows_choices(const option_spec *option)
 {
     if (option->type != OPTION_CHOICE || !option->argument) return true;
@@ -231,7 +232,7 @@ static bool group_seen(const program_spec *program, const command_spec *until,
     return false;
 }
 
-/* A group is written in full at the first command that has it, and named at the others. */
+/* A group is written in full at the first command that has it, and by reference at the others. */
 static void man_command(const program_spec *program, const command_spec *command, strbuf *out)
 {
     strbuf_puts(out, ".SS ");
@@ -255,7 +256,7 @@ static void man_command(const program_spec *program, const command_spec *command
     }
 }
 
-/* A table of words and what they mean, under a title of its own unless that is NULL. */
+/* A table of words and their meanings, under a title of its own unless `title` is NULL. */
 static void man_entries(const char *title, const option_entry *entries, strbuf *out)
 {
     if (!entries) return;

@@ -1,4 +1,4 @@
-/* The variables of a hub of models: see option_hub.h. */
+/* Environment variables of Hugging Face's tools: see option_hub.h. */
 #include "base/option_hub.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@ static const char *variable(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* The folder of huggingface_hub; false where nothing says. */
+/* huggingface_hub's cache folder; false where no variable gives it. */
 static bool find_home(char *out, size_t size)
 {
     const char *home = variable("HF_HOME"), *cache = variable("XDG_CACHE_HOME"),

@@ -1,5 +1,4 @@
-/* Where models of a hub are kept and fetched from, by the variables that huggingface_hub reads:
- * decided by the environment, so it is read here.
+/* Where models are cached and fetched from: the environment variables that huggingface_hub reads.
  */
 #ifndef QUIPU_BASE_OPTION_HUB_H
 #define QUIPU_BASE_OPTION_HUB_H

@@ -77,7 +77,7 @@ static bool parse_integer(const option_spec *option, const char *text, int64_t *
     return true;
 }
 
-/* Decimal notation only: strtod's hexadecimal, "inf" and "nan" are no settings. */
+/* Decimal notation only: strtod's hexadecimal, "inf" and "nan" are refused. */
 static bool parse_decimal(const char *text, char **end, double *out)
 {
     if (text[0] == '\0' || strspn(text, "0123456789+-.") == 0) return false;
@@ -97,7 +97,7 @@ static bool parse_number(const option_spec *option, const char *text, double *ou
     return true;
 }
 
-/* Whole bytes, exact: a plain integer does not pass through a double. */
+/* Whole bytes, exact: a plain integer is not converted through a double. */
 static bool parse_size(const option_spec *option, const char *text, uint64_t *out)
 {
     static const char units[] = "KMGT";
@@ -148,7 +148,7 @@ static qp_status append_string(option_strings *list, const char *text, arena *me
     return QP_OK;
 }
 
-/* What to say of a name that a choice had before; NULL: it was none. */
+/* The answer to a former name of a choice; NULL if it is none. */
 static const char *renamed(const option_spec *option, const char *text)
 {
     for (int i = 0; option->renamed && option->renamed[i][0]; i++)

@@ -1,4 +1,4 @@
-/* Ends of texts: see output.h. */
+/* The end of an output text: see output.h. */
 #include "base/output.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Ends of texts: JSON trees printed, and the one check for lack of memory. */
+/* The end of an output text: prints a JSON tree, and checks once for lack of memory. */
 #ifndef QUIPU_BASE_OUTPUT_H
 #define QUIPU_BASE_OUTPUT_H
 

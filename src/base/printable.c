@@ -1,4 +1,4 @@
-/* Text from files made fit for a terminal: see printable.h. */
+/* Escapes text from files for a terminal: see printable.h. */
 #include "base/printable.h"
 
 #include <stdint.h>
@@ -34,7 +34,7 @@ static bool is_harmless(uint32_t c)
     return !turns_text && !(c >= 0x7f && c < 0xa0);
 }
 
-/* What stands for the text's first character; *used gets the bytes that it takes of the text. */
+/* The escaped form of the text's first character; *used: how many bytes of the text it covers. */
 static size_t piece_of(const char *text, size_t length, char piece[MAX_PIECE], size_t *used)
 {
     uint32_t code = 0;

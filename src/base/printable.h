@@ -1,16 +1,16 @@
-/* Text from files made fit for a terminal.
+/* Escapes text from files for a terminal.
  *
  * Names and descriptions in model files may hold bytes that move a terminal's cursor, change its
- * title or reorder the line. Every message goes through here, and everything of a file that a
- * command prints as text.
+ * title or reorder the line. Every message, and every text of a file that a command prints, is
+ * escaped here.
  */
 #ifndef QUIPU_BASE_PRINTABLE_H
 #define QUIPU_BASE_PRINTABLE_H
 
 #include "base/strbuf.h"
 
-/* Appends the text with control characters (but line breaks and tabs), characters that change the
- * direction of text, and bytes that are not UTF-8 written as \xNN and \uNNNN. */
+/* Appends the text. Control characters (except line breaks and tabs), characters that change the
+ * direction of text, and bytes that are not UTF-8 are written as \xNN or \uNNNN. */
 bool strbuf_put_printable(strbuf *out, const char *text, size_t length);
 
 /* The same from `text` (NUL-terminated) into `out`, cut to `size` bytes with the NUL. */

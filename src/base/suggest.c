@@ -35,7 +35,8 @@ size_t suggest_distance(const char *a, const char *b)
 void suggest_offer(suggestion *near, const char *candidate)
 {
     size_t distance = suggest_distance(near->word, candidate);
-    /* More than a third wrong is another word, not a slip; short words may have one slip. */
+    /* If more than a third of the letters differ, another word was meant; short words may have one
+     * slip. */
     size_t limit = strlen(near->word) / 3;
     if (distance > (limit ? limit : 1)) return;
     if (near->best && distance >= near->distance) return;

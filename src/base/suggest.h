@@ -10,11 +10,11 @@
  */
 typedef struct suggestion {
     const char *word;
-    const char *best; /* NULL while nothing offered is near enough to be what was meant */
+    const char *best; /* NULL while no candidate is near enough */
     size_t distance;
 } suggestion;
 
-/* Candidates live as long as the suggestion; of equally near ones the first offered stays. */
+/* Candidates must live as long as the suggestion; of equally near ones the first offered stays. */
 void suggest_offer(suggestion *near, const char *candidate);
 
 /* Insertions, deletions, changes and swaps of neighbours that turn `a` into `b` (optimal string

@@ -17,9 +17,10 @@ typedef struct pool_thread {
     int wanted; /* workers that the pool will have */
 } pool_thread;
 
-/* A run is announced by a new generation and ends when `running` is zero. Both are looked at for a
- * short while before sleeping: between the operators of a forward pass the next run comes sooner
- * than a sleeper could be woken, and on a busy machine a longer wait would steal from others. */
+/* A run starts with a new generation and ends when `running` is zero. Both sides spin for a short
+ * while before they sleep: between the operators of a forward pass the next run comes sooner than a
+ * sleeping thread could be woken. On a busy machine a longer spin would take time from other
+ * processes. */
 struct thread_pool {
     pthread_mutex_t mutex;
     pthread_cond_t start, done;
@@ -66,7 +67,7 @@ static void await_work(thread_pool *pool, unsigned long seen)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* The last of a run wakes the caller where it sleeps. */
+/* The last worker of a run wakes the caller if it sleeps. */
 static void finish_run(thread_pool *pool)
 {
     if (atomic_fetch_sub_explicit(&pool->running, 1, memory_order_acq_rel) != 1) return;
@@ -92,8 +93,9 @@ static void await_done(thread_pool *pool)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Gives each thread a processor of its own where there are enough, so that two workers never share
- * one while another is idle. The caller's thread is left as it is: it is not the pool's. */
+/* Pins each thread to a processor of its own where there are enough, so that two workers never
+ * share one while another is idle. The caller's own thread is not pinned, because it does not
+ * belong to the pool. */
 static void pin_thread(int worker, int n_workers)
 {
     cpu_set_t allowed, own;
@@ -146,7 +148,8 @@ qp_status thread_pool_create(int n_workers, thread_pool **out, qp_error *error)
     return QP_OK;
 }
 
-/* Sleepers hold the mutex from looking to waiting, so a wake under it cannot be missed. */
+/* A sleeper holds the mutex from its check to its wait, so a wake-up under the mutex cannot be
+ * missed. */
 static void wake_sleepers(thread_pool *pool)
 {
     if (atomic_load(&pool->sleepers) == 0) return;

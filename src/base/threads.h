@@ -1,7 +1,7 @@
 /* A pool of threads that all run the same function on their share of the work.
  *
- * The caller is worker 0. Between runs the others sleep. The split is by worker index and count
- * alone, so a result depends on the number of workers at most, never on timing.
+ * The caller is worker 0. Between runs the others sleep. The work is split by worker index and
+ * count alone, so a result may depend on the number of workers but never on timing.
  */
 #ifndef QUIPU_BASE_THREADS_H
 #define QUIPU_BASE_THREADS_H
@@ -17,7 +17,8 @@ typedef void thread_task(void *context, int worker, int n_workers);
 /* n_workers >= 1, this thread included. */
 qp_status thread_pool_create(int n_workers, thread_pool **out, qp_error *error);
 
-/* Runs task(context, i, n) on every worker i and returns when all are done. NULL is a pool of one.
+/* Runs task(context, i, n) on every worker i and returns when all are done. A NULL pool runs it on
+ * the caller alone.
  */
 void thread_pool_run(thread_pool *pool, thread_task *task, void *context);
 

@@ -1,4 +1,4 @@
-/* The only file that is compiled again for a new commit: see version.h. */
+/* The only file that is recompiled for a new commit: see version.h. */
 #include "base/version.h"
 
 #include "quipu.h"

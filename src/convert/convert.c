@@ -1,8 +1,8 @@
 /* Models as GGUF files: qp_convert() in quipu.h.
  *
- * The list of tensors is made first, so that the head of the file can be written; then each tensor
- * goes through in pieces of whole rows, read, turned, decoded and encoded by all threads, and
- * written by one. Rows whose type stays are copied as they are.
+ * The list of tensors is made first, so that the head of the file can be written. Then each tensor
+ * is converted in pieces of whole rows: all threads read, permute, decode and encode rows, and one
+ * thread writes them. Rows whose type does not change are copied.
  */
 #include "base/buffer.h"
 #include "base/files.h"
@@ -21,7 +21,7 @@ enum { PIECE_BYTES = 4 << 20 }; /* of a tensor, as floats, for each thread */
 
 /* --- Rows. --- */
 
-/* One piece of a tensor on its way. */
+/* One piece of a tensor during conversion. */
 typedef struct piece {
     const convert_job *job;
     const target *target;
@@ -29,11 +29,11 @@ typedef struct piece {
     char *out;               /* [rows] as they will be stored */
     char *stored;            /* [threads] a row as it is stored; of the types' larger size */
     float *values;           /* [threads][columns] */
-    _Atomic int64_t bad_row; /* one that holds what is no finite number; -1: none */
+    _Atomic int64_t bad_row; /* a row that holds a value that is not finite; -1: none */
 } piece;
 
-/* Where row `row` of the new tensor lies in the old. Neighbours 2i and 2i + 1 of a head turn
- * together in GGUF, i and i + turned / 2 in the other order. */
+/* The old tensor's row for row `row` of the new one. Rotary embedding pairs neighbours 2i and 2i +
+ * 1 of a head in GGUF, and i and i + turned / 2 in the other order. */
 static int64_t source_row(const target *t, int64_t row)
 {
     int64_t within = t->turned ? row % t->head_dim : 0;
@@ -132,7 +132,7 @@ static qp_status write_tensor(convert_job *job, const target *t, qp_error *error
     buffer_free(&out);
     buffer_free(&stored);
     buffer_free(&values);
-    /* A mapped file's pages are not needed again. */
+    /* A mapped file's pages are not needed again after they were read. */
     if (t->data && t->slot < WEIGHT_COUNT) model_release_weight(job->model, t->slot, t->layer);
     return status;
 }
@@ -156,7 +156,7 @@ static qp_status write_tensors(convert_job *job, qp_error *error)
 
 /* --- The whole. --- */
 
-/* What is there may be replaced if it is a file, but not the model by its own conversion, which is
+/* An existing file may be replaced, but not the model itself by its conversion: the model would be
  * lost if the new type was a mistake. */
 static qp_status check_out(const qp_convert_options *options, qp_error *error)
 {
@@ -192,7 +192,7 @@ static void on_progress(void *context, const progress *progress)
     strbuf_free(&line);
 }
 
-/* The model's settings for sampling go beside the new file. */
+/* The model's sampling settings are written beside the new file. */
 static qp_status copy_settings(const qp_convert_options *options, qp_error *error)
 {
     enum { LIMIT = 1 << 20 };

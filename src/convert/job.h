@@ -1,4 +1,4 @@
-/* A conversion under way: what its parts (keys, tensors, the loop over them) share. */
+/* The state of a conversion, shared by its parts: keys, tensors, and the loop over the tensors. */
 #ifndef QUIPU_CONVERT_JOB_H
 #define QUIPU_CONVERT_JOB_H
 
@@ -11,7 +11,7 @@
 /* A tensor to write. It comes from a slot of the model, or from memory. */
 typedef struct target {
     text_slice name;
-    weight_slot slot; /* WEIGHT_COUNT: `data` is what there is */
+    weight_slot slot; /* WEIGHT_COUNT: `data` is the source */
     int64_t layer;
     bool bias;
     const void *data; /* rows as stored; NULL: model_read_rows() makes them */
@@ -19,8 +19,8 @@ typedef struct target {
     int rank;
     int64_t shape[TENSOR_MAX_RANK];
     int64_t rows, columns;
-    int64_t turned, head_dim; /* the first `turned` rows of each head change from halves to pairs;
-                               * 0: none */
+    int64_t turned, head_dim; /* the first `turned` rows of each head are permuted from halves to
+                                 pairs; 0: none */
 } target;
 
 typedef struct convert_job {
@@ -33,13 +33,13 @@ typedef struct convert_job {
     size_t n_targets, capacity;
     thread_pool *pool;
     progress progress;
-    strbuf warnings; /* a line each */
+    strbuf warnings; /* a line for each */
 } convert_job;
 
 /* Lists the tensors of the new file. */
 qp_status convert_list_targets(convert_job *job, qp_error *error);
 
-/* Puts the keys, the vocabulary's among them. The targets are listed by then. */
+/* Writes the keys, the vocabulary's included. The targets must be listed by then. */
 qp_status convert_put_keys(convert_job *job, qp_error *error);
 
 #endif

@@ -1,6 +1,6 @@
-/* The keys of a converted file: see job.h. Those of a GGUF file are carried over but for what the
- * conversion changes; for other sources they are written from the model's sizes, as llama.cpp names
- * them. */
+/* The keys of a converted file: see job.h. From a GGUF file they are copied, except those that the
+ * conversion changes. For other sources they are written from the model's sizes, under llama.cpp's
+ * names. */
 #include "convert/job.h"
 #include "file/synthetic.h"
 #include "engine/vocabulary.h"
@@ -11,7 +11,7 @@
 
 enum { QUANTIZATION_VERSION = 2 }; /* of ggml's block formats */
 
-/* The file's mix: the one asked for, else that of the type with the most bytes. */
+/* The file's mix: the one asked for, else the mix of the type that most bytes have. */
 static uint32_t file_type_of(const convert_job *job)
 {
     uint64_t bytes[DTYPE_COUNT] = {0};
@@ -56,7 +56,7 @@ static void copy_keys(convert_job *job, const gguf *file)
 
 /* --- From sizes. --- */
 
-/* Puts keys "ARCHITECTURE.name". */
+/* Writes keys named "ARCHITECTURE.name". */
 typedef struct key_writer {
     gguf_writer *writer;
     const char *architecture;

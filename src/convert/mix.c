@@ -45,7 +45,8 @@ static bool is(const mix *mix, const char *name)
     return strcmp(mix->name, name) == 0;
 }
 
-/* Layers that the _M mixes spend more on: the first and last eighth, and of the rest each third. */
+/* Layers to which the _M mixes give more bits: the first and last eighth, and every third of the
+ * rest. */
 static bool is_favoured(int64_t layer, int64_t n_layers)
 {
     return layer < n_layers / 8 || layer >= 7 * n_layers / 8 || (layer - n_layers / 8) % 3 == 2;
@@ -59,7 +60,7 @@ static dtype choose_attn_v(const mix *mix, const model_config *c, int64_t layer)
     if (is(mix, "Q3_K_L")) return DTYPE_Q5_K;
     if (m && is_favoured(layer, c->n_layers)) return DTYPE_Q6_K;
     if (is(mix, "Q4_K_S") && layer < 4) return DTYPE_Q5_K;
-    /* Models of 70B, where eight query heads share a matrix of values. */
+    /* Models of 70B, where eight query heads share a value matrix. */
     bool shared = c->n_layers == 80 && c->n_heads != c->n_kv_heads;
     if (shared && (mix->usual == DTYPE_Q3_K || mix->usual == DTYPE_Q4_K)) return DTYPE_Q5_K;
     return mix->usual;
@@ -104,8 +105,9 @@ static dtype choose_slot(const mix *mix, const model_config *config, weight_slot
     }
 }
 
-/* The nearest type with smaller blocks, for rows that are not whole blocks. llama.cpp takes IQ4_NL
- * for the two smallest, which quipu does not write: Q4_0 has as many bits. */
+/* The next larger type with smaller blocks, for rows that are not whole blocks. llama.cpp takes
+ * IQ4_NL for the two smallest types. quipu does not write IQ4_NL and takes Q4_0, which has as many
+ * bits. */
 static dtype with_smaller_blocks(dtype type)
 {
     switch (type) {

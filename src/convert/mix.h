@@ -1,9 +1,9 @@
-/* Which element type each tensor gets: llama.cpp's mixes by their names ("Q4_K_M"), as facts.
+/* The element type of each tensor: llama.cpp's mixes by their names ("Q4_K_M").
  *
  * A mix has a usual type, and gives more bits to the tensors that lose most: the output projection
  * (the embedding where the two are one), the values of attention, the down projection in some
  * layers. The rules are those of llama-quantize without an importance matrix, so that a file has
- * the types that other programs' files of that name have.
+ * the same types as other programs' files of that name.
  */
 #ifndef QUIPU_CONVERT_MIX_H
 #define QUIPU_CONVERT_MIX_H
@@ -17,7 +17,7 @@ typedef struct mix {
     dtype usual;
 } mix;
 
-/* By a name, in any case; QP_INVALID lists them all. */
+/* Finds a mix by its name, in any case; QP_INVALID lists them all. */
 qp_status mix_find(const char *name, const mix **out, qp_error *error);
 
 /* The plainest mix with this usual type; NULL for a type that no mix has. */

@@ -1,8 +1,8 @@
-/* Which tensors a converted file has, from where, and of which type: see job.h.
+/* The tensors of a converted file, their sources and their types: see job.h.
  *
- * A GGUF file keeps its tensors, their names and their order, whatever they are. From any other
- * source come the weights that weights.def names, the rows of queries and keys turned to the order
- * in which GGUF rotates them (neighbouring pairs), and a tensor of divisors for llama3's RoPE.
+ * A GGUF file keeps all its tensors, with their names and order. From any other source come the
+ * weights that weights.def names, with the rows of queries and keys permuted to the order in which
+ * GGUF rotates them (neighbouring pairs), and a tensor of divisors for llama3's RoPE.
  */
 #include "convert/job.h"
 

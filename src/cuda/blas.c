@@ -1,6 +1,6 @@
-/* Large matrix products by cuBLASLt: see cuda_blas.h.
+/* Large matrix products by cuBLASLt: see cuda/blas.h.
  *
- * The library counts columns first, so it is asked for out^T = weight x^T: its A is the weight,
+ * cuBLASLt's matrices are column-major, so it computes out^T = weight x^T: its A is the weight,
  * transposed, its B is x, its C and D are the residual and out.
  */
 #include "cuda/blas.h"
@@ -35,8 +35,8 @@ enum {
     MAX_CHOICES = 8,
 };
 
-/* Where rows are short, writing a tile's float32 sums takes a good part of its time, and the
- * library chooses too large ones: tiles that were measured to be faster there, the best ones first.
+/* Where rows are short, writing a tile's float32 sums takes a good part of the time, and cuBLASLt
+ * chooses tiles that are too large. These tiles were measured to be faster there, best first.
  */
 static const uint32_t short_tiles[] = {20 /* 128x128 */, 201 /* 176x128 */, 197 /* 168x128 */,
                                        184 /* 144x128 */};
@@ -75,7 +75,7 @@ enum {
               const blas_algorithm *algorithm, void *workspace, size_t workspace_bytes,            \
               cuda_stream stream))
 
-/* What is known of products of the same sizes: how they are described, and the algorithm. */
+/* A plan for products of the same sizes: their descriptions and the algorithm. */
 typedef struct blas_plan {
     cuda_product sizes; /* residual: 0 or 1 */
     blas_object description, a, b, c, d;
@@ -94,7 +94,7 @@ struct cuda_blas {
     } call;
     blas_handle handle;
     blas_plan plans[MAX_PLANS];
-    int n_plans, next; /* the oldest plan gives way */
+    int n_plans, next; /* the new plan replaces the oldest */
 };
 
 static qp_status check(int status, const char *function, qp_error *error)
@@ -173,7 +173,7 @@ void cuda_blas_close(cuda_blas *blas)
     free(blas);
 }
 
-/* A product without its addresses. */
+/* A product's sizes, without its addresses. */
 static cuda_product sizes_of(const cuda_product *product)
 {
     cuda_product sizes = *product;
@@ -199,7 +199,8 @@ static qp_status describe(cuda_blas *blas, blas_plan *plan, const cuda_product *
     return check(blas->call.layout_create(&plan->d, TYPE_F32, n, m, p->out_pitch), layout, error);
 }
 
-/* Of the library's choices: the one with the best of those tiles, or else the first. */
+/* Of the algorithms that cuBLASLt proposes: the one with the best tile of that list, or else the
+ * first. */
 static blas_algorithm best_of(const cuda_blas *blas, const blas_choice *choices, int n)
 {
     int best = 0, best_rank = N_SHORT_TILES;
@@ -249,13 +250,14 @@ static qp_status find_plan(cuda_blas *blas, const cuda_product *product, blas_pl
     free_plan(blas, plan);
     TRY(describe(blas, plan, product, error));
     TRY(choose(blas, plan, product, error));
-    plan->sizes = sizes; /* now it may be found */
+    plan->sizes = sizes; /* now plan_find() may return it */
     *out = plan;
     return QP_OK;
 }
 
-/* The way to make a product; QP_UNSUPPORTED where there is none. */
-static qp_status find_way(cuda_blas *blas, const cuda_product *p, blas_plan **plan, qp_error *error)
+/* The plan for a product; QP_UNSUPPORTED where there is none. */
+static qp_status supported_plan(cuda_blas *blas, const cuda_product *p, blas_plan **plan,
+                                qp_error *error)
 {
     TRY(find_plan(blas, p, plan, error));
     if (!(*plan)->unsupported) return QP_OK;
@@ -267,14 +269,14 @@ static qp_status find_way(cuda_blas *blas, const cuda_product *p, blas_plan **pl
 qp_status cuda_blas_prepare(cuda_blas *blas, const cuda_product *product, qp_error *error)
 {
     blas_plan *plan;
-    return find_way(blas, product, &plan, error);
+    return supported_plan(blas, product, &plan, error);
 }
 
 qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *p, cuda_address workspace,
                              cuda_stream stream, qp_error *error)
 {
     blas_plan *plan;
-    TRY(find_way(blas, p, &plan, error));
+    TRY(supported_plan(blas, p, &plan, error));
     const float one = 1, beta = p->residual ? 1 : 0;
     cuda_address c = p->residual ? p->residual : p->out;
     return check(blas->call.multiply(

@@ -6,7 +6,7 @@
 
 typedef struct cuda_blas cuda_blas;
 
-/* QP_DEVICE if the library is not there: quipu's own kernels then make the products. */
+/* QP_DEVICE if the library is not installed: quipu's own kernels then make the products. */
 qp_status cuda_blas_open(cuda_blas **out, qp_error *error);
 void cuda_blas_close(cuda_blas *blas);
 
@@ -20,11 +20,12 @@ typedef struct cuda_product {
 
 enum { CUDA_BLAS_WORKSPACE = 32 << 20 };
 
-/* Finds an algorithm for a product of these sizes in advance, so that cuda_blas_multiply() need
- * not. */
+/* Finds the algorithm for a product of these sizes in advance, so that cuda_blas_multiply() need
+ * not search. */
 qp_status cuda_blas_prepare(cuda_blas *blas, const cuda_product *product, qp_error *error);
 
-/* Puts the product into the stream. QP_UNSUPPORTED if the library has no algorithm for these sizes.
+/* Enqueues the product on the stream. QP_UNSUPPORTED if the library has no algorithm for these
+ * sizes.
  */
 qp_status cuda_blas_multiply(cuda_blas *blas, const cuda_product *product, cuda_address workspace,
                              cuda_stream stream, qp_error *error);

@@ -1,4 +1,4 @@
-/* The CUDA driver, found at run time: see cuda_driver.h. */
+/* The CUDA driver, found at run time: see cuda/driver.h. */
 #include "cuda/driver.h"
 
 #include <assert.h>
@@ -17,7 +17,7 @@ enum { /* CUdevice_attribute */
        ATTRIBUTE_SHARED_OPTIN = 97,
 };
 
-enum { /* CUresult, those that call for advice of their own */
+enum { /* CUresult: the errors with advice of their own */
        OUT_OF_MEMORY = 2,
        NO_DEVICE = 100,
        SYSTEM_NOT_READY = 802,
@@ -34,7 +34,7 @@ enum { /* CUresult, those that call for advice of their own */
 static struct {
     pthread_once_t once;
     cuda_driver driver;
-    qp_error error; /* status QP_OK: it is there */
+    qp_error error; /* QP_OK: the driver was opened */
 } loaded = {.once = PTHREAD_ONCE_INIT};
 
 static const char *const symbols[] = {
@@ -56,7 +56,7 @@ static qp_status find_functions(void *library, qp_error *error)
                 "the NVIDIA driver lacks %s: it is too old; CUDA 12 or newer is needed",
                 symbols[i]);
     }
-    /* POSIX lets a pointer to a function be had from dlsym, ISO C knows no cast for it. */
+    /* POSIX allows a function pointer to be read from dlsym(); ISO C has no cast for it. */
     memcpy(&loaded.driver, found, sizeof found);
     return QP_OK;
 }
@@ -171,8 +171,8 @@ qp_status cuda_device_open(cuda_device *d, qp_error *error)
     TRY(cuda_check(d->driver->context_retain(&d->context, d->ordinal), "starting work on the GPU",
                    error));
     TRY(cuda_device_enter(d, error));
-    /* Weights are read in order: all of a line comes where a part of it is asked for. Only a hint,
-     * which a driver may refuse. */
+    /* Weights are read in order, so L2 may fetch a whole line when a part of it is read. This is
+     * only a hint, which a driver may refuse. */
     d->driver->limit_set(CUDA_LIMIT_L2_FETCH, L2_LINE);
     TRY(cuda_check(d->driver->memory_info(&free_bytes, &d->memory_total),
                    "reading the GPU's memory size", error));
@@ -193,7 +193,7 @@ void cuda_device_close(cuda_device *d)
 
 double cuda_device_flops(const cuda_device *d)
 {
-    enum { HOPPERS = 4096 }; /* of a multiprocessor and clock */
+    enum { HOPPERS = 4096 }; /* FLOPs of one multiprocessor in one clock */
     int kilohertz = 0;
     if (d->driver->device_attribute(&kilohertz, ATTRIBUTE_CLOCK_KILOHERTZ, d->ordinal) !=
         CUDA_SUCCESS)
@@ -243,7 +243,7 @@ static qp_status find_function(cuda_device *d, const char *image, const char *ke
                       "giving a kernel shared memory", error);
 }
 
-/* The place of a kernel in the table, or the empty one where it belongs; NULL: the table is full.
+/* The slot of a kernel in the table, or the empty slot where it belongs; NULL if the table is full.
  */
 static cuda_found *place_of(cuda_device *d, const char *image, const char *kernel, int shared_bytes)
 {
@@ -265,7 +265,7 @@ void cuda_device_replace(cuda_device *d, const char *image, const char *kernel, 
 {
     cuda_found *place = place_of(d, image, kernel, shared_bytes);
     assert(strlen(kernel) < CUDA_KERNEL_NAME && strlen(image) < CUDA_KERNEL_NAME);
-    if (!place) return; /* the table is full: kernels are found each time */
+    if (!place) return; /* the table is full: the driver finds the kernel each time */
     *place = (cuda_found){.shared_bytes = shared_bytes, .function = function};
     strcpy(place->image, image);
     strcpy(place->name, kernel);

@@ -31,7 +31,8 @@ typedef struct cuda_launch_attribute { /* CUlaunchAttribute */
     union {
         char bytes[64];
         unsigned cluster[3]; /* blocks of a cluster */
-        int early;           /* 1: blocks may come before the kernel before has ended */
+        int early; /* 1: programmatic dependent launch: blocks may start before the previous kernel
+                      has ended */
     } value;
 } cuda_launch_attribute;
 typedef struct cuda_launch { /* CUlaunchConfig */
@@ -41,7 +42,7 @@ typedef struct cuda_launch { /* CUlaunchConfig */
     unsigned n_attributes;
 } cuda_launch;
 
-/* FUNCTION(member, symbol, parameters): what is called of the driver. */
+/* FUNCTION(member, symbol, parameters): the driver functions in use. */
 #define CUDA_DRIVER_FUNCTIONS(FUNCTION)                                                            \
     FUNCTION(init, "cuInit", (unsigned flags))                                                     \
     FUNCTION(driver_version, "cuDriverGetVersion", (int *version))                                 \
@@ -128,7 +129,7 @@ enum {
     CUDA_LAUNCH_CLUSTER = 4, /* ids of launch attributes */
     CUDA_LAUNCH_EARLY = 6,   /* PROGRAMMATIC_STREAM_SERIALIZATION */
     CUDA_LIMIT_L2_FETCH = 5, /* MAX_L2_FETCH_GRANULARITY, in bytes */
-    CUDA_MAP_BF16 = 9,       /* of tensor maps; F16 is copied just so */
+    CUDA_MAP_BF16 = 9,       /* of tensor maps; F16 is copied with the same value */
     CUDA_MAP_SWIZZLE_128 = 3,
     CUDA_MAP_PROMOTION_128 = 2,
 };
@@ -138,7 +139,7 @@ enum {
  * "copying weights to the GPU". */
 qp_status cuda_check(cuda_result result, const char *operation, qp_error *error);
 
-/* GPU code embedded in the program, as fatbins; the last has no name. */
+/* GPU code embedded in the program, as fatbins; an entry without a name ends the list. */
 typedef struct cuda_image {
     const char *name; /* of a .cu file without ".cu", or of a row of src/gpu_images.cmake */
     const void *data;
@@ -147,32 +148,32 @@ extern const cuda_image cuda_images[];
 
 enum {
     CUDA_MAX_IMAGES = 32,
-    CUDA_MAX_KERNELS = 256, /* that are kept in mind */
+    CUDA_MAX_KERNELS = 256, /* kernels in the table at most */
     CUDA_KERNEL_NAME = 48,  /* bytes of a kernel's or an image's name at most */
 };
 
-/* A kernel that has been found. */
+/* A slot of the table of kernels. */
 typedef struct cuda_found {
-    char image[CUDA_KERNEL_NAME], name[CUDA_KERNEL_NAME]; /* "": none here */
+    char image[CUDA_KERNEL_NAME], name[CUDA_KERNEL_NAME]; /* "": empty */
     int shared_bytes;
     cuda_function function;
 } cuda_found;
 
-/* A GPU in use: its figures, its context, a stream for everything that goes in order, and the
- * modules loaded from the images. */
+/* A GPU in use: its figures, its context, one stream for all work in order, and the modules loaded
+ * from the images. */
 typedef struct cuda_device {
     const cuda_driver *driver;
     cuda_ordinal ordinal;
     char name[96];
     int major, minor; /* compute capability */
     int n_multiprocessors;
-    int l2_bytes, shared_bytes; /* shared_bytes: that a block may ask for at most */
+    int l2_bytes, shared_bytes; /* shared_bytes: most dynamic shared memory of a block */
     int driver_version;         /* 13000: CUDA 13.0 */
     size_t memory_total;
     cuda_context context;
     cuda_stream stream;
-    cuda_module modules[CUDA_MAX_IMAGES]; /* by the image's place; NULL: not loaded */
-    cuda_found kernels[CUDA_MAX_KERNELS]; /* by a hash of the name */
+    cuda_module modules[CUDA_MAX_IMAGES]; /* [image]; NULL: not loaded */
+    cuda_found kernels[CUDA_MAX_KERNELS]; /* hash table, by name */
 } cuda_device;
 
 /* Takes the first GPU that can run the embedded code. cuda_device_close() it, also after a
@@ -180,37 +181,37 @@ typedef struct cuda_device {
 qp_status cuda_device_open(cuda_device *out, qp_error *error);
 void cuda_device_close(cuda_device *device);
 
-/* The same GPU's figures without making a context on it. */
+/* The GPU's figures, read without making a context on it. */
 qp_status cuda_device_probe(cuda_device *out, qp_error *error);
 
-/* Whether it has the instructions of compute capability 9.0 alone (wgmma, in code for sm_90a), of
- * which some kernels are made; newer ones run the others. */
+/* Whether it has the instructions that only compute capability 9.0 has (wgmma, in code for sm_90a).
+ * Some kernels need them; newer GPUs run other kernels. */
 static inline bool cuda_device_is_hopper(const cuda_device *device)
 {
     return device->major == 9 && device->minor == 0;
 }
 
-/* FLOPs a second of its units for products of 16-bit numbers, by their number and clock; 0: not
- * known. */
+/* Peak FLOPs a second for products of 16-bit numbers, from the number of units and their clock; 0:
+ * not known. */
 double cuda_device_flops(const cuda_device *device);
 
-/* Makes the device's context this thread's: before the first call from another thread. */
+/* Makes the device's context current in this thread: required before the first call from another
+ * thread. */
 qp_status cuda_device_enter(const cuda_device *device, qp_error *error);
 
-/* Bytes of the GPU's memory that nobody uses. */
+/* Free bytes of the GPU's memory. */
 qp_status cuda_device_free_memory(const cuda_device *device, size_t *bytes, qp_error *error);
 
-/* A kernel by its name, found once and its module loaded when first needed; `shared_bytes` of
- * dynamic shared memory are allowed to it. */
+/* Finds a kernel by its name, once, and loads its module when first needed. `shared_bytes`: dynamic
+ * shared memory that it may use. */
 qp_status cuda_device_function(cuda_device *device, const char *image, const char *kernel,
                                int shared_bytes, cuda_function *out, qp_error *error);
 
-/* Puts a function in the place of a kernel that has not been looked for yet: tests run kernels with
- * delays so. */
+/* Replaces a kernel that has not been looked up yet: tests use it to run kernels with delays. */
 void cuda_device_replace(cuda_device *device, const char *image, const char *kernel,
                          int shared_bytes, cuda_function function);
 
-/* Waits for all that was put into the device's stream; `operation` names it where it failed. */
+/* Waits for all work in the device's stream. `operation` names it in the error message. */
 qp_status cuda_device_wait(const cuda_device *device, const char *operation, qp_error *error);
 
 #endif

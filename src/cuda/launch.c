@@ -7,13 +7,15 @@
 #include <string.h>
 
 enum {
-    ALIGNMENT = 64, /* of parameters, as tensor maps want it */
+    ALIGNMENT = 64, /* alignment of parameters, which tensor maps need */
     AREA_SHIFT = 44,
     TAG_SHIFT = 52,
 };
-/* No address of a GPU, and as one half of a word neither a size nor a usual float32. */
+/* The upper bits of a symbolic address. No GPU address has them, and neither half of a parameter
+ * that is a size or a usual float32 looks like them. */
 static const uint64_t tag = UINT64_C(0xa7c) << TAG_SHIFT;
-static const uint64_t map_tag = UINT64_C(0x7175697075206d61); /* begins a description */
+static const uint64_t map_tag =
+    UINT64_C(0x7175697075206d61); /* marks a description of a tensor map */
 
 /* ---- addresses ----------------------------------------------------------------------------- */
 
@@ -95,7 +97,7 @@ static qp_status add_record(cuda_recording *r, cuda_record **out, qp_error *erro
     return QP_OK;
 }
 
-/* Room for a parameter; its place. */
+/* Reserves room for a parameter and returns its place. */
 static qp_status take_bytes(cuda_recording *r, size_t bytes, size_t *at, qp_error *error)
 {
     bytes = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -167,7 +169,7 @@ static qp_status add_patch(cuda_recording *r, cuda_patch patch, qp_error *error)
     return QP_OK;
 }
 
-/* What an area's address has become; others stay. */
+/* The area's address after binding; other words stay. */
 static cuda_address bound(cuda_address address, const cuda_address *areas)
 {
     int area;

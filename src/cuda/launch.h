@@ -1,10 +1,10 @@
 /* Launches as records: made before there is memory, printed, bound to memory, and run any number of
  * times.
  *
- * While records are made, an address is an area and a place in it (cuda_area_address). Binding puts
- * the areas' addresses in their place and encodes tensor maps. Areas that move from run to run
- * stay open; the words of parameters that they are in are set before each run. A run is then
- * nothing but calls of the driver.
+ * While records are made, an address is symbolic: an area and an offset in it (cuda_area_address).
+ * Binding replaces symbolic addresses by real ones and encodes tensor maps. Some areas move from
+ * run to run; the parameter words that point into them are set before each run. A run then only
+ * calls the driver.
  */
 #ifndef QUIPU_CUDA_LAUNCH_H
 #define QUIPU_CUDA_LAUNCH_H
@@ -19,16 +19,16 @@ enum {
 
 /* ---- addresses ----------------------------------------------------------------------------- */
 
-/* Such addresses keep the alignment of the place. */
+/* Symbolic addresses keep the alignment of the offset. */
 cuda_address cuda_area_address(int area, size_t offset);
 
-/* Whether it is such an address: then its area and the place. */
+/* Whether it is a symbolic address; if so, gives its area and offset. */
 bool cuda_area_find(cuda_address address, int *area, size_t *offset);
 
 /* ---- tensor maps --------------------------------------------------------------------------- */
 
-/* Tiles of a matrix of 16-bit elements, in shared memory in the 128-byte swizzle. The sizes are
- * elements, the innermost first; the strides bytes, of all dimensions but the innermost. */
+/* Tiles of a matrix of 16-bit elements, in shared memory in the 128-byte swizzle. Sizes are in
+ * elements, innermost first. Strides are in bytes, for all dimensions except the innermost. */
 typedef struct cuda_map {
     cuda_address address;
     uint64_t sizes[5], strides[4];
@@ -36,11 +36,11 @@ typedef struct cuda_map {
     uint32_t rank;
 } cuda_map;
 
-/* Writes a map's description where the map is to be, in a parameter at a multiple of 64 bytes;
- * binding encodes it. False where the GPU has no such map. */
+/* Writes a map's description in place of the map, in a parameter at a multiple of 64 bytes; binding
+ * encodes it. False if the GPU cannot have such a map. */
 bool cuda_map_describe(const cuda_map *map, char at[CUDA_MAP_BYTES]);
 
-/* Reads a description again; false where there is none. */
+/* Reads a description back; false if there is none. */
 bool cuda_map_read(const char at[CUDA_MAP_BYTES], cuda_map *map);
 
 /* Encodes it at once. */
@@ -51,12 +51,12 @@ qp_status cuda_map_encode(const cuda_device *device, const cuda_map *map, char a
 
 /* How a kernel is started. */
 typedef struct cuda_start {
-    const char *image; /* a lasting text */
+    const char *image; /* static text */
     char name[CUDA_KERNEL_NAME];
-    int shared_most; /* dynamic shared memory that the kernel is allowed; 0: 48 KB */
+    int shared_most; /* most dynamic shared memory of the kernel; 0: 48 KB */
     unsigned grid[3], threads, shared_bytes;
-    /* 0: the kernel starts when the one before it has ended. n: it waits for that itself, so that
-     * it may start before (programmatic dependent launch); in clusters of n blocks. */
+    /* 0: the kernel starts when the previous one has ended. n: programmatic dependent launch, in
+     * clusters of n blocks; the kernel may start earlier and waits by itself. */
     unsigned cluster;
 } cuda_start;
 
@@ -71,15 +71,15 @@ typedef struct cuda_argument {
 
 typedef struct cuda_record {
     cuda_start start;
-    bool early;             /* starts before its predecessor has ended, where start.cluster */
-    bool is_product;        /* by cuBLASLt: `product` instead of a kernel */
-    cuda_product product;   /* addresses as those of parameters */
-    cuda_function function; /* once bound */
-    size_t at[CUDA_MAX_ARGUMENTS]; /* of the parameters, in the recording's bytes */
+    bool early;           /* may start before its predecessor has ended, if start.cluster is set */
+    bool is_product;      /* made by cuBLASLt: `product` instead of a kernel */
+    cuda_product product; /* addresses, symbolic like those in parameters */
+    cuda_function function;        /* once bound */
+    size_t at[CUDA_MAX_ARGUMENTS]; /* in the recording's bytes */
     int n_arguments;
 } cuda_record;
 
-/* A word of the parameters that is set before each run. */
+/* A parameter word that is set before each run. */
 typedef struct cuda_patch {
     size_t at;
     int area;
@@ -89,7 +89,7 @@ typedef struct cuda_patch {
 typedef struct cuda_recording {
     cuda_record *records;
     int n_records, capacity;
-    char *bytes; /* at multiples of 64 */
+    char *bytes; /* parameters, each at a multiple of 64 */
     size_t n_bytes, bytes_capacity;
     cuda_patch *patches;
     int n_patches, patch_capacity;
@@ -97,26 +97,27 @@ typedef struct cuda_recording {
 
 void cuda_recording_free(cuda_recording *recording);
 
-/* A kernel's launch, with a list of arguments. A grid without blocks is left out. */
+/* Records a kernel's launch, with a list of arguments. A grid without blocks is skipped. */
 qp_status cuda_recording_add(cuda_recording *recording, const cuda_start *start,
                              const cuda_argument *arguments, qp_error *error);
 
-/* A product of cuBLASLt. */
+/* Records a product of cuBLASLt. */
 qp_status cuda_recording_add_product(cuda_recording *recording, const cuda_product *product,
                                      qp_error *error);
 
 /* A parameter of a record. */
 void *cuda_recording_argument(const cuda_recording *recording, int record, int argument);
 
-/* Finds kernels, encodes maps, and puts addresses in the place of areas; `areas`: of each its
- * address, or 0 for those that move. Once. */
+/* Finds kernels, encodes maps, and replaces symbolic addresses. `areas`: the address of each area,
+ * or 0 for areas that move. Called once. */
 qp_status cuda_recording_bind(cuda_recording *recording, cuda_device *device,
                               const cuda_address areas[CUDA_MAX_AREAS], qp_error *error);
 
-/* Sets the words of the areas that move. */
+/* Sets the words that point into areas that move. */
 void cuda_recording_set(cuda_recording *recording, const cuda_address areas[CUDA_MAX_AREAS]);
 
-/* Puts a record into the device's stream; `early` as the record may be. */
+/* Enqueues a record on the device's stream. `early`: it may start before its predecessor has
+ * ended. */
 qp_status cuda_recording_run(const cuda_recording *recording, int record, bool early,
                              const cuda_device *device, cuda_blas *blas, cuda_address workspace,
                              qp_error *error);

@@ -1,4 +1,4 @@
-/* The GPU's memory: see cuda_memory.h. */
+/* The GPU's memory: see cuda/memory.h. */
 #include "cuda/memory.h"
 
 #include <assert.h>

@@ -4,7 +4,7 @@
 
 #include "cuda/driver.h"
 
-enum { CUDA_ALIGNMENT = 256 }; /* of every tensor on the GPU */
+enum { CUDA_ALIGNMENT = 256 }; /* alignment of every tensor on the GPU */
 
 /* Memory on the GPU; address 0 when empty. */
 typedef struct cuda_buffer {
@@ -42,7 +42,8 @@ enum { CUDA_UPLOAD_PIECE = 32 << 20 };
 /* cuda_upload_end() it, also after a failure. */
 qp_status cuda_upload_begin(const cuda_device *device, cuda_upload *out, qp_error *error);
 
-/* Where the next piece, of at most CUDA_UPLOAD_PIECE bytes, is to be written; then it is sent. */
+/* The buffer for the next piece, of at most CUDA_UPLOAD_PIECE bytes; cuda_upload_send() copies
+ * it. */
 qp_status cuda_upload_next(cuda_upload *upload, void **piece, qp_error *error);
 qp_status cuda_upload_send(cuda_upload *upload, cuda_address to, size_t bytes, qp_error *error);
 

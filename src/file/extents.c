@@ -1,4 +1,4 @@
-/* Overlap of tensors in a file: sorted by offset, neighbours compared. */
+/* Finds overlapping tensors in a file: sorts by offset and compares neighbours. */
 #include "file/extents.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Whether the spans that a file gives its tensors overlap. Private to src/file. */
+/* Checks that the spans that a file gives its tensors do not overlap. Private to src/file. */
 #ifndef QUIPU_FILE_EXTENTS_H
 #define QUIPU_FILE_EXTENTS_H
 

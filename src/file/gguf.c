@@ -21,7 +21,7 @@ static void write_suffix(char suffix[SUFFIX_SIZE], int number, int count)
     snprintf(suffix, SUFFIX_SIZE, "-%05d-of-%05d.gguf", number + 1, count);
 }
 
-/* Whether the path ends as part `number` of `count` should. */
+/* Whether the path ends like that of part `number` of `count`. */
 static bool has_suffix(const char *path, int number, int count)
 {
     char suffix[SUFFIX_SIZE];
@@ -30,7 +30,7 @@ static bool has_suffix(const char *path, int number, int count)
     return length > n && strcmp(path + length - n, suffix) == 0;
 }
 
-/* The path of another part beside a part whose path has its suffix. */
+/* The path of another part, from the path of a part. */
 static char *sibling_path(const char *path, int number, int count, arena *memory)
 {
     char *sibling = arena_strdup(memory, path);
@@ -41,7 +41,7 @@ static char *sibling_path(const char *path, int number, int count, arena *memory
     return sibling;
 }
 
-/* Reads split.no and split.count; {0, 1} for a file that is no part of a split. */
+/* Reads split.no and split.count; {0, 1} for a file that is not split. */
 static qp_status read_split(const gguf_part *part, int *number, int *count, qp_error *error)
 {
     int64_t no = 0, n = 1;
@@ -157,7 +157,7 @@ static qp_status check_tensor_total(const gguf *file, qp_error *error)
                      gguf_path(file), (long long)total, file->n_parts, file->n_tensors);
 }
 
-/* From the parsed first part to the whole model. */
+/* Builds the model from its parsed first part. */
 static qp_status complete(gguf *file, qp_error *error)
 {
     int number, count;
@@ -175,7 +175,7 @@ static qp_status complete(gguf *file, qp_error *error)
     return QP_OK;
 }
 
-/* A model with room for one part. */
+/* Allocates a model with room for one part. */
 static gguf *new_file(qp_error *error)
 {
     gguf *file = calloc(1, sizeof *file);

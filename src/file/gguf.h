@@ -50,7 +50,8 @@ qp_status gguf_open_memory(const void *data, size_t size, const char *name, gguf
 /* NULL is allowed. */
 void gguf_close(gguf *file);
 
-/* Gives the memory of what was read of it back to the system, until it is touched again. */
+/* Gives the memory of pages that were read back to the system; they are read from the file again
+ * when touched. */
 void gguf_release_pages(const gguf *file);
 
 /* The path given to gguf_open(): what messages call the file. */
@@ -75,7 +76,7 @@ const gguf_value *gguf_key_at(const gguf *file, size_t i);
 /* NULL when absent. */
 const gguf_value *gguf_find(const gguf *file, const char *key);
 
-/* The value for a person: 'llama', 32, 1e-05, true, "128256 strings", "5 x u32: 1, 2, ...".
+/* The value as a person reads it: 'llama', 32, 1e-05, true, "128256 strings", "5 x u32: 1, 2, ...".
  * Writes into text and returns it. */
 const char *gguf_value_describe(const gguf_value *value, char *text, size_t size);
 
@@ -88,7 +89,7 @@ qp_status gguf_get_bool(const gguf *file, const char *key, bool *out, qp_error *
 /* *out points into the mapping. */
 qp_status gguf_get_string(const gguf *file, const char *key, text_slice *out, qp_error *error);
 
-/* Copies of a whole array, to free(); integers (or booleans, as 0 and 1) of any width, and numbers
+/* Copies of a whole array, to free(): integers (or booleans, as 0 and 1) of any width, or numbers
  * of any type. An empty array gives a valid pointer and *count = 0. */
 qp_status gguf_get_i64_array(const gguf *file, const char *key, int64_t **out, size_t *count,
                              qp_error *error);
@@ -109,9 +110,9 @@ const stored_tensor *gguf_tensor_at(const gguf *file, size_t i);
 /* NULL when absent. */
 const stored_tensor *gguf_find_tensor(const gguf *file, const char *name);
 
-/* A view of the tensor's data, shape outermost first. Read-only in spite of its type: writing
- * faults. An absent tensor leaves *out alone and returns QP_OK; a type that we do not read is
- * QP_UNSUPPORTED. */
+/* A view of the tensor's data, shape outermost first. The pages are read-only although the view's
+ * type allows writing: a write faults. An absent tensor leaves *out alone and returns QP_OK; a type
+ * that quipu does not read is QP_UNSUPPORTED. */
 qp_status gguf_get_tensor(const gguf *file, const char *name, tensor *out, qp_error *error);
 
 #endif

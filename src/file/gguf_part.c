@@ -1,8 +1,8 @@
 /* Parses one GGUF file: header, keys, tensor list, in one pass over the bytes.
  *
- * The file is hostile until checked. A cursor refuses to step past the end; what is being read is
- * kept beside it, so that every refusal names the key or tensor. Tables are only allocated once the
- * file has been found long enough to hold what it promises.
+ * The file is untrusted. A cursor refuses to step past the end and remembers the key or tensor that
+ * is being read, so that every message names it. Tables are allocated only after the file has been
+ * found long enough for the number of entries that it promises.
  */
 #include "file/gguf_part.h"
 
@@ -23,7 +23,7 @@ typedef struct cursor {
     size_t at;
     const char *noun; /* "key", "tensor": what is being read */
     text_slice name;  /* its name, once known */
-    size_t number;    /* its number in the file until then */
+    size_t number;    /* its number in the file, used until the name is known */
     qp_error *error;
 } cursor;
 
@@ -73,7 +73,7 @@ static const char *foreign_type_name(uint32_t id)
     return "unknown";
 }
 
-/* Names what the cursor reads: key "general.name", or "key 3" before its name is known. */
+/* Describes what the cursor reads: key "general.name", or "key 3" before its name is known. */
 static const char *subject(const cursor *c, char text[SLICE_QUOTE_SIZE + 32])
 {
     char quoted[SLICE_QUOTE_SIZE];
@@ -94,7 +94,7 @@ static uint64_t remaining(const cursor *c)
     return c->part->size - c->at;
 }
 
-/* Whether `bytes` more bytes exist; says so if not. */
+/* Whether `bytes` more bytes exist; sets the error if not. */
 static qp_status need(const cursor *c, uint64_t bytes)
 {
     if (bytes <= remaining(c)) return QP_OK;
@@ -144,7 +144,7 @@ static qp_status read_type(cursor *c, gguf_type *out)
     return QP_OK;
 }
 
-/* Steps over `count` values of a type, holding each against the file's end. */
+/* Steps over `count` values of a type, checking each against the file's end. */
 static qp_status skip_values(cursor *c, gguf_type type, uint64_t count)
 {
     if (type == GGUF_STRING) {
@@ -223,7 +223,7 @@ static qp_status read_shape(cursor *c, stored_tensor *out, uint64_t *elements)
     return QP_OK;
 }
 
-/* Type and, where the type is known, the bytes that `elements` of it take. */
+/* Reads the type and, where the type is known, the bytes that `elements` of it take. */
 static qp_status read_element_type(cursor *c, stored_tensor *out, uint64_t elements)
 {
     TRY(read_bytes(c, &out->type_id, sizeof out->type_id));
@@ -253,7 +253,7 @@ static qp_status read_tensor(cursor *c, stored_tensor *out)
     return read_bytes(c, &out->offset, sizeof out->offset);
 }
 
-/* Turns offsets into the data section into offsets into the file, and binds the data. */
+/* Converts offsets into the data section to offsets into the file, and sets the data pointers. */
 static qp_status place_tensors(cursor *c)
 {
     gguf_part *part = c->part;
@@ -292,7 +292,8 @@ static qp_status read_tensors(cursor *c, arena *memory)
     return place_tensors(c);
 }
 
-/* A count of things that take at least `least` bytes each must fit into what is left. */
+/* Reads a count of things that take at least `least` bytes each; they must fit into the rest of the
+ * file. */
 static qp_status read_count(cursor *c, const char *what, size_t *out)
 {
     uint64_t count;

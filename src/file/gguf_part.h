@@ -42,7 +42,8 @@ struct gguf {
     arena memory;
 };
 
-/* Parses and checks; path, data, size and number are set by the caller, tables go to `memory`. */
+/* Parses and checks one file. The caller sets path, data, size and number; tables are allocated in
+ * `memory`. */
 qp_status gguf_part_parse(gguf_part *part, arena *memory, qp_error *error);
 
 /* NULL when absent. */

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An integer of any width as (negative, bits): the widest signed and unsigned types in one. */
+/* An integer of any width as (negative, bits): the widest signed and unsigned types in one
+ * struct. */
 typedef struct wide {
     bool negative;
     uint64_t bits; /* two's complement when negative */

@@ -1,7 +1,7 @@
 /* Writes GGUF files: see gguf_write.h.
  *
- * Keys and tensor entries are gathered as the bytes that the file will hold, in two buffers, so
- * that beginning a file is writing a header and those buffers one after the other.
+ * Keys and tensor entries are collected in two buffers as the bytes that the file will hold.
+ * gguf_writer_begin() then writes a header and those buffers.
  */
 #include "file/gguf_write.h"
 
@@ -32,7 +32,7 @@ struct gguf_writer {
     uint64_t *ends; /* [n_tensors], offset in the data section of each tensor's end */
     size_t ends_capacity;
     uint64_t data_bytes; /* of the data section so far, padding included */
-    size_t current;      /* tensor that the next byte belongs to */
+    size_t current;      /* index of the tensor that the next byte belongs to */
     arena memory;
     qp_error failure; /* the first mistake of a gguf_put_* */
 };
@@ -76,7 +76,7 @@ static void *grow(void *array, size_t count, size_t *capacity, size_t size)
     return grown;
 }
 
-/* Remembers a name with '=' (key) or ':' (tensor) in front, for the search for duplicates. */
+/* Remembers a name with '=' (key) or ':' (tensor) before it, for the search for duplicates. */
 static void remember(gguf_writer *writer, char kind, text_slice name)
 {
     size_t limit = kind == '=' ? GGUF_MAX_KEY_LENGTH : GGUF_MAX_TENSOR_NAME_LENGTH;
@@ -112,7 +112,7 @@ static void append_string(strbuf *buf, text_slice text)
     strbuf_append(buf, text.data, text.length);
 }
 
-/* A key's name and type; what follows is its value. */
+/* Appends a key's name and type; its value follows. */
 static strbuf *begin_key(gguf_writer *writer, text_slice key, gguf_type type)
 {
     remember(writer, '=', key);
@@ -198,7 +198,7 @@ void gguf_put_value(gguf_writer *writer, const gguf_value *value)
     strbuf_append(keys, value->data, bytes);
 }
 
-/* Bytes of a tensor, or false when the shape is not one that a file can hold. */
+/* Bytes of a tensor, or false when a file cannot hold the shape. */
 static bool tensor_size(dtype type, int rank, const int64_t *shape, uint64_t *bytes)
 {
     if (rank < 1 || rank > GGUF_MAX_RANK || dtype_gguf_id(type) < 0) return false;
@@ -239,7 +239,7 @@ void gguf_put_tensor(gguf_writer *writer, text_slice name, dtype type, int rank,
     append_u64(&writer->infos, offset);
 }
 
-/* Refuses a name given twice and whatever a gguf_put_* could not do. */
+/* Reports a name that was given twice and the first error of a gguf_put_* call. */
 static qp_status check_contents(gguf_writer *writer, qp_error *error)
 {
     if (writer->keys.failed || writer->infos.failed)
@@ -300,7 +300,7 @@ static bool write_head(gguf_writer *writer)
            write_zeros(writer, round_up(bytes, writer->alignment) - bytes);
 }
 
-/* Creates a new file beside the final one, named after this process. */
+/* Creates a new file in the same folder, named after this process. */
 static qp_status open_temporary(gguf_writer *writer, qp_error *error)
 {
     enum { ATTEMPTS = 100 }; /* names that a crashed process with the same number may have used */
@@ -324,8 +324,8 @@ static qp_status open_temporary(gguf_writer *writer, qp_error *error)
     return error_no_memory(error, "a stream", BUFSIZ);
 }
 
-/* Refuses before anything is written what the disk has no room for; other writers may still take
- * the room, and file systems that do not count are not asked. */
+/* Fails before anything is written if the disk has not enough room. Other programs may still take
+ * the room, and file systems that do not report free space are not checked. */
 static qp_status check_room(const gguf_writer *writer, qp_error *error)
 {
     struct statvfs disk;

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Opens a regular file for reading. O_NONBLOCK so that a named pipe cannot hold us up. */
+/* Opens a regular file for reading. O_NONBLOCK so that opening a named pipe does not wait. */
 static qp_status open_regular(const char *path, int *fd, size_t *size, qp_error *error)
 {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -69,7 +69,7 @@ void mapping_close(mapping *map)
     *map = (mapping){0};
 }
 
-/* Fills `data` from the file; fewer bytes than expected mean that it is being changed. */
+/* Fills `data` from the file; fewer bytes than expected mean that the file is being changed. */
 static qp_status read_all(int fd, const char *path, char *data, size_t size, qp_error *error)
 {
     size_t done = 0;

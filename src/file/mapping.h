@@ -1,8 +1,8 @@
-/* Files as memory: a model is mapped, side files are read.
+/* Files as memory: model files are mapped, small files are read.
  *
- * A mapping shows the file as it is on the disk. If someone shortens the file while it is mapped,
- * touching the lost pages raises SIGBUS, as with any mapped file; that is not handled. Replace
- * model files by renaming, not by writing into them.
+ * A mapping shows the file as it is on the disk. If another program shortens the file while it is
+ * mapped, touching the lost pages raises SIGBUS, as with any mapped file; that is not handled.
+ * Replace model files by renaming, not by writing into them.
  */
 #ifndef QUIPU_FILE_MAPPING_H
 #define QUIPU_FILE_MAPPING_H
@@ -31,8 +31,8 @@ void mapping_close(mapping *map);
 qp_status file_read_text(const char *path, size_t limit, char **text, size_t *length,
                          qp_error *error);
 
-/* Whether there is anything of that name, be it a directory, a pipe or a link to nothing: a file
- * that may be absent counts as present then, and opening it says what is wrong. */
+/* Whether anything has that name, be it a directory, a pipe or a dangling link. Then a file that
+ * may be absent counts as present, and opening it gives the error. */
 bool file_exists(const char *path);
 
 bool file_is_directory(const char *path);

@@ -1,4 +1,4 @@
-/* Names sorted and searched by halves: see name_index.h. */
+/* A sorted list of names with binary search: see name_index.h. */
 #include "file/name_index.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* Finds a name among many: indices sorted by name, searched by halves.
+/* Finds a name among many: entries sorted by name, and binary search.
  *
  * Sorted rather than hashed because the names come from files: no choice of names makes it slow,
- * and duplicates lie side by side.
+ * and duplicates are neighbours.
  */
 #ifndef QUIPU_FILE_NAME_INDEX_H
 #define QUIPU_FILE_NAME_INDEX_H

@@ -55,7 +55,7 @@ static char *beside(arena *memory, const char *path, const char *name)
     return joined;
 }
 
-/* The files that the weight map names, each once; checked as hostile before any is opened. */
+/* Lists the files that the weight map names, each once; checked before any is opened. */
 static qp_status list_shards(safetensors *file, const cJSON *map, name_index *names,
                              qp_error *error)
 {
@@ -158,7 +158,7 @@ static qp_status open_single(safetensors *file, qp_error *error)
     return index_names(file, error);
 }
 
-/* The file that a path stands for: itself, or what a directory holds. */
+/* The file that a path means: itself, or the one that a directory holds. */
 static qp_status resolve(safetensors *file, const char *path, qp_error *error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
@@ -259,7 +259,7 @@ const stored_tensor *safetensors_find_tensor(const safetensors *file, const char
     return i == NAME_ABSENT ? NULL : &file->tensors[i];
 }
 
-/* The tensor's data, aligned for its elements: in the mapping, or a copy made once. */
+/* The tensor's data, aligned for its elements: in the mapping, or a copy that is made once. */
 static const void *aligned_data(safetensors *file, const stored_tensor *stored, qp_error *error)
 {
     if ((uintptr_t)stored->data % dtype_block_bytes(stored->type) == 0) return stored->data;

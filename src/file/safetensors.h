@@ -39,10 +39,10 @@ const stored_tensor *safetensors_tensor_at(const safetensors *file, size_t i);
 /* NULL when absent. */
 const stored_tensor *safetensors_find_tensor(const safetensors *file, const char *name);
 
-/* A view of the tensor's data. Read-only in spite of its type. An absent tensor leaves *out alone
- * and returns QP_OK; a type that we do not read is QP_UNSUPPORTED. The format does not promise
- * alignment: data that is not aligned for its type is copied to memory of the file's on the first
- * call for it, so calls must not run beside one another. */
+/* A view of the tensor's data, read-only although its type allows writing. An absent tensor leaves
+ * *out alone and returns QP_OK; a type that quipu does not read is QP_UNSUPPORTED. The format does
+ * not promise alignment: data that is not aligned for its type is copied into memory owned by the
+ * file on the first call, so calls must not run concurrently. */
 qp_status safetensors_get_tensor(safetensors *file, const char *name, tensor *out, qp_error *error);
 
 #endif

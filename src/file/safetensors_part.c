@@ -1,7 +1,7 @@
-/* Reads one safetensors header: a length, a JSON object with a member for each tensor.
+/* Reads one safetensors header: a length, then a JSON object with a member for each tensor.
  *
- * The file is hostile until checked: what the JSON says about a tensor is held against the file's
- * length and against itself before the tensor is bound to its bytes.
+ * The file is untrusted: each tensor's span and shape are checked against the file's length and
+ * against each other before the tensor is used.
  */
 #include "file/safetensors_part.h"
 
@@ -17,7 +17,8 @@
 enum { PREFIX_BYTES = 8 };
 static const uint64_t header_limit = 100000000; /* as the format's own library has it */
 
-/* Element sizes of the types that the format knows and we do not read: listed, not viewed. */
+/* Element sizes of the format's types that quipu does not read: such tensors are listed but not
+ * viewed. */
 static const struct {
     const char *name;
     uint64_t bytes;

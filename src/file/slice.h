@@ -1,7 +1,7 @@
-/* Text inside someone else's memory: a pointer and a length, no NUL at the end.
+/* Text in memory that belongs to another object: a pointer and a length, without a NUL at the end.
  *
- * Names and strings of model files are used where they lie in the mapping; nothing is copied. The
- * bytes are whatever the file holds: slice_quote() makes them fit for a message.
+ * Names and strings of model files are used where they are in the mapping; nothing is copied. They
+ * may hold any bytes: slice_quote() escapes them for a message.
  */
 #ifndef QUIPU_FILE_SLICE_H
 #define QUIPU_FILE_SLICE_H

@@ -1,4 +1,4 @@
-/* Synthetic models: presets, names, and filling rows: see synthetic.h. */
+/* Synthetic models: presets, names, and the filling of rows: see synthetic.h. */
 #include "file/synthetic.h"
 
 #include "base/strbuf.h"
@@ -137,7 +137,7 @@ static qp_status check_rows(const char *text, const synthetic_config *c, dtype t
     return QP_OK;
 }
 
-/* The part up to the next `end`, ended by a NUL in place; *rest is what follows, or NULL. */
+/* The part up to the next `end`, NUL-terminated in place; *rest is the text after it, or NULL. */
 static char *cut_field(char *text, char end, char **rest)
 {
     char *at = strchr(text, end);
@@ -173,7 +173,7 @@ synthetic_distribution synthetic_distribution_of(const synthetic_config *config,
 {
     double deviation = 1;
     switch (role) {
-    case SYNTHETIC_EMBEDDING: /* as an output projection too when tied */
+    case SYNTHETIC_EMBEDDING: /* tied: the same matrix is the output projection */
         deviation = config->tied ? 1 / sqrt((double)config->hidden_size) : 1;
         break;
     case SYNTHETIC_LINEAR:

@@ -1,11 +1,11 @@
 /* Synthetic weights: a model of real dimensions without any file,
  * "synthetic:PRESET[:TYPE[+OTHER][:SEED]]".
  *
- * Every stored bit is a pure function of (seed, tensor's name, element's index), so rows can be
- * made in any order, by any number of threads, on the CPU or the GPU (synthetic_bits.h), and are
- * the same. Quantised types are made as blocks directly, without a float model. The
- * deviations keep activations near unit size through all layers: this is how speed is measured, and
- * kernels compared, where real weights cannot be had.
+ * Every stored bit is a pure function of (seed, tensor's name, element's index), so any number of
+ * threads, on the CPU or the GPU (synthetic_bits.h), can make rows in any order and get the same
+ * bits. Quantised types are made as blocks directly, without a float model. The deviations keep
+ * activations near unit size through all layers. Synthetic models measure speed and compare kernels
+ * where real weights are not available.
  */
 #ifndef QUIPU_FILE_SYNTHETIC_H
 #define QUIPU_FILE_SYNTHETIC_H
@@ -55,11 +55,12 @@ bool synthetic_is_name(const char *text);
  * type is unknown, or when a type's block does not divide the preset's rows. */
 qp_status synthetic_parse(const char *text, synthetic_spec *out, qp_error *error);
 
-/* What a tensor is for, which decides how large its values are. */
+/* What a tensor is for, which determines how large its values are. */
 typedef enum synthetic_role {
     SYNTHETIC_EMBEDDING, /* unit deviation; of a tied model 1/sqrt(hidden_size) */
     SYNTHETIC_LINEAR,    /* 1/sqrt(fan_in): q, k, v, gate, up, the output projection */
-    SYNTHETIC_RESIDUAL,  /* 1/sqrt(fan_in * 2 * n_layers): what is added to the residual stream */
+    SYNTHETIC_RESIDUAL,  /* 1/sqrt(fan_in * 2 * n_layers): matrices whose product is added to the
+                            residual */
     SYNTHETIC_NORM,      /* 1 +- 0.05 */
     SYNTHETIC_BIAS,      /* 0 +- 0.02 */
 } synthetic_role;
@@ -73,7 +74,7 @@ typedef struct synthetic_distribution {
 synthetic_distribution synthetic_distribution_of(const synthetic_config *config,
                                                  synthetic_role role, int64_t fan_in);
 
-/* The number that stands for a tensor in the generator: a hash of its name. */
+/* The tensor's number in the generator: a hash of its name. */
 uint64_t synthetic_tensor_id(const char *name);
 
 /* Whether synthetic_fill() can make the type: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K,

@@ -21,9 +21,9 @@ bool dtype_can_encode(dtype type);
 
 /* Encodes src[n], n a multiple of the type's block, into `dst` (any alignment).
  *
- * The Q formats of 32 are ggml's to the bit. Q2_K to Q6_K search for the scales with the least
- * weighted error. Any float is safe; what a block's F16 scale cannot hold is not kept: the formats
- * of 32 get an infinite scale as in ggml, Q2_K to Q6_K saturate. NaNs become some level. */
+ * The Q formats of 32 equal ggml's to the bit. Q2_K to Q6_K search for the scales with the least
+ * weighted error. Any float is safe. Values that a block's F16 scale cannot hold are lost: the
+ * formats of 32 get an infinite scale as in ggml, Q2_K to Q6_K saturate. NaNs become some level. */
 void dtype_encode(dtype type, const float *src, void *dst, int64_t n);
 
 #endif

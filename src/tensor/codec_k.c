@@ -1,7 +1,7 @@
 /* Decoding of the blocks of 256: Q2_K to Q6_K and Q8_K (drawn in codec_blocks.h).
  *
- * Each unpacks its levels into one byte a value and its sub-block scales into one integer each,
- * then applies the formula; the order of the float operations is ggml's, so the results are the
+ * Each decoder unpacks its levels into one byte a value and its sub-block scales into one integer
+ * each, then applies the formula. The float operations are in ggml's order, so the results have the
  * same bits. The encoders are in codec_k_encode*.c.
  */
 #include "tensor/codec_blocks.h"

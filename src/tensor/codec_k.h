@@ -8,8 +8,8 @@
 void k_unpack_scales(const uint8_t *packed, uint8_t *scales, uint8_t *mins);
 void k_pack_scales(const uint8_t *scales, const uint8_t *mins, uint8_t *packed);
 
-/* The ways back of unpacking levels[256]: the low two or four bits of each into qs, and the bit at
- * position `shift` into bits[32], all of which are zero before. */
+/* The inverse of unpacking levels[256]: packs the low two or four bits of each into qs, and the bit
+ * at position `shift` into bits[32]; both must be zero before. */
 void k_pack_pairs(const uint8_t *levels, uint8_t *qs);
 void k_pack_nibbles(const uint8_t *levels, uint8_t *qs);
 void k_pack_bits(const uint8_t *levels, int shift, uint8_t *bits);

@@ -1,5 +1,5 @@
 /* Encoding of Q3_K and Q6_K (drawn in codec_blocks.h), whose sub-blocks have a signed scale and no
- * minimum, by the search of codec_k_search.h; and of Q8_K, which rounds and searches nothing.
+ * minimum, by the search of codec_k_search.h; and of Q8_K, which only rounds.
  */
 #include "tensor/codec_k.h"
 #include "tensor/codec_k_search.h"
@@ -10,13 +10,13 @@ typedef struct signed_format {
     level_grid grid; /* low is minus the level that stands for 0 */
     int lowest;      /* integer scales are in [lowest, -1 - lowest] */
     int n_steps;     /* candidates to each side of the usual step size ... */
-    float step;      /* ... in units of a level; a finer row finds nothing better */
+    float step;      /* ... in units of a level; a finer grid finds nothing better */
 } signed_format;
 
 static const signed_format q3_format = {{16, -4, 3}, -32, 9, 0.1f};
 static const signed_format q6_format = {{16, -32, 31}, -128, 3, 0.3f};
 
-/* The value of largest magnitude, the first of equals, with its sign. */
+/* The value of largest magnitude, with its sign; of equal ones the first. */
 static float extreme_of(const float *x, int n)
 {
     float extreme = 0;
@@ -26,7 +26,8 @@ static float extreme_of(const float *x, int n)
     return extreme;
 }
 
-/* A negative scale makes the lowest level, the longer end, positive. */
+/* A negative scale gives the largest value the lowest level, because the range is longer at that
+ * end. */
 static float fit_sub_block(const signed_format f, const float *x, const float *w)
 {
     float extreme = extreme_of(x, f.grid.n);
@@ -47,7 +48,7 @@ static float fit_sub_block(const signed_format f, const float *x, const float *w
     return best.scale;
 }
 
-/* What is stored, but for the levels. */
+/* The stored fields except the levels. */
 typedef struct signed_choice {
     uint16_t d;
     int8_t scales[BLOCK_K / 16];
@@ -115,8 +116,8 @@ static signed_choice search_block(const signed_format f, const k_values *values)
     return best;
 }
 
-/* The choice for a block and its levels, counted from the lowest; for a block of zeros a factor of
- * 0 and the level that stands for it. */
+/* The choice for a block and its levels, counted from the lowest; for a block of zeros, a factor of
+ * 0 and the level that means 0. */
 static inline void encode_block(const signed_format f, const float *src, signed_choice *choice,
                                 uint8_t levels[BLOCK_K])
 {

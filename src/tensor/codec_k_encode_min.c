@@ -1,6 +1,6 @@
 /* Encoding of Q2_K, Q4_K and Q5_K (drawn in codec_blocks.h): the formats whose sub-blocks have a
- * scale and a minimum. One search (codec_k_search.h) serves them; what differs is a line of numbers
- * each, and how levels and scales are packed.
+ * scale and a minimum. One search (codec_k_search.h) serves them; they differ in a row of numbers
+ * and in how levels and scales are packed.
  */
 #include "tensor/codec_k.h"
 #include "tensor/codec_k_search.h"
@@ -43,7 +43,7 @@ static affine fit_sub_block(const level_grid grid, const float *x, const float *
     return best;
 }
 
-/* What is stored, but for the levels. */
+/* The stored fields except the levels. */
 typedef struct min_choice {
     uint16_t d, dmin;
     uint8_t scales[MAX_SUB_BLOCKS], mins[MAX_SUB_BLOCKS];
@@ -63,7 +63,7 @@ static int nearest_integer(float value, float unit, int top)
     return quotient < (float)top ? (int)(quotient + 0.5f) : top;
 }
 
-/* The integers of sub-block j near the fit's quotients that give the least error. */
+/* The integers of sub-block j, near the fit's quotients, that give the least error. */
 static float choose_integers(const min_format f, const k_values *values, affine fit, int j,
                              min_choice *choice)
 {

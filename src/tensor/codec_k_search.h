@@ -27,8 +27,8 @@ enum {
     MAX_REFITS = 4, /* least squares rounds over a block; the error settles in two or three */
 };
 
-/* How a sub-block's levels stand for values: x = scale * k - min, k a whole number in [low, high].
- * Q3_K and Q6_K have no min. */
+/* What the levels of a sub-block mean: x = scale * k - min, k a whole number in [low, high]. Q3_K
+ * and Q6_K have no min. */
 typedef struct level_grid {
     int n; /* values in a sub-block, a multiple of LANES */
     float low, high;
@@ -86,7 +86,7 @@ static inline bool load(const float *src, int sub_block, k_values *values)
     return true;
 }
 
-/* The F16 nearest to the true value of x; not 0 unless x is, and finite. */
+/* The F16 nearest to the true value of x; finite, and 0 only if x is. */
 static inline uint16_t half_of(float x, int exponent)
 {
     double size = ldexp(fabs((double)x), exponent);
@@ -155,8 +155,8 @@ static inline moments moments_of(const float *x, const float *w, level_grid grid
                      sum_lanes(sums[4])};
 }
 
-/* Least squares for x = a * u - b * v with b >= 0, from the weighted sums of products; a alone
- * where the minimum lies at negative b. False when there is nothing to solve. */
+/* Least squares for x = a * u - b * v with b >= 0, from the weighted sums of products; only a if
+ * the minimum lies at negative b. False when there is no solution. */
 static inline bool solve(double uu, double uv, double vv, double xu, double xv, double *a,
                          double *b)
 {

@@ -11,15 +11,15 @@
 #include <math.h>
 #include <string.h>
 
-/* x as a whole number cut off towards zero and held in [0, last]; a NaN becomes 0. */
+/* x truncated to a whole number and clamped to [0, last]; a NaN becomes 0. */
 static uint8_t level_of(float x, int last)
 {
     if (!(x > 0)) return 0;
     return (uint8_t)(x < (float)last ? (int)x : last);
 }
 
-/* x rounded with halves away from zero and held in [-127, 127]; a NaN becomes 0. The fraction is
- * exact, unlike |x| + 0.5, and no roundf() keeps the loop in vector registers. */
+/* x rounded, halves away from zero, and clamped to [-127, 127]; a NaN becomes 0. The fraction is
+ * exact, unlike |x| + 0.5, and without roundf() the loop can use vector registers. */
 static int8_t signed_level_of(float x)
 {
     float size = fabsf(x);
@@ -29,14 +29,14 @@ static int8_t signed_level_of(float x)
     return (int8_t)(isnan(x) ? 0 : x < 0 ? -whole : whole);
 }
 
-/* 1 / d, or 0 where that is no finite number: d is then far below what F16 can hold. */
+/* 1 / d, or 0 where that is not finite: d is then far below what F16 can hold. */
 static float inverse_of(float d)
 {
     float inverse = 1 / d;
     return isfinite(inverse) ? inverse : 0;
 }
 
-/* The value of largest magnitude, the first of equals, with its sign. */
+/* The value of largest magnitude, with its sign; of equal ones the first. */
 static float extreme_of(const float *x)
 {
     float extreme = 0;

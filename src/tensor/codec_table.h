@@ -7,15 +7,15 @@
 
 #include <stdint.h>
 
-/* n_blocks blocks from `src` (any alignment) to dst[n_blocks * elements of a block]. */
+/* Decodes n_blocks blocks from `src` (any alignment) to dst[n_blocks * elements of a block]. */
 typedef void codec_decode_fn(const void *src, float *dst, int64_t n_blocks);
 
-/* The way back; `dst` may have any alignment. */
+/* The inverse; `dst` may have any alignment. */
 typedef void codec_encode_fn(const float *src, void *dst, int64_t n_blocks);
 
 typedef struct codec {
     codec_decode_fn *decode;
-    codec_encode_fn *encode; /* NULL: only decoded */
+    codec_encode_fn *encode; /* NULL: the type is only decoded */
 } codec;
 
 #define DTYPE(name, elements, bytes, gguf, safetensors) extern const codec codec_##name;

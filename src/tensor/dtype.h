@@ -1,4 +1,5 @@
-/* Element types and their blocks; the table is dtype.def, the enum stands where kernels see it. */
+/* Element types and their blocks. The table is dtype.def; the enum is in quipu_kernel.h, where
+ * kernels see it. */
 #ifndef QUIPU_TENSOR_DTYPE_H
 #define QUIPU_TENSOR_DTYPE_H
 
