@@ -13,6 +13,7 @@ build   pkg-config          command -v pkg-config
 build   libpcre2-dev        pkg-config --exists libpcre2-8
 build   libcjson-dev        pkg-config --exists libcjson
 build   libcurl4-openssl-dev pkg-config --exists libcurl
+build   libevent-dev        pkg-config --exists libevent_core
 build   libssl-dev          pkg-config --exists libcrypto
 test    libcmocka-dev       pkg-config --exists cmocka
 test    python3-cffi        /usr/bin/python3 -c "import cffi"

@@ -58,6 +58,12 @@ typedef struct cli_settings {
     const char *arch;  /* of a GPU that need not be there; NULL: of the one here */
     int kernel_device; /* 1: the GPU's kernels, or its memory */
     int64_t timeout;
+    /* load */
+    const char *url, *served, *text, *replay, *limits, *api_key_file;
+    bool words;
+    int64_t streams, requests, warmup, input_tokens, output_tokens, shared_prefix, prefix_groups;
+    int64_t vocab_size, skip;
+    double rate, duration, speed, scale, silence;
 } cli_settings;
 
 /* What the choices of --kv-type, --exec and --device mean, by their index; NULL ends them. */
@@ -79,7 +85,7 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_bench, command_schedule, command_trace, command_diff, command_convert, command_help,
     command_pull, command_list, command_rm, command_man, command_completion, command_version,
     command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
-    command_ops_bench, command_ops_export, command_ops_import;
+    command_ops_bench, command_ops_export, command_ops_import, command_load;
 
 /* Words of similar programs with what to use here, and parts of the manual page. */
 extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],

@@ -117,6 +117,16 @@ static const command_spec commands[] = {
          "repetitions.",
      .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
                       &cli_engine_options, &cli_cache_options)},
+    {COMMAND("load", command_load), .synopsis = "--url http://HOST:PORT [OPTION...]",
+     .summary = "drive a server that speaks OpenAI's API, and measure what its clients see",
+     .description =
+         "Without --rate each of the streams asks again once it has its answer; with it requests "
+         "arrive at random, and --replay takes their times and lengths from a trace. Prints the "
+         "time to the first token (TTFT), the time per token after it (TPOT), the time between "
+         "events (ITL), from end to end (E2EL), requests and tokens a second, as `vllm bench "
+         "serve` defines them. Exit status 1 if a request failed.",
+     .groups = GROUPS(&cli_server_options, &cli_pace_options, &cli_question_options,
+                      &cli_replay_options, &cli_figures_options)},
     {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",
      .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "

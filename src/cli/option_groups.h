@@ -23,6 +23,10 @@ extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_optio
 extern const option_group cli_describe_options, cli_prompt_page_options, cli_kernel_options,
     cli_check_options, cli_timing_options, cli_import_options;
 
+/* options_load.c */
+extern const option_group cli_server_options, cli_pace_options, cli_question_options,
+    cli_replay_options, cli_figures_options;
+
 /* What the choices of --device mean where there is no `auto`: the CPU, or the GPU. */
 extern const char *const cli_kernel_devices[];
 

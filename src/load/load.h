@@ -1,0 +1,120 @@
+/* quipu load: drives any server that speaks OpenAI's HTTP API, and measures what its clients see.
+ *
+ *     workload.c    what is asked, and when: random prompts, shared prefixes, traces of real
+ * services prompt.c      the text or the token ids of one prompt client.c      streams over one
+ * event loop: connect, send, read events, take the time http_reply.c, event_stream.c, answer.c what
+ * comes back: HTTP/1.1, server-sent events, JSON report.c      figures with the names and
+ * definitions of `vllm bench serve`
+ *
+ * One thread. It is meant to be no limit: 256 streams with 100,000 events a second leave it idle
+ * for most of the time.
+ */
+#ifndef QUIPU_LOAD_LOAD_H
+#define QUIPU_LOAD_LOAD_H
+
+#include "base/status.h"
+#include "base/strbuf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Limits that a request has to keep to count as good, in milliseconds; 0: none. */
+typedef struct load_limits {
+    double ttft, tpot, e2e;
+} load_limits;
+
+/* "ttft:200,tpot:20,e2el:5000"; QP_INVALID says which part cannot be read. */
+qp_status load_parse_limits(const char *text, load_limits *out, qp_error *error);
+
+typedef struct load_options {
+    const char *url;     /* http://HOST[:PORT] */
+    const char *model;   /* NULL: the first that the server lists */
+    const char *api_key; /* NULL: none */
+    bool chat;           /* /v1/chat/completions in place of /v1/completions */
+
+    /* When requests begin. `rate` 0: each of the streams asks again once it has its answer. Else
+     * they arrive at random, `rate` a second on average, on at most `streams` connections (0: any
+     * number). */
+    int64_t streams;
+    double rate;
+    int64_t requests; /* 0: until `seconds` are over, or the trace ends */
+    double seconds;   /* no request begins after these; 0: no such limit */
+    int64_t warmup;   /* requests before those that count */
+
+    /* What they ask. */
+    int64_t input_tokens, output_tokens;
+    int64_t shared_prefix; /* tokens at the beginning that prompts of one group share */
+    int64_t prefix_groups; /* request i belongs to group i % prefix_groups; at least 1 */
+    const char *text;      /* prompts are pieces of it; NULL: random ids, or words */
+    size_t text_length;
+    bool words;         /* without `text`: words in place of ids; a chat always has words */
+    int64_t vocab_size; /* of random ids; 0: what the server says, else 32000 */
+    double temperature;
+    bool ignore_eos;
+    uint64_t seed;
+
+    /* A trace in place of the two above: CSV with TIMESTAMP,ContextTokens,GeneratedTokens (Azure),
+     * or lines of JSON with timestamp, input_length, output_length and hash_ids (Mooncake). */
+    const char *replay; /* its bytes; NULL: none */
+    size_t replay_length;
+    double speed;    /* times between arrivals are divided by it */
+    double scale;    /* numbers of tokens are multiplied by it */
+    int64_t context; /* requests that need more positions are left out; 0: none is */
+    int64_t skip;    /* rows of the trace before its first request */
+
+    double timeout; /* seconds without a byte after which a request has failed */
+    load_limits limits;
+
+    const volatile int
+        *cancel; /* set: no new requests, and those that run are dropped; may be NULL */
+    /* Called about twice a second; may be NULL. */
+    void (*progress)(void *context, const char *text, bool finished);
+    void *progress_context;
+} load_options;
+
+typedef enum load_outcome {
+    LOAD_RUNNING,
+    LOAD_DONE,
+    LOAD_REFUSED, /* the server answered with an error */
+    LOAD_BROKEN,  /* no connection, or one that ended before the answer */
+    LOAD_UNCLEAR, /* what came is not what the API says */
+    LOAD_TIMEOUT,
+    LOAD_DROPPED, /* by cancel */
+} load_outcome;
+enum { LOAD_OUTCOMES = LOAD_DROPPED + 1 };
+
+/* What one request took. Times are in seconds from the beginning of the run. */
+typedef struct load_record {
+    double begun;       /* when it was sent; with arrivals, when it arrived */
+    double first, last; /* first and last event with text */
+    uint32_t events;    /* with text */
+    uint32_t input_tokens, output_tokens, cached_tokens; /* as the server counts; else as asked */
+    load_outcome outcome;
+} load_record;
+
+typedef struct load_result {
+    char model[256];
+    double seconds; /* from the first request's beginning to the last one's end */
+    load_record *records;
+    size_t n_records, record_capacity;
+    float *gaps; /* [n_gaps] milliseconds between events of one answer, of all that are done */
+    size_t n_gaps, gap_capacity;
+    size_t counts[LOAD_OUTCOMES];
+    size_t left_out;        /* requests of the trace that need more than `context` */
+    qp_error first_failure; /* status QP_OK: none failed */
+} load_result;
+
+/* Runs the load. Failed requests are counted in the result; QP_OK all the same. QP_INVALID for
+ * options that say nothing useful, QP_IO where the server does not answer at all, QP_CANCELLED
+ * after cancel (the result holds what was done). load_result_free() the result in each case. */
+qp_status load_run(const load_options *options, load_result *out, qp_error *error);
+void load_result_free(load_result *result);
+
+/* The figures as a table, or as one JSON object with the names of `vllm bench serve`. */
+qp_status load_print(const load_options *options, const load_result *result, strbuf *out,
+                     qp_error *error);
+qp_status load_print_json(const load_options *options, const load_result *result, strbuf *out,
+                          qp_error *error);
+
+#endif

@@ -1,0 +1,38 @@
+/* Prompts out of parts: a part with the same key has the same tokens in every prompt.
+ *
+ * So prefixes are shared as the keys say, and nothing else is: token p of a part is a hash of seed,
+ * key and p. The tokens are ids, words, or pieces of a text of about four bytes a token.
+ */
+#ifndef QUIPU_LOAD_PROMPT_H
+#define QUIPU_LOAD_PROMPT_H
+
+#include "base/strbuf.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct prompt_part {
+    uint64_t key;
+    int64_t n_tokens;
+} prompt_part;
+
+/* Where tokens come from. */
+typedef struct prompt_source {
+    uint64_t seed;
+    int64_t vocab_size; /* ids keep off both ends of the vocabulary, where control tokens stand */
+    const char *text;   /* NULL: none */
+    size_t text_length;
+} prompt_source;
+
+/* A hash whose every bit depends on all of both. */
+uint64_t prompt_mix(uint64_t a, uint64_t b);
+
+/* Appends "[12,345,...]". */
+void prompt_ids(const prompt_source *source, const prompt_part *parts, size_t n_parts, strbuf *out);
+
+/* Appends a JSON string with its quotes. */
+void prompt_text(const prompt_source *source, const prompt_part *parts, size_t n_parts,
+                 strbuf *out);
+
+#endif

@@ -1,0 +1,121 @@
+"""A server that speaks just enough of OpenAI's API for the tests of `quipu load`, and misbehaves as the
+model's name asks: "plain", "slow", "refuse", "cut", "silent", "nonsense", ... Its figures are known."""
+import asyncio
+import json
+import threading
+import time
+
+FIRST_MS, GAP_MS = 60, 15  # of the model "slow"
+
+
+def event(data):
+    return b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+
+
+class FakeServer:
+    def __init__(self):
+        self.requests = []  # (seconds, path, headers, body)
+        self.connections = 0
+        self.running = self.most_running = 0
+        self.started = threading.Event()
+        threading.Thread(target=lambda: asyncio.run(self.serve()), daemon=True).start()
+        self.started.wait()
+
+    async def serve(self):
+        server = await asyncio.start_server(self.connection, "127.0.0.1", 0, limit=1 << 26)
+        self.port = server.sockets[0].getsockname()[1]
+        self.started.set()
+        await server.serve_forever()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    async def connection(self, reader, writer):
+        self.connections += 1
+        try:
+            while await self.request(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        writer.close()
+
+    async def request(self, reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = dict(line.split(": ", 1) for line in head[1:] if line)
+        body = await reader.readexactly(int(headers.get("Content-Length", 0)))
+        if method == "GET":
+            self.reply(writer, 200, {"data": [{"id": "plain", "meta": {"n_vocab": 1000}}]})
+            return True
+        body = json.loads(body)
+        self.requests.append((time.monotonic(), path, headers, body))
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
+        try:
+            return await self.answer(writer, path, headers, body)
+        finally:
+            self.running -= 1
+
+    @staticmethod
+    def reply(writer, status, value):
+        text = json.dumps(value).encode()
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
+
+    async def answer(self, writer, path, headers, body):
+        mode, n = body["model"], body["max_tokens"]
+        if mode == "refuse" or (mode == "key" and headers.get("Authorization") != "Bearer secret"):
+            self.reply(writer, 429, {"error": {"message": "the queue is full"}})
+            return True
+        if mode == "half" and len(self.requests) % 2:
+            self.reply(writer, 503, {"error": {"message": "loading"}})
+            return True
+        if mode == "close":
+            return False
+        if mode == "silent":
+            await asyncio.sleep(30)
+            return False
+        if mode == "not http":
+            writer.write(b"220 mail ready\r\n\r\n")
+            return False
+        if mode == "no stream":
+            self.reply(writer, 200, {"choices": [{"text": "x"}]})
+            return True
+        close = mode == "to the end"
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n" +
+                     (b"Connection: close\r\n\r\n" if close else b"Transfer-Encoding: chunked\r\n\r\n"))
+        write = writer.write if close else lambda data: writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+        await self.events(writer, write, mode, n, path, body)
+        if mode in ("cut", "events then close"):
+            return False
+        if not close:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return not close and mode != "closes when idle"
+
+    async def events(self, writer, write, mode, n, path, body):
+        chat = path.endswith("/chat/completions")
+        if chat:
+            write(event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
+        if mode == "slow":
+            await asyncio.sleep(FIRST_MS / 1000)
+        for i in range(n):
+            if mode == "slow" and i:
+                await asyncio.sleep(GAP_MS / 1000)
+            choice = {"delta": {"content": " x"}} if chat else {"text": " x"}
+            write(event({"choices": [{**choice, "finish_reason": None}]}))
+            await writer.drain()
+            if mode == "cut" and i == 2:
+                return
+            if mode == "nonsense" and i == 1:
+                write(event(b"{\"choices\": ["))
+            if mode == "error" and i == 1:
+                write(event({"error": {"message": "pages ran out"}}))
+        if mode == "no end":
+            return
+        write(event({"choices": [{"delta": {}, "text": "", "finish_reason": "length"}]}))
+        if mode != "no usage" and body.get("stream_options", {}).get("include_usage"):
+            n_prompt = len(body["prompt"]) if isinstance(body.get("prompt"), list) else 17
+            write(event({"choices": [], "usage": {"prompt_tokens": n_prompt, "completion_tokens": n,
+                                                  "prompt_tokens_details": {"cached_tokens": 2}}}))
+        write(event(b"[DONE]"))
