@@ -1,6 +1,6 @@
 /* config.json: whatever is accepted has sizes within bounds that agree with each other, makes a
  * plan that its verifier accepts or an error, and RoPE angles that are numbers. */
-#include "model/config.h"
+#include "model/config_read.h"
 #include "plan/plan.h"
 
 #include <math.h>

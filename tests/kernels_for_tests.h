@@ -16,7 +16,7 @@ static inline qp_status check_kernels_for_tests(const qp_engine *engine, bool wi
 {
     const cuda_mega *m = mega_of(engine);
     const model_config *c = &engine->program.config;
-    bool half = mega_is_half(engine->model);
+    bool half = mega_is_half(&engine->program);
     if (!m) return error_set(error, QP_UNSUPPORTED, "the engine runs no megakernel");
     if ((c->head_dim == 64 || (wide && !m->quantized)) &&
         engine->program.options.kv_type == DTYPE_F16 &&

@@ -6,6 +6,7 @@
 
 #include "vm/batch.h"
 #include "engine/pages.h"
+#include "plan/plan.h"
 #include "schedule/build.h"
 #include "schedule/verify.h"
 #include "vm/machine.h"
@@ -50,8 +51,7 @@ static inline void bench_open_features(bench *b, const char *path, int64_t parts
     small.context = context;
     if (context > BENCH_CONTEXT) small.max_tokens = context;
     assert_ok(plan_build(model_get_config(b->model), b->model, &small, &b->program, &error));
-    const machine_setup setup = {
-        .program = &b->program, .model = b->model, .cpu_features = features};
+    const machine_setup setup = {.program = &b->program, .cpu_features = features};
     const machine_type *type = features ? &machine_operators : &machine_reference;
     assert_ok(machine_open(type, &setup, &b->machine, &error));
     assert_ok(batch_init(&b->batch, &b->program, &error));
@@ -159,7 +159,8 @@ static inline void memory_open(machine_memory *m, const bench *b)
 {
     m->cache_bytes = b->program.tensors[PLAN_K_CACHE].bytes * (size_t)b->program.config.n_layers;
     m->weights = calloc((size_t)b->program.n_weights + 1, sizeof *m->weights);
-    plan_find_weights(&b->program, b->model, m->weights);
+    for (int i = 0; i < b->program.n_weights; i++)
+        m->weights[i] = b->program.weights[i].whole.data;
     m->arena = malloc(b->program.arena_bytes);
     memset(m->arena, 0xab, b->program.arena_bytes);
     m->bound = (program_memory){.cache_layer_bytes = b->program.tensors[PLAN_K_CACHE].bytes,

@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "inspect/diff.h"
 #include "inspect/diff_run.h"
+#include "plan/plan.h"
 
 #include <math.h>
 
@@ -289,10 +290,8 @@ static void bench_open_as(bench *b, const char *path, const char *of, bool sums)
     options.sums = sums;
     assert_ok(plan_build(model_get_config(b->model), b->model, &options, &b->program, &error));
     assert_ok(thread_pool_create(2, &b->pool, &error));
-    b->setup = (machine_setup){.program = &b->program,
-                               .model = b->model,
-                               .pool = b->pool,
-                               .cpu_features = cpu_features(0)};
+    b->setup =
+        (machine_setup){.program = &b->program, .pool = b->pool, .cpu_features = cpu_features(0)};
     const machine_type *type;
     assert_ok(machine_type_find(of, &type, &error));
     assert_ok(machine_open(&machine_reference, &b->setup, &b->a, &error));

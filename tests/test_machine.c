@@ -6,6 +6,7 @@
 
 #include "base/cpu.h"
 #include "engine/engine.h"
+#include "plan/plan.h"
 #include "schedule/build.h"
 #include "schedule/print.h"
 #include "vm/machine.h"
@@ -33,10 +34,8 @@ typedef struct bench {
 
 static machine_setup setup_of(bench *b)
 {
-    return (machine_setup){.program = &b->program,
-                           .model = b->model,
-                           .pool = b->pool,
-                           .cpu_features = cpu_features(0)};
+    return (machine_setup){
+        .program = &b->program, .pool = b->pool, .cpu_features = cpu_features(0)};
 }
 
 static void bench_open(bench *b, const machine_type *type, const char *path, uint64_t order)

@@ -7,6 +7,7 @@
 
 #include "base/cpu.h"
 #include "engine/engine.h"
+#include "plan/plan.h"
 #include "vm/machine.h"
 
 enum { SEQUENCES = 4, CONTEXT = 64, PAGE = 8, MOST = 16 };
@@ -58,7 +59,6 @@ static void bench_open(bench *b)
     assert_ok(thread_pool_create(1, &b->pool, &error));
     assert_ok(batch_init(&b->batch, &b->program, &error));
     machine_setup setup = {.program = &b->program,
-                           .model = b->model,
                            .pool = b->pool,
                            .cpu_features = cpu_features(0),
                            .device = &b->device};

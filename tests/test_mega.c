@@ -6,6 +6,7 @@
 #include "gpu_test.h"
 #include "kernels_for_tests.h"
 #include "likeliest.h"
+#include "plan/plan.h"
 #include "schedule/verify.h"
 
 #include <stdio.h>
@@ -413,7 +414,7 @@ static void every_wait_is_carried(void **state)
         assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
         const mega_schedule_options options = {.n_blocks = blocks[i / 5 % 4],
                                                .assignment = (schedule_assignment)(i % 5)};
-        assert_ok(mega_build_sums(&p, m, options.n_blocks, &sums, &error));
+        assert_ok(mega_build_sums(&p, options.n_blocks, &sums, &error));
         assert_ok(mega_schedule(&sums, &options, &s, &error));
         schedule_free(&s);
         program_free(&sums);
@@ -435,7 +436,7 @@ static void a_wait_that_nothing_carries_is_refused(void **state)
     plan_options of = plan_default_options(model_get_config(m));
     assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
     const mega_schedule_options options = {.n_blocks = 16};
-    assert_ok(mega_build_sums(&p, m, options.n_blocks, &sums, &error));
+    assert_ok(mega_build_sums(&p, options.n_blocks, &sums, &error));
     assert_ok(mega_schedule(&sums, &options, &s, &error));
     instruction *attention = NULL, *mlp = NULL, *later = NULL;
     for (int i = 0; i < s.length[3]; i++) {
@@ -511,7 +512,7 @@ static void a_damaged_program_is_refused(void **state)
     assert_ok(model_open(models[0], &sizes_only, &m, &error));
     plan_options of = plan_default_options(model_get_config(m));
     assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
-    assert_ok(mega_build_sums(&p, m, BLOCKS, &sums, &error));
+    assert_ok(mega_build_sums(&p, BLOCKS, &sums, &error));
     int damaged = 0;
     for (int how = 0; how < DAMAGES; how++)
         for (int i = 0, length = 1; i < length; i++) {

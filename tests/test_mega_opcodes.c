@@ -2,6 +2,7 @@
  * names, directions and types that the table takes them for, and no matrix, norm, cache or sum of
  * an operator is missing from its row. */
 #include "test.h"
+#include "plan/plan.h"
 #include "vm/mega/opcodes.h"
 
 #include "schedule/schedule.h"
@@ -90,7 +91,7 @@ static void it_knows_all_of_its_schedules(void **state)
     plan_options of = plan_default_options(model_get_config(m));
     assert_ok(plan_build(model_get_config(m), m, &of, &p, &error));
     const mega_schedule_options options = {.n_blocks = 8};
-    assert_ok(mega_build_sums(&p, m, options.n_blocks, &sums, &error));
+    assert_ok(mega_build_sums(&p, options.n_blocks, &sums, &error));
     assert_ok(mega_schedule(&sums, &options, &s, &error));
     for (int b = 0; b < options.n_blocks; b++)
         for (int i = 0; i < s.length[b]; i++)

@@ -4,6 +4,7 @@
 #include "model/model.h"
 
 #include "file/gguf_write.h"
+#include "model/config_read.h"
 #include "model_files.h"
 
 #include <float.h>
@@ -123,6 +124,7 @@ static void families_are_whole(void **state)
     static const model_family *const families[] = {
 #define FAMILY(NAME) &family_##NAME,
 #include "model/family/families.def"
+#include "model/family/family.h"
 #undef FAMILY
     };
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "base/cpu.h"
+#include "plan/plan.h"
 #include "vm/pack.h"
 
 #include <unistd.h>
@@ -54,8 +55,9 @@ static void bytes_are_known_before(void **state)
             executor before, x;
             progress silent = {0};
             uint32_t features = vectors ? cpu_features(0) : 0;
-            assert_ok(executor_choose(&before, &p, sizes, features, &error));
-            assert_ok(executor_init(&x, &p, whole, NULL, features, &silent, &error));
+            assert_ok(executor_choose(&before, &p, features, &error));
+            program_attach(&p, whole);
+            assert_ok(executor_init(&x, &p, NULL, features, &silent, &error));
             uint64_t told = executor_weight_bytes(&before);
             assert_int_equal(told, executor_weight_bytes(&x));
             assert_true(told >= x.packed.bytes);
@@ -76,8 +78,7 @@ static bool is_packed(const executor *x, weight_slot slot)
     for (int n = 0; n < x->program->n_nodes; n++)
         for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
             const program_weight *weight = program_weight_of(x->program, n, i);
-            if (weight && !weight->bias && weight->slot == (int)slot)
-                return x->nodes[n].packed != NULL;
+            if (weight && !weight->bias && weight->slot == slot) return x->nodes[n].packed != NULL;
         }
     return false;
 }
@@ -97,7 +98,7 @@ static void made_weights_are_given_back(void **state)
             program p = plan_of(m, fuse);
             executor x;
             progress silent = {0};
-            assert_ok(executor_init(&x, &p, m, NULL, cpu_features(0), &silent, &error));
+            assert_ok(executor_init(&x, &p, NULL, cpu_features(0), &silent, &error));
             bool synthetic = strncmp(models[i], "synthetic:", 10) == 0;
             bool made = synthetic || strcmp(models[i], "golden/models/internlm2") == 0;
             const void *q = model_get_weight(m, WEIGHT_ATTN_Q, 0)->weight.data;

@@ -3,6 +3,7 @@
  */
 #include "vm/execute.h"
 #include "engine/pages.h"
+#include "model/family/family.h"
 #include "plan/lifetime.h"
 #include "plan/plan.h"
 #include "plan/print.h"
@@ -439,7 +440,7 @@ static void bytes_are_those_that_are_allocated(void **state)
         assert_ok(plan_build(config, NULL, &options, &p, &error));
         program_bytes bytes = program_count_bytes(&p, model_weight_bytes(model));
         executor x;
-        assert_ok(executor_init(&x, &p, model, NULL, 0, NULL, &error));
+        assert_ok(executor_init(&x, &p, NULL, 0, NULL, &error));
         assert_int_equal(bytes.arena, x.arena.bytes);
         assert_int_equal(bytes.rope_table, x.rope_table.bytes);
         assert_int_equal(bytes.kv_cache, x.k_cache.bytes + x.v_cache.bytes);
@@ -800,22 +801,22 @@ static void a_program_has_everything_once(void **state)
                          memcmp(x->stride, y->stride, sizeof x->stride) == 0);
         }
     assert_int_equal(p.n_weights, 3 + 9 * p.config.n_layers); /* tiny has a head of its own */
-    const void **weights = calloc((size_t)p.n_weights, sizeof *weights);
-    plan_find_weights(&p, model, weights);
     for (int n = 0; n < p.n_nodes; n++)
         for (int i = 0; i < op_n_tensors(op_get(p.nodes[n].op)); i++) {
             const program_weight *of = program_weight_of(&p, n, i);
             if (!of) continue;
             const tensor *stored =
                 &model_get_weight(model, (weight_slot)of->slot, of->layer)->weight;
-            assert_ptr_equal(weights[program_area_of(&p, n, i)->index], stored->data);
+            assert_ptr_equal(of->whole.data, stored->data);
+            assert_int_equal(program_find_weight(&p, of->slot, of->layer, of->bias),
+                             program_area_of(&p, n, i)->index);
+            assert_int_equal(of->stored, program_area_of(&p, n, i)->index);
             assert_int_equal(program_operand(&p, n, i)->type, stored->type);
             assert_int_equal(program_operand(&bare, n, i)->type, DTYPE_F32);
             assert_int_equal(program_operand(&bare, n, i)->shape[0], stored->shape[0]);
             assert_int_equal(program_tensor_of(&p, n, i), -1);
         }
     assert_true(p.fingerprint != bare.fingerprint);
-    free(weights);
     program_free(&bare);
     program_free(&p);
     model_close(model);
@@ -832,7 +833,7 @@ static void bind_every_node(bool fuse, bool sums, int64_t kv_partitions)
     program p;
     assert_ok(plan_build(model_get_config(model), model, &options, &p, &error));
     executor x;
-    assert_ok(executor_init(&x, &p, model, NULL, 0, NULL, &error));
+    assert_ok(executor_init(&x, &p, NULL, 0, NULL, &error));
     batch b;
     assert_ok(batch_init(&b, &p, &error));
     page_pool pool;

@@ -3,6 +3,7 @@
 #define QUIPU_CONVERT_JOB_H
 
 #include "base/log.h"
+#include "base/arena.h"
 #include "base/threads.h"
 #include "convert/mix.h"
 #include "file/gguf_write.h"

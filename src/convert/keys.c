@@ -4,6 +4,7 @@
 #include "convert/job.h"
 #include "file/synthetic.h"
 #include "engine/vocabulary.h"
+#include "model/family/family.h"
 #include "text/tokenizer.h"
 
 #include <stdio.h>

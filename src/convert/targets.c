@@ -6,6 +6,8 @@
  */
 #include "convert/job.h"
 
+#include "model/family/family.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

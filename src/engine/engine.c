@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "op/op.h"
+#include "plan/plan.h"
 #include "schedule/build.h"
 
 #include <stdio.h>
@@ -166,7 +167,6 @@ static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
                               const schedule_options *schedule)
 {
     return (machine_setup){.program = &e->program,
-                           .model = e->model,
                            .pool = e->pool,
                            .cpu_features = e->cpu_features,
                            .progress = &e->progress,
@@ -242,6 +242,7 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     model_options whole = {.discardable = true, .pool = e->pool, .progress = &e->progress};
     progress_begin(&e->progress, "making weights", weight_bytes);
     TRY(model_open(options->model, &whole, &e->model, error));
+    program_attach(&e->program, e->model);
     progress_end(&e->progress);
     return QP_OK;
 }

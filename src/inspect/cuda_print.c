@@ -55,7 +55,7 @@ static qp_status count(memory_view *v, int64_t context, qp_error *error)
     options.context = context;
     TRY(plan_build(config, v->model, &options, &program, error));
     const schedule_options blocks = {.workers = v->n_blocks};
-    const machine_setup setup = {.program = &program, .model = v->model, .schedule = &blocks};
+    const machine_setup setup = {.program = &program, .schedule = &blocks};
     qp_status status = machine_count_bytes(&machine_cuda, &setup, &v->operators, error);
     v->bytes = v->operators;
     if (status == QP_OK && v->has_mega)

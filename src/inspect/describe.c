@@ -6,6 +6,7 @@
 #include "file/mapping.h"
 #include "file/synthetic.h"
 #include "engine/vocabulary.h"
+#include "model/family/family.h"
 #include "model/model.h"
 #include "quipu.h"
 

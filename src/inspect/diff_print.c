@@ -8,6 +8,7 @@
 #include "base/output.h"
 #include "inspect/diff_run.h"
 #include "op/op.h"
+#include "plan/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -119,6 +120,7 @@ static qp_status open_model(diff *d, qp_error *error)
     model_close(d->model);
     d->model = NULL;
     TRY(model_open(o->model, &whole, &d->model, error));
+    program_attach(&d->program, d->model);
     progress_end(&d->progress);
     return QP_OK;
 }
@@ -163,7 +165,6 @@ static qp_status open_all(diff *d, qp_error *error)
     d->schedule = (schedule_options){.setting = (schedule_setting)o->setting,
                                      .assignment = (schedule_assignment)o->assignment};
     d->setup = (machine_setup){.program = &d->program,
-                               .model = d->model,
                                .pool = d->pool,
                                .cpu_features = cpu_features(off) | x_bits,
                                .progress = &d->progress,

@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "op/bench/hardware.h"
 #include "cuda/driver.h"
+#include "file/synthetic.h"
 #include "vm/signal.h"
 
 #include <stdio.h>

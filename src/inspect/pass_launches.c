@@ -50,9 +50,9 @@ qp_status pass_launches_make(const model *model, const plan_options *options, in
     *out = (pass_launches){0};
     TRY(find_gpu(arch, &out->gpu, error));
     TRY(plan_build(model_get_config(model), model, options, &out->program, error));
-    TRY(cuda_weights_place(model, &out->weights, error));
+    TRY(cuda_weights_place(&out->program, &out->weights, error));
     TRY(launch_setting_init(&out->setting, &out->program, &out->weights, &out->gpu, NULL, true,
-                            cuda_executor_count(&out->program, model).workspace, error));
+                            cuda_executor_count(&out->program).workspace, error));
     const launch_class of = class_of(&out->program, tokens, sequences);
     return launch_list_make(&out->setting, &of, &out->list, error);
 }

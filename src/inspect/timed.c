@@ -67,6 +67,7 @@ static qp_status open_model(timed_model *m, qp_error *error)
     model_close(m->model);
     m->model = NULL;
     TRY(model_open(name, &whole, &m->model, error));
+    program_attach(&m->program, m->model);
     progress_end(&m->progress);
     return QP_OK;
 }
@@ -74,7 +75,6 @@ static qp_status open_model(timed_model *m, qp_error *error)
 static machine_setup setup_of(timed_model *m, const schedule_options *schedule, bool alone)
 {
     return (machine_setup){.program = &m->program,
-                           .model = m->model,
                            .pool = alone ? m->alone : m->pool,
                            .cpu_features = cpu_features(0),
                            .progress = &m->progress,

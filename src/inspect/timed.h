@@ -6,6 +6,7 @@
 #ifndef QUIPU_INSPECT_TIMED_H
 #define QUIPU_INSPECT_TIMED_H
 
+#include "plan/plan.h"
 #include "vm/machine.h"
 
 typedef struct timed_options {

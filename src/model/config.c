@@ -1,5 +1,5 @@
 /* The sizes of a model: what holds for every source of them. See config.h. */
-#include "model/config.h"
+#include "model/config_read.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,16 +1,14 @@
-/* The sizes of a model, whatever file they came from. */
+/* The sizes of a model, whatever file they came from. config_read.h reads them. */
 #ifndef QUIPU_MODEL_CONFIG_H
 #define QUIPU_MODEL_CONFIG_H
 
-#include "base/arena.h"
-#include "base/json.h"
-#include "file/gguf.h"
-#include "file/synthetic.h"
-#include "model/family/family.h"
 #include "model/rope.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 typedef struct model_config {
-    const model_family *family;
+    const struct model_family *family;
     const char *name; /* for people: general.name, the folder's or the preset's name */
     int64_t hidden_size;
     int64_t intermediate_size;
@@ -23,7 +21,7 @@ typedef struct model_config {
     int64_t window;         /* the latest positions that attention looks at; 0: all */
     double rms_norm_eps;
     bool tied;              /* the output projection is the embedding table */
-    uint32_t biases;        /* slots (family.h) that must have a bias */
+    uint32_t biases;        /* slots (family/family.h) that must have a bias */
     uint32_t biases_if_any; /* slots whose bias is used where the file has one */
     rope_config rope;
 } model_config;
@@ -40,17 +38,5 @@ static inline int64_t config_qkv_hidden_units(const model_config *c)
 {
     return (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
 }
-
-/* From the keys of a GGUF file. Strings live in the arena. */
-qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp_error *error);
-
-/* From a Hugging Face config.json; `where` names the file in messages. */
-qp_status config_from_json(const cJSON *json, const char *where, arena *arena, model_config *out,
-                           qp_error *error);
-
-qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
-
-/* Checks every size against sane bounds and the sizes against each other. */
-qp_status config_check(const model_config *config, const char *where, qp_error *error);
 
 #endif

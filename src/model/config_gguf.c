@@ -1,5 +1,5 @@
 /* A model's sizes from the keys of a GGUF file. Keys are "ARCHITECTURE.name". */
-#include "model/config.h"
+#include "model/config_read.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* A model's sizes from a Hugging Face config.json, in its older and its newer spellings. */
-#include "model/config.h"
+#include "model/config_read.h"
 
 #include <string.h>
 

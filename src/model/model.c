@@ -2,6 +2,7 @@
 #include "model/model.h"
 
 #include "file/mapping.h"
+#include "model/config_read.h"
 #include "model/source.h"
 
 #include <stdio.h>
@@ -22,9 +23,10 @@ struct model {
 };
 
 static const weight_info infos[WEIGHT_COUNT] = {
-#define PER_MODEL                                    false
-#define PER_LAYER                                    true
-#define WEIGHT(SLOT, per, role, rows, columns, gguf) {gguf, PER_##per, SYNTHETIC_##role},
+#define PER_MODEL false
+#define PER_LAYER true
+#define WEIGHT(SLOT, per, role, rows, columns, gguf)                                               \
+    {gguf, PER_##per, SYNTHETIC_##role == SYNTHETIC_NORM},
 #include "model/weights.def"
 #undef WEIGHT
 };
@@ -53,7 +55,7 @@ static qp_status check_shape(const model *m, weight_slot slot, int64_t layer, bo
 {
     int64_t rows, columns;
     weight_shape(&m->config, slot, &rows, &columns);
-    bool vector = bias || infos[slot].role == SYNTHETIC_NORM;
+    bool vector = bias || infos[slot].is_norm;
     tensor expected = {.type = found->type, .rank = vector ? 1 : 2, .shape = {rows, columns}};
     if (vector) expected.shape[0] = bias ? rows : columns;
     if (found->rank == expected.rank && found->shape[0] == expected.shape[0] &&

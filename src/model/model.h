@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/threads.h"
+#include "file/synthetic_bits.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "tensor/tensor.h"
@@ -23,6 +24,7 @@ typedef struct model_weight {
 } model_weight;
 
 typedef struct model model;
+typedef struct gguf gguf;
 
 typedef struct model_options {
     bool sizes_only; /* leave unmade what no file holds as it is needed (synthetic weights, the

@@ -1,6 +1,8 @@
 /* Where weights come from: see source.h. */
 #include "model/source.h"
 
+#include "model/family/family.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -34,18 +36,25 @@ static dtype synthetic_type(const weight_source *source, weight_slot slot, int64
 {
     const synthetic_spec *spec = &source->synthetic;
     if (!spec->config) return spec->type; /* as files that are not here would have it */
-    if (bias || weight_get_info(slot)->role == SYNTHETIC_NORM) return DTYPE_F32;
+    if (bias || weight_get_info(slot)->is_norm) return DTYPE_F32;
     if (slot == WEIGHT_TOKEN_EMBD || slot == WEIGHT_OUTPUT) return spec->other;
     bool better = slot == WEIGHT_ATTN_V || slot == WEIGHT_FFN_DOWN;
     return better && layer % 2 == 0 && dtype_is_quantized(spec->other) ? spec->other : spec->type;
 }
+
+/* What each slot's weight is for. */
+static const synthetic_role roles[WEIGHT_COUNT] = {
+#define WEIGHT(SLOT, per, role, rows, columns, gguf) SYNTHETIC_##role,
+#include "model/weights.def"
+#undef WEIGHT
+};
 
 static synthetic_distribution distribution_of(const weight_source *source, weight_slot slot,
                                               bool bias)
 {
     int64_t rows, columns;
     weight_shape(source->config, slot, &rows, &columns);
-    synthetic_role role = bias ? SYNTHETIC_BIAS : weight_get_info(slot)->role;
+    synthetic_role role = bias ? SYNTHETIC_BIAS : roles[slot];
     return synthetic_distribution_of(source->synthetic.config, role, columns);
 }
 
@@ -97,7 +106,7 @@ static qp_status make_synthetic(weight_source *source, weight_slot slot, int64_t
     int64_t rows, columns;
     weight_shape(source->config, slot, &rows, &columns);
     dtype type = synthetic_type(source, slot, layer, bias);
-    bool norm = weight_get_info(slot)->role == SYNTHETIC_NORM;
+    bool norm = weight_get_info(slot)->is_norm;
     tensor view = bias   ? tensor_1d(NULL, type, rows)
                   : norm ? tensor_1d(NULL, type, columns)
                          : tensor_2d(NULL, type, rows, columns);

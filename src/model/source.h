@@ -2,6 +2,7 @@
 #ifndef QUIPU_MODEL_SOURCE_H
 #define QUIPU_MODEL_SOURCE_H
 
+#include "base/arena.h"
 #include "base/buffer.h"
 #include "file/gguf.h"
 #include "file/safetensors.h"

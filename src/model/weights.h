@@ -2,8 +2,6 @@
 #ifndef QUIPU_MODEL_WEIGHTS_H
 #define QUIPU_MODEL_WEIGHTS_H
 
-#include "file/synthetic.h"
-
 #include <stdbool.h>
 
 typedef enum weight_slot {
@@ -14,10 +12,9 @@ typedef enum weight_slot {
 } weight_slot;
 
 typedef struct weight_info {
-    const char
-        *name; /* GGUF's without "blk.N." and ".weight", the name used for people: "attn_q" */
+    const char *name; /* for people, GGUF's without "blk.N." and ".weight": "attn_q" */
     bool per_layer;
-    synthetic_role role;
+    bool is_norm; /* a vector; the others are matrices */
 } weight_info;
 
 const weight_info *weight_get_info(weight_slot slot);

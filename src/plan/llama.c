@@ -13,6 +13,7 @@
  */
 #include "plan/builder.h"
 
+#include "model/family/family.h"
 #include "op/adjust_logits/adjust_logits.h"
 
 #include <math.h>

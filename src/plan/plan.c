@@ -2,9 +2,11 @@
 #include "plan/plan.h"
 
 #include "base/checked.h"
+#include "model/family/family.h"
 #include "plan/builder.h"
 #include "plan/lifetime.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +86,7 @@ static void count_capacity(program *p)
     of[AXIS_OUTPUTS] = o->max_outputs;
     of[AXIS_PAGES] = o->n_pages;
     /* Dynamic scaling gives every token's angles their own row, by the length of its sequence. */
-    of[AXIS_POSITIONS] = p->config.rope.scaling == ROPE_DYNAMIC ? o->max_tokens : o->context;
+    of[AXIS_POSITIONS] = program_turns_by_length(p) ? o->max_tokens : o->context;
 }
 
 static int64_t dim_size(plan_dim dim, const program_sizes *sizes)
@@ -131,7 +133,7 @@ static qp_status write_page(program *out, const model *model, qp_error *error)
 qp_status plan_build(const model_config *config, const model *model, const plan_options *options,
                      program *out, qp_error *error)
 {
-    *out = (program){.config = *config, .options = *options};
+    *out = (program){.model = model, .config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
@@ -160,6 +162,13 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
     program_place(out);
     out->fingerprint = program_fingerprint(out);
     return program_verify(out, error);
+}
+
+qp_status program_rebuild(const program *of, const plan_options *options, program *out,
+                          qp_error *error)
+{
+    assert(of->options.ranks == 1); /* else the config is that of one rank */
+    return plan_build(&of->config, of->model, options, out, error);
 }
 
 void program_free(program *p)
@@ -194,13 +203,11 @@ program_access program_step_access(const program *p, int step, plan_tensor_id id
     return access;
 }
 
-void plan_find_weights(const program *p, const model *model, const void **weights)
+void program_make_angles(const program *p, int64_t length, int64_t position, int64_t count,
+                         float *rows)
 {
-    for (int i = 0; i < p->n_weights; i++) {
-        const program_weight *from = &p->weights[i];
-        const model_weight *weight = model_get_weight(model, (weight_slot)from->slot, from->layer);
-        weights[i] = from->bias ? weight->bias.data : weight->weight.data;
-    }
+    assert(p->config.rope.dim <= ROPE_MAX_DIM);
+    rope_table_rows(&p->config.rope, length, position, count, rows);
 }
 
 program_bytes program_count_bytes(const program *p, uint64_t weight_bytes)

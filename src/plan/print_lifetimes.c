@@ -401,7 +401,7 @@ static uint64_t weight_share(const model *model, int64_t ranks)
     uint64_t divided = 0, total = model_weight_bytes(model);
     for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
         const weight_info *info = weight_get_info((weight_slot)slot);
-        if (!info->per_layer || info->role == SYNTHETIC_NORM) continue;
+        if (!info->per_layer || info->is_norm) continue;
         for (int64_t layer = 0; layer < c->n_layers; layer++)
             divided += tensor_bytes(&model_get_weight(model, (weight_slot)slot, layer)->weight);
     }

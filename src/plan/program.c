@@ -12,7 +12,6 @@ typedef struct tables {
     const model *model; /* NULL: weights have the shapes of the config and are F32 */
     program *out;
     int area_of[PLAN_TENSOR_COUNT]; /* of caches that of layer 0; the other layers' follow it */
-    int *weight_areas;              /* [WEIGHT_COUNT][n_layers + 1][2]: 1 + the area; 0: none yet */
     int *last_view;                 /* [areas]: the last view of each; 0: none */
     int *previous_view;             /* [views]: of the same area */
 } tables;
@@ -76,16 +75,18 @@ void program_place(program *p)
 static int find_weight(tables *t, program_weight weight, const tensor *of)
 {
     program *p = t->out;
-    int64_t place = (weight.slot * (p->config.n_layers + 1) + weight.layer + 1) * 2 + weight.bias;
-    int *found = &t->weight_areas[place];
+    int *found =
+        &p->weight_areas[((weight.layer + 1) * WEIGHT_COUNT + weight.slot) * 2 + weight.bias];
     if (*found) return *found - 1;
+    const int table = program_find_weight(p, WEIGHT_TOKEN_EMBD, -1, false);
+    const bool tied = weight.slot == WEIGHT_OUTPUT && p->config.tied && table >= 0;
+    weight.stored = tied ? table : p->n_weights;
     p->weights[p->n_weights] = weight;
-    *found =
-        1 + add_area(p, (program_area){.base = BASE_WEIGHT,
-                                       .index = p->n_weights++,
-                                       .bytes = tensor_bytes(of),
-                                       .first_node = p->n_nodes,
-                                       .name = weight_get_info((weight_slot)weight.slot)->name});
+    *found = 1 + add_area(p, (program_area){.base = BASE_WEIGHT,
+                                            .index = p->n_weights++,
+                                            .bytes = tensor_bytes(of),
+                                            .first_node = p->n_nodes,
+                                            .name = weight_get_info(weight.slot)->name});
     return *found - 1;
 }
 
@@ -162,33 +163,39 @@ static program_view tensor_view(const tables *t, const plan_operand *operand, in
     return view;
 }
 
-/* The view of a weight: the model's; without a model, or for one of several ranks, by the config.
- * Its rank is 0 if there is no such bias. */
-static tensor find_tensor(const tables *t, weight_slot slot, int64_t layer, bool bias)
+/* A weight of these sizes. */
+static tensor sized_tensor(const model_config *c, weight_slot slot, dtype type, bool bias)
 {
-    tensor whole = {.type = DTYPE_F32, .rank = bias ? 0 : 1};
-    if (t->model) {
-        const model_weight *weight = model_get_weight(t->model, slot, layer);
-        whole = bias ? weight->bias : weight->weight;
-        if (t->out->options.ranks == 1) return whole;
-    }
-    if (whole.rank == 0) return (tensor){0};
     int64_t rows, columns;
-    weight_shape(&t->out->config, slot, &rows, &columns);
-    if (bias) return tensor_1d(NULL, whole.type, rows);
-    bool vector = weight_get_info(slot)->role == SYNTHETIC_NORM;
-    return vector ? tensor_1d(NULL, whole.type, columns)
-                  : tensor_2d(NULL, whole.type, rows, columns);
+    weight_shape(c, slot, &rows, &columns);
+    if (bias) return tensor_1d(NULL, type, rows);
+    return weight_get_info(slot)->is_norm ? tensor_1d(NULL, type, columns)
+                                          : tensor_2d(NULL, type, rows, columns);
+}
+
+/* A weight as the model stores it; without a model F32 by the config. Its rank is 0 if there is no
+ * such bias. */
+static tensor whole_tensor(const tables *t, weight_slot slot, int64_t layer, bool bias)
+{
+    if (!t->model)
+        return bias ? (tensor){0} : sized_tensor(&t->out->config, slot, DTYPE_F32, false);
+    const model_weight *weight = model_get_weight(t->model, slot, layer);
+    return bias ? weight->bias : weight->weight;
 }
 
 static program_view weight_view(tables *t, const plan_operand *operand, int64_t layer)
 {
     const weight_slot slot = (weight_slot)operand->id;
     const bool bias = operand->kind == OPERAND_BIAS;
-    const tensor of = find_tensor(t, slot, layer, bias);
-    if (of.rank == 0) return (program_view){0};
-    const program_weight key = {slot, weight_get_info(slot)->per_layer ? layer : -1, bias};
-    program_view view = {.area = find_weight(t, key, &of), .type = of.type, .rank = of.rank};
+    const tensor whole = whole_tensor(t, slot, layer, bias);
+    if (whole.rank == 0) return (program_view){0};
+    const tensor of =
+        t->out->options.ranks == 1 ? whole : sized_tensor(&t->out->config, slot, whole.type, bias);
+    const program_weight weight = {.slot = slot,
+                                   .layer = weight_get_info(slot)->per_layer ? layer : -1,
+                                   .bias = bias,
+                                   .whole = whole};
+    program_view view = {.area = find_weight(t, weight, &of), .type = of.type, .rank = of.rank};
     memcpy(view.shape, of.shape, sizeof view.shape);
     memcpy(view.stride, of.stride, sizeof view.stride);
     return view;
@@ -267,10 +274,10 @@ static bool allocate(tables *t)
     p->views = arena_alloc(&p->memory, views, sizeof *p->views);
     p->weights = arena_alloc(&p->memory, weights, sizeof *p->weights);
     p->areas = arena_alloc(&p->memory, areas, sizeof *p->areas);
-    t->weight_areas = calloc(weights, sizeof *t->weight_areas);
+    p->weight_areas = arena_alloc(&p->memory, weights, sizeof *p->weight_areas);
     t->last_view = calloc(areas, sizeof *t->last_view);
     t->previous_view = calloc(views, sizeof *t->previous_view);
-    return p->nodes && p->views && p->weights && p->areas && t->weight_areas && t->last_view &&
+    return p->nodes && p->views && p->weights && p->areas && p->weight_areas && t->last_view &&
            t->previous_view;
 }
 
@@ -300,7 +307,6 @@ qp_status program_build(const plan_builder *b, const model *model, program *p, q
         add_tensors(&t);
         status = add_nodes(&t, error);
     }
-    free(t.weight_areas);
     free(t.last_view);
     free(t.previous_view);
     return status;

@@ -15,6 +15,7 @@
 
 #include "base/arena.h"
 #include "model/config.h"
+#include "model/weights.h"
 #include "op/op.h"
 
 /* Sizes that the batch decides; as a dimension they are stored negated. */
@@ -167,11 +168,14 @@ typedef struct program_view {
     int64_t first_column, columns; /* a part of the tensor's innermost dimension; columns 0: all */
 } program_view;
 
-/* Which weight of the model an area is. */
+/* A weight that nodes read, or its bias. weights.h reads its elements. */
 typedef struct program_weight {
-    int slot;      /* weight_slot */
+    weight_slot slot;
     int64_t layer; /* -1: of the whole model */
     bool bias;
+    int stored;   /* the number of the weight that holds its elements: its own, or of an output
+                   * projection that is tied to it the embedding's */
+    tensor whole; /* of all ranks, as the model stores it; no data where none was made or read */
 } program_weight;
 
 typedef struct program_node {
@@ -192,13 +196,16 @@ typedef struct program_step {
 } program_step;
 
 typedef struct program {
-    model_config config; /* as one rank sees it: its own heads and its own part of the FFN */
+    const struct model *model; /* whose weights these are; NULL: a program of sizes only */
+    model_config config;       /* as one rank sees it: its own heads and its own part of the FFN */
     plan_options options;
     program_sizes capacity; /* the largest batch */
     plan_tensor tensors[PLAN_TENSOR_COUNT];
     program_area *areas;
     program_view *views; /* view 0 is absent */
     program_weight *weights;
+    int *weight_areas; /* [n_layers + 1][WEIGHT_COUNT][2]: 1 + the area of a layer's weight or bias,
+                        * row 0: of the whole model's; 0: no node reads it */
     program_node *nodes;
     program_step *steps;
     int n_areas, n_views, n_weights, n_nodes, n_steps;
@@ -235,6 +242,10 @@ static inline const program_weight *program_weight_of(const program *p, int node
     return area->base == BASE_WEIGHT ? &p->weights[area->index] : NULL;
 }
 
+/* The number of a weight or bias among program.weights; -1: no node reads it. `layer` is ignored
+ * for slots of the whole model. */
+int program_find_weight(const program *program, weight_slot slot, int64_t layer, bool bias);
+
 /* Whether a node has nothing to do: the sum over ranks, where there is one. */
 static inline bool program_is_void(const program *p, int node)
 {
@@ -258,7 +269,49 @@ void program_bind(const program *program, int node, const program_memory *memory
 tensor program_bind_view(const program *program, int view, const program_memory *memory,
                          const int64_t *sizes);
 
+/* ---- steps --------------------------------------------------------------------------------- */
+
 /* Index of the step of that name in that layer (-1 for steps outside the layers); -1: none. */
 int program_find_step(const program *program, const char *name, int64_t layer);
+
+/* Finds a step by its label: "embedding", or "5.attn_qkv" for one of layer 5. QP_INVALID names the
+ * step with the nearest name. */
+qp_status program_parse_step(const program *program, const char *text, int *step, qp_error *error);
+
+/* Writes a step's label, as program_parse_step() takes it, into `text`. */
+const char *program_step_label(const program *program, int step, char *text, size_t size);
+
+/* Directions in which a step touches a tensor. */
+typedef struct program_access {
+    bool read, write;
+} program_access;
+program_access program_step_access(const program *program, int step, plan_tensor_id id);
+
+/* ---- the whole ----------------------------------------------------------------------------- */
+
+/* Bytes that a run needs, each part exact. */
+typedef struct program_bytes {
+    uint64_t weights, arena, sums, kv_cache, rope_table, state, inputs, total;
+} program_bytes;
+program_bytes program_count_bytes(const program *program, uint64_t weight_bytes);
+
+/* The pass of the same model with other options, as plan_build() makes it; for one rank.
+ * program_free() the result, also after a failure. */
+qp_status program_rebuild(const program *of, const plan_options *options, program *out,
+                          qp_error *error);
+
+void program_free(program *program);
+
+/* Whether a token's RoPE angles depend on how long its sequence is: then each token of a batch has
+ * its own row of the RoPE table, else each position. */
+static inline bool program_turns_by_length(const program *p)
+{
+    return p->config.rope.scaling == ROPE_DYNAMIC;
+}
+
+/* Rows of the RoPE table, [count][rope dim], for positions from `position` on in a sequence of
+ * `length` tokens, which only matters if program_turns_by_length(). */
+void program_make_angles(const program *program, int64_t length, int64_t position, int64_t count,
+                         float *rows);
 
 #endif

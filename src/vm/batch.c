@@ -2,7 +2,6 @@
 #include "vm/batch.h"
 
 #include "base/checked.h"
-#include "model/rope.h"
 #include "op/adjust_logits/adjust_logits.h"
 
 #include <assert.h>
@@ -22,7 +21,7 @@ static size_t count_inputs(const program *program)
 
 static size_t count_angles(const program *program)
 {
-    if (program->config.rope.scaling != ROPE_DYNAMIC) return 0;
+    if (!program_turns_by_length(program)) return 0;
     return (size_t)(program->capacity.of[AXIS_TOKENS] * program->config.rope.dim) * sizeof(float);
 }
 
@@ -83,7 +82,7 @@ static void add(batch *b, const int32_t *tokens, int64_t count, int64_t past, in
     assert(count > 0 && count <= batch_room(b));
     int64_t *of = b->sizes.of;
     int64_t row = of[AXIS_TOKENS], sequence = of[AXIS_SEQUENCES], refs = of[AXIS_PAGE_REFS];
-    bool own_rows = b->program->config.rope.scaling == ROPE_DYNAMIC;
+    bool own_rows = program_turns_by_length(b->program);
     for (int64_t i = 0; i < count; i++) {
         batch_i32(b, PLAN_TOKEN_IDS)[row + i] = tokens[i];
         batch_i32(b, PLAN_POSITION_IDS)[row + i] = (int32_t)(past + i);
@@ -124,8 +123,8 @@ void batch_want(batch *b, int64_t row)
 
 void batch_set_angles(batch *b, int64_t row, int64_t past, int64_t count, int64_t length)
 {
-    const rope_config *rope = &b->program->config.rope;
-    if (b->angles) rope_table_rows(rope, length, past, count, b->angles + row * rope->dim);
+    float *const rows = b->angles + row * b->program->config.rope.dim;
+    if (b->angles) program_make_angles(b->program, length, past, count, rows);
 }
 
 bool batch_decodes(const batch *b)

@@ -6,7 +6,7 @@
 #ifndef QUIPU_VM_BATCH_H
 #define QUIPU_VM_BATCH_H
 
-#include "plan/plan.h"
+#include "plan/program.h"
 
 typedef struct batch {
     const program *program;

@@ -63,25 +63,24 @@ static void place_tensors(executor *x)
     x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
 }
 
-qp_status executor_choose(executor *x, const program *program, const model *model,
-                          uint32_t cpu_features, qp_error *error)
+qp_status executor_choose(executor *x, const program *program, uint32_t cpu_features,
+                          qp_error *error)
 {
-    *x = (executor){.program = program, .cpu_features = cpu_features, .model = model};
+    *x = (executor){.program = program, .cpu_features = cpu_features};
     x->nodes = calloc((size_t)program->n_nodes, sizeof *x->nodes);
     x->weights = calloc((size_t)program->n_weights + 1, sizeof *x->weights);
     if (!x->nodes || !x->weights) return error_no_memory(error, "the choice of kernels", 0);
-    plan_find_weights(program, model, x->weights);
+    for (int i = 0; i < program->n_weights; i++)
+        x->weights[i] = program->weights[i].whole.data;
     x->memory.weights = x->weights;
     choose_kernels(x);
     return QP_OK;
 }
 
-qp_status executor_init(executor *x, const program *program, const model *model, thread_pool *pool,
+qp_status executor_init(executor *x, const program *program, thread_pool *pool,
                         uint32_t cpu_features, progress *progress, qp_error *error)
 {
-    const rope_config *rope = &program->config.rope;
-    assert(rope->dim <= ROPE_MAX_DIM);
-    TRY(executor_choose(x, program, model, cpu_features, error));
+    TRY(executor_choose(x, program, cpu_features, error));
     x->pool = pool;
     TRY(buffer_alloc(&x->arena, program->arena_bytes, "activations", error));
     size_t sums = program->tensors[PLAN_SUMS].bytes + program->tensors[PLAN_SUMS_NEXT].bytes;
@@ -93,8 +92,9 @@ qp_status executor_init(executor *x, const program *program, const model *model,
                      error));
     TRY(buffer_alloc(&x->scratch, x->scratch_bytes * (size_t)thread_pool_size(pool), "scratch",
                      error));
-    if (rope->scaling != ROPE_DYNAMIC)
-        rope_table_rows(rope, 0, 0, program->capacity.of[AXIS_POSITIONS], x->rope_table.data);
+    if (!program_turns_by_length(program))
+        program_make_angles(program, 0, 0, program->capacity.of[AXIS_POSITIONS],
+                            x->rope_table.data);
     size_t cache_bytes = program->tensors[PLAN_K_CACHE].bytes;
     if (!checked_mul(cache_bytes, (size_t)program->config.n_layers, &cache_bytes))
         return error_set(error, QP_NO_MEMORY, "the KV cache is too large to address");

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "vm/batch.h"
-#include "plan/plan.h"
+#include "plan/program.h"
 
 /* How a node of the plan runs. Chosen once, because it depends only on types and weights. */
 typedef struct executor_node {
@@ -23,6 +23,7 @@ typedef struct executor_node {
 typedef struct embedding_rows {
     buffer memory;     /* the rows, then their numbers; empty where kernels read the table itself */
     const char *table; /* in the model's file */
+    int weight;        /* its number in the program */
     size_t row_bytes;
     int32_t *numbers; /* 0, 1, ... */
 } embedding_rows;
@@ -35,20 +36,18 @@ typedef struct executor {
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
-    const model *model;   /* of packing the weights */
     const void **weights; /* [program->n_weights]: the address of each */
     program_memory memory;
 } executor;
 
 /* Only chooses the kernels, to answer questions about them; such an executor cannot run.
  * executor_free() it. */
-qp_status executor_choose(executor *executor, const program *program, const model *model,
-                          uint32_t cpu_features, qp_error *error);
+qp_status executor_choose(executor *executor, const program *program, uint32_t cpu_features,
+                          qp_error *error);
 
 /* `progress` reports the packing of weights. */
-qp_status executor_init(executor *executor, const program *program, const model *model,
-                        thread_pool *pool, uint32_t cpu_features, progress *progress,
-                        qp_error *error);
+qp_status executor_init(executor *executor, const program *program, thread_pool *pool,
+                        uint32_t cpu_features, progress *progress, qp_error *error);
 
 void executor_free(executor *executor);
 

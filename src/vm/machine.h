@@ -16,7 +16,7 @@
 #include "base/strbuf.h"
 #include "base/threads.h"
 #include "cuda/driver.h"
-#include "plan/plan.h"
+#include "plan/program.h"
 #include "schedule/schedule.h"
 #include "schedule/timeline.h"
 #include "vm/batch.h"
@@ -32,8 +32,7 @@ typedef struct machine {
 
 /* Everything here outlives the machine. */
 typedef struct machine_setup {
-    const program *program;
-    const model *model;
+    const program *program; /* with its model's weights */
     thread_pool *pool;
     uint32_t cpu_features;            /* that kernels may use; references use none */
     progress *progress;               /* of packing and uploading weights; may be NULL */

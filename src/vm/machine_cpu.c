@@ -11,6 +11,7 @@
 #include "op/argmax/argmax.h"
 #include "op/bench/hardware.h"
 #include "op/run.h"
+#include "plan/weights.h"
 #include "schedule/build.h"
 #include "vm/execute.h"
 #include "vm/pack.h"
@@ -56,7 +57,7 @@ static qp_status count_cpu(const machine_setup *setup, uint32_t features, machin
                            qp_error *error)
 {
     executor sizes;
-    qp_status status = executor_choose(&sizes, setup->program, setup->model, features, error);
+    qp_status status = executor_choose(&sizes, setup->program, features, error);
     uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
     executor_free(&sizes);
     const program_bytes bytes = program_count_bytes(setup->program, weights);
@@ -96,8 +97,7 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     }
     m->executor = &m->own;
     m->owns = true;
-    return executor_init(&m->own, setup->program, setup->model, setup->pool, features,
-                         setup->progress, error);
+    return executor_init(&m->own, setup->program, setup->pool, features, setup->progress, error);
 }
 
 static qp_status open_reference(const machine_setup *setup, void **self, qp_error *error)
@@ -324,7 +324,7 @@ static qp_status limits_of_pool(thread_pool *pool, const cpu_machine *m, machine
                                 qp_error *error)
 {
     enum { TIMES = 5, LEAST = 16 << 20, MOST = 1 << 30 };
-    size_t bytes = (size_t)model_read_bytes(m->executor->model);
+    size_t bytes = (size_t)program_read_bytes(m->executor->program);
     bytes = bytes < LEAST ? LEAST : bytes > MOST ? MOST : bytes;
     while (bytes > LEAST && bytes > buffer_available() / 4)
         bytes /= 2;

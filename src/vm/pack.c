@@ -2,6 +2,7 @@
 #include "vm/pack.h"
 
 #include "base/checked.h"
+#include "plan/weights.h"
 
 #include <string.h>
 
@@ -26,48 +27,46 @@ static bool is_packed(const executor *x, int n)
     return x->nodes[n].variant && x->nodes[n].variant->packed_bytes;
 }
 
-/* Whether the node reads the weight: its slot's, or the embedding when that is the output
- * projection too. */
-static bool reads_weight(const executor *x, int n, weight_slot slot, int64_t layer)
+/* The number of the weight whose elements the operand reads; -1: none, or a bias, which is never
+ * packed. */
+static int stored_weight(const executor *x, int n, int operand)
 {
-    bool per_layer = weight_get_info(slot)->per_layer;
-    bool shared = x->program->config.tied && (slot == WEIGHT_OUTPUT || slot == WEIGHT_TOKEN_EMBD);
+    const program_weight *weight = program_weight_of(x->program, n, operand);
+    return weight && !weight->bias ? weight->stored : -1;
+}
+
+static bool reads_weight(const executor *x, int n, int weight)
+{
     for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
-        const program_weight *weight = program_weight_of(x->program, n, i);
-        if (!weight || weight->bias || (per_layer && weight->layer != layer)) continue;
-        weight_slot other = (weight_slot)weight->slot;
-        if (other == slot || (shared && (other == WEIGHT_OUTPUT || other == WEIGHT_TOKEN_EMBD)))
-            return true;
+        if (stored_weight(x, n, i) == weight) return true;
     }
     return false;
 }
 
 /* Whether a node that is not packed (yet) reads the weight. */
-static bool is_needed_as_stored(const executor *x, weight_slot slot, int64_t layer)
+static bool is_needed_as_stored(const executor *x, int weight)
 {
     for (int n = 0; n < x->program->n_nodes; n++) {
-        if (!x->nodes[n].packed && reads_weight(x, n, slot, layer)) return true;
+        if (!x->nodes[n].packed && reads_weight(x, n, weight)) return true;
     }
     return false;
 }
 
 /* Only matrices are packed; a fused product reads the weight of its norm as stored. */
-static bool is_vector(const executor *x, weight_slot slot, int64_t layer)
+static bool is_vector(const executor *x, int weight)
 {
-    return model_get_weight(x->model, slot, layer)->weight.rank == 1;
+    return x->program->weights[weight].whole.rank == 1;
 }
 
 /* Releases the stored form of a node's weights, permanently where nothing reads it any more. */
 static void release_weights(const executor *x, int n, bool is_done)
 {
     for (int i = 0; i < op_n_tensors(op_get(x->program->nodes[n].op)); i++) {
-        const program_weight *weight = program_weight_of(x->program, n, i);
-        if (!weight || weight->bias) continue;
-        weight_slot slot = (weight_slot)weight->slot;
-        model_release_weight(x->model, slot, weight->layer);
-        if (is_done && !is_vector(x, slot, weight->layer) &&
-            !is_needed_as_stored(x, slot, weight->layer))
-            model_discard_weight(x->model, slot, weight->layer);
+        const int weight = stored_weight(x, n, i);
+        if (weight < 0) continue;
+        program_release_weight(x->program, weight);
+        if (is_done && !is_vector(x, weight) && !is_needed_as_stored(x, weight))
+            program_discard_weight(x->program, weight);
     }
 }
 
@@ -121,44 +120,40 @@ static void pack_node(executor *x, int n, const op_call *call, size_t bytes, cha
  * still read as stored are norms and rows of the embedding, which lie far from each other. */
 static void release_all(const executor *x)
 {
-    for (int i = 0; i < WEIGHT_COUNT; i++) {
-        weight_slot slot = (weight_slot)i;
-        int64_t layers = weight_get_info(slot)->per_layer ? x->program->config.n_layers : 1;
-        for (int64_t layer = 0; layer < layers; layer++) {
-            model_release_weight(x->model, slot, layer);
-            model_read_sparsely(x->model, slot, layer);
-        }
+    for (int i = 0; i < x->program->n_weights; i++) {
+        program_release_weight(x->program, i);
+        program_read_sparsely(x->program, i);
     }
 }
 
-/* Whether the embedding table lies in a file and only single rows of it are still read. */
-static bool is_read_by_rows(const executor *x)
+/* The embedding's number, if it lies in a file and only single rows of it are still read; else -1.
+ */
+static int table_read_by_rows(const executor *x)
 {
-    if (!model_is_mapped(x->model, WEIGHT_TOKEN_EMBD, 0)) return false;
+    const int table = program_find_weight(x->program, WEIGHT_TOKEN_EMBD, -1, false);
+    if (table < 0 || !program_weight_is_mapped(x->program, table)) return -1;
     for (int n = 0; n < x->program->n_nodes; n++) {
         if (!x->nodes[n].packed && x->program->nodes[n].op != OP_EMBEDDING &&
-            reads_weight(x, n, WEIGHT_TOKEN_EMBD, 0))
-            return false;
+            reads_weight(x, n, table))
+            return -1;
     }
-    return true;
+    return table;
 }
 
-static qp_status make_rows(executor *x, qp_error *error)
+static qp_status make_rows(executor *x, int weight, qp_error *error)
 {
-    const tensor *table = &model_get_weight(x->model, WEIGHT_TOKEN_EMBD, 0)->weight;
+    const tensor *table = &x->program->weights[weight].whole;
     size_t row_bytes = (size_t)table->stride[0], tokens = (size_t)x->program->options.max_tokens;
     size_t rows_bytes = round_up(tokens * row_bytes, PACKED_ALIGNMENT);
     TRY(buffer_alloc(&x->rows.memory, rows_bytes + tokens * sizeof(int32_t), "embedding rows",
                      error));
+    x->rows.weight = weight;
     x->rows.table = table->data;
     x->rows.row_bytes = row_bytes;
     x->rows.numbers = (int32_t *)((char *)x->rows.memory.data + rows_bytes);
     for (size_t i = 0; i < tokens; i++)
         x->rows.numbers[i] = (int32_t)i;
-    for (int i = 0; i < x->program->n_weights; i++) {
-        const program_weight *weight = &x->program->weights[i];
-        if (weight->slot == WEIGHT_TOKEN_EMBD && !weight->bias) x->weights[i] = x->rows.memory.data;
-    }
+    x->weights[weight] = x->rows.memory.data;
     return QP_OK;
 }
 
@@ -178,7 +173,8 @@ qp_status executor_pack(executor *x, progress *progress, qp_error *error)
     }
     if (total > 0) release_all(x);
     progress_end(progress);
-    return total > 0 && is_read_by_rows(x) ? make_rows(x, error) : QP_OK;
+    const int table = total > 0 ? table_read_by_rows(x) : -1;
+    return table >= 0 ? make_rows(x, table, error) : QP_OK;
 }
 
 /* Bytes of the node's weights that stay as stored. The embedding is counted once, although a run
@@ -213,7 +209,7 @@ void executor_take_rows(executor *x, const batch *batch)
     for (int64_t i = 0; i < batch_tokens(batch); i++) {
         memcpy((char *)x->rows.memory.data + (size_t)i * row_bytes,
                x->rows.table + (size_t)ids[i] * row_bytes, row_bytes);
-        model_release_weight(x->model, WEIGHT_TOKEN_EMBD, 0); /* reading a row maps a megabyte */
+        program_release_weight(x->program, x->rows.weight); /* reading a row maps a megabyte */
     }
     x->memory.data[PLAN_TOKEN_IDS] = x->rows.numbers;
 }

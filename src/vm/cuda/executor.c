@@ -2,6 +2,7 @@
 #include "vm/cuda/executor_parts.h"
 
 #include "base/checked.h"
+#include "plan/weights.h"
 #include "op/paged_decode/paged_decode.h"
 #include "op/attention/attention_cuda.h"
 
@@ -60,9 +61,9 @@ static size_t sums_bytes(const program *p)
     return p->tensors[PLAN_SUMS].bytes + p->tensors[PLAN_SUMS_NEXT].bytes;
 }
 
-cuda_bytes cuda_executor_count(const program *p, const model *model)
+cuda_bytes cuda_executor_count(const program *p)
 {
-    cuda_bytes bytes = {.weights = cuda_weights_bytes(model),
+    cuda_bytes bytes = {.weights = cuda_weights_bytes(p),
                         .arena = sums_bytes(p) ? sums_offset(p) + sums_bytes(p) : p->arena_bytes,
                         .kv_cache = 2 * p->tensors[PLAN_K_CACHE].bytes * (size_t)p->config.n_layers,
                         .rope_table = p->tensors[PLAN_ROPE_TABLE].bytes,
@@ -77,20 +78,20 @@ cuda_bytes cuda_executor_count(const program *p, const model *model)
 
 static qp_status check_memory(const cuda_executor *x, qp_error *error)
 {
-    cuda_bytes need = cuda_executor_count(x->program, x->model);
+    cuda_bytes need = cuda_executor_count(x->program);
     size_t available;
     TRY(cuda_device_free_memory(x->device, &available, error));
     if (need.total <= available) return QP_OK;
     const double gib = 1 << 30;
-    return error_set(error, QP_NO_MEMORY,
-                     "%s needs %.2f GiB on the GPU (weights %.2f, KV cache %.2f for %lld times "
-                     "%lld positions, activations %.2f), but %.2f GiB of %s are free; a smaller "
-                     "--context or --chunk needs less",
-                     model_path(x->model), (double)need.total / gib, (double)need.weights / gib,
-                     (double)need.kv_cache / gib, (long long)x->program->options.max_sequences,
-                     (long long)x->program->options.context,
-                     (double)(need.arena + need.workspace) / gib, (double)available / gib,
-                     x->device->name);
+    return error_set(
+        error, QP_NO_MEMORY,
+        "%s needs %.2f GiB on the GPU (weights %.2f, KV cache %.2f for %lld times "
+        "%lld positions, activations %.2f), but %.2f GiB of %s are free; a smaller "
+        "--context or --chunk needs less",
+        program_model_path(x->program), (double)need.total / gib, (double)need.weights / gib,
+        (double)need.kv_cache / gib, (long long)x->program->options.max_sequences,
+        (long long)x->program->options.context, (double)(need.arena + need.workspace) / gib,
+        (double)available / gib, x->device->name);
 }
 
 static void place_tensors(cuda_executor *x)
@@ -122,11 +123,8 @@ static qp_status find_weights(cuda_executor *x, qp_error *error)
 {
     x->weight_data = calloc((size_t)x->program->n_weights + 1, sizeof *x->weight_data);
     if (!x->weight_data) return error_no_memory(error, "addresses of weights", 0);
-    for (int i = 0; i < x->program->n_weights; i++) {
-        const program_weight *of = &x->program->weights[i];
-        x->weight_data[i] = cuda_host_form(
-            cuda_weights_address(&x->weights, (weight_slot)of->slot, of->layer, of->bias));
-    }
+    for (int i = 0; i < x->program->n_weights; i++)
+        x->weight_data[i] = cuda_host_form(x->weights.memory.address + x->weights.offsets[i]);
     x->memory.weights = x->weight_data;
     return QP_OK;
 }
@@ -135,7 +133,7 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
 {
     const program *p = x->program;
     cuda_device *d = x->device;
-    cuda_bytes bytes = cuda_executor_count(p, x->model);
+    cuda_bytes bytes = cuda_executor_count(p);
     TRY(cuda_buffer_alloc(d, bytes.arena, "activations", &x->arena, error));
     TRY(cuda_buffer_alloc(d, bytes.rope_table, "the RoPE table", &x->rope_table, error));
     TRY(cuda_buffer_alloc(d, bytes.kv_cache / 2, "the KV cache", &x->k_cache, error));
@@ -190,13 +188,12 @@ qp_status cuda_executor_copy_angles(cuda_executor *x, const batch *batch, qp_err
 /* The RoPE table of a model whose angles do not depend on a sequence's length. */
 static qp_status make_table(cuda_executor *x, qp_error *error)
 {
-    const rope_config *rope = &x->program->config.rope;
     const int64_t rows = x->program->capacity.of[AXIS_POSITIONS];
-    if (rope->scaling == ROPE_DYNAMIC) return QP_OK;
+    if (program_turns_by_length(x->program)) return QP_OK;
     float *table = malloc(x->program->tensors[PLAN_ROPE_TABLE].bytes);
     if (!table)
         return error_no_memory(error, "the RoPE table", x->program->tensors[PLAN_ROPE_TABLE].bytes);
-    rope_table_rows(rope, 0, 0, rows, table);
+    program_make_angles(x->program, 0, 0, rows, table);
     qp_status status = copy_angles(x, table, rows, error);
     if (status == QP_OK) status = cuda_device_wait(x->device, "preparing the GPU", error);
     free(table);
@@ -204,11 +201,11 @@ static qp_status make_table(cuda_executor *x, qp_error *error)
 }
 
 qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *program,
-                             const model *model, progress *progress, qp_error *error)
+                             progress *progress, qp_error *error)
 {
-    *x = (cuda_executor){.program = program, .model = model, .device = device};
+    *x = (cuda_executor){.program = program, .device = device};
     TRY(check_memory(x, error));
-    TRY(cuda_weights_load(device, model, progress, &x->weights, error));
+    TRY(cuda_weights_load(device, program, progress, &x->weights, error));
     TRY(find_weights(x, error));
     TRY(allocate(x, error));
     TRY(clear_sums(x, error));

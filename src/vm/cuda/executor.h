@@ -15,7 +15,7 @@
 
 #include "vm/batch.h"
 #include "vm/cuda/weights.h"
-#include "plan/plan.h"
+#include "plan/program.h"
 #include "vm/cuda/launch_list.h"
 
 enum {
@@ -48,7 +48,6 @@ typedef struct cuda_marks {
 
 typedef struct cuda_executor {
     const program *program;
-    const model *model;
     cuda_device *device;
     cuda_ops ops;
     cuda_weights weights;
@@ -75,12 +74,12 @@ typedef struct cuda_executor {
 typedef struct cuda_bytes {
     size_t weights, arena, kv_cache, rope_table, state, inputs, workspace, total;
 } cuda_bytes;
-cuda_bytes cuda_executor_count(const program *program, const model *model);
+cuda_bytes cuda_executor_count(const program *program);
 
 /* Refuses what does not fit, with both numbers; then loads the weights. cuda_executor_free() it,
  * also after a failure. */
 qp_status cuda_executor_init(cuda_executor *executor, cuda_device *device, const program *program,
-                             const model *model, progress *progress, qp_error *error);
+                             progress *progress, qp_error *error);
 void cuda_executor_free(cuda_executor *executor);
 
 /* Copies the batch's inputs to the GPU, and its angles, if it has some, to the RoPE table. */

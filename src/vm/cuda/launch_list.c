@@ -480,12 +480,9 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
     if (!setting->weights)
         return error_no_memory(error, "places of weights",
                                (size_t)program->n_weights * sizeof *setting->weights);
-    for (int i = 0; i < program->n_weights; i++) {
-        const program_weight *of = &program->weights[i];
-        size_t offset;
-        if (cuda_weights_find(weights, (weight_slot)of->slot, of->layer, of->bias, &offset))
-            setting->weights[i] = cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, offset));
-    }
+    for (int i = 0; i < program->n_weights; i++)
+        setting->weights[i] =
+            cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
         setting->memory.data[id] = cuda_host_form(cuda_area_address(id, 0));
     setting->memory.weights = setting->weights;

@@ -41,7 +41,7 @@ typedef struct cuda_machine {
 static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
     (void)error;
-    const cuda_bytes bytes = cuda_executor_count(setup->program, setup->model);
+    const cuda_bytes bytes = cuda_executor_count(setup->program);
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena,
                            .kv_cache = bytes.kv_cache,
@@ -76,7 +76,7 @@ static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *er
     if (!m->variants) return error_no_memory(error, "the machine", (size_t)p->n_nodes);
     if (!setup->device) TRY(cuda_device_open(&m->own, error));
     m->device = setup->device ? setup->device : &m->own;
-    TRY(cuda_executor_init(&m->executor, m->device, p, setup->model, setup->progress, error));
+    TRY(cuda_executor_init(&m->executor, m->device, p, setup->progress, error));
     if (!m->executor.logits.data)
         TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));
     return batch_init(&m->later, p, error);

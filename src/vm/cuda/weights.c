@@ -2,74 +2,59 @@
 #include "vm/cuda/weights.h"
 
 #include "base/checked.h"
+#include "plan/weights.h"
 
 #include <stdlib.h>
 
-/* Calls `visit` for every tensor of the model except a tied output; layer -1: the tensors of the
- * whole model. */
-typedef qp_status visit_weight(void *context, weight_slot slot, int64_t layer, bool bias,
-                               const tensor *view, qp_error *error);
+/* Calls `visit` for every weight that holds elements, in the order of layers, so that weights that
+ * are used together are near each other; those of the whole model come first. */
+typedef qp_status visit_weight(void *context, const program *p, int weight, qp_error *error);
 
-static qp_status visit_slot(const model *m, weight_slot slot, int64_t layer, visit_weight *visit,
-                            void *context, qp_error *error)
+static qp_status visit_all(const program *p, visit_weight *visit, void *context, qp_error *error)
 {
-    const model_weight *weight = model_get_weight(m, slot, layer);
-    if (slot == WEIGHT_OUTPUT && model_get_config(m)->tied) return QP_OK;
-    if (weight->weight.rank == 0) return QP_OK;
-    TRY(visit(context, slot, layer, false, &weight->weight, error));
-    return weight->bias.rank ? visit(context, slot, layer, true, &weight->bias, error) : QP_OK;
-}
-
-/* Places weights layer by layer, so that weights that are used together are near each other. */
-static qp_status visit_all(const model *m, visit_weight *visit, void *context, qp_error *error)
-{
-    int64_t n_layers = model_get_config(m)->n_layers;
-    for (int64_t layer = -1; layer < n_layers; layer++) {
-        for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
-            if (weight_get_info((weight_slot)slot)->per_layer == (layer >= 0))
-                TRY(visit_slot(m, (weight_slot)slot, layer, visit, context, error));
-        }
-    }
+    for (int64_t layer = -1; layer < p->config.n_layers; layer++)
+        for (int slot = 0; slot < WEIGHT_COUNT; slot++)
+            for (int bias = 0; bias < 2; bias++) {
+                const int weight = program_find_weight(p, (weight_slot)slot, layer, bias);
+                if (weight >= 0 && p->weights[weight].layer == layer &&
+                    p->weights[weight].stored == weight)
+                    TRY(visit(context, p, weight, error));
+            }
     return QP_OK;
 }
 
-static qp_status add_bytes(void *context, weight_slot slot, int64_t layer, bool bias,
-                           const tensor *view, qp_error *error)
+static qp_status add_bytes(void *context, const program *p, int weight, qp_error *error)
 {
-    (void)slot, (void)layer, (void)bias, (void)error;
-    *(size_t *)context += round_up(tensor_bytes(view), CUDA_ALIGNMENT);
+    (void)error;
+    *(size_t *)context += round_up(tensor_bytes(&p->weights[weight].whole), CUDA_ALIGNMENT);
     return QP_OK;
 }
 
-size_t cuda_weights_bytes(const model *m)
+size_t cuda_weights_bytes(const program *p)
 {
     size_t bytes = 0;
-    visit_all(m, add_bytes, &bytes, NULL);
+    visit_all(p, add_bytes, &bytes, NULL);
     return bytes;
 }
 
-typedef struct placing {
-    cuda_weights *weights;
-    size_t used;
-} placing;
-
-static qp_status place_one(void *context, weight_slot slot, int64_t layer, bool bias,
-                           const tensor *view, qp_error *error)
+static qp_status place_one(void *context, const program *p, int weight, qp_error *error)
 {
-    placing *p = context;
-    (void)error;
-    p->weights->offsets[layer + 1][slot][bias] = p->used;
-    p->used += round_up(tensor_bytes(view), CUDA_ALIGNMENT);
-    return QP_OK;
+    cuda_weights *w = context;
+    w->offsets[weight] = w->bytes;
+    return add_bytes(&w->bytes, p, weight, error);
 }
 
-qp_status cuda_weights_place(const model *m, cuda_weights *out, qp_error *error)
+qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *error)
 {
-    *out = (cuda_weights){.model = m};
-    size_t rows = (size_t)model_get_config(m)->n_layers + 1;
-    out->offsets = calloc(rows, sizeof *out->offsets);
-    if (!out->offsets) return error_no_memory(error, "the table of weights", rows);
-    return visit_all(m, place_one, &(placing){.weights = out}, error);
+    *out = (cuda_weights){.program = p};
+    out->offsets = calloc((size_t)p->n_weights + 1, sizeof *out->offsets);
+    if (!out->offsets)
+        return error_no_memory(error, "the table of weights",
+                               (size_t)p->n_weights * sizeof *out->offsets);
+    TRY(visit_all(p, place_one, out, error));
+    for (int i = 0; i < p->n_weights; i++)
+        out->offsets[i] = out->offsets[p->weights[i].stored];
+    return QP_OK;
 }
 
 typedef struct load_context {
@@ -105,23 +90,24 @@ static qp_status make_on_device(load_context *load, const synthetic_stream *stre
 }
 
 /* Reads rows from the file, or generates them, directly into pinned memory. */
-static qp_status copy_rows(load_context *load, weight_slot slot, int64_t layer, bool bias,
-                           const tensor *view, cuda_address to, qp_error *error)
+static qp_status copy_rows(load_context *load, const program *p, int weight, cuda_address to,
+                           qp_error *error)
 {
-    int64_t rows = view->rank == 2 || bias ? view->shape[0] : 1;
-    size_t row_bytes = tensor_bytes(view) / (size_t)rows;
+    const program_weight *w = &p->weights[weight];
+    int64_t rows = w->whole.rank == 2 || w->bias ? w->whole.shape[0] : 1;
+    size_t row_bytes = tensor_bytes(&w->whole) / (size_t)rows;
     int64_t at_once = (int64_t)(CUDA_UPLOAD_PIECE / row_bytes);
     if (at_once == 0)
         return error_set(
             error, QP_UNSUPPORTED,
             "a row of %s takes more than the %d MB that are copied to the GPU at a time: "
             "use --device cpu",
-            weight_get_info(slot)->name, CUDA_UPLOAD_PIECE >> 20);
+            weight_get_info(w->slot)->name, CUDA_UPLOAD_PIECE >> 20);
     for (int64_t row = 0; row < rows; row += at_once) {
         int64_t count = rows - row < at_once ? rows - row : at_once;
         void *piece;
         TRY(cuda_upload_next(&load->upload, &piece, error));
-        model_read_rows(load->weights->model, slot, layer, bias, row, count, piece);
+        program_read_weight(p, weight, row, count, piece);
         TRY(cuda_upload_send(&load->upload, to + (size_t)row * row_bytes, (size_t)count * row_bytes,
                              error));
         progress_advance(load->progress, (size_t)count * row_bytes);
@@ -129,31 +115,31 @@ static qp_status copy_rows(load_context *load, weight_slot slot, int64_t layer, 
     return QP_OK;
 }
 
-static qp_status load_one(void *context, weight_slot slot, int64_t layer, bool bias,
-                          const tensor *view, qp_error *error)
+static qp_status load_one(void *context, const program *p, int weight, qp_error *error)
 {
     load_context *load = context;
     synthetic_stream stream;
-    cuda_address to = load->weights->memory.address + load->weights->offsets[layer + 1][slot][bias];
-    if (!model_synthetic_stream(load->weights->model, slot, layer, bias, &stream)) {
-        TRY(copy_rows(load, slot, layer, bias, view, to, error));
-        if (!bias) model_release_weight(load->weights->model, slot, layer);
+    const tensor *whole = &p->weights[weight].whole;
+    cuda_address to = load->weights->memory.address + load->weights->offsets[weight];
+    if (!program_weight_stream(p, weight, &stream)) {
+        TRY(copy_rows(load, p, weight, to, error));
+        program_release_weight(p, weight);
         return QP_OK;
     }
-    TRY(make_on_device(load, &stream, view, to, error));
-    progress_advance(load->progress, tensor_bytes(view));
+    TRY(make_on_device(load, &stream, whole, to, error));
+    progress_advance(load->progress, tensor_bytes(whole));
     return QP_OK;
 }
 
-qp_status cuda_weights_load(cuda_device *device, const model *m, progress *progress,
+qp_status cuda_weights_load(cuda_device *device, const program *p, progress *progress,
                             cuda_weights *out, qp_error *error)
 {
-    TRY(cuda_weights_place(m, out, error));
-    TRY(cuda_buffer_alloc(device, cuda_weights_bytes(m), "weights", &out->memory, error));
+    TRY(cuda_weights_place(p, out, error));
+    TRY(cuda_buffer_alloc(device, out->bytes, "weights", &out->memory, error));
     load_context load = {.device = device, .weights = out, .progress = progress};
-    progress_begin(progress, "copying weights to the GPU", model_weight_bytes(m));
+    progress_begin(progress, "copying weights to the GPU", program_weight_bytes(p));
     qp_status status = cuda_upload_begin(device, &load.upload, error);
-    if (status == QP_OK) status = visit_all(m, load_one, &load, error);
+    if (status == QP_OK) status = visit_all(p, load_one, &load, error);
     qp_status ended = cuda_upload_end(&load.upload, status == QP_OK ? error : NULL);
     progress_end(progress);
     return status == QP_OK ? ended : status;
@@ -166,19 +152,8 @@ void cuda_weights_free(const cuda_device *device, cuda_weights *weights)
     *weights = (cuda_weights){0};
 }
 
-bool cuda_weights_find(const cuda_weights *w, weight_slot slot, int64_t layer, bool bias,
-                       size_t *offset)
-{
-    const model_weight *weight = model_get_weight(w->model, slot, layer < 0 ? 0 : layer);
-    if (bias ? !weight->bias.rank : !weight->weight.rank) return false;
-    if (slot == WEIGHT_OUTPUT && model_get_config(w->model)->tied) slot = WEIGHT_TOKEN_EMBD;
-    int64_t row = weight_get_info(slot)->per_layer ? layer + 1 : 0;
-    *offset = w->offsets[row][slot][bias];
-    return true;
-}
-
 cuda_address cuda_weights_address(const cuda_weights *w, weight_slot slot, int64_t layer, bool bias)
 {
-    size_t offset;
-    return cuda_weights_find(w, slot, layer, bias, &offset) ? w->memory.address + offset : 0;
+    const int weight = program_find_weight(w->program, slot, layer, bias);
+    return weight >= 0 ? w->memory.address + w->offsets[weight] : 0;
 }

@@ -42,16 +42,16 @@ static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
     return total;
 }
 
-static bool runs_batches(const program *p, const model *model)
+static bool runs_batches(const program *p)
 {
     return p->options.max_sequences > 1 && p->config.hidden_size <= MEGA_COLUMNS &&
-           !mega_is_quantized(model) && !mega_is_half(model);
+           !mega_is_quantized(p) && !mega_is_half(p);
 }
 
-size_t mega_count_batch(const program *p, const model *model)
+size_t mega_count_batch(const program *p)
 {
     size_t bytes[OWN_PARTS];
-    return runs_batches(p, model) ? count_own(&p->config, bytes) : 0;
+    return runs_batches(p) ? count_own(&p->config, bytes) : 0;
 }
 
 static size_t place(size_t *used, size_t bytes)
@@ -187,7 +187,7 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
                                          &a->down_maps, &a->features, &a->published};
     char name[32];
     *a = m->arguments;
-    if (!runs_batches(x->program, x->model) || !m->one_each || !set_boxes(m, a)) return QP_OK;
+    if (!runs_batches(x->program) || !m->one_each || !set_boxes(m, a)) return QP_OK;
     lay_out(m, a);
     if (a->stages < 3) return QP_OK;
     size_t bytes[OWN_PARTS], total = count_own(c, bytes);

@@ -28,10 +28,11 @@ typedef qp_status visit_matrix(void *context, weight_slot slot, int64_t layer,
                                const brick_matrix *matrix, qp_error *error);
 
 /* How the matrix of a slot is cut. */
-static brick_matrix matrix_of(const model *m, weight_slot slot, int64_t layer)
+static brick_matrix matrix_of(const program *p, const program_weight *weight)
 {
-    const model_config *c = model_get_config(m);
-    const tensor *view = &model_get_weight(m, slot, layer < 0 ? 0 : layer)->weight;
+    const model_config *c = &p->config;
+    const tensor *view = &weight->whole;
+    const weight_slot slot = weight->slot;
     brick_matrix matrix = {.kind = mega_brick_kind(view->type),
                            .form = BRICKS_OF_ROWS,
                            .rows = (int32_t)view->shape[0],
@@ -50,16 +51,16 @@ static brick_matrix matrix_of(const model *m, weight_slot slot, int64_t layer)
 }
 
 /* Calls `visit` for every matrix that a pass multiplies by, in the order of the bricks. */
-static qp_status visit_all(const model *m, visit_matrix *visit, void *context, qp_error *error)
+static qp_status visit_all(const program *p, visit_matrix *visit, void *context, qp_error *error)
 {
-    int64_t n_layers = model_get_config(m)->n_layers;
-    for (int64_t layer = -1; layer < n_layers; layer++) {
+    for (int64_t layer = -1; layer < p->config.n_layers; layer++) {
         for (int i = 0; i < WEIGHT_COUNT; i++) {
-            weight_slot slot = (weight_slot)i;
-            if (weight_get_info(slot)->per_layer != (layer >= 0) || slot == WEIGHT_TOKEN_EMBD ||
-                model_get_weight(m, slot, layer < 0 ? 0 : layer)->weight.rank != 2)
+            const weight_slot slot = (weight_slot)i;
+            const int weight = program_find_weight(p, slot, layer, false);
+            if (weight < 0 || p->weights[weight].layer != layer || slot == WEIGHT_TOKEN_EMBD ||
+                p->weights[weight].whole.rank != 2)
                 continue;
-            brick_matrix matrix = matrix_of(m, slot, layer);
+            brick_matrix matrix = matrix_of(p, &p->weights[weight]);
             TRY(visit(context, slot, layer, &matrix, error));
         }
     }
@@ -79,39 +80,39 @@ static qp_status add_kind(void *context, weight_slot slot, int64_t layer,
     return QP_OK;
 }
 
-static unsigned kinds_of(const model *m)
+static unsigned kinds_of(const program *p)
 {
     unsigned kinds = 0;
-    visit_all(m, add_kind, &kinds, NULL);
+    visit_all(p, add_kind, &kinds, NULL);
     return kinds;
 }
 
-bool mega_is_quantized(const model *m)
+bool mega_is_quantized(const program *p)
 {
-    return !(kinds_of(m) & 1u << BRICK_NONE);
+    return !(kinds_of(p) & 1u << BRICK_NONE);
 }
 
-bool mega_is_half(const model *m)
+bool mega_is_half(const program *p)
 {
-    return model_get_weight(m, WEIGHT_ATTN_Q, 0)->weight.type == DTYPE_F16;
+    return p->weights[program_find_weight(p, WEIGHT_ATTN_Q, 0, false)].whole.type == DTYPE_F16;
 }
 
-const char *mega_image(const model *m)
+const char *mega_image(const program *p)
 {
     static const struct {
         const char *name;
         unsigned kinds;
     } images[] = {{"mega_q8_0", 1u << BRICK_Q8_0}, {"mega_q4_0", 1u << BRICK_Q4_0}};
-    if (!mega_is_quantized(m)) return mega_is_half(m) ? "mega_f16" : "mega";
-    unsigned kinds = kinds_of(m);
+    if (!mega_is_quantized(p)) return mega_is_half(p) ? "mega_f16" : "mega";
+    unsigned kinds = kinds_of(p);
     for (size_t i = 0; i < sizeof images / sizeof *images; i++)
         if (!(kinds & ~images[i].kinds)) return images[i].name;
     return "mega_bricks";
 }
 
-int mega_stage_bytes(const model *m)
+int mega_stage_bytes(const program *p)
 {
-    unsigned kinds = kinds_of(m);
+    unsigned kinds = kinds_of(p);
     int most = MEGA_CACHE_BRICKS + MEGA_CACHE_GAPS;
     for (int kind = BRICK_NONE + 1; kind < BRICK_KINDS; kind++)
         if (kinds & 1u << kind && MEGA_WARPS * brick_bytes(kind) > most)
@@ -127,10 +128,10 @@ static qp_status add_bytes(void *context, weight_slot slot, int64_t layer,
     return QP_OK;
 }
 
-size_t mega_count_bricks(const model *m)
+size_t mega_count_bricks(const program *p)
 {
     size_t bytes = 0;
-    visit_all(m, add_bytes, &bytes, NULL);
+    visit_all(p, add_bytes, &bytes, NULL);
     return bytes;
 }
 
@@ -164,10 +165,10 @@ qp_status mega_make_bricks(cuda_mega *m, qp_error *error)
     brick_maker maker = {.mega = m};
     m->bricks = calloc(rows, sizeof *m->bricks);
     if (!m->bricks) return error_no_memory(error, "the table of bricks", rows * sizeof *m->bricks);
-    TRY(cuda_buffer_alloc(x->device, mega_count_bricks(x->model), "weights as bricks", &m->weights,
-                          error));
+    TRY(cuda_buffer_alloc(x->device, mega_count_bricks(x->program), "weights as bricks",
+                          &m->weights, error));
     TRY(cuda_device_function(x->device, "mega_weights", "mega_make_bricks", 0, &maker.kernel,
                              error));
-    TRY(visit_all(x->model, make_one, &maker, error));
+    TRY(visit_all(x->program, make_one, &maker, error));
     return cuda_device_wait(x->device, "arranging weights", error);
 }

@@ -40,7 +40,7 @@ static qp_status count_mega(const machine_setup *setup, machine_bytes *out, qp_e
 {
     int n_blocks = options_of(setup).n_blocks;
     if (n_blocks == 0) n_blocks = setup->device ? setup->device->n_multiprocessors : USUAL_BLOCKS;
-    const cuda_mega_bytes own = cuda_mega_count(setup->program, setup->model, n_blocks);
+    const cuda_mega_bytes own = cuda_mega_count(setup->program, n_blocks);
     TRY(machine_cuda.count_bytes(setup, out, error));
     out->weights_again = own.weights;
     out->tables = own.tables;
@@ -63,7 +63,7 @@ static qp_status open_own(mega_machine *m, const machine_setup *setup, qp_error 
 {
     plan_options options = setup->program->options;
     options.fuse = options.sums = false;
-    TRY(plan_build(&setup->program->config, setup->model, &options, &m->program, error));
+    TRY(program_rebuild(setup->program, &options, &m->program, error));
     machine_setup own = *setup;
     own.program = &m->program;
     m->cuda = &m->own;

@@ -19,44 +19,39 @@ enum {
 /* NULL, or why it does not read the weights' types. Matrices are all BF16, all F16, or all
  * quantised in types that have bricks. Vectors are F32, or of 16 bits as the matrices are (BF16
  * with quantised ones). */
-static const char *types_refusal(const model *m, const model_config *c)
+static const char *types_refusal(const program *p)
 {
     static const char mixed[] =
         "the megakernel reads models whose matrices are all BF16, all F16, or all in Q8_0, Q4_0, "
         "Q4_1, Q4_K and Q6_K, which may be mixed: only the embedding, where it is not the output "
         "too, may be in any type beside quantised ones";
-    const dtype narrow = mega_is_half(m) ? DTYPE_F16 : DTYPE_BF16;
-    const bool quantized = mega_is_quantized(m);
-    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
-        const weight_info *info = weight_get_info((weight_slot)slot);
-        int64_t layers = info->per_layer ? c->n_layers : 1;
-        for (int64_t layer = 0; layer < layers; layer++) {
-            const model_weight *w = model_get_weight(m, (weight_slot)slot, layer);
-            dtype type = w->weight.type;
-            if (w->bias.rank) return "the megakernel adds no biases";
-            if (w->weight.rank == 2 && !quantized && type != narrow) return mixed;
-            if (w->weight.rank == 1 && type != narrow && type != DTYPE_F32)
-                return "the megakernel's norms are F32 or of 16 bits as its matrices are, BF16 "
-                       "beside quantised ones";
-        }
+    const dtype narrow = mega_is_half(p) ? DTYPE_F16 : DTYPE_BF16;
+    const bool quantized = mega_is_quantized(p);
+    for (int i = 0; i < p->n_weights; i++) {
+        const tensor *weight = &p->weights[i].whole;
+        if (p->weights[i].bias) return "the megakernel adds no biases";
+        if (weight->rank == 2 && !quantized && weight->type != narrow) return mixed;
+        if (weight->rank == 1 && weight->type != narrow && weight->type != DTYPE_F32)
+            return "the megakernel's norms are F32 or of 16 bits as its matrices are, BF16 "
+                   "beside quantised ones";
     }
     return NULL;
 }
 
 /* NULL, or why it does not run the model. */
-static const char *refusal(const program *p, const model *m, int n_blocks)
+static const char *refusal(const program *p, int n_blocks)
 {
     const model_config *c = &p->config;
     const plan_options *o = &p->options;
     int64_t group = c->n_heads / c->n_kv_heads;
-    int64_t cache = mega_is_quantized(m) ? MEGA_CACHE_BRICKS : MEGA_BOX;
+    int64_t cache = mega_is_quantized(p) ? MEGA_CACHE_BRICKS : MEGA_BOX;
     int64_t chunk = cache / 4 / c->head_dim; /* positions */
-    const char *types = types_refusal(m, c);
-    if (model_get_weight(m, WEIGHT_ATTN_Q_NORM, 0)->weight.rank)
+    const char *types = types_refusal(p);
+    if (program_find_weight(p, WEIGHT_ATTN_Q_NORM, 0, false) >= 0)
         return "the megakernel has no norms of q and k";
     if (types) return types;
     if (c->head_dim != 64 && c->head_dim != 128) return "the megakernel has heads of 64 and 128";
-    if (c->rope.dim != c->head_dim || c->rope.scaling == ROPE_DYNAMIC)
+    if (c->rope.dim != c->head_dim || program_turns_by_length(p))
         return "the megakernel turns whole heads by angles that do not change";
     if (group > MEGA_MAX_GROUP || (group > 4 && group * c->head_dim > 512))
         return "the megakernel has at most 8 query heads of 64 elements to a KV head, or 4 of 128";
@@ -72,15 +67,15 @@ static const char *refusal(const program *p, const model *m, int n_blocks)
     return NULL;
 }
 
-cuda_mega_bytes cuda_mega_count(const program *p, const model *model, int n_blocks)
+cuda_mega_bytes cuda_mega_count(const program *p, int n_blocks)
 {
     const model_config *c = &p->config;
-    if (refusal(p, model, n_blocks)) return (cuda_mega_bytes){0};
-    return (cuda_mega_bytes){
-        .weights = mega_count_weights(model),
-        .tables = mega_count_activations(c, n_blocks) + mega_count_batch(p, model) +
-                  mega_count_program(c, n_blocks) +
-                  (mega_is_quantized(model) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
+    if (refusal(p, n_blocks)) return (cuda_mega_bytes){0};
+    return (cuda_mega_bytes){.weights = mega_count_weights(p),
+                             .tables =
+                                 mega_count_activations(c, n_blocks) + mega_count_batch(p) +
+                                 mega_count_program(c, n_blocks) +
+                                 (mega_is_quantized(p) ? 0 : (size_t)c->n_layers * MEGA_MAP_BYTES)};
 }
 
 qp_status mega_copy(const cuda_device *d, cuda_address to, const void *from, size_t bytes,
@@ -114,9 +109,10 @@ static void set_sizes(cuda_mega *m)
     a->eps = (float)c->rms_norm_eps;
     a->group_inverse = (255 + a->group) / a->group;
     a->scale = (float)(1 / sqrt((double)c->head_dim) / log(2));
-    const tensor *embedding = &model_get_weight(x->model, WEIGHT_TOKEN_EMBD, 0)->weight;
-    m->quantized = mega_is_quantized(x->model);
-    a->stage_bytes = m->quantized ? mega_stage_bytes(x->model) : MEGA_STAGE;
+    const int table = program_find_weight(x->program, WEIGHT_TOKEN_EMBD, -1, false);
+    const tensor *embedding = &x->program->weights[table].whole;
+    m->quantized = mega_is_quantized(x->program);
+    a->stage_bytes = m->quantized ? mega_stage_bytes(x->program) : MEGA_STAGE;
     a->embedding_type = embedding->type;
     a->embedding_bytes = (int32_t)(tensor_bytes(embedding) / (size_t)c->vocab_size);
     a->embedding = cuda_weights_address(&x->weights, WEIGHT_TOKEN_EMBD, -1, false);
@@ -135,7 +131,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
         .executor = x, .n_blocks = options->n_blocks, .assignment = options->assignment};
     if (!m->n_blocks) m->n_blocks = x->device->n_multiprocessors;
     m->why_not = cuda_device_is_hopper(x->device)
-                     ? refusal(x->program, x->model, m->n_blocks)
+                     ? refusal(x->program, m->n_blocks)
                      : "the megakernel runs on GPUs of compute capability 9.0 (Hopper) only";
     if (m->why_not) return QP_OK;
     set_sizes(m);
@@ -153,7 +149,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
              m->quantized                     ? 0
              : c->hidden_size <= MEGA_COLUMNS ? 1
                                               : 2);
-    const char *image = mega_image(x->model);
+    const char *image = mega_image(x->program);
     char choosing[32];
     snprintf(choosing, sizeof choosing, "%s_choosing", image);
     int shared = cuda_mega_shared_bytes(m);

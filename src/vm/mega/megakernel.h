@@ -48,7 +48,7 @@ enum { CUDA_MEGA_MAX_TOKENS = 1024 };
 typedef struct cuda_mega_bytes {
     size_t weights, tables;
 } cuda_mega_bytes;
-cuda_mega_bytes cuda_mega_count(const program *program, const model *model, int n_blocks);
+cuda_mega_bytes cuda_mega_count(const program *program, int n_blocks);
 
 typedef struct cuda_mega_options {
     int n_blocks; /* 0: one per multiprocessor */

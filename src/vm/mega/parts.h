@@ -23,7 +23,7 @@ qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 /* ---- weights.c ---- */
 
 /* Bytes of the weights in its own order: W_down, or all matrices as bricks. */
-size_t mega_count_weights(const model *model);
+size_t mega_count_weights(const program *program);
 /* Makes them. */
 qp_status mega_make_weights(cuda_mega *mega, qp_error *error);
 /* Makes the tensor maps of W_down for several sequences, at mega->batch.down_maps. */
@@ -37,15 +37,15 @@ void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight
 /* BRICK_NONE: there are no bricks of this type. */
 int mega_brick_kind(dtype type);
 /* Whether every matrix that a pass multiplies by has a type of bricks. */
-bool mega_is_quantized(const model *model);
+bool mega_is_quantized(const program *program);
 /* Whether the first matrix is F16; a model that runs has all matrices of one such type. */
-bool mega_is_half(const model *model);
+bool mega_is_half(const program *program);
 /* The image whose kernels read the model's weights: all of its types and as few others as possible.
  */
-const char *mega_image(const model *model);
+const char *mega_image(const program *program);
 /* Bytes of a stage that holds a chunk of any of the model's bricks. */
-int mega_stage_bytes(const model *model);
-size_t mega_count_bricks(const model *model);
+int mega_stage_bytes(const program *program);
+size_t mega_count_bricks(const program *program);
 qp_status mega_make_bricks(cuda_mega *mega, qp_error *error);
 
 /* ---- program.c ---- */
@@ -61,10 +61,9 @@ typedef struct mega_schedule_options {
     int64_t context;
 } mega_schedule_options;
 
-/* Builds the program with sums for so many blocks. Reads only sizes and the KV cache's type from
- * `of`, types and shapes from the model. program_free() the result, also after a failure. */
-qp_status mega_build_sums(const program *of, const model *model, int n_blocks, program *out,
-                          qp_error *error);
+/* Builds the program with sums for so many blocks, of the same model as `of` and with its KV cache.
+ * program_free() the result, also after a failure. */
+qp_status mega_build_sums(const program *of, int n_blocks, program *out, qp_error *error);
 
 /* Builds its schedule and proves it: verified, and the megakernel carries each of its waits.
  * schedule_free() the result, also after a failure. */
@@ -92,7 +91,7 @@ int64_t mega_units_of_head(const schedule *schedule, int node);
 /* ---- batch.c ---- */
 
 /* Bytes for several sequences; 0 if the plan has one, or the megakernel does not run several. */
-size_t mega_count_batch(const program *program, const model *model);
+size_t mega_count_batch(const program *program);
 /* How W_down is cut for several sequences. A box is `rows` features by `groups` groups of 64
  * columns; `chunks` boxes cover all columns. `peers` neighbouring blocks share their features, and
  * each sums up a share of the columns for all of them. groups 0: it cannot be cut. */

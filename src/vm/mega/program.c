@@ -29,14 +29,13 @@ size_t mega_count_program(const model_config *c, int n_blocks)
 
 /* ---- the schedule --------------------------------------------------------------------------- */
 
-qp_status mega_build_sums(const program *of, const model *model, int n_blocks, program *out,
-                          qp_error *error)
+qp_status mega_build_sums(const program *of, int n_blocks, program *out, qp_error *error)
 {
     plan_options sums = of->options;
     sums.sums = true;
     sums.max_tokens = sums.max_sequences = sums.max_outputs = 1;
     sums.kv_partitions = schedule_kv_partitions(n_blocks, of->config.n_kv_heads);
-    return plan_build(&of->config, model, &sums, out, error);
+    return program_rebuild(of, &sums, out, error);
 }
 
 qp_status mega_schedule(const program *sums, const mega_schedule_options *options, schedule *out,
@@ -141,13 +140,12 @@ static void set_weights(const queues *p, mega_weights *w, const program_node *no
     const mega_opcode *row = mega_opcode_of(node->op);
     for (int i = 0; i < row->n_matrices; i++) {
         const program_weight *from = weight_of(p->s, node, row->matrices[i]);
-        mega_set_matrix(p->mega, w, i, (weight_slot)from->slot, from->layer);
+        mega_set_matrix(p->mega, w, i, from->slot, from->layer);
     }
     w->map = node->layer < 0 ? 0 : (uint32_t)node->layer;
     if (row->norm == MEGA_NO_OPERAND) return;
     const program_weight *from = weight_of(p->s, node, row->norm);
-    w->norm = cuda_weights_address(&p->mega->executor->weights, (weight_slot)from->slot,
-                                   from->layer, false);
+    w->norm = cuda_weights_address(&p->mega->executor->weights, from->slot, from->layer, false);
     w->norm_is_f32 = p->s->program->views[node->operands[row->norm]].type == DTYPE_F32;
 }
 
@@ -438,7 +436,7 @@ static void look_at_queues(cuda_mega *m, const queues *q)
 
 qp_status mega_make_program(cuda_mega *m, const cuda_mega_options *options, qp_error *error)
 {
-    TRY(mega_build_sums(m->executor->program, m->executor->model, m->n_blocks, &m->sums, error));
+    TRY(mega_build_sums(m->executor->program, m->n_blocks, &m->sums, error));
     TRY(cuda_mega_plan(m, options, &m->schedule, error));
     m->partitions = schedule_kv_partitions(m->n_blocks, m->executor->program->config.n_kv_heads);
     m->arguments.parts_inverse = (uint32_t)(UINT32_MAX / (uint32_t)m->partitions + 1);

@@ -9,9 +9,9 @@ static size_t count_down(const model_config *c)
     return 2 * (size_t)(c->n_layers * c->hidden_size * c->intermediate_size);
 }
 
-size_t mega_count_weights(const model *m)
+size_t mega_count_weights(const program *p)
 {
-    return mega_is_quantized(m) ? mega_count_bricks(m) : count_down(model_get_config(m));
+    return mega_is_quantized(p) ? mega_count_bricks(p) : count_down(&p->config);
 }
 
 /* W_down transposed: what one feature adds to all outputs is contiguous. Of more than 2,048
@@ -48,8 +48,8 @@ void mega_set_matrix(const cuda_mega *m, mega_weights *w, int i, weight_slot slo
     const cuda_executor *x = m->executor;
     const model_config *c = &x->program->config;
     if (m->quantized) {
-        w->kinds[i] = (uint8_t)mega_brick_kind(
-            model_get_weight(x->model, slot, layer < 0 ? 0 : layer)->weight.type);
+        const int weight = program_find_weight(x->program, slot, layer, false);
+        w->kinds[i] = (uint8_t)mega_brick_kind(x->program->weights[weight].whole.type);
         w->matrix[i] = m->weights.address + m->bricks[layer + 1][slot];
     } else if (slot == WEIGHT_FFN_DOWN) {
         w->matrix[i] =

@@ -1,0 +1,24 @@
+/* Reads the sizes of a model from what each kind of source says about them, and checks them. */
+#ifndef QUIPU_MODEL_CONFIG_READ_H
+#define QUIPU_MODEL_CONFIG_READ_H
+
+#include "base/arena.h"
+#include "base/json.h"
+#include "file/gguf.h"
+#include "file/synthetic.h"
+#include "model/config.h"
+#include "model/family/family.h"
+
+/* From the keys of a GGUF file. Strings live in the arena. */
+qp_status config_from_gguf(const gguf *file, arena *arena, model_config *out, qp_error *error);
+
+/* From a Hugging Face config.json; `where` names the file in messages. */
+qp_status config_from_json(const cJSON *json, const char *where, arena *arena, model_config *out,
+                           qp_error *error);
+
+qp_status config_from_synthetic(const synthetic_spec *spec, model_config *out, qp_error *error);
+
+/* Checks every size against sane bounds and the sizes against each other. */
+qp_status config_check(const model_config *config, const char *where, qp_error *error);
+
+#endif
