@@ -91,14 +91,18 @@ int main(int argc, char **argv)
     qp_session *session = NULL;
     qp_trace *trace = NULL;
     int32_t tokens[CONTEXT] = {0};
-    qp_engine_options options = {
-        .model = argv[1], .threads = argc > 2 ? atoi(argv[2]) : 0, .context = CONTEXT};
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = argv[1],
+                                 .threads = argc > 2 ? atoi(argv[2]) : 0,
+                                 .context = CONTEXT};
     qp_status status = qp_engine_open(&options, &engine, &error);
     if (status == QP_OK) status = qp_session_open(engine, &session, &error);
     qp_input input = {.session = session, .tokens = tokens, .count = CONTEXT - 1};
     if (status == QP_OK) status = qp_eval(engine, &input, 1, NULL, NULL, NULL, &error);
     if (status == QP_OK)
-        status = qp_trace_open(engine, &(qp_trace_options){.max_passes = 1}, &trace, &error);
+        status = qp_trace_open(
+            engine, &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 1}, &trace,
+            &error);
     int passes = argc > 3 ? atoi(argv[3]) : 500;
     if (status == QP_OK) status = measure(session, trace, passes, &error);
     if (status != QP_OK) fprintf(stderr, "bench_trace: %s\n", error.message);

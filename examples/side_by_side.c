@@ -33,22 +33,21 @@ static qp_status keep_text(void *context, int32_t token, const char *text, size_
     return QP_OK;
 }
 
-/* Opens a session for each text, and goes on with all of them. */
+/* Opens a session for each text, and goes on with all of them, each with the settings of the
+ * model's files. */
 static qp_status go_on(qp_engine *engine, char **texts, size_t n, continuation *all,
                        qp_answer *answers, qp_error *error)
 {
     const qp_vocabulary *vocabulary = qp_engine_vocabulary(engine);
-    static qp_sampling sampling; /* as the model's files say; each could have its own */
     qp_status status = QP_OK;
-    qp_sampling_defaults(engine, &sampling);
     for (size_t i = 0; i < n && status == QP_OK; i++) {
         continuation *c = &all[i];
         status =
             qp_tokenize(vocabulary, texts[i], strlen(texts[i]), QP_BOS_DEFAULT, &c->prompt, error);
         if (status == QP_OK) status = qp_session_open(engine, &answers[i].session, error);
-        c->options = (qp_generate_options){.prompt = c->prompt.data,
+        c->options = (qp_generate_options){.size = sizeof(qp_generate_options),
+                                           .prompt = c->prompt.data,
                                            .n_prompt = c->prompt.count,
-                                           .sampling = &sampling,
                                            .max_tokens = TOKENS,
                                            .on_token = keep_text,
                                            .context = c};
@@ -68,8 +67,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: side_by_side MODEL TEXT... (at most %d)\n", MOST);
         return 2;
     }
-    const qp_engine_options options = {
-        .model = argv[1], .device = "auto", .context = 1024, .max_sessions = (int64_t)n};
+    const qp_engine_options options = {.size = sizeof options,
+                                       .model = argv[1],
+                                       .device = "auto",
+                                       .context = 1024,
+                                       .max_sessions = (int64_t)n};
     qp_status status = qp_engine_open(&options, &engine, &error);
     if (status == QP_OK) status = go_on(engine, argv + 2, n, all, answers, &error);
     for (size_t i = 0; i < n; i++) {

@@ -6,6 +6,15 @@
  * sentence into the qp_error that the caller owns (which may be NULL).
  *
  * An engine and its sessions belong to one thread at a time; a vocabulary may be shared.
+ *
+ * Structs that begin with `size` may get more members in later versions, at the end. The caller
+ * sets `size`, and may leave all other members zero, which is their default:
+ *
+ *     qp_engine_options options = {.size = sizeof options, .model = "model.gguf"};
+ *
+ * A program runs with a newer library, and with an older one if it leaves members that this does
+ * not know zero; QP_INVALID says so otherwise, and if `size` is not set. The layout of other
+ * structs is final.
  */
 #ifndef QUIPU_H
 #define QUIPU_H
@@ -135,8 +144,9 @@ typedef enum qp_log_level {
     QP_LOG_WARNING
 } qp_log_level;
 
-/* Zero-initialise; a zero (or NULL) field takes its default. */
+/* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_engine_options {
+    size_t size;          /* sizeof(qp_engine_options) */
     const char *model;    /* a .gguf file, a Hugging Face directory,
                              "synthetic:PRESET[:TYPE[+OTHER][:SEED]]" */
     int threads;          /* default: the processors this process may use */
@@ -178,8 +188,9 @@ qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_e
 void qp_engine_close(qp_engine *engine); /* close its sessions first */
 
 typedef struct qp_engine_info {
-    int64_t vocab_size;    /* logits in a row */
-    int64_t context;       /* positions of a session */
+    size_t size;        /* of what this library knows of the struct; members after it are absent */
+    int64_t vocab_size; /* logits in a row */
+    int64_t context;    /* positions of a session */
     int64_t model_context; /* positions that the model was trained for */
     int64_t max_outputs;   /* rows of logits in one forward pass */
     int64_t chunk;         /* new tokens in one forward pass */
@@ -189,7 +200,9 @@ typedef struct qp_engine_info {
     int workers;        /* blocks of the GPU's megakernel, where it runs; else the threads */
     const char *device; /* "cpu", or the GPU's name */
 } qp_engine_info;
-qp_engine_info qp_engine_get_info(const qp_engine *engine);
+
+/* Owned by the engine. */
+const qp_engine_info *qp_engine_get_info(const qp_engine *engine);
 
 /* Bytes a second that the engine's GPU reads of its memory when it does nothing else, now: the
  * weights, by a kernel that only reads, the best of some runs. QP_UNSUPPORTED on a CPU. */
@@ -205,8 +218,9 @@ qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *
 
 /* ---- Conversion ---------------------------------------------------------------------------- */
 
-/* Zero-initialise; a zero (or NULL) field takes its default. */
+/* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_convert_options {
+    size_t size;       /* sizeof(qp_convert_options) */
     const char *model; /* as qp_engine_options has it */
     const char *out;   /* the .gguf file to write */
     const char *type;  /* "BF16", "Q8_0", "Q4_K_M", ...: llama.cpp's names and mixes; NULL: types
@@ -305,24 +319,29 @@ typedef struct qp_logit_bias {
     float bias;
 } qp_logit_bias;
 
-enum { QP_MAX_STOP_TOKENS = 16 };
+enum {
+    QP_MAX_STOP_TOKENS = 16,
+    QP_MAX_SETTINGS = 32, /* room for those of later versions */
+};
 
+/* Set `size`, then call qp_sampling_defaults(). */
 typedef struct qp_sampling {
-    double value[QP_SETTING_COUNT];
-    qp_source source[QP_SETTING_COUNT];
-    const qp_logit_bias *logit_bias; /* [n_logit_bias], the caller's */
+    size_t size;                       /* sizeof(qp_sampling) */
+    double value[QP_MAX_SETTINGS];     /* by qp_setting */
+    qp_source source[QP_MAX_SETTINGS]; /* of each value */
+    const qp_logit_bias *logit_bias;   /* [n_logit_bias], the caller's */
     size_t n_logit_bias;
     const char *const *stops; /* [n_stops] texts that end the answer and are not part of it */
     size_t n_stops;
+    qp_source stop_tokens_source;
     int32_t stop_tokens[QP_MAX_STOP_TOKENS]; /* the model's ends of text and of turn */
     size_t n_stop_tokens;
-    qp_source stop_tokens_source;
 } qp_sampling;
 
-/* Neutral values overlaid with what the model's files say. */
-void qp_sampling_defaults(const qp_engine *engine, qp_sampling *out);
+/* Neutral values overlaid with what the model's files say; no biases, no stop texts. */
+qp_status qp_sampling_defaults(const qp_engine *engine, qp_sampling *out, qp_error *error);
 
-/* "temperature", "top_k", ... */
+/* "temperature", "top_k", ...; NULL: this library has no such setting. */
 const char *qp_setting_name(qp_setting setting);
 
 /* Sets a value unless one of higher precedence is there. QP_INVALID names the allowed range. */
@@ -347,8 +366,10 @@ void qp_sampler_close(qp_sampler *sampler);
  * are copied; NULL: all. While there is such a mask, a call of qp_step() chooses one token. */
 qp_status qp_sampler_allow(qp_sampler *sampler, const uint32_t *allowed, qp_error *error);
 
-/* A sequence in a call of qp_step(). Zero-initialise; a zero (or NULL) field takes its default. */
+/* A sequence in a call of qp_step(). Set `size`, which is the same for all sequences of a call; any
+ * other field that is zero (or NULL) takes its default. */
 typedef struct qp_sequence {
+    size_t size; /* sizeof(qp_sequence) */
     qp_session *session;
     const int32_t *tokens; /* [count]: new tokens, which are read first. A sequence that goes on
                             * reads the token that was chosen last. */
@@ -401,11 +422,13 @@ typedef enum qp_finish {
 
 enum { QP_MAX_EOS_INTERVAL = 256 };
 
+/* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_generate_options {
+    size_t size;           /* sizeof(qp_generate_options) */
     const int32_t *prompt; /* [n_prompt], appended to the session first; at least 1 token */
     size_t n_prompt;
-    const qp_sampling *sampling;
-    int64_t max_tokens; /* 0: until the context is full */
+    const qp_sampling *sampling; /* NULL: as qp_sampling_defaults() says */
+    int64_t max_tokens;          /* 0: until the context is full */
     /* Tokens that a GPU makes at a time, at most QP_MAX_EOS_INTERVAL; 0: as many as cost nothing.
      * The megakernel hands out each as it comes, and ends after a stop token itself. A CPU makes
      * and hands out one at a time. What was made past the end is discarded: the answer is the same.
@@ -420,6 +443,7 @@ typedef struct qp_generate_options {
 } qp_generate_options;
 
 typedef struct qp_generate_result {
+    size_t size; /* sizeof(qp_generate_result), set by the caller */
     qp_finish finish;
     size_t prompt_tokens, generated_tokens;
     size_t shared_tokens; /* of the prompt: read for another answer, whose pages hold them */
@@ -461,7 +485,9 @@ const char *qp_finish_name(qp_finish finish);
  * megakernel did, or with "cuda" of the operators as launches, outside of graphs. */
 typedef struct qp_trace qp_trace;
 
+/* Set `size`. */
 typedef struct qp_trace_options {
+    size_t size;          /* sizeof(qp_trace_options) */
     size_t max_passes;    /* to record; the memory for them is taken when the trace is opened */
     const char *costs;    /* file with this machine's rates, and what instructions cost on it, as
                            * `quipu schedule --measure` writes it; where there is none, the rates are

@@ -10,6 +10,7 @@ static inline qp_engine *open_engine(qp_engine_options options)
 {
     qp_error error;
     qp_engine *engine = NULL;
+    options.size = sizeof options;
     if (!options.threads) options.threads = 1;
     if (qp_engine_open(&options, &engine, &error) != QP_OK)
         fail_msg("%s: %s", options.model, error.message);
@@ -43,7 +44,7 @@ static inline float *eval_rows(qp_engine *engine, qp_session *session, const int
                                size_t count)
 {
     qp_error error;
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     float *rows = calloc(count * vocab_size + 1, sizeof *rows);
     logit_sink sink = {&rows, vocab_size};
     qp_input input = {.session = session, .tokens = ids, .count = count, .every_row = true};

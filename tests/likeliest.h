@@ -35,7 +35,8 @@ static inline qp_status generate_by(qp_engine *engine, const qp_sampling *sampli
     qp_session *session;
     TRY(qp_session_open(engine, &session, error));
     out->count = 0;
-    qp_generate_options options = {.prompt = prompt,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = prompt,
                                    .n_prompt = n_prompt,
                                    .sampling = sampling,
                                    .max_tokens = count,
@@ -52,9 +53,9 @@ static inline qp_status generate(qp_engine *engine, int64_t count, int64_t inter
                                  token_list *out, qp_error *error)
 {
     int32_t prompt[PROMPT];
-    qp_sampling sampling;
+    qp_sampling sampling = {.size = sizeof sampling};
     make_prompt(prompt);
-    qp_sampling_defaults(engine, &sampling);
+    TRY(qp_sampling_defaults(engine, &sampling, error));
     sampling.n_stop_tokens = 0;
     TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_COMMAND_LINE, error));
     return generate_by(engine, &sampling, prompt, PROMPT, count, interval, out, error);

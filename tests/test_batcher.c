@@ -15,7 +15,7 @@ static request *make_request(const qp_engine *engine, const int32_t *prompt, siz
 {
     request *r = request_new();
     assert_non_null(r);
-    qp_sampling_defaults(engine, &r->sampling);
+    assert_ok(qp_sampling_defaults(engine, &r->sampling, &error));
     r->sampling.n_stop_tokens = 0;
     r->prompt = malloc(n * sizeof *prompt);
     memcpy(r->prompt, prompt, n * sizeof *prompt);

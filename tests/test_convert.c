@@ -31,7 +31,8 @@ static int remove_folder(void **state)
 
 static void convert(const char *model, const char *type)
 {
-    qp_convert_options options = {.model = model, .out = out, .type = type, .threads = 2};
+    qp_convert_options options = {
+        .size = sizeof options, .model = model, .out = out, .type = type, .threads = 2};
     if (qp_convert(&options, &error) != QP_OK) fail_msg("%s: %s", model, error.message);
 }
 
@@ -41,9 +42,9 @@ static float *logits_of(const char *model, size_t *count)
 {
     qp_engine *engine = open_engine(
         (qp_engine_options){.model = model, .kv_type = "F32", .context = 64, .max_outputs = N_IDS});
-    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    int64_t vocab_size = qp_engine_get_info(engine)->vocab_size;
     /* Dynamic RoPE scaling, which GGUF lacks, begins behind the model's own context. */
-    int64_t n = qp_engine_get_info(engine).model_context;
+    int64_t n = qp_engine_get_info(engine)->model_context;
     if (n > N_IDS) n = N_IDS;
     int32_t ids[N_IDS];
     for (int i = 0; i < n; i++)
@@ -190,8 +191,12 @@ static void mixes_favour_tensors(void **state)
     assert_int_equal(number, 14);
     gguf_close(file);
 
-    qp_convert_options pure = {
-        .model = "synthetic:tiny", .out = out, .type = "q4_k_s", .pure = true, .threads = 1};
+    qp_convert_options pure = {.size = sizeof pure,
+                               .model = "synthetic:tiny",
+                               .out = out,
+                               .type = "q4_k_s",
+                               .pure = true,
+                               .threads = 1};
     assert_ok(qp_convert(&pure, &error));
     assert_ok(gguf_open(out, &file, &error));
     assert_int_equal(type_of(file, "output.weight"), DTYPE_Q4_K);
@@ -400,6 +405,7 @@ static void templates_are_carried_over(void **state)
 static void refuses(qp_convert_options options, qp_status status, const char *part)
 {
     error = (qp_error){0};
+    options.size = sizeof options;
     if (!options.out) options.out = out;
     assert_int_equal(qp_convert(&options, &error), status);
     if (!strstr(error.message, part)) fail_msg("expected \"%s\" in: %s", part, error.message);
@@ -491,7 +497,7 @@ static void values_that_are_no_numbers_are_refused(void **state)
         assert_int_equal(access(copy, F_OK), -1);
         damage(name, INFINITY);
     }
-    qp_convert_options as_it_is = {.model = out, .out = copy};
+    qp_convert_options as_it_is = {.size = sizeof as_it_is, .model = out, .out = copy};
     assert_ok(qp_convert(&as_it_is, &error));
 }
 
@@ -504,14 +510,16 @@ static void losses_are_told(void **state)
 {
     (void)state;
     char last[256] = "";
-    qp_convert_options options = {.model = "synthetic:tiny:Q8_0",
+    qp_convert_options options = {.size = sizeof options,
+                                  .model = "synthetic:tiny:Q8_0",
                                   .out = out,
                                   .type = "Q4_0",
                                   .log = remember_warning,
                                   .log_context = last};
     assert_ok(qp_convert(&options, &error));
     assert_non_null(strstr(last, "quantised already"));
-    options = (qp_convert_options){.model = "golden/models/llama-dynamic",
+    options = (qp_convert_options){.size = sizeof options,
+                                   .model = "golden/models/llama-dynamic",
                                    .out = out,
                                    .log = remember_warning,
                                    .log_context = last};

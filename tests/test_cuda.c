@@ -26,7 +26,8 @@ static void no_gpu_is_an_error_that_says_so(void **state)
     if (gpu_is_here()) skip();
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {.model = "synthetic:tiny", .threads = 1, .device = "cuda"};
+    qp_engine_options options = {
+        .size = sizeof options, .model = "synthetic:tiny", .threads = 1, .device = "cuda"};
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_DEVICE);
     assert_null(engine);
     assert_non_null(strstr(error.message, "--device cpu"));
@@ -37,7 +38,8 @@ static void devices_have_names(void **state)
     (void)state;
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {.model = "synthetic:tiny", .threads = 1, .device = "tpu"};
+    qp_engine_options options = {
+        .size = sizeof options, .model = "synthetic:tiny", .threads = 1, .device = "tpu"};
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "tpu"));
     options.device = "cuda";
@@ -52,9 +54,10 @@ static void automatic_takes_the_cpu_and_says_why(void **state)
     if (gpu_is_here()) skip();
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {.model = "synthetic:tiny", .threads = 1, .device = "auto"};
+    qp_engine_options options = {
+        .size = sizeof options, .model = "synthetic:tiny", .threads = 1, .device = "auto"};
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_OK);
-    assert_string_equal(qp_engine_get_info(engine).device, "cpu");
+    assert_string_equal(qp_engine_get_info(engine)->device, "cpu");
     qp_engine_close(engine);
     options.exec = "megakernel"; /* is no CPU's, whatever the device says */
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_DEVICE);

@@ -49,7 +49,7 @@ static void open_sequences(sequences *s, qp_engine *engine, int n, bool one_long
     s->engine = engine;
     s->n = n;
     s->one_long = one_long;
-    s->logits = calloc((size_t)n * (size_t)qp_engine_get_info(engine).vocab_size, sizeof(float));
+    s->logits = calloc((size_t)n * (size_t)qp_engine_get_info(engine)->vocab_size, sizeof(float));
     assert_non_null(s->logits);
     for (int i = 0; i < n; i++) {
         int prompt = prompt_of(i, n, one_long);
@@ -77,7 +77,7 @@ static void run_steps(sequences *s, int turned)
     qp_input inputs[MOST];
     float *rows[MOST];
     qp_error error;
-    logit_sink sink = {rows, (size_t)qp_engine_get_info(s->engine).vocab_size};
+    logit_sink sink = {rows, (size_t)qp_engine_get_info(s->engine)->vocab_size};
     for (int i = 0; i < s->n; i++)
         qp_session_truncate(s->sessions[i], (size_t)prompt_of(i, s->n, s->one_long));
     for (int step = 0; step < STEPS; step++) {
@@ -107,7 +107,7 @@ static qp_engine *open_for_batches(const char *model, int multiprocessors)
 
 static size_t bytes_of_logits(const qp_engine *engine, int n)
 {
-    return (size_t)n * (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
+    return (size_t)n * (size_t)qp_engine_get_info(engine)->vocab_size * sizeof(float);
 }
 
 static const char *const models[] = {"synthetic:tiny:BF16", "synthetic:smollm2-135m:BF16"};

@@ -83,7 +83,7 @@ static void open_sequences(sequences *s, size_t kind, const char *exec, bool del
     snprintf(s->name, sizeof s->name, "%s by %s, cache in %s, pages of %d%s", kinds[kind].model,
              exec, kinds[kind].kv_type, (int)kinds[kind].page_size, delayed ? ", delayed" : "");
     if (delayed) assert_ok(delay_batches(s->engine, &error));
-    s->vocab_size = (size_t)qp_engine_get_info(s->engine).vocab_size;
+    s->vocab_size = (size_t)qp_engine_get_info(s->engine)->vocab_size;
     for (int i = 0; i <= MOST; i++) {
         for (int t = 0; t < prompt_of(i); t++)
             tokens[t] = token_of(i, t);

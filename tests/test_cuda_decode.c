@@ -62,7 +62,7 @@ static void follow_likeliest(qp_engine *engine, int n, qp_session **sessions, in
     qp_error error;
     qp_input inputs[WIDE];
     float *rows[WIDE];
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     float *all = calloc((size_t)n * vocab_size, sizeof *all);
     logit_sink sink = {rows, vocab_size};
     for (int pass = 0; pass < PASSES; pass++, tokens += n) {

@@ -22,8 +22,8 @@ static void set(qp_sampling *s, qp_setting setting, double value)
 /* Settings of the i-th of several: greedy, plain, with filters of all kinds. */
 static qp_sampling settings_of(const qp_engine *engine, int i, bool penalised)
 {
-    qp_sampling s;
-    qp_sampling_defaults(engine, &s);
+    qp_sampling s = {.size = sizeof s};
+    assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
     s.n_stop_tokens = 0;
     set(&s, QP_SEED, 1000 + i);
     set(&s, QP_TEMPERATURE, i % 5 == 0 ? 0 : 0.3 * (i % 5));
@@ -75,7 +75,8 @@ static void decode_all(qp_engine *engine, qp_session **sessions, int n, bool pen
         const qp_sampling settings = settings_of(engine, i, penalised);
         assert_ok(qp_sampler_open(engine, &settings, &samplers[i], &error));
         takers[i] = (taken){tokens + i, n};
-        all[i] = (qp_sequence){.session = sessions[i],
+        all[i] = (qp_sequence){.size = sizeof(qp_sequence),
+                               .session = sessions[i],
                                .count = 1,
                                .sampler = samplers[i],
                                .on_token = take_token,
@@ -101,7 +102,7 @@ static void pick_all(qp_engine *engine, qp_session **sessions, int n, bool penal
     static qp_sampling settings[MOST];
     static picker pickers[MOST];
     static qp_input inputs[MOST];
-    const size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    const size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     float *rows[MOST];
     begin_all(sessions, n, tokens);
     for (int i = 0; i < n; i++) {
@@ -197,7 +198,8 @@ static void answer_all(qp_engine *engine, int n, int n_prompt, int way, int64_t 
         for (int t = 0; t < PROMPT; t++)
             prompts[i][t] = token_of(i, t);
         settings[i] = settings_of(engine, way == 0 ? 0 : i, way == 2);
-        options[i] = (qp_generate_options){.prompt = prompts[i],
+        options[i] = (qp_generate_options){.size = sizeof(qp_generate_options),
+                                           .prompt = prompts[i],
                                            .n_prompt = (size_t)n_prompt,
                                            .sampling = &settings[i],
                                            .max_tokens = i == 3 ? MADE : 1 + 4 * i % 37,
@@ -277,7 +279,7 @@ static qp_status keep_row(void *context, size_t input, size_t token, const float
  * chunks: logits behind all of them, (TALKING + 1, vocab_size). */
 static void mix(qp_engine *engine, float *logits)
 {
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     qp_session *sessions[TALKING + 1];
     qp_input inputs[TALKING + 1];
     float *rows[TALKING + 1];
@@ -312,13 +314,16 @@ static void test_a_prompt_beside_answers(void **state)
                                          "synthetic:smollm2-135m:BF16"};
     if (!gpu_is_here()) skip();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        qp_engine_options options = {
-            .model = models[m], .context = 128, .max_sessions = TALKING + 1, .chunk = CHUNK};
+        qp_engine_options options = {.size = sizeof options,
+                                     .model = models[m],
+                                     .context = 128,
+                                     .max_sessions = TALKING + 1,
+                                     .chunk = CHUNK};
         options.threads = 4;
         qp_engine *cpu = open_engine(options);
         options.device = "cuda";
         qp_engine *gpu = open_engine(options);
-        size_t vocab_size = (size_t)qp_engine_get_info(cpu).vocab_size;
+        size_t vocab_size = (size_t)qp_engine_get_info(cpu)->vocab_size;
         size_t n = (TALKING + 1) * vocab_size;
         float *expected = calloc(n, sizeof *expected), *found = calloc(n, sizeof *found);
         mix(cpu, expected);

@@ -80,7 +80,7 @@ static void prompts_have_the_same_tokens(void **state)
     (void)state;
     const cJSON *cases = golden_cases(), *item;
     qp_engine *engine = open_default("operators");
-    assert_int_equal(qp_engine_get_info(engine).vocab_size, 49152);
+    assert_int_equal(qp_engine_get_info(engine)->vocab_size, 49152);
     cJSON_ArrayForEach(item, cases) check_tokens(engine, item);
     qp_engine_close(engine);
 }

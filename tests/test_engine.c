@@ -43,7 +43,7 @@ typedef struct way {
 /* Logits of the last token when only they are wanted; the parts are evaluated in several calls. */
 static void check_last_row(const way *w, qp_engine *engine, const int32_t *ids, const float *want)
 {
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     /* Rows are put where their token number says; only the last comes. */
     float *base = calloc(vocab_size * PROMPT, sizeof *base);
     logit_sink sink = {&base, vocab_size};
@@ -62,7 +62,7 @@ static void check_last_row(const way *w, qp_engine *engine, const int32_t *ids, 
 static void check_beside(const way *w, qp_engine *engine, const int32_t *ids, const float *want)
 {
     enum { BEFORE = 5, AFTER = 33 };
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     int32_t before[BEFORE], after[AFTER];
     make_ids(before, BEFORE, (int64_t)vocab_size, 7);
     make_ids(after, AFTER, (int64_t)vocab_size, 8);
@@ -98,7 +98,7 @@ static void check_beside(const way *w, qp_engine *engine, const int32_t *ids, co
 
 static void check_parts(const way *w, qp_engine *engine, const int32_t *ids, const float *want)
 {
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     size_t part = w->part ? w->part : PROMPT;
     qp_session *session = open_session(engine);
     for (size_t done = 0; done < PROMPT; done += part) {
@@ -126,7 +126,8 @@ static void check_way(const way *w, const int32_t *ids, const float *want)
 static void check_invariance(const char *model, const char *exec, const char *cpu_mask,
                              const char *kv_type)
 {
-    qp_engine_options plain = {.model = model,
+    qp_engine_options plain = {.size = sizeof plain,
+                               .model = model,
                                .exec = exec,
                                .cpu_mask = cpu_mask,
                                .kv_type = kv_type,
@@ -135,7 +136,7 @@ static void check_invariance(const char *model, const char *exec, const char *cp
                                .threads = 1};
     qp_engine *engine = open_engine(plain);
     int32_t ids[PROMPT];
-    make_ids(ids, PROMPT, qp_engine_get_info(engine).vocab_size, 1);
+    make_ids(ids, PROMPT, qp_engine_get_info(engine)->vocab_size, 1);
     float *want = eval_fresh(engine, ids, PROMPT);
     qp_engine_close(engine);
 
@@ -210,7 +211,7 @@ static void truncated_sessions_continue_as_fresh_ones(void **state)
     (void)state;
     enum { KEEP = 21, NEW = 15 };
     qp_engine *engine = open_small(64, 2);
-    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    int64_t vocab_size = qp_engine_get_info(engine)->vocab_size;
     int32_t first[40], second[KEEP + NEW];
     make_ids(first, 40, vocab_size, 3);
     make_ids(second, KEEP + NEW, vocab_size, 4);
@@ -243,7 +244,7 @@ static void a_full_context_says_where_its_length_is_from(void **state)
     qp_engine *engine =
         open_engine((qp_engine_options){.model = "golden/models/llama-tied-gqa3.gguf"});
     int32_t ids[TRAINED + 1];
-    make_ids(ids, TRAINED + 1, qp_engine_get_info(engine).vocab_size, 5);
+    make_ids(ids, TRAINED + 1, qp_engine_get_info(engine)->vocab_size, 5);
     qp_session *session = open_session(engine);
     qp_input input = {.session = session, .tokens = ids, .count = TRAINED + 1};
     assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
@@ -258,7 +259,7 @@ static void a_full_context_is_refused_with_both_numbers(void **state)
     (void)state;
     qp_engine *engine = open_small(20, 1);
     int32_t ids[21];
-    make_ids(ids, 21, qp_engine_get_info(engine).vocab_size, 5);
+    make_ids(ids, 21, qp_engine_get_info(engine)->vocab_size, 5);
     qp_session *session = open_session(engine);
     qp_input input = {.session = session, .tokens = ids, .count = 21};
     assert_int_equal(qp_eval(engine, &input, 1, NULL, NULL, NULL, &error), QP_INVALID);
@@ -282,7 +283,7 @@ static void tokens_outside_the_vocabulary_change_nothing(void **state)
 {
     (void)state;
     qp_engine *engine = open_small(64, 2);
-    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    int64_t vocab_size = qp_engine_get_info(engine)->vocab_size;
     qp_session *good = open_session(engine), *bad = open_session(engine);
     const int32_t ids[] = {1, 2, 3}, wrong[][3] = {{1, (int32_t)vocab_size, 3}, {1, -1, 3}};
     for (int i = 0; i < 2; i++) {
@@ -311,7 +312,7 @@ static void sessions_are_counted(void **state)
     b = open_session(engine);
     /* Both to their last position: the pages suffice for every session's whole context. */
     int32_t ids[32];
-    make_ids(ids, 32, qp_engine_get_info(engine).vocab_size, 6);
+    make_ids(ids, 32, qp_engine_get_info(engine)->vocab_size, 6);
     free(eval_rows(engine, a, ids, 32));
     free(eval_rows(engine, b, ids, 32));
     qp_session_close(a);
@@ -325,7 +326,7 @@ static void sessions_are_counted(void **state)
 static void follow_likeliest(qp_engine *engine, qp_session *session, int32_t first, size_t count,
                              int32_t *tokens)
 {
-    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    int64_t vocab_size = qp_engine_get_info(engine)->vocab_size;
     tokens[0] = first;
     for (size_t i = 0; i < count; i++) {
         float *row = eval_rows(engine, session, tokens + i, 1);
@@ -345,7 +346,7 @@ static void sessions_decode_side_by_side(void **state)
         open_engine((qp_engine_options){.model = small_model, .max_sessions = SESSIONS});
     qp_session *sessions[SESSIONS];
     int32_t prompt[16], tokens[(COUNT + 1) * SESSIONS], expected[SESSIONS][COUNT + 1];
-    make_ids(prompt, 16, qp_engine_get_info(engine).vocab_size, 3);
+    make_ids(prompt, 16, qp_engine_get_info(engine)->vocab_size, 3);
     for (size_t i = 0; i < SESSIONS; i++) {
         sessions[i] = open_session(engine);
         qp_input input = {.session = sessions[i], .tokens = prompt, .count = 5 * i};
@@ -463,7 +464,7 @@ static void cancellation_keeps_whole_chunks(void **state)
     (void)state;
     qp_engine *engine =
         open_engine((qp_engine_options){.model = small_model, .chunk = 4, .max_outputs = 4});
-    int64_t vocab_size = qp_engine_get_info(engine).vocab_size;
+    int64_t vocab_size = qp_engine_get_info(engine)->vocab_size;
     int32_t ids[40];
     make_ids(ids, 40, vocab_size, 9);
     float *want = eval_fresh(engine, ids, 40);
@@ -642,6 +643,7 @@ static void wrong_options_are_named(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         qp_engine *engine = NULL;
         qp_engine_options options = cases[i].options;
+        options.size = sizeof options;
         if (!options.threads) options.threads = 1;
         qp_status status = qp_engine_open(&options, &engine, &error);
         if (status != cases[i].status || !strstr(error.message, cases[i].message))
@@ -661,10 +663,13 @@ static void a_context_past_the_model_s_is_warned_of(void **state)
 {
     (void)state;
     char message[QP_ERROR_SIZE] = "";
-    qp_engine_options options = {
-        .model = small_model, .context = 600, .log = log_warning, .log_context = message};
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = small_model,
+                                 .context = 600,
+                                 .log = log_warning,
+                                 .log_context = message};
     qp_engine *engine = open_engine(options);
-    assert_int_equal(qp_engine_get_info(engine).context, 600);
+    assert_int_equal(qp_engine_get_info(engine)->context, 600);
     assert_non_null(strstr(message, "600"));
     assert_non_null(strstr(message, "512"));
     qp_engine_close(engine);

@@ -122,17 +122,23 @@ static void try_engine(const char *path, int number, outcomes *outcomes)
     uint64_t start = clock_ns();
     memset(&error, 0, sizeof error);
     qp_engine *engine = NULL;
-    qp_engine_options options = {
-        .model = path, .threads = 1, .context = 8, .exec = number % 4 ? "operators" : "reference"};
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = path,
+                                 .threads = 1,
+                                 .context = 8,
+                                 .exec = number % 4 ? "operators" : "reference"};
     qp_status status = qp_engine_open(&options, &engine, &error);
     if (status == QP_OK) {
         qp_session *session = open_session(engine);
-        qp_sampling sampling;
-        qp_sampling_defaults(engine, &sampling);
-        const int32_t prompt[] = {0, (int32_t)(qp_engine_get_info(engine).vocab_size - 1)};
-        qp_generate_options generation = {
-            .prompt = prompt, .n_prompt = 2, .sampling = &sampling, .max_tokens = 2};
-        qp_generate_result result;
+        qp_sampling sampling = {.size = sizeof sampling};
+        assert_int_equal(qp_sampling_defaults(engine, &sampling, NULL), QP_OK);
+        const int32_t prompt[] = {0, (int32_t)(qp_engine_get_info(engine)->vocab_size - 1)};
+        qp_generate_options generation = {.size = sizeof generation,
+                                          .prompt = prompt,
+                                          .n_prompt = 2,
+                                          .sampling = &sampling,
+                                          .max_tokens = 2};
+        qp_generate_result result = {.size = sizeof result};
         status = qp_generate(session, &generation, &result, &error);
         if (status == QP_OK)
             assert_true(result.generated_tokens <= 2);
@@ -273,8 +279,8 @@ static void weights_that_are_not_numbers(void **state)
             qp_engine *engine = open_engine(
                 (qp_engine_options){.model = folder, .exec = exec ? "operators" : "reference"});
             for (int way = 0; way < 4; way++) {
-                qp_sampling s;
-                qp_sampling_defaults(engine, &s);
+                qp_sampling s = {.size = sizeof s};
+                assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
                 assert_ok(qp_sampling_set(&s, QP_TEMPERATURE, way, QP_FROM_REQUEST, &error));
                 if (way == 2) {
                     assert_ok(qp_sampling_set(&s, QP_TOP_P, 0.5, QP_FROM_REQUEST, &error));
@@ -286,9 +292,12 @@ static void weights_that_are_not_numbers(void **state)
                         qp_sampling_set(&s, QP_FREQUENCY_PENALTY, 2, QP_FROM_REQUEST, &error));
                 qp_session *session = open_session(engine);
                 const int32_t prompt[] = {1, 2, 3};
-                qp_generate_options o = {
-                    .prompt = prompt, .n_prompt = 3, .sampling = &s, .max_tokens = 5};
-                qp_generate_result result;
+                qp_generate_options o = {.size = sizeof o,
+                                         .prompt = prompt,
+                                         .n_prompt = 3,
+                                         .sampling = &s,
+                                         .max_tokens = 5};
+                qp_generate_result result = {.size = sizeof result};
                 qp_status status = qp_generate(session, &o, &result, &error);
                 if (status == QP_OK)
                     assert_int_equal(result.generated_tokens, 5);

@@ -20,7 +20,7 @@ static int32_t id_of(uint32_t *random)
 static void read_tokens(qp_session *session, const int32_t *ids, size_t count, float *last)
 {
     float *rows = eval_rows(session->engine, session, ids, count);
-    const size_t vocab = (size_t)qp_engine_get_info(session->engine).vocab_size;
+    const size_t vocab = (size_t)qp_engine_get_info(session->engine)->vocab_size;
     memcpy(last, rows + (count - 1) * vocab, vocab * sizeof *last);
     free(rows);
 }
@@ -32,7 +32,7 @@ static void check_random_forks(qp_engine_options options)
     options.context = CONTEXT;
     options.max_sessions = SESSIONS + 1;
     qp_engine *engine = open_engine(options);
-    const size_t vocab = (size_t)qp_engine_get_info(engine).vocab_size;
+    const size_t vocab = (size_t)qp_engine_get_info(engine)->vocab_size;
     float *got = calloc(2 * vocab, sizeof *got), *want = got + vocab;
     qp_session *sessions[SESSIONS] = {open_session(engine)};
     uint32_t random = 11;
@@ -117,7 +117,7 @@ static void dynamic_frequencies_are_kept(void **state)
     (void)state;
     qp_engine *engine = open_engine((qp_engine_options){
         .model = "golden/models/llama-dynamic", .max_sessions = 2, .context = CONTEXT});
-    const size_t vocab = (size_t)qp_engine_get_info(engine).vocab_size;
+    const size_t vocab = (size_t)qp_engine_get_info(engine)->vocab_size;
     float *logits[2] = {calloc(vocab, sizeof(float)), calloc(vocab, sizeof(float))};
     qp_session *sessions[2] = {open_session(engine)};
     int32_t ids[PROMPT];
@@ -149,21 +149,23 @@ static void one_prompt_is_read_once(void **state)
     enum { ANSWERS = 4 };
     qp_engine *engine =
         open_engine((qp_engine_options){.model = text_model, .max_sessions = ANSWERS});
-    qp_sampling sampling;
+    qp_sampling sampling = {.size = sizeof sampling};
     qp_answer answers[ANSWERS];
     qp_generate_result results[ANSWERS];
     qp_generate_options options[ANSWERS];
     int counts[ANSWERS] = {0};
     const int32_t prompts[2][4] = {{1, 20, 30, 40}, {1, 20, 30, 41}};
-    qp_sampling_defaults(engine, &sampling);
+    assert_int_equal(qp_sampling_defaults(engine, &sampling, NULL), QP_OK);
     sampling.n_stop_tokens = 0;
     for (int i = 0; i < ANSWERS; i++) {
-        options[i] = (qp_generate_options){.prompt = prompts[i == 1],
+        options[i] = (qp_generate_options){.size = sizeof(qp_generate_options),
+                                           .prompt = prompts[i == 1],
                                            .n_prompt = 4,
                                            .sampling = &sampling,
                                            .max_tokens = 6,
                                            .on_token = count_token,
                                            .context = &counts[i]};
+        results[i].size = sizeof results[i];
         answers[i] = (qp_answer){open_session(engine), &options[i], &results[i]};
     }
     assert_ok(qp_generate_together(answers, ANSWERS, &error));

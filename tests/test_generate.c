@@ -46,8 +46,8 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
 
 static qp_sampling greedy(const qp_engine *engine)
 {
-    qp_sampling s;
-    qp_sampling_defaults(engine, &s);
+    qp_sampling s = {.size = sizeof s};
+    assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
     assert_ok(qp_sampling_set(&s, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
     s.n_stop_tokens = 0;
     return s;
@@ -67,7 +67,8 @@ static qp_generate_result generate(qp_session *session, const qp_sampling *s, in
                                    record *r)
 {
     *r = (record){.cancel = r->cancel, .cancel_after = r->cancel_after};
-    qp_generate_options options = {.prompt = prompt,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = prompt,
                                    .n_prompt = 3,
                                    .sampling = s,
                                    .max_tokens = max_tokens,
@@ -75,7 +76,7 @@ static qp_generate_result generate(qp_session *session, const qp_sampling *s, in
                                    .cancel = r->cancel,
                                    .on_token = on_token,
                                    .context = r};
-    qp_generate_result result;
+    qp_generate_result result = {.size = sizeof result};
     assert_ok(qp_generate(session, &options, &result, &error));
     if (result.finish != QP_FINISH_CANCELLED)
         assert_int_equal(result.generated_tokens, r->n_tokens);
@@ -99,7 +100,7 @@ static qp_engine *open_text(int64_t context)
 /* The token whose text is exactly these bytes. */
 static int32_t token_of(const qp_engine *engine, const char *bytes)
 {
-    for (int32_t id = 0; id < qp_engine_get_info(engine).vocab_size; id++) {
+    for (int32_t id = 0; id < qp_engine_get_info(engine)->vocab_size; id++) {
         char *text;
         size_t length;
         assert_ok(qp_detokenize(qp_engine_vocabulary(engine), &id, 1, QP_SPECIAL, &text, &length,
@@ -143,8 +144,8 @@ static void the_same_seed_gives_the_same_text(void **state)
     for (int threads = 1; threads <= 3; threads++) {
         qp_engine *engine =
             open_engine((qp_engine_options){.model = text_gguf, .threads = threads});
-        qp_sampling s;
-        qp_sampling_defaults(engine, &s);
+        qp_sampling s = {.size = sizeof s};
+        assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
         s.n_stop_tokens = 0;
         set(&s, QP_TEMPERATURE, 1.3);
         set(&s, QP_SEED, 42);
@@ -166,8 +167,8 @@ static void an_answer_can_be_continued(void **state)
 {
     (void)state;
     qp_engine *engine = open_text(0);
-    qp_sampling s;
-    qp_sampling_defaults(engine, &s);
+    qp_sampling s = {.size = sizeof s};
+    assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
     s.n_stop_tokens = 0;
     set(&s, QP_SEED, 9);
     record whole = {0}, part = {0};
@@ -179,7 +180,8 @@ static void an_answer_can_be_continued(void **state)
     assert_int_equal(count, 3 + 10); /* the last token has not been through the model */
     int32_t last = part.tokens[10];
     record rest = {0};
-    qp_generate_options options = {.prompt = &last,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = &last,
                                    .n_prompt = 1,
                                    .sampling = &s,
                                    .max_tokens = 19,
@@ -204,7 +206,7 @@ static void narrow_filters_are_greedy(void **state)
         double value;
     } narrow[] = {{QP_TEMPERATURE, 0}, {QP_TOP_K, 1}, {QP_TOP_P, 1e-6}, {QP_MIN_P, 1}};
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
-        qp_sampling_defaults(engine, &s);
+        assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
         s.n_stop_tokens = 0;
         set(&s, QP_SEED, 1000 + (double)i);
         set(&s, narrow[i].setting, narrow[i].value);
@@ -279,7 +281,8 @@ static void biases_force_and_ban(void **state)
     for (int i = 0; i < 2; i++) {
         qp_logit_bias wrong = {outside[i], 1};
         s.logit_bias = &wrong;
-        qp_generate_options options = {.prompt = prompt, .n_prompt = 3, .sampling = &s};
+        qp_generate_options options = {
+            .size = sizeof options, .prompt = prompt, .n_prompt = 3, .sampling = &s};
         assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
         assert_non_null(strstr(error.message, "logit bias"));
         assert_non_null(strstr(error.message, "0 to 287"));
@@ -333,7 +336,8 @@ static void stop_texts_cross_tokens(void **state)
     static const char *const empty[] = {"x", ""};
     s.stops = empty, s.n_stops = 2;
     qp_session *session = open_session(engine);
-    qp_generate_options options = {.prompt = prompt, .n_prompt = 3, .sampling = &s};
+    qp_generate_options options = {
+        .size = sizeof options, .prompt = prompt, .n_prompt = 3, .sampling = &s};
     assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "empty"));
     qp_session_close(session);
@@ -346,8 +350,8 @@ static void stop_tokens_end_and_are_not_text(void **state)
     qp_engine *engine = open_text(0);
     static const char *const pieces[] = {"the", " and", "<|im_end|>", "or", NULL};
     qp_logit_bias biases[8];
-    qp_sampling s;
-    qp_sampling_defaults(engine, &s);
+    qp_sampling s = {.size = sizeof s};
+    assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
     assert_true(s.n_stop_tokens >= 1);
     assert_int_equal(s.stop_tokens[0], 2); /* <|im_end|>, from the file */
     set(&s, QP_TEMPERATURE, 0);
@@ -364,7 +368,8 @@ static void stop_tokens_end_and_are_not_text(void **state)
     assert_int_equal(r.n_tokens, 4);
     qp_session *session = open_session(engine);
     r = (record){0};
-    qp_generate_options options = {.prompt = prompt,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = prompt,
                                    .n_prompt = 3,
                                    .sampling = &s,
                                    .max_tokens = 4,
@@ -408,8 +413,11 @@ static void tokens_past_the_end_are_forgotten(void **state)
     for (int i = 0; i < 2; i++) {
         qp_sampling s = greedy(engine);
         qp_session *session = open_session(engine);
-        qp_generate_options options = {
-            .prompt = prompt, .n_prompt = 3, .sampling = &s, .eos_interval = wrong[i]};
+        qp_generate_options options = {.size = sizeof options,
+                                       .prompt = prompt,
+                                       .n_prompt = 3,
+                                       .sampling = &s,
+                                       .eos_interval = wrong[i]};
         assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
         assert_non_null(strstr(error.message, "0 to 256"));
         qp_session_close(session);
@@ -440,7 +448,8 @@ static void lengths_and_contexts_end(void **state)
         size_t count;
         qp_session_tokens(session, &count);
         assert_int_equal(count, 10);
-        qp_generate_options options = {.prompt = prompt, .n_prompt = 1, .sampling = &s};
+        qp_generate_options options = {
+            .size = sizeof options, .prompt = prompt, .n_prompt = 1, .sampling = &s};
         assert_int_equal(qp_generate(session, &options, NULL, &error), QP_INVALID);
         assert_non_null(strstr(error.message, "context is full"));
         options.n_prompt = 0;
@@ -484,8 +493,12 @@ static void a_failing_receiver_ends_it(void **state)
     qp_sampling s = greedy(engine);
     record r = {.fail_with = QP_IO};
     qp_session *session = open_session(engine);
-    qp_generate_options options = {
-        .prompt = prompt, .n_prompt = 3, .sampling = &s, .on_token = on_token, .context = &r};
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = prompt,
+                                   .n_prompt = 3,
+                                   .sampling = &s,
+                                   .on_token = on_token,
+                                   .context = &r};
     assert_int_equal(qp_generate(session, &options, NULL, &error), QP_IO);
     qp_session_close(session);
     qp_engine_close(engine);
@@ -562,7 +575,7 @@ static void settings_have_ranges(void **state)
         {QP_SEED, "seed", {0, 1, 9007199254740992}, {-1, 0.5, NAN, 1e300}},
     };
     for (int c = 0; c < QP_SETTING_COUNT; c++) {
-        qp_sampling s = {0};
+        qp_sampling s = {.size = sizeof s};
         assert_int_equal(cases[c].setting, c);
         assert_string_equal(qp_setting_name(cases[c].setting), cases[c].name);
         for (int i = 0; i < 3; i++) {
@@ -586,7 +599,7 @@ static void higher_sources_win(void **state)
     static const qp_source sources[] = {QP_FROM_NEUTRAL, QP_FROM_MODEL, QP_FROM_ENVIRONMENT,
                                         QP_FROM_COMMAND_LINE, QP_FROM_REQUEST};
     for (int order = 0; order < 120; order++) {
-        qp_sampling s = {0};
+        qp_sampling s = {.size = sizeof s};
         int left[5] = {0, 1, 2, 3, 4}, code = order;
         for (int n = 5; n > 0; n--) {
             int pick = code % n, source = left[pick];
@@ -597,7 +610,7 @@ static void higher_sources_win(void **state)
         assert_true(s.value[QP_TEMPERATURE] == 5);
         assert_int_equal(s.source[QP_TEMPERATURE], QP_FROM_REQUEST);
     }
-    qp_sampling s = {0};
+    qp_sampling s = {.size = sizeof s};
     assert_ok(qp_sampling_set(&s, QP_TOP_K, 5, QP_FROM_COMMAND_LINE, &error));
     assert_ok(qp_sampling_set(&s, QP_TOP_K, 7, QP_FROM_COMMAND_LINE, &error));
     assert_ok(qp_sampling_set(&s, QP_TOP_K, 9, QP_FROM_MODEL, &error));
@@ -627,10 +640,11 @@ static qp_status open_with(const char *generation_config, qp_sampling *s)
 {
     char folder[64];
     make_folder(folder, generation_config);
-    qp_engine_options options = {.model = folder, .threads = 1};
+    qp_engine_options options = {.size = sizeof options, .model = folder, .threads = 1};
     qp_engine *engine = NULL;
     qp_status status = qp_engine_open(&options, &engine, &error);
-    if (status == QP_OK) qp_sampling_defaults(engine, s);
+    s->size = sizeof *s;
+    if (status == QP_OK) status = qp_sampling_defaults(engine, s, &error);
     qp_engine_close(engine);
     folder_remove(folder);
     return status;
@@ -639,7 +653,7 @@ static qp_status open_with(const char *generation_config, qp_sampling *s)
 static void generation_config_is_read(void **state)
 {
     (void)state;
-    qp_sampling s;
+    qp_sampling s = {.size = sizeof s};
     assert_ok(open_with(NULL, &s));
     static const double neutral[QP_SETTING_COUNT] = {1, 0, 1, 0, 1, 0, 0, 0};
     for (int i = 0; i < QP_SETTING_COUNT; i++) {
@@ -687,7 +701,7 @@ static void wrong_generation_configs_are_named(void **state)
         {"{\"temperature\":", {"JSON", "line 1"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        qp_sampling s;
+        qp_sampling s = {.size = sizeof s};
         memset(&error, 0, sizeof error);
         qp_status status = open_with(cases[i].json, &s);
         if (status == QP_OK || !strstr(error.message, "generation_config.json") ||

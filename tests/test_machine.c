@@ -404,7 +404,7 @@ static void test_names(void **state)
         assert_ptr_equal(machine_type_at((int)i), type);
         qp_engine *engine = NULL;
         const qp_engine_options options = {
-            .model = "synthetic:tiny", .threads = 1, .exec = names[i]};
+            .size = sizeof options, .model = "synthetic:tiny", .threads = 1, .exec = names[i]};
         if (type->on_gpu) continue;
         assert_ok(qp_engine_open(&options, &engine, &error));
         assert_ptr_equal(engine_machine(engine, 0)->type, type);

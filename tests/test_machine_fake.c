@@ -29,7 +29,7 @@ static bool has_fake_gpu(void)
     cuda_device device = {0};
     qp_engine *engine = NULL;
     const qp_engine_options options = {
-        .model = "synthetic:tiny:BF16", .threads = 1, .exec = "cuda"};
+        .size = sizeof options, .model = "synthetic:tiny:BF16", .threads = 1, .exec = "cuda"};
     bool fake = cuda_device_open(&device, NULL) == QP_OK && strstr(device.name, "fake");
     cuda_device_close(&device);
     if (fake) fake = qp_engine_open(&options, &engine, NULL) == QP_OK; /* it has GPU code */
@@ -245,7 +245,8 @@ static void test_launches_are_recorded(void **state)
 
 static void check_engine(const char *exec, const char *device, const char *first, const char *last)
 {
-    const qp_engine_options options = {.model = "synthetic:tiny:BF16",
+    const qp_engine_options options = {.size = sizeof options,
+                                       .model = "synthetic:tiny:BF16",
                                        .threads = 1,
                                        .max_sessions = 12,
                                        .exec = exec,

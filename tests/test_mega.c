@@ -36,7 +36,8 @@ static void it_makes_the_same_tokens(void **state)
                                         "synthetic:tiny:F16", "synthetic:smollm2-135m:F16"};
     for (int i = 0; i < 8; i++) {
         token_list expected, found;
-        qp_engine_options options = {.model = plain[i / 2],
+        qp_engine_options options = {.size = sizeof options,
+                                     .model = plain[i / 2],
                                      .device = "cuda",
                                      .exec = "cuda",
                                      .kv_type = kv_types[i % 2],
@@ -61,8 +62,11 @@ static void it_reads_long_rows(void **state)
                                        "synthetic:llama-3.1-8b:BF16"};
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
         token_list expected, found;
-        qp_engine_options options = {
-            .model = wide[i], .device = "cuda", .exec = "cuda", .context = 256};
+        qp_engine_options options = {.size = sizeof options,
+                                     .model = wide[i],
+                                     .device = "cuda",
+                                     .exec = "cuda",
+                                     .context = 256};
         make_tokens(&options, WIDE_MADE, 1, &expected);
         options.exec = "megakernel";
         make_tokens(&options, WIDE_MADE, 7, &found);
@@ -83,8 +87,11 @@ static void it_reads_quantised_weights(void **state)
         "synthetic:tiny:Q4_0+Q6_K",    "synthetic:tiny:Q6_K+Q8_0"};
     for (size_t i = 0; i < sizeof quantised / sizeof *quantised; i++) {
         token_list expected, found;
-        qp_engine_options options = {
-            .model = quantised[i], .device = "cuda", .exec = "cuda", .context = 1024};
+        qp_engine_options options = {.size = sizeof options,
+                                     .model = quantised[i],
+                                     .device = "cuda",
+                                     .exec = "cuda",
+                                     .context = 1024};
         /* In small models some blocks have little to do: their producer warps run passes ahead, and
          * parts of attention come and go with the length of the context. */
         int count = strstr(quantised[i], ":tiny:") ? MOST_MADE : MADE;
@@ -102,8 +109,11 @@ static void it_makes_what_the_reference_makes(void **state)
     (void)state;
     if (!gpu_is_here()) skip();
     token_list expected, found;
-    qp_engine_options options = {
-        .model = models[0], .exec = "reference", .kv_type = "F16", .context = 1024};
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = models[0],
+                                 .exec = "reference",
+                                 .kv_type = "F16",
+                                 .context = 1024};
     make_tokens(&options, MOST_MADE, 1, &expected);
     options.device = "cuda";
     options.exec = "megakernel";
@@ -132,7 +142,7 @@ static void check_runs(qp_engine *engine, int n_prompt, cuda_function delayed)
 {
     cuda_function usual = mega_of(engine)->kernel;
     qp_session *session = open_session(engine);
-    size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
+    size_t bytes = (size_t)qp_engine_get_info(engine)->vocab_size * sizeof(float);
     int32_t prompt[LONG_PROMPT + 1];
     for (int i = 0; i <= n_prompt; i++)
         prompt[i] = (i * 97 + 5) % 500;
@@ -281,7 +291,7 @@ static void eval_several(qp_engine *engine, qp_session *const *sessions, const i
     qp_input inputs[SEQUENCES];
     int32_t tokens[SEQUENCES];
     qp_error error;
-    logit_sink sink = {rows, (size_t)qp_engine_get_info(engine).vocab_size};
+    logit_sink sink = {rows, (size_t)qp_engine_get_info(engine)->vocab_size};
     for (int i = 0; i < n; i++) {
         qp_session *session = sessions[which[i]];
         tokens[i] = first_token(which[i]);
@@ -304,7 +314,7 @@ static void its_bits_do_not_depend_on_neighbours(void **state)
         qp_error error;
         mega_of(engine)->batch.delay = DELAY_NS;
         assert_ok(find_delayed_batch(engine, &delayed, &error));
-        size_t bytes = (size_t)qp_engine_get_info(engine).vocab_size * sizeof(float);
+        size_t bytes = (size_t)qp_engine_get_info(engine)->vocab_size * sizeof(float);
         qp_session *sessions[SEQUENCES];
         float *alone[SEQUENCES], *found[SEQUENCES];
         for (int i = 0; i < SEQUENCES; i++) {
@@ -339,7 +349,8 @@ static void it_says_what_it_does_not_run(void **state)
     if (!gpu_is_here()) skip();
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {.threads = 1, .device = "cuda", .exec = "megakernel"};
+    qp_engine_options options = {
+        .size = sizeof options, .threads = 1, .device = "cuda", .exec = "megakernel"};
     static const char *const refused[] = {"synthetic:tiny:F32", "synthetic:tiny:Q8_0+F16",
                                           "synthetic:tiny:BF16+F16", "synthetic:tiny:Q5_0"};
     for (int i = 0; i < 4; i++) {
@@ -358,8 +369,11 @@ static void it_runs_on_no_cpu(void **state)
     (void)state;
     qp_engine *engine = NULL;
     qp_error error;
-    qp_engine_options options = {
-        .model = "synthetic:tiny:BF16", .threads = 1, .device = "cpu", .exec = "megakernel"};
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = "synthetic:tiny:BF16",
+                                 .threads = 1,
+                                 .device = "cpu",
+                                 .exec = "megakernel"};
     assert_int_equal(qp_engine_open(&options, &engine, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "--exec megakernel runs on a GPU"));
     assert_non_null(strstr(error.message, "--device cpu"));

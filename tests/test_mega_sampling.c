@@ -48,7 +48,8 @@ static void set_choice(const qp_engine *engine, const choice *c, qp_logit_bias b
                        qp_sampling *out)
 {
     qp_error error;
-    qp_sampling_defaults(engine, out);
+    out->size = sizeof *out;
+    assert_int_equal(qp_sampling_defaults(engine, out, NULL), QP_OK);
     for (int i = 0; i < QP_SETTING_COUNT; i++)
         assert_ok(qp_sampling_set(out, (qp_setting)i, c->value[i], QP_FROM_REQUEST, &error));
     for (int i = 0; i < 3; i++) /* one token twice */
@@ -123,9 +124,10 @@ static qp_generate_result generate(qp_session *session, const qp_sampling *sampl
                                    int64_t interval, receiver *r)
 {
     qp_error error;
-    qp_generate_result result;
+    qp_generate_result result = {.size = sizeof result};
     *r = (receiver){.cancel_after = r->cancel_after};
-    qp_generate_options options = {.prompt = prompt,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = prompt,
                                    .n_prompt = n_prompt,
                                    .sampling = sampling,
                                    .max_tokens = count,
@@ -154,7 +156,7 @@ static void check_choices(const char *model, int count)
     make_prompt(prompt);
     for (int i = 0; i < CHOICES; i++) {
         qp_logit_bias biases[3];
-        qp_sampling sampling;
+        qp_sampling sampling = {.size = sizeof sampling};
         receiver r = {0};
         set_choice(engine, &choices[i], biases, &sampling);
         qp_session *session = open_session(engine);
@@ -193,7 +195,7 @@ static void end_likeliest(qp_session *session, const int32_t *prompt)
 {
     enum { COUNT = 30 };
     qp_logit_bias biases[3];
-    qp_sampling sampling;
+    qp_sampling sampling = {.size = sizeof sampling};
     receiver all = {0}, r = {0};
     set_choice(session->engine, &likeliest, biases, &sampling);
     qp_session_truncate(session, 0);
@@ -227,7 +229,7 @@ static void it_does_by_every_strategy(void **state)
     int32_t prompt[PROMPT], expected[COUNT];
     bool by_cpu = false;
     qp_logit_bias biases[3];
-    qp_sampling sampling;
+    qp_sampling sampling = {.size = sizeof sampling};
     make_prompt(prompt);
     set_choice(engine, c, biases, &sampling);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -258,7 +260,7 @@ static void check_any_order(const char *model)
     cuda_function usual = m->choosing, greedy = m->kernel, delayed, delayed_greedy;
     int32_t prompt[PROMPT], expected[COUNT];
     qp_logit_bias biases[3];
-    qp_sampling sampling;
+    qp_sampling sampling = {.size = sizeof sampling};
     qp_error error;
     make_prompt(prompt);
     set_choice(engine, &choices[15], biases, &sampling);
@@ -312,7 +314,7 @@ static void a_stop_token_ends_a_launch(void **state)
     for (int i = 0; i < 12; i++) {
         const choice *c = choice_of[i / 4];
         qp_logit_bias biases[3];
-        qp_sampling sampling;
+        qp_sampling sampling = {.size = sizeof sampling};
         receiver r = {0};
         set_choice(engine, c, biases, &sampling);
         qp_session *session = open_session(engine);
@@ -363,7 +365,7 @@ static void launches_end_in_long_contexts(void **state)
     for (int i = 0; i < 2; i++) {
         const choice *c = i ? &choices[15] : &likeliest;
         qp_logit_bias biases[3];
-        qp_sampling sampling;
+        qp_sampling sampling = {.size = sizeof sampling};
         receiver all = {0}, r = {0};
         set_choice(engine, c, biases, &sampling);
         qp_session *session = open_session(engine);
@@ -399,7 +401,7 @@ static void cancelling_ends_a_launch(void **state)
     make_prompt(prompt);
     for (int i = 0; i < 3; i++) {
         qp_logit_bias biases[3];
-        qp_sampling sampling;
+        qp_sampling sampling = {.size = sizeof sampling};
         receiver all = {0}, r = {.cancel_after = 7};
         set_choice(engine, i < 2 ? &choices[i ? 7 : 16] : &likeliest, biases, &sampling);
         qp_session *session = open_session(engine);
@@ -429,7 +431,7 @@ static void tokens_come_one_by_one(void **state)
     make_prompt(prompt);
     for (int i = 0; i < 2; i++) {
         qp_logit_bias biases[3];
-        qp_sampling sampling;
+        qp_sampling sampling = {.size = sizeof sampling};
         receiver r = {0};
         set_choice(engine, i ? &likeliest : &choices[1], biases, &sampling);
         qp_session *session = open_session(engine);
@@ -449,7 +451,7 @@ static double time_choice(qp_engine *engine, const choice *c)
 {
     int32_t prompt[PROMPT];
     qp_logit_bias biases[3];
-    qp_sampling sampling;
+    qp_sampling sampling = {.size = sizeof sampling};
     receiver r = {0};
     make_prompt(prompt);
     set_choice(engine, c, biases, &sampling);

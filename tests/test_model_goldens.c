@@ -90,16 +90,17 @@ static void check_text(const golden *g, qp_engine *engine)
 
     int32_t greedy[MAX_IDS];
     size_t n_greedy = read_ids(cJSON_GetObjectItem(g->item, "greedy"), greedy);
-    qp_sampling sampling;
-    qp_sampling_defaults(engine, &sampling);
+    qp_sampling sampling = {.size = sizeof sampling};
+    assert_int_equal(qp_sampling_defaults(engine, &sampling, NULL), QP_OK);
     assert_ok(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
     sampling.n_stop_tokens = 0;
     qp_session *session = open_session(engine);
-    qp_generate_options options = {.prompt = tokens.data,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = tokens.data,
                                    .n_prompt = tokens.count,
                                    .sampling = &sampling,
                                    .max_tokens = (int64_t)n_greedy + 1};
-    qp_generate_result result;
+    qp_generate_result result = {.size = sizeof result};
     assert_ok(qp_generate(session, &options, &result, &error));
     size_t count;
     const int32_t *held = qp_session_tokens(session, &count);
@@ -117,7 +118,7 @@ static void check_golden(const golden *g, const char *exec, const char *cpu_mask
                                                         .kv_type = "F32",
                                                         .context = 80,
                                                         .max_outputs = 32});
-    assert_int_equal(qp_engine_get_info(engine).vocab_size, g->vocab_size);
+    assert_int_equal(qp_engine_get_info(engine)->vocab_size, g->vocab_size);
     float *want = read_logits(g), *got = eval_fresh(engine, g->ids, g->n_ids);
     compare(g, got, want, exec, tolerance);
     check_text(g, engine);

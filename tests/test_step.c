@@ -259,8 +259,8 @@ static bool take(void *context, int32_t token)
 
 static void open_sampler(expected *x)
 {
-    qp_sampling s;
-    qp_sampling_defaults(x->session->engine, &s);
+    qp_sampling s = {.size = sizeof s};
+    assert_int_equal(qp_sampling_defaults(x->session->engine, &s, NULL), QP_OK);
     s.n_stop_tokens = 0;
     x->penalised = draw(2);
     if (x->penalised)
@@ -352,7 +352,8 @@ static void step(qp_engine *engine, expected *all)
         }
         x->until = draw(20) ? 0 : 1 + (int)draw(7);
         whose[n] = x;
-        sequences[n] = (qp_sequence){.session = x->session,
+        sequences[n] = (qp_sequence){.size = sizeof(qp_sequence),
+                                     .session = x->session,
                                      .tokens = x->tokens + held[n],
                                      .count = x->count - held[n],
                                      .sampler = x->sampler,
@@ -430,7 +431,8 @@ static const char text_model[] = "golden/models/llama-text.gguf";
 static void make_settings(qp_engine *engine, int i, qp_logit_bias *bias, qp_sampling *s)
 {
     static const double temperatures[] = {0, 1, 0.6, 1.4};
-    qp_sampling_defaults(engine, s);
+    s->size = sizeof *s;
+    assert_int_equal(qp_sampling_defaults(engine, s, NULL), QP_OK);
     s->n_stop_tokens = 0;
     *bias = (qp_logit_bias){17 + i, 3};
     assert_ok(qp_sampling_set(s, QP_TEMPERATURE, temperatures[i % 4], QP_FROM_REQUEST, &error));
@@ -468,7 +470,7 @@ static void tokens_are_picked_from_the_logits(void **state)
     for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
         qp_engine *engine = open_engine((qp_engine_options){
             .model = text_model, .threads = 2, .exec = machines[m], .max_sessions = N + 1});
-        const int64_t vocab = qp_engine_get_info(engine).vocab_size;
+        const int64_t vocab = qp_engine_get_info(engine)->vocab_size;
         qp_session *sessions[N];
         qp_sampler *samplers[N];
         qp_sampling settings[N];
@@ -486,7 +488,8 @@ static void tokens_are_picked_from_the_logits(void **state)
             qp_sequence all[N];
             for (int i = 0; i < N; i++) {
                 const bool begun = answers[i].count > 0;
-                all[i] = (qp_sequence){.session = sessions[i],
+                all[i] = (qp_sequence){.size = sizeof(qp_sequence),
+                                       .session = sessions[i],
                                        .tokens = begun ? &answers[i].tokens[answers[i].count - 1]
                                                        : prompt,
                                        .count = begun ? 1 : PROMPT,
@@ -529,8 +532,8 @@ static void wrong_calls_are_refused(void **state)
         open_engine((qp_engine_options){.model = text_model, .max_sessions = 2, .context = 32});
     qp_session *a = open_session(engine), *b = open_session(engine);
     const int32_t ids[] = {1, 2, 3};
-    qp_sequence two[] = {{.session = a, .tokens = ids, .count = 3},
-                         {.session = b, .like = &two[0]}};
+    qp_sequence two[] = {{.size = sizeof *two, .session = a, .tokens = ids, .count = 3},
+                         {.size = sizeof *two, .session = b, .like = &two[0]}};
     assert_ok(qp_step(engine, two, 2, &error));
     assert_int_equal(two[0].read, 3);
     assert_int_equal(two[1].read, 3);

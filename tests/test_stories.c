@@ -153,13 +153,14 @@ static void write_on(qp_engine *engine, const char *prompt, int64_t positions, r
     qp_tokens tokens = {0};
     assert_ok(qp_tokenize(qp_engine_vocabulary(engine), prompt, strlen(prompt), QP_BOS_ALWAYS,
                           &tokens, &error));
-    qp_sampling sampling;
-    qp_sampling_defaults(engine, &sampling);
+    qp_sampling sampling = {.size = sizeof sampling};
+    assert_int_equal(qp_sampling_defaults(engine, &sampling, NULL), QP_OK);
     assert_ok(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
     qp_session *session = open_session(engine);
     *r = (record){.length = strlen(prompt)};
     memcpy(r->text, prompt, r->length);
-    qp_generate_options options = {.prompt = tokens.data,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = tokens.data,
                                    .n_prompt = tokens.count,
                                    .sampling = &sampling,
                                    .max_tokens = positions - (int64_t)tokens.count + 1,

@@ -50,10 +50,11 @@ static void set(request *r, qp_setting setting, double value)
 
 static void make_request(const qp_engine *engine, int i, record *to, request *r)
 {
-    *r = (request){0};
+    *r = (request){.sampling.size = sizeof r->sampling};
+    to->result.size = sizeof to->result;
     for (int t = 0; t < PROMPT; t++)
         r->prompt[t] = (i * 37 + t * 11 + 5) % 250;
-    qp_sampling_defaults(engine, &r->sampling);
+    assert_int_equal(qp_sampling_defaults(engine, &r->sampling, NULL), QP_OK);
     set(r, QP_TEMPERATURE, i == 0 ? 0 : 0.5 + 0.25 * i);
     set(r, QP_SEED, 100 + i);
     if (i != 5) r->sampling.n_stop_tokens = 0;
@@ -66,7 +67,8 @@ static void make_request(const qp_engine *engine, int i, record *to, request *r)
     if (i == 5) r->sampling.logit_bias = &r->bias, r->sampling.n_logit_bias = 1;
     static const int64_t most[ANSWERS] = {25, 60, 7, 31, 60, 44};
     static const int64_t intervals[ANSWERS] = {0, 3, 0, 1, 16, 2};
-    r->options = (qp_generate_options){.prompt = r->prompt,
+    r->options = (qp_generate_options){.size = sizeof(qp_generate_options),
+                                       .prompt = r->prompt,
                                        .n_prompt = (size_t)(2 + i % 3 * 3),
                                        .sampling = &r->sampling,
                                        .max_tokens = most[i],

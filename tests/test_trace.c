@@ -16,10 +16,11 @@ typedef struct recording {
 static void generate(recording *r)
 {
     qp_error error;
-    qp_sampling sampling;
-    qp_sampling_defaults(r->engine, &sampling);
+    qp_sampling sampling = {.size = sizeof sampling};
+    assert_int_equal(qp_sampling_defaults(r->engine, &sampling, NULL), QP_OK);
     sampling.n_stop_tokens = 0;
-    qp_generate_options options = {.prompt = PROMPT,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = PROMPT,
                                    .n_prompt = PROMPT_TOKENS,
                                    .sampling = &sampling,
                                    .max_tokens = GENERATED};
@@ -34,8 +35,9 @@ static recording record(qp_engine_options options, size_t max_passes)
     options.chunk = 4;
     recording r = {.engine = open_engine(options)};
     r.session = open_session(r.engine);
-    assert_ok(
-        qp_trace_open(r.engine, &(qp_trace_options){.max_passes = max_passes}, &r.trace, &error));
+    assert_ok(qp_trace_open(
+        r.engine, &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = max_passes},
+        &r.trace, &error));
     generate(&r);
     return r;
 }
@@ -209,7 +211,9 @@ static void test_passes_are_bounded(void **state)
     free(text);
     qp_trace_close(r.trace);
     generate(&r);
-    assert_ok(qp_trace_open(r.engine, &(qp_trace_options){.max_passes = 2}, &r.trace, &error));
+    assert_ok(qp_trace_open(r.engine,
+                            &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 2},
+                            &r.trace, &error));
     recording_free(&r);
 }
 
@@ -238,7 +242,7 @@ static void test_same_answer(void **state)
 static float *two_sequences(qp_engine *engine, size_t *n)
 {
     qp_error error;
-    size_t vocab_size = (size_t)qp_engine_get_info(engine).vocab_size;
+    size_t vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size;
     *n = (PROMPT_TOKENS + 3 + 2) * vocab_size;
     float *all = calloc(*n, sizeof *all);
     assert_non_null(all);
@@ -282,7 +286,9 @@ static void test_serial_in_parts(void **state)
         float *expected = two_sequences(reference, &n), *whole = two_sequences(serial, &n);
         assert_memory_equal(whole, expected, n * sizeof *whole);
         qp_trace *trace;
-        assert_ok(qp_trace_open(serial, &(qp_trace_options){.max_passes = 16}, &trace, &error));
+        assert_ok(qp_trace_open(
+            serial, &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 16}, &trace,
+            &error));
         float *parts = two_sequences(serial, &n);
         double worst = 0, largest = 0;
         for (size_t i = 0; i < n; i++) {
@@ -344,18 +350,27 @@ static void test_what_cannot_be_is_refused(void **state)
     size_t length;
     qp_engine *ops =
         open_engine((qp_engine_options){.model = "synthetic:tiny", .exec = "operators"});
-    assert_int_equal(qp_trace_open(ops, &(qp_trace_options){.max_passes = 4}, &trace, &error),
-                     QP_UNSUPPORTED);
+    assert_int_equal(
+        qp_trace_open(ops, &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 4},
+                      &trace, &error),
+        QP_UNSUPPORTED);
     assert_null(trace);
     qp_engine_close(ops);
     qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny", .threads = 2});
-    assert_int_equal(
-        qp_trace_open(engine, &(qp_trace_options){.max_passes = SIZE_MAX / 8}, &trace, &error),
-        QP_NO_MEMORY);
-    assert_ok(qp_trace_open(engine, &(qp_trace_options){.max_passes = 0}, &trace, &error));
+    assert_int_equal(qp_trace_open(engine,
+                                   &(qp_trace_options){.size = sizeof(qp_trace_options),
+                                                       .max_passes = SIZE_MAX / 8},
+                                   &trace, &error),
+                     QP_NO_MEMORY);
+    assert_ok(qp_trace_open(engine,
+                            &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 0},
+                            &trace, &error));
     qp_trace *second;
-    assert_int_equal(qp_trace_open(engine, &(qp_trace_options){.max_passes = 4}, &second, &error),
-                     QP_INVALID);
+    assert_int_equal(
+        qp_trace_open(engine,
+                      &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 4},
+                      &second, &error),
+        QP_INVALID);
     assert_int_equal(qp_trace_print(trace, QP_TRACE_TABLE, &text, &length, &error), QP_INVALID);
     assert_non_null(strstr(error.message, "no pass"));
     qp_trace_close(trace);

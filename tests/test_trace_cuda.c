@@ -26,12 +26,13 @@ static void generate(qp_engine *engine, int32_t tokens[GENERATED])
 {
     qp_error error;
     qp_session *session = open_session(engine);
-    qp_sampling sampling;
+    qp_sampling sampling = {.size = sizeof sampling};
     size_t count;
-    qp_sampling_defaults(engine, &sampling);
+    assert_int_equal(qp_sampling_defaults(engine, &sampling, NULL), QP_OK);
     sampling.n_stop_tokens = 0;
     assert_ok(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, &error));
-    qp_generate_options options = {.prompt = PROMPT,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = PROMPT,
                                    .n_prompt = PROMPT_TOKENS,
                                    .sampling = &sampling,
                                    .max_tokens = GENERATED,
@@ -113,7 +114,9 @@ static qp_trace *trace_tokens(qp_engine *engine, int tracks, int32_t expected[GE
     qp_trace *trace;
     int32_t found[GENERATED];
     generate(engine, expected);
-    assert_ok(qp_trace_open(engine, &(qp_trace_options){.max_passes = MAX_PASSES}, &trace, &error));
+    assert_ok(qp_trace_open(
+        engine, &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = MAX_PASSES},
+        &trace, &error));
     generate(engine, found);
     assert_memory_equal(expected, found, (GENERATED - 1) * sizeof *found);
     cJSON *json = trace_json(trace);
@@ -198,7 +201,8 @@ static void check_refused(const char *device, const char *exec, int workers, qp_
 {
     qp_error error;
     qp_engine *engine = NULL;
-    qp_engine_options options = {.model = "synthetic:tiny:BF16",
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = "synthetic:tiny:BF16",
                                  .threads = 1,
                                  .device = device,
                                  .exec = exec,

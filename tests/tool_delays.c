@@ -47,7 +47,8 @@ static bool is_batch(const task *t)
 static qp_status open_task(task *t, qp_error *error)
 {
     int64_t several = t->rows ? t->rows : 1;
-    const qp_engine_options options = {.model = t->model,
+    const qp_engine_options options = {.size = sizeof options,
+                                       .model = t->model,
                                        .device = "cuda",
                                        .exec = is_batch(t) ? "cuda" : "megakernel",
                                        .kv_type = "F16",
@@ -166,7 +167,8 @@ static qp_status set_up(task *t, const char *how, qp_error *error)
     TRY(check_kernels_for_tests(t->engine, !t->draws, error));
     if (t->rows && !m->batch_kernel)
         return error_set(error, QP_UNSUPPORTED, "this model's sequences do not run side by side");
-    qp_sampling_defaults(t->engine, &t->sampling);
+    t->sampling.size = sizeof t->sampling;
+    TRY(qp_sampling_defaults(t->engine, &t->sampling, error));
     t->sampling.n_stop_tokens = 0;
     for (size_t i = 0; i < sizeof drawn / sizeof *drawn; i++)
         if (t->draws || i == 0)

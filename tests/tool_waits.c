@@ -35,7 +35,8 @@ static qp_status remove_waits(qp_engine *engine, qp_error *error)
 static qp_status open_variant(variant *v, const char *model, size_t context, bool waits,
                               qp_error *error)
 {
-    qp_engine_options options = {.model = model,
+    qp_engine_options options = {.size = sizeof options,
+                                 .model = model,
                                  .device = "cuda",
                                  .exec = "megakernel",
                                  .kv_type = "F16",

@@ -56,6 +56,11 @@ def check(status: int, error) -> None:
     raise QuipuError(status_name(status), ffi.string(error.message).decode("utf-8", "replace"))
 
 
+def sized(struct: str, **values):
+    """A struct that begins with its size, as quipu.h has it."""
+    return ffi.new(f"{struct} *", {"size": ffi.sizeof(struct), **values})
+
+
 def take_text(pointer, length: int | None = None) -> bytes:
     """The text that the library gave, which is freed."""
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from quipu._native import check, ffi, lib
+from quipu._native import check, ffi, lib, sized
 from quipu.trace import Trace
 from quipu.vocabulary import Vocabulary
 
@@ -51,8 +51,8 @@ class Sampling:
 
     def _native(self, engine):
         """A qp_sampling, with what it points to."""
-        error, out = ffi.new("qp_error *"), ffi.new("qp_sampling *")
-        lib.qp_sampling_defaults(engine, out)
+        error, out = ffi.new("qp_error *"), sized("qp_sampling")
+        check(lib.qp_sampling_defaults(engine, out, error), error)
         for name, setting in self._SETTINGS.items():
             value = getattr(self, name)
             if value is not None:
@@ -100,10 +100,10 @@ class Generation:
                     self._pieces.put(ffi.buffer(text, length)[:])
                 return lib.QP_OK
 
-            options = ffi.new("qp_generate_options *", {
-                "prompt": ids, "n_prompt": len(prompt), "sampling": native,
-                "max_tokens": max_tokens, "cancel": self._cancel, "on_token": on_token})
-            result, error = ffi.new("qp_generate_result *"), ffi.new("qp_error *")
+            options = sized("qp_generate_options", prompt=ids, n_prompt=len(prompt),
+                            sampling=native, max_tokens=max_tokens, cancel=self._cancel,
+                            on_token=on_token)
+            result, error = sized("qp_generate_result"), ffi.new("qp_error *")
             check(lib.qp_generate(self._session._pointer, options, result, error), error)
             self.finish = ffi.string(lib.qp_finish_name(result.finish)).decode()
             self.statistics = {"prompt_tokens": result.prompt_tokens,
@@ -201,9 +201,7 @@ class Model:
         error, out = ffi.new("qp_error *"), ffi.new("qp_engine **")
         self._sessions: list[Session] = []
         self._keep: list[Any] = []
-        native = ffi.new("qp_engine_options *")
-        if hasattr(native, "size"):
-            native.size = ffi.sizeof("qp_engine_options")
+        native = sized("qp_engine_options")
         for name, value in {"model": str(path), **options}.items():
             if not hasattr(native, name):
                 raise TypeError(f"Model has no option {name!r}")

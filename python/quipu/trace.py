@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from quipu._native import check, ffi, lib, take_text
+from quipu._native import check, ffi, lib, sized, take_text
 
 
 class Trace:
@@ -13,7 +13,7 @@ class Trace:
 
     def __init__(self, model, max_passes: int = 64) -> None:
         error, out = ffi.new("qp_error *"), ffi.new("qp_trace **")
-        options = ffi.new("qp_trace_options *", {"max_passes": max_passes})
+        options = sized("qp_trace_options", max_passes=max_passes)
         check(lib.qp_trace_open(model._pointer, options, out, error), error)
         self._pointer, self._model = out[0], model
 

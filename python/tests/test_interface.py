@@ -21,6 +21,21 @@ def test_interface_is_that_of_the_version():
         difflib.unified_diff(old.splitlines(True), new.splitlines(True), "file", "library", n=1))
 
 
+def test_structs_that_may_grow_do_not_end_in_padding():
+    """A member that takes the place of padding would not change the size, which is how the library
+    knows what a program's struct has."""
+    found = 0
+    for name in _native.ffi.list_types()[0]:
+        kind = _native.ffi.typeof(f"{name} *")
+        kind = kind.item if kind.kind == "pointer" else kind
+        if kind.kind != "struct" or not kind.fields or kind.fields[0][0] != "size":
+            continue
+        found += 1
+        last = kind.fields[-1][1]
+        assert last.offset + _native.ffi.sizeof(last.type) == _native.ffi.sizeof(kind), name
+    assert found == 8
+
+
 def test_layouts_of_all_public_structs_are_there():
     text = interface.interface()
     for name in ("qp_engine_options", "qp_generate_result", "qp_sampling", "qp_sequence"):

@@ -222,7 +222,7 @@ static qp_status open_bench(bench *b)
     TRY(cli_model_path(b->call, &b->model));
     size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
     TRY(cli_open_engine(b->call, s->parallel, &b->engine));
-    b->info = qp_engine_get_info(b->engine);
+    b->info = *qp_engine_get_info(b->engine);
     b->feeds_back = strcmp(b->info.device, "cpu") != 0;
     b->sessions = calloc(parallel, sizeof *b->sessions);
     b->inputs = calloc(parallel, sizeof *b->inputs);

@@ -53,14 +53,15 @@ static qp_status full_context(const chat *c, size_t needed)
         "  /drop        forget the oldest question and its answer\n"
         "  /reset       begin anew\n"
         "  /save FILE   keep the conversation, and /load it with a larger --context",
-        needed, (long long)qp_engine_get_info(c->engine).context);
+        needed, (long long)qp_engine_get_info(c->engine)->context);
 }
 
 static qp_status generate(chat *c, const qp_tokens *tokens)
 {
     size_t shared = shared_tokens(c->session, tokens);
     qp_session_truncate(c->session, shared);
-    qp_generate_options options = {.prompt = tokens->data + shared,
+    qp_generate_options options = {.size = sizeof options,
+                                   .prompt = tokens->data + shared,
                                    .n_prompt = tokens->count - shared,
                                    .sampling = &c->sampling,
                                    .max_tokens = c->max_tokens,
@@ -96,7 +97,7 @@ static qp_status reply(chat *c)
 {
     qp_tokens tokens = {0};
     qp_status status = render(c, &tokens);
-    if (status == QP_OK && tokens.count >= (size_t)qp_engine_get_info(c->engine).context)
+    if (status == QP_OK && tokens.count >= (size_t)qp_engine_get_info(c->engine)->context)
         status = full_context(c, tokens.count);
     if (status == QP_OK) status = generate(c, &tokens);
     qp_tokens_free(&tokens);
@@ -190,7 +191,7 @@ static void greet(const chat *c)
     const char *slash = strrchr(model, '/');
     fprintf(stderr, "%s, context %lld. Type a message, or /help.\n",
             slash && slash[1] ? slash + 1 : model,
-            (long long)qp_engine_get_info(c->engine).context);
+            (long long)qp_engine_get_info(c->engine)->context);
 }
 
 static qp_status open_chat(chat *c)
@@ -212,7 +213,7 @@ static qp_status open_chat(chat *c)
 
 qp_status command_chat(const cli_call *call)
 {
-    chat c = {.call = call, .max_tokens = call->settings->n_predict};
+    chat c = {.call = call, .max_tokens = call->settings->n_predict, .last.size = sizeof c.last};
     qp_status status = open_chat(&c);
     if (status == QP_OK) status = chat_input_open(chat_complete, &c.input, call->error);
     if (status == QP_OK) {

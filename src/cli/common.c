@@ -75,7 +75,8 @@ cli_progress_callback *cli_progress(void)
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     const cli_settings *s = call->settings;
-    qp_engine_options options = {.threads = (int)s->threads,
+    qp_engine_options options = {.size = sizeof options,
+                                 .threads = (int)s->threads,
                                  .context = s->context,
                                  .chunk = s->chunk,
                                  .max_sessions = s->parallel,
@@ -337,7 +338,7 @@ static void put_tokens(size_t count)
 
 void cli_report_statistics(const qp_engine *engine, const qp_generate_result *r)
 {
-    double weights = (double)qp_engine_get_info(engine).read_bytes * 1e-9;
+    double weights = (double)qp_engine_get_info(engine)->read_bytes * 1e-9;
     double prompt = r->prompt_seconds > 0 ? r->prompt_seconds : 1e-9;
     double generate = r->generate_seconds > 0 ? r->generate_seconds : 1e-9;
     fputs("prompt ", stderr);

@@ -6,7 +6,8 @@
 qp_status command_convert(const cli_call *call)
 {
     const cli_settings *s = call->settings;
-    qp_convert_options options = {.out = s->out,
+    qp_convert_options options = {.size = sizeof options,
+                                  .out = s->out,
                                   .type = s->type,
                                   .pure = s->pure,
                                   .threads = (int)s->threads,

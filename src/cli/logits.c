@@ -157,7 +157,7 @@ static qp_status write_logits(qp_engine *engine, qp_session *session, logits_out
 {
     const cli_call *call = out->call;
     const char *path = call->settings->out;
-    out->vocab_size = qp_engine_get_info(engine).vocab_size;
+    out->vocab_size = qp_engine_get_info(engine)->vocab_size;
     out->top = call->settings->top < out->vocab_size ? call->settings->top : out->vocab_size;
     out->order = malloc((size_t)out->top * sizeof *out->order);
     if (!out->order) return error_no_memory(call->error, "the order", (size_t)out->top);

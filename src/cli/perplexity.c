@@ -93,7 +93,7 @@ static qp_status score_text(const cli_call *call, qp_engine *engine, qp_session 
                          "the text has %zu tokens, fewer than one chunk of %zu; give a longer text "
                          "or a smaller --context",
                          tokens->count, n);
-    score s = {.vocab_size = qp_engine_get_info(engine).vocab_size};
+    score s = {.vocab_size = qp_engine_get_info(engine)->vocab_size};
     for (size_t i = 0; i < chunks; i++) {
         int32_t *chunk = tokens->data + i * n;
         int32_t replaced = chunk[0];
@@ -135,7 +135,7 @@ static qp_status run(const cli_call *call, qp_engine *engine, qp_session *sessio
     cli_catch_interrupt();
     if (status == QP_OK)
         status = score_text(call, engine, session, &tokens, bos,
-                            (size_t)qp_engine_get_info(engine).context);
+                            (size_t)qp_engine_get_info(engine)->context);
     cli_release_interrupt();
     qp_tokens_free(&tokens);
     free(text);

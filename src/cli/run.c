@@ -161,7 +161,7 @@ static void put_settings(const qp_generate_options *options, strbuf *text)
 static void put_json(const cli_call *call, const qp_engine *engine, const run_output *out,
                      const qp_generate_options *options, const qp_generate_result *r, strbuf *text)
 {
-    const qp_engine_info info = qp_engine_get_info(engine);
+    const qp_engine_info info = *qp_engine_get_info(engine);
     const char *model = "";
     if (cli_model_path(call, &model) != QP_OK) model = "";
     strbuf_puts(text, "{\"model\": ");
@@ -195,7 +195,8 @@ static qp_status print_text(strbuf *text, qp_error *error)
 static qp_generate_options options_of(const cli_call *call, const qp_tokens *prompt,
                                       const qp_sampling *sampling, run_output *out)
 {
-    return (qp_generate_options){.prompt = prompt->data,
+    return (qp_generate_options){.size = sizeof(qp_generate_options),
+                                 .prompt = prompt->data,
                                  .n_prompt = prompt->count,
                                  .sampling = sampling,
                                  .max_tokens = call->settings->n_predict,
@@ -220,7 +221,7 @@ static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_t
                       .begun = call->settings->echo,
                       .error = call->error};
     const qp_generate_options options = options_of(call, prompt, sampling, &out);
-    qp_generate_result result;
+    qp_generate_result result = {.size = sizeof result};
     qp_session *session = NULL;
     strbuf text = {0};
     qp_status status = qp_session_open(engine, &session, call->error);
@@ -299,6 +300,7 @@ static qp_status make_answers(const cli_call *call, qp_engine *engine, const qp_
     for (int64_t i = 0; i < n; i++) {
         run_answer *a = &answers[i];
         a->sampling = *sampling;
+        a->result.size = sizeof a->result;
         a->sampling.value[QP_SEED] += (double)i;
         a->out =
             (run_output){.keep = true, .ids = !qp_engine_vocabulary(engine), .error = call->error};
@@ -335,7 +337,7 @@ static qp_status answer_together(const cli_call *call, qp_engine *engine, const 
 
 static qp_status answer(const cli_call *call, qp_engine *engine, const qp_tokens *prompt)
 {
-    qp_sampling sampling = {0};
+    qp_sampling sampling = {.size = sizeof sampling};
     qp_status status = cli_sampling(call, engine, &sampling);
     if (status == QP_OK && call->settings->verbose) cli_report_sampling(&sampling);
     cli_catch_interrupt();

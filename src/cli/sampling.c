@@ -61,7 +61,8 @@ static qp_status read_biases(const cli_call *call, qp_sampling *out)
 qp_status cli_sampling(const cli_call *call, const qp_engine *engine, qp_sampling *out)
 {
     const cli_settings *s = call->settings;
-    qp_sampling_defaults(engine, out);
+    *out = (qp_sampling){.size = sizeof *out};
+    TRY(qp_sampling_defaults(engine, out, call->error));
     const struct {
         qp_setting setting;
         const void *field;

@@ -37,13 +37,14 @@ static qp_status generate(const cli_call *call, qp_session *session, const qp_to
 {
     /* Nobody waits for the text: a GPU makes as many tokens at a time as it can. */
     int64_t interval = count < QP_MAX_EOS_INTERVAL ? count : QP_MAX_EOS_INTERVAL;
-    const qp_generate_options options = {.prompt = tokens->data,
+    const qp_generate_options options = {.size = sizeof options,
+                                         .prompt = tokens->data,
                                          .n_prompt = tokens->count,
                                          .sampling = sampling,
                                          .max_tokens = count,
                                          .eos_interval = interval,
                                          .cancel = &cli_interrupted};
-    qp_generate_result result;
+    qp_generate_result result = {.size = sizeof result};
     TRY(qp_generate(session, &options, &result, call->error));
     if (result.finish == QP_FINISH_CANCELLED)
         return error_set(call->error, QP_CANCELLED, "interrupted");
@@ -58,21 +59,22 @@ static qp_status generate(const cli_call *call, qp_session *session, const qp_to
 static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_tokens *tokens)
 {
     const cli_settings *s = call->settings;
-    size_t chunk = (size_t)qp_engine_get_info(engine).chunk;
+    size_t chunk = (size_t)qp_engine_get_info(engine)->chunk;
     size_t passes = (tokens->count + chunk - 1) / chunk;
     qp_session *session = NULL;
     qp_trace *trace = NULL;
-    qp_sampling sampling;
-    qp_sampling_defaults(engine, &sampling);
+    qp_sampling sampling = {.size = sizeof sampling};
+    TRY(qp_sampling_defaults(engine, &sampling, call->error));
     sampling.n_stop_tokens = 0;
     TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, call->error));
     TRY(qp_session_open(engine, &session, call->error));
     /* Once beforehand: a first pass reads weights from the file, and wakes what sleeps. */
     qp_status status = generate(call, session, tokens, &sampling, 2);
     qp_session_truncate(session, 0);
-    const qp_engine_info info = qp_engine_get_info(engine);
+    const qp_engine_info info = *qp_engine_get_info(engine);
     const char *device = strcmp(info.device, "cpu") == 0 ? "cpu" : "cuda";
-    const qp_trace_options options = {.max_passes = passes + (size_t)s->n_predict - 1,
+    const qp_trace_options options = {.size = sizeof options,
+                                      .max_passes = passes + (size_t)s->n_predict - 1,
                                       .prompt_passes = passes,
                                       .costs = cli_costs_path(device, info.workers)};
     if (status == QP_OK) status = qp_trace_open(engine, &options, &trace, call->error);

@@ -6,6 +6,7 @@
  */
 #include "base/buffer.h"
 #include "base/files.h"
+#include "base/sized.h"
 #include "convert/job.h"
 #include "file/mapping.h"
 #include "file/synthetic.h"
@@ -227,10 +228,12 @@ static qp_status run(convert_job *job, qp_error *error)
     return copy_settings(options, error);
 }
 
-qp_status qp_convert(const qp_convert_options *options, qp_error *error)
+qp_status qp_convert(const qp_convert_options *given, qp_error *error)
 {
-    convert_job job = {.options = options};
-    if (options->progress) job.progress = (progress){.sink = on_progress, .context = &job};
+    qp_convert_options options;
+    TRY(SIZED_READ(qp_convert_options, given, &options, error));
+    convert_job job = {.options = &options};
+    if (options.progress) job.progress = (progress){.sink = on_progress, .context = &job};
     qp_status status = run(&job, error);
     gguf_writer_destroy(job.writer);
     thread_pool_destroy(job.pool);

@@ -2,6 +2,7 @@
 #include "engine/engine.h"
 
 #include "base/cpu.h"
+#include "base/sized.h"
 #include "op/op.h"
 #include "plan/plan.h"
 #include "schedule/build.h"
@@ -324,7 +325,8 @@ static void say_who_chooses(const qp_engine *e)
 /* What sessions and samplers need. */
 static qp_status open_decoding(qp_engine *e, qp_error *error)
 {
-    const qp_sampling greedy = {.value = {[QP_TOP_P] = 1, [QP_REPETITION_PENALTY] = 1}};
+    const qp_sampling greedy = {.size = sizeof greedy,
+                                .value = {[QP_TOP_P] = 1, [QP_REPETITION_PENALTY] = 1}};
     e->max_sessions = e->program.options.max_sequences;
     e->sessions = calloc((size_t)e->max_sessions, sizeof *e->sessions);
     if (!e->sessions)
@@ -333,6 +335,30 @@ static qp_status open_decoding(qp_engine *e, qp_error *error)
     TRY(qp_sampler_open(e, &greedy, &e->greedy, error));
     e->greedy->begun = true; /* its answers need no first token */
     return QP_OK;
+}
+
+/* The queues that the machine which is asked first reads. */
+static int workers_of(const qp_engine *e)
+{
+    const machine *m = engine_machine(e, 0);
+    const bool blocks = m->type == &machine_megakernel;
+    return blocks ? machine_schedule(m)->options.workers : thread_pool_size(e->pool);
+}
+
+static qp_engine_info info_of(const qp_engine *e)
+{
+    const model_config *config = &e->program.config;
+    return (qp_engine_info){.size = sizeof(qp_engine_info),
+                            .vocab_size = config->vocab_size,
+                            .context = e->program.options.context,
+                            .model_context = config->context_length,
+                            .max_outputs = e->program.options.max_outputs,
+                            .chunk = e->program.options.max_tokens,
+                            .weight_bytes = model_weight_bytes(e->model),
+                            .read_bytes = model_read_bytes(e->model),
+                            .threads = thread_pool_size(e->pool),
+                            .workers = workers_of(e),
+                            .device = e->device.context ? e->device.name : "cpu"};
 }
 
 static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
@@ -354,6 +380,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
     model_release_metadata(e->model);
+    e->info = info_of(e);
     warn_of_context(e);
     say_who_chooses(e);
     return QP_OK;
@@ -381,20 +408,22 @@ static qp_status open_as_told(const qp_engine_options *options, qp_engine **out,
     return status;
 }
 
-qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error)
+qp_status qp_engine_open(const qp_engine_options *given, qp_engine **out, qp_error *error)
 {
     qp_error own = {0}, *why = error ? error : &own;
     char message[QP_ERROR_SIZE + 64];
+    qp_engine_options options;
     bool on_gpu;
-    qp_status status = open_as_told(options, out, &on_gpu, why);
-    if (status != QP_NO_MEMORY || !on_gpu || !is_named(options->device, "auto") ||
-        !is_automatic(options->exec))
+    *out = NULL;
+    TRY(SIZED_READ(qp_engine_options, given, &options, error));
+    qp_status status = open_as_told(&options, out, &on_gpu, why);
+    if (status != QP_NO_MEMORY || !on_gpu || !is_named(options.device, "auto") ||
+        !is_automatic(options.exec))
         return status;
     snprintf(message, sizeof message, "running on the CPU: %s", why->message);
-    if (options->log) options->log(options->log_context, QP_LOG_NOTICE, message);
-    qp_engine_options on_cpu = *options;
-    on_cpu.device = "cpu";
-    return open_as_told(&on_cpu, out, &on_gpu, error);
+    if (options.log) options.log(options.log_context, QP_LOG_NOTICE, message);
+    options.device = "cpu";
+    return open_as_told(&options, out, &on_gpu, error);
 }
 
 void qp_engine_close(qp_engine *e)
@@ -416,27 +445,9 @@ void qp_engine_close(qp_engine *e)
     free(e);
 }
 
-/* The queues that the machine which is asked first reads. */
-static int workers_of(const qp_engine *e)
+const qp_engine_info *qp_engine_get_info(const qp_engine *e)
 {
-    const machine *m = engine_machine(e, 0);
-    const bool blocks = m->type == &machine_megakernel;
-    return blocks ? machine_schedule(m)->options.workers : thread_pool_size(e->pool);
-}
-
-qp_engine_info qp_engine_get_info(const qp_engine *e)
-{
-    const model_config *config = &e->program.config;
-    return (qp_engine_info){.vocab_size = config->vocab_size,
-                            .context = e->program.options.context,
-                            .model_context = config->context_length,
-                            .max_outputs = e->program.options.max_outputs,
-                            .chunk = e->program.options.max_tokens,
-                            .weight_bytes = model_weight_bytes(e->model),
-                            .read_bytes = model_read_bytes(e->model),
-                            .threads = thread_pool_size(e->pool),
-                            .workers = workers_of(e),
-                            .device = e->device.context ? e->device.name : "cpu"};
+    return &e->info;
 }
 
 const qp_vocabulary *qp_engine_vocabulary(const qp_engine *e)

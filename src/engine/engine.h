@@ -29,6 +29,7 @@ struct qp_engine {
     thread_pool *pool;
     qp_vocabulary *vocabulary; /* NULL: the model has none */
     generation_config defaults;
+    qp_engine_info info;
     struct qp_session **sessions; /* [max_sessions]: by the slot that each has; NULL: free */
     int64_t n_sessions, max_sessions;
     uint64_t n_opened, n_samplers; /* sessions and samplers there ever were */

@@ -66,7 +66,8 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
     evaluated *places = calloc(n_inputs + 1, sizeof *places);
     for (size_t i = 0; sequences && places && i < n_inputs; i++) {
         places[i] = (evaluated){.on_logits = on_logits, .context = context, .input = i};
-        sequences[i] = (qp_sequence){.session = inputs[i].session,
+        sequences[i] = (qp_sequence){.size = sizeof(qp_sequence),
+                                     .session = inputs[i].session,
                                      .tokens = inputs[i].tokens,
                                      .count = inputs[i].count,
                                      .every_row = inputs[i].every_row,
@@ -140,7 +141,8 @@ qp_status qp_decode(qp_engine *e, qp_session *const *sessions, size_t n, size_t 
     column *columns = calloc(n, sizeof *columns);
     for (size_t i = 0; sequences && columns && i < n; i++) {
         columns[i] = (column){.next = tokens + n + i, .pitch = n, .left = count};
-        sequences[i] = (qp_sequence){.session = sessions[i],
+        sequences[i] = (qp_sequence){.size = sizeof(qp_sequence),
+                                     .session = sessions[i],
                                      .sampler = e->greedy,
                                      .on_token = put_token,
                                      .context = &columns[i]};

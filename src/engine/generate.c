@@ -53,7 +53,7 @@ static qp_status of_answer(const gathering *t, size_t i, qp_status status)
 /* Whether two answers begin from the same tokens, so that one of them reads these for both. */
 static bool begin_alike(const generation *a, const generation *b)
 {
-    const qp_generate_options *x = a->options, *y = b->options;
+    const qp_generate_options *x = &a->options, *y = &b->options;
     return a->session != b->session && a->session->engine == b->session->engine &&
            a->session->count == 0 && b->session->count == 0 && x->n_prompt == y->n_prompt &&
            memcmp(x->prompt, y->prompt, x->n_prompt * sizeof *x->prompt) == 0;

@@ -2,6 +2,7 @@
 #include "engine/generation.h"
 
 #include "base/clock.h"
+#include "base/sized.h"
 
 const char *qp_finish_name(qp_finish finish)
 {
@@ -30,9 +31,9 @@ static qp_status emit(generation *g, int32_t token, bool at_end)
     size_t certain = stop_text_scan(&g->stop);
     if (at_end) certain = g->stop.pending.length;
     qp_status status = QP_OK;
-    if (g->options->on_token && (token >= 0 || certain > 0))
-        status = g->options->on_token(g->options->context, token, strbuf_text(&g->stop.pending),
-                                      certain);
+    if (g->options.on_token && (token >= 0 || certain > 0))
+        status =
+            g->options.on_token(g->options.context, token, strbuf_text(&g->stop.pending), certain);
     stop_text_consume(&g->stop, certain);
     return status;
 }
@@ -56,14 +57,14 @@ static qp_status finish_text(generation *g, qp_error *error)
  * before this one. */
 static qp_status take_token(generation *g, int32_t token, bool *ended)
 {
-    const qp_generate_options *o = g->options;
+    const qp_generate_options *o = &g->options;
     const qp_session *s = g->session;
-    qp_finish *finish = &g->result->finish;
+    qp_finish *finish = &g->result.finish;
     if (is_stop_token(o->sampling, token)) return *finish = QP_FINISH_STOP_TOKEN, QP_OK;
-    g->result->generated_tokens++;
+    g->result.generated_tokens++;
     TRY(add_text(g, token, g->error));
     if (g->stop.found) return *finish = QP_FINISH_STOP_TEXT, QP_OK;
-    if (o->max_tokens && g->result->generated_tokens >= (size_t)o->max_tokens)
+    if (o->max_tokens && g->result.generated_tokens >= (size_t)o->max_tokens)
         return *finish = QP_FINISH_LENGTH, QP_OK;
     if (s->count >= (size_t)s->engine->program.options.context)
         return *finish = QP_FINISH_CONTEXT, QP_OK;
@@ -83,13 +84,14 @@ static bool on_token(void *context, int32_t token)
 
 bool generation_is_cancelled(const generation *g)
 {
-    return g->options->cancel && *g->options->cancel;
+    return g->options.cancel && *g->options.cancel;
 }
 
 qp_sequence generation_sequence(generation *g, const qp_sequence *like)
 {
-    const qp_generate_options *o = g->options;
-    qp_sequence s = {.session = g->session,
+    const qp_generate_options *o = &g->options;
+    qp_sequence s = {.size = sizeof s,
+                     .session = g->session,
                      .tokens = g->begun ? &g->last : o->prompt + g->read,
                      .count = g->begun ? 1 : o->n_prompt - g->read,
                      .like = like,
@@ -98,20 +100,20 @@ qp_sequence generation_sequence(generation *g, const qp_sequence *like)
                      .cancel = o->cancel,
                      .on_token = on_token,
                      .context = g};
-    if (o->max_tokens) s.max_tokens = (size_t)o->max_tokens - g->result->generated_tokens;
+    if (o->max_tokens) s.max_tokens = (size_t)o->max_tokens - g->result.generated_tokens;
     return s;
 }
 
 void generation_take(generation *g, const qp_sequence *s)
 {
-    if (g->read == g->options->n_prompt) {
-        g->result->generate_passes += s->passes;
+    if (g->read == g->options.n_prompt) {
+        g->result.generate_passes += s->passes;
         return;
     }
     g->read += s->read;
-    if (s->like) g->result->shared_tokens += s->read;
-    g->result->prompt_passes += s->passes;
-    g->result->prompt_tokens = g->read;
+    if (s->like) g->result.shared_tokens += s->read;
+    g->result.prompt_passes += s->passes;
+    g->result.prompt_tokens = g->read;
 }
 
 static qp_status check_options(const qp_generate_options *o, qp_error *error)
@@ -129,25 +131,34 @@ static qp_status check_options(const qp_generate_options *o, qp_error *error)
     return QP_OK;
 }
 
+/* The caller's structs, of whatever size. */
+static qp_status read_options(generation *g, const qp_generate_options *options, qp_error *error)
+{
+    TRY(SIZED_READ(qp_generate_options, options, &g->options, error));
+    g->sampling.size = sizeof g->sampling;
+    if (g->options.sampling)
+        TRY(SIZED_READ(qp_sampling, g->options.sampling, &g->sampling, error));
+    else
+        TRY(qp_sampling_defaults(g->session->engine, &g->sampling, error));
+    g->options.sampling = &g->sampling;
+    g->stop = (stop_text){.stops = g->sampling.stops, .n_stops = g->sampling.n_stops};
+    return QP_OK;
+}
+
 qp_status generation_open(generation *g, qp_session *session, const qp_generate_options *options,
                           qp_generate_result *result, qp_error *error)
 {
     const qp_vocabulary *vocabulary = session->engine->vocabulary;
-    *g = (generation){
-        .session = session,
-        .options = options,
-        .result = result ? result : &g->own,
-        .opened = clock_ns(),
-        .goes_on = true,
-        .error = error,
-        .stop = {.stops = options->sampling->stops, .n_stops = options->sampling->n_stops}};
-    *g->result = (qp_generate_result){0};
+    *g = (generation){.session = session, .opened = clock_ns(), .goes_on = true, .error = error};
+    if (result) TRY(SIZED_WRITE(qp_generate_result, &g->result, result, error));
+    g->wanted = result;
+    TRY(read_options(g, options, error));
     if (vocabulary)
         tokenizer_decoder_init(&g->decoder, vocabulary->tokenizer,
                                TOKENIZER_DECODE_CONTINUE |
-                                   (options->special ? TOKENIZER_DECODE_CONTROL : 0));
-    TRY(check_options(options, error));
-    return qp_sampler_open(session->engine, options->sampling, &g->sampler, error);
+                                   (g->options.special ? TOKENIZER_DECODE_CONTROL : 0));
+    TRY(check_options(&g->options, error));
+    return qp_sampler_open(session->engine, &g->sampling, &g->sampler, error);
 }
 
 /* What the status of making tokens means for the answer. */
@@ -155,7 +166,7 @@ static qp_status finish(generation *g, qp_status status)
 {
     if (!g->goes_on) status = g->taken;
     if (g->goes_on && status == QP_CANCELLED) {
-        g->result->finish = QP_FINISH_CANCELLED;
+        g->result.finish = QP_FINISH_CANCELLED;
         status = QP_OK;
     }
     return status == QP_OK ? finish_text(g, g->error) : status;
@@ -165,8 +176,9 @@ qp_status generation_close(generation *g, qp_status status)
 {
     status = finish(g, status);
     uint64_t now = clock_ns(), begun = g->begun ? g->begun : now;
-    g->result->prompt_seconds = (double)(begun - g->opened) * 1e-9;
-    g->result->generate_seconds = (double)(now - begun) * 1e-9;
+    g->result.prompt_seconds = (double)(begun - g->opened) * 1e-9;
+    g->result.generate_seconds = (double)(now - begun) * 1e-9;
+    if (g->wanted) SIZED_WRITE(qp_generate_result, &g->result, g->wanted, NULL);
     qp_sampler_close(g->sampler);
     strbuf_free(&g->stop.pending);
     return status;

@@ -11,8 +11,10 @@
 
 typedef struct generation {
     qp_session *session;
-    const qp_generate_options *options;
-    qp_generate_result own, *result; /* the caller's, or its own */
+    qp_generate_options options;
+    qp_sampling sampling;      /* that the options name */
+    qp_generate_result result, /* so far */
+        *wanted;               /* where the caller wants it; may be NULL */
     qp_sampler *sampler;
     tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
     stop_text stop;

@@ -59,7 +59,7 @@ static qp_status read_settings(const cJSON *json, const char *where, generation_
         const char *name = qp_setting_name(known[i]);
         if (!json_get(json, name)) continue;
         TRY(json_get_double(json, name, where, &out->value[known[i]], error));
-        qp_sampling probe = {0};
+        qp_sampling probe = {.size = sizeof probe};
         if (qp_sampling_set(&probe, known[i], out->value[known[i]], QP_FROM_MODEL, error) != QP_OK)
             return error_prefix(error, "%s", where);
         out->set[known[i]] = true;

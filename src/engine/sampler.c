@@ -1,6 +1,7 @@
 /* Samplers: see sampler.h. */
 #include "engine/sampler.h"
 
+#include "base/sized.h"
 #include "engine/engine.h"
 #include "op/adjust_logits/adjust_logits.h"
 
@@ -28,10 +29,10 @@ static qp_status check_biases(const qp_engine *e, const qp_sampling *sampling, q
     return QP_OK;
 }
 
-qp_status qp_sampler_open(qp_engine *e, const qp_sampling *sampling, qp_sampler **out,
-                          qp_error *error)
+/* `sampling`: of this library's size. */
+static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_sampler **out,
+                              qp_error *error)
 {
-    *out = NULL;
     TRY(check_biases(e, sampling, error));
     qp_sampler *s = calloc(1, sizeof *s);
     if (!s) return error_no_memory(error, "the sampler", sizeof *s);
@@ -50,6 +51,14 @@ qp_status qp_sampler_open(qp_engine *e, const qp_sampling *sampling, qp_sampler 
     if (bytes) memcpy(s->biases, sampling->logit_bias, bytes);
     *out = s;
     return QP_OK;
+}
+
+qp_status qp_sampler_open(qp_engine *e, const qp_sampling *given, qp_sampler **out, qp_error *error)
+{
+    qp_sampling sampling;
+    *out = NULL;
+    TRY(SIZED_READ(qp_sampling, given, &sampling, error));
+    return open_sampler(e, &sampling, out, error);
 }
 
 void qp_sampler_close(qp_sampler *s)

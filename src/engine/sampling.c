@@ -1,5 +1,5 @@
 /* Sampling settings: names, ranges, precedence. See quipu.h. */
-#include "base/status.h"
+#include "base/sized.h"
 #include "engine/engine.h"
 
 #include <float.h>
@@ -20,34 +20,44 @@ static const struct {
     [QP_SEED] = {"seed", 0, 0, 0x1p53, true},
 };
 
+static bool is_known(qp_setting setting)
+{
+    return (unsigned)setting < QP_SETTING_COUNT;
+}
+
 const char *qp_setting_name(qp_setting setting)
 {
-    return settings[setting].name;
+    return is_known(setting) ? settings[setting].name : NULL;
 }
 
 qp_status qp_sampling_set(qp_sampling *sampling, qp_setting setting, double value, qp_source source,
                           qp_error *error)
 {
+    qp_sampling known;
+    TRY(SIZED_READ(qp_sampling, sampling, &known, error));
+    if (!is_known(setting))
+        return error_set(error, QP_INVALID, "quipu %s has no setting %d of sampling", qp_version(),
+                         (int)setting);
     double low = settings[setting].lowest, high = settings[setting].highest;
     bool whole = settings[setting].whole;
     if (!(value >= low && value <= high) || (whole && value != (double)(int64_t)value))
         return error_set(error, QP_INVALID, "%s must be %s%.17g to %.17g, found %.17g",
                          settings[setting].name, whole ? "a whole number " : "", low, high, value);
-    if (source < sampling->source[setting]) return QP_OK;
-    sampling->value[setting] = value;
-    sampling->source[setting] = source;
-    return QP_OK;
+    if (source < known.source[setting]) return QP_OK;
+    known.value[setting] = value;
+    known.source[setting] = source;
+    return SIZED_WRITE(qp_sampling, &known, sampling, error);
 }
 
-void qp_sampling_defaults(const qp_engine *engine, qp_sampling *out)
+qp_status qp_sampling_defaults(const qp_engine *engine, qp_sampling *out, qp_error *error)
 {
-    *out = (qp_sampling){0};
+    qp_sampling s = {.stop_tokens_source = QP_FROM_MODEL};
     const generation_config *model = &engine->defaults;
-    for (int s = 0; s < QP_SETTING_COUNT; s++) {
-        out->value[s] = model->set[s] ? model->value[s] : settings[s].neutral;
-        out->source[s] = model->set[s] ? QP_FROM_MODEL : QP_FROM_NEUTRAL;
+    for (int i = 0; i < QP_SETTING_COUNT; i++) {
+        s.value[i] = model->set[i] ? model->value[i] : settings[i].neutral;
+        s.source[i] = model->set[i] ? QP_FROM_MODEL : QP_FROM_NEUTRAL;
     }
-    memcpy(out->stop_tokens, model->stop_tokens, sizeof out->stop_tokens);
-    out->n_stop_tokens = model->n_stop_tokens;
-    out->stop_tokens_source = QP_FROM_MODEL;
+    memcpy(s.stop_tokens, model->stop_tokens, sizeof s.stop_tokens);
+    s.n_stop_tokens = model->n_stop_tokens;
+    return SIZED_WRITE(qp_sampling, &s, out, error);
 }

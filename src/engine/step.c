@@ -611,7 +611,7 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
     return QP_OK;
 }
 
-qp_status qp_step(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
+qp_status step_sequences(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
 {
     step_state *st = &e->step;
     bool progress = false;

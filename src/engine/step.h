@@ -45,6 +45,10 @@ typedef struct step_state {
 qp_status step_init(step_state *state, const program *program, qp_error *error);
 void step_free(step_state *state);
 
+/* qp_step() for sequences of this library's size. */
+qp_status step_sequences(struct qp_engine *engine, qp_sequence *sequences, size_t n_sequences,
+                         qp_error *error);
+
 /* Ends what is under way; its tokens are lost, and will be made again. */
 void step_drop(struct qp_engine *engine);
 

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/clock.h"
+#include "base/sized.h"
 #include "engine/engine.h"
 #include "schedule/cost.h"
 
@@ -82,10 +83,12 @@ static qp_status open(qp_trace *t, size_t max_passes, qp_error *error)
     return find_limits(t, error);
 }
 
-qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
+qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *given, qp_trace **out,
                         qp_error *error)
 {
+    qp_trace_options options;
     *out = NULL;
+    TRY(SIZED_READ(qp_trace_options, given, &options, error));
     if (engine->trace)
         return error_set(error, QP_INVALID, "the engine has a trace already; close that first");
     step_drop(engine);
@@ -93,9 +96,9 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_t
     if (!t) return error_no_memory(error, "the trace", sizeof *t);
     t->engine = engine;
     t->machine = engine_machine(engine, 0);
-    t->costs = options->costs;
-    t->prompt_passes = options->prompt_passes;
-    qp_status status = open(t, options->max_passes, error);
+    t->costs = options.costs;
+    t->prompt_passes = options.prompt_passes;
+    qp_status status = open(t, options.max_passes, error);
     if (status != QP_OK) {
         qp_trace_close(t);
         return status;

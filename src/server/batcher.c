@@ -54,7 +54,7 @@ qp_status batcher_open(const batcher_options *options, qp_engine *engine, batche
     b->options = *options;
     if (b->options.max_queued == 0) b->options.max_queued = DEFAULT_QUEUED;
     b->engine = engine;
-    b->info = qp_engine_get_info(engine);
+    b->info = *qp_engine_get_info(engine);
     b->n_slots = (size_t)engine->max_sessions;
     atomic_init(&b->last_step, clock_ns());
     init_sleep(b);

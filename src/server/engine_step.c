@@ -109,7 +109,8 @@ static qp_status add_sequence(batcher *b, choice *c, qp_error *error)
     c->held = held;
     b->called[b->n_called] = c;
     b->sequences[b->n_called++] =
-        (qp_sequence){.session = c->session,
+        (qp_sequence){.size = sizeof(qp_sequence),
+                      .session = c->session,
                       .tokens = c->tokens + held,
                       .count = c->count - held,
                       .sampler = r->prompt_only ? NULL : c->sampler,

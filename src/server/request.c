@@ -19,6 +19,7 @@ request *request_new(void)
     atomic_init(&state->references, 1);
     atomic_init(&state->ready, REQUEST_IDLE);
     r->state = state;
+    r->sampling.size = sizeof r->sampling;
     r->top_logprobs = -1;
     return r;
 }
