@@ -173,7 +173,8 @@ typedef struct qp_engine_options {
     /* How products of quantised weights take activations on the CPU: rounded to "8" bits or to
      * "16", with a scale for every 32 values, or as "float", with weights decoded to float32 when
      * the model is opened. "auto" (default): 16 where a token reads at most 256 MiB of weights,
-     * else 8. The reference and serial machines, and GPUs, do not round. */
+     * else 8. The reference and serial machines, and GPUs, do not round:
+     * a warning says so if "8" or "16" is given. */
     const char *activations;
     const char *cpu_mask; /* CPU features to leave unused, such as "avx512f,avx_vnni" */
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */

@@ -122,18 +122,13 @@ static void check_way(const way *w, const int32_t *ids, const float *want)
     qp_engine_close(engine);
 }
 
-/* Every way of `model` against the prompt in one piece, in pages of 16, by one thread. */
-static void check_invariance(const char *model, const char *exec, const char *cpu_mask,
-                             const char *kv_type)
+/* Every way compared with the prompt in one piece, in pages of 16, by one thread. `plain`: the
+ * model, the machine, and what else changes logits. */
+static void check_ways(qp_engine_options plain)
 {
-    qp_engine_options plain = {.size = sizeof plain,
-                               .model = model,
-                               .exec = exec,
-                               .cpu_mask = cpu_mask,
-                               .kv_type = kv_type,
-                               .context = CONTEXT,
-                               .max_outputs = PROMPT,
-                               .threads = 1};
+    plain.context = CONTEXT;
+    plain.max_outputs = PROMPT;
+    plain.threads = 1;
     qp_engine *engine = open_engine(plain);
     int32_t ids[PROMPT];
     make_ids(ids, PROMPT, qp_engine_get_info(engine)->vocab_size, 1);
@@ -168,6 +163,13 @@ static void check_invariance(const char *model, const char *exec, const char *cp
     free(want);
 }
 
+static void check_invariance(const char *model, const char *exec, const char *cpu_mask,
+                             const char *kv_type)
+{
+    check_ways((qp_engine_options){
+        .model = model, .exec = exec, .cpu_mask = cpu_mask, .kv_type = kv_type});
+}
+
 static const char *const masks[] = {"", "avx512f", "avx512f,avx_vnni", "all"};
 enum { N_MASKS = sizeof masks / sizeof *masks };
 
@@ -194,6 +196,121 @@ static void so_do_those_of_larger_models(void **state)
     check_invariance("synthetic:tiny:Q8_0", "operators", "avx512f", NULL);
     check_invariance("synthetic:tiny:Q4_1", "operators", "", NULL);
     check_invariance("synthetic:tiny:Q4_K", "operators", "avx512f,avx_vnni", NULL);
+}
+
+/* --- Activations ------------------------------------------------------------------------------ */
+
+static const char *const quantised[] = {"synthetic:tiny:Q8_0", "synthetic:tiny:Q4_1",
+                                        "synthetic:tiny:Q4_K"};
+static const char *const roundings[] = {"8", "16", "float"};
+enum { N_QUANTISED = 3, N_ROUNDINGS = 3 };
+
+/* However products take activations. With no rounding asked for that is 16 bits, as above. */
+static void each_rounding_depends_on_the_tokens_alone(void **state)
+{
+    (void)state;
+    for (int r = 0; r < N_ROUNDINGS; r++)
+        for (int m = 0; m < N_QUANTISED; m++)
+            check_ways((qp_engine_options){.model = quantised[m],
+                                           .activations = roundings[r],
+                                           .cpu_mask = masks[(r + m) % (N_MASKS - 1)],
+                                           .exec = (r + m) % 2 ? "threads" : "operators"});
+}
+
+/* Logits of a prompt: float32 [PROMPT][vocab_size], to free(). */
+static float *logits_with(const char *model, const char *exec, const char *activations, size_t *n)
+{
+    qp_engine *engine = open_engine((qp_engine_options){.model = model,
+                                                        .exec = exec,
+                                                        .activations = activations,
+                                                        .max_outputs = PROMPT,
+                                                        .context = CONTEXT});
+    int32_t ids[PROMPT];
+    const int64_t vocab_size = qp_engine_get_info(engine)->vocab_size;
+    make_ids(ids, PROMPT, vocab_size, 1);
+    float *logits = eval_fresh(engine, ids, PROMPT);
+    *n = PROMPT * (size_t)vocab_size;
+    qp_engine_close(engine);
+    return logits;
+}
+
+/* The root of the mean square difference, as a share of that of `b`. */
+static double distance(const float *a, const float *b, size_t n)
+{
+    double difference = 0, length = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        length += (double)b[i] * (double)b[i];
+    }
+    return sqrt(difference / length);
+}
+
+static void finer_rounding_is_closer_to_the_reference(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_QUANTISED; m++) {
+        size_t n;
+        double found[N_ROUNDINGS];
+        float *reference = logits_with(quantised[m], "reference", NULL, &n);
+        float *chosen = logits_with(quantised[m], NULL, NULL, &n);
+        for (int r = 0; r < N_ROUNDINGS; r++) {
+            float *logits = logits_with(quantised[m], NULL, roundings[r], &n);
+            found[r] = distance(logits, reference, n);
+            if (r == 1) assert_same_bits("the default", chosen, logits, n);
+            free(logits);
+        }
+        if (!(found[0] < 0.05 && found[1] < found[0] / 30 && found[2] < found[0] / 100))
+            fail_msg("%s: %g with 8 bits, %g with 16, %g with float", quantised[m], found[0],
+                     found[1], found[2]);
+        free(reference);
+        free(chosen);
+    }
+}
+
+/* All messages of an engine, one after the other. */
+static void keep_messages(void *context, qp_log_level level, const char *message)
+{
+    char *kept = context;
+    const size_t held = strlen(kept);
+    snprintf(kept + held, QP_ERROR_SIZE - held, "%s%s\n", level == QP_LOG_WARNING ? "! " : "",
+             message);
+}
+
+static void the_rounding_is_said(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *exec, *activations, *message;
+        int64_t context; /* so large that the model is refused before its weights are made */
+    } cases[] = {
+        {"synthetic:tiny:Q8_0", NULL, NULL, "take activations rounded to 16 bits\n", 0},
+        {"synthetic:tiny:Q8_0", NULL, "auto", "take activations rounded to 16 bits\n", 0},
+        {"synthetic:tiny:Q8_0", NULL, "8", "take activations rounded to 8 bits\n", 0},
+        {"synthetic:tiny:Q8_0", "operators", "float", "take activations as float32\n", 0},
+        {"synthetic:llama-3.2-1b:Q8_0", NULL, NULL, "rounded to 8 bits\n", 1 << 26},
+        {"synthetic:llama-3.2-1b:Q8_0", NULL, "16", "rounded to 16 bits\n", 1 << 26},
+        {"synthetic:tiny:Q8_0", "reference", "8", "! activations are not rounded to 8 bits", 0},
+        {"synthetic:tiny:Q8_0", "serial", "16", "! activations are not rounded to 16 bits", 0},
+        {"synthetic:tiny:BF16", NULL, "8", "! activations are not rounded to 8 bits", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char messages[QP_ERROR_SIZE] = "";
+        qp_engine *engine;
+        const qp_engine_options options = {.size = sizeof options,
+                                           .model = cases[i].model,
+                                           .exec = cases[i].exec,
+                                           .activations = cases[i].activations,
+                                           .threads = 1,
+                                           .context = cases[i].context,
+                                           .max_sessions = cases[i].context ? 1 << 16 : 1,
+                                           .log = keep_messages,
+                                           .log_context = messages};
+        assert_int_equal(qp_engine_open(&options, &engine, &error),
+                         cases[i].context ? QP_NO_MEMORY : QP_OK);
+        if (!strstr(messages, cases[i].message))
+            fail_msg("case %zu: expected \"%s\" in: %s", i, cases[i].message, messages);
+        qp_engine_close(engine);
+    }
 }
 
 /* --- Sessions -------------------------------------------------------------------------------- */
@@ -627,6 +744,7 @@ static void wrong_options_are_named(void **state)
         {{.model = "synthetic:huge"}, QP_INVALID, "huge"},
         {{.model = small_model, .exec = "fast"}, QP_INVALID, "\"fast\""},
         {{.model = small_model, .cpu_mask = "avx3"}, QP_INVALID, "avx3"},
+        {{.model = small_model, .activations = "4"}, QP_INVALID, "found \"4\""},
         {{.model = small_model, .kv_type = "Q8_0"}, QP_INVALID, "Q8_0"},
         {{.model = small_model, .kv_type = "F8"}, QP_INVALID, "F8"},
         {{.model = small_model, .context = -1}, QP_INVALID, "-1"},
@@ -680,6 +798,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_depend_on_the_tokens_alone),
         cmocka_unit_test(so_do_those_of_larger_models),
+        cmocka_unit_test(each_rounding_depends_on_the_tokens_alone),
+        cmocka_unit_test(finer_rounding_is_closer_to_the_reference),
+        cmocka_unit_test(the_rounding_is_said),
         cmocka_unit_test(truncated_sessions_continue_as_fresh_ones),
         cmocka_unit_test(a_full_context_is_refused_with_both_numbers),
         cmocka_unit_test(a_full_context_says_where_its_length_is_from),

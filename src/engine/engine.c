@@ -75,6 +75,26 @@ static qp_status choose_type(const qp_engine_options *options, const machine_typ
 /* A token reads no more than this where activations are rounded to 16 bits by default. */
 enum { SMALL_MODEL_BYTES = 256 << 20 };
 
+/* A choice that has no effect is a warning. */
+static void say_activations(const qp_engine *e, const char *choice, const machine_type *type,
+                            uint32_t bits)
+{
+    const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
+    const char *why = e->device.context             ? "a GPU does not round them"
+                      : type->references            ? "reference kernels do not round them"
+                      : !dtype_is_quantized(stored) ? "the model's weights are not quantised"
+                                                    : NULL;
+    char message[160];
+    if (!why)
+        snprintf(message, sizeof message, "quantised products take activations %s",
+                 op_x_bits_text(bits));
+    else if (is_automatic(choice) || bits & OP_X_FLOAT)
+        return;
+    else
+        snprintf(message, sizeof message, "activations are not %s: %s", op_x_bits_text(bits), why);
+    say(e, why ? QP_LOG_WARNING : QP_LOG_INFO, message);
+}
+
 /* How products of quantised weights take activations: see op_x_bits_parse(). */
 static qp_status choose_activations(qp_engine *e, const qp_engine_options *options,
                                     const machine_type *type, qp_error *error)
@@ -86,12 +106,7 @@ static qp_status choose_activations(qp_engine *e, const qp_engine_options *optio
     else
         TRY(op_x_bits_parse(choice, &bits, error));
     e->cpu_features |= bits;
-    const dtype stored = model_get_weight(e->model, WEIGHT_FFN_DOWN, 0)->weight.type;
-    if (type->references || !dtype_is_quantized(stored)) return QP_OK;
-    char message[128];
-    snprintf(message, sizeof message, "quantised products take activations %s",
-             op_x_bits_text(bits));
-    say(e, QP_LOG_INFO, message);
+    say_activations(e, choice, type, bits);
     return QP_OK;
 }
 
@@ -233,8 +248,8 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     TRY(choose_options(options, model_get_config(e->model),
                        e->device.context ? DEVICE_CHUNK : DEFAULT_CHUNK, &chosen, error));
     TRY(plan_build(model_get_config(e->model), e->model, &chosen, &e->program, error));
-    if (e->device.context) return QP_OK;
     TRY(choose_activations(e, options, type, error));
+    if (e->device.context) return QP_OK;
     TRY(check_memory(e, options, type, error));
     if (model_has_weights(e->model)) return QP_OK;
     uint64_t weight_bytes = model_weight_bytes(e->model);
