@@ -251,8 +251,8 @@ def bad_input():
     expect(2, "nothing to measure", "bench", "-m", MODEL, "-p", "0", "-n", "0")
     expect(2, "it has llama-3.1-8b attn_qkv, ", "ops", "bench", "linear", "-w", "nowhere")
     expect(2, "exclude each other", "schedule", "-m", MODEL, "--measure", "--compare")
-    expect(2, "do not go with --compare", "schedule", "-m", MODEL, "--compare", "--list")
-    expect(2, "does not go with --setting throughput", "schedule", "-m", MODEL, "--sums",
+    expect(2, "cannot be combined with --compare", "schedule", "-m", MODEL, "--compare", "--list")
+    expect(2, "cannot be combined with --setting throughput", "schedule", "-m", MODEL, "--sums",
            "--setting", "throughput")
 
 

@@ -1,9 +1,9 @@
 /* quipu bench: how fast a model reads a prompt and generates, in the conventions of llama-bench.
  *
  * pp N: one prompt of N tokens. tg N: N forward passes of one token each. Both begin after --depth
- * tokens of context. With --parallel, as many sequences of other tokens side by side, as
- * llama-batched-bench has them: all their tokens count, and those generated are the likeliest. The
- * model is loaded once; every test has one warm-up run that is not counted.
+ * tokens of context. With --parallel P, P sequences of different tokens run side by side, as in
+ * llama-batched-bench: the tokens of all sequences count, and the generated ones are the likeliest.
+ * The model is loaded once; every test has one warm-up run that is not counted.
  */
 #include "cli/cli.h"
 
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MARKDOWN, CSV, JSON }; /* of the option --output */
+enum { MARKDOWN, CSV, JSON }; /* the index of --output */
 
 typedef struct bench {
     const cli_call *call;
@@ -24,10 +24,10 @@ typedef struct bench {
     qp_session **sessions; /* [parallel] */
     qp_input *inputs;      /* [parallel] */
     qp_engine_info info;
-    bool feeds_back;   /* a GPU finds the likeliest token and reads it next */
+    bool feeds_back;   /* the GPU chooses the likeliest token and feeds it back */
     int32_t *tokens;   /* [parallel][context]: fixed pseudo-random ids */
-    int32_t *next;     /* [n_generate + 1][parallel]: what is generated side by side */
-    double read_speed; /* the GPU's own, bytes a second; 0: not measured */
+    int32_t *next;     /* [n_generate + 1][parallel]: the tokens generated side by side */
+    double read_speed; /* the GPU's read bandwidth, bytes a second; 0: not measured */
 } bench;
 
 typedef struct bench_result {
@@ -54,7 +54,7 @@ static qp_status eval(bench *b, size_t first, size_t count)
                    b->call->error);
 }
 
-/* `count` passes after the depth. */
+/* Runs `count` passes after the depth. */
 static qp_status generate(bench *b, size_t depth, size_t count)
 {
     if (parallel_of(b) == 1 && !b->feeds_back) {
@@ -68,7 +68,7 @@ static qp_status generate(bench *b, size_t depth, size_t count)
                      b->call->error);
 }
 
-/* One run: `count` tokens after the depth, all at once or one by one; *seconds is their time. */
+/* One run: `count` tokens after the depth, all at once or one by one; *seconds: its duration. */
 static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one, double *seconds)
 {
     for (size_t i = 0; i < parallel_of(b); i++)
@@ -81,7 +81,7 @@ static qp_status time_run(bench *b, size_t depth, size_t count, bool one_by_one,
     return status;
 }
 
-/* A line on a terminal, written over: which run of which test is under way. */
+/* A progress line on a terminal: which run of which test is in progress. */
 static void show_run(const char *kind, int64_t count, int64_t run, int64_t runs)
 {
     cli_progress_callback *show = cli_progress();
@@ -154,7 +154,7 @@ static void print_object(const bench *b, const bench_result *r, strbuf *out)
     strbuf_puts(out, "}");
 }
 
-/* What generating is compared with: the GPU's own read bandwidth, in the same run. */
+/* The GPU's own read bandwidth, measured in the same run, with which generation is compared. */
 static void print_read_speed(const bench *b, double gigabytes, strbuf *out)
 {
     strbuf_printf(out, "\nread bandwidth of this GPU in this run: %.0f GB/s", b->read_speed * 1e-9);
@@ -197,7 +197,7 @@ static qp_status run_tests(bench *b, strbuf *out)
     return QP_OK;
 }
 
-/* Exactly what the tests need, unless more is asked for. */
+/* The context is exactly what the tests need, unless --context asks for more. */
 static qp_status choose_context(const cli_call *call)
 {
     cli_settings *s = call->settings;

@@ -1,8 +1,9 @@
 /* quipu chat: a conversation at the terminal, or line by line from a pipe. Its commands are in
  * chat_commands.c.
  *
- * The conversation is kept as messages. For every answer it is rendered and tokenised whole, and
- * what the session already holds of it stays; so nothing that the model sees is ever cut or stale.
+ * The conversation is kept as messages. For every answer the whole of it is rendered and tokenised
+ * again; the session keeps the cache of the tokens that have not changed. So the model never sees a
+ * cut or outdated conversation.
  */
 #include "cli/chat.h"
 
@@ -51,7 +52,7 @@ static qp_status full_context(const chat *c, size_t needed)
         "With this question the conversation takes %zu tokens, but the context has room for %lld. "
         "Nothing was cut; the question was not asked. You can:\n"
         "  /drop        forget the oldest question and its answer\n"
-        "  /reset       begin anew\n"
+        "  /reset       start a new conversation\n"
         "  /save FILE   keep the conversation, and /load it with a larger --context",
         needed, (long long)qp_engine_get_info(c->engine)->context);
 }
@@ -72,7 +73,8 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
     strbuf_clear(&c->answer);
     word_wrap_free(&c->wrap);
     c->wrap = (word_wrap){0};
-    /* At a terminal interrupts are caught all the time, and count from when a line was read. */
+    /* At a terminal, interrupts are caught during the whole conversation; they count from the
+     * moment a line was read. */
     bool terminal = chat_input_is_terminal(c->input);
     if (!terminal) cli_catch_interrupt();
     qp_status status = qp_generate(c->session, &options, &c->last, c->call->error);
@@ -104,8 +106,8 @@ static qp_status reply(chat *c)
     return status;
 }
 
-/* Answers the question that the conversation ends with, and keeps the answer; *kept says whether
- * there was one to keep. */
+/* Answers the question that the conversation ends with, and adds the answer; *kept: whether there
+ * was an answer to add. */
 static qp_status answer_question(chat *c, bool *kept)
 {
     qp_error *error = c->call->error;
@@ -122,7 +124,7 @@ static qp_status answer_question(chat *c, bool *kept)
     return status;
 }
 
-/* Asks, answers, and keeps both; a question without an answer is not kept. */
+/* Asks, answers, and keeps both; a question without an answer is removed. */
 static qp_status say(chat *c, const char *text)
 {
     bool kept;
@@ -132,7 +134,7 @@ static qp_status say(chat *c, const char *text)
     return status;
 }
 
-/* The next seed, so that the answer is another one. */
+/* Advances the seed, so that the next answer differs. */
 static qp_status change_seed(chat *c)
 {
     if (c->sampling.value[QP_TEMPERATURE] == 0)
@@ -160,8 +162,8 @@ qp_status chat_regenerate(chat *c)
 }
 
 /* A failed command or question prints a message, and the conversation goes on; a failed write to
- * standard output ends it. From a pipe the messages are easily missed, so the exit status repeats
- * that something failed. */
+ * standard output ends it. From a pipe messages are easily missed, so the exit status also reports
+ * the failure. */
 static qp_status converse(chat *c)
 {
     qp_status first_failure = QP_OK;
@@ -181,7 +183,7 @@ static qp_status converse(chat *c)
         if (first_failure == QP_OK) first_failure = status;
     }
     if (first_failure == QP_OK || chat_input_is_terminal(c->input)) return QP_OK;
-    return error_set(error, first_failure, "not everything could be done: see above");
+    return error_set(error, first_failure, "some commands or questions failed: see above");
 }
 
 static void greet(const chat *c)

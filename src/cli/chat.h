@@ -1,4 +1,4 @@
-/* A conversation under way: what quipu chat and its commands share. */
+/* The state of a conversation, shared by quipu chat and its commands. */
 #ifndef QUIPU_CLI_CHAT_H
 #define QUIPU_CLI_CHAT_H
 
@@ -13,22 +13,22 @@ typedef struct chat {
     qp_session *session;
     chat_input *input;
     qp_sampling sampling;
-    int64_t max_tokens; /* of an answer; 0: no limit */
+    int64_t max_tokens; /* tokens of an answer; 0: no limit */
     conversation conversation;
-    strbuf answer;  /* the one being made */
+    strbuf answer;  /* the answer being generated */
     word_wrap wrap; /* of that, at a terminal */
     qp_generate_result last;
     size_t total_prompt, total_generated;
     int answers;
 } chat;
 
-/* Runs a line that begins with a slash; *quit when it ends the conversation. */
+/* Runs a line that begins with a slash; *quit: it ends the conversation. */
 qp_status chat_run_command(chat *c, const char *line, bool *quit);
 
 /* Completes commands, their settings and their files: a line_completer. */
 void chat_complete(const char *text, completions *out);
 
-/* Makes the last answer again, with the next seed; the one before stays if none is made. */
+/* Generates the last answer again, with the next seed; the old answer stays if this makes none. */
 qp_status chat_regenerate(chat *c);
 
 #endif

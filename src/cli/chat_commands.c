@@ -1,4 +1,4 @@
-/* What begins with a slash in quipu chat: see chat.h. */
+/* The commands of quipu chat, which begin with a slash: see chat.h. */
 #include "cli/chat.h"
 
 #include "base/option_cache.h"
@@ -58,7 +58,7 @@ static qp_status name_file(const chat *c, const char *command, const char *argum
 {
     char name[4096];
     size_t length = strlen(argument);
-    while (length && strchr(" \t\n", argument[length - 1])) /* completion adds a blank */
+    while (length && strchr(" \t\n", argument[length - 1])) /* completion appends a blank */
         length--;
     if (!length)
         return error_set(c->call->error, QP_INVALID, "%s needs the name of a file", command);
@@ -67,7 +67,7 @@ static qp_status name_file(const chat *c, const char *command, const char *argum
     return error_set(c->call->error, QP_INVALID, "%s: the path is too long", argument);
 }
 
-/* Whether nothing is lost: the file is new, or a person agrees. */
+/* Whether the file may be written: it is new, or the person agrees to replace it. */
 static bool may_write(const chat *c, const char *path)
 {
     struct stat found;
@@ -108,7 +108,7 @@ static qp_status do_regenerate(chat *c, const char *argument)
 /* ---- /set ---------------------------------------------------------------------------------- */
 
 static const struct {
-    const char *name; /* as the option is called */
+    const char *name; /* the option's name */
     qp_setting setting;
     const char *help;
 } settings[] = {

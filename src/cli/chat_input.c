@@ -1,4 +1,4 @@
-/* Messages from a person or a pipe: see chat_input.h. */
+/* Reads messages from a person or a pipe: see chat_input.h. */
 #include "cli/chat_input.h"
 
 #include "base/option_cache.h"
@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 struct chat_input {
-    line_editor *editor; /* NULL: lines are read as they come */
+    line_editor *editor; /* NULL: lines are read without an editor */
     bool terminal;
 };
 
@@ -55,7 +55,7 @@ static bool read_line(chat_input *input, const char *prompt, strbuf *text, bool 
     return read;
 }
 
-/* Removes the line break; true when a backslash before it says that the message goes on. */
+/* Removes the line break; true if a backslash before it continues the message. */
 static bool trim_line(strbuf *text)
 {
     while (text->length && strchr("\r\n", text->data[text->length - 1]))

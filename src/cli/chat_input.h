@@ -7,19 +7,20 @@
 
 typedef struct chat_input chat_input;
 
-/* At a terminal, history is kept among the user's state, and SIGINT is caught from here on. */
+/* At a terminal, the history is kept in the user's state folder, and SIGINT is caught from here
+ * on. */
 qp_status chat_input_open(line_completer *complete, chat_input **out, qp_error *error);
 
-/* Whether a person types: standard input and output are a terminal. */
+/* Whether a person types: standard input and output are both terminals. */
 bool chat_input_is_terminal(const chat_input *input);
 
 /* The next message without its line break, to free(); NULL at the end. From a pipe, and at a
- * terminal without escape sequences, a message is a line, and one that ends in a backslash goes on
- * in the next. At a terminal, Ctrl-C gives an empty message. */
+ * terminal without escape sequences, a message is one line; a backslash at its end continues it in
+ * the next line. At a terminal, Ctrl-C gives an empty message. */
 qp_status chat_input_read(chat_input *input, char **message, qp_error *error);
 
-/* Asks a person a question to be answered by y or n. From a pipe the answer is yes: a script means
- * what it says. */
+/* Asks a person a question that is answered with y or n. From a pipe the answer is yes, because a
+ * script cannot be asked. */
 bool chat_input_confirm(chat_input *input, const char *question);
 
 /* NULL is allowed. */

@@ -1,7 +1,7 @@
-/* What the commands share: their settings, and the few things that all of them do.
+/* What the commands share: the settings, and functions that several commands need.
  *
  * One struct holds the value of every option of every command; commands.c says which command takes
- * which. Answers go to stdout, everything else to stderr; only here does the process end.
+ * which option. Answers go to stdout, everything else to stderr. Only this folder ends the process.
  */
 #ifndef QUIPU_CLI_CLI_H
 #define QUIPU_CLI_CLI_H
@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 typedef struct cli_settings {
-    /* the model and how it runs */
+    /* the model, and how it runs */
     const char *model, *hub;
     int64_t context, threads, chunk, page_size;
     int kv_type, exec, device, activations;
@@ -25,7 +25,7 @@ typedef struct cli_settings {
     option_strings stops, logit_biases;
     int64_t n_predict, eos_interval;
     bool ignore_eos;
-    /* what goes in and what comes out */
+    /* input and output */
     const char *prompt, *file, *ids, *out, *system;
     bool raw, chat, echo, json, special, parse_special, bos, generation_prompt;
     int64_t top;
@@ -55,8 +55,9 @@ typedef struct cli_settings {
     bool all, last, markdown;
     int page_format;
     const char *variant, *kernel, *workload;
-    const char *arch;  /* of a GPU that need not be there; NULL: of the one here */
-    int kernel_device; /* 1: the GPU's kernels, or its memory */
+    const char
+        *arch; /* the architecture of a GPU that need not be installed; NULL: of the GPU here */
+    int kernel_device; /* index into cli_kernel_devices */
     int64_t timeout;
     /* load */
     const char *url, *served, *text, *replay, *limits, *api_key_file;
@@ -66,11 +67,11 @@ typedef struct cli_settings {
     double rate, duration, speed, scale, silence;
 } cli_settings;
 
-/* What the choices of --kv-type, --exec and --device mean, by their index; NULL ends them. */
+/* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
 extern const char *const cli_activations[];
 
-/* A command's call: its settings and where each came from. */
+/* The call of a command: its settings and where each came from. */
 typedef struct cli_call {
     const program_spec *program;
     cli_settings *settings;
@@ -87,39 +88,40 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
     command_ops_bench, command_ops_export, command_ops_import, command_load;
 
-/* Words of similar programs with what to use here, and parts of the manual page. */
+/* Names that similar programs use, with what to use here; and parts of the manual page. */
 extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],
     cli_files[], cli_variables[], cli_examples[];
 
-/* The program's tables, and the function of a command in them. */
+/* The program's tables, and the function that runs a command. */
 const program_spec *cli_program(void);
 cli_command *cli_function(const command_spec *command);
 
-/* The model to use: the one named, else the default model in the user's cache. QP_IO names the
- * command that fetches it when it is not there. The text lives as long as the process. */
+/* The path of the model to use: the one that was named, else the default model in the user's cache.
+ * QP_IO names the command that fetches it when it is missing. The text lives as long as the
+ * process. */
 qp_status cli_model_path(const cli_call *call, const char **path);
 
-/* A model that is named by its place in a hub ("hf:OWNER/REPOSITORY[:FILE or TYPE]"; `always`:
- * without "hf:" too) or by a short name: *path is where it lies here, fetched first where it is
- * missing. Other names stay as they are. The text lives as long as the process. */
+/* Replaces a hub's name for a model ("hf:OWNER/REPOSITORY[:FILE or TYPE]"; with `always` also
+ * without "hf:") or a short name by the path of its file, which is fetched first where it is
+ * missing. Other names are returned as they are. The text lives as long as the process. */
 qp_status cli_hub_path(const char *model, bool always, const char **path, qp_error *error);
 
-/* The file for costs measured with so many workers; NULL when there is no cache. One text for all
- * calls. */
+/* The file of the costs measured with that many workers; NULL when there is no cache folder. The
+ * text is overwritten by the next call. */
 const char *cli_costs_path(const char *device, int64_t workers);
 
-/* What an engine's options and a conversion's take as log, to stderr, information only with -v; its
- * context is the call. */
+/* A log callback for engines and conversions. Prints to stderr, information only with -v. Its
+ * context is the cli_call. */
 void cli_log(void *call, qp_log_level level, const char *message);
 
 /* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
 
-/* Shows a line of progress that is written over; NULL where standard error is no terminal. */
+/* Shows a progress line that is overwritten; NULL where standard error is not a terminal. */
 typedef void cli_progress_callback(void *context, const char *text, bool finished);
 cli_progress_callback *cli_progress(void);
 
-/* Shows none until it is called with false: while something is timed. */
+/* Hides progress until it is called with false: while something is timed. */
 void cli_hold_progress(bool hold);
 
 /* The model's sampling settings overlaid with the command line's; cli_sampling_free() it. */
@@ -129,8 +131,8 @@ void cli_sampling_free(qp_sampling *sampling);
 /* Prints every sampling setting with its value and source to stderr. */
 void cli_report_sampling(const qp_sampling *sampling);
 
-/* All of standard input, or of a file; to free(). QP_FORMAT where it holds more than `most` bytes:
- * a device such as /dev/zero never ends. */
+/* Reads all of standard input or of a file; to free(). QP_FORMAT if it holds more than `most`
+ * bytes, because a device such as /dev/zero never ends. */
 enum { CLI_TEXT_MOST = 256 << 20 };
 qp_status cli_read_stdin(char **text, size_t *length, qp_error *error);
 qp_status cli_read_file(const char *path, size_t most, char **text, size_t *length,
@@ -139,31 +141,31 @@ qp_status cli_read_file(const char *path, size_t most, char **text, size_t *leng
 /* The prompt of -p, of -f, or of standard input when neither is given; to free(). */
 qp_status cli_read_prompt(const cli_call *call, char **text, size_t *length);
 
-/* "1,2,3" or "1 2 3" (and line breaks) as ids; `where` is what a message calls the text. */
+/* Parses "1,2,3" or "1 2 3" (or line breaks between) as ids; `where` names the text in messages. */
 qp_status cli_parse_ids(const char *text, const char *where, qp_tokens *out, qp_error *error);
 
 /* The tokens of --ids, or of the prompt as plain text, with BOS where the model wants it; at least
- * one. `vocabulary` may be NULL: then only --ids will do. */
+ * one. Without a `vocabulary` (NULL) only --ids is accepted. */
 qp_status cli_read_tokens(const cli_call *call, const qp_vocabulary *vocabulary, qp_tokens *tokens);
 
 /* Writes to stdout; QP_IO when it cannot be written (a full disk, a closed pipe). */
 qp_status cli_write(const void *bytes, size_t length, qp_error *error);
 qp_status cli_flush(qp_error *error);
 
-/* Ends the process by SIGPIPE, without a message, where the reader of stdout has gone, as
- * `quipu plan | head` expects. Called when all has been cleaned up. */
+/* If the reader of stdout has closed the pipe, ends the process by SIGPIPE without a message, as
+ * `quipu plan | head` expects. Called when everything has been cleaned up. */
 void cli_end_with_reader(void);
 
-/* Writes a file. A file that was only partly written is removed; cli_remove_partial() takes away a
- * regular file that somebody else left half-written. */
+/* Writes a file. A file that was only partly written is removed. cli_remove_partial() removes a
+ * regular file that another function left half-written. */
 qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error);
 void cli_remove_partial(const char *path);
 
 /* A JSON string with its quotes, appended to `out`; bytes that are not UTF-8 become U+FFFD. */
 void cli_json_string(strbuf *out, const char *text, size_t length);
 
-/* What the program does first: SIGINT ends it with a message unless it is caught, writing errors
- * are statuses and no signals, and the three standard descriptors are taken. */
+/* Called first by main(). SIGINT ends the program with a message unless it is caught, failed writes
+ * are reported as statuses instead of signals, and closed standard descriptors are replaced. */
 void cli_handle_signals(void);
 void cli_fill_descriptors(void);
 
@@ -172,8 +174,8 @@ extern volatile int cli_interrupted;
 void cli_catch_interrupt(void);
 void cli_release_interrupt(void);
 
-/* The same also for SIGTERM, SIGHUP and SIGQUIT, for work that must not leave half-made files:
- * cli_release_endings() ends the process by the signal that came. */
+/* The same also for SIGTERM, SIGHUP and SIGQUIT, for work that must not leave half-written files:
+ * cli_release_endings() ends the process by the signal that arrived. */
 void cli_catch_endings(void);
 void cli_release_endings(void);
 

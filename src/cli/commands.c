@@ -24,7 +24,7 @@ static const command_spec commands[] = {
          GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options, &cli_sampling_options,
                 &cli_context_options, &cli_engine_options, &cli_cache_options)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
-     .summary = "talk with a model",
+     .summary = "have a conversation with a model",
      .description =
          "Type a message and press Enter; lines pasted together are one message. Ctrl-C stops an "
          "answer, Ctrl-D ends the "
@@ -32,89 +32,90 @@ static const command_spec commands[] = {
      .groups = GROUPS(&cli_model_options, &cli_chat_options, &cli_sampling_options,
                       &cli_context_options, &cli_engine_options, &cli_cache_options)},
     {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
-     .summary = "text to token ids, on one line",
-     .description = "MODEL may also be a directory with tokenizer files only, or a GGUF file with "
-                    "a vocabulary only.",
+     .summary = "convert text to token ids, on one line",
+     .description = "MODEL may also be a directory that holds only tokenizer files, or a GGUF file "
+                    "that holds only a vocabulary.",
      .groups = GROUPS(&cli_model_options, &cli_tokenize_options)},
     {COMMAND("detokenize", command_detokenize), .synopsis = "[-m MODEL] [OPTION...] < IDS",
-     .summary = "token ids to text", .groups = GROUPS(&cli_model_options, &cli_detokenize_options)},
+     .summary = "convert token ids to text",
+     .groups = GROUPS(&cli_model_options, &cli_detokenize_options)},
     {COMMAND("template", command_template), .synopsis = "[-m MODEL] [OPTION...] < MESSAGES",
      .summary = "render a conversation with the model's chat template",
-     .description = "Reads JSON: an array of messages, or an object of template variables with one "
-                    "under \"messages\".",
+     .description = "Reads JSON: an array of messages, or an object of template variables with "
+                    "that array under \"messages\".",
      .groups = GROUPS(&cli_model_options, &cli_template_options)},
     {COMMAND("perplexity", command_perplexity), .synopsis = "[-m MODEL] -f FILE [OPTION...]",
-     .summary = "how well a model predicts a text",
-     .description = "The text is cut into chunks of --context tokens, each begun with BOS; the "
-                    "second half of each chunk is scored. Prints exp of the mean negative log "
-                    "likelihood and its standard error.",
+     .summary = "measure how well a model predicts a text",
+     .description =
+         "The text is cut into chunks of --context tokens, and the first token of each is replaced "
+         "by BOS. The second half of each chunk is scored. Prints exp of the mean negative log "
+         "likelihood and its standard error.",
      .groups = GROUPS(&cli_model_options, &cli_perplexity_options, &cli_engine_options,
                       &cli_cache_options)},
     {COMMAND("logits", command_logits),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
-     .summary = "the model's logits after every token",
+     .summary = "print the model's logits after every token",
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options,
                       &cli_context_options, &cli_engine_options, &cli_cache_options)},
     {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--json]",
-     .summary = "a model's family, sizes and tensors",
+     .summary = "show a model's family, sizes and tensors",
      .groups = GROUPS(&cli_model_options, &cli_json_options)},
     {COMMAND("doctor", command_doctor), .synopsis = "[--json]",
-     .summary = "what this machine has and quipu would use", .groups = GROUPS(&cli_json_options)},
+     .summary = "show what hardware quipu finds here and which of it quipu uses",
+     .groups = GROUPS(&cli_json_options)},
     {COMMAND("plan", command_plan), .synopsis = "[-m MODEL] [OPTION...]",
-     .summary = "tensor lifetimes and exact memory of a forward pass",
-     .description = "A row a step, a column a tensor: + created, o kept, m mapped from the host, r "
-                    "read, w written, x destroyed. Weights are not read. With --device cuda the "
-                    "launches of a pass follow: the plan's steps that each runs, its kernels, the "
-                    "form in which rows come and go, and a chain's own steps.",
+     .summary = "show tensor lifetimes and exact memory of a forward pass",
+     .description = "Each row is a step, each column a tensor: + created, o kept, m mapped from "
+                    "the host, r read, w written, x destroyed. Weights are not read. With --device "
+                    "cuda the launches of a pass follow: the steps that each launch runs, its "
+                    "kernels, the forms of its input and output, and the steps inside a chain.",
      .groups =
          GROUPS(&cli_model_options, &cli_plan_options, &cli_fusing_options, &cli_cache_options)},
     {COMMAND("shapes", command_shapes), .synopsis = "[-m MODEL] --tokens N [--batch B]",
-     .summary = "every step's shapes in prefill and decode",
+     .summary = "show the shapes of every step in prefill and decode",
      .groups = GROUPS(&cli_model_options, &cli_shapes_options, &cli_fusing_options)},
     {COMMAND("schedule", command_schedule), .synopsis = "[-m MODEL] [--workers N] [OPTION...]",
-     .summary = "a forward pass as instructions in queues, one queue a worker",
+     .summary = "show a forward pass as instructions in queues, one queue for each worker",
      .description =
-         "Prints how many instructions of each kind there are, how evenly they are "
-         "dealt and how long a pass should take; with --list every instruction with "
-         "its slice of the work, the counters that it waits for (c7>=4: until counter "
-         "7 has 4 of this pass) and the one that it signals. Weights are not read, but by "
-         "--compare, which runs the passes. Predictions use the costs that --measure "
-         "kept for this processor, version and number of workers, and guesses where "
-         "there are none.",
+         "Prints the number of instructions of each kind, how evenly they are distributed and the "
+         "predicted time of a pass. --list prints every instruction with its slice of the work, "
+         "the counters that it waits for (c7>=4: until counter 7 has been signalled 4 times in "
+         "this pass) and the counter that it signals. Only --compare reads the weights, because it "
+         "runs the passes. Predictions use the costs that --measure stored for this processor, "
+         "version and number of workers, or else guesses.",
      .groups = GROUPS(&cli_model_options, &cli_schedule_options)},
     {COMMAND("trace", command_trace),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [-n N] [OPTION...]",
-     .summary = "what every worker did while a model answered",
+     .summary = "show what every worker did while a model answered",
      .description =
-         "Reads the prompt and generates the likeliest tokens once without and once "
-         "with a record of every instruction, then prints where the time went. GB/s and "
-         "GFLOP/s are those of all workers together while they do such work; \"of "
-         "limit\" is the time that the machine's own rates would allow, over the time "
-         "taken. With --exec serial it is one instruction after the other, each as what "
-         "it is in mathematics: Linear, MatMul, ReduceMax, ElementwiseExp, Normalize... With "
-         "--device cuda a track is a thread block of the megakernel, and waiting is for others' "
-         "data; with --exec cuda it is the GPU's operators as launches.",
+         "Reads the prompt and generates the likeliest tokens, once without and once with a record "
+         "of every instruction, then prints where the time went. GB/s and GFLOP/s are sums over "
+         "all workers while they do that kind of work; \"of limit\" is the time that the machine's "
+         "own rates would allow, divided by the time taken. With --exec serial, instructions run "
+         "one after the other under their mathematical names: Linear, MatMul, ReduceMax, "
+         "ElementwiseExp, Normalize... With --device cuda, a track is a thread block of the "
+         "megakernel, and its waits are for data of other blocks; with --exec cuda, the trace "
+         "shows the launches of operators.",
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options,
                       &cli_context_options, &cli_engine_options, &cli_cache_options)},
     {COMMAND("diff", command_diff),
      .synopsis = "[-m MODEL] [--a MACHINE] [--b MACHINE] [OPTION...]",
-     .summary = "compare a forward pass on one machine with another's, tensor by tensor",
-     .description = "Each step is judged alone: b gets what it reads from a, and may differ by as "
-                    "much as the operators' tolerances allow its kernels, not at all where both "
-                    "run the same. Then b runs from beginning to end on its own, for what adds up, "
-                    "and once more without a stop between steps, which has to give the same bits. "
-                    "The exit status is 0 if all is within tolerance; else the first difference "
-                    "is named.",
+     .summary = "compare the forward pass on two machines, tensor by tensor",
+     .description =
+         "Each step is compared alone: b reads the inputs that a has, and its outputs may differ "
+         "by the operators' tolerances, or not at all where both run the same kernels. Then b runs "
+         "the whole pass on its own, which shows how errors add up, and once more without a stop "
+         "between steps, which must give the same bits. The exit status is 0 if everything is "
+         "within tolerance; else the first difference is named.",
      .groups =
          GROUPS(&cli_model_options, &cli_diff_options, &cli_fusing_options, &cli_cache_options)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
-     .summary = "tokens per second of prompts and of generation",
-     .description =
-         "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
-         "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
-         "count. A GPU reads the likeliest token next by itself, up to 16 passes at once, and is "
-         "compared with its own read bandwidth. Mean and standard deviation over the "
-         "repetitions.",
+     .summary = "measure tokens per second of prompts and of generation",
+     .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
+                    "each; with --parallel P, P prompts at once and P tokens a pass, all of which "
+                    "count. A GPU feeds the likeliest token back by itself, for up to 16 passes at "
+                    "a time, and its rate is compared with its own read bandwidth. The table shows "
+                    "mean and standard deviation over the repetitions.",
      .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
                       &cli_engine_options, &cli_cache_options)},
     {COMMAND("load", command_load), .synopsis = "--url http://HOST:PORT [OPTION...]",
@@ -130,66 +131,67 @@ static const command_spec commands[] = {
     {COMMAND("convert", command_convert), .synopsis = "[-m MODEL] -o FILE.gguf [--type TYPE]",
      .summary = "write a model as a GGUF file, in another element type if asked",
      .description = "MODEL may be a GGUF file, a Hugging Face directory or synthetic weights; "
-                    "llama.cpp reads the file too. It appears whole or not at all. What the file "
-                    "cannot hold is refused, or named in a warning.",
+                    "llama.cpp reads the file too. The file appears whole or not at all. What it "
+                    "cannot hold is an error or a warning.",
      .groups = GROUPS(&cli_model_options, &cli_convert_options)},
     {COMMAND("pull", command_pull), .synopsis = "[NAME]",
      .summary = "fetch a model from Hugging Face, or list the short names",
      .description =
          "NAME is a short name such as llama3.2:1b, OWNER/REPOSITORY, "
-         "OWNER/REPOSITORY:FILE.gguf or OWNER/REPOSITORY:TYPE. The model goes to the "
-         "cache that Hugging Face's Python library uses (HF_HOME, HF_HUB_CACHE), and its "
-         "place is printed. HF_ENDPOINT names another hub, HF_TOKEN a token for gated "
+         "OWNER/REPOSITORY:FILE.gguf or OWNER/REPOSITORY:TYPE. The model is stored in the cache "
+         "that Hugging Face's Python library uses (HF_HOME, HF_HUB_CACHE), and its path is "
+         "printed. HF_ENDPOINT names another hub, HF_TOKEN a token for gated "
          "models. An interrupted fetch is resumed, and every file's hash is checked. "
          "Commands that take -m fetch hf:NAME, or a short name, by themselves.",
      .positional_maximum = 1},
-    {COMMAND("list", command_list), .synopsis = "[--json]", .summary = "the models that are here",
-     .groups = GROUPS(&cli_json_options)},
+    {COMMAND("list", command_list), .synopsis = "[--json]",
+     .summary = "list the models in the cache", .groups = GROUPS(&cli_json_options)},
     {COMMAND("rm", command_rm), .synopsis = "NAME",
      .summary = "remove a fetched model: all of it, or the file that NAME selects",
      .positional_minimum = 1, .positional_maximum = 1},
     {COMMAND("ops list", command_ops_list), .synopsis = "[--json]",
-     .summary = "every operator with its axes, types and variants",
+     .summary = "list all operators with their axes, types and variants",
      .groups = GROUPS(&cli_json_options)},
     {COMMAND("ops describe", command_ops_describe), .synopsis = "OPERATOR [--format FORMAT]",
-     .summary = "all that a kernel's author must know of an operator",
+     .summary = "print everything that the author of a kernel must know about an operator",
      .groups = GROUPS(&cli_describe_options), .positional_maximum = 1},
     {COMMAND("ops check", command_ops_check),
      .synopsis = "[OPERATOR...] [--variant NAME | --kernel FILE] [OPTION...]",
-     .summary = "compare kernels with the references on hard cases",
-     .description = "Every operator's kernels on all of its cases: odd shapes, strides, unusual "
-                    "inputs, garbage around them, several threads. A candidate runs with the "
-                    "rights of the user; check only what you would run. The exit status is 0 if "
-                    "all passed.",
+     .summary = "compare kernels with the reference on hard cases",
+     .description =
+         "Runs every operator's kernels on all of its cases: odd shapes, strides, unusual inputs, "
+         "garbage around the tensors, several threads. A candidate runs with the rights of the "
+         "user, so check only code that you would run. The exit status is 0 if all passed.",
      .groups = GROUPS(&cli_kernel_options, &cli_check_options), .positional_maximum = -1},
     {COMMAND("ops bench", command_ops_bench),
      .synopsis = "[OPERATOR...] [--variant NAME | --kernel FILE] [OPTION...]",
-     .summary = "time kernels on the shapes of real models",
-     .description = "The reference, the best variant and the kernel asked for take turns with "
-                    "measurements of the machine's limits. Calls rotate over copies of the tensors "
-                    "that are larger than the caches. After the timing each kernel computes once "
-                    "more from inputs that it has not seen, and is compared with the reference.",
+     .summary = "measure kernels on the shapes of real models",
+     .description =
+         "The reference, the best variant and the requested kernel run in turn with measurements "
+         "of the machine's limits. Calls rotate over copies of the tensors "
+         "that are larger than the caches. After the timing each kernel runs once more on inputs "
+         "that it has not seen, and its outputs are compared with the reference.",
      .groups = GROUPS(&cli_kernel_options, &cli_timing_options), .positional_maximum = -1},
     {COMMAND("ops export", command_ops_export), .synopsis = "FOLDER",
      .summary = "write the operators as FlashInfer-Bench definitions and workloads",
      .positional_minimum = 1, .positional_maximum = 1, .positional_hint = OPTION_HINT_FOLDER},
     {COMMAND("ops import", command_ops_import), .synopsis = "SOLUTION.json [OPTION...]",
      .summary = "check and time a FlashInfer-Bench solution in C or CUDA; print its traces",
-     .description =
-         "A solution's entry point is a kernel as `quipu ops describe` asks for, such as "
-         "rms_norm.c::rms_norm_kernel for rmsnorm_h4096. It runs with the rights of the "
-         "user; import only what you would run.",
+     .description = "A solution's entry point is a kernel as `quipu ops describe` describes it, "
+                    "such as rms_norm.c::rms_norm_kernel for rmsnorm_h4096. It runs with the "
+                    "rights of the user, so import only code that you would run.",
      .groups = GROUPS(&cli_import_options), .positional_minimum = 1, .positional_maximum = 1,
      .positional_hint = OPTION_HINT_FILE},
     {COMMAND("ops prompt", command_ops_prompt), .synopsis = "OPERATOR [--last]",
-     .summary = "the description as a page for a language model that writes kernels",
+     .summary = "print the description as a page for a language model that writes kernels",
      .groups = GROUPS(&cli_prompt_page_options), .positional_minimum = 1, .positional_maximum = 1},
     {COMMAND("help", command_help), .synopsis = "[COMMAND]",
-     .summary = "this list, or the help of a command", .positional_maximum = 2},
-    {COMMAND("man", command_man), .synopsis = "", .summary = "the manual page, for man -l -"},
+     .summary = "show this list, or the help of a command", .positional_maximum = 2},
+    {COMMAND("man", command_man), .synopsis = "", .summary = "print the manual page, for man -l -"},
     {COMMAND("completion", command_completion), .synopsis = "bash|zsh|fish",
-     .summary = "a shell's completion script", .positional_minimum = 1, .positional_maximum = 1},
-    {COMMAND("version", command_version), .synopsis = "", .summary = "the version"},
+     .summary = "print a shell's completion script", .positional_minimum = 1,
+     .positional_maximum = 1},
+    {COMMAND("version", command_version), .synopsis = "", .summary = "print the version"},
     {0}};
 
 static const program_spec program = {

@@ -255,8 +255,8 @@ void cli_json_string(strbuf *out, const char *text, size_t length)
 volatile int cli_interrupted;
 static volatile sig_atomic_t catching;
 
-/* While no command catches interrupts, nothing is half-made: the process may end at once, by the
- * signal itself, so that a shell stops its loop too. */
+/* While no command catches interrupts, there are no half-written files, so the process may end at
+ * once. It ends by the signal itself, so that a shell stops its loop too. */
 static void on_interrupt(int number)
 {
     static const char message[] = "\nquipu: interrupted\n";
@@ -289,7 +289,7 @@ void cli_release_interrupt(void)
 
 static const int endings[] = {SIGTERM, SIGHUP, SIGQUIT};
 enum { N_ENDINGS = sizeof endings / sizeof *endings };
-static volatile sig_atomic_t ending; /* the one that came */
+static volatile sig_atomic_t ending; /* the signal that arrived */
 
 static void on_ending(int number)
 {
@@ -320,8 +320,9 @@ void cli_release_endings(void)
     if (ending) raise(ending);
 }
 
-/* A descriptor that the caller closed must not become that of a file opened later, or answers would
- * go into it. What takes its place refuses to be written (read, for standard input). */
+/* If the caller closed a standard descriptor, the next file opened would get its number, and
+ * answers would be written into that file. A descriptor that refuses to be written (for standard
+ * input, read) takes its place. */
 void cli_fill_descriptors(void)
 {
     static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};

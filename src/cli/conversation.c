@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CONVERSATION_MOST = 64 << 20 }; /* bytes of a file */
+enum { CONVERSATION_MOST = 64 << 20 }; /* largest file, in bytes */
 
 qp_status conversation_init(conversation *c, qp_error *error)
 {
@@ -23,8 +23,8 @@ void conversation_free(conversation *c)
     c->messages = NULL;
 }
 
-/* {"role": ..., "content": ...}, through JSON text so that odd bytes become valid UTF-8. A NUL,
- * which cJSON cannot hold, becomes U+FFFD: a model may say one. */
+/* {"role": ..., "content": ...}, built through JSON text so that invalid bytes become valid UTF-8.
+ * A NUL, which a model may produce and cJSON cannot hold, becomes U+FFFD. */
 static cJSON *make_message(const char *role, const char *content, size_t length)
 {
     strbuf json = {0}, text_only = {0};
@@ -121,7 +121,7 @@ char *conversation_json(const conversation *c)
     return cJSON_Print(c->messages);
 }
 
-/* Writes and closes `file`; a message calls it `path`. */
+/* Writes and closes `file`, which messages call `path`. */
 static qp_status write_file(FILE *file, const char *path, const char *text, qp_error *error)
 {
     size_t length = strlen(text);
@@ -143,8 +143,9 @@ static qp_status write_device(const char *path, const char *text, qp_error *erro
     return write_file(file, path, text, error);
 }
 
-/* A new file takes the old one's place, and its mode, when it is whole and on the disk. mkstemp()
- * makes it under a name that cannot be guessed, so it follows no link that another user planted. */
+/* Writes a new file and renames it over the old one when it is whole and on the disk; it gets the
+ * old one's mode. mkstemp() gives it a name that cannot be guessed, so it follows no link that
+ * another user planted. */
 static qp_status replace_file(const char *path, const struct stat *old, const char *text,
                               qp_error *error)
 {
@@ -170,8 +171,8 @@ qp_status conversation_save(const conversation *c, const char *path, qp_error *e
     if (!text) return error_no_memory(error, "the conversation", 0);
     struct stat found;
     bool there = stat(path, &found) == 0;
-    char *real = realpath(path, NULL);                  /* a link stays one */
-    qp_status status = there && !S_ISREG(found.st_mode) /* a device is not to be replaced */
+    char *real = realpath(path, NULL);                  /* a symbolic link stays one */
+    qp_status status = there && !S_ISREG(found.st_mode) /* a device is written, not replaced */
                            ? write_device(path, text, error)
                            : replace_file(real ? real : path, there ? &found : NULL, text, error);
     free(real);

@@ -16,21 +16,21 @@ void conversation_free(conversation *c);
 qp_status conversation_add(conversation *c, const char *role, const char *content, size_t length,
                            qp_error *error);
 
-/* Takes the last message away. */
+/* Removes the last message. */
 void conversation_pop(conversation *c);
 
-/* Takes the answer that the conversation ends with, and gives it back to its end; NULL where it
- * does not end in one. The caller owns it in between. */
+/* Removes the answer at the end of the conversation and returns it, to be put back; NULL if the
+ * conversation does not end in an answer. The caller owns it in between. */
 cJSON *conversation_take_answer(conversation *c);
 void conversation_give_back(conversation *c, cJSON *answer);
 
 /* Replaces or adds the system message; an empty text removes it. */
 qp_status conversation_set_system(conversation *c, const char *content, qp_error *error);
 
-/* Forgets everything but the system message. */
+/* Removes everything except the system message. */
 void conversation_reset(conversation *c);
 
-/* Takes the oldest question and its answer away; false when there is none. */
+/* Removes the oldest question and its answer; false when there is none. */
 bool conversation_drop_oldest(conversation *c);
 
 int conversation_length(const conversation *c);

@@ -13,7 +13,7 @@ static void show_progress(void *context, const char *text, bool finished)
     fprintf(stderr, "\r\033[K%s", finished ? "" : text);
 }
 
-/* The prompt's tokens; none where neither it nor ids were given. */
+/* The tokens of the prompt or of --ids; none if neither was given. */
 static qp_status read_tokens(const cli_call *call, const char *model, qp_tokens *tokens)
 {
     const cli_settings *s = call->settings;
@@ -62,8 +62,8 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
     if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
     strbuf_free(&text);
     if (status != QP_OK || equal) return status;
-    return error_set(call->error, QP_FORMAT, "%s does not compute what %s does", s->machine_b,
-                     s->machine_a);
+    return error_set(call->error, QP_FORMAT, "the results of %s differ from those of %s",
+                     s->machine_b, s->machine_a);
 }
 
 qp_status command_diff(const cli_call *call)

@@ -1,7 +1,7 @@
-/* What a terminal sends, as keys: see edit_keys.h.
+/* Decodes what a terminal sends into keys: see edit_keys.h.
  *
- * Sequences are those of xterm, which all terminals of today send. A lone Escape is known by the
- * time that passes after it.
+ * The sequences are those of xterm, which today's terminals send. A lone Escape is recognised by
+ * the pause after it.
  */
 #include "cli/edit_keys.h"
 
@@ -53,8 +53,8 @@ static int key_of_number(long number)
     }
 }
 
-/* Reads all up to the bracket that ends it. A second of silence ends it too, so that a lost bracket
- * locks no person out. */
+/* Reads all text up to the closing bracket. A second of silence ends it too, so that a lost bracket
+ * does not block the terminal. */
 static int read_paste(key_source *source, void *context, strbuf *text)
 {
     static const char end[] = "\x1b[201~";
@@ -115,7 +115,7 @@ static int read_escape(key_source *source, void *context, strbuf *text)
     return KEY_ALT + byte;
 }
 
-/* The rest of the sequence that `byte` begins; bytes that make no UTF-8 are passed over. */
+/* Reads the rest of the UTF-8 sequence that `byte` begins; invalid sequences are skipped. */
 static int read_text(key_source *source, void *context, int byte, strbuf *text)
 {
     strbuf_putc(text, (char)byte);

@@ -1,4 +1,5 @@
-/* What a terminal sends, as keys: text, control characters, escape sequences, pasted text. */
+/* Decodes what a terminal sends into keys: text, control characters, escape sequences, pasted
+ * text. */
 #ifndef QUIPU_CLI_EDIT_KEYS_H
 #define QUIPU_CLI_EDIT_KEYS_H
 
@@ -31,7 +32,7 @@ typedef enum key_code {
     KEY_ESCAPE,
     KEY_BACKSPACE = 127,
     KEY_TEXT = 256, /* typed: one code point, in `text` */
-    KEY_PASTE,      /* pasted between the terminal's brackets: in `text`, cleaned */
+    KEY_PASTE, /* pasted between the terminal's brackets; in `text`, without control characters */
     KEY_LEFT,
     KEY_RIGHT,
     KEY_UP,
@@ -42,19 +43,19 @@ typedef enum key_code {
     KEY_WORD_LEFT,
     KEY_WORD_RIGHT,
     KEY_NEWLINE,     /* a line break within the message: Alt-Enter */
-    KEY_UNKNOWN,     /* a sequence without a meaning here */
-    KEY_INPUT_ENDED, /* the terminal has gone */
-    KEY_SIGNAL,      /* a signal came in: the terminal was resized, or SIGINT */
+    KEY_UNKNOWN,     /* an unknown sequence */
+    KEY_INPUT_ENDED, /* the terminal was closed */
+    KEY_SIGNAL,      /* a signal arrived: the terminal was resized, or SIGINT */
     KEY_ALT = 1024,
 } key_code;
 
-/* What a key_source gives in place of a byte. */
+/* Values that a key_source returns in place of a byte. */
 enum { BYTE_END = -1, BYTE_SIGNAL = -2, BYTE_TIMEOUT = -3 };
 
-/* The next byte, 0 to 255, or one of the above; `timeout_ms` < 0: waits as long as it takes. */
+/* Returns the next byte, 0 to 255, or one of the above; `timeout_ms` < 0 waits without limit. */
 typedef int key_source(void *context, int timeout_ms);
 
-/* Reads the next key; what it carries is put into `text`, which is emptied first. */
+/* Reads the next key; its text goes into `text`, which is emptied first. */
 int key_read(key_source *source, void *context, strbuf *text);
 
 #endif

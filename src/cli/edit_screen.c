@@ -1,4 +1,4 @@
-/* The message being edited, drawn on a terminal: see edit_screen.h. */
+/* Draws the message being edited on a terminal: see edit_screen.h. */
 #include "cli/edit_screen.h"
 
 #include <stdlib.h>
@@ -66,8 +66,8 @@ static void choose_rows(edit_screen *s, int lines)
     s->bottom = s->top + lines < s->n_rows ? s->top + lines : s->n_rows;
 }
 
-/* Rows of a terminal between the first row drawn and the cursor. A terminal that has become
- * narrower has broken the rows drawn before. */
+/* Rows of the terminal between the first row drawn and the cursor. A terminal that has become
+ * narrower has wrapped the rows drawn before. */
 static int rows_above_cursor(const edit_screen *s, int columns)
 {
     int above = 0;

@@ -1,4 +1,4 @@
-/* The message that a person edits: see edit_text.h. */
+/* The text and cursor of a message being edited: see edit_text.h. */
 #define _XOPEN_SOURCE 700 /* wcwidth */
 #include "cli/edit_text.h"
 
@@ -18,17 +18,17 @@ int edit_width(uint32_t code_point)
 
 static bool is_regional(uint32_t c)
 {
-    return c >= 0x1f1e6 && c <= 0x1f1ff; /* two of them are a flag */
+    return c >= 0x1f1e6 && c <= 0x1f1ff; /* regional indicators: two of them are a flag */
 }
 
-/* Whether the code point belongs to the character before it. */
+/* Whether the code point is part of the same cluster as the character before it. */
 static bool extends(uint32_t c)
 {
     bool skin_tone = c >= 0x1f3fb && c <= 0x1f3ff;
     return skin_tone || (c >= 0x80 && edit_width(c) == 0);
 }
 
-/* A byte that begins no sequence is a cluster of its own. */
+/* A byte that begins no valid sequence is a cluster of its own. */
 static size_t decode(const char *text, size_t length, uint32_t *c)
 {
     size_t size = utf8_sequence(text, length);
@@ -97,7 +97,7 @@ size_t edit_previous(const edit_text *t, size_t at)
     return found;
 }
 
-/* What words are made of: letters and digits, and whatever is not ASCII. */
+/* Words consist of letters, digits and all characters that are not ASCII. */
 static bool in_word(const edit_text *t, size_t at)
 {
     unsigned char c = (unsigned char)t->text.data[at];
@@ -145,7 +145,7 @@ static int column_of(const edit_text *t, size_t at)
     return column;
 }
 
-/* Puts the cursor into the line that begins at `start`. */
+/* Puts the cursor into the line that begins at `start`, at the wanted column. */
 static void go_to_column(edit_text *t, size_t start, int column)
 {
     size_t at = start, end = edit_line_end(t, start);

@@ -1,8 +1,8 @@
-/* The message that a person edits: UTF-8 text of one or more lines, and a cursor. No terminal in
- * here.
+/* The text and cursor of a message being edited: UTF-8, one or more lines. Independent of any
+ * terminal.
  *
- * Positions are byte offsets that lie between clusters: what a person sees as one character, such
- * as a letter with its combining marks.
+ * Positions are byte offsets between clusters. A cluster is what a person sees as one character,
+ * such as a letter with its combining marks.
  */
 #ifndef QUIPU_CLI_EDIT_TEXT_H
 #define QUIPU_CLI_EDIT_TEXT_H
@@ -43,12 +43,12 @@ bool edit_down(edit_text *t);
 /* Swaps the clusters around the cursor, and moves past them. */
 void edit_transpose(edit_text *t);
 
-/* Appends what a person pasted: line breaks become \n, other control characters go, bytes that are
- * not UTF-8 become U+FFFD. */
+/* Appends pasted text: line breaks become \n, other control characters are removed, invalid UTF-8
+ * becomes U+FFFD. */
 void edit_clean(const char *bytes, size_t length, strbuf *out);
 
-/* Bytes of the cluster at the start of text[0 .. length), length > 0, and how many columns of a
- * terminal it takes. */
+/* Bytes of the cluster at the start of text[0 .. length), length > 0, and the columns it takes on a
+ * terminal. */
 size_t edit_cluster(const char *text, size_t length, int *width);
 
 /* Columns of a terminal that a code point takes; 0 for marks and control characters. */

@@ -1,5 +1,5 @@
 /* Flags and commands of llama.cpp, Ollama and vLLM that have another name here, or no counterpart,
- * with the answer to a person who types them. A command's own flags are found before these. */
+ * with the message for a person who types them. A command's own flags are found before these. */
 #include "cli/cli.h"
 
 #define CHAT "a conversation is `quipu chat`, and `quipu run` answers one prompt"
@@ -8,13 +8,13 @@
     "token is taken from HF_TOKEN"
 #define LAYERS  "a model runs whole on one device; --device cuda takes the GPU, --device cpu none"
 #define ONE_GPU "it uses one GPU; CUDA_VISIBLE_DEVICES chooses which"
-#define MAPPED  "model files are always mapped, and locking them in memory is left to the system"
+#define MAPPED  "model files are always mapped; quipu does not lock them in memory"
 #define KV_TYPE "the type of the KV cache is --kv-type F16, BF16 or F32, for keys and values alike"
 #define SERVER                                                                                     \
     "it has no server; `quipu run` and `quipu chat` answer here, quipu.h is the C library"
 #define NO_FLASH "attention is always computed in blocks, without a switch"
 #define CHUNK    "the tokens of a prompt in one forward pass are --chunk N"
-#define GRAMMAR  "answers cannot be bound to a grammar yet"
+#define GRAMMAR  "answers cannot be restricted to a grammar yet"
 #define DRAFT    "it has no speculative decoding"
 #define ADAPTER  "it has no adapters; merge them into the model first"
 
@@ -57,8 +57,8 @@ const option_entry cli_foreign_flags[] = {
     {"-ub", CHUNK},
     {"--batch-size", CHUNK},
     {"--ubatch-size", CHUNK},
-    {"-tb", "one number of threads, -t N, serves prompts and generation"},
-    {"--threads-batch", "one number of threads, -t N, serves prompts and generation"},
+    {"-tb", "-t N sets the threads of prompts and generation alike"},
+    {"--threads-batch", "-t N sets the threads of prompts and generation alike"},
     {"--temperature", "the temperature is --temp T"},
     {"--repeat-penalty", "the penalty is --repetition-penalty R, for all tokens of the context"},
     {"--repeat-last-n", "--repetition-penalty counts all tokens of the context"},
@@ -107,9 +107,9 @@ const option_entry cli_foreign_flags[] = {
     {"--np", "several answers side by side are `quipu run --answers N`"},
     {"--host", SERVER},
     {"--port", SERVER},
-    {"-lv", "-v tells what is used and why"},
-    {"--log-disable", "the answer alone is on standard output; 2>/dev/null leaves out the rest"},
-    {"--no-warmup", "there is no run before the first"},
+    {"-lv", "-v prints what is used and why"},
+    {"--log-disable", "standard output holds only the answer; 2>/dev/null hides the rest"},
+    {"--no-warmup", "there is no warm-up run"},
     {"--color", "answers are not coloured"},
     {"-co", "answers are not coloured"},
     {0}};

@@ -1,4 +1,4 @@
-/* quipu help, man, completion, version: texts drawn from the tables of commands and options. */
+/* quipu help, man, completion, version: texts made from the tables of commands and options. */
 #include "cli/cli.h"
 
 #include "base/version.h"

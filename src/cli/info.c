@@ -1,4 +1,4 @@
-/* quipu info and quipu doctor: what a model is, and what this machine has. */
+/* quipu info and quipu doctor: a model's properties, and this machine's. */
 #include "cli/cli.h"
 
 #include "base/buffer.h"
@@ -20,11 +20,11 @@ qp_status command_info(const cli_call *call)
     return status;
 }
 
-/* What doctor found on this machine. */
+/* What doctor found out about this machine. */
 typedef struct findings {
     const char *version;
     cpu_description cpu;
-    strbuf features;  /* of the CPU, that kernels use: "avx2 fma" */
+    strbuf features;  /* CPU features that kernels use: "avx2 fma" */
     uint64_t memory;  /* bytes available */
     char driver[256]; /* the line of NVIDIA's driver, or empty */
     bool has_gpu;

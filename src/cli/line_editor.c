@@ -18,10 +18,10 @@ struct line_editor {
     edit_screen screen;
     line_history history;
     line_completer *complete;
-    int shown;      /* of the history, or history.count: the new message */
+    int shown;      /* index in the history; history.count is the new message */
     strbuf draft;   /* the new message while an old one is shown */
     strbuf killed;  /* what Ctrl-Y inserts */
-    strbuf carried; /* by the key that was read last */
+    strbuf carried; /* set by the key that was read last */
     bool done;
     line_result result;
 };
@@ -43,7 +43,7 @@ static void draw(line_editor *e)
     draw_with(e, PROMPT);
 }
 
-/* The cursor goes below the message, which stays. */
+/* Moves the cursor below the message, which stays visible. */
 static void leave(line_editor *e)
 {
     strbuf out = {0};
@@ -59,7 +59,7 @@ static void beep(void)
     terminal_write("\a", 1);
 }
 
-/* ---- What keys do -------------------------------------------------------------------------- */
+/* ---- Actions of keys ---------------------------------------------------------------------- */
 
 static void finish(line_editor *e, line_result result)
 {
@@ -67,7 +67,7 @@ static void finish(line_editor *e, line_result result)
     e->result = result;
 }
 
-/* A backslash at the end breaks the line instead. */
+/* After a backslash, Enter breaks the line instead. */
 static void send_message(line_editor *e)
 {
     strbuf *text = &e->message.text;
@@ -89,7 +89,7 @@ static void insert_carried(line_editor *e)
     edit_insert(&e->message, strbuf_text(&e->carried), e->carried.length);
 }
 
-/* Whole lines are often copied with the last line break, which is not meant. */
+/* Lines are often copied with their last line break, which the person did not mean to send. */
 static void insert_pasted(line_editor *e)
 {
     const char *text = strbuf_text(&e->carried);
@@ -180,7 +180,7 @@ static void kill_word_left(line_editor *e)
     kill_range(e, edit_word_left(&e->message, e->message.cursor), e->message.cursor);
 }
 
-/* Back to a blank, as Ctrl-W does in shells. */
+/* Back to the previous blank, as Ctrl-W in shells. */
 static void kill_blank_word(line_editor *e)
 {
     const char *text = strbuf_text(&e->message.text);
@@ -251,7 +251,7 @@ static void go_down(line_editor *e)
     if (!edit_down(&e->message)) show_newer(e);
 }
 
-/* The prompt of a search, and the message found with the cursor at the match. */
+/* Shows the prompt of a search, and the message found with the cursor at the match. */
 static void show_match(line_editor *e, const char *wanted, int found)
 {
     strbuf prompt = {0};
@@ -274,8 +274,8 @@ static void drop_last_character(strbuf *text)
 
 static void handle_key(line_editor *e, int key);
 
-/* Ctrl-R: what is typed is looked for in older messages; Ctrl-R again looks further, Ctrl-G and
- * Escape give the message back, and any other key acts on the one found. */
+/* Ctrl-R: searches older messages for the typed text. Ctrl-R again searches further, Ctrl-G and
+ * Escape restore the message, and any other key acts on the message found. */
 static void search_history(line_editor *e)
 {
     strbuf wanted = {0}, before = {0};
@@ -311,7 +311,7 @@ void completions_add(completions *c, const char *word)
     c->count++;
 }
 
-/* Bytes that all candidates begin with. */
+/* Bytes of the common prefix of all candidates. */
 static size_t common_length(const completions *c)
 {
     const char *first = strbuf_text(&c->words), *word = first;
@@ -323,7 +323,7 @@ static size_t common_length(const completions *c)
         common = same;
     }
     while (common && ((unsigned char)first[common] & 0xc0) == 0x80)
-        common--; /* not within a character */
+        common--; /* not within a UTF-8 sequence */
     return common;
 }
 

@@ -1,6 +1,6 @@
-/* Messages that a person typed before: see line_history.h.
+/* Earlier messages of a person: see line_history.h.
  *
- * In the file a message is a line, with \n for its line breaks and \\ for its backslashes.
+ * In the file each message is a line, with \n for its line breaks and \\ for its backslashes.
  */
 #include "cli/line_history.h"
 
@@ -71,7 +71,7 @@ static int open_private(const char *path, int flags)
     return open(path, flags | O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 }
 
-/* Writes all that is kept in place of a file that has grown too long. */
+/* Rewrites a file that has grown too long with the messages that are kept. */
 static void rewrite(const line_history *h)
 {
     char temporary[4112];

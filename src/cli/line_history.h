@@ -1,4 +1,4 @@
-/* Messages that a person typed before, and the file that keeps them. */
+/* Earlier messages of a person, and the file that keeps them. */
 #ifndef QUIPU_CLI_LINE_HISTORY_H
 #define QUIPU_CLI_LINE_HISTORY_H
 
@@ -10,14 +10,14 @@ enum { HISTORY_MOST = 1000 };
 typedef struct line_history {
     char **items; /* [count], the oldest first */
     int count;
-    char path[4096]; /* empty: kept in memory alone */
+    char path[4096]; /* empty: kept in memory only */
 } line_history;
 
-/* Reads the file; what is added is appended to it at once, readable by its owner alone. Failing is
- * no loss but that of the history. */
+/* Reads the file. Each message added later is appended to it at once; only its owner can read it.
+ * If the file cannot be used, only the history is lost. */
 void history_open(line_history *h, const char *path);
 
-/* Adds a message, unless it is the one that was added last. */
+/* Adds a message, unless it equals the last one. */
 void history_add(line_history *h, const char *text);
 
 /* The nearest message from `from` down to 0 that contains `text`, or -1. */

@@ -1,4 +1,4 @@
-/* quipu logits: what the model says after every token of a prompt. */
+/* quipu logits: the model's logits after every token of a prompt. */
 #include "cli/cli.h"
 
 #include "base/status.h"
@@ -15,8 +15,8 @@ typedef struct logits_output {
     const qp_vocabulary *vocabulary; /* may be NULL */
     const qp_tokens *tokens;
     int64_t vocab_size, top;
-    int32_t *order; /* [top], for the largest */
-    FILE *file;     /* of --out, or NULL */
+    int32_t *order; /* [top], ids of the largest */
+    FILE *file;     /* the file of --out, or NULL */
 } logits_output;
 
 /* Whether token a comes before b: the larger logit, the lower id on ties. */
@@ -25,7 +25,8 @@ static bool comes_first(const float *logits, int32_t a, int32_t b)
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
 }
 
-/* Moves heap[at] down to where nothing below it comes later: the last to come is at the root. */
+/* Moves heap[at] down until it comes after all below it in the order; the root is the last of the
+ * order. */
 static void sift_down(const float *logits, int32_t *heap, int64_t n, int64_t at)
 {
     for (int64_t child; (child = 2 * at + 1) < n; at = child) {
@@ -37,8 +38,8 @@ static void sift_down(const float *logits, int32_t *heap, int64_t n, int64_t at)
     }
 }
 
-/* Writes the `top` that come first, in order, to the front of `order`: a heap of the best so far,
- * whose root makes way for what is better. */
+/* Writes the first `top` ids, in order, to the front of `order`. Keeps a heap of the best so far;
+ * its root is replaced when a better one is found. */
 static void select_top(const float *logits, int32_t *order, int64_t n, int64_t top)
 {
     for (int64_t i = 0; i < top; i++)
@@ -67,7 +68,7 @@ static void describe_token(const logits_output *out, int32_t id, strbuf *text)
     free(piece);
 }
 
-/* The token's text, filled up to `width` characters. */
+/* The token's text, padded to `width` characters. */
 static void describe_padded(const logits_output *out, int32_t id, int width, strbuf *text)
 {
     size_t start = text->length;
@@ -100,7 +101,7 @@ static void print_json(const logits_output *out, size_t position, const float *l
     for (int64_t i = 0; i < top; i++) {
         strbuf_printf(text, "%s{\"id\": %d, \"text\": ", i ? ", " : "", out->order[i]);
         describe_token(out, out->order[i], text);
-        /* JSON has no infinities: a token that the model excludes has no number. */
+        /* JSON has no infinities: a token that the model excludes gets null. */
         float logit = logits[out->order[i]];
         if (isfinite(logit))
             strbuf_printf(text, ", \"logit\": %.9g}", (double)logit);

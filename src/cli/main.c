@@ -20,7 +20,8 @@ static int exit_code(qp_status status)
     }
 }
 
-/* `quipu ops` and `quipu ops --help`: the commands that begin so. False where it is none of these.
+/* Answers `quipu ops` and `quipu ops --help` with the commands that begin with that word. False for
+ * anything else.
  */
 static bool show_family(int argc, char **argv, qp_status *status, qp_error *error)
 {

@@ -1,13 +1,13 @@
-/* Parts of the manual page that the tables of options do not hold. */
+/* Parts of the manual page that are not in the tables of options. */
 #include "cli/cli.h"
 
 const option_entry cli_exit_statuses[] = {
-    {"0", "All was done"},
-    {"1", "It failed: a file, the memory or a device, as a sentence on standard error says; of a "
-          "command that compares or checks, also that something differed"},
+    {"0", "Success"},
+    {"1", "Failure: a file, the memory or a device; a message on standard error says which. For a "
+          "command that compares or checks, also a difference"},
     {"2", "Wrong usage: an option, a value or a combination of them"},
-    {"130", "Interrupted by Ctrl-C. Where nothing was half done, the process ends by the signal "
-            "itself, which a shell reports by the same number"},
+    {"130", "Interrupted by Ctrl-C. If no half-written file has to be removed, the process ends by "
+            "the signal itself, which a shell reports by the same number"},
     {"141", "The reader of standard output has closed it, as in quipu plan | head; a shell reports "
             "the signal SIGPIPE by this number"},
     {0}};
@@ -15,9 +15,9 @@ const option_entry cli_exit_statuses[] = {
 const option_entry cli_files[] = {
     {"$XDG_CACHE_HOME/quipu, or ~/.cache/quipu",
      "The default model, the costs that quipu schedule --measure measured, and the verdicts of "
-     "quipu ops check. All of it can be made again"},
+     "quipu ops check. Everything there can be made again"},
     {"$XDG_STATE_HOME/quipu/history, or ~/.local/state/quipu/history",
-     "The last 1000 messages typed in quipu chat, readable by their owner alone"},
+     "The last 1000 messages typed in quipu chat; only their owner can read the file"},
     {"MODEL.generation_config.json",
      "Sampling settings of MODEL.gguf, in the form of a Hugging Face directory's "
      "generation_config.json"},
@@ -25,7 +25,7 @@ const option_entry cli_files[] = {
 
 const option_entry cli_variables[] = {
     {"HOME, XDG_CACHE_HOME, XDG_STATE_HOME", "Where the files below are"},
-    {"CUDA_VISIBLE_DEVICES", "Which GPUs the driver shows; the first of them is used"},
+    {"CUDA_VISIBLE_DEVICES", "Which GPUs the driver shows; quipu uses the first of them"},
     {0}};
 
 const option_entry cli_examples[] = {

@@ -1,4 +1,4 @@
-/* quipu ops list, describe, prompt: the operators as they describe themselves. */
+/* quipu ops list, describe, prompt: prints the operators' descriptions. */
 #include "cli/cli.h"
 
 #include "base/cpu.h"
@@ -38,7 +38,7 @@ qp_status command_ops_describe(const cli_call *call)
     return print(&text, status, call->error);
 }
 
-/* Where the verdict on an operator's last candidate is kept; NULL when there is no cache. */
+/* The file with the verdict on an operator's last candidate; NULL when there is no cache folder. */
 static const char *verdict_path(const char *op_name)
 {
     static char path[4096];
@@ -129,7 +129,8 @@ qp_status command_ops_bench(const cli_call *call)
     end_progress();
     TRY(print(&text, status, call->error));
     if (n_wrong == 0) return QP_OK;
-    return error_set(call->error, QP_FORMAT, "%d kernels were not right after the timing", n_wrong);
+    return error_set(call->error, QP_FORMAT, "%d kernels computed wrong results after the timing",
+                     n_wrong);
 }
 
 qp_status command_ops_export(const cli_call *call)

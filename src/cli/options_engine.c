@@ -22,7 +22,8 @@ static const option_spec model_options[] = {
      .excludes = "model",
      .help =
          "a model of Hugging Face: OWNER/REPOSITORY[:FILE or TYPE], fetched where it is missing"},
-    {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose), .help = "print what is used and why"},
+    {"verbose", 'v', OPTION_FLAG_AT(SETTINGS, verbose),
+     .help = "print which device, kernels and types are used, and why"},
     {0}};
 const option_group cli_model_options = {"Model", model_options};
 
@@ -31,24 +32,26 @@ static const option_spec engine_options[] = {
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1 << 16,
-     .help = "tokens of a prompt in one forward pass; 0: 512, on a GPU 2048"},
+     .help = "tokens of a prompt in one forward pass; 0: 512, or 2048 on a GPU"},
     {"exec", 0, OPTION_CHOICE_AT(SETTINGS, exec), .expert = true, .choices = cli_execs,
      .renamed = old_execs, .fallback = "auto", .argument = "MACHINE",
-     .help = "threads: a schedule, a queue for each; serial: a schedule, one instruction at a time "
-             "by references; operators: operator by operator; reference: the same by references; "
-             "megakernel: tokens in one kernel on a GPU; cuda: operator by operator on a GPU; "
-             "auto: threads on the CPU, megakernel on a GPU where it runs the model, else cuda"},
+     .help =
+         "the machine that runs forward passes. threads: a schedule, with a queue for each CPU "
+         "thread; serial: a schedule, one instruction at a time, with reference kernels; "
+         "operators: one operator after the other; reference: the same with reference kernels; "
+         "megakernel: many tokens in one kernel on a GPU; cuda: one operator after the other on a "
+         "GPU; auto: on the CPU threads, on a GPU megakernel if it supports the model, else cuda"},
     {"order", 0, OPTION_INTEGER_AT(SETTINGS, order), .expert = true, .argument = "SEED",
      .fallback = "0", .minimum = 0, .maximum = INT64_MAX,
-     .help = "of --exec serial: instructions in a random order, any that the schedule allows; 0: "
-             "each worker goes as far as it can, in turn"},
+     .help = "for --exec serial: run instructions in a random order that the schedule allows; 0: "
+             "each worker in turn, as far as it can go"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, device), .choices = cli_devices, .fallback = "auto",
-     .argument = "DEVICE", .help = "what runs the model; auto: an NVIDIA GPU where there is one"},
+     .argument = "DEVICE", .help = "where the model runs; auto: on an NVIDIA GPU if there is one"},
     {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1024,
      .help = "thread blocks of the megakernel; 0: one for each multiprocessor of the GPU"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
-     .help = "operators that need no other thread's results as one: the same answer with fewer "
+     .help = "fuse operators that need no results of other threads: the same answer with fewer "
              "waits, for few tokens on many threads"},
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,
      .fallback = "auto", .argument = "HOW",
@@ -56,13 +59,13 @@ static const option_spec engine_options[] = {
              "to 16, or as float with weights decoded to float32; auto: 16 where a token reads at "
              "most 256 MiB of weights, else 8"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
-     .help = "CPU features to leave unused, separated by commas"},
+     .help = "CPU features not to use, separated by commas"},
     {0}};
 const option_group cli_engine_options = {"Running", engine_options};
 
 static const option_spec context_options[] = {
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
-     .maximum = 1 << 26, .help = "positions of a conversation; 0: the model's, at most 8192"},
+     .maximum = 1 << 26, .help = "most positions of a conversation; 0: the model's, up to 8192"},
     {0}};
 const option_group cli_context_options = {"Running", context_options};
 

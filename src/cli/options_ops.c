@@ -6,38 +6,38 @@
 static const char *const page_formats[] = {"text", "markdown", "json", NULL};
 
 static const option_spec describe_options[] = {
-    {"all", 0, OPTION_FLAG_AT(SETTINGS, all), .help = "every operator"},
+    {"all", 0, OPTION_FLAG_AT(SETTINGS, all), .help = "describe every operator"},
     {"format", 0, OPTION_CHOICE_AT(SETTINGS, page_format), .choices = page_formats,
-     .fallback = "text", .argument = "FORMAT", .help = "form of the page"},
+     .fallback = "text", .argument = "FORMAT", .help = "format of the page"},
     {0}};
 const option_group cli_describe_options = {"Page", describe_options};
 
 static const option_spec prompt_page_options[] = {
     {"last", 0, OPTION_FLAG_AT(SETTINGS, last),
-     .help = "end with the verdict on the last candidate that was checked"},
+     .help = "end the page with the verdict on the last candidate that was checked"},
     {0}};
 const option_group cli_prompt_page_options = {"Page", prompt_page_options};
 
 static const option_spec kernel_options[] = {
     {"variant", 0, OPTION_STRING_AT(SETTINGS, variant), .argument = "NAME",
-     .help = "this variant alone; best: those that the program would choose"},
+     .help = "only this variant; best: the variants that quipu would choose here"},
     {"kernel", 0, OPTION_STRING_AT(SETTINGS, kernel), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help =
-         "a candidate for the operator named: a .c or .cu file, compiled on the spot, or a .so"},
+     .help = "a candidate kernel for the named operator: a .c or .cu file, which is compiled, or a "
+             ".so"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
-     .fallback = "cpu", .argument = "DEVICE", .help = "whose kernels"},
+     .fallback = "cpu", .argument = "DEVICE", .help = "the device whose kernels are meant"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
-     .help = "CPU features to leave unused, separated by commas"},
+     .help = "CPU features not to use, separated by commas"},
     {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "60",
      .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer on a case is ended"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_kernel_options = {"Kernels", kernel_options};
 
-static const option_spec check_options[] = {{"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed),
-                                             .argument = "N", .fallback = "1",
-                                             .maximum = INT64_C(1) << 53, .help = "of the inputs"},
-                                            {0}};
+static const option_spec check_options[] = {
+    {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .fallback = "1",
+     .maximum = INT64_C(1) << 53, .help = "seed of the pseudo-random inputs"},
+    {0}};
 const option_group cli_check_options = {"Inputs", check_options};
 
 static const option_spec timing_options[] = {

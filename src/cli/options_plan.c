@@ -12,9 +12,9 @@ static const char *const schedule_assignments[] = {"rr", "zz", "wave", "dag", "p
 /* Which form of the forward pass is shown. */
 static const option_spec fusing_options[] = {
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
-     .help = "the forward pass for few tokens, in fused operators"},
+     .help = "the forward pass for few tokens, with fused operators"},
     {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums), .expert = true,
-     .help = "fused further, as the megakernel runs it: workers add up the residual"},
+     .help = "fused further, as in the megakernel: workers add their parts to the residual"},
     {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
      .argument = "N", .fallback = "1", .minimum = 1, .maximum = 1024,
      .help = "fused: parts of a sequence's positions that attention is split in"},
@@ -23,22 +23,22 @@ const option_group cli_fusing_options = {"Form of the pass", fusing_options};
 
 static const option_spec plan_options[] = {
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
-     .minimum = 1, .maximum = 1 << 20, .help = "new tokens in one forward pass"},
+     .minimum = 1, .maximum = 1 << 20, .help = "new tokens in the forward pass"},
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
-     .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's"},
+     .maximum = 1 << 26, .help = "most positions of a sequence; 0: the model's"},
     {"sequences", 0, OPTION_INTEGER_AT(SETTINGS, sequences), .argument = "N", .fallback = "1",
-     .minimum = 1, .maximum = 1 << 16, .help = "sequences at once"},
+     .minimum = 1, .maximum = 1 << 16, .help = "sequences in the batch"},
     {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "1", .minimum = 1,
      .maximum = 1024, .help = "ranks of tensor parallelism"},
     {"memory", 0, OPTION_SIZE_AT(SETTINGS, memory), .argument = "BYTES", .fallback = "0",
-     .help = "memory that the largest context is computed for, of a GPU too; 0: what is available "
-             "now"},
+     .help = "memory for which the largest context is computed, on the CPU or the GPU; 0: what is "
+             "free now"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
-     .help = "cuda: a pass's launches on a GPU and the exact memory of a run there too"},
+     .help = "cuda: show also the launches of a pass on a GPU and the exact memory of a run there"},
     {"arch", 0, OPTION_STRING_AT(SETTINGS, arch), .argument = "ARCH",
-     .help = "with --device cuda, the GPU's architecture, sm_90 or sm_100, where it is not the one "
-             "here"},
+     .help = "with --device cuda: the GPU's architecture, sm_90 or sm_100, if it is not the GPU of "
+             "this machine"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_plan_options = {"Plan", plan_options};
@@ -47,7 +47,7 @@ static const option_spec shapes_options[] = {
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "512",
      .minimum = 1, .maximum = 1 << 20, .help = "tokens of the prompt"},
     {"batch", 0, OPTION_INTEGER_AT(SETTINGS, batch), .argument = "B", .fallback = "1", .minimum = 1,
-     .maximum = 1 << 16, .help = "sequences that decode at once"},
+     .maximum = 1 << 16, .help = "sequences that decode together"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_shapes_options = {"Shapes", shapes_options};
@@ -55,65 +55,69 @@ const option_group cli_shapes_options = {"Shapes", shapes_options};
 static const option_spec schedule_options[] = {
     {"workers", 0, OPTION_INTEGER_AT(SETTINGS, workers), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1024,
-     .help = "queues; 0: one for each processor that this process may use, or multiprocessor"},
+     .help = "queues; 0: one for each processor that this process may use, or for each "
+             "multiprocessor of the GPU"},
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
      .help = "cuda: the megakernel's schedule, measured and compared on the GPU"},
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
      .fallback = "latency", .argument = "WHICH",
-     .help = "latency: few tokens; throughput: many, in tiles"},
+     .help = "latency: for few tokens; throughput: for many, in tiles"},
     {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
      .fallback = "rr", .argument = "HOW",
      .help = "rr: in turn; zz: there and back; wave: largest first onto the least loaded; dag: "
              "the critical path first; pool: memory-bound and compute-bound work apart"},
     {"memory-fraction", 0, OPTION_NUMBER_AT(SETTINGS, memory_fraction), .expert = true,
      .argument = "F", .fallback = "0", .high = 1,
-     .help = "of the workers for memory-bound work in pool, as far as no queue gets longer than "
-             "four times the mean; 0: from the costs"},
+     .help = "for --assign pool: share of the workers that get memory-bound work, unless a queue "
+             "would exceed four times the mean; 0: computed from the costs"},
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "0",
      .maximum = 1 << 26, .help = "positions of a sequence; 0: the model's, at most 8192"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
      .fallback = "512", .minimum = 1, .maximum = 1 << 16,
-     .help = "tokens of a prompt in one forward pass; with --sums 1 if not given"},
+     .help = "tokens of a prompt in one forward pass; with --sums the default is 1"},
     {"kv-partitions", 0, OPTION_INTEGER_AT(SETTINGS, kv_partitions), .expert = true,
      .argument = "N", .fallback = "0", .maximum = 1024,
-     .help =
-         "fused: parts of a sequence's positions that attention is split in; 0: one, as run --fuse "
-         "has it, and with --sums as many as give each worker a part of a KV head"},
+     .help = "with --fuse or --sums: parts into which attention splits a sequence's positions; 0: "
+             "one, as in run --fuse; with --sums enough to give each worker a part of a KV head"},
     {"fuse", 0, OPTION_FLAG_AT(SETTINGS, fuse), .expert = true,
-     .help =
-         "latency: in fused operators, as run --fuse; without it the schedule is that of a run"},
+     .help = "for latency: with fused operators, as in run --fuse; without it, the schedule of a "
+             "plain run"},
     {"sums", 0, OPTION_FLAG_AT(SETTINGS, sums), .expert = true,
-     .help = "latency: fused further, as the megakernel runs it: workers add up the residual"},
+     .help = "for latency: fused further, as in the megakernel: workers add their parts to the "
+             "residual"},
     {"group", 0, OPTION_INTEGER_AT(SETTINGS, group), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1 << 20,
-     .help = "output features that stay together; 0: what the CPU's kernels take at a time"},
+     .help = "output features that one instruction keeps together; 0: as many as the CPU's kernels "
+             "compute at a time"},
     {"bandwidth", 0, OPTION_NUMBER_AT(SETTINGS, bandwidth), .expert = true, .argument = "GB/s",
      .fallback = "0", .high = 1e6,
-     .help = "of the machine, for predictions; 0: as measured, else 20"},
+     .help = "memory bandwidth for predictions; 0: as measured, else 20"},
     {"gflops", 0, OPTION_NUMBER_AT(SETTINGS, gflops), .expert = true, .argument = "GFLOP/s",
      .fallback = "0", .high = 1e9,
-     .help = "of the machine, for predictions; 0: as measured, else 100"},
+     .help = "arithmetic rate for predictions; 0: as measured, else 100"},
     {"signal", 0, OPTION_NUMBER_AT(SETTINGS, signal_ns), .expert = true, .argument = "NS",
      .fallback = "0", .high = 1e9,
-     .help = "from a signal to the end of a wait, for predictions; 0: as measured, else 200"},
+     .help = "time from a signal to the end of a wait, for predictions; 0: as measured, else 200"},
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
      .help = "print every queue, instruction by "
              "instruction"},
-    {"verify", 0, OPTION_FLAG_AT(SETTINGS, verify), .help = "prove that it is sound"},
+    {"verify", 0, OPTION_FLAG_AT(SETTINGS, verify),
+     .help = "prove that the schedule is sound in every order"},
     {"measure", 0, OPTION_FLAG_AT(SETTINGS, measure),
-     .help = "measure what instructions cost on this machine with so many workers, for later "
-             "predictions; takes about two minutes"},
+     .help = "measure what instructions cost on this machine with this number of workers, for "
+             "later predictions; takes about two minutes"},
     {"compare", 0, OPTION_FLAG_AT(SETTINGS, compare),
-     .help = "run all strategies in turn, and show what was predicted of each beside what it took"},
+     .help =
+         "run all strategies in turn, and show the predicted time of each beside the measured one"},
     {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "write a page for a browser that shows when which worker does what"},
+     .help = "write a page for a browser that shows what each worker does when"},
     {"save", 0, OPTION_STRING_AT(SETTINGS, save), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write the queues to a file"},
     {"load", 0, OPTION_STRING_AT(SETTINGS, load), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "show a schedule that --save wrote, proved sound again and compared with what its "
-             "options make now; the file says its workers and setting, the other options must be "
-             "those that it was saved with"},
+     .help = "show a schedule that --save wrote. It is proved sound again and compared with the "
+             "schedule that the same options give now. Workers and setting come from the file; the "
+             "other options must be given as they were for --save"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {0}};
 const option_group cli_schedule_options = {"Schedule", schedule_options};
@@ -122,51 +126,51 @@ static const option_spec trace_options[] = {
     {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
      .help = "token ids in place of a prompt"},
     {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .argument = "N", .fallback = "16",
-     .minimum = 1, .maximum = 1 << 16, .help = "tokens to generate"},
+     .minimum = 1, .maximum = 1 << 16, .help = "number of tokens to generate"},
     {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write JSON for ui.perfetto.dev or chrome://tracing"},
     {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "write a page for a browser: what was planned above what was measured"},
+     .help = "write a page for a browser that shows the planned pass above the measured one"},
     {"svg", 0, OPTION_STRING_AT(SETTINGS, svg), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "write a picture of the plan and of one usual pass"},
+     .help = "write a picture of the plan and of one typical pass"},
     {"table", 0, OPTION_FLAG_AT(SETTINGS, table),
-     .help = "print the sums by operator, which is done anyway where no file is asked for"},
+     .help = "print the sums by operator; this is the default when no file is written"},
     {0}};
 const option_group cli_trace_options = {"Trace", trace_options};
 
 static const option_spec diff_options[] = {
     {"prompt", 'p', OPTION_STRING_AT(SETTINGS, prompt), .argument = "TEXT", .excludes = "file ids",
-     .help = "what to run; without a prompt and ids, pseudo-random tokens"},
+     .help = "the prompt to run; without a prompt or ids, pseudo-random tokens"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .excludes = "ids", .help = "read the prompt from a file"},
     {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
      .help = "token ids in place of a prompt"},
     {"tokens", 0, OPTION_INTEGER_AT(SETTINGS, tokens), .argument = "N", .fallback = "16",
-     .minimum = 1, .maximum = 1 << 16, .help = "how many pseudo-random ones"},
+     .minimum = 1, .maximum = 1 << 16, .help = "number of pseudo-random tokens"},
     {"one-by-one", 0, OPTION_INTEGER_AT(SETTINGS, singles), .argument = "N", .fallback = "2",
-     .maximum = 1 << 16, .help = "of the tokens go alone at the end, as in generation"},
+     .maximum = 1 << 16, .help = "how many of the tokens run alone at the end, as in generation"},
     {"a", 0, OPTION_STRING_AT(SETTINGS, machine_a), .argument = "MACHINE", .fallback = "reference",
-     .help = "what is right: reference, serial, threads, operators or cuda, as --exec of other "
-             "commands has them"},
+     .help = "the machine that counts as right: reference, serial, threads, operators or cuda, as "
+             "in --exec of other commands"},
     {"b", 0, OPTION_STRING_AT(SETTINGS, machine_b), .argument = "MACHINE", .fallback = "threads",
-     .help = "what is compared with it: one of these or megakernel"},
+     .help = "the machine that is compared with it: one of these or megakernel"},
     {"order", 0, OPTION_INTEGER_AT(SETTINGS, order), .expert = true, .argument = "SEED",
      .fallback = "1", .minimum = 1, .maximum = INT64_MAX,
-     .help = "of serial: the random order of its instructions, any that the schedule allows"},
+     .help = "for serial: seed of a random order of instructions that the schedule allows"},
     {"start-after", 0, OPTION_STRING_AT(SETTINGS, start_after), .expert = true, .argument = "STEP",
-     .help = "compare from after this step on, such as 5.attn_qkv; what came before is taken "
-             "from a"},
+     .help = "compare only the steps after this one, such as 5.attn_qkv; b starts from the tensors "
+             "of a"},
     {"stop-after", 0, OPTION_STRING_AT(SETTINGS, stop_after), .expert = true, .argument = "STEP",
-     .help = "compare up to this step"},
+     .help = "compare only up to this step"},
     {"layers", 0, OPTION_INTEGER_AT(SETTINGS, layers), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1 << 15,
-     .help = "only the first N layers, and what follows the last; 0: all"},
+     .help = "run only the first N layers and the steps after the last layer; 0: all layers"},
     {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
-     .fallback = "latency", .argument = "WHICH", .help = "of schedules: latency or throughput"},
+     .fallback = "latency", .argument = "WHICH", .help = "for schedules: latency or throughput"},
     {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
-     .fallback = "rr", .argument = "HOW", .help = "of schedules: rr, zz, wave, dag or pool"},
+     .fallback = "rr", .argument = "HOW", .help = "for schedules: rr, zz, wave, dag or pool"},
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
-     .help = "every layer's steps, not only the worst of each kind"},
+     .help = "print the steps of every layer, not only the worst of each kind"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
     {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
@@ -177,24 +181,25 @@ static const option_spec diff_options[] = {
      .help = "on the CPU, how products of quantised weights take activations: 8, 16 or float; auto "
              "is 8"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
-     .help = "CPU features to leave unused, separated by commas"},
+     .help = "CPU features not to use, separated by commas"},
     {0}};
 const option_group cli_diff_options = {"Comparison", diff_options};
 
 static const option_spec bench_options[] = {
     {"n-prompt", 'p', OPTION_INTEGER_AT(SETTINGS, n_prompt), .argument = "N", .fallback = "512",
-     .maximum = 1 << 24, .help = "tokens of the prompt test; 0: none"},
+     .maximum = 1 << 24, .help = "tokens of the prompt test; 0: no such test"},
     {"n-gen", 'n', OPTION_INTEGER_AT(SETTINGS, n_generate), .argument = "N", .fallback = "128",
-     .maximum = 1 << 24, .help = "tokens of the generation test; 0: none"},
+     .maximum = 1 << 24, .help = "tokens of the generation test; 0: no such test"},
     {"depth", 'd', OPTION_INTEGER_AT(SETTINGS, depth), .argument = "N", .fallback = "0",
      .maximum = 1 << 24, .help = "tokens of context before each test"},
     {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "1",
      .minimum = 1, .maximum = 512,
-     .help = "sequences side by side; a pass reads a token of each, and takes the likeliest next"},
+     .help = "sequences side by side; each pass takes one token of each, and the likeliest tokens "
+             "come next"},
     {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N", .fallback = "5",
      .minimum = 1, .maximum = 1000, .help = "runs of each test"},
     {"output", 'o', OPTION_CHOICE_AT(SETTINGS, format), .choices = formats, .fallback = "md",
-     .argument = "FORMAT", .help = "form of the table"},
+     .argument = "FORMAT", .help = "format of the table"},
     {0}};
 const option_group cli_bench_options = {"Tests", bench_options};
 
@@ -205,7 +210,7 @@ static const option_spec convert_options[] = {
      .help = "element type, by llama.cpp's names for its mixes: BF16, Q8_0, Q4_0, Q4_K_M, ...; "
              "without it types stay as they are"},
     {"pure", 0, OPTION_FLAG_AT(SETTINGS, pure),
-     .help = "every matrix in that type, without the mix"},
+     .help = "all matrices in that type, without the mix"},
     {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {0}};

@@ -21,8 +21,8 @@ static const option_spec run_options[] = {
      .help = "the system message of the conversation"},
     {"answers", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "1",
      .minimum = 1, .maximum = 512,
-     .help = "make N answers side by side, with seeds from --seed on; they are printed when all "
-             "have ended"},
+     .help = "generate N answers side by side, with the seeds --seed, --seed + 1, ...; they are "
+             "printed when all have ended"},
     {"echo", 0, OPTION_FLAG_AT(SETTINGS, echo), .help = "print the prompt before the answer"},
     {"parse-special", 0, OPTION_FLAG_AT(SETTINGS, parse_special), .expert = true,
      .help = "control tokens written in the prompt, such as <|im_end|>, become their ids; without "
@@ -45,23 +45,23 @@ const option_group cli_chat_options = {"Conversation", chat_options};
 
 static const option_spec sampling_options[] = {
     {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .argument = "N", .fallback = "0",
-     .maximum = 1 << 30, .help = "tokens to generate at most; 0: until the answer ends"},
+     .maximum = 1 << 30, .help = "most tokens to generate; 0: until the answer ends"},
     {"temp", 0, OPTION_NUMBER_AT(SETTINGS, temperature), .argument = "T", .high = 100,
-     .help = "temperature; 0 takes the likeliest token"},
+     .help = "temperature; 0: always take the likeliest token"},
     {"top-k", 0, OPTION_INTEGER_AT(SETTINGS, top_k), .argument = "K", .maximum = 1 << 30,
      .help = "sample among the K likeliest tokens; 0: all"},
     {"top-p", 0, OPTION_NUMBER_AT(SETTINGS, top_p), .argument = "P", .high = 1,
-     .help = "sample among the likeliest tokens that hold probability P"},
+     .help = "sample among the likeliest tokens whose probabilities add up to P"},
     {"min-p", 0, OPTION_NUMBER_AT(SETTINGS, min_p), .expert = true, .argument = "P", .high = 1,
-     .help = "leave out tokens below P times the likeliest's probability"},
+     .help = "exclude tokens less likely than P times the likeliest one"},
     {"repetition-penalty", 0, OPTION_NUMBER_AT(SETTINGS, repetition_penalty), .argument = "R",
      .low = 0.001, .high = 1000, .help = "divide the logits of tokens seen before"},
     {"presence-penalty", 0, OPTION_NUMBER_AT(SETTINGS, presence_penalty), .expert = true,
      .argument = "R", .low = -100, .high = 100,
-     .help = "subtract from tokens that the answer holds"},
+     .help = "subtract R from the logits of tokens that the answer contains"},
     {"frequency-penalty", 0, OPTION_NUMBER_AT(SETTINGS, frequency_penalty), .expert = true,
      .argument = "R", .low = -100, .high = 100,
-     .help = "subtract for each time that the answer holds a token"},
+     .help = "subtract R from a token's logit for each time that the answer contains it"},
     {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .maximum = INT64_C(1) << 53,
      .help = "the same seed makes the same choices from the same logits, on every machine"},
     {"stop", 0, OPTION_STRINGS_AT(SETTINGS, stops), .argument = "TEXT",
@@ -72,13 +72,14 @@ static const option_spec sampling_options[] = {
      .help = "go on when the model ends its answer"},
     {"eos-interval", 0, OPTION_INTEGER_AT(SETTINGS, eos_interval), .expert = true, .argument = "N",
      .fallback = "0", .maximum = QP_MAX_EOS_INTERVAL,
-     .help = "tokens made at a time; 0: one, on a GPU 16"},
+     .help = "tokens generated between two checks whether the answer has ended; 0: one, or 16 on a "
+             "GPU"},
     {0}};
 const option_group cli_sampling_options = {"Sampling", sampling_options};
 
 static const option_spec tokenize_options[] = {
     {"bos", 0, OPTION_FLAG_AT(SETTINGS, bos), .negatable = true,
-     .help = "begin with the BOS token, or not; without either as the model wants it"},
+     .help = "begin with the BOS token, or do not; if neither is given, as the model wants it"},
     {"special", 0, OPTION_FLAG_AT(SETTINGS, special),
      .help = "control tokens written in the text become their ids"},
     {0}};
@@ -90,17 +91,17 @@ const option_group cli_detokenize_options = {"Text", detokenize_options};
 
 static const option_spec template_options[] = {
     {"generation-prompt", 0, OPTION_FLAG_AT(SETTINGS, generation_prompt), .negatable = true,
-     .fallback = "true", .help = "end with the beginning of the assistant's turn"},
+     .fallback = "true", .help = "end with the header of the assistant's turn"},
     {0}};
 const option_group cli_template_options = {"Conversation", template_options};
 
 static const option_spec perplexity_options[] = {
     {"context", 'c', OPTION_INTEGER_AT(SETTINGS, context), .argument = "N", .fallback = "512",
-     .minimum = 4, .maximum = 1 << 26, .help = "tokens of a chunk"},
+     .minimum = 4, .maximum = 1 << 26, .help = "tokens in a chunk"},
     {"file", 'f', OPTION_STRING_AT(SETTINGS, file), .argument = "FILE", .hint = OPTION_HINT_FILE,
-     .help = "the text; without it standard input"},
+     .help = "read the text from a file; without it from standard input"},
     {"chunks", 0, OPTION_INTEGER_AT(SETTINGS, chunks), .argument = "N", .fallback = "0",
-     .maximum = 1 << 30, .help = "stop after N chunks; 0: all"},
+     .maximum = 1 << 30, .help = "score only the first N chunks; 0: all"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print one JSON object"},
     {0}};
 const option_group cli_perplexity_options = {"Text", perplexity_options};
@@ -109,7 +110,7 @@ static const option_spec logits_options[] = {
     {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
      .help = "token ids in place of a prompt"},
     {"top", 0, OPTION_INTEGER_AT(SETTINGS, top), .argument = "K", .fallback = "5", .minimum = 1,
-     .maximum = 1 << 20, .help = "the K largest logits of each position"},
+     .maximum = 1 << 20, .help = "print the K largest logits of each position"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print one JSON object"},
     {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write all logits as float32 [positions][vocab_size]"},

@@ -1,7 +1,7 @@
-/* quipu perplexity: how well a model predicts a text, as llama.cpp's tool measures it.
+/* quipu perplexity: how well a model predicts a text, measured as llama.cpp's tool does it.
  *
  * The text's tokens are cut into chunks of the context's length, and the first token of each chunk
- * is replaced by BOS where the model uses one. Of each chunk the second half is scored: with n the
+ * is replaced by BOS where the model uses one. The second half of each chunk is scored: with n its
  * length, the logits after token j, n/2 <= j < n - 1, are compared with token j + 1.
  */
 #include "cli/cli.h"
@@ -14,10 +14,10 @@
 enum { ROWS_AT_ONCE = 128 };
 
 typedef struct score {
-    const int32_t *tokens; /* of the scored part and the one after it */
+    const int32_t *tokens; /* tokens of the scored part and the one after it */
     size_t count;          /* logits that are scored */
     int64_t vocab_size;
-    double sum, sum_squares; /* of negative log likelihoods */
+    double sum, sum_squares; /* of the negative log likelihoods */
     int64_t scored;
 } score;
 
@@ -44,7 +44,7 @@ static double mean(const score *s)
     return s->sum / (double)s->scored;
 }
 
-/* Of the perplexity: its derivative times the standard error of the mean. */
+/* Standard error of the perplexity: its derivative times the standard error of the mean. */
 static double standard_error(const score *s)
 {
     double variance = s->sum_squares / (double)s->scored - mean(s) * mean(s);

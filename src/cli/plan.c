@@ -14,7 +14,7 @@ static qp_status print(strbuf *text, qp_status status, qp_error *error)
     return status;
 }
 
-/* What a run on a GPU launches and takes. */
+/* Appends the launches of a run on a GPU and the memory that it takes. */
 static qp_status tell_device(const cli_call *call, const plan_print_options *o, strbuf *out)
 {
     const cuda_print_options options = {.model = o->model,
@@ -29,7 +29,7 @@ static qp_status tell_device(const cli_call *call, const plan_print_options *o, 
     return cuda_print_run(&options, out, call->error);
 }
 
-/* The plan, and after it or in its JSON what runs on the GPU. */
+/* Prints the plan, and with it the launches and memory on the GPU. */
 static qp_status tell_plan(const cli_call *call, plan_print_options *o, strbuf *out, strbuf *gpu)
 {
     const bool device = call->settings->kernel_device;

@@ -1,4 +1,4 @@
-/* quipu pull, list and rm: models of a hub, and those that are here. */
+/* quipu pull, list and rm: fetch models from a hub, list and remove them. */
 #include "cli/cli.h"
 
 #include "base/option_cache.h"
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The hub that the environment names; what it points to is static. */
+/* The hub that the environment names. The texts are static. */
 static qp_status open_hub(hub *out, qp_error *error)
 {
     static option_hub settings;
@@ -52,7 +52,8 @@ static qp_status print_short_names(qp_error *error)
     return status;
 }
 
-/* Fetches a model, with a line of progress; an interrupt keeps what has come for the next time. */
+/* Fetches a model, with a progress line. After an interrupt, the next fetch continues with what has
+ * arrived. */
 static qp_status fetch(hub *hub, const hub_reference *reference, char path[HUB_PATH_SIZE],
                        qp_error *error)
 {
@@ -123,7 +124,7 @@ static qp_status add_entry(void *context, const hub_entry *entry, qp_error *erro
     return l->text.failed ? error_no_memory(error, "the list", l->text.length) : QP_OK;
 }
 
-/* The default model is not of a hub, but here all the same. */
+/* The default model does not come from the hub, but is listed too. */
 static qp_status add_default_model(list *l, qp_error *error)
 {
     struct stat found;

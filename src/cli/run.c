@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 typedef struct run_output {
-    bool keep;   /* the answer, until it has ended; else it goes to stdout as it comes */
+    bool keep;   /* the answer until it has ended; else it is written to stdout as it is made */
     bool ids;    /* the answer is token ids: the model has no vocabulary */
     size_t made; /* tokens so far */
-    bool begun;  /* the line of the answer is already begun, by the prompt: words do not wrap */
+    bool begun;  /* the prompt was printed on the answer's line: words do not wrap */
     word_wrap wrap;
     strbuf text;   /* kept */
     strbuf tokens; /* "1, 2, 3" */
@@ -62,13 +62,13 @@ static qp_status tokenize_chat(const cli_call *call, const qp_vocabulary *vocabu
     return status;
 }
 
-/* Whether the prompt becomes a message of a conversation. */
+/* Whether the prompt is sent as a message of a conversation. */
 static bool wants_chat(const cli_settings *s, const qp_vocabulary *vocabulary)
 {
     return s->chat || s->system || (!s->raw && vocabulary && qp_chat_template(vocabulary));
 }
 
-/* Whether text may wait on standard input: it is a pipe, a socket or a file. */
+/* Whether standard input may hold text: it is a pipe, a socket or a file. */
 static bool has_standard_input(void)
 {
     struct stat found;
@@ -76,7 +76,8 @@ static bool has_standard_input(void)
            (S_ISFIFO(found.st_mode) || S_ISSOCK(found.st_mode) || S_ISREG(found.st_mode));
 }
 
-/* A writer that neither writes nor closes its end would be waited for in silence. */
+/* Tells a person that quipu waits for standard input, because a writer may neither write nor close
+ * it. */
 static void explain_wait(void)
 {
     struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
@@ -86,7 +87,7 @@ static void explain_wait(void)
               stderr);
 }
 
-/* `echo TEXT | quipu run -p QUESTION`: what standard input holds goes before the prompt, on lines
+/* `echo TEXT | quipu run -p QUESTION`: the text of standard input goes before the prompt, on lines
  * of its own. */
 static qp_status join_standard_input(const cli_call *call, char **prompt, size_t *length)
 {
@@ -114,7 +115,7 @@ static qp_status read_prompt(const cli_call *call, char **text, size_t *length)
     return s->prompt && has_standard_input() ? join_standard_input(call, text, length) : QP_OK;
 }
 
-/* The prompt's tokens; of a model without a vocabulary, the prompt is a list of ids. */
+/* The prompt's tokens. For a model without a vocabulary, the prompt is a list of ids. */
 static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *vocabulary,
                                  qp_tokens *tokens)
 {
@@ -136,7 +137,7 @@ static qp_status tokenize_prompt(const cli_call *call, const qp_vocabulary *voca
     return status;
 }
 
-/* The settings that decide the answer: with the same model they give it again. */
+/* The settings that determine the answer: with the same model they reproduce it. */
 static void put_settings(const qp_generate_options *options, strbuf *text)
 {
     const qp_sampling *sampling = options->sampling;
@@ -182,7 +183,7 @@ static void put_json(const cli_call *call, const qp_engine *engine, const run_ou
     text->failed |= out->text.failed || out->tokens.failed;
 }
 
-/* Writes what was put together, and frees it. */
+/* Writes the text that was built, and frees it. */
 static qp_status print_text(strbuf *text, qp_error *error)
 {
     qp_status status = text->failed ? error_no_memory(error, "the answer", text->length)
@@ -243,7 +244,7 @@ static qp_status answer_once(const cli_call *call, qp_engine *engine, const qp_t
 
 /* ---- several answers ----------------------------------------------------------------------- */
 
-/* One of them, with a seed of its own. */
+/* One of the answers, with a seed of its own. */
 typedef struct run_answer {
     qp_sampling sampling;
     qp_generate_options options;
@@ -273,7 +274,8 @@ static qp_status print_answers(const cli_call *call, const qp_engine *engine,
     return cli_flush(call->error);
 }
 
-/* All together: prompts were read in the time of one reading, answers made in that of the longest.
+/* Statistics of all answers: the prompts were read together, and the answers took the time of the
+ * longest.
  */
 static void report_answers(const run_answer *answers, int64_t n)
 {

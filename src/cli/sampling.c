@@ -1,4 +1,4 @@
-/* Sampling settings of a call: the model's, overlaid with the command line's. */
+/* Sampling settings of a call: the model's, overridden by the command line's. */
 #include "cli/cli.h"
 
 #include "base/status.h"

@@ -8,14 +8,15 @@
 #include "inspect/measure.h"
 #include "schedule/print.h"
 
-/* What the queues are for: processors, or a GPU's multiprocessors. */
+/* What the queues are for: CPU threads, or a GPU's multiprocessors. */
 typedef struct target {
     const char *device; /* "cpu", "cuda" */
     const char *gpu;    /* its name; NULL: the CPU */
     int64_t workers;
 } target;
 
-/* The GPU here; to print what one would run the number of its blocks is enough. */
+/* Opens the GPU here. To print the schedule of a GPU that is not here, the number of its blocks is
+ * enough. */
 static qp_status find_gpu(const cli_call *call, measure_gpu *gpu)
 {
     const cli_settings *s = call->settings;
@@ -120,24 +121,25 @@ static qp_status print(const cli_call *call, const target *target, strbuf *out)
     return status;
 }
 
-/* Options that would be passed over in silence. */
+/* Refuses options that would have no effect. */
 static qp_status check_together(const cli_call *call)
 {
     const cli_settings *s = call->settings;
     if (s->measure && s->compare)
-        return error_set(call->error, QP_INVALID,
-                         "--measure and --compare exclude each other: measure first, which later "
-                         "comparisons use");
+        return error_set(
+            call->error, QP_INVALID,
+            "--measure and --compare exclude each other: run --measure first, which later "
+            "comparisons use");
     if ((s->measure || s->compare) && (s->list || s->verify || s->html || s->save || s->load))
         return error_set(call->error, QP_INVALID,
-                         "--list, --verify, --html, --save and --load are of one schedule: they do "
-                         "not go with --%s",
+                         "--list, --verify, --html, --save and --load concern one schedule and "
+                         "cannot be combined with --%s",
                          s->measure ? "measure" : "compare");
     if (s->save && s->load)
         return error_set(call->error, QP_INVALID, "--save and --load exclude each other");
     if (s->setting != 0 && (s->fuse || s->sums || s->kernel_device))
         return error_set(call->error, QP_INVALID,
-                         "%s is for few tokens: it does not go with --setting throughput",
+                         "%s is for few tokens and cannot be combined with --setting throughput",
                          s->fuse   ? "--fuse"
                          : s->sums ? "--sums"
                                    : "the megakernel's schedule (--device cuda)");

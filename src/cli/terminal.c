@@ -16,14 +16,14 @@
 #include <termios.h>
 #include <unistd.h>
 
-/* Bracketed paste: the terminal marks pasted text by sequences around it. */
+/* Bracketed paste: the terminal sends sequences before and after pasted text. */
 static const char paste_on[] = "\x1b[?2004h", paste_off[] = "\x1b[?2004l";
 
-static struct termios modes[3]; /* by terminal_mode */
+static struct termios modes[3]; /* indexed by terminal_mode */
 static volatile sig_atomic_t is_open, current;
 static volatile sig_atomic_t resized;
 
-/* What signal handlers may call. */
+/* State that signal handlers use. */
 static void apply_mode(terminal_mode mode)
 {
     const char *paste = mode == TERMINAL_AS_FOUND ? paste_off : paste_on;
@@ -43,14 +43,14 @@ static void on_end(int number)
 }
 
 /* A shell may have changed the mode while the process was stopped. In the background the terminal
- * is another's. */
+ * belongs to another process. */
 static void on_continue(int number)
 {
     (void)number;
     int why = errno;
     if (is_open && tcgetpgrp(STDIN_FILENO) == getpgrp())
         tcsetattr(STDIN_FILENO, TCSADRAIN, &modes[current]);
-    resized = 1; /* what was drawn is to be drawn again */
+    resized = 1; /* what was drawn must be drawn again */
     errno = why;
 }
 
@@ -155,7 +155,8 @@ int terminal_read_byte(void *context, int timeout_ms)
     sigaddset(&watched, SIGWINCH);
     sigaddset(&watched, SIGCONT);
     sigprocmask(SIG_BLOCK, &watched, &before);
-    /* Signals come in only while waiting, so that none slips in between the look and the wait. */
+    /* Signals are unblocked only during the wait, so that none is missed between the check and the
+     * wait. */
     bool signalled = timeout_ms < 0 && (cli_interrupted || resized);
     int ready = -1;
     if (!signalled) {
@@ -179,7 +180,7 @@ void terminal_write(const char *bytes, size_t length)
     while (length > 0) {
         ssize_t count = write(STDOUT_FILENO, bytes, length);
         if (count < 0 && errno == EINTR) continue;
-        if (count <= 0) return; /* the terminal has gone: reading says so */
+        if (count <= 0) return; /* the terminal was closed: reading reports it */
         bytes += count;
         length -= (size_t)count;
     }

@@ -1,6 +1,6 @@
 /* The terminal of a conversation: its modes, its size, and the signals that concern it.
  *
- * Whatever ends the process, the terminal gets back the mode that it had.
+ * However the process ends, the terminal gets back the mode that it had.
  */
 #ifndef QUIPU_CLI_TERMINAL_H
 #define QUIPU_CLI_TERMINAL_H
@@ -12,14 +12,15 @@
 
 typedef enum terminal_mode {
     TERMINAL_AS_FOUND,
-    TERMINAL_EDITING,   /* every byte comes at once, Ctrl-C and Ctrl-Z too */
-    TERMINAL_ANSWERING, /* what is typed waits unseen; Ctrl-C is SIGINT, Ctrl-Z stops the process */
+    TERMINAL_EDITING,   /* every byte is read at once, Ctrl-C and Ctrl-Z included */
+    TERMINAL_ANSWERING, /* typed text is not shown and waits; Ctrl-C is SIGINT, Ctrl-Z stops the
+                           process */
 } terminal_mode;
 
 /* Whether standard input and output are a terminal that understands escape sequences. */
 bool terminal_can_edit(void);
 
-/* Takes the terminal of standard input over. */
+/* Starts using the terminal of standard input; saves its mode. */
 qp_status terminal_open(qp_error *error);
 void terminal_set_mode(terminal_mode mode);
 void terminal_close(void);
@@ -27,22 +28,23 @@ void terminal_close(void);
 /* Columns and lines of the terminal of standard output; 80 and 24 where it does not say. */
 void terminal_size(int *columns, int *lines);
 
-/* Stops the process as Ctrl-Z does, with the terminal as it was found, and goes on in the same
+/* Stops the process as Ctrl-Z does, with the terminal's original mode, and continues in the current
  * mode. */
 void terminal_suspend(void);
 
-/* A byte of standard input: a key_source. SIGINT and a change of size end the wait. */
+/* Reads a byte of standard input: a key_source. SIGINT and a change of size end the wait. */
 int terminal_read_byte(void *context, int timeout_ms);
 
-/* Lets the C library know which bytes make a character, and how wide it is. */
+/* Sets the C library's locale, so that it knows which bytes make a character, and how wide it
+ * is. */
 void terminal_use_utf8(void);
 
-/* Writes what a model says to standard output: at a terminal with escape sequences, words wrap at
- * its edge and control characters are replaced; elsewhere as it is. `wrap` keeps the state of the
- * line. */
+/* Writes a model's text to standard output. At a terminal with escape sequences, words wrap at its
+ * edge and control characters are replaced; elsewhere the text is written unchanged. `wrap` keeps
+ * the state of the line. */
 qp_status terminal_show_text(word_wrap *wrap, const char *text, size_t length, qp_error *error);
 
-/* Writes to standard output, past stdio. */
+/* Writes to standard output without stdio. */
 void terminal_write(const char *bytes, size_t length);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Writes the trace in one form to a file; to standard output where the path is NULL or "-". */
+/* Writes the trace in one format to a file, or to standard output where the path is NULL or "-". */
 static qp_status write_form(const cli_call *call, const qp_trace *trace, qp_trace_form form,
                             const char *path)
 {
@@ -31,11 +31,12 @@ static qp_status write_forms(const cli_call *call, const qp_trace *trace)
     return QP_OK;
 }
 
-/* The likeliest tokens, whatever they are: a trace has the length that was asked for. */
+/* Takes the likeliest tokens and ignores the end of the answer, so that the trace has the requested
+ * length. */
 static qp_status generate(const cli_call *call, qp_session *session, const qp_tokens *tokens,
                           const qp_sampling *sampling, int64_t count)
 {
-    /* Nobody waits for the text: a GPU makes as many tokens at a time as it can. */
+    /* The text is not shown, so a GPU may make as many tokens at a time as it can. */
     int64_t interval = count < QP_MAX_EOS_INTERVAL ? count : QP_MAX_EOS_INTERVAL;
     const qp_generate_options options = {.size = sizeof options,
                                          .prompt = tokens->data,
@@ -68,7 +69,7 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     sampling.n_stop_tokens = 0;
     TRY(qp_sampling_set(&sampling, QP_TEMPERATURE, 0, QP_FROM_REQUEST, call->error));
     TRY(qp_session_open(engine, &session, call->error));
-    /* Once beforehand: a first pass reads weights from the file, and wakes what sleeps. */
+    /* A warm-up pass: it reads the weights from the file and starts the threads. */
     qp_status status = generate(call, session, tokens, &sampling, 2);
     qp_session_truncate(session, 0);
     const qp_engine_info info = *qp_engine_get_info(engine);
@@ -85,7 +86,7 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     return status;
 }
 
-/* Of threads, unless a GPU is asked for by name. */
+/* The threads' schedule, unless a GPU is asked for by name. */
 static void choose_exec(cli_settings *s)
 {
     if (strcmp(cli_execs[s->exec], "auto") != 0 || strcmp(cli_devices[s->device], "cuda") == 0)

@@ -31,7 +31,7 @@ static void watch_fence(word_wrap *w, char c)
     }
 }
 
-/* Takes the word back from the end of this line, and writes it at the start of the next. */
+/* Erases the word at the end of this line, and writes it at the start of the next. */
 static void move_word(word_wrap *w, strbuf *out)
 {
     strbuf_printf(out, "\x1b[%dD\x1b[K", w->word_width);
@@ -43,7 +43,7 @@ static void move_word(word_wrap *w, strbuf *out)
 static void put_character(word_wrap *w, const char *text, size_t size, int width, int columns,
                           strbuf *out)
 {
-    if (width > 1) end_word(w); /* wide scripts break between characters */
+    if (width > 1) end_word(w); /* scripts with wide characters break between them */
     if (!w->code && w->column + width > columns) {
         if (w->word_width && w->word_width < w->column) {
             move_word(w, out);
@@ -63,14 +63,14 @@ static void put_blank(word_wrap *w, char blank, int columns, strbuf *out)
 {
     end_word(w);
     if (!w->code && w->column + 1 > columns) {
-        break_line(w, out); /* the line's end stands for the blank */
+        break_line(w, out); /* the line break replaces the blank */
         return;
     }
     strbuf_putc(out, blank);
     w->column += blank == '\t' ? 8 - w->column % 8 : 1;
 }
 
-/* The last column stays free: a cursor past it is at different places in different terminals. */
+/* The last column stays free, because terminals differ in where the cursor is after it. */
 void word_wrap_put(word_wrap *w, const char *text, size_t length, int columns, strbuf *out)
 {
     for (size_t i = 0; i < length;) {

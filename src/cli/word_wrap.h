@@ -1,8 +1,8 @@
-/* Text for a terminal as it comes: words that do not fit at the edge go to the next line whole, and
- * control characters, which could steer the terminal, become U+FFFD.
+/* Wraps a model's text for a terminal as it arrives. A word that does not fit at the edge moves to
+ * the next line whole, and control characters, which could steer the terminal, become U+FFFD.
  *
- * A word is written at once; when it reaches the edge it is taken back and written on a new line.
- * Lines between ``` fences are code and stay as they are.
+ * A word is written at once; when it reaches the edge it is erased and written on a new line. Lines
+ * between ``` fences are code and are not wrapped.
  */
 #ifndef QUIPU_CLI_WORD_WRAP_H
 #define QUIPU_CLI_WORD_WRAP_H
@@ -14,15 +14,15 @@
 
 /* Zero-initialise at the start of a line; word_wrap_free() at the end. */
 typedef struct word_wrap {
-    int column;     /* of the cursor */
-    strbuf word;    /* the one being written */
+    int column;     /* column of the cursor */
+    strbuf word;    /* the word being written */
     int word_width; /* its columns */
     int fence;      /* backquotes at the start of the line */
-    bool in_line;   /* something else stood in the line */
-    bool code;      /* within fences */
+    bool in_line;   /* the line contains something else */
+    bool code;      /* between fences */
 } word_wrap;
 
-/* Appends to `out` what shows text[0 .. length), whole UTF-8 sequences, on `columns` columns. */
+/* Appends the bytes that show text[0 .. length), whole UTF-8 sequences, on `columns` columns. */
 void word_wrap_put(word_wrap *w, const char *text, size_t length, int columns, strbuf *out);
 
 void word_wrap_free(word_wrap *w);

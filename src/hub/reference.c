@@ -1,4 +1,4 @@
-/* What people call models: see hub.h. */
+/* Parses references to models: see hub.h. */
 #include "hub/hub.h"
 
 #include "base/suggest.h"
@@ -30,8 +30,8 @@ bool hub_is_short_name(const char *text)
     return find_short_name(text) != NULL;
 }
 
-/* Letters, digits, '-', '_' and '.', neither "." nor "..", nor "--", which separates in the cache:
- * the name becomes a part of a path. */
+/* Letters, digits, '-', '_' and '.', but not "." or "..", nor "--", which separates the parts in
+ * the cache: the name becomes a part of a path. */
 static bool is_plain_name(const char *text)
 {
     static const char allowed[] =
@@ -40,7 +40,7 @@ static bool is_plain_name(const char *text)
            !strstr(text, "--") && strcmp(text, ".") != 0;
 }
 
-/* A file of a repository: plain names, with folders between. */
+/* A file of a repository: plain names, possibly in folders. */
 static bool is_plain_path(const char *text)
 {
     char part[HUB_NAME_SIZE];

@@ -1,5 +1,5 @@
-/* What a hub says of a repository: see repository.h. The answer is not trusted: names become paths
- * only if they are plain, and hashes only if they are hexadecimal. */
+/* Reads a hub's description of a repository: see repository.h. The answer is not trusted: names
+ * become paths only if they are plain, and hashes only if they are hexadecimal. */
 #include "hub/repository.h"
 
 #include "base/json.h"
@@ -18,7 +18,7 @@ static bool is_hexadecimal(const char *text, size_t length)
     return strlen(text) == length && strspn(text, "0123456789abcdef") == length;
 }
 
-/* No part of it is empty, begins with a dot or holds what a path must not. */
+/* Whether no part of the path is empty, begins with a dot or holds a forbidden character. */
 static bool is_safe(const char *name)
 {
     for (const char *at = name; *at; at++) {
@@ -29,7 +29,7 @@ static bool is_safe(const char *name)
     return *name && name[strlen(name) - 1] != '/' && strlen(name) < HUB_NAME_SIZE;
 }
 
-/* A member of the list; passed over where it is nothing that can be fetched. */
+/* Reads a member of the list; skips it if it cannot be fetched. */
 static qp_status read_file(const cJSON *from, const char *where, repository *out, qp_error *error)
 {
     const char *name = "", *etag = "";
@@ -128,7 +128,7 @@ bool repository_is_of_directory(const char *file)
     return false;
 }
 
-/* "-00001-of-00003.gguf" at the end: the length of what is before it; else 0. */
+/* If the name ends like "-00001-of-00003.gguf", the length before that; else 0. */
 static size_t split_stem(const char *file)
 {
     size_t length = strlen(file);
@@ -140,7 +140,7 @@ static size_t split_stem(const char *file)
     return split ? length - tail : 0;
 }
 
-/* Keeps `chosen`, with the other parts of it where it is split. */
+/* Keeps `chosen`, with its other parts if it is split. */
 static void keep_file(repository *r, size_t chosen)
 {
     const repository_file first = r->files[chosen];

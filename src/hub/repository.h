@@ -1,4 +1,4 @@
-/* What a hub says of a repository: its commit and its files. */
+/* A repository of a hub: its commit and its files. */
 #ifndef QUIPU_HUB_REPOSITORY_H
 #define QUIPU_HUB_REPOSITORY_H
 
@@ -8,7 +8,7 @@ typedef struct repository_file {
     char name[HUB_NAME_SIZE]; /* with folders: "onnx/model.gguf" */
     char etag[65];            /* SHA-256 of a large file, SHA-1 as git makes it of a small one */
     uint64_t bytes;
-    bool large; /* which of the two */
+    bool large; /* which of the two hashes it is */
 } repository_file;
 
 typedef struct repository {
@@ -22,15 +22,16 @@ qp_status repository_read(const hub *hub, const hub_reference *reference, reposi
                           qp_error *error);
 void repository_free(repository *repository);
 
-/* Keeps the files that running the model takes: the GGUF file that the reference selects, all parts
- * of it, or what a safetensors model consists of. QP_INVALID names what there is instead. */
+/* Keeps only the files that running the model needs: the GGUF file that the reference selects,
+ * all parts of it, or the files of a safetensors model. QP_INVALID lists the available files or
+ * types. */
 qp_status repository_choose(repository *repository, const hub_reference *reference,
                             qp_error *error);
 
-/* Whether a GGUF file's name is that of a type of weights, such as "Q4_K_M", in any case. */
+/* Whether a GGUF file's name contains that type of weights, such as "Q4_K_M", in any case. */
 bool repository_is_of_type(const char *file, const char *type);
 
-/* Whether a file belongs to a safetensors model: weights, sizes, tokenizer, chat template. */
+/* Whether a file belongs to a safetensors model: weights, config, tokenizer, chat template. */
 bool repository_is_of_directory(const char *file);
 
 #endif

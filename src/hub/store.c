@@ -36,7 +36,7 @@ static qp_status repository_folder(const hub *hub, const hub_reference *r, char 
     return make_path(path, error, "%s/models--%s--%s", hub->cache, r->owner, r->name);
 }
 
-/* Makes the folders that a file is to lie in. */
+/* Makes the folders above a file. */
 static qp_status make_folders(const char *file, qp_error *error)
 {
     char folder[HUB_PATH_SIZE];
@@ -50,9 +50,9 @@ static qp_status make_folders(const char *file, qp_error *error)
     return QP_OK;
 }
 
-/* ---- what is there ------------------------------------------------------------------------- */
+/* ---- looking up ---------------------------------------------------------------------------- */
 
-/* The commit that "main" was when it was fetched last. */
+/* The commit of "main" at the last fetch. */
 static bool read_commit(const char *folder, char commit[65])
 {
     char path[HUB_PATH_SIZE];
@@ -66,7 +66,7 @@ static bool read_commit(const char *folder, char commit[65])
 }
 
 typedef struct listing {
-    char **names; /* [count], sorted, without those that begin with a dot */
+    char **names; /* [count], sorted, without names that begin with a dot */
     int count;
 } listing;
 
@@ -82,7 +82,7 @@ static void listing_free(listing *l)
     free(l->names);
 }
 
-/* A folder's members; none where it cannot be read. */
+/* A folder's members; none if it cannot be read. */
 static listing read_folder(const char *folder)
 {
     listing out = {0};
@@ -101,7 +101,7 @@ static listing read_folder(const char *folder)
     return out;
 }
 
-/* Whether a GGUF file of a snapshot is what a reference selects; without a selection any is. */
+/* Whether a GGUF file of a snapshot matches the reference; without a selection any does. */
 static bool selects(const hub_reference *r, const char *file)
 {
     size_t length = strlen(file);
@@ -109,7 +109,7 @@ static bool selects(const hub_reference *r, const char *file)
     return !*r->select || strcmp(file, r->select) == 0 || repository_is_of_type(file, r->select);
 }
 
-/* Finds what a snapshot has for the reference: a GGUF file, else the folder of a model. */
+/* Finds the reference in a snapshot: a GGUF file, else the folder of a safetensors model. */
 static bool find_in_snapshot(const char *snapshot, const hub_reference *r, char *path)
 {
     listing files = read_folder(snapshot);
@@ -147,7 +147,8 @@ qp_status hub_find(const hub *hub, const hub_reference *r, char path[HUB_PATH_SI
 
 /* ---- fetching ------------------------------------------------------------------------------ */
 
-/* The hash that the hub names a file by: SHA-256, or SHA-1 of "blob SIZE\0" and the content. */
+/* Computes the hash by which the hub identifies a file: SHA-256, or SHA-1 of "blob SIZE\0" and the
+ * content. */
 static qp_status hash_file(const char *path, const repository_file *file, char hex[65],
                            qp_error *error)
 {
@@ -181,7 +182,7 @@ static bool is_whole(const char *blob, uint64_t bytes)
     return stat(blob, &found) == 0 && S_ISREG(found.st_mode) && (uint64_t)found.st_size == bytes;
 }
 
-/* The bytes of a file, checked, under their own name. */
+/* Fetches a file's bytes, checks them, and renames the file to its hash. */
 static qp_status fetch_blob(const hub *hub, const hub_reference *r, const repository *repo,
                             const repository_file *file, const char *blob, qp_error *error)
 {
@@ -197,7 +198,7 @@ static qp_status fetch_blob(const hub *hub, const hub_reference *r, const reposi
         unlink(part);
         unlink(marks);
         return error_set(error, QP_IO,
-                         "%s: expected the hash %s, found %s; what was fetched is thrown away: try "
+                         "%s: expected the hash %s, found %s; the fetched file was removed: try "
                          "again",
                          file->name, file->etag, hex);
     }
@@ -207,7 +208,7 @@ static qp_status fetch_blob(const hub *hub, const hub_reference *r, const reposi
     return QP_OK;
 }
 
-/* A link from the snapshot to the blob, relative as huggingface_hub makes it. */
+/* Links the blob into the snapshot by a relative path, as huggingface_hub does. */
 static qp_status link_blob(const char *folder, const repository *repo, const repository_file *file,
                            qp_error *error)
 {
@@ -238,7 +239,7 @@ static qp_status write_commit(const char *folder, const char *commit, qp_error *
     return error_set(error, QP_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
-/* Fetches the files that are not there, then shows them as a snapshot. */
+/* Fetches the missing files, then publishes them as a snapshot. */
 static qp_status fetch_files(const hub *hub, const hub_reference *r, const char *folder,
                              const repository *repo, qp_error *error)
 {
@@ -260,7 +261,7 @@ static qp_status fetch_files(const hub *hub, const hub_reference *r, const char 
     return write_commit(folder, repo->commit, error);
 }
 
-/* One fetch of a repository at a time; another waits for it. */
+/* Locks the repository, so that one process fetches it at a time; others wait. */
 static qp_status lock_folder(const char *folder, int *lock, qp_error *error)
 {
     char path[HUB_PATH_SIZE];
@@ -322,7 +323,7 @@ static uint64_t file_bytes(const char *path)
     return stat(path, &found) == 0 && S_ISREG(found.st_mode) ? (uint64_t)found.st_size : 0;
 }
 
-/* The models of a repository's snapshot: each GGUF file, or all of it. */
+/* Calls back for the models of a repository's snapshot: each GGUF file, or the whole folder. */
 static qp_status visit_snapshot(const char *snapshot, hub_reference r, hub_visitor *visit,
                                 void *context, qp_error *error)
 {
@@ -364,7 +365,8 @@ qp_status hub_list(const hub *hub, hub_visitor *visit, void *context, qp_error *
     return status;
 }
 
-/* Removes a folder and all in it; *bytes grows by what its files had. Links are not followed. */
+/* Removes a folder and everything in it; adds the size of its files to *bytes. Links are not
+ * followed. */
 static qp_status remove_tree(const char *folder, uint64_t *bytes, qp_error *error)
 {
     char path[HUB_PATH_SIZE];

@@ -1,8 +1,8 @@
 /* HTTP for the hub: see transfer.h.
  *
- * A large file is cut into pieces, and each connection takes one piece after the other. Pieces that
- * are whole are marked in a file beside the data, so that an interrupted download goes on where it
- * stopped. The hash of the whole file is checked by the caller.
+ * A large file is cut into pieces, and each connection fetches one piece after the other. Finished
+ * pieces are marked in a file beside the data, so that an interrupted download continues where it
+ * stopped. The caller checks the hash of the whole file.
  */
 #include "hub/transfer.h"
 
@@ -19,12 +19,12 @@ enum {
     MAX_ANSWER = 64 << 20,
     PIECE = 16 << 20,
     CONNECTIONS = 4,
-    MAX_FRUITLESS = 5,    /* tries of a piece in a row that bring no byte */
-    STALLED_SECONDS = 30, /* without a byte: the connection counts as broken */
-    MAX_WAIT_SECONDS = 60 /* that an answer 429 or 503 may ask for */
+    MAX_FRUITLESS = 5,    /* failed attempts of a piece in a row that bring no byte */
+    STALLED_SECONDS = 30, /* seconds without a byte after which the connection counts as broken */
+    MAX_WAIT_SECONDS = 60 /* longest wait, in seconds, that an answer 429 or 503 may ask for */
 };
 
-/* ---- what all requests share --------------------------------------------------------------- */
+/* ---- common to all requests ---------------------------------------------------------------- */
 
 static CURL *begin_request(const hub *hub, const char *url)
 {
@@ -42,7 +42,7 @@ static CURL *begin_request(const hub *hub, const char *url)
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT, (long)STALLED_SECONDS);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, (long)STALLED_SECONDS);
-    if (hub->token) { /* libcurl does not send it on to another host */
+    if (hub->token) { /* libcurl does not send the token to another host after a redirect */
         curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
         curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, hub->token);
     }
@@ -79,7 +79,7 @@ qp_status transfer_refused(const hub *hub, const char *what, long code, qp_error
                      code);
 }
 
-/* Seconds to wait before a request is made again; 0: it is not. */
+/* Seconds to wait before a request is repeated; 0: do not repeat it. */
 static long seconds_to_wait(CURL *curl, long code)
 {
     curl_off_t wait = 0;
@@ -146,9 +146,9 @@ typedef struct connection {
     download *of;
     CURL *curl; /* NULL: idle */
     struct piece *piece;
-    char range[64]; /* that was asked for; empty: the whole file */
-    bool unranged;  /* but the answer is the whole file */
-    bool excess;    /* more came than was announced */
+    char range[64]; /* the requested range; empty: the whole file */
+    bool unranged;  /* the server sends the whole file instead of the range */
+    bool excess;    /* the server sent more than it announced */
 } connection;
 
 static size_t write_bytes(char *bytes, size_t size, size_t count, void *context)
@@ -160,7 +160,7 @@ static size_t write_bytes(char *bytes, size_t size, size_t count, void *context)
     curl_easy_getinfo(c->curl, CURLINFO_RESPONSE_CODE, &code);
     c->unranged = code == 200 && *c->range;
     if (c->unranged) return 0;
-    if (code != 200 && code != 206) return length; /* the text of an error is passed over */
+    if (code != 200 && code != 206) return length; /* the body of an error is ignored */
     c->excess = length > p->end - p->begin - p->done;
     if (c->excess) return 0;
     for (size_t written = 0; written < length;) {
@@ -203,7 +203,7 @@ static qp_status begin_piece(connection *c, struct piece *piece, CURLM *multi, q
 
 static void mark(const download *d, const struct piece *p)
 {
-    /* A mark that is lost costs a second fetch of the piece, nothing else. */
+    /* If a mark is lost, the piece is fetched again. */
     ssize_t ignored = pwrite(d->marks, "1", 1, p - d->pieces);
     (void)ignored;
 }
@@ -217,7 +217,8 @@ static struct piece *next_piece(const download *d)
     return NULL;
 }
 
-/* A server that ignores ranges sends the whole file: one piece then, from its beginning. */
+/* A server that ignores ranges sends the whole file; then there is one piece, from the
+ * beginning. */
 static void become_one_piece(download *d)
 {
     progress *progress = d->hub->progress;
@@ -229,7 +230,7 @@ static void become_one_piece(download *d)
     (void)ignored;
 }
 
-/* What the end of a request means; the piece is tried again unless this fails. */
+/* Evaluates the end of a request. The piece is tried again unless this fails. */
 static qp_status end_piece(connection *c, CURLcode result, bool *whole_file, qp_error *error)
 {
     download *d = c->of;
@@ -259,7 +260,7 @@ static qp_status end_piece(connection *c, CURLcode result, bool *whole_file, qp_
     return QP_OK;
 }
 
-/* Looks after requests that have ended. */
+/* Handles requests that have ended. */
 static qp_status collect(CURLM *multi, bool *whole_file, qp_error *error)
 {
     qp_status status = QP_OK;
@@ -317,7 +318,7 @@ static qp_status fetch_pieces(download *d, bool *whole_file, qp_error *error)
     return status;
 }
 
-/* Opens data and marks, and finds what is there already. */
+/* Opens data and marks, and finds the pieces that are already there. */
 static qp_status open_download(download *d, qp_error *error)
 {
     char marks[HUB_PATH_SIZE + 16], mark;
