@@ -292,7 +292,7 @@ def without_a_gpu():
     status, out, err = quipu("schedule", *tiny, *cuda, "--workers", "132", "--verify")
     check(status == 0 and "132 workers" in out and "sound in every order" in out, err)
     status, out, err = quipu("plan", *tiny, *cuda)
-    check(status == 0 and "megakernel" in out and "no GPU to hold it against" in out, err)
+    check(status == 0 and "megakernel" in out and "no GPU to compare this with" in out, err)
     status, out, err = quipu("plan", *tiny, *cuda, "--memory", "1G", "--json")
     gpu = json.loads(out)["gpu"]
     check(status == 0 and gpu["verdict"] == "fits" and gpu["largest_context"] == 2048, err)

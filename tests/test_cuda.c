@@ -189,7 +189,7 @@ static void memory_is_held_against_what_is_named(void **state)
         const char *verdict;
         int64_t least, most; /* of the largest context */
     } cases[] = {{80 << 20, "fits", 2048, 2048},
-                 {40000000, "fits without the megakernel, operator by operator", 2048, 2048},
+                 {40000000, "fits without the megakernel (--exec cuda)", 2048, 2048},
                  {37 << 20, "does not fit", 1024, 2032},
                  {30 << 20, "does not fit", 0, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,4 +1,4 @@
-/* The five strategies side by side: see compare.h. */
+/* Compares the five strategies: see compare.h. */
 #include "inspect/compare.h"
 
 #include "base/clock.h"
@@ -15,9 +15,10 @@
 enum { STRATEGIES = SCHEDULE_POOL + 1, LEAST_ROUNDS = 3, MOST_ROUNDS = 256 };
 static const uint64_t LONG_ENOUGH_NS = 10000000000, LONG_ENOUGH_CUDA_NS = 1000000000;
 
-/* One schedule's figures, as predicted and as measured; ns but for balance. */
+/* One schedule's figures, predicted and measured, in ns except for balance. */
 typedef struct compare_figures {
-    double total, balance, waiting; /* waiting: of all workers, in the middle of their queues */
+    double total, balance,
+        waiting; /* waiting: of all workers, between the instructions of their queues */
 } compare_figures;
 
 typedef struct contestant {
@@ -32,7 +33,7 @@ typedef struct contestant {
 typedef struct comparison {
     const compare_options *options;
     timed_model model;
-    cost_table *costs;       /* NULL: guesses */
+    cost_table *costs;       /* NULL: costs are guesses */
     char why[QP_ERROR_SIZE]; /* there are none */
     int n_rounds;
     contestant of[STRATEGIES];
@@ -50,7 +51,7 @@ static compare_figures figures_of(const double *busy, int workers, double total)
                              .waiting = total * workers - sum};
 }
 
-/* Time at work of every worker in the quickest pass. */
+/* Time that every worker spent in instructions, in the quickest pass. */
 static qp_status measure(contestant *c, qp_error *error)
 {
     const schedule *s = c->machine.schedule;
@@ -98,7 +99,7 @@ static qp_status open_contestant(comparison *x, schedule_setting setting, int st
 static bool is_over(const comparison *x, uint64_t begin)
 {
     int64_t wanted = x->options->rounds;
-    if (x->n_rounds == MOST_ROUNDS) return true; /* as many as fit the array */
+    if (x->n_rounds == MOST_ROUNDS) return true; /* as many as the array holds */
     if (wanted > 0) return x->n_rounds >= wanted;
     uint64_t enough = x->options->device ? LONG_ENOUGH_CUDA_NS : LONG_ENOUGH_NS;
     return x->n_rounds >= LEAST_ROUNDS && clock_ns() - begin > enough;
@@ -126,7 +127,7 @@ static qp_status take_rounds(comparison *x, qp_error *error)
 
 /* ---- print --------------------------------------------------------------------------------- */
 
-/* Whether even the quickest passes took much longer than their instructions need. */
+/* Whether even the quickest passes took much longer than the sum of their instructions. */
 static bool was_busy(const comparison *x)
 {
     int busy = 0;

@@ -1,4 +1,4 @@
-/* A run on the GPU as text: see cuda_print.h. */
+/* The memory and the launches of a run on the GPU, as text: see cuda_print.h. */
 #include "inspect/cuda_print.h"
 
 #include "base/output.h"
@@ -9,23 +9,23 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { USUAL_BLOCKS = 132 }; /* multiprocessors, where there is no GPU to ask */
+enum { USUAL_BLOCKS = 132 }; /* multiprocessors assumed where there is no GPU */
 
-/* What a model takes, and what there is. */
+/* The memory that a model needs, and the memory of the GPU. */
 typedef struct memory_view {
     const model *model;
     plan_options options;
-    char device[96]; /* its name; "": none was asked */
+    char device[96]; /* the GPU's name; "": --memory was given */
     bool has_mega;
     int n_blocks;
-    uint64_t available;      /* 0: unknown */
-    qp_error why;            /* that is */
-    machine_bytes operators; /* of the machine `cuda` */
-    machine_bytes bytes;     /* of the megakernel over it too, where it runs the model */
-    int64_t largest_context; /* 0: none */
+    uint64_t available;      /* free bytes; 0: unknown */
+    qp_error why;            /* why `available` is unknown */
+    machine_bytes operators; /* bytes of the machine `cuda` */
+    machine_bytes bytes;     /* bytes with the megakernel too, if it runs the model */
+    int64_t largest_context; /* 0: none fits */
 } memory_view;
 
-/* What there is here, or was said to be somewhere. */
+/* Takes the memory of the GPU here, or the memory that was given. */
 static void look_around(memory_view *v, uint64_t memory)
 {
     cuda_device device = {0};
@@ -64,7 +64,8 @@ static qp_status count(memory_view *v, int64_t context, qp_error *error)
     return status;
 }
 
-/* Whole pages by halves, up to the model's own length; operator by operator, which takes least. */
+/* Finds the largest context that fits by bisection over whole pages, up to the model's own length;
+ * for the machine `cuda`, which needs the least memory. */
 static int64_t find_largest(const memory_view *v)
 {
     memory_view probe = *v;
@@ -81,7 +82,7 @@ static int64_t find_largest(const memory_view *v)
     return low * page_size;
 }
 
-/* A part of it, for people and as a key. */
+/* A part of the memory: its name for people, and its JSON key. */
 typedef struct memory_part {
     const char *name, *key;
     uint64_t bytes;
@@ -108,7 +109,7 @@ static void list_parts(const memory_view *v, memory_part parts[N_PARTS])
 static const char *verdict(const memory_view *v)
 {
     if (v->bytes.total <= v->available) return "fits";
-    return v->operators.total <= v->available ? "fits without the megakernel, operator by operator"
+    return v->operators.total <= v->available ? "fits without the megakernel (--exec cuda)"
                                               : "does not fit";
 }
 
@@ -121,13 +122,13 @@ static void print_text(const memory_view *v, strbuf *out)
         strbuf_printf(out, "%-13s %13llu %11.2f\n", parts[i].name,
                       (unsigned long long)parts[i].bytes, (double)parts[i].bytes / 0x1p20);
     if (!v->available) {
-        strbuf_printf(out, "\nno GPU to hold it against (--memory says how much one has): %s\n",
+        strbuf_printf(out, "\nno GPU to compare this with (give its memory with --memory): %s\n",
                       v->why.message);
         return;
     }
     strbuf_printf(out,
-                  "\n%s%s%.2f GiB are free: it %s; operator by operator the largest context that "
-                  "fits is %lld\n",
+                  "\n%s%s%.2f GiB are free: the run %s; the largest context that "
+                  "fits (--exec cuda) is %lld\n",
                   v->device, *v->device ? ": " : "", (double)v->available / 0x1p30, verdict(v),
                   (long long)v->largest_context);
 }

@@ -1,4 +1,4 @@
-/* What a model is, in words or as JSON: qp_describe_model() in quipu.h. */
+/* Describes a model in words or as JSON: qp_describe_model() in quipu.h. */
 #include "base/json.h"
 #include "base/output.h"
 #include "base/printable.h"
@@ -13,14 +13,14 @@
 #include <math.h>
 #include <stdio.h>
 
-/* What there is to describe; each part may be absent. */
+/* What is described; each part may be absent. */
 typedef struct description {
     const char *path;
     model *model;              /* NULL: only a vocabulary */
     gguf *file;                /* the model's, or `own` */
     gguf *own;                 /* opened here: a file without tensors */
-    qp_vocabulary *vocabulary; /* NULL: none, or one that cannot be read */
-    qp_error vocabulary_error; /* why it cannot be */
+    qp_vocabulary *vocabulary; /* NULL: none, or it cannot be read */
+    qp_error vocabulary_error; /* why it cannot be read */
 } description;
 
 typedef struct type_count {
@@ -37,7 +37,7 @@ static void count_tensor(type_count *counts, const tensor *view)
     count->bytes += tensor_bytes(view);
 }
 
-/* Every weight once; a tied output is the embedding. */
+/* Counts every weight once; a tied output projection is the embedding. */
 static void count_types(const model *m, type_count counts[DTYPE_COUNT])
 {
     const model_config *c = model_get_config(m);
@@ -52,7 +52,7 @@ static void count_types(const model *m, type_count counts[DTYPE_COUNT])
     }
 }
 
-/* A name and a number of the model's; both output forms use this list. */
+/* A name and a number of the model; both output formats use this list. */
 typedef struct model_fact {
     const char *name;
     double value;
@@ -80,7 +80,7 @@ static void list_facts(const model *m, model_fact facts[N_FACTS])
         facts[i] = list[i];
 }
 
-/* How RoPE is scaled; GGUF says it by a divisor for each frequency. */
+/* How RoPE is scaled; GGUF gives a divisor for each frequency. */
 static const char *rope_name(const rope_config *rope)
 {
     return rope->divisors ? "by a tensor of divisors" : rope_scaling_name(rope->scaling);
@@ -131,7 +131,8 @@ static void print_model(const model *m, const type_count *counts, strbuf *out)
     print_line(out, "rope_scaling", rope_name(&c->rope));
     print_line(out, "rope_pairs", c->rope.interleaved ? "interleaved" : "NeoX");
     print_line(out, "output", c->tied ? "tied to the embedding" : "of its own");
-    if (model_is_config(m)) print_line(out, "weights", "not here: sizes and type by config.json");
+    if (model_is_config(m))
+        print_line(out, "weights", "missing: sizes and type are those of config.json");
     type_count total = {0};
     strbuf_puts(out, "\ntype    tensors        elements           bytes\n");
     for (int type = 0; type < DTYPE_COUNT; type++) {
@@ -239,7 +240,7 @@ static qp_status open_model(description *d, qp_error *error)
     model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
     TRY(model_open(d->path, &sizes_only, &d->model, error));
     d->file = model_gguf(d->model);
-    /* A vocabulary that cannot be read is a finding, not an obstacle. */
+    /* A vocabulary that cannot be read is reported, and the rest is described. */
     vocabulary_open_beside(d->model, &d->vocabulary, &d->vocabulary_error);
     return QP_OK;
 }

@@ -10,30 +10,30 @@
 
 /* Zero-initialise; a zero (or NULL) field takes its default. */
 typedef struct diff_options {
-    const char *model;          /* as qp_engine_open() takes it */
-    const char *a, *b;          /* machines; default: "reference" and "threads" */
-    uint64_t order;             /* of `serial`: seed of the order of instructions; default 1 */
-    const int32_t *tokens;      /* [n_tokens]; NULL: that many pseudo-random ones */
-    int64_t n_tokens;           /* default 16 */
-    int64_t singles;            /* of these go one by one at the end */
-    int64_t chunk;              /* of the others in one pass at most; default 512 */
-    int64_t layers;             /* only the first ones; default: all */
-    int threads;                /* default: the processors this process may use */
-    int64_t page_size;          /* default 16 */
-    const char *kv_type;        /* default "F16" */
-    const char *activations;    /* "8" (default, as is "auto"), "16", "float": see quipu.h */
-    const char *cpu_mask;       /* CPU features to leave unused */
-    const char *after, *stop;   /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
-    bool fuse;                  /* the plan for few tokens, in fused operators */
-    bool sums;                  /* the megakernel's */
-    int64_t kv_partitions;      /* of it; default 1 */
-    int setting, assignment;    /* of schedules: numbers of schedule_setting and -assignment */
-    bool list, json;            /* every layer's steps; JSON */
-    const volatile int *cancel; /* may be NULL */
+    const char *model;        /* as qp_engine_open() takes it */
+    const char *a, *b;        /* machines; default: "reference" and "threads" */
+    uint64_t order;           /* of `serial`: seed of the order of instructions; default 1 */
+    const int32_t *tokens;    /* [n_tokens]; NULL: that many pseudo-random ones */
+    int64_t n_tokens;         /* default 16 */
+    int64_t singles;          /* how many of these run one by one at the end */
+    int64_t chunk;            /* most of the other tokens in one pass; default 512 */
+    int64_t layers;           /* only the first ones; default: all */
+    int threads;              /* default: the processors this process may use */
+    int64_t page_size;        /* default 16 */
+    const char *kv_type;      /* default "F16" */
+    const char *activations;  /* "8" (default, as is "auto"), "16", "float": see quipu.h */
+    const char *cpu_mask;     /* CPU features not to use */
+    const char *after, *stop; /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
+    bool fuse;                /* the plan for few tokens, in fused operators */
+    bool sums;                /* the megakernel's plan */
+    int64_t kv_partitions;    /* parts of attention in it; default 1 */
+    int setting, assignment;  /* of schedules: values of schedule_setting and schedule_assignment */
+    bool list, json;          /* list: every layer's steps; json: print JSON */
+    const volatile int *cancel;                                       /* may be NULL */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */
 } diff_options;
 
-/* Appends the table and the verdict; *equal is true when all is within tolerance. */
+/* Appends the table and the verdict; *equal: everything is within tolerance. */
 qp_status diff_print(const diff_options *options, strbuf *out, bool *equal, qp_error *error);
 
 #endif

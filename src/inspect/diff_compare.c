@@ -1,4 +1,4 @@
-/* Two views, element by element: see diff_compare.h. */
+/* Compares two views element by element: see diff_compare.h. */
 #include "inspect/diff_compare.h"
 
 #include "op/element.h"
@@ -18,10 +18,11 @@ op_kernel *diff_rounding(const machine_kernel *kernel)
     return kernel->variant ? kernel->variant->rounded : NULL;
 }
 
-/* Half a unit in the last place, of a value. */
+/* Half a unit in the last place of a value. */
 static double rounding_of(dtype type)
 {
-    if (type == DTYPE_I64) return 0x1p-32; /* sums of integers: of each part that is added */
+    if (type == DTYPE_I64)
+        return 0x1p-32; /* of integer sums: rounding of each part that is added */
     return type == DTYPE_F32 ? 0x1p-24 : type == DTYPE_F16 ? 0x1p-11 : 0x1p-8;
 }
 
@@ -42,16 +43,16 @@ op_limits diff_limits(const op_info *op, const op_call *call, dtype type, const 
     return sum;
 }
 
-/* An element as a number: of 64-bit integers there are sums in fixed point alone. */
+/* An element as a number. 64-bit integers are always sums in fixed point. */
 static double load(dtype type, const void *row, int64_t i)
 {
     return type == DTYPE_I64 ? fixed_to_double(((const int64_t *)row)[i])
                              : element_load(type, row, i);
 }
 
-/* One comparison in the making. */
+/* A comparison in progress. */
 typedef struct pass_sums {
-    double error, expected; /* squares */
+    double error, expected; /* sums of squares */
     double absolute, share;
     diff_element worst;
 } pass_sums;
@@ -63,7 +64,7 @@ static void set_element(diff_element *out, const tensor *view, int64_t row, int6
     view_index(view, row, i, out->index, sizeof out->index);
 }
 
-/* What part of its tolerance an element takes; more than all of it where it is wrong. */
+/* The share of its tolerance that an element uses up; more than 1 if it is wrong. */
 static double share_of(const op_limits *limits, dtype type, diff_element *e, double typical)
 {
     double apart = fabs(e->found - e->expected);

@@ -1,4 +1,4 @@
-/* What a person sees of a comparison: see diff.h. */
+/* Runs a comparison and prints it: see diff.h. */
 #include "inspect/diff.h"
 
 #include "base/buffer.h"
@@ -17,7 +17,7 @@
 
 enum { USUAL_TOKENS = 16, USUAL_CHUNK = 512, USUAL_PAGE_SIZE = 16, MOST_OUTPUTS = 16 };
 
-/* A comparison with all that it takes. */
+/* A comparison with all its objects. */
 typedef struct diff {
     const diff_options *options;
     model *model;
@@ -71,7 +71,7 @@ static qp_status choose_tokens(diff *d, int64_t vocab_size, qp_error *error)
     return QP_OK;
 }
 
-/* The plan of the first layers, with room for just these tokens. */
+/* Makes the plan of the first layers, with room for exactly these tokens. */
 static qp_status build_plan(diff *d, model_config config, qp_error *error)
 {
     const diff_options *o = d->options;
@@ -95,7 +95,7 @@ static qp_status build_plan(diff *d, model_config config, qp_error *error)
     return plan_build(&config, d->model, &options, &d->program, error);
 }
 
-/* Both machines hold everything but the weights, which may be packed once more each. */
+/* Both machines hold everything except the weights, of which each may have a packed copy. */
 static qp_status check_memory(const diff *d, qp_error *error)
 {
     program_bytes need = program_count_bytes(&d->program, model_weight_bytes(d->model));
@@ -134,14 +134,14 @@ static qp_status choose_steps(diff *d, qp_error *error)
     if (o->stop) TRY(program_parse_step(&d->program, o->stop, &stop, error));
     if (stop <= after)
         return error_set(error, QP_INVALID,
-                         "there is nothing to compare: no step comes after %s and not after %s",
+                         "there is nothing to compare: no step lies after %s and up to %s",
                          o->after, program_step_label(&d->program, stop, label, sizeof label));
     d->request.first = after + 1;
     d->request.last = stop + 1;
     const machine_type *a = d->type_a;
     if ((d->type_b->whole && after >= 0) || a->whole)
         return error_set(error, QP_UNSUPPORTED,
-                         "%s runs passes from their beginning and as a whole: it can be b, without "
+                         "%s runs whole passes from their beginning: it can only be b, without "
                          "--start-after",
                          a->whole ? a->name : d->type_b->name);
     const int logits = program_find_step(&d->program, "lm_head", -1);
@@ -218,7 +218,7 @@ static void print_row(const diff *d, const diff_row *row, const char *step, strb
                   name, kernels, m->absolute, m->relative, allowed, added, worst);
 }
 
-/* Whether rows of two layers belong to the same step and view. */
+/* Whether two rows belong to the same step and view in different layers. */
 static bool same_place(const program *p, const diff_row *a, const diff_row *b)
 {
     return strcmp(p->steps[a->step].name, p->steps[b->step].name) == 0 &&
@@ -226,7 +226,7 @@ static bool same_place(const program *p, const diff_row *a, const diff_row *b)
            a->operand == b->operand;
 }
 
-/* The worst layer's row among those that are like row `at`; NULL where an earlier row was like it.
+/* The worst layer's row among those like row `at`; NULL if an earlier row was like it.
  */
 static const diff_row *worst_of(const diff *d, int at)
 {
@@ -321,7 +321,7 @@ static void print_together(const diff *d, strbuf *out)
     }
     strbuf_puts(out, "end to end       ");
     if (r->first_drift >= 0) {
-        strbuf_puts(out, "the same kernels came to other bits; the first: ");
+        strbuf_puts(out, "the same kernels gave different bits; the first: ");
         print_difference(d, &r->rows[r->first_drift], &r->rows[r->first_drift].together, out);
     } else if (last) {
         char name[64];
@@ -335,7 +335,8 @@ static void print_together(const diff *d, strbuf *out)
     if (r->same_choice < r->logit_rows)
         strbuf_printf(out, " (elsewhere it leads by %.3g at most)", r->closest_margin);
     strbuf_printf(out, "\nat once          %s%s\n",
-                  r->at_once_differs ? "other bits than step by step: " : "the same bits",
+                  r->at_once_differs ? "bits that differ from those step by step: "
+                                     : "the same bits",
                   r->at_once);
 }
 

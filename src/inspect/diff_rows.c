@@ -1,4 +1,4 @@
-/* What there is to compare: the outputs of every node, as they stand after its step. */
+/* Lists what is compared: the outputs of every node, as they are after its step. */
 #include "inspect/diff_compare.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ static bool overlap(const program_view *a, const program_view *b)
            b->first_column < a->first_column + a->columns;
 }
 
-/* Whether an operand is an output that no later node of its step writes over. */
+/* Whether an operand is an output that no later node of its step overwrites. */
 static bool is_left(const program *p, int step, int n, int operand)
 {
     const int id = program_tensor_of(p, n, operand);

@@ -19,7 +19,7 @@ typedef struct runner {
     diff_report *report;
     diff_side a, b;
     machine rounded_a, rounded_b;
-    diff_side oracle_a, oracle_b; /* of those, where the two sides round differently */
+    diff_side oracle_a, oracle_b; /* and those of them where the two sides round differently */
     bool oracles;
     batch batch;
     page_pool pages;
@@ -27,7 +27,7 @@ typedef struct runner {
     int64_t past; /* tokens before the batch */
     int pass;
     bool all_same;        /* every node has the same kernel on both sides */
-    uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of what b left in round two */
+    uint64_t *left;       /* [passes][PLAN_TENSOR_COUNT]: hashes of b's tensors in round two */
     uint64_t *left_cache; /* [layers][2] */
 } runner;
 
@@ -85,7 +85,7 @@ static int count_passes(const runner *r)
     return n;
 }
 
-/* Settings under which every part of sampling has something to do. */
+/* Settings with which every part of sampling has an effect. */
 static void want_row(batch *b, int64_t row)
 {
     int64_t at = batch_outputs(b);
@@ -131,7 +131,8 @@ static qp_status run_steps(const runner *r, const diff_side *s, int first, int l
     return machine_pass(s->of, &request, error);
 }
 
-/* b gets what the step reads from a; what it writes without reading must not be there already. */
+/* Copies what the step reads from a to b; poisons what the step writes, so that an old value cannot
+ * pass for a new one. */
 static qp_status prepare_step(const runner *r, int step, qp_error *error)
 {
     const program *p = r->program;
@@ -153,7 +154,7 @@ static qp_status prepare_step(const runner *r, int step, qp_error *error)
     return QP_OK;
 }
 
-/* Whether a value that is there before `step` is read from there on. */
+/* Whether a value from before `step` is read by that step or a later one. */
 static bool is_read_later(const program *p, int step, plan_tensor_id id)
 {
     for (int s = step; s < p->n_steps; s++) {
@@ -164,7 +165,7 @@ static bool is_read_later(const program *p, int step, plan_tensor_id id)
     return false;
 }
 
-/* b goes on from where a stands before `step`. */
+/* b continues from a's state before `step`. */
 static qp_status hand_over(const runner *r, int step, qp_error *error)
 {
     for (int i = 0; i < PLAN_TENSOR_COUNT; i++) {
@@ -194,7 +195,7 @@ static void compare_choices(const runner *r)
     }
 }
 
-/* Whether a node reads what operand `written` of node `writer` sees. */
+/* Whether a node reads the memory that operand `written` of node `writer` covers. */
 static bool reads(const program *p, int node, int writer, int written)
 {
     const op_info *op = op_get(p->nodes[node].op);
@@ -205,8 +206,8 @@ static bool reads(const program *p, int node, int writer, int written)
     return false;
 }
 
-/* Whether node n is computed from what node m, before it, has left on each side: in one step it is,
- * and where b does not keep what lies between two of them. */
+/* Whether node n is computed from the outputs that node m, before it, left on each side. This is so
+ * within one step, and where b does not keep the tensors between two steps. */
 static bool runs_on(const runner *r, int step, int n, int m, plan_tensor_id id)
 {
     if (m >= r->program->steps[step].first_node) return true;
@@ -220,8 +221,8 @@ static int step_of(const program *p, int step, int node)
     return step;
 }
 
-/* What a node's output may differ by: its own part, and that of what it reads from nodes before it
- * that ran on each side's own values. */
+/* The tolerance of a node's output: its own, and that of the inputs which nodes before it computed
+ * separately on each side. */
 static op_limits limits_of(const runner *r, int step, int n, int operand)
 {
     const program_node *nodes = r->program->nodes;
@@ -304,7 +305,7 @@ static uint64_t hash_bytes(const void *data, size_t bytes)
     return hash;
 }
 
-/* Keeps the hash in round two, holds it against that in round three. */
+/* Stores the hash in round two, and compares with it in round three. */
 static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now, const char *name,
                  int64_t layer)
 {
@@ -323,7 +324,7 @@ static void hold(const runner *r, diff_round round, uint64_t *kept, uint64_t now
     }
 }
 
-/* Outputs, and what the last step writes. */
+/* Compares the outputs and what the last step writes. */
 static qp_status hold_tensors(const runner *r, diff_round round, qp_error *error)
 {
     const program *p = r->program;
@@ -357,7 +358,7 @@ static qp_status hold_caches(const runner *r, diff_round round, qp_error *error)
 
 /* --- rounds ---------------------------------------------------------------------------------- */
 
-/* a gets what the step reads from b, as far as b has kept it. */
+/* Copies what the step reads from b to a, as far as b has kept it. */
 static qp_status take_from_b(const runner *r, int step, qp_error *error)
 {
     const program *p = r->program;

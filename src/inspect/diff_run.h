@@ -23,11 +23,11 @@ typedef struct diff_request {
     const int32_t *tokens; /* [n_tokens] */
     int64_t n_tokens;
     int64_t singles; /* of these go through the model one by one at the end, as in generation */
-    int first, last; /* steps to compare, [first, last): those before are a's alone */
+    int first, last; /* steps to compare, [first, last): only a runs those before */
     const volatile int *cancel; /* may be NULL */
 } diff_request;
 
-/* Where two views differ most, for their tolerance. */
+/* The place where two views differ most, relative to their tolerance. */
 typedef struct diff_element {
     int pass;
     int64_t layer;
@@ -35,47 +35,47 @@ typedef struct diff_element {
     double expected, found, tolerance;
 } diff_element;
 
-/* How far a view of b is from that of a, over all passes. */
+/* The distance between a view of b and that of a, over all passes. */
 typedef struct diff_measure {
     double absolute; /* largest |b - a| of an element */
     double relative; /* largest norm(b - a) / norm(a) */
-    double allowed;  /* of `relative`; 0: none */
-    double share;    /* of the tolerance that is used up, by an element or the norm; >= 0 */
+    double allowed;  /* tolerance of `relative`; 0: none */
+    double share;    /* largest share of the tolerance that an element or the norm uses up; >= 0 */
     int64_t elements, wrong;
     diff_element worst;
-    diff_element first; /* of those that are wrong */
-    bool norm_wrong;    /* the elements are within their tolerances, their norm is not */
+    diff_element first; /* number of wrong elements */
+    bool norm_wrong;    /* the elements are within their tolerances, but their norm is not */
 } diff_measure;
 
-/* An output of a node as it stands after its step. */
+/* An output of a node, as it is after its step. */
 typedef struct diff_row {
     int step, node, operand;
     bool same_kernel;
-    bool rounds;                  /* one side's kernel, or the two differently */
-    diff_measure alone, together; /* each step from a's inputs; b from beginning to end */
+    bool rounds;                  /* the same kernel on both sides, or two that round differently */
+    diff_measure alone, together; /* step by step from a's inputs; b from beginning to end */
 } diff_row;
 
 typedef struct diff_report {
     diff_row *rows; /* in the plan's order */
     int n_rows;
     int n_passes;
-    int first_wrong; /* row, in the order of execution; -1: none */
-    int first_drift; /* the same where all kernels are equal and `together` has to be exact */
-    /* The likeliest token by the logits, row by row, b having run on its own values. */
+    int first_wrong; /* index of a row, in the order of execution; -1: none */
+    int first_drift; /* whether all kernels are equal, so that `together` must be exact */
+    /* The likeliest token by the logits, row by row; b ran on its own values. */
     int64_t logit_rows, same_choice;
-    double closest_margin; /* of a's two likeliest where b chose another */
+    double closest_margin; /* largest lead of a's likeliest token where b chose another */
     bool at_once_differs;
-    char at_once[160]; /* where, if so */
+    char at_once[160]; /* where round three differs */
     bool equal;        /* nothing is wrong in any round */
 } diff_report;
 
-/* The plan's capacity holds all tokens but the single ones in a pass. diff_report_free() the
+/* The plan's capacity holds, in one pass, all tokens except the single ones. diff_report_free() the
  * result, also after a failure. */
 qp_status diff_run(const machine_setup *setup, machine *a, machine *b, const diff_request *request,
                    diff_report *report, qp_error *error);
 void diff_report_free(diff_report *report);
 
-/* "attn[576:768]": what a row shows. */
+/* "attn[576:768]": the label of a row. */
 const char *diff_row_name(const program *program, const diff_row *row, char *text, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* One side of a comparison: a machine, and a copy of its tensors here. For diff_run.c. */
+/* One side of a comparison: a machine, and a copy of its tensors on the host. For diff_run.c. */
 #ifndef QUIPU_INSPECT_DIFF_SIDE_H
 #define QUIPU_INSPECT_DIFF_SIDE_H
 
@@ -7,26 +7,26 @@
 typedef struct diff_side {
     machine *of;
     const program *program;
-    program_memory memory; /* the copies, as program_bind() takes them; of a cache there is one for
-                            * whichever layer is looked at */
+    program_memory memory; /* the copies, as program_bind() takes them; of the cache, only the copy
+                              of one layer at a time */
 } diff_side;
 
 /* Whether steps may change tensors of the kind. */
 bool diff_is_compared(plan_kind kind);
 
-/* Whether the machine has the tensor when a step is over. */
+/* Whether the machine holds the tensor after a step. */
 bool diff_side_keeps(const diff_side *side, plan_tensor_id id);
 
 /* diff_side_close() it, also after a failure. */
 qp_status diff_side_open(diff_side *side, const program *program, machine *of, qp_error *error);
 void diff_side_close(diff_side *side);
 
-/* Where the copy of a tensor lies, and the bytes of the rows that a batch has of it. */
+/* The address of a tensor's copy, and the bytes of the rows that a batch has of it. */
 void *diff_side_copy(const diff_side *side, plan_tensor_id id);
 size_t diff_used_bytes(const program *program, plan_tensor_id id, const program_sizes *sizes);
 
-/* Brings the copy of those rows up to date, writes them to the machine from another's copy, or
- * both. */
+/* Reads those rows from the machine into the copy, or writes them to the machine from another
+ * side's copy, or both. */
 qp_status diff_side_fetch(const diff_side *side, plan_tensor_id id, int64_t layer,
                           const program_sizes *sizes, qp_error *error);
 qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tensor_id id,
@@ -34,7 +34,7 @@ qp_status diff_side_write(const diff_side *to, const diff_side *from, plan_tenso
 qp_status diff_side_hand(const diff_side *from, const diff_side *to, plan_tensor_id id,
                          int64_t layer, const program_sizes *sizes, qp_error *error);
 
-/* Clears the sums in the copy that a step adds to: they are as they were before it then. */
+/* Clears the sums in the copy to which a step adds: so they are zero before the step. */
 void diff_side_clear_sums(const diff_side *side, int step, const program_sizes *sizes);
 
 #endif

@@ -1,4 +1,4 @@
-/* What a person sees of a list of launches: quipu plan --device cuda. */
+/* Prints lists of launches: quipu plan --device cuda. */
 #ifndef QUIPU_INSPECT_LAUNCH_PRINT_H
 #define QUIPU_INSPECT_LAUNCH_PRINT_H
 
@@ -7,11 +7,11 @@
 
 #include <cJSON.h>
 
-/* An entry an unindented line: the plan's steps that it runs, its kernel, the forms of its rows;
- * then a line for each launch, and for each step of a chain. */
+/* Prints an unindented line for each entry: the plan's steps that it runs, its kernel, the forms of
+ * its input and output; then a line for each launch, and for each step of a chain. */
 void launch_list_print(const launch_setting *setting, const launch_list *list, strbuf *out);
 
-/* The same as an array of entries. */
+/* Prints the same as an array of entries. */
 cJSON *launch_list_json(const launch_setting *setting, const launch_list *list);
 
 /* "3.attn_qkv", or "3.attn_qkv..4.attn_norm". */

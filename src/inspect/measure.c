@@ -1,4 +1,4 @@
-/* Measuring costs: see measure.h. */
+/* Measures the costs of instructions: see measure.h. */
 #include "inspect/measure_parts.h"
 
 #include "base/buffer.h"
@@ -33,7 +33,7 @@ static void tell(const measuring *m, const char *text, bool finished)
 
 /* ---- instructions -------------------------------------------------------------------------- */
 
-/* The work of an instruction in this batch: its share of its call's. */
+/* The work of an instruction in this batch: its share of its call's work. */
 static bool work_of(const schedule *s, const instruction *in, const program_memory *memory,
                     const int64_t *sizes, op_cost *work)
 {
@@ -95,7 +95,7 @@ static qp_status time_passes(measuring *m, timed_model *r, bool alone, int last_
     return status;
 }
 
-/* One token through the whole model, many through its first layers. */
+/* Measures one token through the whole model, and many tokens through its first layers. */
 static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
 {
     static const int64_t many[] = {4, 16, 64, 128, DEPTH};
@@ -114,7 +114,7 @@ static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
     return QP_OK;
 }
 
-/* Both plans; that for few tokens is not meant for many. */
+/* Measures both plans; the one for few tokens does not take many. */
 static qp_status measure_model(measuring *m, const char *preset, qp_error *error)
 {
     char name[128];
@@ -163,8 +163,8 @@ static qp_status measure_types(measuring *m, qp_error *error)
 
 /* ---- memory and arithmetic ----------------------------------------------------------------- */
 
-/* Reading more and more memory, each size again and again; at least a few milliseconds long. Keeps
- * the best, of earlier calls too. */
+/* Reads more and more memory, each size repeatedly for at least a few milliseconds. Keeps the best
+ * rate, also of earlier calls. */
 static qp_status time_reads(measuring *m, hardware *hardware, qp_error *error)
 {
     enum { SMALLEST = 8 << 20, LARGEST = 1 << 30, TIMES = 5 };
@@ -206,7 +206,7 @@ static qp_status time_limits(measuring *m, qp_error *error)
 
 /* ---- all of it ------------------------------------------------------------------------------ */
 
-/* What the curve says of reading weights with one token, and of arithmetic with many. */
+/* Reads two points of the curve: reading weights with one token, and arithmetic with many. */
 static void summarize(const cost_table *t, const char *path, strbuf *out)
 {
     strbuf_printf(out, "%s, %d workers, version %s\n", t->machine, t->workers, t->version);
@@ -247,7 +247,8 @@ static qp_status measure_all(measuring *m, strbuf *out, qp_error *error)
     TRY(threads_measure_signal(m->pool, &t->limits.signal_ns, error));
     TRY(time_limits(m, error));
     TRY(measure_types(m, error));
-    TRY(time_limits(m, error)); /* again: others may have disturbed the first */
+    TRY(time_limits(
+        m, error)); /* measured again, because other programs may have disturbed the first time */
     tell(m, "", true);
     return measure_keep(t, m->options->path, out, error);
 }
@@ -259,7 +260,7 @@ qp_status measure_costs(const measure_options *options, strbuf *out, qp_error *e
     if (!m) return error_no_memory(error, "the measurement", sizeof *m);
     m->options = options;
     int threads = options->threads ? options->threads : threads_available();
-    cpu_features(0); /* asks for tiles before threads start */
+    cpu_features(0); /* asks for AMX tiles before threads start */
     qp_status status = thread_pool_create(threads, &m->pool, error);
     if (status == QP_OK) status = measure_all(m, out, error);
     thread_pool_destroy(m->pool);

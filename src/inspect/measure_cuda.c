@@ -1,7 +1,7 @@
-/* Measuring what instructions cost the megakernel: see measure.h.
+/* Measures what instructions cost the megakernel: see measure.h.
  *
- * Each operator's time is the mean of many blocks and passes, and so is what it waits: blocks
- * differ, and it is the last one that the next operator hears of.
+ * The time of an operator and its wait are means over many blocks and passes. Blocks differ, and
+ * the next operator waits for the last of them.
  */
 #include "inspect/measure_parts.h"
 
@@ -12,7 +12,7 @@
 
 enum { LAUNCHES = 12, DEPTH = 1024, CHUNK = 16 };
 
-/* What an operator's instructions waited, in all. */
+/* The waits of an operator's instructions, summed. */
 typedef struct waited {
     double ns, count;
 } waited;
@@ -21,7 +21,7 @@ typedef struct measuring_cuda {
     const measure_options *options;
     cost_table table;
     cost_samples samples;
-    waited waited[OP_COUNT]; /* in the large models */
+    waited waited[OP_COUNT]; /* passes with the large models */
     dtype type;
     bool tiny;
 } measuring_cuda;
@@ -31,7 +31,8 @@ static void tell(const measuring_cuda *m, const char *text, bool finished)
     if (m->options->progress) m->options->progress(m->options->progress_context, text, finished);
 }
 
-/* Of each counter the mean end of those that signal it, ns from the first queue's beginning. */
+/* For each counter, the mean end of the instructions that signal it, in ns from the first queue's
+ * beginning. */
 static double *mean_ends(const schedule *s, const instruction_timing *timings)
 {
     double *ends = calloc((size_t)s->n_counters, sizeof *ends);
@@ -139,7 +140,7 @@ static qp_status measure_types(measuring_cuda *m, qp_error *error)
         for (int tiny = 0; tiny < 2 && measure_wants(m->options, m->type); tiny++) {
             m->tiny = tiny;
             qp_status status = measure_model(m, tiny ? "tiny" : large, error);
-            if (status == QP_UNSUPPORTED) break; /* a type that the megakernel does not read */
+            if (status == QP_UNSUPPORTED) break; /* a type that the megakernel does not support */
             if (status != QP_OK && status != QP_NO_MEMORY) return status;
         }
     }
@@ -150,7 +151,7 @@ static qp_status measure_types(measuring_cuda *m, qp_error *error)
                      "compute capability 9.0 with room for synthetic:llama-3.2-1b");
 }
 
-/* Each operator's own, and the mean of all for others. */
+/* The costs of each operator, and the mean of all for other operators. */
 static void take_waits(measuring_cuda *m)
 {
     double ns = 0, count = 0;

@@ -1,4 +1,4 @@
-/* What the measuring of costs shares between the CPU and a GPU. */
+/* What the measurements on the CPU and on a GPU share. */
 #ifndef QUIPU_INSPECT_MEASURE_PARTS_H
 #define QUIPU_INSPECT_MEASURE_PARTS_H
 
@@ -6,8 +6,8 @@
 #include "inspect/timed.h"
 #include "schedule/cost_fit.h"
 
-/* Adds what each of the machine's instructions took: ns [workers][longest]. `about` says tiny and
- * alone. */
+/* Adds the times of the machine's instructions: ns [workers][longest]. `about` says whether the
+ * model was tiny and the worker alone. */
 qp_status measure_take_samples(cost_samples *samples, const timed_model *model,
                                const timed_machine *machine, const double *ns, cost_sample about,
                                qp_error *error);
@@ -15,7 +15,7 @@ qp_status measure_take_samples(cost_samples *samples, const timed_model *model,
 /* Whether models with weights of the type are to be measured. */
 bool measure_wants(const measure_options *options, dtype type);
 
-/* Writes the file, and a summary. */
+/* Writes the file and a summary. */
 qp_status measure_keep(const cost_table *table, const char *path, strbuf *out, qp_error *error);
 
 /* measure_cuda.c */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* Figures of GPUs that need not be here: H100 and H200, B200. */
+/* Figures of GPUs that need not be installed: H100 and H200, B200. */
 static const struct {
     const char *arch;
     cuda_device device;

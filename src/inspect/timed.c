@@ -1,4 +1,4 @@
-/* A model made ready to be timed: see timed.h. */
+/* A model that is ready to be timed: see timed.h. */
 #include "inspect/timed.h"
 
 #include "base/buffer.h"
@@ -11,7 +11,8 @@
 enum {
     USUAL_TIMED_CONTEXT = 1024,
     USUAL_CHUNK = 512,
-    LAUNCH = 9, /* passes of the megakernel in a run: the first begins with an empty ring */
+    LAUNCH = 9, /* passes of the megakernel in a run; the first one begins with an empty ring and is
+                   not counted */
 };
 
 static int64_t at_most(int64_t a, int64_t b)
@@ -54,7 +55,8 @@ static qp_status build_plan(timed_model *m, qp_error *error)
                      (double)need / 0x1p30, (double)available / 0x1p30);
 }
 
-/* Sizes first, so that what does not fit is refused before synthetic weights are made. */
+/* Sizes are computed first, so that a model that does not fit is refused before its weights are
+ * made. */
 static qp_status open_model(timed_model *m, qp_error *error)
 {
     const char *name = m->options->model;
@@ -83,8 +85,8 @@ static machine_setup setup_of(timed_model *m, const schedule_options *schedule, 
                            .over = schedule ? &m->memory : NULL};
 }
 
-/* Memory that was never written is one page of zeros to the processor's caches; a KV cache in use
- * is not. */
+/* Writes the cache once: memory that was never written is mapped to one page of zeros and stays in
+ * the processor's caches, unlike a cache in use. */
 static qp_status write_caches(timed_model *m, qp_error *error)
 {
     const size_t bytes = m->program.tensors[PLAN_K_CACHE].bytes;
@@ -103,7 +105,7 @@ static qp_status write_caches(timed_model *m, qp_error *error)
 qp_status timed_open(const timed_options *options, timed_model *out, qp_error *error)
 {
     *out = (timed_model){.options = options};
-    cpu_features(0); /* asks for tiles before threads start */
+    cpu_features(0); /* asks for AMX tiles before threads start */
     if (options->progress)
         out->progress = (progress){.sink = on_progress, .context = (void *)options};
     if (options->device) TRY(cuda_device_open(&out->device, error));
@@ -220,7 +222,7 @@ static double length_of(const machine_record *record)
     return (double)(record->end - record->begin);
 }
 
-/* The quickest pass of a run goes to t->last. */
+/* Copies the quickest pass of a run to t->last. */
 static void take_quickest(const timed_model *m, timed_machine *t)
 {
     const size_t places = places_of(t->schedule);
@@ -249,7 +251,7 @@ qp_status timed_warm_up(timed_model *m, timed_machine *t, qp_error *error)
     return QP_OK;
 }
 
-/* Another program that had a processor for a while disturbed some instructions of the pass, not
+/* Another program that had a processor for a while disturbed some instructions of the pass, but not
  * all. */
 static void take_least(timed_machine *t)
 {

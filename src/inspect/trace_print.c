@@ -1,4 +1,4 @@
-/* Traces printed as sums, events and pictures: qp_trace_print() in quipu.h. */
+/* Prints traces as sums, events and pictures: qp_trace_print() in quipu.h. */
 #include "engine/engine.h"
 #include "engine/trace.h"
 #include "schedule/build.h"
@@ -34,7 +34,7 @@ static void name_device(const qp_trace *t, timeline *line)
         snprintf(line->about, sizeof line->about, "operator by operator on %s", device);
 }
 
-/* Whether no more is known of a pass than when it was. */
+/* Whether only the times of a pass are known, not its parts. */
 static bool is_bare(const qp_trace *t, size_t number)
 {
     return !t->records[number].timed;
@@ -69,8 +69,7 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
     return QP_OK;
 }
 
-/* Without prompt_passes, one that brings no more than a token for each
- * sequence generates. */
+/* If prompt_passes is not known: a pass with at most one token for each sequence generates. */
 static bool is_generation(const qp_trace *t, size_t number)
 {
     const int64_t *sizes = t->passes[number].sizes;
@@ -88,7 +87,8 @@ static void print_sampling(const qp_trace *t, strbuf *out)
                       ns / (double)t->n_samplings / 1e3);
 }
 
-/* What a GPU's megakernel leaves to operators, and what its fetching warps waited for. */
+/* Prints what a GPU's megakernel leaves to the machine `cuda`, and what its producer warps waited
+ * for. */
 static void print_launches(const qp_trace *t, strbuf *out)
 {
     double ns = 0, tokens = 0, room = 0, memory = 0;
@@ -105,7 +105,7 @@ static void print_launches(const qp_trace *t, strbuf *out)
     if (timed > 0)
         strbuf_printf(
             out,
-            "\nfetching weights, beside all that: waited %.1f us a pass for memory, %.1f us "
+            "\nfetching weights, at the same time: waited %.1f us a pass for memory, %.1f us "
             "for room in the ring\n",
             memory / timed / 1e3, room / timed / 1e3);
     if (bare > 0)
@@ -155,9 +155,9 @@ static qp_status print_chrome(const qp_trace *t, timeline *line, strbuf *out, qp
     return QP_OK;
 }
 
-enum { PAGE_SLICES = 200000 }; /* a page with more takes a browser long to open */
+enum { PAGE_SLICES = 200000 }; /* a page with more passes takes a browser long to open */
 
-/* Passes from the first on, as many as the page bears, and the last. */
+/* The passes on the page: as many as fit, from the first on, and the last. */
 static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each, strbuf *out,
                               qp_error *error)
 {
@@ -175,8 +175,8 @@ static qp_status print_passes(const qp_trace *t, timeline *line, int32_t in_each
     return QP_OK;
 }
 
-/* The engine's schedule with costs for the last pass: as measured on this machine, where they were,
- * and for as many tokens and positions. */
+/* The engine's schedule, with the costs of the last pass: measured on this machine if there are
+ * measurements, for the same numbers of tokens and positions. */
 static qp_status plan_again(const qp_trace *t, schedule *out, qp_error *error)
 {
     const qp_engine *e = t->engine;
@@ -203,7 +203,7 @@ static qp_status plan_panel(const qp_trace *t, schedule *s, timeline_panel *out,
     return status;
 }
 
-/* Enters the nodes of all parts. */
+/* Adds the nodes of all parts. */
 static qp_status find_parts(const qp_trace *t, timeline *line, qp_error *error)
 {
     for (size_t i = 0; i < t->n_passes; i++) {
@@ -219,7 +219,7 @@ static qp_status print_page(const qp_trace *t, timeline *line, strbuf *out, qp_e
 {
     schedule s = {0};
     timeline_panel planned = {0};
-    /* Nodes of parts come with the parts, and are printed before them. */
+    /* Nodes of parts are listed with the parts, before them. */
     qp_status status =
         t->in_parts ? find_parts(t, line, error) : plan_panel(t, &s, &planned, error);
     if (status == QP_OK) {
@@ -240,7 +240,7 @@ static int by_length(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* Of the passes with the fewest tokens one that took as long as most. */
+/* Of the passes with the fewest tokens, one whose time is typical: the median. */
 static size_t usual_pass(const qp_trace *t, const machine_record **memory)
 {
     int64_t least = INT64_MAX;
@@ -296,7 +296,7 @@ static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form for
     case QP_TRACE_HTML:
         return print_page(t, line, out, error);
     }
-    return error_set(error, QP_INVALID, "a trace has no form %d", (int)form);
+    return error_set(error, QP_INVALID, "a trace has no format %d", (int)form);
 }
 
 qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, size_t *length,
