@@ -180,8 +180,9 @@ static void memory_is_printed_without_a_gpu(void **state)
     strbuf_free(&text);
 }
 
-/* With memory named, it is held against that: all of it, without the megakernel, nothing. */
-static void memory_is_held_against_what_is_named(void **state)
+/* With --memory, the run is compared with that: it fits, fits without the megakernel, or does not.
+ */
+static void memory_is_compared_with_what_is_named(void **state)
 {
     (void)state;
     static const struct {
@@ -213,7 +214,7 @@ static void memory_is_held_against_what_is_named(void **state)
             options.json = false;
             strbuf_clear(&text);
             assert_int_equal(cuda_print_run(&options, &text, &error), QP_OK);
-            assert_non_null(strstr(strbuf_text(&text), "it fits"));
+            assert_non_null(strstr(strbuf_text(&text), "the run fits"));
         }
         cJSON_Delete(json);
         strbuf_free(&text);
@@ -249,7 +250,7 @@ int main(void)
         cmocka_unit_test(memory_is_counted_exactly),
         cmocka_unit_test(parts_of_attention_are_counted),
         cmocka_unit_test(memory_is_printed_without_a_gpu),
-        cmocka_unit_test(memory_is_held_against_what_is_named),
+        cmocka_unit_test(memory_is_compared_with_what_is_named),
         cmocka_unit_test(synthetic_streams_make_the_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
