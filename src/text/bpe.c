@@ -13,12 +13,12 @@ struct bpe_symbol {
     uint32_t offset;
     uint32_t length; /* bytes; 0 once merged into its left neighbour */
     int32_t left, right;
-    int32_t id; /* UNRESOLVED until it is looked up, -1 for a stretch that has no piece */
+    int32_t id; /* UNRESOLVED until it is looked up; -1: the stretch has no piece */
     bool whole; /* neither split nor extended */
 };
 
-/* Two neighbours that may merge. Symbols only grow, so a candidate is still true exactly if its two
- * symbols together are as long as they were. */
+/* Two neighbours that may merge. Symbols only grow, so a candidate is still valid exactly if its
+ * two symbols together are as long as they were. */
 struct bpe_candidate {
     uint64_t order; /* priority << 32 | index of the left symbol: the smallest is next */
     uint32_t length;
@@ -85,7 +85,7 @@ static bpe_symbol *add_symbol(bpe_scratch *scratch, size_t *count, size_t offset
     return symbol;
 }
 
-/* One symbol a byte. A byte without a token is left out, as the format has it. */
+/* One symbol for each byte. A byte without a token is left out, as the format demands. */
 static size_t split_bytes(const vocabulary *vocabulary, bpe_scratch *scratch, const char *word,
                           size_t length)
 {
@@ -106,7 +106,7 @@ static bool has_bytes(const vocabulary *vocabulary, const char *text, size_t len
     return true;
 }
 
-/* One symbol a character; where a character has no piece, its bytes, or unknown. */
+/* One symbol for each character; for a character without a piece, its bytes, or unknown. */
 static size_t split_chars(const vocabulary *vocabulary, bpe_scratch *scratch, const char *word,
                           size_t length)
 {
@@ -132,7 +132,7 @@ static size_t split_chars(const vocabulary *vocabulary, bpe_scratch *scratch, co
     return count;
 }
 
-/* sentencepiece: one symbol a character, but user-defined pieces whole. */
+/* sentencepiece: one symbol for each character, but a user-defined piece is one symbol. */
 static size_t split_pieces(const piece_trie *whole, bpe_scratch *scratch, const char *word,
                            size_t length)
 {
@@ -150,7 +150,7 @@ static size_t split_pieces(const piece_trie *whole, bpe_scratch *scratch, const 
 
 /* --- Merging. --- */
 
-/* Smaller for larger scores: the bits of a float, made to order like an unsigned number. */
+/* Smaller for larger scores: a float's bits, mapped so that they compare like unsigned numbers. */
 static uint32_t score_priority(float score)
 {
     uint32_t bits;
@@ -227,7 +227,8 @@ static qp_status push_fallback(const vocabulary *vocabulary, const char *text, s
     return QP_OK;
 }
 
-/* sentencepiece: an unused piece becomes again the two that last made it up. */
+/* sentencepiece: an unused piece is split again into the two pieces that it was last merged
+ * from. */
 static qp_status push_piece(const vocabulary *vocabulary, bpe_scratch *scratch, const char *text,
                             size_t length, int32_t id, bool *after_unknown, token_ids *ids,
                             qp_error *error)
@@ -302,7 +303,7 @@ static qp_status encode_stretch(const vocabulary *vocabulary, const piece_trie *
     return push_all(vocabulary, scratch, word, count, ids, error);
 }
 
-/* Bytes before the first space that follows something else. */
+/* Bytes before the first space that follows another character. */
 static size_t before_space(const char *text, size_t length)
 {
     size_t at = 0;
@@ -319,7 +320,7 @@ qp_status bpe_encode(const vocabulary *vocabulary, const piece_trie *whole, bpe_
         int32_t id = vocabulary_find(vocabulary, word, length);
         if (id >= 0) return token_ids_push(ids, id, error);
     }
-    /* Without a pre-tokenizer the word is the whole text: short stretches stay in the cache. */
+    /* Without a pre-tokenizer the whole text is one word; short stretches stay in the cache. */
     for (size_t n; length > 0; word += n, length -= n) {
         n = vocabulary->splits_at_spaces ? before_space(word, length) : length;
         TRY(encode_stretch(vocabulary, whole, scratch, word, n, ids, error));

@@ -1,8 +1,8 @@
 /* Byte-pair merging of one word.
  *
- * The word's units (bytes or characters) form a doubly linked list; a heap holds the merges that
- * are possible now, best first and leftmost among equals. A merge takes two neighbours out and puts
- * at most two new candidates in, so a word of n units takes O(n log n), whatever it is: words of
+ * The word's units (bytes or characters) form a doubly linked list. A heap holds the merges that
+ * are possible now, best first and leftmost among equals. A merge removes two neighbours and adds
+ * at most two candidates, so every word of n units takes O(n log n). This matters because words of
  * 200,000 spaces exist.
  */
 #ifndef QUIPU_TEXT_BPE_H

@@ -1,4 +1,4 @@
-/* Keeps control tokens of a text from outside apart from a template's: see control_marks.h. */
+/* Distinguishes control tokens in messages from those of a template: see control_marks.h. */
 #include "text/control_marks.h"
 
 #include "text/tokenizer_build.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* U+FDD0 to U+FDEF are noncharacters, kept for a program's own use: EF B7 90 to EF B7 AF. */
+/* U+FDD0 to U+FDEF are noncharacters, reserved for a program's own use: EF B7 90 to EF B7 AF. */
 static const unsigned char FIRST[2] = {0xef, 0xb7};
 enum { THIRD = 0x90, N_MARKS = 32 };
 
@@ -59,7 +59,8 @@ qp_status control_marks_choose(control_marks *m, qp_error *error)
                      "leave one of them out");
 }
 
-/* Whether the text's end begins a control token that what follows could complete. */
+/* Whether the text's end is the beginning of a control token that the following text could
+ * complete. */
 static bool ends_in_token(const control_marks *m, const char *text, size_t length)
 {
     for (int32_t i = 0; i < m->count; i++) {
@@ -71,7 +72,8 @@ static bool ends_in_token(const control_marks *m, const char *text, size_t lengt
     return false;
 }
 
-/* Whether the text's beginning ends a control token that what precedes it could begin. */
+/* Whether the text's beginning is the end of a control token that the preceding text could
+ * begin. */
 static bool begins_in_token(const control_marks *m, const char *text, size_t length)
 {
     for (int32_t i = 0; i < m->count; i++) {

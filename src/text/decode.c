@@ -1,4 +1,4 @@
-/* From ids to text, a token at a time. */
+/* Decodes ids to text, one token at a time. */
 #include "text/tokenizer_build.h"
 #include "text/utf8.h"
 
@@ -13,7 +13,7 @@ void tokenizer_decoder_init(tokenizer_decoder *decoder, const tokenizer *tokeniz
     };
 }
 
-/* Appends bytes after those held back, and holds back what may still become a character. */
+/* Appends the bytes after those held back, and holds back an unfinished character. */
 static qp_status append(tokenizer_decoder *decoder, const char *bytes, size_t length, strbuf *text,
                         qp_error *error)
 {

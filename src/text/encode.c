@@ -1,4 +1,4 @@
-/* From text to ids: added tokens are taken out, the rest is normalized, cut into words, merged. */
+/* Encodes text to ids: finds added tokens, then normalizes, cuts into words and merges the rest. */
 #define _GNU_SOURCE /* memmem */
 #include "text/bpe.h"
 #include "text/control_marks.h"
@@ -12,8 +12,8 @@
 typedef struct encoding {
     const tokenizer *tokenizer;
     bool parse_special;
-    bool is_first;    /* the words at hand begin the text */
-    const char *mark; /* to be left out, or NULL */
+    bool is_first;    /* the next words are at the beginning of the text */
+    const char *mark; /* a mark to be removed, or NULL */
     strbuf normalized, unmarked;
     pre_scratch pre;
     bpe_scratch bpe;
@@ -43,7 +43,7 @@ void token_ids_free(token_ids *ids)
 
 /* --- Added tokens. --- */
 
-/* Where an added token was found, with the white space that it takes along. */
+/* An occurrence of an added token, with the white space that it absorbs. */
 typedef struct occurrence {
     size_t begin, end;
     int32_t id;
@@ -57,7 +57,7 @@ static bool is_white_space(uint32_t c, bool is_marked)
            c == 0x205F || c == 0x3000;
 }
 
-/* Bytes of the valid character that ends at text[end), 0 where there is none. */
+/* Bytes of the valid character that ends at text[end); 0 if there is none. */
 static size_t character_before(const char *text, size_t end)
 {
     for (size_t n = 1; n <= 4 && n <= end; n++) {
@@ -78,7 +78,7 @@ static qp_status is_word_character(encoding *e, const char *text, size_t length,
                       &end, error);
 }
 
-/* Whether the token stands alone, as PIECE_SINGLE_WORD asks. */
+/* Whether the token stands between non-word characters, as PIECE_SINGLE_WORD requires. */
 static qp_status stands_alone(encoding *e, const char *text, size_t length,
                               const occurrence *occurrence, bool *alone, qp_error *error)
 {
@@ -92,8 +92,8 @@ static qp_status stands_alone(encoding *e, const char *text, size_t length,
     return QP_OK;
 }
 
-/* `floor`: the end of the occurrence before, whose white space is taken. `is_marked`: a space is a
- * mark by now. */
+/* `floor`: the end of the previous occurrence, which has absorbed the white space before it.
+ * `is_marked`: spaces have been replaced by marks. */
 static void take_white_space(unsigned flags, bool is_marked, const char *text, size_t length,
                              size_t floor, occurrence *occurrence)
 {
@@ -112,8 +112,8 @@ static void take_white_space(unsigned flags, bool is_marked, const char *text, s
     }
 }
 
-/* The next added token that counts, searched from *at on; found->id is -1 when there is none. As
- * in Hugging Face's tokenizers, the search goes on after one that does not count. */
+/* Finds the next added token that counts, from *at on; found->id is -1 when there is none. As in
+ * Hugging Face's tokenizers, the search continues after an occurrence that does not count. */
 static qp_status find_added(encoding *e, const piece_trie *trie, const char *text, size_t length,
                             size_t floor, occurrence *found, qp_error *error)
 {
@@ -140,7 +140,7 @@ static qp_status find_added(encoding *e, const piece_trie *trie, const char *tex
 typedef qp_status fragment_handler(encoding *e, const char *text, size_t length, bool is_first,
                                    qp_error *error);
 
-/* Hands what lies between added tokens on, and pushes their ids. */
+/* Encodes the text between added tokens, and appends their ids. */
 static qp_status split_added(encoding *e, const piece_trie *trie, fragment_handler *next,
                              const char *text, size_t length, bool is_first, qp_error *error)
 {
@@ -168,7 +168,7 @@ static qp_status encode_word(void *context, const char *word, size_t length, qp_
                       &e->bpe, word, length, e->ids, error);
 }
 
-/* Takes the marks out, which have done their work when added tokens were looked for. */
+/* Removes the marks, which are no longer needed after the search for added tokens. */
 static qp_status remove_marks(encoding *e, const char **text, size_t *length, qp_error *error)
 {
     strbuf_clear(&e->unmarked);
@@ -207,7 +207,7 @@ static qp_status encode_fragment(encoding *e, const char *text, size_t length, b
                        error);
 }
 
-/* BOS or EOS, where asked for. */
+/* Appends BOS or EOS, where asked for. */
 static qp_status push_special(token_ids *ids, bool wanted, int32_t id, const char *name,
                               qp_error *error)
 {

@@ -1,4 +1,4 @@
-/* Around the model of a tokenizer.json: see json_pipeline.h. */
+/* The parts of a tokenizer.json around its model: see json_pipeline.h. */
 #include "text/json_pipeline.h"
 
 #include <string.h>
@@ -128,7 +128,7 @@ static qp_status read_split(const cJSON *item, tokenizer *tokenizer, const char 
 static qp_status read_digits(const cJSON *item, tokenizer *tokenizer, const char *where,
                              qp_error *error)
 {
-    /* A digit is what Rust's char::is_numeric says: every kind of number, not only decimals. */
+    /* Digits are what Rust's char::is_numeric accepts: every kind of number, not only decimals. */
     bool individual = false;
     TRY(json_get_bool(item, "individual_digits", where, &individual, error));
     return pre_tokenizer_add_split(&tokenizer->pre, "\\p{N}",
@@ -179,7 +179,7 @@ static qp_status read_pre_tokenizer(const cJSON *item, tokenizer *tokenizer, con
             TRY(read_pre_tokenizer(step, tokenizer, where, done, depth + 1, error));
         return QP_OK;
     }
-    /* After ByteLevel the text is letters that stand for bytes, which nothing here looks at. */
+    /* After ByteLevel the text consists of letters that stand for bytes; nothing here reads it. */
     if (*done) return refuse(item, "a pre-tokenizer", where, error);
     if (is_type(item, "Split")) return read_split(item, tokenizer, where, error);
     if (is_type(item, "Digits")) return read_digits(item, tokenizer, where, error);

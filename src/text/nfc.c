@@ -52,7 +52,10 @@ enum {
     S_COUNT = L_COUNT * V_COUNT * T_COUNT,
 };
 
-enum { FIRST_AFFECTED = 0x300 }; /* characters before it stand as they are, unless a mark follows */
+enum {
+    FIRST_AFFECTED = 0x300
+}; /* first character that normalization may change; those before it change only if a mark follows
+    */
 
 static int compare_decomposition(const void *key, const void *item)
 {
@@ -83,7 +86,7 @@ static uint32_t class_of(uint32_t c)
     return range ? range->combining : 0;
 }
 
-/* The character that two compose to; 0: none. */
+/* The composition of two characters; 0: none. */
 static uint32_t compose(uint32_t first, uint32_t second)
 {
     if (first - L_BASE < L_COUNT && second - V_BASE < V_COUNT)
@@ -96,7 +99,7 @@ static uint32_t compose(uint32_t first, uint32_t second)
     return found ? found->character : 0;
 }
 
-/* A starter and the marks after it, in the order in which they came. */
+/* A starter and the marks after it, in their original order. */
 typedef struct nfc_run {
     strbuf *out;
     bool has_starter;
@@ -120,8 +123,8 @@ static int compare_marks(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts the marks and composes what composes with the starter; the others stay in `marks`. A mark
- * is blocked by one of its own class that stays before it. */
+/* Sorts the marks, and composes those that can be composed with the starter; the others stay in
+ * `marks`. A mark is blocked by one of the same class that stays before it. */
 static void compose_marks(nfc_run *run)
 {
     if (run->count > 1) qsort(run->marks, run->count, sizeof *run->marks, compare_marks);
@@ -174,10 +177,10 @@ static void add_starter(nfc_run *run, uint32_t c)
     run->has_starter = true;
 }
 
-/* Adds a character, decomposed as far as it goes. */
+/* Adds a character, fully decomposed. */
 static void add(nfc_run *run, uint32_t c)
 {
-    if (c - S_BASE < S_COUNT) { /* composed as far as it can be, but for a T that follows */
+    if (c - S_BASE < S_COUNT) { /* fully composed, unless a T follows */
         add_starter(run, c);
         return;
     }
@@ -195,8 +198,8 @@ static void add(nfc_run *run, uint32_t c)
         add_starter(run, c);
 }
 
-/* Bytes from the start of `text` that no later character changes: all are before FIRST_AFFECTED,
- * and so is the one after them, or there is none. */
+/* Bytes at the start of `text` that no later character changes: all are below FIRST_AFFECTED, and
+ * so is the next character, if there is one. */
 static size_t untouched(const char *text, size_t length)
 {
     static const unsigned char first_lead = 0xC0 | FIRST_AFFECTED >> 6;

@@ -1,4 +1,4 @@
-/* Opening tokenizers by path: a file's kind decides about its reader. */
+/* Opens tokenizers by path: the kind of file determines its reader. */
 #include "file/mapping.h"
 #include "text/settings.h"
 

@@ -1,4 +1,4 @@
-/* Longest match at a place: see piece_trie.h. */
+/* Longest match at a position: see piece_trie.h. */
 #include "text/piece_trie.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* A set of pieces to be found in a text: at a place, the longest one that begins there. */
+/* A set of pieces, with a search for the longest one that begins at a position of a text. */
 #ifndef QUIPU_TEXT_PIECE_TRIE_H
 #define QUIPU_TEXT_PIECE_TRIE_H
 
@@ -10,7 +10,7 @@
 typedef struct trie_node {
     uint32_t child;   /* first child, 0 for none */
     uint32_t sibling; /* next child of the same parent, 0 for none */
-    int32_t id;       /* of the piece that ends here, -1 for none */
+    int32_t id;       /* id of the piece that ends here, -1 for none */
     uint8_t byte;
 } trie_node;
 

@@ -1,4 +1,4 @@
-/* Pieces and texts as files write them, and as bytes: see tokenizer_build.h. */
+/* Converts pieces and texts between the notations of files and bytes: see tokenizer_build.h. */
 #include "text/tokenizer_build.h"
 
 #include "text/nfc.h"
@@ -105,8 +105,9 @@ bool normalizer_is_identity(const normalizer *normalizer)
            normalizer->prefix == SPACE_PREFIX_NEVER;
 }
 
-/* Appends the text with marks as spaces; of several spaces one where `remove_extra`. Marks in the
- * text do not count as spaces for that: sentencepiece removes first and marks then. */
+/* Appends the text with marks as spaces; with `remove_extra`, one for several spaces. Marks in the
+ * text do not count as spaces in that, because sentencepiece first removes spaces and then replaces
+ * marks. */
 static void append_unmarked(const normalizer *normalizer, const char *text, size_t length,
                             strbuf *out)
 {

@@ -1,6 +1,6 @@
 /* Pre-tokenizers by the names that GGUF files use.
  *
- * A name stands for one or more expressions, applied one after the other, and for two habits of
+ * A name stands for one or more expressions, applied one after the other, and for two rules of
  * encoding. The expressions are those of the models' own tokenizer.json files.
  */
 #include "text/pre_tokenize.h"
@@ -9,21 +9,20 @@
 
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* Llama 3's, which Qwen 2 and others share but for how many digits make a word. */
+/* Llama 3's, which Qwen 2 and others share except for the number of digits in a word. */
 #define LLAMA3(DIGITS)                                                                             \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" DIGITS                           \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* Mistral Nemo's: a word begins with capitals and goes on in small letters, or the other way round
- * at its end. */
+/* Mistral Nemo's: a word is capitals followed by small letters, or ends in capitals. */
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define TEKKEN                                                                                     \
     "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER            \
     "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
-/* DeepSeek LLM's letters with case, of scripts that have it. Six are written as bytes, because
- * normalization would change them. */
+/* DeepSeek LLM's letters, of scripts that have upper and lower case. Six are written as bytes,
+ * because normalization would change them. */
 /* clang-format off */
 #define CASED_LETTERS \
     "[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-" \
@@ -32,7 +31,8 @@
     "ⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+"
 /* clang-format on */
 
-/* Chinese characters, and all between U+0800 and U+4E00 and between U+AC00 and U+D7FF. */
+/* Chinese characters, and all characters between U+0800 and U+4E00 and between U+AC00 and
+ * U+D7FF. */
 #define EAST_ASIAN "[一-龥ࠀ-一가-퟿]+"
 
 const char gpt2_pattern[] = GPT2;
@@ -40,7 +40,7 @@ const char gpt2_pattern[] = GPT2;
 enum { MAX_PATTERNS = 6 };
 
 typedef struct pre_recipe {
-    const char *name;  /* the usual one */
+    const char *name;  /* the most common rules */
     const char *names; /* all of them, each between two spaces */
     pre_habits habits;
     const char *patterns[MAX_PATTERNS];

@@ -51,13 +51,13 @@ typedef struct run {
     void *context;
 } run;
 
-/* A word on its way: what was cut off and may still be joined with what follows. */
+/* A word in progress: a stretch that was cut off and may still be joined with the next ones. */
 typedef struct cutter {
     const run *run;
     int step;
     const char *text;
     size_t begin, end; /* the pending stretch; empty when begin == end */
-    bool is_match;     /* of the pending stretch, its last part */
+    bool is_match;     /* the last part of the pending stretch */
 } cutter;
 
 static qp_status run_step(const run *run, int step, const char *text, size_t length,
@@ -70,7 +70,7 @@ static qp_status flush(cutter *c, qp_error *error)
     return run_step(c->run, c->step + 1, c->text + begin, end - begin, error);
 }
 
-/* Whether the next stretch goes on the pending one. */
+/* Whether the next stretch is joined to the pending one. */
 static bool joins(const cutter *c, split_behavior behavior, bool is_match)
 {
     if (c->begin == c->end) return false;
@@ -88,7 +88,7 @@ static bool joins(const cutter *c, split_behavior behavior, bool is_match)
     return false;
 }
 
-/* The next stretch, right after the last one: a match or what lies between two. */
+/* Finds the next stretch, directly after the last one: a match, or the text between two matches. */
 static qp_status cut(cutter *c, size_t begin, size_t end, bool is_match, qp_error *error)
 {
     const pre_step *step = &c->run->pre->steps[c->step];

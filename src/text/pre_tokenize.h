@@ -1,8 +1,8 @@
-/* Pre-tokenization: a text cut into words, inside which merging happens.
+/* Pre-tokenization: cuts a text into words; merging happens within a word.
  *
- * A list of steps, each cutting what the one before it left. Words flow through the steps one at a
- * time, so nothing is stored between them. Expressions see valid UTF-8 only: bytes outside of it
- * separate, and go on as words of their own.
+ * A list of steps, each of which cuts the words of the step before it. Words flow through the steps
+ * one at a time, so nothing is stored between them. Expressions see only valid UTF-8: invalid bytes
+ * separate words, and are words of their own.
  */
 #ifndef QUIPU_TEXT_PRE_TOKENIZE_H
 #define QUIPU_TEXT_PRE_TOKENIZE_H
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What becomes of an expression's matches, in Hugging Face's words. */
+/* What happens to the matches of an expression, in Hugging Face's terms. */
 typedef enum split_behavior {
     SPLIT_ISOLATED,             /* a match is a word */
     SPLIT_REMOVED,              /* a match is dropped */
@@ -23,7 +23,7 @@ typedef enum split_behavior {
     SPLIT_CONTIGUOUS,           /* matches that touch are one word */
 } split_behavior;
 
-/* Where a space is put in front of a text. */
+/* Where a space is inserted before a text. */
 typedef enum space_prefix {
     SPACE_PREFIX_NEVER,
     SPACE_PREFIX_FIRST,  /* at the beginning of the whole text */
@@ -31,8 +31,8 @@ typedef enum space_prefix {
 } space_prefix;
 
 typedef struct pre_step {
-    regex *split; /* owned; NULL: the step puts a space in front where there is none */
-    bool invert;  /* what the expression does not match counts as matched */
+    regex *split; /* owned; NULL: the step inserts a space at the beginning if there is none */
+    bool invert;  /* the text between matches counts as matched */
     split_behavior behavior;
     space_prefix prefix;
 } pre_step;
@@ -44,17 +44,18 @@ typedef struct pre_tokenizer {
     int count;
 } pre_tokenizer;
 
-/* Takes over step.split, also on failure. `where` is for messages. */
+/* Takes ownership of step.split, also on failure. `where` is for messages. */
 qp_status pre_tokenizer_add(pre_tokenizer *pre, pre_step step, const char *where, qp_error *error);
 qp_status pre_tokenizer_add_split(pre_tokenizer *pre, const char *pattern, split_behavior behavior,
                                   const char *where, qp_error *error);
 void pre_tokenizer_free(pre_tokenizer *pre);
 
-/* What a name stands for beside the steps. */
+/* The properties of a pre-tokenizer besides its steps. */
 typedef struct pre_habits {
-    bool ignore_merges; /* a word that is a token is that token, whatever merges give */
-    bool add_bos;       /* where the file does not say */
-    bool nfc;           /* the text goes through Normalization Form C first */
+    bool
+        ignore_merges; /* a word that equals a token becomes that token, whatever the merges give */
+    bool add_bos;      /* used if the file does not say */
+    bool nfc;          /* the text is converted to Normalization Form C first */
 } pre_habits;
 
 /* The steps of a pre-tokenizer known by name in GGUF files ("llama-bpe", "smollm", "gpt-2", ...).
@@ -62,8 +63,8 @@ typedef struct pre_habits {
 qp_status pre_tokenizer_by_name(pre_tokenizer *pre, const char *name, pre_habits *habits,
                                 const char *where, qp_error *error);
 
-/* The name that stands for just these steps and habits (add_bos aside), where there is one; NULL
- * otherwise. */
+/* The name of the pre-tokenizer with exactly these steps and properties (except add_bos), if there
+ * is one; else NULL. */
 const char *pre_tokenizer_name(const pre_tokenizer *pre, pre_habits habits);
 
 /* GPT-2's expression, which Hugging Face's ByteLevel applies by default. */
@@ -80,7 +81,7 @@ typedef struct pre_scratch {
 
 void pre_scratch_free(pre_scratch *scratch);
 
-/* Calls word() with each word in order. `is_first`: the text begins what is encoded. */
+/* Calls word() with each word in order. `is_first`: the text is at the beginning of the input. */
 qp_status pre_tokenize(const pre_tokenizer *pre, pre_scratch *scratch, const char *text,
                        size_t length, bool is_first, pre_tokenizer_word *word, void *context,
                        qp_error *error);

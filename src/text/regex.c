@@ -20,8 +20,9 @@ enum {
     HEAP_LIMIT_KIB = 65536,
     JIT_STACK_START = 32768,
     JIT_STACK_MAX = 4 << 20,
-    MATCH_LIMIT_BASE = 1000000, /* steps of one search, and so many more a byte of the subject: */
-    MATCH_LIMIT_PER_BYTE = 32,  /* honest expressions back over a run of spaces a few times */
+    MATCH_LIMIT_BASE =
+        1000000, /* steps of one search, and additional steps for each byte of the subject: */
+    MATCH_LIMIT_PER_BYTE = 32, /* harmless expressions backtrack over a run of spaces a few times */
 };
 
 struct regex {
@@ -36,7 +37,7 @@ struct regex_scratch {
     pcre2_jit_stack *jit_stack;
 };
 
-/* --- From Oniguruma's signs to PCRE2's. --- */
+/* --- From Oniguruma's notation to PCRE2's. --- */
 
 typedef struct rewriter {
     const char *pattern;
@@ -45,11 +46,11 @@ typedef struct rewriter {
     strbuf out;
 } rewriter;
 
-/* Escapes that the two engines read differently, or that would let a match begin in the middle of
- * a character or before where it was asked to. */
+/* Refuses escapes that the two engines interpret differently, or that would let a match begin
+ * inside a character or before the position asked for. */
 static const char refused_escapes[] = "hHRXKCQENGgkoOyY";
 
-/* At a backslash. False where the escape is refused. */
+/* Handles a backslash. False if the escape is refused. */
 static bool rewrite_escape(rewriter *r)
 {
     if (r->at + 1 >= r->length) return false;
@@ -65,8 +66,8 @@ static bool rewrite_escape(rewriter *r)
     return true;
 }
 
-/* Whether an interval {n,m} that ends here is followed by '+': possessive for one engine, a
- * repetition for the other. */
+/* Whether an interval {n,m} that ends here is followed by '+', which is possessive in one engine
+ * and a repetition in the other. */
 static bool is_interval_plus(const rewriter *r)
 {
     if (r->at + 1 >= r->length || r->pattern[r->at + 1] != '+') return false;
@@ -76,7 +77,7 @@ static bool is_interval_plus(const rewriter *r)
     return i > 0 && i < r->at && r->pattern[i - 1] == '{';
 }
 
-/* Of inline flags only i means the same. */
+/* Of the inline flags, only i has the same meaning. */
 static bool are_flags_shared(const rewriter *r)
 {
     for (size_t i = r->at + 2; i < r->length; i++) {
@@ -92,7 +93,7 @@ static bool rewrite_plain(rewriter *r)
     char c = r->pattern[r->at];
     char next = r->at + 1 < r->length ? r->pattern[r->at + 1] : '\0';
     if (r->in_class) {
-        if (c == '[' || (c == '&' && next == '&')) return false; /* sets within sets */
+        if (c == '[' || (c == '&' && next == '&')) return false; /* nested sets */
         if (c == ']') r->in_class = false;
     } else {
         if (c == '}' && is_interval_plus(r)) return false;
@@ -107,7 +108,7 @@ static bool rewrite_plain(rewriter *r)
                 r->at++;
             }
             return r->at < r->length &&
-                   r->pattern[r->at] != ']'; /* literal or empty: they differ */
+                   r->pattern[r->at] != ']'; /* literal or empty: the engines differ */
         }
     }
     strbuf_putc(&r->out, c);
@@ -170,7 +171,7 @@ qp_status regex_compile(const char *pattern, size_t length, bool literal, const 
         options = PCRE2_UTF | PCRE2_LITERAL;
     } else {
         TRY(rewrite(pattern, length, where, &text, error));
-        options |= PCRE2_UCP | PCRE2_MULTILINE; /* Ruby's ^ and $ know lines */
+        options |= PCRE2_UCP | PCRE2_MULTILINE; /* In Ruby, ^ and $ match at every line */
     }
     regex *result = calloc(1, sizeof *result);
     if (result) result->where = strdup(where);
@@ -185,7 +186,7 @@ qp_status regex_compile(const char *pattern, size_t length, bool literal, const 
         regex_free(result);
         return status;
     }
-    /* Where the system refuses executable memory the interpreter does the same, more slowly. */
+    /* Where the system refuses executable memory, the interpreter does the same, more slowly. */
     (void)pcre2_jit_compile(result->code, PCRE2_JIT_COMPLETE);
     *out = result;
     return QP_OK;
@@ -237,7 +238,8 @@ qp_status regex_find(const regex *regex, regex_scratch *scratch, const char *sub
     pcre2_set_match_limit(scratch->context, limit > UINT32_MAX ? UINT32_MAX : (uint32_t)limit);
     int count = pcre2_match(regex->code, (PCRE2_SPTR)subject, length, from, PCRE2_NO_UTF_CHECK,
                             scratch->match, scratch->context);
-    if (count == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's memory is the larger one */
+    if (count ==
+        PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter needs more memory than the compiled code */
         count = pcre2_match(regex->code, (PCRE2_SPTR)subject, length, from,
                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch->match, scratch->context);
     *found = count >= 0;

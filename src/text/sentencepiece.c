@@ -1,6 +1,6 @@
-/* sentencepiece's tokenizer.model: a protobuf message, read with a reader of its own.
+/* Reads sentencepiece's tokenizer.model, a protobuf message, without a protobuf library.
  *
- * Four kinds of fields and nesting of depth two are all there is, so the reader is a cursor that
+ * The message has only four kinds of fields and a nesting of two, so the reader is a cursor that
  * never leaves its bytes. Field numbers are those of sentencepiece_model.proto.
  */
 #include "text/settings.h"
@@ -46,7 +46,7 @@ static bool read_fixed(cursor *c, size_t width, uint64_t *out)
     return true;
 }
 
-/* The next field; false at the end (at == end) and where the bytes are not a field. */
+/* Reads the next field; false at the end (at == end) and where the bytes are not a field. */
 static bool read_field(cursor *c, field *out)
 {
     uint64_t tag, size;
@@ -87,7 +87,7 @@ typedef struct reader {
     bool has_map, is_suffixed, byte_fallback;
     bool add_prefix, remove_extra, escape;
     int32_t unk, bos, eos, pad;
-    cursor unk_surface; /* what an unknown token decodes to */
+    cursor unk_surface; /* text of a decoded unknown token */
 } reader;
 
 static qp_status damaged(const reader *r, const cursor *c, qp_error *error)
@@ -111,7 +111,7 @@ static qp_status set_piece(reader *r, cursor text, float score, uint64_t type, q
     unsigned flags = type == PIECE_CONTROL ? PIECE_ADDED : 0;
     if (type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED)
         flags |= PIECE_MODEL;
-    /* As sentencepiece: a piece that is a NUL gives way to the byte token. */
+    /* As in sentencepiece: the byte token replaces a piece that is a NUL. */
     if (r->byte_fallback && length == 1 && *bytes == '\0') flags &= ~(unsigned)PIECE_MODEL;
     if (type == PIECE_UNKNOWN && r->unk_surface.at) {
         bytes = (const char *)r->unk_surface.at;
@@ -181,8 +181,8 @@ static void read_normalizer_field(reader *r, const field *f, bool is_denormalize
     if (f->number == NORMALIZER_ESCAPE) r->escape = f->value != 0;
 }
 
-/* The settings come after the pieces in the file, but pieces are read by them: a first pass takes
- * the settings and counts the pieces. */
+/* The settings come after the pieces in the file, but are needed to read the pieces: a first pass
+ * reads the settings and counts the pieces. */
 static qp_status read_settings(reader *r, cursor c, qp_error *error)
 {
     size_t count = 0;
@@ -216,7 +216,7 @@ static qp_status refuse_kinds(const reader *r, qp_error *error)
                      "%s: the sentencepiece model %s, which quipu does not do", r->where, what);
 }
 
-/* A special id counts if it is a control token there. */
+/* A special id counts only if its piece is a control token. */
 static int32_t control_or_none(const vocabulary *vocabulary, int32_t id, piece_type type)
 {
     bool is_it = id >= 0 && id < vocabulary->count && vocabulary->pieces[id].type == type;
@@ -241,7 +241,7 @@ static qp_status read_model(reader *r, cursor c, const tokenizer_settings *setti
     special->padding = control_or_none(vocabulary, r->pad, PIECE_CONTROL);
     vocabulary->unknown_id = special->unknown;
     vocabulary->fuse_unknown = true;
-    tokenizer->default_flags = TOKENIZER_BOS; /* as every model of the family is trained */
+    tokenizer->default_flags = TOKENIZER_BOS; /* as in every model of the family */
     tokenizer->normalizer = (normalizer){
         .spaces_are_marked = r->escape,
         .remove_extra = r->remove_extra,
@@ -253,7 +253,7 @@ static qp_status read_model(reader *r, cursor c, const tokenizer_settings *setti
     return vocabulary_index(vocabulary, error);
 }
 
-/* Llama 3's original tokenizer.model is not protobuf but lines "BASE64 RANK". */
+/* Llama 3's original tokenizer.model is not protobuf: it has lines "BASE64 RANK". */
 static bool is_tiktoken(const uint8_t *data, size_t size)
 {
     size_t i = 0;

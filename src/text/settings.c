@@ -1,4 +1,4 @@
-/* What lies beside a tokenizer: see settings.h. */
+/* Settings beside a tokenizer: see settings.h. */
 #include "text/settings.h"
 
 #include "file/mapping.h"
@@ -60,8 +60,8 @@ qp_status settings_add_tokens(const tokenizer_settings *settings, tokenizer *tok
     return QP_OK;
 }
 
-/* The token of a role: a string, or an object with its "content". An explicit null says that there
- * is none; a name that the vocabulary lacks changes nothing. */
+/* Reads the token of a role: a string, or an object with its "content". An explicit null means that
+ * there is none; a name that the vocabulary lacks changes nothing. */
 static void apply_role(const tokenizer_settings *settings, const tokenizer *tokenizer,
                        const char *key, int32_t *id)
 {
@@ -74,7 +74,8 @@ static void apply_role(const tokenizer_settings *settings, const tokenizer *toke
     if (found >= 0) *id = found;
 }
 
-/* config.json's id, a number or a list whose first counts, where nothing else said one. */
+/* Reads config.json's id, a number or a list whose first element counts, if no other file gave
+ * one. */
 static void apply_model_id(const tokenizer_settings *settings, const tokenizer *tokenizer,
                            const char *key, int32_t *id)
 {
@@ -85,7 +86,7 @@ static void apply_model_id(const tokenizer_settings *settings, const tokenizer *
     if (value >= 0 && value < tokenizer_vocab_size(tokenizer)) *id = (int32_t)value;
 }
 
-/* An explicit key decides; Llama's tokenizer class adds BOS without one. */
+/* An explicit key decides; without one, Llama's tokenizer class adds BOS. */
 static qp_status apply_flag(const tokenizer_settings *settings, tokenizer *tokenizer,
                             const char *key, unsigned flag, bool has_token, qp_error *error)
 {

@@ -1,4 +1,4 @@
-/* What a model's directory says about its tokens beside the tokenizer itself:
+/* What a model's directory says about its tokens besides the tokenizer itself:
  * tokenizer_config.json, special_tokens_map.json and config.json. */
 #ifndef QUIPU_TEXT_SETTINGS_H
 #define QUIPU_TEXT_SETTINGS_H
@@ -14,16 +14,17 @@ typedef struct tokenizer_settings {
     char where[512];    /* for messages: the directory's tokenizer_config.json */
 } tokenizer_settings;
 
-/* Reads what there is. settings_free() also on failure. */
+/* Reads the files that exist. settings_free() also on failure. */
 qp_status settings_read(const char *directory, tokenizer_settings *settings, qp_error *error);
 void settings_free(tokenizer_settings *settings);
 
-/* Before vocabulary_index(): the tokens of added_tokens_decoder. `settings` may be NULL. */
+/* Called before vocabulary_index(): adds the tokens of added_tokens_decoder. `settings` may be
+ * NULL. */
 qp_status settings_add_tokens(const tokenizer_settings *settings, tokenizer *tokenizer,
                               qp_error *error);
 
-/* After tokenizer_finish(): special ids, whether BOS and EOS are added, where the leading space
- * goes. */
+/* Called after tokenizer_finish(): sets special ids, whether BOS and EOS are added, and where the
+ * leading space is inserted. */
 qp_status settings_apply(const tokenizer_settings *settings, tokenizer *tokenizer, qp_error *error);
 
 /* The readers of tokenizer_parse_json() and tokenizer_parse_sentencepiece(). */
@@ -34,7 +35,7 @@ qp_status tokenizer_build_sentencepiece(const void *data, size_t size, const cha
                                         const tokenizer_settings *settings, tokenizer **out,
                                         qp_error *error);
 
-/* GPT-2's two files, parsed and read; both are changed. */
+/* Parses GPT-2's two files; both texts are changed. */
 qp_status tokenizer_build_gpt2(cJSON *vocab, char *merges, size_t length, const char *where,
                                const tokenizer_settings *settings, tokenizer **out,
                                qp_error *error);

@@ -1,4 +1,4 @@
-/* The tokenizer as a whole: making one from its parts, and questions to it. */
+/* Builds a tokenizer from its parts, and answers questions about it. */
 #include "text/tokenizer_build.h"
 
 #include <stdlib.h>
@@ -34,7 +34,8 @@ void tokenizer_free(tokenizer *tokenizer)
 
 /* --- Finishing. --- */
 
-/* An added token that is found after normalization is itself normalized, as the text around it. */
+/* An added token that is found after normalization is itself normalized, like the text around
+ * it. */
 static qp_status add_normalized(tokenizer *tokenizer, int32_t id, qp_error *error)
 {
     strbuf text = {0};
@@ -97,7 +98,7 @@ static qp_status finish(tokenizer *tokenizer, const char *where, qp_error *error
     return build_tries(tokenizer, error);
 }
 
-/* The token that ends a turn, where no key says so: chat models name it in one of few ways. */
+/* The token that ends a turn, where no key names it: chat models use one of a few names. */
 static void find_end_of_turn(tokenizer *tokenizer)
 {
     static const char *const names[] = {"<|eot_id|>", "<|im_end|>", "<|end|>"};

@@ -1,12 +1,12 @@
 /* Tokenizers: text to token ids and back.
  *
  * Byte-level BPE (GPT-2, Llama 3, SmolLM2) and SentencePiece BPE (Llama 2, Mistral, InternLM2),
- * read from what models ship: tokenizer.json, tokenizer.model, vocab.json + merges.txt, or the keys
- * of a GGUF file. All of these are hostile until checked.
+ * read from the files of models: tokenizer.json, tokenizer.model, vocab.json + merges.txt, or the
+ * keys of a GGUF file. All of these are untrusted.
  *
- * Text is bytes. It need not be valid UTF-8: bytes outside a valid sequence are never part of a
- * pre-tokenizer's match, they are words of their own and become byte tokens, so that decoding what
- * was encoded gives the same bytes wherever the vocabulary has a token for each byte.
+ * Text is bytes and need not be valid UTF-8. Invalid bytes are never part of a pre-tokenizer's
+ * match; they are words of their own and become byte tokens. So decoding an encoded text gives the
+ * same bytes wherever the vocabulary has a token for each byte.
  *
  * A tokenizer does not change after it is opened; any number of threads may encode with one.
  */
@@ -26,8 +26,9 @@ typedef struct tokenizer tokenizer;
 
 /* --- Opening. tokenizer_free() the result; *out is NULL on failure. --- */
 
-/* A Hugging Face tokenizer.json with a BPE model. `name` is what messages call the text. What would
- * change ids and is not understood (a normalizer, a pre-tokenizer, dropout) is QP_UNSUPPORTED. */
+/* A Hugging Face tokenizer.json with a BPE model. `name` is the text's name in messages. A part
+ * that would change ids and is not supported (a normalizer, a pre-tokenizer, dropout) is
+ * QP_UNSUPPORTED. */
 qp_status tokenizer_open_json(const char *path, tokenizer **out, qp_error *error);
 qp_status tokenizer_parse_json(const char *text, size_t length, const char *name, tokenizer **out,
                                qp_error *error);
@@ -54,16 +55,16 @@ void tokenizer_free(tokenizer *tokenizer);
 
 /* --- Writing. --- */
 
-/* Puts the tokenizer.ggml.* keys of the tokenizer into a GGUF file that is being written, with ids
- * up to n_tokens, the rows of the embedding, filled up with tokens that never occur. Byte-level
- * vocabularies become "gpt2", the others "llama". QP_UNSUPPORTED for what GGUF cannot say and what
- * would change ids everywhere (an unnamed pre-tokenizer, merges that no scores stand for, more
- * tokens than rows); smaller losses are appended to `losses`, a line each. */
+/* Writes the tokenizer.ggml.* keys of the tokenizer to a GGUF file, with ids up to n_tokens, the
+ * rows of the embedding; missing ids become tokens that never occur. Byte-level vocabularies become
+ * "gpt2", the others "llama". QP_UNSUPPORTED if GGUF cannot express something that would change ids
+ * everywhere (an unnamed pre-tokenizer, merges that no scores express, more tokens than rows).
+ * Smaller losses are appended to `losses`, a line each. */
 qp_status tokenizer_write_gguf(const tokenizer *tokenizer, int64_t n_tokens, const char *where,
                                gguf_writer *writer, strbuf *losses, qp_error *error);
 
-/* A vocabulary for weights that came without one: the 256 byte tokens, a space, <unk>, <s>,
- * </s>, and the rest unused; n_tokens is at least 260. */
+/* A vocabulary for weights without one: the 256 byte tokens, a space, <unk>, <s>, </s>, and unused
+ * tokens; n_tokens is at least 260. */
 qp_status tokenizer_write_minimal_gguf(int64_t n_tokens, gguf_writer *writer, qp_error *error);
 
 /* --- Encoding. --- */
@@ -78,39 +79,38 @@ typedef struct token_ids {
 qp_status token_ids_push(token_ids *ids, int32_t id, qp_error *error);
 void token_ids_free(token_ids *ids);
 
-/* What encoding does beside the text itself. */
+/* Flags for encoding. */
 enum {
-    TOKENIZER_BOS = 1, /* begin with the BOS token; an error where the vocabulary has none */
-    TOKENIZER_EOS = 2, /* end with the EOS token; the same */
+    TOKENIZER_BOS = 1, /* begin with the BOS token; an error if the vocabulary has none */
+    TOKENIZER_EOS = 2, /* end with the EOS token; an error if the vocabulary has none */
     TOKENIZER_SPECIAL =
-        4, /* control tokens written in the text ("<|im_start|>") become their ids;
-              without it they are text like any other, as text from outside must be */
+        4, /* control tokens written in the text ("<|im_start|>") become their ids; without it they
+              are text, which is right for text that is not trusted */
 };
 
 /* Appends the ids of text[0..length) to `ids`. Nothing is appended on failure. */
 qp_status tokenizer_encode(const tokenizer *tokenizer, const char *text, size_t length,
                            unsigned flags, token_ids *ids, qp_error *error);
 
-/* The same of a text that holds marks (control_marks.h): a control token that `mark`, of
- * CONTROL_MARK_SIZE bytes, interrupts is text, and the marks are left out. */
+/* The same for a text that holds marks (control_marks.h): a control token with `mark`, of
+ * CONTROL_MARK_SIZE bytes, inside is text, and the marks are removed. */
 qp_status tokenizer_encode_marked(const tokenizer *tokenizer, const char *text, size_t length,
                                   const char *mark, unsigned flags, token_ids *ids,
                                   qp_error *error);
 
-/* The flags TOKENIZER_BOS and TOKENIZER_EOS where the model wants them on plain text. */
+/* The flags TOKENIZER_BOS and TOKENIZER_EOS as the model wants them for plain text. */
 unsigned tokenizer_default_flags(const tokenizer *tokenizer);
 
 /* --- Decoding, a token at a time. --- */
 
 enum {
     TOKENIZER_DECODE_CONTROL = 1,  /* control tokens appear as their text; otherwise as nothing */
-    TOKENIZER_DECODE_CONTINUE = 2, /* the text goes on from earlier tokens: the leading space that
-                                      encoding added at a text's beginning is not taken away */
+    TOKENIZER_DECODE_CONTINUE = 2, /* the text continues earlier tokens: the leading space that
+                                      encoding inserted at a text's beginning is kept */
 };
 
-/* A decoder holds back the bytes of an unfinished UTF-8 sequence until the rest arrives, so that
- * what it appends never ends inside a character that may still be completed. Plain data: copy it to
- * branch. */
+/* A decoder holds back the bytes of an unfinished UTF-8 sequence until the rest arrives, so that it
+ * never appends a part of a character. Plain data: copy it to branch. */
 typedef struct tokenizer_decoder {
     const tokenizer *tokenizer;
     unsigned flags;
@@ -125,7 +125,7 @@ void tokenizer_decoder_init(tokenizer_decoder *decoder, const tokenizer *tokeniz
 qp_status tokenizer_decoder_push(tokenizer_decoder *decoder, int32_t id, strbuf *text,
                                  qp_error *error);
 
-/* Appends the bytes still held back: the text ended inside a character. */
+/* Appends the bytes that are still held back, at the end of the text. */
 qp_status tokenizer_decoder_flush(tokenizer_decoder *decoder, strbuf *text, qp_error *error);
 
 /* All of the above over a whole list. */
@@ -138,24 +138,24 @@ qp_status tokenizer_decode(const tokenizer *tokenizer, const int32_t *ids, size_
  * model's vocab_size may be larger: padded rows have no token. */
 int32_t tokenizer_vocab_size(const tokenizer *tokenizer);
 
-/* The bytes that the token stands for in a text: spaces as spaces, byte tokens as the byte, control
- * tokens as their name. Not NUL-terminated. NULL and *length = 0 for an id outside the vocabulary.
+/* The bytes of a token in a text: spaces as spaces, byte tokens as the byte, control tokens as
+ * their name. Not NUL-terminated. NULL and *length = 0 for an id outside the vocabulary.
  */
 const char *tokenizer_piece(const tokenizer *tokenizer, int32_t id, size_t *length);
 
-/* The id of a token by those bytes, or by a control token's name; -1 when there is none. Of two
- * tokens with the same bytes a control token goes first, then the lower id. */
+/* The id of a token by those bytes, or by a control token's name; -1 when there is none. If two
+ * tokens have the same bytes, a control token wins, then the lower id. */
 int32_t tokenizer_find(const tokenizer *tokenizer, const char *piece, size_t length);
 
 /* Whether the token is markup and never text: BOS, EOS, <|im_start|>, ... */
 bool tokenizer_is_control(const tokenizer *tokenizer, int32_t id);
 
-/* Ids of the tokens with a role; -1 for a role that nothing in the files names. */
+/* Ids of the tokens with a role; -1 for a role that no file names. */
 typedef struct tokenizer_special {
     int32_t bos;     /* begins a text */
     int32_t eos;     /* ends a text */
     int32_t eot;     /* ends a turn of a conversation */
-    int32_t unknown; /* stands for what has no token */
+    int32_t unknown; /* replaces text that has no token */
     int32_t padding;
 } tokenizer_special;
 

@@ -1,4 +1,4 @@
-/* Tokenizers from the tokenizer.ggml.* keys of GGUF files, read as llama.cpp reads them. */
+/* Reads tokenizers from the tokenizer.ggml.* keys of GGUF files, with llama.cpp's meaning. */
 #include "file/slice.h"
 #include "text/tokenizer_build.h"
 
@@ -7,7 +7,7 @@
 
 #define KEY(name) "tokenizer.ggml." name
 
-/* The arrays of the file, as read. */
+/* The file's arrays. */
 typedef struct arrays {
     const text_slice *tokens;
     int64_t *types;
@@ -35,7 +35,7 @@ static qp_status read_arrays(gguf *file, arrays *a, qp_error *error)
     return QP_OK;
 }
 
-/* A piece's text as the bytes that it stands for, in place. */
+/* Converts a piece's text to the bytes that it stands for, in place. */
 static size_t convert_piece(const tokenizer *tokenizer, piece_type *type, char *text, size_t length,
                             unsigned *flags)
 {
@@ -87,7 +87,7 @@ static qp_status set_pieces(tokenizer *tokenizer, const arrays *a, const char *w
     return status;
 }
 
-/* One merge, "a b" in byte letters. */
+/* Adds one merge, "a b" in byte letters. */
 static qp_status add_merge(vocabulary *vocabulary, text_slice line, strbuf *text, const char *where,
                            qp_error *error)
 {

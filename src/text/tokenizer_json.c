@@ -1,7 +1,7 @@
-/* Hugging Face's tokenizer.json with a BPE model, and GPT-2's older pair of files.
+/* Reads Hugging Face's tokenizer.json with a BPE model, and GPT-2's older pair of files.
  *
- * The tree of a large file has half a million nodes; it is walked once, in order, and its strings
- * are rewritten in place (byte letters to bytes), so that reading costs little beyond parsing.
+ * The tree of a large file has half a million nodes. It is walked once, in order, and its strings
+ * are converted in place (byte letters to bytes), so that reading costs little more than parsing.
  */
 #include "text/json_pipeline.h"
 #include "text/settings.h"
@@ -10,7 +10,7 @@
 
 /* --- Pieces. --- */
 
-/* Sets one piece of the vocabulary, given as the file writes it. */
+/* Sets one piece of the vocabulary, in the file's notation. */
 static qp_status set_piece(tokenizer *tokenizer, char *text, int64_t id, int64_t limit,
                            bool byte_fallback, const char *where, qp_error *error)
 {
@@ -54,7 +54,7 @@ static qp_status read_vocab(tokenizer *tokenizer, cJSON *vocab, int64_t limit, b
     return QP_OK;
 }
 
-/* Whether the piece of an id has just these bytes. */
+/* Whether the piece of an id has exactly these bytes. */
 static bool is_piece(const vocabulary *vocabulary, int64_t id, const char *text, size_t length)
 {
     const vocabulary_piece *piece = &vocabulary->pieces[id];
@@ -115,7 +115,7 @@ static qp_status read_added_tokens(tokenizer *tokenizer, const cJSON *list, int6
 
 /* --- Merges. --- */
 
-/* Both sides as the file writes them; they are rewritten in place. */
+/* Adds a merge; both sides are in the file's notation and are converted in place. */
 static qp_status add_merge(tokenizer *tokenizer, char *left, size_t left_length, char *right,
                            size_t right_length, const char *where, qp_error *error)
 {
@@ -135,7 +135,7 @@ static qp_status add_merge(tokenizer *tokenizer, char *left, size_t left_length,
     return vocabulary_add_merge(vocabulary, left, left_length, right, right_length, where, error);
 }
 
-/* "a b", as older files and merges.txt have it. */
+/* Splits "a b", the form of older files and of merges.txt. */
 static qp_status add_merge_line(tokenizer *tokenizer, char *line, size_t length, const char *where,
                                 qp_error *error)
 {
@@ -174,7 +174,7 @@ static qp_status read_merges(tokenizer *tokenizer, cJSON *merges, const char *wh
 
 /* --- The model. --- */
 
-/* What would change the tokens and is not there in models of this family. */
+/* Refuses settings that would change the tokens; models of this family do not have them. */
 static qp_status refuse_model_options(const cJSON *model, const char *where, qp_error *error)
 {
     const char *type = "BPE";
@@ -271,7 +271,7 @@ qp_status tokenizer_build_json(const char *text, size_t length, const char *wher
 
 /* --- GPT-2's vocab.json and merges.txt. --- */
 
-/* Lines of "a b", the first of which may be a comment with the version. */
+/* Reads lines of "a b"; the first may be a comment with the version. */
 static qp_status read_merge_lines(tokenizer *tokenizer, char *text, size_t length,
                                   const char *where, qp_error *error)
 {

@@ -1,8 +1,8 @@
-/* Tokenizers as the tokenizer.ggml.* keys of GGUF files, the way back of tokenizer_gguf.c.
+/* Writes tokenizers as the tokenizer.ggml.* keys of GGUF files, the inverse of tokenizer_gguf.c.
  *
- * A GGUF tokenizer is one of two: "gpt2", merges over byte letters with a pre-tokenizer known by
- * name, or "llama", pieces with scores. Merges over characters, as tokenizer.json has them for
- * models that were trained with sentencepiece, become scores where they say the same.
+ * GGUF has two kinds of tokenizers: "gpt2", merges over byte letters with a pre-tokenizer known by
+ * name, and "llama", pieces with scores. Merges over characters, which tokenizer.json has for
+ * models that were trained with sentencepiece, become scores where scores can express them.
  */
 #include "text/tokenizer_build.h"
 
@@ -12,7 +12,7 @@
 
 #define KEY(name) "tokenizer.ggml." name
 
-/* The arrays to write; the tokens' text is one buffer, their slices are made when it is whole. */
+/* The arrays to write. The tokens' texts are in one buffer; slices are made when it is complete. */
 typedef struct token_table {
     int64_t count;
     strbuf text;
@@ -40,7 +40,7 @@ static void table_free(token_table *table)
     free(table->scores);
 }
 
-/* Ends the token whose text was appended last. */
+/* Ends the token whose text was just appended. */
 static void table_close_token(token_table *table, int64_t id, piece_type type, float score)
 {
     table->ends[id] = table->text.length;
@@ -48,14 +48,14 @@ static void table_close_token(token_table *table, int64_t id, piece_type type, f
     table->scores[id] = score;
 }
 
-/* A token that no text becomes. */
+/* Appends a token that no text produces. */
 static void table_put_unused(token_table *table, int64_t id)
 {
     strbuf_printf(&table->text, "[PAD%lld]", (long long)id);
     table_close_token(table, id, PIECE_UNUSED, 0);
 }
 
-/* Texts of lengths that `ends` tell, as an array of strings. */
+/* An array of strings from texts whose ends are in `ends`. */
 static qp_status put_strings(gguf_writer *writer, const char *key, const strbuf *text,
                              const size_t *ends, size_t count, qp_error *error)
 {
@@ -101,8 +101,8 @@ static void put_special(gguf_writer *writer, const tokenizer *tokenizer)
 
 /* --- Pieces. --- */
 
-/* A piece's text as the file is to have it. Added tokens are found in the text as they are; the
- * others are written in letters (bytes), or with marks for spaces. */
+/* A piece's text in the file's notation. Added tokens are written unchanged; the others in byte
+ * letters, or with marks for spaces. */
 static void put_piece(const tokenizer *tokenizer, int32_t id, strbuf *out)
 {
     const vocabulary_piece *piece = &tokenizer->vocabulary.pieces[id];
@@ -141,7 +141,7 @@ static qp_status fill_table(const tokenizer *tokenizer, const float *scores, tok
     return QP_OK;
 }
 
-/* What added tokens lose: GGUF keeps their text alone. */
+/* Reports what added tokens lose: GGUF keeps only their text. */
 static void note_added(const vocabulary *vocabulary, strbuf *losses)
 {
     int habits = 0;
@@ -163,7 +163,7 @@ static int compare_ranks(const void *a, const void *b)
     return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-/* The merges in rising rank, to free(). */
+/* The merges by increasing rank, to free(). */
 static qp_status list_merges(const vocabulary *vocabulary, merge_slot **out, size_t *count,
                              qp_error *error)
 {
@@ -228,8 +228,8 @@ static qp_status write_bytes(const tokenizer *tokenizer, int64_t n_tokens, const
 
 /* --- Scores: "llama". --- */
 
-/* sentencepiece merges any two neighbours that are a piece together. Merges say the same if each
- * such pair is among them. */
+/* sentencepiece merges any two neighbours that together are a piece. Merges express the same if
+ * each such pair is among them. */
 static bool every_pair_merges(const vocabulary *vocabulary)
 {
     for (int32_t id = 0; id < vocabulary->count; id++) {
@@ -246,8 +246,8 @@ static bool every_pair_merges(const vocabulary *vocabulary)
     return true;
 }
 
-/* scores[count] so that pieces merge in the order of the merges' ranks: minus the number of pieces
- * made before. False where the merges of one piece do not follow one another. */
+/* Computes scores[count] so that pieces merge in the order of the merges' ranks: minus the number
+ * of pieces made before. False if the merges of one piece are not consecutive. */
 static bool scores_of_merges(const merge_slot *list, size_t n, float *scores)
 {
     int made = 0;
@@ -283,7 +283,7 @@ static qp_status make_scores(const tokenizer *tokenizer, const char *where, floa
                      where);
 }
 
-/* Whether the steps do no more than put a space in front; *prefix is where. */
+/* Whether the steps only insert a space at the beginning; *prefix: where. */
 static bool only_prefixes(const pre_tokenizer *pre, space_prefix *prefix)
 {
     for (int i = 0; i < pre->count; i++) {
@@ -334,7 +334,7 @@ qp_status tokenizer_write_gguf(const tokenizer *tokenizer, int64_t n_tokens, con
     return QP_OK;
 }
 
-/* --- None at all. --- */
+/* --- Weights without a vocabulary. --- */
 
 enum {
     MINIMAL_UNKNOWN,

@@ -3,8 +3,8 @@
 
 #include <stdbool.h>
 
-/* What the lead byte announces: bytes in all, and the range of the second byte, which alone decides
- * about shortest forms, surrogates and the upper end (Unicode, table 3-7). */
+/* For each lead byte: the length of the sequence, and the range of the second byte, which excludes
+ * overlong forms, surrogates and values above the upper end (Unicode, table 3-7). */
 static size_t lead_length(uint8_t lead, uint8_t *low, uint8_t *high)
 {
     *low = 0x80;

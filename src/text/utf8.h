@@ -5,16 +5,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the valid sequence at `text`, 1 to 4; 0 where there is none (or length is 0). */
+/* Bytes of the valid sequence at `text`, 1 to 4; 0 if there is none (or length is 0). */
 size_t utf8_sequence(const char *text, size_t length);
 
-/* Bytes from the start of `text` that are valid sequences, all of it where nothing is invalid. */
+/* Bytes from the start of `text` that are valid sequences; all of them if nothing is invalid. */
 size_t utf8_valid_run(const char *text, size_t length);
 
 /* Bytes from the start of `text` before the next valid sequence. */
 size_t utf8_invalid_run(const char *text, size_t length);
 
-/* Bytes at the end of `text`, 0 to 3, that begin a sequence which more bytes could complete. */
+/* Bytes at the end of `text`, 0 to 3, that are the beginning of a sequence. */
 size_t utf8_unfinished(const char *text, size_t length);
 
 /* The code point of a sequence that utf8_sequence() found. */

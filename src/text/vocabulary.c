@@ -1,4 +1,4 @@
-/* The table that every tokenizer stands on: see vocabulary.h. */
+/* The table of pieces on which every tokenizer is built: see vocabulary.h. */
 #include "text/vocabulary.h"
 
 #include "file/slice.h"
@@ -81,7 +81,7 @@ static uint64_t hash_bytes(const vocabulary *vocabulary, const char *bytes, size
     return keyed_hash(vocabulary->key, bytes, length);
 }
 
-/* The slot that holds these bytes, or the empty one where they belong. */
+/* The slot with these bytes, or the empty slot where they belong. */
 static uint64_t *find_slot(const vocabulary *vocabulary, const char *bytes, size_t length,
                            uint64_t hash)
 {
@@ -144,7 +144,7 @@ qp_status vocabulary_index(vocabulary *vocabulary, qp_error *error)
         if (piece->length > vocabulary->longest) vocabulary->longest = piece->length;
         crosses_spaces |= has_space_after_other(bytes, piece->length);
     }
-    /* A space that is unknown could still be fused with what is unknown before it. */
+    /* An unknown space could be fused with unknown text before it. */
     vocabulary->splits_at_spaces = !crosses_spaces && vocabulary_find(vocabulary, " ", 1) >= 0;
     return QP_OK;
 }

@@ -1,11 +1,11 @@
 /* A vocabulary: pieces by id, ids by piece, and which two pieces merge into which.
  *
- * Every source of tokenizers (tokenizer.json, tokenizer.model, GGUF, ...) fills this one table.
- * Pieces are held as the bytes that they stand for in a text: GPT-2's byte letters are undone,
- * U+2581 is a space, "<0x0A>" is a byte. Merging runs over those bytes too, so that pieces need no
- * second form. A name table of 64-bit slots and a pair table of 16-byte slots, both open
- * addressing, are all the indexes there are. Their hashes have a secret key, because the pieces
- * come from files that could be made of pieces that collide.
+ * Every source of tokenizers (tokenizer.json, tokenizer.model, GGUF, ...) fills this one table. A
+ * piece is stored as the bytes that it stands for in a text: GPT-2's byte letters are decoded,
+ * U+2581 is a space, "<0x0A>" is a byte. Merging runs over those bytes too, so pieces need no
+ * second form. There are two indexes, both with open addressing: a name table of 64-bit slots and a
+ * pair table of 16-byte slots. Their hashes have a secret key, because a file could contain pieces
+ * that are chosen to collide.
  */
 #ifndef QUIPU_TEXT_VOCABULARY_H
 #define QUIPU_TEXT_VOCABULARY_H
@@ -30,26 +30,26 @@ typedef enum piece_type {
 } piece_type;
 
 enum {
-    PIECE_MODEL = 1,       /* what merging can arrive at; indexed by its bytes */
-    PIECE_ADDED = 2,       /* found in the text before anything else happens to it */
-    PIECE_NORMALIZED = 4,  /* ... but after normalization */
-    PIECE_LSTRIP = 8,      /* takes the white space before it along */
-    PIECE_RSTRIP = 16,     /* takes the white space after it along */
-    PIECE_SINGLE_WORD = 32 /* only between characters that are not part of words */
+    PIECE_MODEL = 1,       /* merging can produce it; indexed by its bytes */
+    PIECE_ADDED = 2,       /* found in the text before any other processing */
+    PIECE_NORMALIZED = 4,  /* found after normalization */
+    PIECE_LSTRIP = 8,      /* absorbs the white space before it */
+    PIECE_RSTRIP = 16,     /* absorbs the white space after it */
+    PIECE_SINGLE_WORD = 32 /* found only between characters that are not part of words */
 };
 
 typedef struct vocabulary_piece {
-    uint32_t offset; /* into the vocabulary's text */
+    uint32_t offset; /* offset in the vocabulary's text */
     uint32_t length;
-    float score; /* sentencepiece: the higher merges first */
+    float score; /* sentencepiece: higher scores merge first */
     uint8_t type;
     uint8_t flags;
 } vocabulary_piece;
 
 typedef struct merge_slot {
     uint64_t pair; /* left id << 32 | right id; MERGE_FREE marks an empty slot */
-    uint32_t rank; /* the lower merges first */
-    int32_t id;    /* the piece that the two become */
+    uint32_t rank; /* lower ranks merge first */
+    int32_t id;    /* the piece that the two merge into */
 } merge_slot;
 
 #define MERGE_FREE UINT64_MAX
@@ -57,17 +57,17 @@ typedef struct merge_slot {
 typedef enum vocabulary_kind {
     VOCABULARY_BYTES,  /* merges by rank over bytes */
     VOCABULARY_CHARS,  /* merges by rank over characters, bytes where a character has no piece */
-    VOCABULARY_SCORES, /* sentencepiece: two neighbours merge when together they are a piece */
+    VOCABULARY_SCORES, /* sentencepiece: two neighbours merge if together they are a piece */
 } vocabulary_kind;
 
 typedef struct vocabulary {
     vocabulary_kind kind;
-    bool ignore_merges; /* a word that is a piece is that piece, whatever the merges say */
-    bool fuse_unknown;  /* unknown neighbours are one token */
+    bool ignore_merges; /* a word that equals a piece becomes that piece, whatever the merges say */
+    bool fuse_unknown;  /* neighbouring unknown characters become one token */
     bool has_unused;
-    bool splits_at_spaces; /* no piece goes on with a space after something else, so that merging
-                              never crosses from there into a space */
-    int32_t unknown_id;    /* -1: what has no piece is left out */
+    bool splits_at_spaces; /* no piece has a space after another character, so no merge crosses such
+                              a place */
+    int32_t unknown_id;    /* -1: text without a piece is left out */
     int32_t byte_ids[256];
 
     strbuf text;
@@ -87,8 +87,8 @@ typedef struct vocabulary {
 void vocabulary_init(vocabulary *vocabulary, vocabulary_kind kind);
 void vocabulary_free(vocabulary *vocabulary);
 
-/* Sets the piece of an id; ids may come in any order below `limit`, a bound by the source's size
- * against which QP_FORMAT is raised (as it is for an id that is set twice). */
+/* Sets the piece of an id; ids may come in any order below `limit`, an upper bound from the
+ * source's size. QP_FORMAT for an id beyond it, and for an id that is set twice. */
 qp_status vocabulary_set(vocabulary *vocabulary, int64_t id, int64_t limit, const char *bytes,
                          size_t length, piece_type type, unsigned flags, const char *where,
                          qp_error *error);

@@ -1,4 +1,4 @@
-/* Timing operators on the workloads of real models, as a table or as JSON. */
+/* Measures operators on the workloads of real models; prints a table or JSON. */
 #include "workbench/describe.h"
 #include "workbench/device.h"
 #include "workbench/device_bench.h"
@@ -11,15 +11,15 @@
 
 typedef struct bench_page {
     const workbench_bench_options *options;
-    cJSON *results; /* with JSON */
-    page table;     /* without */
+    cJSON *results; /* with --json */
+    page table;     /* without --json */
     strbuf notes;
     int n_rows, n_wrong, n_wanted;
-    bench_figure limits[HARDWARE_LIMITS]; /* of the last workload */
+    bench_figure limits[HARDWARE_LIMITS]; /* title of the last workload */
 } bench_page;
 
-/* How near a kernel comes to the limit that binds it: of reading, or of float32 arithmetic, which
- * those that compute in bytes or in tiles may pass. */
+/* The share of the limit that binds a kernel: of the read rate, or of the float32 rate, which
+ * kernels that compute in bytes or in tiles may exceed. */
 static double share_of_limit(const bench_result *result)
 {
     return result->of_read > result->of_float ? result->of_read : result->of_float;
@@ -126,7 +126,8 @@ static void add_device_json(bench_page *page, const op_info *op, const char *tex
     cJSON_AddItemToArray(page->results, item);
 }
 
-/* A row of the GPU's: what a copy inside its memory moves takes the place of reading. */
+/* A row of a GPU's table: the limit is the rate of a copy inside its memory instead of the read
+ * rate. */
 static void add_device_row(bench_page *page, const op_info *op, const char *text,
                            const char *kernel, const device_timing *entry)
 {
@@ -173,7 +174,7 @@ static bool wants_workload(bench_page *page, const char *text)
     return true;
 }
 
-/* A workload that nothing asked for has is a mistake. */
+/* It is an error if a requested workload does not exist. */
 static qp_status no_workload(const workbench_bench_options *options, const op_info *op,
                              qp_error *error)
 {
@@ -200,7 +201,7 @@ static bool wants_kernel(const workbench_bench_options *options, const cuda_kern
     return !options->variant || wants_best(options) || strcmp(options->variant, kernel->name) == 0;
 }
 
-/* Where one operator was asked for, a variant that it does not have is a mistake. */
+/* If one operator was requested, it is an error if it does not have the requested variant. */
 static qp_status no_variant(const workbench_bench_options *options, const op_info *op,
                             qp_error *error)
 {
@@ -211,7 +212,7 @@ static qp_status no_variant(const workbench_bench_options *options, const op_inf
                      op->name, options->variant, op->name);
 }
 
-/* Every kernel of the GPU that takes the workload, or of these the one that the program would
+/* The GPU kernels to measure: all that accept the workload, or only the one that quipu would
  * choose, or a .cu file's launcher. */
 static qp_status bench_op_on_device(bench_page *page, const op_info *op, const candidate *candidate,
                                     qp_error *error)
@@ -253,7 +254,7 @@ static qp_status bench_op(bench_page *page, const op_info *op, const candidate *
             variant = v;
     }
     if (options->variant && !variant && !wants_best(options))
-        return no_variant(options, op, error); /* the best is timed anyway */
+        return no_variant(options, op, error); /* the best is measured anyway */
     for (const char *const *text = op->workloads; text && *text; text++) {
         if (!wants_workload(page, *text)) continue;
         timing_request request = {.op = op,

@@ -1,4 +1,4 @@
-/* The descriptions as answers: one operator's, the book of all, the page for a language model. */
+/* Prints descriptions: of one operator, of all operators, and as a page for a language model. */
 #include "base/json.h"
 #include "workbench/candidate.h"
 #include "workbench/describe.h"
@@ -50,7 +50,7 @@ qp_status workbench_describe_all(workbench_format format, strbuf *out, qp_error 
     return output_done(out, error);
 }
 
-/* What the last check of a candidate said, from the file that it was kept in. */
+/* Appends the verdict on the last candidate from the file in which it was stored. */
 static qp_status append_last_verdict(const char *path, page *page, qp_error *error)
 {
     page_section(page, "The last attempt");

@@ -1,4 +1,4 @@
-/* Compiling and loading candidates: see candidate.h. */
+/* Compiles and loads candidates: see candidate.h. */
 #define _GNU_SOURCE /* pipe2 */
 #include "workbench/candidate.h"
 
@@ -54,7 +54,7 @@ static int split_words(char *line, char *words[MAX_WORDS])
     return n;
 }
 
-/* Reads what the compiler prints until it ends, is cancelled, or its time is over. */
+/* Reads the compiler's output until it ends, is cancelled, or exceeds its time. */
 static void read_output(const candidate *candidate, int from, uint64_t deadline, strbuf *printed)
 {
     char block[4096];
@@ -70,7 +70,7 @@ static void read_output(const candidate *candidate, int from, uint64_t deadline,
     }
 }
 
-/* Runs words[], NULL at the end; appends what it prints. False: it failed, or was ended. */
+/* Runs words[], ended by NULL, and appends its output. False: it failed, or was stopped. */
 static bool run_compiler(const candidate *candidate, char **words, strbuf *printed)
 {
     int ends[2], status = -1;
@@ -120,7 +120,7 @@ static void refuse(candidate *out, const char *text)
         out->verdict.detail[--length] = '\0';
 }
 
-/* Compiles `path` with the words of `flags` in between. */
+/* Compiles `path` with the words of `flags`. */
 static void compile(candidate *out, const char *compiler, const char *flags, const char *path,
                     const char *more)
 {
@@ -154,7 +154,8 @@ static qp_status compile_c(candidate *out, const char *path, qp_error *error)
     return QP_OK;
 }
 
-/* Beside the file, the launcher's other side: a kernel that carries the tensors to the device. */
+/* Compiles, for a .cu file, also a kernel that copies the tensors to the device and calls the
+ * launcher. */
 static qp_status compile_cuda(candidate *out, const char *path, qp_error *error)
 {
     TRY(device_is_here(path, error));
@@ -238,7 +239,7 @@ bool candidate_load(const candidate *candidate, op_variant *out, char *message, 
                  candidate->op->name);
         return false;
     }
-    /* POSIX lets a pointer to a function be had from dlsym, ISO C knows no cast for it. */
+    /* POSIX allows a function pointer to be read from dlsym(); ISO C has no cast for it. */
     memcpy(&out->kernel, &kernel, sizeof kernel);
     memcpy(&out->accepts, &accepts, sizeof accepts);
     memcpy(&out->scratch_bytes, &scratch, sizeof scratch);

@@ -1,4 +1,5 @@
-/* A stranger's kernel: compiled on the spot, loaded in a child process, its entry points found. */
+/* An untrusted kernel: it is compiled, loaded in a child process, and its entry points are
+ * found. */
 #ifndef QUIPU_WORKBENCH_CANDIDATE_H
 #define QUIPU_WORKBENCH_CANDIDATE_H
 
@@ -6,46 +7,46 @@
 #include "op/op.h"
 #include "cuda/driver.h"
 
-/* How a .c file is compiled; the folder with the header stands for FOLDER. */
+/* How a .c file is compiled; FOLDER is replaced by the folder of the header. */
 #define CANDIDATE_FLAGS_C      "-std=gnu17 -O3 -march=native -shared -fPIC"
 #define CANDIDATE_FLAGS_CU     "-O3 -arch=native -shared -Xcompiler -fPIC"
 #define CANDIDATE_COMPILE_LINE "cc " CANDIDATE_FLAGS_C " -I FOLDER FILE.c -o FILE.so -lm"
 
 typedef struct candidate {
     const op_info *op;
-    char folder[64];    /* made for it: header and shared object; "" if none */
-    char library[4096]; /* to load */
-    char command[8192]; /* that compiled it; "" for a shared object */
+    char folder[64];    /* temporary folder with header and shared object; "" if none */
+    char library[4096]; /* the shared object to load */
+    char command[8192]; /* the compiler that made it; "" for a given shared object */
     bool cuda;
-    const volatile int *cancel; /* ends waits for its processes; may be NULL */
+    const volatile int *cancel; /* stops the waits for its processes; may be NULL */
     check_verdict verdict;      /* PASSED, or COMPILE_ERROR with the compiler's first lines */
 } candidate;
 
-/* Compiles a .c or .cu file, or takes a .so as it is. QP_OK also when it does not compile: then
- * the verdict says so. Errors are ours: no such file, an ending that is not known. */
+/* Compiles a .c or .cu file, or takes a .so as it is. QP_OK also if it does not compile: the
+ * verdict reports that. Errors are for files that do not exist and for unknown suffixes. */
 qp_status candidate_open(const op_info *op, const char *path, const volatile int *cancel,
                          candidate *out, qp_error *error);
 
 /* Removes what was compiled. */
 void candidate_close(candidate *candidate);
 
-/* Loads it into this process and fills `out`, with a name that belongs to the candidate. Only to be
- * called in a child process: loading runs code. False: `message` says why. */
+/* Loads the shared object into this process and fills `out`; the name belongs to the candidate.
+ * Only for child processes, because loading runs its code. False: `message` gives the reason. */
 bool candidate_load(const candidate *candidate, op_variant *out, char *message, size_t size);
 
-/* The launcher of a .cu file, NAME_launch(call, stream), to be given tensors on the GPU; the same
- * holds. */
+/* Finds the launcher of a .cu file, NAME_launch(call, stream), which takes tensors on the GPU. Only
+ * for child processes. */
 bool candidate_load_launcher(const candidate *candidate,
                              void (**out)(const op_call *call, cuda_stream stream), char *message,
                              size_t size);
 
-/* Checks the candidate on one case: its code runs in a process of its own, what it computes is
- * judged in this one (runner.h). *declined: it does not take the case's types and shapes, and was
- * not run. */
+/* Checks the candidate on one case. Its code runs in a process of its own; this process judges
+ * the results (runner.h). *declined: it does not accept the case's types and shapes, and was not
+ * run. */
 void candidate_check(const candidate *candidate, const char *case_text, uint64_t seed,
                      int timeout_ms, check_verdict *verdict, bool *declined);
 
-/* The same with one run on random inputs: for large workloads. */
+/* The same with a single run on random inputs, for large workloads. */
 void candidate_check_briefly(const candidate *candidate, const char *case_text, uint64_t seed,
                              int timeout_ms, check_verdict *verdict, bool *declined);
 

@@ -1,4 +1,4 @@
-/* Checking operators x variants x cases, or a candidate, each case in a process of its own. */
+/* Checks operators x variants x cases, or a candidate, each case in a process of its own. */
 #include "op/harness/check.h"
 
 #include "op/harness/case.h"
@@ -12,31 +12,32 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a case came to; what a child hands back. */
+/* The result of a case, which a child process returns. */
 typedef struct outcome {
     check_verdict verdict;
     bool declined; /* the kernel does not handle its types or shapes */
 } outcome;
 
-/* A kernel under check and how it fared. */
+/* A kernel being checked, and its results. */
 typedef struct check_run {
     const workbench_check_options *options;
     const op_info *op;
-    const op_variant *variant;  /* NULL: the reference */
-    const candidate *candidate; /* or this */
-    bool on_device;             /* the variant is a kernel of the GPU, which no child may share */
+    const op_variant *variant;  /* a variant; NULL: the reference */
+    const candidate *candidate; /* or a candidate */
+    bool
+        on_device; /* the variant is a GPU kernel: child processes cannot share the GPU's context */
     const char *name;
     int n_cases, n_declined, n_failed;
     double relative_error, absolute_error;
     strbuf failures;     /* "verdict: case: detail" lines */
-    check_status status; /* the first failure's */
+    check_status status; /* status of the first failure */
 } check_run;
 
-/* All that is printed. */
+/* The output of the command. */
 typedef struct report {
     const workbench_check_options *options;
-    cJSON *results; /* with options->json */
-    page table;     /* without */
+    cJSON *results; /* with --json */
+    page table;     /* without --json */
     strbuf failures;
     int n_cases, n_failed;
     bool device_lost;
@@ -44,7 +45,7 @@ typedef struct report {
 
 /* --- one case -------------------------------------------------------------------------------- */
 
-/* In this process: a GPU's context does not survive a fork. */
+/* Runs the case in this process, because a GPU's context does not survive a fork. */
 static void check_on_device(const check_run *run, const char *text, check_verdict *verdict)
 {
     qp_error error;
@@ -136,8 +137,8 @@ static void check_one(report *report, check_run *run)
             run->n_declined++;
         else
             add_outcome(report, run, *text, &out);
-        /* A candidate that cannot be loaded fails everywhere alike, and after a kernel that crashed
-         * no other one can be run on the GPU. */
+        /* A candidate that cannot be loaded fails on every case in the same way, and after a crash
+         * no other kernel can run on the GPU. */
         report->device_lost = run->on_device && out.verdict.status == CHECK_RUNTIME_ERROR;
         if (out.verdict.status == CHECK_COMPILE_ERROR || report->device_lost) break;
     }
@@ -154,7 +155,7 @@ static void check_one(report *report, check_run *run)
 
 /* --- which kernels --------------------------------------------------------------------------- */
 
-/* A variant on those cases for which the program would choose it. */
+/* Checks a variant on those cases for which quipu would choose it. */
 static void check_chosen(report *report, const op_info *op)
 {
     for (int v = -1; v < 0 || (op->variants && op->variants[v].name); v++) {

@@ -25,7 +25,7 @@ static const char gemm_python[] = "import torch\n\n\n"
                                   "def run(A, B):\n"
                                   "    return torch.matmul(A, B.T)\n";
 
-/* Rows that see no position give 0 and -inf. */
+/* Rows without visible positions give 0 and -inf. */
 #define ATTEND_PYTHON                                                                              \
     "import math\n\n"                                                                              \
     "import torch\n\n\n"                                                                           \

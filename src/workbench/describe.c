@@ -1,4 +1,4 @@
-/* An operator's description as a page, drawn from its struct alone. */
+/* Prints an operator's description as a page, from its struct alone. */
 #include "workbench/describe.h"
 
 #include "base/cpu.h"
@@ -167,7 +167,7 @@ static bool has_derived_axes(const op_info *op)
     return false;
 }
 
-/* FLOPs and bytes where the shapes alone decide them. */
+/* FLOPs and bytes, where the shapes alone determine them. */
 static void format_cost(const op_info *op, const char *text, char flops[32], char bytes[32])
 {
     op_case about;

@@ -1,4 +1,4 @@
-/* Parts of descriptions that several commands need. */
+/* Parts of descriptions that several files need. */
 #ifndef QUIPU_WORKBENCH_DESCRIBE_H
 #define QUIPU_WORKBENCH_DESCRIBE_H
 
@@ -7,21 +7,22 @@
 
 #include <cjson/cJSON.h>
 
-/* The operator, or QP_INVALID with all names. */
+/* Finds the operator; QP_INVALID lists all names. */
 qp_status describe_find(const char *name, const op_info **out, qp_error *error);
 
 /* "F32, F16" */
 void describe_types(unsigned types, strbuf *out);
 
 typedef enum describe_extent {
-    DESCRIBE_IN_BOOK, /* one of many: what all share is said elsewhere */
-    DESCRIBE_ALONE,   /* with the header, and the sources that the reference calls */
+    DESCRIBE_IN_BOOK, /* one of many: what all operators share is printed once elsewhere */
+    DESCRIBE_ALONE,   /* with the header, and with the sources of functions that the reference calls
+                       */
 } describe_extent;
 
 void describe_op(const op_info *op, describe_extent extent, page *page);
 cJSON *describe_op_json(const op_info *op);
 
-/* How a kernel is called: the rules, and the header's text. */
+/* Appends how a kernel is called: the rules, and the header's text. */
 void describe_interface(page *page);
 
 #endif

@@ -1,4 +1,4 @@
-/* An operator's description as JSON, and the list of all. */
+/* Prints an operator's description as JSON, and the list of all operators. */
 #include "base/cpu.h"
 #include "workbench/describe.h"
 #include "base/output.h"
@@ -109,7 +109,7 @@ static cJSON *variants_json(const op_info *op)
     return list;
 }
 
-/* A member whose text may be absent, null then. */
+/* Adds a text; null if it is absent. */
 static void add_text(cJSON *object, const char *key, const char *text)
 {
     cJSON_AddItemToObject(object, key, text ? cJSON_CreateString(text) : cJSON_CreateNull());

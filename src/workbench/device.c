@@ -1,4 +1,4 @@
-/* The GPU's kernels as variants: see device.h. */
+/* Runs the GPU's kernels as variants: see device.h. */
 #include "workbench/device.h"
 
 #include "base/checked.h"
@@ -10,12 +10,12 @@
 
 enum { GUARD = 256, GUARD_BYTE = 0xa5, MEMORY_BYTES = 64 << 20, WORKSPACE_BYTES = 64 << 20 };
 
-/* One for the process: kernels of operators have no context. */
+/* One for the process, because an operator's kernel takes no context. */
 static struct {
     cuda_device device;
     cuda_ops ops;
     cuda_buffer memory;
-    cuda_pinned staging; /* what the memory holds, here */
+    cuda_pinned staging; /* a copy of that memory on the host */
     const cuda_kernel *kernel;
     pthread_mutex_t one_at_a_time;
     qp_error failure;
@@ -59,13 +59,14 @@ cuda_ops *device_ops(void)
     return &bench.ops;
 }
 
-/* A range of the host's memory and where it lies in the staging memory. */
+/* A range of the host's memory and its place in the staging memory. */
 typedef struct carried {
     char *host;
     size_t bytes, at;
 } carried;
 
-/* The bytes from a tensor's address that any tensor of the call spans from there. */
+/* The bytes from a tensor's address to the furthest end of a tensor of the call that begins
+ * there. */
 static size_t longest_span(const op_call *call, const void *data)
 {
     size_t most = 0;
@@ -76,7 +77,8 @@ static size_t longest_span(const op_call *call, const void *data)
     return most;
 }
 
-/* Finds a place for every tensor, those that share memory in one. The bytes in use, 0: too many. */
+/* Assigns a place to every tensor; tensors that share memory get one place. Returns the bytes in
+ * use, 0 if they are too many. */
 static size_t place(const op_call *call, op_call *there, carried *ranges, int *n)
 {
     size_t used = GUARD;
@@ -137,7 +139,7 @@ static qp_status carry_and_run(const op_call *call, qp_error *error)
     return QP_OK;
 }
 
-/* An op_kernel: a failure is kept, and shows in outputs that were not written. */
+/* An op_kernel: an error is stored, and the outputs stay unwritten. */
 static void run(const op_call *call)
 {
     qp_error error;

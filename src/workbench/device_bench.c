@@ -1,4 +1,4 @@
-/* Timing a kernel of the GPU: see device_bench.h. */
+/* Measures a GPU kernel: see device_bench.h. */
 #include "workbench/device_bench.h"
 
 #include "op/bench/copies.h"
@@ -23,21 +23,21 @@ enum {
     POISON = 0xff,
 };
 
-/* A call on the GPU, several times. */
+/* A call on the GPU, in several copies. */
 typedef struct device_calls {
     const device_timing_request *request;
     cuda_ops *ops;
-    void (*launcher)(const op_call *call, cuda_stream stream); /* a candidate's */
+    void (*launcher)(const op_call *call, cuda_stream stream); /* of a candidate */
     op_call calls[MAX_COPIES];
     int n;
     cuda_buffer memory, scratch;
     cuda_event begin, end;
-    cuda_graph_exec graph; /* GRAPH_CALLS calls; NULL: one by one */
+    cuda_graph_exec graph; /* a graph of GRAPH_CALLS calls; NULL: calls are launched one by one */
 } device_calls;
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Writes the call's tensors at the addresses of its copy on the GPU. */
+/* Writes the call's tensors to the addresses of one copy on the GPU. */
 static qp_status upload(const device_calls *d, const op_call *host, const op_call *there,
                         qp_error *error)
 {
@@ -53,7 +53,8 @@ static qp_status upload(const device_calls *d, const op_call *host, const op_cal
     return cuda_device_wait(device, "copying tensors to the GPU", error);
 }
 
-/* Addresses for one copy from `at` on; tensors that share memory share it there. Its bytes. */
+/* Assigns addresses to one copy from `at` on; tensors that share memory share it there too. Returns
+ * the copy's bytes. */
 static size_t place(const op_call *host, cuda_address at, op_call *there)
 {
     size_t used = 0;
@@ -101,12 +102,11 @@ static qp_status launch(device_calls *d, int i, qp_error *error)
     return QP_OK;
 }
 
-/* Puts so many calls into the stream. As in a pass, a kernel may begin before the one before it has
- * ended. */
+/* Enqueues that many calls. As in a pass, a kernel may start before the previous one has ended. */
 static qp_status launch_many(device_calls *d, int count, qp_error *error)
 {
     cuda_recording recording = {0};
-    const cuda_address areas[CUDA_MAX_AREAS] = {0}; /* calls have addresses already */
+    const cuda_address areas[CUDA_MAX_AREAS] = {0}; /* the calls have addresses already */
     cuda_ops *ops = d->ops;
     qp_status status = QP_OK;
     ops->recording = d->launcher ? NULL : &recording;
@@ -121,8 +121,8 @@ static qp_status launch_many(device_calls *d, int count, qp_error *error)
     return status;
 }
 
-/* Puts calls into a graph, so that the host's part of a launch is not what is timed. A candidate
- * may do what no graph can hold; its calls are launched one by one. */
+/* Records calls in a graph, so that the host's share of a launch is not measured. A candidate may
+ * do what a graph cannot record; then its calls are launched one by one. */
 static void capture(device_calls *d)
 {
     const cuda_driver *driver = d->ops->device->driver;
@@ -137,7 +137,7 @@ static void capture(device_calls *d)
     if (graph) driver->graph_destroy(graph);
 }
 
-/* Seconds of a call, of `calls` calls and perhaps some more. */
+/* Seconds of a call, the mean of at least `calls` calls. */
 static qp_status sample(device_calls *d, int calls, double *seconds, qp_error *error)
 {
     const cuda_driver *driver = d->ops->device->driver;
@@ -168,7 +168,7 @@ static qp_status time_calls(device_calls *d, bench_figure *out, qp_error *error)
 {
     double seconds[MAX_ROUNDS], once;
     int rounds = d->request->rounds < MAX_ROUNDS ? d->request->rounds : MAX_ROUNDS;
-    TRY(sample(d, 3, &once, error)); /* warm-up: kernels are loaded */
+    TRY(sample(d, 3, &once, error)); /* warm-up: loads the kernels */
     capture(d);
     TRY(sample(d, 3, &once, error));
     int calls = (int)(SAMPLE_US * 1e-6 / (once + 1e-9)) + 1;
@@ -183,7 +183,7 @@ static qp_status time_calls(device_calls *d, bench_figure *out, qp_error *error)
     return QP_OK;
 }
 
-/* Bytes that a copy inside the GPU's memory reads and writes a second. */
+/* Bytes per second that a copy inside the GPU's memory reads and writes. */
 static qp_status measure_copying(device_calls *d, double *out, qp_error *error)
 {
     const cuda_device *device = d->ops->device;
@@ -214,7 +214,7 @@ static void poison_outputs(const op_info *op, const op_call *call)
             memset(call->tensors[t].data, POISON, copies_span(&call->tensors[t]));
 }
 
-/* Whether units add to what others add to: then a part of them says nothing. */
+/* Whether units add to the same output; then a part of the units cannot be checked alone. */
 static bool accumulates(const op_info *op)
 {
     for (int t = 0; t < op_n_tensors(op); t++)
@@ -222,7 +222,7 @@ static bool accumulates(const op_info *op)
     return false;
 }
 
-/* Runs the reference on units spread over the call, or on all where they have to be. */
+/* Runs the reference on units spread over the call, or on all units if a part cannot be checked. */
 static qp_status run_reference(const op_info *op, const op_call *call, qp_error *error)
 {
     op_call part = *call;
@@ -240,7 +240,7 @@ static qp_status run_reference(const op_info *op, const op_call *call, qp_error 
     return QP_OK;
 }
 
-/* Adds the squares of an output's errors and values where the reference wrote. */
+/* Adds the squares of an output's errors and of its values where the reference wrote. */
 static bool add_errors(const tensor *before, const tensor *expected, const tensor *found,
                        double *errors, double *values)
 {
@@ -272,7 +272,8 @@ static double allowed(const device_timing_request *request, const op_call *call,
     return 0;
 }
 
-/* Once more from the same inputs over poisoned outputs; three copies of the tensors are compared.
+/* Runs once more from the same inputs, with poisoned outputs; three copies of the tensors are
+ * compared.
  */
 static qp_status verify(device_calls *d, const workload *load, device_timing *out, qp_error *error)
 {
@@ -346,12 +347,12 @@ static qp_status time_workload(const device_timing_request *request, device_timi
                            ? request->kernel->workspace(&load.call)
                            : 0;
     if (!out->declined) {
-        cuda_ops_free(calls.ops); /* its workspace is for small calls */
+        cuda_ops_free(calls.ops); /* the default workspace is for small calls */
         status = cuda_ops_init(calls.ops, device_gpu(), workspace, true, error);
         if (status == QP_OK) status = run_calls(&calls, &load, out, error);
     }
     workload_free(&load);
-    return status; /* the process ends, and with it what it has of the GPU */
+    return status; /* the process ends here, which frees what it holds on the GPU */
 }
 
 static void run_in_child(void *context, void *result)

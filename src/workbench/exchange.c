@@ -1,4 +1,4 @@
-/* Definitions and workloads as FlashInfer-Bench's JSON: see exchange.h. */
+/* Parses definitions and workloads of FlashInfer-Bench: see exchange.h. */
 #include "workbench/exchange.h"
 
 #include "base/hash.h"
@@ -15,7 +15,7 @@ const definition *definition_find(const char *name)
     return NULL;
 }
 
-/* The next word of a text; false at its end. */
+/* Reads the next word of a text; false at its end. */
 static bool next_word(const char **text, char word[256])
 {
     *text += strspn(*text, " ");
@@ -39,7 +39,7 @@ static cJSON *axes_json(const char *text)
     return axes;
 }
 
-/* "name:dtype[axis,axis]", a scalar without brackets. */
+/* Parses "name:dtype[axis,axis]"; a scalar has no brackets. */
 static cJSON *tensors_json(const char *text)
 {
     cJSON *tensors = cJSON_CreateObject();
@@ -100,7 +100,7 @@ void definition_case(const definition *definition, const char *workload, char *t
             text[used++] = *at++;
             continue;
         }
-        /* "{axis}" or "{axis-1}" */
+        /* Replaces "{axis}" or "{axis-1}". */
         size_t length = strcspn(++at, "-}");
         int64_t value = workload_axis(workload, at, length) - (at[length] == '-');
         used += (size_t)snprintf(text + used, size - used, "%lld", (long long)value);

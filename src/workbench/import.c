@@ -1,8 +1,8 @@
-/* Reading a FlashInfer-Bench solution in C or CUDA, checking and timing it on the workloads of its
- * definition, and answering with traces, one a workload.
+/* Reads a FlashInfer-Bench solution in C or CUDA, checks and measures it on the workloads of its
+ * definition, and prints a trace for each workload.
  *
- * A solution's entry point is a kernel as quipu_kernel.h has it: "rms_norm.c::rms_norm_kernel". Its
- * sources are hostile text: their paths stay inside a folder of their own.
+ * A solution's entry point is a kernel as in quipu_kernel.h: "rms_norm.c::rms_norm_kernel". Its
+ * sources are untrusted: their paths must stay inside a temporary folder.
  */
 #define _XOPEN_SOURCE 700 /* nftw */
 #include "base/cpu.h"
@@ -28,7 +28,7 @@ typedef struct solution {
     const op_info *op;
     const cJSON *sources;
     char entry[256]; /* file of the entry point */
-    char folder[64]; /* that the sources are written to */
+    char folder[64]; /* temporary folder of the sources */
 } solution;
 
 static qp_status need_string(const cJSON *object, const char *key, const char *where,
@@ -83,7 +83,7 @@ static qp_status read_solution(const char *path, const cJSON *tree, solution *ou
     return read_entry(path, entry, out, error);
 }
 
-/* A path that stays below the folder it is put in. */
+/* Whether a path stays below the folder that it is relative to. */
 static bool is_inside(const char *path)
 {
     if (path[0] == '/' || path[0] == '\0' || strlen(path) > 200) return false;
@@ -169,7 +169,8 @@ static cJSON *evaluation_json(const check_verdict *verdict, const timing_report 
     return tree;
 }
 
-/* The verdict on the first, smallest workload counts for all; what is timed is verified besides. */
+/* The verdict on the first, smallest workload counts for all; the measured results are verified
+ * too. */
 static void time_workload(const workbench_bench_options *options, const solution *solution,
                           const candidate *candidate, int n, check_verdict *verdict,
                           timing_report *times)

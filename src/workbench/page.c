@@ -1,4 +1,4 @@
-/* Pages as plain text or Markdown: see page.h. */
+/* Prints pages as plain text or Markdown: see page.h. */
 #include "workbench/page.h"
 
 #include <ctype.h>
@@ -13,7 +13,7 @@ static void repeat(strbuf *out, char c, size_t count)
         strbuf_putc(out, c);
 }
 
-/* Blocks are separated by an empty line. */
+/* Separates blocks by an empty line. */
 static void begin_block(page *page)
 {
     if (page->out->length > 0) strbuf_putc(page->out, '\n');
@@ -91,7 +91,7 @@ void page_row(page *page, const char *const *cells)
     page->n_rows++;
 }
 
-/* Characters, not bytes, so that a column of UTF-8 lines up. */
+/* Counts characters, not bytes, so that columns of UTF-8 line up. */
 static size_t text_width(const char *text)
 {
     size_t width = 0;
@@ -134,7 +134,7 @@ static const char *skip_row(const char *row, int n_columns)
     return row;
 }
 
-/* The header's marks for columns of numbers are read off and taken out of it. */
+/* Reads the header's marks for columns of numbers, and removes them. */
 static void take_marks(page *page, bool *right)
 {
     char *name = page->cells.data;

@@ -1,4 +1,4 @@
-/* A candidate's process: see runner.h. */
+/* Runs a candidate in a process of its own: see runner.h. */
 #define _GNU_SOURCE /* pipe2 */
 #include "workbench/runner.h"
 
@@ -23,8 +23,8 @@ enum { TEXT_SIZE = 400, END_MS = 1000, LOOK_MS = 200 };
 
 typedef enum verb { VERB_LOAD, VERB_SCRATCH, VERB_RUN, VERB_REST } verb;
 
-/* What is asked, written by the judge, and what it is told. The code may write here too: pointers
- * are never read back, and the rest is checked. */
+/* Shared memory: questions that the judge writes, and answers. The candidate's code may write here
+ * too, so pointers are never read back, and every other value is checked. */
 typedef struct control {
     verb verb;
     op_call call;
@@ -44,7 +44,7 @@ struct runner {
     int to, from; /* -1: closed */
     control *control;
     message asked;
-    uint64_t deadline; /* of clock_ns() */
+    uint64_t deadline; /* deadline, of clock_ns() */
     int timeout_ms;
 };
 
@@ -138,7 +138,7 @@ static bool fail(check_status *status, check_status what, char *detail, size_t s
     return false;
 }
 
-/* Why there was no answer: the time, a signal, an exit. */
+/* Reports why there was no answer: timeout, signal or exit. */
 static bool fail_by_end(runner *r, check_status *status, char *detail, size_t size)
 {
     char text[160];
@@ -158,7 +158,7 @@ static bool fail_by_end(runner *r, check_status *status, char *detail, size_t si
                 "it closed the channel to the judge and went on");
 }
 
-/* Waits for the answer to the last question, and for nothing else. */
+/* Waits for the answer to the last question and ignores everything else. */
 static bool await(runner *r, check_status *status, char *detail, size_t size)
 {
     message got = 0;
@@ -169,7 +169,7 @@ static bool await(runner *r, check_status *status, char *detail, size_t size)
         if (now >= r->deadline || cancelled(r)) return fail_by_end(r, status, detail, size);
         uint64_t left_ms = (r->deadline - now) / 1000000u + 1;
         int ready = poll(&wait, 1, left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
-        if (ready <= 0) continue; /* the time, or a signal */
+        if (ready <= 0) continue; /* timeout, or a signal */
         ssize_t n = read(r->from, (char *)&got + count, sizeof got - count);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return fail_by_end(r, status, detail, size);
@@ -183,7 +183,8 @@ static bool await(runner *r, check_status *status, char *detail, size_t size)
 static bool ask(runner *r, verb verb, check_status *status, char *detail, size_t size)
 {
     r->control->verb = verb;
-    r->asked = r->asked * 6364136223846793005u + clock_ns(); /* not to be guessed in advance */
+    r->asked = r->asked * 6364136223846793005u +
+               clock_ns(); /* so that the candidate cannot guess it in advance */
     if (write(r->to, &r->asked, sizeof r->asked) != sizeof r->asked)
         return fail_by_end(r, status, detail, size);
     return await(r, status, detail, size);

@@ -1,8 +1,8 @@
-/* Limits of a process that runs a stranger's code: see sandbox.h.
+/* Restricts a process that runs untrusted code: see sandbox.h.
  *
- * The list of system calls says what is refused and not what is allowed, because what a C library
- * needs for memory and threads differs between systems. What matters here is on it: nothing of the
- * process outlives its parent's kill(), and nothing of it reaches another process.
+ * The list of system calls is a list of refusals, because what a C library needs for memory and
+ * threads differs between systems. It covers what matters: nothing of the process outlives its
+ * parent's kill(), and it cannot affect another process.
  */
 #define _GNU_SOURCE /* CLONE_THREAD */
 #include "workbench/sandbox.h"
@@ -35,7 +35,7 @@ static void close_all(int first, int last)
 
 void sandbox_enter(int parent, const int keep[2], int cpu_seconds)
 {
-    /* A handler that the parent installed would carry on in the parent's name. */
+    /* A signal handler that the parent installed would run in the child. */
     static const int defaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL,  SIGABRT,
                                    SIGSYS,  SIGINT, SIGHUP, SIGQUIT, SIGTERM};
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
@@ -43,7 +43,7 @@ void sandbox_enter(int parent, const int keep[2], int cpu_seconds)
     signal(SIGPIPE, SIG_IGN);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) raise(SIGKILL); /* it died before the line above */
+    if (getppid() != parent) raise(SIGKILL); /* the parent ended before the line above */
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     rlim_t seconds = (rlim_t)cpu_seconds * THREADS + 1;
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
@@ -104,7 +104,7 @@ void sandbox_forbid(void)
         FORBID(userfaultfd),
         FORBID(keyctl),
         FORBID(add_key),
-        /* the network, and what would do calls in its stead */
+        /* the network, and calls that could do the same indirectly */
         FORBID(socket),
         FORBID(io_uring_setup),
         /* files */
@@ -135,7 +135,7 @@ void sandbox_forbid(void)
         FORBID(umount2),
         FORBID(chroot),
         FORBID(pivot_root),
-        /* a C library falls back to clone() and openat() where these are not known */
+        /* a C library falls back to clone() and openat() if these are unknown */
         SKIP_UNLESS_EQUAL(SYS_clone3, 1),
         ANSWER(SECCOMP_RET_ERRNO | ENOSYS),
         SKIP_UNLESS_EQUAL(SYS_openat2, 1),
@@ -146,7 +146,7 @@ void sandbox_forbid(void)
         SKIP_IF_ANY_BIT(CLONE_THREAD, 1),
         REFUSE,
         ALLOW,
-        /* its death with its parent stays as it was set */
+        /* it cannot change that it dies with its parent */
         SKIP_UNLESS_EQUAL(SYS_prctl, 4),
         LOAD_ARGUMENT(0),
         SKIP_UNLESS_EQUAL(PR_SET_PDEATHSIG, 1),
@@ -158,7 +158,7 @@ void sandbox_forbid(void)
         SKIP_UNLESS_EQUAL(getpid(), 1),
         ALLOW,
         REFUSE,
-        /* files are read only */
+        /* files are opened only for reading */
         SKIP_UNLESS_EQUAL(SYS_open, 2),
         LOAD_ARGUMENT(1),
         BPF_JUMP(BPF_JMP | BPF_JA, 2, 0, 0),

@@ -1,4 +1,4 @@
-/* The embedded texts: see sources.h. */
+/* The embedded source texts: see sources.h. */
 #include "workbench/sources.h"
 
 #include <stdbool.h>
@@ -16,7 +16,7 @@ static const embedded_text *find_reference(const char *op_name)
 
 size_t sources_code_length(const embedded_text *source)
 {
-    /* An operator's file has its parts in this order. */
+    /* The order of the parts in an operator's file. */
     static const char *const tables[] = {
         "static const char *const cases[]", "static const char *const workloads[]",
         "static const op_tolerance tolerances[]", "const op_info op_"};
@@ -43,7 +43,7 @@ static bool is_listed(const char *const *paths, int n, const char *path)
     return false;
 }
 
-/* Appends the sources of the headers that a text includes: X.h, and X.c where there is one. */
+/* Appends the sources of the headers that a text includes: X.h, and X.c if it exists. */
 static int add_included(const char *text, const char *self, const char **paths, int n)
 {
     static const char include[] = "#include \"op/";

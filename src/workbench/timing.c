@@ -1,4 +1,4 @@
-/* Timing in a child process: see timing.h. */
+/* Measures kernels in a child process: see timing.h. */
 #include "workbench/timing.h"
 
 #include "base/cpu.h"
@@ -26,7 +26,8 @@ static void refill(void *context, const op_call *call)
     workload_refill(request->op, call, request->seed + 1000);
 }
 
-/* The reference if it is not too slow, the best variant, and the kernel asked for. */
+/* The kernels to measure: the reference if it is not too slow, the best variant, and the requested
+ * kernel. */
 static int choose(const timing_request *request, const workload *load, const op_variant *asked,
                   bench_candidate candidates[TIMING_MAX], timing_report *out)
 {
@@ -42,7 +43,7 @@ static int choose(const timing_request *request, const workload *load, const op_
     return n;
 }
 
-/* Copies that do not stay in the caches, but no more than memory allows. */
+/* Number of copies: enough to exceed the caches, but no more than memory allows. */
 static size_t bytes_to_rotate(int n)
 {
     enum { LEAST = 64 << 20, MOST = 256 << 20 };
@@ -89,7 +90,7 @@ static bool run_bench(const timing_request *request, const workload *load, const
     return true;
 }
 
-/* A kernel that works on after it returned has not been timed. */
+/* A kernel that still works after it returned has not been measured. */
 static void find_late_work(int threads_before, timing_report *out)
 {
     usleep(LATE_WORK_US);
@@ -132,8 +133,8 @@ static bool is_number(double value)
     return isfinite(value) && value >= 0;
 }
 
-/* The child's process runs a stranger's code, which may have written this report: only values that
- * can be are let through. */
+/* The child process ran untrusted code, which may have written this report: only plausible values
+ * are accepted. */
 static bool is_sound(timing_report *out)
 {
     bool sound = out->n >= 0 && out->n <= TIMING_MAX && check_status_is_one(out->status);
@@ -153,7 +154,7 @@ static bool is_sound(timing_report *out)
     return sound && (out->n > 0 || out->declined || out->status != CHECK_PASSED);
 }
 
-/* The verdict on what was timed is this process's own, where that takes no hours. */
+/* This process judges the results itself, unless that would take hours. */
 static void judge(const timing_request *request, timing_report *out)
 {
     workload load;

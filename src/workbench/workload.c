@@ -8,8 +8,8 @@
 
 enum { DISTINCT_BYTES = 1 << 20 };
 
-/* Fills a contiguous tensor; of a large one the first part, which is repeated: making random values
- * one by one is slow, and no kernel looks for repetitions. */
+/* Fills a contiguous tensor. Of a large tensor only the first part is random, and the rest repeats
+ * it, because making random values is slow and no kernel looks for repetitions. */
 static void fill_quickly(const tensor *view, uint64_t seed)
 {
     size_t all = tensor_bytes(view);
@@ -24,7 +24,7 @@ static void fill_quickly(const tensor *view, uint64_t seed)
         memcpy((char *)view->data + at, view->data, all - at < some ? all - at : some);
 }
 
-/* Whether the text of a shape holds an axis that changes from batch to batch. */
+/* Whether the text of a shape contains an axis that changes from batch to batch. */
 static bool is_variable(const op_info *op, const char *shape)
 {
     while (*shape) {

@@ -1,4 +1,4 @@
-/* A workload's tensors in memory: what is timed, as against the small cases that are checked. */
+/* A workload's tensors in memory, for measurements; checks use small cases instead. */
 #ifndef QUIPU_WORKBENCH_WORKLOAD_H
 #define QUIPU_WORKBENCH_WORKLOAD_H
 
@@ -12,13 +12,13 @@ typedef struct workload {
     buffer memory[OP_MAX_TENSORS];
 } workload;
 
-/* Makes the call that a text describes, bound, its inputs filled. */
+/* Makes the call that a text describes: bound, with its inputs filled. */
 qp_status workload_create(const op_info *op, const char *text, uint64_t seed, workload *out,
                           qp_error *error);
 void workload_free(workload *workload);
 
-/* Gives those inputs of a call of `op` that change from batch to batch other contents; weights,
- * which a kernel may have packed, stay. */
+/* Refills those inputs of a call of `op` that change from batch to batch; weights, which a kernel
+ * may have packed, stay. */
 void workload_refill(const op_info *op, const op_call *call, uint64_t seed);
 
 #endif
