@@ -1,5 +1,6 @@
-"""A server that speaks just enough of OpenAI's API for the tests of `quipu load`, and misbehaves as the
-model's name asks: "plain", "slow", "refuse", "cut", "silent", "nonsense", ... Its figures are known."""
+"""A server that speaks just enough of OpenAI's API for the tests of `quipu load` and of the server's page,
+and misbehaves as the model's name asks: "plain", "slow", "refuse", "cut", "silent", ... Its figures are
+known. It can hand out the files of a folder and the state of an engine too."""
 import asyncio
 import json
 import threading
@@ -13,7 +14,8 @@ def event(data):
 
 
 class FakeServer:
-    def __init__(self):
+    def __init__(self, model="plain", folder=None, engine=None):
+        self.model, self.folder, self.engine = model, folder, engine
         self.requests = []  # (seconds, path, headers, body)
         self.connections = 0
         self.running = self.most_running = 0
@@ -46,7 +48,7 @@ class FakeServer:
         headers = dict(line.split(": ", 1) for line in head[1:] if line)
         body = await reader.readexactly(int(headers.get("Content-Length", 0)))
         if method == "GET":
-            self.reply(writer, 200, {"data": [{"id": "plain", "meta": {"n_vocab": 1000}}]})
+            self.get(writer, path)
             return True
         body = json.loads(body)
         self.requests.append((time.monotonic(), path, headers, body))
@@ -58,12 +60,24 @@ class FakeServer:
             self.running -= 1
 
     @staticmethod
-    def reply(writer, status, value):
-        text = json.dumps(value).encode()
-        writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
+    def reply(writer, status, value, kind="application/json"):
+        text = value if isinstance(value, bytes) else json.dumps(value).encode()
+        writer.write(b"HTTP/1.1 %d X\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" %
+                     (status, kind.encode(), len(text), text))
+
+    def get(self, writer, path):
+        kinds = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
+        if path == "/v1/models":
+            self.reply(writer, 200, {"data": [{"id": self.model, "meta": {"n_vocab": 1000}}]})
+        elif path == "/engine" and self.engine:
+            self.reply(writer, 200, self.engine)
+        elif self.folder and (self.folder / path[1:]).suffix in kinds:
+            self.reply(writer, 200, (self.folder / path[1:]).read_bytes(), kinds[(self.folder / path[1:]).suffix])
+        else:
+            self.reply(writer, 404, {"error": {"message": "there is no " + path}})
 
     async def answer(self, writer, path, headers, body):
-        mode, n = body["model"], body["max_tokens"]
+        mode, n = body["model"], body.get("max_tokens", 6)
         if mode == "refuse" or (mode == "key" and headers.get("Authorization") != "Bearer secret"):
             self.reply(writer, 429, {"error": {"message": "the queue is full"}})
             return True
