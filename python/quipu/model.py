@@ -5,12 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from quipu._native import check, ffi, lib, sized
+from quipu.sampling import Sampler, Sampling
+from quipu.step import Sequence as StepSequence
+from quipu.step import step
 from quipu.trace import Trace
 from quipu.vocabulary import Vocabulary
 
@@ -27,44 +30,6 @@ class ModelInfo:
     weight_bytes: int
     threads: int
     device: str
-
-
-@dataclass
-class Sampling:
-    """How tokens are chosen. None leaves a setting as the model's files have it."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    stop: Sequence[str] = ()
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-
-    _SETTINGS = {"temperature": "QP_TEMPERATURE", "top_k": "QP_TOP_K", "top_p": "QP_TOP_P",
-                 "min_p": "QP_MIN_P", "repetition_penalty": "QP_REPETITION_PENALTY",
-                 "presence_penalty": "QP_PRESENCE_PENALTY",
-                 "frequency_penalty": "QP_FREQUENCY_PENALTY", "seed": "QP_SEED"}
-
-    def _native(self, engine):
-        """A qp_sampling, with what it points to."""
-        error, out = ffi.new("qp_error *"), sized("qp_sampling")
-        check(lib.qp_sampling_defaults(engine, out, error), error)
-        for name, setting in self._SETTINGS.items():
-            value = getattr(self, name)
-            if value is not None:
-                check(lib.qp_sampling_set(out, getattr(lib, setting), float(value),
-                                          lib.QP_FROM_REQUEST, error), error)
-        texts = [ffi.new("char[]", text.encode("utf-8")) for text in self.stop]
-        stops = ffi.new("char *[]", texts or [ffi.NULL])
-        biases = ffi.new("qp_logit_bias[]", [{"token": token, "bias": bias}
-                                             for token, bias in self.logit_bias.items()] or 1)
-        out.stops, out.n_stops = stops, len(texts)
-        out.logit_bias, out.n_logit_bias = biases, len(self.logit_bias)
-        return out, (texts, stops, biases)
 
 
 class Generation:
@@ -196,6 +161,8 @@ class Model:
     """An open model. Options are those of qp_engine_options in quipu.h: threads, context, device
     ("cpu", "cuda", "auto"), exec, max_sessions, max_outputs, chunk, page_size, kv_type, ..."""
 
+    _NOT_OPTIONS = {"size", "log_context", "progress", "progress_context"}
+
     def __init__(self, path: str, *, log: Callable[[str], None] | None = None,
                  **options: Any) -> None:
         error, out = ffi.new("qp_error *"), ffi.new("qp_engine **")
@@ -203,7 +170,7 @@ class Model:
         self._keep: list[Any] = []
         native = sized("qp_engine_options")
         for name, value in {"model": str(path), **options}.items():
-            if not hasattr(native, name):
+            if not hasattr(native, name) or name in self._NOT_OPTIONS:
                 raise TypeError(f"Model has no option {name!r}")
             if isinstance(value, str):
                 self._keep.append(value := ffi.new("char[]", value.encode("utf-8")))
@@ -273,6 +240,7 @@ class Model:
         @ffi.callback("qp_status(void *, size_t, size_t, const float *)")
         def take(_context, index, token, logits):
             row = np.frombuffer(ffi.buffer(logits, 4 * vocab_size), dtype=np.float32)
+            row.flags.writeable = False
             try:
                 if on_logits is None:
                     rows[index].append(row.copy())
@@ -302,6 +270,25 @@ class Model:
         check(lib.qp_decode(self._pointer, pointers, len(sessions), count,
                             ffi.cast("int32_t *", tokens.ctypes.data), ffi.NULL, error), error)
         return tokens
+
+    def sampler(self, sampling: Sampling | None = None, **settings: Any) -> Sampler:
+        """Chooses the tokens of a sequence in step(). Settings are those of Sampling."""
+        return Sampler(self, sampling, **settings)
+
+    def step(self, sequences: Sequence[StepSequence]) -> list[list[int]]:
+        """Makes progress for all sequences and returns the tokens that were chosen for each.
+
+        A batch is filled with the sequences that go on, then with new tokens of the others in their
+        order. Sequences may join and leave from call to call. A call raises before anything is run
+        where a token, a session or the memory does not allow it.
+
+            batch = [quipu.Sequence(model.session(), model.tokenize(text),
+                                    sampler=model.sampler(), max_tokens=64) for text in texts]
+            while batch:
+                model.step(batch)
+                batch = [sequence for sequence in batch if not sequence.done]
+        """
+        return step(self, sequences)
 
     def trace(self, max_passes: int = 64) -> Trace:
         """Records the next passes; see Trace."""
