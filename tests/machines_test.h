@@ -1,4 +1,9 @@
-/* What tests of GPU machines look at inside an engine: kernels, arguments, blocks. */
+/* What tests of the megakernel's own module look at inside an engine.
+ *
+ * These are unit tests of src/vm/mega: they run its kernels that delay blocks, damage its arguments
+ * and its queues, and read what it reports of that. The interface of machines (vm/machine.h) has no
+ * word for any of these. Tests of what machines compute open them by that interface alone.
+ */
 #ifndef QUIPU_TESTS_MACHINES_TEST_H
 #define QUIPU_TESTS_MACHINES_TEST_H
 

@@ -185,7 +185,6 @@ typedef struct planted {
     const program *program;
     int step, pass; /* where */
     int calls;      /* of that step */
-    int logits_end;
     enum { PLANT_ELEMENT, PLANT_SKIP, PLANT_AT_ONCE } what;
     plan_tensor_id tensor;
     int64_t element;
@@ -223,7 +222,7 @@ static const char *planted_accepts(const void *self, const machine_request *requ
 static qp_status planted_run(void *self, const machine_request *r, qp_error *e)
 {
     planted *p = self;
-    const int first = r->first, last = r->last ? r->last : p->logits_end;
+    const int first = r->first, last = r->last ? r->last : p->program->logits_end;
     bool here = p->step >= first && p->step < last && p->calls++ == p->pass;
     if (p->what == PLANT_AT_ONCE) here = last - first > 1 && p->step >= first && p->step < last;
     if (here && p->what == PLANT_SKIP) return QP_OK;
@@ -296,7 +295,6 @@ static void bench_open_as(bench *b, const char *path, const char *of, bool sums)
     assert_ok(machine_type_find(of, &type, &error));
     assert_ok(machine_open(&machine_reference, &b->setup, &b->a, &error));
     assert_ok(machine_open(type, &b->setup, &b->b.inner, &error));
-    b->b.logits_end = program_find_step(&b->program, "lm_head", -1) + 1;
     b->b.program = &b->program;
     b->b.step = -1; /* nothing is planted yet */
     b->planted = (machine){&planted_type, &b->b};
@@ -411,10 +409,8 @@ static const machine_type whole_type = {.name = "whole",
 static const diff_report *bench_diff_whole(bench *b)
 {
     static const int32_t tokens[TOKENS] = {5, 1, 200, 17, 17, 99, 3, 250};
-    const diff_request request = {.tokens = tokens,
-                                  .n_tokens = TOKENS,
-                                  .singles = TOKENS,
-                                  .last = program_find_step(&b->program, "lm_head", -1) + 1};
+    const diff_request request = {
+        .tokens = tokens, .n_tokens = TOKENS, .singles = TOKENS, .last = b->program.logits_end};
     machine whole = {&whole_type, &b->b};
     diff_report_free(&b->report);
     b->b.calls = 0;

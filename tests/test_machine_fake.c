@@ -243,6 +243,58 @@ static void test_launches_are_recorded(void **state)
     bench_close(&b);
 }
 
+static int n_marks;
+
+static cuda_result refuse_launch(const cuda_launch *launch, cuda_function function,
+                                 void **parameters, void **extra)
+{
+    (void)launch, (void)function, (void)parameters, (void)extra;
+    return 1; /* CUDA_ERROR_INVALID_VALUE */
+}
+
+static cuda_result count_mark(cuda_event event, cuda_stream stream)
+{
+    (void)event, (void)stream;
+    n_marks++;
+    return CUDA_SUCCESS;
+}
+
+/* A timed pass that fails leaves nothing behind: the next pass, which is not timed, marks no
+ * launches. */
+static void test_a_failed_pass_is_no_longer_timed(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    for (int choice = MACHINE_LOGITS; choice <= MACHINE_LIKELIEST; choice++) {
+        bench b;
+        machine_record record = {0};
+        bench_open(&b);
+        const cuda_driver *const working = b.device.driver;
+        cuda_driver driver = *working;
+        driver.launch_with = refuse_launch;
+        driver.event_record = count_mark;
+        assert_ok(machine_time(&b.cuda, 1, NULL, NULL, &error));
+        instruction_timing *timings =
+            calloc((size_t)machine_schedule(&b.cuda)->longest, sizeof *timings);
+        record.timings = timings;
+        fill(&b, 2, 0, 1);
+        machine_request r = request(&b, (machine_choice)choice, 1);
+        r.records = &record;
+        r.n_records = 1;
+        n_marks = 0;
+        b.device.driver = &driver;
+        assert_int_not_equal(machine_pass(&b.cuda, &r, &error), QP_OK);
+        assert_true(n_marks > 0 && !record.timed);
+        driver.launch_with = working->launch_with;
+        r.n_records = n_marks = 0;
+        assert_ok(machine_pass(&b.cuda, &r, &error));
+        assert_int_equal(n_marks, choice == MACHINE_LIKELIEST); /* that of the group's end */
+        b.device.driver = working;
+        free(timings);
+        bench_close(&b);
+    }
+}
+
 static void check_engine(const char *exec, const char *device, const char *first, const char *last)
 {
     const qp_engine_options options = {.size = sizeof options,
@@ -288,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_what_is_not_done_is_said),
         cmocka_unit_test(test_the_megakernel_hands_tokens_out),
         cmocka_unit_test(test_launches_are_recorded),
+        cmocka_unit_test(test_a_failed_pass_is_no_longer_timed),
         cmocka_unit_test(test_the_order_of_an_engines_machines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

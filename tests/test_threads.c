@@ -78,11 +78,6 @@ static void bench_close(bench *b)
     model_close(b->model);
 }
 
-static int logits_end(const bench *b)
-{
-    return program_find_step(&b->program, "lm_head", -1) + 1;
-}
-
 /* Passes of a schedule: the logits of each are those expected, to the bit. */
 static void check_passes(bench *b, const schedule_options *options, const float *expected,
                          size_t bytes, int passes)
@@ -109,7 +104,7 @@ static void check_threads(int threads, int64_t parts)
     size_t bytes = 2 * (size_t)b.program.config.vocab_size * sizeof(float);
     float *expected = malloc(bytes);
     assert_non_null(expected);
-    executor_run(&b.executor, &b.batch, 0, logits_end(&b));
+    executor_run(&b.executor, &b.batch, 0, b.program.logits_end);
     memcpy(expected, executor_logits(&b.executor), bytes);
     int settings = parts > 0 ? 1 : 2, passes = parts > 0 ? 6 : 20;
     for (int setting = 0; setting < settings; setting++) {
@@ -117,7 +112,7 @@ static void check_threads(int threads, int64_t parts)
             schedule_options options = {.setting = (schedule_setting)setting,
                                         .assignment = (schedule_assignment)how,
                                         .tile = 4,
-                                        .last_step = logits_end(&b)};
+                                        .last_step = b.program.logits_end};
             check_passes(&b, &options, expected, bytes, passes);
         }
     }
@@ -143,7 +138,7 @@ static void test_watchdog(void **state)
     bench b = {0};
     scheduled scheduled;
     bench_open(&b, 2);
-    const schedule_options options = {.last_step = logits_end(&b)};
+    const schedule_options options = {.last_step = b.program.logits_end};
     assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
     schedule *s = &scheduled.schedule;
     int planted = -1;
@@ -173,7 +168,7 @@ static void test_timings(void **state)
     bench b = {0};
     scheduled scheduled;
     bench_open(&b, 2);
-    const schedule_options options = {.last_step = logits_end(&b)};
+    const schedule_options options = {.last_step = b.program.logits_end};
     assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
     const schedule *s = &scheduled.schedule;
     instruction_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
@@ -204,7 +199,7 @@ static void test_weights_ahead(void **state)
     bench b = {0};
     scheduled scheduled;
     bench_open(&b, 3);
-    const schedule_options options = {.last_step = logits_end(&b)};
+    const schedule_options options = {.last_step = b.program.logits_end};
     assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
     const schedule *s = &scheduled.schedule;
     ahead *table;

@@ -86,7 +86,7 @@ static qp_status open_contestant(comparison *x, schedule_setting setting, int st
                                       .memory_fraction = x->options->memory_fraction,
                                       .tokens = tokens,
                                       .context = context,
-                                      .last_step = x->model.logits_end,
+                                      .last_step = x->model.program.logits_end,
                                       .costs = x->costs};
     contestant *c = &x->of[strategy];
     TRY(timed_machine_open(&x->model, &options, false, &c->machine, error));

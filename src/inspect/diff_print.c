@@ -144,8 +144,8 @@ static qp_status choose_steps(diff *d, qp_error *error)
                          "%s runs whole passes from their beginning: it can only be b, without "
                          "--start-after",
                          a->whole ? a->name : d->type_b->name);
-    const int logits = program_find_step(&d->program, "lm_head", -1);
-    if (d->type_b->whole && d->request.last > logits + 1) d->request.last = logits + 1;
+    if (d->type_b->whole && d->request.last > d->program.logits_end)
+        d->request.last = d->program.logits_end;
     return QP_OK;
 }
 

@@ -101,10 +101,10 @@ static qp_status time_model(measuring *m, timed_model *r, qp_error *error)
     static const int64_t many[] = {4, 16, 64, 128, DEPTH};
     int layers = program_find_step(&r->program, r->program.options.fuse ? "attn_qkv" : "attn_norm",
                                    LAYERS_OF_MANY);
-    if (layers < 0) layers = r->logits_end;
+    if (layers < 0) layers = r->program.logits_end;
     for (int alone = 0; alone < (m->tiny ? 1 : 2); alone++) {
         TRY(timed_fill(r, 1, DEPTH, error));
-        TRY(time_passes(m, r, alone, r->logits_end, error));
+        TRY(time_passes(m, r, alone, r->program.logits_end, error));
         for (size_t i = 0; i < sizeof many / sizeof *many && !m->tiny; i++) {
             if (many[i] > r->program.options.max_tokens) break;
             TRY(timed_fill(r, many[i], DEPTH, error));

@@ -32,9 +32,8 @@ static qp_status find_gpu(const char *arch, cuda_device *out, qp_error *error)
 static launch_class class_of(const program *program, int64_t tokens, int64_t sequences)
 {
     const bool decodes = tokens <= sequences;
-    launch_class of = {.sizes = program->capacity,
-                       .last = program_find_step(program, "lm_head", -1) + 1,
-                       .likeliest = decodes};
+    launch_class of = {
+        .sizes = program->capacity, .last = program->logits_end, .likeliest = decodes};
     if (sequences > tokens) sequences = tokens;
     of.sizes.of[AXIS_TOKENS] = tokens;
     of.sizes.of[AXIS_SEQUENCES] = of.sizes.of[AXIS_OUTPUTS] = sequences;

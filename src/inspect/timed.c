@@ -122,7 +122,6 @@ qp_status timed_open(const timed_options *options, timed_model *out, qp_error *e
     for (size_t i = 0; i < n_pages; i++)
         out->pages[i] = (int32_t)i;
     out->passes = gpu ? LAUNCH : 1;
-    out->logits_end = program_find_step(&out->program, "lm_head", -1) + 1;
     return gpu ? QP_OK : write_caches(out, error);
 }
 

@@ -30,7 +30,6 @@ typedef struct timed_model {
     batch batch;
     int32_t *pages;     /* [n_pages]: pages of the one sequence */
     int passes;         /* passes of a run; if several, the first is not counted */
-    int logits_end;     /* the step after lm_head */
     cuda_device device; /* its context is NULL where the CPU runs */
 } timed_model;
 

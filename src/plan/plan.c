@@ -130,6 +130,14 @@ static qp_status write_page(program *out, const model *model, qp_error *error)
     return status;
 }
 
+/* The step after the first that writes the logits. */
+static int find_logits_end(const program *p)
+{
+    for (int i = 0; i < p->n_steps; i++)
+        if (program_step_access(p, i, PLAN_LOGITS).write) return i + 1;
+    return 0;
+}
+
 qp_status plan_build(const model_config *config, const model *model, const plan_options *options,
                      program *out, qp_error *error)
 {
@@ -155,6 +163,7 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
             config->family->name);
     count_capacity(out);
     TRY(write_page(out, model, error));
+    out->logits_end = find_logits_end(out);
     plan_cell *cells;
     TRY(lifetime_compute(out, &cells, error));
     lifetime_place(out, cells);

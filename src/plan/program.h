@@ -209,6 +209,8 @@ typedef struct program {
     program_node *nodes;
     program_step *steps;
     int n_areas, n_views, n_weights, n_nodes, n_steps;
+    int logits_end; /* the step after the one that makes the logits; those that follow choose tokens
+                     */
     size_t arena_bytes;
     uint64_t fingerprint; /* of areas, views, weights, nodes and capacity */
     arena memory;         /* of the tables above but the steps */

@@ -25,8 +25,7 @@ static qp_status check_options(const schedule_options *o, qp_error *error)
 
 schedule_options schedule_run_options(const program *p)
 {
-    return (schedule_options){.setting = SCHEDULE_LATENCY,
-                              .last_step = program_find_step(p, "lm_head", -1) + 1};
+    return (schedule_options){.setting = SCHEDULE_LATENCY, .last_step = p->logits_end};
 }
 
 int64_t schedule_kv_partitions(int workers, int64_t n_kv_heads)

@@ -47,11 +47,6 @@ qp_status machine_type_find(const char *name, const machine_type **out, qp_error
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-int machine_logits_end(const program *p)
-{
-    return program_find_step(p, "lm_head", -1) + 1;
-}
-
 machine_steps machine_choosing_steps(const program *p, const batch *b)
 {
     const int sample = program_find_step(p, "sample", -1);
@@ -60,7 +55,7 @@ machine_steps machine_choosing_steps(const program *p, const batch *b)
 
 machine_steps machine_steps_of(const program *p, const machine_request *r)
 {
-    return (machine_steps){r->first, r->last > 0 ? r->last : machine_logits_end(p)};
+    return (machine_steps){r->first, r->last > 0 ? r->last : p->logits_end};
 }
 
 const char *machine_refuses(const program *p, const machine_request *r)
@@ -71,7 +66,7 @@ const char *machine_refuses(const program *p, const machine_request *r)
         return "a pass reads the tokens of the one before, but none are chosen";
     if (feeds_back && !batch_decodes(r->batch))
         return "passes that follow one another have one new token of each sequence";
-    if (r->choice != MACHINE_LOGITS && (steps.first > 0 || steps.last != machine_logits_end(p)))
+    if (r->choice != MACHINE_LOGITS && (steps.first > 0 || steps.last != p->logits_end))
         return "tokens are chosen after the logits, not after other steps";
     if (feeds_back && r->logits) return "logits are handed out of passes alone";
     return NULL;

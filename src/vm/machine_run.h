@@ -9,9 +9,8 @@ typedef struct machine_steps {
     int first, last;
 } machine_steps;
 
-/* The step after the logits, and those that choose the batch's tokens from them: "sample", and
- * before it "adjust_logits" where a row uses that. */
-int machine_logits_end(const program *program);
+/* The steps that choose the batch's tokens from the logits: "sample", and before it "adjust_logits"
+ * if a row uses that. */
 machine_steps machine_choosing_steps(const program *program, const batch *batch);
 
 machine_steps machine_steps_of(const program *program, const machine_request *request);

@@ -6,7 +6,6 @@
 #include "vm/cuda/machine.h"
 
 #include "base/buffer.h"
-
 #include "base/clock.h"
 #include "vm/cuda/timing.h"
 #include "vm/machine_run.h"
@@ -171,10 +170,9 @@ static qp_status run_group(cuda_machine *m, const machine_request *r, qp_error *
     }
     const bool timed = n == 1 && r->n_records > 0;
     if (timed) cuda_timing_begin(&m->timing, x, r->batch, &r->records[0]);
-    qp_status status = cuda_executor_decode(x, &m->later, machine_logits_end(x->program), choice,
-                                            group, n, r->continues, error);
-    return status == QP_OK && timed ? cuda_timing_end(&m->timing, x, &r->records[0], error)
-                                    : status;
+    qp_status status = cuda_executor_decode(x, &m->later, x->program->logits_end, choice, group, n,
+                                            r->continues, error);
+    return timed ? cuda_timing_end(&m->timing, x, &r->records[0], status, error) : status;
 }
 
 qp_status cuda_machine_choose(cuda_executor *x, const batch *b, qp_error *error)
@@ -190,8 +188,7 @@ static qp_status run_alone(cuda_machine *m, const machine_request *r, qp_error *
     m->sizes = r->batch->sizes;
     if (r->n_records > 0) cuda_timing_begin(&m->timing, x, r->batch, &r->records[0]);
     qp_status status = cuda_executor_run(x, r->batch, steps.first, steps.last, error);
-    if (status == QP_OK && r->n_records > 0)
-        status = cuda_timing_end(&m->timing, x, &r->records[0], error);
+    if (r->n_records > 0) status = cuda_timing_end(&m->timing, x, &r->records[0], status, error);
     if (status == QP_OK && r->choice == MACHINE_SAMPLED)
         status = cuda_machine_choose(x, r->batch, error);
     return status;

@@ -18,7 +18,7 @@ qp_status cuda_timing_schedule(const cuda_executor *x, const schedule_options *o
     schedule_options chosen = *options;
     chosen.workers = 1;
     chosen.setting = SCHEDULE_LATENCY;
-    chosen.last_step = machine_logits_end(x->program);
+    chosen.last_step = x->program->logits_end;
     return schedule_build(x->program, &chosen, out, error);
 }
 
@@ -161,10 +161,12 @@ void cuda_timing_begin(cuda_timing *t, cuda_executor *x, const batch *batch, mac
     x->marks = &t->marks;
 }
 
-qp_status cuda_timing_end(cuda_timing *t, cuda_executor *x, machine_record *record, qp_error *error)
+qp_status cuda_timing_end(cuda_timing *t, cuda_executor *x, machine_record *record,
+                          qp_status status, qp_error *error)
 {
     const bool marked = x->marks && t->marks.count > 1;
-    x->marks = NULL;
+    x->marks = NULL; /* also after a failure: the next pass may not be a timed one */
+    TRY(status);
     TRY(cuda_device_wait(x->device, reading, error));
     record->end = clock_ns();
     if (marked) TRY(take_marks(t, x, record->end, record->timings, error));

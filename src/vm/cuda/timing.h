@@ -27,10 +27,11 @@ void cuda_timing_free(cuda_timing *timing, const cuda_device *device);
 qp_status cuda_timing_schedule(const cuda_executor *executor, const schedule_options *options,
                                schedule *out, qp_error *error);
 
-/* Called before and after a pass is put into the stream; the second call waits for the pass. */
+/* Called before and after a pass is put into the stream, whose `status` the second call returns if
+ * it failed. Otherwise that call waits for the pass and records its times. */
 void cuda_timing_begin(cuda_timing *timing, cuda_executor *executor, const batch *batch,
                        machine_record *record);
 qp_status cuda_timing_end(cuda_timing *timing, cuda_executor *executor, machine_record *record,
-                          qp_error *error);
+                          qp_status status, qp_error *error);
 
 #endif

@@ -155,7 +155,7 @@ static const char *accepts_mega(const void *self, const machine_request *r)
     const char *why_not = machine_refuses(p, r);
     const int64_t n = batch_tokens(r->batch);
     if (why_not) return why_not;
-    if (r->first > 0 || (r->last > 0 && r->last != machine_logits_end(p)))
+    if (r->first > 0 || (r->last > 0 && r->last != p->logits_end))
         return "the megakernel runs passes from their beginning to the logits";
     if (r->continues) return "the megakernel has no run under way that another could continue";
     if (!cuda_mega_takes(&m->mega, r->batch))

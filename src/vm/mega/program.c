@@ -49,7 +49,7 @@ qp_status mega_schedule(const program *sums, const mega_schedule_options *option
                                   .together = options->together,
                                   .costs = options->costs,
                                   .context = options->context,
-                                  .last_step = program_find_step(sums, "lm_head", -1) + 1,
+                                  .last_step = sums->logits_end,
                                   .profile = profile};
     TRY(schedule_build(sums, &how, out, error));
     return mega_prove(out, error);
