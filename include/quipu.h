@@ -155,6 +155,8 @@ typedef struct qp_engine_options {
     int64_t chunk;        /* new tokens in one forward pass at most; default 512 */
     int64_t max_outputs;  /* rows of logits in one forward pass; default: max_sessions */
     int64_t page_size;    /* positions in a page of the KV cache; default 16 */
+    int64_t pages;        /* of the KV cache, for all sessions; at least those of one context.
+                           * Default: enough for every session's context */
     const char *kv_type;  /* "F16" (default), "BF16" or "F32" */
     const char *device;   /* "cpu" (default), "cuda": an NVIDIA GPU, or "auto": that GPU where it
                            * can be used and the model fits, with a notice that says so */

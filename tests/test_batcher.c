@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "server/batcher.h"
+#include "server/logprobs.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -81,25 +82,23 @@ static void prompt_of(size_t i, int32_t *prompt, size_t *n)
         prompt[t] = (int32_t)((t * 31 + i * 17) % 200);
 }
 
+/* Few pages, so that choices are preempted. */
 static qp_engine *open_small(int64_t sessions)
 {
-    return open_engine((qp_engine_options){
-        .model = "synthetic:tiny", .context = CONTEXT, .chunk = 24, .max_sessions = sessions});
+    return open_engine((qp_engine_options){.model = "synthetic:tiny",
+                                           .context = CONTEXT,
+                                           .chunk = 24,
+                                           .page_size = 8,
+                                           .pages = CONTEXT / 8 + 2,
+                                           .max_sessions = sessions});
 }
 
-static void answers_are_those_of_each_alone(void **state)
+/* All requests at once; what they say is what each says alone. */
+static void ask_all(qp_engine *engine, batcher *b, int32_t (*expected)[MADE], float *logprobs)
 {
-    (void)state;
-    int32_t prompt[CONTEXT], expected[REQUESTS][MADE];
+    int32_t prompt[CONTEXT];
     size_t n;
-    batcher *b;
     request *requests[REQUESTS];
-    qp_engine *engine = open_small(5);
-    for (size_t i = 0; i < REQUESTS; i++) {
-        prompt_of(i, prompt, &n);
-        alone(engine, prompt, n, expected[i]);
-    }
-    assert_ok(batcher_open(&(batcher_options){0}, engine, &b, &error));
     for (size_t i = 0; i < REQUESTS; i++) {
         prompt_of(i, prompt, &n);
         requests[i] = make_request(engine, prompt, n);
@@ -118,8 +117,64 @@ static void answers_are_those_of_each_alone(void **state)
         }
         for (size_t t = 0; t < MADE; t++)
             assert_true(i == 5 ? answers[0].logprobs[t] < 0 : answers[0].logprobs[t] == 0);
+        if (i == 5) memcpy(logprobs, answers[0].logprobs, MADE * sizeof *logprobs);
         request_release(requests[i]);
     }
+}
+
+static void answers_are_those_of_each_alone(void **state)
+{
+    (void)state;
+    int32_t prompt[CONTEXT], expected[REQUESTS][MADE];
+    float logprobs[2][MADE];
+    size_t n;
+    batcher *b;
+    qp_engine *engine = open_small(5);
+    for (size_t i = 0; i < REQUESTS; i++) {
+        prompt_of(i, prompt, &n);
+        alone(engine, prompt, n, expected[i]);
+    }
+    assert_ok(batcher_open(&(batcher_options){0}, engine, &b, &error));
+    ask_all(engine, b, expected, logprobs[0]);
+    ask_all(engine, b, expected, logprobs[1]); /* now from the cache */
+    assert_memory_equal(logprobs[0], logprobs[1], sizeof logprobs[0]);
+    batcher_close(b);
+    qp_engine_close(engine);
+}
+
+/* Log-probabilities of a prompt are those of qp_eval(), in as many calls as rows of logits allow.
+ */
+static void prompts_have_logprobs(void **state)
+{
+    (void)state;
+    int32_t prompt[CONTEXT];
+    size_t n;
+    batcher *b;
+    answer answers[1] = {0};
+    qp_engine *engine = open_small(2);
+    const size_t vocab = (size_t)qp_engine_get_info(engine)->vocab_size;
+    prompt_of(5, prompt, &n);
+    float *rows = eval_fresh(engine, prompt, n);
+    assert_ok(batcher_open(&(batcher_options){0}, engine, &b, &error));
+    for (int again = 0; again < 2; again++) {
+        request *r = make_request(engine, prompt, n);
+        r->prompt_logprobs = r->prompt_only = true;
+        r->top_logprobs = 3;
+        answers[0] = (answer){0};
+        assert_ok(batcher_submit(b, r, &error));
+        finish(r, answers);
+        assert_int_equal(answers[0].count, 0);
+        for (size_t t = 1; t < n; t++) {
+            const float *row = rows + (t - 1) * vocab;
+            token_top top[3];
+            assert_true(r->prompt_logprob[t] == logprob_of(row, vocab, prompt[t]));
+            assert_int_equal(logprobs_top(row, vocab, 3, top), 3);
+            assert_memory_equal(top, r->prompt_top + t * 3, sizeof top);
+            assert_true(top[0].logprob >= top[1].logprob && top[1].logprob >= top[2].logprob);
+        }
+        request_release(r);
+    }
+    free(rows);
     batcher_close(b);
     qp_engine_close(engine);
 }
@@ -180,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_each_alone),
+        cmocka_unit_test(prompts_have_logprobs),
         cmocka_unit_test(cancelled_and_late_requests_end),
         cmocka_unit_test(what_cannot_be_done_is_refused),
     };

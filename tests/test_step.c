@@ -1,207 +1,17 @@
 /* qp_step(): sequences that join, leave, fork, are cancelled and shortened at random.
  *
- * A machine of the test's own stands in for a GPU: it has runs under way, which do their work when
- * they are waited for, and its tokens are a hash of all that it finds in the pages of a sequence
- * and in the history of its slot. So a token is right only if pages, copies of pages, histories and
- * the passes under way all are. Then the machines of the CPU, by tokens that are picked from
- * logits.
+ * First over the machine of fake_machine.h, then on the machines of the CPU, by tokens that are
+ * picked from logits.
  */
 #include "engine_test.h"
 
-#include "base/hash.h"
 #include "engine/engine.h"
-#include "op/adjust_logits/adjust_logits.h"
+#include "fake_machine.h"
 #include "picker.h"
 
-enum { SEQUENCES = 6, CONTEXT = 90, EVENTS = 12000, ENTRIES = 64 };
+enum { SEQUENCES = 6, CONTEXT = 90, EVENTS = 12000 };
 
 static qp_error error;
-
-/* ---- the machine --------------------------------------------------------------------------- */
-
-typedef struct entry { /* a run, or the copy of a page */
-    machine_request request;
-    batch batch; /* as it was; no memory: a copy */
-    int32_t from, to;
-} entry;
-
-typedef struct fake {
-    const program *program;
-    int32_t *cache;   /* [pages][page_size]: the token at each position */
-    int32_t *history; /* [slots][vocab_size] */
-    int32_t last[SEQUENCES];
-    entry queue[ENTRIES];
-    int n_queued, n_done, under_way;
-    int64_t most_under_way, passes;
-} fake;
-
-static uint64_t mix(uint64_t hash, int64_t value)
-{
-    return hash_mix(hash ^ (uint64_t)value);
-}
-
-/* What a history adds to the hash, however it came about. */
-static uint64_t history_term(int32_t token, int32_t seen)
-{
-    return hash_mix((uint64_t)token * 1000 + (uint64_t)seen);
-}
-
-static int32_t token_of(const fake *f, uint64_t hash)
-{
-    return (int32_t)(hash % (uint64_t)f->program->config.vocab_size);
-}
-
-static int32_t *cell(fake *f, const batch *b, int64_t sequence, int64_t position)
-{
-    const int64_t size = f->program->options.page_size;
-    const int32_t at = batch_i32(b, PLAN_KV_INDPTR)[sequence] + (int32_t)(position / size);
-    assert_true(at < batch_i32(b, PLAN_KV_INDPTR)[sequence + 1]);
-    return &f->cache[batch_i32(b, PLAN_KV_INDICES)[at] * size + position % size];
-}
-
-static int32_t choose(fake *f, const batch *b, int64_t output, int64_t sequence, int64_t end,
-                      int pass)
-{
-    const int64_t vocab = f->program->config.vocab_size;
-    int32_t *history = f->history + batch_i32(b, PLAN_SLOTS)[output] * vocab;
-    int32_t uses = batch_i32(b, PLAN_USES)[output];
-    uint64_t hash = 1, had = 0;
-    for (int64_t p = 0; p < end; p++)
-        hash = mix(hash, *cell(f, b, sequence, p));
-    if (!(uses & ADJUST_PENALISE)) return token_of(f, hash);
-    if (uses & ADJUST_COUNT || pass > 0) {
-        int32_t *entry = &history[*cell(f, b, sequence, end - 1)];
-        *entry = (*entry | ADJUST_SEEN) + ADJUST_ONCE;
-    }
-    for (int32_t i = 0; i < vocab; i++)
-        if (history[i]) had += history_term(i, history[i]);
-    return token_of(f, mix(hash, (int64_t)had));
-}
-
-static void do_run(fake *f, const entry *e)
-{
-    const machine_request *r = &e->request;
-    const batch *b = &e->batch;
-    const int64_t n = batch_outputs(b);
-    for (int pass = 0; pass < (r->passes ? r->passes : 1); pass++, f->passes++) {
-        for (int64_t s = 0; s < b->sizes.of[AXIS_SEQUENCES]; s++)
-            for (int32_t i = batch_i32(b, PLAN_QO_INDPTR)[s];
-                 i < batch_i32(b, PLAN_QO_INDPTR)[s + 1]; i++) {
-                const bool fed = pass > 0 || r->continues;
-                *cell(f, b, s, batch_i32(b, PLAN_POSITION_IDS)[i] + pass) =
-                    fed ? f->last[s] : batch_i32(b, PLAN_TOKEN_IDS)[i];
-            }
-        for (int64_t o = 0; r->choice != MACHINE_LOGITS && o < n; o++) {
-            const int32_t row = batch_i32(b, PLAN_OUTPUT_ROWS)[o];
-            int64_t s = 0;
-            while (batch_i32(b, PLAN_QO_INDPTR)[s + 1] <= row)
-                s++;
-            const int64_t end = batch_i32(b, PLAN_POSITION_IDS)[row] + pass + 1;
-            r->tokens[pass * n + o] = choose(f, b, o, s, end, pass);
-        }
-        for (int64_t o = 0; r->choice != MACHINE_LOGITS && o < n && o < SEQUENCES; o++)
-            f->last[o] = r->tokens[pass * n + o];
-    }
-}
-
-static void do_copy(fake *f, int32_t from, int32_t to)
-{
-    const int64_t size = f->program->options.page_size;
-    memcpy(f->cache + to * size, f->cache + from * size, (size_t)size * sizeof *f->cache);
-}
-
-static const char *fake_accepts(const void *self, const machine_request *r)
-{
-    const fake *f = self;
-    if (r->continues && f->under_way == 0) return "there is nothing that it could continue";
-    if (r->continues && !batch_decodes(r->batch)) return "it is another batch";
-    return NULL;
-}
-
-static machine_pace fake_pace(const void *self, int64_t n, machine_choice choice)
-{
-    (void)self, (void)n, (void)choice;
-    return (machine_pace){.passes = 5, .runs = 2};
-}
-
-static entry *queue(fake *f)
-{
-    assert_true(f->n_queued - f->n_done < ENTRIES);
-    return &f->queue[f->n_queued++ % ENTRIES];
-}
-
-static qp_status fake_run(void *self, const machine_request *r, qp_error *why)
-{
-    fake *f = self;
-    entry *e = queue(f);
-    *e = (entry){.request = *r, .from = -1};
-    assert_ok(batch_init(&e->batch, f->program, why));
-    e->batch.sizes = r->batch->sizes;
-    memcpy(e->batch.memory, r->batch->memory, r->batch->memory_bytes);
-    f->under_way++;
-    if (f->under_way > f->most_under_way) f->most_under_way = f->under_way;
-    return QP_OK;
-}
-
-static qp_status fake_wait(void *self, int *passes, qp_error *why)
-{
-    fake *f = self;
-    (void)why;
-    for (;;) {
-        assert_true(f->n_done < f->n_queued);
-        entry *e = &f->queue[f->n_done++ % ENTRIES];
-        if (e->from >= 0) {
-            do_copy(f, e->from, e->to);
-            continue;
-        }
-        const machine_request *r = &e->request;
-        do_run(f, e);
-        f->under_way--;
-        *passes = r->passes ? r->passes : 1;
-        const int64_t n = batch_outputs(&e->batch);
-        for (int pass = 0; r->on_tokens && pass < *passes; pass++)
-            if (!r->on_tokens(r->context, r->tokens + pass * n)) break;
-        batch_free(&e->batch);
-        return QP_OK;
-    }
-}
-
-static qp_status fake_write(void *self, plan_tensor_id id, int64_t slot, const void *data,
-                            size_t bytes, qp_error *why)
-{
-    fake *f = self;
-    (void)why;
-    assert_int_equal(f->under_way, 0);
-    if (id == PLAN_HISTORY) memcpy(f->history + slot * f->program->config.vocab_size, data, bytes);
-    return QP_OK;
-}
-
-static qp_status fake_copy_page(void *self, int32_t from, int32_t to, qp_error *why)
-{
-    fake *f = self;
-    (void)why;
-    if (f->under_way == 0 && f->n_done == f->n_queued)
-        do_copy(f, from, to);
-    else
-        *queue(f) = (entry){.from = from, .to = to};
-    return QP_OK;
-}
-
-static float *fake_logits(void *self)
-{
-    static float row[1 << 16];
-    (void)self;
-    return row;
-}
-
-static const machine_type fake_type = {.name = "fake",
-                                       .accepts = fake_accepts,
-                                       .pace = fake_pace,
-                                       .run = fake_run,
-                                       .wait = fake_wait,
-                                       .write = fake_write,
-                                       .logits = fake_logits,
-                                       .copy_page = fake_copy_page};
 
 /* ---- what each sequence is to be ----------------------------------------------------------- */
 
@@ -274,7 +84,8 @@ static void join(qp_engine *engine, expected *x, fake *f)
     *x = (expected){.machine = f, .session = open_session(engine)};
     x->count = x->prompt = 1 + draw(40);
     for (size_t i = 0; i < x->count; i++)
-        x->tokens[i] = (int32_t)draw(200);
+        x->tokens[i] = (int32_t)(i < 24 ? i : draw(200));
+    session_take_prefix(x->session, 0, x->tokens, x->count);
     open_sampler(x);
 }
 
@@ -327,7 +138,10 @@ static void act(qp_engine *engine, fake *f, expected *all)
         x->cancel = !x->cancel;
         break;
     case 4:
+        if (x->session) session_keep_prefix(x->session, 0);
+        break;
     case 5:
+    case 6:
         if (!x->session) join(engine, x, f);
         break;
     default:
@@ -384,7 +198,7 @@ static void check_pages(const qp_engine *e, const expected *all)
     for (int i = 0; i < SEQUENCES; i++)
         if (all[i].session) held -= all[i].session->pages.count;
     assert_int_equal(held, 0);
-    assert_int_equal(e->pages.n_free, e->pages.n_pages - used);
+    assert_int_equal(page_pool_available(&e->pages), e->pages.n_pages - used);
 }
 
 static void sequences_join_and_leave(void **state)
@@ -397,12 +211,9 @@ static void sequences_join_and_leave(void **state)
                                                             .chunk = 24,
                                                             .page_size = seed == 2 ? 1 : 4,
                                                             .max_sessions = SEQUENCES});
-        fake f = {.program = &engine->program};
-        const size_t vocab = (size_t)engine->program.config.vocab_size;
-        f.cache = calloc((size_t)engine->pages.n_pages * 4, sizeof *f.cache);
-        f.history = calloc(SEQUENCES * vocab, sizeof *f.history);
-        const machine own = engine->slots[ENGINE_MACHINES - 1];
-        engine->slots[ENGINE_MACHINES - 1] = (machine){.type = &fake_type, .self = &f};
+        fake f;
+        fake_enter(&f, engine);
+        if (seed > 1) assert_ok(engine_open_prefixes(engine, &error));
         random_state = seed;
         for (int event = 0; event < EVENTS; event++) {
             act(engine, &f, all);
@@ -413,12 +224,9 @@ static void sequences_join_and_leave(void **state)
         assert_true(f.passes > EVENTS);
         for (int i = 0; i < SEQUENCES; i++)
             if (all[i].session) leave(&all[i]);
-        step_drop(engine);
-        assert_int_equal(engine->pages.n_free, engine->pages.n_pages);
-        assert_int_equal(f.under_way, 0);
-        engine->slots[ENGINE_MACHINES - 1] = own;
-        free(f.cache);
-        free(f.history);
+        fake_leave(&f, engine);
+        assert_int_equal(page_pool_available(&engine->pages), engine->pages.n_pages);
+        assert_true(seed == 1 || engine->prefixes.n_taken > 0);
         qp_engine_close(engine);
     }
 }

@@ -45,6 +45,7 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
         out->max_tokens = out->max_sequences;
     out->max_outputs = given->max_outputs ? given->max_outputs : out->max_sequences;
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
+    out->n_pages = given->pages;
     out->fuse = given->fuse;
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
     if (out->kv_type == DTYPE_COUNT)
@@ -445,6 +446,7 @@ void qp_engine_close(qp_engine *e)
 {
     if (!e) return;
     qp_vocabulary_close(e->vocabulary);
+    prefix_tree_close(&e->prefixes);
     page_pool_free(&e->pages);
     batch_free(&e->batch);
     step_drop(e);

@@ -4,6 +4,7 @@
 
 #include "engine/generation_config.h"
 #include "engine/pages.h"
+#include "engine/prefix_tree.h"
 #include "engine/run.h"
 #include "engine/step.h"
 #include "engine/trace.h"
@@ -26,6 +27,7 @@ struct qp_engine {
     batch batch;
     step_state step;
     page_pool pages;
+    prefix_tree prefixes; /* open after engine_open_prefixes() */
     thread_pool *pool;
     qp_vocabulary *vocabulary; /* NULL: the model has none */
     generation_config defaults;
@@ -58,6 +60,18 @@ void session_give_pages_back(struct qp_session *session, size_t ahead);
  * pages. */
 void session_share(struct qp_session *to, const struct qp_session *from);
 
+/* Opens the tree in which sessions find the beginnings of others' texts. Of a model whose RoPE
+ * angles depend on the length of the whole text it stays closed, and nothing is found. */
+qp_status engine_open_prefixes(struct qp_engine *engine, qp_error *error);
+
+/* Gives an empty session as many of the tokens as the tree has, but never the last one, after which
+ * logits are wanted. Returns how many the session holds now. */
+size_t session_take_prefix(struct qp_session *session, uint64_t key, const int32_t *tokens,
+                           size_t count);
+
+/* Keeps the full pages of the session's tokens in the tree. */
+void session_keep_prefix(struct qp_session *session, uint64_t key);
+
 /* Progress of reading prompts is told between these two, if one of the sequences has many new
  * tokens: by qp_step(), before it hands out a token. */
 void engine_begin_reading(struct qp_engine *engine, const qp_sequence *sequences, size_t n);
@@ -68,6 +82,7 @@ struct qp_session {
     int32_t *tokens; /* [context], the first `count` are in the cache */
     size_t count;
     page_list pages;
+    int64_t n_kept; /* of these pages, from the first on, are the prefix tree's */
     /* The length that RoPE frequencies are made for, where they depend on it: that of everything
      * submitted so far, so that they do not change with how a prompt is cut. */
     int64_t rope_length;

@@ -41,6 +41,7 @@ void session_share(qp_session *to, const qp_session *from)
     page_list_share(&to->pages, &from->pages, &to->engine->pages, (int64_t)from->count);
     to->count = from->count;
     to->rope_length = from->rope_length;
+    to->n_kept = from->n_kept;
 }
 
 qp_status qp_session_fork(const qp_session *session, qp_session **out, qp_error *error)
@@ -68,7 +69,10 @@ const int32_t *qp_session_tokens(const qp_session *s, size_t *count)
 
 void qp_session_truncate(qp_session *s, size_t keep)
 {
-    if (keep >= s->count) return;
+    if (s->count == 0) keep = 0; /* there may be pages for tokens that were never read */
+    if (keep >= s->count && keep > 0) return;
+    const int64_t full = (int64_t)keep / s->engine->pages.page_size;
+    if (s->n_kept > full) s->n_kept = full;
     s->count = keep;
     s->engine->step.slots[s->slot].counted = -1;
     session_give_pages_back(s, 0);
@@ -86,4 +90,37 @@ qp_status session_take_pages(qp_session *s, size_t ahead, size_t n, qp_error *er
 void session_give_pages_back(qp_session *s, size_t ahead)
 {
     page_list_shrink(&s->pages, &s->engine->pages, (int64_t)(s->count + ahead));
+}
+
+/* ---- the prefix tree ----------------------------------------------------------------------- */
+
+qp_status engine_open_prefixes(qp_engine *e, qp_error *error)
+{
+    if (e->prefixes.pool || e->batch.angles) return QP_OK;
+    return prefix_tree_open(&e->prefixes, &e->pages, error);
+}
+
+size_t session_take_prefix(qp_session *s, uint64_t key, const int32_t *tokens, size_t count)
+{
+    prefix_tree *tree = &s->engine->prefixes;
+    const int64_t size = s->engine->pages.page_size;
+    prefix_walk walk = {0};
+    prefix_tree_find(tree, key, tokens, count, &walk);
+    int64_t positions = walk.n_pages * size;
+    if (positions >= (int64_t)count) positions = (int64_t)count - 1;
+    if (positions <= 0) return 0;
+    page_list_shrink(&s->pages, &s->engine->pages, 0);
+    prefix_tree_take(tree, key, tokens, positions, &s->pages);
+    memcpy(s->tokens, tokens, (size_t)positions * sizeof *tokens);
+    s->count = (size_t)positions;
+    s->rope_length = positions;
+    s->n_kept = positions / size;
+    s->engine->step.slots[s->slot].counted = -1;
+    return s->count;
+}
+
+void session_keep_prefix(qp_session *s, uint64_t key)
+{
+    s->n_kept =
+        prefix_tree_keep(&s->engine->prefixes, key, s->tokens, s->count, s->n_kept, &s->pages);
 }

@@ -41,6 +41,12 @@ static qp_status check_options(const plan_options *o, qp_error *error)
     if (o->rank < 0 || o->rank >= o->ranks)
         return error_set(error, QP_INVALID, "rank must be 0 to %d, found %d", o->ranks - 1,
                          o->rank);
+    const int64_t pages_each = (o->context + o->page_size - 1) / o->page_size;
+    if (o->n_pages != 0 && (o->n_pages < pages_each || o->n_pages > INT32_MAX))
+        return error_set(error, QP_INVALID,
+                         "the KV cache must have the pages of one context of %lld at least, which "
+                         "are %lld, found %lld",
+                         (long long)o->context, (long long)pages_each, (long long)o->n_pages);
     if (o->kv_type != DTYPE_F32 && o->kv_type != DTYPE_F16 && o->kv_type != DTYPE_BF16)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found %s",
                          dtype_name(o->kv_type));
@@ -82,7 +88,7 @@ static void count_capacity(program *p)
     of[AXIS_TOKENS] = o->max_tokens;
     of[AXIS_SEQUENCES] = o->max_sequences;
     of[AXIS_SEQUENCE_ENDS] = o->max_sequences + 1;
-    of[AXIS_PAGE_REFS] = o->n_pages;
+    of[AXIS_PAGE_REFS] = pages_each * o->max_sequences; /* sequences may share pages */
     of[AXIS_OUTPUTS] = o->max_outputs;
     of[AXIS_PAGES] = o->n_pages;
     /* Dynamic scaling gives every token's angles their own row, by the length of its sequence. */

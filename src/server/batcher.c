@@ -9,6 +9,12 @@
 
 enum { DEFAULT_QUEUED = 1024 };
 
+static void *run(void *b)
+{
+    batcher_run(b);
+    return NULL;
+}
+
 /* ---- open and close ------------------------------------------------------------------------ */
 
 static bool list_init(choice_list *list, size_t capacity)
@@ -29,9 +35,12 @@ static qp_status allocate(batcher *b, qp_error *error)
         !list_init(&b->submitted, queued) || !list_init(&b->waiting, queued + n) ||
         !list_init(&b->running, n))
         return error_no_memory(error, "the batcher", (queued * 2 + n * 4) * sizeof(choice *));
-    for (size_t i = 0; i < n; i++)
-        TRY(qp_session_open(b->engine, &b->sessions[i], error));
-    return QP_OK;
+    for (size_t i = 0; i < n; i++) {
+        qp_session *s;
+        TRY(qp_session_open(b->engine, &s, error));
+        b->sessions[s->slot] = s;
+    }
+    return engine_open_prefixes(b->engine, error);
 }
 
 static void init_sleep(batcher *b)
@@ -45,28 +54,39 @@ static void init_sleep(batcher *b)
     pthread_condattr_destroy(&monotonic);
 }
 
-qp_status batcher_open(const batcher_options *options, qp_engine *engine, batcher **out,
-                       qp_error *error)
+qp_status batcher_create(const batcher_options *options, qp_engine *engine, batcher **out,
+                         qp_error *error)
 {
     *out = NULL;
     batcher *b = calloc(1, sizeof *b);
     if (!b) return error_no_memory(error, "the batcher", sizeof *b);
     b->options = *options;
     if (b->options.max_queued == 0) b->options.max_queued = DEFAULT_QUEUED;
+    if (b->options.age_limit_ns == 0) b->options.age_limit_ns = 2000000000;
+    if (b->options.prompt_ns == 0) b->options.prompt_ns = 5000000;
+    if (b->options.group_ns == 0) b->options.group_ns = 4000000;
     b->engine = engine;
     b->info = *qp_engine_get_info(engine);
     b->n_slots = (size_t)engine->max_sessions;
     atomic_init(&b->last_step, clock_ns());
     init_sleep(b);
     qp_status status = allocate(b, error);
-    if (status == QP_OK && pthread_create(&b->thread, NULL, batcher_run, b) != 0)
-        status = error_set(error, QP_IO, "the system gives no thread for the engine");
-    b->started = status == QP_OK;
     if (status == QP_OK)
         *out = b;
     else
         batcher_close(b);
     return status;
+}
+
+qp_status batcher_open(const batcher_options *options, qp_engine *engine, batcher **out,
+                       qp_error *error)
+{
+    TRY(batcher_create(options, engine, out, error));
+    (*out)->started = pthread_create(&(*out)->thread, NULL, run, *out) == 0;
+    if ((*out)->started) return QP_OK;
+    batcher_close(*out);
+    *out = NULL;
+    return error_set(error, QP_IO, "the system gives no thread for the engine");
 }
 
 void batcher_drain(batcher *b, double seconds)
@@ -94,7 +114,10 @@ void batcher_close(batcher *b)
     b->draining = b->closing = b->signalled = true;
     pthread_cond_signal(&b->work);
     pthread_mutex_unlock(&b->mutex);
-    if (b->started) pthread_join(b->thread, NULL);
+    if (b->started)
+        pthread_join(b->thread, NULL);
+    else
+        batcher_run(b);
     release_ready(b);
     for (size_t i = 0; b->sessions && i < b->n_slots; i++)
         qp_session_close(b->sessions[i]);

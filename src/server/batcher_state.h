@@ -42,12 +42,22 @@ struct batcher {
     qp_sequence *sequences; /* [n_slots]: of a step */
     choice **called;        /* [n_slots]: whose they are */
     size_t n_called;
-    uint32_t *mask; /* [words of the vocabulary]: scratch */
-    bool events;    /* some have come in this step */
+    double pass_ns, token_ns; /* measured: of a pass that only decodes, and what a token of a prompt
+                               * adds; 0: not yet */
+    uint32_t *mask;           /* [words of the vocabulary]: scratch */
+    bool events;              /* some have come in this step */
 };
 
-/* The engine thread: takes what was submitted, steps, sleeps. batcher_thread.c */
-void *batcher_run(void *batcher);
+/* batcher_open() without its thread: for tests, which take turns themselves. */
+qp_status batcher_create(const batcher_options *options, qp_engine *engine, batcher **out,
+                         qp_error *error);
+
+/* The engine thread: turns, and sleeps while there is nothing to do, until the batcher is closed.
+ * engine_thread.c */
+void batcher_run(batcher *batcher);
+
+/* Takes what was submitted, ends what is over, admits and steps; false: nothing was to be done. */
+bool batcher_turn(batcher *batcher);
 
 /* Ends a choice by its last event. If it runs, its slot becomes free. */
 void batcher_end_choice(batcher *batcher, choice *choice, uint8_t finish, int32_t stop_token);
@@ -55,10 +65,17 @@ void batcher_end_choice(batcher *batcher, choice *choice, uint8_t finish, int32_
 /* An event of this request has come. */
 void batcher_note(batcher *batcher, request *request);
 
-/* scheduler.c: gives free slots to those who wait, as far as there is room. */
+/* Gives free slots to choices that wait, as far as there are pages: scheduler.c. */
 void batcher_admit(batcher *batcher);
 
-/* step: one call of qp_step() for all that run and have something to do; false: none has. */
+/* Takes the slot from a choice that runs. `keep`: the prefix tree keeps its pages. */
+void batcher_leave_slot(batcher *batcher, choice *choice, bool keep);
+
+/* Sends the youngest choice that runs back to wait; false: it is the only one. */
+bool batcher_preempt(batcher *batcher);
+
+/* One call of qp_step() for all that run and have something to do; false: none has. engine_step.c
+ */
 bool batcher_step(batcher *batcher);
 
 void choice_list_remove(choice_list *list, size_t index);

@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { LEAST_TIMED = 8 }; /* tokens of prompts in a step whose time is looked at */
+
 /* ---- what comes of a step ------------------------------------------------------------------ */
 
 static bool ends_choice(const request *r, int32_t token)
@@ -95,16 +97,50 @@ static qp_status set_mask(batcher *b, choice *c, qp_error *error)
     return qp_sampler_allow(c->sampler, b->mask, error);
 }
 
-static qp_status add_sequence(batcher *b, choice *c, qp_error *error)
+/* Whether the choice has read its prompt and makes tokens. */
+static bool decodes(const choice *c)
+{
+    return c->session->count + 1 == c->count && c->sampler && c->sampler->begun;
+}
+
+/* Tokens of prompts that the step may read. */
+static size_t prompt_budget(const batcher *b)
+{
+    const size_t most = (size_t)b->info.chunk, least = (size_t)b->engine->pages.page_size;
+    bool any = false;
+    for (size_t i = 0; i < b->running.count; i++)
+        any |= decodes(b->running.items[i]);
+    if (!any) return most;
+    if (b->token_ns <= 0) return least < most ? least : most;
+    const double prompt_ns = (double)b->options.prompt_ns;
+    const double ns = prompt_ns > b->pass_ns ? prompt_ns : b->pass_ns;
+    const double tokens = ns / b->token_ns;
+    return tokens > (double)most ? most : tokens < (double)least ? least : (size_t)tokens;
+}
+
+/* How many passes may be made before tokens are handed out. */
+static size_t passes_at_a_time(const batcher *b)
+{
+    const double n = b->pass_ns > 0 ? (double)b->options.group_ns / b->pass_ns : 1;
+    return n < 1 ? 1 : n > STEP_MAX_PASSES ? STEP_MAX_PASSES : (size_t)n;
+}
+
+/* Gives the choice a part in the step: all that it has to read, or as much of a prompt as *budget
+ * allows. */
+static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *error)
 {
     const request *r = c->request;
     const bool echo = r->prompt_logprobs && c->index == 0;
-    const size_t room = choice_room(c);
-    size_t held, left = c->capacity - c->count;
-    if (room == 0 && !r->prompt_only) return QP_OK;
-    qp_session_tokens(c->session, &held);
+    const size_t room = choice_room(c), left = c->capacity - c->count;
+    const size_t held = c->session->count;
+    size_t count = c->count - held;
     TRY(open_sampler(b, c, error));
     TRY(set_mask(b, c, error));
+    const bool prompt = !decodes(c);
+    if (prompt && count > *budget) count = *budget;
+    if (count == 0 || room == 0) return QP_OK;
+    if (prompt) *budget -= count;
+    const bool ends = held + count == c->count, chooses = ends && !r->prompt_only;
     c->row = NULL;
     c->held = held;
     b->called[b->n_called] = c;
@@ -112,14 +148,21 @@ static qp_status add_sequence(batcher *b, choice *c, qp_error *error)
         (qp_sequence){.size = sizeof(qp_sequence),
                       .session = c->session,
                       .tokens = c->tokens + held,
-                      .count = c->count - held,
-                      .sampler = r->prompt_only ? NULL : c->sampler,
+                      .count = count,
+                      .sampler = chooses ? c->sampler : NULL,
                       .max_tokens = left < room ? left : room,
+                      .interval = passes_at_a_time(b),
                       .every_row = echo && held < r->n_prompt,
-                      .on_logits = echo || r->top_logprobs >= 0 ? on_logits : NULL,
+                      .on_logits = echo || (ends && r->top_logprobs >= 0) ? on_logits : NULL,
                       .on_token = on_token,
                       .context = c};
     return QP_OK;
+}
+
+/* A moving mean. */
+static void mean(double *value, double sample)
+{
+    *value += (sample - *value) / (*value > 0 ? 8 : 1);
 }
 
 static void fail(choice *c, const qp_error *error)
@@ -142,30 +185,53 @@ static void end_stopped(batcher *b)
     }
 }
 
-static void note_read(batcher *b)
+/* What comes of a step: pages of prompts go into the tree, and times into the means. */
+static void note_step(batcher *b, double ns)
 {
+    size_t prompt = 0, passes = 0, going = 0;
     for (size_t i = 0; i < b->n_called; i++) {
+        const qp_sequence *s = &b->sequences[i];
         choice *c = b->called[i];
-        size_t held;
-        qp_session_tokens(c->session, &held);
-        if (c->request->prompt_only && held == c->count) stop(c, QP_FINISH_LENGTH, -1);
+        const bool reads = s->count > 1 || !decodes(c);
+        going += !reads;
+        prompt += reads ? s->read : 0;
+        if (s->passes > passes) passes = s->passes;
+        if (reads) session_keep_prefix(c->session, c->request->cache_key);
+        if (c->request->prompt_only && c->session->count == c->count) stop(c, QP_FINISH_LENGTH, -1);
     }
+    if (prompt == 0 && passes > 0) mean(&b->pass_ns, ns / (double)passes);
+    if (prompt < LEAST_TIMED) return;
+    const double rest = ns - (going ? b->pass_ns : 0);
+    mean(&b->token_ns, (rest > 0 ? rest : 0) / (double)prompt);
+}
+
+/* Tokens for all; when pages are missing, for fewer and fewer. */
+static qp_status step_all(batcher *b, qp_error *error)
+{
+    qp_status status = QP_NO_MEMORY;
+    while (status == QP_NO_MEMORY) {
+        size_t budget = prompt_budget(b);
+        b->n_called = 0;
+        for (size_t i = 0; i < b->running.count; i++) {
+            choice *c = b->running.items[i];
+            qp_error why;
+            if (!c->stopped && add_sequence(b, c, &budget, &why) != QP_OK) fail(c, &why);
+        }
+        if (b->n_called == 0) return QP_OK;
+        const uint64_t begin = clock_ns();
+        status = qp_step(b->engine, b->sequences, b->n_called, error);
+        if (status == QP_OK) note_step(b, (double)(clock_ns() - begin));
+        if (status == QP_NO_MEMORY && !batcher_preempt(b)) break;
+    }
+    return status;
 }
 
 bool batcher_step(batcher *b)
 {
     qp_error error;
-    b->n_called = 0;
-    for (size_t i = 0; i < b->running.count; i++)
-        if (add_sequence(b, b->running.items[i], &error) != QP_OK)
-            fail(b->running.items[i], &error);
-    if (b->n_called > 0) {
-        if (qp_step(b->engine, b->sequences, b->n_called, &error) == QP_OK)
-            note_read(b);
-        else
-            for (size_t i = 0; i < b->n_called; i++)
-                fail(b->called[i], &error);
-    }
+    if (step_all(b, &error) != QP_OK)
+        for (size_t i = 0; i < b->n_called; i++)
+            fail(b->called[i], &error);
     end_stopped(b);
     return b->n_called > 0;
 }

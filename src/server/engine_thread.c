@@ -14,14 +14,6 @@ void choice_list_remove(choice_list *list, size_t index)
 
 /* ---- ends ---------------------------------------------------------------------------------- */
 
-static void free_slot(batcher *b, choice *c)
-{
-    for (size_t i = 0; i < b->n_slots; i++)
-        if (b->sessions[i] == c->session) b->in_use[i] = false;
-    qp_session_truncate(c->session, 0);
-    c->session = NULL;
-}
-
 static void note_end(batcher *b, const choice *c)
 {
     pthread_mutex_lock(&b->mutex);
@@ -33,7 +25,7 @@ static void note_end(batcher *b, const choice *c)
 void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_token)
 {
     request *r = c->request;
-    if (c->session) free_slot(b, c);
+    if (c->session) batcher_leave_slot(b, c, finish != REQUEST_FAILED);
     qp_sampler_close(c->sampler);
     c->sampler = NULL;
     const bool all = --r->state->n_running == 0;
@@ -103,20 +95,22 @@ static bool is_over(batcher *b)
     return over;
 }
 
-void *batcher_run(void *context)
+bool batcher_turn(batcher *b)
 {
-    batcher *b = context;
-    while (!is_over(b)) {
-        take_submitted(b);
-        const uint64_t now = clock_ns();
-        end_over(b, &b->running, now);
-        end_over(b, &b->waiting, now);
-        batcher_admit(b);
-        const bool stepped = batcher_step(b);
-        atomic_store(&b->last_step, clock_ns());
-        if (b->events && b->options.wake) b->options.wake(b->options.wake_context);
-        b->events = false;
-        if (!stepped) sleep_until_signal(b);
-    }
-    return NULL;
+    take_submitted(b);
+    const uint64_t now = clock_ns();
+    end_over(b, &b->running, now);
+    end_over(b, &b->waiting, now);
+    batcher_admit(b);
+    const bool stepped = batcher_step(b);
+    atomic_store(&b->last_step, clock_ns());
+    if (b->events && b->options.wake) b->options.wake(b->options.wake_context);
+    b->events = false;
+    return stepped;
+}
+
+void batcher_run(batcher *b)
+{
+    while (!is_over(b))
+        if (!batcher_turn(b)) sleep_until_signal(b);
 }

@@ -6,6 +6,7 @@
 #ifndef QUIPU_SERVER_REQUEST_ENGINE_H
 #define QUIPU_SERVER_REQUEST_ENGINE_H
 
+#include "engine/prefix_tree.h"
 #include "server/request.h"
 
 #include <stdatomic.h>
@@ -33,7 +34,9 @@ struct choice {
 
     /* The engine thread's. */
     choice_phase phase;
-    int32_t *tokens; /* [capacity]: prompt, then what was chosen */
+    bool preempted;   /* it has had a slot before */
+    prefix_walk walk; /* what is cached of its text */
+    int32_t *tokens;  /* [capacity]: prompt, then what was chosen */
     size_t count, capacity;
     qp_sampler *sampler; /* NULL: not opened yet */
     qp_session *session; /* while running */

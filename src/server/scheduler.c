@@ -1,7 +1,102 @@
-/* Who runs: see batcher.h. */
+/* Who runs: admission, order and preemption. See batcher.h.
+ *
+ * Order: choices that were preempted first, then one that has waited for longer than the age limit,
+ * then the one of which the cache holds most. A choice whose prompt begins as another's that is
+ * being read waits for that one's pages. Pages are counted exactly: those that the running choices
+ * still need for their texts are reserved, and each may need one more soon.
+ */
 #include "server/batcher_state.h"
 
 #include "base/clock.h"
+
+#include <string.h>
+
+enum { LOOK_AT = 64 }; /* waiting choices, the oldest */
+
+static int64_t pages_of(const batcher *b, size_t positions)
+{
+    const int64_t size = b->engine->pages.page_size;
+    return ((int64_t)positions + size - 1) / size;
+}
+
+/* ---- pages --------------------------------------------------------------------------------- */
+
+/* Pages that nobody has been promised. */
+static int64_t pages_left(const batcher *b)
+{
+    int64_t left = page_pool_available(&b->engine->pages);
+    for (size_t i = 0; i < b->running.count; i++) {
+        const choice *c = b->running.items[i];
+        const qp_session *s = c->session;
+        left -= page_list_need(&s->pages, &b->engine->pages, (int64_t)s->count, (int64_t)c->count);
+    }
+    return left;
+}
+
+/* What is cached of a choice's text. */
+static size_t cached_tokens(const batcher *b, choice *c)
+{
+    if (c->request->prompt_logprobs || c->request->embed) return 0;
+    prefix_tree_find(&b->engine->prefixes, c->request->cache_key, c->tokens, c->count, &c->walk);
+    return (size_t)(c->walk.n_pages * b->engine->pages.page_size);
+}
+
+/* Whether there are pages for the choice's text and for the next tokens of all that run. */
+static bool fits(const batcher *b, choice *c)
+{
+    const size_t cached = cached_tokens(b, c);
+    const int64_t idle = cached ? prefix_tree_count_idle(&b->engine->prefixes, c->walk.last) : 0;
+    const int64_t copy = cached >= c->count; /* of the page in which the last token is read again */
+    const int64_t need = pages_of(b, c->count) - (cached ? c->walk.n_pages : 0) + copy;
+    const int64_t margin = (int64_t)b->running.count;
+    return b->running.count == 0 || need + idle + margin <= pages_left(b);
+}
+
+/* ---- order --------------------------------------------------------------------------------- */
+
+static size_t common_prefix(const choice *a, const choice *c)
+{
+    const size_t most = a->count < c->count ? a->count : c->count;
+    size_t n = 0;
+    while (n < most && a->tokens[n] == c->tokens[n])
+        n++;
+    return n;
+}
+
+/* Whether a choice that runs is about to read pages that this one could share. */
+static bool awaits_another(const batcher *b, const choice *c, size_t cached)
+{
+    const size_t size = (size_t)b->engine->pages.page_size;
+    if (!b->engine->prefixes.pool || c->request->prompt_logprobs || c->request->embed) return false;
+    for (size_t i = 0; i < b->running.count; i++) {
+        const choice *other = b->running.items[i];
+        if (other->request->cache_key != c->request->cache_key) continue;
+        if (other->session->count + 1 >= other->count) continue; /* it has read its text */
+        if (atomic_load(&other->paused)) continue; /* for as long as its client is slow */
+        const size_t shared = common_prefix(other, c) / size * size;
+        if (shared > cached && shared > other->session->count / size * size) return true;
+    }
+    return false;
+}
+
+/* The index of the next choice to be admitted; waiting.count: none. */
+static size_t next_choice(batcher *b, uint64_t now)
+{
+    const uint64_t age_limit = b->options.age_limit_ns;
+    size_t best = b->waiting.count, most = 0;
+    for (size_t i = 0; i < b->waiting.count && i < LOOK_AT; i++) {
+        choice *c = b->waiting.items[i];
+        const size_t cached = cached_tokens(b, c);
+        if (awaits_another(b, c, cached)) continue;
+        if (c->preempted || now - c->request->arrived > age_limit) return i;
+        if (best < b->waiting.count && cached <= most) continue;
+        best = i;
+        most = cached;
+    }
+    return best;
+}
+
+/* ---- admission ----------------------------------------------------------------------------- */
 
 static qp_session *take_session(batcher *b)
 {
@@ -13,27 +108,74 @@ static qp_session *take_session(batcher *b)
     return NULL;
 }
 
-static void leave_queue(batcher *b)
+static void change_queued(batcher *b, int by)
 {
     pthread_mutex_lock(&b->mutex);
-    b->n_queued--;
+    b->n_queued += (size_t)by;
     pthread_mutex_unlock(&b->mutex);
 }
 
 static void start(batcher *b, choice *c)
 {
+    request *r = c->request;
     c->session = take_session(b);
     c->phase = CHOICE_RUNNING;
-    if (!c->request->admitted) c->request->admitted = clock_ns();
+    size_t cached = 0;
+    if (!r->prompt_logprobs && !r->embed)
+        cached = session_take_prefix(c->session, r->cache_key, c->tokens, c->count);
+    if (!c->preempted && c->index == 0) r->cached_tokens = cached;
+    if (!r->admitted) r->admitted = clock_ns();
     b->running.items[b->running.count++] = c;
-    leave_queue(b);
+    change_queued(b, -1);
 }
 
 void batcher_admit(batcher *b)
 {
+    const uint64_t now = clock_ns();
     while (b->waiting.count > 0 && b->running.count < b->n_slots) {
-        choice *c = b->waiting.items[0];
-        choice_list_remove(&b->waiting, 0);
+        const size_t i = next_choice(b, now);
+        if (i == b->waiting.count || !fits(b, b->waiting.items[i])) return;
+        choice *c = b->waiting.items[i];
+        choice_list_remove(&b->waiting, i);
         start(b, c);
     }
+}
+
+/* ---- preemption ---------------------------------------------------------------------------- */
+
+void batcher_leave_slot(batcher *b, choice *c, bool keep)
+{
+    if (keep) session_keep_prefix(c->session, c->request->cache_key);
+    qp_session_truncate(c->session, 0);
+    b->in_use[c->session->slot] = false;
+    c->session = NULL;
+}
+
+/* By age, so that those who have waited for longest come first. */
+static void wait_again(batcher *b, choice *c)
+{
+    size_t at = 0;
+    while (at < b->waiting.count && b->waiting.items[at]->request->arrived <= c->request->arrived)
+        at++;
+    memmove(&b->waiting.items[at + 1], &b->waiting.items[at],
+            (b->waiting.count++ - at) * sizeof *b->waiting.items);
+    b->waiting.items[at] = c;
+}
+
+bool batcher_preempt(batcher *b)
+{
+    size_t youngest = 0;
+    if (b->running.count < 2) return false;
+    for (size_t i = 1; i < b->running.count; i++)
+        if (b->running.items[i]->request->arrived >= b->running.items[youngest]->request->arrived)
+            youngest = i;
+    choice *c = b->running.items[youngest];
+    choice_list_remove(&b->running, youngest);
+    batcher_leave_slot(b, c, true);
+    c->phase = CHOICE_WAITING;
+    c->preempted = true;
+    c->walk = (prefix_walk){0};
+    wait_again(b, c);
+    change_queued(b, 1);
+    return true;
 }
