@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "server/batcher.h"
 #include "server/logprobs.h"
+#include "server/statistics.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -138,6 +139,16 @@ static void answers_are_those_of_each_alone(void **state)
     ask_all(engine, b, expected, logprobs[0]);
     ask_all(engine, b, expected, logprobs[1]); /* now from the cache */
     assert_memory_equal(logprobs[0], logprobs[1], sizeof logprobs[0]);
+    batcher_stats stats;
+    assert_ok(batcher_snapshot(b, &stats, &error));
+    assert_int_equal(stats.requests, 2 * REQUESTS);
+    assert_int_equal(stats.finished[QP_FINISH_LENGTH], 2 * (REQUESTS + 2));
+    assert_int_equal(stats.generated_tokens, 2 * (REQUESTS + 2) * MADE);
+    assert_int_equal(stats.first_token.count, 2 * REQUESTS);
+    assert_int_equal(stats.next_token.count, 2 * (REQUESTS + 2) * (MADE - 1));
+    assert_int_equal(stats.running + stats.waiting + stats.pages_used, 0);
+    assert_true(stats.cached_tokens > 0 && stats.n_tree > 0 && stats.n_recent > 0);
+    batcher_stats_free(&stats);
     batcher_close(b);
     qp_engine_close(engine);
 }

@@ -212,6 +212,37 @@ static void check_choices(const world *w)
     assert_int_equal(open, w->batcher->n_open);
 }
 
+/* A snapshot says what is; users of each row of the tree are the sequences that hold its pages. */
+static void check_snapshot(const world *w)
+{
+    batcher *b = w->batcher;
+    atomic_store(&b->snapshot_wanted, true);
+    stats_answer(b);
+    const batcher_stats *s = &b->snapshot;
+    size_t pages = 0, decoding = 0;
+    assert_int_equal(s->running + s->waiting, s->n_sequences);
+    assert_int_equal(s->pages_used + s->pages_cached + (size_t)w->engine->pages.n_free,
+                     s->pages_total);
+    for (size_t i = 0; i < s->n_tree; i++) {
+        const tree_stats *row = &s->tree[i];
+        size_t parent = 0;
+        while (parent < i && s->tree[parent].id != row->parent)
+            parent++;
+        assert_true(row->parent == 0 || parent < i);
+        assert_int_equal(row->tokens, row->pages * PAGE);
+        pages += row->pages;
+    }
+    assert_int_equal(pages, w->engine->prefixes.n_nodes);
+    for (size_t i = 0; i < s->n_sequences; i++) {
+        size_t row = 0;
+        while (row < s->n_tree && s->tree[row].id != s->sequences[i].node)
+            row++;
+        assert_true(s->sequences[i].node == 0 || row < s->n_tree);
+        decoding += s->sequences[i].state == SEQUENCE_DECODING;
+    }
+    assert_true(decoding <= SLOTS);
+}
+
 static bool others_are_slow(const world *w)
 {
     for (int i = 0; i < OPEN; i++)
@@ -292,7 +323,11 @@ static void requests_come_and_go(void **state)
             act(&w);
             check_pages(&w);
             check_choices(&w);
+            if (event % 8 == 0) check_snapshot(&w);
         }
+        const batcher_stats *s = &w.batcher->stats;
+        assert_int_equal(s->batch_length.count, s->steps);
+        assert_true(s->generated_tokens > (uint64_t)w.finished && s->preemptions > 0);
         end_all(&w);
         check_pages(&w);
         if (wanted)

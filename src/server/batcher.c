@@ -51,6 +51,7 @@ static void init_sleep(batcher *b)
     pthread_mutex_init(&b->mutex, NULL);
     pthread_cond_init(&b->work, &monotonic);
     pthread_cond_init(&b->idle, &monotonic);
+    pthread_cond_init(&b->answered, &monotonic);
     pthread_condattr_destroy(&monotonic);
 }
 
@@ -69,6 +70,7 @@ qp_status batcher_create(const batcher_options *options, qp_engine *engine, batc
     b->info = *qp_engine_get_info(engine);
     b->n_slots = (size_t)engine->max_sessions;
     atomic_init(&b->last_step, clock_ns());
+    stats_init(&b->stats);
     init_sleep(b);
     qp_status status = allocate(b, error);
     if (status == QP_OK)
@@ -131,6 +133,8 @@ void batcher_close(batcher *b)
     free(b->running.items);
     pthread_cond_destroy(&b->work);
     pthread_cond_destroy(&b->idle);
+    pthread_cond_destroy(&b->answered);
+    batcher_stats_free(&b->snapshot);
     pthread_mutex_destroy(&b->mutex);
     free(b);
 }
@@ -178,6 +182,7 @@ static qp_status enqueue(batcher *b, request *r, qp_error *error)
     request_hold(r);
     r->arrived = clock_ns();
     r->state->n_running = r->n_choices;
+    r->state->id = ++b->n_requests;
     for (size_t i = 0; i < r->n_choices; i++)
         b->submitted.items[b->submitted.count++] = &r->choices[i];
     b->n_queued += r->n_choices;

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "server/batcher.h"
 #include "server/request_engine.h"
+#include "server/statistics.h"
 
 #include <pthread.h>
 
@@ -31,6 +32,7 @@ struct batcher {
     choice_list submitted;       /* [max_queued] */
     size_t n_queued;             /* choices that are submitted or wait */
     size_t n_open;               /* choices that have not ended */
+    uint64_t n_requests;         /* submitted so far */
     request *ready, *last_ready; /* by next_ready; each with a reference */
     bool signalled, draining, closing;
     atomic_ullong last_step;
@@ -46,6 +48,14 @@ struct batcher {
                                * adds; 0: not yet */
     uint32_t *mask;           /* [words of the vocabulary]: scratch */
     bool events;              /* some have come in this step */
+
+    batcher_stats stats;  /* what is counted; without sequences and tree */
+    uint64_t last_return; /* clock_ns() of qp_step()'s, if the next step follows at once; else 0 */
+    atomic_bool snapshot_wanted;
+    pthread_cond_t answered; /* under `mutex`, as these: */
+    batcher_stats snapshot;
+    uint64_t n_snapshots;
+    bool snapshot_failed;
 };
 
 /* batcher_open() without its thread: for tests, which take turns themselves. */
@@ -73,6 +83,13 @@ void batcher_leave_slot(batcher *batcher, choice *choice, bool keep);
 
 /* Sends the youngest choice that runs back to wait; false: it is the only one. */
 bool batcher_preempt(batcher *batcher);
+
+/* statistics.c */
+void stats_init(batcher_stats *stats);
+void stats_add_pass(batcher_stats *stats, pass_stats pass);
+
+/* Makes a snapshot if one is wanted. */
+void stats_answer(batcher *batcher);
 
 /* One call of qp_step() for all that run and have something to do; false: none has. engine_step.c
  */

@@ -38,13 +38,26 @@ static void push_token(choice *c, int32_t token, size_t vocab_size)
     choice_push(c, event);
 }
 
+static void note_token(batcher *b, choice *c)
+{
+    request *r = c->request;
+    const uint64_t now = clock_ns();
+    b->stats.generated_tokens++;
+    if (c->last_token) histogram_add(&b->stats.next_token, (double)(now - c->last_token) * 1e-9);
+    c->last_token = now;
+    if (r->first_token) return;
+    r->first_token = now;
+    b->stats.last_first_token = (double)(now - r->arrived) * 1e-9;
+    histogram_add(&b->stats.first_token, b->stats.last_first_token);
+}
+
 static bool on_token(void *context, int32_t token)
 {
     choice *c = context;
     request *r = c->request;
     batcher *b = r->state->batcher;
     if (ends_choice(r, token)) return stop(c, QP_FINISH_STOP_TOKEN, token);
-    if (!r->first_token) r->first_token = clock_ns();
+    note_token(b, c);
     c->tokens[c->count++] = token;
     push_token(c, token, (size_t)b->info.vocab_size);
     batcher_note(b, r);
@@ -188,21 +201,33 @@ static void end_stopped(batcher *b)
 /* What comes of a step: pages of prompts go into the tree, and times into the means. */
 static void note_step(batcher *b, double ns)
 {
-    size_t prompt = 0, passes = 0, going = 0;
+    size_t prompt = 0, passes = 0, going = 0, tokens = 0;
     for (size_t i = 0; i < b->n_called; i++) {
         const qp_sequence *s = &b->sequences[i];
         choice *c = b->called[i];
         const bool reads = s->count > 1 || !decodes(c);
         going += !reads;
         prompt += reads ? s->read : 0;
+        tokens += reads ? 0 : s->chosen;
         if (s->passes > passes) passes = s->passes;
         if (reads) session_keep_prefix(c->session, c->request->cache_key);
         if (c->request->prompt_only && c->session->count == c->count) stop(c, QP_FINISH_LENGTH, -1);
     }
+    stats_add_pass(&b->stats, (pass_stats){.milliseconds = ns * 1e-6,
+                                           .passes = passes,
+                                           .prompt_tokens = prompt,
+                                           .decode_tokens = tokens,
+                                           .sequences = b->n_called});
     if (prompt == 0 && passes > 0) mean(&b->pass_ns, ns / (double)passes);
     if (prompt < LEAST_TIMED) return;
     const double rest = ns - (going ? b->pass_ns : 0);
     mean(&b->token_ns, (rest > 0 ? rest : 0) / (double)prompt);
+}
+
+static void note_own_time(batcher *b, uint64_t now)
+{
+    b->stats.own_seconds += (double)(now - b->last_return) * 1e-9;
+    b->stats.own_steps++;
 }
 
 /* Tokens for all; when pages are missing, for fewer and fewer. */
@@ -219,8 +244,10 @@ static qp_status step_all(batcher *b, qp_error *error)
         }
         if (b->n_called == 0) return QP_OK;
         const uint64_t begin = clock_ns();
+        if (b->last_return) note_own_time(b, begin);
         status = qp_step(b->engine, b->sequences, b->n_called, error);
-        if (status == QP_OK) note_step(b, (double)(clock_ns() - begin));
+        b->last_return = clock_ns();
+        if (status == QP_OK) note_step(b, (double)(b->last_return - begin));
         if (status == QP_NO_MEMORY && !batcher_preempt(b)) break;
     }
     return status;

@@ -30,6 +30,9 @@ void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_toke
     c->sampler = NULL;
     const bool all = --r->state->n_running == 0;
     if (all) r->finished = clock_ns();
+    b->stats.finished[finish]++;
+    histogram_add(&b->stats.answer_length, (double)(c->count - r->n_prompt));
+    if (all) histogram_add(&b->stats.end_to_end, (double)(r->finished - r->arrived) * 1e-9);
     choice_push(c, (token_event){.token = stop_token, .last = true, .finish = finish});
     batcher_note(b, r);
     note_end(b, c);
@@ -98,6 +101,7 @@ static bool is_over(batcher *b)
 bool batcher_turn(batcher *b)
 {
     take_submitted(b);
+    stats_answer(b);
     const uint64_t now = clock_ns();
     end_over(b, &b->running, now);
     end_over(b, &b->waiting, now);
@@ -112,5 +116,8 @@ bool batcher_turn(batcher *b)
 void batcher_run(batcher *b)
 {
     while (!is_over(b))
-        if (!batcher_turn(b)) sleep_until_signal(b);
+        if (!batcher_turn(b)) {
+            b->last_return = 0;
+            sleep_until_signal(b);
+        }
 }

@@ -55,6 +55,7 @@ typedef struct request_state {
     struct batcher *batcher;
     request *next_ready; /* in the batcher's list */
     size_t n_running;    /* choices that have not ended: the engine thread's */
+    uint64_t id;         /* counts the requests from 1 */
 } request_state;
 
 /* Whether a worker has to look at a request. */

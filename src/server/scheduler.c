@@ -115,6 +115,16 @@ static void change_queued(batcher *b, int by)
     pthread_mutex_unlock(&b->mutex);
 }
 
+static void note_admitted(batcher *b, request *r)
+{
+    r->admitted = clock_ns();
+    b->stats.requests++;
+    b->stats.prompt_tokens += r->n_prompt;
+    b->stats.cached_tokens += r->cached_tokens;
+    histogram_add(&b->stats.queued, (double)(r->admitted - r->arrived) * 1e-9);
+    histogram_add(&b->stats.prompt_length, (double)r->n_prompt);
+}
+
 static void start(batcher *b, choice *c)
 {
     request *r = c->request;
@@ -124,7 +134,7 @@ static void start(batcher *b, choice *c)
     if (!r->prompt_logprobs && !r->embed)
         cached = session_take_prefix(c->session, r->cache_key, c->tokens, c->count);
     if (!c->preempted && c->index == 0) r->cached_tokens = cached;
-    if (!r->admitted) r->admitted = clock_ns();
+    if (!r->admitted) note_admitted(b, r);
     b->running.items[b->running.count++] = c;
     change_queued(b, -1);
 }
@@ -170,6 +180,7 @@ bool batcher_preempt(batcher *b)
         if (b->running.items[i]->request->arrived >= b->running.items[youngest]->request->arrived)
             youngest = i;
     choice *c = b->running.items[youngest];
+    b->stats.preemptions++;
     choice_list_remove(&b->running, youngest);
     batcher_leave_slot(b, c, true);
     c->phase = CHOICE_WAITING;
