@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/status.h"
+#include "text/json_string.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -139,9 +140,9 @@ static void print_object(const bench *b, const bench_result *r, strbuf *out)
 {
     const cli_settings *s = b->call->settings;
     strbuf_puts(out, "{\"model\": ");
-    cli_json_string(out, b->model, strlen(b->model));
+    json_put_string(out, b->model, strlen(b->model));
     strbuf_puts(out, ", \"device\": ");
-    cli_json_string(out, b->info.device, strlen(b->info.device));
+    json_put_string(out, b->info.device, strlen(b->info.device));
     strbuf_printf(out,
                   ", \"gigabytes\": %.4f, \"threads\": %d, \"parallel\": %lld, \"depth\": %lld, "
                   "\"test\": \"%s%lld\", \"tokens_per_second\": %.4f, \"deviation\": %.4f, "

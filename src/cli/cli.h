@@ -161,9 +161,6 @@ void cli_end_with_reader(void);
 qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error);
 void cli_remove_partial(const char *path);
 
-/* A JSON string with its quotes, appended to `out`; bytes that are not UTF-8 become U+FFFD. */
-void cli_json_string(strbuf *out, const char *text, size_t length);
-
 /* Called first by main(). SIGINT ends the program with a message unless it is caught, failed writes
  * are reported as statuses instead of signals, and closed standard descriptors are replaced. */
 void cli_handle_signals(void);

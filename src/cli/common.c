@@ -4,7 +4,6 @@
 #include "base/files.h"
 #include "base/option_cache.h"
 #include "base/threads.h"
-#include "text/utf8.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -229,27 +228,6 @@ qp_status cli_flush(qp_error *error)
 {
     if (fflush(stdout) == 0 && !ferror(stdout)) return QP_OK;
     return output_failed(error);
-}
-
-void cli_json_string(strbuf *out, const char *text, size_t length)
-{
-    strbuf_putc(out, '"');
-    for (size_t i = 0; i < length;) {
-        unsigned char c = (unsigned char)text[i];
-        size_t n = utf8_sequence(text + i, length - i);
-        if (c == '"' || c == '\\')
-            strbuf_printf(out, "\\%c", c);
-        else if (c == '\n')
-            strbuf_puts(out, "\\n");
-        else if (c < 0x20 || c == 0x7f)
-            strbuf_printf(out, "\\u%04x", c);
-        else if (n > 0)
-            strbuf_append(out, text + i, n);
-        else
-            strbuf_puts(out, "\xef\xbf\xbd");
-        i += n ? n : 1;
-    }
-    strbuf_putc(out, '"');
 }
 
 volatile int cli_interrupted;

@@ -2,6 +2,7 @@
 #include "cli/conversation.h"
 
 #include "cli/cli.h"
+#include "text/json_string.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static cJSON *make_message(const char *role, const char *content, size_t length)
     strbuf json = {0}, text_only = {0};
     for (size_t i = 0; i < length; i++)
         strbuf_append(&text_only, content[i] ? &content[i] : "\xff", 1);
-    cli_json_string(&json, strbuf_text(&text_only), text_only.length);
+    json_put_string(&json, strbuf_text(&text_only), text_only.length);
     json.failed |= text_only.failed;
     strbuf_free(&text_only);
     cJSON *message = cJSON_CreateObject();

@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "inspect/measure.h"
+#include "text/json_string.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +78,7 @@ static void put_text(strbuf *out, const char *key, const char *text)
 {
     strbuf_printf(out, "\"%s\": ", key);
     if (text && *text)
-        cli_json_string(out, text, strlen(text));
+        json_put_string(out, text, strlen(text));
     else
         strbuf_puts(out, "null");
 }
@@ -90,7 +91,7 @@ static void put_words(strbuf *out, const char *text)
     for (const char *at = text + strspn(text, " ,"); *at; at += strspn(at, " ,")) {
         size_t length = strcspn(at, " ,");
         strbuf_puts(out, separator);
-        cli_json_string(out, at, length);
+        json_put_string(out, at, length);
         separator = ", ";
         at += length;
     }

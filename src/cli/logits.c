@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
+#include "text/json_string.h"
 
 #include <errno.h>
 #include <math.h>
@@ -64,7 +65,7 @@ static void describe_token(const logits_output *out, int32_t id, strbuf *text)
     char *piece = NULL;
     size_t length = 0;
     if (out->vocabulary) qp_detokenize(out->vocabulary, &id, 1, QP_SPECIAL, &piece, &length, NULL);
-    cli_json_string(text, piece ? piece : "", length);
+    json_put_string(text, piece ? piece : "", length);
     free(piece);
 }
 

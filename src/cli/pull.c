@@ -4,6 +4,7 @@
 #include "base/option_cache.h"
 #include "base/option_hub.h"
 #include "hub/hub.h"
+#include "text/json_string.h"
 
 #include <string.h>
 #include <sys/stat.h>
@@ -113,9 +114,9 @@ static qp_status add_entry(void *context, const hub_entry *entry, qp_error *erro
     list *l = context;
     if (l->json) {
         strbuf_printf(&l->text, "%s\n  {\"name\": ", l->count ? "," : "");
-        cli_json_string(&l->text, entry->reference, strlen(entry->reference));
+        json_put_string(&l->text, entry->reference, strlen(entry->reference));
         strbuf_puts(&l->text, ", \"path\": ");
-        cli_json_string(&l->text, entry->path, strlen(entry->path));
+        json_put_string(&l->text, entry->path, strlen(entry->path));
         strbuf_printf(&l->text, ", \"bytes\": %llu}", (unsigned long long)entry->bytes);
     } else {
         strbuf_printf(&l->text, "%8.2f GB  %s\n", (double)entry->bytes * 1e-9, entry->reference);

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/status.h"
+#include "text/json_string.h"
 #include "cli/terminal.h"
 
 #include <poll.h>
@@ -49,11 +50,11 @@ static qp_status tokenize_chat(const cli_call *call, const qp_vocabulary *vocabu
     strbuf_puts(&json, "[");
     if (system) {
         strbuf_puts(&json, "{\"role\": \"system\", \"content\": ");
-        cli_json_string(&json, system, strlen(system));
+        json_put_string(&json, system, strlen(system));
         strbuf_puts(&json, "}, ");
     }
     strbuf_puts(&json, "{\"role\": \"user\", \"content\": ");
-    cli_json_string(&json, prompt, length);
+    json_put_string(&json, prompt, length);
     strbuf_puts(&json, "}]");
     qp_status status = json.failed ? error_no_memory(call->error, "the conversation", length)
                                    : qp_tokenize_chat(vocabulary, json.data, json.length, true,
@@ -147,7 +148,7 @@ static void put_settings(const qp_generate_options *options, strbuf *text)
     strbuf_printf(text, "\"max_tokens\": %lld, \"stop\": [", (long long)options->max_tokens);
     for (size_t i = 0; i < sampling->n_stops; i++) {
         if (i) strbuf_puts(text, ", ");
-        cli_json_string(text, sampling->stops[i], strlen(sampling->stops[i]));
+        json_put_string(text, sampling->stops[i], strlen(sampling->stops[i]));
     }
     strbuf_puts(text, "], \"stop_tokens\": [");
     for (size_t i = 0; i < sampling->n_stop_tokens; i++)
@@ -166,11 +167,11 @@ static void put_json(const cli_call *call, const qp_engine *engine, const run_ou
     const char *model = "";
     if (cli_model_path(call, &model) != QP_OK) model = "";
     strbuf_puts(text, "{\"model\": ");
-    cli_json_string(text, model, strlen(model));
+    json_put_string(text, model, strlen(model));
     strbuf_puts(text, ", \"device\": ");
-    cli_json_string(text, info.device, strlen(info.device));
+    json_put_string(text, info.device, strlen(info.device));
     strbuf_puts(text, ", \"text\": ");
-    cli_json_string(text, strbuf_text(&out->text), out->text.length);
+    json_put_string(text, strbuf_text(&out->text), out->text.length);
     strbuf_printf(text, ", \"tokens\": [%s], \"prompt_tokens\": [", strbuf_text(&out->tokens));
     for (size_t i = 0; i < options->n_prompt; i++)
         strbuf_printf(text, "%s%d", i ? ", " : "", options->prompt[i]);
