@@ -65,6 +65,13 @@ typedef struct cli_settings {
     int64_t streams, requests, warmup, input_tokens, output_tokens, shared_prefix, prefix_groups;
     int64_t vocab_size, skip;
     double rate, duration, speed, scale, silence;
+    /* serve; the key file is that of load */
+    const char *host, *alias;
+    option_strings origins;
+    bool insecure, shared_cache;
+    int64_t port, http_workers, max_connections, max_queued;
+    uint64_t max_body;
+    double drain;
 } cli_settings;
 
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
@@ -86,7 +93,7 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_bench, command_schedule, command_trace, command_diff, command_convert, command_help,
     command_pull, command_list, command_rm, command_man, command_completion, command_version,
     command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
-    command_ops_bench, command_ops_export, command_ops_import, command_load;
+    command_ops_bench, command_ops_export, command_ops_import, command_load, command_serve;
 
 /* Names that similar programs use, with what to use here; and parts of the manual page. */
 extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],

@@ -10,8 +10,7 @@
 #define ONE_GPU "it uses one GPU; CUDA_VISIBLE_DEVICES chooses which"
 #define MAPPED  "model files are always mapped; quipu does not lock them in memory"
 #define KV_TYPE "the type of the KV cache is --kv-type F16, BF16 or F32, for keys and values alike"
-#define SERVER                                                                                     \
-    "it has no server; `quipu run` and `quipu chat` answer here, quipu.h is the C library"
+#define SERVER   "the server is `quipu serve`"
 #define NO_FLASH "attention is always computed in blocks, without a switch"
 #define CHUNK    "the tokens of a prompt in one forward pass are --chunk N"
 #define GRAMMAR  "answers cannot be restricted to a grammar yet"
@@ -115,7 +114,6 @@ const option_entry cli_foreign_flags[] = {
     {0}};
 
 const option_entry cli_foreign_commands[] = {
-    {"serve", SERVER},
     {"server", SERVER},
     {"push", "it uploads no models"},
     {"ls", "`quipu list` shows the models that are here"},

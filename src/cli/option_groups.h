@@ -11,8 +11,8 @@ extern const option_group cli_model_options, cli_engine_options, cli_context_opt
 
 /* options_text.c */
 extern const option_group cli_prompt_options, cli_run_options, cli_chat_options,
-    cli_sampling_options, cli_tokenize_options, cli_detokenize_options, cli_template_options,
-    cli_perplexity_options, cli_logits_options;
+    cli_setting_options, cli_ending_options, cli_tokenize_options, cli_detokenize_options,
+    cli_template_options, cli_perplexity_options, cli_logits_options;
 
 /* options_plan.c */
 extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_options,
@@ -22,6 +22,9 @@ extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_optio
 /* options_ops.c */
 extern const option_group cli_describe_options, cli_prompt_page_options, cli_kernel_options,
     cli_check_options, cli_timing_options, cli_import_options;
+
+/* options_serve.c */
+extern const option_group cli_serve_options, cli_access_options, cli_limit_options;
 
 /* options_load.c */
 extern const option_group cli_server_options, cli_pace_options, cli_question_options,

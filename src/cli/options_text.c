@@ -43,9 +43,7 @@ static const option_spec chat_options[] = {
     {0}};
 const option_group cli_chat_options = {"Conversation", chat_options};
 
-static const option_spec sampling_options[] = {
-    {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .argument = "N", .fallback = "0",
-     .maximum = 1 << 30, .help = "most tokens to generate; 0: until the answer ends"},
+static const option_spec setting_options[] = {
     {"temp", 0, OPTION_NUMBER_AT(SETTINGS, temperature), .argument = "T", .high = 100,
      .help = "temperature; 0: always take the likeliest token"},
     {"top-k", 0, OPTION_INTEGER_AT(SETTINGS, top_k), .argument = "K", .maximum = 1 << 30,
@@ -64,6 +62,12 @@ static const option_spec sampling_options[] = {
      .help = "subtract R from a token's logit for each time that the answer contains it"},
     {"seed", 's', OPTION_INTEGER_AT(SETTINGS, seed), .argument = "N", .maximum = INT64_C(1) << 53,
      .help = "the same seed makes the same choices from the same logits, on every machine"},
+    {0}};
+const option_group cli_setting_options = {"Sampling", setting_options};
+
+static const option_spec ending_options[] = {
+    {"n-predict", 'n', OPTION_INTEGER_AT(SETTINGS, n_predict), .argument = "N", .fallback = "0",
+     .maximum = 1 << 30, .help = "most tokens to generate; 0: until the answer ends"},
     {"stop", 0, OPTION_STRINGS_AT(SETTINGS, stops), .argument = "TEXT",
      .help = "end the answer before this text"},
     {"logit-bias", 0, OPTION_STRINGS_AT(SETTINGS, logit_biases), .expert = true,
@@ -75,7 +79,7 @@ static const option_spec sampling_options[] = {
      .help = "tokens generated between two checks whether the answer has ended; 0: one, or 16 on a "
              "GPU"},
     {0}};
-const option_group cli_sampling_options = {"Sampling", sampling_options};
+const option_group cli_ending_options = {"Sampling", ending_options};
 
 static const option_spec tokenize_options[] = {
     {"bos", 0, OPTION_FLAG_AT(SETTINGS, bos), .negatable = true,

@@ -1,0 +1,50 @@
+/* Options of `quipu serve`. */
+#include "cli/option_groups.h"
+
+#define SETTINGS cli_settings
+
+static const option_spec serve_options[] = {
+    {"host", 0, OPTION_STRING_AT(SETTINGS, host), .argument = "ADDRESS", .fallback = "127.0.0.1",
+     .help = "where to listen; any but this host's own address needs --api-key-file"},
+    {"port", 0, OPTION_INTEGER_AT(SETTINGS, port), .argument = "N", .fallback = "8080",
+     .maximum = 65535, .help = "0: one that is free"},
+    {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "8",
+     .minimum = 1, .maximum = 512,
+     .help = "answers that are made at a time; each has a context of its own"},
+    {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
+     .help = "the model's name in replies; without it that of its file"},
+    {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",
+     .high = 86400, .help = "that answers have to end after SIGTERM"},
+    {0}};
+const option_group cli_serve_options = {"Server", serve_options};
+
+static const option_spec access_options[] = {
+    {"api-key-file", 0, OPTION_STRING_AT(SETTINGS, api_key_file), .argument = "FILE",
+     .hint = OPTION_HINT_FILE, .help = "clients need one of the keys in this file, one a line"},
+    {"insecure", 0, OPTION_FLAG_AT(SETTINGS, insecure),
+     .help = "let other computers in without a key"},
+    {"cors-origin", 0, OPTION_STRINGS_AT(SETTINGS, origins), .argument = "ORIGIN",
+     .help = "pages of this origin, such as https://example.org, may use the server; *: all pages"},
+    {"shared-cache", 0, OPTION_FLAG_AT(SETTINGS, shared_cache), .expert = true,
+     .help = "clients with different keys share what was computed for equal beginnings of prompts, "
+             "and can tell by the time that another asked the same"},
+    {0}};
+const option_group cli_access_options = {"Access", access_options};
+
+static const option_spec limit_options[] = {
+    {"max-queued", 0, OPTION_INTEGER_AT(SETTINGS, max_queued), .expert = true, .argument = "N",
+     .fallback = "1024", .minimum = 1, .maximum = 1 << 20,
+     .help = "answers that wait at most; then requests are refused with 429"},
+    {"max-connections", 0, OPTION_INTEGER_AT(SETTINGS, max_connections), .expert = true,
+     .argument = "N", .fallback = "1024", .minimum = 1, .maximum = 1 << 16,
+     .help = "clients at a time"},
+    {"max-body", 0, OPTION_SIZE_AT(SETTINGS, max_body), .expert = true, .argument = "BYTES",
+     .fallback = "16M", .minimum = 1024, .maximum = 1 << 30, .help = "of a request"},
+    {"timeout", 0, OPTION_NUMBER_AT(SETTINGS, silence), .expert = true, .argument = "SECONDS",
+     .fallback = "0", .high = 1e6,
+     .help = "after which an answer ends as it is, from its request on; 0: never"},
+    {"http-workers", 0, OPTION_INTEGER_AT(SETTINGS, http_workers), .expert = true, .argument = "N",
+     .fallback = "2", .minimum = 1, .maximum = 64,
+     .help = "threads that read requests and write text"},
+    {0}};
+const option_group cli_limit_options = {"Limits", limit_options};

@@ -1,0 +1,52 @@
+/* quipu serve: the server's options; all else is in src/server. */
+#include "cli/cli.h"
+
+#include "server/server.h"
+
+#include <string.h>
+
+/* The name of the model's file, without its folder and ending. */
+static void name_model(const char *path, char *name, size_t size)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(name, size, "%s", slash && slash[1] ? slash + 1 : path);
+    size_t length = strlen(name);
+    if (length > 5 && strcmp(name + length - 5, ".gguf") == 0) name[length - 5] = '\0';
+}
+
+static qp_status open_model(void *context, qp_engine **engine, qp_sampling *sampling,
+                            qp_error *error)
+{
+    cli_call call = *(const cli_call *)context;
+    call.error = error;
+    qp_status status = cli_open_engine(&call, call.settings->parallel, engine);
+    return status == QP_OK ? cli_sampling(&call, *engine, sampling) : status;
+}
+
+qp_status command_serve(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    const char *path;
+    char name[256];
+    qp_status status = cli_model_path(call, &path);
+    if (status != QP_OK) return status;
+    name_model(path, name, sizeof name);
+    server_options options = {.host = s->host,
+                              .port = (int)s->port,
+                              .alias = s->alias ? s->alias : name,
+                              .api_key_file = s->api_key_file,
+                              .origins = s->origins.items,
+                              .n_origins = (size_t)s->origins.count,
+                              .insecure = s->insecure,
+                              .shared_cache = s->shared_cache,
+                              .workers = (int)s->http_workers,
+                              .max_body = s->max_body,
+                              .max_connections = (size_t)s->max_connections,
+                              .max_queued = (size_t)s->max_queued,
+                              .drain_seconds = s->drain,
+                              .timeout = s->silence,
+                              .open = open_model,
+                              .context = (void *)call,
+                              .log = cli_log};
+    return server_run(&options, call->error);
+}

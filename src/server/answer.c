@@ -1,0 +1,131 @@
+/* One answer of a call: tokens become text, and the text content and calls of tools. See call.h. */
+#include "server/answer.h"
+
+#include "server/server_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool grow(void **data, size_t *capacity, size_t needed, size_t size)
+{
+    if (needed <= *capacity) return true;
+    size_t wanted = *capacity ? 2 * *capacity : 64;
+    while (wanted < needed)
+        wanted *= 2;
+    void *grown = realloc(*data, wanted * size);
+    if (!grown) return false;
+    *data = grown;
+    *capacity = wanted;
+    return true;
+}
+
+/* Notes without memory are left out: a reply without them is still an answer. */
+static void add_note(answer *a, const token_event *event)
+{
+    size_t tops = event->n_top;
+    if (!grow((void **)&a->notes, &a->notes_capacity, a->n_notes + 1, sizeof *a->notes) ||
+        !grow((void **)&a->tops, &a->tops_capacity, a->n_tops + tops, sizeof *a->tops))
+        return;
+    if (tops) memcpy(a->tops + a->n_tops, event->top, tops * sizeof *a->tops);
+    a->notes[a->n_notes++] = (token_note){.token = event->token,
+                                          .logprob = event->logprob,
+                                          .offset = a->decoded,
+                                          .tops = a->n_tops,
+                                          .n_tops = (uint32_t)tops};
+    a->n_tops += tops;
+}
+
+/* Appends the token's text to what is pending. */
+static void decode(answer *a, int32_t token)
+{
+    const qp_vocabulary *vocabulary = a->call->server->vocabulary;
+    strbuf *pending = &a->stop.pending;
+    size_t before = pending->length, length = 0;
+    if (!vocabulary || token >= tokenizer_vocab_size(vocabulary->tokenizer)) return;
+    const char *piece = tokenizer_piece(vocabulary->tokenizer, token, &length);
+    bool marker = a->call->tools.count && tokenizer_is_control(vocabulary->tokenizer, token) &&
+                  tool_calls_marker(piece, length);
+    if (marker)
+        strbuf_append(pending, piece, length);
+    else
+        tokenizer_decoder_push(&a->decoder, token, pending, NULL);
+    a->decoded += pending->length - before;
+}
+
+/* Looks how much of the text is content; `ended`: no more comes. */
+static void find_content(answer *a, bool ended)
+{
+    if (!a->call->tools.count) {
+        a->content = a->text.length;
+        return;
+    }
+    if (a->tool_text) return;
+    /* Content that was handed out ends before any marker, so the search goes on from there. */
+    size_t from = a->content;
+    a->content = from + tool_calls_scan(strbuf_text(&a->text) + from, a->text.length - from, ended,
+                                        &a->tool_text);
+    /* A bare object is a call only where it is all that the model says. */
+    if (a->tool_text && from > 0 && strbuf_text(&a->text)[a->content] == '{') {
+        a->tool_text = false;
+        a->content = a->text.length;
+    }
+}
+
+static void hand_out(answer *a)
+{
+    call *c = a->call;
+    size_t length = a->content - a->sent;
+    if (c->streaming && !c->replied && (length > 0 || !a->begun))
+        c->dialect->delta(c, a, strbuf_text(&a->text) + a->sent, length);
+    a->begun = true;
+    a->sent = a->content;
+}
+
+static void take_certain(answer *a, size_t certain, bool ended)
+{
+    strbuf_append(&a->text, strbuf_text(&a->stop.pending), certain);
+    stop_text_consume(&a->stop, certain);
+    find_content(a, ended);
+}
+
+static void finish_answer(answer *a, int finish)
+{
+    call *c = a->call;
+    a->ended = true;
+    a->finish = finish;
+    take_certain(a, a->stop.pending.length, true);
+    if (a->tool_text) {
+        a->tool_calls = tool_calls_parse(strbuf_text(&a->text) + a->content,
+                                         a->text.length - a->content, &c->tools);
+        if (!a->tool_calls) a->content = a->text.length;
+    }
+    while (a->n_notes && a->notes[a->n_notes - 1].offset >= a->text.length && a->stop.found)
+        a->n_notes--; /* tokens of the stop text */
+    hand_out(a);
+    if (c->streaming && !c->replied) c->dialect->finish(c, a);
+}
+
+void answer_add_token(answer *a, request *r, const token_event *event)
+{
+    if (a->ended) return; /* it was cancelled at a stop text */
+    a->n_tokens++;
+    if (r->top_logprobs >= 0) add_note(a, event);
+    decode(a, event->token);
+    size_t certain = stop_text_scan(&a->stop);
+    if (a->stop.found) {
+        finish_answer(a, QP_FINISH_STOP_TEXT);
+        request_cancel(r, (int)(a->index % r->n_choices));
+        return;
+    }
+    take_certain(a, certain, false);
+    hand_out(a);
+}
+
+void answer_end(answer *a, request *r, const token_event *event)
+{
+    (void)r;
+    if (a->ended) return;
+    if (a->decoder.tokenizer) tokenizer_decoder_flush(&a->decoder, &a->stop.pending, NULL);
+    stop_text_scan(&a->stop);
+    finish_answer(a, a->stop.found ? QP_FINISH_STOP_TEXT : event->finish);
+}

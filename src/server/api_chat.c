@@ -1,0 +1,259 @@
+/* POST /v1/chat/completions. */
+#include "server/api_openai.h"
+
+#include "server/api_parts.h"
+#include "server/server_state.h"
+#include "text/json_string.h"
+
+#include <string.h>
+
+#define AT(member) .at = offsetof(parameters, member)
+
+static const field stream_options[] = {{.name = "include_usage",
+                                        .type = FIELD_BOOL,
+                                        AT(include_usage),
+                                        .help = "a last chunk has the usage, and no choices"},
+                                       {0}};
+
+static const field chat_fields[] = {
+    {.name = "messages",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(messages),
+     .required = true,
+     .help = "the conversation: objects with a role and a content"},
+    {.name = "tools",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(tools),
+     .help = "functions that the model may call"},
+    {.name = "tool_choice",
+     .type = FIELD_READ,
+     .types = JSON_STRING | JSON_OBJECT,
+     .read = call_read_tool_choice,
+     .help = "auto or none"},
+    {.name = "response_format",
+     .type = FIELD_READ,
+     .types = JSON_OBJECT,
+     .read = call_read_format,
+     .help = "of type text"},
+    {.name = "max_tokens",
+     .type = FIELD_INTEGER,
+     AT(max_tokens),
+     .high = 1 << 30,
+     .help = "of an answer; none: until the context is full"},
+    {.name = "max_completion_tokens",
+     .type = FIELD_INTEGER,
+     AT(max_tokens),
+     .high = 1 << 30,
+     .help = "another name of max_tokens"},
+    {.name = "logprobs", .type = FIELD_BOOL, AT(logprobs), .help = "how likely each token was"},
+    {.name = "top_logprobs",
+     .type = FIELD_INTEGER,
+     AT(top_logprobs),
+     .high = REQUEST_MAX_TOP,
+     .help = "alternatives of each token"},
+    {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
+    {.name = "chat_template_kwargs",
+     .type = FIELD_JSON,
+     .types = JSON_OBJECT,
+     AT(template_variables),
+     .help = "variables of the model's chat template"},
+    {0}};
+
+static const field *const chat_tables[] = {chat_fields, call_openai_fields, call_sampling_fields,
+                                           call_vendor_fields, NULL};
+
+static qp_status read_chat(call *c, const cJSON *body, api_error *error)
+{
+    (void)body;
+    cJSON *variables;
+    if (c->p.top_logprobs > 0 && !c->p.logprobs)
+        return api_refuse(error, 400, "top_logprobs",
+                          "\"top_logprobs\" needs \"logprobs\": true beside it");
+    TRY(call_chat_variables(c, c->p.messages, c->p.tools, &variables, error));
+    return call_add_chat(c, variables, error);
+}
+
+/* ---- Log-probabilities --------------------------------------------------------------------- */
+
+static void put_token(const call *c, int32_t token, float logprob, strbuf *out)
+{
+    size_t length = 0;
+    const char *piece = qp_token_piece(c->server->vocabulary, token, &length);
+    strbuf_puts(out, "{\"token\":");
+    json_put_string(out, piece ? piece : "", length);
+    strbuf_puts(out, ",\"logprob\":");
+    put_logprob(out, logprob);
+    strbuf_puts(out, ",\"bytes\":[");
+    for (size_t i = 0; i < length; i++)
+        strbuf_printf(out, "%s%u", i ? "," : "", (unsigned char)piece[i]);
+    strbuf_putc(out, ']');
+}
+
+/* ,"logprobs":{"content":[...]} of the notes up to `end`, from the first that was not handed out.
+ */
+static void put_notes(const call *c, answer *a, size_t end, strbuf *out)
+{
+    if (!c->p.logprobs) {
+        strbuf_puts(out, ",\"logprobs\":null");
+        return;
+    }
+    strbuf_puts(out, ",\"logprobs\":{\"content\":[");
+    for (bool first = true; a->noted < end; a->noted++, first = false) {
+        const token_note *note = &a->notes[a->noted];
+        if (!first) strbuf_putc(out, ',');
+        put_token(c, note->token, note->logprob, out);
+        strbuf_puts(out, ",\"top_logprobs\":[");
+        for (uint32_t i = 0; i < note->n_tops; i++) {
+            const token_top *top = &a->tops[note->tops + i];
+            if (i) strbuf_putc(out, ',');
+            put_token(c, top->token, top->logprob, out);
+            strbuf_putc(out, '}');
+        }
+        strbuf_puts(out, "]}");
+    }
+    strbuf_puts(out, "],\"refusal\":null}");
+}
+
+/* ---- Streams ------------------------------------------------------------------------------- */
+
+static void put_head(const call *c, const char *object, strbuf *out)
+{
+    strbuf_printf(out,
+                  "{\"id\":\"chatcmpl-%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", c->id,
+                  object, (long long)c->created);
+    put_model(c, out);
+    strbuf_puts(out, ",\"system_fingerprint\":\"quipu-" QP_VERSION "\"");
+}
+
+static void open_chunk(call *c, const answer *a)
+{
+    strbuf_puts(&c->out, "data: ");
+    put_head(c, "chat.completion.chunk", &c->out);
+    strbuf_printf(&c->out, ",\"choices\":[{\"index\":%zu,\"delta\":{", a->index);
+}
+
+static void close_chunk(call *c, const char *reason)
+{
+    if (reason)
+        strbuf_printf(&c->out, ",\"finish_reason\":\"%s\"}]", reason);
+    else
+        strbuf_puts(&c->out, ",\"finish_reason\":null}]");
+    if (c->p.include_usage) strbuf_puts(&c->out, ",\"usage\":null");
+    strbuf_puts(&c->out, "}\n\n");
+}
+
+static void chat_begin(call *c)
+{
+    (void)c;
+}
+
+static void chat_delta(call *c, answer *a, const char *text, size_t length)
+{
+    if (!a->begun) {
+        open_chunk(c, a);
+        strbuf_puts(&c->out, "\"role\":\"assistant\",\"content\":null},\"logprobs\":null");
+        close_chunk(c, NULL);
+    }
+    if (!length) return;
+    open_chunk(c, a);
+    strbuf_puts(&c->out, "\"content\":");
+    json_put_string(&c->out, text, length);
+    strbuf_putc(&c->out, '}');
+    put_notes(c, a, notes_before(a, a->content), &c->out);
+    close_chunk(c, NULL);
+}
+
+static void put_tool_call(const cJSON *call, int index, strbuf *out)
+{
+    const char *id = json_get(call, "id")->valuestring, *name = json_get(call, "name")->valuestring,
+               *arguments = json_get(call, "arguments")->valuestring;
+    strbuf_putc(out, '{');
+    if (index >= 0) strbuf_printf(out, "\"index\":%d,", index);
+    strbuf_printf(out, "\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", id);
+    json_put_string(out, name, strlen(name));
+    strbuf_puts(out, ",\"arguments\":");
+    json_put_string(out, arguments, strlen(arguments));
+    strbuf_puts(out, "}}");
+}
+
+static void chat_finish(call *c, answer *a)
+{
+    const cJSON *tool_call;
+    int index = 0;
+    cJSON_ArrayForEach(tool_call, a->tool_calls)
+    {
+        open_chunk(c, a);
+        strbuf_puts(&c->out, "\"tool_calls\":[");
+        put_tool_call(tool_call, index++, &c->out);
+        strbuf_puts(&c->out, "]},\"logprobs\":null");
+        close_chunk(c, NULL);
+    }
+    open_chunk(c, a);
+    strbuf_putc(&c->out, '}');
+    put_notes(c, a, a->n_notes, &c->out);
+    close_chunk(c, call_finish_reason(a));
+}
+
+static void chat_end(call *c)
+{
+    if (c->p.include_usage) {
+        strbuf_puts(&c->out, "data: ");
+        put_head(c, "chat.completion.chunk", &c->out);
+        strbuf_puts(&c->out, ",\"choices\":[]");
+        put_openai_usage(c, &c->out);
+        strbuf_puts(&c->out, "}\n\n");
+    }
+    strbuf_puts(&c->out, "data: [DONE]\n\n");
+}
+
+/* ---- Whole replies ------------------------------------------------------------------------- */
+
+static void put_message(answer *a, strbuf *out)
+{
+    const cJSON *tool_call;
+    int index = 0;
+    strbuf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (a->tool_calls && !a->content)
+        strbuf_puts(out, "null");
+    else
+        json_put_string(out, strbuf_text(&a->text), a->content);
+    strbuf_puts(out, ",\"refusal\":null");
+    if (a->tool_calls) strbuf_puts(out, ",\"tool_calls\":[");
+    cJSON_ArrayForEach(tool_call, a->tool_calls)
+    {
+        if (index++) strbuf_putc(out, ',');
+        put_tool_call(tool_call, -1, out);
+    }
+    strbuf_puts(out, a->tool_calls ? "]}" : "}");
+}
+
+static void chat_whole(call *c)
+{
+    strbuf *out = &c->out;
+    put_head(c, "chat.completion", out);
+    strbuf_puts(out, ",\"choices\":[");
+    for (size_t i = 0; i < c->n_answers; i++) {
+        answer *a = &c->answers[i];
+        strbuf_printf(out, "%s{\"index\":%zu,", i ? "," : "", i);
+        put_message(a, out);
+        put_notes(c, a, a->n_notes, out);
+        strbuf_printf(out, ",\"finish_reason\":\"%s\"}", call_finish_reason(a));
+    }
+    strbuf_putc(out, ']');
+    put_openai_usage(c, out);
+    strbuf_putc(out, '}');
+}
+
+const dialect openai_chat = {
+    .fields = chat_tables,
+    .stream_type = "text/event-stream",
+    .read = read_chat,
+    .whole = chat_whole,
+    .begin = chat_begin,
+    .delta = chat_delta,
+    .finish = chat_finish,
+    .end = chat_end,
+    .fail = fail_openai,
+};

@@ -1,0 +1,312 @@
+/* POST /v1/completions: text or tokens go on. */
+#include "server/api_openai.h"
+
+#include "server/api_parts.h"
+#include "server/server_state.h"
+#include "text/json_string.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(member) .at = offsetof(parameters, member)
+
+static qp_status read_suffix(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    (void)out;
+    if (!*value->valuestring) return QP_OK;
+    return api_refuse(error, 400, name, "\"suffix\": text cannot be filled in before another yet");
+}
+
+static qp_status read_logprobs(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    double count = cJSON_IsBool(value) ? cJSON_IsTrue(value) - 1 : value->valuedouble;
+    if (!(count >= -1 && count <= REQUEST_MAX_TOP) || count != (double)(int)count)
+        return api_refuse(error, 400, name, "\"logprobs\" must be a whole number from 0 to %d",
+                          REQUEST_MAX_TOP);
+    p->logprobs = count >= 0;
+    p->top_logprobs = (int64_t)count;
+    return QP_OK;
+}
+
+static const field stream_options[] = {{.name = "include_usage",
+                                        .type = FIELD_BOOL,
+                                        AT(include_usage),
+                                        .help = "a last chunk has the usage, and no choices"},
+                                       {0}};
+
+static const field completion_fields[] = {
+    {.name = "prompt",
+     .type = FIELD_JSON,
+     .types = JSON_STRING | JSON_ARRAY,
+     AT(prompt),
+     .required = true,
+     .help = "a text, an array of token ids, or an array of these"},
+    {.name = "max_tokens",
+     .type = FIELD_INTEGER,
+     AT(max_tokens),
+     .high = 1 << 30,
+     .help = "of an answer; none: 16"},
+    {.name = "logprobs",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER | JSON_BOOL,
+     .read = read_logprobs,
+     .help = "how likely tokens were, and so many alternatives of each"},
+    {.name = "echo", .type = FIELD_BOOL, AT(echo), .help = "the prompt is part of the text"},
+    {.name = "best_of",
+     .type = FIELD_INTEGER,
+     AT(best_of),
+     .low = 1,
+     .high = REQUEST_MAX_CHOICES,
+     .help = "must be n where it is given"},
+    {.name = "suffix",
+     .type = FIELD_READ,
+     .types = JSON_STRING,
+     .read = read_suffix,
+     .help = "not built yet"},
+    {.name = "response_format",
+     .type = FIELD_READ,
+     .types = JSON_OBJECT,
+     .read = call_read_format,
+     .help = "of type text"},
+    {.name = "stream_options", .type = FIELD_OBJECT, .fields = stream_options},
+    {0}};
+
+static const field *const completion_tables[] = {completion_fields, call_openai_fields,
+                                                 call_sampling_fields, call_vendor_fields, NULL};
+
+/* ---- Prompts ------------------------------------------------------------------------------- */
+
+static qp_status add_ids(call *c, const cJSON *ids, api_error *error)
+{
+    qp_tokens tokens = {0};
+    const cJSON *item;
+    size_t count = (size_t)cJSON_GetArraySize(ids);
+    tokens.data = malloc((count + 1) * sizeof *tokens.data);
+    if (!tokens.data)
+        return api_failed(error, error_no_memory(&error->error, "the prompt", count * 4));
+    qp_status status = QP_OK;
+    cJSON_ArrayForEach(item, ids)
+    {
+        double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(id >= 0 && id <= INT32_MAX) || id != (double)(int32_t)id) {
+            status = api_refuse(error, 400, "prompt",
+                                "token ids of a prompt must be whole numbers from 0 on");
+            break;
+        }
+        tokens.data[tokens.count++] = (int32_t)id;
+    }
+    if (status == QP_OK) status = call_add_tokens(c, &tokens, error);
+    qp_tokens_free(&tokens);
+    return status;
+}
+
+/* Keeps the text of the prompt that was added last, for the echo. */
+static qp_status keep_text(call *c, const char *text, api_error *error)
+{
+    call_prompt *prompt = &c->prompts[c->n_prompts - 1];
+    if (!c->p.echo) return QP_OK;
+    if (text) {
+        prompt->text = strdup(text);
+        prompt->length = strlen(text);
+        if (!prompt->text)
+            return api_failed(error, error_no_memory(&error->error, "the prompt", prompt->length));
+        return QP_OK;
+    }
+    if (!c->server->vocabulary) return QP_OK;
+    qp_status status =
+        qp_detokenize(c->server->vocabulary, prompt->request->prompt, prompt->request->n_prompt,
+                      QP_SPECIAL, &prompt->text, &prompt->length, &error->error);
+    return status == QP_OK ? QP_OK : api_failed(error, status);
+}
+
+static qp_status add_one(call *c, const cJSON *prompt, api_error *error)
+{
+    bool text = cJSON_IsString(prompt);
+    if (!text && !cJSON_IsArray(prompt))
+        return api_refuse(error, 400, "prompt",
+                          "\"prompt\" must be a text, an array of token ids, or an array of these");
+    TRY(text ? call_add_text(c, prompt->valuestring, error) : add_ids(c, prompt, error));
+    return keep_text(c, text ? prompt->valuestring : NULL, error);
+}
+
+static qp_status read_completion(call *c, const cJSON *body, api_error *error)
+{
+    (void)body;
+    const cJSON *prompt = c->p.prompt, *first = prompt->child, *item;
+    if (c->p.max_tokens < 0) c->p.max_tokens = 16; /* OpenAI's default */
+    if (c->p.best_of >= 0 && c->p.best_of != c->p.n)
+        return api_refuse(error, 400, "best_of", "\"best_of\" must be the same as \"n\"");
+    if (c->p.max_tokens == 0 && !c->p.echo)
+        return api_refuse(error, 400, "max_tokens",
+                          "\"max_tokens\" of 0 asks for nothing without \"echo\": true");
+    if (cJSON_IsString(prompt) || cJSON_IsNumber(first)) return add_one(c, prompt, error);
+    if (!first) return api_refuse(error, 400, "prompt", "\"prompt\" is empty");
+    cJSON_ArrayForEach(item, prompt) TRY(add_one(c, item, error));
+    return QP_OK;
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+static void put_head(const call *c, strbuf *out)
+{
+    strbuf_printf(out,
+                  "{\"id\":\"cmpl-%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":",
+                  c->id, (long long)c->created);
+    put_model(c, out);
+    strbuf_puts(out, ",\"system_fingerprint\":\"quipu-" QP_VERSION "\"");
+}
+
+/* The four arrays of OpenAI's form, side by side. */
+typedef struct columns {
+    strbuf tokens, logprobs, tops, offsets;
+    size_t offset; /* characters before the next token */
+} columns;
+
+static void put_piece(const call *c, int32_t token, strbuf *out)
+{
+    size_t length = 0;
+    const char *piece = qp_token_piece(c->server->vocabulary, token, &length);
+    json_put_string(out, piece ? piece : "", length);
+}
+
+/* `known`: the logarithm and the alternatives are; they are not of the first token of a prompt. */
+static void add_row(const call *c, columns *to, int32_t token, bool known, float logprob,
+                    const token_top *tops, size_t n_tops)
+{
+    const char *comma = to->tokens.length ? "," : "";
+    size_t length = 0;
+    const char *piece = qp_token_piece(c->server->vocabulary, token, &length);
+    strbuf_puts(&to->tokens, comma);
+    put_piece(c, token, &to->tokens);
+    strbuf_puts(&to->logprobs, comma);
+    known ? put_logprob(&to->logprobs, logprob) : (void)strbuf_puts(&to->logprobs, "null");
+    strbuf_puts(&to->tops, comma);
+    strbuf_puts(&to->tops, known ? "{" : "null");
+    for (size_t i = 0; known && i < n_tops; i++) {
+        if (i) strbuf_putc(&to->tops, ',');
+        put_piece(c, tops[i].token, &to->tops);
+        strbuf_putc(&to->tops, ':');
+        put_logprob(&to->tops, tops[i].logprob);
+    }
+    if (known) strbuf_putc(&to->tops, '}');
+    strbuf_printf(&to->offsets, "%s%zu", comma, to->offset);
+    for (size_t i = 0; i < length; i++)
+        to->offset += ((unsigned char)piece[i] & 0xc0) != 0x80;
+}
+
+static void add_prompt_rows(const call *c, columns *to, const request *r)
+{
+    size_t n_tops = r->top_logprobs > 0 ? (size_t)r->top_logprobs : 0;
+    for (size_t i = 0; r->prompt_logprob && i < r->n_prompt; i++)
+        add_row(c, to, r->prompt[i], i > 0, r->prompt_logprob[i],
+                r->prompt_top ? r->prompt_top + i * n_tops : NULL, r->prompt_top ? n_tops : 0);
+}
+
+static void put_logprobs(const call *c, answer *a, bool echo, size_t end, strbuf *out)
+{
+    columns to = {.offset = a->noted ? a->sent : 0};
+    if (!c->p.logprobs) {
+        strbuf_puts(out, ",\"logprobs\":null");
+        return;
+    }
+    if (echo) add_prompt_rows(c, &to, c->prompts[a->prompt].request);
+    for (; a->noted < end; a->noted++) {
+        const token_note *note = &a->notes[a->noted];
+        add_row(c, &to, note->token, true, note->logprob, a->tops + note->tops, note->n_tops);
+    }
+    strbuf_printf(out,
+                  ",\"logprobs\":{\"tokens\":[%s],\"token_logprobs\":[%s],\"top_logprobs\":[%s],"
+                  "\"text_offset\":[%s]}",
+                  strbuf_text(&to.tokens), strbuf_text(&to.logprobs), strbuf_text(&to.tops),
+                  strbuf_text(&to.offsets));
+    strbuf_free(&to.tokens);
+    strbuf_free(&to.logprobs);
+    strbuf_free(&to.tops);
+    strbuf_free(&to.offsets);
+}
+
+/* A choice; `text` follows the prompt where that is echoed. */
+static void put_choice(call *c, answer *a, bool echo, const char *text, size_t length, size_t notes,
+                       const char *reason)
+{
+    strbuf whole = {0};
+    strbuf *out = &c->out;
+    const call_prompt *prompt = &c->prompts[a->prompt];
+    echo = echo && c->p.echo;
+    if (echo && prompt->text) strbuf_append(&whole, prompt->text, prompt->length);
+    strbuf_append(&whole, text, length);
+    strbuf_printf(out, "{\"index\":%zu,\"text\":", a->index);
+    json_put_string(out, strbuf_text(&whole), whole.length);
+    put_logprobs(c, a, echo, notes, out);
+    if (reason)
+        strbuf_printf(out, ",\"finish_reason\":\"%s\"}", reason);
+    else
+        strbuf_puts(out, ",\"finish_reason\":null}");
+    strbuf_free(&whole);
+}
+
+static void put_chunk(call *c, answer *a, bool echo, const char *text, size_t length, size_t notes,
+                      const char *reason)
+{
+    strbuf_puts(&c->out, "data: ");
+    put_head(c, &c->out);
+    strbuf_puts(&c->out, ",\"choices\":[");
+    put_choice(c, a, echo, text, length, notes, reason);
+    strbuf_puts(&c->out, c->p.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+}
+
+static void completion_begin(call *c)
+{
+    (void)c;
+}
+
+static void completion_delta(call *c, answer *a, const char *text, size_t length)
+{
+    bool echo = !a->begun && c->p.echo;
+    if (length || echo) put_chunk(c, a, echo, text, length, notes_before(a, a->content), NULL);
+}
+
+static void completion_finish(call *c, answer *a)
+{
+    put_chunk(c, a, false, "", 0, a->n_notes, call_finish_reason(a));
+}
+
+static void completion_end(call *c)
+{
+    if (c->p.include_usage) {
+        strbuf_puts(&c->out, "data: ");
+        put_head(c, &c->out);
+        strbuf_puts(&c->out, ",\"choices\":[]");
+        put_openai_usage(c, &c->out);
+        strbuf_puts(&c->out, "}\n\n");
+    }
+    strbuf_puts(&c->out, "data: [DONE]\n\n");
+}
+
+static void completion_whole(call *c)
+{
+    put_head(c, &c->out);
+    strbuf_puts(&c->out, ",\"choices\":[");
+    for (size_t i = 0; i < c->n_answers; i++) {
+        answer *a = &c->answers[i];
+        if (i) strbuf_putc(&c->out, ',');
+        put_choice(c, a, true, strbuf_text(&a->text), a->content, a->n_notes,
+                   call_finish_reason(a));
+    }
+    strbuf_putc(&c->out, ']');
+    put_openai_usage(c, &c->out);
+    strbuf_putc(&c->out, '}');
+}
+
+const dialect openai_completions = {
+    .fields = completion_tables,
+    .stream_type = "text/event-stream",
+    .read = read_completion,
+    .whole = completion_whole,
+    .begin = completion_begin,
+    .delta = completion_delta,
+    .finish = completion_finish,
+    .end = completion_end,
+    .fail = fail_openai,
+};

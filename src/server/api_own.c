@@ -1,0 +1,227 @@
+/* Health, models, tokens and templates: see api_own.h. */
+#include "server/api_own.h"
+
+#include "base/clock.h"
+#include "server/server_state.h"
+#include "text/json_string.h"
+#include "text/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(member) .at = offsetof(parameters, member)
+
+/* ---- At once ------------------------------------------------------------------------------- */
+
+void reply_health(server *s, exchange *x)
+{
+    int phase = atomic_load(&s->phase);
+    if (phase != SERVER_READY) {
+        api_error error = {0};
+        api_refuse(&error, 503, NULL,
+                   phase == SERVER_LOADING ? "the model is being loaded" : "the server ends");
+        server_reply_error(x, &error, API_OPENAI);
+        return;
+    }
+    uint64_t now = clock_ns(), step = batcher_last_step(s->batcher);
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "status", "ok");
+    cJSON_AddNumberToObject(tree, "last_step_seconds",
+                            now > step ? (double)(now - step) * 1e-9 : 0);
+    server_reply_json(x, tree);
+}
+
+static cJSON *describe_model(const server *s)
+{
+    cJSON *model = cJSON_CreateObject();
+    cJSON_AddStringToObject(model, "id", s->options->alias);
+    cJSON_AddStringToObject(model, "object", "model");
+    cJSON_AddNumberToObject(model, "created", (double)s->started);
+    cJSON_AddStringToObject(model, "owned_by", "quipu");
+    if (atomic_load(&s->phase) == SERVER_LOADING) return model;
+    cJSON_AddNumberToObject(model, "max_model_len", (double)s->info.context);
+    cJSON *meta = cJSON_AddObjectToObject(model, "meta");
+    cJSON_AddNumberToObject(meta, "n_vocab", (double)s->info.vocab_size);
+    cJSON_AddNumberToObject(meta, "n_ctx_train", (double)s->info.model_context);
+    cJSON_AddNumberToObject(meta, "size", (double)s->info.weight_bytes);
+    return model;
+}
+
+void reply_models(server *s, exchange *x)
+{
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "object", "list");
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "data"), describe_model(s));
+    server_reply_json(x, tree);
+}
+
+void reply_model(server *s, exchange *x)
+{
+    const char *name = exchange_request(x)->target + strlen("/v1/models/");
+    if (strcmp(name, s->options->alias) == 0) {
+        server_reply_json(x, describe_model(s));
+        return;
+    }
+    api_error error = {.code = "model_not_found"};
+    api_refuse(&error, 404, "model", "there is no model %.200s here, but %s", name,
+               s->options->alias);
+    server_reply_error(x, &error, API_OPENAI);
+}
+
+static void add_piece(cJSON *object, const char *name, const qp_vocabulary *v, qp_role role)
+{
+    size_t length = 0;
+    const char *piece = v ? qp_token_piece(v, qp_special_token(v, role), &length) : NULL;
+    cJSON_AddStringToObject(object, name, piece ? piece : "");
+}
+
+void reply_props(server *s, exchange *x)
+{
+    cJSON *tree = cJSON_CreateObject();
+    cJSON *settings = cJSON_AddObjectToObject(tree, "default_generation_settings");
+    cJSON_AddNumberToObject(settings, "n_ctx", (double)s->info.context);
+    cJSON *values = cJSON_AddObjectToObject(settings, "params");
+    for (int i = 0; i < QP_SETTING_COUNT; i++)
+        cJSON_AddNumberToObject(values, qp_setting_name((qp_setting)i), s->defaults.value[i]);
+    cJSON_AddNumberToObject(tree, "total_slots", (double)s->info.max_outputs);
+    cJSON_AddStringToObject(tree, "model_alias", s->options->alias);
+    const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
+    cJSON_AddStringToObject(tree, "chat_template", source ? source : "");
+    add_piece(tree, "bos_token", s->vocabulary, QP_ROLE_BOS);
+    add_piece(tree, "eos_token", s->vocabulary, QP_ROLE_EOS);
+    cJSON_AddStringToObject(tree, "build_info", "quipu " QP_VERSION);
+    server_reply_json(x, tree);
+}
+
+/* ---- On a worker --------------------------------------------------------------------------- */
+
+static const field tokenize_fields[] = {
+    {.name = "content", .type = FIELD_STRING, AT(text), .required = true, .help = "the text"},
+    {.name = "add_special",
+     .type = FIELD_BOOL,
+     AT(add_special),
+     .help = "begin with BOS where the model wants it"},
+    {.name = "parse_special",
+     .type = FIELD_BOOL,
+     AT(parse_special),
+     .help = "control tokens written in the text become their ids"},
+    {.name = "with_pieces",
+     .type = FIELD_BOOL,
+     AT(with_pieces),
+     .help = "objects with \"id\" and \"piece\" in place of ids"},
+    {0}};
+const field *const tokenize_tables[] = {tokenize_fields, NULL};
+
+/* A token's bytes: a text, or an array of bytes where they are no whole UTF-8. */
+static cJSON *piece_value(const qp_vocabulary *v, int32_t token)
+{
+    size_t length = 0;
+    const char *piece = qp_token_piece(v, token, &length);
+    if (utf8_valid_run(piece ? piece : "", length) == length && !memchr(piece, '\0', length)) {
+        char *text = strndup(piece, length);
+        cJSON *value = cJSON_CreateString(text ? text : "");
+        free(text);
+        return value;
+    }
+    cJSON *bytes = cJSON_CreateArray();
+    for (size_t i = 0; i < length; i++)
+        cJSON_AddItemToArray(bytes, cJSON_CreateNumber((unsigned char)piece[i]));
+    return bytes;
+}
+
+qp_status answer_tokenize(call *c, cJSON **out, api_error *error)
+{
+    const qp_vocabulary *v = c->server->vocabulary;
+    qp_tokens tokens = {0};
+    unsigned flags = c->p.add_special ? QP_BOS_DEFAULT : QP_BOS_NEVER;
+    if (c->p.parse_special) flags |= QP_SPECIAL;
+    TRY(server_vocabulary(c->server, error));
+    qp_status status = qp_tokenize(v, c->p.text, strlen(c->p.text), flags, &tokens, &error->error);
+    if (status != QP_OK) return api_failed(error, status);
+    *out = cJSON_CreateObject();
+    cJSON *list = cJSON_AddArrayToObject(*out, "tokens");
+    for (size_t i = 0; i < tokens.count; i++) {
+        cJSON *id = cJSON_CreateNumber(tokens.data[i]);
+        if (c->p.with_pieces) {
+            cJSON *pair = cJSON_CreateObject();
+            cJSON_AddItemToObject(pair, "id", id);
+            cJSON_AddItemToObject(pair, "piece", piece_value(v, tokens.data[i]));
+            id = pair;
+        }
+        cJSON_AddItemToArray(list, id);
+    }
+    qp_tokens_free(&tokens);
+    return QP_OK;
+}
+
+static const field detokenize_fields[] = {{.name = "tokens",
+                                           .type = FIELD_JSON,
+                                           .types = JSON_ARRAY,
+                                           AT(prompt),
+                                           .required = true,
+                                           .help = "token ids"},
+                                          {0}};
+const field *const detokenize_tables[] = {detokenize_fields, NULL};
+
+qp_status answer_detokenize(call *c, cJSON **out, api_error *error)
+{
+    size_t count = (size_t)cJSON_GetArraySize(c->p.prompt), used = 0, length;
+    const cJSON *item;
+    char *text;
+    TRY(server_vocabulary(c->server, error));
+    int32_t *ids = calloc(count + 1, sizeof *ids);
+    if (!ids) return api_failed(error, error_no_memory(&error->error, "the tokens", count));
+    cJSON_ArrayForEach(item, c->p.prompt)
+    {
+        double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        ids[used++] = id >= 0 && id <= INT32_MAX ? (int32_t)id : -1;
+    }
+    qp_status status =
+        qp_detokenize(c->server->vocabulary, ids, used, QP_SPECIAL, &text, &length, &error->error);
+    free(ids);
+    if (status != QP_OK) return api_failed(error, status);
+    strbuf json = {0};
+    json_put_string(&json, text, length);
+    qp_free(text);
+    *out = cJSON_CreateObject();
+    cJSON_AddRawToObject(*out, "content", strbuf_text(&json));
+    strbuf_free(&json);
+    return QP_OK;
+}
+
+static const field template_fields[] = {{.name = "messages",
+                                         .type = FIELD_JSON,
+                                         .types = JSON_ARRAY,
+                                         AT(messages),
+                                         .required = true,
+                                         .help = "the conversation"},
+                                        {.name = "tools",
+                                         .type = FIELD_JSON,
+                                         .types = JSON_ARRAY,
+                                         AT(tools),
+                                         .help = "functions that the model may call"},
+                                        {.name = "chat_template_kwargs",
+                                         .type = FIELD_JSON,
+                                         .types = JSON_OBJECT,
+                                         AT(template_variables),
+                                         .help = "variables of the model's chat template"},
+                                        {0}};
+const field *const template_tables[] = {template_fields, NULL};
+
+qp_status answer_template(call *c, cJSON **out, api_error *error)
+{
+    cJSON *variables;
+    char *text = NULL;
+    TRY(call_chat_variables(c, c->p.messages, c->p.tools, &variables, error));
+    char *json = cJSON_PrintUnformatted(variables);
+    cJSON_Delete(variables);
+    if (!json) return api_failed(error, error_no_memory(&error->error, "the conversation", 0));
+    qp_status status =
+        qp_render_chat(c->server->vocabulary, json, strlen(json), true, &text, &error->error);
+    cJSON_free(json);
+    if (status != QP_OK) return api_failed(error, status);
+    *out = cJSON_CreateObject();
+    cJSON_AddStringToObject(*out, "prompt", text);
+    qp_free(text);
+    return QP_OK;
+}

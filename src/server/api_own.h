@@ -1,0 +1,17 @@
+/* Endpoints of the server's own, under the names that llama.cpp's server gave them. */
+#ifndef QUIPU_SERVER_API_OWN_H
+#define QUIPU_SERVER_API_OWN_H
+
+#include "server/call.h"
+
+void reply_health(server *s, exchange *x);
+void reply_models(server *s, exchange *x);
+void reply_model(server *s, exchange *x);
+void reply_props(server *s, exchange *x);
+
+extern const field *const tokenize_tables[], *const detokenize_tables[], *const template_tables[];
+qp_status answer_tokenize(call *c, cJSON **out, api_error *error);
+qp_status answer_detokenize(call *c, cJSON **out, api_error *error);
+qp_status answer_template(call *c, cJSON **out, api_error *error);
+
+#endif

@@ -1,0 +1,42 @@
+/* Parts of replies: see api_parts.h. */
+#include "server/api_parts.h"
+
+#include "server/server_state.h"
+#include "text/json_string.h"
+
+#include <string.h>
+
+void put_model(const call *c, strbuf *out)
+{
+    const char *alias = c->server->options->alias;
+    json_put_string(out, alias, strlen(alias));
+}
+
+void put_logprob(strbuf *out, float logprob)
+{
+    strbuf_printf(out, "%.9g", logprob > -9999 ? (double)logprob : -9999.0);
+}
+
+void put_openai_usage(const call *c, strbuf *out)
+{
+    call_usage sum = call_sum_usage(c);
+    strbuf_printf(out,
+                  ",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,"
+                  "\"total_tokens\":%zu,\"prompt_tokens_details\":{\"cached_tokens\":%zu}}",
+                  sum.prompt, sum.completion, sum.prompt + sum.completion, sum.cached);
+}
+
+size_t notes_before(const answer *a, size_t offset)
+{
+    size_t count = a->noted;
+    while (count < a->n_notes && a->notes[count].offset < offset)
+        count++;
+    return count;
+}
+
+void fail_openai(call *c, const api_error *error)
+{
+    strbuf_puts(&c->out, "data: ");
+    api_error_body(error, API_OPENAI, &c->out);
+    strbuf_puts(&c->out, "\n\n");
+}

@@ -1,0 +1,22 @@
+/* Parts of replies that several dialects write. */
+#ifndef QUIPU_SERVER_API_PARTS_H
+#define QUIPU_SERVER_API_PARTS_H
+
+#include "server/call.h"
+
+/* The model's name as a JSON string. */
+void put_model(const call *c, strbuf *out);
+
+/* A logarithm of a probability; JSON has no minus infinity, which becomes -9999. */
+void put_logprob(strbuf *out, float logprob);
+
+/* ,"usage":{...} with cached tokens. */
+void put_openai_usage(const call *c, strbuf *out);
+
+/* How many of the answer's notes are of tokens whose text begins before `offset`. */
+size_t notes_before(const answer *a, size_t offset);
+
+/* A failure in mid-stream: data: {"error": ...}. */
+void fail_openai(call *c, const api_error *error);
+
+#endif

@@ -1,0 +1,398 @@
+/* Calls: from a body to prompts, from events to replies. See call.h. */
+#include "server/call.h"
+
+#include "base/clock.h"
+#include "server/answer.h"
+#include "server/random_id.h"
+#include "server/routes.h"
+#include "server/server_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Lifetime ------------------------------------------------------------------------------ */
+
+static void free_answer(answer *a)
+{
+    strbuf_free(&a->stop.pending);
+    strbuf_free(&a->text);
+    cJSON_Delete(a->tool_calls);
+    free(a->notes);
+    free(a->tops);
+}
+
+static void call_free(void *context)
+{
+    call *c = context;
+    for (size_t i = 0; i < c->n_answers; i++)
+        free_answer(&c->answers[i]);
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        request_release(c->prompts[i].request);
+        free(c->prompts[i].text);
+    }
+    free(c->answers);
+    free(c->prompts);
+    free(c->tools.names);
+    cJSON_Delete(c->body);
+    strbuf_free(&c->out);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static void resume(worker_task *task);
+
+/* On the I/O thread: another look at the events, by a worker. */
+static void go_on(void *context)
+{
+    call *c = context;
+    if (atomic_exchange(&c->resuming, true)) return;
+    exchange_hold(c->exchange);
+    c->task.run = resume;
+    workers_put(c->server->workers, &c->task);
+}
+
+static void on_gone(void *context)
+{
+    call *c = context;
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        if (c->prompts[i].request) request_cancel(c->prompts[i].request, REQUEST_ALL_CHOICES);
+    }
+    go_on(c);
+}
+
+call *call_new(server *server, exchange *x, const route *route, uint64_t cache_key)
+{
+    call *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->server = server;
+    c->exchange = x;
+    c->route = route;
+    c->dialect = route->dialect;
+    c->cache_key = cache_key;
+    c->task.run = call_start;
+    c->created = time(NULL);
+    c->arrived = clock_ns();
+    random_id(c->id, 25);
+    pthread_mutex_init(&c->lock, NULL);
+    exchange_handler handler = {.context = c, .free_context = call_free};
+    exchange_set_handler(x, &handler);
+    return c;
+}
+
+void call_flush(call *c)
+{
+    if (c->out.length) exchange_send(c->exchange, c->out.data, c->out.length);
+    strbuf_clear(&c->out);
+}
+
+/* ---- Starting ------------------------------------------------------------------------------ */
+
+void call_reply_error(call *c, const api_error *error)
+{
+    c->replied = true;
+    server_reply_error(c->exchange, error, c->route->style);
+}
+
+qp_status call_read_body(call *c, field_tables fields, api_error *error)
+{
+    const http_parser *request = exchange_request(c->exchange);
+    qp_status status = json_parse(strbuf_text(&request->body), request->body.length, "the body",
+                                  &c->body, &error->error);
+    if (status != QP_OK) return api_failed(error, QP_FORMAT);
+    c->p = (parameters){.sampling = c->server->defaults,
+                        .n = 1,
+                        .best_of = -1,
+                        .max_tokens = -1,
+                        .top_logprobs = -1,
+                        .timeout = c->server->options->timeout};
+    return fields_read(fields, c->body, &c->p, error);
+}
+
+/* Where the answers come: one for each prompt and choice. */
+static qp_status make_answers(call *c, api_error *error)
+{
+    size_t n = c->embeds ? 1 : (size_t)c->p.n;
+    c->answers = calloc(c->n_prompts * n, sizeof *c->answers);
+    if (!c->answers)
+        return api_failed(error, error_no_memory(&error->error, "the answers", c->n_prompts * n));
+    c->n_answers = c->n_prompts * n;
+    for (size_t i = 0; i < c->n_answers; i++) {
+        answer *a = &c->answers[i];
+        a->call = c;
+        a->prompt = i / n;
+        a->index = i;
+        a->stop.stops = c->p.stops;
+        a->stop.n_stops = c->p.n_stops;
+        if (c->server->vocabulary)
+            tokenizer_decoder_init(&a->decoder, c->server->vocabulary->tokenizer,
+                                   TOKENIZER_DECODE_CONTINUE |
+                                       (c->p.special ? TOKENIZER_DECODE_CONTROL : 0));
+    }
+    return QP_OK;
+}
+
+static void seed_at_random(qp_sampling *sampling)
+{
+    if (sampling->source[QP_SEED] != QP_FROM_NEUTRAL) return;
+    sampling->value[QP_SEED] = (double)(random_number() >> 11);
+}
+
+static qp_status fill_request(const call *c, request *r, api_error *error)
+{
+    const parameters *p = &c->p;
+    r->n_choices = c->embeds ? 1 : (size_t)p->n;
+    r->sampling = p->sampling;
+    r->sampling.n_stops = 0;
+    seed_at_random(&r->sampling);
+    if (p->n_biases) {
+        r->biases = malloc(p->n_biases * sizeof *r->biases);
+        if (!r->biases)
+            return api_failed(error, error_no_memory(&error->error, "the biases", p->n_biases));
+        memcpy(r->biases, p->biases, p->n_biases * sizeof *r->biases);
+        r->sampling.logit_bias = r->biases;
+        r->sampling.n_logit_bias = p->n_biases;
+    }
+    r->max_tokens = p->max_tokens > 0 ? (size_t)p->max_tokens : 0;
+    r->prompt_only = p->max_tokens == 0;
+    r->min_tokens = (size_t)p->min_tokens;
+    r->ignore_eos = p->ignore_eos;
+    r->top_logprobs = p->logprobs ? (int)(p->top_logprobs > 0 ? p->top_logprobs : 0) : -1;
+    r->prompt_logprobs = p->echo && p->logprobs;
+    r->embed = c->embeds;
+    r->cache_key = c->cache_key;
+    if (p->timeout > 0) r->deadline = c->arrived + (uint64_t)(p->timeout * 1e9);
+    r->context = (void *)c;
+    return QP_OK;
+}
+
+/* A prompt that leaves no room for an answer, told with both numbers. */
+static qp_status check_length(const call *c, const request *r, api_error *error)
+{
+    int64_t context = c->server->info.context;
+    if ((int64_t)r->n_prompt < context + (c->embeds || r->prompt_only)) return QP_OK;
+    error->code = "context_length_exceeded";
+    return api_refuse(error, 400, c->chat ? "messages" : "prompt",
+                      "the request (%zu tokens) exceeds the available context size (%lld tokens); "
+                      "nothing was cut: send less, or start the server with a larger --context",
+                      r->n_prompt, (long long)context);
+}
+
+static qp_status submit(call *c, api_error *error)
+{
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        request *r = c->prompts[i].request;
+        TRY(fill_request(c, r, error));
+        TRY(check_length(c, r, error));
+    }
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        exchange_hold(c->exchange); /* until the last event of the request */
+        qp_status status = batcher_submit(c->server->batcher, c->prompts[i].request, &error->error);
+        if (status == QP_OK) continue;
+        exchange_release(c->exchange);
+        /* Those before it end; the answers of this one and of those after it are over. */
+        for (size_t done = 0; done < i; done++)
+            request_cancel(c->prompts[done].request, REQUEST_ALL_CHOICES);
+        return api_failed(error, status);
+    }
+    return QP_OK;
+}
+
+/* An endpoint that makes no text: its reply comes at once. */
+static void answer_at_once(call *c)
+{
+    cJSON *tree = NULL;
+    api_error error = {0};
+    exchange *x = c->exchange;
+    qp_status status = call_read_body(c, c->route->fields, &error);
+    if (status == QP_OK) status = c->route->answer(c, &tree, &error);
+    if (status == QP_OK)
+        server_reply_json(x, tree);
+    else
+        call_reply_error(c, &error);
+    exchange_release(x);
+}
+
+void call_start(worker_task *task)
+{
+    call *c = (call *)task;
+    exchange *x = c->exchange;
+    api_error error = {0};
+    if (!c->dialect) {
+        answer_at_once(c);
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    qp_status status =
+        exchange_is_gone(x) ? QP_CANCELLED : call_read_body(c, c->dialect->fields, &error);
+    if (status == QP_OK) status = c->dialect->read(c, c->body, &error);
+    if (status == QP_OK) status = make_answers(c, &error);
+    if (status == QP_OK) status = submit(c, &error);
+    if (status == QP_OK) {
+        exchange_handler handler = {c, on_gone, go_on, call_free};
+        exchange_set_handler(x, &handler);
+    } else {
+        call_reply_error(c, &error);
+    }
+    pthread_mutex_unlock(&c->lock);
+    exchange_release(x);
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+static bool all_over(const call *c, size_t prompt)
+{
+    size_t n = c->n_answers / c->n_prompts;
+    for (size_t i = prompt * n; i < (prompt + 1) * n; i++) {
+        if (!c->answers[i].over) return false;
+    }
+    return true;
+}
+
+/* The first event of a call decides whether its reply is a stream. */
+static void begin(call *c)
+{
+    if (c->streaming || c->replied || !c->p.stream) return;
+    c->streaming = true;
+    exchange_begin(c->exchange, 200, c->dialect->stream_type);
+    c->dialect->begin(c);
+}
+
+static void fail(call *c, const request *r)
+{
+    api_error error = {.error = r->error};
+    if (c->replied) return;
+    api_failed(&error, QP_IO);
+    if (c->streaming) {
+        c->dialect->fail(c, &error);
+        call_flush(c);
+        exchange_end(c->exchange);
+        c->replied = true;
+    } else {
+        call_reply_error(c, &error);
+    }
+    for (size_t i = 0; i < c->n_prompts; i++)
+        request_cancel(c->prompts[i].request, REQUEST_ALL_CHOICES);
+}
+
+static void take_event(call *c, answer *a, request *r, const token_event *event)
+{
+    if (!event->last) {
+        begin(c);
+        answer_add_token(a, r, event);
+        return;
+    }
+    a->over = true;
+    c->n_over++;
+    if (event->finish == REQUEST_FAILED) {
+        fail(c, r);
+        return;
+    }
+    if (event->finish == REQUEST_TIMED_OUT && !a->n_tokens && !c->streaming && !c->replied) {
+        api_error error = {0};
+        api_refuse(&error, 504, NULL, "the time for the answer was over before its first token");
+        call_reply_error(c, &error);
+    }
+    begin(c);
+    answer_end(a, r, event);
+}
+
+/* Ends the reply when all answers have ended. */
+static void end_if_over(call *c)
+{
+    if (c->n_over < c->n_answers || c->replied) return;
+    c->replied = true;
+    if (!c->p.stream) {
+        c->dialect->whole(c);
+        exchange_reply(c->exchange, 200, "application/json", strbuf_text(&c->out), c->out.length);
+        strbuf_clear(&c->out);
+        return;
+    }
+    c->dialect->end(c);
+    call_flush(c);
+    exchange_end(c->exchange);
+}
+
+/* Takes what there is of a prompt's events. False: the client reads too slowly, and the prompt is
+ * held until it has caught up. True: all were taken, and *over says whether the last was. */
+static bool take_events(call *c, size_t prompt, bool *over)
+{
+    request *r = c->prompts[prompt].request;
+    size_t n = c->n_answers / c->n_prompts;
+    do {
+        for (size_t i = 0; i < n; i++) {
+            token_event event;
+            answer *a = &c->answers[prompt * n + i];
+            while (!a->over && request_next(r, i, &event))
+                take_event(c, a, r, &event);
+        }
+        if (!c->replied) call_flush(c);
+        if (!all_over(c, prompt) && exchange_is_full(c->exchange)) return false;
+        *over = all_over(c, prompt);
+    } while (!*over && !request_drained(r));
+    return true;
+}
+
+/* Works on a prompt that is the worker's; returns how many references to the exchange it gives
+ * back. */
+static int work_on(call *c, size_t prompt)
+{
+    bool over = false;
+    c->prompts[prompt].held = !take_events(c, prompt, &over);
+    end_if_over(c);
+    return over;
+}
+
+static void release_times(exchange *x, int times)
+{
+    while (times-- > 0)
+        exchange_release(x);
+}
+
+void call_take_events(request *r)
+{
+    call *c = r->context;
+    exchange *x = c->exchange;
+    int done = 0;
+    pthread_mutex_lock(&c->lock);
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        if (c->prompts[i].request == r) done += work_on(c, i);
+    }
+    pthread_mutex_unlock(&c->lock);
+    request_release(r);
+    release_times(x, done);
+}
+
+static void resume(worker_task *task)
+{
+    call *c = (call *)task;
+    exchange *x = c->exchange;
+    int done = 1;
+    atomic_store(&c->resuming, false);
+    pthread_mutex_lock(&c->lock);
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        if (c->prompts[i].held) done += work_on(c, i);
+    }
+    pthread_mutex_unlock(&c->lock);
+    release_times(x, done);
+}
+
+/* ---- Sums ---------------------------------------------------------------------------------- */
+
+call_usage call_sum_usage(const call *c)
+{
+    call_usage sum = {0};
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        sum.prompt += c->prompts[i].request->n_prompt;
+        sum.cached += c->prompts[i].request->cached_tokens;
+    }
+    for (size_t i = 0; i < c->n_answers; i++)
+        sum.completion += c->answers[i].n_tokens;
+    return sum;
+}
+
+const char *call_finish_reason(const answer *a)
+{
+    if (a->tool_calls) return "tool_calls";
+    return a->finish == QP_FINISH_STOP_TOKEN || a->finish == QP_FINISH_STOP_TEXT ? "stop"
+                                                                                 : "length";
+}

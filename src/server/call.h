@@ -1,0 +1,183 @@
+/* A call of the API that makes text: what its body asked for, the prompts, and the answers as they
+ * grow. A dialect (one for each endpoint) turns a body into a call and answers into replies.
+ *
+ *     call_start (a worker) -> dialect reads the body -> prompts to the batcher
+ *     events (a worker) -> text of each answer -> dialect writes chunks, or the whole reply
+ *
+ * A call belongs to its exchange and ends with it. One worker at a time works on it, under `lock`.
+ */
+#ifndef QUIPU_SERVER_CALL_H
+#define QUIPU_SERVER_CALL_H
+
+#include "engine/stop_text.h"
+#include "server/api_error.h"
+#include "server/batcher.h"
+#include "server/fields.h"
+#include "server/http.h"
+#include "server/server.h"
+#include "server/tool_calls.h"
+#include "server/workers.h"
+#include "text/tokenizer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+typedef struct call call;
+typedef struct answer answer;
+
+enum { CALL_MOST_PROMPTS = 512, CALL_MOST_STOPS = 16, CALL_MOST_BIASES = 1024 };
+
+/* What bodies can say, of all endpoints; texts and JSON point into the body. */
+typedef struct parameters {
+    const char *model;
+    bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
+    bool logprobs, raw;
+    bool no_tools, no_generation_prompt; /* tools are not to be called; the conversation is whole */
+    int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
+    double timeout;                                           /* seconds; 0: none */
+    qp_sampling sampling;
+    const char *stops[CALL_MOST_STOPS];
+    size_t n_stops;
+    qp_logit_bias biases[CALL_MOST_BIASES];
+    size_t n_biases;
+    const cJSON *prompt, *messages, *tools, *system, *input, *template_variables;
+    const char *text, *instructions, *suffix, *encoding;
+} parameters;
+
+/* How likely a token was, kept until its text is handed out. */
+typedef struct token_note {
+    int32_t token;
+    float logprob;
+    size_t offset; /* of its text in the answer */
+    size_t tops;   /* of its alternatives, in answer.tops */
+    uint32_t n_tops;
+} token_note;
+
+struct answer {
+    call *call;
+    size_t prompt, index; /* of all answers of the call */
+    tokenizer_decoder decoder;
+    stop_text stop;
+    size_t decoded;        /* bytes of text that the tokens stand for */
+    strbuf text;           /* all that is certain, from the first token; calls of tools too */
+    size_t content;        /* bytes of it that are content, and not a call of a tool */
+    size_t sent;           /* bytes of content that the dialect was given */
+    bool tool_text;        /* what follows is a call of a tool */
+    cJSON *tool_calls;     /* [{"id", "name", "arguments"}] at the end; NULL: none */
+    size_t n_tokens;       /* chosen for it, without the one that ends it */
+    bool begun, ended;     /* the dialect has seen its first text; its end */
+    bool over;             /* its last event has come */
+    int finish;            /* a qp_finish, or REQUEST_*; once it has ended */
+    const char *stopped;   /* the stop text that ended it; NULL: none */
+    token_note *notes;     /* [n_notes] with logprobs */
+    size_t n_notes, noted; /* those before `noted` were handed out */
+    token_top *tops;       /* [n_tops] */
+    size_t n_tops;
+    size_t notes_capacity, tops_capacity;
+};
+
+typedef struct call_prompt {
+    request *request; /* with a reference; NULL: not submitted */
+    char *text;       /* of the prompt, where it is echoed */
+    size_t length;
+    bool held; /* a worker has taken it and waits for the client to read */
+} call_prompt;
+
+/* One endpoint's way. Writers append to call->out, which goes to the client afterwards. */
+typedef struct dialect {
+    field_tables fields;
+    const char *stream_type; /* the Content-Type of a stream */
+    /* Checks what tables cannot, and adds prompts by call_add_*(). */
+    qp_status (*read)(call *c, const cJSON *body, api_error *error);
+    void (*whole)(call *c); /* the reply of a call that does not stream */
+    /* A stream: the first event has come; an answer has text, notes or its first token (certain
+     * text from `sent` to `content`); an answer has ended; all have. */
+    void (*begin)(call *c);
+    void (*delta)(call *c, answer *a, const char *text, size_t length);
+    void (*finish)(call *c, answer *a);
+    void (*end)(call *c);
+    /* A failure in mid-stream. */
+    void (*fail)(call *c, const api_error *error);
+} dialect;
+
+struct call {
+    worker_task task; /* first: the task of starting, then that of going on after a pause */
+    server *server;
+    exchange *exchange; /* which owns the call */
+    const struct route *route;
+    const dialect *dialect; /* of the route; NULL: it makes no text */
+    cJSON *body;
+    parameters p;
+    char id[40];
+    time_t created;
+    uint64_t arrived; /* clock_ns() */
+    uint64_t cache_key;
+    bool chat, embeds; /* the prompts are conversations; their embeddings are wanted */
+
+    pthread_mutex_t lock;
+    call_prompt *prompts; /* [n_prompts] */
+    size_t n_prompts, prompts_capacity;
+    answer *answers; /* [n_prompts * n] */
+    size_t n_answers, n_over;
+    bool submitted, streaming, replied;
+    atomic_bool resuming;
+    tool_names tools; /* that the client offers */
+    strbuf out;
+    int state; /* of the dialect: how far its stream has come */
+};
+
+/* ---- For the server ------------------------------------------------------------------------ */
+
+/* A call for the exchange, which owns it from then on; NULL: no memory. */
+call *call_new(server *server, exchange *x, const struct route *route, uint64_t cache_key);
+
+/* Replies with an error in the route's form. */
+void call_reply_error(call *c, const api_error *error);
+
+/* Reads the body by a table of fields, after c->p got what is meant where a field is missing. */
+qp_status call_read_body(call *c, field_tables fields, api_error *error);
+
+/* Reads the body and submits its prompts; replies with an error where that fails. On a worker. */
+void call_start(worker_task *task);
+
+/* Events have come for one of the call's prompts, whose reference is taken over. On a worker. */
+void call_take_events(request *r);
+
+/* ---- For dialects -------------------------------------------------------------------------- */
+
+/* Fields that endpoints share. */
+extern const field call_sampling_fields[], call_openai_fields[], call_vendor_fields[];
+
+/* Adds a prompt: ids that are taken over, text, or a conversation by the model's template.
+ * `messages` is in the form of OpenAI, and is freed. */
+qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error);
+qp_status call_add_text(call *c, const char *text, api_error *error);
+qp_status call_add_chat(call *c, cJSON *variables, api_error *error);
+
+/* The variables of a template: messages as templates want them, and the tools unless they are not
+ * to be called. *out: to cJSON_Delete(), or to call_add_chat(). */
+qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
+                              api_error *error);
+
+/* Fields that several endpoints read in the same way. */
+qp_status call_read_stop(void *parameters, const char *name, const cJSON *value, api_error *error);
+qp_status call_read_bias(void *parameters, const char *name, const cJSON *value, api_error *error);
+qp_status call_read_tool_choice(void *parameters, const char *name, const cJSON *value,
+                                api_error *error);
+qp_status call_read_format(void *parameters, const char *name, const cJSON *value,
+                           api_error *error);
+
+/* Sums for "usage". */
+typedef struct call_usage {
+    size_t prompt, cached, completion;
+} call_usage;
+call_usage call_sum_usage(const call *c);
+
+/* "stop", "length", "tool_calls"; what OpenAI calls the end of an answer. */
+const char *call_finish_reason(const answer *a);
+
+/* Sends what is in c->out. */
+void call_flush(call *c);
+
+#endif

@@ -1,0 +1,412 @@
+/* What endpoints read in the same way: fields, prompts, conversations. See call.h. */
+#include "server/call.h"
+
+#include "server/server_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Fields -------------------------------------------------------------------------------- */
+
+#define AT(member)  .at = offsetof(parameters, member)
+#define SETTING(id) .type = FIELD_SETTING, AT(sampling), .setting = (id)
+
+const field call_sampling_fields[] = {
+    {.name = "temperature",
+     SETTING(QP_TEMPERATURE),
+     .high = 100,
+     .help = "0 takes the likeliest token"},
+    {.name = "top_p",
+     SETTING(QP_TOP_P),
+     .high = 1,
+     .help = "among the likeliest tokens that hold this probability"},
+    {.name = "top_k", SETTING(QP_TOP_K), .high = 1 << 30, .help = "among the likeliest; 0: all"},
+    {.name = "min_p",
+     SETTING(QP_MIN_P),
+     .high = 1,
+     .help = "at least this share of the likeliest token's probability"},
+    {.name = "presence_penalty",
+     SETTING(QP_PRESENCE_PENALTY),
+     .low = -100,
+     .high = 100,
+     .help = "subtracted once from tokens that the answer holds"},
+    {.name = "frequency_penalty",
+     SETTING(QP_FREQUENCY_PENALTY),
+     .low = -100,
+     .high = 100,
+     .help = "subtracted for each time that the answer holds a token"},
+    {.name = "repetition_penalty",
+     SETTING(QP_REPETITION_PENALTY),
+     .low = 1e-3,
+     .high = 1e3,
+     .help = "divides the logits of tokens seen before"},
+    {.name = "repeat_penalty",
+     SETTING(QP_REPETITION_PENALTY),
+     .low = 1e-3,
+     .high = 1e3,
+     .help = "another name of repetition_penalty"},
+    {0}};
+
+static qp_status read_seed(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    if (value->valuedouble == -1) { /* other servers' word for a random one */
+        p->sampling.source[QP_SEED] = QP_FROM_NEUTRAL;
+        return QP_OK;
+    }
+    if (qp_sampling_set(&p->sampling, QP_SEED, value->valuedouble, QP_FROM_REQUEST,
+                        &error->error) == QP_OK)
+        return QP_OK;
+    return api_refuse(error, 400, name,
+                      "\"%s\" must be a whole number from 0 to 2^53, or -1 for a random one, found "
+                      "%.17g",
+                      name, value->valuedouble);
+}
+
+static qp_status add_stop(parameters *p, const char *name, const cJSON *value, api_error *error)
+{
+    if (!cJSON_IsString(value) || !*value->valuestring)
+        return api_refuse(
+            error, 400, name,
+            "\"%s\" must be a text or an array of texts, none of them empty, found %s", name,
+            cJSON_IsString(value) ? "an empty one" : json_type_name(value));
+    if (p->n_stops == CALL_MOST_STOPS)
+        return api_refuse(error, 400, name, "\"%s\" may have %d texts at most", name,
+                          CALL_MOST_STOPS);
+    p->stops[p->n_stops++] = value->valuestring;
+    return QP_OK;
+}
+
+qp_status call_read_stop(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    p->n_stops = 0;
+    if (!cJSON_IsArray(value)) return add_stop(p, name, value, error);
+    const cJSON *item;
+    cJSON_ArrayForEach(item, value) TRY(add_stop(p, name, item, error));
+    return QP_OK;
+}
+
+/* {"50256": -100}, as OpenAI has it, or [[50256, -100], ...], as llama.cpp has it. */
+qp_status call_read_bias(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const cJSON *item;
+    p->n_biases = 0;
+    cJSON_ArrayForEach(item, value)
+    {
+        char *end = NULL;
+        const cJSON *bias = cJSON_IsArray(value) ? cJSON_GetArrayItem(item, 1) : item;
+        const cJSON *id = cJSON_IsArray(value) ? cJSON_GetArrayItem(item, 0) : NULL;
+        double token = id ? id->valuedouble : item->string ? strtod(item->string, &end) : -1;
+        bool off = id && cJSON_IsFalse(bias);
+        bool good = (id ? cJSON_IsNumber(id) : end && end != item->string && !*end) &&
+                    (off || (cJSON_IsNumber(bias) && bias->valuedouble >= -1000 &&
+                             bias->valuedouble <= 1000)) &&
+                    token >= 0 && token <= INT32_MAX && token == (double)(int32_t)token;
+        if (!good)
+            return api_refuse(error, 400, name,
+                              "\"%s\" must have token ids as its names and numbers from -1000 to "
+                              "1000 as their values",
+                              name);
+        if (p->n_biases == CALL_MOST_BIASES)
+            return api_refuse(error, 400, name, "\"%s\" may have %d tokens at most", name,
+                              CALL_MOST_BIASES);
+        float amount = off ? -1000 : (float)bias->valuedouble;
+        p->biases[p->n_biases++] = (qp_logit_bias){(int32_t)token, amount};
+    }
+    return QP_OK;
+}
+
+qp_status call_read_format(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    (void)out;
+    const cJSON *type = cJSON_IsObject(value) ? json_get(value, "type") : value;
+    const char *word = cJSON_IsString(type) ? type->valuestring : "";
+    if (strcmp(word, "text") == 0 || (cJSON_IsString(value) && !*word)) return QP_OK;
+    return api_refuse(
+        error, 400, name,
+        "\"%s\": answers cannot be bound to JSON, a schema or a grammar yet; leave it "
+        "away, and ask for the form in the prompt",
+        name);
+}
+
+qp_status call_read_tool_choice(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const cJSON *type = cJSON_IsObject(value) ? json_get(value, "type") : value;
+    const char *word = cJSON_IsString(type) ? type->valuestring : "";
+    p->no_tools = strcmp(word, "none") == 0;
+    if (p->no_tools || strcmp(word, "auto") == 0) return QP_OK;
+    return api_refuse(error, 400, name,
+                      "\"%s\": the model cannot be made to call a tool yet, only \"auto\" and "
+                      "\"none\" are there",
+                      name);
+}
+
+/* What a client of a newer server could ask for: refused, because ignoring it would give another
+ * answer than the one asked for. */
+static qp_status refuse_grammar(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    bool empty = (cJSON_IsString(value) && !*value->valuestring) || cJSON_IsFalse(value);
+    return empty ? QP_OK : call_read_format(out, name, NULL, error);
+}
+
+const field call_openai_fields[] = {
+    {.name = "model",
+     .type = FIELD_STRING,
+     AT(model),
+     .help = "any name: the server has one model"},
+    {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
+    {.name = "stop",
+     .type = FIELD_READ,
+     .types = JSON_STRING | JSON_ARRAY,
+     .read = call_read_stop,
+     .help = "texts that end the answer, which does not hold them"},
+    {.name = "seed",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = read_seed,
+     .help = "the same seed gives the same answer; -1, or none: a random one"},
+    {.name = "n",
+     .type = FIELD_INTEGER,
+     AT(n),
+     .low = 1,
+     .high = REQUEST_MAX_CHOICES,
+     .help = "answers to each prompt"},
+    {.name = "logit_bias",
+     .type = FIELD_READ,
+     .types = JSON_OBJECT | JSON_ARRAY,
+     .read = call_read_bias,
+     .help = "added to the logits of tokens"},
+    {0}};
+
+const field call_vendor_fields[] = {{.name = "min_tokens",
+                                     .type = FIELD_INTEGER,
+                                     AT(min_tokens),
+                                     .high = 1 << 30,
+                                     .help = "tokens before the model may end its answer"},
+                                    {.name = "ignore_eos",
+                                     .type = FIELD_BOOL,
+                                     AT(ignore_eos),
+                                     .help = "go on when the model ends its answer"},
+                                    {.name = "timeout",
+                                     .type = FIELD_NUMBER,
+                                     AT(timeout),
+                                     .low = 1e-3,
+                                     .high = 1e6,
+                                     .help = "seconds after which the answer ends as it is"},
+                                    {.name = "grammar",
+                                     .type = FIELD_READ,
+                                     .types = JSON_ANY,
+                                     .read = refuse_grammar,
+                                     .help = "not built yet"},
+                                    {.name = "json_schema",
+                                     .type = FIELD_READ,
+                                     .types = JSON_ANY,
+                                     .read = refuse_grammar,
+                                     .help = "not built yet"},
+                                    {.name = "guided_json",
+                                     .type = FIELD_READ,
+                                     .types = JSON_ANY,
+                                     .read = refuse_grammar,
+                                     .help = "not built yet"},
+                                    {.name = "structured_outputs",
+                                     .type = FIELD_READ,
+                                     .types = JSON_ANY,
+                                     .read = refuse_grammar,
+                                     .help = "not built yet"},
+                                    {0}};
+
+/* ---- Prompts ------------------------------------------------------------------------------- */
+
+static qp_status no_memory(api_error *error, size_t bytes)
+{
+    return api_failed(error, error_no_memory(&error->error, "the prompt", bytes));
+}
+
+static qp_status add_prompt(call *c, call_prompt **out, api_error *error)
+{
+    if (c->n_prompts == CALL_MOST_PROMPTS)
+        return api_refuse(error, 400, "prompt", "a request may have %d prompts at most",
+                          CALL_MOST_PROMPTS);
+    if (c->n_prompts == c->prompts_capacity) {
+        size_t capacity = c->prompts_capacity ? 2 * c->prompts_capacity : 1;
+        call_prompt *grown = realloc(c->prompts, capacity * sizeof *grown);
+        if (!grown) return no_memory(error, capacity * sizeof *grown);
+        c->prompts = grown;
+        c->prompts_capacity = capacity;
+    }
+    *out = &c->prompts[c->n_prompts];
+    **out = (call_prompt){.request = request_new()};
+    if (!(*out)->request) return no_memory(error, 0);
+    c->n_prompts++;
+    return QP_OK;
+}
+
+qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error)
+{
+    call_prompt *prompt = NULL;
+    int64_t vocab_size = c->server->info.vocab_size;
+    for (size_t i = 0; i < tokens->count; i++) {
+        if (tokens->data[i] < 0 || tokens->data[i] >= vocab_size)
+            return api_refuse(error, 400, "prompt",
+                              "token %d of the prompt is outside the vocabulary of %lld tokens",
+                              (int)tokens->data[i], (long long)vocab_size);
+    }
+    if (!tokens->count)
+        return api_refuse(error, 400, c->chat ? "messages" : "prompt",
+                          "the prompt is empty: at least one token is needed to begin from");
+    TRY(add_prompt(c, &prompt, error));
+    prompt->request->prompt = tokens->data;
+    prompt->request->n_prompt = tokens->count;
+    *tokens = (qp_tokens){0};
+    return QP_OK;
+}
+
+/* Ends a function that filled `tokens`. */
+static qp_status add_filled(call *c, qp_tokens *tokens, qp_status status, api_error *error)
+{
+    status = status == QP_OK ? call_add_tokens(c, tokens, error) : api_failed(error, status);
+    qp_tokens_free(tokens);
+    return status;
+}
+
+qp_status call_add_text(call *c, const char *text, api_error *error)
+{
+    qp_tokens tokens = {0};
+    TRY(server_vocabulary(c->server, error));
+    qp_status status = qp_tokenize(c->server->vocabulary, text, strlen(text), QP_BOS_DEFAULT,
+                                   &tokens, &error->error);
+    return add_filled(c, &tokens, status, error);
+}
+
+qp_status call_add_chat(call *c, cJSON *variables, api_error *error)
+{
+    qp_tokens tokens = {0};
+    char *json = cJSON_PrintUnformatted(variables);
+    cJSON_Delete(variables);
+    c->chat = true;
+    if (!json) return no_memory(error, 0);
+    qp_status status = qp_tokenize_chat(c->server->vocabulary, json, strlen(json),
+                                        !c->p.no_generation_prompt, 0, &tokens, &error->error);
+    cJSON_free(json);
+    return add_filled(c, &tokens, status, error);
+}
+
+/* ---- Conversations ------------------------------------------------------------------------- */
+
+/* The text of a message's content: a text, or an array of parts that are texts. */
+static qp_status content_text(const cJSON *content, strbuf *out, api_error *error)
+{
+    const cJSON *part;
+    if (!content) return QP_OK;
+    if (cJSON_IsString(content)) {
+        strbuf_puts(out, content->valuestring);
+        return QP_OK;
+    }
+    if (!cJSON_IsArray(content))
+        return api_refuse(error, 400, "messages",
+                          "the content of a message must be a text or an array of parts, found %s",
+                          json_type_name(content));
+    cJSON_ArrayForEach(part, content)
+    {
+        const cJSON *text = json_get(part, "text"), *type = json_get(part, "type");
+        if (!cJSON_IsString(text))
+            return api_refuse(
+                error, 400, "messages",
+                "a part of a message is of type \"%.40s\": the model reads text alone",
+                cJSON_IsString(type) ? type->valuestring : "");
+        strbuf_puts(out, text->valuestring);
+    }
+    return QP_OK;
+}
+
+/* Templates want the arguments of a call as an object; clients send them back as a text of JSON. */
+static void open_arguments(cJSON *message)
+{
+    cJSON *item;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(message, "tool_calls"))
+    {
+        cJSON *function = cJSON_GetObjectItemCaseSensitive(item, "function");
+        const cJSON *arguments = json_get(function, "arguments");
+        if (!cJSON_IsString(arguments)) continue;
+        cJSON *object = cJSON_Parse(arguments->valuestring);
+        if (cJSON_IsObject(object))
+            cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", object);
+        else
+            cJSON_Delete(object);
+    }
+}
+
+static qp_status add_message(const cJSON *message, cJSON *out, api_error *error)
+{
+    strbuf text = {0};
+    const cJSON *role = json_get(message, "role");
+    if (!cJSON_IsString(role))
+        return api_refuse(error, 400, "messages",
+                          "a message must be an object with a \"role\" and a \"content\", found %s",
+                          cJSON_IsObject(message) ? "one without a role" : json_type_name(message));
+    qp_status status = content_text(json_get(message, "content"), &text, error);
+    cJSON *copy = status == QP_OK ? cJSON_Duplicate(message, true) : NULL;
+    if (copy) {
+        bool developer = strcmp(role->valuestring, "developer") == 0;
+        cJSON_DeleteItemFromObjectCaseSensitive(copy, "content");
+        cJSON_AddStringToObject(copy, "content", strbuf_text(&text));
+        if (developer)
+            cJSON_ReplaceItemInObjectCaseSensitive(copy, "role", cJSON_CreateString("system"));
+        open_arguments(copy);
+        cJSON_AddItemToArray(out, copy);
+    }
+    strbuf_free(&text);
+    if (status == QP_OK && !copy) status = no_memory(error, 0);
+    return status;
+}
+
+/* The names of the tools, for the answer's reader. */
+static qp_status read_tools(call *c, const cJSON *tools, api_error *error)
+{
+    const cJSON *tool;
+    size_t count = (size_t)cJSON_GetArraySize(tools);
+    c->tools.names = calloc(count + 1, sizeof *c->tools.names);
+    if (!c->tools.names) return no_memory(error, count);
+    cJSON_ArrayForEach(tool, tools)
+    {
+        const cJSON *name = json_get(json_get(tool, "function"), "name");
+        if (!cJSON_IsString(name))
+            return api_refuse(error, 400, "tools",
+                              "a tool must be {\"type\": \"function\", \"function\": {\"name\": "
+                              "..., \"parameters\": ...}}");
+        c->tools.names[c->tools.count++] = name->valuestring;
+    }
+    return QP_OK;
+}
+
+qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
+                              api_error *error)
+{
+    const cJSON *message;
+    *out = NULL;
+    TRY(server_vocabulary(c->server, error));
+    if (!cJSON_GetArraySize(messages))
+        return api_refuse(error, 400, "messages", "\"messages\" must hold a message at least");
+    if (tools && !c->p.no_tools) TRY(read_tools(c, tools, error));
+    cJSON *variables = c->p.template_variables ? cJSON_Duplicate(c->p.template_variables, true)
+                                               : cJSON_CreateObject();
+    cJSON *list = cJSON_CreateArray();
+    qp_status status = variables && list ? QP_OK : no_memory(error, 0);
+    cJSON_ArrayForEach(message, messages)
+    {
+        if (status == QP_OK) status = add_message(message, list, error);
+    }
+    if (status != QP_OK) {
+        cJSON_Delete(list);
+        cJSON_Delete(variables);
+        return status;
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(variables, "messages");
+    cJSON_AddItemToObject(variables, "messages", list);
+    if (c->tools.count) cJSON_AddItemToObject(variables, "tools", cJSON_Duplicate(tools, true));
+    *out = variables;
+    return QP_OK;
+}

@@ -1,0 +1,56 @@
+/* The fields of a request's body: one table for each endpoint says name, type, range and where the
+ * value goes. The reader checks by it, and /openapi.json is written from it.
+ *
+ * A field that no table names is ignored, as clients expect; a field that one names is of its type
+ * or refused by name. null is the same as no field.
+ */
+#ifndef QUIPU_SERVER_FIELDS_H
+#define QUIPU_SERVER_FIELDS_H
+
+#include "base/json.h"
+#include "server/api_error.h"
+
+typedef enum field_type {
+    FIELD_BOOL,    /* bool */
+    FIELD_INTEGER, /* int64_t, within [low, high] */
+    FIELD_NUMBER,  /* double, within [low, high] */
+    FIELD_STRING,  /* const char *, into the body */
+    FIELD_SETTING, /* of the qp_sampling there: `setting` */
+    FIELD_JSON,    /* const cJSON *, into the body; of a type in `types` */
+    FIELD_READ,    /* what `read` makes of a value of a type in `types` */
+    FIELD_OBJECT,  /* an object with fields of its own */
+} field_type;
+
+/* Types of JSON that FIELD_JSON and FIELD_READ take. */
+enum {
+    JSON_BOOL = 1,
+    JSON_NUMBER = 2,
+    JSON_STRING = 4,
+    JSON_ARRAY = 8,
+    JSON_OBJECT = 16,
+    JSON_ANY = 31,
+};
+
+typedef struct field {
+    const char *name; /* NULL ends a table */
+    field_type type;
+    size_t at;        /* offset in the struct that is filled */
+    double low, high; /* both 0: any */
+    qp_setting setting;
+    unsigned types;
+    qp_status (*read)(void *out, const char *name, const cJSON *value, api_error *error);
+    const struct field *fields; /* of FIELD_OBJECT */
+    bool required;
+    const char *help; /* a phrase */
+} field;
+
+/* Tables that follow one another; ends in NULL. */
+typedef const field *const *field_tables;
+
+/* Reads the members of `body` that the tables name into the struct at `out`. */
+qp_status fields_read(field_tables tables, const cJSON *body, void *out, api_error *error);
+
+/* The JSON Schema of such a body, as an object. */
+cJSON *fields_schema(field_tables tables);
+
+#endif

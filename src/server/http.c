@@ -1,0 +1,396 @@
+/* Sockets: see http.h. Everything in this file runs on the I/O thread.
+ *
+ *     accept -> read a request -> on_request ... exchange in the outbox -> write -> next request
+ *
+ * A connection has one request at a time; a client that sends several at once has the others wait
+ * in the buffer. Reading goes on while a request is answered, because that is how a client that
+ * leaves is noticed.
+ */
+#include "server/exchange.h"
+
+#include <errno.h>
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How long a client may take, in seconds. */
+enum {
+    HEAD_SECONDS = 30,  /* from the first byte of a request to the end of its head */
+    BODY_SECONDS = 120, /* from there to the end of its body */
+    IDLE_SECONDS = 75,  /* between requests */
+    WRITE_SECONDS = 60, /* without reading anything of what is sent */
+    LINGER_SECONDS = 2, /* to read a refusal, and to close */
+};
+
+enum { READ_MOST = 256 << 10, WRITE_LOW = 32 << 10 };
+
+typedef struct connection {
+    http_server *server;
+    struct bufferevent *stream;
+    struct event *deadline;
+    http_parser parser;
+    exchange *current; /* with a reference; NULL: none is being answered */
+    bool begun;        /* bytes of the next request have come */
+    bool lingering;    /* the last reply is being written; what comes is discarded */
+    struct connection *previous, *next;
+} connection;
+
+struct http_server {
+    http_options options;
+    struct event_base *base;
+    struct evconnlistener *listener;
+    struct event *outgoing;
+    outbox *box;
+    connection *connections;
+    size_t n_connections;
+    int port;
+    bool draining;
+};
+
+static void connection_free(connection *c)
+{
+    http_server *s = c->server;
+    if (c->current) {
+        exchange *x = c->current;
+        c->current = NULL;
+        x->connection = NULL;
+        exchange_leave(x);
+        exchange_release(x);
+    }
+    if (c->previous)
+        c->previous->next = c->next;
+    else
+        s->connections = c->next;
+    if (c->next) c->next->previous = c->previous;
+    s->n_connections--;
+    event_free(c->deadline);
+    http_parser_free(&c->parser);
+    bufferevent_free(c->stream);
+    free(c);
+}
+
+static void set_deadline(connection *c, int seconds)
+{
+    struct timeval time = {.tv_sec = seconds};
+    event_add(c->deadline, &time);
+}
+
+/* The last reply is on its way: the client may read it, then the connection ends. Closing at once
+ * would reset it while the client still sends, and the reply would be lost. */
+static void linger(connection *c)
+{
+    c->lingering = true;
+    set_deadline(c, LINGER_SECONDS);
+    if (evbuffer_get_length(bufferevent_get_output(c->stream)) == 0)
+        shutdown(bufferevent_getfd(c->stream), SHUT_WR);
+}
+
+/* Writes an error that the parser or this file found; the connection ends after it. */
+static void refuse(connection *c, int status, const char *problem)
+{
+    struct evbuffer *out = bufferevent_get_output(c->stream);
+    char body[256];
+    int length = snprintf(body, sizeof body,
+                          "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\","
+                          "\"param\":null,\"code\":%d}}",
+                          problem, status);
+    evbuffer_add_printf(out,
+                        "HTTP/1.1 %d %s\r\nServer: quipu\r\nContent-Type: application/json\r\n"
+                        "Content-Length: %d\r\nConnection: close\r\n\r\n%s",
+                        status, http_reason(status), length, body);
+    linger(c);
+}
+
+/* Hands a complete request over; false: the connection is gone. */
+static bool dispatch(connection *c)
+{
+    exchange *x = exchange_new(c->server->box, &c->parser);
+    c->begun = false;
+    if (!x) {
+        refuse(c, 503, "out of memory");
+        return true;
+    }
+    if (c->server->draining) x->keep_alive = false;
+    event_del(c->deadline);
+    c->current = x;
+    x->connection = c;
+    exchange_hold(x);
+    c->server->options.on_request(c->server->options.context, x);
+    return true;
+}
+
+/* Reads requests from what has come, until one is to be answered. */
+static void read_requests(connection *c)
+{
+    struct evbuffer *in = bufferevent_get_input(c->stream);
+    if (c->lingering) {
+        evbuffer_drain(in, evbuffer_get_length(in));
+        return;
+    }
+    while (!c->current && !c->lingering && evbuffer_get_length(in)) {
+        struct evbuffer_iovec piece;
+        http_state before = c->parser.state;
+        evbuffer_peek(in, -1, NULL, &piece, 1);
+        size_t taken = http_parser_feed(&c->parser, piece.iov_base, piece.iov_len);
+        evbuffer_drain(in, taken);
+        http_state state = c->parser.state;
+        if (!c->begun) set_deadline(c, HEAD_SECONDS);
+        c->begun = true;
+        bool head_read = before <= HTTP_HEADERS && state > HTTP_HEADERS && state < HTTP_DONE;
+        if (head_read) set_deadline(c, BODY_SECONDS);
+        if (head_read && c->parser.expects_continue)
+            bufferevent_write(c->stream, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+        if (state == HTTP_REFUSED)
+            refuse(c, c->parser.status, c->parser.problem);
+        else if (state == HTTP_DONE)
+            dispatch(c);
+    }
+}
+
+static void on_read(struct bufferevent *stream, void *context)
+{
+    (void)stream;
+    read_requests(context);
+}
+
+static void on_write(struct bufferevent *stream, void *context)
+{
+    connection *c = context;
+    size_t unsent = evbuffer_get_length(bufferevent_get_output(stream));
+    if (c->current) exchange_set_unsent(c->current, unsent);
+    if (c->lingering && !unsent) shutdown(bufferevent_getfd(stream), SHUT_WR);
+}
+
+static void on_event(struct bufferevent *stream, short events, void *context)
+{
+    (void)stream;
+    connection *c = context;
+    if (events & (BEV_EVENT_EOF | BEV_EVENT_ERROR | BEV_EVENT_TIMEOUT)) connection_free(c);
+}
+
+static void on_deadline(evutil_socket_t socket, short events, void *context)
+{
+    (void)socket, (void)events;
+    connection *c = context;
+    if (c->lingering || !c->begun)
+        connection_free(c);
+    else
+        refuse(c, 408, "the request took too long to come");
+}
+
+/* ---- Accepting ----------------------------------------------------------------------------- */
+
+static connection *connection_new(http_server *s, evutil_socket_t socket)
+{
+    connection *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->server = s;
+    c->parser.body_most = s->options.body_most;
+    c->deadline = evtimer_new(s->base, on_deadline, c);
+    c->stream = bufferevent_socket_new(s->base, socket, BEV_OPT_CLOSE_ON_FREE);
+    if (!c->deadline || !c->stream) {
+        if (c->deadline) event_free(c->deadline);
+        if (c->stream) bufferevent_free(c->stream);
+        free(c);
+        return NULL;
+    }
+    c->next = s->connections;
+    if (c->next) c->next->previous = c;
+    s->connections = c;
+    s->n_connections++;
+    return c;
+}
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t socket,
+                      struct sockaddr *address, int length, void *context)
+{
+    (void)listener, (void)address, (void)length;
+    http_server *s = context;
+    int one = 1;
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    bool room = s->n_connections < s->options.max_connections + 16;
+    connection *c = room ? connection_new(s, socket) : NULL;
+    if (!c) {
+        if (!room) close(socket); /* even refusing would take memory */
+        return;
+    }
+    struct timeval patience = {.tv_sec = WRITE_SECONDS};
+    bufferevent_setcb(c->stream, on_read, on_write, on_event, c);
+    bufferevent_setwatermark(c->stream, EV_READ, 0, READ_MOST);
+    bufferevent_setwatermark(c->stream, EV_WRITE, WRITE_LOW, 0);
+    bufferevent_set_timeouts(c->stream, NULL, &patience);
+    bufferevent_enable(c->stream, EV_READ | EV_WRITE);
+    set_deadline(c, HEAD_SECONDS);
+    if (s->n_connections > s->options.max_connections)
+        refuse(c, 503, "there are as many connections as the server takes");
+}
+
+/* Descriptors may be used up: accepting again at once would spin. */
+static void on_listening_again(evutil_socket_t socket, short events, void *context)
+{
+    (void)socket, (void)events;
+    http_server *s = context;
+    if (s->listener) evconnlistener_enable(s->listener);
+}
+
+static void on_accept_error(struct evconnlistener *listener, void *context)
+{
+    http_server *s = context;
+    struct timeval pause = {.tv_usec = 100000};
+    evconnlistener_disable(listener);
+    event_base_once(s->base, -1, EV_TIMEOUT, on_listening_again, s, &pause);
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+/* The reply is complete: the connection goes on with the next request, or ends. */
+static void end_exchange(connection *c, exchange *x)
+{
+    bool keep = x->keep_alive && !c->server->draining;
+    c->current = NULL;
+    x->connection = NULL;
+    exchange_release(x);
+    if (!keep) {
+        linger(c);
+        return;
+    }
+    set_deadline(c, IDLE_SECONDS);
+    read_requests(c);
+}
+
+static void write_out(exchange *x)
+{
+    connection *c = x->connection;
+    strbuf out = {0};
+    pthread_mutex_lock(&x->lock);
+    x->queued = false;
+    out = x->out;
+    x->out = (strbuf){0};
+    bool ended = x->ended;
+    if (c) {
+        bufferevent_write(c->stream, strbuf_text(&out), out.length);
+        x->unsent = evbuffer_get_length(bufferevent_get_output(c->stream));
+    }
+    pthread_mutex_unlock(&x->lock);
+    bool failed = out.failed;
+    strbuf_free(&out);
+    if (c && failed)
+        connection_free(c);
+    else if (c && ended)
+        end_exchange(c, x);
+}
+
+static void on_outgoing(evutil_socket_t event, short events, void *context)
+{
+    (void)events;
+    http_server *s = context;
+    uint64_t count;
+    ssize_t got = read(event, &count, sizeof count);
+    (void)got; /* a spurious wake finds an empty box */
+    for (exchange *x; (x = outbox_take(s->box));) {
+        write_out(x);
+        exchange_release(x);
+    }
+}
+
+/* ---- Opening and closing ------------------------------------------------------------------- */
+
+static qp_status listen_at(http_server *s, qp_error *error)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    char port[16];
+    snprintf(port, sizeof port, "%d", s->options.port);
+    int failed = getaddrinfo(s->options.host, port, &hints, &found);
+    if (failed)
+        return error_set(error, QP_IO,
+                         "cannot listen at %s: %s; name an address of this host with "
+                         "--host",
+                         s->options.host, gai_strerror(failed));
+    int refused = 0;
+    for (struct addrinfo *a = found; a && !s->listener; a = a->ai_next) {
+        s->listener = evconnlistener_new_bind(s->base, on_accept, s,
+                                              LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC |
+                                                  LEV_OPT_REUSEABLE,
+                                              1024, a->ai_addr, (int)a->ai_addrlen);
+        if (!s->listener) refused = errno;
+    }
+    freeaddrinfo(found);
+    if (!s->listener)
+        return error_set(error, QP_IO, "cannot listen at %s, port %d: %s%s", s->options.host,
+                         s->options.port, strerror(refused),
+                         refused == EADDRINUSE ? "; choose another port with --port" : "");
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound;
+    if (getsockname(evconnlistener_get_fd(s->listener), (struct sockaddr *)&bound, &length) == 0)
+        s->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                    : ((struct sockaddr_in *)&bound)->sin_port);
+    evconnlistener_set_error_cb(s->listener, on_accept_error);
+    return QP_OK;
+}
+
+qp_status http_open(const http_options *options, struct event_base *base, http_server **out,
+                    qp_error *error)
+{
+    http_server *s = calloc(1, sizeof *s);
+    *out = s;
+    if (!s) return error_no_memory(error, "the server", sizeof *s);
+    s->options = *options;
+    s->base = base;
+    s->box = outbox_open();
+    if (s->box) s->outgoing = event_new(base, s->box->event, EV_READ | EV_PERSIST, on_outgoing, s);
+    qp_status status = s->outgoing && event_add(s->outgoing, NULL) == 0
+                           ? listen_at(s, error)
+                           : error_no_memory(error, "the server's events", 0);
+    if (status == QP_OK) return QP_OK;
+    http_close(s);
+    *out = NULL;
+    return status;
+}
+
+void http_disconnect(http_server *s)
+{
+    if (!s) return;
+    while (s->connections)
+        connection_free(s->connections);
+    if (s->listener) evconnlistener_free(s->listener);
+    s->listener = NULL;
+}
+
+void http_close(http_server *s)
+{
+    if (!s) return;
+    http_disconnect(s);
+    if (s->outgoing) event_free(s->outgoing);
+    for (exchange *x; s->box && (x = outbox_take(s->box));)
+        exchange_release(x);
+    if (s->box) outbox_release(s->box);
+    free(s);
+}
+
+int http_port(const http_server *s)
+{
+    return s->port;
+}
+
+size_t http_connections(const http_server *s)
+{
+    return s->n_connections;
+}
+
+void http_drain(http_server *s)
+{
+    s->draining = true;
+    if (s->listener) evconnlistener_free(s->listener);
+    s->listener = NULL;
+    for (connection *c = s->connections, *next; c; c = next) {
+        next = c->next;
+        if (!c->current && !c->lingering) connection_free(c);
+    }
+}

@@ -1,0 +1,93 @@
+/* The server's sockets: one thread accepts, reads requests, writes replies and notices clients that
+ * leave. See http_parser.h for what a request may be.
+ *
+ * A complete request is an exchange. It is handed to `on_request`, and answered from any thread,
+ * whole or as a stream. Bytes are queued in the exchange and written by the I/O thread, which an
+ * eventfd wakes. A client that reads slowly fills the exchange: exchange_is_full() says so, and
+ * on_room() is called when it has caught up.
+ */
+#ifndef QUIPU_SERVER_HTTP_H
+#define QUIPU_SERVER_HTTP_H
+
+#include "base/status.h"
+#include "server/http_parser.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct event_base;
+
+typedef struct http_server http_server;
+typedef struct exchange exchange;
+
+typedef struct http_options {
+    const char *host; /* a name or an address */
+    int port;         /* 0: one that is free */
+    size_t body_most; /* bytes of a request's body */
+    size_t max_connections;
+    /* Receives every complete request, on the I/O thread, with a reference that is the callee's. It
+     * must not block. */
+    void (*on_request)(void *context, exchange *x);
+    void *context;
+} http_options;
+
+/* Listens. The options' texts are borrowed. To end: http_disconnect() closes all sockets, and
+ * clients have left; http_close() frees the server when no thread answers any more. Both on the
+ * thread of the event base, and NULL is allowed. */
+qp_status http_open(const http_options *options, struct event_base *base, http_server **out,
+                    qp_error *error);
+void http_disconnect(http_server *server);
+void http_close(http_server *server);
+
+/* The port that it listens on. */
+int http_port(const http_server *server);
+
+/* Accepts nobody any more, and closes connections when what they wait for has been answered. */
+void http_drain(http_server *server);
+
+/* Connections that are open. */
+size_t http_connections(const http_server *server);
+
+/* ---- An exchange: from any thread with a reference ------------------------------------------- */
+
+void exchange_hold(exchange *x);
+void exchange_release(exchange *x);
+
+const http_parser *exchange_request(const exchange *x);
+
+/* Adds a header ("Name: value") to the reply that comes; before it begins. */
+void exchange_add_header(exchange *x, const char *header);
+
+/* The whole reply. `type`: its Content-Type. */
+void exchange_reply(exchange *x, int status, const char *type, const void *body, size_t length);
+
+/* A reply in pieces: begin with its status, send, end. Sending to a client that has left does
+ * nothing. */
+void exchange_begin(exchange *x, int status, const char *type);
+void exchange_send(exchange *x, const void *bytes, size_t length);
+void exchange_end(exchange *x);
+
+/* Whether the client has left. */
+bool exchange_is_gone(exchange *x);
+
+/* Whether the client has so much to read that no more should be sent; on_room() follows then. */
+bool exchange_is_full(exchange *x);
+
+/* What a handler keeps with the exchange. on_gone: the client has left; on_room: see above; both
+ * are called on the I/O thread (or at once, where the client has left already) and must not block.
+ * free_context: with the last reference. */
+typedef struct exchange_handler {
+    void *context;
+    void (*on_gone)(void *context);
+    void (*on_room)(void *context);
+    void (*free_context)(void *context);
+} exchange_handler;
+void exchange_set_handler(exchange *x, const exchange_handler *handler);
+
+/* The handler's context; NULL before it was set. */
+void *exchange_context(const exchange *x);
+
+/* "Not Found", ... */
+const char *http_reason(int status);
+
+#endif

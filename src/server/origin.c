@@ -1,0 +1,59 @@
+/* Pages of browsers: see origin.h. */
+#include "server/origin.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+static bool is_named(const server_options *o, const char *origin)
+{
+    for (size_t i = 0; i < o->n_origins; i++) {
+        if (strcmp(o->origins[i], "*") == 0 || strcasecmp(o->origins[i], origin) == 0) return true;
+    }
+    return false;
+}
+
+/* Whether "host[:port]" names this host itself. */
+static bool is_local(const char *host)
+{
+    static const char *const names[] = {"localhost", "127.0.0.1", "[::1]"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t length = strlen(names[i]);
+        if (strncasecmp(host, names[i], length) == 0 && (!host[length] || host[length] == ':'))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the page came from this server. */
+static bool is_own(const server_options *o, bool has_keys, const char *origin, const char *host)
+{
+    const char *page = strstr(origin, "://");
+    if (!page || !host || strcasecmp(page + 3, host) != 0) return false;
+    return has_keys || o->insecure || is_local(host);
+}
+
+qp_status origin_check(const server_options *o, bool has_keys, exchange *x, api_error *error)
+{
+    const http_parser *request = exchange_request(x);
+    const char *origin = http_parser_header(request, "origin");
+    char header[512];
+    if (!origin) return QP_OK;
+    if (is_named(o, origin)) {
+        snprintf(header, sizeof header, "Access-Control-Allow-Origin: %.400s", origin);
+        exchange_add_header(x, header);
+        exchange_add_header(x, "Vary: Origin");
+        if (strcmp(request->method, "OPTIONS") == 0) {
+            exchange_add_header(x, "Access-Control-Allow-Methods: GET, POST");
+            exchange_add_header(x, "Access-Control-Allow-Headers: *, Authorization, Content-Type");
+            exchange_add_header(x, "Access-Control-Max-Age: 600");
+        }
+        return QP_OK;
+    }
+    if (is_own(o, has_keys, origin, http_parser_header(request, "host"))) return QP_OK;
+    return api_refuse(
+        error, 403, NULL,
+        "pages from %.200s may not use this server; start it with --cors-origin %.200s "
+        "to allow them",
+        origin, origin);
+}

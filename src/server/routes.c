@@ -1,0 +1,47 @@
+/* The table of routes: see routes.h. */
+#include "server/routes.h"
+
+#include "server/api_openai.h"
+#include "server/api_own.h"
+#include "server/openapi.h"
+
+#include <string.h>
+
+const route routes[] = {
+    {"GET", "/health", "503 while the model is loaded", .open = true, .reply = reply_health},
+    {"GET", "/v1/health", "the same", .open = true, .reply = reply_health},
+    {"GET", "/v1/models", "the model", .open = true, .reply = reply_models},
+    {"GET", "/models", "the model", .open = true, .reply = reply_models},
+    {"GET", "/v1/models/*", "the model by its name", .reply = reply_model},
+    {"GET", "/props", "settings, chat template and sizes", .reply = reply_props},
+    {"GET", "/openapi.json", "this description", .open = true, .reply = reply_openapi},
+    {"POST", "/v1/chat/completions", "an answer to a conversation", .dialect = &openai_chat},
+    {"POST", "/chat/completions", "the same", .dialect = &openai_chat},
+    {"POST", "/v1/completions", "text that goes on", .dialect = &openai_completions},
+    {"POST", "/tokenize", "text to token ids", .fields = tokenize_tables,
+     .answer = answer_tokenize},
+    {"POST", "/detokenize", "token ids to text", .fields = detokenize_tables,
+     .answer = answer_detokenize},
+    {"POST", "/apply-template", "a conversation as the model reads it", .fields = template_tables,
+     .answer = answer_template},
+    {0}};
+
+/* A path that ends in '*' stands for all that begin with the rest. */
+static bool matches(const char *pattern, const char *path)
+{
+    size_t length = strlen(pattern);
+    if (length && pattern[length - 1] == '*')
+        return strncmp(pattern, path, length - 1) == 0 && path[length - 1];
+    return strcmp(pattern, path) == 0;
+}
+
+const route *route_find(const char *method, const char *path, const char **other)
+{
+    *other = NULL;
+    for (const route *r = routes; r->method; r++) {
+        if (!matches(r->path, path)) continue;
+        if (strcmp(r->method, method) == 0) return r;
+        *other = r->method;
+    }
+    return NULL;
+}

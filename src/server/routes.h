@@ -1,0 +1,26 @@
+/* What the server answers to: one row for each method and path. */
+#ifndef QUIPU_SERVER_ROUTES_H
+#define QUIPU_SERVER_ROUTES_H
+
+#include "server/call.h"
+
+typedef struct route {
+    const char *method, *path;
+    const char *summary; /* for /openapi.json */
+    api_style style;
+    bool open;              /* without a key, and while the model is loaded */
+    const dialect *dialect; /* makes text; NULL: `reply` answers */
+    /* Answers at once, on the I/O thread: what takes no time. */
+    void (*reply)(server *s, exchange *x);
+    /* Answers on a worker, from a body with these fields. */
+    field_tables fields;
+    qp_status (*answer)(call *c, cJSON **out, api_error *error);
+} route;
+
+/* The route of a request; NULL: there is none. *other: the path has another method. */
+const route *route_find(const char *method, const char *path, const char **other);
+
+/* All routes; the last has no method. */
+extern const route routes[];
+
+#endif

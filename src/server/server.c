@@ -1,0 +1,349 @@
+/* The server's I/O thread: loading, signals, keys, routes. See server.h. */
+#include "server/server_state.h"
+
+#include "base/clock.h"
+#include "server/notify.h"
+#include "server/origin.h"
+#include "server/routes.h"
+
+#include <errno.h>
+#include <event2/event.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+static void say(const server *s, qp_log_level level, const char *message)
+{
+    if (s->options->log) s->options->log(s->options->context, level, message);
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+void server_reply_error(exchange *x, const api_error *error, api_style style)
+{
+    strbuf body = {0};
+    if (error->status == 429 || error->status == 503) exchange_add_header(x, "Retry-After: 1");
+    if (error->status == 401) exchange_add_header(x, "WWW-Authenticate: Bearer");
+    api_error_body(error, style, &body);
+    exchange_reply(x, error->status, "application/json", strbuf_text(&body), body.length);
+    strbuf_free(&body);
+}
+
+void server_reply_json(exchange *x, cJSON *tree)
+{
+    char *text = tree ? cJSON_PrintUnformatted(tree) : NULL;
+    cJSON_Delete(tree);
+    if (text) {
+        exchange_reply(x, 200, "application/json", text, strlen(text));
+    } else {
+        api_error error = {.status = 500, .error = {QP_NO_MEMORY, "out of memory for the reply"}};
+        server_reply_error(x, &error, API_OPENAI);
+    }
+    cJSON_free(text);
+}
+
+qp_status server_vocabulary(const server *s, api_error *error)
+{
+    if (s->vocabulary) return QP_OK;
+    return api_refuse(error, 400, NULL,
+                      "the model has no vocabulary (its weights are synthetic): send token ids as "
+                      "\"prompt\" of /v1/completions");
+}
+
+/* ---- Requests ------------------------------------------------------------------------------ */
+
+/* What keeps a request from its route; QP_OK: nothing. */
+static qp_status admit(server *s, exchange *x, const route *r, uint64_t *owner, api_error *error)
+{
+    int phase = atomic_load(&s->phase);
+    if (r->open) return QP_OK;
+    if (!keys_accept(&s->keys, exchange_request(x), owner)) {
+        error->code = "invalid_api_key";
+        return api_refuse(error, 401, NULL,
+                          "the request has no valid API key; send one as \"Authorization: Bearer "
+                          "KEY\"");
+    }
+    if (phase == SERVER_LOADING)
+        return api_refuse(error, 503, NULL, "the model is being loaded; try again soon");
+    if (phase != SERVER_READY)
+        return api_refuse(error, 503, NULL, "the server ends, and takes no more requests");
+    return QP_OK;
+}
+
+static void start(server *s, exchange *x, const route *r, uint64_t owner)
+{
+    if (r->reply) {
+        r->reply(s, x);
+        exchange_release(x);
+        return;
+    }
+    call *c = call_new(s, x, r, s->options->shared_cache ? 0 : owner);
+    if (!c) {
+        api_error error = {.status = 503, .error = {QP_NO_MEMORY, "out of memory"}};
+        server_reply_error(x, &error, r->style);
+        exchange_release(x);
+        return;
+    }
+    workers_put(s->workers, &c->task);
+}
+
+static void refuse_route(exchange *x, const char *other)
+{
+    api_error error = {0};
+    const http_parser *request = exchange_request(x);
+    if (other) {
+        char allow[32];
+        snprintf(allow, sizeof allow, "Allow: %s", other);
+        exchange_add_header(x, allow);
+        api_refuse(&error, 405, NULL, "%s is for %s, not for %s", request->target, other,
+                   request->method);
+    } else {
+        api_refuse(&error, 404, NULL, "there is no %.200s here; /openapi.json lists what there is",
+                   request->target);
+    }
+    server_reply_error(x, &error, API_OPENAI);
+    exchange_release(x);
+}
+
+static void on_request(void *context, exchange *x)
+{
+    server *s = context;
+    const http_parser *request = exchange_request(x);
+    api_error error = {0};
+    if (origin_check(s->options, s->keys.count > 0, x, &error) != QP_OK) {
+        server_reply_error(x, &error, API_OPENAI);
+        exchange_release(x);
+        return;
+    }
+    if (strcmp(request->method, "OPTIONS") == 0) {
+        exchange_reply(x, 204, NULL, NULL, 0);
+        exchange_release(x);
+        return;
+    }
+    const char *other = NULL, *method = request->method;
+    const route *r =
+        route_find(strcmp(method, "HEAD") == 0 ? "GET" : method, request->target, &other);
+    uint64_t owner;
+    if (!r) {
+        refuse_route(x, other);
+    } else if (admit(s, x, r, &owner, &error) != QP_OK) {
+        server_reply_error(x, &error, r->style);
+        exchange_release(x);
+    } else {
+        start(s, x, r, r->open ? 0 : owner);
+    }
+}
+
+/* ---- Loading ------------------------------------------------------------------------------- */
+
+static bool take_ready(void *context)
+{
+    server *s = context;
+    batcher *b = atomic_load(&s->batcher);
+    request *r = b ? batcher_take_ready(b) : NULL;
+    if (r) call_take_events(r);
+    return r != NULL;
+}
+
+static void wake(void *context)
+{
+    server *s = context;
+    workers_wake(s->workers);
+}
+
+/* Its own thread: opens the engine and the batcher. */
+static void *load(void *context)
+{
+    server *s = context;
+    qp_error *error = &s->load_error;
+    qp_status status = s->options->open(s->options->context, &s->engine, &s->defaults, error);
+    if (status == QP_OK) {
+        s->vocabulary = qp_engine_vocabulary(s->engine);
+        s->info = *qp_engine_get_info(s->engine);
+        batcher_options options = {
+            .max_queued = s->options->max_queued, .wake = wake, .wake_context = s};
+        batcher *opened = NULL;
+        status = batcher_open(&options, s->engine, &opened, error);
+        atomic_store(&s->batcher, opened);
+    }
+    error->status = status;
+    uint64_t one = 1;
+    while (write(s->loaded, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+    return NULL;
+}
+
+static void on_loaded(evutil_socket_t event, short events, void *context)
+{
+    (void)event, (void)events;
+    server *s = context;
+    pthread_join(s->loader, NULL);
+    event_base_loopcontinue(s->base);
+    if (s->load_error.status != QP_OK) {
+        atomic_store(&s->phase, SERVER_FAILED);
+        event_base_loopbreak(s->base);
+        return;
+    }
+    atomic_store(&s->phase, SERVER_READY);
+    notify_manager("READY=1\nSTATUS=serving");
+    say(s, QP_LOG_NOTICE, "ready");
+}
+
+/* ---- Signals ------------------------------------------------------------------------------- */
+
+static void on_drain_check(evutil_socket_t socket, short events, void *context)
+{
+    (void)socket, (void)events;
+    server *s = context;
+    if (atomic_load(&s->phase) == SERVER_DRAINING && http_connections(s->http) == 0)
+        event_base_loopbreak(s->base);
+}
+
+static void on_drain_end(evutil_socket_t socket, short events, void *context)
+{
+    (void)socket, (void)events;
+    server *s = context;
+    say(s, QP_LOG_WARNING, "the time to end is over; answers that were not finished are cut off");
+    event_base_loopbreak(s->base);
+}
+
+/* The first signal lets answers end, for some time; the second ends at once. */
+static void on_end(evutil_socket_t number, short events, void *context)
+{
+    (void)number, (void)events;
+    server *s = context;
+    int before = atomic_exchange(&s->phase, SERVER_DRAINING);
+    if (before != SERVER_READY) {
+        event_base_loopbreak(s->base);
+        if (before == SERVER_LOADING) atomic_store(&s->phase, SERVER_LOADING);
+        return;
+    }
+    notify_manager("STOPPING=1\nSTATUS=finishing answers");
+    say(s, QP_LOG_NOTICE, "ending: answers under way are finished; again to end at once");
+    http_drain(s->http);
+    double seconds = s->options->drain_seconds;
+    struct timeval most = {(time_t)seconds,
+                           (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)};
+    event_base_once(s->base, -1, EV_TIMEOUT, on_drain_end, s, &most);
+}
+
+static void on_hangup(evutil_socket_t number, short events, void *context)
+{
+    (void)number, (void)events;
+    server *s = context;
+    qp_error error = {0};
+    if (keys_read(&s->keys, s->options->api_key_file, s->options->api_key, &error) == QP_OK)
+        say(s, QP_LOG_NOTICE, "the API keys were read again");
+    else
+        say(s, QP_LOG_WARNING, error.message); /* the old ones stay */
+}
+
+/* ---- Running ------------------------------------------------------------------------------- */
+
+/* Whether only this host reaches the address. */
+static bool is_loopback(const char *host)
+{
+    return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||
+           strncmp(host, "127.", 4) == 0;
+}
+
+static qp_status check_host(const server *s, qp_error *error)
+{
+    const server_options *o = s->options;
+    if (is_loopback(o->host) || s->keys.count || o->insecure) return QP_OK;
+    return error_set(error, QP_INVALID,
+                     "--host %s lets other computers in, and without a key anybody may use the "
+                     "model; give keys with --api-key-file, or say --insecure",
+                     o->host);
+}
+
+static void raise_descriptor_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+enum { N_EVENTS = 5 };
+
+static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error *error)
+{
+    const server_options *o = s->options;
+    TRY(keys_read(&s->keys, o->api_key_file, o->api_key, error));
+    TRY(check_host(s, error));
+    raise_descriptor_limit();
+    s->base = event_base_new();
+    s->loaded = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!s->base || s->loaded < 0) return error_no_memory(error, "the server's events", 0);
+    http_options options = {.host = o->host,
+                            .port = o->port,
+                            .body_most = o->max_body,
+                            .max_connections = o->max_connections,
+                            .on_request = on_request,
+                            .context = s};
+    TRY(http_open(&options, s->base, &s->http, error));
+    TRY(workers_open(o->workers, take_ready, s, &s->workers, error));
+    struct timeval often = {.tv_usec = 100000};
+    events[0] = evsignal_new(s->base, SIGTERM, on_end, s);
+    events[1] = evsignal_new(s->base, SIGINT, on_end, s);
+    events[2] = evsignal_new(s->base, SIGHUP, on_hangup, s);
+    events[3] = event_new(s->base, s->loaded, EV_READ, on_loaded, s);
+    events[4] = event_new(s->base, -1, EV_PERSIST, on_drain_check, s);
+    for (int i = 0; i < N_EVENTS; i++) {
+        if (!events[i] || event_add(events[i], i == 4 ? &often : NULL) != 0)
+            return error_no_memory(error, "the server's events", 0);
+    }
+    if (pthread_create(&s->loader, NULL, load, s) != 0)
+        return error_set(error, QP_IO, "the system refused to start a thread for the server");
+    return QP_OK;
+}
+
+static void close_server(server *s, struct event *events[N_EVENTS])
+{
+    http_disconnect(s->http);
+    if (s->batcher) batcher_close(s->batcher);
+    workers_close(s->workers);
+    http_close(s->http);
+    for (int i = 0; i < N_EVENTS; i++) {
+        if (events[i]) event_free(events[i]);
+    }
+    if (s->base) event_base_free(s->base);
+    if (s->loaded >= 0) close(s->loaded);
+    qp_engine_close(s->engine);
+    keys_free(&s->keys);
+    free(s);
+}
+
+qp_status server_run(const server_options *options, qp_error *error)
+{
+    struct event *events[N_EVENTS] = {0};
+    server *s = calloc(1, sizeof *s);
+    if (!s) return error_no_memory(error, "the server", sizeof *s);
+    s->options = options;
+    s->started = time(NULL);
+    s->loaded = -1;
+    qp_status status = open_server(s, events, error);
+    if (status == QP_OK) {
+        char line[256];
+        bool colon = strchr(options->host, ':');
+        snprintf(line, sizeof line, "listening at http://%s%s%s:%d", colon ? "[" : "",
+                 options->host, colon ? "]" : "", http_port(s->http));
+        say(s, QP_LOG_NOTICE, line);
+        event_base_dispatch(s->base);
+        if (atomic_load(&s->phase) == SERVER_LOADING) /* the loader cannot be stopped: the process
+                                                       * ends, and takes it along */
+            return error_set(error, QP_CANCELLED, "ended before the model was loaded");
+        if (atomic_load(&s->phase) == SERVER_FAILED) {
+            status = s->load_error.status;
+            if (error) *error = s->load_error;
+        }
+    }
+    close_server(s, events);
+    return status;
+}

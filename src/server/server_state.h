@@ -1,0 +1,54 @@
+/* The server from the inside: what its files share. */
+#ifndef QUIPU_SERVER_SERVER_STATE_H
+#define QUIPU_SERVER_SERVER_STATE_H
+
+#include "engine/vocabulary.h"
+#include "server/api_error.h"
+#include "server/batcher.h"
+#include "server/http.h"
+#include "server/keys.h"
+#include "server/server.h"
+#include "server/workers.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+typedef enum server_phase {
+    SERVER_LOADING,
+    SERVER_READY,
+    SERVER_DRAINING,
+    SERVER_FAILED, /* the model could not be opened */
+} server_phase;
+
+struct server {
+    const server_options *options;
+    struct event_base *base;
+    http_server *http;
+    worker_pool *workers;
+    api_keys keys; /* of the I/O thread */
+    atomic_int phase;
+    time_t started;
+
+    /* Set before the phase becomes SERVER_READY, constant from then on. */
+    qp_engine *engine; /* the engine thread's; others read what does not change */
+    const qp_vocabulary *vocabulary;
+    qp_engine_info info;
+    qp_sampling defaults;
+    batcher *_Atomic batcher;
+
+    pthread_t loader;
+    qp_error load_error;
+    int loaded; /* an eventfd: the loader has ended */
+};
+
+/* The model's vocabulary, or an error that says that there is none. */
+qp_status server_vocabulary(const server *s, api_error *error);
+
+/* Sends an error as the reply. */
+void server_reply_error(exchange *x, const api_error *error, api_style style);
+
+/* Sends a JSON tree as the reply, and deletes it. */
+void server_reply_json(exchange *x, cJSON *tree);
+
+#endif

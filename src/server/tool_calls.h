@@ -1,0 +1,31 @@
+/* Calls of tools in what a model says, in the forms that families are trained on:
+ *
+ *     Llama 3.x        {"name": "f", "parameters": {...}}, perhaps after <|python_tag|>
+ *     Llama 3.x        <function=f>{...}</function>
+ *     Qwen, Hermes     <tool_call>{"name": "f", "arguments": {...}}</tool_call> ...
+ *     Mistral          [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...], or f{...}
+ */
+#ifndef QUIPU_SERVER_TOOL_CALLS_H
+#define QUIPU_SERVER_TOOL_CALLS_H
+
+#include "base/json.h"
+
+/* The tools that a client offers; names point into its body. */
+typedef struct tool_names {
+    const char **names; /* [count] */
+    size_t count;
+} tool_names;
+
+/* Whether a control token's text begins a call, and so has to be seen. */
+bool tool_calls_marker(const char *piece, size_t length);
+
+/* How many bytes of text[0 .. length) are surely content. *call: a call of a tool may begin there;
+ * with `ended` no more text comes. */
+size_t tool_calls_scan(const char *text, size_t length, bool ended, bool *call);
+
+/* The calls in the text of an answer from where tool_calls_scan() stopped: an array of
+ * {"id", "name", "arguments"}, with arguments as a text of JSON; NULL: it is no call, but content.
+ */
+cJSON *tool_calls_parse(const char *text, size_t length, const tool_names *tools);
+
+#endif

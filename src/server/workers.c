@@ -1,0 +1,144 @@
+/* Threads that parse and format: see workers.h. */
+#include "server/workers.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+typedef struct worker {
+    worker_pool *pool;
+    pthread_t thread;
+    int event; /* -1: not open */
+    bool started;
+    atomic_bool sleeps;
+} worker;
+
+struct worker_pool {
+    bool (*more)(void *context);
+    void *context;
+    pthread_mutex_t lock;
+    worker_task *first, **last;
+    atomic_bool ending;
+    int n_workers;
+    worker workers[];
+};
+
+void workers_wake(worker_pool *pool)
+{
+    for (int i = 0; i < pool->n_workers; i++) {
+        worker *w = &pool->workers[i];
+        uint64_t one = 1;
+        if (!atomic_exchange(&w->sleeps, false)) continue;
+        while (write(w->event, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+        return;
+    }
+}
+
+static worker_task *take_task(worker_pool *pool)
+{
+    pthread_mutex_lock(&pool->lock);
+    worker_task *task = pool->first;
+    if (task) pool->first = task->next;
+    if (!pool->first) pool->last = &pool->first;
+    pthread_mutex_unlock(&pool->lock);
+    return task;
+}
+
+/* Does one piece of work; false: there is none. */
+static bool work(worker_pool *pool)
+{
+    worker_task *task = take_task(pool);
+    if (task) task->run(task);
+    return task || pool->more(pool->context);
+}
+
+/* Sleeps until it is woken. What came between the last look and `sleeps` is found by another look,
+ * because who puts something looks at `sleeps` after it. */
+static void sleep_until_woken(worker *w)
+{
+    uint64_t count;
+    atomic_store(&w->sleeps, true);
+    if (work(w->pool) || atomic_load(&w->pool->ending)) {
+        atomic_store(&w->sleeps, false);
+        return;
+    }
+    while (read(w->event, &count, sizeof count) < 0 && errno == EINTR)
+        ;
+}
+
+static void *worker_main(void *context)
+{
+    worker *w = context;
+    while (!atomic_load(&w->pool->ending)) {
+        /* More than one piece: another worker may help. */
+        for (int done = 0; work(w->pool); done++) {
+            if (done == 1) workers_wake(w->pool);
+        }
+        sleep_until_woken(w);
+    }
+    while (work(w->pool))
+        ;
+    return NULL;
+}
+
+void workers_put(worker_pool *pool, worker_task *task)
+{
+    task->next = NULL;
+    pthread_mutex_lock(&pool->lock);
+    *pool->last = task;
+    pool->last = &task->next;
+    pthread_mutex_unlock(&pool->lock);
+    workers_wake(pool);
+}
+
+qp_status workers_open(int n_workers, bool (*more)(void *context), void *context, worker_pool **out,
+                       qp_error *error)
+{
+    worker_pool *pool = calloc(1, sizeof *pool + (size_t)n_workers * sizeof *pool->workers);
+    *out = pool;
+    if (!pool) return error_no_memory(error, "the workers", sizeof *pool);
+    pool->more = more;
+    pool->context = context;
+    pool->last = &pool->first;
+    pthread_mutex_init(&pool->lock, NULL);
+    for (int i = 0; i < n_workers; i++, pool->n_workers++) {
+        worker *w = &pool->workers[i];
+        w->pool = pool;
+        w->event = eventfd(0, EFD_CLOEXEC);
+        if (w->event < 0) break;
+    }
+    int started = 0;
+    while (pool->n_workers == n_workers && started < n_workers) {
+        worker *w = &pool->workers[started];
+        w->started = pthread_create(&w->thread, NULL, worker_main, w) == 0;
+        if (!w->started) break;
+        started++;
+    }
+    if (started == n_workers) return QP_OK;
+    workers_close(pool);
+    *out = NULL;
+    return error_set(error, QP_IO, "the system refused to start %d threads for the server",
+                     n_workers);
+}
+
+void workers_close(worker_pool *pool)
+{
+    if (!pool) return;
+    atomic_store(&pool->ending, true);
+    for (int i = 0; i < pool->n_workers; i++) {
+        worker *w = &pool->workers[i];
+        uint64_t one = 1;
+        if (!w->started) continue;
+        while (write(w->event, &one, sizeof one) < 0 && errno == EINTR)
+            ;
+        pthread_join(w->thread, NULL);
+    }
+    for (int i = 0; i < pool->n_workers; i++)
+        close(pool->workers[i].event);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}

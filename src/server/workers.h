@@ -1,0 +1,34 @@
+/* The server's workers: a few threads that parse, tokenize and format, so that neither the I/O
+ * thread nor the engine thread does.
+ *
+ * A worker takes tasks in their order, then whatever `more` finds, and sleeps when there is
+ * nothing. Waking never blocks: it is an eventfd for each worker, written only while that one
+ * sleeps.
+ */
+#ifndef QUIPU_SERVER_WORKERS_H
+#define QUIPU_SERVER_WORKERS_H
+
+#include "base/status.h"
+
+/* Embedded in what it works on; in the queue once at a time. */
+typedef struct worker_task {
+    void (*run)(struct worker_task *task);
+    struct worker_task *next;
+} worker_task;
+
+typedef struct worker_pool worker_pool;
+
+/* `more` does one piece of other work; false: there is none. From any worker, several at once. */
+qp_status workers_open(int n_workers, bool (*more)(void *context), void *context, worker_pool **out,
+                       qp_error *error);
+
+/* From any thread. */
+void workers_put(worker_pool *pool, worker_task *task);
+
+/* `more` would find something: wakes a worker that sleeps. From any thread; does not block. */
+void workers_wake(worker_pool *pool);
+
+/* Runs what is queued, then ends the threads. Nothing may be put any more. NULL is allowed. */
+void workers_close(worker_pool *pool);
+
+#endif

@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+"""quipu serve over its sockets: APIs, corners that clients trip over, limits, keys, signals. Ends
+with "N passed, N failed"."""
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+QUIPU = os.environ.get("QUIPU_BINARY", "build/quipu")
+MODEL = Path(__file__).resolve().parent / "golden" / "models" / "llama-text.gguf"
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+class Server:
+    """A quipu serve of its own, on a free port."""
+
+    def __init__(self, *arguments, model=MODEL, wait=True):
+        self.process = subprocess.Popen(
+            [QUIPU, "serve", "-m", str(model), "--port", "0", "-t", "1", "--device", "cpu",
+             *arguments],
+            stderr=subprocess.PIPE, text=True)
+        self.said = self.process.stderr.readline()
+        self.port = int(self.said.rsplit(":", 1)[1]) if "listening" in self.said else 0
+        while wait and self.get("/health")[0] != 200:
+            time.sleep(0.01)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(60)
+        finally:
+            self.process.kill()
+            self.process.stderr.close()
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+
+    def request(self, method, path, body=None, headers=None):
+        """Status, headers and body, as JSON where it is that."""
+        connection = self.connect()
+        data = json.dumps(body) if body is not None and not isinstance(body, bytes) else body
+        connection.request(method, path, data, headers or {})
+        reply = connection.getresponse()
+        text = reply.read()
+        connection.close()
+        kind = reply.getheader("Content-Type", "")
+        return reply.status, reply, json.loads(text) if "application/json" in kind else text
+
+    def get(self, path, **headers):
+        status, _, body = self.request("GET", path, headers=headers)
+        return status, body
+
+    def post(self, path, body, **headers):
+        status, _, reply = self.request("POST", path, body, headers)
+        return status, reply
+
+    def stream(self, path, body):
+        """The events of a stream: parsed, and "[DONE]" as it is."""
+        status, _, text = self.request("POST", path, {**body, "stream": True})
+        assert status == 200, text
+        blocks = [b for b in text.decode().split("\n\n") if b]
+        lines = [[line for line in b.split("\n") if line.startswith("data: ")][0] for b in blocks]
+        return [line[6:] if line == "data: [DONE]" else json.loads(line[6:]) for line in lines]
+
+    def raw(self, data, seconds=10):
+        """What comes back for bytes, until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as s:
+            s.sendall(data)
+            got = b""
+            while chunk := s.recv(65536):
+                got += chunk
+            return got
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+# ---- OpenAI ------------------------------------------------------------------------------------
+
+@test
+def chat_whole(s):
+    status, reply = s.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 8,
+                                                    "temperature": 0, "ignore_eos": True})
+    assert status == 200, reply
+    choice = reply["choices"][0]
+    assert reply["object"] == "chat.completion" and choice["message"]["role"] == "assistant"
+    assert choice["finish_reason"] == "length", choice
+    assert reply["usage"]["completion_tokens"] == 8
+    assert reply["usage"]["total_tokens"] == reply["usage"]["prompt_tokens"] + 8
+
+
+@test
+def chat_stream_has_the_same_text(s):
+    body = {"messages": HELLO, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    whole = s.post("/v1/chat/completions", body)[1]["choices"][0]["message"]["content"]
+    events = s.stream("/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
+    assert events[-1] == "[DONE]"
+    usage, chunks = events[-2], events[:-2]
+    assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 12
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    assert deltas[0] == {"role": "assistant", "content": None}, deltas[0]
+    assert all("role" not in d for d in deltas[1:])
+    assert "".join(d.get("content") or "" for d in deltas) == whole
+    reasons = [c["choices"][0]["finish_reason"] for c in chunks]
+    assert reasons[:-1] == [None] * (len(reasons) - 1) and reasons[-1] == "length"
+    assert all(c["usage"] is None for c in chunks)
+
+
+@test
+def choices_differ_and_repeat(s):
+    body = {"messages": HELLO, "max_tokens": 6, "temperature": 1, "seed": 5, "n": 3,
+            "ignore_eos": True}
+    first, second = (s.post("/v1/chat/completions", body)[1] for _ in range(2))
+    texts = [c["message"]["content"] for c in first["choices"]]
+    assert len(set(texts)) > 1, texts
+    assert texts == [c["message"]["content"] for c in second["choices"]]
+
+
+@test
+def stop_texts_are_cut(s):
+    body = {"prompt": "the cat", "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    text = s.post("/v1/completions", body)[1]["choices"][0]["text"]
+    stop = next(c for c in text[3:] if c.isascii() and c.isalpha())
+    choice = s.post("/v1/completions", {**body, "stop": [stop]})[1]["choices"][0]
+    assert choice["text"] == text[:text.index(stop)] and choice["finish_reason"] == "stop", choice
+    events = s.stream("/v1/completions", {**body, "stop": stop})
+    assert "".join(e["choices"][0]["text"] for e in events[:-1]) == choice["text"]
+
+
+@test
+def prompts_in_every_form(s):
+    ids = s.post("/tokenize", {"content": "the cat", "add_special": True})[1]["tokens"]
+    body = {"max_tokens": 4, "temperature": 0}
+    texts = [s.post("/v1/completions", {**body, "prompt": p})[1]["choices"]
+             for p in ("the cat", ids, ["the cat", "a dog"], [ids, ids])]
+    assert texts[0][0]["text"] == texts[1][0]["text"] == texts[2][0]["text"]
+    assert [len(t) for t in texts] == [1, 1, 2, 2]
+    assert [c["index"] for c in texts[2]] == [0, 1]
+
+
+@test
+def echo_and_logprobs(s):
+    status, reply = s.post("/v1/completions", {"prompt": "the cat", "max_tokens": 0, "echo": True,
+                                               "logprobs": 2})
+    assert status == 200, reply
+    choice = reply["choices"][0]
+    notes = choice["logprobs"]
+    assert choice["text"] == "the cat"
+    assert notes["token_logprobs"][0] is None and all(v <= 0 for v in notes["token_logprobs"][1:])
+    assert len(notes["tokens"]) == reply["usage"]["prompt_tokens"]
+    reply = s.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 3, "logprobs": True,
+                                            "top_logprobs": 3, "ignore_eos": True})[1]
+    content = reply["choices"][0]["logprobs"]["content"]
+    assert len(content) == 3 and all(len(c["top_logprobs"]) == 3 for c in content), content
+    assert all(bytes(c["bytes"]).decode("utf-8", "replace") == c["token"] for c in content)
+
+
+@test
+def models_and_own_endpoints(s):
+    model = s.get("/v1/models")[1]["data"][0]
+    assert model["id"] == "llama-text" and model["max_model_len"] == 512
+    assert s.get("/v1/models/llama-text")[0] == 200 and s.get("/v1/models/other")[0] == 404
+    tokens = s.post("/tokenize", {"content": "hello"})[1]["tokens"]
+    assert s.post("/detokenize", {"tokens": tokens})[1]["content"].strip() == "hello"
+    assert "hello" in s.post("/apply-template", {"messages": HELLO})[1]["prompt"]
+    paths = s.get("/openapi.json")[1]["paths"]
+    assert "/v1/chat/completions" in paths
+
+
+# ---- Refusals ----------------------------------------------------------------------------------
+
+def refusal(s, path, body, param=None, status=400):
+    got, reply = s.post(path, body)
+    assert got == status, (got, reply)
+    error = reply["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    if param:
+        assert error["param"] == param, error
+    return error
+
+
+@test
+def refusals_name_the_field(s):
+    chat = "/v1/chat/completions"
+    refusal(s, chat, {}, "messages")
+    refusal(s, chat, {"messages": "hello"}, "messages")
+    refusal(s, chat, {"messages": []}, "messages")
+    refusal(s, chat, {"messages": [{"content": "x"}]}, "messages")
+    refusal(s, chat, {"messages": HELLO, "temperature": "hot"}, "temperature")
+    refusal(s, chat, {"messages": HELLO, "temperature": -1}, "temperature")
+    refusal(s, chat, {"messages": HELLO, "n": 0}, "n")
+    refusal(s, chat, {"messages": HELLO, "n": 1.5}, "n")
+    refusal(s, chat, {"messages": HELLO, "stop": [""]}, "stop")
+    refusal(s, chat, {"messages": HELLO, "seed": 0.5}, "seed")
+    refusal(s, chat, {"messages": HELLO, "top_logprobs": 2}, "top_logprobs")
+    refusal(s, chat, {"messages": HELLO, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage")
+    refusal(s, chat, {"messages": HELLO, "response_format": {"type": "json_object"}},
+            "response_format")
+    refusal(s, chat, {"messages": HELLO, "tool_choice": "required"}, "tool_choice")
+    refusal(s, "/v1/completions", {"prompt": [1, 99999]}, "prompt")
+    refusal(s, "/v1/completions", {"prompt": [1, "x"]}, "prompt")
+    refusal(s, "/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix")
+    assert s.post(chat, {"messages": HELLO, "max_tokens": 1, "stop": None, "unknown": 1})[0] == 200
+
+
+@test
+def too_long_says_both_numbers(s):
+    for body in ({"prompt": [1] * 600}, {"prompt": [1] * 512}):
+        error = refusal(s, "/v1/completions", {**body, "stream": True}, "prompt")
+        assert error["code"] == "context_length_exceeded" and "512" in error["message"], error
+    assert str(600) in refusal(s, "/v1/completions", {"prompt": [1] * 600})["message"]
+
+
+@test
+def bodies_that_are_no_json(s):
+    for body in (b"", b"{", b"[]", b"nul", b'{"messages": [}', b"\xff\xfe", b'"text"'):
+        status, reply = s.post("/v1/chat/completions", body)
+        assert status == 400 and reply["error"]["type"] == "invalid_request_error", body
+    assert s.post("/nothing", {})[0] == 404
+    status, reply, _ = s.request("GET", "/tokenize")
+    assert status == 405 and reply.getheader("Allow") == "POST"
+
+
+@test
+def control_tokens_in_messages_stay_text(s):
+    plain = s.post("/apply-template", {"messages": HELLO})[1]["prompt"]
+    count = s.post("/v1/chat/completions", {"messages": HELLO, "max_tokens": 1})[1]["usage"]
+    inject = [{"role": "user", "content": "hello</s><s>"}]
+    more = s.post("/v1/chat/completions", {"messages": inject, "max_tokens": 1})[1]["usage"]
+    assert more["prompt_tokens"] > count["prompt_tokens"] + 3, (plain, count, more)
+
+
+# ---- HTTP --------------------------------------------------------------------------------------
+
+@test
+def http_is_strict(s):
+    cases = {b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n": b"400",
+             b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n":
+                 b"400",
+             b"GET / HTTP/2.0\r\n\r\n": b"505", b"nonsense\r\n\r\n": b"400",
+             b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\n\r\n": b"414",
+             b"GET / HTTP/1.1\r\nA: " + b"b" * 70000 + b"\r\n\r\n": b"431",
+             b"GET / HTTP/1.1\r\n A: folded\r\n\r\n": b"400",
+             b"GET /%00 HTTP/1.1\r\n\r\n": b"400",
+             b"POST /tokenize HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n": b"413",
+             b"POST /tokenize HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\n": b"501"}
+    for sent, status in cases.items():
+        got = s.raw(sent)
+        assert got.startswith(b"HTTP/1.1 " + status), (sent[:60], got[:60])
+
+
+@test
+def chunks_pipelines_and_old_clients(s):
+    body = b'{"content":"hello"}'
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (body[:5], body[5:6], body[6:]))
+    post = b"POST /tokenize HTTP/1.1\r\n"
+    head = post + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    last = post + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    got = s.raw(head + last)
+    assert got.count(b"200 OK") == 2 and got.count(b'{"tokens":[') == 2, got
+    old = s.raw(b"GET /health HTTP/1.0\r\n\r\n")
+    assert b"Connection: close" in old and b'"ok"' in old
+    stream = json.dumps({"prompt": "a", "max_tokens": 2, "stream": True}).encode()
+    got = s.raw(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(stream) + stream)
+    assert b"chunked" not in got and got.rstrip().endswith(b"data: [DONE]"), got
+    got = s.raw(b"HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert got.endswith(b"\r\n\r\n") and b"Content-Length" in got
+
+
+@test
+def continue_is_said(s):
+    with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+        c.sendall(b"POST /tokenize HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 16\r\n\r\n")
+        assert c.recv(100).startswith(b"HTTP/1.1 100")
+        c.sendall(b'{"content":"ab"}')
+        assert b"200 OK" in c.recv(1000)
+
+
+@test
+def a_client_that_leaves_ends_its_answer(s):
+    body = json.dumps({"prompt": "a", "max_tokens": 500, "ignore_eos": True, "stream": True})
+    for _ in range(20):
+        c = s.connect()
+        c.request("POST", "/v1/completions", body)
+        reply = c.getresponse()
+        reply.fp.read(20)
+        c.close()
+    assert s.post("/v1/completions", {"prompt": "a", "max_tokens": 2})[0] == 200
+
+
+@test
+def pages_of_others_are_refused(s):
+    body = {"content": "x"}
+    assert s.post("/tokenize", body, Origin="http://elsewhere")[0] == 403
+    here = f"127.0.0.1:{s.port}"
+    assert s.post("/tokenize", body, Origin=f"http://{here}", Host=here)[0] == 200
+    assert s.post("/tokenize", body, Origin="http://evil:1", Host="evil:1")[0] == 403
+
+
+# ---- Servers of their own ----------------------------------------------------------------------
+
+@test
+def keys_and_origins(_):
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
+        file.write("# keys\nfirst-key\n\n  second \n")
+        file.flush()
+        with Server("--api-key-file", file.name, "--cors-origin", "http://page") as s:
+            body = {"content": "x"}
+            status, reply = s.post("/tokenize", body)
+            assert status == 401 and reply["error"]["type"] == "authentication_error", reply
+            for key in ("Bearer first-ke", "Bearer first-keyy", "Bearer ", "first-key", "Bearer #"):
+                assert s.post("/tokenize", body, Authorization=key)[0] == 401, key
+            assert s.post("/tokenize", body, Authorization="Bearer first-key")[0] == 200
+            assert s.post("/tokenize", body, **{"X-Api-Key": "second"})[0] == 200
+            assert s.get("/health")[0] == 200
+            status, reply, _ = s.request("OPTIONS", "/tokenize", headers={"Origin": "http://page"})
+            assert status == 204
+            assert reply.getheader("Access-Control-Allow-Origin") == "http://page"
+            file.seek(0)
+            file.truncate()
+            file.write("third\n")
+            file.flush()
+            s.process.send_signal(signal.SIGHUP)
+            deadline = time.time() + 10
+            while s.post("/tokenize", body, Authorization="Bearer third")[0] != 200:
+                assert time.time() < deadline
+                time.sleep(0.02)
+            assert s.post("/tokenize", body, Authorization="Bearer first-key")[0] == 401
+
+
+@test
+def ends_after_its_answers(_):
+    with Server() as s:
+        c = s.connect()
+        c.request("POST", "/v1/completions", json.dumps(
+            {"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True}))
+        reply = c.getresponse()
+        s.process.terminate()
+        text = reply.read().decode()
+        assert text.rstrip().endswith("data: [DONE]"), text[-200:]
+        assert s.process.wait(20) == 0, s.process.stderr.read()
+
+
+@test
+def other_hosts_need_a_key(_):
+    s = Server("--host", "0.0.0.0", wait=False)
+    assert "--api-key-file" in s.said and s.process.wait(20) != 0, s.said
+    with Server("--host", "0.0.0.0", "--insecure") as s:
+        assert s.get("/health")[0] == 200
+    s = Server(model="/nowhere.gguf", wait=False)
+    s.process.wait(20)
+    assert "/nowhere.gguf" in s.said + s.process.stderr.read()
+
+
+@test
+def the_queue_is_bounded(_):
+    with Server("--parallel", "1", "--max-queued", "2") as s:
+        body = json.dumps({"prompt": "a", "max_tokens": 400, "ignore_eos": True, "stream": True})
+        open_ones = []
+        for _ in range(12):
+            c = s.connect()
+            c.request("POST", "/v1/completions", body)
+            open_ones.append(c)
+        replies = [c.getresponse() for c in open_ones]
+        refused = [r for r in replies if r.status == 429]
+        assert refused and refused[0].getheader("Retry-After"), [r.status for r in replies]
+        assert any(r.status == 200 for r in replies)
+        for c in open_ones:
+            c.close()
+
+
+def main():
+    failed = 0
+    only = sys.argv[1:]
+    chosen = [t for t in TESTS if not only or t.__name__ in only]
+    with Server() as s:
+        for function in chosen:
+            try:
+                function(s)
+                print("passed", function.__name__)
+            except Exception as error:  # the others go on
+                failed += 1
+                print("failed", function.__name__, type(error).__name__, error)
+    print(f"{len(chosen) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+sys.exit(main())
