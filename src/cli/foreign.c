@@ -6,10 +6,10 @@
 #define FETCH                                                                                      \
     "models come from Hugging Face by -hf OWNER/REPOSITORY[:FILE or TYPE], or by `quipu pull`; a " \
     "token is taken from HF_TOKEN"
-#define LAYERS  "a model runs whole on one device; --device cuda takes the GPU, --device cpu none"
-#define ONE_GPU "it uses one GPU; CUDA_VISIBLE_DEVICES chooses which"
-#define MAPPED  "model files are always mapped; quipu does not lock them in memory"
-#define KV_TYPE "the type of the KV cache is --kv-type F16, BF16 or F32, for keys and values alike"
+#define LAYERS   "a model runs whole on one device; --device cuda takes the GPU, --device cpu none"
+#define ONE_GPU  "it uses one GPU; CUDA_VISIBLE_DEVICES chooses which"
+#define MAPPED   "model files are always mapped; quipu does not lock them in memory"
+#define KV_TYPE  "the type of the KV cache is --kv-type F16, BF16 or F32, for keys and values alike"
 #define SERVER   "the server is `quipu serve`"
 #define NO_FLASH "attention is always computed in blocks, without a switch"
 #define CHUNK    "the tokens of a prompt in one forward pass are --chunk N"
