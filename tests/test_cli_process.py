@@ -212,7 +212,7 @@ def bad_input():
     expect(2, "has no -ngl: a model runs whole on one device", *run, "-ngl", "99")
     expect(2, "-c N or --context N", *run, "-ctx", "4096")
     expect(2, "did you mean --temp?", *run, "-temp", "1")
-    expect(2, "has no command 'serve'", "serve", "--port", "8080")
+    expect(2, "has no command 'server'", "server", "--port", "8080")
     expect(2, "--help takes no value, found 'x'", *run, "--help=x")
     expect(1, "expected at most 268435456 bytes", *run, "-f", "/dev/zero")
     expect(2, "exclude each other", *run, "-p", "a", "-f", "b")
