@@ -181,6 +181,37 @@ def models_and_own_endpoints(s):
     assert "/v1/chat/completions" in paths
 
 
+@test
+def the_engine_is_shown(s):
+    s.post("/v1/completions", {"prompt": "a", "max_tokens": 3, "ignore_eos": True})
+    engine = s.get("/engine")[1]
+    assert engine["pages"]["total"] > 0 and engine["totals"]["generated_tokens"] >= 3
+    assert len(s.get("/slots")[1]) == 8
+    values = dict(line.rsplit(" ", 1) for line in s.get("/metrics")[1].decode().splitlines()
+                  if not line.startswith("#"))
+    label = 'model_name="llama-text"'
+    assert float(values[f"quipu:generation_tokens_total{{{label}}}"]) >= 3
+    buckets = [float(v) for k, v in values.items()
+               if k.startswith("quipu:time_to_first_token_seconds_bucket")]
+    assert buckets == sorted(buckets) and buckets[-1] >= 1
+    status, reply, page = s.request("GET", "/")
+    assert status == 200 and b"<html" in page
+    assert "default-src 'none'" in reply.getheader("Content-Security-Policy")
+
+
+@test
+def a_model_without_vocabulary_has_ids(_):
+    with Server(model="synthetic:tiny") as s:
+        body = {"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": True, "seed": 1}
+        choice = s.post("/v1/completions", body)[1]["choices"][0]
+        events = s.stream("/v1/completions", body)
+        streamed = [e["choices"][0]["token_ids"] for e in events[:-1]]
+        assert sum(streamed, []) == choice["token_ids"] and len(choice["token_ids"]) == 5
+        assert streamed[:5] == [[i] for i in choice["token_ids"]]
+        refusal(s, "/v1/completions", {"prompt": "text"})
+        refusal(s, "/v1/chat/completions", {"messages": HELLO})
+
+
 # ---- Refusals ----------------------------------------------------------------------------------
 
 def refusal(s, path, body, param=None, status=400):

@@ -35,6 +35,12 @@ static void add_note(answer *a, const token_event *event)
     a->n_tops += tops;
 }
 
+static void add_id(answer *a, int32_t token)
+{
+    if (grow((void **)&a->ids, &a->ids_capacity, a->n_ids + 1, sizeof *a->ids))
+        a->ids[a->n_ids++] = token;
+}
+
 /* Appends the token's text to what is pending. */
 static void decode(answer *a, int32_t token)
 {
@@ -75,10 +81,12 @@ static void hand_out(answer *a)
 {
     call *c = a->call;
     size_t length = a->content - a->sent;
-    if (c->streaming && !c->replied && (length > 0 || !a->begun))
+    bool some = length > 0 || !a->begun || a->n_ids > a->ids_sent;
+    if (c->streaming && !c->replied && some)
         c->dialect->delta(c, a, strbuf_text(&a->text) + a->sent, length);
     a->begun = true;
     a->sent = a->content;
+    a->ids_sent = a->n_ids;
 }
 
 static void take_certain(answer *a, size_t certain, bool ended)
@@ -110,6 +118,7 @@ void answer_add_token(answer *a, request *r, const token_event *event)
     if (a->ended) return; /* it was cancelled at a stop text */
     a->n_tokens++;
     if (r->top_logprobs >= 0) add_note(a, event);
+    if (a->call->p.token_ids) add_id(a, event->token);
     decode(a, event->token);
     size_t certain = stop_text_scan(&a->stop);
     if (a->stop.found) {

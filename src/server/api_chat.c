@@ -129,9 +129,13 @@ static void put_head(const call *c, const char *object, strbuf *out)
 
 static void open_chunk(call *c, const answer *a)
 {
-    strbuf_puts(&c->out, "data: ");
-    put_head(c, "chat.completion.chunk", &c->out);
-    strbuf_printf(&c->out, ",\"choices\":[{\"index\":%zu,\"delta\":{", a->index);
+    if (!c->head.length) {
+        strbuf_puts(&c->head, "data: ");
+        put_head(c, "chat.completion.chunk", &c->head);
+        strbuf_puts(&c->head, ",\"choices\":[{\"index\":");
+    }
+    strbuf_append(&c->out, c->head.data, c->head.length);
+    strbuf_printf(&c->out, "%zu,\"delta\":{", a->index);
 }
 
 static void close_chunk(call *c, const char *reason)
@@ -156,12 +160,13 @@ static void chat_delta(call *c, answer *a, const char *text, size_t length)
         strbuf_puts(&c->out, "\"role\":\"assistant\",\"content\":null},\"logprobs\":null");
         close_chunk(c, NULL);
     }
-    if (!length) return;
+    if (!length && a->n_ids == a->ids_sent) return;
     open_chunk(c, a);
     strbuf_puts(&c->out, "\"content\":");
     json_put_string(&c->out, text, length);
     strbuf_putc(&c->out, '}');
     put_notes(c, a, notes_before(a, a->content), &c->out);
+    put_token_ids(c, a, a->ids_sent, &c->out);
     close_chunk(c, NULL);
 }
 
@@ -239,6 +244,7 @@ static void chat_whole(call *c)
         strbuf_printf(out, "%s{\"index\":%zu,", i ? "," : "", i);
         put_message(a, out);
         put_notes(c, a, a->n_notes, out);
+        put_token_ids(c, a, 0, out);
         strbuf_printf(out, ",\"finish_reason\":\"%s\"}", call_finish_reason(a));
     }
     strbuf_putc(out, ']');

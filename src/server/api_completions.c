@@ -134,7 +134,8 @@ static qp_status read_completion(call *c, const cJSON *body, api_error *error)
 {
     (void)body;
     const cJSON *prompt = c->p.prompt, *first = prompt->child, *item;
-    if (c->p.max_tokens < 0) c->p.max_tokens = 16; /* OpenAI's default */
+    if (c->p.max_tokens < 0) c->p.max_tokens = 16;     /* OpenAI's default */
+    if (!c->server->vocabulary) c->p.token_ids = true; /* there is no text */
     if (c->p.best_of >= 0 && c->p.best_of != c->p.n)
         return api_refuse(error, 400, "best_of", "\"best_of\" must be the same as \"n\"");
     if (c->p.max_tokens == 0 && !c->p.echo)
@@ -226,19 +227,24 @@ static void put_logprobs(const call *c, answer *a, bool echo, size_t end, strbuf
     strbuf_free(&to.offsets);
 }
 
-/* A choice; `text` follows the prompt where that is echoed. */
+/* A choice; `text` follows the prompt where that is echoed; ids from the `ids`-th on. */
 static void put_choice(call *c, answer *a, bool echo, const char *text, size_t length, size_t notes,
-                       const char *reason)
+                       size_t ids, const char *reason)
 {
     strbuf whole = {0};
     strbuf *out = &c->out;
     const call_prompt *prompt = &c->prompts[a->prompt];
     echo = echo && c->p.echo;
-    if (echo && prompt->text) strbuf_append(&whole, prompt->text, prompt->length);
-    strbuf_append(&whole, text, length);
     strbuf_printf(out, "{\"index\":%zu,\"text\":", a->index);
-    json_put_string(out, strbuf_text(&whole), whole.length);
+    if (echo && prompt->text) {
+        strbuf_append(&whole, prompt->text, prompt->length);
+        strbuf_append(&whole, text, length);
+        json_put_string(out, strbuf_text(&whole), whole.length);
+    } else {
+        json_put_string(out, text, length);
+    }
     put_logprobs(c, a, echo, notes, out);
+    put_token_ids(c, a, ids, out);
     if (reason)
         strbuf_printf(out, ",\"finish_reason\":\"%s\"}", reason);
     else
@@ -249,10 +255,13 @@ static void put_choice(call *c, answer *a, bool echo, const char *text, size_t l
 static void put_chunk(call *c, answer *a, bool echo, const char *text, size_t length, size_t notes,
                       const char *reason)
 {
-    strbuf_puts(&c->out, "data: ");
-    put_head(c, &c->out);
-    strbuf_puts(&c->out, ",\"choices\":[");
-    put_choice(c, a, echo, text, length, notes, reason);
+    if (!c->head.length) {
+        strbuf_puts(&c->head, "data: ");
+        put_head(c, &c->head);
+        strbuf_puts(&c->head, ",\"choices\":[");
+    }
+    strbuf_append(&c->out, c->head.data, c->head.length);
+    put_choice(c, a, echo, text, length, notes, a->ids_sent, reason);
     strbuf_puts(&c->out, c->p.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
 }
 
@@ -264,7 +273,8 @@ static void completion_begin(call *c)
 static void completion_delta(call *c, answer *a, const char *text, size_t length)
 {
     bool echo = !a->begun && c->p.echo;
-    if (length || echo) put_chunk(c, a, echo, text, length, notes_before(a, a->content), NULL);
+    if (length || echo || a->n_ids > a->ids_sent)
+        put_chunk(c, a, echo, text, length, notes_before(a, a->content), NULL);
 }
 
 static void completion_finish(call *c, answer *a)
@@ -291,7 +301,7 @@ static void completion_whole(call *c)
     for (size_t i = 0; i < c->n_answers; i++) {
         answer *a = &c->answers[i];
         if (i) strbuf_putc(&c->out, ',');
-        put_choice(c, a, true, strbuf_text(&a->text), a->content, a->n_notes,
+        put_choice(c, a, true, strbuf_text(&a->text), a->content, a->n_notes, 0,
                    call_finish_reason(a));
     }
     strbuf_putc(&c->out, ']');

@@ -26,6 +26,15 @@ void put_openai_usage(const call *c, strbuf *out)
                   sum.prompt, sum.completion, sum.prompt + sum.completion, sum.cached);
 }
 
+void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out)
+{
+    if (!c->p.token_ids) return;
+    strbuf_puts(out, ",\"token_ids\":[");
+    for (size_t i = from; i < a->n_ids; i++)
+        strbuf_printf(out, i > from ? ",%d" : "%d", (int)a->ids[i]);
+    strbuf_putc(out, ']');
+}
+
 size_t notes_before(const answer *a, size_t offset)
 {
     size_t count = a->noted;

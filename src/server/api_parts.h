@@ -13,6 +13,9 @@ void put_logprob(strbuf *out, float logprob);
 /* ,"usage":{...} with cached tokens. */
 void put_openai_usage(const call *c, strbuf *out);
 
+/* ,"token_ids":[...] from the `from`-th on, where the client wants them. */
+void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out);
+
 /* How many of the answer's notes are of tokens whose text begins before `offset`. */
 size_t notes_before(const answer *a, size_t offset);
 

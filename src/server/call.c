@@ -19,6 +19,7 @@ static void free_answer(answer *a)
     cJSON_Delete(a->tool_calls);
     free(a->notes);
     free(a->tops);
+    free(a->ids);
 }
 
 static void call_free(void *context)
@@ -35,6 +36,7 @@ static void call_free(void *context)
     free(c->tools.names);
     cJSON_Delete(c->body);
     strbuf_free(&c->out);
+    strbuf_free(&c->head);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -203,12 +205,15 @@ static void answer_at_once(call *c)
     cJSON *tree = NULL;
     api_error error = {0};
     exchange *x = c->exchange;
-    qp_status status = call_read_body(c, c->route->fields, &error);
+    field_tables fields = c->route->fields; /* none: nothing is read */
+    qp_status status = fields ? call_read_body(c, fields, &error) : QP_OK;
     if (status == QP_OK) status = c->route->answer(c, &tree, &error);
-    if (status == QP_OK)
-        server_reply_json(x, tree);
-    else
+    if (status != QP_OK)
         call_reply_error(c, &error);
+    else if (c->route->type)
+        exchange_reply(x, 200, c->route->type, strbuf_text(&c->out), c->out.length);
+    else
+        server_reply_json(x, tree);
     exchange_release(x);
 }
 

@@ -32,7 +32,7 @@ enum { CALL_MOST_PROMPTS = 512, CALL_MOST_STOPS = 16, CALL_MOST_BIASES = 1024 };
 typedef struct parameters {
     const char *model;
     bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
-    bool logprobs, raw;
+    bool logprobs, raw, token_ids;
     bool no_tools, no_generation_prompt; /* tools are not to be called; the conversation is whole */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
     double timeout;                                           /* seconds; 0: none */
@@ -74,7 +74,9 @@ struct answer {
     size_t n_notes, noted; /* those before `noted` were handed out */
     token_top *tops;       /* [n_tops] */
     size_t n_tops;
-    size_t notes_capacity, tops_capacity;
+    int32_t *ids; /* [n_ids] of its tokens, where the client wants them */
+    size_t n_ids, ids_sent;
+    size_t notes_capacity, tops_capacity, ids_capacity;
 };
 
 typedef struct call_prompt {
@@ -124,7 +126,8 @@ struct call {
     atomic_bool resuming;
     tool_names tools; /* that the client offers */
     strbuf out;
-    int state; /* of the dialect: how far its stream has come */
+    strbuf head; /* what every chunk of a stream begins with, as the dialect made it */
+    int state;   /* of the dialect: how far its stream has come */
 };
 
 /* ---- For the server ------------------------------------------------------------------------ */

@@ -3,7 +3,9 @@
 
 #include "server/api_openai.h"
 #include "server/api_own.h"
+#include "server/api_state.h"
 #include "server/openapi.h"
+#include "server/page.h"
 
 #include <string.h>
 
@@ -14,6 +16,17 @@ const route routes[] = {
     {"GET", "/models", "the model", .open = true, .reply = reply_models},
     {"GET", "/v1/models/*", "the model by its name", .reply = reply_model},
     {"GET", "/props", "settings, chat template and sizes", .reply = reply_props},
+    {"GET", "/engine", "sequences, pages, the prefix tree, the last passes",
+     .answer = answer_engine},
+    {"GET", "/slots", "what each slot does", .answer = answer_slots},
+    {"GET", "/metrics", "counters and histograms for Prometheus",
+     .type = "text/plain; version=0.0.4", .answer = answer_metrics},
+    {"GET", "/", "the page", .open = true, .reply = reply_page},
+    {"GET", "/index.html", "the page", .open = true, .reply = reply_page},
+    {"GET", "/page.css", "its style", .open = true, .reply = reply_page},
+    {"GET", "/markdown.js", "its code", .open = true, .reply = reply_page},
+    {"GET", "/chat.js", "its code", .open = true, .reply = reply_page},
+    {"GET", "/engine.js", "its code", .open = true, .reply = reply_page},
     {"GET", "/openapi.json", "this description", .open = true, .reply = reply_openapi},
     {"POST", "/v1/chat/completions", "an answer to a conversation", .dialect = &openai_chat},
     {"POST", "/chat/completions", "the same", .dialect = &openai_chat},

@@ -12,8 +12,10 @@ typedef struct route {
     const dialect *dialect; /* makes text; NULL: `reply` answers */
     /* Answers at once, on the I/O thread: what takes no time. */
     void (*reply)(server *s, exchange *x);
-    /* Answers on a worker, from a body with these fields. */
+    /* Answers on a worker, from a body with these fields: a tree of JSON, or with a `type` the text
+     * in c->out. */
     field_tables fields;
+    const char *type;
     qp_status (*answer)(call *c, cJSON **out, api_error *error);
 } route;
 

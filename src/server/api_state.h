@@ -1,0 +1,11 @@
+/* The engine as it runs, for people and for monitoring. */
+#ifndef QUIPU_SERVER_API_STATE_H
+#define QUIPU_SERVER_API_STATE_H
+
+#include "server/call.h"
+
+qp_status answer_engine(call *c, cJSON **out, api_error *error);
+qp_status answer_slots(call *c, cJSON **out, api_error *error);
+qp_status answer_metrics(call *c, cJSON **out, api_error *error);
+
+#endif
