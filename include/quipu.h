@@ -482,10 +482,11 @@ const char *qp_finish_name(qp_finish finish);
 /* ---- Trace --------------------------------------------------------------------------------- */
 
 /* A record of when each worker waited, worked and signalled in every instruction. Where the engine
- * runs one instruction at a time ("serial"), it is of what instructions are in mathematics: while
- * the trace is open attention runs as products, maxima, powers and divisions, and residuals are
- * added apart, which moves logits by rounding. Of a GPU it is of what every thread block of the
- * megakernel did, or with "cuda" of the operators as launches, outside of graphs. */
+ * runs one instruction at a time ("serial"), or the options ask for it, it is of what operators are
+ * in mathematics: while the trace is open attention runs as products, maxima, powers and divisions,
+ * and residuals are added apart, which moves logits by rounding. Of a GPU it is of what every
+ * thread block of the megakernel did, or with "cuda" of the operators as launches, outside of
+ * graphs. */
 typedef struct qp_trace qp_trace;
 
 /* Set `size`. */
@@ -497,11 +498,17 @@ typedef struct qp_trace_options {
                            * measured when the trace is opened. Borrowed while the trace is open. */
     size_t prompt_passes; /* the first passes recorded, which read a prompt; 0: those of more tokens
                            * than sequences */
+    int parts;  /* not 0: each worker of "threads" runs its instructions in parts, as what they are
+                 * in mathematics; "serial" does so anyway, a GPU does not */
+    int tracks; /* of "serial": chunks that operators are cut in by what they compute (products by
+                 * features, attention by heads), each on a track of its own; 0: 4 */
 } qp_trace_options;
 
 /* Records the engine's next forward passes. The engine has one trace at a time, and outlives it.
- * QP_UNSUPPORTED where the engine runs operator by operator on a CPU ("operators", "reference"):
- * what is traced there are the instructions of a schedule. */
+ * QP_INVALID for fewer than 0 or more than 64 tracks. QP_UNSUPPORTED where parts are asked for that
+ * the machine does not have (of a GPU, of fused operators), or where the engine runs operator by
+ * operator on a CPU ("operators", "reference"): what is traced there are the instructions of a
+ * schedule. */
 qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *options, qp_trace **out,
                         qp_error *error);
 void qp_trace_close(qp_trace *trace);

@@ -364,7 +364,7 @@ static void test_records(void **state)
     instruction_timing *timings = calloc(2 * places, sizeof *timings);
     machine_record records[2] = {{.timings = timings}, {.timings = timings + places}};
     int32_t tokens[3 * SEQUENCES];
-    assert_ok(machine_time(&b.machine, 2, NULL, NULL, &error));
+    assert_ok(machine_time(&b.machine, &(machine_timing){.max_passes = 2}, &error));
     fill_next(&b, (int32_t[SEQUENCES]){1, 2, 3}, 3);
     const machine_request r = {.batch = &b.batch,
                                .passes = 3,
@@ -383,7 +383,8 @@ static void test_records(void **state)
     bench_close(&b);
     bench_open(&b, &machine_operators, "golden/models/llama-text.gguf", 0);
     assert_null(machine_schedule(&b.machine));
-    assert_int_equal(machine_time(&b.machine, 2, NULL, NULL, &error), QP_UNSUPPORTED);
+    assert_int_equal(machine_time(&b.machine, &(machine_timing){.max_passes = 2}, &error),
+                     QP_UNSUPPORTED);
     assert_non_null(strstr(error.message, "use threads or serial"));
     bench_close(&b);
 }

@@ -223,7 +223,7 @@ static void test_launches_are_recorded(void **state)
     bench b;
     bench_open(&b);
     assert_null(machine_schedule(&b.cuda));
-    assert_ok(machine_time(&b.cuda, 1, NULL, NULL, &error));
+    assert_ok(machine_time(&b.cuda, &(machine_timing){.max_passes = 1}, &error));
     const schedule *s = machine_schedule(&b.cuda);
     assert_int_equal(s->options.workers, 1);
     instruction_timing *timings = calloc((size_t)s->longest, sizeof *timings);
@@ -234,7 +234,7 @@ static void test_launches_are_recorded(void **state)
     assert_true(record.timed && record.begin <= record.end);
     for (int i = 1; i < s->longest; i++)
         assert_true(timings[i].wait >= timings[i - 1].wait && timings[i].end >= timings[i].wait);
-    assert_ok(machine_time(&b.cuda, 0, NULL, NULL, &error));
+    assert_ok(machine_time(&b.cuda, NULL, &error));
     assert_null(machine_schedule(&b.cuda));
     record.timings = NULL;
     assert_ok(machine_pass(&b.cuda, &r, &error));
@@ -273,7 +273,7 @@ static void test_a_failed_pass_is_no_longer_timed(void **state)
         cuda_driver driver = *working;
         driver.launch_with = refuse_launch;
         driver.event_record = count_mark;
-        assert_ok(machine_time(&b.cuda, 1, NULL, NULL, &error));
+        assert_ok(machine_time(&b.cuda, &(machine_timing){.max_passes = 1}, &error));
         instruction_timing *timings =
             calloc((size_t)machine_schedule(&b.cuda)->longest, sizeof *timings);
         record.timings = timings;

@@ -123,13 +123,14 @@ static void test_table_of_long_names(void **state)
     (void)state;
     timeline_node nodes[] = {{.kind = 1, .layer = -1}, {.kind = 2, .layer = -1}};
     timeline_slice slices[] = {
-        {.node = 0, .shape = "1", .wait = 0, .work = 0, .signal = 7000, .end = 7000},
-        {.node = 1, .shape = "1", .wait = 7000, .work = 9000, .signal = 20000, .end = 20000}};
+        {.node = 0, .wait = 0, .work = 0, .signal = 7000, .end = 7000},
+        {.node = 1, .wait = 7000, .work = 9000, .signal = 20000, .end = 20000}};
     const timeline t = {.kinds = {"noop", "linear", "linear + silu_and_mul + rms_norm"},
                         .n_kinds = 3,
                         .nodes = nodes,
                         .n_nodes = 2,
-                        .n_tracks = 1};
+                        .n_tracks = 1,
+                        .n_at_once = 1};
     const timeline_panel panel = {.tokens = 1, .length = 23000, .slices = slices, .count = 2};
     timeline_table table = {.passes = 0};
     strbuf text = {0};
@@ -305,38 +306,118 @@ static void test_serial_in_parts(void **state)
     }
 }
 
-/* Every kind of work is there, one after the other, and the table adds up. */
-static void test_kinds_of_parts(void **state)
+static recording record_parts(const char *exec, int threads, int tracks)
 {
-    (void)state;
-    recording r = record((qp_engine_options){.threads = 2, .exec = "serial"}, 16);
-    cJSON *json = trace_json(r.trace);
-    static const char *const kinds[] = {
-        "Embedding", "RMSNorm",        "Linear",    "RoPE", "MemCopy", "MatMul", "Mask",
-        "ReduceMax", "ElementwiseExp", "Normalize", "SiLU", "Add",     "Sample"};
+    qp_error error;
+    const qp_engine_options options = {.model = "synthetic:tiny:Q8_0",
+                                       .exec = exec,
+                                       .threads = threads,
+                                       .context = 64,
+                                       .chunk = 4};
+    const qp_trace_options how = {
+        .size = sizeof how, .max_passes = 16, .parts = 1, .tracks = tracks};
+    recording r = {.engine = open_engine(options)};
+    r.session = open_session(r.engine);
+    assert_ok(qp_trace_open(r.engine, &how, &r.trace, &error));
+    generate(&r);
+    return r;
+}
+
+/* FLOPs of all parts; each says what it is a part of, with shapes and type. */
+static double check_parts(const cJSON *json, int tracks)
+{
+    static const char *const kinds[] = {"Embedding", "RMSNorm",   "Linear",         "RoPE",
+                                        "MemCopy",   "Concat",    "RepeatKV",       "MatMul",
+                                        "Mask",      "ReduceMax", "SiLU",           "Mul",
+                                        "Add",       "Normalize", "ElementwiseExp", "Sample"};
     int counts[sizeof kinds / sizeof *kinds] = {0};
-    double free_at = 0;
+    double flops = 0;
     const cJSON *event;
     cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
     {
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
             counts[i] += strcmp(string(event, "name"), kinds[i]) == 0;
-        if (strcmp(string(event, "ph"), "X") != 0 || number(event, "tid") == 0) continue;
-        assert_true(number(event, "tid") == 1 && number(event, "ts") >= free_at - 1e-6);
-        free_at = number(event, "ts") + number(event, "dur");
-        assert_true(strlen(string(json_get(event, "args"), "shape")) > 0);
+        const cJSON *category = json_get(event, "cat"), *args = json_get(event, "args");
+        if (!category || strcmp(category->valuestring, "work") != 0) continue;
+        assert_in_range((int)number(event, "tid"), 1, tracks);
+        assert_true(strncmp(string(args, "module"), "model", 5) == 0 ||
+                    strcmp(string(args, "module"), "lm_head") == 0);
+        assert_true(strlen(string(args, "inputs")) > 0 && strlen(string(args, "outputs")) > 0);
+        assert_true(number(args, "elements") > 0 && strlen(string(args, "type")) > 0);
+        flops += number(args, "flops");
     }
-    cJSON_Delete(json);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (counts[i] == 0) fail_msg("no %s", kinds[i]);
     }
+    return flops;
+}
+
+/* The slices of `kind` in a module, in the last pass: how many, and their elements together. */
+static int count_chunks(const cJSON *json, const char *kind, const char *module, double *elements)
+{
+    int count = 0;
+    const cJSON *event;
+    *elements = 0;
+    cJSON_ArrayForEach(event, json_get(json, "traceEvents"))
+    {
+        const cJSON *category = json_get(event, "cat"), *args = json_get(event, "args");
+        if (category && strcmp(category->valuestring, "pass") == 0) *elements = count = 0;
+        if (strcmp(string(event, "name"), kind) != 0 || !json_get(args, "module")) continue;
+        if (strcmp(string(args, "module"), module) != 0) continue;
+        *elements += number(args, "elements");
+        count++;
+    }
+    return count;
+}
+
+/* Every kind of work is there; operators are cut into as many chunks as there are tracks, whatever
+ * the number of threads, and compute the same. */
+static void test_kinds_of_parts(void **state)
+{
+    (void)state;
+    double flops[5] = {0}, elements;
+    for (int tracks = 1; tracks <= 4; tracks++) {
+        recording r = record_parts("serial", 3, tracks);
+        cJSON *json = trace_json(r.trace);
+        int works[MAX_TRACKS + 1];
+        assert_int_equal(check_tracks(json, tracks, works), 2 + GENERATED - 1);
+        flops[tracks] = check_parts(json, tracks);
+        assert_true(fabs(flops[tracks] / flops[1] - 1) < 1e-9);
+        assert_int_equal(count_chunks(json, "Linear", "model.layers.1.self_attn.q_proj", &elements),
+                         tracks);
+        assert_true(elements == 256);
+        assert_int_equal(count_chunks(json, "SiLU", "model.layers.1.mlp.act_fn", &elements),
+                         tracks);
+        assert_true(elements == 512);
+        cJSON_Delete(json);
+        char *text;
+        print_trace(r.trace, QP_TRACE_TABLE, &text);
+        check_sums(strstr(text, "prompt: "));
+        check_sums(strstr(text, "generation: "));
+        free(text);
+        print_trace(r.trace, QP_TRACE_HTML, &text);
+        assert_non_null(strstr(text, "\"planned\":null"));
+        free(text);
+        recording_free(&r);
+    }
+}
+
+/* With threads each worker is a track, and its waits are there. */
+static void test_workers_in_parts(void **state)
+{
+    (void)state;
+    recording r = record_parts("threads", 3, 0);
+    cJSON *json = trace_json(r.trace);
+    int works[MAX_TRACKS + 1];
+    assert_int_equal(check_tracks(json, 3, works), 2 + GENERATED - 1);
+    assert_true(works[1] > 0 && works[2] > 0 && works[3] > 0);
+    check_parts(json, 3);
+    cJSON_Delete(json);
     char *text;
     print_trace(r.trace, QP_TRACE_TABLE, &text);
-    check_sums(strstr(text, "prompt: "));
+    assert_non_null(strstr(text, "rr, 3 workers, in parts"));
     check_sums(strstr(text, "generation: "));
-    free(text);
-    print_trace(r.trace, QP_TRACE_HTML, &text);
-    assert_non_null(strstr(text, "\"planned\":null"));
+    assert_non_null(strstr(text, "\nwaiting "));
     free(text);
     recording_free(&r);
 }
@@ -375,6 +456,20 @@ static void test_what_cannot_be_is_refused(void **state)
     assert_non_null(strstr(error.message, "no pass"));
     qp_trace_close(trace);
     qp_engine_close(engine);
+    engine =
+        open_engine((qp_engine_options){.model = "synthetic:tiny", .threads = 2, .fuse = true});
+    assert_int_equal(
+        qp_trace_open(
+            engine,
+            &(qp_trace_options){.size = sizeof(qp_trace_options), .max_passes = 4, .parts = 1},
+            &trace, &error),
+        QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "fused"));
+    assert_int_equal(
+        qp_trace_open(engine, &(qp_trace_options){.size = sizeof(qp_trace_options), .tracks = 65},
+                      &trace, &error),
+        QP_INVALID);
+    qp_engine_close(engine);
     recording r = record((qp_engine_options){.threads = 2}, 4);
     assert_int_equal(qp_trace_print(r.trace, (qp_trace_form)99, &text, &length, &error),
                      QP_INVALID);
@@ -394,6 +489,7 @@ int main(void)
         cmocka_unit_test(test_same_answer),
         cmocka_unit_test(test_serial_in_parts),
         cmocka_unit_test(test_kinds_of_parts),
+        cmocka_unit_test(test_workers_in_parts),
         cmocka_unit_test(test_what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

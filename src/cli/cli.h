@@ -47,7 +47,8 @@ typedef struct cli_settings {
     bool list, verify, measure, compare;
     const char *save, *load, *html, *svg;
     /* trace */
-    bool table;
+    bool table, parts;
+    int64_t tracks;
     /* diff */
     const char *machine_a, *machine_b, *start_after, *stop_after;
     int64_t singles, layers;

@@ -92,11 +92,14 @@ static const command_spec commands[] = {
          "Reads the prompt and generates the likeliest tokens, once without and once with a record "
          "of every instruction, then prints where the time went. GB/s and GFLOP/s are sums over "
          "all workers while they do that kind of work; \"of limit\" is the time that the machine's "
-         "own rates would allow, divided by the time taken. With --exec serial, instructions run "
-         "one after the other under their mathematical names: Linear, MatMul, ReduceMax, "
-         "ElementwiseExp, Normalize... With --device cuda, a track is a thread block of the "
-         "megakernel, and its waits are for data of other blocks; with --exec cuda, the trace "
-         "shows the launches of operators.",
+         "own rates would allow, divided by the time taken. With --exec serial, operators run one "
+         "after the other in their mathematical parts (Linear, RoPE, Concat, RepeatKV, MatMul, "
+         "ReduceMax, ElementwiseExp, Normalize, SiLU, Mul, Add...), each cut into as many chunks "
+         "as "
+         "there are --tracks; with --parts, the workers of --exec threads run their instructions "
+         "in these parts. With --device cuda, a track is a thread block of the megakernel, and its "
+         "waits are for data of other blocks; with --exec cuda, the trace shows the launches of "
+         "operators.",
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options,
                       &cli_context_options, &cli_engine_options, &cli_cache_options)},
     {COMMAND("diff", command_diff),

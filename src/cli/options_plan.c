@@ -131,6 +131,14 @@ static const option_spec trace_options[] = {
      .help = "write JSON for ui.perfetto.dev or chrome://tracing"},
     {"html", 0, OPTION_STRING_AT(SETTINGS, html), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write a page for a browser that shows the planned pass above the measured one"},
+    {"tracks", 0, OPTION_INTEGER_AT(SETTINGS, tracks), .argument = "N", .fallback = "4",
+     .minimum = 1, .maximum = 64,
+     .help = "with --exec serial: cut products by features and attention by heads into N chunks, "
+             "each on a track of its own"},
+    {"parts", 0, OPTION_FLAG_AT(SETTINGS, parts),
+     .help =
+         "run the instructions of --exec threads in parts too, as what they are in mathematics: "
+         "Linear, MatMul, ReduceMax, ..."},
     {"svg", 0, OPTION_STRING_AT(SETTINGS, svg), .argument = "FILE", .hint = OPTION_HINT_FILE,
      .help = "write a picture of the plan and of one typical pass"},
     {"table", 0, OPTION_FLAG_AT(SETTINGS, table),

@@ -77,6 +77,8 @@ static qp_status trace_answer(const cli_call *call, qp_engine *engine, const qp_
     const qp_trace_options options = {.size = sizeof options,
                                       .max_passes = passes + (size_t)s->n_predict - 1,
                                       .prompt_passes = passes,
+                                      .parts = s->parts,
+                                      .tracks = (int)s->tracks,
                                       .costs = cli_costs_path(device, info.workers)};
     if (status == QP_OK) status = qp_trace_open(engine, &options, &trace, call->error);
     if (status == QP_OK) status = generate(call, session, tokens, &sampling, s->n_predict);

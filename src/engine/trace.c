@@ -47,7 +47,7 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
     t->samplings = arena_alloc(&t->memory, max_passes + 1, sizeof *t->samplings);
     if (!t->passes || !t->records || !t->samplings)
         return error_no_memory(error, "the trace", bytes);
-    if (!t->in_parts) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
+    if (!t->machine->type->in_parts) TRY(buffer_alloc(&t->timings, bytes, "the trace", error));
     /* Touched now, so that no page is taken while the clock runs. */
     if (t->timings.bytes > 0) memset(t->timings.data, 0, bytes);
     t->max_passes = max_passes;
@@ -61,7 +61,8 @@ static qp_status allocate(qp_trace *t, size_t max_passes, qp_error *error)
 static qp_status find_limits(qp_trace *t, qp_error *error)
 {
     double weights = (double)model_read_bytes(t->engine->model);
-    const cost_origin origin = {.workers = t->in_parts ? 1 : t->schedule->options.workers};
+    const bool alone = t->machine->type->in_parts; /* one operator after the other */
+    const cost_origin origin = {.workers = alone ? 1 : t->schedule->options.workers};
     if (t->machine->type->on_gpu) return machine_limits(t->machine, &t->limits, error);
     cost_table *costs = malloc(sizeof *costs);
     bool found = costs && t->costs && cost_load(t->costs, &origin, costs, NULL) == QP_OK;
@@ -73,13 +74,38 @@ static qp_status find_limits(qp_trace *t, qp_error *error)
     return found ? QP_OK : machine_limits(t->machine, &t->limits, error);
 }
 
-/* `serial` runs instructions in parts, one after the other, while it is traced. */
-static qp_status open(qp_trace *t, size_t max_passes, qp_error *error)
+enum { USUAL_TRACKS = 4, MOST_TRACKS = 64 };
+
+static qp_status check_options(const machine *m, const qp_trace_options *o, qp_error *error)
 {
-    TRY(machine_time(t->machine, max_passes, keep_part, t, error));
+    if (o->tracks < 0 || o->tracks > MOST_TRACKS)
+        return error_set(error, QP_INVALID, "a trace has 1 to %d tracks, not %d", MOST_TRACKS,
+                         o->tracks);
+    if (o->parts && m->type->on_gpu)
+        return error_set(error, QP_UNSUPPORTED,
+                         "a GPU's operators are not run in parts; trace with --device cpu");
+    return QP_OK;
+}
+
+static int count_tracks(const qp_trace *t, const qp_trace_options *o)
+{
+    if (t->machine->type->on_gpu) return 1;
+    if (!t->machine->type->in_parts) return t->schedule->options.workers;
+    return o->tracks ? o->tracks : USUAL_TRACKS;
+}
+
+static qp_status open(qp_trace *t, const qp_trace_options *o, qp_error *error)
+{
+    TRY(check_options(t->machine, o, error));
+    t->in_parts = t->machine->type->in_parts || o->parts;
+    const machine_timing timing = {.max_passes = o->max_passes,
+                                   .sink = t->in_parts ? keep_part : NULL,
+                                   .context = t,
+                                   .n_tracks = o->tracks ? o->tracks : USUAL_TRACKS};
+    TRY(machine_time(t->machine, &timing, error));
     t->schedule = machine_schedule(t->machine);
-    t->in_parts = t->machine->type->in_parts;
-    TRY(allocate(t, max_passes, error));
+    t->n_tracks = count_tracks(t, o);
+    TRY(allocate(t, o->max_passes, error));
     return find_limits(t, error);
 }
 
@@ -98,7 +124,7 @@ qp_status qp_trace_open(qp_engine *engine, const qp_trace_options *given, qp_tra
     t->machine = engine_machine(engine, 0);
     t->costs = options.costs;
     t->prompt_passes = options.prompt_passes;
-    qp_status status = open(t, options.max_passes, error);
+    qp_status status = open(t, &options, error);
     if (status != QP_OK) {
         qp_trace_close(t);
         return status;
@@ -112,7 +138,7 @@ void qp_trace_close(qp_trace *t)
 {
     if (!t) return;
     if (t->engine->trace == t) t->engine->trace = NULL;
-    machine_time(t->machine, 0, NULL, NULL, NULL);
+    machine_time(t->machine, NULL, NULL);
     free(t->parts);
     buffer_free(&t->timings);
     arena_free(&t->memory);

@@ -41,7 +41,8 @@ struct qp_trace {
     size_t n_samplings;
     arena memory;
     buffer timings; /* of all passes */
-    bool in_parts;  /* the machine hands its instructions over in parts */
+    bool in_parts;  /* the machine hands over parts of operators, or launches */
+    int n_tracks;   /* of these parts */
     timeline_part *parts;
     size_t n_parts, parts_capacity;
     bool lost; /* memory for parts was out */

@@ -244,7 +244,7 @@ qp_status timed_warm_up(timed_model *m, timed_machine *t, qp_error *error)
                                      .n_records = m->passes};
     for (int i = 0; i < m->passes; i++)
         t->records[i] = (machine_record){.timings = t->timings + (size_t)i * places};
-    TRY(machine_time(&t->of, (size_t)m->passes, NULL, NULL, error));
+    TRY(machine_time(&t->of, &(machine_timing){.max_passes = (size_t)m->passes}, error));
     TRY(machine_pass(&t->of, &request, error));
     take_quickest(m, t);
     return QP_OK;

@@ -1,6 +1,7 @@
 /* Prints traces as sums, events and pictures: qp_trace_print() in quipu.h. */
 #include "engine/engine.h"
 #include "engine/trace.h"
+#include "inspect/modules.h"
 #include "schedule/build.h"
 #include "schedule/cost.h"
 #include "schedule/timeline_chrome.h"
@@ -10,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Positions of all sequences after the pass. */
 static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
@@ -20,6 +22,18 @@ static int64_t positions_of(const qp_trace *t, const trace_pass *pass)
         if (pages > 0) total += (pages - 1) * page_size + pass->indices.kv_last_page_len[i];
     }
     return total;
+}
+
+/* What the tracks are, of parts of operators. */
+static void name_parts(const qp_trace *t, timeline *line)
+{
+    const size_t used = strlen(line->about);
+    if (!t->machine->type->in_parts) {
+        snprintf(line->about + used, sizeof line->about - used, ", in parts");
+        return;
+    }
+    line->unit = "track";
+    snprintf(line->about, sizeof line->about, "serial, operators cut in %d chunks", t->n_tracks);
 }
 
 static void name_device(const qp_trace *t, timeline *line)
@@ -62,6 +76,7 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
     else
         TRY(timeline_measured(s, record->timings, record->begin, record->end, &memory, pass->sizes,
                               out, error));
+    TRY(modules_name_nodes(line, s->program, error));
     out->tokens = pass->sizes[AXIS_TOKENS];
     int64_t positions = positions_of(t, pass);
     snprintf(out->title, sizeof out->title, "pass %zu: %lld token%s, then %lld positions", number,
@@ -314,7 +329,12 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     strbuf out = {0};
     qp_status status = timeline_create(t->schedule, model_path(t->engine->model), &line, error);
     line.limits = t->limits;
-    if (status == QP_OK && t->in_parts) status = timeline_take_parts(&line, t->schedule, error);
+    if (status == QP_OK && t->in_parts) {
+        name_parts(t, &line);
+        const int at_once = t->machine->type->in_parts ? 1 : t->n_tracks;
+        status = timeline_take_parts(&line, t->schedule, t->n_tracks, at_once, error);
+    }
+    if (status == QP_OK) status = modules_name_nodes(&line, t->schedule->program, error);
     if (t->engine->device.context) name_device(t, &line);
     if (status == QP_OK) status = print_form(t, &line, form, &out, error);
     timeline_free(&line);

@@ -29,6 +29,7 @@ qp_status timeline_create(const schedule *s, const char *title, timeline *out, q
     const char *name = strrchr(title, '/');
     *out = (timeline){.title = name && name[1] ? name + 1 : title,
                       .n_tracks = s->options.workers,
+                      .n_at_once = s->options.workers,
                       .n_nodes = s->n_nodes,
                       .limits = s->options.profile,
                       .unit = "worker",
@@ -45,7 +46,8 @@ qp_status timeline_create(const schedule *s, const char *title, timeline *out, q
         out->nodes[n] = (timeline_node){.kind = timeline_find_kind(out, op_get(node->op)->name),
                                         .name = node->name,
                                         .layer = node->layer,
-                                        .detail = describe_node(out, s, node)};
+                                        .detail = describe_node(out, s, node),
+                                        .of = n};
         if (!out->nodes[n].detail) return error_no_memory(error, "the timeline", 0);
     }
     return out->nodes ? QP_OK : error_no_memory(error, "the timeline", (size_t)s->n_nodes);
@@ -331,8 +333,9 @@ void timeline_print_string(const char *text, strbuf *out)
 
 void timeline_print_shape(const timeline_slice *slice, strbuf *out)
 {
-    if (slice->shape)
-        strbuf_puts(out, slice->shape);
+    const timeline_part *part = slice->part;
+    if (part)
+        strbuf_printf(out, "%s%s%s", part->inputs, *part->inputs ? " -> " : "", part->outputs);
     else
         instruction_print_slice(slice->in, out);
 }

@@ -20,29 +20,37 @@ typedef struct timeline_node {
     const char *name;   /* of its step: "attn_qkv" */
     int64_t layer;      /* -1: outside the layers */
     const char *detail; /* its operands */
+    int of;             /* the program's node */
+    const char
+        *module; /* "model.layers.3.self_attn.q_proj", as PyTorch names it; NULL: not known */
+    const char *weight; /* "model.layers.3.self_attn.q_proj.weight"; NULL: none */
 } timeline_node;
+
+/* A part of an operator by what it is in mathematics, or a launch of several operators, as machines
+ * hand them on. */
+typedef struct timeline_part {
+    int32_t node, track;       /* of the program; where it ran */
+    int32_t chunk, chunks;     /* of its operator; 0, 0: not cut, or a slice of an instruction */
+    const char *kind;          /* "MatMul"; a text that stays */
+    char inputs[64];           /* "1x64, 64x17": their shapes; empty: not known */
+    char outputs[40];          /* the same; without inputs any text about the part */
+    dtype type;                /* of its weights, of the cache, or of its output */
+    int64_t elements;          /* of the output; 0: not known */
+    uint64_t wait, begin, end; /* ns of any clock: since when its track waited for it, its work */
+    double flops, bytes;
+} timeline_part;
 
 typedef struct timeline_slice {
     int32_t track, node;
-    int32_t number;        /* in its track */
-    int32_t blocker;       /* the slice whose signal its wait is for; -1: none in this pass */
-    const instruction *in; /* NULL: not of an instruction */
-    const char *shape;     /* NULL: the instruction's slice */
+    int32_t number;            /* in its track */
+    int32_t blocker;           /* the slice whose signal its wait is for; -1: none in this pass */
+    const instruction *in;     /* NULL: a part, not an instruction */
+    const timeline_part *part; /* borrowed; NULL: an instruction */
     uint64_t wait, work, signal, end; /* ns from the panel's beginning */
     double flops, bytes;              /* both 0: not known */
     bool critical; /* of the chain of slices, each begun when the one before ended, that the end of
                     * the pass waited for */
 } timeline_slice;
-
-/* A part of an instruction by what it is in mathematics, as a machine tells it that runs one part
- * after the other. */
-typedef struct timeline_part {
-    const instruction *in;
-    const char *kind; /* "MatMul"; a text that stays */
-    char shape[48];
-    uint64_t begin, end; /* ns of any clock */
-    double flops, bytes;
-} timeline_part;
 
 typedef struct timeline_panel {
     char title[96];         /* "pass 3: 1 token at position 17" */
@@ -58,6 +66,7 @@ typedef struct timeline {
     const char *title; /* the model */
     char about[160];   /* "latency, rr, 2 workers" */
     int n_tracks;
+    int n_at_once; /* tracks that work at the same time: 1 where there is one thread for all */
     const char *kinds[TIMELINE_KINDS]; /* "noop", "linear": colours and sums go by them */
     int n_kinds;
     timeline_node *nodes;
@@ -88,10 +97,12 @@ qp_status timeline_measured(const schedule *schedule, const instruction_timing *
                             const int64_t *sizes, timeline_panel *out, qp_error *error);
 void timeline_panel_free(timeline_panel *panel);
 
-/* Makes the timeline one of parts: a single track, and no nodes but those that parts bring. */
-qp_status timeline_take_parts(timeline *timeline, const schedule *schedule, qp_error *error);
+/* Makes the timeline one of parts on so many tracks, of which `n_at_once` work at the same time,
+ * without nodes but those that parts bring. */
+qp_status timeline_take_parts(timeline *timeline, const schedule *schedule, int n_tracks,
+                              int n_at_once, qp_error *error);
 
-/* A pass of parts, in order of time. Their shapes are borrowed. */
+/* A pass of parts, in order of time within a track. They are borrowed. */
 qp_status timeline_in_parts(timeline *timeline, const schedule *schedule,
                             const timeline_part *parts, size_t count, uint64_t begin, uint64_t end,
                             timeline_panel *out, qp_error *error);
@@ -108,7 +119,7 @@ const char *timeline_color(const char *kind);
 /* The text as a JSON string with its quotes, fit to stand in HTML. */
 void timeline_print_string(const char *text, strbuf *out);
 
-/* What a slice does: "0:128", "part 1/4", or its shape. */
+/* What a slice does: "0:128", "part 1/4", or the shapes of a part. */
 void timeline_print_shape(const timeline_slice *slice, strbuf *out);
 
 /* "attn_qkv 3", or "lm_head" where there is no layer. */

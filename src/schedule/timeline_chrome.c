@@ -48,7 +48,10 @@ static void print_wait(const timeline *t, const timeline_panel *panel, const tim
                        strbuf *out)
 {
     strbuf_puts(out, "\"wait\",\"args\":{\"for\":\"");
-    instruction_print_waits(slice->in, out);
+    if (slice->in)
+        instruction_print_waits(slice->in, out);
+    else
+        timeline_print_step(&t->nodes[slice->node], out);
     if (slice->blocker >= 0) {
         const timeline_slice *blocker = &panel->slices[slice->blocker];
         strbuf_puts(out, "\",\"ended by\":\"");
@@ -58,13 +61,30 @@ static void print_wait(const timeline *t, const timeline_panel *panel, const tim
     strbuf_puts(out, "\"}}");
 }
 
+/* What is known of a part: shapes, type, elements, and which chunk of its operator it is. */
+static void print_part(const timeline_part *part, strbuf *out)
+{
+    if (*part->inputs) strbuf_printf(out, "\",\"inputs\":\"%s", part->inputs);
+    strbuf_printf(out, "\",\"%s\":\"%s", *part->inputs ? "outputs" : "shape", part->outputs);
+    if (part->elements)
+        strbuf_printf(out, "\",\"elements\":%" PRId64 ",\"type\":\"%s", part->elements,
+                      dtype_name(part->type));
+    if (part->chunks) strbuf_printf(out, "\",\"chunk\":\"%d/%d", part->chunk + 1, part->chunks);
+}
+
 static void print_work(const timeline *t, const timeline_slice *slice, strbuf *out)
 {
     const timeline_node *node = &t->nodes[slice->node];
     strbuf_printf(out, "\"%s\",\"args\":{\"step\":\"", t->kinds[timeline_slice_kind(t, slice)]);
     timeline_print_step(node, out);
-    strbuf_printf(out, "\",\"%s\":\"", slice->shape ? "shape" : "slice");
-    timeline_print_shape(slice, out);
+    if (node->module) strbuf_printf(out, "\",\"module\":\"%s", node->module);
+    if (node->weight) strbuf_printf(out, "\",\"weight\":\"%s", node->weight);
+    if (slice->part) {
+        print_part(slice->part, out);
+    } else {
+        strbuf_puts(out, "\",\"slice\":\"");
+        timeline_print_shape(slice, out);
+    }
     strbuf_printf(out, "\",\"%s\":\"%s\",\"flops\":%.0f,\"bytes\":%.0f,\"critical\":%s",
                   slice->in ? "operands" : "operator", node->detail, slice->flops, slice->bytes,
                   slice->critical ? "true" : "false");

@@ -28,8 +28,9 @@ static void print_nodes(const timeline *t, strbuf *out)
     strbuf_puts(out, "],\n\"nodes\":[");
     for (int i = 0; i < t->n_nodes; i++) {
         const timeline_node *node = &t->nodes[i];
-        strbuf_printf(out, "%s[%d,\"%s\",%" PRId64 ",\"%s\"]", i ? ",\n" : "", node->kind,
-                      node->name, node->layer, node->detail);
+        strbuf_printf(out, "%s[%d,\"%s\",%" PRId64 ",\"%s\",\"%s\",\"%s\"]", i ? ",\n" : "",
+                      node->kind, node->name, node->layer, node->detail,
+                      node->module ? node->module : "", node->weight ? node->weight : "");
     }
     strbuf_puts(out, "]");
 }
@@ -160,8 +161,9 @@ void timeline_page_begin(const timeline *t, const timeline_panel *planned, strbu
     timeline_print_string(t->title, out);
     strbuf_puts(out, ",\"about\":");
     timeline_print_string(t->about, out);
-    strbuf_printf(out, ",\"unit\":\"%s\",\"tracks\":%d,\"limits\":[%.0f,%.0f]", t->unit,
-                  t->n_tracks, t->limits.bytes_per_second, t->limits.flops_per_second);
+    strbuf_printf(out, ",\"unit\":\"%s\",\"tracks\":%d,\"at_once\":%d,\"limits\":[%.0f,%.0f]",
+                  t->unit, t->n_tracks, t->n_at_once, t->limits.bytes_per_second,
+                  t->limits.flops_per_second);
     print_nodes(t, out);
     strbuf_puts(out, ",\n\"planned\":");
     if (planned)

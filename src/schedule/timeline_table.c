@@ -62,7 +62,7 @@ static int name_width(const timeline *t, const timeline_sum *sums, int n)
 static bool print_sum(const timeline_table *table, const timeline *t, const timeline_sum *sum,
                       int width, strbuf *out)
 {
-    double passes = (double)table->passes, tracks = t->n_tracks;
+    double passes = (double)table->passes, tracks = t->n_at_once;
     double ns = sum->work / tracks; /* of all passes */
     double least = divide(sum->bytes, t->limits.bytes_per_second);
     double flops = divide(sum->flops, t->limits.flops_per_second);
@@ -101,7 +101,7 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
                           strbuf *out)
 {
     if (table->passes == 0) return;
-    double tracks = t->n_tracks, passes = (double)table->passes;
+    double tracks = t->n_at_once, passes = (double)table->passes;
     strbuf_printf(out, "%s: %" PRId64 " pass%s of %.4g token%s, %.3f ms%s\n", title, table->passes,
                   table->passes == 1 ? "" : "es", (double)table->tokens / passes,
                   table->tokens == table->passes ? "" : "s", table->length / passes / 1e6,

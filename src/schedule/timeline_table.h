@@ -21,10 +21,11 @@ typedef struct timeline_table {
 void timeline_table_add(timeline_table *table, const timeline *timeline,
                         const timeline_panel *panel);
 
-/* Times are those of a pass, means over the tracks: with waiting, signals and what lies outside of
- * slices they add up to the pass. Rates are of all tracks together while they do this work; "of
- * limit" is the time that the machine's rates of bytes and FLOPs allow at best, over the time
- * taken. Kinds that were always part of another's slice are named behind the table. */
+/* Times are those of a pass, means over the tracks that work at the same time: with waiting,
+ * signals and what lies outside of slices they add up to the pass. Rates are of all tracks together
+ * while they do this work; "of limit" is the time that the machine's rates of bytes and FLOPs allow
+ * at best, over the time taken. Kinds that were always part of another's slice are named behind the
+ * table. */
 void timeline_table_print(const timeline_table *table, const timeline *timeline, const char *title,
                           strbuf *out);
 

@@ -180,10 +180,10 @@ qp_status machine_predict(const machine *m, const schedule_options *options, sch
     return error_set(error, QP_UNSUPPORTED, "the machine %s runs no schedule", m->type->name);
 }
 
-qp_status machine_time(const machine *m, size_t max_passes, machine_part_sink *sink, void *context,
-                       qp_error *error)
+qp_status machine_time(const machine *m, const machine_timing *timing, qp_error *error)
 {
-    if (m->type->time) return m->type->time(m->self, max_passes, sink, context, error);
+    if (m->type->time) return m->type->time(m->self, timing, error);
+    if (!timing) return QP_OK;
     return error_set(
         error, QP_UNSUPPORTED,
         "what is timed are a schedule's instructions, but the machine %s runs operator "

@@ -76,8 +76,17 @@ typedef struct machine_record {
                                   * ring of weights, and for memory */
 } machine_record;
 
-/* Takes a part of an instruction that `serial` ran, after it has been timed. */
+/* Takes a part of an operator, or a launch, after it has been timed. */
 typedef void machine_part_sink(void *context, const timeline_part *part);
+
+/* What is timed from now on. */
+typedef struct machine_timing {
+    size_t max_passes;       /* that can be recorded */
+    machine_part_sink *sink; /* gets the parts of each pass, in order of time within a track. NULL:
+                              * instructions run whole */
+    void *context;
+    int n_tracks; /* `serial`: chunks that operators are cut in, each on a track of its own */
+} machine_timing;
 
 /* Called with the tokens of a pass as they come, [n_outputs]; false: no more are wanted, and the
  * run ends soon. Called by run() or wait(), in the caller's thread. */
@@ -127,7 +136,7 @@ struct machine_type {
     const char *help; /* what it is, in a phrase */
     bool on_gpu;
     bool references; /* runs reference kernels alone */
-    bool in_parts;   /* timed, it hands over parts of instructions, or launches of several */
+    bool in_parts;   /* timed, it always hands over parts of operators, or launches of several */
     /* Of one sequence it counts the tokens that it chooses in PLAN_HISTORY itself, at once. Other
      * machines count a token in the pass that reads it, where the row's uses have ADJUST_COUNT. */
     bool counts_chosen;
@@ -150,8 +159,7 @@ struct machine_type {
     const schedule *(*schedule)(const void *self);
     qp_status (*predict)(const void *self, const schedule_options *options, schedule *out,
                          qp_error *error);
-    qp_status (*time)(void *self, size_t max_passes, machine_part_sink *sink, void *context,
-                      qp_error *error);
+    qp_status (*time)(void *self, const machine_timing *timing, qp_error *error);
     qp_status (*limits)(void *self, machine_profile *out, qp_error *error);
 };
 
@@ -230,11 +238,11 @@ const schedule *machine_schedule(const machine *machine);
 qp_status machine_predict(const machine *machine, const schedule_options *options, schedule *out,
                           qp_error *error);
 
-/* From now on passes can be recorded: `max_passes` of them, no more. 0: no longer. `serial` hands
- * its instructions to `sink` (may be NULL) in parts, as what they are in mathematics; that changes
- * logits by rounding. QP_UNSUPPORTED where nothing is timed. */
-qp_status machine_time(const machine *machine, size_t max_passes, machine_part_sink *sink,
-                       void *context, qp_error *error);
+/* From now on passes can be recorded; NULL: no longer. With a sink `serial` runs the program node
+ * by node, and `threads` its instructions, in parts, as what they are in mathematics (vm/parts.h);
+ * that changes logits by rounding. QP_UNSUPPORTED where nothing is timed, or where fused operators
+ * would have to be taken apart. */
+qp_status machine_time(const machine *machine, const machine_timing *timing, qp_error *error);
 
 /* How fast the hardware under the machine reads memory and multiplies, measured now or known by its
  * clocks. */

@@ -33,18 +33,31 @@ typedef struct cpu_machine {
     serial_machine *serial;   /* the same */
     uint64_t order;
     uint32_t part_features;
-    parts *parts; /* runs instructions in parts and hands those on; NULL: they run whole */
-    batch later;  /* that of a pass of several */
-    int ran;      /* passes of the last run */
+    parts **parts; /* [n_parts]: run operators in parts; of `serial` one, of `threads` one for each
+                    * worker; NULL: they run whole */
+    int n_parts;
+    machine_timing timing; /* that parts are handed to */
+    batch later;           /* that of a pass of several */
+    int ran;               /* passes of the last run */
 } cpu_machine;
 
 /* ---- memory -------------------------------------------------------------------------------- */
+
+static void free_parts(cpu_machine *m)
+{
+    for (int i = 0; i < m->n_parts; i++)
+        parts_destroy(m->parts[i]);
+    free(m->parts);
+    m->parts = NULL;
+    m->n_parts = 0;
+    if (m->threads) threads_machine_in_parts(m->threads, NULL);
+}
 
 static void close_cpu(void *self)
 {
     cpu_machine *m = self;
     if (!m) return;
-    parts_destroy(m->parts);
+    free_parts(m);
     serial_destroy(m->serial);
     threads_machine_destroy(m->threads);
     scheduled_free(&m->scheduled);
@@ -194,10 +207,31 @@ static qp_status run_serial(cpu_machine *m, const batch *b, machine_steps steps,
                                     .scratch = m->executor->scratch.data,
                                     .seed = m->order,
                                     .first_step = steps.first,
-                                    .last_step = steps.last,
-                                    .hook = m->parts ? parts_run : NULL,
-                                    .context = m->parts};
+                                    .last_step = steps.last};
     return serial_run(m->serial, m->scheduled.bound.memory, b->sizes.of, &options, error);
+}
+
+/* The program node by node: chunks are those of the operators, not of instructions. */
+static void run_nodes_in_parts(cpu_machine *m, const batch *b, machine_steps steps)
+{
+    const executor *x = m->executor;
+    for (int n = 0; n < x->program->n_nodes; n++) {
+        const program_node *node = &x->program->nodes[n];
+        if (node->step < steps.first || node->step >= steps.last) continue;
+        if (program_is_void(x->program, n) || b->sizes.of[node->row_axis] == 0) continue;
+        op_call call;
+        executor_bind(x, n, &b->sizes, &call);
+        call.scratch = x->scratch.data;
+        if (call.begin < call.end)
+            parts_run_node(m->parts[0], n, &call, op_get(node->op)->reference, m->timing.n_tracks);
+    }
+}
+
+static qp_status hand_over(cpu_machine *m, qp_error *error)
+{
+    for (int i = 0; i < m->n_parts; i++)
+        TRY(parts_hand_over(m->parts[i], m->timing.sink, m->timing.context, error));
+    return QP_OK;
 }
 
 static qp_status run_steps(cpu_machine *m, const batch *b, machine_steps steps,
@@ -208,6 +242,10 @@ static qp_status run_steps(cpu_machine *m, const batch *b, machine_steps steps,
         return QP_OK;
     }
     if (steps.first == 0) executor_begin_pass(m->executor);
+    if (m->serial && m->parts) {
+        run_nodes_in_parts(m, b, steps);
+        return QP_OK;
+    }
     if (m->serial) return run_serial(m, b, steps, error);
     threads_machine_select(m->threads, steps.first, steps.last);
     return threads_machine_run(m->threads, b->sizes.of, timings, error);
@@ -259,7 +297,7 @@ static qp_status run_pass(cpu_machine *m, const machine_request *r, int pass, co
     if (!record) return QP_OK;
     record->end = clock_ns();
     record->timed = timings || m->parts;
-    return QP_OK;
+    return hand_over(m, error);
 }
 
 static qp_status run_cpu(void *self, const machine_request *r, qp_error *error)
@@ -302,21 +340,34 @@ static qp_status predict_cpu(const void *self, const schedule_options *options, 
     return schedule_build(m->executor->program, options, out, error);
 }
 
-static qp_status time_threads(void *self, size_t max_passes, machine_part_sink *sink, void *context,
-                              qp_error *error)
+/* Whether the program has operators that no part is known of. */
+static bool is_fused(const program *program)
 {
-    (void)self, (void)max_passes, (void)sink, (void)context, (void)error;
+    return program->options.fuse || program->options.sums;
+}
+
+static qp_status make_parts(cpu_machine *m, int count, qp_error *error)
+{
+    if (is_fused(m->executor->program))
+        return error_set(error, QP_UNSUPPORTED,
+                         "fused operators are not taken apart; leave --fuse out, or trace whole "
+                         "instructions: --exec threads without --parts");
+    m->parts = calloc((size_t)count, sizeof *m->parts);
+    if (!m->parts) return error_no_memory(error, "parts", (size_t)count * sizeof *m->parts);
+    for (; m->n_parts < count; m->n_parts++)
+        TRY(parts_create(m->executor->program, m->part_features, &m->parts[m->n_parts], error));
     return QP_OK;
 }
 
-static qp_status time_serial(void *self, size_t max_passes, machine_part_sink *sink, void *context,
-                             qp_error *error)
+static qp_status time_cpu(void *self, const machine_timing *timing, qp_error *error)
 {
     cpu_machine *m = self;
-    parts_destroy(m->parts);
-    m->parts = NULL;
-    if (max_passes == 0 || !sink) return QP_OK;
-    return parts_create(&m->scheduled.schedule, m->part_features, sink, context, &m->parts, error);
+    free_parts(m);
+    m->timing = timing ? *timing : (machine_timing){0};
+    if (m->timing.max_passes == 0 || !m->timing.sink) return QP_OK;
+    TRY(make_parts(m, m->threads ? thread_pool_size(m->pool) : 1, error));
+    if (m->threads) threads_machine_in_parts(m->threads, m->parts);
+    return QP_OK;
 }
 
 /* The best of a few samples, over as much memory as a pass reads. */
@@ -386,7 +437,7 @@ const machine_type machine_serial = {
     .in_parts = true,
     .count_bytes = count_references,
     .open = open_serial,
-    .time = time_serial,
+    .time = time_cpu,
     .limits = limits_of_serial,
     OF_SCHEDULE,
     OF_CPU};
@@ -395,7 +446,7 @@ const machine_type machine_threads = {.name = "threads",
                                       .help = "a schedule, a queue of instructions for each thread",
                                       .count_bytes = count_variants,
                                       .open = open_threads,
-                                      .time = time_threads,
+                                      .time = time_cpu,
                                       .limits = limits_of_cpu,
                                       OF_SCHEDULE,
                                       OF_CPU};

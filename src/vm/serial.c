@@ -113,10 +113,7 @@ static void step(serial_machine *m, int worker, const program_memory *memory, co
         call.packed = o->nodes ? o->nodes[in->node].packed : NULL;
         call.scratch = o->scratch;
         if (!kernel) kernel = op_get((op_code)in->opcode)->reference;
-        if (o->hook)
-            o->hook(o->context, in, &call, kernel);
-        else
-            kernel(&call);
+        kernel(&call);
     }
     m->counters[in->signal]++; /* counter 0 is never used */
     m->place[worker]++;

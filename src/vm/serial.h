@@ -9,18 +9,12 @@
 
 #include "vm/bound.h"
 
-/* Runs a bound instruction instead of `kernel`. */
-typedef void serial_hook(void *context, const instruction *in, const op_call *call,
-                         op_kernel *kernel);
-
 typedef struct serial_options {
     const bound_kernel *nodes; /* [schedule->n_nodes], where a NULL kernel stands for the reference;
                                   NULL: references only */
     void *scratch;             /* as much as the most demanding kernel needs */
     uint64_t seed; /* seed of the order; 0: each worker runs as far as it can, in turn */
     int first_step, last_step; /* steps that run; the others only signal; 0, 0: all */
-    serial_hook *hook;         /* NULL: kernels run directly */
-    void *context;
 } serial_options;
 
 typedef struct serial_machine serial_machine;

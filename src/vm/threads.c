@@ -37,6 +37,7 @@ struct threads_machine {
     int first_step, last_step; /* the steps that run; 0, 0: all */
     const int64_t *sizes;
     instruction_timing *timings;
+    parts *const *parts; /* [workers]; NULL: instructions run whole */
     atomic_bool given_up;
     atomic_flag reported; /* set by the first worker that gives up: only it writes `stuck` */
     stuck_wait stuck;
@@ -120,6 +121,22 @@ static bool is_selected(const threads_machine *m, const instruction *in)
     return m->last_step == 0 || (in->step >= m->first_step && in->step < m->last_step);
 }
 
+/* An instruction that its worker has waited for since `wait`. */
+static void execute(threads_machine *m, int worker, const instruction *in, void *scratch,
+                    uint64_t wait)
+{
+    const bound_schedule *setup = &m->setup;
+    op_call call;
+    if (!m->parts) {
+        bound_execute(setup, in, m->sizes, scratch);
+    } else if (schedule_bind(setup->schedule, in, setup->memory, m->sizes, &call)) {
+        call.packed = setup->kernels[in->node].packed;
+        call.scratch = scratch;
+        parts_run_slice(m->parts[worker], (int)in->node, &call, setup->kernels[in->node].kernel,
+                        worker, wait);
+    }
+}
+
 static void run_queue(void *context, int worker, int n_workers)
 {
     (void)n_workers;
@@ -147,7 +164,7 @@ static void run_queue(void *context, int worker, int n_workers)
         }
         if (timing)
             timing[i].work = in->waits[0].counter || in->waits[1].counter ? clock_ns() : now;
-        if (is_selected(m, in)) bound_execute(&m->setup, in, m->sizes, scratch);
+        if (is_selected(m, in)) execute(m, worker, in, scratch, timing ? timing[i].wait : 0);
         if (timing) timing[i].signal = clock_ns();
         if (in->signal)
             atomic_fetch_add_explicit(&m->counters[in->signal].count, 1, memory_order_release);
@@ -166,6 +183,11 @@ static qp_status report_stuck(const threads_machine *m, qp_error *error)
                      at->worker, at->index,
                      in->opcode == INSTRUCTION_NOOP ? "noop" : s->program->nodes[in->node].name,
                      in->layer, in->waits[at->wait].counter, at->target, at->found);
+}
+
+void threads_machine_in_parts(threads_machine *m, parts *const *parts)
+{
+    m->parts = parts;
 }
 
 void threads_machine_select(threads_machine *m, int first, int last)

@@ -10,6 +10,7 @@
 
 #include "base/threads.h"
 #include "vm/bound.h"
+#include "vm/parts.h"
 
 typedef struct threads_machine threads_machine;
 
@@ -23,6 +24,10 @@ void threads_machine_destroy(threads_machine *machine);
 /* From the next pass on only instructions of the plan's steps [first, last) run; the others still
  * wait and signal. 0, 0: all run, which is the default. */
 void threads_machine_select(threads_machine *machine, int first, int last);
+
+/* From the next pass on instructions run in parts, each worker's by a `parts` of its own
+ * ([workers]); NULL: whole, which is the default. */
+void threads_machine_in_parts(threads_machine *machine, parts *const *parts);
 
 /* Runs one pass over a batch of these sizes ([AXES]). `timings` is NULL, or [workers][longest] like
  * the schedule's instructions. When a counter never arrives, returns QP_INVALID and names worker,

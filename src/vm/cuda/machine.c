@@ -263,12 +263,12 @@ static qp_status predict_cuda(const void *self, const schedule_options *options,
     return cuda_timing_schedule(&m->executor, options, out, error);
 }
 
-static qp_status time_cuda(void *self, size_t max_passes, machine_part_sink *sink, void *context,
-                           qp_error *error)
+static qp_status time_cuda(void *self, const machine_timing *timing, qp_error *error)
 {
     cuda_machine *m = self;
     cuda_timing_free(&m->timing, m->device);
-    return max_passes ? cuda_timing_open(&m->timing, &m->executor, sink, context, error) : QP_OK;
+    if (!timing || timing->max_passes == 0) return QP_OK;
+    return cuda_timing_open(&m->timing, &m->executor, timing->sink, timing->context, error);
 }
 
 static qp_status limits_of_cuda(void *self, machine_profile *out, qp_error *error)

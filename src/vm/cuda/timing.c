@@ -112,16 +112,18 @@ static const instruction *instruction_at(const schedule *s, int node)
 static void hand_launch(cuda_timing *t, const cuda_executor *x, const launch_entry *entry,
                         uint64_t begin, uint64_t end)
 {
+    const instruction *in = instruction_at(&t->operators, entry->node);
+    if (entry->n_records == 0 || entry->n_nodes == 0 || !in) return;
     timeline_part part = {
-        .in = instruction_at(&t->operators, entry->node), .begin = begin, .end = end};
-    if (entry->n_records == 0 || entry->n_nodes == 0 || !part.in) return;
+        .node = (int32_t)in->node, .type = DTYPE_F32, .wait = begin, .begin = begin, .end = end};
     const program_node *first = &x->program->nodes[entry->node], *last = first + entry->n_nodes - 1;
     const op_cost cost = cost_of(t, x, entry);
     part.kind = kind_of(t, entry);
     part.flops = cost.flops;
     part.bytes = cost.bytes;
     if (first->step != last->step)
-        snprintf(part.shape, sizeof part.shape, "to %s %lld", last->name, (long long)last->layer);
+        snprintf(part.outputs, sizeof part.outputs, "to %s %lld", last->name,
+                 (long long)last->layer);
     t->sink(t->context, &part);
 }
 

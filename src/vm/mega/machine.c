@@ -288,12 +288,10 @@ static qp_status predict_mega(const void *self, const schedule_options *options,
     return cuda_mega_plan(&m->mega, &how, out, error);
 }
 
-static qp_status time_mega(void *self, size_t max_passes, machine_part_sink *sink, void *context,
-                           qp_error *error)
+static qp_status time_mega(void *self, const machine_timing *timing, qp_error *error)
 {
-    (void)sink, (void)context;
     mega_machine *m = self;
-    if (max_passes) return cuda_mega_time(&m->mega, max_passes, error);
+    if (timing && timing->max_passes) return cuda_mega_time(&m->mega, timing->max_passes, error);
     cuda_mega_time_no_more(&m->mega);
     return QP_OK;
 }
