@@ -417,6 +417,10 @@ def conversation():
                  "at most 67108864 bytes", "/hlep is not a command; did you mean /help?"):
         check(said in err, f"{said!r} in {err}")
     check(status == 2 and err.count("Stopped after 5 tokens") == 2, err)
+    each = [chat("hi\n", "--seed", str(seed), "--temp", "1.5")[1] for seed in (4, 5, 6)]
+    status, out, err = chat("hi\n/regen\n/regen\n/clear\nhi\n", "--seed", "4", "--temp", "1.5")
+    check(status == 0 and out == "".join(each + each[:1]) and each[0] != each[1],
+          f"/regen uses the next seeds, a new question the one that was set: {out} {each}")
     # A link that somebody planted where a temporary file could be is not followed.
     planted, target = Path(TEMPORARY, "planted.json"), Path(TEMPORARY, "target")
     target.write_text("mine")

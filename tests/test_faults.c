@@ -240,6 +240,50 @@ static void damaged_folders(void **state)
 
 /* --- Weights that are no numbers ------------------------------------------------------------- */
 
+/* A model of 11 tokens and one layer, whose tensor `name` (may be NULL) is filled with `fill`. */
+static void write_small_model(const char *folder, const char *name, float fill)
+{
+    folder_write_text(folder, "config.json",
+                      "{\"model_type\":\"llama\",\"hidden_size\":32,\"intermediate_size\":48,"
+                      "\"num_hidden_layers\":1,\"num_attention_heads\":4,"
+                      "\"num_key_value_heads\":2,\"vocab_size\":11,"
+                      "\"max_position_embeddings\":64}");
+    file_tensor list[] = {{"model.embed_tokens.weight", 2, {11, 32}, 0.1f, 1e-3f},
+                          {"model.layers.0.input_layernorm.weight", 1, {32, 0}, 1, 0},
+                          {"model.layers.0.self_attn.q_proj.weight", 2, {32, 32}, -0.1f, 1e-4f},
+                          {"model.layers.0.self_attn.k_proj.weight", 2, {16, 32}, 0.1f, 1e-4f},
+                          {"model.layers.0.self_attn.v_proj.weight", 2, {16, 32}, 0.1f, 1e-4f},
+                          {"model.layers.0.self_attn.o_proj.weight", 2, {32, 32}, 0.1f, 0},
+                          {"model.layers.0.post_attention_layernorm.weight", 1, {32, 0}, 1, 0},
+                          {"model.layers.0.mlp.gate_proj.weight", 2, {48, 32}, 0.1f, 0},
+                          {"model.layers.0.mlp.up_proj.weight", 2, {48, 32}, 0.1f, 0},
+                          {"model.layers.0.mlp.down_proj.weight", 2, {32, 48}, 0.1f, 0},
+                          {"model.norm.weight", 1, {32, 0}, 1, 0},
+                          {"lm_head.weight", 2, {11, 32}, -0.2f, 1e-3f}};
+    enum { N = sizeof list / sizeof *list };
+    for (size_t i = 0; i < N; i++) {
+        if (name && strcmp(list[i].name, name) == 0) list[i].fill = fill;
+    }
+    folder_write_safetensors(folder, list, N);
+}
+
+/* The embedding of a token of that model becomes NaN. Embeddings are the file's first tensor. */
+static void spoil_embedding(const char *folder, int32_t token)
+{
+    char path[128];
+    uint64_t header;
+    float row[32];
+    for (int i = 0; i < 32; i++)
+        row[i] = NAN;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    assert_int_equal(fread(&header, sizeof header, 1, file), 1);
+    assert_int_equal(fseek(file, (long)(8 + header + (size_t)token * sizeof row), SEEK_SET), 0);
+    assert_int_equal(fwrite(row, sizeof row, 1, file), 1);
+    assert_int_equal(fclose(file), 0);
+}
+
 /* NaN and infinity through every layer and out of the sampler: some token comes, none outside the
  * vocabulary, whatever the settings. */
 static void weights_that_are_not_numbers(void **state)
@@ -252,29 +296,8 @@ static void weights_that_are_not_numbers(void **state)
     char folder[64];
     int refused = 0;
     folder_make(folder);
-    folder_write_text(folder, "config.json",
-                      "{\"model_type\":\"llama\",\"hidden_size\":32,\"intermediate_size\":48,"
-                      "\"num_hidden_layers\":1,\"num_attention_heads\":4,"
-                      "\"num_key_value_heads\":2,\"vocab_size\":11,"
-                      "\"max_position_embeddings\":64}");
     for (int k = 0; k < 20; k++) {
-        file_tensor list[] = {{"model.embed_tokens.weight", 2, {11, 32}, 0.1f, 1e-3f},
-                              {"model.layers.0.input_layernorm.weight", 1, {32, 0}, 1, 0},
-                              {"model.layers.0.self_attn.q_proj.weight", 2, {32, 32}, -0.1f, 1e-4f},
-                              {"model.layers.0.self_attn.k_proj.weight", 2, {16, 32}, 0.1f, 1e-4f},
-                              {"model.layers.0.self_attn.v_proj.weight", 2, {16, 32}, 0.1f, 1e-4f},
-                              {"model.layers.0.self_attn.o_proj.weight", 2, {32, 32}, 0.1f, 0},
-                              {"model.layers.0.post_attention_layernorm.weight", 1, {32, 0}, 1, 0},
-                              {"model.layers.0.mlp.gate_proj.weight", 2, {48, 32}, 0.1f, 0},
-                              {"model.layers.0.mlp.up_proj.weight", 2, {48, 32}, 0.1f, 0},
-                              {"model.layers.0.mlp.down_proj.weight", 2, {32, 48}, 0.1f, 0},
-                              {"model.norm.weight", 1, {32, 0}, 1, 0},
-                              {"lm_head.weight", 2, {11, 32}, -0.2f, 1e-3f}};
-        enum { N = sizeof list / sizeof *list };
-        for (size_t i = 0; i < N; i++) {
-            if (strcmp(list[i].name, names[k % 5]) == 0) list[i].fill = fills[k / 5];
-        }
-        folder_write_safetensors(folder, list, N);
+        write_small_model(folder, names[k % 5], fills[k / 5]);
         for (int exec = 0; exec < 2; exec++) {
             qp_engine *engine = open_engine(
                 (qp_engine_options){.model = folder, .exec = exec ? "operators" : "reference"});
@@ -313,6 +336,50 @@ static void weights_that_are_not_numbers(void **state)
     folder_remove(folder);
 }
 
+/* The first tokens of an answer come from finite logits; the one whose embedding is NaN is among
+ * them. */
+static void numbers_that_end_within_an_answer(void **state)
+{
+    (void)state;
+    enum { SPOILT = 7 };
+    static const struct {
+        qp_setting setting;
+        double value;
+    } ways[] = {{QP_TEMPERATURE, 0},
+                {QP_TEMPERATURE, 1},
+                {QP_REPETITION_PENALTY, 1.1},
+                {QP_FREQUENCY_PENALTY, 0.5}};
+    static const char *const execs[] = {"reference", "serial", "operators", "threads"};
+    static const qp_logit_bias biases[] = {{SPOILT, 1000}};
+    static const int32_t prompt[] = {1, 2, 3};
+    char folder[64];
+    folder_make(folder);
+    write_small_model(folder, NULL, 0);
+    spoil_embedding(folder, SPOILT);
+    for (int i = 0; i < 4; i++) {
+        qp_engine *engine = open_engine((qp_engine_options){.model = folder, .exec = execs[i]});
+        for (int way = 0; way < 4; way++) {
+            qp_session *session = open_session(engine);
+            qp_sampling s = {.size = sizeof s};
+            assert_ok(qp_sampling_defaults(engine, &s, &error));
+            assert_ok(
+                qp_sampling_set(&s, ways[way].setting, ways[way].value, QP_FROM_REQUEST, &error));
+            s.logit_bias = biases;
+            s.n_logit_bias = 1;
+            s.n_stop_tokens = 0;
+            const qp_generate_options o = {
+                .size = sizeof o, .prompt = prompt, .n_prompt = 3, .sampling = &s, .max_tokens = 5};
+            qp_generate_result result = {.size = sizeof result};
+            assert_true(ends_by_logits(qp_generate(session, &o, &result, &error)));
+            assert_non_null(strstr(error.message, "after token 3 "));
+            assert_in_range(result.generated_tokens, 1, 2);
+            qp_session_close(session);
+        }
+        qp_engine_close(engine);
+    }
+    folder_remove(folder);
+}
+
 /* What is no model: devices, folders, empty and unreadable files. */
 static void things_that_are_no_models(void **state)
 {
@@ -343,6 +410,7 @@ int main(void)
         cmocka_unit_test(damaged_gguf_files),
         cmocka_unit_test(damaged_folders),
         cmocka_unit_test(weights_that_are_not_numbers),
+        cmocka_unit_test(numbers_that_end_within_an_answer),
         cmocka_unit_test(things_that_are_no_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

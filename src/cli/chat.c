@@ -128,20 +128,24 @@ static qp_status answer_question(chat *c, bool *kept)
 static qp_status say(chat *c, const char *text)
 {
     bool kept;
+    c->again = 0;
     TRY(conversation_add(&c->conversation, "user", text, strlen(text), c->call->error));
     qp_status status = answer_question(c, &kept);
     if (!kept) conversation_pop(&c->conversation);
     return status;
 }
 
-/* Advances the seed, so that the next answer differs. */
-static qp_status change_seed(chat *c)
+/* Answers the question with another seed, so that the answer differs. */
+static qp_status answer_again(chat *c, bool *kept)
 {
+    const double seed = c->sampling.value[QP_SEED];
     if (c->sampling.value[QP_TEMPERATURE] == 0)
         return error_set(c->call->error, QP_INVALID,
                          "At temperature 0 the answer would be the same; /set temp 0.8 first");
-    return qp_sampling_set(&c->sampling, QP_SEED, c->sampling.value[QP_SEED] + 1, QP_FROM_REQUEST,
-                           c->call->error);
+    c->sampling.value[QP_SEED] = seed + (double)++c->again;
+    qp_status status = answer_question(c, kept);
+    c->sampling.value[QP_SEED] = seed;
+    return status;
 }
 
 qp_status chat_regenerate(chat *c)
@@ -152,8 +156,7 @@ qp_status chat_regenerate(chat *c)
         return error_set(c->call->error, QP_INVALID,
                          "There is no answer yet that another could "
                          "replace");
-    qp_status status = change_seed(c);
-    if (status == QP_OK) status = answer_question(c, &kept);
+    qp_status status = answer_again(c, &kept);
     if (kept)
         cJSON_Delete(before);
     else

@@ -20,6 +20,7 @@ typedef struct chat {
     qp_generate_result last;
     size_t total_prompt, total_generated;
     int answers;
+    int64_t again; /* times that the last answer has been asked for again */
 } chat;
 
 /* Runs a line that begins with a slash; *quit: it ends the conversation. */
@@ -28,7 +29,8 @@ qp_status chat_run_command(chat *c, const char *line, bool *quit);
 /* Completes commands, their settings and their files: a line_completer. */
 void chat_complete(const char *text, completions *out);
 
-/* Generates the last answer again, with the next seed; the old answer stays if this makes none. */
+/* Generates the last answer again, with the seed after that of the time before; the old answer
+ * stays if this makes none. Later questions have the seed that was set. */
 qp_status chat_regenerate(chat *c);
 
 #endif

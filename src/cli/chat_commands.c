@@ -191,7 +191,7 @@ static const struct {
     {"/help", "/?", "", "this list", do_help},
     {"/set", NULL, "NAME VALUE", "change a setting of the answers; alone, list them", do_set},
     {"/system", NULL, "TEXT", "set the system message; without TEXT, remove it", do_system},
-    {"/regen", NULL, "", "make the last answer again, with the next seed", do_regenerate},
+    {"/regen", NULL, "", "make the last answer again, with another seed", do_regenerate},
     {"/drop", NULL, "", "forget the oldest question and its answer", do_drop},
     {"/clear", "/reset", "", "begin the conversation anew", do_reset},
     {"/save", NULL, "FILE", "write the conversation as JSON", do_save},

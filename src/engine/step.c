@@ -119,7 +119,7 @@ static qp_status check(qp_engine *e, qp_sequence *all, size_t n, qp_error *error
 
 /* Damaged weights give logits that are no numbers, and of them any token could be made. Minus
  * infinity is a number here: the model excludes a token by it. */
-static qp_status check_logits(const qp_engine *e, const float *logits, size_t token,
+static qp_status check_logits(const qp_engine *e, const float *logits, size_t token, const char *of,
                               qp_error *error)
 {
     int64_t n = e->program.config.vocab_size, bad = 0;
@@ -128,10 +128,10 @@ static qp_status check_logits(const qp_engine *e, const float *logits, size_t to
     if (bad == 0) return QP_OK;
     return error_set(
         error, QP_FORMAT,
-        "the logits are not finite: %lld of %lld after token %zu of the input are NaN "
+        "the logits are not finite: %lld of %lld after token %zu of the %s are NaN "
         "or infinite; the weights hold values that are not numbers, or too large ones: "
         "fetch or convert the model again",
-        (long long)bad, (long long)n, token);
+        (long long)bad, (long long)n, token, of);
 }
 
 /* Pages for all new tokens, or for none. */
@@ -265,7 +265,7 @@ static qp_status hand_out_logits(const qp_engine *e, const step_part *part, cons
     const size_t first = part->count - (size_t)part->n_outputs;
     for (int64_t i = 0; i < part->n_outputs; i++) {
         const float *row = logits + (part->first_output + i) * e->program.config.vocab_size;
-        TRY(check_logits(e, row, first + (size_t)i, error));
+        TRY(check_logits(e, row, first + (size_t)i, "input", error));
         if (s->on_logits) TRY(s->on_logits(s->context, first + (size_t)i, row));
     }
     return QP_OK;
@@ -436,12 +436,26 @@ static qp_status end(qp_engine *e, int *passes, qp_error *error)
     return engine_end_run(e, run, passes, error);
 }
 
+/* The logits that the last tokens of sequences that go on were chosen from. */
+static qp_status check_going(const qp_engine *e, const engine_run *run, qp_error *error)
+{
+    const float *logits = machine_logits(run->machine);
+    for (size_t i = 0; i < e->step.n_rows; i++) {
+        const qp_sequence *s = e->step.rows[i].of;
+        if (s && s->chosen > 0)
+            TRY(check_logits(e, logits + i * (size_t)e->program.config.vocab_size,
+                             s->session->count - 1, "session", error));
+    }
+    return QP_OK;
+}
+
 static qp_status end_going(qp_engine *e, qp_error *error)
 {
     step_state *st = &e->step;
     const engine_run *run = &st->runs[st->n_ended % MACHINE_MAX_RUNS];
     int passes = 0;
     qp_status status = end(e, &passes, error);
+    if (status == QP_OK && run->request.logits) status = check_going(e, run, error);
     note_slots(st, run);
     for (size_t i = 0; i < st->n_rows; i++) {
         step_row *row = &st->rows[i];
@@ -510,6 +524,8 @@ static qp_status begin_going(qp_engine *e, machine_pace pace, int64_t most, qp_e
     fill_going(e, passes);
     engine_run *run = next_run(e, passes);
     run->request.on_tokens = hand_out;
+    run->request.logits =
+        passes == 1 && !e->device.context; /* to check them: there they cost nothing */
     set_end(st, &pace, &run->request);
     return begin(e, run, error);
 }
