@@ -87,6 +87,12 @@ test_sanitized() {
     end_tally
 }
 
+# soak_server DIR: the server of a built tree under many clients that behave badly.
+soak_server() {
+    QUIPU_BINARY=$PWD/$1/quipu QUIPU_TEST_DATA=$(find_test_data) \
+        QUIPU_SOAK_REQUESTS=${SOAK_REQUESTS:-100000} check "soak of $1" python3 tests/test_soak.py
+}
+
 list_sources() {
     git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh'
 }

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""quipu serve under clients that behave badly: they leave at any time, send garbage, read slowly, ask for
+more than there is room for. Nothing may get stuck, no page may be lost, memory stays flat, and an answer is
+afterwards what it was before. QUIPU_SOAK_REQUESTS sets the number of requests (`./dev soak`), QUIPU_SOAK_SEED
+the order. Ends with "N passed, N failed"."""
+import asyncio
+import collections
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+QUIPU = os.environ.get("QUIPU_BINARY", "build/quipu")
+DATA = Path(os.environ.get("QUIPU_TEST_DATA") or "/nowhere")
+STORIES = DATA / "stories260K" / "stories260K-f32.gguf"
+MODEL = STORIES if STORIES.exists() else Path(__file__).resolve().parent / "golden" / "models" / "llama-text.gguf"
+REQUESTS = int(os.environ.get("QUIPU_SOAK_REQUESTS", "200"))
+SEED = int(os.environ.get("QUIPU_SOAK_SEED", "1"))
+CLIENTS, SECONDS, CONTEXT, SLOTS = 24, 120, 256, 4
+SANITIZED = "san" in QUIPU
+passed = failed = 0
+
+
+def check(name, ok, told=""):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    if not ok:
+        print(f"failed: {name}: {told}")
+
+
+class Server:
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.process = subprocess.Popen(
+            [QUIPU, "serve", "-m", str(MODEL), "--device", "cpu", "--port", str(self.port), "--parallel", str(SLOTS),
+             "-c", str(CONTEXT)], stdout=subprocess.DEVNULL)
+
+    def resident(self):
+        """Bytes of memory that the process has in RAM."""
+        with open(f"/proc/{self.process.pid}/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def open_files(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+class Client:
+    """Requests by hand over one connection each, so that they can be broken anywhere."""
+
+    def __init__(self, port, chance):
+        self.port, self.chance = port, chance
+
+    @staticmethod
+    def head(path, length, method="POST"):
+        return (f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                f"Connection: close\r\nContent-Length: {length}\r\n\r\n").encode()
+
+    async def exchange(self, data, pause=None, leave_after=None):
+        """Sends bytes and reads to the end: (status, body). `pause`: seconds between small reads;
+        `leave_after`: bytes after which the connection is dropped."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=4096)
+        answer = b""
+        try:
+            writer.write(data)
+            await writer.drain()
+            while leave_after is None or len(answer) < leave_after:
+                more = await reader.read(256 if pause else 65536)
+                if not more:
+                    break
+                answer += more
+                if pause:
+                    await asyncio.sleep(pause)
+        except ConnectionError:
+            pass
+        finally:
+            if leave_after is not None:
+                writer.transport.abort()
+            writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = int(head.split(b" ")[1]) if head.startswith(b"HTTP/1.") else 0
+        if b"transfer-encoding: chunked" in head.lower():
+            body = self.joined(body)
+        return status, body
+
+    @staticmethod
+    def joined(body):
+        """The chunks of a body as one."""
+        out = b""
+        while body:
+            size, _, rest = body.partition(b"\r\n")
+            if not size or not int(size.split(b";")[0], 16):
+                break
+            out, body = out + rest[:int(size, 16)], rest[int(size, 16) + 2:]
+        return out
+
+    async def post(self, path, value, **how):
+        body = json.dumps(value).encode()
+        return await self.exchange(self.head(path, len(body)) + body, **how)
+
+    async def get(self, path):
+        status, body = await self.exchange(self.head(path, 0, "GET"))
+        return status, json.loads(body)
+
+    def question(self, **more):
+        """A prompt that shares its beginning with others."""
+        c = self.chance
+        prompt = "Once upon a time there was " + " and ".join(c.choice(["a cat", "a dog", "the sea"]) for _ in range(c.randrange(8)))
+        return {"prompt": prompt, "max_tokens": c.randrange(1, 40), "temperature": c.choice([0, 0.8]),
+                "seed": c.randrange(1000), "ignore_eos": True, **more}
+
+    # Each returns a complaint, or None. A full queue (429) is a good answer to all of them.
+
+    async def whole(self):
+        status, body = await self.post("/v1/completions", self.question())
+        if status == 429:
+            return None
+        usage = json.loads(body).get("usage", {})
+        return None if status == 200 and usage.get("completion_tokens", 0) > 0 else f"{status} {body[:200]}"
+
+    async def streamed(self, pause=None):
+        status, body = await self.post("/v1/completions", self.question(stream=True), pause=pause)
+        good = status == 429 or (status == 200 and body.endswith(b"data: [DONE]\n\n"))
+        return None if good else f"{status} ...{body[-200:]}"
+
+    async def slow(self):
+        return await self.streamed(pause=0.002)
+
+    async def several(self):
+        status, body = await self.post("/v1/completions", self.question(n=3))
+        return None if status == 429 or len(json.loads(body).get("choices", [])) == 3 else f"{status} {body[:200]}"
+
+    async def leaves(self):
+        await self.post("/v1/completions", self.question(stream=self.chance.random() < 0.7, max_tokens=200),
+                        leave_after=self.chance.choice([0, 0, 1, 200, 500, 2000]))
+
+    async def leaves_soon(self):
+        """In the middle of the request."""
+        body = json.dumps(self.question()).encode()
+        data = self.head("/v1/completions", len(body)) + body
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(data[:self.chance.randrange(len(data))])
+        await asyncio.sleep(self.chance.random() * 0.05)
+        writer.transport.abort()
+
+    async def long(self):
+        """Nearly all of the context, or more than it has."""
+        n = self.chance.choice([CONTEXT - 20, CONTEXT - 2, CONTEXT + 1, 4 * CONTEXT])
+        status, body = await self.post("/v1/completions", {"prompt": [3 + self.chance.randrange(200) for _ in range(n)], "max_tokens": 10,
+                                                           "ignore_eos": True})
+        return None if status in ((400,) if n >= CONTEXT else (200, 400, 429)) else f"{n}: {status} {body[:200]}"
+
+    async def garbage(self):
+        c = self.chance
+        rows = [b"\0" * 100, bytes(c.randrange(256) for _ in range(200)), b"GET", b"POST /v1/completions HTTP/9.9\r\n\r\n",
+                b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 10000 + b"\r\n", b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\n\r\n",
+                self.head("/v1/completions", -1), self.head("/v1/completions", 10 ** 18) + b"{",
+                b"POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"]
+        data = c.choice(rows)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(data)
+            writer.write_eof()
+            answer = await reader.read(65536)
+        except ConnectionError:
+            return None
+        finally:
+            writer.close()
+        good = not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501", b"HTTP/1.1 505"))
+        return None if good else f"{data[:60]!r}: {answer[:100]!r}"
+
+    async def wrong(self):
+        """Bodies that are refused with 4xx."""
+        c = self.chance
+        bodies = [b"", b"{", b"[]", b"null", b"\xff\xfe{}", b"[" * 5000, b'{"prompt": 1}', b'{"prompt": {}}', b'{"prompt": "a", "max_tokens": "x"}',
+                  b'{"prompt": "a", "temperature": -1}', b'{"prompt": "a", "n": 1000000}', b'{"prompt": [1e9]}', b'{"prompt": [-1]}',
+                  b'{"prompt": "a", "stop": 1}', b'{"prompt": "a", "logit_bias": {"x": 1}}', b'{"prompt": "\\ud800"}', b'{"max_tokens": 1}',
+                  b'{"prompt": []}']
+        body = c.choice(bodies)
+        path = c.choice(["/v1/completions", "/v1/chat/completions"])
+        status, answer = await self.exchange(self.head(path, len(body)) + body)
+        return None if 400 <= status < 500 else f"{path} {body[:60]!r}: {status} {answer[:200]}"
+
+    async def others(self):
+        path = self.chance.choice(["/health", "/v1/models", "/metrics", "/nothing", "/slots", "/engine", "/"])
+        status, body = await self.exchange(self.head(path, 0, "GET"))
+        return None if status in (200, 404) else f"{path}: {status} {body[:200]}"
+
+
+KINDS = {"whole": 6, "streamed": 8, "slow": 2, "several": 2, "leaves": 8, "leaves_soon": 4, "long": 3, "garbage": 3, "wrong": 6, "others": 2}
+
+
+async def worker(port, number, numbers, complaints, done):
+    chance = random.Random(SEED * 1000 + number)
+    client = Client(port, chance)
+    for _ in numbers:
+        kind = chance.choices(list(KINDS), KINDS.values())[0]
+        try:
+            complaint = await asyncio.wait_for(getattr(client, kind)(), SECONDS)
+        except (asyncio.TimeoutError, TimeoutError):
+            complaint = f"stuck for {SECONDS} s"
+        except Exception as error:  # what a client met is a finding, whatever it is
+            complaint = repr(error)
+        done[kind] += 1
+        if complaint:
+            complaints[kind].append(complaint)
+
+
+async def soak(port, n):
+    numbers, complaints, done = iter(range(n)), collections.defaultdict(list), collections.Counter()
+    await asyncio.gather(*(worker(port, i, numbers, complaints, done) for i in range(CLIENTS)))
+    for kind in done:
+        check(f"{kind}, {done[kind]} times", not complaints[kind], f"{len(complaints[kind])}: {complaints[kind][:3]}")
+
+
+async def ready(client):
+    for _ in range(600):
+        try:
+            if (await client.exchange(client.head("/health", 0, "GET")))[0] == 200:
+                return True
+        except OSError:
+            pass
+        await asyncio.sleep(0.1)
+    return False
+
+
+async def at_rest(client):
+    """The engine's state once no request is left; the last one seen if that never comes."""
+    state = {}
+    for _ in range(100):
+        _, state = await client.get("/engine")
+        queue = state.get("queue", {})
+        if not queue.get("running") and not queue.get("waiting") and not state.get("pages", {}).get("used"):
+            return True, state
+        await asyncio.sleep(0.1)
+    return False, state
+
+
+async def main(server):
+    client = Client(server.port, random.Random(SEED))
+    check("ready", await ready(client))
+    question = {"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0.8, "seed": 5, "ignore_eos": True}
+    before = json.loads((await client.post("/v1/completions", question))[1])["choices"][0]
+    await soak(server.port, REQUESTS // 3)
+    _, state = await at_rest(client)
+    resident, files = server.resident(), server.open_files()
+    await soak(server.port, REQUESTS - REQUESTS // 3)
+    rested, state = await at_rest(client)
+    check("no request is stuck and no page is lost", rested, state.get("queue", state))
+    after = json.loads((await client.post("/v1/completions", question))[1])["choices"][0]
+    check("the same answer as before", after == before, f"{before} {after}")
+    grown = server.resident() - resident
+    check("flat memory", grown < (200 << 20 if SANITIZED else 24 << 20), f"{grown >> 20} MiB more than {resident >> 20} MiB")
+    check("no file is left open", server.open_files() <= files + 2, f"{server.open_files()} after {files}")
+    server.process.send_signal(signal.SIGTERM)
+    check("ends on SIGTERM", server.process.wait(30) == 0, server.process.returncode)
+
+
+def run():
+    server = Server()
+    begin = time.monotonic()
+    try:
+        asyncio.run(main(server))
+    except Exception as error:
+        check("soak", False, repr(error))
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+    print(f"{REQUESTS} requests in {time.monotonic() - begin:.1f} s\n{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+sys.exit(run())
