@@ -61,17 +61,21 @@ class Browser:
             [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-port=0",
              "--remote-allow-origins=*", f"--user-data-dir={self.folder.name}", f"--window-size={width},{height}",
              "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        port = self.wait_for(self.read_port, 60)
-        pages = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/json"))
-        self.socket = Socket(next(p for p in pages if p["type"] == "page")["webSocketDebuggerUrl"])
+        self.socket = Socket(self.wait_for(self.find_page, 60))
         self.calls, self.problems = 0, []
         for domain in ("Page", "Runtime", "Log"):
             self.call(domain + ".enable")
 
-    def read_port(self):
-        path = os.path.join(self.folder.name, "DevToolsActivePort")
-        text = open(path).read() if os.path.exists(path) else ""
-        return int(text.split("\n")[0]) if "\n" in text else None
+    def find_page(self):
+        """The address of the first page; None: the browser has not begun yet."""
+        try:
+            with open(os.path.join(self.folder.name, "DevToolsActivePort")) as file:
+                port = int(file.readline())
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=10) as reply:
+                pages = [p for p in json.load(reply) if p["type"] == "page"]
+            return pages[0]["webSocketDebuggerUrl"] if pages else None
+        except (OSError, ValueError):
+            return None
 
     @staticmethod
     def wait_for(condition, seconds=20):
