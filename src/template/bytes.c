@@ -1,4 +1,5 @@
-/* bytes: what str.encode() returns, a sequence of whole numbers that prints as b'...'. See run.h.
+/* The type bytes: str.encode() returns it, a sequence of whole numbers that prints as b'...'. See
+ * run.h.
  */
 #include "template/run.h"
 
@@ -9,7 +10,7 @@
 
 typedef enum encoding { ENCODING_UTF8, ENCODING_ASCII, ENCODING_LATIN1 } encoding;
 
-/* Python's names, in which case, - and _ do not count. */
+/* Python's names; case, - and _ are ignored. */
 static qp_status find_encoding(run *run, value given, encoding *out)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* Expressions of templates: see template_run.h. */
+/* Evaluates expressions of templates: see run.h. */
 #include "template/run.h"
 
 #include <string.h>
@@ -54,7 +54,7 @@ static qp_status eval_dict(run *run, const node *node, value *out)
     return QP_OK;
 }
 
-/* "'dict object' has no attribute 'x'" when it is used. */
+/* Undefined, with the message "'dict object' has no attribute 'x'" for when it is used. */
 static qp_status lacking(run *run, value object, value name, value *out)
 {
     undefined *reason = heap_alloc(&run->heap, 1, sizeof *reason);
@@ -65,8 +65,8 @@ static qp_status lacking(run *run, value object, value name, value *out)
     return QP_OK;
 }
 
-/* A method of the object: *out is left missing where there is none. The sandbox hides what changes
- * a list or a dict. */
+/* Looks up a method of the object; *out is left missing if there is none. The sandbox hides methods
+ * that change a list or a dict. */
 static qp_status find_bound(run *run, value object, const string *name, value *out)
 {
     bool forbidden = false;
@@ -146,7 +146,7 @@ qp_status run_item(run *run, value object, value key, value *out)
     return out->kind != VALUE_MISSING ? QP_OK : lacking(run, object, key, out);
 }
 
-/* More room for positional or named arguments of a call that holds stars. */
+/* Grows the positional or named arguments of a call that contains stars. */
 static qp_status grow(run *run, void **items, size_t used, size_t more, size_t size)
 {
     void *grown = heap_alloc(&run->heap, used + more, size);
@@ -188,7 +188,7 @@ static qp_status add_star_star(run *run, value from, size_t left, call *call)
 
 qp_status run_arguments(run *run, const node *arguments, call *call)
 {
-    size_t left = 0; /* arguments still to come: always room for them */
+    size_t left = 0; /* arguments still to come: there is always room for them */
     void *positional = NULL, *names = NULL;
     for (const node *argument = arguments; argument; argument = argument->next)
         left++;
@@ -214,8 +214,8 @@ qp_status run_arguments(run *run, const node *arguments, call *call)
     return QP_OK;
 }
 
-/* The number of the parameter `name` of a list of names with blanks between, or -1; for NULL the
- * number of parameters. */
+/* The index of the parameter `name` in a list of names separated by blanks, or -1. If `name` is
+ * NULL, the number of parameters. */
 static int find_parameter(const char *parameters, const string *name)
 {
     int count = 0;
@@ -255,7 +255,7 @@ qp_status run_builtin(run *run, const builtin *builtin, call *call, value *out)
     return builtin->run(run, call, out);
 }
 
-/* What is made of markup is markup. */
+/* The result of an operation on markup is markup. */
 static void keep_markup(value from, value *out)
 {
     out->markup |= from.kind == VALUE_STRING && from.markup && out->kind == VALUE_STRING;
@@ -346,7 +346,7 @@ static qp_status eval_test(run *run, const node *node, value *out)
     return QP_OK;
 }
 
-/* a < b < c holds where all its pairs hold; operands after a pair that fails are not evaluated. */
+/* a < b < c holds if all its pairs hold; operands after a pair that fails are not evaluated. */
 static qp_status eval_compare(run *run, const node *node, value *out)
 {
     value left, right;
@@ -396,7 +396,7 @@ static qp_status eval_choice(run *run, const node *node, value *out)
     return run_undefined(run, "an inline if was false and has no else", out);
 }
 
-/* One operand, two operands: the operators that evaluate all of theirs. */
+/* Operators with one or two operands that evaluate all of them. */
 static qp_status eval_operator(run *run, const node *node, value *out)
 {
     value a, b;
@@ -415,7 +415,7 @@ static qp_status eval_operator(run *run, const node *node, value *out)
         return QP_OK;
     case NODE_NEGATE:
         return op_negate(run, a, out);
-    default: /* NODE_PLUS: a number, as it is */
+    default: /* NODE_PLUS: the number is unchanged */
         TRY(op_negate(run, a, out));
         return op_negate(run, *out, out);
     }

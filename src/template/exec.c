@@ -1,8 +1,9 @@
-/* Statements of templates: scopes, loops, macros. See template_run.h.
+/* Executes statements of templates: scopes, loops, macros. See run.h.
  *
- * A scope is a list of names. if shares the scope around it; a pass of a loop, a macro, a set block
- * and with have their own, so that what is set inside is forgotten outside. Loops fetch their
- * items one by one, as jinja2 does: a filter may read what the body has put into a namespace.
+ * A scope is a list of names. `if` uses the scope around it. A pass of a loop, a macro, a set block
+ * and `with` have a scope of their own, so that names set inside are forgotten outside. Loops fetch
+ * their items one by one, as in jinja2, because a filter may read what the body has put into a
+ * namespace.
  */
 #include "template/run.h"
 
@@ -10,10 +11,10 @@
 
 struct loop {
     const node *node;
-    scope *outer; /* where the loop stands */
+    scope *outer; /* the current item */
     list *items;
-    size_t next;    /* the item to look at next */
-    bool filtered;  /* whether the loop's `if` still has to pass on the items to come */
+    size_t next;    /* the next item */
+    bool filtered;  /* whether the loop's `if` must still be evaluated for the next items */
     bool has_ahead; /* whether `ahead` was fetched: loop.last and loop.nextitem look ahead */
     value current, before, ahead, changed;
     int64_t index; /* from 0 */
@@ -23,7 +24,7 @@ struct loop {
 struct macro {
     const string *name;
     const node *parameters, *body;
-    scope *scope; /* where it was defined */
+    scope *scope; /* the scope in which it was defined */
 };
 
 const string *macro_name(const macro *macro)
@@ -68,7 +69,7 @@ static qp_status scope_new(run *run, scope *parent, scope **out)
     return QP_OK;
 }
 
-/* scope_set() for a name that this program knows. */
+/* scope_set() with a name that is a literal of this program. */
 static qp_status scope_set_text(run *run, scope *scope, const char *name, value item)
 {
     value text;
@@ -118,7 +119,7 @@ static qp_status exec_in(run *run, scope *scope, const node *body)
     return QP_OK;
 }
 
-/* The same, with what the body writes as a value. */
+/* The same; what the body writes becomes a value. */
 static qp_status capture(run *run, scope *scope, const node *body, value *out)
 {
     builder *outer = run->out, text = {.run = run};
@@ -130,7 +131,7 @@ static qp_status capture(run *run, scope *scope, const node *body, value *out)
 
 /* --- loops --- */
 
-/* The next item that passes the loop's filter, if any is left. */
+/* Fetches the next item that passes the loop's filter, if any is left. */
 static qp_status loop_fetch(run *run, loop *loop, value *item, bool *found)
 {
     for (*found = false; loop->next < loop->items->count;) {
@@ -171,7 +172,7 @@ static qp_status loop_advance(run *run, loop *loop, bool *found)
     return QP_OK;
 }
 
-/* How many passes there are in all; the filter runs over the rest to find out. */
+/* The total number of passes; the filter is evaluated for the remaining items. */
 static qp_status loop_length(run *run, loop *loop, int64_t *out)
 {
     if (loop->filtered) {
@@ -303,7 +304,7 @@ static qp_status macro_new(run *run, const string *name, const node *parameters,
     return QP_OK;
 }
 
-/* Takes the keyword argument `name` out of the call. */
+/* Removes the keyword argument `name` from the call and returns it. */
 static bool take_named(run *run, call *call, const string *name, value *out)
 {
     for (size_t i = 0; i < call->n_named; i++) {
@@ -331,7 +332,7 @@ static qp_status bind_parameter(run *run, scope *scope, const node *parameter, c
     return scope_set(run, scope, parameter->text, item);
 }
 
-/* What the parameters left over: varargs and kwargs. */
+/* Sets varargs and kwargs from the remaining arguments. */
 static qp_status bind_rest(run *run, scope *scope, const call *call, size_t used)
 {
     value varargs;
@@ -393,7 +394,7 @@ static qp_status exec_call_block(run *run, const node *node)
     return print_str(run->out, result);
 }
 
-/* --- the others --- */
+/* --- other statements --- */
 
 static qp_status exec_if(run *run, const node *node)
 {
@@ -432,7 +433,7 @@ static qp_status exec_filter_block(run *run, const node *node)
     return print_str(run->out, text);
 }
 
-/* The values are those of the scope around it. */
+/* The values are evaluated in the scope around it. */
 static qp_status exec_with(run *run, const node *node)
 {
     scope *scope;

@@ -1,4 +1,4 @@
-/* Expressions of templates: see template_parser.h. The grammar and its precedences are jinja2's. */
+/* Parses expressions of templates: see parser.h. The grammar and its precedences are jinja2's. */
 #include "template/parser.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct chain {
     node *last;
 } chain;
 
-/* Nodes of an expression may stand in one list only, so `next` can be set after the fact. */
+/* A node of an expression is in one list only, so `next` can be set later. */
 static void chain_add(chain *chain, const node *item)
 {
     node *added = (node *)item;
@@ -28,7 +28,7 @@ static bool at_kind(const parser *parser, token_kind kind)
     return parser->current.kind == kind;
 }
 
-/* A node with two children, at the place of the first. */
+/* A node with two children, at the position of the first. */
 static qp_status make_pair(parser *parser, node_kind kind, const node *a, const node *b,
                            const node **out)
 {
@@ -203,7 +203,7 @@ static qp_status parse_items(parser *parser, node *made, token_kind close, const
     return parser_take(parser, close, what);
 }
 
-/* Strings that stand side by side are one. */
+/* Adjacent string literals are one string. */
 static qp_status parse_strings(parser *parser, node *made)
 {
     const string *text = parser->current.text;
@@ -291,7 +291,7 @@ qp_status parse_filters(parser *parser, const node *input, bool started, const n
     return QP_OK;
 }
 
-/* Whether the current token begins an argument of a test that is written without parentheses. */
+/* Whether the current token begins a test's argument that is written without parentheses. */
 static bool at_test_argument(const parser *parser)
 {
     switch (parser->current.kind) {
@@ -430,7 +430,7 @@ static qp_status parse_sum(parser *parser, const node **out)
     return parse_binary(parser, operators, parse_concat, out);
 }
 
-/* The comparison at the current token, or -1; *tokens says how long it is. */
+/* The comparison at the current token, or -1; *tokens: its length. */
 static qp_status comparison_at(parser *parser, int *found, int *tokens)
 {
     *tokens = 1;
@@ -542,7 +542,7 @@ qp_status parse_expression(parser *parser, const node **out)
     return QP_OK;
 }
 
-/* What ends a tuple without brackets. */
+/* Whether the token ends a tuple without brackets. */
 static bool at_tuple_end(const parser *parser, const char *end)
 {
     return at_kind(parser, TOKEN_PRINT_END) || at_kind(parser, TOKEN_BLOCK_END) ||

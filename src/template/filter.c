@@ -1,4 +1,4 @@
-/* Filters on single values, as jinja2 defines them: see template_run.h. */
+/* Filters on single values, as jinja2 defines them: see run.h. */
 #include "template/run.h"
 
 #include "template/pychar.h"
@@ -20,7 +20,7 @@ static qp_status option_int(run *run, value from, int64_t absent, int64_t *out)
     return given(from) ? need_int(run, from, out) : QP_OK;
 }
 
-/* What a filter is applied to, as text. */
+/* The filter's input, as text. */
 static qp_status self_text(run *run, call *call, const string **out)
 {
     value text;
@@ -188,7 +188,7 @@ static int digit_of(char c)
     return lower >= 'a' && lower <= 'z' ? lower - 'a' + 10 : 99;
 }
 
-/* Python's int(text, base); *valid says whether it is a number at all. */
+/* Python's int(text, base); *valid: whether the text is a number. */
 static qp_status parse_int(run *run, const string *text, int64_t base, int64_t *out, bool *valid)
 {
     size_t at = text->length && (text->data[0] == '-' || text->data[0] == '+');
@@ -272,7 +272,7 @@ static qp_status round_int(run *run, int64_t number, int64_t places, value *out)
     while (places++ < 0)
         unit *= 10;
     int64_t rest = number % unit, down = number - rest;
-    int64_t twice = unit - llabs(rest) - llabs(rest); /* < 0: beyond the half */
+    int64_t twice = unit - llabs(rest) - llabs(rest); /* < 0: more than half */
     bool away = twice < 0 || (twice == 0 && (down / unit) % 2 != 0);
     if (away && __builtin_add_overflow(down, number < 0 ? -unit : unit, &down))
         return run_fail(run, "an integer does not fit into 64 bits");

@@ -1,7 +1,7 @@
-/* Python's two ways to format text: "..." % values and "...".format(values). See template_run.h.
+/* Python's two ways to format text: "..." % values and "...".format(values). See run.h.
  *
- * Both end in one specification of how to write one value; the first cannot say all that the
- * second can.
+ * Both produce one specification of how to write a value; the first form can express only a part of
+ * it.
  */
 #include "template/run.h"
 
@@ -16,7 +16,7 @@ enum { MAX_PRECISION = 100, MAX_NUMBER = 512 };
 
 typedef struct spec {
     const string *fill; /* one character */
-    char align;         /* < > ^ = or 0 for the type's own */
+    char align;         /* < > ^ = or 0 for the type's default */
     char sign;          /* + - or blank */
     char group;         /* , or _ between thousands, or 0 */
     bool alternate, zero;
@@ -26,7 +26,7 @@ typedef struct spec {
 
 static const string blank = {" ", 1, 1}, zero = {"0", 1, 1};
 
-/* Writes prefix and body to the width; `align` is where the text goes by default. */
+/* Pads prefix and body to the width; `align` is the default alignment. */
 static qp_status put_padded(builder *out, const spec *spec, char align, const char *prefix,
                             const char *body, size_t length, size_t points)
 {
@@ -93,7 +93,7 @@ static qp_status put_float(builder *out, const spec *spec, double number)
         snprintf(text, MAX_NUMBER, format, precision, magnitude);
         char *point = strchr(text, *localeconv()->decimal_point);
         if (point) *point = '.';
-        /* Without a type a float keeps looking like one. */
+        /* Without a type, a float is written with a point or an exponent. */
         bool plain = spec->type == 0 && isfinite(number) && !strpbrk(text, ".e");
         if (plain) strcat(text, ".0");
     }
@@ -139,7 +139,7 @@ typedef struct percent {
     const string *format;
     size_t at;
     value arguments;
-    size_t next; /* of a tuple, or whether the single value was used */
+    size_t next; /* next item of a tuple, or whether the single value was used */
     bool by_name;
 } percent;
 
@@ -318,7 +318,7 @@ qp_status format_percent(run *run, const string *format, value arguments, value 
         TRY(percent_item(&made, &spec, item));
         TRY(run_step(run, 1));
     }
-    /* What Python could index by a key need not be used up; undefined is such a thing to it. */
+    /* Values that Python could index by a key need not be used up; undefined is one of them. */
     bool mapping = arguments.kind == VALUE_DICT || arguments.kind == VALUE_UNDEFINED ||
                    (arguments.kind == VALUE_LIST && arguments.as.items->kind != LIST_TUPLE);
     size_t count = value_is_list(arguments, LIST_TUPLE) ? arguments.as.items->count : 1;
@@ -402,7 +402,7 @@ static qp_status put_spec(builder *out, const string *text, value item)
 typedef struct braces {
     run *run;
     call *call;
-    size_t next; /* the automatic number of {} */
+    size_t next; /* the next automatic number of {} */
 } braces;
 
 /* name.attribute[index]... */
@@ -440,7 +440,7 @@ static qp_status find_field(braces *braces, const char *field, size_t length, va
     return QP_OK;
 }
 
-/* What stands between { and }. */
+/* Parses the text between { and }. */
 static qp_status put_field(braces *braces, builder *out, const char *text, size_t length)
 {
     const char *colon = memchr(text, ':', length);

@@ -1,4 +1,4 @@
-/* Global functions of chat templates: see template_run.h. */
+/* Global functions of chat templates: see run.h. */
 #include "template/run.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ static qp_status set_pair(run *run, dict *members, value key, value item)
     return run_check(run, dict_set(&run->heap, members, key, item) ? members : NULL);
 }
 
-/* Adds what dict() takes as its argument: a dict or pairs. */
+/* Adds the entries of dict()'s argument: a dict or pairs. */
 static qp_status add_members(run *run, dict *members, value from)
 {
     list *pairs, *pair;
@@ -77,7 +77,7 @@ static qp_status function_dict(run *run, call *call, value *out)
     return QP_OK;
 }
 
-/* The template's author wrote the message: the user sees nothing else. */
+/* raise_exception(): the template's author wrote the message, so the user sees only that. */
 static qp_status function_raise(run *run, call *call, value *out)
 {
     value message;

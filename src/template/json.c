@@ -1,4 +1,4 @@
-/* tojson: Python's json.dumps(). See template_run.h. */
+/* tojson: Python's json.dumps(). See run.h. */
 #include "template/run.h"
 
 #include "template/pychar.h"
@@ -35,7 +35,7 @@ static qp_status dump_text(dump *dump, const string *text)
 {
     TRY(run_step(dump->out.run, text->length / 8));
     TRY(builder_text(&dump->out, "\""));
-    size_t plain = 0; /* from here to `at` nothing needs an escape */
+    size_t plain = 0; /* the text from here to `at` needs no escapes */
     for (size_t at = 0; at < text->length;) {
         uint32_t code;
         size_t size = pychar_decode(text->data + at, text->length - at, &code);
@@ -92,7 +92,7 @@ static qp_status dump_key(dump *dump, value key)
     return builder_text(&dump->out, "\"");
 }
 
-/* The order of the entries: as inserted, or by key. */
+/* The entries in order: of insertion, or by key. */
 static qp_status dump_order(dump *dump, const dict *members, value *order)
 {
     run *run = dump->out.run;

@@ -1,4 +1,4 @@
-/* Tokens of a template: see template_lexer.h. The rules are those of jinja2's lexer. */
+/* Tokens of a template: see lexer.h. The rules are those of jinja2's lexer. */
 #include "template/lexer.h"
 
 #include "template/pychar.h"
@@ -79,8 +79,8 @@ static size_t rstrip(const lexer *lexer, size_t from, size_t to)
     return end;
 }
 
-/* Where text ends that stands in front of a tag: `-` takes all white space, and without a sign
- * lstrip_blocks takes what stands between the start of the line and the tag. */
+/* Where the text before a tag ends. `-` removes all white space; without a sign, lstrip_blocks
+ * removes blanks between the start of the line and the tag. */
 static size_t text_end(const lexer *lexer, size_t from, size_t to, char sign, bool is_print)
 {
     if (sign == '-') return rstrip(lexer, from, to);
@@ -92,8 +92,8 @@ static size_t text_end(const lexer *lexer, size_t from, size_t to, char sign, bo
     return line_start && rstrip(lexer, line, to) == line ? line : to;
 }
 
-/* Whether a tag ends at `at` with `close` and an optional sign; *after is the offset after it and
- * after the white space that goes with it. Printing tags know no + and trim no newline. */
+/* Whether a tag ends at `at` with `close` and an optional sign. *after: the offset after it and
+ * after the white space that it removes. Printing tags have no + and trim no newline. */
 static bool tag_end(const lexer *lexer, size_t at, const char *close, bool is_print, size_t *after)
 {
     char sign = at < lexer->length ? lexer->source[at] : 0;
@@ -118,7 +118,8 @@ static char tag_sign(const lexer *lexer, size_t at)
     return sign == '-' || sign == '+' ? sign : 0;
 }
 
-/* Whether `{% word %}` begins at `at`, with any signs; *after is the offset after its white space.
+/* Whether `{% word %}` begins at `at`, with any signs; *after: the offset after the white space
+ * that it removes.
  */
 static bool word_tag(const lexer *lexer, size_t at, const char *word, bool opening, size_t *after)
 {
@@ -169,7 +170,7 @@ static size_t find_tag(const lexer *lexer, size_t at)
     return lexer->length;
 }
 
-/* Text up to a tag; then, at the tag itself, the token that opens it. */
+/* Returns the text up to a tag; and then, at the tag itself, the token that opens it. */
 static qp_status lex_text(lexer *lexer, token *out)
 {
     while (lexer->at < lexer->length) {
@@ -181,7 +182,8 @@ static qp_status lex_text(lexer *lexer, token *out)
         char kind = lexer->source[tag + 1], sign = tag_sign(lexer, tag);
         size_t end = text_end(lexer, from, tag, sign, kind == '{');
         if (end > from) {
-            /* Come back for the tag; what was stripped in front of it is not text any more. */
+            /* The next call returns the tag; the white space stripped before it is not text any
+             * more. */
             TRY(emit_data(lexer, from, end, out));
             lexer->at = tag;
             return QP_OK;
@@ -279,7 +281,7 @@ static qp_status lex_number(lexer *lexer, token *out)
     }
     int64_t number = 0;
     size_t at = from + (base == 10 ? 0 : 2);
-    bool zero = base == 10 && lexer->source[from] == '0'; /* 0 is followed by zeros only */
+    bool zero = base == 10 && lexer->source[from] == '0'; /* 0 is followed only by zeros */
     for (; at < lexer->length; at++) {
         char c = lexer->source[at];
         if (c == '_' && at + 1 < lexer->length && digit_of(lexer->source[at + 1]) < base) continue;
@@ -294,7 +296,7 @@ static qp_status lex_number(lexer *lexer, token *out)
     return QP_OK;
 }
 
-/* Reads up to `most` digits of `base` at *at. */
+/* Reads at most `most` digits of `base` at *at. */
 static uint32_t read_digits(const char *text, size_t end, size_t *at, int base, int most, int *read)
 {
     uint32_t number = 0;
@@ -303,8 +305,9 @@ static uint32_t read_digits(const char *text, size_t end, size_t *at, int base, 
     return number;
 }
 
-/* Appends what the escape after the backslash at `*at - 1` stands for, as Python's unicode-escape
- * codec does: unknown escapes stay as they are. Returns NULL, or what is wrong. */
+/* Appends the character of the escape after the backslash at `*at - 1`, like Python's
+ * unicode-escape codec, which leaves unknown escapes unchanged. Returns NULL, or an error
+ * message. */
 static const char *unescape(const char *text, size_t end, size_t *at, char *out, size_t *used)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -351,7 +354,7 @@ static qp_status lex_string(lexer *lexer, token *out)
     out->kind = TOKEN_STRING;
     lexer->at = end + 1;
     if (escaped) {
-        /* No escape is shorter than what it stands for. */
+        /* No escape is shorter than the character that it encodes. */
         char *buffer = heap_alloc(lexer->heap, length, 1);
         if (!buffer) return error_no_memory(lexer->error, "a template's text", length);
         size_t used = 0;
@@ -371,7 +374,7 @@ static qp_status lex_string(lexer *lexer, token *out)
     return out->text ? QP_OK : error_no_memory(lexer->error, "a template's text", length);
 }
 
-/* Keeps count of brackets: inside them, }} and %} do not end the tag. */
+/* Counts brackets: inside them, }} and %} do not end the tag. */
 static qp_status balance(lexer *lexer, char c)
 {
     const char *close = strchr("(){}[]", c);

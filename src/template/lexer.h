@@ -1,7 +1,7 @@
 /* Tokens of a template, one at a time.
  *
- * White space control (trim_blocks, lstrip_blocks, the signs - and +), comments and raw blocks are
- * settled here, so that the parser sees only text, names, literals and operators.
+ * The lexer handles white space control (trim_blocks, lstrip_blocks, the signs - and +), comments
+ * and raw blocks, so that the parser sees only text, names, literals and operators.
  */
 #ifndef QUIPU_TEMPLATE_LEXER_H
 #define QUIPU_TEMPLATE_LEXER_H
@@ -64,7 +64,7 @@ typedef struct lexer {
     const char *source;
     size_t length, at;
     lexer_mode mode;
-    size_t marked; /* `line` and `column` are those of this offset */
+    size_t marked; /* `line` and `column` are those of the mark */
     uint32_t line, column;
     size_t depth; /* open brackets */
     char closing[TEMPLATE_MAX_NESTING];
@@ -77,7 +77,7 @@ qp_status lexer_next(lexer *lexer, token *out);
 qp_status template_error_at(qp_error *error, qp_status status, uint32_t line, uint32_t column,
                             const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* Decimal text to the nearest double, whatever the locale; the text is checked by the caller. */
+/* Decimal text to the nearest double, in any locale. The caller has checked the text. */
 double template_parse_double(const char *text, size_t length);
 
 #endif

@@ -1,8 +1,8 @@
-/* Filters for web pages and for people: escape, urlencode, xmlattr, filesizeformat. See run.h.
+/* Filters for web pages and for sizes: escape, urlencode, xmlattr, filesizeformat. See run.h.
  *
- * What escape and safe return is a string that knows that it is markup (MarkupSafe's Markup): it is
- * not escaped again, and text that is added to it with + is escaped first. Chat templates run
- * without automatic escaping, so nothing else depends on it.
+ * escape and safe return a string that is marked as markup (MarkupSafe's Markup): it is not escaped
+ * again, and text that is added to it with + is escaped first. Chat templates run without automatic
+ * escaping, so nothing else depends on it.
  */
 #include "template/run.h"
 
@@ -56,8 +56,8 @@ static qp_status filter_safe(run *run, call *call, value *out)
 
 /* --- URLs. --- */
 
-/* As urllib.parse.quote(): UTF-8 bytes as %XX but for letters, digits, _.-~ and what `safe` names.
- * In a query a blank is a plus sign. */
+/* As urllib.parse.quote(): UTF-8 bytes as %XX, except letters, digits, _.-~ and the characters in
+ * `safe`. In a query a blank becomes a plus sign. */
 static qp_status put_quoted(builder *out, value item, const char *safe, bool is_query)
 {
     value text;

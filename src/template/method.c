@@ -1,7 +1,7 @@
-/* Methods of dicts, lists and loops: see template_run.h.
+/* Methods of dicts, lists and loops: see run.h.
  *
- * The sandbox that chat templates run in forbids the methods that change a list or a dict; they are
- * known by name, so that `messages.pop` is refused and not looked up as a key.
+ * The sandbox for chat templates forbids the methods that change a list or a dict. They are known
+ * by name, so that `messages.pop` is refused instead of looked up as a key.
  */
 #include "template/run.h"
 
@@ -35,7 +35,7 @@ static qp_status dict_view(run *run, call *call, value *out)
     return QP_OK;
 }
 
-/* Values do not change, so a copy is the value itself. */
+/* Values do not change, so a value is its own copy. */
 static qp_status copy_value(run *run, call *call, value *out)
 {
     (void)run;

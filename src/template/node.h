@@ -1,7 +1,7 @@
-/* The tree of a template: what the parser builds and the interpreter walks.
+/* The tree of a template: the parser builds it and the interpreter walks it.
  *
- * One struct serves all nodes; the table says what each kind keeps in it. Lists are chained through
- * `next`. Nodes live in the template's arena and are never changed after parsing.
+ * One struct serves all nodes; the table gives the meaning of its fields for each kind. Lists are
+ * chained through `next`. Nodes live in the template's arena and are never changed after parsing.
  */
 #ifndef QUIPU_TEMPLATE_NODE_H
 #define QUIPU_TEMPLATE_NODE_H

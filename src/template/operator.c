@@ -1,4 +1,4 @@
-/* Operators of templates, with Python's rules: see template_run.h. */
+/* Operators of templates, with Python's rules: see run.h. */
 #define _GNU_SOURCE /* memmem */
 #include "template/run.h"
 
@@ -87,7 +87,7 @@ static qp_status int_division(run *run, token_kind kind, int64_t a, int64_t b, v
         *out = value_float((double)a / (double)b);
         return QP_OK;
     }
-    if (b == -1) { /* the machine's division traps for the smallest integer */
+    if (b == -1) { /* the processor's division traps for the smallest integer */
         if (kind == TOKEN_FLOORDIV && a == INT64_MIN) return overflow(run);
         *out = value_int(kind == TOKEN_FLOORDIV ? -a : 0);
         return QP_OK;
@@ -326,7 +326,7 @@ qp_status op_compare(run *run, compare_kind kind, value a, value b, bool *out)
     return QP_OK;
 }
 
-/* A slice's bounds for a sequence of `length`, as Python's slice.indices() has them. */
+/* The bounds of a slice of a sequence of `length`, like Python's slice.indices(). */
 typedef struct bounds {
     int64_t start, stop, step;
     size_t count;

@@ -1,4 +1,4 @@
-/* Statements of templates: see template_parser.h. */
+/* Parses statements of templates: see parser.h. */
 #include "template/parser.h"
 
 #include <stdarg.h>
@@ -89,7 +89,7 @@ void parser_leave(parser *parser)
 
 static qp_status parse_body(parser *parser, const char *const *ends, const node **out);
 
-/* The rest of a tag, then its body up to {% end %}, whose name is taken. */
+/* Parses the rest of a tag, then its body up to {% end %}, whose name is consumed. */
 static qp_status parse_block(parser *parser, const char *end, const node **out)
 {
     const char *const ends[] = {end, NULL};
@@ -175,7 +175,7 @@ static qp_status parse_parameters(parser *parser, const node **out)
     return parser_advance(parser);
 }
 
-/* A body that runs apart from the loops around it. */
+/* A body in which break and continue do not refer to the loops around it. */
 static qp_status parse_apart(parser *parser, const char *end, const node **out)
 {
     int loops = parser->loops;
@@ -305,8 +305,8 @@ static qp_status missing_end(parser *parser, const char *const *ends)
     return parser_expected(parser, what);
 }
 
-/* Text and tags up to one of `ends`, which is left as the current token, or, for NULL, up to the
- * end of the template. */
+/* Parses text and tags up to one of `ends`, which stays the current token, or, if it is NULL, up to
+ * the end of the template. */
 static qp_status parse_nodes(parser *parser, const char *const *ends, const node **out)
 {
     node *last = NULL;

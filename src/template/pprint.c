@@ -1,7 +1,7 @@
 /* pprint: Python's pprint.pformat(), 80 columns wide. See run.h.
  *
- * What fits into the rest of a line is printed as repr() has it, with the keys of dicts sorted.
- * What does not is printed an item a line; a long string is cut after blanks.
+ * A value that fits into the rest of a line is printed like repr(), with the keys of dicts sorted.
+ * Otherwise each item gets a line; a long string is cut after blanks.
  */
 #include "template/run.h"
 
@@ -20,7 +20,7 @@ static qp_status put_blanks(builder *out, const char *before, int64_t count)
     return builder_repeat(out, &blank, count > 0 ? (size_t)count : 0);
 }
 
-/* repr() of the item; its length in characters is what counts. */
+/* repr() of the item; its length is counted in characters. */
 static qp_status repr(builder *out, value item, const string **text)
 {
     builder made = {.run = out->run};
@@ -31,7 +31,7 @@ static qp_status repr(builder *out, value item, const string **text)
     return QP_OK;
 }
 
-/* A copy in which all dicts are in the order of their keys. */
+/* A copy in which the entries of all dicts are sorted by key. */
 static qp_status sorted_copy(run *run, value item, int depth, value *out)
 {
     *out = item;
@@ -98,7 +98,7 @@ typedef struct pieces {
     builder *out;
     int64_t indent;
     size_t count;        /* pieces so far */
-    const string *first; /* kept back until it is known whether it is the only one */
+    const string *first; /* held back until it is known whether it is the only piece */
     bool brackets;
 } pieces;
 
@@ -116,7 +116,7 @@ static qp_status add_piece(pieces *lines, const string *piece)
     return builder_put(lines->out, piece->data, piece->length);
 }
 
-/* Bytes of text that are not white space, and then those that are. */
+/* Bytes of text that are not white space, and of the white space after them. */
 static size_t word_length(const string *text, size_t from)
 {
     size_t at = from;
@@ -134,7 +134,7 @@ static size_t word_length(const string *text, size_t from)
 
 static qp_status add_words(pieces *lines, const string *line, int64_t width, int64_t last_width)
 {
-    size_t from = 0, at = 0; /* the piece at hand begins at `from` and goes up to `at` */
+    size_t from = 0, at = 0; /* the current piece begins at `from` and ends at `at` */
     const string *piece = NULL, *candidate;
     while (at < line->length) {
         value text;

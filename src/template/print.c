@@ -1,4 +1,4 @@
-/* Values as text: Python's str() and repr(). See template_run.h. */
+/* Values as text: Python's str() and repr(). See run.h. */
 #include "template/run.h"
 
 #include "template/pychar.h"
@@ -10,8 +10,8 @@
 
 static qp_status repr_at(builder *out, value item, int depth);
 
-/* Shortest digits that read back as |number|, into `digits`; returns the exponent of ten of the
- * first. The decimal point of the locale is dropped on the way. */
+/* Writes the shortest digits that read back as |number| to `digits`; returns the exponent of ten of
+ * the first. Removes the locale's decimal point. */
 static int shortest_digits(double number, char digits[24])
 {
     char text[40];

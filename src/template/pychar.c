@@ -1,6 +1,6 @@
-/* Characters as Python's str methods see them: see template_pychar.h.
+/* Characters as Python's str methods see them: see pychar.h.
  *
- * The tables are sorted; membership and mappings are found by bisection.
+ * The tables are sorted, and searched by bisection.
  */
 #include "template/pychar.h"
 

@@ -1,8 +1,8 @@
 /* Characters as Python's str methods see them, over UTF-8.
  *
- * Templates are written against Python: what strip() strips, upper() maps to and repr() escapes is
- * Python's answer. Bytes that are not valid UTF-8 count as one character each, so that no text can
- * lead a scan astray. One difference is kept: lower() maps a final capital sigma as any other.
+ * Templates are written for Python, so strip(), upper() and repr() must treat every character as
+ * Python does. Bytes that are not valid UTF-8 count as one character each, so that no text can make
+ * a scan go wrong. There is one difference: lower() maps a final capital sigma like any other.
  */
 #ifndef QUIPU_TEMPLATE_PYCHAR_H
 #define QUIPU_TEMPLATE_PYCHAR_H
@@ -12,8 +12,8 @@
 #include <stdint.h>
 
 enum {
-    PYCHAR_MAX_MAPPING = 3,    /* code points that one code point maps to, at most */
-    PYCHAR_INVALID = 0x110000, /* what pychar_decode gives for a byte outside UTF-8 */
+    PYCHAR_MAX_MAPPING = 3,    /* most code points that one code point maps to */
+    PYCHAR_INVALID = 0x110000, /* the result of pychar_decode for a byte that is not valid UTF-8 */
 };
 
 typedef enum pychar_case { PYCHAR_UPPER, PYCHAR_LOWER, PYCHAR_TITLE, PYCHAR_FOLD } pychar_case;

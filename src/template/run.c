@@ -1,4 +1,4 @@
-/* One rendering: its state, its errors and the texts that it builds. See template_run.h. */
+/* One rendering: its state, its errors and the texts that it builds. See run.h. */
 #include "template/run.h"
 
 #include "base/checked.h"

@@ -1,7 +1,7 @@
-/* One rendering: its state and what the files of the interpreter share.
+/* One rendering: its state, and what the files of the interpreter share.
  *
- * Everything that fails does so with the position of the node being evaluated. Values and the texts
- * being built live in the run's heap, so nothing needs freeing on the way out.
+ * Every error has the position of the node that was being evaluated. Values and the texts being
+ * built live in the run's heap, so nothing needs freeing after an error.
  */
 #ifndef QUIPU_TEMPLATE_RUN_H
 #define QUIPU_TEMPLATE_RUN_H
@@ -12,9 +12,9 @@
 #include "template/value.h"
 
 enum {
-    RUN_MAX_DEPTH = 600,    /* nested evaluations: expressions, blocks and macro calls together */
-    RUN_MAX_RANGE = 100000, /* items of a range, as in jinja2's sandbox */
-    CALL_MAX_BOUND = 6,     /* parameters of a builtin */
+    RUN_MAX_DEPTH = 600, /* most nested evaluations: expressions, blocks and macro calls together */
+    RUN_MAX_RANGE = 100000, /* most items of a range, as in jinja2's sandbox */
+    CALL_MAX_BOUND = 6,     /* most parameters of a builtin */
 };
 
 typedef struct run run;
@@ -44,7 +44,7 @@ typedef enum run_flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } run_flow;
 struct run {
     heap heap;
     qp_error *error;
-    template_options options; /* limits resolved */
+    template_options options; /* defaults filled in */
     const node *at;           /* for messages */
     scope *scope;
     builder *out;
@@ -60,7 +60,7 @@ typedef struct named {
 
 typedef struct call {
     const struct builtin *builtin;
-    value self; /* what a filter or test is applied to, or whose method it is */
+    value self; /* the input of a filter or test, or the object of a method */
     value *positional;
     size_t n_positional;
     named *named;
@@ -71,17 +71,18 @@ typedef struct call {
 /* A function of the tables: a filter, test, method or global function. */
 typedef struct builtin {
     const char *name;
-    const char *parameters; /* names, blanks between; NULL: takes what comes, nothing is bound */
-    int required;           /* how many of them must be given */
+    const char *parameters; /* names, separated by blanks; NULL: takes any arguments, and nothing is
+                               bound */
+    int required;           /* number of required parameters */
     qp_status (*run)(run *run, call *call, value *out);
     int detail; /* distinguishes operations that share a function */
 } builtin;
 
-/* --- template_run.c: state, errors, texts --- */
+/* --- run.c: state, errors, texts --- */
 
 /* QP_FORMAT at the current node. */
 qp_status run_fail(run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Turns a NULL from the heap into an error. */
+/* Converts a NULL from the heap to an error. */
 qp_status run_check(run *run, const void *memory);
 /* Counts work; fails beyond the limit. */
 qp_status run_step(run *run, uint64_t work);
@@ -93,7 +94,7 @@ qp_status run_text(run *run, const char *data, size_t length, value *out); /* co
 qp_status run_view(run *run, const char *data, size_t length, value *out); /* shares */
 qp_status run_list(run *run, list_kind kind, size_t count, value *out);
 qp_status run_undefined(run *run, const char *hint, value *out);
-/* What one gets when using `undefined` for anything but printing and testing. */
+/* The value of an expression that uses `undefined` other than by printing or testing it. */
 qp_status run_fail_undefined(run *run, value undefined);
 
 qp_status builder_put(builder *builder, const char *data, size_t length);
@@ -102,13 +103,13 @@ qp_status builder_code(builder *builder, uint32_t code);
 qp_status builder_repeat(builder *builder, const string *text, size_t times);
 qp_status builder_finish(builder *builder, value *out);
 
-/* The value of JSON; nested no deeper than VALUE_MAX_DEPTH. */
+/* Converts JSON to a value; nested no deeper than VALUE_MAX_DEPTH. */
 qp_status run_from_json(run *run, const cJSON *item, int depth, value *out);
 
-/* Items of anything that can be iterated (undefined: none). An iterator is used up. */
+/* The items of anything that can be iterated (undefined: none). An iterator is used up. */
 qp_status run_iterate(run *run, value from, list **out);
 
-/* --- template_eval.c: expressions --- */
+/* --- eval.c: expressions --- */
 qp_status run_eval(run *run, const node *node, value *out);
 qp_status run_arguments(run *run, const node *arguments, call *call);
 qp_status run_filters(run *run, const node *filter, value input, value *out);
@@ -120,7 +121,7 @@ qp_status run_item(run *run, value object, value key, value *out);
 /* Binds the arguments to the builtin's parameters and runs it. */
 qp_status run_builtin(run *run, const builtin *builtin, call *call, value *out);
 
-/* --- template_exec.c: statements --- */
+/* --- exec.c: statements --- */
 qp_status run_exec(run *run, const node *body);
 const value *scope_find(run *run, const string *name);
 qp_status scope_set(run *run, scope *scope, const string *name, value item);
@@ -131,7 +132,7 @@ qp_status loop_recurse(run *run, loop *loop, value items, value *out);
 qp_status loop_changed(run *run, loop *loop, value now, value *out);
 size_t loop_index(const loop *loop);
 
-/* --- template_operator.c --- */
+/* --- operator.c --- */
 qp_status op_binary(run *run, token_kind kind, value a, value b, value *out);
 qp_status op_compare(run *run, compare_kind kind, value a, value b, bool *out);
 qp_status op_contains(run *run, value container, value item, bool *out);
@@ -139,13 +140,13 @@ qp_status op_negate(run *run, value a, value *out);
 qp_status op_slice(run *run, value object, value start, value stop, value step, value *out);
 /* a[from:to], in characters. */
 qp_status text_part(run *run, const string *text, size_t from, size_t to, value *out);
-/* An integer argument; bools count. Fails with Python's words. */
+/* An integer argument; bools are allowed. Fails with Python's message. */
 qp_status need_int(run *run, value from, int64_t *out);
 qp_status need_text(run *run, value from, const string **out);
 /* Whether the value can be a key of a dict. */
 qp_status need_key(run *run, value key);
 
-/* --- template_print.c --- */
+/* --- print.c --- */
 qp_status print_str(builder *out, value item);
 qp_status print_repr(builder *out, value item);
 /* Python's str() as a value; strings are returned as they are. */
@@ -153,7 +154,7 @@ qp_status run_str(run *run, value item, value *out);
 /* The shortest digits that read back as the number, as Python's repr() writes them. */
 size_t print_float(double number, char out[32]);
 
-/* --- template_json.c --- */
+/* --- json.c --- */
 qp_status filter_tojson(run *run, call *call, value *out);
 
 /* --- markup.c --- */
@@ -168,25 +169,24 @@ qp_status method_encode(run *run, call *call, value *out);
 qp_status method_decode(run *run, call *call, value *out);
 qp_status print_bytes(builder *out, const list *bytes);
 
-/* --- template_format.c --- */
+/* --- format.c --- */
 qp_status format_percent(run *run, const string *format, value arguments, value *out);
 qp_status format_braces(run *run, const string *format, call *call, value *out);
 
-/* --- template_time.c --- */
+/* --- time.c --- */
 qp_status format_time(run *run, const string *format, value *out);
 
 /* --- the tables --- */
-const builtin *find_filter(const string *name);   /* template_filter.c */
+const builtin *find_filter(const string *name);   /* filter.c */
 const builtin *find_markup(const string *name);   /* markup.c: more filters */
-const builtin *find_sequence(const string *name); /* template_sequence.c: more filters */
-const builtin *find_test(const string *name);     /* template_test.c */
-const builtin *find_function(const string *name); /* template_function.c */
-const builtin *find_method(value object, const string *name,
-                           bool *forbidden);           /* template_method.c */
-const builtin *find_string_method(const string *name); /* template_string.c */
+const builtin *find_sequence(const string *name); /* sequence.c: more filters */
+const builtin *find_test(const string *name);     /* test.c */
+const builtin *find_function(const string *name); /* function.c */
+const builtin *find_method(value object, const string *name, bool *forbidden); /* method.c */
+const builtin *find_string_method(const string *name);                         /* string.c */
 const builtin *find_in(const builtin *table, size_t count, const string *name);
 
-/* str.strip() and its kin; `chars` may be NULL for white space. */
+/* str.strip() and similar methods; `chars` may be NULL for white space. */
 typedef enum strip_side { STRIP_LEFT = 1, STRIP_RIGHT = 2, STRIP_BOTH = 3 } strip_side;
 qp_status text_strip(run *run, const string *text, const string *chars, int side, value *out);
 /* Offset of `what` in bytes [from, to) of `text`, or -1. */

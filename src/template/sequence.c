@@ -1,4 +1,4 @@
-/* Filters on sequences, as jinja2 defines them: see template_run.h. */
+/* Filters on sequences, as jinja2 defines them: see run.h. */
 #include "template/run.h"
 
 #include "template/pychar.h"
@@ -11,7 +11,7 @@ static bool given(value item)
     return item.kind != VALUE_MISSING && item.kind != VALUE_NONE;
 }
 
-/* Strings in lower case unless `exact`; anything else as it is. */
+/* Strings in lower case unless `exact`; other values unchanged. */
 static qp_status fold_case(run *run, value item, bool exact, value *out)
 {
     *out = item;
@@ -19,7 +19,7 @@ static qp_status fold_case(run *run, value item, bool exact, value *out)
     return text_case(run, item.as.text, PYCHAR_LOWER, out);
 }
 
-/* item["a"]["b"][0] for "a.b.0"; `absent` (unless missing) stands for what is not there. */
+/* item["a"]["b"][0] for "a.b.0"; `absent`, unless it is missing, replaces absent values. */
 static qp_status get_path(run *run, value item, const char *path, size_t length, value absent,
                           value *out)
 {
@@ -45,7 +45,7 @@ static qp_status get_path(run *run, value item, const char *path, size_t length,
     return QP_OK;
 }
 
-/* The attribute that a filter was asked for: a path, an index, or none. */
+/* The attribute that a filter's argument names: a path, an index, or none. */
 static qp_status get_by(run *run, value item, value attribute, value absent, value *out)
 {
     *out = item;
@@ -188,7 +188,7 @@ qp_status sort_by(run *run, value *items, const value *keys, size_t count, bool 
     return QP_OK;
 }
 
-/* The list of the values of "a,b.c": what sort compares. */
+/* The list of the values of "a,b.c", by which sort compares. */
 static qp_status sort_key(run *run, value item, value attribute, bool exact, value *out)
 {
     const char *path = attribute.kind == VALUE_STRING ? attribute.as.text->data : "";
@@ -380,7 +380,7 @@ static qp_status filter_map(run *run, call *call, value *out)
 /* select, reject, selectattr, rejectattr share a function; these bits distinguish them. */
 enum { SELECT_REJECT = 1, SELECT_ATTRIBUTE = 2 };
 
-/* Whether an item passes: a test by name with arguments, or its truth. */
+/* Whether an item passes: by a named test with arguments, or by its truth. */
 static qp_status select_test(run *run, const call *call, size_t used, value item, bool *passes)
 {
     const string *name;
@@ -420,7 +420,7 @@ static qp_status filter_select(run *run, call *call, value *out)
     return QP_OK;
 }
 
-/* [from, to) of the items, and `fill` more of `with`. */
+/* Items [from, to), and then `fill` times `with`. */
 static qp_status take_part(run *run, const list *items, size_t from, size_t to, size_t fill,
                            value with, value *out)
 {

@@ -1,4 +1,4 @@
-/* Methods of strings, as Python defines them: see template_run.h. Positions count characters. */
+/* Methods of strings, as Python defines them: see run.h. Positions count characters. */
 #include "template/run.h"
 
 #include "template/pychar.h"
@@ -10,7 +10,7 @@ static bool given(value item)
     return item.kind != VALUE_MISSING && item.kind != VALUE_NONE;
 }
 
-/* --- what filters use too --- */
+/* --- functions that filters use too --- */
 
 static bool in_chars(const string *chars, const char *one, size_t size, uint32_t code)
 {
@@ -116,7 +116,7 @@ static qp_status add_piece(run *run, list *pieces, const string *text, size_t fr
     return run_view(run, text->data + from, to - from, &pieces->items[pieces->count++]);
 }
 
-/* A list with room for `room` pieces. */
+/* A list with capacity for `room` pieces. */
 static qp_status piece_list(run *run, size_t room, value *out)
 {
     TRY(run_list(run, LIST_LIST, room, out));
@@ -197,7 +197,7 @@ static qp_status method_strip(run *run, call *call, value *out)
     return text_strip(run, call->self.as.text, chars, call->builtin->detail, out);
 }
 
-/* The next run of white space (or of anything else) from `at` on; returns its end. */
+/* The next run of white space (or of other characters) from `at` on; returns its end. */
 static size_t skip_run(const string *text, size_t at, bool space)
 {
     uint32_t code;
@@ -209,8 +209,8 @@ static size_t skip_run(const string *text, size_t at, bool space)
     return at;
 }
 
-/* Splits at white space: runs of it count once, none at the ends. After `most` words (< 0: any
- * number) stands the rest, with the white space at its end. */
+/* Splits at white space: a run counts once, and none at the ends. After `most` words (< 0: any
+ * number) the rest is one piece, with the white space at its end. */
 static qp_status split_space(run *run, const string *text, int64_t most, value *out)
 {
     TRY(run_step(run, text->length / 8));
@@ -224,13 +224,14 @@ static qp_status split_space(run *run, const string *text, int64_t most, value *
     return QP_OK;
 }
 
-/* The last `most` words, and before them what stands in front, with its leading white space. */
+/* Splits off the last `most` words; the rest before them is one piece, with its leading white
+ * space. */
 static qp_status rsplit_space(run *run, const string *text, int64_t most, value *out)
 {
     TRY(split_space(run, text, -1, out));
     const list *words = out->as.items;
     if (most < 0 || (uint64_t)most >= words->count) return QP_OK;
-    size_t front = words->count - (size_t)most; /* words that stay together */
+    size_t front = words->count - (size_t)most; /* the words that are not split */
     const string *last = words->items[front - 1].as.text;
     TRY(piece_list(run, (size_t)most + 1, out));
     TRY(add_piece(run, out->as.items, text, 0, (size_t)(last->data - text->data) + last->length));
@@ -330,8 +331,8 @@ static qp_status method_partition(run *run, call *call, value *out)
     return add_piece(run, out->as.items, text, end, text->length);
 }
 
-/* The optional start and end of find() and its kin, as offsets in bytes; false if nothing can be
- * found between them. */
+/* The optional start and end of find() and similar methods, as byte offsets; false if nothing can
+ * be found between them. */
 static qp_status find_range(run *run, const string *text, call *call, size_t *from, size_t *to,
                             bool *possible)
 {
@@ -494,7 +495,8 @@ static qp_status method_zfill(run *run, call *call, value *out)
     return builder_finish(&made, out);
 }
 
-/* isdigit and its kin: true of all characters and of at least one */
+/* isdigit and similar methods: true if it holds for all characters, of which there is at least
+ * one */
 enum { IS_SPACE = 100, IS_ALNUM, IS_ASCII, IS_UPPER, IS_LOWER };
 
 static qp_status method_is(run *run, call *call, value *out)
@@ -516,7 +518,7 @@ static qp_status method_is(run *run, call *call, value *out)
                : what == IS_ALNUM ? pychar_is(PYCHAR_ALPHA, code) || pychar_is(PYCHAR_NUMERIC, code)
                                   : pychar_is((pychar_class)what, code));
     }
-    bool empty = what == IS_ASCII || what == PYCHAR_PRINTABLE; /* what "" is */
+    bool empty = what == IS_ASCII || what == PYCHAR_PRINTABLE; /* the result for "" */
     *out = value_bool(text->length == 0                      ? empty
                       : what == IS_UPPER || what == IS_LOWER ? all && cased
                                                              : all);

@@ -1,4 +1,4 @@
-/* Compiling and rendering: see template.h. */
+/* Compiles and renders templates: see template.h. */
 #include "template/template.h"
 
 #include "template/pychar.h"
@@ -13,10 +13,11 @@ struct template
     const node *body; /* NULL for an empty template */
 };
 
-/* Memory for a tree: tokens and nodes cost a few dozen bytes each. */
+/* Enough memory for a tree: a token and its nodes cost a few dozen bytes. */
 enum { BYTES_PER_SOURCE_BYTE = 512 };
 
-/* Line ends become \n, and one at the very end goes, as jinja2 does before anything else. */
+/* Converts line ends to \n, and removes one at the very end, as jinja2 does before anything
+ * else. */
 static qp_status normalize(heap *heap, const char *source, size_t *length, const char **out,
                            qp_error *error)
 {

@@ -1,14 +1,14 @@
-/* Chat templates: a small Jinja that renders what models ship in `chat_template`.
+/* Chat templates: a small Jinja that renders the `chat_template` of models.
  *
  * The dialect and its settings are those of transformers' apply_chat_template: jinja2's
  * ImmutableSandboxedEnvironment with trim_blocks, lstrip_blocks, loop controls, `generation`
  * blocks, raise_exception, strftime_now and a tojson that is json.dumps(ensure_ascii=False). Values
- * print as Python prints them. A template is hostile until rendered: nesting, steps, output and
- * memory are bounded, and rendering touches nothing but its arguments.
+ * print as in Python. Templates are untrusted: nesting, steps, output and memory are bounded, and
+ * rendering accesses only its arguments.
  *
- * Differences that are kept: integers have 64 bits (overflow is an error); there is no autoescaping
- * and `safe` returns its argument; numbers of the context are integers where they are whole (JSON
- * trees do not keep the notation); include, import, extends and block are refused.
+ * Differences: integers have 64 bits (overflow is an error); there is no autoescaping, and `safe`
+ * returns its argument; numbers of the context are integers where they are whole, because JSON
+ * trees do not keep the notation; include, import, extends and block are refused.
  */
 #ifndef QUIPU_TEMPLATE_TEMPLATE_H
 #define QUIPU_TEMPLATE_TEMPLATE_H
@@ -22,19 +22,19 @@
 /* A compiled template: immutable, so any number of threads may render it at once. */
 typedef struct template template;
 
-/* What a render may read and use; a limit of 0 stands for its default. */
+/* Inputs and limits of a rendering; a limit of 0 means its default. */
 typedef struct template_options {
     int64_t now;        /* seconds since 1970-01-01 00:00 UTC: the time for strftime_now() */
     int32_t utc_offset; /* seconds that local time is ahead of UTC */
-    uint64_t max_steps; /* expressions and statements evaluated, long texts counted by length */
-    size_t max_output;  /* bytes of output, with what macros and set blocks hold meanwhile */
-    size_t max_memory;  /* bytes of values */
+    uint64_t max_steps; /* most expressions and statements evaluated; long texts count by length */
+    size_t max_output;  /* most bytes of output, including what macros and set blocks hold */
+    size_t max_memory;  /* most bytes of values */
 } template_options;
 
 #define TEMPLATE_MAX_STEPS  UINT64_C(20000000)
 #define TEMPLATE_MAX_OUTPUT ((size_t)16 << 20)
 #define TEMPLATE_MAX_MEMORY ((size_t)256 << 20)
-#define TEMPLATE_MAX_SOURCE ((size_t)1 << 20) /* bytes of a template */
+#define TEMPLATE_MAX_SOURCE ((size_t)1 << 20) /* most bytes of a template */
 
 /* Parses `length` bytes of UTF-8. The message names line and column and what was found there.
  * template_free() the result. */

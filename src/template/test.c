@@ -1,9 +1,9 @@
-/* Tests (`x is ...`), as jinja2 defines them: see template_run.h. */
+/* Tests (`x is ...`), as jinja2 defines them: see run.h. */
 #include "template/run.h"
 
 #include "template/pychar.h"
 
-/* Tests that look at the kind of a value only. */
+/* Tests that depend only on the kind of a value. */
 typedef enum kind_test {
     IS_DEFINED,
     IS_UNDEFINED,
@@ -112,7 +112,7 @@ static qp_status test_compare(run *run, call *call, value *out)
     return QP_OK;
 }
 
-/* Python's `is`: singletons and equal small things are the same, data only if it is one object. */
+/* Python's `is`: true for singletons and equal small values; data must be the same object. */
 static qp_status test_same(run *run, call *call, value *out)
 {
     value a = call->self, b = call->bound[0];

@@ -1,6 +1,6 @@
-/* strftime_now(): Python's strftime in the C locale, from the time that the caller gave.
+/* strftime_now(): Python's strftime in the C locale, for the time that the caller gave.
  *
- * Written out because the C library's strftime answers in the process's locale and time zone.
+ * Implemented here because the C library's strftime uses the process's locale and time zone.
  */
 #include "template/run.h"
 
@@ -95,7 +95,8 @@ static qp_status put_name(builder *out, char pad, const char *name, size_t lengt
     return builder_put(out, text, n);
 }
 
-/* The number that a directive stands for, as Python and glibc write it; *known: whether one does.
+/* The number for a directive, formatted as Python and glibc do; *known: whether the directive is a
+ * number.
  */
 static qp_status put_number(builder *out, char pad, char directive, const date *date, bool *known)
 {
@@ -138,7 +139,7 @@ static qp_status put_number(builder *out, char pad, char directive, const date *
     return QP_OK;
 }
 
-/* What a directive is short for, in which '%' is a directive again; NULL: nothing. */
+/* The directives that a directive abbreviates; NULL: it abbreviates none. */
 static const char *long_form(char directive)
 {
     static const struct {
@@ -153,10 +154,10 @@ static const char *long_form(char directive)
         {'R', "%H:%M"},
         {'T', "%H:%M:%S"},
         {'X', "%H:%M:%S"},
-        {'f', "000000"}, /* the clock counts whole seconds */
+        {'f', "000000"}, /* always 0: the clock counts whole seconds */
         {'n', "\n"},
         {'t', "\t"},
-        {'z', ""}, /* the time is naive, as datetime.now() is: it has no zone to name */
+        {'z', ""}, /* empty: the time is naive, like datetime.now() */
         {'Z', ""},
     };
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
@@ -200,7 +201,7 @@ static qp_status put_directive(builder *out, char pad, char directive, const dat
 qp_status format_time(run *run, const string *format, value *out)
 {
     builder made = {.run = run};
-    /* Within the years that Python's datetime knows. */
+    /* Whether the year is one that Python's datetime supports. */
     if (run->options.now < -62135596800 || run->options.now > 253402300799)
         return run_fail(run, "strftime_now: the clock is outside of the years 1 to 9999");
     date date = date_at(run->options.now, run->options.utc_offset);

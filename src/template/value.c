@@ -1,4 +1,4 @@
-/* The values of a template: see template_value.h. */
+/* The values of a template: see value.h. */
 #include "template/value.h"
 
 #include "base/checked.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { INDEX_FROM = 9 }; /* keys from which a dict is hashed: below, a scan is as fast */
+enum { INDEX_FROM = 9 }; /* a dict with fewer keys is not hashed, because a scan is as fast */
 
 void *heap_alloc(heap *heap, size_t count, size_t size)
 {
@@ -24,7 +24,7 @@ bool heap_spend(heap *heap, uint64_t work)
     return heap->steps <= heap->max_steps;
 }
 
-/* Work of looking at `bytes` bytes of text: a step each 64. */
+/* The work of reading `bytes` bytes of text: one step for each 64 bytes. */
 static uint64_t text_work(size_t bytes)
 {
     return 1 + bytes / 64;
@@ -292,7 +292,7 @@ bool value_hashable(heap *heap, value value)
     return hashable_at(heap, value, 0);
 }
 
-/* Over what == compares: equal values hash alike, 1, 1.0 and True too. */
+/* Hashes what == compares: equal values have equal hashes, so 1, 1.0 and True do. */
 static uint64_t hash_value(heap *heap, hash_key secret, value key)
 {
     if (key.kind == VALUE_STRING) {
@@ -311,7 +311,7 @@ static uint64_t hash_value(heap *heap, hash_key secret, value key)
     return hash;
 }
 
-/* The slot that holds `key`, or the empty one where it belongs. */
+/* The slot with `key`, or the empty slot where it belongs. */
 static uint32_t *find_slot(heap *heap, const dict *dict, value key)
 {
     uint64_t hash = hash_value(heap, hash_key_get(), key);

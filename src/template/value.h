@@ -1,8 +1,8 @@
 /* The values of a template: Python's None, bool, int, float, str, list, tuple, dict and a few more.
  *
- * Values are small and copied freely; what they point to lives in the heap of one render and dies
- * with it. The sandbox that templates run in forbids changing lists and dicts, so only namespaces
- * ever change. Strings may share bytes with others and are not NUL-terminated.
+ * Values are small and copied freely. The data that they point to lives in the heap of one
+ * rendering and is freed with it. The sandbox for templates forbids changing lists and dicts, so
+ * only namespaces ever change. Strings may share bytes with others and are not NUL-terminated.
  */
 #ifndef QUIPU_TEMPLATE_VALUE_H
 #define QUIPU_TEMPLATE_VALUE_H
@@ -34,7 +34,7 @@ typedef enum list_kind {
     LIST_TUPLE,
     LIST_BYTES, /* whole numbers of 0 to 255 */
     LIST_RANGE,
-    LIST_ITERATOR, /* what map, select, ... return: always true, read once */
+    LIST_ITERATOR, /* the result of map, select, ...: always true, can be read once */
     LIST_KEYS,
     LIST_VALUES,
     LIST_ITEMS,
@@ -45,13 +45,13 @@ typedef struct list list;
 typedef struct dict dict;
 typedef struct undefined undefined;
 typedef struct bound bound;
-typedef struct loop loop;   /* template_exec.c */
-typedef struct macro macro; /* template_exec.c */
-struct builtin;             /* template_builtin.h */
+typedef struct loop loop;   /* exec.c */
+typedef struct macro macro; /* exec.c */
+struct builtin;             /* run.h */
 
 typedef struct value {
     value_kind kind;
-    bool markup; /* a string that escape or safe returned: it is not escaped again */
+    bool markup; /* a string from escape or safe: it is not escaped again */
     union {
         bool boolean;
         int64_t integer;
@@ -76,7 +76,7 @@ struct list {
     list_kind kind;
     value *items;
     size_t count;
-    bool is_group;             /* a tuple of groupby: its items are .grouper and .list too */
+    bool is_group;             /* a tuple of groupby: its items are also .grouper and .list */
     size_t cursor;             /* of an iterator: items before it were read */
     int64_t start, stop, step; /* of a range, for repr */
 };
@@ -89,7 +89,7 @@ struct dict {
     size_t slots;
 };
 
-/* Why a value is undefined: `hint` when set, else "'name' is undefined" or "'owner' has no ...". */
+/* Why a value is undefined: `hint` if set, else "'name' is undefined" or "'owner' has no ...". */
 struct undefined {
     const char *hint;
     const char *owner; /* Python's name of the type that was asked, or NULL */
@@ -101,13 +101,14 @@ struct bound {
     value self;
 };
 
-enum { VALUE_MAX_DEPTH = 200 }; /* nesting of data, in whatever walks it */
+enum { VALUE_MAX_DEPTH = 200 }; /* most nesting of data, for every function that walks it */
 
 typedef struct heap {
     arena arena;
-    size_t limit;       /* bytes; allocations beyond it fail */
-    uint64_t steps;     /* work done so far */
-    uint64_t max_steps; /* walks of data stop short beyond it; who runs the template reports it */
+    size_t limit;   /* most bytes; allocations beyond it fail */
+    uint64_t steps; /* work done so far */
+    uint64_t
+        max_steps; /* most work; walks of data stop beyond it, and the interpreter reports it */
 } heap;
 
 /* Counts `work` steps; false once more than max_steps were taken. */
@@ -153,11 +154,11 @@ double value_as_float(value value);
 /* Whether `value` can be a key of a dict. */
 bool value_hashable(heap *heap, value value);
 
-/* Python's ==; beyond VALUE_MAX_DEPTH values count as different. */
+/* Python's ==; values nested deeper than VALUE_MAX_DEPTH count as different. */
 bool value_equal(heap *heap, value a, value b);
 
-/* Orders numbers, strings, lists and tuples: *order < 0, 0, > 0. False where Python has no order
- * (`*unordered` tells NaN apart: comparisons with it are false, not errors). */
+/* Orders numbers, strings, lists and tuples: *order < 0, 0, > 0. False if Python has no order for
+ * them. With NaN, `*unordered` is set, because comparisons with it are false, not errors. */
 bool value_compare(heap *heap, value a, value b, int *order, bool *unordered);
 
 #endif
