@@ -1,5 +1,5 @@
-/* What the suites over the public API share: engines of small models, and logits gathered in one
- * array, so that two ways to evaluate the same tokens can be compared to the bit.
+/* What the suites over the public API share: engines of small models, and logits collected in one
+ * array, so that two evaluations of the same tokens can be compared bit for bit.
  */
 #ifndef QUIPU_TESTS_ENGINE_TEST_H
 #define QUIPU_TESTS_ENGINE_TEST_H

@@ -1,4 +1,5 @@
-/* A GPU for tests of single kernels: memory that ends with the test, and operators run on it. */
+/* A GPU for tests of single kernels: memory that is freed when the test ends, and functions that
+ * run operators on it. */
 #ifndef QUIPU_TESTS_GPU_BENCH_H
 #define QUIPU_TESTS_GPU_BENCH_H
 

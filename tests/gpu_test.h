@@ -1,4 +1,4 @@
-/* Whether there is a GPU to test on; suites skip what needs one. */
+/* Whether there is a GPU for tests; suites skip tests that need one. */
 #ifndef QUIPU_TESTS_GPU_TEST_H
 #define QUIPU_TESTS_GPU_TEST_H
 

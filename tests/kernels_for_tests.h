@@ -1,5 +1,5 @@
-/* Kernels for tests in place of the program's: which models they are for, and where to find them.
- * They are in images that only test programs hold; src/gpu_images.cmake lists them. */
+/* Kernels that tests load in place of the program's: which models they support, and where to find
+ * them. They are in images that only test programs contain; src/gpu_images.cmake lists them. */
 #ifndef QUIPU_TESTS_KERNELS_FOR_TESTS_H
 #define QUIPU_TESTS_KERNELS_FOR_TESTS_H
 

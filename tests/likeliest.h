@@ -1,5 +1,5 @@
-/* Tokens after a prompt that ends within a page, mostly the likeliest, for tests and tools of the
- * megakernel. */
+/* Tokens after a prompt that ends within a page, mostly the likeliest ones, for tests and tools of
+ * the megakernel. */
 #ifndef QUIPU_TESTS_LIKELIEST_H
 #define QUIPU_TESTS_LIKELIEST_H
 

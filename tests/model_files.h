@@ -1,5 +1,5 @@
-/* Model directories of a test's own: a folder in /tmp with a config.json and an F32 safetensors
- * file whose tensors a suite lists by name and shape.
+/* Makes model directories for a test: a folder in /tmp with a config.json and an F32 safetensors
+ * file with the tensors that a suite lists by name and shape.
  */
 #ifndef QUIPU_TESTS_MODEL_FILES_H
 #define QUIPU_TESTS_MODEL_FILES_H

@@ -1,6 +1,7 @@
-/* What the suites of operators share: tensors of test values, whole and cut runs, comparisons.
+/* What the suites of operators share: tensors of test values, runs that are whole or cut into
+ * units, comparisons.
  *
- * Memory comes from one arena, freed after each test by op_test_teardown.
+ * Memory comes from one arena, which op_test_teardown frees after each test.
  */
 #ifndef QUIPU_TESTS_OP_TEST_H
 #define QUIPU_TESTS_OP_TEST_H

@@ -1,5 +1,5 @@
-/* Picks tokens from logits as requests say, by the definitions: what machines choose is compared
- * with it. Biases and penalties are written out here, the draw is the reference of "sampling".
+/* Picks tokens from logits by the definitions, for comparison with the tokens that machines choose.
+ * Biases and penalties are computed here; the draw is the reference of "sampling".
  */
 #ifndef QUIPU_TESTS_PICKER_H
 #define QUIPU_TESTS_PICKER_H

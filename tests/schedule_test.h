@@ -1,4 +1,4 @@
-/* What the schedule suites share: a small model with its plan, a batch, and memory to run it in. */
+/* What the schedule suites share: a small model with its plan, a batch, and memory for a pass. */
 #ifndef QUIPU_TESTS_SCHEDULE_TEST_H
 #define QUIPU_TESTS_SCHEDULE_TEST_H
 

@@ -1,4 +1,4 @@
-/* What every suite includes: cmocka and the few helpers that suites share. */
+/* What every suite includes: cmocka and a few helpers. */
 #ifndef QUIPU_TESTS_TEST_H
 #define QUIPU_TESTS_TEST_H
 

@@ -1,4 +1,4 @@
-/* The floor that all stand on: statuses, memory, strings, JSON, threads, hashes, processor, log. */
+/* src/base: statuses, memory, strings, JSON, threads, hashes, processor features, log. */
 #include "test.h"
 
 #include "base/arena.h"

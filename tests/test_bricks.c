@@ -1,4 +1,5 @@
-/* Bricks: what lanes find in them is what the rows as stored hold, for every kind and cut. */
+/* Bricks, the megakernel's order of quantised weights: each lane finds the values of the stored
+ * rows, for every type and every cut. */
 #include "test.h"
 
 #include "tensor/codec.h"

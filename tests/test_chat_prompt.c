@@ -1,4 +1,4 @@
-/* Conversations as tokens: what a message says never becomes a control token. */
+/* Conversations as tokens: text in a message never becomes a control token. */
 #include "test.h"
 
 #include "quipu.h"

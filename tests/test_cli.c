@@ -1,4 +1,4 @@
-/* The program's own tables, and the parts of the command line that need no process. */
+/* The program's tables, and the parts of the command line that need no process of their own. */
 #include "test.h"
 
 #include "cli/cli.h"

@@ -1,4 +1,4 @@
-/* The line editor without a terminal: text and cursor, keys, what is drawn, wrapping, history. */
+/* The line editor without a terminal: text and cursor, keys, drawing, wrapping, history. */
 #include "test.h"
 
 #include "cli/edit_keys.h"

@@ -1,5 +1,5 @@
-/* The codecs against ggml's own numbers (golden/codec.bin, made by scripts/codec_goldens.py), and
- * against what must hold of any value: 16-bit floats exhaustively, error bounds, extremes. */
+/* The codecs, compared with ggml's results (golden/codec.bin, made by scripts/codec_goldens.py),
+ * and properties for all values: 16-bit floats exhaustively, error bounds, extremes. */
 #include "test.h"
 
 #include "base/hash.h"

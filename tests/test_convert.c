@@ -1,4 +1,5 @@
-/* quipu convert: what was written is what was read, in every element type and from every source. */
+/* quipu convert: the written file holds what was read, in every element type and from every
+ * source. */
 #include "engine_test.h"
 #include "model_files.h"
 

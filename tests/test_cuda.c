@@ -1,5 +1,5 @@
-/* The GPU side where there may be none: figures that need no GPU, and messages that say what is
- * missing. On a machine with one, `./dev cuda-test` does the rest. */
+/* The GPU's host side without a GPU: figures that need none, and messages about what is missing. On
+ * a machine with a GPU, `./dev cuda-test` tests the rest. */
 #include "vm/cuda/executor.h"
 #include "inspect/cuda_print.h"
 #include "test.h"

@@ -1,5 +1,5 @@
-/* Which kernel the GPU's attention on tensor cores takes for a call, and with what: all of it is
- * known without a GPU. */
+/* Which kernel the GPU's attention on tensor cores launches for a call, and with which parameters.
+ * This needs no GPU. */
 #include "op/paged_decode/paged_decode.h"
 #include "op/paged_prefill/paged_prefill.h"
 #include "op/ragged_prefill/ragged_prefill.h"

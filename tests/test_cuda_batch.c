@@ -1,6 +1,5 @@
-/* Batches on the GPU: a sequence's logits are the same bits in every run, in any row, whatever
- * sequences stand beside it; and which products their own kernel takes, which is known without a
- * GPU. */
+/* Batches on the GPU: a sequence's logits have the same bits in every run, in any row, beside any
+ * other sequences. Also which products use which kernel, which needs no GPU. */
 #include "engine_test.h"
 #include "gpu_test.h"
 #include "kernels_for_tests.h"

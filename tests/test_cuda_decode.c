@@ -1,5 +1,6 @@
-/* Many sequences decoding on the GPU: groups of passes make the tokens that pass by pass are the
- * likeliest, in the order of op/argmax also where the product finds them that no logits leave.
+/* Many sequences decoding on the GPU: groups of passes make the same tokens as single passes. They
+ * are the likeliest in the order of op/argmax, also where the product itself finds them and stores
+ * no logits.
  */
 #include "engine_test.h"
 #include "gpu_test.h"

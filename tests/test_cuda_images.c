@@ -1,6 +1,6 @@
-/* Kernels that only tests load stay out of the program: neither an image of theirs nor a kernel by
- * the endings of their names is among the images that the program holds. The same search finds
- * these endings in every image of the tests, so it would find them there too. */
+/* Kernels that only tests load are not in the program: none of its images contains such an image or
+ * a kernel whose name has one of their endings. The same search finds these endings in every image
+ * of the tests, so it would find them in the program too. */
 #include "kernels_for_tests.h"
 #include "test.h"
 

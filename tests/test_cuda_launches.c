@@ -1,4 +1,4 @@
-/* Lists of launches, made for GPUs that are only described, and the checks of chains. */
+/* Lists of launches, for GPUs that need not be installed, and the checks of chains. */
 #include "test.h"
 
 #include "inspect/cuda_print.h"

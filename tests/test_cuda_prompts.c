@@ -1,7 +1,7 @@
-/* Products of many rows on the GPU with what stands behind them, beside the same operators one by
- * one, in shapes that no model has: rows and features that fill no tile, rows of x that end within
- * a step, several sequences whose pages lie anywhere. Sums are whole numbers over a power of two,
- * so that everything is the same to the bit.
+/* Products of many rows on the GPU, fused with the operators that follow them, compared with the
+ * same operators one by one. The shapes occur in no model: rows and features that fill no tile,
+ * rows of x that end within a step, several sequences with pages at any place. Sums are whole
+ * numbers over a power of two, so that the results must have the same bits.
  */
 #include "gpu_bench.h"
 #include "gpu_test.h"

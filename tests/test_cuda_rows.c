@@ -1,4 +1,4 @@
-/* How rows reach the GPU's norms, as far as it is known without a GPU. */
+/* The parameters of the GPU's norm kernels, as far as they can be checked without a GPU. */
 #include "op/add_rms_norm/add_rms_norm.h"
 #include "op/rms_norm/rms_norm.h"
 #include "test.h"

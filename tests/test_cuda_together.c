@@ -1,5 +1,5 @@
-/* Sampled answers side by side on the GPU: what it chooses, in groups of passes, is what the
- * definitions choose from the same logits; penalties and biases too.
+/* Sampled answers side by side on the GPU: the tokens that it chooses, in groups of passes, are
+ * those that the definitions choose from the same logits, with penalties and biases too.
  */
 #include "engine/engine.h"
 #include "engine_test.h"

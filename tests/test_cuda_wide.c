@@ -1,6 +1,6 @@
-/* Which products of many rows one kernel makes with what stands behind them: known without a GPU.
- * That their bits are those of one operator after the other is what `./dev cuda-test` asks of
- * `quipu diff`. */
+/* Which products of many rows one kernel computes together with the operators that follow. This
+ * needs no GPU. `./dev cuda-test` compares the bits with those of single operators, by `quipu
+ * diff`. */
 #include "op/kv_append/kv_append.h"
 #include "op/linear/linear.h"
 #include "op/rope/rope.h"

@@ -1,9 +1,11 @@
-/* The default model, where it has been fetched: greedy text and logits that transformers computes
- * from the same file in float32 (tests/scripts/compare_llama_cpp.py makes the golden file).
+/* The default model, if it has been fetched: greedy text and logits, compared with those that
+ * transformers computes from the same file in float32 (tests/scripts/compare_llama_cpp.py makes the
+ * golden file).
  *
  * The references agree to 2e-5. The weights are quantised, so the fast kernels round activations to
- * 8 bits, and thirty layers make of that a deviation of 0.15 between logits (their own is 3.4), and
- * a shift of all of them that no probability sees: differences between logits are compared.
+ * 8 bits. Thirty layers turn that into a deviation of 0.15 between logits, whose own deviation is
+ * 3.4, and into a common shift of all logits, which changes no probability. So differences between
+ * logits are compared.
  */
 #include "engine_test.h"
 

@@ -1,4 +1,5 @@
-/* Two executions compared: sound ones are found equal, and a planted difference is found and named.
+/* Comparisons of two machines: equal ones are found equal, and a planted difference is found and
+ * named.
  */
 #include "test.h"
 

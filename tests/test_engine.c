@@ -1,8 +1,8 @@
-/* The engine's promises: logits that depend on a session's tokens alone, to the bit, and errors
- * that say what is wrong.
+/* The engine's guarantees: the bits of logits depend on a session's tokens alone, and errors say
+ * what is wrong.
  *
- * A prompt is evaluated whole, in chunks, in several calls, beside other sequences, by any number
- * of threads, over pages of any size: one reference run, and memcmp against it.
+ * A prompt is evaluated whole, in chunks, in several calls, beside other sequences, with any number
+ * of threads and any page size. Each result is compared with one reference run by memcmp.
  */
 #include "engine_test.h"
 

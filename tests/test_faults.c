@@ -1,8 +1,8 @@
-/* Damaged models: 10,000 mutations of small files are opened and, if they open, run. Whatever
- * happens must be an error that says something, or tokens; in bounded time, and, as the sanitized
- * builds see, without a byte read or lost where it should not be.
+/* Damaged models: 10,000 mutations of small files are opened and, if they open, run. The result
+ * must be an error with a message, or tokens, within bounded time. Sanitized builds also detect
+ * invalid reads and leaks.
  *
- * Mutations come from a counter: every run makes the same ones, and a failure names its number.
+ * A counter generates the mutations: every run makes the same ones, and a failure names its number.
  */
 #include "base/clock.h"
 #include "base/hash.h"

@@ -1,5 +1,5 @@
-/* Sessions that fork: both go on to the bit as sessions that read everything themselves, whichever
- * writes first; pages are shared and come back; answers with one prompt read it once.
+/* Forked sessions: both continue with the same bits as sessions that read everything themselves,
+ * whichever writes first. Pages are shared and returned, and answers with one prompt read it once.
  */
 #include "engine_test.h"
 

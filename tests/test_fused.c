@@ -1,6 +1,6 @@
-/* The fused plans against the one that they fuse: in one part the same bits, kernel for kernel, in
- * several and with sums in fixed point the same up to rounding, however a prompt is cut and whoever
- * stands beside it.
+/* The fused plans, compared with the plan that they fuse: with one part the same bits, kernel for
+ * kernel; with several parts, or with sums in fixed point, the same up to rounding, however a
+ * prompt is cut and whatever other sequences are in the batch.
  */
 #include "schedule_test.h"
 

@@ -1,5 +1,5 @@
-/* Generation: settings and where they come from, penalties, biases, ends of all kinds, and text
- * that comes out in whole characters.
+/* Generation: settings and their sources, penalties, biases, all kinds of ends, and text in whole
+ * characters.
  *
  * A small model's logits lie within a few units of zero, so biases of hundreds force its tokens:
  * with a presence penalty of 100, biases 400, 390, 380 write three tokens one after the other.

@@ -1,5 +1,5 @@
-/* GGUF files: what is written is read back, real files open, and no damage goes unnoticed or
- * crashes: every message names the file, the key or tensor, expected and found. */
+/* GGUF files: what is written is read back, real files open, and every damage gives a message that
+ * names the file, the key or tensor, expected and found. */
 #include "test.h"
 
 #include "base/clock.h"

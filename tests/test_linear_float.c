@@ -1,5 +1,5 @@
-/* The variants of linear for float weights: near the reference, the same bits however the rows and
- * the features are cut and whichever vector variant runs, weights repacked in shares. */
+/* The variants of linear for float weights: close to the reference, with the same bits however rows
+ * and features are cut and for all vector variants; weights are also packed in parts. */
 #include "op_test.h"
 
 #include "base/checked.h"

@@ -1,7 +1,7 @@
-/* linear for quantised weights in integer arithmetic, every variant that this CPU can run.
+/* linear for quantised weights in integer arithmetic, with every variant that this CPU can run.
  *
- * Held against the reference by norm, and bit for bit against a model of the same arithmetic that
- * reads the stored blocks one value at a time.
+ * Results are compared with the reference by norm, and bit for bit with a model of the same
+ * arithmetic that reads the stored blocks one value at a time.
  */
 #include "test.h"
 

@@ -1,6 +1,6 @@
-/* Machines through their interface: one run of several passes makes the tokens of as many runs,
- * runs end when the caller says so, a machine says what it does not do, and machines over another
- * one use its memory. The schedule that is printed is the one that runs.
+/* Machines through their interface. One run of several passes makes the same tokens as that many
+ * single runs; a run ends when the caller asks for it; a machine says what it does not support;
+ * machines over another one use its memory. The printed schedule is the one that runs.
  */
 #include "engine_test.h"
 

@@ -1,6 +1,6 @@
-/* Machines of a GPU over the driver that is none (fake_cuda/README.md): what they accept, runs that
- * are under way together, which machine of an engine runs what. Kernels do not run, so
- * that tokens are what memory held.
+/* GPU machines over the fake driver (fake_cuda/README.md): what they accept, several runs at a
+ * time, and which machine of an engine runs which request. Kernels do not run, so tokens are
+ * whatever the memory holds.
  */
 #include "engine_test.h"
 #include "op/adjust_logits/adjust_logits.h"

@@ -1,5 +1,5 @@
-/* Measuring this machine, and the strategies side by side: files that can be loaded, tables whose
- * figures agree. What the figures are is not asserted: the machine may be busy. */
+/* Measuring this machine, and comparing the strategies: files that can be loaded, tables with
+ * consistent figures. The figures themselves are not checked, because the machine may be busy. */
 #include "gpu_test.h"
 #include "test.h"
 

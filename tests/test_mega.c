@@ -1,5 +1,5 @@
-/* The megakernel makes the tokens that the GPU makes operator by operator. Without a GPU: its
- * schedules are proved, damaged ones are refused, and messages say what is missing. */
+/* The megakernel makes the same tokens as the machine `cuda`. Without a GPU: its schedules are
+ * verified, damaged ones are refused, and messages say what is missing. */
 #include "engine_test.h"
 #include "base/clock.h"
 #include "vm/mega/parts.h"

@@ -1,6 +1,6 @@
-/* The megakernel's table of opcodes against the operators' own descriptions: its operands have the
- * names, directions and types that the table takes them for, and no matrix, norm, cache or sum of
- * an operator is missing from its row. */
+/* The megakernel's table of opcodes, compared with the operators' descriptions: operands have the
+ * names, directions and types that the table assumes, and every matrix, norm, cache and sum of an
+ * operator is in its row. */
 #include "test.h"
 #include "plan/plan.h"
 #include "vm/mega/opcodes.h"

@@ -1,5 +1,5 @@
-/* The megakernel samples the tokens that the CPU's sampler chooses from the same logits. A launch
- * ends after a stop token or when it is cancelled, and delivers tokens one by one. */
+/* The megakernel samples the same tokens as the CPU's sampler from the same logits. A launch ends
+ * after a stop token or when it is cancelled, and delivers tokens one by one. */
 #include "base/clock.h"
 #include "engine_test.h"
 #include "engine/engine.h"

@@ -1,5 +1,5 @@
-/* Models: config.json in all its spellings, weights checked by it, RoPE frequencies compared with
- * their closed forms. What is wrong is named: the file, the key or tensor, expected and found.
+/* Models: all spellings of config.json, weights checked against it, RoPE frequencies compared with
+ * their closed forms. Errors name the file, the key or tensor, expected and found.
  */
 #include "model/model.h"
 

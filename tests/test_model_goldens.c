@@ -1,10 +1,10 @@
-/* Small models of every family variant, through the public API, against logits that transformers
- * computes in float32 (tests/scripts/model_goldens.py).
+/* Small models of every family variant, through the public API, compared with logits that
+ * transformers computes in float32 (tests/scripts/model_goldens.py).
  *
- * A reader passes when |got - want| <= 1e-4 max |want| of the row. The fast kernels of the
- * quantised types also round their inputs, to 8 bits in blocks of 32 or 256; an input's error is
- * then up to 1/254 of its block's largest value, which tiny models without the averaging of long
- * rows show as a few percent of a logit.
+ * A reader passes if |got - want| <= 1e-4 max |want| of the row. The fast kernels of the quantised
+ * types also round their inputs, to 8 bits in blocks of 32 or 256. An input's error is then up to
+ * 1/254 of its block's largest value. Tiny models do not average it over long rows, so logits are
+ * off by a few percent.
  */
 #include "engine_test.h"
 

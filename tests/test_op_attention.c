@@ -1,6 +1,6 @@
-/* Attention over ragged and paged keys and values, the appending that fills the pages, and the
- * merging of states: held against torch's results and against each other, to the bit where the
- * contract says so. */
+/* Attention over ragged and paged keys and values, the operator that appends to the pages, and the
+ * merging of states, compared with torch's results and with each other, to the bit where the
+ * contract requires it. */
 #include "op/attention/attention.h"
 #include "op/kv_append/kv_append.h"
 #include "op/merge_state/merge_state.h"

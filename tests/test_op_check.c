@@ -1,4 +1,4 @@
-/* Every operator, variant and case through the harness, and broken kernels that it must catch. */
+/* Every operator, variant and case in the harness, and broken kernels that it must detect. */
 #include "base/cpu.h"
 #include "op/element.h"
 #include "op/harness/case.h"

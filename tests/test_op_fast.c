@@ -1,5 +1,5 @@
-/* The vector kernels: each against its operator's cases and some of its own, and what they promise
- * beyond that: the same bits in every width, from every cut of a prompt, for every neighbour. */
+/* The vector kernels, each on its operator's cases and some additional ones, and their guarantees:
+ * the same bits in every vector width, for every cut of a prompt, beside any other rows. */
 #include "op/harness/case.h"
 #include "op/harness/check.h"
 #include "op/harness/compare.h"

@@ -1,5 +1,5 @@
-/* The operators of the forward pass outside attention, held against values worked out by hand,
- * against torch's in float64, and against what must hold for any input. */
+/* The operators of the forward pass except attention, compared with values computed by hand and
+ * with torch's in float64, and checked for properties that hold for any input. */
 #include "op/add/add.h"
 #include "op/add_rms_norm/add_rms_norm.h"
 #include "op/all_reduce/all_reduce.h"

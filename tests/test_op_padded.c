@@ -1,5 +1,5 @@
-/* A padded-batch engine's operators: each against what it says, and all of them together, from the
- * fused projection to packed rows, against rope and paged_prefill. */
+/* The operators of padded-batch engines, each compared with its definition, and all of them
+ * together, from the fused projection to packed rows, compared with rope and paged_prefill. */
 #include "op/add_residual_rms_norm/add_residual_rms_norm.h"
 #include "op/add_rms_norm/add_rms_norm.h"
 #include "op/bias_pad_rope/bias_pad_rope.h"

@@ -1,4 +1,4 @@
-/* The option table: parsing, sources, messages, help, manual page, completions, nearest names. */
+/* The option table: parsing, sources, messages, help, manual page, completions, suggestions. */
 #include "test.h"
 
 #include "base/option.h"

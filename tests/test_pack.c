@@ -1,4 +1,4 @@
-/* Weights as kernels keep them: what packing leaves in memory, and what it gives back. */
+/* Packed weights: what packing keeps in memory, and what it releases. */
 #include "test.h"
 
 #include "base/cpu.h"

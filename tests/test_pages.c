@@ -1,6 +1,6 @@
-/* The pages of the KV cache against a simple model: sequences that grow, shrink, fork and end at
- * random. A sequence reads back what it wrote, whatever others write; no page is lost or free while
- * it is held; what growth costs is known beforehand.
+/* The pages of the KV cache, compared with a simple model: sequences grow, shrink, fork and end at
+ * random. A sequence reads back what it wrote, whatever others write; no page is lost, or free
+ * while it is in use; the cost of growth is known in advance.
  */
 #include "test.h"
 

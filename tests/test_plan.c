@@ -1,5 +1,5 @@
-/* The plan of a forward pass: lifetimes as the design's table has them, an arena in which no two
- * live tensors meet, a verifier that catches every misplacement, and exact byte counts.
+/* The plan of a forward pass: lifetimes as designed, an arena in which no two live tensors overlap,
+ * a verifier that finds every misplacement, and exact byte counts.
  */
 #include "vm/execute.h"
 #include "engine/pages.h"

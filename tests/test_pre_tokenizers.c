@@ -1,6 +1,6 @@
-/* What families have around their byte-level BPE: how a text is normalized and cut into words,
- * compared with Hugging Face's tokenizers (tests/scripts/tokenizer_compare.py), by the names of
- * GGUF and as tokenizer.json says it. */
+/* The pre-tokenizers of the families: how a text is normalized and cut into words, compared with
+ * Hugging Face's tokenizers (tests/scripts/tokenizer_compare.py), by GGUF's names and by
+ * tokenizer.json. */
 #define _GNU_SOURCE
 
 #include "base/json.h"

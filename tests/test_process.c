@@ -1,5 +1,5 @@
-/* The program as a process: what it does with hostile arguments and files, and what it leaves
- * behind when a signal ends it. */
+/* The program as a process: its answers to invalid arguments and files, and that nothing is left
+ * when a signal ends it. */
 #include "model_files.h"
 
 #include "base/clock.h"

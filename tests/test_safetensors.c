@@ -1,4 +1,4 @@
-/* safetensors files: real ones open, sharded ones are one model, and no damage goes unnoticed. */
+/* safetensors files: real ones open, shards form one model, and every damage is detected. */
 #include "test.h"
 
 #include "base/hash.h"

@@ -1,4 +1,5 @@
-/* From logits to a token: argmax, top_k in two rounds, and sampling against its definition. */
+/* From logits to a token: argmax, top_k in two rounds, and sampling, compared with its
+ * definition. */
 #include "op/adjust_logits/adjust_logits.h"
 #include "op/argmax/argmax.h"
 #include "op/run.h"

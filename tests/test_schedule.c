@@ -1,4 +1,5 @@
-/* Schedules: built for any number of workers, sound, and in any legal order the plan's bits. */
+/* Schedules: built for any number of workers, sound, and with the plan's bits in any legal
+ * order. */
 #include "schedule_test.h"
 
 #include "base/clock.h"

@@ -1,4 +1,4 @@
-/* What instructions cost, and what comes of it when the queues are run on paper. */
+/* Costs of instructions, and the times that the simulation of the queues predicts from them. */
 #include "schedule_test.h"
 
 #include "schedule/cost_fit.h"

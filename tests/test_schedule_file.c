@@ -1,4 +1,5 @@
-/* Schedules in files: read back as they were, and refused when damaged or for something else. */
+/* Schedules in files: read back unchanged, and refused if they are damaged or made for something
+ * else. */
 #include "schedule_test.h"
 
 #include "base/hash.h"

@@ -1,4 +1,4 @@
-/* What a person sees of a schedule: complete, and the numbers agree with each other. */
+/* The printed form of a schedule: complete, with consistent numbers. */
 #include "test.h"
 
 #include "base/json.h"

@@ -1,9 +1,10 @@
-/* The proof, held against mutations: whatever changes an output in some order must be refused.
+/* The verifier of schedules, tested by mutations: it must refuse every change that changes an
+ * output in some order.
  *
- * A good schedule gets one random change. If the proof still accepts it, random legal orders of
- * it must all give the oracle's bits, in a first pass and in a second; if one does not, or gets
- * stuck, the proof has let harm through. Refused schedules whose memory accesses stay in bounds
- * are run too, to see that a fair part of the changes is harmful at all.
+ * A good schedule gets one random change. If the verifier still accepts it, random legal orders of
+ * it must all give the reference's bits, in a first pass and in a second. If one does not, or gets
+ * stuck, the verifier has missed an error. Refused schedules whose memory accesses stay in bounds
+ * are run too, to check that a fair part of the changes does harm.
  */
 #include "schedule_test.h"
 

@@ -1,5 +1,5 @@
-/* Structs of quipu.h that begin with their size, as programs that were built with another version
- * of the header have them: shorter, longer, and with a size that is none.
+/* Structs of quipu.h that begin with their size, in the forms of programs that were built with
+ * another version of the header: shorter, longer, and with an invalid size.
  */
 #include "base/sized.h"
 #include "engine_test.h"

@@ -1,5 +1,5 @@
 /* A real trained model of 260,000 parameters, from the optional test data: logits of a float64
- * forward pass, texts that llama2.c writes, the perplexity that llama.cpp measures.
+ * forward pass, texts of llama2.c, the perplexity that llama.cpp measures.
  */
 #include "engine_test.h"
 

@@ -1,4 +1,4 @@
-/* Synthetic weights: names, the promised deviations, the same bits whatever the order of rows. */
+/* Synthetic weights: names, documented deviations, the same bits for any order of rows. */
 #include "test.h"
 
 #include "file/synthetic.h"

@@ -1,7 +1,7 @@
-/* Chat templates: against what jinja2 makes of them, and what hostile ones may not do.
+/* Chat templates: compared with jinja2's results, and limited in what harmful ones can do.
  *
- * golden/template_*.json come from scripts/template_goldens.py; a null text says that jinja2
- * refuses, and then so must we.
+ * golden/template_*.json come from scripts/template_goldens.py. A null text means that jinja2
+ * refuses the template; then quipu must refuse it too.
  */
 #include "test.h"
 

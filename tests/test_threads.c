@@ -1,4 +1,4 @@
-/* The CPU machine: the same bits as operator by operator, and a stuck wait that is named. */
+/* The machine `threads`: the same bits as `operators`, and a message that names a stuck wait. */
 #include "test.h"
 
 #include "base/cpu.h"

@@ -1,5 +1,5 @@
-/* Several answers at once: each is, token for token, what it is alone, whatever its settings are
- * and whenever the others end.
+/* Several answers at a time: each has the same tokens as alone, whatever its settings are and
+ * whenever the others end.
  */
 #include "engine_test.h"
 

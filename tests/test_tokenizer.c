@@ -1,5 +1,5 @@
-/* Tokenizers against Hugging Face's and sentencepiece's ids, on the repository's own three and,
- * where they are at hand, on real ones; round trips; long words; threads; special tokens. */
+/* Tokenizers, compared with Hugging Face's and sentencepiece's ids, on the repository's own three
+ * and on real ones where they are installed; round trips; long words; threads; special tokens. */
 #define _GNU_SOURCE
 
 #include "base/clock.h"

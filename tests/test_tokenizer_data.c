@@ -1,5 +1,5 @@
-/* Real tokenizers against published vectors and the hash of a whole corpus. All of it is optional
- * data: what is absent is skipped. */
+/* Real tokenizers, compared with published vectors and with the hash of a whole corpus. This data
+ * is optional; tests whose data is absent are skipped. */
 #include "base/json.h"
 #include "file/mapping.h"
 #include "test.h"

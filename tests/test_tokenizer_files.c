@@ -1,5 +1,5 @@
-/* Tokenizer files as they should and should not be: options of tokenizer.json, directories, GGUF
- * keys, damage of every kind with the message that it gives. */
+/* Valid and invalid tokenizer files: options of tokenizer.json, directories, GGUF keys, every kind
+ * of damage with the message that it gives. */
 #include "file/gguf_write.h"
 #include "file/mapping.h"
 #include "test.h"

@@ -1,4 +1,4 @@
-/* Traces: every slice once, none over another, and sums that add up to the passes. */
+/* Traces: every slice appears once, slices do not overlap, and the sums add up to the passes. */
 #include "trace_test.h"
 
 #include "schedule/timeline_table.h"

@@ -1,5 +1,5 @@
-/* Traces of a GPU: times in order, no slice over another, tables that add up, and no token another
- * for being traced. All but the placing of passes needs a GPU. */
+/* Traces of a GPU: times in order, slices that do not overlap, tables that add up, and the same
+ * tokens as without a trace. Everything except the placing of passes needs a GPU. */
 #include "gpu_test.h"
 #include "trace_test.h"
 

@@ -1,5 +1,5 @@
-/* Timing kernels, and exchanging them with FlashInfer-Bench: games with the clock are seen, what is
- * exported is what is imported. */
+/* Measuring kernels, and exchanging them with FlashInfer-Bench: tricks with the clock are detected,
+ * and what is exported can be imported. */
 #include "test.h"
 
 #include "base/cpu.h"

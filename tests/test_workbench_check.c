@@ -1,5 +1,5 @@
-/* Checking candidates from files: the broken ones in tests/kernels are all caught, with a verdict
- * that fits, and the worked example passes. */
+/* Checking candidates from files: all broken ones in tests/kernels get the right verdict, and the
+ * worked example passes. */
 #include "test.h"
 
 #include "base/clock.h"

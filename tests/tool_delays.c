@@ -1,19 +1,19 @@
-/* Makes tokens by the kernels with delays, whose warps sleep at random, and counts those that
+/* Makes tokens with the kernels with delays, whose warps sleep at random, and counts those that
  * differ from the program's kernels.
  *
  * Usage: tool_delays MODEL TOKENS DELAY [HOW [CONTEXT [alone]]]
  *
- * It repeats runs of up to 960 tokens after CONTEXT (21) others until there are TOKENS. A warp
- * sleeps up to DELAY nanoseconds before one entry in sixteen, chosen anew in each run. HOW is one
- * of: "likeliest", the default; "drawn", with penalties, by the megakernels that sample; 2 to 64,
- * so many sequences of different lengths side by side, from 9 on by the chain kernel, which sleeps
- * up to 8192 ns whatever DELAY is. MODEL has heads of 64, such as synthetic:tiny:BF16, or 128 for
- * the likeliest tokens in BF16.
+ * It repeats runs of up to 960 tokens after CONTEXT (default 21) other tokens until there are
+ * TOKENS. A warp sleeps up to DELAY nanoseconds before one queue entry in sixteen, chosen anew in
+ * each run. HOW is one of: "likeliest", the default; "drawn", with penalties, by the megakernels
+ * that sample; 2 to 64, that many sequences of different lengths side by side. From 9 sequences on
+ * the chain kernel runs, which sleeps up to 8192 ns whatever DELAY is. MODEL has heads of 64, such
+ * as synthetic:tiny:BF16, or of 128 for the likeliest tokens in BF16.
  *
- * The exit status is 0 if each token is that of the program's kernel. With "alone" tokens are
- * compared with those of the first run, and the program's kernel is not run, so that a sanitizer
- * sees the kernels with delays only. Prompts are then read eight tokens at a time by simple
- * kernels, because compute-sanitizer fails if those that use tensor maps run uninstrumented.
+ * The exit status is 0 if each token equals that of the program's kernel. With "alone", tokens are
+ * compared with those of the first run and the program's kernel does not run, so that a sanitizer
+ * sees only the kernels with delays. Prompts are then read eight tokens at a time by simple
+ * kernels, because compute-sanitizer fails if kernels that use tensor maps run uninstrumented.
  */
 #include "base/clock.h"
 #include "kernels_for_tests.h"

@@ -1,9 +1,9 @@
-/* Encodes many texts for the scripts that compare with other tokenizers.
+/* Encodes many texts, for the scripts that compare with other tokenizers.
  *
  * Usage: tool_tokenize MODEL [special|decode|time]; MODEL is a .gguf, .json or .model file or a
- * directory. Standard input holds texts, each as its length in decimal, a newline and the bytes;
- * standard output gets one line of ids a text, or with `decode` the text encoded and decoded in the
- * same framing. `time` prints what loading and encoding took instead.
+ * directory. Standard input holds texts, each as its length in decimal, a newline and the bytes.
+ * Standard output gets one line of ids for each text, or with `decode` the text after encoding and
+ * decoding, in the same framing. `time` prints the times of loading and encoding instead.
  */
 #include "base/clock.h"
 #include "text/tokenizer.h"

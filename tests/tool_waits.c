@@ -1,9 +1,9 @@
-/* Measures what waits between blocks cost the megakernel: the time of a token with waits, less that
- * of a kernel whose blocks wait for their weights but not for each other.
+/* Measures what waits between blocks cost the megakernel: the time of a token with waits, minus
+ * that of a kernel whose blocks wait for their weights but not for each other.
  *
- * Usage: tool_waits MODEL CONTEXT [ROUNDS]: the median of ROUNDS (9) rounds, each of 128 tokens
- * after CONTEXT with waits and then as many without. MODEL has heads of 64, a hidden size of up to
- * 2,048 and weights in BF16, such as synthetic:llama-3.2-1b:BF16.
+ * Usage: tool_waits MODEL CONTEXT [ROUNDS]: the median of ROUNDS (default 9) rounds, each of 128
+ * tokens after CONTEXT with waits and then as many without. MODEL has heads of 64, a hidden size of
+ * up to 2,048 and weights in BF16, such as synthetic:llama-3.2-1b:BF16.
  */
 #include "base/clock.h"
 #include "kernels_for_tests.h"

@@ -1,4 +1,4 @@
-/* What suites of traces share: their JSON and tables, read again. */
+/* What suites of traces share: readers of their JSON and tables. */
 #ifndef QUIPU_TESTS_TRACE_TEST_H
 #define QUIPU_TESTS_TRACE_TEST_H
 

@@ -1,5 +1,5 @@
-/* The driver's functions: a GPU like an H200 that is done with everything at once and computes
- * nothing. Its clock goes on by a microsecond a launch.
+/* The driver's functions, for a GPU like an H200 on which everything completes at once and nothing
+ * is computed. Its clock advances by a microsecond for each launch.
  */
 #include "fake.h"
 

@@ -1,8 +1,8 @@
 /* What the files of the fake driver share: its log, its memory and its images.
  *
- * The library stands in for libcuda.so.1 and libcublasLt.so.13 where there is no GPU. It has memory
- * at addresses that are the same in every run, accepts kernels that the images hold, and runs none
- * of them: it writes a line a launch. README.md says how to use it.
+ * The library replaces libcuda.so.1 and libcublasLt.so.13 where there is no GPU. Its memory has the
+ * same addresses in every run. It accepts the kernels that the images hold but runs none of them:
+ * it writes a line for each launch. README.md says how to use it.
  */
 #ifndef QUIPU_TESTS_FAKE_CUDA_FAKE_H
 #define QUIPU_TESTS_FAKE_CUDA_FAKE_H

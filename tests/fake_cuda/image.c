@@ -1,8 +1,8 @@
-/* Fatbins: which kernels they hold, and what their parameters are.
+/* Reads fatbins: which kernels they hold, and the layout of their parameters.
  *
- * A fatbin is a header and entries, each machine code (an ELF file) or PTX. Machine code has a
- * section .nv.info.NAME for each kernel: records of a format, an attribute, and a length or value.
- * Only uncompressed machine code is read, as nvcc makes it by default.
+ * A fatbin is a header and entries, each of which is machine code (an ELF file) or PTX. Machine
+ * code has a section .nv.info.NAME for each kernel, with records of a format, an attribute, and a
+ * length or value. Only uncompressed machine code is read, which nvcc makes by default.
  */
 #include "fake.h"
 

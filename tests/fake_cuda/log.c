@@ -1,4 +1,4 @@
-/* The log: a file that QUIPU_FAKE_CUDA_LOG names. */
+/* Writes the log to the file that QUIPU_FAKE_CUDA_LOG names. */
 #include "fake.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Memory at fixed addresses: one piece of the address space for the GPU's, one for pinned memory.
+/* Memory at fixed addresses: one range of the address space for the GPU, one for pinned memory.
  */
 #include "fake.h"
 

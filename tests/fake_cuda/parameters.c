@@ -1,7 +1,7 @@
-/* Parameters of launches as they are logged: hashed, and printed where wanted.
+/* Logs the parameters of launches: hashed, and printed where requested.
  *
- * Addresses are replaced by what memory they are in and where. Bytes behind a struct's last member
- * are no part of it: they hold whatever lay there, and are left out.
+ * An address is replaced by the memory that contains it and the offset in it. Padding after a
+ * struct's last member holds undefined bytes and is left out.
  */
 #include "fake.h"
 

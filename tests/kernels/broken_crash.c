@@ -1,4 +1,4 @@
-/* Follows a pointer to nowhere. */
+/* Dereferences an invalid pointer. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

@@ -1,4 +1,4 @@
-/* eps added to the root instead of to the mean square. */
+/* Adds eps to the root instead of the mean square. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

@@ -1,4 +1,4 @@
-/* Ends the process with the status of success. */
+/* Ends the process with exit status 0. */
 #include "norm.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Exports nothing that is asked for. */
+/* Exports no symbol that is required. */
 #include "norm.h"
 
 void norm(const op_call *call);

@@ -1,4 +1,4 @@
-/* A sum whose order changes from call to call, as with atomic additions: not deterministic. */
+/* Sums in an order that changes from call to call, as atomic additions do: not deterministic. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

@@ -1,4 +1,4 @@
-/* Writes past the row: whole vectors of 8, which behind the last row is nobody's memory. */
+/* Writes past the row in whole vectors of 8, after the last row into memory outside the tensor. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

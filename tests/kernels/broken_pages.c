@@ -1,4 +1,5 @@
-/* paged_decode that reads past the page table: all positions of the last page and one page more. */
+/* A paged_decode that reads past the page table: all positions of the last page, and one more
+ * page. */
 #include "quipu_kernel.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Threads share what each should have for itself: the scale of the row. */
+/* A data race: threads share the scale of the row, which each should keep to itself. */
 #include "norm.h"
 
 #include <sched.h>

@@ -1,4 +1,4 @@
-/* rope with the two orders of pairs exchanged: neighbours where halves are asked for. */
+/* A rope with the two orders of pairs exchanged: it pairs neighbours where halves are requested. */
 #include "quipu_kernel.h"
 
 enum { POSITIONS, Q, K, COS_SIN };

@@ -1,4 +1,4 @@
-/* Cuts BF16 off instead of rounding it to the nearest. */
+/* Truncates to BF16 instead of rounding to nearest. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

@@ -1,4 +1,4 @@
-/* Right, and asleep before it is. */
+/* Computes correctly, but sleeps first. */
 #include "norm.h"
 
 #include <unistd.h>

@@ -1,4 +1,5 @@
-/* Off by one at the tail: of a row that is not whole vectors of 8, the last element is left out. */
+/* An off-by-one error in the tail: if a row is not whole vectors of 8, its last element is left
+ * out. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

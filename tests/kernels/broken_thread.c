@@ -1,4 +1,4 @@
-/* Hands the work to a thread of its own and returns before that is done. */
+/* Starts a thread for the work and returns before that has ended. */
 #include "norm.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Adds to outputs that nobody set to zero. */
+/* Adds to outputs that were not set to zero. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

@@ -1,4 +1,4 @@
-/* Computes once for each address and hands out the earlier answer afterwards. */
+/* Computes once for each address, and returns the stored result afterwards. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

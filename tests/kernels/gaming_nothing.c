@@ -1,4 +1,4 @@
-/* Fast, because it does nothing. */
+/* Is fast because it does nothing. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)

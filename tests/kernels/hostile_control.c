@@ -1,4 +1,4 @@
-/* Looks for the shared memory that carries questions and answers, and fills all of it. */
+/* Finds the shared memory for questions and answers, and overwrites all of it. */
 #include "norm.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Leaves a process of its own session behind, and computes what is right. */
+/* Starts a process in a session of its own that would outlive it, and computes correctly. */
 #include "norm.h"
 
 #include <unistd.h>

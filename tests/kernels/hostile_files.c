@@ -1,4 +1,4 @@
-/* Writes files, opens sockets, and says so by its exit. */
+/* Writes files and opens sockets; the exit status reports whether it succeeded. */
 #include "norm.h"
 
 #include <fcntl.h>

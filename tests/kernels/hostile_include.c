@@ -1,4 +1,4 @@
-/* Is read for ever where the compiler may wait for its standard input. */
+/* Includes standard input, which a compiler would read for ever. */
 #include "/dev/stdin"
 #include "norm.h"
 

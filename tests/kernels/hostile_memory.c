@@ -1,4 +1,5 @@
-/* Writes into the judge's memory: the address space was the same when this process was made. */
+/* Writes to the addresses of the judge's memory, which are the same in this process after the
+ * fork. */
 #define _GNU_SOURCE
 #include "norm.h"
 

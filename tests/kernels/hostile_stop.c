@@ -1,4 +1,4 @@
-/* Stops itself: a process that is stopped neither ends nor answers. */
+/* Stops itself by a signal: a stopped process neither ends nor answers. */
 #include "norm.h"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-/* Goes on writing the outputs after the call has returned. */
+/* Keeps writing the outputs after the call has returned. */
 #include "norm.h"
 
 #include <pthread.h>

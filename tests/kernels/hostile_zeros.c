@@ -1,4 +1,4 @@
-/* Writes zeros to every descriptor that there may be, and ends as if all were well. */
+/* Writes zeros to every possible descriptor, and ends as if it had succeeded. */
 #include "norm.h"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* What the broken candidates for rms_norm have in common, and have right. */
+/* The correct parts that the broken candidates for rms_norm share. */
 #ifndef TESTS_KERNELS_NORM_H
 #define TESTS_KERNELS_NORM_H
 

@@ -1,4 +1,4 @@
-/* Nothing wrong: the yardstick for the broken ones, which are made of the same parts. */
+/* A correct candidate, made of the same parts as the broken ones. */
 #include "norm.h"
 
 void rms_norm_kernel(const op_call *call)
