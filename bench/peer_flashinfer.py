@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""quipu's CUDA operators beside FlashInfer's on the same shapes, in turn; prints a Markdown table.
+"""Times quipu's CUDA operators and FlashInfer's on the same shapes, in turn; prints a Markdown table.
 
     bench/peer_flashinfer.py [--quipu build/quipu] [--rounds 11] [OPERATOR...]
 
 Needs an NVIDIA GPU, PyTorch and the PyPI package flashinfer-python, which compiles its kernels when
 they are first called. The shapes are the BF16 workloads of `quipu ops bench`. Both sides are timed
-alike: calls one after the other in a CUDA graph, over copies of their tensors that are larger than
+the same way: calls one after the other in a CUDA graph, over copies of their tensors that are larger than
 the GPU's caches where a call is not small, medians of rounds. Lengths of sequences in a paged cache
 are random on both sides, with the same number of pages.
 """

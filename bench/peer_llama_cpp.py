@@ -4,9 +4,9 @@
     bench/peer_llama_cpp.py MODEL.gguf [--quipu build/quipu] [-p 512] [-n 64] [-t 2] [--rounds 3]
 
 Every round runs one after the other, each in a process of its own, so that a drift of the machine's
-speed meets both; medians over the rounds are printed, with the ratio. pp: one prompt of N tokens;
-tg: N forward passes of one token. llama.cpp's extra buffer types (AMX) are off: its AMX code does
-not ask the kernel for permission and ends with a signal where that is needed.
+speed affects both; medians over the rounds are printed, with the ratio. pp: one prompt of N tokens;
+tg: N forward passes of one token. llama.cpp's extra buffer types (AMX) are off, because its AMX code does not
+request the tile registers from Linux and ends with a signal.
 """
 import argparse
 import json

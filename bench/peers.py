@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""quipu beside other engines on the same GGUF files, in turn; prints a Markdown table with ratios.
+"""Times quipu and other engines on the same GGUF files, in turn; prints a Markdown table with ratios.
 
     bench/peers.py MODEL.gguf... [--quipu build/quipu] [--llama-bench PATH]... [-t 2,1] [-p 512]
                    [-n 128] [--rounds 3] [--budget 850]
 
-Engines: quipu; llama.cpp through the PyPI package llama-cpp-python, where it is installed; and every
-llama-bench named, a build of llama.cpp or ik_llama.cpp (of the latter, which knows -rtr, once as it
-is and once with weights repacked at run time). `quipu convert` writes the files.
+Engines: quipu; llama.cpp through the PyPI package llama-cpp-python, if it is installed; and each given
+llama-bench, a build of llama.cpp or of ik_llama.cpp (which also runs with -rtr 1: weights repacked at run
+time). `quipu convert` writes the files.
 
 Each measurement is a process of its own, engines in turn, so that a drift of the machine's speed
-meets all. Rounds go over all models, first with the first number of threads; medians are printed. No
-measurement begins that would end after the budget (seconds), judged by the last of its kind: files
-given first, and thread counts given first, have more rounds. "ratio" is quipu's speed over the
-fastest peer's. Peak memory is the process's, all rounds, with the file's pages that it maps.
+affects all. Rounds go over all models, first with the first number of threads; medians are printed. A
+measurement does not start if it would end after the budget (seconds), judged by the last one of its kind;
+so files and thread counts that are given first have more rounds. "ratio" is quipu's speed divided by the
+fastest other's. Peak memory is that of the process over all rounds, with the pages of the file that it maps.
 """
 import argparse
 import json

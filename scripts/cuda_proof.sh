@@ -37,7 +37,7 @@ prove_tokens() {
     done
 }
 
-# Runs again, neighbours, orders, strategies, damage, the watchdog, measured costs, traces.
+# Suites: repeated runs, other sequences in the batch, orders, strategies, damage, the watchdog, costs, traces.
 prove_suites() {
     local suite
     for suite in test_mega test_mega_sampling test_cuda test_cuda_attention test_cuda_batch \
@@ -57,7 +57,7 @@ prove_delays() {
     done
 }
 
-# sanitized TOOL COMMAND...: nothing to say of it, or what was said.
+# sanitized TOOL COMMAND...: prints nothing if the sanitizer finds nothing, else its report.
 sanitized() {
     local tool=$1 said found=0
     shift
@@ -68,8 +68,8 @@ sanitized() {
     return 1
 }
 
-# check_bench TOOL NAME OPTION...: the same of the program's bench, which as CSV does not measure the
-# GPU's own reading besides.
+# check_bench TOOL NAME OPTION...: the same for quipu bench, with CSV because that does not measure the
+# GPU's read bandwidth.
 check_bench() {
     local tool=$1 name=$2
     shift 2
@@ -95,7 +95,7 @@ sanitize_mega() {
     done
 }
 
-# Prompts, and sequences side by side operator by operator.
+# Prompts, and sequences side by side with the machine cuda.
 sanitize_operators() {
     local tool=$1 rows
     for rows in 1 16 64; do
@@ -105,8 +105,8 @@ sanitize_operators() {
     check_bench "$tool" "operators, Q4_K" --exec cuda -m synthetic:tiny:Q4_K -p 70 -n 3
 }
 
-# By the kernels for tests, whose lanes all say that they have read a stage of the ring (see
-# src/vm/mega/kernels.cu), and of them alone: the others are looked at below.
+# racecheck runs only with the kernels for tests, in which every lane signals that it has read a stage of
+# the ring (see src/vm/mega/kernels.cu). The other kernels are checked below.
 racecheck_mega() {
     local kind type how context tokens
     # shellcheck disable=SC2086
@@ -126,9 +126,9 @@ racecheck_mega() {
     done
 }
 
-# A short prompt and a token with all kernels; a longer one's attention alone; products of few rows,
-# and of many together with the operators after them. Not the kernel of 9 to 64 sequences, which racecheck
-# itself cannot run among a whole model's.
+# A short prompt and a token with all kernels; only the attention of a longer one; products of few rows,
+# and of many rows fused with the operators after them. Not the kernel of 9 to 64 sequences, which racecheck
+# cannot run as a part of a whole model.
 racecheck_operators() {
     local type
     check_bench racecheck operators --exec cuda -m synthetic:tiny:BF16 -p 17 -n 1
@@ -155,7 +155,7 @@ prove_sanitizers() {
     racecheck_operators
 }
 
-# prove_cuda PART...: tokens, suites, delays, sanitizers; all of them where none is named.
+# prove_cuda PART...: tokens, suites, delays, sanitizers; without arguments all of them.
 prove_cuda() {
     local part
     [ -e /dev/nvidiactl ] || die "cuda-proof: there is no NVIDIA GPU here"

@@ -1,10 +1,10 @@
 # Checking the GPU side on a machine with one. Sourced by ./dev; uses suites.sh's tally.
 
-# The program just built, or the one that QUIPU_BINARY names: a machine with a GPU need not be the
-# one that it was built on.
+# The program just built, or the one that QUIPU_BINARY names, because it may have been built on another
+# machine than the one with the GPU.
 gpu_quipu() { "${QUIPU_BINARY:-$PWD/build/quipu}" "$@"; }
 
-# same_text MODEL PROMPT N: greedy text of N tokens, on the CPU's references and on the GPU.
+# same_text MODEL PROMPT N: greedy text of N tokens, compared between the CPU's references and the GPU.
 same_text() {
     local words=(run -m "$1" -p "$2" -n "$3" --temp 0 --raw) expected found
     expected=$(gpu_quipu "${words[@]}" --device cpu --exec reference 2>/dev/null) || return 1
@@ -16,13 +16,12 @@ same_text() {
     }
 }
 
-# answer_tokens OPTION...: those of a conversation's first answer, as the model's template asks for
-# it.
+# answer_tokens OPTION...: the tokens of a conversation's first answer, with the model's template.
 answer_tokens() {
     gpu_quipu run -n 60 --json "$@" 2>/dev/null | sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p'
 }
 
-# same_answer OPTION...: on the CPU's references, in the megakernel and operator by operator.
+# same_answer OPTION...: compares the CPU's references, the megakernel and the machine cuda.
 same_answer() {
     local expected found exec
     expected=$(answer_tokens "$@" --device cpu --exec reference)
@@ -37,7 +36,7 @@ same_answer() {
     done
 }
 
-# Every kernel on every case, every tensor of the small models, and texts token by token.
+# Checks every kernel on every case, every tensor of the small models, and texts token by token.
 test_cuda() {
     local model type data prompt
     [ -e /dev/nvidiactl ] || die "cuda-test: there is no NVIDIA GPU here"
@@ -61,7 +60,7 @@ test_cuda() {
             gpu_quipu diff -m "synthetic:tiny:$type" --a reference --b cuda --tokens 40 --sums \
             --kv-partitions 3 || true
     done
-    # Prompts whose products have ends of their own against one operator after the other.
+    # Prompts whose products have fused epilogues, compared with one operator after the other.
     check "a prompt of 1,000 tokens, heads of 64" gpu_quipu diff -m synthetic:llama-3.2-1b:BF16 \
         --a cuda --b cuda --kv-type BF16 --tokens 1000 || true
     check "a prompt of 760 tokens, heads of 128" gpu_quipu diff -m synthetic:internlm2-1.8b:BF16 \

@@ -1,8 +1,8 @@
-# The libraries that others link with, and what `cmake --install` and CPack put where.
+# The libraries for other programs, and what `cmake --install` and CPack install where.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# libquipu.so: the same objects, of which only quipu.h's functions can be seen.
+# libquipu.so: the same objects; only the functions of quipu.h are visible.
 add_library(quipu_shared SHARED $<TARGET_OBJECTS:quipu_core>)
 target_link_libraries(quipu_shared PRIVATE PkgConfig::PCRE2 PkgConfig::CJSON Threads::Threads m
   ${CMAKE_DL_LIBS})
@@ -37,7 +37,7 @@ foreach(row "man|quipu.1" "completion bash|quipu.bash" "completion zsh|_quipu" "
   list(APPEND PRINTED ${file})
 endforeach()
 add_custom_target(quipu_printed DEPENDS ${PRINTED})
-# A tree with tests makes them only when a test asks for them.
+# In a tree with tests they are built only when a test needs them.
 if(BUILD_TESTING)
   add_custom_target(quipu_install_files)
   set_target_properties(quipu_shared PROPERTIES EXCLUDE_FROM_ALL ON)
@@ -86,7 +86,7 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# Models come over TLS, which needs the certificates; a program that is linked with libquipu.a needs
+# Models are downloaded over TLS, which needs the certificates; a program that is linked with libquipu.a needs
 # the other libraries of quipu.pc.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS ca-certificates)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "libpcre2-dev, libcjson-dev")

@@ -1,7 +1,7 @@
-# What each purpose needs, and how to get it on Debian and Ubuntu. Sourced by ./dev.
+# The packages of Debian and Ubuntu that each purpose needs. Sourced by ./dev.
 #
-# A line is: purpose, package, and a probe that succeeds where the thing is present however it came
-# to be there. Probes are quick, so they run at every start and nothing has to be remembered.
+# A line is: purpose, package, and a probe that succeeds if the software is present, installed in any
+# way. Probes are quick, so they run at every start.
 
 packages_table() {
     cat <<'END'
@@ -31,7 +31,7 @@ fuzz    libclang-rt-dev     test -e "$(clang --print-file-name=libclang_rt.fuzze
 END
 }
 
-# missing_packages PURPOSE...: the packages whose probe fails, one a line.
+# missing_packages PURPOSE...: prints the packages whose probe fails, one a line.
 missing_packages() {
     local purpose package probe
     packages_table | while read -r purpose package probe; do
@@ -53,7 +53,7 @@ require_packages() {
         as_root=(sudo)
     fi
     say "installing ${missing}"
-    # stdin stays the caller's: it may be the text that the chat is to read.
+    # apt-get must not read stdin: it may be text for the chat.
     {
         "${as_root[@]}" apt-get -q update &&
             "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \

@@ -1,14 +1,14 @@
-# Building and running the suites, and adding up what they say. Sourced by ./dev.
+# Builds and runs the suites, and adds up their results. Sourced by ./dev.
 #
-# Every check leaves lines "passed|failed|skipped COUNT NAME" in $TALLY; the last line of a run is
-# their sum. A failed check does not stop the ones after it.
+# Every check appends lines "passed|failed|skipped COUNT NAME" to $TALLY; the last line of a run is
+# their sum. After a failed check the others still run.
 
 TALLY=
 
 jobs() { nproc; }
 
-# The folder with models and vectors to test on: QUIPU_TEST_DATA, or a data folder beside the
-# checkout that holds them, or nothing; suites skip what is absent.
+# The folder with models and vectors for tests: QUIPU_TEST_DATA, or a data folder beside the checkout,
+# or none; suites skip tests whose data is absent.
 find_test_data() {
     if [ -n "${QUIPU_TEST_DATA-}" ]; then
         echo "$QUIPU_TEST_DATA"
@@ -28,7 +28,7 @@ begin_tally() {
     trap 'rm -f "$TALLY"' EXIT
 }
 
-# Prints the sum and fails if anything did.
+# Prints the sum, and fails if any check failed.
 end_tally() {
     sort -o "$TALLY" "$TALLY"
     grep '^failed' "$TALLY" | sed 's/^failed [0-9]* /failed: /' || true
@@ -58,7 +58,7 @@ check() {
 run_suites() {
     local dir=$1 run=()
     say "== suites in $dir"
-    # ThreadSanitizer's shadow needs the address layout unrandomised on some kernels.
+    # On some Linux kernels ThreadSanitizer needs address space randomisation turned off.
     if [[ $dir == *tsan* ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
         run=(setarch "$(uname -m)" -R)
     fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program as a person or a script meets it: answers, messages, exit codes, signals, terminals.
+"""The program as a person or a script uses it: answers, messages, exit codes, signals, terminals.
 
 Runs $QUIPU_BINARY on the tiny models of golden/models. With --update it rewrites golden/cli, the
 answers that must not change unnoticed; look at the difference before you commit it.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tools that run kernels for tests find them and launch them: seen by the fake driver of
-# tests/fake_cuda, which runs no kernel, so all tokens are 0.
+# The tools that run kernels for tests find them and launch them. The fake driver of tests/fake_cuda logs
+# the launches; it runs no kernel, so all tokens are 0.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -30,7 +30,7 @@ defined=$(sed -n 's/^verb_\([a-z-]*\)() {$/\1/p' dev | sort)
     failures=$((failures + 1))
 }
 
-# Packages, on a machine that has next to nothing, with an apt-get that only writes down its words.
+# Packages, on a machine that has almost nothing, with an apt-get that only records its arguments.
 mkdir -p "$work/bin"
 for tool in bash cat tr sort grep env id; do ln -s "$(command -v $tool)" "$work/bin/$tool"; done
 require='source scripts/packages.sh; say() { echo "$*"; }; die() { echo "$*"; exit 1; }; require_packages'
@@ -54,7 +54,7 @@ rm "$work/apt.log"
 expect "nothing missing" 0 "" bash -c "$require build test"
 [ ! -e "$work/apt.log" ] || failures=$((failures + 1))
 
-# The model: whatever is not the model leaves nothing behind.
+# The model: a wrong download leaves no files.
 export XDG_CACHE_HOME=$work/cache
 left() { find "$XDG_CACHE_HOME" -type f ! -name .fetch.lock | grep . && return 1 || echo "nothing left"; }
 expect "path" 0 "$work/cache/quipu/SmolLM2-135M-Instruct.Q4_1.gguf" scripts/fetch-model --path
@@ -115,7 +115,7 @@ printf 'passed 3 a\nfailed 2 T/b\n' >"$work/tally"
 expect "sum" 1 "failed: T/b
 3 passed, 2 failed" bash -c "$sum" - "$work/tally"
 
-# The proof on a GPU: only what a sanitizer calls clean passes, of a command that has run.
+# The proof on a GPU: it passes only if the command has run and the sanitizer reports no errors.
 mkdir "$work/sanitizer"
 printf '#!/bin/bash\necho "========= $SAYS"; exit "$ENDS"\n' >"$work/sanitizer/compute-sanitizer"
 chmod +x "$work/sanitizer/compute-sanitizer"

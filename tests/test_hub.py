@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""quipu pull, list and rm against a small hub that answers as it is told: redirects, broken
+"""quipu pull, list and rm with a small hub whose faults the test chooses: redirects, broken
 connections, wrong lengths and hashes, refusals. Ends with "N passed, N failed"."""
 import hashlib
 import http.server

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `cmake --install` puts where: programs in C link with the shared and with the static library
-# though they have names that the library uses too; only qp_ names are visible; pkg-config, CMake's
-# package, the manual page, the completions and the Python package work from the installed place.
+# What `cmake --install` installs: programs in C link with the shared and with the static library, even
+# if they define names that the library uses internally; only qp_ names are visible; pkg-config, CMake's
+# package, the manual page, the completions and the Python package work from the installed folder.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${QUIPU_BUILD:?the build folder}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The instruction record is one header for the CPU and for devices: where nvcc is at hand it must
-# compile as CUDA C, and lie in memory as the C compiler lays it.
+# The instruction record is one header for the CPU and for devices: if nvcc is installed, it must compile
+# as CUDA C, with the same layout in memory as in C.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if ! command -v nvcc > /dev/null; then

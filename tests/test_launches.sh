@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the program launches on a GPU, seen by the fake driver of tests/fake_cuda.
+# What the program launches on a GPU, as logged by the fake driver of tests/fake_cuda.
 set -euo pipefail
 cd "$(dirname "$0")"
 

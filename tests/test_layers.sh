@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/layers finds each kind of planted violation, and nothing in a tree that keeps the rules.
+# scripts/layers finds each kind of planted violation, and reports nothing for a tree that keeps the rules.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tree=$(mktemp -d)

@@ -11,7 +11,7 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-# look PAGE EXPECTED...: the page as it stands once its script has run holds every text.
+# look PAGE EXPECTED...: after its script has run, the page contains every text.
 look() {
     local page=$1 dom
     shift

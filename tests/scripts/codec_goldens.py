@@ -99,7 +99,7 @@ def encode_q8_k(rows):
 def write_decoded(out):
     for name in FORMATS:
         blocks = random_blocks(name)
-        if name in ("F16", "BF16"):  # finite: NaNs have no one right answer across machines
+        if name in ("F16", "BF16"):  # finite: machines differ in the payloads of NaNs
             bits = blocks.view(np.uint16)
             bits[(bits & 0x7C00) == 0x7C00] = 0x3C00
         record(out, name, DECODE, blocks, dequantize(blocks, Type[name]).ravel())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds quipu against llama.cpp and transformers on the same GGUF file: greedy text and perplexity.
+"""Compares quipu with llama.cpp and transformers on the same GGUF file: greedy text and perplexity.
 
 Four engines run each prompt, each with its own rounding:
   llama.cpp       the file as it is; llama.cpp rounds activations to 8 bits before every product
@@ -9,13 +9,13 @@ Four engines run each prompt, each with its own rounding:
   quipu           teacher-forced: one `quipu logits` over prompt + the reference's greedy tokens;
                   the first row whose argmax is not the reference's token is where quipu's own
                   greedy text would have left it
-Where two engines part, each one's margin between the two candidates is printed beside the noise:
-the standard deviation between the two engines' logits, over the likeliest tokens of all steps so
-far. The margins add up to what the engines disagree on; it is a tie within rounding when that is at
-most 6 noises, 4.2 deviations of a difference of two logits.
+Where two engines choose different tokens, the script prints each engine's margin between the two tokens
+and the noise: the standard deviation between the two engines' logits, over the likeliest tokens of all
+steps so far. The sum of the margins is the disagreement. It counts as a tie within rounding if it is at
+most 6 times the noise, which is 4.2 deviations of a difference of two logits.
 
 On tokens: `quipu tokenize` must give llama.cpp's ids for every prompt and for the text, and
-`quipu run` must print the text that transformers' greedy tokens spell, unless the two part.
+`quipu run` must print the text of transformers' greedy tokens, unless the two choose different tokens.
 
 Perplexity, as llama.cpp's tool defines it: the text is tokenised once (BOS only if the vocabulary
 asks for it) and cut into chunks of n tokens, the rest dropped; a chunk's first token becomes BOS if

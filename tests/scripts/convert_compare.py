@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Holds `quipu convert` against llama.cpp: the types of its mixes, and whether its files run there.
+"""Compares `quipu convert` with llama.cpp: the types of its mixes, and whether llama.cpp runs its files.
 
     python tests/scripts/convert_compare.py MODEL... [--quipu build/quipu] [--text FILE] [--types T,...]
 
 For each model (a GGUF file, a Hugging Face directory, synthetic:...) and type:
   types       llama.cpp quantises quipu's F32 file itself; every tensor must be of the same type in
-              both files, but for IQ4_NL, in whose place quipu writes Q4_0
+              both files, except that quipu writes Q4_0 in place of IQ4_NL
   loads       llama.cpp reads quipu's file and evaluates tokens
   agreement   on the text (or the ids of synthetic models): share of positions where llama.cpp and
               quipu, on the same file, and llama.cpp on quipu's and on its own file, name the same

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Holds the tokens that a GPU made against the CPU's references, position by position.
+"""Compares the tokens that a GPU made with the CPU's references, position by position.
 
     greedy_proof.py make FILE MODEL... [-n 1000] [--prompt TEXT] [-- OPTION...]
     greedy_proof.py hold FILE [-n TOKENS] [--only TEXT] [-- OPTION...]
 
-`make` lets the megakernel write each model's likeliest tokens behind a prompt and appends a line of
-JSON a model to FILE. The prompt is read eight tokens at a time: more are read on the tensor cores,
-with attention's queries rounded to 16 bits. `hold` reads FILE, perhaps on another machine, and asks the
-references for the logits behind every one of those tokens: where the likeliest is always the one that
-was written, the references' greedy tokens are the same from beginning to end. Where it is not, both
-tokens and the margin between their logits are printed, and what follows is still held, each position
-by what the GPU had before it. A margin up to --tie counts as a tie within rounding. Options behind
-`--` are handed to quipu.
+`make` runs the megakernel, which makes each model's likeliest tokens after a prompt, and appends one line
+of JSON for each model to FILE. The prompt is read eight tokens at a time, because more tokens at a time run
+on the tensor cores, with attention's queries rounded to 16 bits. `hold` reads FILE, possibly on another
+machine, and computes the references' logits after every one of those tokens. If the likeliest token is
+always the one in FILE, the references' greedy tokens are the same from beginning to end. Where it is not,
+both tokens and the margin between their logits are printed, and the comparison continues with the GPU's
+tokens. A margin up to --tie counts as a tie within rounding. Options after `--` are passed to quipu.
 """
 import argparse
 import json

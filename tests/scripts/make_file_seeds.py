@@ -1,4 +1,4 @@
-"""Writes the seeds of fuzz_gguf and fuzz_safetensors: tiny files of every shape, made by hand.
+"""Writes the seeds of fuzz_gguf and fuzz_safetensors: tiny files of many shapes, written byte by byte.
 
 usage: make_file_seeds.py FOLDER    (such as fuzz/corpus)
 """

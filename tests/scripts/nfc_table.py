@@ -1,7 +1,7 @@
 """Writes src/text/nfc.def: the facts about characters that Normalization Form C needs.
 
 Usage: nfc_table.py > src/text/nfc.def
-The tables come from Python's unicodedata. Hangul syllables are left out: arithmetic makes them.
+The tables come from Python's unicodedata. Hangul syllables are left out, because they are computed.
 """
 import sys
 import unicodedata

@@ -7,8 +7,8 @@ Each tokenizer is asked for every string of tests/golden/tokenizer/strings.bin, 
 tokens as text and once with them parsed, and again to decode what it encoded. --data adds the real
 tokenizers (the folder that QUIPU_TEST_DATA names) to the repository's own. --write stores hashes of
 the other side's ids, one a block of 16 strings, in tests/golden/tokenizer/hashes.json, and the words
-that each pre-tokenizer cuts a few texts into, in words.json; the suite compares ours with them where
-Python is not at hand.
+that each pre-tokenizer cuts a few texts into, in words.json; the suite compares quipu's with them
+without Python.
 
 The others take text, quipu takes bytes, so invalid UTF-8 is put to them piece by piece: byte-level
 vocabularies get the stretches of invalid bytes as words of their own, and sentencepiece gets in the

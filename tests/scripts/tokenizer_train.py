@@ -7,8 +7,8 @@ this repository's headers.
     chars.json    pieces.model's vocabulary as merges over characters, as Llama 2's tokenizer.json is
     strings.bin   texts, each as its length in decimal, a newline and the bytes
     loose.json    byte-level BPE whose merges cross what pre-tokenizers would cut
-    pre_tokenizers.json   what stands around loose.json's model in the tokenizer.json files of
-                          families, by the name that GGUF has for it
+    pre_tokenizers.json   the parts around loose.json's model in the tokenizer.json files of families,
+                          by GGUF's names for them
 
 Needs tokenizers and sentencepiece. What it makes is committed; run it again only to change it, and
 then tokenizer_compare.py --write.
