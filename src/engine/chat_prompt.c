@@ -1,4 +1,4 @@
-/* Conversations to prompts: see quipu.h. */
+/* Renders conversations as prompts: see quipu.h. */
 #include "base/json.h"
 #include "engine/vocabulary.h"
 #include "text/control_marks.h"
@@ -16,7 +16,7 @@ static void add_token_text(cJSON *context, const char *key, const tokenizer *tok
     free(text);
 }
 
-/* The template's variables: those given, and what every template may rely on. */
+/* The template's variables: those of the caller, and those that every template may expect. */
 static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
                               cJSON **out, qp_error *error)
 {
@@ -33,7 +33,7 @@ static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_gen
                          cJSON_IsObject(given) ? "an object without it" : json_type_name(given));
     if (!cJSON_HasObjectItem(context, "add_generation_prompt"))
         cJSON_AddBoolToObject(context, "add_generation_prompt", add_generation_prompt);
-    /* transformers passes these always, as None where there are none. */
+    /* transformers always passes these, as None if they are absent. */
     if (!cJSON_HasObjectItem(context, "tools")) cJSON_AddNullToObject(context, "tools");
     if (!cJSON_HasObjectItem(context, "documents")) cJSON_AddNullToObject(context, "documents");
     tokenizer_special special = tokenizer_special_ids(v->tokenizer);
@@ -44,7 +44,7 @@ static qp_status make_context(const qp_vocabulary *v, cJSON *given, bool add_gen
     return QP_OK;
 }
 
-/* Renders what `given` holds, which is freed. */
+/* Renders with the variables in `given`, and frees it. */
 static qp_status render(const qp_vocabulary *v, cJSON *given, bool add_generation_prompt,
                         strbuf *out, qp_error *error)
 {
@@ -92,7 +92,7 @@ qp_status qp_render_chat(const qp_vocabulary *v, const char *json, size_t length
 
 /* ---- Messages stay text -------------------------------------------------------------------- */
 
-/* Calls for every text of a JSON value: texts and the names of members. */
+/* Calls back for every text of a JSON value: strings and the names of members. */
 static qp_status each_text(cJSON *value, control_marks *marks,
                            qp_status visit(control_marks *, char **, qp_error *), qp_error *error)
 {
@@ -111,7 +111,7 @@ static qp_status see_text(control_marks *marks, char **text, qp_error *error)
     return QP_OK;
 }
 
-/* Puts the text with its marks in its place, in memory as cJSON allocates it. */
+/* Replaces the text by the text with marks, in memory that cJSON allocates. */
 static qp_status mark_text(control_marks *marks, char **text, qp_error *error)
 {
     bool changed;

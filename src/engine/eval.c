@@ -1,15 +1,15 @@
-/* qp_eval() and qp_decode() of quipu.h: calls of qp_step() until all is read, or made. */
+/* qp_eval() and qp_decode() of quipu.h: they call qp_step() until all tokens are read, or made. */
 #include "engine/engine.h"
 
 #include <stdlib.h>
 
 /* ---- logits of given tokens ---------------------------------------------------------------- */
 
-/* An input's place in the evaluation, for the receiver of its logits. */
+/* An input, for the callback that receives its logits. */
 typedef struct evaluated {
     qp_logits_callback *on_logits;
     void *context;
-    size_t input, done; /* tokens that earlier calls have read */
+    size_t input, done; /* number of tokens that earlier calls have read */
 } evaluated;
 
 static qp_status hand_on(void *context, size_t token, const float *logits)
@@ -39,7 +39,7 @@ void engine_end_reading(qp_engine *e)
     e->reading = NULL;
 }
 
-/* Reads the rest of all inputs; those that are done have count 0. */
+/* Reads the remaining tokens of all inputs; inputs that are done have count 0. */
 static qp_status read_all(qp_engine *e, qp_sequence *sequences, evaluated *inputs, size_t n,
                           const volatile int *cancel, qp_error *error)
 {
@@ -88,7 +88,7 @@ qp_status qp_eval(qp_engine *e, const qp_input *inputs, size_t n_inputs,
 
 /* A session's column of the table of tokens. */
 typedef struct column {
-    int32_t *next; /* where its next token goes */
+    int32_t *next; /* where its next token is stored */
     size_t pitch, left;
 } column;
 
@@ -113,7 +113,7 @@ static qp_status check_room(const qp_engine *e, qp_session *const *sessions, siz
     return QP_OK;
 }
 
-/* Until every session has its tokens; `columns`: those of the sequences. */
+/* Runs until every session has its tokens; `columns`: the columns of the sequences. */
 static qp_status make_tokens(qp_engine *e, qp_sequence *sequences, const column *columns, size_t n,
                              const volatile int *cancel, qp_error *error)
 {

@@ -1,9 +1,9 @@
 /* Answers to prompts, alone and side by side: see qp_generate() and qp_generate_together() in
  * quipu.h.
  *
- * Prompts are read first, by calls of qp_step() that are given no others; of answers that begin
- * from the same prompt one reads it for all. Then every call reads the last token of each answer
- * that goes on.
+ * Prompts are read first, by calls of qp_step() for these sequences only. If several answers begin
+ * from the same prompt, one of them reads it for all. After that every call reads the last token of
+ * each answer that continues.
  */
 #include "engine/generation.h"
 
@@ -15,11 +15,11 @@ typedef struct gathering {
     qp_engine *engine;
     generation *all;
     size_t n;
-    size_t *reader;         /* the answer that reads the prompt of each */
-    qp_sequence *sequences; /* of a call: [n_called] */
-    size_t *called;         /* whose they are */
+    size_t *reader;         /* [i]: the answer that reads the prompt of answer i */
+    qp_sequence *sequences; /* [n_called]: the sequences of a call */
+    size_t *called;         /* [n_called]: their answers */
     size_t n_called;
-    bool alone; /* faults need not say whose they are */
+    bool alone; /* errors need not name the answer */
     qp_error *error;
 } gathering;
 
@@ -42,7 +42,7 @@ static void release(gathering *t)
     free(t->called);
 }
 
-/* Says which answer failed. */
+/* Adds to the message which answer failed. */
 static qp_status of_answer(const gathering *t, size_t i, qp_status status)
 {
     if (status == QP_OK || !t->error || t->alone) return status;
@@ -50,7 +50,7 @@ static qp_status of_answer(const gathering *t, size_t i, qp_status status)
     return error_set(t->error, status, "answer %zu: %.*s", i, QP_ERROR_SIZE - 32, said.message);
 }
 
-/* Whether two answers begin from the same tokens, so that one of them reads these for both. */
+/* Whether two answers have the same prompt, so that one of them can read it for both. */
 static bool begin_alike(const generation *a, const generation *b)
 {
     const qp_generate_options *x = &a->options, *y = &b->options;
@@ -74,7 +74,7 @@ static qp_status open_all(gathering *t, const qp_answer *answers)
     return QP_OK;
 }
 
-/* One call, of the sequences that have been put together. */
+/* One call of qp_step() for the sequences that were collected. */
 static qp_status call(gathering *t)
 {
     qp_status status = qp_step(t->engine, t->sequences, t->n_called, t->error);
@@ -93,8 +93,8 @@ static void add(gathering *t, size_t i, const qp_sequence *like)
     t->sequences[t->n_called++] = generation_sequence(&t->all[i], like);
 }
 
-/* Those whose prompts have been read in part or not at all; of answers that share a prompt also the
- * others, until one of them reads it no more because it was cancelled. */
+/* Collects the answers whose prompts are not yet read completely. Answers that share a prompt are
+ * included, until the one that reads it is cancelled. */
 static void gather_prompts(gathering *t)
 {
     t->n_called = 0;
@@ -137,14 +137,14 @@ static qp_status make_answers(gathering *t)
     return QP_OK;
 }
 
-/* All are closed, whatever became of the others; the first fault counts. An answer that goes on was
- * cancelled, or another's fault has ended it. */
+/* Closes all answers, also after an error; the first error counts. An answer that had not ended was
+ * cancelled, or another answer's error ended it. */
 static qp_status close_all(gathering *t, qp_status status)
 {
     for (size_t i = 0; i < t->n; i++) {
         generation *g = &t->all[i];
         if (!g->session) continue;
-        if (status != QP_OK) g->error = NULL; /* what went wrong first is told */
+        if (status != QP_OK) g->error = NULL; /* report the first error */
         qp_status ended = generation_close(g, QP_CANCELLED);
         if (status == QP_OK) status = of_answer(t, i, ended);
     }

@@ -1,4 +1,4 @@
-/* One answer while it is made: see generation.h. */
+/* One answer during its generation: see generation.h. */
 #include "engine/generation.h"
 
 #include "base/clock.h"
@@ -18,14 +18,14 @@ static bool is_stop_token(const qp_sampling *sampling, int32_t token)
     return false;
 }
 
-/* A callback may have said itself what went wrong. */
+/* The callback may have written the message itself. */
 static qp_status handed_on(qp_status status, qp_error *error)
 {
     if (status == QP_OK || (error && error->status == status)) return status;
     return error_set(error, status, "the answer could not be handed on");
 }
 
-/* Hands out what is certain of the pending text; all of it at the end. */
+/* Passes the certain part of the pending text to the caller; at the end all of it. */
 static qp_status emit(generation *g, int32_t token, bool at_end)
 {
     size_t certain = stop_text_scan(&g->stop);
@@ -53,8 +53,8 @@ static qp_status finish_text(generation *g, qp_error *error)
     return handed_on(emit(g, -1, true), error);
 }
 
-/* Hands a token out; *ended stays as it is unless the answer goes on. The session holds all tokens
- * before this one. */
+/* Passes a token to the caller; sets *ended if the answer ends. The session holds all tokens before
+ * this one. */
 static qp_status take_token(generation *g, int32_t token, bool *ended)
 {
     const qp_generate_options *o = &g->options;
@@ -131,7 +131,7 @@ static qp_status check_options(const qp_generate_options *o, qp_error *error)
     return QP_OK;
 }
 
-/* The caller's structs, of whatever size. */
+/* Reads the caller's structs, which may have another size. */
 static qp_status read_options(generation *g, const qp_generate_options *options, qp_error *error)
 {
     TRY(SIZED_READ(qp_generate_options, options, &g->options, error));
@@ -161,7 +161,7 @@ qp_status generation_open(generation *g, qp_session *session, const qp_generate_
     return qp_sampler_open(session->engine, &g->sampling, &g->sampler, error);
 }
 
-/* What the status of making tokens means for the answer. */
+/* Converts the status of qp_step() to the answer's finish reason. */
 static qp_status finish(generation *g, qp_status status)
 {
     if (!g->goes_on) status = g->taken;

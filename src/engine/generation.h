@@ -1,6 +1,7 @@
-/* One answer while it is made: tokens to text, and its end. See qp_generate_together() in quipu.h.
+/* One answer during its generation: converts tokens to text, and decides when it ends. See
+ * qp_generate_together() in quipu.h.
  *
- * generation_open(), then qp_step() with generation_sequence() until it no longer goes on,
+ * Call generation_open(), then qp_step() with generation_sequence() until the answer ends, then
  * generation_close().
  */
 #ifndef QUIPU_ENGINE_GENERATION_H
@@ -12,17 +13,17 @@
 typedef struct generation {
     qp_session *session;
     qp_generate_options options;
-    qp_sampling sampling;      /* that the options name */
+    qp_sampling sampling;      /* of the options */
     qp_generate_result result, /* so far */
-        *wanted;               /* where the caller wants it; may be NULL */
+        *wanted;               /* the caller's result; may be NULL */
     qp_sampler *sampler;
     tokenizer_decoder decoder; /* tokenizer NULL: the model has no vocabulary */
     stop_text stop;
-    uint64_t opened, begun; /* when, in ns; begun 0: no token has been chosen yet */
+    uint64_t opened, begun; /* times in ns; begun 0: no token has been chosen yet */
     size_t read;            /* tokens of the prompt that were read */
-    int32_t last;           /* the token handed out last, which the session is to read next */
-    qp_status taken;        /* what became of that one */
-    bool goes_on;           /* it did not end the answer */
+    int32_t last;           /* the last token passed to the caller, which the session reads next */
+    qp_status taken;        /* what that token did */
+    bool goes_on;           /* the answer continues after it */
     qp_error *error;
 } generation;
 
@@ -30,16 +31,16 @@ typedef struct generation {
 qp_status generation_open(generation *g, qp_session *session, const qp_generate_options *options,
                           qp_generate_result *result, qp_error *error);
 
-/* What the next call of qp_step() is given: the rest of the prompt, or the last token. `like`: the
- * sequence of an answer that reads the same prompt for it; NULL: none. */
+/* The sequence for the next call of qp_step(): the rest of the prompt, or the last token. `like`:
+ * the sequence of an answer that reads the same prompt for this one; NULL: none. */
 qp_sequence generation_sequence(generation *g, const qp_sequence *like);
 
-/* What came of the call. */
+/* Takes the results of the call. */
 void generation_take(generation *g, const qp_sequence *sequence);
 
 bool generation_is_cancelled(const generation *g);
 
-/* Ends it, as its result says then; `status`: of making tokens. */
+/* Ends the answer and fills its result; `status`: of qp_step(). */
 qp_status generation_close(generation *g, qp_status status);
 
 #endif

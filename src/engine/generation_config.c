@@ -1,4 +1,4 @@
-/* What a model's files say about sampling: see generation_config.h. */
+/* Reads sampling settings from a model's files: see generation_config.h. */
 #include "engine/generation_config.h"
 
 #include "base/json.h"
@@ -45,7 +45,7 @@ static qp_status read_stop_tokens(const cJSON *json, const char *where, generati
             return error_set(error, QP_UNSUPPORTED,
                              "%s: \"eos_token_id\" makes more than %d tokens that end an answer",
                              where, QP_MAX_STOP_TOKENS);
-        if (entry == item) break; /* its siblings are other keys */
+        if (entry == item) break; /* other keys of the file */
     }
     return QP_OK;
 }
@@ -76,7 +76,7 @@ static qp_status read_settings(const cJSON *json, const char *where, generation_
 typedef qp_status json_reader(const cJSON *json, const char *where, generation_config *out,
                               qp_error *error);
 
-/* Hands the file, when it is there, to `reader`. */
+/* Calls `reader` with the file, if it exists. */
 static qp_status read_file(const char *path, json_reader *reader, generation_config *out,
                            qp_error *error)
 {
@@ -104,7 +104,7 @@ static qp_status read_generation(const cJSON *json, const char *where, generatio
     return read_settings(json, where, out, error);
 }
 
-/* The first `length` bytes of `base` and `name` behind them. */
+/* The first `length` bytes of `base`, followed by `name`. */
 static qp_status join(const char *base, size_t length, const char *name,
                       char path[GENERATION_CONFIG_PATH], qp_error *error)
 {
@@ -115,7 +115,8 @@ static qp_status join(const char *base, size_t length, const char *name,
     return QP_OK;
 }
 
-/* GGUF has no keys for sampling; a folder may hold several models, so the name says whose it is. */
+/* GGUF has no keys for sampling. A folder may hold several models, so the file is named after its
+ * model. */
 qp_status generation_config_path(const char *model, char path[GENERATION_CONFIG_PATH],
                                  qp_error *error)
 {

@@ -1,4 +1,4 @@
-/* What a model's files say about sampling: generation_config.json, config.json, GGUF keys. */
+/* Sampling settings in a model's files: generation_config.json, config.json, GGUF keys. */
 #ifndef QUIPU_ENGINE_GENERATION_CONFIG_H
 #define QUIPU_ENGINE_GENERATION_CONFIG_H
 
@@ -8,14 +8,14 @@
 
 typedef struct generation_config {
     double value[QP_SETTING_COUNT];
-    bool set[QP_SETTING_COUNT]; /* which values the files give */
+    bool set[QP_SETTING_COUNT]; /* which values are in the files */
     int32_t stop_tokens[QP_MAX_STOP_TOKENS];
     size_t n_stop_tokens;
 } generation_config;
 
 enum { GENERATION_CONFIG_PATH = 4096 };
 
-/* Where the settings of a model lie, if it has any: generation_config.json in a folder,
+/* The path of a model's settings, which need not exist: generation_config.json in a folder,
  * MODEL.generation_config.json beside MODEL.gguf. QP_INVALID when the path is too long. */
 qp_status generation_config_path(const char *model, char path[GENERATION_CONFIG_PATH],
                                  qp_error *error);

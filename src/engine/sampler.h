@@ -1,9 +1,9 @@
 /* How the tokens of one sequence are chosen: see qp_sampler in quipu.h.
  *
- * Machines choose, by the plan's steps "adjust_logits" and "sample". A sampler says how: settings
- * in a row of the batch, and what its sequence has had, its biases and its mask in a slot of the
- * machine's memory. What is in the slot is found again from the session's tokens whenever it is out
- * of step with them.
+ * Machines choose tokens, in the plan's steps "adjust_logits" and "sample". A sampler gives them
+ * the parameters: settings in a row of the batch; and in a slot of the machine's memory the
+ * sequence's history of tokens, its biases and its mask. When a slot does not match the session,
+ * its contents are computed again from the session's tokens.
  */
 #ifndef QUIPU_ENGINE_SAMPLER_H
 #define QUIPU_ENGINE_SAMPLER_H
@@ -14,30 +14,30 @@
 
 struct qp_sampler {
     const program *program;
-    uint64_t id; /* no two samplers of an engine have the same */
+    uint64_t id; /* unique among the samplers of an engine */
     double value[QP_SETTING_COUNT];
     qp_logit_bias *biases; /* [n_biases] */
     size_t n_biases;
     int32_t stops[QP_MAX_STOP_TOKENS];
     size_t n_stops;
     uint32_t *allowed; /* [words of the vocabulary]; NULL: all tokens */
-    uint64_t masks;    /* how many masks there were: which one it is */
+    uint64_t masks;    /* number of the mask: counts the masks that were set */
     bool begun;
-    size_t answer; /* where in the session the answer begins; once begun */
+    size_t answer; /* position in the session where the answer begins; valid once it has begun */
 };
 
-/* What the machine's memory has of a slot. */
+/* What a slot of the machine's memory contains. */
 typedef struct sampler_slot {
     uint64_t sampler, mask; /* 0: none */
-    int64_t counted;        /* tokens of the session that the history has; -1: it is out of step */
+    int64_t counted; /* number of the session's tokens that are in the history; -1: unknown */
 } sampler_slot;
 
-/* Whether another token than the likeliest of the logits as they are may be chosen; and what is
- * done to them before: bits of op/adjust_logits. */
+/* Whether a token other than the likeliest of the unchanged logits may be chosen; and how logits
+ * are adjusted: bits of op/adjust_logits. */
 bool sampler_chooses(const qp_sampler *sampler);
 int32_t sampler_uses(const qp_sampler *sampler);
 
-/* The settings of output `row` of the batch, whose state lies in `slot`, for the token at
+/* Writes the settings of output `row` of the batch, whose state is in `slot`, for the token at
  * `position` of its sequence. */
 void sampler_set_row(const qp_sampler *sampler, batch *batch, int64_t row, int32_t slot,
                      size_t position);
@@ -48,9 +48,9 @@ typedef struct sampler_history {
     size_t n_held, n_more;
 } sampler_history;
 
-/* Brings the slot in step for output `row` of the batch, which `machine` is about to run: where its
- * history lacks nothing but the token that the pass reads, the pass counts it. `scratch`: room for
- * a row of the vocabulary, 4 bytes each. */
+/* Updates the slot for output `row` of the batch, which `machine` is about to run. If the history
+ * lacks only the token that the pass reads, the pass itself counts it. `scratch`: room for a row of
+ * the vocabulary, 4 bytes each. */
 qp_status sampler_prepare(const qp_sampler *sampler, sampler_slot *state,
                           const sampler_history *history, const machine *machine, batch *batch,
                           int64_t row, void *scratch, qp_error *error);

@@ -7,12 +7,12 @@
 typedef struct stop_text {
     const char *const *stops; /* [n_stops], none empty */
     size_t n_stops;
-    strbuf pending; /* text that was not handed out yet */
+    strbuf pending; /* text that the caller has not received yet */
     bool found;     /* a stop text appeared; pending ends before it */
 } stop_text;
 
-/* Looks at what was appended to `pending` and returns how many bytes of it are certain: no stop
- * text begins in them. Once a stop text is found the pending text is cut there and all of it is
+/* Examines the text appended to `pending` and returns how many bytes of it are certain: no stop
+ * text begins in them. If a stop text is found, the pending text is cut before it and all of it is
  * certain. */
 size_t stop_text_scan(stop_text *stop);
 

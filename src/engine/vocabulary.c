@@ -1,4 +1,4 @@
-/* A model's vocabulary, text to tokens and back: see quipu.h. */
+/* A model's vocabulary: converts text to tokens and back: see quipu.h. */
 #include "engine/vocabulary.h"
 
 #include "base/json.h"
@@ -36,7 +36,7 @@ static const char *template_of(const cJSON *config)
     return NULL;
 }
 
-/* DIRECTORY/NAME, when it is there; *text stays NULL otherwise. */
+/* Reads DIRECTORY/NAME if it exists; else *text stays NULL. */
 static qp_status read_beside(const char *directory, const char *name, char *path, size_t path_size,
                              char **text, size_t *length, qp_error *error)
 {
@@ -82,7 +82,7 @@ static qp_status open_directory(qp_vocabulary *v, const char *path, qp_error *er
     return read_template(path, &v->template_source, error);
 }
 
-/* A template that does not compile is an obstacle only to those who want to render. */
+/* A template that does not compile is an error only for callers that render with it. */
 static void compile_template(qp_vocabulary *v)
 {
     if (!v->template_source) return;
@@ -117,7 +117,7 @@ qp_status qp_vocabulary_open(const char *path, qp_vocabulary **out, qp_error *er
     return status;
 }
 
-/* Whether the files hold a vocabulary at all: a model without one is run with token ids. */
+/* Whether the files contain a vocabulary; a model without one takes token ids. */
 static qp_status has_vocabulary(const model *model, bool *out, qp_error *error)
 {
     const gguf *file = model_gguf(model);
@@ -211,7 +211,7 @@ unsigned vocabulary_encode_flags(const tokenizer *tokenizer, unsigned flags)
     unsigned own = tokenizer_default_flags(tokenizer);
     if (flags & QP_BOS_ALWAYS) own |= TOKENIZER_BOS;
     if (flags & QP_BOS_NEVER) own &= ~(unsigned)TOKENIZER_BOS;
-    own &= ~(unsigned)TOKENIZER_EOS; /* what is asked here is to be continued */
+    own &= ~(unsigned)TOKENIZER_EOS; /* the message is continued by the caller */
     return own | (flags & QP_SPECIAL ? TOKENIZER_SPECIAL : 0);
 }
 

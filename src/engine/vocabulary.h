@@ -11,13 +11,13 @@ struct qp_vocabulary {
     tokenizer *tokenizer;
     char *template_source;   /* NULL: the model has none */
     template *template;      /* NULL: there is none, or it does not compile */
-    qp_error template_error; /* why it does not: told to whoever wants to render */
+    qp_error template_error; /* the error of compiling it, for callers that render */
 };
 
 /* The vocabulary of an open model; *out is NULL for one without (synthetic weights). */
 qp_status vocabulary_open_beside(const model *model, qp_vocabulary **out, qp_error *error);
 
-/* The error where a caller passes on the vocabulary of a model that has none. */
+/* The error for a model without a vocabulary. */
 qp_status vocabulary_missing(qp_error *error);
 
 /* The tokenizer's flags for those of qp_tokenize(). */
