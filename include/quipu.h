@@ -145,6 +145,21 @@ typedef enum qp_log_level {
     QP_LOG_WARNING
 } qp_log_level;
 
+struct op_call; /* of quipu_kernel.h */
+
+/* A kernel that takes the place of an operator's own in every forward pass. Its functions are those
+ * that quipu_kernel.h and `quipu ops describe` ask for; they are called from all threads of the
+ * engine. It is not checked: see `quipu ops check`. */
+typedef struct qp_kernel {
+    const char *op;   /* the operator, "rms_norm" */
+    const char *name; /* what messages call the kernel; default: "candidate" */
+    void (*kernel)(const struct op_call *call);
+    bool (*accepts)(const struct op_call *call); /* types and shapes that it takes; default: all.
+                                                  * Other calls run the operator's own kernels */
+    size_t (*scratch_bytes)(const struct op_call *call); /* for a slice; default: as many as the
+                                                          * operator's reference needs */
+} qp_kernel;
+
 /* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_engine_options {
     size_t size;          /* sizeof(qp_engine_options) */
@@ -184,6 +199,10 @@ typedef struct qp_engine_options {
      * "8" and "16" give a warning. */
     const char *activations;
     const char *cpu_mask; /* CPU features not to use, such as "avx512f,avx_vnni" */
+    /* [n_kernels]: run in place of operators' own, on the CPU by "threads" and "operators". Their
+     * functions and names outlive the engine. QP_INVALID where the model has no call for one. */
+    const qp_kernel *kernels;
+    size_t n_kernels;
     void (*log)(void *context, qp_log_level level, const char *message); /* may be NULL */
     void *log_context;
     /* Called during long work, such as making weights or reading a prompt, with one line of text,

@@ -3,7 +3,8 @@
  * pp N: one prompt of N tokens. tg N: N forward passes of one token each. Both begin after --depth
  * tokens of context. With --parallel P, P sequences of different tokens run side by side, as in
  * llama-batched-bench: the tokens of all sequences count, and the generated ones are the likeliest.
- * The model is loaded once; every test has one warm-up run that is not counted.
+ * The model is loaded once; every test has one warm-up run that is not counted. With --kernel all
+ * tests run with quipu's own kernels and with those of the files, in turn.
  */
 #include "cli/cli.h"
 
@@ -18,6 +19,13 @@
 
 enum { MARKDOWN, CSV, JSON }; /* the index of --output */
 
+typedef struct bench_result {
+    const char *kind; /* "pp", "tg" */
+    int64_t tokens;
+    double mean, deviation; /* tokens per second */
+    double gigabytes;       /* of weights per second */
+} bench_result;
+
 typedef struct bench {
     const cli_call *call;
     const char *model; /* its path */
@@ -29,14 +37,25 @@ typedef struct bench {
     int32_t *tokens;   /* [parallel][context]: fixed pseudo-random ids */
     int32_t *next;     /* [n_generate + 1][parallel]: the tokens generated side by side */
     double read_speed; /* the GPU's read bandwidth, bytes a second; 0: not measured */
+    bench_result results[2];
+    int n_results;
+    const struct bench *own; /* the same with quipu's own kernels; NULL: this is all */
 } bench;
 
-typedef struct bench_result {
-    const char *kind; /* "pp", "tg" */
-    int64_t tokens;
-    double mean, deviation; /* tokens per second */
-    double gigabytes;       /* of weights per second */
-} bench_result;
+/* Whether rows say which kernels ran. */
+static bool names_kernels(const bench *b)
+{
+    return b->call->settings->kernels.count > 0;
+}
+
+/* "rms_norm=mine.c, linear=other.c" */
+static void put_kernels(const bench *b, strbuf *out)
+{
+    const option_strings *kernels = &b->call->settings->kernels;
+    if (!b->own) strbuf_puts(out, "quipu's own");
+    for (int i = 0; b->own && i < kernels->count; i++)
+        strbuf_printf(out, "%s%s", i ? " " : "", kernels->items[i]);
+}
 
 static size_t parallel_of(const bench *b)
 {
@@ -94,33 +113,56 @@ static void show_run(const char *kind, int64_t count, int64_t run, int64_t runs)
     show(NULL, text, run > runs);
 }
 
-static qp_status run_test(bench *b, bool one_by_one, int64_t count, bench_result *out)
+/* What a side's runs add up to. */
+typedef struct bench_sums {
+    double speed, squares; /* tokens per second */
+} bench_sums;
+
+static bench_result result_of(const bench *b, bool one_by_one, int64_t count, bench_sums sums)
 {
-    const char *kind = one_by_one ? "tg" : "pp";
     const cli_settings *s = b->call->settings;
-    double sum = 0, squares = 0, seconds;
-    int64_t runs = s->repetitions;
-    int64_t warm = one_by_one && count > 8 ? 8 : count;
-    show_run(kind, count, 0, runs);
-    TRY(time_run(b, (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
-    for (int64_t i = 0; i < runs; i++) {
-        show_run(kind, count, i + 1, runs);
-        TRY(time_run(b, (size_t)s->depth, (size_t)count, one_by_one, &seconds));
-        double speed = (double)(count * s->parallel) / seconds;
-        sum += speed;
-        squares += speed * speed;
-    }
-    show_run(kind, count, runs + 1, runs);
-    double mean = sum / (double)runs, n = (double)runs;
-    double variance = runs > 1 ? (squares - n * mean * mean) / (n - 1) : 0;
-    int64_t tokens = one_by_one ? s->parallel : count * s->parallel;
-    double passes = mean / (double)(tokens < b->info.chunk ? tokens : b->info.chunk);
-    *out = (bench_result){.kind = kind,
+    const double n = (double)s->repetitions, mean = sums.speed / n;
+    const double variance = n > 1 ? (sums.squares - n * mean * mean) / (n - 1) : 0;
+    const int64_t tokens = one_by_one ? s->parallel : count * s->parallel;
+    const double passes = mean / (double)(tokens < b->info.chunk ? tokens : b->info.chunk);
+    return (bench_result){.kind = one_by_one ? "tg" : "pp",
                           .tokens = count,
                           .mean = mean,
                           .deviation = variance > 0 ? sqrt(variance) : 0,
                           .gigabytes = passes * (double)b->info.read_bytes * 1e-9};
+}
+
+/* The sides take turns, so that what else the machine does disturbs them alike. */
+static qp_status run_test(bench *const *sides, int n_sides, bool one_by_one, int64_t count)
+{
+    const char *kind = one_by_one ? "tg" : "pp";
+    const cli_settings *s = sides[0]->call->settings;
+    bench_sums sums[2] = {0};
+    double seconds;
+    int64_t runs = s->repetitions;
+    int64_t warm = one_by_one && count > 8 ? 8 : count;
+    show_run(kind, count, 0, runs);
+    for (int side = 0; side < n_sides; side++)
+        TRY(time_run(sides[side], (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
+    for (int64_t i = 0; i < runs * n_sides; i++) {
+        const int64_t side = i % n_sides;
+        show_run(kind, count, i / n_sides + 1, runs);
+        TRY(time_run(sides[side], (size_t)s->depth, (size_t)count, one_by_one, &seconds));
+        double speed = (double)(count * s->parallel) / seconds;
+        sums[side].speed += speed;
+        sums[side].squares += speed * speed;
+    }
+    show_run(kind, count, runs + 1, runs);
+    for (int side = 0; side < n_sides; side++) {
+        bench *b = sides[side];
+        b->results[b->n_results++] = result_of(b, one_by_one, count, sums[side]);
+    }
     return QP_OK;
+}
+
+static const bench_result *own_result(const bench *b, const bench_result *r)
+{
+    return &b->own->results[r - b->results];
 }
 
 static void print_row(const bench *b, const bench_result *r, strbuf *out)
@@ -130,6 +172,11 @@ static void print_row(const bench *b, const bench_result *r, strbuf *out)
         "%s,%s,%.3f,%d,%lld,%lld,%s%lld,%.4f,%.4f,%.3f\n",
     };
     const cli_settings *s = b->call->settings;
+    if (names_kernels(b)) {
+        strbuf_puts(out, s->format == CSV ? "" : "| ");
+        put_kernels(b, out);
+        strbuf_puts(out, s->format == CSV ? "," : " ");
+    }
     strbuf_printf(out, rows[s->format], b->model, b->info.device,
                   (double)b->info.weight_bytes * 1e-9, b->info.threads, (long long)s->parallel,
                   (long long)s->depth, r->kind, (long long)r->tokens, r->mean, r->deviation,
@@ -152,6 +199,14 @@ static void print_object(const bench *b, const bench_result *r, strbuf *out)
                   r->gigabytes);
     if (b->read_speed > 0)
         strbuf_printf(out, ", \"read_gigabytes_per_second\": %.1f", b->read_speed * 1e-9);
+    if (names_kernels(b)) {
+        strbuf kernels = {0};
+        put_kernels(b, &kernels);
+        strbuf_puts(out, ", \"kernels\": ");
+        json_put_string(out, strbuf_text(&kernels), kernels.length);
+        strbuf_free(&kernels);
+    }
+    if (b->own) strbuf_printf(out, ", \"times_own\": %.4f", r->mean / own_result(b, r)->mean);
     strbuf_puts(out, "}");
 }
 
@@ -165,7 +220,28 @@ static void print_read_speed(const bench *b, double gigabytes, strbuf *out)
     strbuf_puts(out, "\n");
 }
 
-static void print_results(const bench *b, const bench_result *results, int n, strbuf *out)
+/* How fast each test was with the files' kernels, as a multiple of quipu's own. */
+static void print_ratios(const bench *b, strbuf *out)
+{
+    put_kernels(b, out);
+    for (int i = 0; i < b->n_results; i++) {
+        const bench_result *r = &b->results[i];
+        strbuf_printf(out, "%s %s%lld %.3f times", i ? "," : ":", r->kind, (long long)r->tokens,
+                      r->mean / own_result(b, r)->mean);
+    }
+    strbuf_puts(out, " the tokens/s of quipu's own kernels\n");
+}
+
+static void print_rows(const bench *b, strbuf *out)
+{
+    const bool json = b->call->settings->format == JSON;
+    for (int i = 0; i < b->n_results; i++) {
+        if (json && (i > 0 || b->own)) strbuf_puts(out, ",\n ");
+        (json ? print_object : print_row)(b, &b->results[i], out);
+    }
+}
+
+static void print_results(const bench *b, strbuf *out)
 {
     static const char *const heads[] = {
         "| model | device | weights GB | threads | parallel | depth | test | tokens/s | "
@@ -173,28 +249,33 @@ static void print_results(const bench *b, const bench_result *results, int n, st
         "model,device,gigabytes,threads,parallel,depth,test,tokens_per_second,"
         "deviation,gigabytes_per_second\n",
         "["};
-    const bool json = b->call->settings->format == JSON;
-    strbuf_puts(out, heads[b->call->settings->format]);
-    for (int i = 0; i < n; i++) {
-        if (json && i > 0) strbuf_puts(out, ",\n ");
-        (json ? print_object : print_row)(b, &results[i], out);
-    }
+    const int format = b->call->settings->format;
+    const bool json = format == JSON;
+    if (names_kernels(b) && !json) strbuf_puts(out, format == CSV ? "kernels," : "| kernels ");
+    if (names_kernels(b) && format == MARKDOWN)
+        strbuf_printf(out, "%.*s|---%s", (int)strcspn(heads[0], "\n") + 1, heads[0],
+                      strchr(heads[0], '\n') + 1);
+    else
+        strbuf_puts(out, heads[format]);
+    if (b->own) print_rows(b->own, out);
+    print_rows(b, out);
     if (json) strbuf_puts(out, "]\n");
-    if (!json && b->read_speed > 0) print_read_speed(b, results[n - 1].gigabytes, out);
+    if (!json && b->read_speed > 0)
+        print_read_speed(b, b->results[b->n_results - 1].gigabytes, out);
+    if (format == MARKDOWN && b->own) print_ratios(b, out);
 }
 
-static qp_status run_tests(bench *b, strbuf *out)
+static qp_status run_tests(bench *const *sides, int n_sides)
 {
+    bench *b = sides[n_sides - 1];
     const cli_settings *s = b->call->settings;
-    bench_result results[2];
-    int n = 0;
     double seconds;
-    if (s->depth) TRY(time_run(b, 0, (size_t)s->depth, false, &seconds));
-    if (s->n_prompt) TRY(run_test(b, false, s->n_prompt, &results[n++]));
-    if (s->n_generate) TRY(run_test(b, true, s->n_generate, &results[n++]));
+    for (int side = 0; side < n_sides && s->depth; side++)
+        TRY(time_run(sides[side], 0, (size_t)s->depth, false, &seconds));
+    if (s->n_prompt) TRY(run_test(sides, n_sides, false, s->n_prompt));
+    if (s->n_generate) TRY(run_test(sides, n_sides, true, s->n_generate));
     if (s->format != CSV && b->feeds_back)
         TRY(qp_measure_read(b->engine, &b->read_speed, b->call->error));
-    print_results(b, results, n, out);
     return QP_OK;
 }
 
@@ -219,7 +300,6 @@ static qp_status choose_context(const cli_call *call)
 static qp_status open_bench(bench *b)
 {
     cli_settings *s = b->call->settings;
-    TRY(choose_context(b->call));
     TRY(cli_model_path(b->call, &b->model));
     size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
     TRY(cli_open_engine(b->call, s->parallel, &b->engine));
@@ -251,14 +331,23 @@ static void close_bench(bench *b)
 
 qp_status command_bench(const cli_call *call)
 {
-    bench b = {.call = call};
+    cli_call without = *call;
+    without.n_kernels = 0;
+    bench own = {.call = &without}, b = {.call = call, .own = call->n_kernels ? &own : NULL};
+    bench *const sides[] = {&own, &b};
+    const int first = b.own ? 0 : 1;
     strbuf text = {0};
+    TRY(choose_context(call));
     cli_catch_interrupt();
-    qp_status status = open_bench(&b);
-    if (status == QP_OK) status = run_tests(&b, &text);
+    qp_status status = QP_OK;
+    for (int side = first; side < 2 && status == QP_OK; side++)
+        status = open_bench(sides[side]);
+    if (status == QP_OK) status = run_tests(sides + first, 2 - first);
     cli_release_interrupt();
+    if (status == QP_OK) print_results(&b, &text);
     if (status == QP_OK) status = cli_write(strbuf_text(&text), text.length, call->error);
     strbuf_free(&text);
-    close_bench(&b);
+    for (int side = first; side < 2; side++)
+        close_bench(sides[side]);
     return status;
 }

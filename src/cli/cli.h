@@ -18,6 +18,7 @@ typedef struct cli_settings {
     int kv_type, exec, device, activations;
     int64_t order; /* of the machine `serial`: a seed */
     const char *cpu_mask;
+    option_strings kernels; /* "rms_norm=mine.c" */
     bool verbose;
     /* sampling */
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
@@ -85,9 +86,19 @@ typedef struct cli_call {
     cli_settings *settings;
     const option_result *options;
     qp_error *error;
+    const qp_kernel *kernels; /* [n_kernels]: those of --kernel, loaded */
+    size_t n_kernels;
 } cli_call;
 
 typedef qp_status cli_command(const cli_call *call);
+
+/* Runs a command with the kernels of --kernel, in a process of its own; *code is what that one
+ * ended with. */
+qp_status cli_run_with_kernels(const cli_call *call, cli_command *command, int *code);
+
+/* Says what went wrong, if something did; the exit status for it. A process whose reader has gone
+ * ends here. */
+int cli_end(qp_status status, const qp_error *error);
 
 cli_command command_run, command_chat, command_tokenize, command_detokenize, command_template,
     command_perplexity, command_logits, command_info, command_doctor, command_plan, command_shapes,

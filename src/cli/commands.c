@@ -22,7 +22,7 @@ static const command_spec commands[] = {
          "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.",
      .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options,
                       &cli_setting_options, &cli_ending_options, &cli_context_options,
-                      &cli_engine_options, &cli_cache_options)},
+                      &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "have a conversation with a model",
      .description =
@@ -52,12 +52,13 @@ static const command_spec commands[] = {
          "by BOS. The second half of each chunk is scored. Prints exp of the mean negative log "
          "likelihood and its standard error.",
      .groups = GROUPS(&cli_model_options, &cli_perplexity_options, &cli_engine_options,
-                      &cli_cache_options)},
+                      &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("logits", command_logits),
      .synopsis = "[-m MODEL] (-p PROMPT | --ids 1,2,3) [OPTION...]",
      .summary = "print the model's logits after every token",
-     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options,
-                      &cli_context_options, &cli_engine_options, &cli_cache_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options, &cli_context_options,
+                &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--json]",
      .summary = "show a model's family, sizes and tensors",
      .groups = GROUPS(&cli_model_options, &cli_json_options)},
@@ -100,8 +101,9 @@ static const command_spec commands[] = {
          "in these parts. With --device cuda, a track is a thread block of the megakernel, and its "
          "waits are for data of other blocks; with --exec cuda, the trace shows the launches of "
          "operators.",
-     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options,
-                      &cli_context_options, &cli_engine_options, &cli_cache_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options, &cli_context_options,
+                &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("diff", command_diff),
      .synopsis = "[-m MODEL] [--a MACHINE] [--b MACHINE] [OPTION...]",
      .summary = "compare the forward pass on two machines, tensor by tensor",
@@ -111,8 +113,8 @@ static const command_spec commands[] = {
          "the whole pass on its own, which shows how errors add up, and once more without a stop "
          "between steps, which must give the same bits. The exit status is 0 if everything is "
          "within tolerance; else the first difference is named.",
-     .groups =
-         GROUPS(&cli_model_options, &cli_diff_options, &cli_fusing_options, &cli_cache_options)},
+     .groups = GROUPS(&cli_model_options, &cli_diff_options, &cli_fusing_options,
+                      &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("bench", command_bench), .synopsis = "[-m MODEL] [-p N] [-n N] [OPTION...]",
      .summary = "measure tokens per second of prompts and of generation",
      .description = "ppN reads one prompt of N tokens, tgN makes N forward passes of one token "
@@ -121,7 +123,7 @@ static const command_spec commands[] = {
                     "a time, and its rate is compared with its own read bandwidth. The table shows "
                     "mean and standard deviation over the repetitions.",
      .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
-                      &cli_engine_options, &cli_cache_options)},
+                      &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("serve", command_serve), .synopsis = "[-m MODEL] [--port N] [OPTION...]",
      .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
      .description =

@@ -89,6 +89,8 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .fuse = s->fuse,
                                  .activations = cli_activations[s->activations],
                                  .cpu_mask = s->cpu_mask,
+                                 .kernels = call->kernels,
+                                 .n_kernels = call->n_kernels,
                                  .log = cli_log,
                                  .log_context = (void *)call,
                                  .progress = cli_progress()};
@@ -201,6 +203,27 @@ void cli_end_with_reader(void)
     if (!reader_gone) return;
     signal(SIGPIPE, SIG_DFL);
     raise(SIGPIPE);
+}
+
+static int exit_code(qp_status status)
+{
+    switch (status) {
+    case QP_OK:
+        return 0;
+    case QP_INVALID:
+        return 2;
+    case QP_CANCELLED:
+        return 130;
+    default:
+        return 1;
+    }
+}
+
+int cli_end(qp_status status, const qp_error *error)
+{
+    cli_end_with_reader();
+    if (status != QP_OK) fprintf(stderr, "quipu: %s\n", error->message);
+    return exit_code(status);
 }
 
 qp_status cli_write_file(const char *path, const void *bytes, size_t length, qp_error *error)

@@ -43,6 +43,8 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .kv_type = cli_kv_types[s->kv_type],
                             .activations = cli_activations[s->activations],
                             .cpu_mask = s->cpu_mask,
+                            .kernels = call->kernels,
+                            .n_kernels = call->n_kernels,
                             .after = s->start_after,
                             .stop = s->stop_after,
                             .fuse = s->fuse,

@@ -6,20 +6,6 @@
 
 #include <string.h>
 
-static int exit_code(qp_status status)
-{
-    switch (status) {
-    case QP_OK:
-        return 0;
-    case QP_INVALID:
-        return 2;
-    case QP_CANCELLED:
-        return 130;
-    default:
-        return 1;
-    }
-}
-
 /* Answers `quipu ops` and `quipu ops --help` with the commands that begin with that word. False for
  * anything else.
  */
@@ -35,7 +21,8 @@ static bool show_family(int argc, char **argv, qp_status *status, qp_error *erro
     return shown;
 }
 
-static qp_status dispatch(int argc, char **argv, qp_error *error)
+/* *code: the exit status where another process has run the command. */
+static qp_status dispatch(int argc, char **argv, int *code, qp_error *error)
 {
     const program_spec *program = cli_program();
     const command_spec *command;
@@ -46,14 +33,16 @@ static qp_status dispatch(int argc, char **argv, qp_error *error)
     option_result options = {0};
     status = option_parse(program, command, argc - 1 - used, argv + 1 + used, &settings, &options,
                           error);
-    cli_call call = {program, &settings, &options, error};
+    const cli_call call = {
+        .program = program, .settings = &settings, .options = &options, .error = error};
     if (status == QP_OK && options.help) {
         strbuf text = {0};
         option_help(program, command, options.help_all, &text);
         status = cli_write(strbuf_text(&text), text.length, error);
         strbuf_free(&text);
     } else if (status == QP_OK) {
-        status = cli_function(command)(&call);
+        status = settings.kernels.count ? cli_run_with_kernels(&call, cli_function(command), code)
+                                        : cli_function(command)(&call);
     }
     if (status == QP_OK) status = cli_flush(error);
     option_result_free(&options);
@@ -77,8 +66,8 @@ int main(int argc, char **argv)
         strcmp(argv[1], "--help-all") == 0)
         argv[1] = "help";
     qp_status status;
-    if (!show_family(argc, argv, &status, &error)) status = dispatch(argc, argv, &error);
-    cli_end_with_reader();
-    if (status != QP_OK) fprintf(stderr, "quipu: %s\n", error.message);
-    return exit_code(status);
+    int code = 0;
+    if (!show_family(argc, argv, &status, &error)) status = dispatch(argc, argv, &code, &error);
+    int own = cli_end(status, &error);
+    return own ? own : code;
 }

@@ -78,6 +78,13 @@ static const option_spec cache_options[] = {
     {0}};
 const option_group cli_cache_options = {"KV cache", cache_options};
 
+static const option_spec own_kernel_options[] = {
+    {"kernel", 0, OPTION_STRINGS_AT(SETTINGS, kernels), .argument = "OPERATOR=FILE",
+     .help = "run the kernel of a .c or .so file in place of the operator's own, in the whole "
+             "model, on the CPU; it is checked first; for more kernels give it again"},
+    {0}};
+const option_group cli_own_kernel_options = {"Kernels", own_kernel_options};
+
 static const option_spec json_options[] = {
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"}, {0}};
 const option_group cli_json_options = {"Output", json_options};

@@ -119,6 +119,17 @@ static qp_status choose_features(qp_engine *e, const qp_engine_options *options,
     return QP_OK;
 }
 
+static qp_status take_kernels(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    e->has_kernels = options->n_kernels > 0;
+    if (!e->has_kernels) return QP_OK;
+    if (is_named(options->device, "cuda"))
+        return error_set(error, QP_UNSUPPORTED,
+                         "kernels from outside run on the CPU, but --device cuda excludes that: "
+                         "leave it out");
+    return kernel_table_fill(&e->kernels, options->kernels, options->n_kernels, error);
+}
+
 /* What contradicts itself. */
 static qp_status check_device(const qp_engine_options *options, const machine_type *type,
                               qp_error *error)
@@ -170,6 +181,10 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options,
     }
     if (is_named(options->device, "cuda")) return cuda_device_open(&e->device, error);
     if (!is_named(options->device, "auto")) return QP_OK;
+    if (e->has_kernels) {
+        say(e, QP_LOG_INFO, "running on the CPU, where kernels from outside run");
+        return QP_OK;
+    }
     if (!type) {
         try_device(e);
         return QP_OK;
@@ -186,6 +201,7 @@ static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
     return (machine_setup){.program = &e->program,
                            .pool = e->pool,
                            .cpu_features = e->cpu_features,
+                           .kernels = e->has_kernels ? &e->kernels : NULL,
                            .progress = &e->progress,
                            .schedule = schedule,
                            .order = options->order,
@@ -384,6 +400,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     if (!options->model) return error_set(error, QP_INVALID, "no model was named");
     TRY(choose_type(options, &type, error));
     TRY(choose_features(e, options, error));
+    TRY(take_kernels(e, options, error));
     TRY(thread_pool_create(threads, &e->pool, error));
     TRY(choose_device(e, options, type, error));
     TRY(check_workers(e, options, error));

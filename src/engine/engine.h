@@ -19,6 +19,8 @@ struct qp_engine {
     model *model;
     program program;
     uint32_t cpu_features; /* that kernels may use */
+    kernel_table kernels;  /* in place of operators' own, */
+    bool has_kernels;      /* if any are given */
     cuda_device device;    /* its context is NULL where no machine runs on a GPU */
     /* The open machines are the last n_machines. The first of them that accepts a request runs it;
      * the last accepts every batch, and the others are over its memory. */

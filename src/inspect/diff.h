@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "base/strbuf.h"
+#include "quipu.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,6 +24,8 @@ typedef struct diff_options {
     const char *kv_type;      /* default "F16" */
     const char *activations;  /* "8" (default, as is "auto"), "16", "float": see quipu.h */
     const char *cpu_mask;     /* CPU features not to use */
+    const qp_kernel *kernels; /* [n_kernels]: run in place of the operators' own, on b */
+    size_t n_kernels;
     const char *after, *stop; /* compare the steps after `after` up to `stop`: "5.attn_qkv" */
     bool fuse;                /* the plan for few tokens, in fused operators */
     bool sums;                /* the megakernel's plan */

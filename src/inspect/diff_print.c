@@ -25,6 +25,7 @@ typedef struct diff {
     thread_pool *pool;
     schedule_options schedule;
     machine_setup setup;
+    kernel_table kernels;
     progress progress;
     const machine_type *type_a, *type_b;
     machine a, b;
@@ -171,7 +172,10 @@ static qp_status open_all(diff *d, qp_error *error)
                                .schedule = &d->schedule,
                                .order = o->order ? o->order : 1};
     TRY(machine_open(d->type_a, &d->setup, &d->a, error));
-    return machine_open(d->type_b, &d->setup, &d->b, error);
+    machine_setup setup_b = d->setup;
+    TRY(kernel_table_fill(&d->kernels, o->kernels, o->n_kernels, error));
+    if (o->n_kernels) setup_b.kernels = &d->kernels;
+    return machine_open(d->type_b, &setup_b, &d->b, error);
 }
 
 static void close_all(diff *d)

@@ -6,6 +6,7 @@
 #include "op/run.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,31 @@ void executor_bind(const executor *x, int n, const program_sizes *sizes, op_call
     call->packed = x->nodes[n].packed;
 }
 
+void executor_select(const executor *x, op_code op, const op_call *call, const op_variant **variant)
+{
+    const op_variant *given = kernel_table_find(x->kernels, op);
+    if (given && (!given->accepts || given->accepts(call)))
+        *variant = given;
+    else
+        op_select(op_get(op), x->cpu_features, call, variant);
+}
+
+/* A kernel from outside is chosen for a node once, but may look at the number of tokens: it must
+ * accept one too. */
+static void choose_kernel(const executor *x, int n, const op_call *call, const op_variant **variant)
+{
+    const op_code op = x->program->nodes[n].op;
+    const op_variant *given = kernel_table_find(x->kernels, op);
+    program_sizes one = x->program->capacity;
+    op_call least;
+    executor_select(x, op, call, variant);
+    if (!given || *variant != given || !given->accepts) return;
+    one.of[AXIS_TOKENS] = one.of[AXIS_SEQUENCES] = one.of[AXIS_OUTPUTS] = 1;
+    one.of[AXIS_SEQUENCE_ENDS] = 2;
+    executor_bind(x, n, &one, &least);
+    if (!given->accepts(&least)) op_select(op_get(op), x->cpu_features, call, variant);
+}
+
 /* Chooses every node's kernel, and finds the largest scratch that any kernel needs at the plan's
  * capacity. */
 static void choose_kernels(executor *x)
@@ -32,7 +58,7 @@ static void choose_kernels(executor *x)
         const op_info *op = op_get(x->program->nodes[n].op);
         op_call call;
         executor_bind(x, n, &x->program->capacity, &call);
-        op_select(op, x->cpu_features, &call, &x->nodes[n].variant);
+        choose_kernel(x, n, &call, &x->nodes[n].variant);
         size_t bytes = scratch_of(op, x->nodes[n].variant, &call);
         if (bytes > most) most = bytes;
     }
@@ -63,10 +89,51 @@ static void place_tensors(executor *x)
     x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
 }
 
-qp_status executor_choose(executor *x, const program *program, uint32_t cpu_features,
-                          qp_error *error)
+/* The plan's operators, once each, for a message. */
+static void list_operators(const program *program, char *text, size_t size)
 {
-    *x = (executor){.program = program, .cpu_features = cpu_features};
+    size_t used = 0;
+    bool seen[OP_COUNT] = {0};
+    for (int n = 0; n < program->n_nodes && used < size; n++) {
+        const op_code op = program->nodes[n].op;
+        if (seen[op]) continue;
+        used +=
+            (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "", op_get(op)->name);
+        seen[op] = true;
+    }
+}
+
+/* Each kernel from outside has a node to run. */
+static qp_status check_kernels(const executor *x, qp_error *error)
+{
+    char names[512];
+    for (int code = 0; code < OP_COUNT; code++) {
+        const op_variant *given = kernel_table_find(x->kernels, (op_code)code);
+        int n_nodes = code == OP_ARGMAX, n_accepted = n_nodes;
+        for (int n = 0; given && n < x->program->n_nodes; n++) {
+            n_nodes += (int)x->program->nodes[n].op == code;
+            n_accepted += x->nodes[n].variant == given;
+        }
+        if (!given || n_accepted > 0) continue;
+        if (n_nodes > 0)
+            return error_set(error, QP_INVALID,
+                             "the kernel %s accepts none of this model's %d calls of %s: its "
+                             "%s_accepts() declines their types or shapes",
+                             given->name, n_nodes, op_get((op_code)code)->name,
+                             op_get((op_code)code)->name);
+        list_operators(x->program, names, sizeof names);
+        return error_set(error, QP_INVALID,
+                         "the kernel %s has nothing to do: this forward pass has no %s; it is made "
+                         "of %s",
+                         given->name, op_get((op_code)code)->name, names);
+    }
+    return QP_OK;
+}
+
+qp_status executor_choose(executor *x, const program *program, uint32_t cpu_features,
+                          const kernel_table *kernels, qp_error *error)
+{
+    *x = (executor){.program = program, .cpu_features = cpu_features, .kernels = kernels};
     x->nodes = calloc((size_t)program->n_nodes, sizeof *x->nodes);
     x->weights = calloc((size_t)program->n_weights + 1, sizeof *x->weights);
     if (!x->nodes || !x->weights) return error_no_memory(error, "the choice of kernels", 0);
@@ -74,13 +141,14 @@ qp_status executor_choose(executor *x, const program *program, uint32_t cpu_feat
         x->weights[i] = program->weights[i].whole.data;
     x->memory.weights = x->weights;
     choose_kernels(x);
-    return QP_OK;
+    return check_kernels(x, error);
 }
 
 qp_status executor_init(executor *x, const program *program, thread_pool *pool,
-                        uint32_t cpu_features, progress *progress, qp_error *error)
+                        uint32_t cpu_features, const kernel_table *kernels, progress *progress,
+                        qp_error *error)
 {
-    TRY(executor_choose(x, program, cpu_features, error));
+    TRY(executor_choose(x, program, cpu_features, kernels, error));
     x->pool = pool;
     TRY(buffer_alloc(&x->arena, program->arena_bytes, "activations", error));
     size_t sums = program->tensors[PLAN_SUMS].bytes + program->tensors[PLAN_SUMS_NEXT].bytes;

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/threads.h"
 #include "vm/batch.h"
+#include "vm/kernel_table.h"
 #include "plan/program.h"
 
 /* How a node of the plan runs. Chosen once, because it depends only on types and weights. */
@@ -31,8 +32,9 @@ typedef struct embedding_rows {
 typedef struct executor {
     const program *program;
     thread_pool *pool;
-    uint32_t cpu_features; /* features that variants may use; 0: references only */
-    executor_node *nodes;  /* [program->n_nodes] */
+    uint32_t cpu_features;       /* features that variants may use; 0: references only */
+    const kernel_table *kernels; /* in place of operators' own; NULL: none */
+    executor_node *nodes;        /* [program->n_nodes] */
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
     size_t scratch_bytes; /* of one worker */
@@ -41,13 +43,19 @@ typedef struct executor {
 } executor;
 
 /* Only chooses the kernels, to answer questions about them; such an executor cannot run.
- * executor_free() it. */
+ * `kernels` (which stays, may be NULL) come before the operators' own; QP_INVALID where the plan
+ * has no node for one of them, or it accepts none. executor_free() it. */
 qp_status executor_choose(executor *executor, const program *program, uint32_t cpu_features,
-                          qp_error *error);
+                          const kernel_table *kernels, qp_error *error);
 
 /* `progress` reports the packing of weights. */
 qp_status executor_init(executor *executor, const program *program, thread_pool *pool,
-                        uint32_t cpu_features, progress *progress, qp_error *error);
+                        uint32_t cpu_features, const kernel_table *kernels, progress *progress,
+                        qp_error *error);
+
+/* The kernel of a call with the plan's types and largest shapes; NULL: the reference. */
+void executor_select(const executor *executor, op_code op, const op_call *call,
+                     const op_variant **variant);
 
 void executor_free(executor *executor);
 

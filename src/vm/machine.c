@@ -97,6 +97,11 @@ qp_status machine_open(const machine_type *type, const machine_setup *setup, mac
                        qp_error *error)
 {
     *out = (machine){.type = type};
+    if (setup->kernels && !type->takes_kernels)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the machine %s runs its own kernels alone: kernels from outside run on "
+                         "threads and operators",
+                         type->name);
     return type->open(setup, &out->self, error);
 }
 

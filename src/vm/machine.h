@@ -20,6 +20,7 @@
 #include "schedule/schedule.h"
 #include "schedule/timeline.h"
 #include "vm/batch.h"
+#include "vm/kernel_table.h"
 
 typedef struct machine_type machine_type;
 
@@ -35,6 +36,7 @@ typedef struct machine_setup {
     const program *program; /* with its model's weights */
     thread_pool *pool;
     uint32_t cpu_features;            /* that kernels may use; references use none */
+    const kernel_table *kernels;      /* in place of operators' own; NULL: none */
     progress *progress;               /* of packing and uploading weights; may be NULL */
     const schedule_options *schedule; /* of types that run a schedule; NULL: the usual. Of the
                                        * megakernel `workers` are its blocks; 0: one for each
@@ -135,8 +137,9 @@ struct machine_type {
     const char *name; /* "threads" */
     const char *help; /* what it is, in a phrase */
     bool on_gpu;
-    bool references; /* runs reference kernels alone */
-    bool in_parts;   /* timed, it always hands over parts of operators, or launches of several */
+    bool references;    /* runs reference kernels alone */
+    bool takes_kernels; /* those of machine_setup.kernels */
+    bool in_parts;      /* timed, it always hands over parts of operators, or launches of several */
     /* Of one sequence it counts the tokens that it chooses in PLAN_HISTORY itself, at once. Other
      * machines count a token in the pass that reads it, where the row's uses have ADJUST_COUNT. */
     bool counts_chosen;

@@ -70,7 +70,7 @@ static qp_status count_cpu(const machine_setup *setup, uint32_t features, machin
                            qp_error *error)
 {
     executor sizes;
-    qp_status status = executor_choose(&sizes, setup->program, features, error);
+    qp_status status = executor_choose(&sizes, setup->program, features, setup->kernels, error);
     uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
     executor_free(&sizes);
     const program_bytes bytes = program_count_bytes(setup->program, weights);
@@ -110,7 +110,8 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     }
     m->executor = &m->own;
     m->owns = true;
-    return executor_init(&m->own, setup->program, setup->pool, features, setup->progress, error);
+    return executor_init(&m->own, setup->program, setup->pool, features, setup->kernels,
+                         setup->progress, error);
 }
 
 static qp_status open_reference(const machine_setup *setup, void **self, qp_error *error)
@@ -261,8 +262,9 @@ static void find_likeliest(const cpu_machine *m, int64_t n, int32_t *ids)
     call.tensors[ARGMAX_LOGITS] =
         tensor_2d(executor_logits(x), DTYPE_F32, n, x->program->config.vocab_size);
     call.tensors[ARGMAX_IDS] = tensor_1d(ids, DTYPE_I32, n);
-    op_kernel *kernel = op_select(op, x->cpu_features, &call, &variant);
-    op_run(op, kernel, &call, m->pool, x->scratch.data, x->scratch_bytes);
+    executor_select(x, OP_ARGMAX, &call, &variant);
+    op_run(op, variant ? variant->kernel : op->reference, &call, m->pool, x->scratch.data,
+           x->scratch_bytes);
 }
 
 static void choose(cpu_machine *m, const machine_request *r, const batch *b, int32_t *tokens)
@@ -444,6 +446,7 @@ const machine_type machine_serial = {
 
 const machine_type machine_threads = {.name = "threads",
                                       .help = "a schedule, a queue of instructions for each thread",
+                                      .takes_kernels = true,
                                       .count_bytes = count_variants,
                                       .open = open_threads,
                                       .time = time_cpu,
@@ -453,6 +456,7 @@ const machine_type machine_threads = {.name = "threads",
 
 const machine_type machine_operators = {.name = "operators",
                                         .help = "the plan node by node, each over all threads",
+                                        .takes_kernels = true,
                                         .count_bytes = count_variants,
                                         .open = open_operators,
                                         .limits = limits_of_cpu,

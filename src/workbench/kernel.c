@@ -1,0 +1,111 @@
+/* Candidates for whole models: see kernel.h. */
+#include "workbench/kernel.h"
+
+#include "workbench/candidate.h"
+#include "workbench/describe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct workbench_kernel {
+    candidate candidate;
+    const char *text; /* "rms_norm=mine.c" */
+    int n_passed;
+};
+
+/* The operator and the file of "rms_norm=mine.c". */
+static qp_status split(const char *text, const op_info **op, const char **file, qp_error *error)
+{
+    char name[64];
+    const char *equals = strchr(text, '=');
+    if (!equals || !equals[1] || (size_t)(equals - text) >= sizeof name)
+        return error_set(error, QP_INVALID,
+                         "--kernel takes OPERATOR=FILE, such as rms_norm=mine.c; found '%.200s'",
+                         text);
+    snprintf(name, sizeof name, "%.*s", (int)(equals - text), text);
+    *file = equals + 1;
+    return describe_find(name, op, error);
+}
+
+static qp_status refuse(const workbench_kernel *k, const check_verdict *verdict, qp_error *error)
+{
+    const char *name = k->candidate.op->name, *file = strchr(k->text, '=') + 1;
+    return error_set(error, QP_FORMAT,
+                     "--kernel %.200s: %s: %.400s; `quipu ops check %s --kernel %.200s` says more",
+                     k->text, check_status_name(verdict->status), verdict->detail, name, file);
+}
+
+static qp_status check_cases(workbench_kernel *k, const workbench_kernel_options *options,
+                             qp_error *error)
+{
+    char what[160];
+    snprintf(what, sizeof what, "checking %.100s", k->text);
+    if (k->candidate.verdict.status != CHECK_PASSED) return refuse(k, &k->candidate.verdict, error);
+    for (const char *const *text = k->candidate.op->cases; text && *text; text++) {
+        check_verdict verdict;
+        bool declined;
+        if (options->progress) options->progress(options->context, what);
+        if (options->cancel && *options->cancel)
+            return error_set(error, QP_CANCELLED, "interrupted");
+        candidate_check(&k->candidate, *text, options->seed, options->timeout_ms, &verdict,
+                        &declined);
+        if (verdict.status != CHECK_PASSED) return refuse(k, &verdict, error);
+        k->n_passed += !declined;
+    }
+    if (k->n_passed > 0) return QP_OK;
+    return error_set(error, QP_FORMAT, "--kernel %.200s: %s_accepts() declines every case", k->text,
+                     k->candidate.op->name);
+}
+
+qp_status workbench_kernel_open(const char *text, const workbench_kernel_options *options,
+                                workbench_kernel **out, qp_error *error)
+{
+    const op_info *op;
+    const char *file = NULL;
+    *out = NULL;
+    TRY(split(text, &op, &file, error));
+    size_t length = strlen(file);
+    if (length > 3 && strcmp(file + length - 3, ".cu") == 0)
+        return error_set(error, QP_UNSUPPORTED,
+                         "--kernel %.200s: kernels of a model run on the CPU, from a .c or .so "
+                         "file; `quipu ops check` and `ops bench` take a .cu file",
+                         text);
+    workbench_kernel *k = calloc(1, sizeof *k);
+    if (!k) return error_no_memory(error, "a kernel", sizeof *k);
+    k->text = text;
+    qp_status status = candidate_open(op, file, options->cancel, &k->candidate, error);
+    if (status == QP_OK) status = check_cases(k, options, error);
+    if (status == QP_OK)
+        *out = k;
+    else
+        workbench_kernel_close(k);
+    return status;
+}
+
+int workbench_kernel_cases(const workbench_kernel *kernel)
+{
+    return kernel->n_passed;
+}
+
+qp_status workbench_kernel_load(const workbench_kernel *k, qp_kernel *out, qp_error *error)
+{
+    op_variant variant;
+    char message[400];
+    const char *file = strchr(k->text, '=') + 1, *slash = strrchr(file, '/');
+    if (!candidate_load(&k->candidate, &variant, message, sizeof message))
+        return error_set(error, QP_FORMAT, "--kernel %.200s: %s", k->text, message);
+    *out = (qp_kernel){.op = k->candidate.op->name,
+                       .name = slash ? slash + 1 : file,
+                       .kernel = variant.kernel,
+                       .accepts = variant.accepts,
+                       .scratch_bytes = variant.scratch_bytes};
+    return QP_OK;
+}
+
+void workbench_kernel_close(workbench_kernel *k)
+{
+    if (!k) return;
+    candidate_close(&k->candidate);
+    free(k);
+}

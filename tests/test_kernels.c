@@ -1,0 +1,100 @@
+/* Kernels from files inside a whole model: what --kernel runs, refuses and reports, by the program
+ * as a process. */
+#include "test.h"
+
+#include "base/strbuf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+/* Runs "quipu ARGUMENTS"; its exit status. Both outputs are appended. */
+static int run(strbuf *out, const char *arguments)
+{
+    char command[1024], block[4096];
+    const char *binary = getenv("QUIPU_BINARY");
+    if (!binary) skip();
+    snprintf(command, sizeof command, "'%s' %s 2>&1", binary, arguments);
+    FILE *pipe = popen(command, "r");
+    assert_non_null(pipe);
+    for (size_t n; (n = fread(block, 1, sizeof block, pipe)) > 0;)
+        strbuf_append(out, block, n);
+    int status = pclose(pipe);
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void says(const char *arguments, int status, const char *part)
+{
+    strbuf out = {0};
+    int found = run(&out, arguments);
+    if (found != status || !strstr(strbuf_text(&out), part))
+        fail_msg("%s: expected status %d and \"%s\", found %d: %s", arguments, status, part, found,
+                 strbuf_text(&out));
+    strbuf_free(&out);
+}
+
+#define RUN "run -m synthetic:tiny -p 1,2,3 -n 4 --temp 0 "
+
+static void kernels_run_in_the_model(void **state)
+{
+    (void)state;
+    says(RUN "--kernel rms_norm=kernels/right.c", 0, "93,216,140,151");
+    says("diff -m synthetic:tiny --b operators --kernel rms_norm=kernels/right.c", 0,
+         "reference, right.c");
+}
+
+static void wrong_kernels_are_found_by_diff(void **state)
+{
+    (void)state;
+    says(RUN "--kernel rms_norm=kernels/model_wrong.c", 0, "442,437,179,316");
+    says("diff -m synthetic:tiny --kernel rms_norm=kernels/model_wrong.c", 1,
+         "results of threads differ from those of reference");
+}
+
+static void kernels_that_fail_are_not_run(void **state)
+{
+    (void)state;
+    says(RUN "--kernel rms_norm=kernels/broken_eps.c", 1, "INCORRECT_NUMERICAL");
+    says(RUN "--kernel rms_norm=kernels/absent.c", 1, "cannot be read");
+    says(RUN "--kernel nothing=kernels/right.c", 2, "no operator 'nothing'");
+    says(RUN "--kernel rms_norm", 2, "OPERATOR=FILE");
+    says(RUN "--kernel rms_norm=kernels/right.cu", 1, "run on the CPU");
+}
+
+static void kernels_that_end_the_run_are_named(void **state)
+{
+    (void)state;
+    says(RUN "--kernel rms_norm=kernels/model_crash.c", 1, "signal 11");
+    says(RUN "--kernel rms_norm=kernels/model_exit.c", 1, "ended the process with status 0");
+}
+
+static void kernels_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    says(RUN "--kernel rms_norm=kernels/model_none.c", 2, "accepts none of this model's 5 calls");
+    says(RUN "--fuse --kernel rms_norm=kernels/right.c", 2, "this forward pass has no rms_norm");
+    says(RUN "--exec serial --kernel rms_norm=kernels/right.c", 1, "its own kernels alone");
+    says(RUN "--device cuda --kernel rms_norm=kernels/right.c", 1, "--device cuda excludes that");
+}
+
+static void bench_compares_with_quipus_own(void **state)
+{
+    (void)state;
+    says("bench -m synthetic:tiny -p 8 -n 2 -r 1 --output json --kernel rms_norm=kernels/right.c",
+         0, "\"times_own\": ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kernels_run_in_the_model),
+        cmocka_unit_test(wrong_kernels_are_found_by_diff),
+        cmocka_unit_test(kernels_that_fail_are_not_run),
+        cmocka_unit_test(kernels_that_end_the_run_are_named),
+        cmocka_unit_test(kernels_that_do_not_fit_are_refused),
+        cmocka_unit_test(bench_compares_with_quipus_own),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
