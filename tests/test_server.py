@@ -212,6 +212,53 @@ def a_model_without_vocabulary_has_ids(_):
         refusal(s, "/v1/chat/completions", {"messages": HELLO})
 
 
+# ---- Anthropic and Ollama ----------------------------------------------------------------------
+
+@test
+def anthropic_messages(s):
+    body = {"messages": HELLO, "system": "x", "max_tokens": 9, "temperature": 0,
+            "ignore_eos": True}
+    status, reply = s.post("/v1/messages", body)
+    assert status == 200 and reply["type"] == "message" and reply["stop_reason"] == "max_tokens"
+    text = reply["content"][0]["text"]
+    status, _, raw = s.request("POST", "/v1/messages", {**body, "stream": True})
+    blocks = [b.split("\n") for b in raw.decode().split("\n\n") if b]
+    names = [b[0].removeprefix("event: ") for b in blocks]
+    events = [json.loads(b[1].removeprefix("data: ")) for b in blocks]
+    assert names == [e["type"] for e in events]
+    assert names[0] == "message_start" and names[-2:] == ["message_delta", "message_stop"], names
+    assert "".join(e["delta"]["text"] for e in events
+                   if e["type"] == "content_block_delta") == text
+    assert events[-2]["usage"]["output_tokens"] == 9
+    blocks = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    count = [s.post("/v1/messages/count_tokens", {"messages": m})[1]["input_tokens"]
+             for m in (HELLO, blocks)]
+    assert count[0] == count[1] > 0
+    status, reply = s.post("/v1/messages", {"messages": HELLO})
+    assert status == 400 and reply["type"] == "error" and "max_tokens" in reply["error"]["message"]
+    image = [{"role": "user", "content": [{"type": "image", "source": {}}]}]
+    assert s.post("/v1/messages", {"messages": image, "max_tokens": 1})[0] == 400
+
+
+@test
+def ollama_endpoints(s):
+    options = {"num_predict": 7, "temperature": 0, "stop": []}
+    _, _, raw = s.request("POST", "/api/chat", {"model": "m", "messages": HELLO,
+                                                "options": options})
+    lines = [json.loads(line) for line in raw.decode().splitlines()]
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    whole = s.post("/api/chat", {"model": "m", "messages": HELLO, "options": options,
+                                 "stream": False})[1]
+    assert whole["message"]["content"] == "".join(line["message"]["content"] for line in lines)
+    assert whole["eval_count"] == lines[-1]["eval_count"] <= 7
+    raw = {"prompt": "the cat", "raw": True, "stream": False, "options": options}
+    assert "response" in s.post("/api/generate", raw)[1]
+    assert s.get("/api/tags")[1]["models"][0]["name"] == "llama-text"
+    assert "template" in s.post("/api/show", {"model": "m"})[1] and s.get("/api/version")[0] == 200
+    status, reply = s.post("/api/chat", {"messages": HELLO, "format": "json"})
+    assert status == 400 and isinstance(reply["error"], str)
+
+
 # ---- Refusals ----------------------------------------------------------------------------------
 
 def refusal(s, path, body, param=None, status=400):

@@ -113,6 +113,20 @@ static void finish_answer(answer *a, int finish)
     if (c->streaming && !c->replied) c->dialect->finish(c, a);
 }
 
+/* The stop text that appears first in what is pending; NULL: none does. */
+static const char *find_stop(const answer *a)
+{
+    const char *text = strbuf_text(&a->stop.pending), *first = NULL, *found = NULL;
+    for (size_t i = 0; i < a->stop.n_stops; i++) {
+        const char *at = strstr(text, a->stop.stops[i]);
+        if (at && (!first || at < first)) {
+            first = at;
+            found = a->stop.stops[i];
+        }
+    }
+    return found;
+}
+
 void answer_add_token(answer *a, request *r, const token_event *event)
 {
     if (a->ended) return; /* it was cancelled at a stop text */
@@ -120,6 +134,7 @@ void answer_add_token(answer *a, request *r, const token_event *event)
     if (r->top_logprobs >= 0) add_note(a, event);
     if (a->call->p.token_ids) add_id(a, event->token);
     decode(a, event->token);
+    a->stopped = find_stop(a);
     size_t certain = stop_text_scan(&a->stop);
     if (a->stop.found) {
         finish_answer(a, QP_FINISH_STOP_TEXT);

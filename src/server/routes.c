@@ -1,6 +1,8 @@
 /* The table of routes: see routes.h. */
 #include "server/routes.h"
 
+#include "server/api_anthropic.h"
+#include "server/api_ollama.h"
 #include "server/api_openai.h"
 #include "server/api_own.h"
 #include "server/api_state.h"
@@ -31,6 +33,19 @@ const route routes[] = {
     {"POST", "/v1/chat/completions", "an answer to a conversation", .dialect = &openai_chat},
     {"POST", "/chat/completions", "the same", .dialect = &openai_chat},
     {"POST", "/v1/completions", "text that goes on", .dialect = &openai_completions},
+    {"POST", "/v1/messages", "an answer to a conversation (Anthropic)", API_ANTHROPIC,
+     .dialect = &anthropic_messages},
+    {"POST", "/v1/messages/count_tokens", "how long a conversation is (Anthropic)", API_ANTHROPIC,
+     .fields = count_tokens_tables, .answer = answer_count_tokens},
+    {"POST", "/api/chat", "an answer to a conversation (Ollama)", API_OLLAMA,
+     .dialect = &ollama_chat},
+    {"POST", "/api/generate", "an answer to a prompt (Ollama)", API_OLLAMA,
+     .dialect = &ollama_generate},
+    {"POST", "/api/show", "what the model is (Ollama)", API_OLLAMA, .fields = ollama_show_tables,
+     .answer = answer_ollama_show},
+    {"GET", "/api/tags", "the model (Ollama)", API_OLLAMA, .reply = reply_ollama_tags},
+    {"GET", "/api/version", "the version (Ollama)", API_OLLAMA, .open = true,
+     .reply = reply_ollama_version},
     {"POST", "/tokenize", "text to token ids", .fields = tokenize_tables,
      .answer = answer_tokenize},
     {"POST", "/detokenize", "token ids to text", .fields = detokenize_tables,

@@ -94,20 +94,22 @@ static bool is_known(const tool_names *tools, const char *name)
     return false;
 }
 
-/* Adds a call; `arguments` may be NULL (none), an object, or a text that holds one. */
+/* Adds a call; `arguments`: NULL (none), an object, or a text that holds one. */
 static bool add_call(parse *p, const char *name, const cJSON *arguments)
 {
     char id[10];
     random_id(id, sizeof id);
-    char *text = cJSON_IsString(arguments) ? strdup(arguments->valuestring)
-                 : arguments               ? cJSON_PrintUnformatted(arguments)
-                                           : strdup("{}");
+    cJSON *opened = cJSON_IsString(arguments) ? cJSON_Parse(arguments->valuestring) : NULL;
+    if (opened) arguments = opened;
+    bool good = !arguments || cJSON_IsObject(arguments);
+    char *text = !good ? NULL : arguments ? cJSON_PrintUnformatted(arguments) : strdup("{}");
     cJSON *call = text ? cJSON_CreateObject() : NULL;
     bool added = call && cJSON_AddStringToObject(call, "id", id) &&
                  cJSON_AddStringToObject(call, "name", name) &&
                  cJSON_AddStringToObject(call, "arguments", text) &&
                  cJSON_AddItemToArray(p->calls, call);
     free(text);
+    cJSON_Delete(opened);
     if (!added) cJSON_Delete(call);
     return added;
 }

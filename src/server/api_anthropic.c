@@ -1,0 +1,375 @@
+/* POST /v1/messages and /v1/messages/count_tokens.
+ *
+ * A message's content is a list of blocks. Blocks of text and calls of tools become messages of
+ * OpenAI's form, which is what chat templates read.
+ */
+#include "server/api_anthropic.h"
+
+#include "server/api_parts.h"
+#include "server/server_state.h"
+#include "text/json_string.h"
+
+#include <string.h>
+
+#define AT(member) .at = offsetof(parameters, member)
+
+static qp_status read_tool_choice(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    const cJSON *type = json_get(value, "type");
+    const char *word = cJSON_IsString(type) ? type->valuestring : "";
+    p->no_tools = strcmp(word, "none") == 0;
+    if (p->no_tools || strcmp(word, "auto") == 0) return QP_OK;
+    return api_refuse(
+        error, 400, name,
+        "\"%s\": the model cannot be made to call a tool yet, only types \"auto\" and "
+        "\"none\" are there",
+        name);
+}
+
+static const field message_fields[] = {
+    {.name = "model",
+     .type = FIELD_STRING,
+     AT(model),
+     .help = "any name: the server has one model"},
+    {.name = "messages",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(messages),
+     .required = true,
+     .help = "the conversation: objects with a role and a content"},
+    {.name = "system",
+     .type = FIELD_JSON,
+     .types = JSON_STRING | JSON_ARRAY,
+     AT(system),
+     .help = "the system message"},
+    {.name = "tools",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(tools),
+     .help = "functions that the model may call"},
+    {.name = "tool_choice",
+     .type = FIELD_READ,
+     .types = JSON_OBJECT,
+     .read = read_tool_choice,
+     .help = "of type auto or none"},
+    {0}};
+
+static const field answer_fields[] = {
+    {.name = "max_tokens",
+     .type = FIELD_INTEGER,
+     AT(max_tokens),
+     .low = 1,
+     .high = 1 << 30,
+     .required = true,
+     .help = "of the answer"},
+    {.name = "stop_sequences",
+     .type = FIELD_READ,
+     .types = JSON_ARRAY,
+     .read = call_read_stop,
+     .help = "texts that end the answer, which does not hold them"},
+    {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
+    {0}};
+
+static const field *const message_tables[] = {message_fields, answer_fields, call_sampling_fields,
+                                              call_vendor_fields, NULL};
+const field *const count_tokens_tables[] = {message_fields, NULL};
+
+/* ---- To OpenAI's form ---------------------------------------------------------------------- */
+
+static const char *type_of_block(const cJSON *block)
+{
+    const cJSON *type = json_get(block, "type");
+    return cJSON_IsString(type) ? type->valuestring : "";
+}
+
+static void add_tool_use(cJSON *message, const cJSON *block)
+{
+    cJSON *calls = cJSON_GetObjectItemCaseSensitive(message, "tool_calls");
+    if (!calls) calls = cJSON_AddArrayToObject(message, "tool_calls");
+    const cJSON *id = json_get(block, "id"), *name = json_get(block, "name"),
+                *input = json_get(block, "input");
+    cJSON *call = cJSON_CreateObject();
+    cJSON_AddStringToObject(call, "id", cJSON_IsString(id) ? id->valuestring : "");
+    cJSON_AddStringToObject(call, "type", "function");
+    cJSON *function = cJSON_AddObjectToObject(call, "function");
+    cJSON_AddStringToObject(function, "name", cJSON_IsString(name) ? name->valuestring : "");
+    cJSON_AddItemToObject(function, "arguments",
+                          input ? cJSON_Duplicate(input, true) : cJSON_CreateObject());
+    cJSON_AddItemToArray(calls, call);
+}
+
+/* A tool's result is a message of its own. */
+static void add_tool_result(cJSON *list, const cJSON *block)
+{
+    const cJSON *id = json_get(block, "tool_use_id"), *content = json_get(block, "content");
+    cJSON *message = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", "tool");
+    cJSON_AddStringToObject(message, "tool_call_id", cJSON_IsString(id) ? id->valuestring : "");
+    cJSON_AddItemToObject(message, "content",
+                          content ? cJSON_Duplicate(content, true) : cJSON_CreateString(""));
+    cJSON_AddItemToArray(list, message);
+}
+
+static qp_status add_blocks(const char *role, const cJSON *blocks, cJSON *list, api_error *error)
+{
+    const cJSON *block;
+    cJSON *message = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", role);
+    cJSON *parts = cJSON_AddArrayToObject(message, "content");
+    qp_status status = QP_OK;
+    cJSON_ArrayForEach(block, blocks)
+    {
+        const char *type = type_of_block(block);
+        if (strcmp(type, "text") == 0)
+            cJSON_AddItemToArray(parts, cJSON_Duplicate(block, true));
+        else if (strcmp(type, "tool_use") == 0)
+            add_tool_use(message, block);
+        else if (strcmp(type, "tool_result") == 0)
+            add_tool_result(list, block);
+        else if (status == QP_OK && strncmp(type, "thinking", 8) != 0)
+            status = api_refuse(error, 400, "messages",
+                                "a block is of type \"%.40s\": the model reads text alone", type);
+    }
+    if (cJSON_GetArraySize(parts) || json_get(message, "tool_calls"))
+        cJSON_AddItemToArray(list, message);
+    else
+        cJSON_Delete(message);
+    return status;
+}
+
+static qp_status add_message(const cJSON *message, cJSON *list, api_error *error)
+{
+    const cJSON *role = json_get(message, "role"), *content = json_get(message, "content");
+    if (cJSON_IsString(role) && cJSON_IsArray(content))
+        return add_blocks(role->valuestring, content, list, error);
+    cJSON_AddItemToArray(list, cJSON_Duplicate(message, true)); /* checked later */
+    return QP_OK;
+}
+
+/* {"name", "description", "input_schema"} as {"type": "function", "function": ...}. */
+static cJSON *convert_tools(const cJSON *tools)
+{
+    const cJSON *tool;
+    cJSON *list = cJSON_CreateArray();
+    cJSON_ArrayForEach(tool, tools)
+    {
+        cJSON *out = cJSON_CreateObject();
+        cJSON_AddStringToObject(out, "type", "function");
+        cJSON *function = cJSON_Duplicate(tool, true);
+        cJSON *schema = cJSON_DetachItemFromObjectCaseSensitive(function, "input_schema");
+        if (schema) cJSON_AddItemToObject(function, "parameters", schema);
+        cJSON_AddItemToObject(out, "function", function);
+        cJSON_AddItemToArray(list, out);
+    }
+    return list;
+}
+
+static qp_status convert(call *c, cJSON **variables, api_error *error)
+{
+    const cJSON *message;
+    cJSON *list = cJSON_CreateArray();
+    cJSON *tools = c->p.tools ? convert_tools(c->p.tools) : NULL;
+    qp_status status = QP_OK;
+    if (c->p.system) {
+        cJSON *system = cJSON_CreateObject();
+        cJSON_AddStringToObject(system, "role", "system");
+        cJSON_AddItemToObject(system, "content", cJSON_Duplicate(c->p.system, true));
+        cJSON_AddItemToArray(list, system);
+    }
+    cJSON_ArrayForEach(message, c->p.messages)
+    {
+        if (status == QP_OK) status = add_message(message, list, error);
+    }
+    if (status == QP_OK) status = call_chat_variables(c, list, tools, variables, error);
+    /* The names of the tools stay with the call. */
+    if (tools) cJSON_AddItemToObject(c->body, "quipu tools", tools);
+    cJSON_Delete(list);
+    return status;
+}
+
+static qp_status read_messages(call *c, const cJSON *body, api_error *error)
+{
+    (void)body;
+    cJSON *variables;
+    TRY(convert(c, &variables, error));
+    return call_add_chat(c, variables, error);
+}
+
+qp_status answer_count_tokens(call *c, cJSON **out, api_error *error)
+{
+    TRY(read_messages(c, c->body, error));
+    *out = cJSON_CreateObject();
+    cJSON_AddNumberToObject(*out, "input_tokens", (double)c->prompts[0].request->n_prompt);
+    return QP_OK;
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+static const char *stop_reason(const answer *a)
+{
+    if (a->tool_calls) return "tool_use";
+    if (a->finish == QP_FINISH_STOP_TOKEN) return "end_turn";
+    return a->finish == QP_FINISH_STOP_TEXT ? "stop_sequence" : "max_tokens";
+}
+
+static void put_usage(const call *c, strbuf *out)
+{
+    call_usage sum = call_sum_usage(c);
+    strbuf_printf(out,
+                  "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,"
+                  "\"cache_read_input_tokens\":%zu,\"output_tokens\":%zu}",
+                  sum.prompt - sum.cached, sum.cached, sum.completion);
+}
+
+static void put_stop(const answer *a, strbuf *out)
+{
+    strbuf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(a));
+    if (a->stopped)
+        json_put_string(out, a->stopped, strlen(a->stopped));
+    else
+        strbuf_puts(out, "null");
+}
+
+static void put_message_head(const call *c, strbuf *out)
+{
+    strbuf_printf(
+        out, "\"id\":\"msg_%s\",\"type\":\"message\",\"role\":\"assistant\",\"model\":", c->id);
+    put_model(c, out);
+}
+
+static void put_tool_use(const cJSON *tool_call, bool empty, strbuf *out)
+{
+    const char *id = json_get(tool_call, "id")->valuestring,
+               *name = json_get(tool_call, "name")->valuestring,
+               *arguments = json_get(tool_call, "arguments")->valuestring;
+    strbuf_printf(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":", id);
+    json_put_string(out, name, strlen(name));
+    strbuf_printf(out, ",\"input\":%s}", empty ? "{}" : arguments);
+}
+
+static void whole(call *c)
+{
+    answer *a = &c->answers[0];
+    strbuf *out = &c->out;
+    const cJSON *tool_call;
+    bool text = a->content > 0 || !a->tool_calls;
+    strbuf_putc(out, '{');
+    put_message_head(c, out);
+    strbuf_puts(out, ",\"content\":[");
+    if (text) {
+        strbuf_puts(out, "{\"type\":\"text\",\"text\":");
+        json_put_string(out, strbuf_text(&a->text), a->content);
+        strbuf_putc(out, '}');
+    }
+    cJSON_ArrayForEach(tool_call, a->tool_calls)
+    {
+        if (text || tool_call->prev->next) strbuf_putc(out, ',');
+        put_tool_use(tool_call, false, out);
+    }
+    strbuf_puts(out, "],");
+    put_stop(a, out);
+    strbuf_putc(out, ',');
+    put_usage(c, out);
+    strbuf_putc(out, '}');
+}
+
+/* c->state of a stream: blocks that were opened, times two, plus one while a block is open. */
+static int block_of(const call *c)
+{
+    return c->state / 2;
+}
+
+static void open_block(call *c)
+{
+    strbuf_printf(
+        &c->out,
+        "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":%d,"
+        "\"content_block\":",
+        block_of(c));
+    c->state |= 1;
+}
+
+static void close_block(call *c)
+{
+    if (!(c->state & 1)) return;
+    strbuf_printf(
+        &c->out,
+        "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":%d}\n\n",
+        block_of(c));
+    c->state++;
+}
+
+static void put_delta(call *c, const char *type, const char *name, const char *text, size_t length)
+{
+    strbuf_printf(
+        &c->out,
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":%d,"
+        "\"delta\":{\"type\":\"%s\",\"%s\":",
+        block_of(c), type, name);
+    json_put_string(&c->out, text, length);
+    strbuf_puts(&c->out, "}}\n\n");
+}
+
+static void begin(call *c)
+{
+    strbuf_puts(&c->out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{");
+    put_message_head(c, &c->out);
+    strbuf_puts(&c->out, ",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,");
+    put_usage(c, &c->out);
+    strbuf_puts(&c->out, "}}\n\n");
+}
+
+static void delta(call *c, answer *a, const char *text, size_t length)
+{
+    (void)a;
+    if (!length) return;
+    if (!(c->state & 1)) {
+        open_block(c);
+        strbuf_puts(&c->out, "{\"type\":\"text\",\"text\":\"\"}}\n\n");
+    }
+    put_delta(c, "text_delta", "text", text, length);
+}
+
+static void finish(call *c, answer *a)
+{
+    const cJSON *tool_call;
+    close_block(c);
+    cJSON_ArrayForEach(tool_call, a->tool_calls)
+    {
+        const char *arguments = json_get(tool_call, "arguments")->valuestring;
+        open_block(c);
+        put_tool_use(tool_call, true, &c->out);
+        strbuf_puts(&c->out, "}\n\n");
+        put_delta(c, "input_json_delta", "partial_json", arguments, strlen(arguments));
+        close_block(c);
+    }
+}
+
+static void end(call *c)
+{
+    strbuf_puts(&c->out, "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
+    put_stop(&c->answers[0], &c->out);
+    strbuf_puts(&c->out, "},");
+    put_usage(c, &c->out);
+    strbuf_puts(&c->out, "}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
+}
+
+static void fail(call *c, const api_error *error)
+{
+    strbuf_puts(&c->out, "event: error\ndata: ");
+    api_error_body(error, API_ANTHROPIC, &c->out);
+    strbuf_puts(&c->out, "\n\n");
+}
+
+const dialect anthropic_messages = {
+    .fields = message_tables,
+    .stream_type = "text/event-stream",
+    .read = read_messages,
+    .whole = whole,
+    .begin = begin,
+    .delta = delta,
+    .finish = finish,
+    .end = end,
+    .fail = fail,
+};

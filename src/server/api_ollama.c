@@ -1,0 +1,336 @@
+/* POST /api/chat and /api/generate, and what Ollama's clients ask of a model. A stream is a JSON
+ * object on each line, and what a body says by default. */
+#include "server/api_ollama.h"
+
+#include "base/clock.h"
+#include "server/api_parts.h"
+#include "server/server_state.h"
+#include "text/json_string.h"
+
+#include <string.h>
+
+#define AT(member)  .at = offsetof(parameters, member)
+#define SETTING(id) .type = FIELD_SETTING, AT(sampling), .setting = (id)
+
+/* ---- Fields -------------------------------------------------------------------------------- */
+
+static qp_status read_length(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    double count = value->valuedouble;
+    if (count != (double)(int64_t)count || count < -2 || count > 1 << 30)
+        return api_refuse(error, 400, name, "\"%s\" must be a whole number from -2 to 2^30", name);
+    p->max_tokens = count > 0 ? (int64_t)count : -1; /* -1, -2 and 0: until the end */
+    return QP_OK;
+}
+
+static qp_status read_seed(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    if (value->valuedouble < 0) return QP_OK; /* a random one */
+    if (qp_sampling_set(&p->sampling, QP_SEED, value->valuedouble, QP_FROM_REQUEST,
+                        &error->error) == QP_OK)
+        return QP_OK;
+    return api_refuse(error, 400, name, "\"%s\" must be a whole number from 0 to 2^53", name);
+}
+
+static const field option_fields[] = {
+    {.name = "num_predict",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = read_length,
+     .help = "tokens of the answer; -1: until it ends"},
+    {.name = "seed",
+     .type = FIELD_READ,
+     .types = JSON_NUMBER,
+     .read = read_seed,
+     .help = "the same seed gives the same answer"},
+    {.name = "stop",
+     .type = FIELD_READ,
+     .types = JSON_STRING | JSON_ARRAY,
+     .read = call_read_stop,
+     .help = "texts that end the answer"},
+    {.name = "temperature", SETTING(QP_TEMPERATURE), .high = 100},
+    {.name = "top_p", SETTING(QP_TOP_P), .high = 1},
+    {.name = "top_k", SETTING(QP_TOP_K), .high = 1 << 30},
+    {.name = "min_p", SETTING(QP_MIN_P), .high = 1},
+    {.name = "repeat_penalty", SETTING(QP_REPETITION_PENALTY), .low = 1e-3, .high = 1e3},
+    {.name = "presence_penalty", SETTING(QP_PRESENCE_PENALTY), .low = -100, .high = 100},
+    {.name = "frequency_penalty", SETTING(QP_FREQUENCY_PENALTY), .low = -100, .high = 100},
+    {0}};
+
+static const field common_fields[] = {
+    {.name = "model",
+     .type = FIELD_STRING,
+     AT(model),
+     .help = "any name: the server has one model"},
+    {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "true, if not given"},
+    {.name = "options", .type = FIELD_OBJECT, .fields = option_fields},
+    {.name = "format",
+     .type = FIELD_READ,
+     .types = JSON_STRING | JSON_OBJECT,
+     .read = call_read_format,
+     .help = "not built yet"},
+    {0}};
+
+static const field chat_fields[] = {{.name = "messages",
+                                     .type = FIELD_JSON,
+                                     .types = JSON_ARRAY,
+                                     AT(messages),
+                                     .required = true,
+                                     .help = "the conversation"},
+                                    {.name = "tools",
+                                     .type = FIELD_JSON,
+                                     .types = JSON_ARRAY,
+                                     AT(tools),
+                                     .help = "functions that the model may call"},
+                                    {0}};
+
+static const field generate_fields[] = {
+    {.name = "prompt",
+     .type = FIELD_STRING,
+     AT(text),
+     .required = true,
+     .help = "the user's message, or with raw the text that goes on"},
+    {.name = "system", .type = FIELD_STRING, AT(instructions), .help = "the system message"},
+    {.name = "raw", .type = FIELD_BOOL, AT(raw), .help = "without the chat template"},
+    {.name = "suffix", .type = FIELD_STRING, AT(suffix), .help = "not built yet"},
+    {0}};
+
+static const field *const chat_tables[] = {chat_fields, common_fields, NULL};
+static const field *const generate_tables[] = {generate_fields, common_fields, NULL};
+
+/* Streams unless the body says otherwise. */
+static void default_stream(call *c, const cJSON *body)
+{
+    if (!json_get(body, "stream")) c->p.stream = true;
+}
+
+static qp_status read_chat(call *c, const cJSON *body, api_error *error)
+{
+    cJSON *variables;
+    default_stream(c, body);
+    TRY(call_chat_variables(c, c->p.messages, c->p.tools, &variables, error));
+    return call_add_chat(c, variables, error);
+}
+
+static void add_message(cJSON *list, const char *role, const char *text)
+{
+    cJSON *message = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", role);
+    cJSON_AddStringToObject(message, "content", text);
+    cJSON_AddItemToArray(list, message);
+}
+
+static qp_status read_generate(call *c, const cJSON *body, api_error *error)
+{
+    cJSON *variables = NULL;
+    default_stream(c, body);
+    if (c->p.suffix && *c->p.suffix)
+        return api_refuse(error, 400, "suffix",
+                          "\"suffix\": text cannot be filled in before another yet");
+    bool templated = c->server->vocabulary && qp_chat_template(c->server->vocabulary);
+    if (c->p.raw || !templated) return call_add_text(c, c->p.text, error);
+    cJSON *list = cJSON_CreateArray();
+    if (c->p.instructions) add_message(list, "system", c->p.instructions);
+    add_message(list, "user", c->p.text);
+    qp_status status = call_chat_variables(c, list, NULL, &variables, error);
+    cJSON_Delete(list);
+    return status == QP_OK ? call_add_chat(c, variables, error) : status;
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+static void put_head(const call *c, strbuf *out)
+{
+    char when[40];
+    struct tm utc;
+    gmtime_r(&c->created, &utc);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    strbuf_puts(out, "{\"model\":");
+    put_model(c, out);
+    strbuf_printf(out, ",\"created_at\":\"%s\"", when);
+}
+
+static bool is_chat(const call *c)
+{
+    return c->dialect == &ollama_chat;
+}
+
+static void put_tool_calls(const answer *a, strbuf *out)
+{
+    const cJSON *tool_call;
+    const char *comma = "";
+    strbuf_puts(out, ",\"tool_calls\":[");
+    cJSON_ArrayForEach(tool_call, a->tool_calls)
+    {
+        const char *name = json_get(tool_call, "name")->valuestring;
+        strbuf_printf(out, "%s{\"function\":{\"name\":", comma);
+        json_put_string(out, name, strlen(name));
+        strbuf_printf(out, ",\"arguments\":%s}}", json_get(tool_call, "arguments")->valuestring);
+        comma = ",";
+    }
+    strbuf_putc(out, ']');
+}
+
+static void put_text(const call *c, const answer *a, const char *text, size_t length, strbuf *out)
+{
+    strbuf_puts(out, is_chat(c) ? ",\"message\":{\"role\":\"assistant\",\"content\":"
+                                : ",\"response\":");
+    json_put_string(out, text, length);
+    if (a->tool_calls) put_tool_calls(a, out);
+    if (is_chat(c)) strbuf_putc(out, '}');
+}
+
+static void put_end(const call *c, strbuf *out)
+{
+    const request *r = c->prompts[0].request;
+    call_usage sum = call_sum_usage(c);
+    uint64_t now = clock_ns(), first = r->first_token ? r->first_token : now,
+             admitted = r->admitted ? r->admitted : now;
+    strbuf_printf(out,
+                  ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,"
+                  "\"load_duration\":0,\"prompt_eval_count\":%zu,\"prompt_eval_duration\":%llu,"
+                  "\"eval_count\":%zu,\"eval_duration\":%llu}",
+                  c->answers[0].finish == QP_FINISH_LENGTH ||
+                          c->answers[0].finish == QP_FINISH_CONTEXT
+                      ? "length"
+                      : "stop",
+                  (unsigned long long)(now - c->arrived), sum.prompt,
+                  (unsigned long long)(first > admitted ? first - admitted : 0), sum.completion,
+                  (unsigned long long)(now > first ? now - first : 0));
+}
+
+static void whole(call *c)
+{
+    const answer *a = &c->answers[0];
+    put_head(c, &c->out);
+    put_text(c, a, strbuf_text(&a->text), a->content, &c->out);
+    put_end(c, &c->out);
+}
+
+static void begin(call *c)
+{
+    put_head(c, &c->head);
+}
+
+static void delta(call *c, answer *a, const char *text, size_t length)
+{
+    if (!length) return;
+    strbuf_append(&c->out, c->head.data, c->head.length);
+    put_text(c, a, text, length, &c->out);
+    strbuf_puts(&c->out, ",\"done\":false}\n");
+}
+
+static void finish(call *c, answer *a)
+{
+    if (!a->tool_calls) return;
+    strbuf_append(&c->out, c->head.data, c->head.length);
+    put_text(c, a, "", 0, &c->out);
+    strbuf_puts(&c->out, ",\"done\":false}\n");
+}
+
+static void end(call *c)
+{
+    strbuf_append(&c->out, c->head.data, c->head.length);
+    put_text(c, &(answer){0}, "", 0, &c->out);
+    put_end(c, &c->out);
+    strbuf_putc(&c->out, '\n');
+}
+
+static void fail(call *c, const api_error *error)
+{
+    api_error_body(error, API_OLLAMA, &c->out);
+    strbuf_putc(&c->out, '\n');
+}
+
+const dialect ollama_chat = {
+    .fields = chat_tables,
+    .stream_type = "application/x-ndjson",
+    .read = read_chat,
+    .whole = whole,
+    .begin = begin,
+    .delta = delta,
+    .finish = finish,
+    .end = end,
+    .fail = fail,
+};
+
+const dialect ollama_generate = {
+    .fields = generate_tables,
+    .stream_type = "application/x-ndjson",
+    .read = read_generate,
+    .whole = whole,
+    .begin = begin,
+    .delta = delta,
+    .finish = finish,
+    .end = end,
+    .fail = fail,
+};
+
+/* ---- The model ----------------------------------------------------------------------------- */
+
+void reply_ollama_version(server *s, exchange *x)
+{
+    (void)s;
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "version", QP_VERSION);
+    server_reply_json(x, tree);
+}
+
+static void add_details(const server *s, cJSON *tree)
+{
+    cJSON *details = cJSON_AddObjectToObject(tree, "details");
+    cJSON_AddStringToObject(details, "format", "gguf");
+    cJSON_AddStringToObject(details, "family", "llama");
+    cJSON_AddStringToObject(details, "parameter_size", "");
+    cJSON_AddStringToObject(details, "quantization_level", "");
+    (void)s;
+}
+
+void reply_ollama_tags(server *s, exchange *x)
+{
+    char when[40];
+    struct tm utc;
+    gmtime_r(&s->started, &utc);
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    cJSON *tree = cJSON_CreateObject(), *model = cJSON_CreateObject();
+    cJSON_AddStringToObject(model, "name", s->options->alias);
+    cJSON_AddStringToObject(model, "model", s->options->alias);
+    cJSON_AddStringToObject(model, "modified_at", when);
+    cJSON_AddNumberToObject(model, "size", (double)s->info.weight_bytes);
+    cJSON_AddStringToObject(model, "digest", "");
+    add_details(s, model);
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "models"), model);
+    server_reply_json(x, tree);
+}
+
+static const field show_fields[] = {
+    {.name = "model",
+     .type = FIELD_STRING,
+     AT(model),
+     .help = "any name: the server has one model"},
+    {.name = "name", .type = FIELD_STRING, AT(model), .help = "another name of model"},
+    {0}};
+const field *const ollama_show_tables[] = {show_fields, NULL};
+
+qp_status answer_ollama_show(call *c, cJSON **out, api_error *error)
+{
+    (void)error;
+    const server *s = c->server;
+    const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
+    *out = cJSON_CreateObject();
+    cJSON_AddStringToObject(*out, "template", source ? source : "");
+    cJSON_AddStringToObject(*out, "parameters", "");
+    cJSON_AddStringToObject(*out, "modelfile", "");
+    add_details(s, *out);
+    cJSON *info = cJSON_AddObjectToObject(*out, "model_info");
+    cJSON_AddStringToObject(info, "general.architecture", "llama");
+    cJSON_AddNumberToObject(info, "llama.context_length", (double)s->info.model_context);
+    cJSON_AddNumberToObject(info, "llama.vocab_size", (double)s->info.vocab_size);
+    cJSON *capabilities = cJSON_AddArrayToObject(*out, "capabilities");
+    cJSON_AddItemToArray(capabilities, cJSON_CreateString("completion"));
+    if (source && strstr(source, "tools"))
+        cJSON_AddItemToArray(capabilities, cJSON_CreateString("tools"));
+    return QP_OK;
+}
