@@ -212,6 +212,26 @@ def a_model_without_vocabulary_has_ids(_):
         refusal(s, "/v1/chat/completions", {"messages": HELLO})
 
 
+@test
+def responses(s):
+    body = {"input": "hello", "instructions": "x", "max_output_tokens": 8, "temperature": 0,
+            "ignore_eos": True}
+    status, reply = s.post("/v1/responses", body)
+    assert status == 200 and reply["object"] == "response" and reply["status"] == "incomplete"
+    text = reply["output"][0]["content"][0]["text"]
+    events = s.stream("/v1/responses", body)
+    assert [e["sequence_number"] for e in events] == list(range(len(events)))
+    assert events[0]["type"] == "response.created" and events[-1]["type"] == "response.incomplete"
+    parts = [e["delta"] for e in events if e["type"] == "response.output_text.delta"]
+    assert "".join(parts) == text == events[-1]["response"]["output"][0]["content"][0]["text"]
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]
+    usage = [s.post("/v1/responses", {"input": i, "max_output_tokens": 1})[1]["usage"]
+             for i in ("hello", items)]
+    assert usage[0]["input_tokens"] == usage[1]["input_tokens"]
+    refusal(s, "/v1/responses", {"input": "x", "previous_response_id": "y"}, "previous_response_id")
+    refusal(s, "/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "text")
+
+
 # ---- Anthropic and Ollama ----------------------------------------------------------------------
 
 @test

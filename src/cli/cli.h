@@ -71,7 +71,7 @@ typedef struct cli_settings {
     const char *host, *alias;
     option_strings origins;
     bool insecure, shared_cache;
-    int64_t port, http_workers, max_connections, max_queued;
+    int64_t port, http_workers, max_connections, max_queued, pages;
     uint64_t max_body;
     double drain;
 } cli_settings;

@@ -81,6 +81,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .max_sessions = s->parallel,
                                  .max_outputs = max_outputs,
                                  .page_size = s->page_size,
+                                 .pages = s->pages,
                                  .kv_type = cli_kv_types[s->kv_type],
                                  .exec = cli_execs[s->exec],
                                  .device = cli_devices[s->device],

@@ -14,12 +14,17 @@ static void name_model(const char *path, char *name, size_t size)
     if (length > 5 && strcmp(name + length - 5, ".gguf") == 0) name[length - 5] = '\0';
 }
 
+/* Rows of logits in a pass: one for each answer, and for prompts whose tokens are all scored. */
+enum { OUTPUTS_LEAST = 32 };
+
 static qp_status open_model(void *context, qp_engine **engine, qp_sampling *sampling,
                             qp_error *error)
 {
     cli_call call = *(const cli_call *)context;
     call.error = error;
-    qp_status status = cli_open_engine(&call, call.settings->parallel, engine);
+    int64_t outputs = call.settings->parallel;
+    if (outputs < OUTPUTS_LEAST) outputs = OUTPUTS_LEAST;
+    qp_status status = cli_open_engine(&call, outputs, engine);
     return status == QP_OK ? cli_sampling(&call, *engine, sampling) : status;
 }
 
@@ -40,6 +45,7 @@ qp_status command_serve(const cli_call *call)
                               .insecure = s->insecure,
                               .shared_cache = s->shared_cache,
                               .workers = (int)s->http_workers,
+                              .parallel = (size_t)s->parallel,
                               .max_body = s->max_body,
                               .max_connections = (size_t)s->max_connections,
                               .max_queued = (size_t)s->max_queued,

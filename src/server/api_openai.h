@@ -4,6 +4,6 @@
 
 #include "server/call.h"
 
-extern const dialect openai_chat, openai_completions;
+extern const dialect openai_chat, openai_completions, openai_responses;
 
 #endif

@@ -83,7 +83,7 @@ void reply_props(server *s, exchange *x)
     cJSON *values = cJSON_AddObjectToObject(settings, "params");
     for (int i = 0; i < QP_SETTING_COUNT; i++)
         cJSON_AddNumberToObject(values, qp_setting_name((qp_setting)i), s->defaults.value[i]);
-    cJSON_AddNumberToObject(tree, "total_slots", (double)s->info.max_outputs);
+    cJSON_AddNumberToObject(tree, "total_slots", (double)s->options->parallel);
     cJSON_AddStringToObject(tree, "model_alias", s->options->alias);
     const char *source = s->vocabulary ? qp_chat_template(s->vocabulary) : NULL;
     cJSON_AddStringToObject(tree, "chat_template", source ? source : "");

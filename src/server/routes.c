@@ -33,6 +33,8 @@ const route routes[] = {
     {"POST", "/v1/chat/completions", "an answer to a conversation", .dialect = &openai_chat},
     {"POST", "/chat/completions", "the same", .dialect = &openai_chat},
     {"POST", "/v1/completions", "text that goes on", .dialect = &openai_completions},
+    {"POST", "/v1/responses", "an answer to a conversation; nothing is kept",
+     .dialect = &openai_responses},
     {"POST", "/v1/messages", "an answer to a conversation (Anthropic)", API_ANTHROPIC,
      .dialect = &anthropic_messages},
     {"POST", "/v1/messages/count_tokens", "how long a conversation is (Anthropic)", API_ANTHROPIC,

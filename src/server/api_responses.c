@@ -1,0 +1,454 @@
+/* POST /v1/responses, without state: every request brings its whole conversation.
+ *
+ * A stream is a list of events with a number each; items of the output are opened, filled and
+ * closed, and the last event has the whole response.
+ */
+#include "server/api_openai.h"
+
+#include "server/api_parts.h"
+#include "server/server_state.h"
+#include "text/json_string.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define AT(member) .at = offsetof(parameters, member)
+
+/* ---- Fields -------------------------------------------------------------------------------- */
+
+static qp_status refuse_state(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    (void)out;
+    if (cJSON_IsFalse(value)) return QP_OK;
+    return api_refuse(error, 400, name,
+                      "\"%s\": the server keeps no responses; send the whole conversation as "
+                      "\"input\"",
+                      name);
+}
+
+static qp_status read_text_format(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    const cJSON *format = json_get(value, "format");
+    return format ? call_read_format(out, name, format, error) : QP_OK;
+}
+
+static const field response_fields[] = {
+    {.name = "input",
+     .type = FIELD_JSON,
+     .types = JSON_STRING | JSON_ARRAY,
+     AT(input),
+     .required = true,
+     .help = "a text, or the items of a conversation"},
+    {.name = "instructions", .type = FIELD_STRING, AT(instructions), .help = "the system message"},
+    {.name = "max_output_tokens",
+     .type = FIELD_INTEGER,
+     AT(max_tokens),
+     .low = 1,
+     .high = 1 << 30,
+     .help = "of the answer; none: until the context is full"},
+    {.name = "model",
+     .type = FIELD_STRING,
+     AT(model),
+     .help = "any name: the server has one model"},
+    {.name = "stream", .type = FIELD_BOOL, AT(stream), .help = "send the answer as it is made"},
+    {.name = "tools",
+     .type = FIELD_JSON,
+     .types = JSON_ARRAY,
+     AT(tools),
+     .help = "functions that the model may call"},
+    {.name = "tool_choice",
+     .type = FIELD_READ,
+     .types = JSON_STRING | JSON_OBJECT,
+     .read = call_read_tool_choice,
+     .help = "auto or none"},
+    {.name = "text",
+     .type = FIELD_READ,
+     .types = JSON_OBJECT,
+     .read = read_text_format,
+     .help = "with a format of type text"},
+    {.name = "previous_response_id",
+     .type = FIELD_READ,
+     .types = JSON_STRING,
+     .read = refuse_state,
+     .help = "not built: the server keeps no responses"},
+    {.name = "background",
+     .type = FIELD_READ,
+     .types = JSON_BOOL,
+     .read = refuse_state,
+     .help = "not built: the server keeps no responses"},
+    {0}};
+
+static const field *const response_tables[] = {response_fields, call_sampling_fields,
+                                               call_vendor_fields, NULL};
+
+/* ---- To messages --------------------------------------------------------------------------- */
+
+static const char *text_member(const cJSON *item, const char *name)
+{
+    const cJSON *value = json_get(item, name);
+    return cJSON_IsString(value) ? value->valuestring : "";
+}
+
+static cJSON *call_message(const cJSON *item)
+{
+    cJSON *message = cJSON_CreateObject(), *call = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", "assistant");
+    cJSON_AddItemToArray(cJSON_AddArrayToObject(message, "tool_calls"), call);
+    cJSON_AddStringToObject(call, "id", text_member(item, "call_id"));
+    cJSON_AddStringToObject(call, "type", "function");
+    cJSON *function = cJSON_AddObjectToObject(call, "function");
+    cJSON_AddStringToObject(function, "name", text_member(item, "name"));
+    cJSON_AddStringToObject(function, "arguments", text_member(item, "arguments"));
+    return message;
+}
+
+static cJSON *result_message(const cJSON *item)
+{
+    const cJSON *output = json_get(item, "output");
+    cJSON *message = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", "tool");
+    cJSON_AddStringToObject(message, "tool_call_id", text_member(item, "call_id"));
+    cJSON_AddItemToObject(message, "content",
+                          output ? cJSON_Duplicate(output, true) : cJSON_CreateString(""));
+    return message;
+}
+
+static qp_status add_item(const cJSON *item, cJSON *list, api_error *error)
+{
+    const char *type = text_member(item, "type");
+    if (strcmp(type, "function_call") == 0)
+        cJSON_AddItemToArray(list, call_message(item));
+    else if (strcmp(type, "function_call_output") == 0)
+        cJSON_AddItemToArray(list, result_message(item));
+    else if (!*type || strcmp(type, "message") == 0)
+        cJSON_AddItemToArray(list, cJSON_Duplicate(item, true)); /* checked later */
+    else if (strcmp(type, "reasoning") != 0)
+        return api_refuse(error, 400, "input",
+                          "an item of the input is of type \"%.40s\", which "
+                          "is not known here",
+                          type);
+    return QP_OK;
+}
+
+static void add_text_message(cJSON *list, const char *role, const char *text)
+{
+    cJSON *message = cJSON_CreateObject();
+    cJSON_AddStringToObject(message, "role", role);
+    cJSON_AddStringToObject(message, "content", text);
+    cJSON_AddItemToArray(list, message);
+}
+
+/* {"type": "function", "name": ...} as {"type": "function", "function": {"name": ...}}. */
+static cJSON *convert_tools(const cJSON *tools)
+{
+    const cJSON *tool;
+    cJSON *list = cJSON_CreateArray();
+    cJSON_ArrayForEach(tool, tools)
+    {
+        cJSON *out = cJSON_CreateObject(), *function = cJSON_Duplicate(tool, true);
+        cJSON_DeleteItemFromObjectCaseSensitive(function, "type");
+        cJSON_AddStringToObject(out, "type", "function");
+        cJSON_AddItemToObject(out, "function", function);
+        cJSON_AddItemToArray(list, out);
+    }
+    return list;
+}
+
+static qp_status read_response(call *c, const cJSON *body, api_error *error)
+{
+    (void)body;
+    const cJSON *item;
+    cJSON *variables = NULL, *list = cJSON_CreateArray();
+    cJSON *tools = c->p.tools ? convert_tools(c->p.tools) : NULL;
+    qp_status status = QP_OK;
+    if (c->p.instructions) add_text_message(list, "system", c->p.instructions);
+    if (cJSON_IsString(c->p.input)) {
+        add_text_message(list, "user", c->p.input->valuestring);
+    } else {
+        cJSON_ArrayForEach(item, c->p.input)
+        {
+            if (status == QP_OK) status = add_item(item, list, error);
+        }
+    }
+    if (status == QP_OK) status = call_chat_variables(c, list, tools, &variables, error);
+    /* The names of the tools stay with the call. */
+    if (tools) cJSON_AddItemToObject(c->body, "quipu tools", tools);
+    cJSON_Delete(list);
+    return status == QP_OK ? call_add_chat(c, variables, error) : status;
+}
+
+/* ---- Parts of the output ------------------------------------------------------------------- */
+
+static cJSON *text_part(const char *text, size_t length)
+{
+    strbuf json = {0};
+    cJSON *part = cJSON_CreateObject();
+    json_put_string(&json, text, length);
+    cJSON_AddStringToObject(part, "type", "output_text");
+    cJSON_AddRawToObject(part, "text", strbuf_text(&json));
+    cJSON_AddArrayToObject(part, "annotations");
+    cJSON_AddArrayToObject(part, "logprobs");
+    strbuf_free(&json);
+    return part;
+}
+
+static cJSON *message_item(const call *c, const answer *a, const char *status)
+{
+    char id[48];
+    cJSON *item = cJSON_CreateObject();
+    snprintf(id, sizeof id, "msg_%s", c->id);
+    cJSON_AddStringToObject(item, "type", "message");
+    cJSON_AddStringToObject(item, "id", id);
+    cJSON_AddStringToObject(item, "status", status);
+    cJSON_AddStringToObject(item, "role", "assistant");
+    cJSON *content = cJSON_AddArrayToObject(item, "content");
+    if (a) cJSON_AddItemToArray(content, text_part(strbuf_text(&a->text), a->content));
+    return item;
+}
+
+static cJSON *call_item(const cJSON *tool_call, const char *status)
+{
+    char id[24];
+    cJSON *item = cJSON_CreateObject();
+    snprintf(id, sizeof id, "fc_%s", text_member(tool_call, "id"));
+    cJSON_AddStringToObject(item, "type", "function_call");
+    cJSON_AddStringToObject(item, "id", id);
+    cJSON_AddStringToObject(item, "call_id", text_member(tool_call, "id"));
+    cJSON_AddStringToObject(item, "name", text_member(tool_call, "name"));
+    bool done = strcmp(status, "completed") == 0;
+    cJSON_AddStringToObject(item, "arguments", done ? text_member(tool_call, "arguments") : "");
+    cJSON_AddStringToObject(item, "status", status);
+    return item;
+}
+
+static bool has_message(const answer *a)
+{
+    return a->content > 0 || !a->tool_calls;
+}
+
+static void add_output(const call *c, cJSON *output)
+{
+    const answer *a = &c->answers[0];
+    const cJSON *tool_call;
+    if (!a->ended) return;
+    if (has_message(a)) cJSON_AddItemToArray(output, message_item(c, a, "completed"));
+    cJSON_ArrayForEach(tool_call, a->tool_calls)
+        cJSON_AddItemToArray(output, call_item(tool_call, "completed"));
+}
+
+static void add_usage(const call *c, cJSON *tree)
+{
+    call_usage sum = call_sum_usage(c);
+    cJSON *usage = cJSON_AddObjectToObject(tree, "usage");
+    cJSON_AddNumberToObject(usage, "input_tokens", (double)sum.prompt);
+    cJSON *details = cJSON_AddObjectToObject(usage, "input_tokens_details");
+    cJSON_AddNumberToObject(details, "cached_tokens", (double)sum.cached);
+    cJSON_AddNumberToObject(usage, "output_tokens", (double)sum.completion);
+    details = cJSON_AddObjectToObject(usage, "output_tokens_details");
+    cJSON_AddNumberToObject(details, "reasoning_tokens", 0);
+    cJSON_AddNumberToObject(usage, "total_tokens", (double)(sum.prompt + sum.completion));
+}
+
+static const char *status_of(const call *c)
+{
+    const answer *a = &c->answers[0];
+    if (!a->ended) return "in_progress";
+    return strcmp(call_finish_reason(a), "length") == 0 ? "incomplete" : "completed";
+}
+
+static cJSON *response_tree(const call *c)
+{
+    char id[48];
+    const char *status = status_of(c);
+    cJSON *tree = cJSON_CreateObject();
+    snprintf(id, sizeof id, "resp_%s", c->id);
+    cJSON_AddStringToObject(tree, "id", id);
+    cJSON_AddStringToObject(tree, "object", "response");
+    cJSON_AddNumberToObject(tree, "created_at", (double)c->created);
+    cJSON_AddStringToObject(tree, "status", status);
+    cJSON_AddNullToObject(tree, "error");
+    if (strcmp(status, "incomplete") == 0) {
+        cJSON *why = cJSON_AddObjectToObject(tree, "incomplete_details");
+        cJSON_AddStringToObject(why, "reason", "max_output_tokens");
+    } else {
+        cJSON_AddNullToObject(tree, "incomplete_details");
+    }
+    if (c->p.instructions)
+        cJSON_AddStringToObject(tree, "instructions", c->p.instructions);
+    else
+        cJSON_AddNullToObject(tree, "instructions");
+    cJSON_AddStringToObject(tree, "model", c->server->options->alias);
+    add_output(c, cJSON_AddArrayToObject(tree, "output"));
+    cJSON_AddBoolToObject(tree, "parallel_tool_calls", true);
+    cJSON_AddNullToObject(tree, "previous_response_id");
+    cJSON_AddBoolToObject(tree, "store", false);
+    cJSON_AddNumberToObject(tree, "temperature", c->p.sampling.value[QP_TEMPERATURE]);
+    cJSON_AddNumberToObject(tree, "top_p", c->p.sampling.value[QP_TOP_P]);
+    cJSON_AddStringToObject(tree, "tool_choice", c->p.no_tools ? "none" : "auto");
+    cJSON_AddItemToObject(tree, "tools",
+                          c->p.tools ? cJSON_Duplicate(c->p.tools, true) : cJSON_CreateArray());
+    cJSON_AddStringToObject(tree, "truncation", "disabled");
+    cJSON_AddObjectToObject(tree, "metadata");
+    if (c->answers[0].ended)
+        add_usage(c, tree);
+    else
+        cJSON_AddNullToObject(tree, "usage");
+    return tree;
+}
+
+static void put_tree(cJSON *tree, strbuf *out)
+{
+    char *text = tree ? cJSON_PrintUnformatted(tree) : NULL;
+    if (text)
+        strbuf_puts(out, text);
+    else
+        out->failed = true;
+    cJSON_free(text);
+    cJSON_Delete(tree);
+}
+
+static void whole(call *c)
+{
+    put_tree(response_tree(c), &c->out);
+}
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+/* c->state: how many events there were. An item's index is 0 for the message, where there is one.
+ */
+static cJSON *new_event(call *c, const char *type)
+{
+    cJSON *event = cJSON_CreateObject();
+    cJSON_AddStringToObject(event, "type", type);
+    cJSON_AddNumberToObject(event, "sequence_number", c->state++);
+    return event;
+}
+
+static void send_event(call *c, cJSON *event)
+{
+    strbuf_printf(&c->out, "event: %s\ndata: ", text_member(event, "type"));
+    put_tree(event, &c->out);
+    strbuf_puts(&c->out, "\n\n");
+}
+
+static void send_response(call *c, const char *type)
+{
+    cJSON *event = new_event(c, type);
+    cJSON_AddItemToObject(event, "response", response_tree(c));
+    send_event(c, event);
+}
+
+static void send_item(call *c, const char *type, int index, cJSON *item)
+{
+    cJSON *event = new_event(c, type);
+    cJSON_AddNumberToObject(event, "output_index", index);
+    cJSON_AddItemToObject(event, "item", item);
+    send_event(c, event);
+}
+
+/* An event of the message's text. */
+static cJSON *text_event(call *c, const char *type)
+{
+    char id[48];
+    cJSON *event = new_event(c, type);
+    snprintf(id, sizeof id, "msg_%s", c->id);
+    cJSON_AddStringToObject(event, "item_id", id);
+    cJSON_AddNumberToObject(event, "output_index", 0);
+    cJSON_AddNumberToObject(event, "content_index", 0);
+    return event;
+}
+
+static void begin(call *c)
+{
+    send_response(c, "response.created");
+    send_response(c, "response.in_progress");
+}
+
+static void open_message(call *c)
+{
+    send_item(c, "response.output_item.added", 0, message_item(c, NULL, "in_progress"));
+    cJSON *event = text_event(c, "response.content_part.added");
+    cJSON_AddItemToObject(event, "part", text_part("", 0));
+    send_event(c, event);
+}
+
+static void delta(call *c, answer *a, const char *text, size_t length)
+{
+    if (!length) return;
+    if (!a->sent) open_message(c);
+    strbuf_printf(
+        &c->out,
+        "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\","
+        "\"sequence_number\":%d,\"item_id\":\"msg_%s\",\"output_index\":0,"
+        "\"content_index\":0,\"logprobs\":[],\"delta\":",
+        c->state++, c->id);
+    json_put_string(&c->out, text, length);
+    strbuf_puts(&c->out, "}\n\n");
+}
+
+static void close_message(call *c, const answer *a)
+{
+    cJSON *part = text_part(strbuf_text(&a->text), a->content);
+    cJSON *event = text_event(c, "response.output_text.done");
+    cJSON_AddItemToObject(event, "text", cJSON_Duplicate(json_get(part, "text"), false));
+    cJSON_AddArrayToObject(event, "logprobs");
+    send_event(c, event);
+    event = text_event(c, "response.content_part.done");
+    cJSON_AddItemToObject(event, "part", part);
+    send_event(c, event);
+    send_item(c, "response.output_item.done", 0, message_item(c, a, "completed"));
+}
+
+static void send_call(call *c, const cJSON *tool_call, int index)
+{
+    const char *names[] = {"delta", "arguments"};
+    char id[24];
+    send_item(c, "response.output_item.added", index, call_item(tool_call, "in_progress"));
+    snprintf(id, sizeof id, "fc_%s", text_member(tool_call, "id"));
+    for (int done = 0; done < 2; done++) {
+        cJSON *event = new_event(c, done ? "response.function_call_arguments.done"
+                                         : "response.function_call_arguments.delta");
+        cJSON_AddStringToObject(event, "item_id", id);
+        cJSON_AddNumberToObject(event, "output_index", index);
+        cJSON_AddStringToObject(event, names[done], text_member(tool_call, "arguments"));
+        if (done) cJSON_AddStringToObject(event, "name", text_member(tool_call, "name"));
+        send_event(c, event);
+    }
+    send_item(c, "response.output_item.done", index, call_item(tool_call, "completed"));
+}
+
+static void finish(call *c, answer *a)
+{
+    const cJSON *tool_call;
+    int index = has_message(a);
+    if (has_message(a) && !a->content) open_message(c);
+    if (has_message(a)) close_message(c, a);
+    cJSON_ArrayForEach(tool_call, a->tool_calls) send_call(c, tool_call, index++);
+}
+
+static void end(call *c)
+{
+    bool complete = strcmp(status_of(c), "completed") == 0;
+    send_response(c, complete ? "response.completed" : "response.incomplete");
+}
+
+static void fail(call *c, const api_error *error)
+{
+    cJSON *event = new_event(c, "error");
+    cJSON_AddStringToObject(event, "code", "server_error");
+    cJSON_AddStringToObject(event, "message", error->error.message);
+    cJSON_AddNullToObject(event, "param");
+    send_event(c, event);
+}
+
+const dialect openai_responses = {
+    .fields = response_tables,
+    .stream_type = "text/event-stream",
+    .read = read_response,
+    .whole = whole,
+    .begin = begin,
+    .delta = delta,
+    .finish = finish,
+    .end = end,
+    .fail = fail,
+};
