@@ -23,7 +23,7 @@ typedef struct server_options {
     bool insecure;     /* other hosts may connect without a key */
     bool shared_cache; /* clients with different keys share prefixes */
     int workers;       /* threads that parse and format */
-    size_t parallel; /* answers that are made at a time */
+    size_t parallel;   /* answers that are made at a time */
     size_t max_body, max_connections, max_queued;
     double drain_seconds; /* that answers have to end after SIGTERM */
     double timeout;       /* seconds that an answer may take; 0: any */
