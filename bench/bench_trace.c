@@ -29,7 +29,7 @@ static double processor_ns(void)
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-/* One pass behind CONTEXT - 1 tokens. */
+/* One pass after CONTEXT - 1 tokens. */
 static qp_status time_pass(qp_session *session, qp_trace *trace, sample *out, qp_error *error)
 {
     const int32_t token = 1;

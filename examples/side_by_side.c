@@ -14,7 +14,7 @@
 
 enum { MOST = 64, TOKENS = 40 };
 
-/* A text, and what comes behind it. */
+/* A text, and the tokens that follow it. */
 typedef struct continuation {
     qp_tokens prompt;
     qp_generate_options options;

@@ -51,7 +51,7 @@ prove_delays() {
     local kind share type how context
     for kind in $PROOF_DELAYS; do
         IFS=: read -r share type how context <<<"$kind"
-        check "tokens by warps that sleep: $type, $how, behind ${context:=21}" proof_tool \
+        check "tokens by warps that sleep: $type, $how, after ${context:=21} tokens" proof_tool \
             tool_delays "synthetic:tiny:$type" $((${PROOF_TOKENS:-1000000} * share / 40)) 2000 \
             "$how" "$context" || true
     done
@@ -82,7 +82,7 @@ sanitize_mega() {
     local tool=$1 type depth rows
     for type in $PROOF_TYPES F16; do
         for depth in 40 400; do
-            check_bench "$tool" "$type behind $depth tokens" --exec megakernel -m "synthetic:tiny:$type" \
+            check_bench "$tool" "$type after $depth tokens" --exec megakernel -m "synthetic:tiny:$type" \
                 -p 0 -n 4 -d $depth
         done
         check "$tool: $type, drawn" sanitized "$tool" "${QUIPU_BINARY:-$PWD/build/quipu}" run \
@@ -118,7 +118,7 @@ racecheck_mega() {
         *) tokens=2 ;;
         esac
         for context in 21 400; do
-            check "racecheck: $type, $how, behind $context tokens" sanitized racecheck \
+            check "racecheck: $type, $how, after $context tokens" sanitized racecheck \
                 --kernel-name kernel_substring=delayed \
                 "${QUIPU_TESTS:-$PWD/build-test/tests}/tool_delays" "synthetic:tiny:$type" \
                 $tokens 200 "$how" $context alone || true

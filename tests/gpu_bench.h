@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD = 0xa5 /* each byte of memory that nobody is to write */ };
+enum { GUARD = 0xa5 /* each byte of memory that no kernel may write */ };
 
 typedef struct bench {
     cuda_device device;

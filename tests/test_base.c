@@ -544,7 +544,7 @@ static void test_progress(void **state)
     progress_begin(&p, "reading", 1000000);
     for (int i = 0; i < 1000; i++)
         progress_advance(&p, 1000);
-    assert_int_equal(h.done, 1000000); /* the end is always told, the way there sparsely */
+    assert_int_equal(h.done, 1000000); /* the end is always reported, progress before it rarely */
     assert_in_range(h.reports, 1, 100);
     int reports = h.reports;
     progress_end(&p);

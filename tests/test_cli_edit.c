@@ -182,7 +182,7 @@ static void a_message_is_drawn(void **state)
     strbuf_free(&t.text);
 }
 
-/* A cursor after a full row stands in the next, also before a line break. */
+/* A cursor after a full row is in the next row, also before a line break. */
 static void full_rows(void **state)
 {
     (void)state;

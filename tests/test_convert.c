@@ -44,7 +44,7 @@ static float *logits_of(const char *model, size_t *count)
     qp_engine *engine = open_engine(
         (qp_engine_options){.model = model, .kv_type = "F32", .context = 64, .max_outputs = N_IDS});
     int64_t vocab_size = qp_engine_get_info(engine)->vocab_size;
-    /* Dynamic RoPE scaling, which GGUF lacks, begins behind the model's own context. */
+    /* Dynamic RoPE scaling, which GGUF lacks, begins after the model's own context. */
     int64_t n = qp_engine_get_info(engine)->model_context;
     if (n > N_IDS) n = N_IDS;
     int32_t ids[N_IDS];

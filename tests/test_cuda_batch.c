@@ -38,7 +38,7 @@ typedef struct sequences {
     bool one_long; /* the last of them is LONG */
     qp_session *sessions[MOST];
     int32_t tokens[MOST][CONTEXT];
-    float *logits; /* [n][vocab_size], behind the last step of each */
+    float *logits; /* [n][vocab_size], after the last step of each */
 } sequences;
 
 /* Reads a prompt into each of n sessions, alone. end_sequences() them. */

@@ -37,7 +37,7 @@ static int prompt_of(int sequence)
     return sequence < SHORT ? sequence : 16 * (sequence - SHORT + 2) - 1 - sequence % STEPS;
 }
 
-/* What is the same to the bit stands side by side: pages of all sizes. */
+/* Sequences with the same bits are side by side, with pages of all sizes. */
 static const struct {
     const char *model, *kv_type;
     int64_t page_size;
@@ -121,7 +121,7 @@ static bool is_left(const company *c, int row, int step)
     return !c->end || row % c->end >= step;
 }
 
-/* Reads a token of each behind the prompts, STEPS times, into logits. */
+/* Reads a token of each sequence after the prompts, STEPS times, into logits. */
 static void run_steps(const sequences *s, const company *c, float *logits)
 {
     qp_error error;

@@ -235,7 +235,7 @@ static void check_likeliest(cuda_device *device, int64_t n, int64_t features)
     cuda_buffer on_gpu[] = {upload(device, NULL, sizeof x),
                             upload(device, weight, (size_t)(features * DEPTH) * 2),
                             upload(device, NULL, sizeof found)};
-    void *logits = (void *)0x1000; /* that nobody writes */
+    void *logits = (void *)0x1000; /* never written */
     op_call linear = {.end = features}, argmax = {.end = n};
     linear.tensors[LINEAR_X] = tensor_2d(at(&on_gpu[0]), DTYPE_F32, n, DEPTH);
     linear.tensors[LINEAR_WEIGHT] = tensor_2d(at(&on_gpu[1]), DTYPE_BF16, features, DEPTH);

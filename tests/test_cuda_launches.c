@@ -156,7 +156,7 @@ static void test_wrong_chains(void **state)
     free_made(&m);
 }
 
-/* Addresses of areas keep their place and are told from others. */
+/* Symbolic addresses keep their offset and differ from real addresses. */
 static void test_areas(void **state)
 {
     (void)state;

@@ -134,7 +134,7 @@ static void test_silu(void **state)
 
 /* ---- rope and kv_append -------------------------------------------------------------------- */
 
-/* Three sequences, one without tokens, one behind 5 others, one behind 37. */
+/* Three sequences, one without tokens before, one after 5 others, one after 37. */
 typedef struct pages {
     int32_t qo_indptr[SEQUENCES + 1], kv_indptr[SEQUENCES + 1], kv_indices[PAGES];
     int32_t positions[POSITIONS];
@@ -168,7 +168,7 @@ typedef struct turned {
     op_call rope, append;
 } turned;
 
-/* The calls behind a product whose output is `out`; caches full of guards. */
+/* The calls after a product whose output is `out`; the caches are full of guards. */
 static turned calls_of(bench *b, const heads *h, tensor out, const pages *p, const float *table)
 {
     const int64_t n = out.shape[0], shape[] = {PAGES, PAGE, h->n_kv, h->dim};

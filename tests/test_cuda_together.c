@@ -261,7 +261,7 @@ static void test_answers_of_the_megakernel(void **state)
 
 enum { TALKING = 5, NEW = 90, CHUNK = 32 };
 
-/* Of each input the row behind its last token. */
+/* For each input, the row after its last token. */
 typedef struct row_sink {
     float **rows;
     size_t vocab_size;

@@ -60,7 +60,7 @@ static void test_silu(void **state)
     h200.major = 10;
     assert_false(activates(&call, &silu));
     h200.major = 9;
-    silu.tensors[SILU_AND_MUL_OUT].data = at; /* memory that lives on behind the activation */
+    silu.tensors[SILU_AND_MUL_OUT].data = at; /* memory that is used after the activation */
     assert_false(activates(&call, &silu));
     silu = silu_of(&call);
     silu.end -= 1;

@@ -168,7 +168,7 @@ static qp_status follow(void *context, size_t input, size_t token, const float *
     return QP_OK;
 }
 
-/* Evaluates the prompt and the first n golden tokens behind it. */
+/* Evaluates the prompt and the first n golden tokens after it. */
 static follower follow_golden(qp_engine *engine, const cJSON *item, size_t n)
 {
     int32_t ids[2 * MAX_IDS], greedy[MAX_IDS];

@@ -359,7 +359,7 @@ static void assert_named(const bench *b, const char *step, const char *name, con
     assert_string_equal(row->alone.first.index, index);
     assert_int_equal(row->alone.first.pass, pass);
     assert_int_equal(row->alone.wrong, 1);
-    for (int i = 0; i < r->n_rows; i++) { /* the steps behind got a's values */
+    for (int i = 0; i < r->n_rows; i++) { /* later steps got a's values */
         if (i != r->first_wrong) assert_int_equal(r->rows[i].alone.wrong, 0);
     }
 }

@@ -439,7 +439,7 @@ static void sessions_are_counted(void **state)
     qp_engine_close(NULL);
 }
 
-/* The likeliest token behind each of a session's, one after the other. */
+/* The likeliest token after each of a session's tokens. */
 static void follow_likeliest(qp_engine *engine, qp_session *session, int32_t first, size_t count,
                              int32_t *tokens)
 {

@@ -522,7 +522,7 @@ static void characters_come_out_whole(void **state)
     assert_string_equal(r.text, "the\xF0\x9F\xAA\xA2\xC3\xA9");
     assert_memory_equal(r.lengths, lengths, sizeof lengths);
     assert_int_equal(r.last_length, 0);
-    /* Cut inside a character: the end hands out what there is, as it is. */
+    /* Cut inside a character: at the end the caller gets its bytes unchanged. */
     generate_fresh(engine, &s, 3, &r);
     assert_string_equal(r.text, "the\xF0\x9F");
     assert_int_equal(r.last_length, 2);
@@ -592,7 +592,8 @@ static void settings_have_ranges(void **state)
     }
 }
 
-/* Whoever stands higher wins, in whatever order they speak; the same one may change its mind. */
+/* The source with the higher precedence wins, in any order of calls; a source may change its own
+ * value. */
 static void higher_sources_win(void **state)
 {
     (void)state;

@@ -59,7 +59,7 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-/* --- Files made by hand, byte by byte, to break every rule one at a time --- */
+/* --- Files written byte by byte, each of which breaks one rule --- */
 
 static void u32(strbuf *out, uint32_t value)
 {

@@ -140,7 +140,7 @@ static void norm_eps_outside_the_root(const op_call *call)
     }
 }
 
-/* Stores whole vectors of 8; the next row hides it, behind the last there is none. */
+/* Stores whole vectors of 8; the next row hides that, but the last row has none after it. */
 static void norm_writes_past_the_row(const op_call *call)
 {
     FOR_ROWS(call, row)

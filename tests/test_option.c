@@ -567,7 +567,7 @@ static void test_man_page(void **state)
     assert_non_null(strstr(out.data, "\n\\&.A second paragraph: \\en stays.\n"));
     assert_non_null(strstr(out.data, "Environment: QUIPU_TOP_K.\n"));
     assert_non_null(strstr(out.data, "\n.SH EXIT STATUS\n.TP\n.B 2\nWrong usage.\n"));
-    /* A shared group is told once. */
+    /* A shared group is listed once. */
     const char *first = strstr(out.data, "\\-\\-model");
     assert_non_null(first);
     assert_null(strstr(first + 1, "\\-\\-model MODEL\n"));

@@ -39,7 +39,7 @@ static const char *const models[] = {"synthetic:tiny",
                                      "golden/models/internlm2"};
 enum { N_MODELS = sizeof models / sizeof *models };
 
-/* The bytes told before any weight is there are those that are taken. */
+/* The bytes predicted before any weight is read are those that are allocated. */
 static void bytes_are_known_before(void **state)
 {
     (void)state;

@@ -62,7 +62,7 @@ static const char *cell_text(const plan_cell *cell, char text[8])
     return text;
 }
 
-/* The table of the design for one rank, by hand: step, tokens, x, x_, attn, ffn. */
+/* The designed table for one rank, as literals: step, tokens, x, x_, attn, ffn. */
 typedef struct table_row {
     const char *step, *tokens, *x, *x_norm, *attn, *ffn;
 } table_row;
@@ -357,7 +357,7 @@ static void the_verifier_catches_every_misplacement(void **state)
                 p.tensors[a].offset += (size_t)random_between(0, 128);
                 p.tensors[a].offset -= p.tensors[a].offset < 64 ? 0 : 64;
                 break;
-            case 2: /* the last byte of another tensor, or just behind it */
+            case 2: /* the last byte of another tensor, or the one after it */
                 p.tensors[a].offset = offset_b + p.tensors[b].bytes - (size_t)random_between(0, 1);
                 break;
             default:
@@ -389,7 +389,7 @@ static void the_verifier_catches_wrong_orders(void **state)
     static const struct {
         const char *step;
         int64_t layer;
-        const char *tensor, *holds; /* what the step behind reads too early */
+        const char *tensor, *holds; /* what the next step reads too early */
     } swaps[] = {{"embedding", -1, "x", "nothing"},  {"attn_norm", 0, "x_", "nothing"},
                  {"attn_qkv", 0, "attn", "nothing"}, {"attn_qkv", 1, "attn", "ffn"},
                  {"ffn_up", 1, "ffn", "attn"},       {"final_norm", -1, "x_out", "ffn"},

@@ -130,7 +130,7 @@ static void forge_checksum(char *bytes, size_t size)
     memcpy(bytes + 32, &hash, sizeof hash);
 }
 
-/* Damage behind a good checksum: no value may lead out of bounds; most are refused. */
+/* Damage under a valid checksum: no value may lead out of bounds; most are refused. */
 static void test_design_is_refused_too(void **state)
 {
     (void)state;

@@ -147,7 +147,7 @@ static qp_status on_token(void *context, int32_t token, const char *text, size_t
     return QP_OK;
 }
 
-/* Greedy text behind a prompt; the prompt is part of *r, without the space before it. */
+/* Greedy text after a prompt; the prompt is part of *r, without the space before it. */
 static void write_on(qp_engine *engine, const char *prompt, int64_t positions, record *r)
 {
     qp_tokens tokens = {0};

@@ -156,7 +156,7 @@ static void test_single_elements(void **state)
     }
 }
 
-/* The bits are a promise: figures measured on one machine are compared with another's. */
+/* The bits must never change, because figures of different machines are compared. */
 static void test_bits(void **state)
 {
     (void)state;

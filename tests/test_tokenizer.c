@@ -186,7 +186,7 @@ static void test_round_trip(void **state)
     tokenizer *pieces = open_model("golden/tokenizer/pieces.model");
     for (size_t i = 0; i < n_strings; i++) {
         assert_round_trip(bytes, strings[i].data, strings[i].length);
-        /* The mark of a space cannot be told from a space. */
+        /* The mark of a space is the same as a space. */
         if (memmem(strings[i].data, strings[i].length, "\xE2\x96\x81", 3)) continue;
         assert_round_trip(chars, strings[i].data, strings[i].length);
         assert_round_trip(pieces, strings[i].data, strings[i].length);

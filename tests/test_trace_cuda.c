@@ -21,7 +21,7 @@ static qp_engine *open_gpu(const char *exec, int workers)
                                            .context = 256});
 }
 
-/* The likeliest tokens behind the prompt. */
+/* The likeliest tokens after the prompt. */
 static void generate(qp_engine *engine, int32_t tokens[GENERATED])
 {
     qp_error error;
@@ -87,7 +87,7 @@ static void test_times_are_in_order(void **state)
     qp_engine_close(engine);
 }
 
-/* A launch that does not fit is not recorded, and nothing is once nobody asks. */
+/* A launch that does not fit is not recorded, and none is recorded after timing was turned off. */
 static void test_no_more_passes_than_asked_for(void **state)
 {
     (void)state;
@@ -149,7 +149,7 @@ static void test_operators_are_traced(void **state)
     qp_engine_close(engine);
 }
 
-/* Every block is a track, and passes are placed one behind the other. */
+/* Every block is a track, and passes are placed one after the other. */
 static void test_blocks_are_traced(void **state)
 {
     (void)state;

@@ -79,7 +79,7 @@ static void broken_candidates_are_caught(void **state)
     }
 }
 
-/* Candidates that attack the judge: none passes, none stays, none keeps it waiting. */
+/* Candidates that attack the judge: none passes, none survives, none delays it. */
 static void hostile_candidates_fool_nobody(void **state)
 {
     (void)state;

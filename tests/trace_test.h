@@ -59,7 +59,7 @@ static inline int check_tracks(const cJSON *json, int tracks, int works[MAX_TRAC
         const char *category = string(event, "cat");
         assert_true(number(event, "dur") >= 0);
         assert_in_range(track, 0, tracks);
-        /* What happens between passes is listed behind them. */
+        /* What happens between passes is listed after them. */
         if (strcmp(category, "host") == 0) continue;
         assert_true(number(event, "ts") >= free_at[track] - 1e-6);
         free_at[track] = number(event, "ts") + number(event, "dur");
