@@ -34,3 +34,29 @@ look "$folder/trace.html" "<h1 id=\"title\">synthetic:tiny</h1>" "<th>measured �
     "<tr class=\"all\"><td>pass</td>" "pass 3: 1 token, then 6 positions"
 "$quipu" schedule -m synthetic:tiny --workers 132 --html "$folder/schedule.html" >/dev/null
 look "$folder/schedule.html" "<th>planned µs</th>" "<tr class=\"all\"><td>pass</td>"
+
+# What a person does there: a search whose sums are shown, and a page of another trace beside this one.
+# do PAGE SCRIPT: the page with a script at its end.
+do_there() {
+    python3 - "$@" <<'END'
+import sys
+page, out, script = sys.argv[1:4]
+text = open(page, encoding="utf-8").read()
+if len(sys.argv) > 4:  # a page to compare with, as the script's text `other`
+    import json
+    other = json.dumps(open(sys.argv[4], encoding="utf-8").read()).replace("<", "\\u003c")
+    script = "const text = " + other + ";" + script
+open(out, "w", encoding="utf-8").write(text.replace("</body>", "<script>" + script + "</script></body>"))
+END
+}
+
+"$quipu" trace -m synthetic:tiny --ids 1,2,3 -n 3 --exec serial --tracks 3 --html "$folder/parts.html"
+look "$folder/parts.html" "RepeatKV" "ElementwiseExp" "operators cut in 3 chunks"
+do_there "$folder/parts.html" "$folder/search.html" \
+    'element("search").value = "layers.1.self_attn.q_proj"; search(); findNext();'
+look "$folder/search.html" "3 of " '3 slices with "layers.1.self_attn.q_proj"' "sums of the whole pass"
+"$quipu" trace -m synthetic:tiny --ids 1,2,3 -n 3 -t 1 --html "$folder/before.html"
+do_there "$folder/trace.html" "$folder/compared.html" \
+    'compare(text); element("arrows").click(); view.selection = [0, span()]; showSums(); draw();' \
+    "$folder/before.html"
+look "$folder/compared.html" "<th>before µs</th>" "<th>after µs</th>" "<th>change</th>" "before: latency, rr, 1 worker"

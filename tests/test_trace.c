@@ -153,7 +153,7 @@ static void check_panel(const cJSON *panel, int n_nodes, int tracks)
     int n = length(panel, "node"), counted = 0, i = 0;
     assert_int_equal(length(panel, "counts"), tracks);
     assert_int_equal(length(panel, "times"), 4 * n);
-    assert_int_equal(length(panel, "cost"), 2 * n);
+    assert_int_equal(length(panel, "cost"), 3 * n);
     assert_int_equal(length(panel, "shape"), n);
     assert_int_equal(length(panel, "waits"), n);
     assert_int_equal(length(panel, "signals"), n);

@@ -82,13 +82,14 @@ static inline double number_at(const char *line, long column)
 }
 
 /* The rows of a table add up to its last, "pass", and none of them is negative: what slices took
- * lies inside the passes. */
+ * lies inside the passes. None is faster than the limit. */
 static inline void check_sums(const char *table)
 {
     double sum = 0, pass = -1;
     const char *line = strstr(table, "\noperator");
     assert_non_null(line++);
     const long column = strstr(line, "time us") + strlen("time us") - line;
+    const long limit = strstr(line, "of limit") + strlen("of limit") - line;
     line = strchr(line, '\n') + 1;
     for (; pass < 0; line = strchr(line, '\n') + 1) {
         const double time = number_at(line, column);
@@ -96,6 +97,8 @@ static inline void check_sums(const char *table)
             pass = time;
         else
             sum += time;
+        const bool has_limit = (long)strcspn(line, "\n") > limit && line[limit - 1] == '%';
+        if (has_limit && number_at(line, limit) > 100.05) fail_msg("beyond the limit:\n%s", table);
         if (time < -1) fail_msg("a row of %g us:\n%s", time, table);
     }
     assert_true(pass > 0);

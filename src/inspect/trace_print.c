@@ -71,8 +71,8 @@ static qp_status measure_pass(const qp_trace *t, timeline *line, size_t number, 
     if (is_bare(t, number))
         *out = (timeline_panel){.length = length_of(t, number)};
     else if (t->in_parts)
-        TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, record->begin,
-                              record->end, out, error));
+        TRY(timeline_in_parts(line, s, t->parts + pass->first_part, pass->n_parts, pass->sizes,
+                              record->begin, record->end, out, error));
     else
         TRY(timeline_measured(s, record->timings, record->begin, record->end, &memory, pass->sizes,
                               out, error));
@@ -141,8 +141,10 @@ static qp_status print_table(const qp_trace *t, timeline *line, strbuf *out, qp_
         timeline_panel_free(&panel);
         TRY(status);
     }
-    strbuf_printf(out, "%s, %s; limits %.1f GB/s, %.1f GFLOP/s\n\n", line->title, line->about,
-                  line->limits.bytes_per_second / 1e9, line->limits.flops_per_second / 1e9);
+    strbuf_printf(out, "%s, %s; limits %.1f GB/s of memory, ", line->title, line->about,
+                  line->limits.bytes_per_second / 1e9);
+    if (line->near_limit > 0) strbuf_printf(out, "%.1f GB/s of caches, ", line->near_limit / 1e9);
+    strbuf_printf(out, "%.1f GFLOP/s\n\n", line->limits.flops_per_second / 1e9);
     timeline_table_print(&tables[0], line, "prompt", out);
     if (tables[0].passes && tables[1].passes) strbuf_putc(out, '\n');
     timeline_table_print(&tables[1], line, "generation", out);
@@ -298,6 +300,25 @@ static bool all_bare(const qp_trace *t)
     return true;
 }
 
+/* The limits are at least what passes have reached. Data that stay in a CPU's caches come no slower
+ * than from memory. */
+static qp_status raise_limits(const qp_trace *t, timeline *line, qp_error *error)
+{
+    line->limits = t->limits;
+    line->near_limit = t->machine->type->on_gpu ? 0 : t->limits.bytes_per_second;
+    for (size_t i = 0; i < t->n_passes; i++) {
+        timeline_panel panel = {0};
+        timeline_table table = {.passes = 0};
+        if (is_bare(t, i)) continue;
+        qp_status status = measure_pass(t, line, i, &panel, error);
+        if (status == QP_OK) timeline_table_add(&table, line, &panel);
+        timeline_panel_free(&panel);
+        TRY(status);
+        timeline_table_raise(&table, line);
+    }
+    return QP_OK;
+}
+
 static qp_status print_form(const qp_trace *t, timeline *line, qp_trace_form form, strbuf *out,
                             qp_error *error)
 {
@@ -328,7 +349,6 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     timeline line;
     strbuf out = {0};
     qp_status status = timeline_create(t->schedule, model_path(t->engine->model), &line, error);
-    line.limits = t->limits;
     if (status == QP_OK && t->in_parts) {
         name_parts(t, &line);
         const int at_once = t->machine->type->in_parts ? 1 : t->n_tracks;
@@ -336,6 +356,7 @@ qp_status qp_trace_print(const qp_trace *t, qp_trace_form form, char **text, siz
     }
     if (status == QP_OK) status = modules_name_nodes(&line, t->schedule->program, error);
     if (t->engine->device.context) name_device(t, &line);
+    if (status == QP_OK) status = raise_limits(t, &line, error);
     if (status == QP_OK) status = print_form(t, &line, form, &out, error);
     timeline_free(&line);
     *length = out.length;

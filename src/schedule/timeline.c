@@ -201,14 +201,44 @@ qp_status timeline_predicted(const schedule *s, const schedule_prediction *predi
     return find_blockers(s, out, error);
 }
 
-/* Costs of whole nodes in a batch. */
-static op_cost *cost_nodes(const schedule *s, const program_memory *memory, const int64_t *sizes)
+bool timeline_cache_is_far(const program *p, const int64_t *sizes)
 {
-    op_cost *costs = calloc((size_t)s->n_nodes + 1, sizeof *costs);
+    enum { CACHES = 32 << 20 }; /* bytes: the caches of a large processor */
+    const plan_tensor *k = &p->tensors[PLAN_K_CACHE];
+    const double page = (double)k->bytes / (double)p->capacity.of[AXIS_PAGES];
+    return 2 * page * (double)sizes[AXIS_PAGE_REFS] * (double)p->config.n_layers > CACHES;
+}
+
+typedef struct node_cost {
+    double flops, bytes, far;
+} node_cost;
+
+/* Bytes of a call that do not come from caches: its weights, but for the table of an embedding, of
+ * which it reads some rows, and a large KV cache. */
+static double far_bytes(const program *p, int node, const op_call *call, double bytes, bool far)
+{
+    const op_info *op = op_get(p->nodes[node].op);
+    double sum = 0;
+    for (int t = 0; t < op_n_tensors(op); t++) {
+        const int tensor = program_tensor_of(p, node, t);
+        if (far && (tensor == PLAN_K_CACHE || tensor == PLAN_V_CACHE)) return bytes;
+        if (p->nodes[node].op != OP_EMBEDDING && program_weight_of(p, node, t))
+            sum += (double)tensor_bytes(&call->tensors[t]);
+    }
+    return sum < bytes ? sum : bytes;
+}
+
+/* Costs of whole nodes in a batch. */
+static node_cost *cost_nodes(const schedule *s, const program_memory *memory, const int64_t *sizes)
+{
+    const bool far = timeline_cache_is_far(s->program, sizes);
+    node_cost *costs = calloc((size_t)s->n_nodes + 1, sizeof *costs);
     for (int n = 0; costs && n < s->n_nodes; n++) {
         op_call call;
         program_bind(s->program, n, memory, sizes, &call);
-        costs[n] = op_cost_of(op_get(s->program->nodes[n].op), &call);
+        const op_cost cost = op_cost_of(op_get(s->program->nodes[n].op), &call);
+        costs[n] =
+            (node_cost){cost.flops, cost.bytes, far_bytes(s->program, n, &call, cost.bytes, far)};
     }
     return costs;
 }
@@ -234,7 +264,7 @@ qp_status timeline_measured(const schedule *s, const instruction_timing *timings
                             timeline_panel *out, qp_error *error)
 {
     TRY(take_slices(s, out, error));
-    op_cost *costs = cost_nodes(s, memory, sizes);
+    node_cost *costs = cost_nodes(s, memory, sizes);
     if (!costs) return error_no_memory(error, "the timeline", (size_t)s->n_nodes);
     out->tokens = sizes[AXIS_TOKENS];
     out->length = end - begin;
@@ -249,6 +279,7 @@ qp_status timeline_measured(const schedule *s, const instruction_timing *timings
         slice->end = at->end - begin;
         slice->flops = share * costs[slice->node].flops;
         slice->bytes = share * costs[slice->node].bytes;
+        slice->far = share * costs[slice->node].far;
     }
     free(costs);
     return find_blockers(s, out, error);
@@ -303,6 +334,9 @@ const char *timeline_color(const char *kind)
         {"all_reduce", "#b0504a"},
         {"add", "#5f7f6a"},
         {"exp", "#c2574a"},
+        {"concat", "#6d5f9c"},
+        {"repeat", "#9a6a3f"},
+        {"mul", "#7a8f2f"},
         {"max", "#c9862f"},
     };
     char small[64];

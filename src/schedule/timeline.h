@@ -37,7 +37,7 @@ typedef struct timeline_part {
     dtype type;                /* of its weights, of the cache, or of its output */
     int64_t elements;          /* of the output; 0: not known */
     uint64_t wait, begin, end; /* ns of any clock: since when its track waited for it, its work */
-    double flops, bytes;
+    double flops, bytes, weights, cached; /* of the bytes: of weights, of the KV cache */
 } timeline_part;
 
 typedef struct timeline_slice {
@@ -48,6 +48,7 @@ typedef struct timeline_slice {
     const timeline_part *part; /* borrowed; NULL: an instruction */
     uint64_t wait, work, signal, end; /* ns from the panel's beginning */
     double flops, bytes;              /* both 0: not known */
+    double far; /* of the bytes: of weights and of a large KV cache, which do not stay in caches */
     bool critical; /* of the chain of slices, each begun when the one before ended, that the end of
                     * the pass waited for */
 } timeline_slice;
@@ -71,8 +72,9 @@ typedef struct timeline {
     int n_kinds;
     timeline_node *nodes;
     int n_nodes;
-    machine_profile limits;
-    const char *unit;    /* what a track is called: "worker" */
+    machine_profile limits; /* of what is read from memory, and of arithmetic */
+    double near_limit;      /* bytes a second of what stays in caches; 0: all is read from memory */
+    const char *unit;       /* what a track is called: "worker" */
     int32_t *part_nodes; /* [nodes of the schedule][TIMELINE_KINDS]: 1 + the node of a kind's parts;
                           * NULL where slices are instructions */
     arena memory;
@@ -102,10 +104,15 @@ void timeline_panel_free(timeline_panel *panel);
 qp_status timeline_take_parts(timeline *timeline, const schedule *schedule, int n_tracks,
                               int n_at_once, qp_error *error);
 
-/* A pass of parts, in order of time within a track. They are borrowed. */
+/* A pass of parts over a batch of these sizes, in order of time within a track. They are borrowed.
+ */
 qp_status timeline_in_parts(timeline *timeline, const schedule *schedule,
-                            const timeline_part *parts, size_t count, uint64_t begin, uint64_t end,
-                            timeline_panel *out, qp_error *error);
+                            const timeline_part *parts, size_t count, const int64_t *sizes,
+                            uint64_t begin, uint64_t end, timeline_panel *out, qp_error *error);
+
+/* Whether a batch of these sizes reads so much of the KV cache that a CPU's caches do not keep it
+ * from pass to pass. */
+bool timeline_cache_is_far(const program *program, const int64_t *sizes);
 
 /* The number of a kind of work, which is entered where it is new; `name` is borrowed. */
 int timeline_find_kind(timeline *timeline, const char *name);

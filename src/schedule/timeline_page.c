@@ -69,7 +69,7 @@ static void print_blocker(const timeline_slice *slice, strbuf *out)
 
 static void print_cost(const timeline_slice *slice, strbuf *out)
 {
-    strbuf_printf(out, "%.0f,%.0f", slice->flops, slice->bytes);
+    strbuf_printf(out, "%.0f,%.0f,%.0f", slice->flops, slice->bytes, slice->far);
 }
 
 static void print_column(const timeline_panel *panel, const char *name, print_cell *print,
@@ -161,9 +161,9 @@ void timeline_page_begin(const timeline *t, const timeline_panel *planned, strbu
     timeline_print_string(t->title, out);
     strbuf_puts(out, ",\"about\":");
     timeline_print_string(t->about, out);
-    strbuf_printf(out, ",\"unit\":\"%s\",\"tracks\":%d,\"at_once\":%d,\"limits\":[%.0f,%.0f]",
+    strbuf_printf(out, ",\"unit\":\"%s\",\"tracks\":%d,\"at_once\":%d,\"limits\":[%.0f,%.0f,%.0f]",
                   t->unit, t->n_tracks, t->n_at_once, t->limits.bytes_per_second,
-                  t->limits.flops_per_second);
+                  t->limits.flops_per_second, t->near_limit);
     print_nodes(t, out);
     strbuf_puts(out, ",\n\"planned\":");
     if (planned)

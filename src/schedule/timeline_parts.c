@@ -56,9 +56,10 @@ static void sort_slices(timeline_panel *panel)
 }
 
 qp_status timeline_in_parts(timeline *t, const schedule *s, const timeline_part *parts,
-                            size_t count, uint64_t begin, uint64_t end, timeline_panel *out,
-                            qp_error *error)
+                            size_t count, const int64_t *sizes, uint64_t begin, uint64_t end,
+                            timeline_panel *out, qp_error *error)
 {
+    const bool far = timeline_cache_is_far(s->program, sizes);
     *out = (timeline_panel){.length = end - begin, .count = (int32_t)count};
     out->slices = calloc(count + 1, sizeof *out->slices);
     if (!out->slices) return error_no_memory(error, "the timeline", count * sizeof *out->slices);
@@ -74,7 +75,8 @@ qp_status timeline_in_parts(timeline *t, const schedule *s, const timeline_part 
                                           .signal = part->end - begin,
                                           .end = part->end - begin,
                                           .flops = part->flops,
-                                          .bytes = part->bytes};
+                                          .bytes = part->bytes,
+                                          .far = part->weights + (far ? part->cached : 0)};
     }
     sort_slices(out);
     return QP_OK;

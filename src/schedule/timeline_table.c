@@ -2,6 +2,7 @@
 #include "schedule/timeline_table.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@ void timeline_table_add(timeline_table *table, const timeline *t, const timeline
         sum->work += (double)(slice->signal - slice->work);
         sum->flops += slice->flops;
         sum->bytes += slice->bytes;
+        sum->far += slice->far;
         table->signal += (double)(slice->end - slice->signal);
     }
     table->passes++;
@@ -58,24 +60,48 @@ static int name_width(const timeline *t, const timeline_sum *sums, int n)
     return width;
 }
 
-/* Prints a row; true where it took less time than the limits allow. */
-static bool print_sum(const timeline_table *table, const timeline *t, const timeline_sum *sum,
+/* Bytes that come from memory; from caches come the others. */
+static double far_of(const timeline *t, const timeline_sum *sum)
+{
+    return t->near_limit > 0 ? sum->far : sum->bytes;
+}
+
+void timeline_table_raise(const timeline_table *table, timeline *t)
+{
+    machine_profile *limits = &t->limits;
+    for (int kind = 0; kind < t->n_kinds; kind++) {
+        const timeline_sum *sum = &table->sums[kind];
+        const double seconds = sum->work / t->n_at_once / 1e9, far = far_of(t, sum);
+        limits->bytes_per_second = fmax(limits->bytes_per_second, divide(far, seconds));
+        limits->flops_per_second = fmax(limits->flops_per_second, divide(sum->flops, seconds));
+        if (t->near_limit > 0)
+            t->near_limit = fmax(t->near_limit, divide(sum->bytes - far, seconds));
+    }
+}
+
+/* Seconds that the limits allow at best. */
+static double least_time(const timeline *t, const timeline_sum *sum)
+{
+    const double far = far_of(t, sum);
+    const double memory = divide(far, t->limits.bytes_per_second);
+    const double caches = divide(sum->bytes - far, t->near_limit);
+    const double flops = divide(sum->flops, t->limits.flops_per_second);
+    return fmax(fmax(memory, caches), flops);
+}
+
+static void print_sum(const timeline_table *table, const timeline *t, const timeline_sum *sum,
                       int width, strbuf *out)
 {
     double passes = (double)table->passes, tracks = t->n_at_once;
     double ns = sum->work / tracks; /* of all passes */
-    double least = divide(sum->bytes, t->limits.bytes_per_second);
-    double flops = divide(sum->flops, t->limits.flops_per_second);
-    if (flops > least) least = flops;
     strbuf_printf(out, "%-*s %8.0f %11.1f %6.1f%%", width, t->kinds[sum->kind],
                   (double)sum->slices / passes, ns / passes / 1e3, 100 * divide(ns, table->length));
     if (sum->flops > 0 || sum->bytes > 0)
         strbuf_printf(out, " %8.1f %9.1f %8.1f%%", divide(sum->bytes, ns), divide(sum->flops, ns),
-                      100 * divide(least * 1e9, ns));
+                      100 * divide(least_time(t, sum) * 1e9, ns));
     else
         strbuf_printf(out, " %8s %9s %9s", "", "", "");
     strbuf_printf(out, " %11.1f\n", sum->wait / tracks / passes / 1e3);
-    return ns > 0 && least * 1e9 > ns;
 }
 
 static void print_rest(const timeline_table *table, const char *name, double ns, int width,
@@ -111,9 +137,8 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
     strbuf_printf(out, "%-*s %8s %11s %7s %8s %9s %9s %11s\n", width, "operator", "slices",
                   "time us", "share", "GB/s", "GFLOP/s", "of limit", "waiting us");
     double wait = 0, work = 0;
-    bool cached = false;
     for (int i = 0; i < n; i++) {
-        cached |= print_sum(table, t, &sums[i], width, out);
+        print_sum(table, t, &sums[i], width, out);
         wait += sums[i].wait / tracks;
         work += sums[i].work / tracks;
     }
@@ -123,8 +148,4 @@ void timeline_table_print(const timeline_table *table, const timeline *t, const 
     print_rest(table, "outside", table->length - work - wait - signal, width, out);
     print_rest(table, "pass", table->length, width, out);
     print_joined(table, t, out);
-    if (cached)
-        strbuf_puts(out,
-                    "of limit: over 100% where data came from the caches; the limit is that of "
-                    "memory\n");
 }

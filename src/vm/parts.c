@@ -131,7 +131,9 @@ void parts_add(parts *p, const char *kind, op_cost cost, const part_shape *shape
                             .begin = p->begin,
                             .end = p->end,
                             .flops = cost.flops,
-                            .bytes = cost.bytes};
+                            .bytes = cost.bytes,
+                            .weights = shape->weights,
+                            .cached = shape->cached};
     memcpy(part->inputs, shape->inputs, sizeof part->inputs);
     memcpy(part->outputs, shape->outputs, sizeof part->outputs);
     p->wait = 0;
@@ -201,6 +203,8 @@ static void run_linear(parts *p, const op_call *call, op_kernel *kernel)
     snprintf(shape.inputs, sizeof shape.inputs, "%lldx%lld, %lldx%lld", (long long)rows,
              (long long)x->shape[1], (long long)columns, (long long)x->shape[1]);
     snprintf(shape.outputs, sizeof shape.outputs, "%lldx%lld", (long long)rows, (long long)columns);
+    const tensor weight = tensor_slice(call->tensors[LINEAR_WEIGHT], 0, call->begin, columns);
+    shape.weights = (double)tensor_bytes(&weight);
     parts_add(p, "Linear", cost_of_slice(op_get(OP_LINEAR), &product), &shape);
     if (adds) add_residual(p, call, &product.tensors[LINEAR_OUT], call->begin, columns);
 }

@@ -103,7 +103,8 @@ static void join_pages(parts *p, const sequence_slice *s, int64_t head, int64_t 
     parts_end(p);
     double element = (double)(dtype_block_bytes(k->type) + dtype_block_bytes(v->type));
     const op_cost cost = {0, (double)(n * dim) * (element + 2 * sizeof(float))};
-    part_shape shape = {.type = k->type, .elements = 2 * n * dim};
+    part_shape shape = {
+        .type = k->type, .elements = 2 * n * dim, .cached = (double)(n * dim) * element};
     snprintf(shape.inputs, sizeof shape.inputs, "2x%lld pages of %lldx%lld",
              (long long)((n + page_size - 1) / page_size), (long long)page_size, (long long)dim);
     snprintf(shape.outputs, sizeof shape.outputs, "2x%lldx%lld", (long long)n, (long long)dim);

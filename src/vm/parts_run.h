@@ -36,6 +36,7 @@ typedef struct part_shape {
     char inputs[64], outputs[40];
     dtype type;
     int64_t elements;
+    double weights, cached; /* bytes of weights, and of the KV cache */
 } part_shape;
 
 /* Adds the part between parts_begin() and parts_end() to the list. */
