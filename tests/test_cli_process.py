@@ -137,6 +137,12 @@ def answers():
         check(alone[0] == 0 and alone[1] == whole[1], f"{command} of a config.json alone: {alone}")
     found = json.loads(quipu("info", "-m", str(bare), "--json")[1])
     check(found["hidden_size"] == 24 and found["has_weights"] is False, f"a config.json alone: {found}")
+    golden("modules.txt", "info", "-m", str(bare / "config.json"), "--modules")
+    modules = json.loads(quipu("info", "-m", str(bare), "--modules", "--json")[1])["modules"]
+    check(modules[0]["parameters"] == 21624 and modules[-1]["class"] == "Linear", f"modules: {modules}")
+    q_proj = next(m for m in modules if m["name"].endswith("self_attn.q_proj"))
+    check((q_proj["in_features"], q_proj["out_features"], q_proj["count"]) == (24, 24, 2), q_proj)
+    expect(1, "not a GGUF file", "logits", "-m", str(bare / "config.json"), "--ids", "1")
     expect(1, "expected model.safetensors", "logits", "-m", str(bare), "--ids", "1")
     check(json.loads(quipu("info", "-m", MODEL, "--json")[1])["n_layers"] == 2, "info --json")
     golden("plan.txt", "plan", "-m", MODEL, "--tokens", "8", "--memory", "1G")

@@ -47,6 +47,8 @@ typedef struct cli_settings {
     double memory_fraction, bandwidth, gflops, signal_ns;
     bool list, verify, measure, compare;
     const char *save, *load, *html, *svg;
+    /* info */
+    bool modules;
     /* trace */
     bool table, parts;
     int64_t tracks;

@@ -59,9 +59,9 @@ static const command_spec commands[] = {
      .groups =
          GROUPS(&cli_model_options, &cli_prompt_options, &cli_logits_options, &cli_context_options,
                 &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
-    {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--json]",
-     .summary = "show a model's family, sizes and tensors",
-     .groups = GROUPS(&cli_model_options, &cli_json_options)},
+    {COMMAND("info", command_info), .synopsis = "[-m MODEL] [--modules] [--json]",
+     .summary = "show a model's family, sizes and tensors, or its modules",
+     .groups = GROUPS(&cli_model_options, &cli_info_options)},
     {COMMAND("doctor", command_doctor), .synopsis = "[--json]",
      .summary = "show what hardware quipu finds here and which of it quipu uses",
      .groups = GROUPS(&cli_json_options)},

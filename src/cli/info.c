@@ -5,6 +5,7 @@
 #include "base/cpu.h"
 #include "base/status.h"
 #include "inspect/measure.h"
+#include "inspect/modules_print.h"
 #include "text/json_string.h"
 
 #include <stdlib.h>
@@ -15,7 +16,9 @@ qp_status command_info(const cli_call *call)
     const char *model;
     char *text;
     TRY(cli_model_path(call, &model));
-    TRY(qp_describe_model(model, call->settings->json, &text, call->error));
+    const bool json = call->settings->json;
+    TRY(call->settings->modules ? modules_describe(model, json, &text, call->error)
+                                : qp_describe_model(model, json, &text, call->error));
     qp_status status = cli_write(text, strlen(text), call->error);
     free(text);
     return status;

@@ -85,6 +85,14 @@ static const option_spec own_kernel_options[] = {
     {0}};
 const option_group cli_own_kernel_options = {"Kernels", own_kernel_options};
 
+static const option_spec info_options[] = {
+    {"modules", 0, OPTION_FLAG_AT(SETTINGS, modules),
+     .help = "print the modules as a tree, as PyTorch does, with their parameters; a config.json "
+             "is enough"},
+    {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},
+    {0}};
+const option_group cli_info_options = {"Output", info_options};
+
 static const option_spec json_options[] = {
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"}, {0}};
 const option_group cli_json_options = {"Output", json_options};

@@ -247,7 +247,10 @@ static qp_status open_model(description *d, qp_error *error)
 
 static qp_status open_parts(description *d, qp_error *error)
 {
-    if (synthetic_is_name(d->path)) return open_model(d, error);
+    const char *dot = strrchr(d->path, '.');
+    if (synthetic_is_name(d->path) ||
+        (dot && strcmp(dot, ".json") == 0 && !file_is_directory(d->path)))
+        return open_model(d, error);
     if (file_is_directory(d->path)) {
         char path[4096];
         int length = snprintf(path, sizeof path, "%s/config.json", d->path);

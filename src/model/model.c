@@ -198,16 +198,9 @@ static qp_status read_stored_type(const cJSON *json, const char *where, dtype *o
     return QP_OK;
 }
 
-static qp_status open_directory(model *m, qp_error *error)
+/* Sizes and the type of the weights by a file like Hugging Face's config.json. */
+static qp_status read_config(model *m, const char *path, qp_error *error)
 {
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/config.json", m->path) >= (int)sizeof path)
-        return error_set(error, QP_INVALID, "%s: the path is too long", m->path);
-    if (!file_exists(path))
-        return error_set(error, QP_IO,
-                         "%s: a folder without config.json is no model; name a .gguf file, or a "
-                         "folder as Hugging Face has it",
-                         m->path);
     char *text;
     size_t length;
     TRY(file_read_text(path, CONFIG_JSON_LIMIT, &text, &length, error));
@@ -223,6 +216,34 @@ static qp_status open_directory(model *m, qp_error *error)
         const char *slash = strrchr(m->path, '/');
         m->config.name = slash && slash[1] ? slash + 1 : m->path;
     }
+    return QP_OK;
+}
+
+/* A config.json alone, by whatever name. */
+static qp_status open_config(model *m, qp_error *error)
+{
+    TRY(read_config(m, m->path, error));
+    m->config.biases_if_any = 0; /* there are none to find */
+    return QP_OK;
+}
+
+static bool ends_in(const char *text, const char *suffix)
+{
+    const size_t length = strlen(text), end = strlen(suffix);
+    return length > end && strcmp(text + length - end, suffix) == 0;
+}
+
+static qp_status open_directory(model *m, qp_error *error)
+{
+    char path[4096];
+    if (snprintf(path, sizeof path, "%s/config.json", m->path) >= (int)sizeof path)
+        return error_set(error, QP_INVALID, "%s: the path is too long", m->path);
+    if (!file_exists(path))
+        return error_set(error, QP_IO,
+                         "%s: a folder without config.json is no model; name a .gguf file, or a "
+                         "folder as Hugging Face has it",
+                         m->path);
+    TRY(read_config(m, path, error));
     if (m->options.config_is_enough && !holds_safetensors(m->path)) {
         m->config.biases_if_any = 0; /* there are none to find */
         return QP_OK;
@@ -237,9 +258,8 @@ static qp_status open_source(model *m, qp_error *error)
         return config_from_synthetic(&m->source.synthetic, &m->config, error);
     }
     if (file_is_directory(m->path)) return open_directory(m, error);
-    size_t length = strlen(m->path);
-    static const char suffix[] = ".safetensors";
-    if (length > sizeof suffix && strcmp(m->path + length + 1 - sizeof suffix, suffix) == 0)
+    if (m->options.config_is_enough && ends_in(m->path, ".json")) return open_config(m, error);
+    if (ends_in(m->path, ".safetensors"))
         return error_set(error, QP_INVALID,
                          "%s: pass the directory that holds it: config.json is needed beside it",
                          m->path);
