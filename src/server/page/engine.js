@@ -62,7 +62,7 @@ const drawing = (() => {
 
   function cords(nodes, sequences) {
     const byId = new Map([[0, { id: 0, pages: 0, children: [] }]]);
-    for (const node of nodes) byId.set(node.id, { ...node, kind: node.users ? "held" : "", children: [] });
+    for (const node of nodes) byId.set(node.id, { ...node, kind: node.users > 1 ? "held" : node.users ? "own" : "", children: [] });
     for (const node of nodes) (byId.get(node.parent) ?? byId.get(0)).children.push(byId.get(node.id));
     for (const s of sequences) {
       const node = byId.get(s.node) ?? byId.get(0);
@@ -109,7 +109,7 @@ const drawing = (() => {
     $("tree").replaceChildren(svg("line", { class: "cord main", x1: 4, x2: width - 4, y1: 8, y2: 8 }), ...out);
     const held = nodes.filter((n) => n.users).length;
     $("tree-text").textContent = nodes.length ? `${count(nodes.length)} parts, ${count(held)} in use` : "none yet";
-    legend("tree-legend", ["prompt", "shared and in use"], ["decode", "of one sequence"], ["cached", "kept"]);
+    legend("tree-legend", ["prompt", "shared by several"], ["decode", "of one sequence"], ["cached", "kept"]);
   }
 
   /* --- Sequences and passes. --- */
