@@ -215,8 +215,12 @@ static void print_legend(const program *p, strbuf *out)
     if (p->options.sums)
         strbuf_puts(out, "x and x_next have memory of their own and change places from pass to "
                          "pass: each pass clears the sums of the next.\n\n");
-    strbuf_puts(out,
-                "+ created  o kept  m mapped from the host  r read  w written  x destroyed\n\n");
+    strbuf_puts(out, "+ created  o kept  m mapped from the host  r read  w written  x destroyed\n");
+    strbuf_puts(out, "kernel: one operator  graph: several, or an exchange between ranks\n");
+    if (!p->options.fuse && !p->options.sums)
+        strbuf_puts(out, "attn_qkv and ffn_up are graphs because each product has a weight of its "
+                         "own; ffn holds gate beside up.\n");
+    strbuf_putc(out, '\n');
     const char *seen[PLAN_TENSOR_COUNT * TENSOR_MAX_RANK] = {"1"};
     int n_seen = 1;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
