@@ -410,12 +410,16 @@ typedef struct qp_sequence {
     size_t max_tokens; /* most tokens to choose from here on, in all calls; 0: until the context is
                           full */
     size_t interval;   /* about how many of them at a time; 0: as many as cost no speed */
-    bool every_row;    /* on_logits after every new token, not only after the last */
+    bool every_row;    /* on_logits and on_hidden after every new token, not only after the last */
     /* Set by another thread or a signal handler: the sequence makes no progress. May be NULL. */
     const volatile int *cancel;
-    /* Receives the logits after new token `token`: float32 [vocab_size], valid during the call. A
-     * status other than QP_OK ends qp_step() with that status. */
+    /* Receives the logits after new token `token`: float32 [vocab_size], valid until on_token() of
+     * the same sequence has returned; the token is chosen from them. A status other than QP_OK ends
+     * qp_step() with that status. */
     qp_status (*on_logits)(void *context, size_t token, const float *logits);
+    /* Receives the last hidden state after new token `token`, of which the logits are made: float32
+     * [hidden_size], after the final norm, valid during the call. Statuses as for on_logits(). */
+    qp_status (*on_hidden)(void *context, size_t token, const float *hidden);
     /* Receives each token when it is chosen; returns false to end the sequence. The session holds
      * all tokens before it; this token is read next. */
     bool (*on_token)(void *context, int32_t token);

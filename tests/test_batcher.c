@@ -190,6 +190,55 @@ static void prompts_have_logprobs(void **state)
     qp_engine_close(engine);
 }
 
+static qp_status add_hidden(void *context, size_t token, const float *hidden)
+{
+    double *sum = context;
+    (void)token;
+    for (int i = 0; i < 4; i++)
+        sum[i] += hidden[i];
+    return QP_OK;
+}
+
+/* An embedding is the mean of what qp_step() hands out. */
+static void prompts_have_embeddings(void **state)
+{
+    (void)state;
+    int32_t prompt[CONTEXT];
+    size_t n;
+    batcher *b;
+    answer answers[1] = {0};
+    double sum[4] = {0};
+    qp_engine *engine = open_small(3);
+    prompt_of(5, prompt, &n);
+    qp_session *session = open_session(engine);
+    for (size_t read = 0; read < n;) {
+        qp_sequence s = {.size = sizeof s,
+                         .session = session,
+                         .tokens = prompt + read,
+                         .count = n - read,
+                         .every_row = true,
+                         .on_hidden = add_hidden,
+                         .context = sum};
+        assert_ok(qp_step(engine, &s, 1, &error));
+        assert_true(s.read > 0);
+        read += s.read;
+    }
+    qp_session_close(session);
+    assert_ok(batcher_open(&(batcher_options){0}, engine, &b, &error));
+    request *r = make_request(engine, prompt, n);
+    r->embed = true;
+    assert_ok(batcher_submit(b, r, &error));
+    finish(r, answers);
+    assert_int_equal(answers[0].end.finish, QP_FINISH_LENGTH);
+    for (int i = 0; i < 4; i++) {
+        assert_true(r->embedding[i] == (float)(sum[i] / (double)n));
+        assert_true(sum[i] != 0);
+    }
+    request_release(r);
+    batcher_close(b);
+    qp_engine_close(engine);
+}
+
 static void cancelled_and_late_requests_end(void **state)
 {
     (void)state;
@@ -247,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_each_alone),
         cmocka_unit_test(prompts_have_logprobs),
+        cmocka_unit_test(prompts_have_embeddings),
         cmocka_unit_test(cancelled_and_late_requests_end),
         cmocka_unit_test(what_cannot_be_done_is_refused),
     };

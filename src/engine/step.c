@@ -8,14 +8,11 @@
  * tokens those are. Nothing is known about sequences between calls but ids, since they may have
  * been closed.
  */
-#include "engine/step.h"
+#include "engine/step_parts.h"
 
-#include "engine/engine.h"
 #include "op/adjust_logits/adjust_logits.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 qp_status step_init(step_state *st, const program *p, qp_error *error)
 {
@@ -39,236 +36,15 @@ void step_free(step_state *st)
     free(st->tokens);
     free(st->slots);
     free(st->scratch);
+    free(st->hidden);
     *st = (step_state){0};
-}
-
-static bool is_cancelled(const qp_sequence *s)
-{
-    return s->cancel && *s->cancel;
 }
 
 /* Whether nothing but its last token is to be read, and the next one chosen. */
 static bool goes_on(const qp_sequence *s)
 {
-    return s->count == 1 && s->sampler && s->sampler->begun && !s->on_logits && !s->like;
-}
-
-/* ---- checks -------------------------------------------------------------------------------- */
-
-static qp_status check_session(qp_engine *e, const qp_sequence *s, size_t i, qp_error *error)
-{
-    if (s->session->engine != e)
-        return error_set(error, QP_INVALID, "the session of sequence %zu is another engine's", i);
-    if (s->session->evaluation == e->evaluation)
-        return error_set(error, QP_INVALID,
-                         "sequence %zu names a session that is given twice; give it all its tokens "
-                         "at once",
-                         i);
-    s->session->evaluation = e->evaluation;
-    return QP_OK;
-}
-
-static qp_status check_tokens(const qp_engine *e, const qp_sequence *s, qp_error *error)
-{
-    const int64_t vocab_size = e->program.config.vocab_size;
-    const size_t context = (size_t)e->program.options.context, held = s->session->count;
-    if (s->count > context || held > context - s->count)
-        return error_set(error, QP_INVALID,
-                         "the context is full: the session holds %zu tokens, %zu more were given, "
-                         "and it has room for %zu in all (%s)",
-                         held, s->count, context, engine_about_context(e));
-    for (size_t i = 0; i < s->count; i++) {
-        if (s->tokens[i] >= 0 && s->tokens[i] < vocab_size) continue;
-        return error_set(error, QP_INVALID,
-                         "token %zu is %d, but the model's vocabulary has the ids 0 to %lld", i,
-                         s->tokens[i], (long long)vocab_size - 1);
-    }
-    return QP_OK;
-}
-
-static qp_status check_like(const qp_sequence *all, size_t n, size_t i, qp_error *error)
-{
-    const qp_sequence *s = &all[i], *like = s->like;
-    if (like < all || like >= all + n || like == s || like->like)
-        return error_set(error, QP_INVALID,
-                         "sequence %zu is to be like another of the call that reads its own tokens",
-                         i);
-    if (s->session->count == 0) return QP_OK;
-    return error_set(error, QP_INVALID,
-                     "sequence %zu is to be like another, but its session is not empty", i);
-}
-
-static qp_status check(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
-{
-    int64_t choosing = 0;
-    e->evaluation++;
-    for (size_t i = 0; i < n; i++) {
-        qp_sequence *s = &all[i];
-        s->read = s->chosen = s->passes = 0;
-        choosing += s->sampler != NULL;
-        TRY(check_session(e, s, i, error));
-        TRY(s->like ? check_like(all, n, i, error) : check_tokens(e, s, error));
-    }
-    e->step.chooses = choosing > 0;
-    if (choosing <= e->program.options.max_outputs) return QP_OK;
-    return error_set(error, QP_INVALID,
-                     "the engine was opened for %lld rows of logits at once, but tokens of %lld "
-                     "sequences are to be chosen",
-                     (long long)e->program.options.max_outputs, (long long)choosing);
-}
-
-/* Damaged weights give logits that are no numbers, and of them any token could be made. Minus
- * infinity is a number here: the model excludes a token by it. */
-static qp_status check_logits(const qp_engine *e, const float *logits, size_t token, const char *of,
-                              qp_error *error)
-{
-    int64_t n = e->program.config.vocab_size, bad = 0;
-    for (int64_t i = 0; i < n; i++)
-        bad += !(logits[i] < INFINITY);
-    if (bad == 0) return QP_OK;
-    return error_set(
-        error, QP_FORMAT,
-        "the logits are not finite: %lld of %lld after token %zu of the %s are NaN "
-        "or infinite; the weights hold values that are not numbers, or too large ones: "
-        "fetch or convert the model again",
-        (long long)bad, (long long)n, token, of);
-}
-
-/* Pages for all new tokens, or for none. */
-static qp_status take_pages(qp_sequence *all, size_t n, qp_error *error)
-{
-    for (size_t i = 0; i < n; i++) {
-        qp_session *s = all[i].session;
-        if (all[i].like || all[i].count == 0) continue;
-        qp_status status = session_take_pages(s, 0, all[i].count, error);
-        if (status == QP_OK) {
-            s->rope_length = (int64_t)(s->count + all[i].count);
-            continue;
-        }
-        for (size_t j = 0; j < i; j++)
-            if (!all[j].like) session_give_pages_back(all[j].session, 0);
-        return status;
-    }
-    return QP_OK;
-}
-
-/* ---- a batch of new tokens ----------------------------------------------------------------- */
-
-/* Asks for a row of logits after token `row` of the batch, where `s` (may be NULL) chooses a token,
- * the `position`-th of its sequence. */
-static void add_row(qp_engine *e, int64_t row, qp_sequence *s, size_t position)
-{
-    step_state *st = &e->step;
-    const int64_t output = batch_outputs(&e->batch);
-    batch_want(&e->batch, row);
-    st->rows[st->n_rows] = (step_row){0};
-    if (s && s->sampler) {
-        st->rows[st->n_rows] = (step_row){.of = s,
-                                          .wanted = true,
-                                          .session = s->session->id,
-                                          .sampler = s->sampler->id,
-                                          .slot = s->session->slot};
-        sampler_set_row(s->sampler, &e->batch, output, s->session->slot, position);
-        if (!s->sampler->begun) s->sampler->answer = position;
-        s->sampler->begun = true;
-    }
-    st->n_rows++;
-}
-
-/* Rows of logits that the end of a sequence's new tokens needs. */
-static int64_t rows_at_end(const qp_sequence *all, size_t n, const qp_sequence *s)
-{
-    int64_t rows = s->sampler || s->on_logits ? 1 : 0;
-    for (size_t i = 0; i < n; i++)
-        rows += all[i].like == s && all[i].sampler;
-    return rows;
-}
-
-/* As many of a sequence's tokens as the batch has room for, in tokens and rows of logits. The last
- * one waits for the next batch if its rows do not fit. */
-static size_t tokens_that_fit(const qp_engine *e, const qp_sequence *s, int64_t at_end)
-{
-    const size_t room = (size_t)batch_room(&e->batch);
-    const int64_t rows = e->program.options.max_outputs - batch_outputs(&e->batch);
-    size_t count = s->count < room ? s->count : room;
-    if (s->every_row && s->on_logits && count > (size_t)rows) count = (size_t)rows;
-    const int64_t before = s->every_row && s->on_logits ? (int64_t)count - 1 : 0;
-    if (count == s->count && count > 0 && before + at_end > rows) count--;
-    return count;
-}
-
-static void add_part(qp_engine *e, qp_sequence *all, size_t n, qp_sequence *s)
-{
-    batch *b = &e->batch;
-    const int64_t row = batch_tokens(b), first = batch_outputs(b);
-    const size_t held = s->session->count;
-    const size_t count = tokens_that_fit(e, s, rows_at_end(all, n, s));
-    if (count == 0) return;
-    const bool ends = count == s->count;
-    batch_add(b, s->tokens, (int64_t)count, (int64_t)held, s->session->pages.pages);
-    batch_set_angles(b, row, (int64_t)held, (int64_t)count, s->session->rope_length);
-    for (size_t i = 0; s->every_row && s->on_logits && i + ends < count; i++)
-        add_row(e, row + (int64_t)i, NULL, 0);
-    const int64_t last = row + (int64_t)count - 1;
-    const bool has_row = batch_outputs(b) < e->program.options.max_outputs;
-    if (ends && (s->sampler || s->on_logits || (has_row && !e->step.chooses)))
-        add_row(e, last, s, held + count);
-    e->step.parts[e->step.n_parts++] = (step_part){.of = s,
-                                                   .count = count,
-                                                   .ends = ends,
-                                                   .first_output = first,
-                                                   .n_outputs = batch_outputs(b) - first};
-    for (size_t i = 0; ends && i < n; i++)
-        if (all[i].like == s && all[i].sampler) add_row(e, last, &all[i], held + count);
-}
-
-/* Sequences with a single token first: that is what those that go on have. */
-static void fill_batch(qp_engine *e, qp_sequence *all, size_t n)
-{
-    batch_clear(&e->batch);
-    e->step.n_parts = e->step.n_rows = 0;
-    for (int single = 1; single >= 0; single--)
-        for (size_t i = 0; i < n; i++) {
-            qp_sequence *s = &all[i];
-            if (s->like || s->count == 0 || (s->count == 1) != single || is_cancelled(s)) continue;
-            if (batch_room(&e->batch) > 0) add_part(e, all, n, s);
-        }
-}
-
-/* The sessions hold the new tokens of the batch, which has been run. */
-static void finish_parts(qp_engine *e, qp_sequence *all, size_t n)
-{
-    step_state *st = &e->step;
-    for (size_t p = 0; p < st->n_parts; p++) {
-        const step_part *part = &st->parts[p];
-        qp_session *s = part->of->session;
-        memcpy(s->tokens + s->count, part->of->tokens, part->count * sizeof *s->tokens);
-        s->count += part->count;
-        part->of->read = part->count;
-        progress_advance(e->reading, part->count);
-        part->of->passes++;
-        for (size_t i = 0; part->ends && i < n; i++) {
-            if (all[i].like != part->of) continue;
-            session_share(all[i].session, s);
-            all[i].read = s->count;
-        }
-    }
-    st->n_parts = 0;
-}
-
-/* `logits`: (n_outputs, vocab_size) of the batch. Where a part's last row is checked although
- * nobody receives it, an answer begins with it. */
-static qp_status hand_out_logits(const qp_engine *e, const step_part *part, const float *logits,
-                                 qp_error *error)
-{
-    const qp_sequence *s = part->of;
-    const size_t first = part->count - (size_t)part->n_outputs;
-    for (int64_t i = 0; i < part->n_outputs; i++) {
-        const float *row = logits + (part->first_output + i) * e->program.config.vocab_size;
-        TRY(check_logits(e, row, first + (size_t)i, "input", error));
-        if (s->on_logits) TRY(s->on_logits(s->context, first + (size_t)i, row));
-    }
-    return QP_OK;
+    return s->count == 1 && s->sampler && s->sampler->begun && !s->on_logits && !s->on_hidden &&
+           !s->like;
 }
 
 /* ---- runs ---------------------------------------------------------------------------------- */
@@ -294,7 +70,7 @@ static bool hand_out(void *engine, const int32_t *tokens)
     for (size_t i = 0; i < st->n_rows; i++) {
         step_row *row = &st->rows[i];
         if (!row->of || !row->wanted) continue;
-        if (is_cancelled(row->of))
+        if (step_is_cancelled(row->of))
             row->wanted = false;
         else
             hand_out_token(row, tokens[i]);
@@ -406,7 +182,10 @@ static engine_run *next_run(qp_engine *e, int64_t passes)
 static qp_status begin(qp_engine *e, engine_run *run, qp_error *error)
 {
     step_state *st = &e->step;
-    TRY(engine_find_run(e, run, error));
+    if (st->reads_hidden)
+        run->machine = engine_memory(e); /* others do not keep them */
+    else
+        TRY(engine_find_run(e, run, error));
     if (!run->request.continues) TRY(prepare_rows(e, run->machine, error));
     TRY(engine_begin_run(e, run, error));
     st->n_begun++;
@@ -443,8 +222,8 @@ static qp_status check_going(const qp_engine *e, const engine_run *run, qp_error
     for (size_t i = 0; i < e->step.n_rows; i++) {
         const qp_sequence *s = e->step.rows[i].of;
         if (s && s->chosen > 0)
-            TRY(check_logits(e, logits + i * (size_t)e->program.config.vocab_size,
-                             s->session->count - 1, "session", error));
+            TRY(step_check_logits(e, logits + i * (size_t)e->program.config.vocab_size,
+                                  s->session->count - 1, "session", error));
     }
     return QP_OK;
 }
@@ -486,14 +265,19 @@ void step_drop(qp_engine *e)
 
 /* ---- calls --------------------------------------------------------------------------------- */
 
-/* The sequence that a row under way belongs to; NULL: none of the call's. */
-static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n)
+/* The sequence that a row under way belongs to; NULL: none of the call's. The search begins at
+ * *from, since most sequences keep their order, and leaves there where the next may be. */
+static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n, size_t *from)
 {
-    for (size_t i = 0; row->session && i < n; i++) {
+    for (size_t k = 0; row->session && k < n; k++) {
+        const size_t i = (*from + k) % n;
         qp_sequence *s = &all[i];
-        if (s->session->id == row->session && goes_on(s) && s->sampler->id == row->sampler &&
-            s->session->count == row->held && s->tokens[0] == row->last)
-            return is_cancelled(s) ? NULL : s;
+        if (s->session->id != row->session) continue;
+        if (!goes_on(s) || s->sampler->id != row->sampler || s->session->count != row->held ||
+            s->tokens[0] != row->last)
+            return NULL;
+        *from = i + 1;
+        return step_is_cancelled(s) ? NULL : s;
     }
     return NULL;
 }
@@ -503,12 +287,12 @@ static bool match_rows(qp_engine *e, qp_sequence *all, size_t n)
 {
     step_state *st = &e->step;
     bool same = st->n_rows == n;
+    size_t from = 0;
     for (size_t i = 0; i < st->n_rows; i++) {
         step_row *row = &st->rows[i];
-        qp_sequence *s = i < n ? find_row(row, &all[i], 1) : NULL;
-        same &= s != NULL;
-        row->of = s ? s : find_row(row, all, n);
+        row->of = find_row(row, all, n, &from);
         row->wanted = row->of != NULL;
+        same &= i < n && row->of == &all[i];
     }
     return same;
 }
@@ -573,10 +357,11 @@ static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
     const plan_options *o = &e->program.options;
     if (n == 0 || n > (size_t)o->max_outputs || n > (size_t)o->max_sequences) return false;
     for (size_t i = 0; i < n; i++)
-        if (!goes_on(&all[i]) || is_cancelled(&all[i])) return false;
+        if (!goes_on(&all[i]) || step_is_cancelled(&all[i])) return false;
     st->n_rows = n;
     st->n_parts = 0;
     st->choice = MACHINE_LIKELIEST;
+    st->reads_hidden = false;
     for (size_t i = 0; i < n; i++) {
         qp_sequence *s = &all[i];
         st->rows[i] = (step_row){.of = s,
@@ -601,26 +386,48 @@ static bool wants_logits(const step_state *st)
     return st->chooses && st->n_rows > 0 && st->n_rows <= FEW_ROWS;
 }
 
+static bool wants_hidden(const step_state *st)
+{
+    for (size_t i = 0; i < st->n_parts; i++)
+        if (st->parts[i].n_outputs > 0 && st->parts[i].of->on_hidden) return true;
+    return false;
+}
+
+/* The hidden states of the last run's rows of logits. */
+static qp_status read_hidden(qp_engine *e, const float **out, qp_error *error)
+{
+    step_state *st = &e->step;
+    const size_t row = (size_t)e->program.config.hidden_size * sizeof(float);
+    const size_t most = (size_t)e->program.options.max_outputs * row;
+    if (!st->hidden) st->hidden = malloc(most);
+    if (!st->hidden) return error_no_memory(error, "hidden states", most);
+    *out = st->hidden;
+    return machine_read(engine_memory(e), PLAN_X_OUT, 0, st->hidden,
+                        (size_t)batch_outputs(&e->batch) * row, error);
+}
+
 /* New tokens, of any number of sequences. */
 static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
 {
     step_state *st = &e->step;
     int passes = 0;
-    TRY(take_pages(all, n, error));
-    fill_batch(e, all, n);
+    TRY(step_take_pages(all, n, error));
+    step_fill_batch(e, all, n);
     if (st->n_parts == 0) return QP_OK;
     st->choice = MACHINE_LOGITS;
     for (size_t i = 0; i < st->n_rows; i++)
         if (st->rows[i].of) st->choice = MACHINE_SAMPLED;
     engine_run *run = next_run(e, 1);
     run->request.logits = wants_logits(st);
+    st->reads_hidden = wants_hidden(st);
     TRY(begin(e, run, error));
     TRY(end(e, &passes, error));
-    const float *logits = run->request.logits ? machine_logits(run->machine) : NULL;
+    const float *logits = run->request.logits ? machine_logits(run->machine) : NULL, *hidden = NULL;
+    if (st->reads_hidden) TRY(read_hidden(e, &hidden, error));
     const size_t n_parts = st->n_parts;
-    finish_parts(e, all, n);
-    for (size_t i = 0; logits && i < n_parts; i++)
-        TRY(hand_out_logits(e, &st->parts[i], logits, error));
+    step_finish_parts(e, all, n);
+    for (size_t i = 0; (logits || hidden) && i < n_parts; i++)
+        TRY(step_hand_out_rows(e, &st->parts[i], logits, hidden, error));
     hand_out(e, run->request.tokens);
     note_slots(st, run);
     st->n_rows = 0;
@@ -631,7 +438,7 @@ qp_status step_sequences(qp_engine *e, qp_sequence *all, size_t n, qp_error *err
 {
     step_state *st = &e->step;
     bool progress = false;
-    TRY(check(e, all, n, error));
+    TRY(step_check(e, all, n, error));
     if (st->n_ended < st->n_begun) {
         if (match_rows(e, all, n)) return step_going(e, true, error);
         TRY(drain(e, &progress, error));

@@ -35,11 +35,14 @@ typedef struct step_state {
     int n_begun, n_ended; /* runs; those between them are under way */
     int64_t passes_ahead; /* under way */
     machine_choice choice;
-    bool chooses;    /* the call at hand chooses tokens; else last rows of logits are computed as
-                      * they always are, though nobody may receive them */
-    int32_t *tokens; /* [MACHINE_MAX_RUNS][STEP_MAX_PASSES][max_outputs] */
+    bool chooses;      /* the call at hand chooses tokens; else last rows of logits are computed as
+                        * they always are, though nobody may receive them */
+    bool likes;        /* a sequence of the call is like another */
+    bool reads_hidden; /* hidden states are read after the run at hand */
+    int32_t *tokens;   /* [MACHINE_MAX_RUNS][STEP_MAX_PASSES][max_outputs] */
     sampler_slot *slots; /* [max_sequences] */
     void *scratch;       /* a row of the vocabulary, 4 bytes each */
+    float *hidden;       /* [max_outputs][hidden_size]; NULL: none were read yet */
 } step_state;
 
 qp_status step_init(step_state *state, const program *program, qp_error *error);

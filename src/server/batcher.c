@@ -168,7 +168,12 @@ static qp_status check(const batcher *b, const request *r, qp_error *error)
     if (r->top_logprobs > REQUEST_MAX_TOP)
         return error_set(error, QP_INVALID, "%d alternatives are asked for, at most %d can be",
                          r->top_logprobs, REQUEST_MAX_TOP);
-    if (r->embed) return error_set(error, QP_UNSUPPORTED, "embeddings are not built yet");
+    if (r->embed && r->n_choices > 1)
+        return error_set(error, QP_INVALID, "an embedding has one choice, found %zu", r->n_choices);
+    if (r->embed && b->engine->program.tensors[PLAN_X_OUT].kind == PLAN_ABSENT)
+        return error_set(error, QP_UNSUPPORTED,
+                         "embeddings need the last hidden states, which fused operators do not "
+                         "keep: leave --fuse out");
     return QP_OK;
 }
 
@@ -193,7 +198,8 @@ static qp_status enqueue(batcher *b, request *r, qp_error *error)
 qp_status batcher_submit(batcher *b, request *r, qp_error *error)
 {
     TRY(check(b, r, error));
-    TRY(request_prepare(r, (size_t)b->info.context, error));
+    TRY(request_prepare(r, (size_t)b->info.context, (size_t)b->engine->program.config.hidden_size,
+                        error));
     r->state->batcher = b;
     pthread_mutex_lock(&b->mutex);
     qp_status status = enqueue(b, r, error);

@@ -84,6 +84,26 @@ static qp_status on_logits(void *context, size_t token, const float *row)
     return QP_OK;
 }
 
+static qp_status on_hidden(void *context, size_t token, const float *hidden)
+{
+    choice *c = context;
+    const batcher *b = c->request->state->batcher;
+    (void)token;
+    for (int64_t i = 0; i < b->engine->program.config.hidden_size; i++)
+        c->hidden_sum[i] += hidden[i];
+    return QP_OK;
+}
+
+/* Ends a choice that only reads its prompt, when it has. */
+static void end_read_only(const batcher *b, choice *c)
+{
+    request *r = c->request;
+    if (!(r->prompt_only || r->embed) || c->session->count < c->count) return;
+    stop(c, QP_FINISH_LENGTH, -1);
+    for (int64_t i = 0; r->embed && i < b->engine->program.config.hidden_size; i++)
+        r->embedding[i] = (float)(c->hidden_sum[i] / (double)c->count);
+}
+
 /* ---- what a step is given ------------------------------------------------------------------ */
 
 static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
@@ -153,7 +173,7 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
     if (prompt && count > *budget) count = *budget;
     if (count == 0 || room == 0) return QP_OK;
     if (prompt) *budget -= count;
-    const bool ends = held + count == c->count, chooses = ends && !r->prompt_only;
+    const bool ends = held + count == c->count, chooses = ends && !r->prompt_only && !r->embed;
     c->row = NULL;
     c->held = held;
     b->called[b->n_called] = c;
@@ -165,7 +185,8 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
                       .sampler = chooses ? c->sampler : NULL,
                       .max_tokens = left < room ? left : room,
                       .interval = passes_at_a_time(b),
-                      .every_row = echo && held < r->n_prompt,
+                      .every_row = (echo && held < r->n_prompt) || r->embed,
+                      .on_hidden = r->embed ? on_hidden : NULL,
                       .on_logits = echo || (ends && r->top_logprobs >= 0) ? on_logits : NULL,
                       .on_token = on_token,
                       .context = c};
@@ -211,7 +232,7 @@ static void note_step(batcher *b, double ns)
         tokens += reads ? 0 : s->chosen;
         if (s->passes > passes) passes = s->passes;
         if (reads) session_keep_prefix(c->session, c->request->cache_key);
-        if (c->request->prompt_only && c->session->count == c->count) stop(c, QP_FINISH_LENGTH, -1);
+        end_read_only(b, c);
     }
     stats_add_pass(&b->stats, (pass_stats){.milliseconds = ns * 1e-6,
                                            .passes = passes,

@@ -34,10 +34,13 @@ void request_unprepare(request *r)
     for (size_t i = 0; r->choices && i < r->n_choices; i++) {
         free(r->choices[i].tokens);
         free(r->choices[i].tops);
+        free(r->choices[i].hidden_sum);
     }
     free(r->choices);
     free(r->prompt_logprob);
     free(r->prompt_top);
+    free(r->embedding);
+    r->embedding = NULL;
     r->choices = NULL;
     r->prompt_logprob = NULL;
     r->prompt_top = NULL;
@@ -50,7 +53,6 @@ void request_release(request *r)
     request_unprepare(r);
     free(r->prompt);
     free(r->biases);
-    free(r->embedding);
     free(r->state);
     free(r);
 }
@@ -85,7 +87,17 @@ static qp_status prepare_prompt_logprobs(request *r, qp_error *error)
     return error_no_memory(error, "the prompt's log-probabilities", n * (1 + top) * 8);
 }
 
-qp_status request_prepare(request *r, size_t context, qp_error *error)
+/* Of choice 0 alone: all would be the same. */
+static qp_status prepare_embedding(request *r, size_t hidden_size, qp_error *error)
+{
+    if (!r->embed) return QP_OK;
+    r->embedding = calloc(hidden_size, sizeof *r->embedding);
+    r->choices[0].hidden_sum = calloc(hidden_size, sizeof *r->choices[0].hidden_sum);
+    if (r->embedding && r->choices[0].hidden_sum) return QP_OK;
+    return error_no_memory(error, "an embedding", hidden_size * sizeof(double));
+}
+
+qp_status request_prepare(request *r, size_t context, size_t hidden_size, qp_error *error)
 {
     if (r->n_choices == 0) r->n_choices = 1;
     r->choices = calloc(r->n_choices, sizeof *r->choices);
@@ -93,6 +105,7 @@ qp_status request_prepare(request *r, size_t context, qp_error *error)
                                   : error_no_memory(error, "a request", sizeof *r->choices);
     for (size_t i = 0; i < r->n_choices && status == QP_OK; i++)
         status = prepare_choice(r, i, context, error);
+    if (status == QP_OK) status = prepare_embedding(r, hidden_size, error);
     if (status != QP_OK) request_unprepare(r);
     return status;
 }

@@ -42,6 +42,7 @@ struct choice {
     qp_session *session; /* while running */
     size_t held;         /* tokens of the session when the call began */
     const float *row;    /* logits that the next token is chosen from, while qp_step() runs */
+    double *hidden_sum;  /* [hidden_size] of the tokens read so far, for an embedding */
     bool masked;         /* stop tokens are excluded, for min_tokens */
     bool stopped;        /* it wants no more tokens */
     uint8_t finish;      /* once stopped */
@@ -62,7 +63,7 @@ typedef struct request_state {
 enum request_ready { REQUEST_IDLE, REQUEST_READY, REQUEST_READY_AGAIN };
 
 /* Allocates the choices with room for their tokens: of a context of so many positions. */
-qp_status request_prepare(request *request, size_t context, qp_error *error);
+qp_status request_prepare(request *request, size_t context, size_t hidden_size, qp_error *error);
 
 void request_unprepare(request *request);
 

@@ -130,6 +130,9 @@ static void start(batcher *b, choice *c)
     request *r = c->request;
     c->session = take_session(b);
     c->phase = CHOICE_RUNNING;
+    if (r->embed) /* it may have begun before it was preempted */
+        memset(c->hidden_sum, 0,
+               (size_t)b->engine->program.config.hidden_size * sizeof *c->hidden_sum);
     size_t cached = 0;
     if (!r->prompt_logprobs && !r->embed)
         cached = session_take_prefix(c->session, r->cache_key, c->tokens, c->count);

@@ -1,0 +1,149 @@
+/* Batches of new tokens for qp_step(): which parts of the sequences' tokens a batch has, and the
+ * rows of logits that they need.
+ */
+#include "engine/step_parts.h"
+
+#include <string.h>
+
+qp_status step_take_pages(qp_sequence *all, size_t n, qp_error *error)
+{
+    for (size_t i = 0; i < n; i++) {
+        qp_session *s = all[i].session;
+        if (all[i].like || all[i].count == 0) continue;
+        qp_status status = session_take_pages(s, 0, all[i].count, error);
+        if (status == QP_OK) {
+            s->rope_length = (int64_t)(s->count + all[i].count);
+            continue;
+        }
+        for (size_t j = 0; j < i; j++)
+            if (!all[j].like) session_give_pages_back(all[j].session, 0);
+        return status;
+    }
+    return QP_OK;
+}
+
+/* Asks for a row of logits after token `row` of the batch, where `s` (may be NULL) chooses a token,
+ * the `position`-th of its sequence. */
+static void add_row(qp_engine *e, int64_t row, qp_sequence *s, size_t position)
+{
+    step_state *st = &e->step;
+    const int64_t output = batch_outputs(&e->batch);
+    batch_want(&e->batch, row);
+    st->rows[st->n_rows] = (step_row){0};
+    if (s && s->sampler) {
+        st->rows[st->n_rows] = (step_row){.of = s,
+                                          .wanted = true,
+                                          .session = s->session->id,
+                                          .sampler = s->sampler->id,
+                                          .slot = s->session->slot};
+        sampler_set_row(s->sampler, &e->batch, output, s->session->slot, position);
+        if (!s->sampler->begun) s->sampler->answer = position;
+        s->sampler->begun = true;
+    }
+    st->n_rows++;
+}
+
+static bool receives_rows(const qp_sequence *s)
+{
+    return s->on_logits || s->on_hidden;
+}
+
+/* Rows of logits that the end of a sequence's new tokens needs. */
+static int64_t rows_at_end(const qp_engine *e, const qp_sequence *all, size_t n,
+                           const qp_sequence *s)
+{
+    int64_t rows = s->sampler || receives_rows(s) ? 1 : 0;
+    for (size_t i = 0; e->step.likes && i < n; i++)
+        rows += all[i].like == s && all[i].sampler;
+    return rows;
+}
+
+/* As many of a sequence's tokens as the batch has room for, in tokens and rows of logits. The last
+ * one waits for the next batch if its rows do not fit. */
+static size_t tokens_that_fit(const qp_engine *e, const qp_sequence *s, int64_t at_end)
+{
+    const size_t room = (size_t)batch_room(&e->batch);
+    const int64_t rows = e->program.options.max_outputs - batch_outputs(&e->batch);
+    size_t count = s->count < room ? s->count : room;
+    if (s->every_row && receives_rows(s) && count > (size_t)rows) count = (size_t)rows;
+    const int64_t before = s->every_row && receives_rows(s) ? (int64_t)count - 1 : 0;
+    if (count == s->count && count > 0 && before + at_end > rows) count--;
+    return count;
+}
+
+static void add_part(qp_engine *e, qp_sequence *all, size_t n, qp_sequence *s)
+{
+    batch *b = &e->batch;
+    const int64_t row = batch_tokens(b), first = batch_outputs(b);
+    const size_t held = s->session->count;
+    const size_t count = tokens_that_fit(e, s, rows_at_end(e, all, n, s));
+    if (count == 0) return;
+    const bool ends = count == s->count;
+    batch_add(b, s->tokens, (int64_t)count, (int64_t)held, s->session->pages.pages);
+    batch_set_angles(b, row, (int64_t)held, (int64_t)count, s->session->rope_length);
+    for (size_t i = 0; s->every_row && receives_rows(s) && i + ends < count; i++)
+        add_row(e, row + (int64_t)i, NULL, 0);
+    const int64_t last = row + (int64_t)count - 1;
+    const bool has_row = batch_outputs(b) < e->program.options.max_outputs;
+    if (ends && (s->sampler || receives_rows(s) || (has_row && !e->step.chooses)))
+        add_row(e, last, s, held + count);
+    e->step.parts[e->step.n_parts++] = (step_part){.of = s,
+                                                   .count = count,
+                                                   .ends = ends,
+                                                   .first_output = first,
+                                                   .n_outputs = batch_outputs(b) - first};
+    for (size_t i = 0; ends && e->step.likes && i < n; i++)
+        if (all[i].like == s && all[i].sampler) add_row(e, last, &all[i], held + count);
+}
+
+void step_fill_batch(qp_engine *e, qp_sequence *all, size_t n)
+{
+    batch_clear(&e->batch);
+    e->step.n_parts = e->step.n_rows = 0;
+    for (int single = 1; single >= 0; single--)
+        for (size_t i = 0; i < n; i++) {
+            qp_sequence *s = &all[i];
+            if (s->like || s->count == 0 || (s->count == 1) != single || step_is_cancelled(s))
+                continue;
+            if (batch_room(&e->batch) > 0) add_part(e, all, n, s);
+        }
+}
+
+void step_finish_parts(qp_engine *e, qp_sequence *all, size_t n)
+{
+    step_state *st = &e->step;
+    for (size_t p = 0; p < st->n_parts; p++) {
+        const step_part *part = &st->parts[p];
+        qp_session *s = part->of->session;
+        memcpy(s->tokens + s->count, part->of->tokens, part->count * sizeof *s->tokens);
+        s->count += part->count;
+        part->of->read = part->count;
+        progress_advance(e->reading, part->count);
+        part->of->passes++;
+        for (size_t i = 0; part->ends && st->likes && i < n; i++) {
+            if (all[i].like != part->of) continue;
+            session_share(all[i].session, s);
+            all[i].read = s->count;
+        }
+    }
+    st->n_parts = 0;
+}
+
+qp_status step_hand_out_rows(const qp_engine *e, const step_part *part, const float *logits,
+                             const float *hidden, qp_error *error)
+{
+    const qp_sequence *s = part->of;
+    const model_config *c = &e->program.config;
+    const size_t first = part->count - (size_t)part->n_outputs;
+    for (int64_t i = 0; i < part->n_outputs; i++) {
+        const int64_t output = part->first_output + i;
+        const size_t token = first + (size_t)i;
+        if (hidden && s->on_hidden)
+            TRY(s->on_hidden(s->context, token, hidden + output * c->hidden_size));
+        if (!logits) continue;
+        /* Also where nobody receives them: an answer begins with them. */
+        TRY(step_check_logits(e, logits + output * c->vocab_size, token, "input", error));
+        if (s->on_logits) TRY(s->on_logits(s->context, token, logits + output * c->vocab_size));
+    }
+    return QP_OK;
+}
