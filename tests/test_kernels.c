@@ -86,6 +86,38 @@ static void bench_compares_with_quipus_own(void **state)
          0, "\"times_own\": ");
 }
 
+/* A scripted program answers with a kernel that does not compile, one that is wrong, one that is
+ * right in a block of Markdown, and the same again. */
+static void a_program_improves_kernels(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/quipu-test-XXXXXX", command[512];
+    assert_non_null(mkdtemp(folder));
+    snprintf(command, sizeof command,
+             "ops improve rms_norm --command 'sh kernels/improver.sh' --rounds 4 -r 1 -t 1 -w "
+             "1b -o %s",
+             folder);
+    says(command, 0, "best: round ");
+    says(command, 2, "history.jsonl exists");
+    snprintf(command, sizeof command, "%s/history.jsonl", folder);
+    FILE *file = fopen(command, "r");
+    assert_non_null(file);
+    static const char *const statuses[] = {"COMPILE_ERROR", "INCORRECT_NUMERICAL", "PASSED",
+                                           "PASSED"};
+    char line[4096];
+    for (int i = 0; i < 4; i++) {
+        assert_non_null(fgets(line, sizeof line, file));
+        if (!strstr(line, statuses[i])) fail_msg("expected %s in %s", statuses[i], line);
+    }
+    assert_null(fgets(line, sizeof line, file));
+    fclose(file);
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    assert_int_equal(system(command), 0);
+    says("ops improve rms_norm -o /tmp/quipu-test-none --command 'exit 3'", 1,
+         "it ended with status 3");
+    says("ops improve rms_norm", 2, "--command is missing");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -95,6 +127,7 @@ int main(void)
         cmocka_unit_test(kernels_that_end_the_run_are_named),
         cmocka_unit_test(kernels_that_do_not_fit_are_refused),
         cmocka_unit_test(bench_compares_with_quipus_own),
+        cmocka_unit_test(a_program_improves_kernels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

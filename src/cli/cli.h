@@ -63,6 +63,8 @@ typedef struct cli_settings {
         *arch; /* the architecture of a GPU that need not be installed; NULL: of the GPU here */
     int kernel_device; /* index into cli_kernel_devices */
     int64_t timeout;
+    const char *command; /* that writes kernels */
+    int64_t rounds, seconds;
     /* load */
     const char *url, *served, *text, *replay, *limits, *api_key_file;
     bool words;
@@ -107,7 +109,8 @@ cli_command command_run, command_chat, command_tokenize, command_detokenize, com
     command_bench, command_schedule, command_trace, command_diff, command_convert, command_help,
     command_pull, command_list, command_rm, command_man, command_completion, command_version,
     command_ops_list, command_ops_describe, command_ops_prompt, command_ops_check,
-    command_ops_bench, command_ops_export, command_ops_import, command_load, command_serve;
+    command_ops_bench, command_ops_export, command_ops_import, command_ops_improve, command_load,
+    command_serve;
 
 /* Names that similar programs use, with what to use here; and parts of the manual page. */
 extern const option_entry cli_foreign_flags[], cli_foreign_commands[], cli_exit_statuses[],

@@ -199,6 +199,15 @@ static const command_spec commands[] = {
                     "rights of the user, so import only code that you would run.",
      .groups = GROUPS(&cli_import_options), .positional_minimum = 1, .positional_maximum = 1,
      .positional_hint = OPTION_HINT_FILE},
+    {COMMAND("ops improve", command_ops_improve), .synopsis = "OPERATOR --command COMMAND",
+     .summary = "ask a program for kernels again and again, and keep the best",
+     .description =
+         "Each round gives the command the page of `quipu ops prompt`, with the verdict and the "
+         "times of its last kernel, and takes a kernel from its output. The kernel is checked as "
+         "by `ops check` and timed beside quipu's own; the speedup is the geometric mean over the "
+         "workloads. The folder gets each kernel (001.c, ...), best.c, and history.jsonl with a "
+         "JSON object for each round. The exit status is 0 if a kernel passed.",
+     .groups = GROUPS(&cli_improve_options), .positional_minimum = 1, .positional_maximum = 1},
     {COMMAND("ops prompt", command_ops_prompt), .synopsis = "OPERATOR [--last]",
      .summary = "print the description as a page for a language model that writes kernels",
      .groups = GROUPS(&cli_prompt_page_options), .positional_minimum = 1, .positional_maximum = 1},

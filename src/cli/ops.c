@@ -159,3 +159,36 @@ qp_status command_ops_import(const cli_call *call)
     if (n_failed == 0) return QP_OK;
     return error_set(call->error, QP_FORMAT, "%d traces are not PASSED", n_failed);
 }
+
+qp_status command_ops_improve(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    if (!s->command)
+        return error_set(call->error, QP_INVALID,
+                         "--command is missing: the shell command that writes kernels");
+    const workbench_improve_options options = {
+        .op = call->options->positional[0],
+        .command = s->command,
+        .folder = s->out,
+        .workload = s->workload,
+        .rounds = (int)s->rounds,
+        .seconds = (int)s->seconds,
+        .command_timeout_ms = 600000,
+        .seed = 1,
+        .features = cpu_features(0),
+        .threads = s->threads ? (int)s->threads : threads_available(),
+        .repetitions = (int)s->repetitions,
+        .timeout_ms = (int)s->timeout * 1000,
+        .cancel = &cli_interrupted,
+        .progress = isatty(STDERR_FILENO) ? show_progress : NULL};
+    strbuf text = {0};
+    cli_catch_endings();
+    qp_status status = workbench_improve(&options, &text, call->error);
+    end_progress();
+    /* What the rounds came to, also where none succeeded. */
+    qp_error ignored;
+    cli_write(strbuf_text(&text), text.length, &ignored);
+    strbuf_free(&text);
+    cli_release_endings();
+    return status;
+}

@@ -60,3 +60,25 @@ static const option_spec import_options[] = {
      .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer is ended"},
     {0}};
 const option_group cli_import_options = {"Timing", import_options};
+
+static const option_spec improve_options[] = {
+    {"command", 0, OPTION_STRING_AT(SETTINGS, command), .argument = "COMMAND",
+     .help =
+         "a shell command: it reads a page on standard input and prints a kernel in C, alone or "
+         "as a block of Markdown"},
+    {"rounds", 0, OPTION_INTEGER_AT(SETTINGS, rounds), .argument = "N", .fallback = "8",
+     .minimum = 1, .maximum = 10000, .help = "kernels to ask for at most"},
+    {"seconds", 0, OPTION_INTEGER_AT(SETTINGS, seconds), .argument = "N", .fallback = "3600",
+     .minimum = 1, .maximum = 1000000, .help = "no round begins after this time"},
+    {"out", 'o', OPTION_STRING_AT(SETTINGS, out), .argument = "FOLDER", .hint = OPTION_HINT_FOLDER,
+     .fallback = "improved", .help = "folder for the kernels, the best of them and the history"},
+    {"workload", 'w', OPTION_STRING_AT(SETTINGS, workload), .argument = "TEXT",
+     .help = "only the workloads whose name contains this"},
+    {"threads", 't', OPTION_INTEGER_AT(SETTINGS, threads), .argument = "N", .fallback = "0",
+     .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
+    {"repetitions", 'r', OPTION_INTEGER_AT(SETTINGS, repetitions), .argument = "N", .fallback = "5",
+     .minimum = 1, .maximum = 1000, .help = "rounds of a timing; figures are their medians"},
+    {"timeout", 0, OPTION_INTEGER_AT(SETTINGS, timeout), .argument = "SECONDS", .fallback = "60",
+     .minimum = 1, .maximum = 86400, .help = "a kernel that takes longer on a case is ended"},
+    {0}};
+const option_group cli_improve_options = {"Rounds", improve_options};

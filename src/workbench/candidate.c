@@ -347,3 +347,21 @@ void candidate_check_briefly(const candidate *candidate, const char *case_text, 
 {
     check(candidate, case_text, true, seed, timeout_ms, verdict, declined);
 }
+
+void candidate_check_all(const candidate *candidate, uint64_t seed, int timeout_ms,
+                         check_verdict *verdict, int *n_passed)
+{
+    *n_passed = 0;
+    *verdict = (check_verdict){.status = CHECK_PASSED};
+    for (const char *const *text = candidate->op->cases; text && *text; text++) {
+        bool declined;
+        if (candidate->cancel && *candidate->cancel) return;
+        candidate_check(candidate, *text, seed, timeout_ms, verdict, &declined);
+        if (verdict->status != CHECK_PASSED) return;
+        *n_passed += !declined;
+    }
+    if (*n_passed > 0) return;
+    verdict->status = CHECK_RUNTIME_ERROR;
+    snprintf(verdict->detail, sizeof verdict->detail, "%s_accepts() declines every case",
+             candidate->op->name);
+}

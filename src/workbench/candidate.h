@@ -50,6 +50,11 @@ void candidate_check(const candidate *candidate, const char *case_text, uint64_t
 void candidate_check_briefly(const candidate *candidate, const char *case_text, uint64_t seed,
                              int timeout_ms, check_verdict *verdict, bool *declined);
 
+/* Checks it on all cases of its operator, up to the first that does not pass: that one's verdict,
+ * else PASSED. *n_passed counts those that it took. */
+void candidate_check_all(const candidate *candidate, uint64_t seed, int timeout_ms,
+                         check_verdict *verdict, int *n_passed);
+
 /* Threads of this process, to detect threads that a kernel leaves running. */
 int candidate_threads(void);
 

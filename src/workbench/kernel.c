@@ -42,20 +42,11 @@ static qp_status check_cases(workbench_kernel *k, const workbench_kernel_options
     char what[160];
     snprintf(what, sizeof what, "checking %.100s", k->text);
     if (k->candidate.verdict.status != CHECK_PASSED) return refuse(k, &k->candidate.verdict, error);
-    for (const char *const *text = k->candidate.op->cases; text && *text; text++) {
-        check_verdict verdict;
-        bool declined;
-        if (options->progress) options->progress(options->context, what);
-        if (options->cancel && *options->cancel)
-            return error_set(error, QP_CANCELLED, "interrupted");
-        candidate_check(&k->candidate, *text, options->seed, options->timeout_ms, &verdict,
-                        &declined);
-        if (verdict.status != CHECK_PASSED) return refuse(k, &verdict, error);
-        k->n_passed += !declined;
-    }
-    if (k->n_passed > 0) return QP_OK;
-    return error_set(error, QP_FORMAT, "--kernel %.200s: %s_accepts() declines every case", k->text,
-                     k->candidate.op->name);
+    check_verdict verdict;
+    if (options->progress) options->progress(options->context, what);
+    candidate_check_all(&k->candidate, options->seed, options->timeout_ms, &verdict, &k->n_passed);
+    if (options->cancel && *options->cancel) return error_set(error, QP_CANCELLED, "interrupted");
+    return verdict.status == CHECK_PASSED ? QP_OK : refuse(k, &verdict, error);
 }
 
 qp_status workbench_kernel_open(const char *text, const workbench_kernel_options *options,

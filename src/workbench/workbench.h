@@ -88,4 +88,24 @@ qp_status workbench_export(const char *folder, strbuf *out, qp_error *error);
 qp_status workbench_import(const char *path, const workbench_bench_options *options, strbuf *out,
                            int *n_failed, qp_error *error);
 
+typedef struct workbench_improve_options {
+    const char *op;
+    const char *command;  /* gets a page on its standard input, answers with a kernel in C */
+    const char *folder;   /* for the answers, best.c, verdict.txt and history.jsonl */
+    const char *workload; /* only those whose name contains this; NULL: all */
+    int rounds, seconds;  /* at most; a round that has begun is ended */
+    int command_timeout_ms;
+    uint64_t seed;
+    uint32_t features;                                 /* of the CPU: for quipu's kernels */
+    int threads, repetitions, timeout_ms;              /* of timings, and of a case or workload */
+    const volatile int *cancel;                        /* may be NULL */
+    void (*progress)(void *context, const char *what); /* NULL: silent */
+    void *context;
+} workbench_improve_options;
+
+/* Asks a program for kernels of an operator, round after round: checks and times each answer, tells
+ * the program what came of it, and keeps the best in the folder. Appends a line for each round.
+ * QP_FORMAT where the command fails, or no kernel passed. */
+qp_status workbench_improve(const workbench_improve_options *options, strbuf *out, qp_error *error);
+
 #endif
