@@ -244,6 +244,24 @@ const qp_vocabulary *qp_engine_vocabulary(const qp_engine *engine);
  * files) is enough. */
 qp_status qp_describe_model(const char *path, bool json, char **text, qp_error *error);
 
+/* Set `size`; any other field that is zero (or NULL) takes its default. */
+typedef struct qp_plan_options {
+    size_t size;         /* sizeof(qp_plan_options) */
+    const char *model;   /* as qp_engine_options has it; a directory with config.json will do */
+    const char *kv_type; /* "F16" (default), "BF16" or "F32" */
+    int64_t tokens;      /* new tokens in the forward pass; default 512 */
+    int64_t context;     /* positions of a sequence; default: the model's */
+    int64_t sessions;    /* sequences at once; default 1 */
+    int64_t page_size;   /* positions in a page of the KV cache; default 16 */
+    uint64_t memory;     /* bytes that the largest context is computed for; default: those
+                          * available now */
+} qp_plan_options;
+
+/* A forward pass before anything runs, from the model's sizes alone: its steps, the tensors with
+ * their shapes and lifetimes, the exact bytes of every part and the largest context that fits, as
+ * text or as JSON; to qp_free(). */
+qp_status qp_describe_plan(const qp_plan_options *options, bool json, char **text, qp_error *error);
+
 /* ---- Conversion ---------------------------------------------------------------------------- */
 
 /* Set `size`; any other field that is zero (or NULL) takes its default. */

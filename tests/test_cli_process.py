@@ -409,7 +409,7 @@ def conversation():
     status, out, err = chat("one\\\ntwo\n/stats\n/help\n/drop\n/drop\n/system be brief\n\nhi\n"
                             f"/save {kept}\n/reset\n/load {kept}\n/quit\nnot read\n", "-v")
     check(status == 0, err)
-    for said in ("1 answers", "/save", "are forgotten", "nothing to forget", "message is set",
+    for said in ("1 answer,", "/save", "are forgotten", "nothing to forget", "message is set",
                  "3 messages saved", "begins anew", "3 messages loaded"):
         check(said in err, f"{said!r} in {err}")
     roles = [message["role"] for message in json.loads(kept.read_text())]

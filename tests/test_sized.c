@@ -100,6 +100,7 @@ static void every_function_names_the_struct_without_a_size(void **state)
     qp_sampling sampling = {.size = sizeof sampling};
     qp_sampler *sampler;
     qp_trace *trace;
+    char *text;
     const qp_generate_options options = {
         .size = sizeof options, .prompt = prompt, .n_prompt = PROMPT, .max_tokens = 1};
     qp_generate_options bad = options;
@@ -108,6 +109,9 @@ static void every_function_names_the_struct_without_a_size(void **state)
             "qp_engine_options");
     assert_null(none);
     REFUSES(qp_convert(&(qp_convert_options){.model = text_model}, &error), "qp_convert_options");
+    REFUSES(qp_describe_plan(&(qp_plan_options){.model = text_model}, true, &text, &error),
+            "qp_plan_options");
+    assert_null(text);
     REFUSES(qp_sampling_defaults(engine, &(qp_sampling){0}, &error), "qp_sampling");
     REFUSES(qp_sampling_set(&(qp_sampling){0}, QP_TOP_K, 1, QP_FROM_REQUEST, &error),
             "qp_sampling");

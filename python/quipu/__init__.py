@@ -11,10 +11,11 @@ A model belongs to one thread at a time. Text is str, tokens are lists of int, l
 
 from quipu._native import QuipuError
 from quipu.model import Generation, Model, ModelInfo, Session
+from quipu.plan import Plan, plan
 from quipu.sampling import Sampler, Sampling
 from quipu.step import Sequence
 from quipu.trace import Trace
 from quipu.vocabulary import Vocabulary
 
-__all__ = ["Generation", "Model", "ModelInfo", "QuipuError", "Sampler", "Sampling", "Sequence",
-           "Session", "Trace", "Vocabulary"]
+__all__ = ["Generation", "Model", "ModelInfo", "Plan", "QuipuError", "Sampler", "Sampling",
+           "Sequence", "Session", "Trace", "Vocabulary", "plan"]

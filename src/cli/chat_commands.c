@@ -45,8 +45,8 @@ static qp_status do_stats(chat *c, const char *argument)
     (void)argument;
     size_t held;
     qp_session_tokens(c->session, &held);
-    fprintf(stderr, "%d answers, %zu prompt tokens, %zu generated tokens; context %zu of %lld\n",
-            c->answers, c->total_prompt, c->total_generated, held,
+    fprintf(stderr, "%d answer%s, %zu prompt tokens, %zu generated tokens; context %zu of %lld\n",
+            c->answers, c->answers == 1 ? "" : "s", c->total_prompt, c->total_generated, held,
             (long long)qp_engine_get_info(c->engine)->context);
     if (c->answers) cli_report_statistics(c->engine, &c->last);
     return QP_OK;

@@ -416,6 +416,10 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
 {
     model *model;
     model_options sizes_only = {.sizes_only = true, .config_is_enough = true};
+    const dtype kv_type = dtype_from_name(o->kv_type);
+    if (kv_type == DTYPE_COUNT)
+        return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
+                         o->kv_type);
     TRY(model_open(o->model, &sizes_only, &model, error));
     plan_options options = plan_default_options(model_get_config(model));
     options.max_tokens = o->tokens;
@@ -423,7 +427,7 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     if (options.max_tokens < options.max_sequences) options.max_tokens = options.max_sequences;
     if (o->context) options.context = o->context;
     options.page_size = o->page_size;
-    options.kv_type = dtype_from_name(o->kv_type);
+    options.kv_type = kv_type;
     options.ranks = (int)o->ranks;
     options.fuse = o->fuse;
     options.sums = o->sums;

@@ -1,0 +1,78 @@
+"""The forward pass as data, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from quipu._native import check, ffi, lib, sized, take_text
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the forward pass: float values, indices or a part of the KV cache."""
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    symbols: tuple[str, ...]
+    """The shape in symbols, such as "n_tokens"."""
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of the forward pass."""
+
+    name: str
+    layer: int
+    """-1: of no layer."""
+    operators: tuple[str, ...]
+    cells: dict[str, str]
+    """What becomes of each tensor that lives: + created, o kept, m mapped from the host, r read,
+    w written, x destroyed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A forward pass: steps, tensors, the exact bytes of every part and the context."""
+
+    steps: tuple[Step, ...]
+    tensors: tuple[Tensor, ...]
+    bytes: dict[str, int]
+    context: int
+    largest_context: int
+    """Of what fits into the memory."""
+    text: str
+    """A row a step, a column a tensor."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def plan(model: str, **options: Any) -> Plan:
+    """The forward pass of a model, whose weights are not read: a directory with config.json or the
+    name of a synthetic model will do. Options are those of qp_plan_options in quipu.h: tokens,
+    context, sessions, page_size, kv_type, memory."""
+    native, keep = sized("qp_plan_options"), []
+    for name, value in {"model": str(model), **options}.items():
+        if not hasattr(native, name) or name == "size":
+            raise TypeError(f"plan has no option {name!r}")
+        if isinstance(value, str):
+            keep.append(value := ffi.new("char[]", value.encode("utf-8")))
+        setattr(native, name, value)
+    texts = []
+    for as_json in (True, False):
+        error, out = ffi.new("qp_error *"), ffi.new("char **")
+        check(lib.qp_describe_plan(native, as_json, out, error), error)
+        texts.append(take_text(out[0]).decode("utf-8"))
+    found = json.loads(texts[0])
+    return Plan(
+        steps=tuple(Step(s["step"], s["layer"], tuple(s["operators"]), s["cells"])
+                    for s in found["steps"]),
+        tensors=tuple(Tensor(t["name"], t["kind"], t["dtype"], tuple(t["shape"]),
+                             tuple(t["symbols"]), t["bytes"]) for t in found["tensors"]),
+        bytes=found["bytes"], context=found["context"], largest_context=found["largest_context"],
+        text=texts[1])

@@ -1,0 +1,34 @@
+/* Describes a forward pass in words or as JSON: qp_describe_plan() in quipu.h. */
+#include "base/buffer.h"
+#include "base/sized.h"
+#include "plan/print.h"
+
+enum { DEFAULT_TOKENS = 512, DEFAULT_PAGE_SIZE = 16 };
+
+static int64_t or_default(int64_t value, int64_t fallback)
+{
+    return value ? value : fallback;
+}
+
+qp_status qp_describe_plan(const qp_plan_options *given, bool json, char **text, qp_error *error)
+{
+    qp_plan_options o;
+    strbuf out = {0};
+    *text = NULL;
+    TRY(SIZED_READ(qp_plan_options, given, &o, error));
+    if (!o.model) return error_set(error, QP_INVALID, "no model was named");
+    const plan_print_options options = {.model = o.model,
+                                        .tokens = or_default(o.tokens, DEFAULT_TOKENS),
+                                        .context = o.context,
+                                        .sequences = or_default(o.sessions, 1),
+                                        .ranks = 1,
+                                        .page_size = or_default(o.page_size, DEFAULT_PAGE_SIZE),
+                                        .kv_type = o.kv_type ? o.kv_type : "F16",
+                                        .available = o.memory ? o.memory : buffer_available(),
+                                        .json = json};
+    qp_status status = plan_print_lifetimes(&options, &out, error);
+    if (status == QP_OK && !(*text = strbuf_take(&out)))
+        status = error_no_memory(error, "the description", 0);
+    strbuf_free(&out);
+    return status;
+}
