@@ -160,6 +160,25 @@ typedef struct qp_kernel {
                                                           * operator's reference needs */
 } qp_kernel;
 
+/* How a forward pass becomes queues of instructions, one queue for each worker: for the machines
+ * "threads" and "serial", and with "assignment" alone for "megakernel". The logits are the same, to
+ * the bit, whatever is chosen. Set `size`; any other field that is zero (or NULL) takes its
+ * default.
+ */
+typedef struct qp_schedule_options {
+    size_t size;            /* sizeof(qp_schedule_options) */
+    const char *setting;    /* "latency" (default): for few tokens; "throughput": for many, in
+                             * tiles, without "fuse" */
+    const char *assignment; /* "rr" (default): in turn; "zz": there and back; "wave": largest first
+                             * onto the least loaded; "dag": the critical path first; "pool":
+                             * memory-bound and compute-bound work apart */
+    double memory_fraction; /* of "pool": share of the workers that get memory-bound work, 0 to 1;
+                             * default: from the costs */
+    const char *file; /* queues that `quipu schedule --save` wrote for the same model, context,
+                       * chunk and number of threads; then the fields above have their
+                       * defaults */
+} qp_schedule_options;
+
 /* Set `size`; any other field that is zero (or NULL) takes its default. */
 typedef struct qp_engine_options {
     size_t size;          /* sizeof(qp_engine_options) */
@@ -209,6 +228,7 @@ typedef struct qp_engine_options {
      * repeatedly until `finished`. May be NULL. */
     void (*progress)(void *context, const char *text, bool finished);
     void *progress_context;
+    const qp_schedule_options *schedule; /* may be NULL: the defaults */
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
@@ -230,6 +250,12 @@ typedef struct qp_engine_info {
 
 /* Owned by the engine. */
 const qp_engine_info *qp_engine_get_info(const qp_engine *engine);
+
+/* Gives an engine whose machine is "threads" or "serial" another schedule, between two passes.
+ * After a failure the old one stays. QP_UNSUPPORTED names the machine where it is another one,
+ * QP_FORMAT says what is wrong with a file, QP_INVALID what contradicts itself. */
+qp_status qp_engine_reschedule(qp_engine *engine, const qp_schedule_options *schedule,
+                               qp_error *error);
 
 /* Measures the bytes per second that the engine's GPU reads now: a kernel that only reads the
  * weights, the best of several runs. QP_UNSUPPORTED on a CPU. */

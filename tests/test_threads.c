@@ -84,7 +84,8 @@ static void check_passes(bench *b, const schedule_options *options, const float 
                          size_t bytes, int passes)
 {
     scheduled scheduled;
-    assert_ok(scheduled_init(&scheduled, &b->executor, thread_pool_size(b->pool), options, &error));
+    assert_ok(
+        scheduled_init(&scheduled, &b->executor, thread_pool_size(b->pool), options, NULL, &error));
     threads_machine *machine;
     assert_ok(threads_machine_create(&scheduled.bound, b->pool, 0, &machine, &error));
     for (int pass = 0; pass < passes; pass++) {
@@ -140,7 +141,8 @@ static void test_watchdog(void **state)
     scheduled scheduled;
     bench_open(&b, 2);
     const schedule_options options = {.last_step = b.program.logits_end};
-    assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
+    assert_ok(
+        scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, NULL, &error));
     schedule *s = &scheduled.schedule;
     int planted = -1;
     for (int i = s->length[1] - 1; i >= 0 && planted < 0; i--) {
@@ -170,7 +172,8 @@ static void test_timings(void **state)
     scheduled scheduled;
     bench_open(&b, 2);
     const schedule_options options = {.last_step = b.program.logits_end};
-    assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
+    assert_ok(
+        scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, NULL, &error));
     const schedule *s = &scheduled.schedule;
     instruction_timing *timings = calloc(2 * (size_t)s->longest, sizeof *timings);
     assert_non_null(timings);
@@ -201,7 +204,8 @@ static void test_weights_ahead(void **state)
     scheduled scheduled;
     bench_open(&b, 3);
     const schedule_options options = {.last_step = b.program.logits_end};
-    assert_ok(scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, &error));
+    assert_ok(
+        scheduled_init(&scheduled, &b.executor, thread_pool_size(b.pool), &options, NULL, &error));
     const schedule *s = &scheduled.schedule;
     ahead *table;
     assert_ok(ahead_make(&scheduled.bound, &table, &error));

@@ -279,7 +279,8 @@ static qp_status run_tests(bench *const *sides, int n_sides)
     return QP_OK;
 }
 
-/* The context is exactly what the tests need, unless --context asks for more. */
+/* The context is exactly what the tests need, unless --context asks for more; with a schedule from
+ * a file it is the usual one of `quipu schedule`. */
 static qp_status choose_context(const cli_call *call)
 {
     cli_settings *s = call->settings;
@@ -293,7 +294,7 @@ static qp_status choose_context(const cli_call *call)
                          "the tests need a context of %lld, --context says %lld; without it they "
                          "get what they need",
                          (long long)need, (long long)s->context);
-    if (!s->context) s->context = need;
+    if (!s->context && !s->schedule) s->context = need;
     return QP_OK;
 }
 
@@ -301,9 +302,11 @@ static qp_status open_bench(bench *b)
 {
     cli_settings *s = b->call->settings;
     TRY(cli_model_path(b->call, &b->model));
-    size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
     TRY(cli_open_engine(b->call, s->parallel, &b->engine));
     b->info = *qp_engine_get_info(b->engine);
+    s->context = b->info.context;
+    TRY(choose_context(b->call)); /* once more: the tests must fit the engine's */
+    size_t parallel = parallel_of(b), ids = parallel * (size_t)s->context;
     b->feeds_back = strcmp(b->info.device, "cpu") != 0;
     b->sessions = calloc(parallel, sizeof *b->sessions);
     b->inputs = calloc(parallel, sizeof *b->inputs);

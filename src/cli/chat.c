@@ -85,6 +85,7 @@ static qp_status generate(chat *c, const qp_tokens *tokens)
     c->total_prompt += c->last.prompt_tokens;
     c->total_generated += c->last.generated_tokens;
     c->answers++;
+    chat_compare_schedules(c);
     if (c->last.finish == QP_FINISH_CANCELLED) fputs("(Stopped.)\n", stderr);
     if (c->last.finish == QP_FINISH_CONTEXT)
         fputs("(The context is full: the answer ends here. /drop or /reset makes room.)\n", stderr);

@@ -21,6 +21,9 @@ typedef struct chat {
     size_t total_prompt, total_generated;
     int answers;
     int64_t again; /* times that the last answer has been asked for again */
+    /* Since /schedule: the schedule before that and its speed; 0: nothing is to be compared. */
+    char schedule_before[512], schedule_file[4096];
+    double speed_before; /* tokens/s */
 } chat;
 
 /* Runs a line that begins with a slash; *quit: it ends the conversation. */
@@ -28,6 +31,12 @@ qp_status chat_run_command(chat *c, const char *line, bool *quit);
 
 /* Completes commands, their settings and their files: a line_completer. */
 void chat_complete(const char *text, completions *out);
+
+/* /schedule: gives the engine another schedule; without an argument shows the one there is. */
+qp_status chat_reschedule(chat *c, const char *argument);
+
+/* After an answer: says what the last /schedule did to the speed. */
+void chat_compare_schedules(chat *c);
 
 /* Generates the last answer again, with the seed after that of the time before; the old answer
  * stays if this makes none. Later questions have the seed that was set. */

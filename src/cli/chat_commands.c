@@ -190,6 +190,8 @@ static const struct {
 } commands[] = {
     {"/help", "/?", "", "this list", do_help},
     {"/set", NULL, "NAME VALUE", "change a setting of the answers; alone, list them", do_set},
+    {"/schedule", NULL, "HOW",
+     "other queues for the threads: throughput, dag, ...; alone, say which", chat_reschedule},
     {"/system", NULL, "TEXT", "set the system message; without TEXT, remove it", do_system},
     {"/regen", NULL, "", "make the last answer again, with another seed", do_regenerate},
     {"/drop", NULL, "", "forget the oldest question and its answer", do_drop},

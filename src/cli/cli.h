@@ -46,7 +46,7 @@ typedef struct cli_settings {
     int setting, assign;
     double memory_fraction, bandwidth, gflops, signal_ns;
     bool list, verify, measure, compare;
-    const char *save, *load, *html, *svg;
+    const char *save, *load, *html, *svg, *schedule;
     /* info */
     bool modules;
     /* trace */
@@ -83,6 +83,7 @@ typedef struct cli_settings {
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
 extern const char *const cli_activations[];
+extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */
 typedef struct cli_call {
@@ -137,6 +138,9 @@ const char *cli_costs_path(const char *device, int64_t workers);
 /* A log callback for engines and conversions. Prints to stderr, information only with -v. Its
  * context is the cli_call. */
 void cli_log(void *call, qp_log_level level, const char *message);
+
+/* The schedule that the call's settings choose. */
+qp_schedule_options cli_schedule(const cli_call *call);
 
 /* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);

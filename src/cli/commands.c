@@ -20,9 +20,10 @@ static const command_spec commands[] = {
          "stderr. Where the model has a chat template, the prompt is the user's message "
          "of a conversation; --raw continues it as plain text. With -p, text on standard input "
          "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.",
-     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options,
-                      &cli_setting_options, &cli_ending_options, &cli_context_options,
-                      &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options, &cli_setting_options,
+                &cli_ending_options, &cli_context_options, &cli_engine_options, &cli_queue_options,
+                &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "have a conversation with a model",
      .description =
@@ -31,7 +32,7 @@ static const command_spec commands[] = {
          "conversation, /help lists the commands.",
      .groups =
          GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options, &cli_ending_options,
-                &cli_context_options, &cli_engine_options, &cli_cache_options)},
+                &cli_context_options, &cli_engine_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "convert text to token ids, on one line",
      .description = "MODEL may also be a directory that holds only tokenizer files, or a GGUF file "
@@ -101,9 +102,9 @@ static const command_spec commands[] = {
          "in these parts. With --device cuda, a track is a thread block of the megakernel, and its "
          "waits are for data of other blocks; with --exec cuda, the trace shows the launches of "
          "operators.",
-     .groups =
-         GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options, &cli_context_options,
-                &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
+     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_trace_options,
+                      &cli_context_options, &cli_engine_options, &cli_queue_options,
+                      &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("diff", command_diff),
      .synopsis = "[-m MODEL] [--a MACHINE] [--b MACHINE] [OPTION...]",
      .summary = "compare the forward pass on two machines, tensor by tensor",
@@ -122,8 +123,9 @@ static const command_spec commands[] = {
                     "count. A GPU feeds the likeliest token back by itself, for up to 16 passes at "
                     "a time, and its rate is compared with its own read bandwidth. The table shows "
                     "mean and standard deviation over the repetitions.",
-     .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
-                      &cli_engine_options, &cli_cache_options, &cli_own_kernel_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options, &cli_engine_options,
+                &cli_queue_options, &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("serve", command_serve), .synopsis = "[-m MODEL] [--port N] [OPTION...]",
      .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
      .description =
@@ -134,7 +136,7 @@ static const command_spec commands[] = {
          "lets answers end, SIGHUP reads the key file again.",
      .groups = GROUPS(&cli_model_options, &cli_serve_options, &cli_access_options,
                       &cli_limit_options, &cli_setting_options, &cli_context_options,
-                      &cli_engine_options, &cli_cache_options)},
+                      &cli_engine_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("load", command_load), .synopsis = "--url http://HOST:PORT [OPTION...]",
      .summary = "drive a server that speaks OpenAI's API, and measure what its clients see",
      .description =

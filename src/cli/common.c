@@ -71,10 +71,22 @@ cli_progress_callback *cli_progress(void)
     return isatty(STDERR_FILENO) && option_terminal_has_sequences() ? show_progress : NULL;
 }
 
+qp_schedule_options cli_schedule(const cli_call *call)
+{
+    const cli_settings *s = call->settings;
+    return (qp_schedule_options){.size = sizeof(qp_schedule_options),
+                                 .setting = cli_schedule_settings[s->setting],
+                                 .assignment = cli_schedule_assignments[s->assign],
+                                 .memory_fraction = s->memory_fraction,
+                                 .file = s->schedule};
+}
+
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     const cli_settings *s = call->settings;
+    const qp_schedule_options schedule = cli_schedule(call);
     qp_engine_options options = {.size = sizeof options,
+                                 .schedule = &schedule,
                                  .threads = (int)s->threads,
                                  .context = s->context,
                                  .chunk = s->chunk,

@@ -52,6 +52,7 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .kv_partitions = s->kv_partitions,
                             .setting = s->setting,
                             .assignment = s->assign,
+                            .memory_fraction = s->memory_fraction,
                             .list = s->list,
                             .json = s->json,
                             .cancel = &cli_interrupted,

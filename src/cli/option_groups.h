@@ -16,7 +16,7 @@ extern const option_group cli_prompt_options, cli_run_options, cli_chat_options,
 
 /* options_plan.c */
 extern const option_group cli_fusing_options, cli_plan_options, cli_shapes_options,
-    cli_schedule_options, cli_trace_options, cli_diff_options, cli_bench_options,
+    cli_schedule_options, cli_queue_options, cli_trace_options, cli_diff_options, cli_bench_options,
     cli_convert_options;
 
 /* options_ops.c */

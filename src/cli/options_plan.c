@@ -6,8 +6,8 @@
 
 const char *const cli_kernel_devices[] = {"cpu", "cuda", NULL};
 static const char *const formats[] = {"md", "csv", "json", NULL};
-static const char *const schedule_settings[] = {"latency", "throughput", NULL};
-static const char *const schedule_assignments[] = {"rr", "zz", "wave", "dag", "pool", NULL};
+const char *const cli_schedule_settings[] = {"latency", "throughput", NULL};
+const char *const cli_schedule_assignments[] = {"rr", "zz", "wave", "dag", "pool", NULL};
 
 /* Which form of the forward pass is shown. */
 static const option_spec fusing_options[] = {
@@ -60,10 +60,10 @@ static const option_spec schedule_options[] = {
     {"device", 0, OPTION_CHOICE_AT(SETTINGS, kernel_device), .choices = cli_kernel_devices,
      .fallback = "cpu", .argument = "DEVICE",
      .help = "cuda: the megakernel's schedule, measured and compared on the GPU"},
-    {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
+    {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = cli_schedule_settings,
      .fallback = "latency", .argument = "WHICH",
      .help = "latency: for few tokens; throughput: for many, in tiles"},
-    {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
+    {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = cli_schedule_assignments,
      .fallback = "rr", .argument = "HOW",
      .help = "rr: in turn; zz: there and back; wave: largest first onto the least loaded; dag: "
              "the critical path first; pool: memory-bound and compute-bound work apart"},
@@ -122,6 +122,27 @@ static const option_spec schedule_options[] = {
     {0}};
 const option_group cli_schedule_options = {"Schedule", schedule_options};
 
+/* The same of the commands that run a model. */
+static const option_spec queue_options[] = {
+    {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .expert = true,
+     .choices = cli_schedule_settings, .fallback = "latency", .argument = "WHICH",
+     .help = "latency: a schedule for few tokens; throughput: one for many, in tiles"},
+    {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .expert = true,
+     .choices = cli_schedule_assignments, .fallback = "rr", .argument = "HOW",
+     .help =
+         "how a schedule distributes instructions, of CPU threads or of the megakernel's blocks: "
+         "rr, zz, wave, dag or pool; quipu schedule --compare measures them"},
+    {"memory-fraction", 0, OPTION_NUMBER_AT(SETTINGS, memory_fraction), .expert = true,
+     .argument = "F", .fallback = "0", .high = 1,
+     .help = "for --assign pool: share of the workers that get memory-bound work; 0: computed from "
+             "the costs"},
+    {"schedule", 0, OPTION_STRING_AT(SETTINGS, schedule), .expert = true, .argument = "FILE",
+     .hint = OPTION_HINT_FILE, .excludes = "setting assign memory-fraction",
+     .help = "run the queues that quipu schedule --save wrote to a file, for the same model, "
+             "--context and --chunk; they decide the number of threads"},
+    {0}};
+const option_group cli_queue_options = {"Schedule", queue_options};
+
 static const option_spec trace_options[] = {
     {"ids", 0, OPTION_STRING_AT(SETTINGS, ids), .argument = "1,2,3",
      .help = "token ids in place of a prompt"},
@@ -173,10 +194,14 @@ static const option_spec diff_options[] = {
     {"layers", 0, OPTION_INTEGER_AT(SETTINGS, layers), .expert = true, .argument = "N",
      .fallback = "0", .maximum = 1 << 15,
      .help = "run only the first N layers and the steps after the last layer; 0: all layers"},
-    {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = schedule_settings,
+    {"setting", 0, OPTION_CHOICE_AT(SETTINGS, setting), .choices = cli_schedule_settings,
      .fallback = "latency", .argument = "WHICH", .help = "for schedules: latency or throughput"},
-    {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = schedule_assignments,
+    {"assign", 0, OPTION_CHOICE_AT(SETTINGS, assign), .choices = cli_schedule_assignments,
      .fallback = "rr", .argument = "HOW", .help = "for schedules: rr, zz, wave, dag or pool"},
+    {"memory-fraction", 0, OPTION_NUMBER_AT(SETTINGS, memory_fraction), .expert = true,
+     .argument = "F", .fallback = "0", .high = 1,
+     .help = "for --assign pool: share of the workers that get memory-bound work; 0: computed from "
+             "the costs"},
     {"list", 0, OPTION_FLAG_AT(SETTINGS, list),
      .help = "print the steps of every layer, not only the worst of each kind"},
     {"json", 0, OPTION_FLAG_AT(SETTINGS, json), .help = "print JSON"},

@@ -84,14 +84,12 @@ static qp_status compare(const cli_call *call, const target *target, strbuf *out
 
 static qp_status print(const cli_call *call, const target *target, strbuf *out)
 {
-    static const char *const settings[] = {"latency", "throughput"};
-    static const char *const assignments[] = {"rr", "zz", "wave", "dag", "pool"};
     const cli_settings *s = call->settings;
     const bool asked = option_source_at(call->options, &s->chunk) != OPTION_FROM_DEFAULT;
     strbuf page = {0};
     schedule_print_options options = {.workers = target->workers,
-                                      .setting = settings[s->setting],
-                                      .assignment = assignments[s->assign],
+                                      .setting = cli_schedule_settings[s->setting],
+                                      .assignment = cli_schedule_assignments[s->assign],
                                       .memory_fraction = s->memory_fraction,
                                       .context = s->context,
                                       .chunk = target->gpu ? 1

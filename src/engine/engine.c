@@ -3,9 +3,9 @@
 
 #include "base/cpu.h"
 #include "base/sized.h"
+#include "engine/schedule.h"
 #include "op/op.h"
 #include "plan/plan.h"
-#include "schedule/build.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,10 +288,12 @@ static machine *slot_of(qp_engine *e, int index)
 /* The megakernel over the machine `cuda`, unless that is asked for; what it does not do is run
  * there. */
 static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
-                                 const machine_type *type, qp_error *error)
+                                 const engine_schedule *chosen, const machine_type *type,
+                                 qp_error *error)
 {
     qp_error why = {0};
-    const schedule_options blocks = {.workers = options->workers};
+    const schedule_options blocks = {.workers = options->workers,
+                                     .assignment = chosen->options.assignment};
     machine_setup setup = setup_of(e, options, &blocks);
     machine *m = slot_of(e, 0);
     setup.over = engine_memory(e);
@@ -333,14 +335,16 @@ static qp_status check_workers(const qp_engine *e, const qp_engine_options *opti
 
 /* The machine that has the memory, and those over it. */
 static qp_status open_machines(qp_engine *e, const qp_engine_options *options,
-                               const machine_type *type, qp_error *error)
+                               const engine_schedule *chosen, const machine_type *type,
+                               qp_error *error)
 {
-    const schedule_options schedule = schedule_run_options(&e->program);
-    const machine_setup setup = setup_of(e, options, &schedule);
+    const schedule_options schedule = engine_schedule_options(chosen, &e->program);
+    machine_setup setup = setup_of(e, options, &schedule);
+    setup.schedule_file = chosen->file;
     const bool gpu = e->device.context != NULL;
     e->n_machines = 1;
     TRY(machine_open(gpu ? &machine_cuda : type, &setup, slot_of(e, ENGINE_MACHINES - 1), error));
-    return gpu ? open_megakernel(e, options, type, error) : QP_OK;
+    return gpu ? open_megakernel(e, options, chosen, type, error) : QP_OK;
 }
 
 /* Few blocks have no room to choose in. */
@@ -393,10 +397,20 @@ static qp_engine_info info_of(const qp_engine *e)
                             .device = e->device.context ? e->device.name : "cpu"};
 }
 
-static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_error *error)
+/* The machine that the chosen schedule is for: the one that decodes. */
+static const machine_type *type_of_schedule(const qp_engine *e, const machine_type *type)
+{
+    if (type) return type;
+    return e->device.context ? &machine_megakernel : &machine_threads;
+}
+
+static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
+                             const engine_schedule *chosen, qp_error *error)
 {
     const machine_type *type;
-    int threads = options->threads ? options->threads : threads_available();
+    int threads = options->threads;
+    if (!threads) TRY(engine_schedule_workers(chosen, &threads, error));
+    if (!threads) threads = threads_available();
     if (!options->model) return error_set(error, QP_INVALID, "no model was named");
     TRY(choose_type(options, &type, error));
     TRY(choose_features(e, options, error));
@@ -404,9 +418,10 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options, qp_
     TRY(thread_pool_create(threads, &e->pool, error));
     TRY(choose_device(e, options, type, error));
     TRY(check_workers(e, options, error));
+    TRY(engine_schedule_check(chosen, type_of_schedule(e, type), options->fuse, error));
     if (!type && !e->device.context) type = &machine_threads;
     TRY(open_model(e, options, type, error));
-    TRY(open_machines(e, options, type, error));
+    TRY(open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
     TRY(open_decoding(e, error));
     TRY(page_pool_init(&e->pages, e->program.options.n_pages, e->program.options.page_size, error));
@@ -432,7 +447,10 @@ static qp_status open_as_told(const qp_engine_options *options, qp_engine **out,
     e->tell_progress = options->progress;
     e->progress_context = options->progress_context;
     if (options->progress) e->progress = (progress){.sink = on_progress, .context = e};
-    qp_status status = open_engine(e, options, error);
+    engine_schedule chosen;
+    qp_status status = engine_schedule_read(options->schedule, &chosen, error);
+    if (status == QP_OK) status = open_engine(e, options, &chosen, error);
+    engine_schedule_free(&chosen);
     *on_gpu = e->device.context != NULL;
     if (status == QP_OK)
         *out = e;

@@ -31,6 +31,7 @@ typedef struct diff_options {
     bool sums;                /* the megakernel's plan */
     int64_t kv_partitions;    /* parts of attention in it; default 1 */
     int setting, assignment;  /* of schedules: values of schedule_setting and schedule_assignment */
+    double memory_fraction;   /* of the assignment pool: see schedule.h */
     bool list, json;          /* list: every layer's steps; json: print JSON */
     const volatile int *cancel;                                       /* may be NULL */
     void (*progress)(void *context, const char *text, bool finished); /* may be NULL */

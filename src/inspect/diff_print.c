@@ -164,7 +164,8 @@ static qp_status open_all(diff *d, qp_error *error)
     TRY(open_model(d, error));
     TRY(choose_steps(d, error));
     d->schedule = (schedule_options){.setting = (schedule_setting)o->setting,
-                                     .assignment = (schedule_assignment)o->assignment};
+                                     .assignment = (schedule_assignment)o->assignment,
+                                     .memory_fraction = o->memory_fraction};
     d->setup = (machine_setup){.program = &d->program,
                                .pool = d->pool,
                                .cpu_features = cpu_features(off) | x_bits,

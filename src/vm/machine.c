@@ -178,6 +178,16 @@ const schedule *machine_schedule(const machine *m)
     return m->type->schedule ? m->type->schedule(m->self) : NULL;
 }
 
+qp_status machine_reschedule(const machine *m, const schedule_options *options, const char *file,
+                             qp_error *error)
+{
+    if (m->type->reschedule) return m->type->reschedule(m->self, options, file, error);
+    return error_set(error, QP_UNSUPPORTED,
+                     "the machine %s cannot take another schedule while it is open; threads and "
+                     "serial can",
+                     m->type->name);
+}
+
 qp_status machine_predict(const machine *m, const schedule_options *options, schedule *out,
                           qp_error *error)
 {

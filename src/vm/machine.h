@@ -41,12 +41,14 @@ typedef struct machine_setup {
     const schedule_options *schedule; /* of types that run a schedule; NULL: the usual. Of the
                                        * megakernel `workers` are its blocks; 0: one for each
                                        * multiprocessor */
-    uint64_t order;                   /* of `serial`: seed of the order of instructions; 0: each
-                                       * worker goes as far as it can, in turn */
-    cuda_device *device;              /* of types that run on a GPU; NULL: they open one */
-    const machine *over;              /* a machine of the same plan, whose memory and weights are
-                                       * used: `cuda` for the megakernel, `operators` for threads.
-                                       * NULL: memory of its own. Close the one that is over first */
+    const char *schedule_file; /* of threads and serial: queues that schedule_save() wrote, in place
+                                * of queues made by `schedule`; NULL: there is no file */
+    uint64_t order;            /* of `serial`: seed of the order of instructions; 0: each
+                                * worker goes as far as it can, in turn */
+    cuda_device *device;       /* of types that run on a GPU; NULL: they open one */
+    const machine *over;       /* a machine of the same plan, whose memory and weights are
+                                * used: `cuda` for the megakernel, `operators` for threads.
+                                * NULL: memory of its own. Close the one that is over first */
 } machine_setup;
 
 /* Bytes of memory, where the machine has its own: each part exact. */
@@ -160,6 +162,8 @@ struct machine_type {
     qp_status (*copy_page)(void *self, int32_t from, int32_t to, qp_error *error);
     machine_kernel (*kernel)(const void *self, int node);
     const schedule *(*schedule)(const void *self);
+    qp_status (*reschedule)(void *self, const schedule_options *options, const char *file,
+                            qp_error *error);
     qp_status (*predict)(const void *self, const schedule_options *options, schedule *out,
                          qp_error *error);
     qp_status (*time)(void *self, const machine_timing *timing, qp_error *error);
@@ -235,6 +239,12 @@ machine_kernel machine_kernel_of(const machine *machine, int node);
 /* The schedule whose instructions are timed; of a machine that runs no schedule one queue of all
  * nodes. NULL: nothing is timed there. */
 const schedule *machine_schedule(const machine *machine);
+
+/* Gives `threads` or `serial` another schedule: one that is made by `options` (NULL: the usual), or
+ * the one in `file`. No run may be under way. After a failure the old one stays. Other types:
+ * QP_UNSUPPORTED. */
+qp_status machine_reschedule(const machine *machine, const schedule_options *options,
+                             const char *file, qp_error *error);
 
 /* The same schedule made again with other costs, profile and context of `options`: for predictions.
  * schedule_free() it, also after a failure. */

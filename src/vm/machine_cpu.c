@@ -24,13 +24,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A schedule, and the machine of one of the two types that runs it. */
+typedef struct cpu_queues {
+    scheduled scheduled;
+    threads_machine *threads;
+    serial_machine *serial;
+} cpu_queues;
+
 typedef struct cpu_machine {
     executor own, *executor; /* its own, or that of the machine it is over */
     bool owns;
     thread_pool *pool;
-    scheduled scheduled;      /* without queues where the plan is run node by node */
-    threads_machine *threads; /* NULL: not this type */
-    serial_machine *serial;   /* the same */
+    cpu_queues *queues; /* NULL: the program is run node by node */
     uint64_t order;
     uint32_t part_features;
     parts **parts; /* [n_parts]: run operators in parts; of `serial` one, of `threads` one for each
@@ -50,7 +55,16 @@ static void free_parts(cpu_machine *m)
     free(m->parts);
     m->parts = NULL;
     m->n_parts = 0;
-    if (m->threads) threads_machine_in_parts(m->threads, NULL);
+    if (m->queues && m->queues->threads) threads_machine_in_parts(m->queues->threads, NULL);
+}
+
+static void free_queues(cpu_queues *q)
+{
+    if (!q) return;
+    serial_destroy(q->serial);
+    threads_machine_destroy(q->threads);
+    scheduled_free(&q->scheduled);
+    free(q);
 }
 
 static void close_cpu(void *self)
@@ -58,9 +72,7 @@ static void close_cpu(void *self)
     cpu_machine *m = self;
     if (!m) return;
     free_parts(m);
-    serial_destroy(m->serial);
-    threads_machine_destroy(m->threads);
-    scheduled_free(&m->scheduled);
+    free_queues(m->queues);
     batch_free(&m->later);
     if (m->owns) executor_free(&m->own);
     free(m);
@@ -124,26 +136,46 @@ static qp_status open_operators(const machine_setup *setup, void **self, qp_erro
     return open_executor(setup, setup->cpu_features, (cpu_machine **)self, error);
 }
 
-static qp_status open_scheduled(const machine_setup *setup, cpu_machine *m, qp_error *error)
+static qp_status make_queues(const cpu_machine *m, bool serial, const schedule_options *options,
+                             const char *file, cpu_queues **out, qp_error *error)
 {
-    return scheduled_init(&m->scheduled, m->executor, thread_pool_size(m->pool), setup->schedule,
-                          error);
+    cpu_queues *q = *out = calloc(1, sizeof *q);
+    if (!q) return error_no_memory(error, "the machine's queues", sizeof *q);
+    TRY(scheduled_init(&q->scheduled, m->executor, thread_pool_size(m->pool), options, file,
+                       error));
+    return serial ? serial_create(&q->scheduled.schedule, &q->serial, error)
+                  : threads_machine_create(&q->scheduled.bound, m->pool, 0, &q->threads, error);
 }
 
 static qp_status open_serial(const machine_setup *setup, void **self, qp_error *error)
 {
     TRY(open_reference(setup, self, error));
     cpu_machine *m = *self;
-    TRY(open_scheduled(setup, m, error));
-    return serial_create(&m->scheduled.schedule, &m->serial, error);
+    return make_queues(m, true, setup->schedule, setup->schedule_file, &m->queues, error);
 }
 
 static qp_status open_threads(const machine_setup *setup, void **self, qp_error *error)
 {
     TRY(open_operators(setup, self, error));
     cpu_machine *m = *self;
-    TRY(open_scheduled(setup, m, error));
-    return threads_machine_create(&m->scheduled.bound, m->pool, 0, &m->threads, error);
+    return make_queues(m, false, setup->schedule, setup->schedule_file, &m->queues, error);
+}
+
+/* The old queues stay where the new ones cannot be made. */
+static qp_status reschedule_cpu(void *self, const schedule_options *options, const char *file,
+                                qp_error *error)
+{
+    cpu_machine *m = self;
+    cpu_queues *made = NULL;
+    qp_status status = make_queues(m, m->queues->serial, options, file, &made, error);
+    if (status != QP_OK) {
+        free_queues(made);
+        return status;
+    }
+    free_parts(m); /* they belong to the old queues */
+    free_queues(m->queues);
+    m->queues = made;
+    return QP_OK;
 }
 
 static qp_status read_cpu(void *self, plan_tensor_id id, int64_t layer, void *data, size_t bytes,
@@ -204,12 +236,13 @@ static machine_pace pace_of_cpu(const void *self, int64_t n_sequences, machine_c
 
 static qp_status run_serial(cpu_machine *m, const batch *b, machine_steps steps, qp_error *error)
 {
-    const serial_options options = {.nodes = m->scheduled.kernels,
+    const scheduled *s = &m->queues->scheduled;
+    const serial_options options = {.nodes = s->kernels,
                                     .scratch = m->executor->scratch.data,
                                     .seed = m->order,
                                     .first_step = steps.first,
                                     .last_step = steps.last};
-    return serial_run(m->serial, m->scheduled.bound.memory, b->sizes.of, &options, error);
+    return serial_run(m->queues->serial, s->bound.memory, b->sizes.of, &options, error);
 }
 
 /* The program node by node: chunks are those of the operators, not of instructions. */
@@ -238,18 +271,18 @@ static qp_status hand_over(cpu_machine *m, qp_error *error)
 static qp_status run_steps(cpu_machine *m, const batch *b, machine_steps steps,
                            instruction_timing *timings, qp_error *error)
 {
-    if (!m->threads && !m->serial) {
+    if (!m->queues) {
         executor_run(m->executor, b, steps.first, steps.last);
         return QP_OK;
     }
     if (steps.first == 0) executor_begin_pass(m->executor);
-    if (m->serial && m->parts) {
+    if (m->queues->serial && m->parts) {
         run_nodes_in_parts(m, b, steps);
         return QP_OK;
     }
-    if (m->serial) return run_serial(m, b, steps, error);
-    threads_machine_select(m->threads, steps.first, steps.last);
-    return threads_machine_run(m->threads, b->sizes.of, timings, error);
+    if (m->queues->serial) return run_serial(m, b, steps, error);
+    threads_machine_select(m->queues->threads, steps.first, steps.last);
+    return threads_machine_run(m->queues->threads, b->sizes.of, timings, error);
 }
 
 /* The likeliest token of each row of logits. */
@@ -292,8 +325,9 @@ static qp_status run_pass(cpu_machine *m, const machine_request *r, int pass, co
                           qp_error *error)
 {
     machine_record *record = pass < r->n_records ? &r->records[pass] : NULL;
-    instruction_timing *timings = record && m->threads ? record->timings : NULL;
-    if (m->threads || m->serial) executor_take_inputs(m->executor, b);
+    instruction_timing *timings =
+        record && m->queues && m->queues->threads ? record->timings : NULL;
+    if (m->queues) executor_take_inputs(m->executor, b);
     if (record) record->begin = clock_ns();
     TRY(run_steps(m, b, machine_steps_of(m->executor->program, r), timings, error));
     if (!record) return QP_OK;
@@ -332,7 +366,7 @@ static qp_status wait_cpu(void *self, int *passes, qp_error *error)
 static const schedule *schedule_of_cpu(const void *self)
 {
     const cpu_machine *m = self;
-    return &m->scheduled.schedule;
+    return &m->queues->scheduled.schedule;
 }
 
 static qp_status predict_cpu(const void *self, const schedule_options *options, schedule *out,
@@ -367,8 +401,8 @@ static qp_status time_cpu(void *self, const machine_timing *timing, qp_error *er
     free_parts(m);
     m->timing = timing ? *timing : (machine_timing){0};
     if (m->timing.max_passes == 0 || !m->timing.sink) return QP_OK;
-    TRY(make_parts(m, m->threads ? thread_pool_size(m->pool) : 1, error));
-    if (m->threads) threads_machine_in_parts(m->threads, m->parts);
+    TRY(make_parts(m, m->queues->threads ? thread_pool_size(m->pool) : 1, error));
+    if (m->queues->threads) threads_machine_in_parts(m->queues->threads, m->parts);
     return QP_OK;
 }
 
@@ -420,7 +454,8 @@ static qp_status limits_of_serial(void *self, machine_profile *out, qp_error *er
     .close = close_cpu, .accepts = accepts_cpu, .pace = pace_of_cpu, .run = run_cpu,               \
     .wait = wait_cpu, .logits = logits_of_cpu, .read = read_cpu, .write = write_cpu,               \
     .copy_page = copy_page_cpu, .kernel = kernel_of_cpu
-#define OF_SCHEDULE .schedule = schedule_of_cpu, .predict = predict_cpu
+#define OF_SCHEDULE                                                                                \
+    .schedule = schedule_of_cpu, .predict = predict_cpu, .reschedule = reschedule_cpu
 
 const machine_type machine_reference = {
     .name = "reference",

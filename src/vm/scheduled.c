@@ -32,16 +32,39 @@ static void take_kernels(scheduled *r)
     }
 }
 
-qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
-                         const schedule_options *options, qp_error *error)
+/* schedule_load() has verified what it returns. */
+static qp_status load(scheduled *r, int workers, const char *file, qp_error *error)
 {
-    assert(workers <= thread_pool_size(executor->pool));
-    *r = (scheduled){.executor = executor};
+    const program *p = r->executor->program;
+    TRY(schedule_load(file, p, &r->schedule, error));
+    const int found = r->schedule.options.workers, last = r->schedule.options.last_step;
+    if (found != workers)
+        return error_set(error, QP_INVALID,
+                         "%s: a schedule of %d workers, but this runs with %d threads: give it %d "
+                         "threads (-t %d)",
+                         file, found, workers, found, found);
+    if (last > 0 && last < p->logits_end)
+        return error_set(error, QP_INVALID,
+                         "%s: the schedule ends before the logits, after %s: it cannot make tokens",
+                         file, p->steps[last - 1].name);
+    return QP_OK;
+}
+
+static qp_status build(scheduled *r, int workers, const schedule_options *options, qp_error *error)
+{
     schedule_options chosen = {0};
     if (options) chosen = *options;
     chosen.workers = workers;
-    TRY(schedule_build(executor->program, &chosen, &r->schedule, error));
-    TRY(schedule_verify(&r->schedule, error));
+    TRY(schedule_build(r->executor->program, &chosen, &r->schedule, error));
+    return schedule_verify(&r->schedule, error);
+}
+
+qp_status scheduled_init(scheduled *r, const executor *executor, int workers,
+                         const schedule_options *options, const char *file, qp_error *error)
+{
+    assert(workers <= thread_pool_size(executor->pool));
+    *r = (scheduled){.executor = executor};
+    TRY(file ? load(r, workers, file, error) : build(r, workers, options, error));
     size_t nodes = (size_t)r->schedule.n_nodes;
     r->kernels = calloc(nodes, sizeof *r->kernels);
     if (!r->kernels) return error_no_memory(error, "the machine", nodes * sizeof *r->kernels);

@@ -14,10 +14,11 @@ typedef struct scheduled {
 } scheduled;
 
 /* Makes and verifies a schedule of `workers` queues, at most one for each thread of the executor's
- * pool. This limit also replaces the number of workers in `options` (NULL: the defaults). The
- * executor outlives the result. scheduled_free() it, also after a failure. */
+ * pool, whatever `options` (NULL: the defaults) say about workers; or, where `file` is not NULL,
+ * reads the one that schedule_save() wrote there, which must have as many queues and all steps up
+ * to the logits. The executor outlives the result. scheduled_free() it, also after a failure. */
 qp_status scheduled_init(scheduled *scheduled, const executor *executor, int workers,
-                         const schedule_options *options, qp_error *error);
+                         const schedule_options *options, const char *file, qp_error *error);
 void scheduled_free(scheduled *scheduled);
 
 #endif
