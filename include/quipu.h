@@ -187,7 +187,8 @@ typedef struct qp_engine_options {
     int threads;          /* default: the processors this process may use */
     int64_t context;      /* most positions of a session; default: the model's, up to 8,192 */
     int64_t max_sessions; /* default 1 */
-    int64_t chunk;        /* most new tokens in one forward pass; default 512 */
+    int64_t chunk;        /* most new tokens in one forward pass; default 512, on a
+                           * GPU 2,048 */
     int64_t max_outputs;  /* most rows of logits in one forward pass; default: max_sessions */
     int64_t page_size;    /* positions in a page of the KV cache; default 16 */
     int64_t pages;        /* of the KV cache, for all sessions; at least those of one context.

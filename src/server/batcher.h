@@ -17,8 +17,10 @@ typedef struct batcher_options {
     size_t max_queued;     /* choices that may wait for a slot; default 1,024 */
     uint64_t age_limit_ns; /* one that has waited for longer comes before those with more of their
                             * prompts in the cache; default 2 s */
-    uint64_t prompt_ns;    /* about what prompts may add to a pass while other choices decode, at
-                            * least; it may be as long as that pass. Default 5 ms */
+    uint64_t prompt_ns;    /* about what prompts may add to a pass while other choices decode: this
+                            * time, default 5 ms, */
+    double prompt_passes;  /* and the time of so many passes of those choices alone; default 4 on a
+                            * GPU, 1 on a CPU, where larger chunks gain little */
     uint64_t group_ns;     /* about how long passes may run ahead of what is handed out; default
                             * 4 ms */
     /* Called from the engine thread, once after each step in which events have come. It must not

@@ -136,7 +136,8 @@ static bool decodes(const choice *c)
     return c->session->count + 1 == c->count && c->sampler && c->sampler->begun;
 }
 
-/* Tokens of prompts that the step may read. */
+/* Tokens of prompts that the step may read. Those that ride in a pass with others' decoding cost
+ * less than a pass of their own, and large chunks less a token than small ones. */
 static size_t prompt_budget(const batcher *b)
 {
     const size_t most = (size_t)b->info.chunk, least = (size_t)b->engine->pages.page_size;
@@ -145,8 +146,7 @@ static size_t prompt_budget(const batcher *b)
         any |= decodes(b->running.items[i]);
     if (!any) return most;
     if (b->token_ns <= 0) return least < most ? least : most;
-    const double prompt_ns = (double)b->options.prompt_ns;
-    const double ns = prompt_ns > b->pass_ns ? prompt_ns : b->pass_ns;
+    const double ns = (double)b->options.prompt_ns + b->options.prompt_passes * b->pass_ns;
     const double tokens = ns / b->token_ns;
     return tokens > (double)most ? most : tokens < (double)least ? least : (size_t)tokens;
 }
