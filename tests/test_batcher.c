@@ -170,6 +170,8 @@ static void answers_are_those_of_each_alone(void **state)
     /* With as few pages another request may have evicted a prompt, but not the one just asked. */
     ask_one(engine, b, expected[5], 5);
     assert_true(ask_one(engine, b, expected[5], 5) >= PAGE);
+    batcher_stop(b);
+    assert_int_equal(batcher_snapshot(b, &stats, &error), QP_CANCELLED);
     batcher_close(b);
     qp_engine_close(engine);
 }

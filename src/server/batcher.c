@@ -110,17 +110,28 @@ static void release_ready(batcher *b)
         request_release(r);
 }
 
-void batcher_close(batcher *b)
+void batcher_stop(batcher *b)
 {
-    if (!b) return;
     pthread_mutex_lock(&b->mutex);
+    const bool stopped = b->closing;
     b->draining = b->closing = b->signalled = true;
     pthread_cond_signal(&b->work);
     pthread_mutex_unlock(&b->mutex);
+    if (stopped) return;
     if (b->started)
         pthread_join(b->thread, NULL);
     else
         batcher_run(b);
+    pthread_mutex_lock(&b->mutex);
+    b->ended = true;
+    pthread_cond_broadcast(&b->answered);
+    pthread_mutex_unlock(&b->mutex);
+}
+
+void batcher_close(batcher *b)
+{
+    if (!b) return;
+    batcher_stop(b);
     release_ready(b);
     for (size_t i = 0; b->sessions && i < b->n_slots; i++)
         qp_session_close(b->sessions[i]);

@@ -37,7 +37,11 @@ qp_status batcher_open(const batcher_options *options, qp_engine *engine, batche
  * are cancelled then. batcher_submit() may still be called, and refuses. */
 void batcher_drain(batcher *batcher, double seconds);
 
-/* Cancels what runs, ends the thread and frees the batcher. */
+/* Cancels what runs and ends the thread: no more events come and no more calls of `wake`. Events
+ * that have come can still be taken. */
+void batcher_stop(batcher *batcher);
+
+/* Stops and frees the batcher; no other thread may use it any more. */
 void batcher_close(batcher *batcher);
 
 /* Takes a reference of its own; from any thread. QP_NO_MEMORY: the queue is full. QP_INVALID: the

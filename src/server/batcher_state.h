@@ -35,6 +35,7 @@ struct batcher {
     uint64_t n_requests;         /* submitted so far */
     request *ready, *last_ready; /* by next_ready; each with a reference */
     bool signalled, draining, closing;
+    bool ended; /* the engine thread: it answers no more */
     atomic_ullong last_step;
 
     qp_session **sessions;  /* [n_slots] */

@@ -307,9 +307,10 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
 static void close_server(server *s, struct event *events[N_EVENTS])
 {
     http_disconnect(s->http);
-    if (s->batcher) batcher_close(s->batcher);
-    workers_close(s->workers);
+    if (s->batcher) batcher_stop(s->batcher);
+    workers_close(s->workers); /* they take the last events */
     http_close(s->http);
+    batcher_close(s->batcher);
     for (int i = 0; i < N_EVENTS; i++) {
         if (events[i]) event_free(events[i]);
     }

@@ -203,8 +203,12 @@ qp_status batcher_snapshot(batcher *b, batcher_stats *out, qp_error *error)
     atomic_store(&b->snapshot_wanted, true);
     b->signalled = true;
     pthread_cond_signal(&b->work);
-    while (b->n_snapshots == before)
+    while (b->n_snapshots == before && !b->ended)
         pthread_cond_wait(&b->answered, &b->mutex);
+    if (b->n_snapshots == before) {
+        pthread_mutex_unlock(&b->mutex);
+        return error_set(error, QP_CANCELLED, "the server is ending and has no state to show");
+    }
     *out = b->snapshot;
     const size_t bytes = (out->n_sequences + 1) * sizeof *out->sequences;
     out->sequences = b->snapshot_failed ? NULL : malloc(bytes);
