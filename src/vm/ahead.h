@@ -1,4 +1,4 @@
-/* What a worker prefetches while it waits: the beginning of the weights that it reads next.
+/* Prefetching while a worker waits: the first bytes of the weights that the worker reads next.
  *
  * Weights are the same in every pass, and a slice of output features always reads the same rows, so
  * the addresses are computed once. A prefetch needs no signal, because instructions wait only for
@@ -14,11 +14,11 @@ typedef struct ahead {
     size_t bytes;     /* bytes left to prefetch */
 } ahead;
 
-/* For every instruction, [workers][longest]: the weights that it, or else the first later
- * instruction of its queue that has weights, reads. free() it. */
+/* For every instruction, [workers][longest]: the weights that it reads. If it reads none, the
+ * weights of the next instruction in its queue that reads some. free() it. */
 qp_status ahead_make(const bound_schedule *setup, ahead **out, qp_error *error);
 
-/* Prefetches a little more; false when everything was prefetched. */
+/* Prefetches the next few cache lines; false when everything was prefetched. */
 static inline bool ahead_ask(ahead *a)
 {
     enum { LINE = 64, LINES = 2 };

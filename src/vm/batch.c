@@ -117,7 +117,7 @@ void batch_want(batch *b, int64_t row)
     int64_t *outputs = &b->sizes.of[AXIS_OUTPUTS];
     assert(*outputs < b->program->capacity.of[AXIS_OUTPUTS]);
     batch_i32(b, PLAN_LAST)[*outputs] = batch_i32(b, PLAN_TOKEN_IDS)[row];
-    batch_i32(b, PLAN_USES)[*outputs] = 0; /* nothing is done to them */
+    batch_i32(b, PLAN_USES)[*outputs] = 0; /* no adjustment of the logits */
     batch_i32(b, PLAN_OUTPUT_ROWS)[(*outputs)++] = (int32_t)row;
 }
 
@@ -143,7 +143,7 @@ bool batch_adjusts(const batch *b)
     return false;
 }
 
-/* Rows of the settings that a token is chosen by. */
+/* Copies the rows of sampling settings. */
 static void copy_settings(const batch *from, batch *to)
 {
     static const plan_tensor_id of_rows[] = {
@@ -173,7 +173,7 @@ void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch
     copy_settings(first, out);
     for (int64_t i = 0; i < batch_outputs(out); i++) {
         batch_i32(out, PLAN_SAMPLE_POSITIONS)[i] += pass;
-        /* The pass reads the token that the one before has chosen. */
+        /* The pass reads the token that the previous pass chose. */
         int32_t *uses = &batch_i32(out, PLAN_USES)[i];
         if (pass > 0 && *uses & ADJUST_PENALISE) *uses |= ADJUST_COUNT;
     }

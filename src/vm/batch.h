@@ -1,7 +1,7 @@
 /* The batch state: what changes from one forward pass to the next.
  *
  * Host arrays in FlashInfer's meaning (qo_indptr, kv_indptr, kv_indices, kv_last_page_len), sized
- * once for the plan's capacity. A batch is filled sequence by sequence.
+ * once for the program's capacity. A batch is filled sequence by sequence.
  */
 #ifndef QUIPU_VM_BATCH_H
 #define QUIPU_VM_BATCH_H
@@ -10,13 +10,13 @@
 
 typedef struct batch {
     const program *program;
-    program_sizes sizes; /* of the batch so far; pages and positions are the plan's */
-    /* Arrays of the plan's inputs, by plan_tensor_id; one allocation. */
+    program_sizes sizes; /* of the batch so far; pages and positions are the program's */
+    /* Arrays of the program's inputs, by plan_tensor_id; one allocation. */
     void *of[PLAN_TENSOR_COUNT];
     void *memory;
     size_t memory_bytes;
-    /* RoPE's angles of the batch's rows, (n_tokens, rotary_dim), where they depend on the length of
-     * the sequence: they are what the RoPE table holds in the pass. Else NULL. */
+    /* The RoPE angles of the batch's rows, (n_tokens, rotary_dim), if they depend on the length of
+     * the sequence; a pass then uses them as its RoPE table. NULL otherwise. */
     float *angles;
 } batch;
 
@@ -43,28 +43,29 @@ int64_t batch_room(const batch *batch);
 void batch_add(batch *batch, const int32_t *tokens, int64_t count, int64_t past,
                const int32_t *pages);
 
-/* Adds one token, as batch_add() does, with the pages of the sequence's first `positions`, which
- * later passes write. */
+/* Adds one token, as batch_add() does. The pages are those of the sequence's first `positions`
+ * positions, so that later passes can write there. */
 void batch_add_ahead(batch *batch, int32_t token, int64_t past, int64_t positions,
                      const int32_t *pages);
 
-/* The angles of `count` rows from `row` on, at positions from `past` on, of a sequence that is made
- * `length` positions long. Nothing where angles do not depend on that. */
+/* Sets the angles of `count` rows, beginning at `row`. Their positions begin at `past`, in a
+ * sequence that has `length` positions after this batch. Does nothing if angles do not depend on
+ * the length. */
 void batch_set_angles(batch *batch, int64_t row, int64_t past, int64_t count, int64_t length);
 
-/* Whether every sequence has one token, and the logits of each are asked for in that order: then
- * the tokens chosen can be read by a next pass. */
+/* Whether every sequence has one token, and the logits of all are requested in the order of the
+ * sequences. The next pass can then read the chosen tokens. */
 bool batch_decodes(const batch *batch);
 
 /* Whether the logits of any row are changed before a token is chosen. */
 bool batch_adjusts(const batch *batch);
 
-/* Makes `out` the batch of the pass that comes `pass` passes after that of `first`, which
- * decodes: each sequence is `pass` positions further and reads tokens[i] (NULL: those of `first`).
- * `first` has the pages. */
+/* Makes `out` the batch that runs `pass` passes after `first`. `first` must decode
+ * (batch_decodes()) and have the pages of all these passes. Each sequence is `pass` positions
+ * further and reads tokens[i] (NULL: the tokens of `first`). */
 void batch_make_later(const batch *first, int pass, const int32_t *tokens, batch *out);
 
-/* Asks for the logits of a row of the batch; they come in the order asked. */
+/* Requests the logits of a row of the batch. Logits are returned in the order of the requests. */
 void batch_want(batch *batch, int64_t row);
 
 static inline int64_t batch_tokens(const batch *batch)

@@ -1,6 +1,5 @@
 /* A schedule with everything that is needed to run it: the addresses of its memory, and a kernel
- * for every node. The machines `serial` and `threads` run one.
- */
+ * for every node. The machines `serial` and `threads` run a bound schedule. */
 #ifndef QUIPU_VM_BOUND_H
 #define QUIPU_VM_BOUND_H
 
@@ -10,7 +9,7 @@
 typedef struct bound_kernel {
     op_kernel *kernel;
     const void *packed;       /* the variant's own form of the weights, or NULL */
-    size_t packed_unit_bytes; /* of it for each unit */
+    size_t packed_unit_bytes; /* bytes of `packed` for each unit */
 } bound_kernel;
 
 typedef struct bound_schedule {

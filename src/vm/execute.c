@@ -1,4 +1,4 @@
-/* Runs a plan node by node: see execute.h. */
+/* Runs a program node by node: see execute.h. */
 #include "vm/execute.h"
 
 #include "base/checked.h"
@@ -33,8 +33,8 @@ void executor_select(const executor *x, op_code op, const op_call *call, const o
         op_select(op_get(op), x->cpu_features, call, variant);
 }
 
-/* A kernel from outside is chosen for a node once, but may look at the number of tokens: it must
- * accept one too. */
+/* A user-supplied kernel is chosen for a node once, but its check may depend on the number of
+ * tokens. It must therefore also accept a call of one token. */
 static void choose_kernel(const executor *x, int n, const op_call *call, const op_variant **variant)
 {
     const op_code op = x->program->nodes[n].op;
@@ -49,7 +49,7 @@ static void choose_kernel(const executor *x, int n, const op_call *call, const o
     if (!given->accepts(&least)) op_select(op_get(op), x->cpu_features, call, variant);
 }
 
-/* Chooses every node's kernel, and finds the largest scratch that any kernel needs at the plan's
+/* Chooses every node's kernel, and finds the largest scratch that any kernel needs at the program's
  * capacity. */
 static void choose_kernels(executor *x)
 {
@@ -89,7 +89,7 @@ static void place_tensors(executor *x)
     x->memory.cache_layer_bytes = x->program->tensors[PLAN_K_CACHE].bytes;
 }
 
-/* The plan's operators, once each, for a message. */
+/* Lists the program's operators, once each, for a message. */
 static void list_operators(const program *program, char *text, size_t size)
 {
     size_t used = 0;
@@ -103,7 +103,7 @@ static void list_operators(const program *program, char *text, size_t size)
     }
 }
 
-/* Each kernel from outside has a node to run. */
+/* Checks that every user-supplied kernel has a node to run. */
 static qp_status check_kernels(const executor *x, qp_error *error)
 {
     char names[512];

@@ -1,7 +1,7 @@
-/* Runs a plan node by node over memory that it owns. The machines of the CPU are built from it.
+/* Runs a program node by node over memory that it owns. The CPU machines are built on it.
  *
- * It takes every operator's reference, or the fastest variant that the CPU's features allow, and
- * divides an operator's units among the threads of a pool. It allocates all memory when it is
+ * For every operator it runs the reference, or the fastest variant that the CPU's features allow,
+ * and divides an operator's units among the threads of a pool. It allocates all memory when it is
  * created.
  */
 #ifndef QUIPU_VM_EXECUTE_H
@@ -14,7 +14,7 @@
 #include "vm/kernel_table.h"
 #include "plan/program.h"
 
-/* How a node of the plan runs. Chosen once, because it depends only on types and weights. */
+/* How a node of the program runs. Chosen once, because it depends only on types and weights. */
 typedef struct executor_node {
     const op_variant *variant; /* NULL: the reference */
     const void *packed;        /* the variant's own form of the weights, or NULL */
@@ -33,7 +33,7 @@ typedef struct executor {
     const program *program;
     thread_pool *pool;
     uint32_t cpu_features;       /* features that variants may use; 0: references only */
-    const kernel_table *kernels; /* in place of operators' own; NULL: none */
+    const kernel_table *kernels; /* replace the operators' own kernels; NULL: none */
     executor_node *nodes;        /* [program->n_nodes] */
     buffer arena, sums, state, rope_table, k_cache, v_cache, scratch, packed;
     embedding_rows rows;
@@ -42,9 +42,10 @@ typedef struct executor {
     program_memory memory;
 } executor;
 
-/* Only chooses the kernels, to answer questions about them; such an executor cannot run.
- * `kernels` (which stays, may be NULL) come before the operators' own; QP_INVALID where the plan
- * has no node for one of them, or it accepts none. executor_free() it. */
+/* Chooses the kernels without allocating memory, to answer questions about them; such an executor
+ * cannot run. `kernels` (may be NULL; must outlive the executor) take precedence over the
+ * operators' own. QP_INVALID if the program has no node for one of them, or if the kernel accepts
+ * no node. executor_free() it. */
 qp_status executor_choose(executor *executor, const program *program, uint32_t cpu_features,
                           const kernel_table *kernels, qp_error *error);
 
@@ -53,22 +54,23 @@ qp_status executor_init(executor *executor, const program *program, thread_pool 
                         uint32_t cpu_features, const kernel_table *kernels, progress *progress,
                         qp_error *error);
 
-/* The kernel of a call with the plan's types and largest shapes; NULL: the reference. */
+/* Selects the kernel for a call with the program's types and largest shapes; NULL: the reference.
+ */
 void executor_select(const executor *executor, op_code op, const op_call *call,
                      const op_variant **variant);
 
 void executor_free(executor *executor);
 
-/* A node's call at these sizes, whole. */
+/* Makes the call of a whole node at these sizes. */
 void executor_bind(const executor *executor, int node, const program_sizes *sizes, op_call *call);
 
-/* Points the plan's inputs to the batch's arrays and copies its angles to the RoPE table. */
+/* Points the program's inputs to the batch's arrays and copies its angles to the RoPE table. */
 void executor_take_inputs(executor *executor, const batch *batch);
 
 /* Begins a pass: it uses the sums that the last pass cleared. */
 void executor_begin_pass(executor *executor);
 
-/* Runs steps [first, last) of the plan over the batch; a pass begins with the first step. */
+/* Runs steps [first, last) of the program over the batch; a pass begins with the first step. */
 void executor_run(executor *executor, const batch *batch, int first, int last);
 
 /* The address of a tensor: of a cache, the part of one layer; of a state, the slot `layer`. */

@@ -1,4 +1,4 @@
-/* Kernels from outside of the program: see kernel_table.h. */
+/* User-supplied kernels: see kernel_table.h. */
 #include "vm/kernel_table.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* Kernels from outside of the program that take the place of operators' own, for a whole model.
+/* User-supplied kernels that replace the operators' own kernels, for a whole model.
  *
- * A machine that takes such kernels runs each in every node of its operator, on condition that the
- * kernel accepts the node's types and shapes: at the plan's capacity, and with a single token.
+ * A machine that accepts such kernels runs each kernel in every node of its operator. The kernel
+ * must accept the node's types and shapes, both at the program's capacity and with a single token.
  */
 #ifndef QUIPU_VM_KERNEL_TABLE_H
 #define QUIPU_VM_KERNEL_TABLE_H
@@ -10,7 +10,7 @@
 #include "quipu.h"
 
 typedef struct kernel_table {
-    op_variant of[OP_COUNT]; /* by operator; without a kernel: the operator's own run */
+    op_variant of[OP_COUNT]; /* by operator; an empty entry: the operator's own kernel runs */
 } kernel_table;
 
 /* Fills a table. QP_INVALID names an operator that does not exist or is given twice, or a kernel

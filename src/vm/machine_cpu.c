@@ -1,8 +1,8 @@
-/* The machines of the CPU: see machine.h.
+/* The CPU machines: see machine.h.
  *
- * `reference` and `operators` run the plan node by node, each node over all threads; `serial` and
- * `threads` run a schedule of it over the same kind of memory. A run is over when
- * run() returns.
+ * `reference` and `operators` run the program node by node, each node over all threads; `serial`
+ * and `threads` run a schedule of it over the same kind of memory. A run has ended when run()
+ * returns.
  */
 #include "vm/machine_run.h"
 
@@ -32,17 +32,17 @@ typedef struct cpu_queues {
 } cpu_queues;
 
 typedef struct cpu_machine {
-    executor own, *executor; /* its own, or that of the machine it is over */
+    executor own, *executor; /* its own, or that of the machine it was opened over */
     bool owns;
     thread_pool *pool;
     cpu_queues *queues; /* NULL: the program is run node by node */
     uint64_t order;
     uint32_t part_features;
-    parts **parts; /* [n_parts]: run operators in parts; of `serial` one, of `threads` one for each
-                    * worker; NULL: they run whole */
+    parts **parts; /* [n_parts]: run operators in parts: one for `serial`, one per worker for
+                      `threads`; NULL: operators run whole */
     int n_parts;
-    machine_timing timing; /* that parts are handed to */
-    batch later;           /* that of a pass of several */
+    machine_timing timing; /* receives the parts */
+    batch later;           /* the batch of a later pass */
     int ran;               /* passes of the last run */
 } cpu_machine;
 
@@ -86,7 +86,7 @@ static qp_status count_cpu(const machine_setup *setup, uint32_t features, machin
     uint64_t weights = status == QP_OK ? executor_weight_bytes(&sizes) : 0;
     executor_free(&sizes);
     const program_bytes bytes = program_count_bytes(setup->program, weights);
-    const uint64_t own = batch_count_bytes(setup->program); /* beside the caller's batch */
+    const uint64_t own = batch_count_bytes(setup->program); /* in addition to the caller's batch */
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena + bytes.sums,
                            .kv_cache = bytes.kv_cache,
@@ -161,7 +161,7 @@ static qp_status open_threads(const machine_setup *setup, void **self, qp_error 
     return make_queues(m, false, setup->schedule, setup->schedule_file, &m->queues, error);
 }
 
-/* The old queues stay where the new ones cannot be made. */
+/* If the new queues cannot be made, the old ones stay. */
 static qp_status reschedule_cpu(void *self, const schedule_options *options, const char *file,
                                 qp_error *error)
 {
@@ -312,7 +312,7 @@ static void choose(cpu_machine *m, const machine_request *r, const batch *b, int
     memcpy(tokens, m->executor->memory.data[PLAN_NEXT], (size_t)n * sizeof *tokens);
 }
 
-/* The batch of a pass of the request, whose own batch has the pages of all passes. */
+/* The batch of a pass. The request's batch has the pages of all passes. */
 static const batch *batch_of(cpu_machine *m, const machine_request *r, int pass)
 {
     const int64_t n = batch_outputs(r->batch);
@@ -376,7 +376,7 @@ static qp_status predict_cpu(const void *self, const schedule_options *options, 
     return schedule_build(m->executor->program, options, out, error);
 }
 
-/* Whether the program has operators that no part is known of. */
+/* Whether the program has operators that cannot be split into parts. */
 static bool is_fused(const program *program)
 {
     return program->options.fuse || program->options.sums;
@@ -438,7 +438,7 @@ static qp_status limits_of_cpu(void *self, machine_profile *out, qp_error *error
     return limits_of_pool(m->pool, m, out, error);
 }
 
-/* One instruction at a time is one thread's work. */
+/* `serial` runs one instruction at a time, so its limits are those of one thread. */
 static qp_status limits_of_serial(void *self, machine_profile *out, qp_error *error)
 {
     const cpu_machine *m = self;

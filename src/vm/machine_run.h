@@ -1,10 +1,10 @@
-/* What the types of machines share to run a request. */
+/* Functions that several machine types use to run a request. */
 #ifndef QUIPU_VM_MACHINE_RUN_H
 #define QUIPU_VM_MACHINE_RUN_H
 
 #include "vm/machine.h"
 
-/* Steps [first, last) of a plan. */
+/* Steps [first, last) of a program. */
 typedef struct machine_steps {
     int first, last;
 } machine_steps;
@@ -28,7 +28,7 @@ static inline bool machine_is_cancelled(const machine_request *request)
     return request->cancel && *request->cancel;
 }
 
-/* Hands on a pass's tokens, [n_outputs]; whether more are wanted. */
+/* Delivers a pass's tokens, [n_outputs], to the request; false: the caller wants no more. */
 bool machine_hand_on(const machine_request *request, const int32_t *tokens);
 
 #endif

@@ -12,8 +12,8 @@ enum {
                               instructions' worth of memory in addition to the weights */
 };
 
-/* Bytes of a node's packed weights, 0 where kernels read them as stored; `call` is the whole
- * node's. */
+/* Bytes of a node's packed weights; 0 if kernels read them as stored. `call` is the call of the
+ * whole node. */
 static size_t packed_bytes_of(const executor *x, int n, op_call *call)
 {
     const op_variant *variant = x->nodes[n].variant;
@@ -126,8 +126,8 @@ static void release_all(const executor *x)
     }
 }
 
-/* The embedding's number, if it lies in a file and only single rows of it are still read; else -1.
- */
+/* The embedding's number, if it is in a mapped file and only single rows of it are still read; else
+ * -1. */
 static int table_read_by_rows(const executor *x)
 {
     const int table = program_find_weight(x->program, WEIGHT_TOKEN_EMBD, -1, false);
@@ -177,8 +177,8 @@ qp_status executor_pack(executor *x, progress *progress, qp_error *error)
     return table >= 0 ? make_rows(x, table, error) : QP_OK;
 }
 
-/* Bytes of the node's weights that stay as stored. The embedding is counted once, although a run
- * touches few of its rows where it lies in a file. */
+/* Bytes of the node's weights that stay as stored. The embedding is counted whole, although a run
+ * touches few of its rows if it is in a mapped file. */
 static uint64_t stored_bytes_of(const executor *x, int n)
 {
     op_call call;

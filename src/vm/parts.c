@@ -23,7 +23,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* The largest sizes that any node needs for its parts. */
+/* Finds the largest sizes that any node needs for its parts. */
 static void find_sizes(parts *p)
 {
     const program *program = p->program;
@@ -301,7 +301,8 @@ static void list_shape(const op_call *call, int t, char *text, size_t size)
         snprintf(text + used, size - used, "%s%s", used ? ", " : "", shape);
 }
 
-/* Outputs are what is written, but for a cache, of which a pass changes little. */
+/* Lists the tensors that the call writes as outputs, except a cache, of which a pass changes
+ * little. */
 static void describe(const parts *p, const op_call *call, part_shape *shape)
 {
     const op_info *op = op_get(p->program->nodes[p->node].op);
@@ -340,7 +341,7 @@ static void run_whole(parts *p, const op_call *call, op_kernel *kernel)
 
 /* ---- Chunks -------------------------------------------------------------------------------- */
 
-/* Chunk i of n: of `count` features or heads those of [begin, end). */
+/* The features or heads [begin, end) of chunk i of n, out of `count`. */
 static void cut(const parts *p, int64_t count, int64_t *begin, int64_t *end)
 {
     *begin = count * p->chunk / p->chunks;

@@ -23,16 +23,16 @@ typedef struct parts parts;
 qp_status parts_create(const program *program, uint32_t cpu_features, parts **out, qp_error *error);
 void parts_destroy(parts *parts);
 
-/* Runs a bound node, which `kernel` would run whole, in at most `n_tracks` chunks one after the
- * other: chunk i on track i. What cannot be cut is one chunk on track 0. */
+/* Runs a bound node, which `kernel` would run whole, in at most `n_tracks` chunks, one after the
+ * other: chunk i on track i. An operator that cannot be cut is one chunk on track 0. */
 void parts_run_node(parts *parts, int node, const op_call *call, op_kernel *kernel, int n_tracks);
 
 /* Runs a slice of a node's units on a track, which has waited for it since `wait`. */
 void parts_run_slice(parts *parts, int node, const op_call *call, op_kernel *kernel, int track,
                      uint64_t wait);
 
-/* Gives all parts that have run to the sink, in order of time, and forgets them. QP_NO_MEMORY when
- * there was no room for one of them. */
+/* Passes all parts that have run to the sink, in order of time, and clears the list. QP_NO_MEMORY
+ * if a part could not be stored. */
 qp_status parts_hand_over(parts *parts, parts_sink *sink, void *context, qp_error *error);
 
 #endif

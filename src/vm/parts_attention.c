@@ -1,6 +1,7 @@
 /* Attention in parts: see parts.h. For each sequence and KV head the pages are put together
  * (Concat), each query head gets a copy where heads share keys (RepeatKV), and then come q K^T, the
- * mask, softmax in three passes, and its product with V. At last the heads are put together. */
+ * mask, softmax in three passes, and its product with V. Finally the outputs of the heads are put
+ * together. */
 #include "vm/parts_run.h"
 
 #include "op/attention/attention.h"

@@ -18,13 +18,13 @@ struct parts {
     float *row;      /* (head_dim) */
     float *product;  /* (n_rows, n_features): before the residual is added */
     buffer memory;
-    /* The chunk that runs now. */
+    /* The chunk that is running. */
     int node, track, chunk, chunks;
     uint64_t wait, begin, end;
-    /* What has run. */
+    /* The parts that have run. */
     timeline_part *list;
     size_t count, capacity;
-    bool lost; /* memory for the list was out */
+    bool lost; /* the list could not grow: out of memory */
 };
 
 void parts_begin(parts *parts);

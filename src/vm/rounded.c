@@ -15,7 +15,7 @@ typedef struct rounded_node {
 } rounded_node;
 
 typedef struct rounded {
-    executor executor;   /* the machine whose memory is used */
+    executor executor;   /* the executor whose memory is used */
     rounded_node *nodes; /* [program->n_nodes] */
     buffer scratch;
     size_t scratch_bytes; /* of one worker */

@@ -1,4 +1,4 @@
-/* A plan that runs as a schedule: see scheduled.h. */
+/* A program that runs as a schedule: see scheduled.h. */
 #include "vm/scheduled.h"
 
 #include "base/checked.h"

@@ -1,4 +1,5 @@
-/* A plan as a schedule over an executor's memory and kernels, ready for `serial` or `threads`. */
+/* A program as a schedule over an executor's memory and kernels, ready for `serial` or `threads`.
+ */
 #ifndef QUIPU_VM_SCHEDULED_H
 #define QUIPU_VM_SCHEDULED_H
 
@@ -10,13 +11,14 @@ typedef struct scheduled {
     const executor *executor;
     schedule schedule;
     bound_kernel *kernels; /* [schedule.n_nodes] */
-    bound_schedule bound;  /* of all these */
+    bound_schedule bound;  /* binds all of these */
 } scheduled;
 
 /* Makes and verifies a schedule of `workers` queues, at most one for each thread of the executor's
- * pool, whatever `options` (NULL: the defaults) say about workers; or, where `file` is not NULL,
- * reads the one that schedule_save() wrote there, which must have as many queues and all steps up
- * to the logits. The executor outlives the result. scheduled_free() it, also after a failure. */
+ * pool, and ignores the number of workers in `options` (NULL: the defaults). If `file` is not NULL,
+ * reads the schedule that schedule_save() wrote there instead; it must have as many queues, and all
+ * steps up to the logits. The executor outlives the result. scheduled_free() it, also after a
+ * failure. */
 qp_status scheduled_init(scheduled *scheduled, const executor *executor, int workers,
                          const schedule_options *options, const char *file, qp_error *error);
 void scheduled_free(scheduled *scheduled);

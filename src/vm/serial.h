@@ -2,7 +2,7 @@
  * allow.
  *
  * It is the oracle for the other machines: in whatever order they run the instructions, their
- * outputs must equal those of this machine, and those of the plan run node by node, bit for bit.
+ * outputs must equal those of this machine, and those of the program run node by node, bit for bit.
  */
 #ifndef QUIPU_VM_SERIAL_H
 #define QUIPU_VM_SERIAL_H

@@ -11,8 +11,8 @@
 
 enum { CACHE_LINE = 64, LOOKS_PER_CLOCK = 64 };
 static const uint64_t SPIN_NS = 20000;
-/* The most that one look at the clock may add to a wait. A process that was stopped for an hour has
- * not waited for an hour. */
+/* The most time that one reading of the clock may add to a wait, because a process may have been
+ * suspended between two readings. */
 static const uint64_t LONGEST_LOOK_NS = 100000000;
 static const uint64_t DEFAULT_PATIENCE_NS = UINT64_C(30000000000);
 

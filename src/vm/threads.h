@@ -21,8 +21,8 @@ qp_status threads_machine_create(const bound_schedule *setup, thread_pool *pool,
                                  uint64_t patience_ns, threads_machine **out, qp_error *error);
 void threads_machine_destroy(threads_machine *machine);
 
-/* From the next pass on only instructions of the plan's steps [first, last) run; the others still
- * wait and signal. 0, 0: all run, which is the default. */
+/* From the next pass on only instructions of the program's steps [first, last) run; the others
+ * still wait and signal. 0, 0: all run, which is the default. */
 void threads_machine_select(threads_machine *machine, int first, int last);
 
 /* From the next pass on instructions run in parts, each worker's by a `parts` of its own
