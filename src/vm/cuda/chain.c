@@ -54,7 +54,7 @@ static chain_step *next_step(cuda_chain *c, chain_kind kind, int64_t items)
 
 bool cuda_chain_is_full(const cuda_chain *c)
 {
-    return c->run.n_steps + 1 >= CHAIN_MAX_STEPS; /* one step may be needed to add parts */
+    return c->run.n_steps + 1 >= CHAIN_MAX_STEPS; /* one more step may be needed to add parts */
 }
 
 static bool is_full(const cuda_chain *c)
@@ -77,7 +77,8 @@ static void set_ranks(const cuda_chain *c, chain_step *step, int ranks)
     step->blocks = items < n ? items : n;
 }
 
-/* What the kernel of a single product would take, and what its x must be. */
+/* Whether the kernel of a single product would accept the call, and its x meets the kernel's
+ * conditions. */
 static bool takes_product(const cuda_chain *c, const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
@@ -92,7 +93,7 @@ static int64_t groups_of(int64_t n, int64_t size)
     return (n + size - 1) / size;
 }
 
-/* Cuts like the kernel of a single product, so that the bits are the same. */
+/* Cuts the product as the kernel of a single product does, so that results are bit-identical. */
 static cuda_stream_cut cut_of(const cuda_chain *c, const op_call *call)
 {
     const int64_t *shape = call->tensors[LINEAR_WEIGHT].shape;
@@ -170,8 +171,8 @@ bool cuda_chain_activated(cuda_chain *c, const op_call *call, const op_call *sil
 
 /* ---- steps between products ----------------------------------------------------------------- */
 
-/* The parts of the last product, where they fit. The size is computed for 64 rows, so that it does
- * not depend on the number of rows. */
+/* Whether the parts of the last product fit in their room. The size is computed for 64 rows, so
+ * that it does not depend on the number of rows. */
 static bool parts_fit(const chain_product *p)
 {
     int64_t features = (int64_t)p->ranks * p->n_features;
@@ -420,7 +421,7 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
         cuda_stream_map_cache(c->ops, v, a.v_map, NULL) != QP_OK)
         return false;
     if (turns_before(c, &a, k, v)) {
-        last_step(c)->blocks = 0; /* by the blocks of attention */
+        last_step(c)->blocks = 0; /* attention's blocks run it */
         last_step(c)->of.rope.cuts = a.n_kv;
     }
     next_step(c, CHAIN_ATTENTION, q->shape[0] * k->shape[2])->of.attention = a;
@@ -435,7 +436,7 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
 bool cuda_chain_is_whole(const cuda_chain *c)
 {
     if (c->n_products == 0 || c->gathered.rank) return false;
-    if (!c->sum.rank) return c->ended; /* else a product must still take the last step's output */
+    if (!c->sum.rank) return c->ended; /* else a product must still read the last step's output */
     const chain_product *last = &c->run.steps[c->run.n_steps - 1].of.product;
     return c->adds ? parts_fit(last) : last->ranks == 1 && has_fours(&c->sum);
 }
@@ -474,8 +475,8 @@ bool cuda_chain_ends_with_norm(const cuda_chain *c)
     return last && c->n_products > 0 && last->kind == CHAIN_ROWS && last->of.rows.weight;
 }
 
-/* No step takes the last product's parts: the product is stored whole where its output may lie, or
- * a step that adds it to x follows. */
+/* Called if no step adds the last product's parts: stores the product whole if its output may be
+ * written, or appends a step that adds it to x. */
 static void end_sum(cuda_chain *c)
 {
     chain_step *last = last_step(c);

@@ -1,14 +1,14 @@
-/* Builds one kernel (linear_chain.cuh) out of several operators: products of a batch, and what
- * stands between them, gathered from the operators' calls in the plan's order.
+/* Builds one launch (linear_chain.cuh) from several operators: products of a batch and the
+ * operators between them, taken from the operators' calls in the program's order.
  *
- * A chain accepts a call as long as it works on what the call before left, in these forms:
+ * A chain accepts a call if the call works on the results of the previous call, in these forms:
  *
  *     linear (+ residual), [gather,] rms_norm       linear, silu_and_mul
  *     linear, rope and kv_append, paged_decode      linear [, argmax]
  *
- * It begins with [embedding,] rms_norm or with one of them. A chain does not write its intermediate
- * results where the operators would have written them, with these exceptions: x of residuals, the
- * cache, q where attention is another kernel, and the last product.
+ * It begins with [embedding,] rms_norm or with one of these forms. A chain does not write its
+ * intermediate results where the operators would have written them, with these exceptions: x of
+ * residuals, the cache, q where attention is another kernel, and the last product.
  */
 #ifndef QUIPU_VM_CUDA_CHAIN_H
 #define QUIPU_VM_CUDA_CHAIN_H
@@ -40,7 +40,7 @@ typedef struct cuda_chain {
 bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address x_at,
                       int64_t n_chunks, cuda_chain *out);
 
-/* Each function appends a call, or leaves the chain as it is and returns false. */
+/* Each function appends a call, or leaves the chain unchanged and returns false. */
 bool cuda_chain_product(cuda_chain *chain, const op_call *linear);
 bool cuda_chain_activated(cuda_chain *chain, const op_call *linear, const op_call *silu);
 bool cuda_chain_gather(cuda_chain *chain, const op_call *embedding);
@@ -51,7 +51,7 @@ bool cuda_chain_attention(cuda_chain *chain, const op_call *decode);
 /* The last call of a chain, for logits that nothing else reads: they are not written. */
 bool cuda_chain_likeliest(cuda_chain *chain, const op_call *argmax);
 
-/* Whether the steps so far can be launched alone: another kernel can take what they leave. */
+/* Whether the steps so far can be launched alone: another kernel can read their results. */
 bool cuda_chain_is_whole(const cuda_chain *chain);
 
 /* Whether the chain is full; and whether its last step is a norm. A chain may end with a norm where

@@ -70,7 +70,7 @@ void chain_step_print(const chain_step *step, strbuf *out)
 typedef struct checking {
     const linear_chain *chain;
     int step, n_multiprocessors;
-    const uint16_t *narrowed; /* what the last step left in BF16; NULL: nothing */
+    const uint16_t *narrowed; /* the last step's result in BF16; NULL: none */
     int32_t n_narrowed;       /* length of its rows, in elements */
     bool begun;               /* a step has left rows, or there was a product */
     qp_error *error;
@@ -92,7 +92,7 @@ static const chain_step *step_at(const checking *c, int step)
     return step >= 0 && step < c->chain->n_steps ? &c->chain->steps[step] : NULL;
 }
 
-/* The parts must be those of the product before. */
+/* The parts must be those of the previous product. */
 static qp_status check_parts(const checking *c, const chain_parts *parts)
 {
     const chain_step *before = step_at(c, c->step - 1);

@@ -1,4 +1,4 @@
-/* Runs a plan on the GPU: see executor.h. */
+/* Runs a program on the GPU: see executor.h. */
 #include "vm/cuda/executor_parts.h"
 
 #include "base/checked.h"
@@ -36,7 +36,7 @@ static size_t decoding_workspace(const program *p, const op_call *attention)
     return decodes ? cuda_decode_workspace_of(&call, p->options.context) : 0;
 }
 
-/* The largest workspace that any node's kernel needs at the plan's capacity. */
+/* The largest workspace that any node's kernel needs at the program's capacity. */
 static size_t workspace_bytes(const program *p)
 {
     size_t most = 0;

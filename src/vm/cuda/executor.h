@@ -1,12 +1,12 @@
-/* Runs a plan on the GPU, operator by operator.
+/* Runs a program on the GPU, operator by operator.
  *
- * It has memory of its own, and a list of launches (launch_list.h) for each shape of batch, made
- * when that first comes. A forward pass of few tokens, or in which all sequences decode, is
+ * It has memory of its own, and a list of launches (launch_list.h) for each shape of batch, made at
+ * the first batch of that shape. A forward pass of few tokens, or in which all sequences decode, is
  * captured in a CUDA graph when it is run for the second time, one for each number of tokens,
- * sequences, outputs and parts of attention. Passes that read what the pass before has chosen go in
- * groups: one copy of all their inputs, one graph, one copy of their tokens. A group has places of
- * its own for these, so that they are copied while the other group is at work. Everything else goes
- * through the device's one stream; only what reads back waits for it.
+ * sequences, outputs and parts of attention. Passes that read the tokens of the previous pass run
+ * in groups: one copy of all inputs, one graph, one copy of the tokens. Each group has its own
+ * buffers for inputs and tokens, so they are copied while the other group runs. Everything else
+ * goes through the device's one stream; only functions that read results back wait for it.
  *
  * The megakernel runs over the same memory: cuda_executor's addresses are its machine's.
  */
@@ -33,8 +33,9 @@ typedef struct cuda_pass {
     int first, last;
     int n_passes; /* of a group; 0: a pass alone */
     int group;
-    int choice; /* of a group: the first of the steps that choose its tokens; 0: the likeliest */
-    const void *sums; /* where the pass has its sums; NULL: the plan has none */
+    int choice;       /* of a group: the first of the steps that choose its tokens; 0: the likeliest
+                         tokens */
+    const void *sums; /* where the pass has its sums; NULL: the program has none */
     int runs;
     cuda_graph_exec graph; /* NULL: not captured yet */
 } cuda_pass;
@@ -67,7 +68,7 @@ typedef struct cuda_executor {
     uint64_t n_uses;        /* of lists */
     bool follows;           /* the pass follows another, and may start before that has ended */
     cuda_address likeliest; /* where the pass stores the likeliest tokens instead of logits; or 0 */
-    cuda_marks *marks;      /* of the next pass, which is then no graph; NULL: none */
+    cuda_marks *marks;      /* of the next pass, which then runs without a graph; NULL: none */
 } cuda_executor;
 
 /* Bytes of the GPU's memory that a run needs, each part exact. */
@@ -99,15 +100,15 @@ int cuda_executor_group(const cuda_executor *executor, int64_t n_sequences);
 
 /* Takes the inputs of pass `pass` (0 .. CUDA_GROUP - 1, in order) of group `group` (0 ..
  * CUDA_GROUPS - 1): a batch of sequences with one token and one output each, the same in all
- * passes, one position further in each. The group's previous tokens have been read. */
+ * passes, one position further in each. The group's previous tokens must have been read. */
 qp_status cuda_executor_stage(cuda_executor *executor, const batch *batch, int group, int pass,
                               qp_error *error);
 
-/* Puts the `n_passes` staged last into the stream: steps [0, last) of each; `batch` is that of the
- * last. After each pass a token is chosen for each sequence, by the steps from `choice` on with the
- * batch's settings, or if that is 0 the likeliest. They are the next pass's tokens; and if the
- * group `continues` the previous one, that one's last tokens are those of its first pass, whatever
- * the batch says. */
+/* Puts the `n_passes` passes that were staged last into the stream, steps [0, last) of each.
+ * `batch` is the last pass's batch. After each pass the steps from `choice` on choose a token for
+ * each sequence with the batch's settings; if `choice` is 0, the likeliest token is chosen. The
+ * next pass reads these tokens. If the group `continues` the previous group, its first pass reads
+ * that group's last tokens and ignores the batch's. */
 qp_status cuda_executor_decode(cuda_executor *executor, const batch *batch, int last, int choice,
                                int group, int n_passes, bool continues, qp_error *error);
 

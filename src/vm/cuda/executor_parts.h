@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-/* Of one pass: its inputs in the batch's layout, and its tokens. */
+/* Bytes of one pass's inputs, in the batch's layout, and of its tokens. */
 size_t cuda_executor_input_bytes(const program *program);
 size_t cuda_executor_token_bytes(const program *program);
 

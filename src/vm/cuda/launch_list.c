@@ -1,7 +1,7 @@
-/* Makes launch lists: decides which of the plan's nodes are one launch. See launch_list.h.
+/* Makes launch lists: decides which of the program's nodes are one launch. See launch_list.h.
  *
- * The time of a pass of few rows depends on the number of launches. At each node the first of these
- * that is possible is taken: a chain, as long as it can be; a product merged with the products
+ * The time of a pass of few rows depends on the number of launches. At each node the list takes the
+ * first of these that is possible: a chain, as long as possible; a product merged with the products
  * after it, with a fusion of its kernel; a single kernel.
  */
 #include "vm/cuda/launch_list.h"
@@ -20,7 +20,7 @@
 
 enum {
     FEW_ROWS = 8,   /* types that linear takes directly, whatever the weights' type */
-    FEW_TOKENS = 8, /* products whose kernels fill the whole GPU: they start in order */
+    FEW_TOKENS = 8, /* up to this many tokens, kernels fill the GPU and start in order */
 };
 
 typedef struct builder {
@@ -32,7 +32,7 @@ typedef struct builder {
     cuda_ops ops;
     tensor narrowed; /* the rows that are in BF16; rank 0: none */
     cuda_address narrowed_at;
-    tensor q, moved_q; /* q that attention reads elsewhere, and its address; rank 0: none */
+    tensor q, moved_q; /* q, and the moved copy of it that attention reads; rank 0: none */
     launch_list *list;
 } builder;
 
@@ -54,7 +54,8 @@ static bool same_view(const tensor *a, const tensor *b)
     return a->rank == b->rank && same_rows(a, b);
 }
 
-/* Of operators that only work in place it is the first tensor, which no product reads next. */
+/* The index of an operator's first output. For operators that only work in place it is the first
+ * tensor, which no product reads next. */
 static int first_output(op_code op)
 {
     const op_info *info = op_get(op);
@@ -97,8 +98,8 @@ static bool feeds_product(const builder *b, int node, const tensor *out)
     return same_rows(&next.tensors[LINEAR_X], out) && multiplies_narrowed(b, node + 1);
 }
 
-/* Whether only such products read a node's output. Anything may read what the pass's last node
- * leaves, unless it is also the plan's last node. */
+/* Whether only such products read a node's output. Any node may read the output of the pass's last
+ * node, unless it is also the program's last node. */
 static bool feeds_products_alone(const builder *b, int node)
 {
     const program *program = b->program;
@@ -116,7 +117,7 @@ static bool feeds_products_alone(const builder *b, int node)
     return b->end == program->n_nodes;
 }
 
-/* Where every sequence of the pass decodes, and there are many, attention is paged_decode. */
+/* If all sequences of the pass decode, attention runs as paged_decode where that pays. */
 static op_code take_decoding(const builder *b, op_code op, op_call *call)
 {
     if (op != OP_PAGED_PREFILL || b->of->n_chunks == 0) return op;
@@ -192,9 +193,8 @@ static int join_products(const builder *b, int node, op_call *call)
 
 /* ---- chains -------------------------------------------------------------------------------- */
 
-/* Appends to the chain the nodes at `node` that one of its kernels takes together; returns how
- * many, 0 for none.
- */
+/* Appends to the chain the nodes from `node` on that one step takes together; returns how many, or
+ * 0. */
 static int chain_nodes(const builder *b, int node, cuda_chain *chain)
 {
     op_call calls[2];
@@ -254,8 +254,8 @@ static qp_status keep_step_nodes(builder *b, const cuda_chain *chain, launch_ent
     return QP_OK;
 }
 
-/* Makes a chain of as many nodes as possible, *count; 0 where none is possible. With *likeliest the
- * chain also finds the likeliest tokens. */
+/* Makes a chain of as many nodes as possible; *count is their number, 0 if no chain is possible.
+ * *likeliest: whether the chain also finds the likeliest tokens. */
 static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp_error *error)
 {
     cuda_chain chain, whole, normed;
@@ -413,7 +413,7 @@ static void take_moved_q(builder *b, tensor *q, launch_entry *entry)
     b->q.rank = 0;
 }
 
-/* A node, and the nodes after it that are one launch with it; *count is their number. */
+/* Adds a node and the nodes after it that are one launch with it; *count is their number. */
 static qp_status add_node(builder *b, int node, int *count, qp_error *error)
 {
     op_code op = b->program->nodes[node].op;
@@ -440,8 +440,7 @@ static qp_status add_node(builder *b, int node, int *count, qp_error *error)
     return add_entry(b, &entry, error);
 }
 
-/* Adds a launch that finds the likeliest token of each row of logits, where no kernel has found it.
- */
+/* Adds a launch that finds the likeliest token of each row of logits, if no kernel has found it. */
 static qp_status add_likeliest(builder *b, qp_error *error)
 {
     const op_call call = likeliest_call(b);

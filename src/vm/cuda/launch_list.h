@@ -1,10 +1,10 @@
-/* The GPU's program for a pass: a list of launches.
+/* What the GPU runs for a pass: a list of launches.
  *
- * An entry is one launch of a kernel, or the few launches that an operator needs, for a run of the
- * plan's nodes. The grouping of nodes, the form in which x enters and leaves an entry, and the
- * content of chains are decided once per shape class, from the plan's views alone: each tensor is
- * an area of its own, independent of addresses. The list is printed and checked in this form, and
- * runs after it is bound to an executor's memory.
+ * An entry is one launch of a kernel, or the few launches that an operator needs, for consecutive
+ * nodes of the program. The grouping of nodes, the form in which x enters and leaves an entry, and
+ * the content of chains are decided once per shape class, from the program's views alone: each
+ * tensor is an area of its own, independent of addresses. The list is printed and checked in this
+ * form, and runs after it is bound to an executor's memory.
  */
 #ifndef QUIPU_VM_CUDA_LAUNCH_LIST_H
 #define QUIPU_VM_CUDA_LAUNCH_LIST_H
@@ -13,7 +13,7 @@
 #include "vm/cuda/chain.h"
 #include "vm/cuda/weights.h"
 
-/* Areas (cuda/launch.h): the plan's tensors by their ids, with whole caches, then these. */
+/* Areas (cuda/launch.h): the program's tensors by their ids, with whole caches, then these. */
 enum {
     LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
     LAUNCH_WORKSPACE,
@@ -22,26 +22,26 @@ enum {
 };
 _Static_assert((int)LAUNCH_AREAS <= (int)CUDA_MAX_AREAS, "an area each");
 
-/* What a list depends on besides the plan and the GPU. */
+/* What a list depends on besides the program and the GPU. */
 typedef struct launch_class {
     program_sizes sizes;
     int first, last;  /* steps [first, last) */
-    int64_t n_chunks; /* where several sequences decode, the number of parts of the longest one's
-                         attention; else 0 */
+    int64_t n_chunks; /* if several sequences decode, the number of attention parts of the longest
+                         one; else 0 */
     bool likeliest;   /* the likeliest tokens are wanted instead of logits */
 } launch_class;
 
 /* The form in which rows pass from one launch to the next. */
 typedef enum launch_form {
-    LAUNCH_PLAIN,  /* as the plan has them */
+    LAUNCH_PLAIN,  /* as the program has them */
     LAUNCH_BF16,   /* in BF16 only */
-    LAUNCH_BOTH,   /* as the plan has them, and in BF16 */
+    LAUNCH_BOTH,   /* as the program has them, and in BF16 */
     LAUNCH_ROUNDS, /* of an input: this launch converts it to BF16 first */
     LAUNCH_Q,      /* q in the type of the cache */
 } launch_form;
 
 typedef struct launch_entry {
-    int node, n_nodes;         /* the plan's */
+    int node, n_nodes;         /* of the program */
     const cuda_kernel *kernel; /* NULL: a chain, or an entry that runs nothing */
     const char *epilogue;      /* the following operators that it also runs; NULL: none */
     launch_form input, output;
@@ -70,9 +70,8 @@ typedef struct launch_setting {
     const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS */
 } launch_setting;
 
-/* For a GPU that may only be described: only the device's properties are needed, and no blas where
- * it can be assumed to exist. launch_setting_free() it, also after a failure.
- */
+/* The GPU may be a description only: the function needs the device's properties, and no cuBLAS
+ * handle if cuBLAS can be assumed to exist. launch_setting_free() it, also after a failure. */
 qp_status launch_setting_init(launch_setting *setting, const program *program,
                               const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
                               bool has_blas, size_t workspace_bytes, qp_error *error);

@@ -25,12 +25,12 @@ _Static_assert((int)CUDA_GROUPS <= (int)MACHINE_MAX_RUNS, "as machine.h says");
 typedef struct cuda_machine {
     cuda_device own, *device;
     cuda_executor executor;
-    buffer logits; /* if there is no pinned memory for them */
+    buffer logits; /* used if there is no pinned memory for them */
     batch later;   /* of a group's later passes */
     cuda_flight flights[CUDA_GROUPS];
     int n_begun, n_ended; /* runs */
     op_variant
-        *variants; /* [program->n_nodes]: names and tolerances of kernels, as last asked for */
+        *variants; /* [program->n_nodes]: names and tolerances of kernels, as last requested */
     program_sizes sizes; /* of the last pass */
     cuda_timing timing;
 } cuda_machine;

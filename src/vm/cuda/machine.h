@@ -1,4 +1,4 @@
-/* The machine `cuda`, as the machine `megakernel`, which runs over its memory, needs it. */
+/* What the machine `megakernel`, which runs over the memory of the machine `cuda`, needs of it. */
 #ifndef QUIPU_VM_CUDA_MACHINE_H
 #define QUIPU_VM_CUDA_MACHINE_H
 
@@ -11,7 +11,7 @@ cuda_executor *cuda_machine_executor(const machine *machine);
 /* Where the machine reads logits to: float32 [max_outputs][vocab_size] in host memory. */
 float *cuda_machine_logits(const machine *machine);
 
-/* Puts the plan's steps that choose the batch's tokens into the stream, after a pass over it. */
+/* Puts the program's steps that choose the batch's tokens into the stream, after a pass over it. */
 qp_status cuda_machine_choose(cuda_executor *executor, const batch *batch, qp_error *error);
 
 #endif

@@ -166,7 +166,7 @@ qp_status cuda_executor_stage(cuda_executor *x, const batch *batch, int group, i
     return QP_OK;
 }
 
-/* The plan's own steps from `step` on choose the tokens and store them where the next pass reads
+/* The program's steps from `step` on choose the tokens and store them where the next pass reads
  * them. */
 static qp_status launch_choice(cuda_executor *x, const program_sizes *sizes, int step,
                                cuda_address made, qp_error *error)
@@ -203,7 +203,7 @@ static qp_status launch_group(cuda_executor *x, const batch *batch, const progra
     return status;
 }
 
-/* Several passes are captured while they run for the first time. */
+/* Runs a group. Several passes are captured in a graph when they first run. */
 static qp_status run_group(cuda_executor *x, const batch *batch, int last, int choice, int group,
                            int n_passes, qp_error *error)
 {
@@ -228,8 +228,8 @@ static qp_status run_group(cuda_executor *x, const batch *batch, int last, int c
     return capture(x, batch, &sizes, pass, error);
 }
 
-/* Copies what a group reads, and waits for that; also its first tokens if no earlier group makes
- * them. */
+/* Copies the inputs of a group, and its first tokens if no earlier group makes them. Returns when
+ * the copies have ended. */
 static qp_status copy_staged(cuda_executor *x, const batch *batch, int group, int n_passes,
                              bool continues, qp_error *error)
 {

@@ -53,9 +53,9 @@ void cuda_timing_free(cuda_timing *t, const cuda_device *d)
     *t = (cuda_timing){0};
 }
 
-/* Records that the plan's nodes [from, to) were one launch from `begin` to `end`. The time is
- * recorded at the first of these nodes that the schedule contains. *place: of its next instruction.
- */
+/* Records that the program's nodes [from, to) were one launch from `begin` to `end`. The time is
+ * recorded at the first of these nodes that the schedule contains. *place: the schedule's next
+ * instruction. */
 static void take_launch(const schedule *s, int from, int to, uint64_t begin, uint64_t end,
                         int *place, instruction_timing *timings)
 {

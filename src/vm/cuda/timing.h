@@ -8,13 +8,13 @@
 #include "vm/machine.h"
 
 typedef struct cuda_timing {
-    schedule operators; /* the plan up to its logits as one queue, in the order of launches */
+    schedule operators; /* the program up to its logits as one queue, in the order of launches */
     cuda_marks marks;   /* without capacity: launches are not timed */
     machine_part_sink *sink;
     void *context;                  /* the sink's */
     char kinds[TIMELINE_KINDS][48]; /* descriptions of launches, such as "linear + silu_and_mul" */
     int n_kinds;
-    const batch *batch; /* of the pass that is timed */
+    const batch *batch; /* the batch of the timed pass */
 } cuda_timing;
 
 /* `sink`, which may be NULL, receives each launch as a part of the first instruction that the

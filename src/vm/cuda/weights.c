@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Calls `visit` for every weight that holds elements, in the order of layers, so that weights that
- * are used together are near each other; those of the whole model come first. */
+ * are used together are near each other; weights of the whole model come first. */
 typedef qp_status visit_weight(void *context, const program *p, int weight, qp_error *error);
 
 static qp_status visit_all(const program *p, visit_weight *visit, void *context, qp_error *error)
