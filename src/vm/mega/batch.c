@@ -1,11 +1,11 @@
-/* Two to eight sequences a pass: kernels of their own run the same program over memory of their
- * own.
+/* Passes of two to eight sequences. Other kernels than those of one sequence run the same program,
+ * in separate memory.
  *
- * Their residual has another layout and their passes are counted apart from those of one sequence,
- * so neither leaves anything for the other to find. Blocks of a KV head wait for one another's
- * attention inside an entry, and each block adds a share of the residual in every step. Both need
- * one entry of each step in every block; strategies that deal otherwise have no kernel for several
- * sequences.
+ * Their residual has another layout, and their passes have a separate count, so the two kinds of
+ * passes share no state but the KV cache. Blocks of a KV head wait for each other's attention
+ * inside an entry, and each block adds a share of the residual in every step. Both need one entry
+ * of each step in every block. With an assignment strategy that does not give that, the megakernel
+ * does not run several sequences.
  */
 #include "vm/mega/parts.h"
 
@@ -19,8 +19,8 @@ enum {
     MAX_BOX = 256 /* elements of a box in one dimension, at most: CUDA's limit */
 };
 
-/* Bytes of each part, and in all: x; q, k and v; attention's outputs; states; counters; keys;
- * tensor maps; features; the published x. */
+/* Bytes of each part; returns their sum. Parts: x; q, k and v; attention's outputs; states;
+ * counters; keys; tensor maps; features; the published x. */
 static size_t count_own(const model_config *c, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -107,8 +107,9 @@ down_boxes mega_down_boxes(const cuda_mega *m)
     return boxes;
 }
 
-/* The order of a block's turns. Each chunk is multiplied by the block's own features first, and the
- * next chunk too before the peers' features of this one, because those take a while to arrive. */
+/* The order in which a block multiplies chunks. The block multiplies each chunk by its own features
+ * first. It also multiplies the next chunk by its own features before it multiplies this chunk by
+ * the peers' features, because those arrive later. */
 static void set_turns(mega_arguments *a)
 {
     for (int share = -1; share < a->down_share; share++) {
@@ -119,8 +120,8 @@ static void set_turns(mega_arguments *a)
     }
 }
 
-/* Cuts W_down; false: it cannot be cut. The last group is read in whole tiles, which must stay
- * inside the stage: what follows the ring is not always a number. */
+/* Cuts W_down into boxes; false: it cannot be cut. The last group is read in whole tiles, which
+ * must stay inside the stage, because the bytes after the ring may be NaN. */
 static bool set_boxes(const cuda_mega *m, mega_arguments *a)
 {
     down_boxes boxes = mega_down_boxes(m);
@@ -198,8 +199,8 @@ qp_status mega_init_batch(cuda_mega *m, qp_error *error)
         *places[i] = at;
         at += bytes[i];
     }
-    /* NaN: nothing is published yet. Each pass clears what the next one publishes; this is for the
-     * first pass. */
+    /* NaN marks an element that is not published yet. Each pass clears the elements that the next
+     * pass publishes; this fill is for the first pass. */
     TRY(cuda_check(
         x->device->driver->memory_set(a->published, 0xff, bytes[OWN_PARTS - 1], x->device->stream),
         "clearing x of several sequences", error));

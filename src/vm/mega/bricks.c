@@ -1,5 +1,5 @@
-/* Quantised weights as bricks (bricks.h): which models have them, where they are, and making them
- * on the GPU from the weights as stored. */
+/* Quantised weights as bricks (bricks.h): which models have them, their offsets, and the conversion
+ * on the GPU from the stored weights. */
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"

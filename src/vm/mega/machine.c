@@ -1,9 +1,9 @@
 /* The machine `megakernel`: see machine.h.
  *
  * It runs over the memory of a machine `cuda`, its own or one that the caller shares, and runs all
- * steps up to the logits in one launch of many passes. Its residual, queries, keys and values of
- * every layer are still in the GPU's memory after a pass, as are the next pass's cleared sums, so
- * that each step can be judged by what the megakernel itself had before it.
+ * steps up to the logits in one launch of many passes. After a pass, the residual, queries, keys
+ * and values of every layer and the cleared sums of the next pass are still in the GPU's memory. A
+ * comparison can therefore check each step with the inputs that the megakernel itself had.
  */
 #include "vm/mega/machine.h"
 
@@ -58,7 +58,7 @@ static void close_mega(void *self)
     free(m);
 }
 
-/* The machine below: the plan operator by operator. */
+/* Opens the machine `cuda` that this one runs over. */
 static qp_status open_own(mega_machine *m, const machine_setup *setup, qp_error *error)
 {
     plan_options options = setup->program->options;
@@ -135,14 +135,14 @@ static machine_kernel kernel_of_mega(const void *self, int node)
 
 /* ---- running ------------------------------------------------------------------------------- */
 
-/* Whether a token is chosen by more than the logits as they are. */
+/* Whether tokens are sampled: by the batch's settings, not the likeliest. */
 static bool chooses(const machine_request *r)
 {
     return r->choice == MACHINE_SAMPLED;
 }
 
-/* For several sequences, and if blocks have no room for sampling, the plan's step chooses after the
- * launch. */
+/* For several sequences, or if blocks have no room for sampling, the program's steps choose tokens
+ * after the launch. */
 static bool chooses_after(const mega_machine *m, int64_t n_sequences, machine_choice choice)
 {
     return choice == MACHINE_SAMPLED && (n_sequences > 1 || !m->mega.can_choose);
@@ -204,7 +204,7 @@ static mega_sampling sampling_of(const cuda_executor *x, const batch *b)
         .seed = (uint64_t)((const int64_t *)b->of[PLAN_SEEDS])[0]};
 }
 
-/* How a launch of one sequence chooses its tokens, and who hears of them. */
+/* How a launch of one sequence chooses its tokens, and where it delivers them. */
 static cuda_mega_request request_of(const mega_machine *m, const machine_request *r)
 {
     const cuda_executor *x = m->mega.executor;
@@ -220,7 +220,7 @@ static cuda_mega_request request_of(const mega_machine *m, const machine_request
     return request;
 }
 
-/* Runs the plan's step over the pass's logits. */
+/* Runs the program's choosing steps over the pass's logits. */
 static qp_status choose_after(mega_machine *m, const machine_request *r, qp_error *error)
 {
     cuda_executor *x = m->mega.executor;

@@ -1,4 +1,4 @@
-/* The machine `megakernel`, as tests of its kernels need it. */
+/* What tests of the megakernel's kernels need of the machine `megakernel`. */
 #ifndef QUIPU_VM_MEGA_MACHINE_H
 #define QUIPU_VM_MEGA_MACHINE_H
 

@@ -7,18 +7,18 @@
 #include <string.h>
 
 enum {
-    /* Positions up to which every block computes its KV head's attention itself; beyond, dividing
-     * it is worth one more dependency. */
+    /* Up to this many positions, every block computes the attention of its KV head itself. Beyond,
+     * it is faster to divide the attention among blocks, although that adds a dependency. */
     RECOMPUTE = 384,
-    MAX_FEATURES = 160, /* of the MLP in one block */
+    MAX_FEATURES = 160, /* features of the MLP in one block */
     BOX_UNITS = 16,     /* 16 rows by 64 columns of W_o, one per warp */
 };
 
 /* ---- which models ------------------------------------------------------------------------- */
 
-/* NULL, or why it does not read the weights' types. Matrices are all BF16, all F16, or all
- * quantised in types that have bricks. Vectors are F32, or of 16 bits as the matrices are (BF16
- * with quantised ones). */
+/* NULL, or why the megakernel cannot read the weights' types. Matrices must be all BF16, all F16,
+ * or all quantised in types that have bricks. Vectors must be F32, or have the matrices' 16-bit
+ * type (BF16 if the matrices are quantised). */
 static const char *types_refusal(const program *p)
 {
     static const char mixed[] =
@@ -38,7 +38,7 @@ static const char *types_refusal(const program *p)
     return NULL;
 }
 
-/* NULL, or why it does not run the model. */
+/* NULL, or why the megakernel does not run the model. */
 static const char *refusal(const program *p, int n_blocks)
 {
     const model_config *c = &p->config;

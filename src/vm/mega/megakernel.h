@@ -1,9 +1,10 @@
 /* The megakernel over a cuda_executor's memory: a launch runs many passes, each of one token of one
  * sequence or of several.
  *
- * The GPU feeds each token back to the next pass; it chooses tokens as the plan's step "sample"
+ * The GPU feeds each token back to the next pass; it chooses tokens as the program's step "sample"
  * does. The host reads them from pinned memory while the launch runs. The last pass's logits are
- * where the executor's are, after biases and penalties if the pass sampled with them.
+ * stored where the executor's logits are, with biases and penalties applied if the pass sampled
+ * with them.
  */
 #ifndef QUIPU_VM_MEGA_MEGAKERNEL_H
 #define QUIPU_VM_MEGA_MEGAKERNEL_H
@@ -15,14 +16,14 @@
 typedef struct cuda_mega {
     cuda_executor *executor;
     cuda_function kernel;     /* NULL: the megakernel does not run the model */
-    cuda_function choosing;   /* the kernel that samples; `kernel` makes the likeliest tokens */
+    cuda_function choosing;   /* the kernel that samples; `kernel` chooses the likeliest tokens */
     const char *why_not;      /* if kernel is NULL: the reason */
     int n_blocks, partitions; /* partitions: parts of a long context, for each KV head */
     schedule_assignment assignment;
     /* Every block has one entry of each step, and at most one of attention's parts. */
     bool one_each;
-    /* Every block's logits are one piece that fits its shared memory, so it can sample; else the
-     * CPU samples. */
+    /* Every block's logits are one contiguous range that fits its shared memory, so the block can
+     * sample. Otherwise tokens are sampled after the launch. */
     bool can_choose;
     program sums;                            /* the forward pass that the blocks run */
     schedule schedule;                       /* of it */
@@ -43,8 +44,9 @@ typedef struct cuda_mega {
 /* In one launch. */
 enum { CUDA_MEGA_MAX_TOKENS = 1024 };
 
-/* Bytes of GPU memory that it takes besides the executor's: weights in its own order (W_down, or
- * all quantised matrices), and the rest. Zero for a model that it does not run. */
+/* Bytes of GPU memory that the megakernel needs besides the executor's: weights in its own order
+ * (W_down, or all quantised matrices), and the rest. Zero for a model that the megakernel does not
+ * run. */
 typedef struct cuda_mega_bytes {
     size_t weights, tables;
 } cuda_mega_bytes;
@@ -78,10 +80,11 @@ typedef struct cuda_mega_request {
     cuda_address
         history;  /* uint32 [vocab] as mega_arguments has it; the launch counts its tokens */
     bool chooses; /* true: by `sampling`; false: the likeliest of the unchanged logits */
-    /* Called with each token as it comes; false ends the launch within two passes. */
+    /* Called with each token when it arrives; returning false ends the launch within two passes. */
     bool (*on_token)(void *context, int32_t token);
     void *context;
-    /* Read while the launch runs; not 0 ends it within two passes; may be NULL. */
+    /* Read while the launch runs; a value other than 0 ends the launch within two passes. May be
+     * NULL. */
     const volatile int *cancel;
     /* Tokens that end the launch on the GPU; at most MEGA_STOPS. */
     const int32_t *stops;
@@ -96,13 +99,13 @@ qp_status cuda_mega_run(cuda_mega *mega, const batch *batch, const cuda_mega_req
                         int *n_passes, int32_t *tokens, qp_error *error);
 
 /* After a run: the residual of its last pass, (2 n_layers + 1, hidden_size) in fixed point
- * (op/fixed.h) without counts; `next`: what the next pass will find in its place. */
+ * (op/fixed.h) without counts; `next`: the memory that the next pass will use instead. */
 qp_status cuda_mega_read_sums(const cuda_mega *mega, bool next, int64_t *out, qp_error *error);
 /* The same pass's queries in a layer after RoPE: (n_heads, head_dim). */
 qp_status cuda_mega_read_queries(const cuda_mega *mega, int64_t layer, float *out, qp_error *error);
 
-/* Records from now on when each block runs each entry, for `max_passes` passes. A launch that would
- * go beyond them is not recorded. */
+/* Starts to record when each block runs each entry, for `max_passes` passes. A launch with more
+ * passes than are left is not recorded. */
 qp_status cuda_mega_time(cuda_mega *mega, size_t max_passes, qp_error *error);
 void cuda_mega_time_no_more(cuda_mega *mega);
 
@@ -110,13 +113,14 @@ void cuda_mega_time_no_more(cuda_mega *mega);
  * in order of time, in ns of the GPU's clock. `fetching`, which may be NULL: the mean of the
  * blocks. */
 typedef struct mega_fetching {
-    double room_ns, memory_ns; /* that producer warps waited for room in the ring, and for memory */
+    double room_ns, memory_ns; /* means of producers' waits for room in the ring, and for memory */
 } mega_fetching;
 qp_status cuda_mega_read_timings(const cuda_mega *mega, size_t pass, instruction_timing *timings,
                                  mega_fetching *fetching, qp_error *error);
 
-/* Splits a launch's passes, each [workers][longest], where the first block has the next token: pass
- * i is from begins[i] to begins[i + 1], of n + 1; timings are clipped to that. */
+/* Divides the time of a launch into its n passes; `passes` has [workers][longest] timings of each.
+ * A pass ends when the first block has the next token: pass i lasts from begins[i] to begins[i +
+ * 1], and its timings are clipped to that range. */
 void cuda_mega_part_passes(const schedule *schedule, instruction_timing *const *passes, int n,
                            uint64_t *begins);
 

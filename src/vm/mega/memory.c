@@ -6,8 +6,9 @@
 
 enum { OWN_PARTS = 9 };
 
-/* Bytes of each part of its own memory, and in all: x; q, k and v; states; counters; keys; for
- * sampling the exchange's slots and number; when the launch ends; the stop request. */
+/* Bytes of each part of the megakernel's own memory; returns their sum. Parts: x; q, k and v;
+ * states; counters; keys; for sampling, the slots and the number of the exchange; the launch's end;
+ * the stop request. */
 static size_t count_own(const model_config *c, int n_blocks, size_t bytes[OWN_PARTS])
 {
     size_t layers = (size_t)c->n_layers, heads = (size_t)c->n_kv_heads;
@@ -47,14 +48,14 @@ static int64_t largest_share(int64_t units, int64_t count)
     return (units + count - 1) / count;
 }
 
-/* What sampling needs: a part for each warp, what is known of the logits, a key for each block. */
+/* Bytes that sampling needs: a part for each warp, facts about the logits, a key for each block. */
 static size_t choice_bytes(int n_blocks)
 {
     return MEGA_WARPS * MEGA_PART_BYTES + MEGA_VIEW_BYTES + (size_t)n_blocks * sizeof(uint32_t);
 }
 
-/* Elements from plane to plane: no bank conflict for lanes that read all planes, and bricks wider
- * than a vector stay inside its plane. */
+/* Elements from plane to plane. The pitch avoids bank conflicts between lanes that read all planes,
+ * and leaves room for bricks that are wider than the vector. */
 static uint32_t plane_pitch(const cuda_mega *m, int64_t columns)
 {
     return (uint32_t)(m->quantized ? round_up((size_t)columns, BRICK_WIDTH) : (size_t)columns + 8);
@@ -79,8 +80,7 @@ mega_attention_bytes mega_attention_of(const cuda_mega *m)
 {
     const model_config *c = &m->executor->program->config;
     size_t group = (size_t)(c->n_heads / c->n_kv_heads), dim = (size_t)c->head_dim;
-    /* As attention.cuh has them: eighths of a chunk's positions, and floats of a share's outputs.
-     */
+    /* As in attention.cuh: eighths of a chunk's positions, and floats of a share's outputs. */
     size_t shares = (size_t)(m->quantized ? MEGA_CACHE_BRICKS : MEGA_BOX) / 4 / dim / 8;
     size_t pitch = round_up(group * (dim + 8) - 16, 32) + 16;
     size_t outputs = shares * pitch * sizeof(float), merged = MEGA_CONSUMERS * 4 * sizeof(float);
@@ -138,7 +138,7 @@ void mega_lay_out_shared(cuda_mega *m)
     s->full = place(&used, 2 * MEGA_MAX_STAGES * sizeof(uint64_t));
     s->empty = s->full + MEGA_MAX_STAGES * sizeof(uint64_t);
     s->entries = place(&used, (MEGA_SLOTS + 2) * sizeof(mega_entry));
-    s->flow = place(&used, 128); /* and what producer and prefetch warp share */
+    s->flow = place(&used, 128); /* and data that producer and prefetch warp share */
     s->bytes = used;
     a->stages = (m->executor->device->shared_bytes - (int)used) / a->stage_bytes;
     if (a->stages > MEGA_MAX_STAGES) a->stages = MEGA_MAX_STAGES;

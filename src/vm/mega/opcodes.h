@@ -1,7 +1,6 @@
 /* What the megakernel does with an opcode, one row each: the operands that it reads and adds to,
- * how an instruction is cut into entries, and what carries its wait. The files that make or check a
- * program for the GPU read their facts from this table; the kernels switch on its codes.
- */
+ * how an instruction is cut into entries, and how it sees that its inputs are complete. The files
+ * that make or check a program for the GPU read this table; the kernels switch on its codes. */
 #ifndef QUIPU_VM_MEGA_OPCODES_H
 #define QUIPU_VM_MEGA_OPCODES_H
 
@@ -9,8 +8,8 @@
 
 enum { MEGA_NO_OPERAND = -1, MEGA_MATRICES = 3 /* of an instruction, at most */ };
 
-/* An instruction becomes one entry, or one for each KV head or each part of a context that it has,
- * because an entry has room for one. */
+/* An instruction becomes one entry, or one entry for each of its KV heads or parts of a context,
+ * because an entry has room for one head or part. */
 typedef enum mega_split { MEGA_WHOLE, MEGA_BY_HEAD, MEGA_BY_PART } mega_split;
 
 /* Units that stay together when a schedule deals a node's units to blocks: the rows that one tile
@@ -31,24 +30,25 @@ typedef enum mega_carrier {
     MEGA_TAGS,    /* each value of a KV head has the number of its pass, or pass and layer */
 } mega_carrier;
 
-/* How many instructions each block has, for the kernels that run several sequences. */
+/* How many instructions of an operator each block must have, for the kernels that run several
+ * sequences. */
 typedef enum mega_number { MEGA_ANY_NUMBER, MEGA_ONE_A_PASS, MEGA_ONE_A_LAYER } mega_number;
 
 typedef struct mega_opcode {
     int code; /* of its entries: MEGA_QKV and so on; 0: the megakernel has no code for it */
-    /* Operands, by their place in the operator; MEGA_NO_OPERAND: it has none. */
+    /* Indices among the operator's operands; MEGA_NO_OPERAND: it has none. */
     int x;       /* the residual that it reads */
     int sums;    /* the residual that it adds to, or sets */
     int norm;    /* weights of the norm of x */
-    int k_cache; /* its units are those of KV heads, as many for each */
+    int k_cache; /* a KV cache: the units belong to KV heads, equally many to each */
     int matrices[MEGA_MATRICES], n_matrices;
 
     mega_split split;
     mega_grain grain;
-    mega_carrier carrier; /* what carries its wait */
+    mega_carrier carrier; /* how its inputs say that they are complete */
     op_code writer;       /* MEGA_TAGS: the operator that makes the tagged values */
     mega_number number;
-    bool first, last; /* of a block's pass: its queue begins, or ends, with one */
+    bool first, last; /* every block's queue begins, or ends, with one */
     bool shares_x;    /* each block reads a share of x, and adds it to the sums */
 } mega_opcode;
 

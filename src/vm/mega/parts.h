@@ -1,4 +1,4 @@
-/* What the files of the megakernel's host side share. */
+/* Declarations that the megakernel's host files share. */
 #ifndef QUIPU_VM_MEGA_PARTS_H
 #define QUIPU_VM_MEGA_PARTS_H
 
@@ -9,7 +9,7 @@
 
 /* Bytes of its activations, q, k, v, states, counters and keys, and of what sampling needs. */
 size_t mega_count_activations(const model_config *config, int n_blocks);
-/* Lays out shared memory, and finds how many stages of the ring fit before that. */
+/* Lays out shared memory, and computes how many stages of the ring fit before the other parts. */
 void mega_lay_out_shared(cuda_mega *mega);
 /* Bytes of shared memory for a KV head's attention: queries with the newest key and value; states;
  * outputs of a block or of parts that are to be merged. */
@@ -24,7 +24,7 @@ qp_status mega_take_memory(cuda_mega *mega, qp_error *error);
 
 /* Bytes of the weights in its own order: W_down, or all matrices as bricks. */
 size_t mega_count_weights(const program *program);
-/* Makes them. */
+/* Makes the weights in the megakernel's own order. */
 qp_status mega_make_weights(cuda_mega *mega, qp_error *error);
 /* Makes the tensor maps of W_down for several sequences, at mega->batch.down_maps. */
 qp_status mega_make_down_maps(const cuda_mega *mega, qp_error *error);
@@ -34,14 +34,14 @@ void mega_set_matrix(const cuda_mega *mega, mega_weights *weights, int i, weight
 
 /* ---- bricks.c ---- */
 
-/* BRICK_NONE: there are no bricks of this type. */
+/* The kind of bricks for a type; BRICK_NONE: there are none. */
 int mega_brick_kind(dtype type);
-/* Whether every matrix that a pass multiplies by has a type of bricks. */
+/* Whether every matrix that a pass multiplies by has a type with bricks. */
 bool mega_is_quantized(const program *program);
 /* Whether the first matrix is F16; a model that runs has all matrices of one such type. */
 bool mega_is_half(const program *program);
-/* The image whose kernels read the model's weights: all of its types and as few others as possible.
- */
+/* The GPU image whose kernels read the model's weights: the image that has all of the model's types
+ * and the fewest others. */
 const char *mega_image(const program *program);
 /* Bytes of a stage that holds a chunk of any of the model's bricks. */
 int mega_stage_bytes(const program *program);
@@ -65,15 +65,16 @@ typedef struct mega_schedule_options {
  * program_free() the result, also after a failure. */
 qp_status mega_build_sums(const program *of, int n_blocks, program *out, qp_error *error);
 
-/* Builds its schedule and proves it: verified, and the megakernel carries each of its waits.
- * schedule_free() the result, also after a failure. */
+/* Builds the schedule of a program with sums, verifies it, and checks that the megakernel
+ * implements each of its waits. schedule_free() the result, also after a failure. */
 qp_status mega_schedule(const program *sums, const mega_schedule_options *options, schedule *out,
                         qp_error *error);
 
-/* Proves a schedule before any of it is uploaded. */
+/* Verifies a schedule and checks its waits, before any of it is uploaded. */
 qp_status mega_prove(const schedule *schedule, qp_error *error);
 
-/* How many entries an instruction becomes, and how many a block has before its first. */
+/* The number of entries that an instruction becomes, and the number of entries of a block before
+ * the instruction's first. */
 int mega_entries_of(const schedule *schedule, const instruction *in);
 int mega_entries_before(const schedule *schedule, int block);
 
@@ -83,14 +84,15 @@ qp_status mega_make_program(cuda_mega *mega, const cuda_mega_options *options, q
 
 /* ---- waits.c ---- */
 
-/* QP_UNSUPPORTED with the first instruction whose wait the megakernel does not carry. */
+/* QP_UNSUPPORTED names the first instruction with a wait that the megakernel does not implement. */
 qp_status mega_check_waits(const schedule *schedule, qp_error *error);
 /* Units per KV head of a node; 0: its units are not by KV heads. */
 int64_t mega_units_of_head(const schedule *schedule, int node);
 
 /* ---- batch.c ---- */
 
-/* Bytes for several sequences; 0 if the plan has one, or the megakernel does not run several. */
+/* Bytes for several sequences; 0 if the program has only one, or if the megakernel does not run
+ * several. */
 size_t mega_count_batch(const program *program);
 /* How W_down is cut for several sequences. A box is `rows` features by `groups` groups of 64
  * columns; `chunks` boxes cover all columns. `peers` neighbouring blocks share their features, and
@@ -98,12 +100,12 @@ size_t mega_count_batch(const program *program);
 typedef struct down_boxes {
     int32_t rows, groups, chunks, peers;
 } down_boxes;
-/* Of the megakernel's schedule. */
+/* How the megakernel's schedule cuts W_down. */
 down_boxes mega_down_boxes(const cuda_mega *mega);
 /* The last step of making a cuda_mega; several sequences run the same program. */
 qp_status mega_init_batch(cuda_mega *mega, qp_error *error);
 bool mega_takes_batch(const cuda_mega *mega, const batch *batch);
-/* The batch's inputs are on the GPU. */
+/* Runs passes over several sequences. The batch's inputs must be on the GPU. */
 qp_status mega_run_batch(cuda_mega *mega, const batch *batch, int n_passes, int32_t *tokens,
                          qp_error *error);
 
@@ -114,7 +116,7 @@ bool mega_begin_timing(cuda_mega *mega, int n_passes);
 
 /* ---- megakernel.c ---- */
 
-/* Adds to an error what the block reported that waited too long, if that ended the kernel. */
+/* If the kernel ended because a block waited too long, adds that block's report to the error. */
 qp_status mega_explain(const cuda_mega *mega, qp_status status, qp_error *error);
 
 /* Copies to the GPU, and waits. */

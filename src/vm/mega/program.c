@@ -1,12 +1,13 @@
-/* The megakernel's program: the queues of a schedule, with what the GPU needs besides to run each
- * instruction. The schedule is built from the plan with sums and proved before it is uploaded.
+/* The megakernel's program: the queues of a schedule, with the data that the GPU needs to run each
+ * instruction. The schedule is built from the program with sums (llama_sums.c) and verified before
+ * it is uploaded.
  *
- * An instruction becomes an entry, or several if it has several KV heads or parts. This file counts
- * how many parts each element of x gets, from what the instructions write, whichever strategy dealt
- * them; readers wait for that count, so all elements must have the same. Every queue begins with
- * embedding_clear, in which a block waits for the end of the pass before, and ends with
- * norm_linear, in which it says that its own pass has ended; a queue without one gets an entry of
- * no units.
+ * An instruction becomes an entry, or several if it has several KV heads or parts. From what the
+ * instructions write, this file counts how many parts are added to each element of x; the count
+ * does not depend on the assignment strategy. Readers wait for that count, so it must be equal for
+ * all elements. Every queue begins with embedding_clear, in which a block waits for the end of the
+ * previous pass, and ends with norm_linear, in which the block signals the end of its own pass. A
+ * queue without one of these gets an entry of no units.
  */
 #include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"
@@ -41,7 +42,7 @@ qp_status mega_build_sums(const program *of, int n_blocks, program *out, qp_erro
 qp_status mega_schedule(const program *sums, const mega_schedule_options *options, schedule *out,
                         qp_error *error)
 {
-    /* An H200's bandwidth and arithmetic, and after how many ns a block sees another's data; for
+    /* An H200's bandwidth, arithmetic rate, and the ns until a block sees another block's data; for
      * strategies that use costs. */
     static const machine_profile profile = {4.5e12, 60e12, 900};
     const schedule_options how = {.workers = options->n_blocks,
@@ -66,10 +67,10 @@ qp_status mega_prove(const schedule *s, qp_error *error)
 typedef struct queues {
     const cuda_mega *mega;
     const schedule *s;
-    /* [views]: count of each element of a sum when it is complete; 0: the view is no sum. */
+    /* [views]: the count of each element when the sum is complete; 0: the view is no sum. */
     uint32_t *parts;
     mega_entry *entries; /* [blocks][longest] */
-    int32_t *lengths;    /* [blocks]; after the entries in one piece of memory */
+    int32_t *lengths;    /* [blocks]; stored after the entries, in the same allocation */
     int longest;
     size_t bytes; /* of entries and lengths */
 } queues;
@@ -80,7 +81,7 @@ static const mega_opcode *row_of(const instruction *in)
     return mega_opcode_of((op_code)in->opcode);
 }
 
-/* Units of an entry at most: all, or those of one KV head or of one part. */
+/* The most units of an entry: all units, or those of one KV head or one part. */
 static int64_t most_units(const schedule *s, const instruction *in)
 {
     switch (row_of(in)->split) {
@@ -210,7 +211,8 @@ static void fill_queue(queues *p, int block)
         }
     }
     if (!has_end(s, block)) add_empty(p, &queue[n++], s->n_nodes - 1);
-    /* Two skippable entries never follow each other, because only one slot is left for them. */
+    /* Two entries that can be skipped never follow each other, because there is only one slot for
+     * them. */
     for (int i = 1; i < n; i++)
         queue[i].weights.skippable = row_of(&queue[i].in)->split == MEGA_BY_PART &&
                                      row_of(&queue[i - 1].in)->split != MEGA_BY_PART;
@@ -288,7 +290,7 @@ static qp_status check_queue(const queues *p, int block, qp_error *error)
     return QP_OK;
 }
 
-/* Whether a block's logits are one piece, and fit in the memory of its x. */
+/* Whether a block's logits are one contiguous range, and fit in the memory of its x. */
 static bool can_choose(const queues *p, int block)
 {
     const mega_entry *queue = p->entries + (size_t)block * (size_t)p->longest;
@@ -346,7 +348,7 @@ static void set_peers(const queues *p, const down_boxes *boxes)
 
 /* ---- making it ------------------------------------------------------------------------------ */
 
-/* The opcodes that the kernels know in place of the operators'. */
+/* Replaces the operators' opcodes by those of the kernels. */
 static void set_codes(const queues *p)
 {
     for (int b = 0; b < p->s->options.workers; b++)
@@ -424,7 +426,7 @@ static qp_status open_queues(queues *q, qp_error *error)
     return QP_OK;
 }
 
-/* What the queues allow: several sequences, and sampling on the GPU. */
+/* Finds what the queues allow: several sequences, and sampling on the GPU. */
 static void look_at_queues(cuda_mega *m, const queues *q)
 {
     m->one_each = m->can_choose = true;

@@ -1,4 +1,4 @@
-/* Reads what a pass of the megakernel has left in the GPU's memory: residual and queries. */
+/* Reads results of a megakernel pass from the GPU's memory: residual and queries. */
 #include "vm/mega/parts.h"
 
 #include "op/fixed.h"

@@ -1,4 +1,4 @@
-/* What the megakernel records of its passes: when each block ran each entry. */
+/* Recorded times of the megakernel's passes: when each block ran each entry. */
 #include "vm/mega/parts.h"
 
 #include "base/checked.h"
@@ -36,8 +36,8 @@ bool mega_begin_timing(cuda_mega *m, int n_passes)
     return m->arguments.timings != 0;
 }
 
-/* A moment that was not recorded is that of its neighbour: an entry that never began to work waited
- * to its end. `before`: when the block's last entry ended. */
+/* Fills in times that were not recorded with the adjacent time: an entry that never began to work
+ * waited to its end. `before`: when the block's previous entry ended. */
 static instruction_timing complete(const mega_timing *t, uint64_t before)
 {
     instruction_timing of = t->of;

@@ -1,16 +1,16 @@
-/* How the megakernel carries the waits of its schedule.
+/* How the megakernel implements the waits of its schedule.
  *
  * Instructions wait for counters, as on every machine. The megakernel has no counters for most of
- * them: the data itself says when it is complete, and the reader looks there (opcodes.h):
+ * these waits: the data itself shows when it is complete, and the reader checks it (opcodes.h):
  *
- *     instruction that waits   for                    waits until
- *     a norm                   the parts of its x     each element counts all its parts
- * (MEGA_COUNTS) attention                q, k, v of its heads   each value has this pass's number
- * (MEGA_TAGS) W_o                      attention's parts      each state has the number of this
- * pass and layer; in a short context as attention any                      the pass before all
- * blocks have ended it
+ *     instruction   waits for                waits until
+ *     a norm        the parts of its x       each element counts all its parts (MEGA_COUNTS)
+ *     attention     q, k, v of its heads     each value has this pass's number (MEGA_TAGS)
+ *     W_o           attention's parts        each state has the number of this pass and layer;
+ *                                            in a short context as attention
+ *     any           the previous pass        all blocks have ended it
  *
- * A schedule with any other wait is refused, because nothing would carry that wait.
+ * A schedule with any other wait is refused, because the megakernel has no means to wait for it.
  */
 #include "vm/mega/opcodes.h"
 #include "vm/mega/parts.h"

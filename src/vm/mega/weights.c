@@ -1,5 +1,5 @@
-/* Weights in the megakernel's order: of 16 bits, W_down transposed and W_o by KV heads; quantised
- * weights as bricks. */
+/* Weights in the megakernel's order: for 16-bit weights, W_down transposed and W_o by KV heads;
+ * quantised weights as bricks. */
 #include "vm/mega/parts.h"
 
 #include <stdlib.h>
@@ -14,8 +14,8 @@ size_t mega_count_weights(const program *p)
     return mega_is_quantized(p) ? mega_count_bricks(p) : count_down(&p->config);
 }
 
-/* W_down transposed: what one feature adds to all outputs is contiguous. Of more than 2,048
- * outputs, the rows of the next 2,048 come after all rows of the first. */
+/* W_down transposed: the weights of one feature for all outputs are contiguous. If there are more
+ * than 2,048 outputs, all rows of the first 2,048 come before those of the next 2,048. */
 static qp_status transpose_down(cuda_mega *m, qp_error *error)
 {
     const cuda_executor *x = m->executor;
