@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A node that memory had no room for is written here; plan_build() then fails. */
+/* If memory runs out, a new node is written here; plan_build() then fails. */
 static plan_node lost_node;
 
 static void *grow(void *items, int *capacity, int count, size_t size)

@@ -29,7 +29,7 @@ typedef struct plan_builder {
     int n_nodes;
     int step_capacity, node_capacity;
     int64_t layer; /* of the steps that follow; -1: outside the layers */
-    int64_t sum;   /* of the plan of sums: number of the residual's latest value */
+    int64_t sum;   /* of the program with sums: number of the residual's latest value */
     bool failed;   /* memory ran out */
 } plan_builder;
 
@@ -75,7 +75,7 @@ void llama_attention_params(const plan_builder *b, plan_node *node);
 void llama_fused_layer(plan_builder *b);
 void llama_fused_logits(plan_builder *b);
 
-/* Shared with the plan of sums, which has its own residual: QKV, and attention in parts. */
+/* Shared with the program with sums, which has its own residual: QKV, and attention in parts. */
 void llama_fused_norm(const plan_builder *b, plan_node *node, weight_slot weight);
 void llama_fused_qkv(plan_builder *b);
 plan_node *llama_fused_attend(plan_builder *b);

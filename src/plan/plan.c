@@ -53,7 +53,7 @@ static qp_status check_options(const plan_options *o, qp_error *error)
     return QP_OK;
 }
 
-/* Up to its window, attention that slides looks at every position. */
+/* Up to its window, sliding attention reads every position. */
 static qp_status check_window(const model_config *c, const plan_options *o, qp_error *error)
 {
     if (c->window == 0 || o->context <= c->window) return QP_OK;

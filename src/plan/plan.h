@@ -9,7 +9,7 @@
 /* The usual options for a model: F16 cache in pages of 16, one sequence at its whole context. */
 plan_options plan_default_options(const model_config *config);
 
-/* Whether there is a fused plan for the model: not where q and k have norms of their own. */
+/* Whether there is a fused program for the model: false if q and k have their own norms. */
 bool plan_can_fuse(const model_config *config);
 
 /* Builds the program, places its tensors in the arena, and verifies it. Reads types and shapes of

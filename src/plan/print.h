@@ -1,4 +1,4 @@
-/* What a person sees of a plan: the lifetime table and the shapes. Neither reads weights. */
+/* A program as text for people: the lifetime table and the shapes. Neither reads weights. */
 #ifndef QUIPU_PLAN_PRINT_H
 #define QUIPU_PLAN_PRINT_H
 

@@ -75,7 +75,7 @@ typedef enum plan_tensor_id {
     PLAN_REPETITIONS,
     PLAN_PRESENCES,
     PLAN_FREQUENCIES,
-    /* of sequences, for what their requests do to logits */
+    /* of sequences, for the changes that their requests make to logits */
     PLAN_HISTORY,
     PLAN_BIAS,
     PLAN_ALLOWED,
@@ -248,7 +248,7 @@ static inline const program_weight *program_weight_of(const program *p, int node
  * for slots of the whole model. */
 int program_find_weight(const program *program, weight_slot slot, int64_t layer, bool bias);
 
-/* Whether a node has nothing to do: the sum over ranks, where there is one. */
+/* Whether a node has nothing to do: the sum over ranks if there is only one rank. */
 static inline bool program_is_void(const program *p, int node)
 {
     return p->nodes[node].op == OP_ALL_REDUCE && p->options.ranks == 1;

@@ -1,5 +1,5 @@
 /* The weights of a program, by their numbers among program.weights: their elements, and the memory
- * that they lie in. Machines read a model through this file and know no other side of it.
+ * that they lie in. Machines read a model only through this file.
  *
  * A weight's tensor (program_weight.whole) has data where it lies in memory or in a mapped file.
  * Weights of a model that was opened for its sizes alone are read by rows.

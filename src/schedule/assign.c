@@ -1,8 +1,8 @@
 /* Which worker runs which instruction: the five strategies.
  *
  * Queues are filled in the order of the draft, which respects every dependency, so the workers
- * cannot deadlock. Only `dag` has an order of its own, by the times at which it starts
- * instructions, and it starts an instruction after those that it waits for have ended.
+ * cannot deadlock. Only `dag` uses another order, by the times at which it starts instructions; it
+ * starts an instruction after those that it waits for have ended.
  */
 #include "schedule/draft.h"
 
@@ -23,7 +23,7 @@ static void assign_zz(draft *d)
     }
 }
 
-/* A heap of workers: the least loaded at the root; of equal ones the lower number. */
+/* A heap of workers: the least loaded at the root; among equals the lowest number. */
 typedef struct load {
     double wave, total; /* ns of this wave, and of all so far */
     int worker;
@@ -120,7 +120,7 @@ static int least_workers(int items, int all, int workers)
     return (int)((items + most - 1) / most);
 }
 
-/* Returns n: workers [0, n) take memory-bound instructions, the others the rest. 0: by the costs
+/* Returns n: workers [0, n) take memory-bound instructions, the others the rest. 0: by the costs,
  * one of the two is less than half a worker's work, so there is one pool for both. */
 static int size_pools(const draft *d)
 {
@@ -229,8 +229,8 @@ static double group_ns(const draft *d, const draft_group *group)
     return longest + d->out->options.profile.signal_ns;
 }
 
-/* Computes `rest` from the end to the beginning; of a counter it is the longest of its consumers'.
- */
+/* Computes `rest` from the end to the beginning; the rest of a counter is the longest of its
+ * consumers'. */
 static void measure_rests(lister *l)
 {
     const draft *d = l->d;

@@ -1,4 +1,4 @@
-/* From an instruction to an operator's call, before every kernel. */
+/* Makes the operator's call of an instruction, before every kernel. */
 #include "schedule/schedule.h"
 
 #include <stdlib.h>

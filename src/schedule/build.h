@@ -4,18 +4,17 @@
 
 #include "schedule/schedule.h"
 
-enum { USUAL_CONTEXT = 1024, USUAL_TILE = 128 }; /* where the options do not say */
+enum { USUAL_CONTEXT = 1024, USUAL_TILE = 128 }; /* defaults of the options */
 
-/* Parts that a latency schedule's plan had best split a sequence's positions in: as many as give
- * each worker a part of a KV head. */
+/* The best number of parts of a sequence's positions for a latency schedule: as many as give each
+ * worker a part of a KV head. */
 int64_t schedule_kv_partitions(int workers, int64_t n_kv_heads);
 
-/* The options of the schedule that a run has, as far as the program decides them: for few tokens,
- * up to the logits, after which tokens are chosen apart. How many workers there are is the
- * machine's to say. */
+/* The schedule options of a run, as far as the program decides them: for few tokens, up to the
+ * logits, because choosing tokens is not scheduled. The machine sets the number of workers. */
 schedule_options schedule_run_options(const program *program);
 
-/* schedule_free() the result, also after a failure. QP_UNSUPPORTED where the program is for one of
+/* schedule_free() the result, also after a failure. QP_UNSUPPORTED if the program is for one of
  * several ranks. */
 qp_status schedule_build(const program *program, const schedule_options *options, schedule *out,
                          qp_error *error);
@@ -24,13 +23,13 @@ qp_status schedule_build(const program *program, const schedule_options *options
  * each counter and the lengths of the queues, then int32 [workers][longest][32], little-endian. */
 qp_status schedule_save(const schedule *schedule, const char *path, qp_error *error);
 
-/* What the schedule in a file was made with, before its queues are read: its options. QP_FORMAT
- * when it is none or damaged. */
+/* Reads the options that the schedule in a file was made with, but not its queues. QP_FORMAT if the
+ * file is not a schedule or is damaged. */
 qp_status schedule_peek(const char *path, schedule_options *out, qp_error *error);
 
-/* Reads queues for the same program again. QP_FORMAT, with what is wrong, when the file is
- * damaged, of another version, model or plan, or when what it says is not sound: the result has
- * been through schedule_verify(). schedule_free() it, also after a failure. */
+/* Reads queues for the same program again. QP_FORMAT says what is wrong if the file is damaged, if
+ * it is for another version, model or program, or if its schedule is not sound (schedule_verify()).
+ * schedule_free() it, also after a failure. */
 qp_status schedule_load(const char *path, const program *program, schedule *out, qp_error *error);
 
 #endif

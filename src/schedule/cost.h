@@ -1,9 +1,9 @@
 /* What instructions cost on one machine, as measured there.
  *
- * For each operator and type of weight there is a roofline: nanoseconds for each byte that an
- * instruction touches, at several ratios of FLOPs to bytes, while all workers work and while one
- * works alone, and the fixed cost of an instruction. inspect/measure.c fills such a table; it is
- * kept in a file and passed with the options.
+ * For each operator and type of weight there is a roofline: nanoseconds per byte that an
+ * instruction touches, at several ratios of FLOPs to bytes, measured while all workers work and
+ * while one works alone, and the fixed cost of an instruction. inspect/measure.c fills such a
+ * table; it is kept in a file and passed with the options.
  */
 #ifndef QUIPU_SCHEDULE_COST_H
 #define QUIPU_SCHEDULE_COST_H
@@ -24,8 +24,8 @@ typedef struct cost_curve {
     dtype type; /* of the weights; else of the KV cache; DTYPE_F32 where there is neither */
     double fixed_ns;
     double pass_bytes; /* weights read in a pass when it was measured */
-    double signal_ns;  /* from the end of those that it waits for to its work, on a machine where
-                        * that depends on the operator; 0: the machine's */
+    double signal_ns;  /* time from the end of the awaited instructions to the start of work, on a
+                          machine where that depends on the operator; 0: the machine's value */
     int n_points;
     cost_point points[COST_POINTS]; /* by rising intensity */
 } cost_curve;
@@ -38,7 +38,7 @@ typedef struct cost_read {
 typedef struct cost_table {
     char device[16];        /* "cpu" */
     char machine[256];      /* what was measured: the processor's name and features */
-    char version[32];       /* the program's, whose kernels were measured */
+    char version[32];       /* the version of quipu whose kernels were measured */
     int workers;            /* that worked at the same time */
     machine_profile limits; /* the machine's, where there is no curve */
     int n_reads, n_curves;

@@ -1,5 +1,5 @@
 /* A table of costs as text: a first line with what the text is and its checksum, then JSON that a
- * person can read. Everything is checked, so that what was read can be computed with. */
+ * person can read. Every value is checked when it is read. */
 #include "base/cpu.h"
 #include "base/hash.h"
 #include "base/json.h"
@@ -120,7 +120,7 @@ static qp_status get_rows(const cJSON *root, const char *key, const char *where,
     return QP_OK;
 }
 
-/* *known is false for an operator or type that this program does not have. */
+/* *known is false for an operator or type that this version of quipu does not have. */
 static qp_status get_curve(const cJSON *item, const char *where, cost_curve *out, bool *known,
                            qp_error *error)
 {

@@ -113,10 +113,10 @@ static double find_fixed(const cost_samples *samples, const cost_curve *curve)
     return fmin(fmax(fixed, 0), most);
 }
 
-/* ns a byte beyond what the instructions themselves cost. */
+/* ns per byte, without the fixed cost of the instructions. */
 static double rate_of(const cost_sample *s, double fixed)
 {
-    double least = s->ns / 100; /* a rate must be more than nothing */
+    double least = s->ns / 100; /* a rate must be positive */
     return fmax(s->ns - s->count * fixed, least) / fmax(s->bytes, 1);
 }
 

@@ -5,7 +5,7 @@
  * group depends on an earlier one if their regions overlap and one of the two writes: it reads that
  * group's value, overwrites it, or writes bytes of the arena that it still reads. Two groups that
  * both add to sums do not depend on each other. Dependencies that follow from others are left out.
- * counters.c makes waits of the rest.
+ * counters.c turns the others into waits.
  */
 #include "schedule/dag.h"
 

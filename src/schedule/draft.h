@@ -64,7 +64,7 @@ cost_estimate cost_of_rows(draft *draft, int node, int64_t begin, int64_t rows);
 /* Where nodes are cut, so that other nodes can wait for a part of them: segment.c. */
 qp_status segment_nodes(draft *draft, qp_error *error);
 
-/* Instructions and their groups, in the plan's order, with costs: lower.c. */
+/* Instructions and their groups, in the program's order, with costs: lower.c. */
 qp_status lower_nodes(draft *draft, qp_error *error);
 
 /* Which group waits for which, from what they read and write; counters; joiners, where a group

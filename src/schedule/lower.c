@@ -1,12 +1,12 @@
 /* Nodes to instructions: the workers share a node's units.
  *
  * Output features are cut when the schedule is made, in groups that kernels take together, so
- * shares differ by one group at most; they are also cut where a segment ends (segment.c). In a plan
- * of sums each segment gets workers of its own instead, so a worker has one instruction of a node,
- * and the data of a KV head stays with few workers. Operators that go row by row are cut into
- * parts, whose rows are computed when the instruction runs, because the batch decides how many rows
- * there are. In the throughput setting a node has instructions for each tile of rows; a tile past
- * the batch's end is empty.
+ * shares differ by one group at most; they are also cut where a segment ends (segment.c). In a
+ * program with sums each segment gets workers of its own instead, so a worker has one instruction
+ * of a node, and the data of a KV head stays with few workers. Operators that work row by row are
+ * cut into parts, whose rows are computed when the instruction runs, because the batch decides how
+ * many rows there are. In the throughput setting a node has instructions for each tile of rows; a
+ * tile past the batch's end is empty.
  */
 #include "schedule/draft.h"
 
@@ -20,7 +20,7 @@ _Static_assert((int)INSTRUCTION_OPERANDS >= (int)OP_MAX_TENSORS, "a record holds
 
 enum {
     FEATURES_TOGETHER = 16, /* output features that a kernel takes at a time */
-    FEATURES_OF_SUMS = 4,   /* in a plan of sums: four pairs, a tile of a GPU's matrix units */
+    FEATURES_OF_SUMS = 4,   /* in a program with sums: four pairs, a tile of a GPU's matrix units */
     ELEMENT_GRAIN = 64,     /* elements that stay together where a unit is one */
     MAX_TILES = 64,
 };

@@ -1,4 +1,4 @@
-/* What a person sees of a schedule. Weights are not read. */
+/* Schedules as text for people. Weights are not read. */
 #ifndef QUIPU_SCHEDULE_PRINT_H
 #define QUIPU_SCHEDULE_PRINT_H
 
@@ -16,8 +16,8 @@ typedef struct schedule_print_options {
     double memory_fraction; /* 0: from the costs */
     int64_t context;        /* positions of a sequence; 0: the model's, at most 8192 */
     int64_t chunk;          /* tokens that one pass may have; 0: 512, with `sums` 1 */
-    bool fuse;              /* latency: the plan for few tokens, in fused operators */
-    bool sums;              /* latency: the plan of sums, as the megakernel runs it */
+    bool fuse;              /* latency: the program for few tokens, in fused operators */
+    bool sums;              /* latency: the program with sums, as the megakernel runs it */
     int64_t group;          /* output features that stay together; 0: the usual */
     int64_t kv_partitions;  /* latency: parts that attention is split in; 0: as a run has it, one,
                              * with `sums` by the workers */
@@ -29,7 +29,7 @@ typedef struct schedule_print_options {
     const char *save; /* a file for the queues, or NULL */
     /* A file that `save` wrote, printed in place of a schedule made now; NULL: none. It says itself
      * for how many workers and which setting it is; context, chunk, sums and kv_partitions must be
-     * those that it was made with. QP_FORMAT: it is damaged, or for another model or plan. */
+     * those that it was made with. QP_FORMAT: it is damaged, or for another model or program. */
     const char *load;
     strbuf *page; /* gets an HTML page that shows when which worker does what; or NULL */
 } schedule_print_options;

@@ -44,15 +44,15 @@ typedef struct schedule_options {
     schedule_setting setting;
     schedule_assignment assignment;
     double memory_fraction; /* of the workers, for pool; 0: from the costs */
-    int64_t tokens;         /* for which costs and parts are chosen; any number is computed right;
-                             * default 1 in latency, the plan's capacity in throughput */
-    int64_t context;        /* positions for which costs are chosen; default 1024 or the capacity */
-    int64_t tile;           /* rows in a token tile of throughput; default 128 */
-    int64_t group;          /* output features that stay together; default 16, and what the
-                             * operator's variants pack together */
+    int64_t tokens; /* for which costs and parts are chosen; any number is computed right; default 1
+                       in latency, the program's capacity in throughput */
+    int64_t context; /* positions for which costs are chosen; default 1024 or the capacity */
+    int64_t tile;    /* rows in a token tile of throughput; default 128 */
+    int64_t group;   /* output features that stay together; default 16, and what the
+                      * operator's variants pack together */
     const int32_t *together; /* [OP_COUNT]: units that stay together, in place of `group`; 0: as
                               * `group` says. NULL in a finished schedule */
-    int last_step;           /* steps of the plan from here on are left out; 0: none */
+    int last_step;           /* the program's steps from here on are left out; 0: none */
     machine_profile profile;
     const struct cost_table *costs; /* measured with as many workers; NULL: from the profile. NULL
                                      * in a finished schedule */

@@ -120,7 +120,7 @@ int timeline_find_kind(timeline *timeline, const char *name);
 /* What a slice does, by number: an instruction without work of its own is a noop. */
 int timeline_slice_kind(const timeline *timeline, const timeline_slice *slice);
 
-/* "#4a78b5": the same for a kind in every picture, and of a darkness that bears white letters. */
+/* "#4a78b5": the same for a kind in every picture, and dark enough for white text. */
 const char *timeline_color(const char *kind);
 
 /* The text as a JSON string with its quotes, fit to stand in HTML. */

@@ -1,7 +1,7 @@
 /* A timeline as one HTML page that needs nothing else: what was planned above what was measured, to
- * be zoomed, with the critical path and the sums by operator. The page is timeline.html, kept in
- * the program; what is written here are its data. Panel by panel, so that one is in memory.
- */
+ * be zoomed, with the critical path and the sums by operator. The page is timeline.html, which is
+ * compiled into the executable; these functions write its data, panel by panel, so that only one
+ * panel is in memory. */
 #ifndef QUIPU_SCHEDULE_TIMELINE_PAGE_H
 #define QUIPU_SCHEDULE_TIMELINE_PAGE_H
 
