@@ -50,7 +50,7 @@ static double signal_of(const schedule *s, const instruction *in)
     return own > 0 ? own : s->options.profile.signal_ns;
 }
 
-/* Whether the waits of this pass are over, and when: *ready and *path. */
+/* Whether the instruction's waits for this pass are over, and when: *ready and *path. */
 static bool is_ready(const runner *r, const instruction *in, double *ready, double *path)
 {
     const double signal = signal_of(r->s, in);

@@ -1,11 +1,12 @@
 /* Where nodes are cut, so that other nodes can wait for a part of them: by KV head, from the norm
  * through attention.
  *
- * This file does not know heads. A node whose units are parts of every row says which bytes of a
- * row each unit touches. If some units of a consumer read only what some units of a producer write,
- * and no other unit of the consumer reads it, both nodes are cut into segments there, in the same
- * order. No instruction crosses a border between segments, and dag.c computes dependencies by
- * segment. Only nodes that wait for each other directly are cut: other waits would not end earlier.
+ * This file does not use the notion of a head. A node whose units are parts of every row says which
+ * bytes of a row each unit touches. If some units of a consumer read only what some units of a
+ * producer write, and no other unit of the consumer reads it, both nodes are cut into segments
+ * there, in the same order. No instruction crosses a border between segments, and dag.c computes
+ * dependencies by segment. Only nodes that wait for each other directly are cut: other waits would
+ * not end earlier.
  */
 #include "schedule/draft.h"
 

@@ -122,7 +122,8 @@ static bool find_producers(const schedule *s, const timeline_panel *panel, produ
     return true;
 }
 
-/* Whose signal was the last that the instruction needed; -1: it needs none of this pass. */
+/* The slice that sent the last signal that the instruction needed; -1: it needs none of this pass.
+ */
 static int32_t find_blocker(const producers *producers, const timeline_panel *panel,
                             const instruction *in)
 {
@@ -147,7 +148,7 @@ static int32_t cause_of(const timeline_panel *panel, int32_t at)
     return slice->number > 0 ? at - 1 : -1;
 }
 
-/* From the last slice to end back to where the pass began. */
+/* Finds the chain from the slice that ended last back to the beginning of the pass. */
 static bool find_chain(timeline_panel *panel)
 {
     int32_t at = -1, n = 0;
@@ -243,8 +244,8 @@ static node_cost *cost_nodes(const schedule *s, const program_memory *memory, co
     return costs;
 }
 
-/* The part of its node's work that an instruction does; rows count alike, though in attention those
- * that see more cost more. */
+/* The part of its node's work that an instruction does. All rows count equally, although attention
+ * costs more for rows that see more positions. */
 static double share_of(const schedule *s, const instruction *in, const int64_t *sizes)
 {
     op_call call;

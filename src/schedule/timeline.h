@@ -14,7 +14,7 @@
 
 enum { TIMELINE_KINDS = 64, TIMELINE_NOOP = 0 };
 
-/* What slices are work for: a node of a schedule. */
+/* The node of a schedule that a slice works on. */
 typedef struct timeline_node {
     int kind;
     const char *name;   /* of its step: "attn_qkv" */
@@ -26,8 +26,7 @@ typedef struct timeline_node {
     const char *weight; /* "model.layers.3.self_attn.q_proj.weight"; NULL: none */
 } timeline_node;
 
-/* A part of an operator by what it is in mathematics, or a launch of several operators, as machines
- * hand them on. */
+/* A mathematical part of an operator, or a launch of several operators, as machines report them. */
 typedef struct timeline_part {
     int32_t node, track;       /* of the program; where it ran */
     int32_t chunk, chunks;     /* of its operator; 0, 0: not cut, or a slice of an instruction */
@@ -99,8 +98,8 @@ qp_status timeline_measured(const schedule *schedule, const instruction_timing *
                             const int64_t *sizes, timeline_panel *out, qp_error *error);
 void timeline_panel_free(timeline_panel *panel);
 
-/* Makes the timeline one of parts on so many tracks, of which `n_at_once` work at the same time,
- * without nodes but those that parts bring. */
+/* Makes this a timeline of parts on `n_tracks` tracks, of which `n_at_once` work at the same time.
+ * Its only nodes are those of the parts. */
 qp_status timeline_take_parts(timeline *timeline, const schedule *schedule, int n_tracks,
                               int n_at_once, qp_error *error);
 
@@ -114,7 +113,7 @@ qp_status timeline_in_parts(timeline *timeline, const schedule *schedule,
  * from pass to pass. */
 bool timeline_cache_is_far(const program *program, const int64_t *sizes);
 
-/* The number of a kind of work, which is entered where it is new; `name` is borrowed. */
+/* The number of a kind of work, which is added if it is new; `name` is borrowed. */
 int timeline_find_kind(timeline *timeline, const char *name);
 
 /* What a slice does, by number: an instruction without work of its own is a noop. */

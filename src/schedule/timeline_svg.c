@@ -222,7 +222,7 @@ static void draw_legend(const drawing *d, const timeline_panel *const *panels, i
             x, y - 3.5, x + 16, y);
 }
 
-/* Colours that show on white and on black. */
+/* Colours that are visible on white and on black. */
 static const char style[] =
     "<style>text{font:11px system-ui,sans-serif}.title{font-weight:600;font-size:12px;"
     "fill:#7a838d}.soft{fill:#7a838d}.in{fill:#fff}.track{stroke:#8b95a01c}"

@@ -60,7 +60,7 @@ static int name_width(const timeline *t, const timeline_sum *sums, int n)
     return width;
 }
 
-/* Bytes that come from memory; from caches come the others. */
+/* Bytes that come from memory; the others come from caches. */
 static double far_of(const timeline *t, const timeline_sum *sum)
 {
     return t->near_limit > 0 ? sum->far : sum->bytes;
@@ -79,7 +79,7 @@ void timeline_table_raise(const timeline_table *table, timeline *t)
     }
 }
 
-/* Seconds that the limits allow at best. */
+/* The least seconds that the limits allow. */
 static double least_time(const timeline *t, const timeline_sum *sum)
 {
     const double far = far_of(t, sum);
@@ -111,7 +111,7 @@ static void print_rest(const timeline_table *table, const char *name, double ns,
                   ns / (double)table->passes / 1e3, 100 * divide(ns, table->length));
 }
 
-/* What has no row. */
+/* Prints the kinds that have no row. */
 static void print_joined(const timeline_table *table, const timeline *t, strbuf *out)
 {
     int n = 0;
