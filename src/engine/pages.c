@@ -83,7 +83,7 @@ int32_t page_pool_restore(page_pool *pool)
 
 /* ---- pages of lists ------------------------------------------------------------------------ */
 
-/* The page, whose children are gone, is kept no more. */
+/* The tree gives up the page, which has no children left. */
 static void forget(page_pool *pool, int32_t page)
 {
     pool->kept[page] = false;
@@ -131,8 +131,8 @@ qp_status page_list_init(page_list *list, int64_t capacity, qp_error *error)
     return error_no_memory(error, "a session's pages", (size_t)capacity * sizeof *list->pages);
 }
 
-/* The page of the list in which position `held` is written, if others hold it too or the tree
- * keeps it; else -1. */
+/* The index of the list's page that contains position `held`, if another list or the tree has it
+ * too, so that it must not be written; else -1. */
 static int64_t shared_page(const page_list *list, const page_pool *pool, int64_t held,
                            int64_t positions)
 {
@@ -157,7 +157,7 @@ qp_status page_list_grow(page_list *list, page_pool *pool, int64_t held, int64_t
     const int64_t shared = shared_page(list, pool, held, positions);
     assert(wanted <= list->capacity);
     *copy = (page_copy){0};
-    /* The last page that there is: the tree gives it up, so that it need not be copied. */
+    /* No page is available for a copy: the tree gives up this one instead. */
     const bool alone = shared >= 0 && pool->references[list->pages[shared]] == 1;
     if (alone && need == page_pool_available(pool) + 1) {
         while (list->count < wanted)

@@ -23,7 +23,7 @@ static uint64_t hash_of(const prefix_tree *t, uint64_t key, int32_t parent, cons
 
 /* ---- open and close ------------------------------------------------------------------------ */
 
-/* The pool takes a page that the tree has kept. */
+/* Removes the node of an idle page that the pool takes. */
 static void on_taken(void *context, int32_t page)
 {
     prefix_tree *t = context;
@@ -117,7 +117,7 @@ int64_t prefix_tree_count_idle(const prefix_tree *t, int32_t last)
 {
     int64_t n = 0;
     for (; last >= 0 && t->pool->references[last] == 0; last = t->parents[last])
-        n++; /* ancestors of a page that a list holds are held too */
+        n++; /* if a list holds a page, it also holds the page's ancestors */
     return n;
 }
 

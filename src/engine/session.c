@@ -33,7 +33,7 @@ qp_status qp_session_open(qp_engine *engine, qp_session **out, qp_error *error)
     return status;
 }
 
-/* Both hold the pages: K and V of the tokens are there once. */
+/* Both sessions share the pages: K and V of the common tokens are stored once. */
 void session_share(qp_session *to, const qp_session *from)
 {
     memcpy(to->tokens, from->tokens, from->count * sizeof *to->tokens);
@@ -69,7 +69,7 @@ const int32_t *qp_session_tokens(const qp_session *s, size_t *count)
 
 void qp_session_truncate(qp_session *s, size_t keep)
 {
-    if (s->count == 0) keep = 0; /* there may be pages for tokens that were never read */
+    if (s->count == 0) keep = 0; /* pages may have been taken for tokens that were never read */
     if (keep >= s->count && keep > 0) return;
     const int64_t full = (int64_t)keep / s->engine->pages.page_size;
     if (s->n_kept > full) s->n_kept = full;

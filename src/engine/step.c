@@ -2,11 +2,11 @@
  *
  *     sequences -> batch of parts and rows -> runs on a machine -> tokens and logits
  *
- * A part is new tokens of a sequence, a row one of the batch's rows of logits. Where all sequences
- * go on from the token that was chosen last, a run has several passes, and a GPU has the next run
- * under way while the caller looks at the tokens of this one. The rows say from call to call whose
- * tokens those are. Nothing is known about sequences between calls but ids, since they may have
- * been closed.
+ * A part is a range of new tokens of one sequence. A row is one row of logits of the batch. If
+ * every sequence only continues from its last chosen token, a run has several passes, and a GPU
+ * executes the next run while the caller reads the tokens of this one. The rows record which
+ * sequence each token in flight belongs to. Between calls they keep ids of sessions and samplers,
+ * not pointers, because the caller may close those.
  */
 #include "engine/step_parts.h"
 
@@ -40,7 +40,7 @@ void step_free(step_state *st)
     *st = (step_state){0};
 }
 
-/* Whether nothing but its last token is to be read, and the next one chosen. */
+/* Whether the sequence has only its last token to read, and wants the next one chosen. */
 static bool goes_on(const qp_sequence *s)
 {
     return s->count == 1 && s->sampler && s->sampler->begun && !s->on_logits && !s->on_hidden &&
@@ -49,7 +49,7 @@ static bool goes_on(const qp_sequence *s)
 
 /* ---- runs ---------------------------------------------------------------------------------- */
 
-/* A row's next token has been chosen; the one before it has been read. */
+/* Records that a row's next token was chosen and the previous one was read. */
 static void hand_out_token(step_row *row, int32_t token)
 {
     qp_sequence *s = row->of;
@@ -62,7 +62,7 @@ static void hand_out_token(step_row *row, int32_t token)
     if (s->max_tokens && s->chosen >= s->max_tokens) row->wanted = false;
 }
 
-/* Hands out the tokens of a pass, [n_rows]; whether any more are wanted. */
+/* Gives the tokens of a pass, [n_rows], to the rows. Returns whether any row wants more. */
 static bool hand_out(void *engine, const int32_t *tokens)
 {
     step_state *st = &((qp_engine *)engine)->step;
@@ -79,7 +79,7 @@ static bool hand_out(void *engine, const int32_t *tokens)
     return wanted;
 }
 
-/* How many passes from now on every row can make use of. */
+/* How many further passes every row can use. */
 static int64_t passes_wanted(const qp_engine *e)
 {
     const step_state *st = &e->step;
@@ -97,7 +97,7 @@ static int64_t passes_wanted(const qp_engine *e)
     return least;
 }
 
-/* Pages for so many more passes of sequences that go on, or for none. */
+/* Takes pages for this many further passes of all continuing sequences, or none at all. */
 static qp_status take_pages_ahead(qp_engine *e, int64_t passes, qp_error *error)
 {
     const step_state *st = &e->step;
@@ -113,7 +113,7 @@ static qp_status take_pages_ahead(qp_engine *e, int64_t passes, qp_error *error)
     return QP_OK;
 }
 
-/* The engine's batch for the passes of sequences that go on, after those that are under way. */
+/* Fills the engine's batch for the passes of continuing sequences that follow those in flight. */
 static void fill_going(qp_engine *e, int64_t passes)
 {
     step_state *st = &e->step;
@@ -134,7 +134,8 @@ static void fill_going(qp_engine *e, int64_t passes)
     }
 }
 
-/* Brings the rows' slots in step with their sessions before a run after which none is under way. */
+/* Updates the rows' sampler slots from their sessions. For a run that starts while none is in
+ * flight. */
 static qp_status prepare_rows(qp_engine *e, const machine *m, qp_error *error)
 {
     step_state *st = &e->step;
@@ -153,8 +154,8 @@ static qp_status prepare_rows(qp_engine *e, const machine *m, qp_error *error)
     return QP_OK;
 }
 
-/* The flag that all rows look at, if there is one: where a run of one sequence is not begun ahead
- * of its call, the machine looks at it too. */
+/* The cancel flag, if all rows have the same one. The machine also checks it, if the run has one
+ * sequence and was not started before its call. */
 static void set_end(const step_state *st, const machine_pace *pace, machine_request *r)
 {
     const qp_sequence *s = st->rows[0].of;
@@ -183,7 +184,7 @@ static qp_status begin(qp_engine *e, engine_run *run, qp_error *error)
 {
     step_state *st = &e->step;
     if (st->reads_hidden)
-        run->machine = engine_memory(e); /* others do not keep them */
+        run->machine = engine_memory(e); /* other machines do not keep hidden states */
     else
         TRY(engine_find_run(e, run, error));
     if (!run->request.continues) TRY(prepare_rows(e, run->machine, error));
@@ -193,8 +194,8 @@ static qp_status begin(qp_engine *e, engine_run *run, qp_error *error)
     return QP_OK;
 }
 
-/* What the slots hold after a run of `passes`, of which all tokens were handed out to rows that go
- * on; the others' are out of step. */
+/* Updates what the slots hold after a run of `passes`. Slots of continuing rows, which got all
+ * tokens, are current; slots of other rows are stale. */
 static void note_slots(step_state *st, const engine_run *run)
 {
     const bool counted = run->machine->type->counts_chosen && st->n_rows == 1;
@@ -206,7 +207,7 @@ static void note_slots(step_state *st, const engine_run *run)
     }
 }
 
-/* Waits for the run that was begun first. */
+/* Waits for the oldest run. */
 static qp_status end(qp_engine *e, int *passes, qp_error *error)
 {
     step_state *st = &e->step;
@@ -215,7 +216,7 @@ static qp_status end(qp_engine *e, int *passes, qp_error *error)
     return engine_end_run(e, run, passes, error);
 }
 
-/* The logits that the last tokens of sequences that go on were chosen from. */
+/* The logits from which the last tokens of continuing sequences were chosen. */
 static qp_status check_going(const qp_engine *e, const engine_run *run, qp_error *error)
 {
     const float *logits = machine_logits(run->machine);
@@ -242,7 +243,7 @@ static qp_status end_going(qp_engine *e, qp_error *error)
         if (row->of && row->wanted)
             row->held = row->of->session->count;
         else
-            row->session = 0; /* what is under way for it is lost */
+            row->session = 0; /* its tokens in flight are lost */
         if (row->of && !row->wanted) session_give_pages_back(row->of->session, 0);
     }
     return status;
@@ -265,8 +266,8 @@ void step_drop(qp_engine *e)
 
 /* ---- calls --------------------------------------------------------------------------------- */
 
-/* The sequence that a row under way belongs to; NULL: none of the call's. The search begins at
- * *from, since most sequences keep their order, and leaves there where the next may be. */
+/* The sequence of this call that a row in flight belongs to; NULL: none. The search starts at *from
+ * and advances it, because sequences usually keep their order from call to call. */
 static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n, size_t *from)
 {
     for (size_t k = 0; row->session && k < n; k++) {
@@ -282,7 +283,7 @@ static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n, si
     return NULL;
 }
 
-/* Whether the call's sequences are those whose passes are under way. */
+/* Whether the call's sequences are exactly those with passes in flight. */
 static bool match_rows(qp_engine *e, qp_sequence *all, size_t n)
 {
     step_state *st = &e->step;
@@ -297,7 +298,7 @@ static bool match_rows(qp_engine *e, qp_sequence *all, size_t n)
     return same;
 }
 
-/* Begins as many passes as the machine's pace and the sequences allow; none where that is none. */
+/* Starts as many passes as the machine's pace and the sequences allow, perhaps none. */
 static qp_status begin_going(qp_engine *e, machine_pace pace, int64_t most, qp_error *error)
 {
     step_state *st = &e->step;
@@ -309,12 +310,12 @@ static qp_status begin_going(qp_engine *e, machine_pace pace, int64_t most, qp_e
     engine_run *run = next_run(e, passes);
     run->request.on_tokens = hand_out;
     run->request.logits =
-        passes == 1 && !e->device.context; /* to check them: there they cost nothing */
+        passes == 1 && !e->device.context; /* to check them: on a CPU they cost nothing */
     set_end(st, &pace, &run->request);
     return begin(e, run, error);
 }
 
-/* Begins the passes of the next call, if there are pages for them: else that call says so. */
+/* Starts the passes of the next call if there are pages for them. If not, that call reports it. */
 static qp_status run_ahead(qp_engine *e, machine_pace pace, int64_t most, qp_error *error)
 {
     qp_error why;
@@ -324,8 +325,8 @@ static qp_status run_ahead(qp_engine *e, machine_pace pace, int64_t most, qp_err
     return status;
 }
 
-/* All sequences go on. Where several runs may be under way the first is one pass, so that a GPU
- * begins while the next is prepared. */
+/* For a call in which all sequences continue. If several runs may be in flight, the first has one
+ * pass, so that a GPU starts while the CPU prepares the next. */
 static qp_status step_going(qp_engine *e, bool continues, qp_error *error)
 {
     step_state *st = &e->step;
@@ -337,7 +338,7 @@ static qp_status step_going(qp_engine *e, bool continues, qp_error *error)
     return end_going(e, error);
 }
 
-/* Other sequences than those that have passes under way: the tokens of these first. */
+/* The call has other sequences than the passes in flight: first gives out the tokens of those. */
 static qp_status drain(qp_engine *e, bool *progress, qp_error *error)
 {
     step_state *st = &e->step;
@@ -350,7 +351,7 @@ static qp_status drain(qp_engine *e, bool *progress, qp_error *error)
     return status;
 }
 
-/* Makes a row of every sequence, all of which go on; false: some do not. */
+/* Makes one row for each sequence; false: not all of them continue. */
 static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
 {
     step_state *st = &e->step;
@@ -377,7 +378,8 @@ static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
     return true;
 }
 
-/* Whether logits are needed here: for a receiver, or to check those that an answer begins with. */
+/* Whether the CPU needs the logits: for a receiver, or to check those that an answer starts with.
+ */
 static bool wants_logits(const step_state *st)
 {
     enum { FEW_ROWS = 8 };
@@ -406,7 +408,7 @@ static qp_status read_hidden(qp_engine *e, const float **out, qp_error *error)
                         (size_t)batch_outputs(&e->batch) * row, error);
 }
 
-/* New tokens, of any number of sequences. */
+/* Reads new tokens of any number of sequences. */
 static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
 {
     step_state *st = &e->step;

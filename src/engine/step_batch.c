@@ -22,8 +22,8 @@ qp_status step_take_pages(qp_sequence *all, size_t n, qp_error *error)
     return QP_OK;
 }
 
-/* Asks for a row of logits after token `row` of the batch, where `s` (may be NULL) chooses a token,
- * the `position`-th of its sequence. */
+/* Requests a row of logits after token `row` of the batch. `s` (may be NULL) is the sequence that
+ * chooses a token from it, for position `position`. */
 static void add_row(qp_engine *e, int64_t row, qp_sequence *s, size_t position)
 {
     step_state *st = &e->step;
@@ -48,7 +48,7 @@ static bool receives_rows(const qp_sequence *s)
     return s->on_logits || s->on_hidden;
 }
 
-/* Rows of logits that the end of a sequence's new tokens needs. */
+/* How many rows of logits the end of a sequence's new tokens needs. */
 static int64_t rows_at_end(const qp_engine *e, const qp_sequence *all, size_t n,
                            const qp_sequence *s)
 {
@@ -58,8 +58,8 @@ static int64_t rows_at_end(const qp_engine *e, const qp_sequence *all, size_t n,
     return rows;
 }
 
-/* As many of a sequence's tokens as the batch has room for, in tokens and rows of logits. The last
- * one waits for the next batch if its rows do not fit. */
+/* Adds as many of a sequence's tokens as the batch has room for, in tokens and in rows of logits.
+ * The last token goes into the next batch if its rows do not fit. */
 static size_t tokens_that_fit(const qp_engine *e, const qp_sequence *s, int64_t at_end)
 {
     const size_t room = (size_t)batch_room(&e->batch);
@@ -141,7 +141,7 @@ qp_status step_hand_out_rows(const qp_engine *e, const step_part *part, const fl
         if (hidden && s->on_hidden)
             TRY(s->on_hidden(s->context, token, hidden + output * c->hidden_size));
         if (!logits) continue;
-        /* Also where nobody receives them: an answer begins with them. */
+        /* Even without a receiver: an answer starts from these logits. */
         TRY(step_check_logits(e, logits + output * c->vocab_size, token, "input", error));
         if (s->on_logits) TRY(s->on_logits(s->context, token, logits + output * c->vocab_size));
     }

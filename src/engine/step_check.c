@@ -72,8 +72,8 @@ qp_status step_check(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
                      (long long)e->program.options.max_outputs, (long long)choosing);
 }
 
-/* Damaged weights give logits that are no numbers, and of them any token could be made. Minus
- * infinity is a number here: the model excludes a token by it. */
+/* Damaged weights give NaN or plus infinity, from which any token could be chosen. Minus infinity
+ * is valid: the model excludes a token by it. */
 qp_status step_check_logits(const qp_engine *e, const float *logits, size_t token, const char *of,
                             qp_error *error)
 {

@@ -1,6 +1,6 @@
-/* qp_step() for programs built with any version of quipu.h. Their sequences may have another size
- * than this library's: they are copied before the call, and what came of them is copied back. Those
- * of this library's size are used where they are.
+/* qp_step() for programs built with any version of quipu.h. If the caller's qp_sequence has another
+ * size than this library's, sequences are copied before the call and results are copied back.
+ * Otherwise the caller's array is used directly.
  */
 #include "base/sized.h"
 #include "engine/engine.h"
@@ -33,8 +33,8 @@ static qp_status check_sizes(const sequence_array *given, qp_error *error)
     return QP_OK;
 }
 
-/* The copy of the sequence that another one is like. A pointer to anything else stays as it is, and
- * is refused like others that are not to a sequence of the call. */
+/* The copy of the sequence that `like` points to. A pointer that is not to a sequence of the call
+ * stays unchanged, and the call is then refused. */
 static const qp_sequence *like_of(const sequence_array *given, qp_sequence *copies,
                                   const qp_sequence *like)
 {
@@ -43,7 +43,7 @@ static const qp_sequence *like_of(const sequence_array *given, qp_sequence *copi
     return like && i < given->count && offset % given->stride == 0 ? &copies[i] : like;
 }
 
-/* What the call writes: the members from `read` to the end. */
+/* The members that the call writes: from `read` to the end. */
 static void copy_results(const sequence_array *given, const qp_sequence *copies)
 {
     const size_t first = offsetof(qp_sequence, read);
