@@ -26,8 +26,9 @@ static bool says_something(const cJSON *item)
     return cJSON_IsArray(item) || (cJSON_IsString(item) && *item->valuestring);
 }
 
-/* Tokens that end no character, and control tokens, come as empty texts; a chat's first event may
- * hold the role alone, and the last one of some servers nothing but the reason of the end. */
+/* Whether the event carries a token. A token that completes no character, and a control token, have
+ * an empty text. An event without a token may hold only the role (the first of a chat) or only the
+ * finish reason (the last of some servers). */
 static bool carries_token(const cJSON *choice, bool finished)
 {
     const cJSON *delta = json_get(choice, "delta");

@@ -1,4 +1,4 @@
-/* What the events of an answer say, in either of OpenAI's forms: text, usage, an error, the end. */
+/* Reads the events of an answer, of a chat or a completion: text, usage, an error, the end. */
 #ifndef QUIPU_LOAD_ANSWER_H
 #define QUIPU_LOAD_ANSWER_H
 
@@ -10,19 +10,19 @@
 
 /* Zero-initialise for a new answer. */
 typedef struct answer {
-    bool text;      /* the last event that was read carried a token, even one without text */
-    bool finished;  /* a finish_reason has come */
-    bool done;      /* [DONE] has come */
-    bool has_usage; /* the three numbers below are the server's */
+    bool text;      /* the last event carried a token, perhaps one with empty text */
+    bool finished;  /* a finish_reason was received */
+    bool done;      /* [DONE] was received */
+    bool has_usage; /* the server reported the three numbers below */
     uint32_t input_tokens, output_tokens, cached_tokens;
 } answer;
 
-/* Reads the data of one event. QP_FORMAT for what is not JSON or not of this API, QP_INVALID with
- * the server's own sentence for {"error": ...}. */
+/* Reads the data of one event. QP_FORMAT: it is not JSON, or not of this API. QP_INVALID: it is
+ * {"error": ...}; the message is the server's. */
 qp_status answer_read(answer *answer, const char *data, size_t length, qp_error *error);
 
-/* The sentence of {"error": {"message": ...}}, in the few forms that servers use, else the
- * beginning of the text; for a body that came with an HTTP status. */
+/* The message of an error's body: that of {"error": {"message": ...}} in the forms that servers
+ * use, else the beginning of the text. */
 qp_status answer_refused(int status, const char *body, size_t length, qp_error *error);
 
 #endif

@@ -17,21 +17,20 @@ struct client {
     load_result *result;
     stream_shared shared;
     struct event *tick, *arrival;
-    strbuf head; /* of every request, up to the Content-Length's number */
+    strbuf head; /* the start of every request, up to the value of Content-Length */
 
-    stream **streams; /* [n_streams] all that were made */
+    stream **streams; /* [n_streams] all streams */
     size_t n_streams, stream_capacity;
-    stream *idle, *resting; /* those that wait for work; after a failure, for the next tick */
+    stream *idle, *resting; /* lists: waiting for work; for the next tick, after a failure */
 
-    /* One run: requests [0, next) were sent, [next, arrived) wait for a stream. */
+    /* One run: requests [0, next) were sent; [next, arrived) wait for a stream. */
     bool warming, stopped;
     size_t next, arrived, count, running, done, max_streams;
-    double
-        *arrivals; /* ring of the arrivals of [next, arrived), where they have times of their own */
-    size_t ring;   /* its size, a power of two */
+    double *arrivals; /* ring: times of arrival of [next, arrived), if requests have such times */
+    size_t ring;      /* its size, a power of two */
     double next_arrival;
     int ticks;
-    qp_error error; /* that ended the loop */
+    qp_error error; /* the error that ended the loop */
 };
 
 static double now(const client *c)
@@ -45,7 +44,7 @@ static void stop_with(client *c, const qp_error *error)
     event_base_loopbreak(c->shared.base);
 }
 
-/* --- Streams and what they send. --- */
+/* --- Streams and their requests. --- */
 
 static void on_ended(stream *s, load_outcome outcome, const qp_error *why);
 
@@ -63,7 +62,7 @@ static stream *new_stream(client *c)
     return s;
 }
 
-/* A stream that is free, made where there may be more; NULL: none now. */
+/* Returns an idle stream, or a new one if the limit allows; NULL: none now. */
 static stream *take_stream(client *c)
 {
     stream *s = c->idle;
@@ -120,7 +119,7 @@ static void end_if_done(client *c)
     if (no_more && !c->running) event_base_loopbreak(c->shared.base);
 }
 
-/* Sends what waits, as far as there are streams. */
+/* Sends waiting requests as long as there are free streams. */
 static void dispatch(client *c)
 {
     stream *s;
@@ -152,7 +151,7 @@ static bool keep_record(load_result *r, const stream *s)
     return true;
 }
 
-/* A failed stream rests for a tick, so that a server that is down is not asked without pause. */
+/* A stream rests for a tick after a failure, so that a server that is down is not flooded. */
 static void on_ended(stream *s, load_outcome outcome, const qp_error *why)
 {
     client *c = s->owner;
@@ -176,7 +175,7 @@ static void on_ended(stream *s, load_outcome outcome, const qp_error *why)
 
 /* --- Time. --- */
 
-/* No more requests; those that run are ended too where the caller cancels. */
+/* Starts no more requests. If the caller cancels, running requests are ended as well. */
 static void stop(client *c, bool drop)
 {
     c->stopped = true;
@@ -226,7 +225,7 @@ static void on_tick(evutil_socket_t fd, short what, void *context)
     dispatch(c);
 }
 
-/* Room in the ring for one more arrival; false when memory is out. */
+/* Makes room in the ring for one more arrival; false: out of memory. */
 static bool grow_ring(client *c)
 {
     if (c->arrivals && c->arrived - c->next < c->ring) return true;
@@ -318,7 +317,7 @@ qp_status client_run(client *c, bool warmup, qp_error *error)
     return end_run(c, error);
 }
 
-/* Each stream is a descriptor: as many as the system lets this process have. */
+/* Each stream needs a file descriptor: raises the limit as far as the system allows. */
 static void allow_descriptors(void)
 {
     struct rlimit limit;
@@ -337,7 +336,7 @@ static void write_head(client *c, const load_url *url)
     strbuf_puts(&c->head, "Content-Length: ");
 }
 
-/* epoll's own times are in milliseconds; arrivals want finer ones. */
+/* epoll's timeouts are in milliseconds, which is too coarse for arrivals. */
 static bool open_loop(client *c)
 {
     struct event_config *config = event_config_new();

@@ -1,4 +1,4 @@
-/* Requests side by side over one event loop. */
+/* Runs concurrent requests on one event loop. */
 #ifndef QUIPU_LOAD_CLIENT_H
 #define QUIPU_LOAD_CLIENT_H
 
@@ -7,12 +7,12 @@
 
 typedef struct client client;
 
-/* What every request begins with is made here. client_close() it. */
+/* Also builds the part of a request that all requests share. Call client_close() afterwards. */
 qp_status client_open(const workload *w, const load_url *url, const server_facts *server,
                       load_result *result, client **out, qp_error *error);
 void client_close(client *c);
 
-/* Runs the warm-up's requests, which leave nothing in the result, or those that count. */
+/* Runs the requests of the warm-up, which add nothing to the result, or the measured ones. */
 qp_status client_run(client *c, bool warmup, qp_error *error);
 
 #endif

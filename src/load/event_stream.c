@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* A line without its break: an empty one ends the event. */
+/* Handles a line without its line break. An empty line ends the event. */
 static qp_status take_line(event_stream *s, const char *line, size_t length, event_callback *event,
                            void *context, qp_error *error)
 {
@@ -27,7 +27,7 @@ static qp_status take_line(event_stream *s, const char *line, size_t length, eve
     return s->data.failed ? error_no_memory(error, "an event", length) : QP_OK;
 }
 
-/* The first CR or LF; NULL: none. Servers write LF, so the CR is looked for before it only. */
+/* The first CR or LF; NULL: none. Servers usually write LF, so CR is searched only before it. */
 static const char *find_break(const char *bytes, size_t length)
 {
     const char *lf = memchr(bytes, '\n', length);

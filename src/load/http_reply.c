@@ -19,7 +19,7 @@ static qp_status read_status_line(http_reply *reply, qp_error *error)
     return QP_OK;
 }
 
-/* The value of a header line if it has this name, in any case; else NULL. */
+/* The value of a header line with this name (upper or lower case); else NULL. */
 static const char *value_of(const char *line, const char *name)
 {
     size_t length = strlen(name);
@@ -28,7 +28,7 @@ static const char *value_of(const char *line, const char *name)
     return line + strspn(line, " \t");
 }
 
-/* A number without sign; false where anything else follows it than one of `after`. */
+/* Reads a number without sign; false if the next character is not one of `after`. */
 static bool read_number(const char *text, int base, const char *after, uint64_t *out)
 {
     char *end;
@@ -61,11 +61,11 @@ static qp_status read_header(http_reply *reply, qp_error *error)
     return QP_OK;
 }
 
-/* What follows the empty line after the header. */
+/* Decides the next state at the empty line after the header. */
 static void begin_body(http_reply *reply)
 {
     if (reply->status < 200) {
-        *reply = (http_reply){0}; /* 100 Continue: the reply proper follows */
+        *reply = (http_reply){0}; /* 100 Continue: the final reply follows */
     } else if (reply->status == 204 || reply->status == 304) {
         reply->state = HTTP_DONE;
     } else if (reply->chunked) {
@@ -87,7 +87,7 @@ static qp_status read_chunk_size(http_reply *reply, qp_error *error)
     return QP_OK;
 }
 
-/* A whole line is in reply->line. */
+/* Handles the complete line in reply->line. */
 static qp_status read_line(http_reply *reply, qp_error *error)
 {
     bool empty = reply->in_line == 0;
@@ -112,13 +112,13 @@ static qp_status read_line(http_reply *reply, qp_error *error)
     }
 }
 
-/* Adds bytes up to a line's end to the line; returns how many were taken. */
+/* Appends bytes to the line up to its end; returns how many it consumed. */
 static size_t take_line(http_reply *reply, const char *bytes, size_t length, bool *whole)
 {
     const char *end = memchr(bytes, '\n', length);
     size_t n = end ? (size_t)(end - bytes) : length;
     size_t room = sizeof reply->line - 1 - reply->in_line;
-    size_t kept = n < room ? n : room; /* the end of a very long header is not needed */
+    size_t kept = n < room ? n : room; /* a very long header line is truncated */
     memcpy(reply->line + reply->in_line, bytes, kept);
     reply->in_line += kept;
     *whole = end != NULL;
@@ -130,7 +130,7 @@ static size_t take_line(http_reply *reply, const char *bytes, size_t length, boo
     return n;
 }
 
-/* Hands on what belongs to the body; returns how many bytes that is. */
+/* Passes on the bytes that belong to the body; returns how many. */
 static size_t body_bytes(http_reply *reply, size_t length)
 {
     if (reply->state == HTTP_BODY_TO_END) return length;

@@ -1,7 +1,7 @@
-/* Reads an HTTP/1.1 reply as its bytes come: the status, and the body without its framing.
+/* Reads an HTTP/1.1 reply from bytes that arrive in pieces: status, and body without framing.
  *
- * The body may have a length, come in chunks, or end with the connection. Bytes may be cut
- * anywhere. RFC 9112.
+ * The body has a length, is chunked, or ends with the connection. Pieces may be cut anywhere. RFC
+ * 9112.
  */
 #ifndef QUIPU_LOAD_HTTP_REPLY_H
 #define QUIPU_LOAD_HTTP_REPLY_H
@@ -26,28 +26,28 @@ typedef enum http_state {
     HTTP_DONE,
 } http_state;
 
-/* Zero-initialise for a new reply. */
+/* Zero-initialise for each reply. */
 typedef struct http_reply {
     http_state state;
     int status;      /* 200, ... */
     bool chunked;    /* Transfer-Encoding */
     bool has_length; /* Content-Length */
     bool close;      /* the connection ends after this reply */
-    uint64_t left;   /* bytes of the body, or of the chunk, to come */
+    uint64_t left;   /* bytes of the body or the chunk not yet received */
     int lines;       /* header lines read */
     size_t in_line;  /* bytes in `line` */
     char line[HTTP_LINE_SIZE];
 } http_reply;
 
-/* Takes pieces of the body; a status other than QP_OK ends the reading. */
+/* Receives pieces of the body. A status other than QP_OK ends the reading. */
 typedef qp_status http_body(void *context, const char *bytes, size_t length, qp_error *error);
 
-/* Reads `length` bytes; *used is how many belong to this reply: all of them, but where it ends
- * (state HTTP_DONE) before the last. QP_FORMAT for what is not HTTP/1.x. */
+/* Reads up to `length` bytes. *used: how many belong to this reply; fewer than `length` only if the
+ * reply ends before (state HTTP_DONE). QP_FORMAT: it is not HTTP/1.x. */
 qp_status http_reply_read(http_reply *reply, const char *bytes, size_t length, size_t *used,
                           http_body *body, void *context, qp_error *error);
 
-/* The connection has ended: QP_OK if the reply may end so. */
+/* For the end of the connection: QP_OK if the reply is complete with it. */
 qp_status http_reply_close(http_reply *reply, qp_error *error);
 
 #endif

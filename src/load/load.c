@@ -42,7 +42,7 @@ static qp_status quote(const char *name, strbuf *out, qp_error *error)
     return out->failed ? error_no_memory(error, "a name", out->length) : QP_OK;
 }
 
-/* The model that is asked for, and the number of ids that it has. */
+/* Determines the model's name for requests, and the size of its vocabulary. */
 static qp_status choose_model(const load_options *o, const server_facts *server,
                               const qp_error *why, workload *w, load_result *out, strbuf *quoted,
                               qp_error *error)

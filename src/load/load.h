@@ -1,13 +1,16 @@
 /* quipu load: drives any server that speaks OpenAI's HTTP API, and measures what its clients see.
  *
- *     workload.c    what is asked, and when: random prompts, shared prefixes, traces of real
- * services prompt.c      the text or the token ids of one prompt client.c      streams over one
- * event loop: connect, send, read events, take the time http_reply.c, event_stream.c, answer.c what
- * comes back: HTTP/1.1, server-sent events, JSON report.c      figures with the names and
- * definitions of `vllm bench serve`
+ *     workload.c      requests and their times: random, shared prefixes, traces of services
+ *     prompt.c        the text or the token ids of one prompt
+ *     client.c        runs: starts requests at their times, on one event loop
+ *     stream.c        one connection: sends, receives, records times
+ *     http_reply.c    reads HTTP/1.1
+ *     event_stream.c  reads server-sent events
+ *     answer.c        reads the JSON of events
+ *     report.c        figures with the names and definitions of `vllm bench serve`
  *
- * One thread. It is meant to be no limit: 256 streams with 100,000 events a second leave it idle
- * for most of the time.
+ * All of it runs on one thread, which should not limit what is measured: with 256 streams and
+ * 100,000 events a second it is idle for most of the time.
  */
 #ifndef QUIPU_LOAD_LOAD_H
 #define QUIPU_LOAD_LOAD_H
@@ -19,7 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Limits that a request has to keep to count as good, in milliseconds; 0: none. */
+/* Limits that a request must meet to count towards goodput, in milliseconds; 0: none. */
 typedef struct load_limits {
     double ttft, tpot, e2e;
 } load_limits;
@@ -33,23 +36,23 @@ typedef struct load_options {
     const char *api_key; /* NULL: none */
     bool chat;           /* /v1/chat/completions in place of /v1/completions */
 
-    /* When requests begin. `rate` 0: each of the streams asks again once it has its answer. Else
-     * they arrive at random, `rate` a second on average, on at most `streams` connections (0: any
-     * number). */
+    /* When requests start. `rate` 0: each stream sends its next request when it has the answer to
+     * the last. Otherwise requests arrive at random, `rate` a second on average, on at most
+     * `streams` connections (0: any number). */
     int64_t streams;
     double rate;
     int64_t requests; /* 0: until `seconds` are over, or the trace ends */
-    double seconds;   /* no request begins after these; 0: no such limit */
-    int64_t warmup;   /* requests before those that count */
+    double seconds;   /* no request starts after this time; 0: no limit */
+    int64_t warmup;   /* requests before the measurement */
 
-    /* What they ask. */
+    /* What requests ask. */
     int64_t input_tokens, output_tokens;
-    int64_t shared_prefix; /* tokens at the beginning that prompts of one group share */
+    int64_t shared_prefix; /* first tokens that prompts of one group share */
     int64_t prefix_groups; /* request i belongs to group i % prefix_groups; at least 1 */
-    const char *text;      /* prompts are pieces of it; NULL: random ids, or words */
+    const char *text;      /* prompts are pieces of this text; NULL: random ids or words */
     size_t text_length;
     bool words;         /* without `text`: words in place of ids; a chat always has words */
-    int64_t vocab_size; /* of random ids; 0: what the server says, else 32000 */
+    int64_t vocab_size; /* for random ids; 0: as the server reports, else 32000 */
     double temperature;
     bool ignore_eos;
     uint64_t seed;
@@ -60,14 +63,14 @@ typedef struct load_options {
     size_t replay_length;
     double speed;    /* times between arrivals are divided by it */
     double scale;    /* numbers of tokens are multiplied by it */
-    int64_t context; /* requests that need more positions are left out; 0: none is */
-    int64_t skip;    /* rows of the trace before its first request */
+    int64_t context; /* requests that need more positions are left out; 0: no limit */
+    int64_t skip;    /* leading rows of the trace to ignore */
 
-    double timeout; /* seconds without a byte after which a request has failed */
+    double timeout; /* a request fails after this many seconds without a byte */
     load_limits limits;
 
     const volatile int
-        *cancel; /* set: no new requests, and those that run are dropped; may be NULL */
+        *cancel; /* once set, no request starts and running ones are dropped; may be NULL */
     /* Called about twice a second; may be NULL. */
     void (*progress)(void *context, const char *text, bool finished);
     void *progress_context;
@@ -78,40 +81,40 @@ typedef enum load_outcome {
     LOAD_DONE,
     LOAD_REFUSED, /* the server answered with an error */
     LOAD_BROKEN,  /* no connection, or one that ended before the answer */
-    LOAD_UNCLEAR, /* what came is not what the API says */
+    LOAD_UNCLEAR, /* the answer does not follow the API */
     LOAD_TIMEOUT,
-    LOAD_DROPPED, /* by cancel */
+    LOAD_DROPPED, /* ended by cancel */
 } load_outcome;
 enum { LOAD_OUTCOMES = LOAD_DROPPED + 1 };
 
-/* What one request took. Times are in seconds from the beginning of the run. */
+/* The measurements of one request. Times are in seconds since the start of the run. */
 typedef struct load_record {
     double begun;       /* when it was sent; with arrivals, when it arrived */
     double first, last; /* first and last event with text */
-    uint32_t events;    /* with text */
-    uint32_t input_tokens, output_tokens, cached_tokens; /* as the server counts; else as asked */
+    uint32_t events;    /* number of events with text */
+    uint32_t input_tokens, output_tokens, cached_tokens; /* as the server reports; else as asked */
     load_outcome outcome;
 } load_record;
 
 typedef struct load_result {
     char model[256];
-    double seconds; /* from the first request's beginning to the last one's end */
+    double seconds; /* from the start of the first request to the end of the last */
     load_record *records;
     size_t n_records, record_capacity;
-    float *gaps; /* [n_gaps] milliseconds between events of one answer, of all that are done */
+    float *gaps; /* [n_gaps] milliseconds between events of an answer, for all complete answers */
     size_t n_gaps, gap_capacity;
     size_t counts[LOAD_OUTCOMES];
     size_t left_out;        /* requests of the trace that need more than `context` */
     qp_error first_failure; /* status QP_OK: none failed */
 } load_result;
 
-/* Runs the load. Failed requests are counted in the result; QP_OK all the same. QP_INVALID for
- * options that say nothing useful, QP_IO where the server does not answer at all, QP_CANCELLED
- * after cancel (the result holds what was done). load_result_free() the result in each case. */
+/* Runs the load. Failed requests are counted in the result and still give QP_OK. QP_INVALID: the
+ * options are not usable. QP_IO: the server does not answer at all. QP_CANCELLED: after cancel; the
+ * result holds what was measured. Call load_result_free() in every case. */
 qp_status load_run(const load_options *options, load_result *out, qp_error *error);
 void load_result_free(load_result *result);
 
-/* The figures as a table, or as one JSON object with the names of `vllm bench serve`. */
+/* Appends the figures as a table, or as one JSON object with the names of `vllm bench serve`. */
 qp_status load_print(const load_options *options, const load_result *result, strbuf *out,
                      qp_error *error);
 qp_status load_print_json(const load_options *options, const load_result *result, strbuf *out,

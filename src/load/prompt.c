@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Most vocabularies have each of these, with the blank before it, as one token. */
+/* In most vocabularies each of these words, with the space before it, is one token. */
 static const char *const words[] = {
     "the",   "of",    "and",   "to",    "in",   "that",  "was",  "he",    "it",   "with", "as",
     "his",   "on",    "be",    "at",    "by",   "had",   "not",  "are",   "but",  "from", "or",
@@ -58,7 +58,7 @@ static void append_words(uint64_t key, int64_t n, strbuf *out)
     }
 }
 
-/* One byte of a text inside a JSON string. */
+/* Appends one byte of a text inside a JSON string. */
 static void append_escaped(strbuf *out, char c)
 {
     static const char hex[] = "0123456789abcdef";
@@ -78,8 +78,8 @@ static bool inside_character(char c)
     return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-/* From the beginning of a character on, round the end of the text as often as it takes, to the end
- * of a character. */
+/* Starts at the first byte of a character and stops after the last byte of one. Continues at the
+ * beginning of the text when it reaches the end. */
 static void append_piece(const prompt_source *source, uint64_t key, int64_t n_tokens, strbuf *out)
 {
     size_t at = prompt_mix(key, 0) % source->text_length;

@@ -1,7 +1,7 @@
-/* Prompts out of parts: a part with the same key has the same tokens in every prompt.
+/* Prompts made of parts: parts with the same key have the same tokens in every prompt.
  *
- * So prefixes are shared as the keys say, and nothing else is: token p of a part is a hash of seed,
- * key and p. The tokens are ids, words, or pieces of a text of about four bytes a token.
+ * So prompts share exactly the prefixes that their keys define. Token p of a part is a hash of
+ * seed, key and p. The tokens are ids, words, or pieces of a text of about four bytes a token.
  */
 #ifndef QUIPU_LOAD_PROMPT_H
 #define QUIPU_LOAD_PROMPT_H
@@ -17,15 +17,15 @@ typedef struct prompt_part {
     int64_t n_tokens;
 } prompt_part;
 
-/* Where tokens come from. */
+/* The source of tokens. */
 typedef struct prompt_source {
     uint64_t seed;
-    int64_t vocab_size; /* ids keep off both ends of the vocabulary, where control tokens stand */
+    int64_t vocab_size; /* ids avoid both ends of the vocabulary, where control tokens are */
     const char *text;   /* NULL: none */
     size_t text_length;
 } prompt_source;
 
-/* A hash whose every bit depends on all of both. */
+/* A hash; each bit depends on all bits of both numbers. */
 uint64_t prompt_mix(uint64_t a, uint64_t b);
 
 /* Appends "[12,345,...]". */

@@ -5,8 +5,8 @@
  *     ITL     between two events of one answer, of all answers together
  *     E2EL    from sending to the last event with text
  *
- * Rates are over the time from the first request's beginning to the last one's end. Percentiles are
- * interpolated between the two nearest values.
+ * Rates are over the time from the start of the first request to the end of the last. Percentiles
+ * are interpolated between the two nearest values.
  */
 #include "load/load.h"
 
@@ -34,7 +34,7 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of sorted values; q from 0 to 1. */
+/* A quantile of sorted values; q from 0 to 1. */
 static double percentile(const float *values, size_t count, double q)
 {
     double at = q * (double)(count - 1);
@@ -75,7 +75,7 @@ static double e2e_of(const load_record *r)
     return (r->last - r->begun) * 1e3;
 }
 
-/* 0 for an answer of one token. */
+/* Time per output token; 0 for an answer of one token. */
 static double tpot_of(const load_record *r)
 {
     return r->output_tokens > 1 ? (r->last - r->first) * 1e3 / (r->output_tokens - 1) : 0;

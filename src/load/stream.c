@@ -40,7 +40,7 @@ static void fail(stream *s, load_outcome outcome, const char *what, int code)
     stream_abandon(s, outcome, &why);
 }
 
-/* --- What comes. --- */
+/* --- Receiving. --- */
 
 static bool keep_gap(stream *s, double milliseconds)
 {
@@ -55,7 +55,7 @@ static bool keep_gap(stream *s, double milliseconds)
     return true;
 }
 
-/* The data of one event; all that came with one recv() have the same time. */
+/* Handles the data of one event. All events of one recv() have the same time. */
 static qp_status take_event(void *context, const char *data, size_t length, qp_error *error)
 {
     stream *s = context;
@@ -97,7 +97,7 @@ static load_outcome judge(stream *s, qp_error *why)
     return LOAD_DONE;
 }
 
-/* The reply is whole. */
+/* Handles the end of the reply. */
 static void end_reply(stream *s)
 {
     qp_error why = {0};
@@ -121,8 +121,8 @@ static void connect_again(stream *s)
     stream_begin(s);
 }
 
-/* A server may close a connection that was idle just when the next request is sent: only then, and
- * before a byte of an answer, the request is sent again. */
+/* A server may close an idle connection at the moment when the next request is sent. The request is
+ * sent again only in this case, and only if no byte of an answer was received. */
 static void end_of_connection(stream *s, int code)
 {
     qp_error why = {0};
@@ -151,7 +151,7 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
         end_of_connection(s, n < 0 ? errno : 0);
         return;
     }
-    if (!s->busy) { /* bytes that no request asked for */
+    if (!s->busy) { /* bytes without a request */
         disconnect(s);
         return;
     }
@@ -166,7 +166,7 @@ static void on_readable(evutil_socket_t fd, short what, void *context)
     }
 }
 
-/* --- What goes. --- */
+/* --- Sending. --- */
 
 static void send_rest(stream *s)
 {
@@ -179,8 +179,7 @@ static void send_rest(stream *s)
             if (event_add(s->writable, NULL) != 0) fail(s, LOAD_BROKEN, "sending", ENOMEM);
             return;
         } else if (errno != EINTR) {
-            return; /* the readable event says so too, after an answer that came before, such as 413
-                     */
+            return; /* the readable event reports this too, after an early answer such as 413 */
         }
     }
 }
@@ -198,7 +197,7 @@ static void on_writable(evutil_socket_t fd, short what, void *context)
     send_rest(s);
 }
 
-/* Begins a connection; its writable event says when it is there. */
+/* Starts to connect. The writable event reports that the connection is made. */
 static int connect_now(stream *s)
 {
     stream_shared *h = s->shared;

@@ -1,7 +1,7 @@
-/* One stream: a connection that is used for one request after the other, and the request under way.
+/* One stream: a connection that carries one request after another, and the current request.
  *
- * It knows nothing of the other streams. The client says what to send, and is called once when the
- * request has ended, however it ended.
+ * A stream does not depend on other streams. The client gives it a request, and is called once when
+ * the request has ended, with or without success.
  */
 #ifndef QUIPU_LOAD_STREAM_H
 #define QUIPU_LOAD_STREAM_H
@@ -14,56 +14,57 @@
 #include <event2/event.h>
 #include <sys/socket.h>
 
-/* What all streams of a client share. */
+/* Data that all streams of a client share. */
 typedef struct stream_shared {
     struct event_base *base;
     struct sockaddr_storage address;
     socklen_t address_length;
-    uint64_t begin_ns; /* the run's beginning, which records count from */
-    char *buffer;      /* [STREAM_BUFFER] for what is received */
+    uint64_t begin_ns; /* start of the run: times of records are relative to it */
+    char *buffer;      /* [STREAM_BUFFER] for received bytes */
 } stream_shared;
 
 enum { STREAM_BUFFER = 256 << 10 };
 
 typedef struct stream stream;
 
-/* The request has ended: the record is filled, but for `outcome` of which it is the argument. */
+/* Called at the end of the request. The record is complete except for `outcome`, which is the
+ * argument. */
 typedef void stream_ended(stream *s, load_outcome outcome, const qp_error *why);
 
 struct stream {
     stream_shared *shared;
     stream_ended *ended;
-    void *owner;  /* for `ended` */
-    stream *next; /* in a list of the owner's */
+    void *owner;  /* argument of `ended` */
+    stream *next; /* in one of the owner's lists */
 
     int fd; /* -1: no connection */
     struct event *readable, *writable;
-    bool used; /* the connection has brought an answer before: it may have been closed since */
+    bool used; /* the connection has had an answer before, so the server may have closed it */
     bool busy;
-    uint64_t byte_ns; /* when the last byte came, or the request was sent */
+    uint64_t byte_ns; /* time of the last received byte, or of sending */
 
-    strbuf request; /* all of its bytes */
+    strbuf request; /* all bytes of the request */
     size_t sent;
     http_reply reply;
     event_stream events;
     answer answer;
-    strbuf refusal; /* the body of an answer that is not 200 */
+    strbuf refusal; /* the body of an answer with another status than 200 */
 
     size_t index;       /* of the request in the workload */
-    load_record record; /* of the request under way */
+    load_record record; /* of the current request */
     float *gaps;        /* [n_gaps] milliseconds between its events */
     size_t n_gaps, gap_capacity;
 };
 
-/* NULL when memory is out. */
+/* NULL: out of memory. */
 stream *stream_new(stream_shared *shared, stream_ended *ended, void *owner);
 void stream_free(stream *s);
 
-/* Sends s->request; s->record holds what is known of it. `ended` may be called before it returns.
- */
+/* Sends s->request; the caller has filled what s->record knows before. `ended` may be called before
+ * this returns. */
 void stream_begin(stream *s);
 
-/* Ends the request that is under way, and the connection. */
+/* Ends the current request and the connection. */
 void stream_abandon(stream *s, load_outcome outcome, const qp_error *why);
 
 #endif

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <time.h>
 
-/* The array with room for one more of `size` bytes; NULL (and the array stays) when memory is out.
- */
+/* Returns the array with room for one more element of `size` bytes; NULL: out of memory, and the
+ * array is unchanged. */
 static void *grown(void *items, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity) return items;
@@ -30,14 +30,14 @@ static qp_status add_request(trace_file *t, trace_request request, size_t line, 
         grown(t->requests, t->n_requests, &t->request_capacity, sizeof *t->requests);
     if (!room) return error_no_memory(error, "the trace", t->n_requests * sizeof *t->requests);
     t->requests = room;
-    /* Both sets are sorted but for ties; a clock that was put back makes no gap. */
+    /* The rows of both formats are sorted, except for ties; a clock set back counts as no gap. */
     double before = t->n_requests ? t->requests[t->n_requests - 1].seconds : request.seconds;
     if (request.seconds < before) request.seconds = before;
     t->requests[t->n_requests++] = request;
     return QP_OK;
 }
 
-/* "2023-11-16 18:15:46.6805900" as seconds, or a number of seconds. */
+/* Reads "2023-11-16 18:15:46.6805900" or a number of seconds. */
 static bool read_time(const char *text, double *out)
 {
     struct tm tm = {0};
@@ -110,7 +110,8 @@ static qp_status read_json_line(trace_file *t, const char *line, size_t number, 
     return status;
 }
 
-/* A line by its first character: an object, a column heading to leave out, or values. */
+/* Reads a line. Its first character shows what it is: an object, column names to skip, or values.
+ */
 static qp_status read_line(trace_file *t, char *line, size_t number, qp_error *error)
 {
     line[strcspn(line, "\r")] = '\0';

@@ -1,4 +1,4 @@
-/* Traces of requests to real services: when each came, and how long question and answer were.
+/* Traces of requests to real services: times of arrival, and lengths of prompts and answers.
  *
  * Azure's LLM inference traces (github.com/Azure/AzurePublicDataset): CSV with the columns
  * TIMESTAMP, ContextTokens, GeneratedTokens. Mooncake's (github.com/kvcache-ai/Mooncake): a JSON
@@ -16,9 +16,9 @@
 enum { TRACE_BLOCK = 512, TRACE_MOST_TOKENS = 1 << 24 };
 
 typedef struct trace_request {
-    double seconds; /* since the first request of the trace; never less than the one before */
+    double seconds; /* since the first request of the trace; never decreases */
     int64_t input_tokens, output_tokens;
-    size_t first_block, n_blocks; /* in the trace's `blocks`; none: nothing is shared */
+    size_t first_block, n_blocks; /* in the trace's `blocks`; n_blocks 0: nothing is shared */
 } trace_request;
 
 typedef struct trace_file {
@@ -28,7 +28,7 @@ typedef struct trace_file {
     size_t n_blocks, block_capacity;
 } trace_file;
 
-/* QP_FORMAT names the line. trace_file_free() in each case. */
+/* The message of QP_FORMAT names the line. Call trace_file_free() in every case. */
 qp_status trace_file_read(const char *text, size_t length, trace_file *out, qp_error *error);
 void trace_file_free(trace_file *trace);
 

@@ -12,7 +12,7 @@ static qp_status refuse(const char *text, qp_error *error)
                      "\"%s\" is not the address of a server; expected http://HOST[:PORT]", text);
 }
 
-/* Copies [begin, end) into `out` of `size` bytes; false where it does not fit. */
+/* Copies [begin, end) into `out` of `size` bytes; false: it does not fit. */
 static bool copy(char *out, size_t size, const char *begin, const char *end)
 {
     size_t length = (size_t)(end - begin);
@@ -22,7 +22,7 @@ static bool copy(char *out, size_t size, const char *begin, const char *end)
     return true;
 }
 
-/* "/v1/" and "/" become "", since the paths begin with /v1 themselves. */
+/* "/v1/" and "/" become "", because the paths of requests begin with /v1. */
 static bool read_prefix(const char *text, load_url *out)
 {
     size_t length = strcspn(text, "?#");

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys of parts: what is shared must not meet what is not. */
+/* Keys of parts: keys of shared parts and of other parts must differ. */
 enum { KEY_PREFIX = 1, KEY_OWN = 2, KEY_BLOCK = 3, KEY_ARRIVAL = 4 };
 
 static qp_status check_options(const load_options *o, qp_error *error)
@@ -26,7 +26,7 @@ static qp_status check_options(const load_options *o, qp_error *error)
     return QP_OK;
 }
 
-/* A trace's number of tokens on this machine: at least one. */
+/* The trace's number of tokens, scaled; at least one. */
 static int64_t scaled(const workload *w, int64_t tokens)
 {
     double value = (double)tokens * w->options->scale;
@@ -109,7 +109,7 @@ double workload_arrival(const workload *w, size_t i, double before)
     return before - log(uniform(prompt_mix(w->options->seed, KEY_ARRIVAL), i)) / w->options->rate;
 }
 
-/* The row of the trace that request i is; warm-ups take rows from the first on. */
+/* The row of the trace for request i; the warm-up starts at the first row. */
 static const trace_request *row_of(const workload *w, size_t i)
 {
     if (i >= WORKLOAD_WARMUP) i -= WORKLOAD_WARMUP;
@@ -130,8 +130,9 @@ static uint64_t key_of(int kind, uint64_t id)
     return prompt_mix((uint64_t)kind, id);
 }
 
-/* The prompt of a row with hash_ids: a part for each block, and what is left. The warm-up shares no
- * blocks, because it is to leave the prefix cache as it was. */
+/* The prompt of a row with hash_ids: one part for each block, and one for the remaining tokens. The
+ * warm-up shares no blocks with the measured requests, so it does not fill the prefix cache for
+ * them. */
 static size_t block_parts(const workload *w, size_t i, int64_t n_tokens)
 {
     const trace_request *row = row_of(w, i);
@@ -170,7 +171,7 @@ void workload_body(const workload *w, size_t i, strbuf *out)
     size_t n = prompt_parts(w, i);
     workload_lengths(w, i, &input, &output);
     strbuf_puts(out, "{\"model\":");
-    strbuf_puts(out, w->model); /* quoted already */
+    strbuf_puts(out, w->model); /* already a JSON string */
     strbuf_puts(out, o->chat ? ",\"messages\":[{\"role\":\"user\",\"content\":" : ",\"prompt\":");
     if (w->ids)
         prompt_ids(&w->source, w->parts, n, out);

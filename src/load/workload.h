@@ -1,5 +1,5 @@
-/* What a run asks and when: request i has an arrival, lengths and a body, all fixed by the options
- * and the seed. */
+/* The requests of a run and their times. The options and the seed determine arrival, lengths and
+ * body of request i. */
 #ifndef QUIPU_LOAD_WORKLOAD_H
 #define QUIPU_LOAD_WORKLOAD_H
 
@@ -13,32 +13,32 @@ typedef struct workload {
     prompt_source source;
     bool ids; /* prompts are token ids */
     trace_file trace;
-    size_t *rows; /* [n_rows] of the trace, those that are run */
+    size_t *rows; /* [n_rows] indices of the trace's rows that are run */
     size_t n_rows;
-    size_t left_out;    /* of the trace, because they need too many positions */
-    double trace_begin; /* of the first row that is run */
-    prompt_part *parts; /* room for one prompt's */
+    size_t left_out;    /* rows of the trace that need too many positions */
+    double trace_begin; /* time of the first row that is run */
+    prompt_part *parts; /* room for the parts of one prompt */
 } workload;
 
-/* Checks the options and reads the trace. workload_close() in each case. */
+/* Checks the options and reads the trace. Call workload_close() in every case. */
 qp_status workload_open(const load_options *options, workload *out, qp_error *error);
 void workload_close(workload *w);
 
-/* How many requests there are; SIZE_MAX: as many as the time allows. */
+/* Number of requests; SIZE_MAX: as many as the time allows. */
 size_t workload_count(const workload *w);
 
-/* Whether requests come at times of their own, and not when a stream is free. */
+/* Whether requests have times of arrival. If not, a free stream starts the next. */
 bool workload_has_arrivals(const workload *w);
 
-/* Seconds from the run's beginning to the arrival of request i; called for i = 0, 1, 2, ... with
- * the arrival of the one before. */
+/* Seconds from the start of the run to the arrival of request i. Call it for i = 0, 1, 2, ... with
+ * the arrival of the previous one. */
 double workload_arrival(const workload *w, size_t i, double before);
 
-/* Lengths that request i asks for. */
+/* The lengths of request i. */
 void workload_lengths(const workload *w, size_t i, int64_t *input, int64_t *output);
 
-/* Appends the JSON of request i. Requests for the warm-up have numbers from WORKLOAD_WARMUP on, so
- * that they share no more than the prefixes with those that count. */
+/* Appends the JSON of request i. Requests of the warm-up have numbers from WORKLOAD_WARMUP on, so
+ * they share only prefixes with the measured ones. */
 #define WORKLOAD_WARMUP (SIZE_MAX / 2)
 void workload_body(const workload *w, size_t i, strbuf *out);
 
