@@ -241,7 +241,7 @@ request *batcher_take_ready(batcher *b)
     return r;
 }
 
-/* The list has a reference, which batcher_take_ready() hands on. */
+/* The list holds a reference, which batcher_take_ready() gives to the caller. */
 static void add_ready(batcher *b, request *r)
 {
     request_hold(r);

@@ -23,18 +23,18 @@ typedef struct batcher_options {
                             * GPU, 1 on a CPU, where larger chunks gain little */
     uint64_t group_ns;     /* about how long passes may run ahead of what is handed out; default
                             * 4 ms */
-    /* Called from the engine thread, once after each step in which events have come. It must not
-     * block: a write to an eventfd. */
+    /* Called from the engine thread, once after each step that made events. It must not block; a
+     * write to an eventfd does not. */
     void (*wake)(void *context);
     void *wake_context;
 } batcher_options;
 
-/* Takes the engine for itself until batcher_close(); its sessions are the slots. */
+/* The batcher alone uses the engine until batcher_close(). The engine's sessions are the slots. */
 qp_status batcher_open(const batcher_options *options, qp_engine *engine, batcher **out,
                        qp_error *error);
 
-/* No more requests are taken. Waits until those submitted have ended, at most so long; the others
- * are cancelled then. batcher_submit() may still be called, and refuses. */
+/* Accepts no more requests, and waits until those submitted have ended. When the time is over, it
+ * cancels the rest. batcher_submit() may still be called; it refuses. */
 void batcher_drain(batcher *batcher, double seconds);
 
 /* Cancels what runs and ends the thread: no more events come and no more calls of `wake`. Events
@@ -45,19 +45,19 @@ void batcher_stop(batcher *batcher);
 void batcher_close(batcher *batcher);
 
 /* Takes a reference of its own; from any thread. QP_NO_MEMORY: the queue is full. QP_INVALID: the
- * prompt is empty, too long, or has a token outside the vocabulary, or more than the engine can do
- * is asked for. QP_CANCELLED: the batcher drains. */
+ * prompt is empty, too long, or has a token outside the vocabulary, or the request needs more
+ * than the engine can do. QP_CANCELLED: the batcher drains. */
 qp_status batcher_submit(batcher *batcher, request *request, qp_error *error);
 
-/* The next request with events, with a reference for the caller; NULL: none. Until its
- * request_drained() it is given to no other worker. */
+/* The next request with events, with a reference for the caller; NULL: none. No other worker gets
+ * it before request_drained(). */
 request *batcher_take_ready(batcher *batcher);
 
-/* Makes the request ready as if an event had come: for a worker that stopped reading because a
- * client was slow, and may go on. */
+/* Makes the request ready as if it had a new event. For a worker that stopped reading because a
+ * client was slow, and can continue. */
 void batcher_poke(batcher *batcher, request *request);
 
-/* clock_ns() of the end of the last step, or of the last time that nothing was to do. */
+/* clock_ns() at the end of the last step, or when the thread last had nothing to do. */
 uint64_t batcher_last_step(const batcher *batcher);
 
 #endif

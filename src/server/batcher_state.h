@@ -1,7 +1,7 @@
-/* What the batcher consists of: see batcher.h.
+/* The batcher's state: see batcher.h.
  *
- * `mutex` guards what workers and the engine thread share: the submitted and the ready requests,
- * and the sleep of the thread. All else belongs to the engine thread.
+ * `mutex` protects what workers and the engine thread share: submitted and ready requests, and the
+ * thread's sleep. Only the engine thread uses the rest.
  */
 #ifndef QUIPU_SERVER_BATCHER_STATE_H
 #define QUIPU_SERVER_BATCHER_STATE_H
@@ -13,9 +13,9 @@
 
 #include <pthread.h>
 
-/* A list of choices in order; the room for all that there may be is allocated at the start. */
+/* An ordered list of choices. Its full capacity is allocated at the start. */
 typedef struct choice_list {
-    choice **items; /* [capacity], the first `count` are there */
+    choice **items; /* [capacity], the first `count` are valid */
     size_t count, capacity;
 } choice_list;
 
@@ -33,24 +33,24 @@ struct batcher {
     size_t n_queued;             /* choices that are submitted or wait */
     size_t n_open;               /* choices that have not ended */
     uint64_t n_requests;         /* submitted so far */
-    request *ready, *last_ready; /* by next_ready; each with a reference */
+    request *ready, *last_ready; /* linked by next_ready; each with a reference */
     bool signalled, draining, closing;
     bool ended; /* the engine thread: it answers no more */
     atomic_ullong last_step;
 
     qp_session **sessions;  /* [n_slots] */
     bool *in_use;           /* [n_slots] */
-    choice_list waiting;    /* the next to be admitted first */
+    choice_list waiting;    /* in the order of admission */
     choice_list running;    /* in the order in which they were admitted */
-    qp_sequence *sequences; /* [n_slots]: of a step */
-    choice **called;        /* [n_slots]: whose they are */
+    qp_sequence *sequences; /* [n_slots]: sequences of a step */
+    choice **called;        /* [n_slots]: the choices of these sequences */
     size_t n_called;
-    double pass_ns, token_ns; /* measured: of a pass that only decodes, and what a token of a prompt
-                               * adds; 0: not yet */
+    double pass_ns, token_ns; /* measured: time of a pass that only decodes, and time that a token
+                               * of a prompt adds; 0: not yet measured */
     uint32_t *mask;           /* [words of the vocabulary]: scratch */
-    bool events;              /* some have come in this step */
+    bool events;              /* this step has made events */
 
-    batcher_stats stats;  /* what is counted; without sequences and tree */
+    batcher_stats stats;  /* counters; without sequences and tree */
     uint64_t last_return; /* clock_ns() of qp_step()'s, if the next step follows at once; else 0 */
     atomic_bool snapshot_wanted;
     pthread_cond_t answered; /* under `mutex`, as these: */
@@ -59,7 +59,7 @@ struct batcher {
     bool snapshot_failed;
 };
 
-/* batcher_open() without its thread: for tests, which take turns themselves. */
+/* batcher_open() without its thread, for tests that call batcher_turn() themselves. */
 qp_status batcher_create(const batcher_options *options, qp_engine *engine, batcher **out,
                          qp_error *error);
 
@@ -67,33 +67,33 @@ qp_status batcher_create(const batcher_options *options, qp_engine *engine, batc
  * engine_thread.c */
 void batcher_run(batcher *batcher);
 
-/* Takes what was submitted, ends what is over, admits and steps; false: nothing was to be done. */
+/* Takes submitted requests, ends finished choices, admits and steps; false: nothing to do. */
 bool batcher_turn(batcher *batcher);
 
 /* Ends a choice by its last event. If it runs, its slot becomes free. */
 void batcher_end_choice(batcher *batcher, choice *choice, uint8_t finish, int32_t stop_token);
 
-/* An event of this request has come. */
+/* Tells the workers that this request has an event. */
 void batcher_note(batcher *batcher, request *request);
 
-/* Gives free slots to choices that wait, as far as there are pages: scheduler.c. */
+/* scheduler.c: gives free slots to waiting choices while there are pages. */
 void batcher_admit(batcher *batcher);
 
-/* Takes the slot from a choice that runs. `keep`: the prefix tree keeps its pages. */
+/* Takes the slot from a running choice. `keep`: the prefix tree keeps its pages. */
 void batcher_leave_slot(batcher *batcher, choice *choice, bool keep);
 
-/* Sends the youngest choice that runs back to wait; false: it is the only one. */
+/* Sends the youngest running choice back to wait; false: at most one runs. */
 bool batcher_preempt(batcher *batcher);
 
 /* statistics.c */
 void stats_init(batcher_stats *stats);
 void stats_add_pass(batcher_stats *stats, pass_stats pass);
 
-/* Makes a snapshot if one is wanted. */
+/* Makes a snapshot if one was requested. */
 void stats_answer(batcher *batcher);
 
-/* One call of qp_step() for all that run and have something to do; false: none has. engine_step.c
- */
+/* engine_step.c: one call of qp_step() for all running choices that have something to do; false:
+ * none has. */
 bool batcher_step(batcher *batcher);
 
 void choice_list_remove(choice_list *list, size_t index);

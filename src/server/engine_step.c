@@ -1,4 +1,4 @@
-/* One call of qp_step() for the choices that run. */
+/* One call of qp_step() for the running choices. */
 #include "server/batcher_state.h"
 
 #include "base/clock.h"
@@ -6,9 +6,9 @@
 
 #include <string.h>
 
-enum { LEAST_TIMED = 8 }; /* tokens of prompts in a step whose time is looked at */
+enum { LEAST_TIMED = 8 }; /* tokens of prompts; a step with fewer is not measured */
 
-/* ---- what comes of a step ------------------------------------------------------------------ */
+/* ---- results of a step --------------------------------------------------------------------- */
 
 static bool ends_choice(const request *r, int32_t token)
 {
@@ -68,7 +68,7 @@ static bool on_token(void *context, int32_t token)
     return choice_room(c) > 0 && !atomic_load(&c->cancelled);
 }
 
-/* Logits after the `token`-th of the new tokens of the call. */
+/* Receives the logits after new token `token` of the call. */
 static qp_status on_logits(void *context, size_t token, const float *row)
 {
     choice *c = context;
@@ -94,7 +94,7 @@ static qp_status on_hidden(void *context, size_t token, const float *hidden)
     return QP_OK;
 }
 
-/* Ends a choice that only reads its prompt, when it has. */
+/* Ends a choice that only reads its prompt, once the prompt is read. */
 static void end_read_only(const batcher *b, choice *c)
 {
     request *r = c->request;
@@ -104,7 +104,7 @@ static void end_read_only(const batcher *b, choice *c)
         r->embedding[i] = (float)(c->hidden_sum[i] / (double)c->count);
 }
 
-/* ---- what a step is given ------------------------------------------------------------------ */
+/* ---- input of a step ----------------------------------------------------------------------- */
 
 static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
 {
@@ -115,7 +115,7 @@ static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
     return qp_sampler_open(b->engine, &sampling, &c->sampler, error);
 }
 
-/* Excludes the stop tokens until the choice has min_tokens. */
+/* Excludes stop tokens until the choice has min_tokens. */
 static qp_status set_mask(batcher *b, choice *c, qp_error *error)
 {
     const request *r = c->request;
@@ -130,7 +130,7 @@ static qp_status set_mask(batcher *b, choice *c, qp_error *error)
     return qp_sampler_allow(c->sampler, b->mask, error);
 }
 
-/* Whether the choice has read its prompt and makes tokens. */
+/* Whether the choice has read its prompt and generates tokens. */
 static bool decodes(const choice *c)
 {
     return c->session->count + 1 == c->count && c->sampler && c->sampler->begun;
@@ -151,15 +151,15 @@ static size_t prompt_budget(const batcher *b)
     return tokens > (double)most ? most : tokens < (double)least ? least : (size_t)tokens;
 }
 
-/* How many passes may be made before tokens are handed out. */
+/* How many passes may run before tokens are handed out. */
 static size_t passes_at_a_time(const batcher *b)
 {
     const double n = b->pass_ns > 0 ? (double)b->options.group_ns / b->pass_ns : 1;
     return n < 1 ? 1 : n > STEP_MAX_PASSES ? STEP_MAX_PASSES : (size_t)n;
 }
 
-/* Gives the choice a part in the step: all that it has to read, or as much of a prompt as *budget
- * allows. */
+/* Adds the choice to the step with all tokens that it has to read, or with as much of a prompt as
+ * *budget allows. */
 static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *error)
 {
     const request *r = c->request;
@@ -219,7 +219,7 @@ static void end_stopped(batcher *b)
     }
 }
 
-/* What comes of a step: pages of prompts go into the tree, and times into the means. */
+/* After a step: adds the pages of prompts to the tree, and times to the means. */
 static void note_step(batcher *b, double ns)
 {
     size_t prompt = 0, passes = 0, going = 0, tokens = 0;
@@ -251,7 +251,7 @@ static void note_own_time(batcher *b, uint64_t now)
     b->stats.own_steps++;
 }
 
-/* Tokens for all; when pages are missing, for fewer and fewer. */
+/* Steps all choices. If there are too few pages, tries again with fewer choices. */
 static qp_status step_all(batcher *b, qp_error *error)
 {
     qp_status status = QP_NO_MEMORY;

@@ -1,4 +1,4 @@
-/* The engine thread: takes what was submitted, ends what is over, admits, steps, sleeps. */
+/* The engine thread: takes submitted requests, ends finished choices, admits, steps, sleeps. */
 #include "server/batcher_state.h"
 
 #include "base/clock.h"
@@ -40,7 +40,7 @@ void batcher_end_choice(batcher *b, choice *c, uint8_t finish, int32_t stop_toke
     if (all) request_release(r);
 }
 
-/* Ends those of the list that are cancelled or late. */
+/* Ends choices of the list that are cancelled or past their deadline. */
 static void end_over(batcher *b, choice_list *list, uint64_t now)
 {
     for (size_t i = 0; i < list->count;) {
@@ -77,7 +77,7 @@ static uint64_t first_deadline(const choice_list *list, uint64_t first)
     return first;
 }
 
-/* Until there is a signal or a deadline passes. */
+/* Sleeps until a signal or the next deadline. */
 static void sleep_until_signal(batcher *b)
 {
     const uint64_t until =

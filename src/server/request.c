@@ -87,7 +87,7 @@ static qp_status prepare_prompt_logprobs(request *r, qp_error *error)
     return error_no_memory(error, "the prompt's log-probabilities", n * (1 + top) * 8);
 }
 
-/* Of choice 0 alone: all would be the same. */
+/* Only for choice 0, because all choices have the same prompt. */
 static qp_status prepare_embedding(request *r, size_t hidden_size, qp_error *error)
 {
     if (!r->embed) return QP_OK;
@@ -120,7 +120,7 @@ size_t choice_room(choice *c)
             atomic_store(&c->paused, false);
             return RING_EVENTS - 1 - used;
         }
-        atomic_store(&c->paused, true); /* then look again: the reader may have missed it */
+        atomic_store(&c->paused, true); /* then check again: the reader may not have seen it */
     }
     return 0;
 }

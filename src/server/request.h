@@ -1,8 +1,8 @@
-/* A request: what a worker of the server and the engine thread share.
+/* A request: the data that a worker of the server and the engine thread share.
  *
- * A worker fills in a request and submits it (batcher.h). From then on the engine thread writes
- * what comes of it into a ring for each choice, and one worker at a time reads there. Both hold a
- * reference; the memory goes when both have let go.
+ * A worker fills in a request and submits it (batcher.h). Then the engine thread writes events into
+ * one ring for each choice, and one worker at a time reads them. Each side holds a reference; the
+ * memory is freed with the last one.
  *
  *     request_new -> fields -> batcher_submit -> { batcher_take_ready -> request_next ...
  *                 -> request_drained } ... last event of every choice -> request_release
@@ -29,13 +29,13 @@ typedef struct token_top {
     float logprob;
 } token_top;
 
-/* What comes of a choice, in order: its tokens, then one last event. */
+/* An event of a choice. Events come in order: one for each token, then one last event. */
 typedef struct token_event {
-    int32_t token;  /* of the last event: the stop token that ended the choice; -1: none did */
-    bool last;      /* the choice has ended, by `finish`; `token` is not part of the answer */
-    uint8_t finish; /* a qp_finish, REQUEST_TIMED_OUT or REQUEST_FAILED; of the last event */
-    float logprob;  /* natural logarithm, where request->top_logprobs >= 0 */
-    uint32_t n_top; /* 0 .. request->top_logprobs */
+    int32_t token;        /* in the last event: the stop token that ended the choice; -1: none */
+    bool last;            /* the choice has ended, by `finish`; `token` is not part of the answer */
+    uint8_t finish;       /* in the last event: a qp_finish, REQUEST_TIMED_OUT or REQUEST_FAILED */
+    float logprob;        /* natural logarithm, if request->top_logprobs >= 0 */
+    uint32_t n_top;       /* 0 .. request->top_logprobs */
     const token_top *top; /* [n_top], the likeliest first; valid until the next request_next() */
 } token_event;
 
@@ -47,10 +47,10 @@ typedef struct request {
     int32_t *prompt; /* [n_prompt], at least one token */
     size_t n_prompt;
     size_t n_choices;      /* 0: 1; choice i has the seed of `sampling` + i */
-    qp_sampling sampling;  /* its stop texts are not looked at: a worker finds them, and cancels */
+    qp_sampling sampling;  /* stop texts are ignored here: a worker finds them and cancels */
     qp_logit_bias *biases; /* owned; what sampling.logit_bias points to, or NULL */
     size_t max_tokens;     /* 0: until the context is full */
-    size_t min_tokens;     /* the stop tokens of `sampling` cannot be chosen before */
+    size_t min_tokens;     /* before that many tokens, stop tokens of `sampling` are excluded */
     bool ignore_eos;       /* stop tokens do not end a choice */
     int top_logprobs;      /* -1: no log-probabilities; else how many alternatives come with each
                             * token, at most REQUEST_MAX_TOP */
@@ -61,11 +61,11 @@ typedef struct request {
     uint64_t cache_key;    /* prefixes are shared among requests of equal keys */
     uint64_t deadline;     /* clock_ns(); 0: none */
     void *context;         /* the worker's own */
-    void (*free_context)(void *context); /* called when the memory goes; may be NULL */
+    void (*free_context)(void *context); /* called when the request is freed; may be NULL */
 
-    /* Set by the engine thread; to be read after the first event of a choice. */
-    size_t cached_tokens;  /* of the prompt, taken from the prefix cache */
-    float *prompt_logprob; /* [n_prompt], if wanted; of the first token 0 */
+    /* Set by the engine thread; valid after the first event of a choice. */
+    size_t cached_tokens;  /* tokens of the prompt found in the prefix cache */
+    float *prompt_logprob; /* [n_prompt], if wanted; 0 for the first token */
     token_top *prompt_top; /* [n_prompt][top_logprobs], if wanted */
     float *embedding;      /* [hidden_size], if wanted; after the last event */
     qp_error error;        /* after an event with REQUEST_FAILED */
@@ -81,18 +81,18 @@ request *request_new(void);
 void request_hold(request *request);
 void request_release(request *request);
 
-/* Takes the next event of a choice; false: there is none now. For the worker that has taken the
- * request alone. */
+/* Takes the next event of a choice; false: none now. Only the worker that has taken the request may
+ * call it. */
 bool request_next(request *request, size_t choice, token_event *event);
 
-/* The worker has seen all events; false: more have come, look again. After true another worker may
- * be given the request. */
+/* Says that the worker has read all events. False: more have arrived, read again. After true
+ * another worker may take the request. */
 bool request_drained(request *request);
 
 enum { REQUEST_ALL_CHOICES = -1 };
 
-/* Ends a choice, or all of them, as soon as the pass at hand is done; from any thread, at any time.
- * The last event still comes. */
+/* Ends a choice, or all of them, after the current pass. From any thread, at any time. The last
+ * event still follows. */
 void request_cancel(request *request, int choice);
 
 #endif

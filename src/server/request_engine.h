@@ -15,8 +15,8 @@
 enum { RING_EVENTS = 64 }; /* a power of two */
 
 typedef enum choice_phase {
-    CHOICE_WAITING, /* for a slot */
-    CHOICE_RUNNING, /* it has a slot */
+    CHOICE_WAITING, /* waits for a slot */
+    CHOICE_RUNNING, /* has a slot */
     CHOICE_ENDED
 } choice_phase;
 
@@ -29,24 +29,24 @@ struct choice {
     token_event ring[RING_EVENTS];
     token_top *tops; /* [RING_EVENTS][top_logprobs]; NULL: none are wanted */
     atomic_uint read, written;
-    bool in_hand;       /* reader: ring[read] has been given out and is in use */
+    bool in_hand;       /* reader: ring[read] was returned and is still in use */
     atomic_bool paused; /* the engine thread waits for room */
 
-    /* The engine thread's. */
+    /* Used by the engine thread only. */
     choice_phase phase;
     bool preempted;   /* it has had a slot before */
-    prefix_walk walk; /* what is cached of its text */
-    int32_t *tokens;  /* [capacity]: prompt, then what was chosen */
+    prefix_walk walk; /* how much of its text is cached */
+    int32_t *tokens;  /* [capacity]: prompt, then chosen tokens */
     size_t count, capacity;
     qp_sampler *sampler; /* NULL: not opened yet */
     qp_session *session; /* while running */
-    size_t held;         /* tokens of the session when the call began */
+    size_t held;         /* tokens of the session at the start of the call */
     const float *row;    /* logits that the next token is chosen from, while qp_step() runs */
     double *hidden_sum;  /* [hidden_size] of the tokens read so far, for an embedding */
     bool masked;         /* stop tokens are excluded, for min_tokens */
     bool stopped;        /* it wants no more tokens */
     uint8_t finish;      /* once stopped */
-    int32_t stop_token;  /* that ended it; -1: none */
+    int32_t stop_token;  /* the stop token that ended it; -1: none */
     uint64_t last_token; /* clock_ns() of the last event */
 };
 
@@ -62,25 +62,25 @@ typedef struct request_state {
 /* Whether a worker has to look at a request. */
 enum request_ready { REQUEST_IDLE, REQUEST_READY, REQUEST_READY_AGAIN };
 
-/* Allocates the choices with room for their tokens: of a context of so many positions. */
+/* Allocates the choices, with room for the tokens of a context of this many positions. */
 qp_status request_prepare(request *request, size_t context, size_t hidden_size, qp_error *error);
 
 void request_unprepare(request *request);
 
-/* Says that there are events; true: put the request into the list of ready ones. */
+/* Marks that there are events. True: the caller must add the request to the list of ready ones. */
 bool request_note_event(request *request);
 
-/* Events that fit besides the last one. 0: the choice is to pause, and batcher_signal() comes when
- * a worker has made room. */
+/* How many events fit besides the last one. 0: the choice pauses; a worker calls batcher_signal()
+ * when it has made room. */
 size_t choice_room(choice *choice);
 
-/* Where the alternatives of the next event go: [top_logprobs], or NULL. */
+/* Memory for the alternatives of the next event: [top_logprobs], or NULL. */
 token_top *choice_next_top(choice *choice);
 
-/* Appends an event; there is room. */
+/* Appends an event. The caller has checked that there is room. */
 void choice_push(choice *choice, token_event event);
 
-/* The engine thread may have something to do: from any thread. */
+/* Wakes the engine thread, which may have something to do. From any thread. */
 void batcher_signal(struct batcher *batcher);
 
 #endif

@@ -1,9 +1,9 @@
-/* Who runs: admission, order and preemption. See batcher.h.
+/* The scheduler: admission, order and preemption. See batcher.h.
  *
- * Order: choices that were preempted first, then one that has waited for longer than the age limit,
- * then the one of which the cache holds most. A choice whose prompt begins as another's that is
- * being read waits for that one's pages. Pages are counted exactly: those that the running choices
- * still need for their texts are reserved, and each may need one more soon.
+ * Order: preempted choices first, then choices that have waited longer than the age limit, then the
+ * choice with the most cached tokens. A choice waits if a running choice is reading a prompt with
+ * the same beginning, because it can then share those pages. Pages are counted exactly: pages that
+ * running choices need for the rest of their texts are reserved, plus one more for each.
  */
 #include "server/batcher_state.h"
 
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { LOOK_AT = 64 }; /* waiting choices, the oldest */
+enum { LOOK_AT = 64 }; /* how many waiting choices are considered, oldest first */
 
 static int64_t pages_of(const batcher *b, size_t positions)
 {
@@ -21,7 +21,7 @@ static int64_t pages_of(const batcher *b, size_t positions)
 
 /* ---- pages --------------------------------------------------------------------------------- */
 
-/* Pages that nobody has been promised. */
+/* Available pages that are not reserved. */
 static int64_t pages_left(const batcher *b)
 {
     int64_t left = page_pool_available(&b->engine->pages);
@@ -33,7 +33,7 @@ static int64_t pages_left(const batcher *b)
     return left;
 }
 
-/* What is cached of a choice's text. */
+/* How many tokens of a choice's text are cached. */
 static size_t cached_tokens(const batcher *b, choice *c)
 {
     if (c->request->prompt_logprobs || c->request->embed) return 0;
@@ -41,7 +41,7 @@ static size_t cached_tokens(const batcher *b, choice *c)
     return (size_t)(c->walk.n_pages * b->engine->pages.page_size);
 }
 
-/* Whether there are pages for the choice's text and for the next tokens of all that run. */
+/* Whether there are pages for the choice's text and for the next tokens of all running choices. */
 static bool fits(const batcher *b, choice *c)
 {
     const size_t cached = cached_tokens(b, c);
@@ -63,7 +63,7 @@ static size_t common_prefix(const choice *a, const choice *c)
     return n;
 }
 
-/* Whether a choice that runs is about to read pages that this one could share. */
+/* Whether a running choice will soon have read pages that this one could share. */
 static bool awaits_another(const batcher *b, const choice *c, size_t cached)
 {
     const size_t size = (size_t)b->engine->pages.page_size;
@@ -72,14 +72,14 @@ static bool awaits_another(const batcher *b, const choice *c, size_t cached)
         const choice *other = b->running.items[i];
         if (other->request->cache_key != c->request->cache_key) continue;
         if (other->session->count + 1 >= other->count) continue; /* it has read its text */
-        if (atomic_load(&other->paused)) continue; /* for as long as its client is slow */
+        if (atomic_load(&other->paused)) continue; /* it pauses while its client is slow */
         const size_t shared = common_prefix(other, c) / size * size;
         if (shared > cached && shared > other->session->count / size * size) return true;
     }
     return false;
 }
 
-/* The index of the next choice to be admitted; waiting.count: none. */
+/* The index of the next choice to admit; waiting.count: none. */
 static size_t next_choice(batcher *b, uint64_t now)
 {
     const uint64_t age_limit = b->options.age_limit_ns;
@@ -130,7 +130,7 @@ static void start(batcher *b, choice *c)
     request *r = c->request;
     c->session = take_session(b);
     c->phase = CHOICE_RUNNING;
-    if (r->embed) /* it may have begun before it was preempted */
+    if (r->embed) /* it may have started before a preemption */
         memset(c->hidden_sum, 0,
                (size_t)b->engine->program.config.hidden_size * sizeof *c->hidden_sum);
     size_t cached = 0;
@@ -164,7 +164,7 @@ void batcher_leave_slot(batcher *b, choice *c, bool keep)
     c->session = NULL;
 }
 
-/* By age, so that those who have waited for longest come first. */
+/* Inserts by age, the oldest first. */
 static void wait_again(batcher *b, choice *c)
 {
     size_t at = 0;

@@ -57,7 +57,7 @@ qp_status server_vocabulary(const server *s, api_error *error)
 
 /* ---- Requests ------------------------------------------------------------------------------ */
 
-/* What keeps a request from its route; QP_OK: nothing. */
+/* Checks the key and the state of the server. QP_OK: the route may handle the request. */
 static qp_status admit(server *s, exchange *x, const route *r, uint64_t *owner, api_error *error)
 {
     int phase = atomic_load(&s->phase);
@@ -156,7 +156,7 @@ static void wake(void *context)
     workers_wake(s->workers);
 }
 
-/* Its own thread: opens the engine and the batcher. */
+/* The loader's thread: opens the engine and the batcher. */
 static void *load(void *context)
 {
     server *s = context;
@@ -212,7 +212,7 @@ static void on_drain_end(evutil_socket_t socket, short events, void *context)
     event_base_loopbreak(s->base);
 }
 
-/* The first signal lets answers end, for some time; the second ends at once. */
+/* The first signal lets answers end within drain_seconds; the second ends the server at once. */
 static void on_end(evutil_socket_t number, short events, void *context)
 {
     (void)number, (void)events;
@@ -240,12 +240,12 @@ static void on_hangup(evutil_socket_t number, short events, void *context)
     if (keys_read(&s->keys, s->options->api_key_file, s->options->api_key, &error) == QP_OK)
         say(s, QP_LOG_NOTICE, "the API keys were read again");
     else
-        say(s, QP_LOG_WARNING, error.message); /* the old ones stay */
+        say(s, QP_LOG_WARNING, error.message); /* the old keys stay valid */
 }
 
 /* ---- Running ------------------------------------------------------------------------------- */
 
-/* Whether only this host reaches the address. */
+/* Whether only this computer can connect to the address. */
 static bool is_loopback(const char *host)
 {
     return strcmp(host, "localhost") == 0 || strcmp(host, "::1") == 0 ||

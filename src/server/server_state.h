@@ -1,4 +1,4 @@
-/* The server from the inside: what its files share. */
+/* The server's state, shared by its files. */
 #ifndef QUIPU_SERVER_SERVER_STATE_H
 #define QUIPU_SERVER_SERVER_STATE_H
 
@@ -26,12 +26,12 @@ struct server {
     struct event_base *base;
     http_server *http;
     worker_pool *workers;
-    api_keys keys; /* of the I/O thread */
+    api_keys keys; /* used by the I/O thread only */
     atomic_int phase;
     time_t started;
 
-    /* Set before the phase becomes SERVER_READY, constant from then on. */
-    qp_engine *engine; /* the engine thread's; others read what does not change */
+    /* Set before the phase becomes SERVER_READY, constant afterwards. */
+    qp_engine *engine; /* runs on the engine thread; others read only constant data */
     const qp_vocabulary *vocabulary;
     qp_engine_info info;
     qp_sampling defaults;
@@ -42,7 +42,7 @@ struct server {
     int loaded; /* an eventfd: the loader has ended */
 };
 
-/* The model's vocabulary, or an error that says that there is none. */
+/* The model's vocabulary, or an error if it has none. */
 qp_status server_vocabulary(const server *s, api_error *error);
 
 /* Sends an error as the reply. */
