@@ -1,4 +1,4 @@
-/* What a client is told when a request fails: a status of HTTP, and a body in its API's own form.
+/* Errors for clients: an HTTP status, and a body in the form of the client's API.
  */
 #ifndef QUIPU_SERVER_API_ERROR_H
 #define QUIPU_SERVER_API_ERROR_H
@@ -20,12 +20,13 @@ typedef enum api_style {
     API_OLLAMA,    /* {"error": "message"} */
 } api_style;
 
-/* Sets status and message; returns QP_INVALID, so that a reader ends in it. `param` may be NULL. */
+/* Sets status and message; returns QP_INVALID, so a reader can return the call's result. `param`
+ * may be NULL. */
 qp_status api_refuse(api_error *e, int status, const char *param, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* The same for a failure of the library, whose message is in e->error: what the client can mend is
- * 400, a full queue 429, the rest 500. */
+/* The same for a failure of the library, whose message is in e->error: an error in the request
+ * is 400, a full queue 429, the rest 500. */
 qp_status api_failed(api_error *e, qp_status status);
 
 /* The body, on one line, appended. */

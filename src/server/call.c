@@ -43,7 +43,7 @@ static void call_free(void *context)
 
 static void resume(worker_task *task);
 
-/* On the I/O thread: another look at the events, by a worker. */
+/* On the I/O thread: lets a worker read the events again. */
 static void go_on(void *context)
 {
     call *c = context;
@@ -110,7 +110,7 @@ qp_status call_read_body(call *c, field_tables fields, api_error *error)
     return fields_read(fields, c->body, &c->p, error);
 }
 
-/* Where the answers come: one for each prompt and choice. */
+/* Allocates the answers: one for each prompt and choice. */
 static qp_status make_answers(call *c, api_error *error)
 {
     size_t n = c->embeds ? 1 : (size_t)c->p.n;
@@ -167,7 +167,7 @@ static qp_status fill_request(const call *c, request *r, api_error *error)
     return QP_OK;
 }
 
-/* A prompt that leaves no room for an answer, told with both numbers. */
+/* Refuses a prompt that leaves no room for an answer; the message has both numbers. */
 static qp_status check_length(const call *c, const request *r, api_error *error)
 {
     int64_t context = c->server->info.context;
@@ -199,7 +199,7 @@ static qp_status submit(call *c, api_error *error)
     return QP_OK;
 }
 
-/* An endpoint that makes no text: its reply comes at once. */
+/* Handles an endpoint that makes no text: replies at once. */
 static void answer_at_once(call *c)
 {
     cJSON *tree = NULL;
@@ -317,8 +317,8 @@ static void end_if_over(call *c)
     exchange_end(c->exchange);
 }
 
-/* Takes what there is of a prompt's events. False: the client reads too slowly, and the prompt is
- * held until it has caught up. True: all were taken, and *over says whether the last was. */
+/* Reads the available events of a prompt. False: the client reads too slowly; the prompt is held
+ * until it has caught up. True: all were read; *over: the last event was among them. */
 static bool take_events(call *c, size_t prompt, bool *over)
 {
     request *r = c->prompts[prompt].request;
@@ -337,8 +337,8 @@ static bool take_events(call *c, size_t prompt, bool *over)
     return true;
 }
 
-/* Works on a prompt that is the worker's; returns how many references to the exchange it gives
- * back. */
+/* Works on a prompt that this worker has taken; returns how many references to the exchange the
+ * caller must release. */
 static int work_on(call *c, size_t prompt)
 {
     bool over = false;

@@ -1,5 +1,5 @@
-/* A call of the API that makes text: what its body asked for, the prompts, and the answers as they
- * grow. A dialect (one for each endpoint) turns a body into a call and answers into replies.
+/* A call of the API that makes text: the parameters from its body, its prompts, and its answers as
+ * they grow. A dialect (one for each endpoint) turns a body into a call and answers into replies.
  *
  *     call_start (a worker) -> dialect reads the body -> prompts to the batcher
  *     events (a worker) -> text of each answer -> dialect writes chunks, or the whole reply
@@ -28,12 +28,13 @@ typedef struct answer answer;
 
 enum { CALL_MOST_PROMPTS = 512, CALL_MOST_STOPS = 16, CALL_MOST_BIASES = 1024 };
 
-/* What bodies can say, of all endpoints; texts and JSON point into the body. */
+/* Parameters of all endpoints. Texts and JSON point into the body. */
 typedef struct parameters {
     const char *model;
     bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
     bool logprobs, raw, token_ids;
-    bool no_tools, no_generation_prompt; /* tools are not to be called; the conversation is whole */
+    bool no_tools,
+        no_generation_prompt; /* tools must not be called; no generation prompt is added */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
     double timeout;                                           /* seconds; 0: none */
     qp_sampling sampling;
@@ -45,12 +46,12 @@ typedef struct parameters {
     const char *text, *instructions, *suffix, *encoding;
 } parameters;
 
-/* How likely a token was, kept until its text is handed out. */
+/* A token's log-probability, kept until its text is sent. */
 typedef struct token_note {
     int32_t token;
     float logprob;
-    size_t offset; /* of its text in the answer */
-    size_t tops;   /* of its alternatives, in answer.tops */
+    size_t offset; /* where its text begins in the answer */
+    size_t tops;   /* index of its first alternative in answer.tops */
     uint32_t n_tops;
 } token_note;
 
@@ -60,37 +61,37 @@ struct answer {
     tokenizer_decoder decoder;
     stop_text stop;
     size_t decoded;        /* bytes of text that the tokens stand for */
-    strbuf text;           /* all that is certain, from the first token; calls of tools too */
-    size_t content;        /* bytes of it that are content, and not a call of a tool */
-    size_t sent;           /* bytes of content that the dialect was given */
+    strbuf text;           /* all certain text since the first token, with calls of tools */
+    size_t content;        /* how many bytes of it are content, not a call of a tool */
+    size_t sent;           /* bytes of content that the dialect has received */
     bool tool_text;        /* what follows is a call of a tool */
     cJSON *tool_calls;     /* [{"id", "name", "arguments"}] at the end; NULL: none */
-    size_t n_tokens;       /* chosen for it, without the one that ends it */
-    bool begun, ended;     /* the dialect has seen its first text; its end */
-    bool over;             /* its last event has come */
+    size_t n_tokens;       /* chosen tokens, without the one that ends the answer */
+    bool begun, ended;     /* the dialect has received its first text; its end */
+    bool over;             /* its last event was read */
     int finish;            /* a qp_finish, or REQUEST_*; once it has ended */
     const char *stopped;   /* the stop text that ended it; NULL: none */
     token_note *notes;     /* [n_notes] with logprobs */
-    size_t n_notes, noted; /* those before `noted` were handed out */
+    size_t n_notes, noted; /* those before `noted` were sent */
     token_top *tops;       /* [n_tops] */
     size_t n_tops;
-    int32_t *ids; /* [n_ids] of its tokens, where the client wants them */
+    int32_t *ids; /* [n_ids] token ids, if the client wants them */
     size_t n_ids, ids_sent;
     size_t notes_capacity, tops_capacity, ids_capacity;
 };
 
 typedef struct call_prompt {
     request *request; /* with a reference; NULL: not submitted */
-    char *text;       /* of the prompt, where it is echoed */
+    char *text;       /* of the prompt, if it is echoed */
     size_t length;
-    bool held; /* a worker has taken it and waits for the client to read */
+    bool held; /* a worker has taken it, and reads on when the client has caught up */
 } call_prompt;
 
-/* One endpoint's way. Writers append to call->out, which goes to the client afterwards. */
+/* The functions of one endpoint. Writers append to call->out, which is then sent to the client. */
 typedef struct dialect {
     field_tables fields;
     const char *stream_type; /* the Content-Type of a stream */
-    /* Checks what tables cannot, and adds prompts by call_add_*(). */
+    /* Checks what the tables cannot check, and adds prompts by call_add_*(). */
     qp_status (*read)(call *c, const cJSON *body, api_error *error);
     void (*whole)(call *c); /* the reply of a call that does not stream */
     /* A stream: the first event has come; an answer has text, notes or its first token (certain
@@ -99,14 +100,14 @@ typedef struct dialect {
     void (*delta)(call *c, answer *a, const char *text, size_t length);
     void (*finish)(call *c, answer *a);
     void (*end)(call *c);
-    /* A failure in mid-stream. */
+    /* A failure after the stream has begun. */
     void (*fail)(call *c, const api_error *error);
 } dialect;
 
 struct call {
-    worker_task task; /* first: the task of starting, then that of going on after a pause */
+    worker_task task; /* first member: starts the call; later continues it after a pause */
     server *server;
-    exchange *exchange; /* which owns the call */
+    exchange *exchange; /* owns the call */
     const struct route *route;
     const dialect *dialect; /* of the route; NULL: it makes no text */
     cJSON *body;
@@ -115,7 +116,7 @@ struct call {
     time_t created;
     uint64_t arrived; /* clock_ns() */
     uint64_t cache_key;
-    bool chat, embeds; /* the prompts are conversations; their embeddings are wanted */
+    bool chat, embeds; /* prompts are conversations; embeddings of them are wanted */
 
     pthread_mutex_t lock;
     call_prompt *prompts; /* [n_prompts] */
@@ -124,27 +125,27 @@ struct call {
     size_t n_answers, n_over;
     bool submitted, streaming, replied;
     atomic_bool resuming;
-    tool_names tools; /* that the client offers */
+    tool_names tools; /* tools that the client offers */
     strbuf out;
-    strbuf head; /* what every chunk of a stream begins with, as the dialect made it */
-    int state;   /* of the dialect: how far its stream has come */
+    strbuf head; /* the beginning of every chunk of a stream, made by the dialect */
+    int state;   /* used by the dialect: the progress of its stream */
 };
 
 /* ---- For the server ------------------------------------------------------------------------ */
 
-/* A call for the exchange, which owns it from then on; NULL: no memory. */
+/* Makes a call, which the exchange owns; NULL: no memory. */
 call *call_new(server *server, exchange *x, const struct route *route, uint64_t cache_key);
 
 /* Replies with an error in the route's form. */
 void call_reply_error(call *c, const api_error *error);
 
-/* Reads the body by a table of fields, after c->p got what is meant where a field is missing. */
+/* Sets c->p to defaults, then reads the body by a table of fields. */
 qp_status call_read_body(call *c, field_tables fields, api_error *error);
 
-/* Reads the body and submits its prompts; replies with an error where that fails. On a worker. */
+/* Reads the body and submits its prompts; if that fails, replies with an error. On a worker. */
 void call_start(worker_task *task);
 
-/* Events have come for one of the call's prompts, whose reference is taken over. On a worker. */
+/* Handles events of one of the call's prompts; takes over the reference. On a worker. */
 void call_take_events(request *r);
 
 /* ---- For dialects -------------------------------------------------------------------------- */
@@ -152,14 +153,14 @@ void call_take_events(request *r);
 /* Fields that endpoints share. */
 extern const field call_sampling_fields[], call_openai_fields[], call_vendor_fields[];
 
-/* Adds a prompt: ids that are taken over, text, or a conversation by the model's template.
- * `messages` is in the form of OpenAI, and is freed. */
+/* Adds a prompt: ids (the call then owns them), text, or a conversation for the model's template.
+ * `messages` has OpenAI's form, and is freed. */
 qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error);
 qp_status call_add_text(call *c, const char *text, api_error *error);
 qp_status call_add_chat(call *c, cJSON *variables, api_error *error);
 
-/* The variables of a template: messages as templates want them, and the tools unless they are not
- * to be called. *out: to cJSON_Delete(), or to call_add_chat(). */
+/* The variables of a template: messages in the form that templates expect, and the tools if they
+ * may be called. *out: to cJSON_Delete(), or to call_add_chat(). */
 qp_status call_chat_variables(call *c, const cJSON *messages, const cJSON *tools, cJSON **out,
                               api_error *error);
 
@@ -177,10 +178,10 @@ typedef struct call_usage {
 } call_usage;
 call_usage call_sum_usage(const call *c);
 
-/* "stop", "length", "tool_calls"; what OpenAI calls the end of an answer. */
+/* OpenAI's finish reason of an answer: "stop", "length" or "tool_calls". */
 const char *call_finish_reason(const answer *a);
 
-/* Sends what is in c->out. */
+/* Sends c->out. */
 void call_flush(call *c);
 
 #endif

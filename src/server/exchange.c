@@ -7,7 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* A client that has more than FULL bytes to read gets no more until it has read all but ROOM. */
+/* A client with more than FULL unread bytes gets no more until at most ROOM are unread. */
 enum { FULL = 256 << 10, ROOM = 64 << 10 };
 
 /* ---- The outbox ---------------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ static void outbox_put(outbox *box, exchange *x)
     box->last = &x->next;
     pthread_mutex_unlock(&box->lock);
     uint64_t one = 1;
-    /* The counter cannot overflow: the I/O thread sets it to 0 before it looks. */
+    /* The counter cannot overflow: the I/O thread sets it to 0 before it reads the outbox. */
     while (first && write(box->event, &one, sizeof one) < 0 && errno == EINTR)
         ;
 }
@@ -163,7 +163,7 @@ void exchange_add_header(exchange *x, const char *header)
     pthread_mutex_unlock(&x->lock);
 }
 
-/* Appends the head; `length` < 0: it is not known before the end. */
+/* Appends the head of the reply; `length` < 0: not known before the end. */
 static void put_head(exchange *x, int status, const char *type, long long length)
 {
     strbuf_printf(&x->out, "HTTP/1.1 %d %s\r\nServer: quipu\r\n", status, http_reason(status));
@@ -187,8 +187,8 @@ static void put_body(exchange *x, const void *bytes, size_t length)
     if (x->chunked) strbuf_puts(&x->out, "\r\n");
 }
 
-/* Ends a section that wrote into x->out: what is there goes to the I/O thread. A text that could
- * not be built ends the connection there. */
+/* Ends a section that wrote into x->out: queues it for the I/O thread. If memory ran out while it
+ * was written, the I/O thread ends the connection. */
 static void unlock_and_queue(exchange *x)
 {
     bool put = !x->queued && !x->gone;

@@ -1,4 +1,4 @@
-/* An exchange from the inside: what http.c and exchange.c share. See http.h. */
+/* The state of an exchange, shared by http.c and exchange.c. See http.h. */
 #ifndef QUIPU_SERVER_EXCHANGE_H
 #define QUIPU_SERVER_EXCHANGE_H
 
@@ -9,8 +9,8 @@
 
 struct connection;
 
-/* Exchanges that have something to write, and the eventfd that tells the I/O thread. It outlives
- * the server as long as an exchange does. */
+/* Exchanges that have something to write, and the eventfd that wakes the I/O thread. It lives until
+ * the server and all exchanges are freed. */
 typedef struct outbox {
     pthread_mutex_t lock;
     exchange *first, **last;
@@ -27,11 +27,11 @@ exchange *outbox_take(outbox *box);
 struct exchange {
     atomic_int references;
     http_parser request;
-    struct connection *connection; /* of the I/O thread; NULL: the client has left */
+    struct connection *connection; /* used by the I/O thread only; NULL: the client has left */
     outbox *box;
     bool head_only, chunked, keep_alive;
 
-    pthread_mutex_t lock; /* for all below */
+    pthread_mutex_t lock; /* protects all members below */
     strbuf headers;       /* "Name: value\r\n" */
     strbuf out;           /* not yet given to the connection */
     size_t unsent;        /* bytes that the connection has not written yet */
@@ -43,10 +43,10 @@ struct exchange {
 
 exchange *exchange_new(outbox *box, http_parser *request); /* takes the request over */
 
-/* The client has left: the handler is told, and nothing is queued from now on. */
+/* The client has left: calls the handler; nothing is queued afterwards. */
 void exchange_leave(exchange *x);
 
-/* So many bytes are left in the connection. */
+/* The connection has this many unwritten bytes left. */
 void exchange_set_unsent(exchange *x, size_t unsent);
 
 #endif

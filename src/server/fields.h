@@ -1,8 +1,9 @@
-/* The fields of a request's body: one table for each endpoint says name, type, range and where the
- * value goes. The reader checks by it, and /openapi.json is written from it.
+/* The fields of a request's body: one table for each endpoint has name, type, range and the
+ * member that receives the value. The reader checks requests by it, and /openapi.json is written
+ * from it.
  *
- * A field that no table names is ignored, as clients expect; a field that one names is of its type
- * or refused by name. null is the same as no field.
+ * A field that is in no table is ignored, as clients expect. A field of a table with another type
+ * or out of range is refused, and the message names it. null is the same as no field.
  */
 #ifndef QUIPU_SERVER_FIELDS_H
 #define QUIPU_SERVER_FIELDS_H
@@ -44,7 +45,7 @@ typedef struct field {
     const char *help; /* a phrase */
 } field;
 
-/* Tables that follow one another; ends in NULL. */
+/* A list of tables that ends with NULL. */
 typedef const field *const *field_tables;
 
 /* Reads the members of `body` that the tables name into the struct at `out`. */

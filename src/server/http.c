@@ -2,9 +2,9 @@
  *
  *     accept -> read a request -> on_request ... exchange in the outbox -> write -> next request
  *
- * A connection has one request at a time; a client that sends several at once has the others wait
- * in the buffer. Reading goes on while a request is answered, because that is how a client that
- * leaves is noticed.
+ * A connection has one request at a time; if a client sends several at once, the others wait in
+ * the buffer. The thread keeps reading while a request is answered, because only reading shows that
+ * a client has left.
  */
 #include "server/exchange.h"
 
@@ -37,8 +37,8 @@ typedef struct connection {
     struct event *deadline;
     http_parser parser;
     exchange *current; /* with a reference; NULL: none is being answered */
-    bool begun;        /* bytes of the next request have come */
-    bool lingering;    /* the last reply is being written; what comes is discarded */
+    bool begun;        /* bytes of the next request were received */
+    bool lingering;    /* the last reply is being written; input is discarded */
     struct connection *previous, *next;
 } connection;
 
@@ -82,8 +82,8 @@ static void set_deadline(connection *c, int seconds)
     event_add(c->deadline, &time);
 }
 
-/* The last reply is on its way: the client may read it, then the connection ends. Closing at once
- * would reset it while the client still sends, and the reply would be lost. */
+/* Lets the client read the last reply, then ends the connection. Closing at once while the client
+ * still sends would reset the connection, and the reply would be lost. */
 static void linger(connection *c)
 {
     c->lingering = true;
@@ -108,7 +108,7 @@ static void refuse(connection *c, int status, const char *problem)
     linger(c);
 }
 
-/* Hands a complete request over; false: the connection is gone. */
+/* Passes on a complete request; false: the connection was closed. */
 static bool dispatch(connection *c)
 {
     exchange *x = exchange_new(c->server->box, &c->parser);
@@ -126,7 +126,7 @@ static bool dispatch(connection *c)
     return true;
 }
 
-/* Reads requests from what has come, until one is to be answered. */
+/* Parses received bytes until a request is complete. */
 static void read_requests(connection *c)
 {
     struct evbuffer *in = bufferevent_get_input(c->stream);
@@ -232,7 +232,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t socket,
         refuse(c, 503, "there are as many connections as the server takes");
 }
 
-/* Descriptors may be used up: accepting again at once would spin. */
+/* The process may have no descriptors left; accepting again at once would spin. */
 static void on_listening_again(evutil_socket_t socket, short events, void *context)
 {
     (void)socket, (void)events;

@@ -3,8 +3,8 @@
  *
  * A complete request is an exchange. It is handed to `on_request`, and answered from any thread,
  * whole or as a stream. Bytes are queued in the exchange and written by the I/O thread, which an
- * eventfd wakes. A client that reads slowly fills the exchange: exchange_is_full() says so, and
- * on_room() is called when it has caught up.
+ * eventfd wakes. If a client reads slowly, exchange_is_full() becomes true; on_room() is called
+ * when the client has caught up.
  */
 #ifndef QUIPU_SERVER_HTTP_H
 #define QUIPU_SERVER_HTTP_H
@@ -42,7 +42,7 @@ void http_close(http_server *server);
 /* The port that it listens on. */
 int http_port(const http_server *server);
 
-/* Accepts nobody any more, and closes connections when what they wait for has been answered. */
+/* Accepts no more connections, and closes each one when its current request has been answered. */
 void http_drain(http_server *server);
 
 /* Connections that are open. */
@@ -55,7 +55,7 @@ void exchange_release(exchange *x);
 
 const http_parser *exchange_request(const exchange *x);
 
-/* Adds a header ("Name: value") to the reply that comes; before it begins. */
+/* Adds a header ("Name: value") to the reply. Call it before the reply begins. */
 void exchange_add_header(exchange *x, const char *header);
 
 /* The whole reply. `type`: its Content-Type. */
@@ -70,7 +70,7 @@ void exchange_end(exchange *x);
 /* Whether the client has left. */
 bool exchange_is_gone(exchange *x);
 
-/* Whether the client has so much to read that no more should be sent; on_room() follows then. */
+/* Whether the client has too many unread bytes to send more. If so, on_room() is called later. */
 bool exchange_is_full(exchange *x);
 
 /* What a handler keeps with the exchange. on_gone: the client has left; on_room: see above; both

@@ -1,8 +1,8 @@
 /* One HTTP/1.x request from bytes that arrive in pieces (RFC 9112).
  *
- * All of it is hostile: every length has a limit, and what two readers could understand differently
- * (two lengths, a length beside chunks, folded headers, a bare CR) is refused, so that no proxy in
- * front can be made to see another request than this parser.
+ * Requests are untrusted. Every length has a limit. What two parsers could read differently (two
+ * lengths, a length with chunks, folded headers, a bare CR) is refused, so that a proxy in front
+ * and this parser always see the same request.
  */
 #ifndef QUIPU_SERVER_HTTP_PARSER_H
 #define QUIPU_SERVER_HTTP_PARSER_H

@@ -18,8 +18,8 @@ typedef struct api_keys {
 qp_status keys_read(api_keys *keys, const char *path, const char *key, qp_error *error);
 void keys_free(api_keys *keys);
 
-/* Whether the request has one of the keys, or none is needed. How long it takes does not depend on
- * how much of a key is right. *owner: a number that stands for the key, the same after the keys
+/* Whether the request has one of the keys, or none is needed. The time does not depend on how
+ * much of a key is right. *owner: a number that stands for the key, the same after the keys
  * were read again; 0 where none is needed. */
 bool keys_accept(const api_keys *keys, const http_parser *request, uint64_t *owner);
 

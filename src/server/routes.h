@@ -1,4 +1,4 @@
-/* What the server answers to: one row for each method and path. */
+/* The routes of the server: one row for each method and path. */
 #ifndef QUIPU_SERVER_ROUTES_H
 #define QUIPU_SERVER_ROUTES_H
 

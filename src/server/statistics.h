@@ -1,7 +1,7 @@
-/* What the batcher has done and does: counters, histograms, sequences, pages, the prefix tree.
+/* Statistics of the batcher: counters, histograms, sequences, pages, the prefix tree.
  *
- * The engine thread counts as it goes. batcher_snapshot() asks it for a copy, which it makes
- * between two steps; so nothing is copied that nobody asked for, and all numbers are of one moment.
+ * The engine thread counts. batcher_snapshot() requests a copy, which that thread makes between two
+ * steps, so all numbers are of the same moment, and nothing is copied without a request.
  */
 #ifndef QUIPU_SERVER_STATISTICS_H
 #define QUIPU_SERVER_STATISTICS_H

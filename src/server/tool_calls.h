@@ -1,4 +1,4 @@
-/* Calls of tools in what a model says, in the forms that families are trained on:
+/* Finds calls of tools in a model's text, in the forms that families are trained on:
  *
  *     Llama 3.x        {"name": "f", "parameters": {...}}, perhaps after <|python_tag|>
  *     Llama 3.x        <function=f>{...}</function>
@@ -16,11 +16,11 @@ typedef struct tool_names {
     size_t count;
 } tool_names;
 
-/* Whether a control token's text begins a call, and so has to be seen. */
+/* Whether a control token's text begins a call, so that it must be part of the text. */
 bool tool_calls_marker(const char *piece, size_t length);
 
-/* How many bytes of text[0 .. length) are surely content. *call: a call of a tool may begin there;
- * with `ended` no more text comes. */
+/* How many bytes of text[0 .. length) are certainly content. *call: a call may begin after them.
+ * `ended`: the text is complete. */
 size_t tool_calls_scan(const char *text, size_t length, bool ended, bool *call);
 
 /* The calls in the text of an answer from where tool_calls_scan() stopped: an array of

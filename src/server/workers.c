@@ -48,7 +48,7 @@ static worker_task *take_task(worker_pool *pool)
     return task;
 }
 
-/* Does one piece of work; false: there is none. */
+/* Does one piece of work; false: none. */
 static bool work(worker_pool *pool)
 {
     worker_task *task = take_task(pool);
@@ -56,8 +56,8 @@ static bool work(worker_pool *pool)
     return task || pool->more(pool->context);
 }
 
-/* Sleeps until it is woken. What came between the last look and `sleeps` is found by another look,
- * because who puts something looks at `sleeps` after it. */
+/* Sleeps until woken. Sets `sleeps`, then checks for work once more: a thread that adds work reads
+ * `sleeps` afterwards, so either this check finds the work or that thread wakes the worker. */
 static void sleep_until_woken(worker *w)
 {
     uint64_t count;

@@ -1,16 +1,15 @@
 /* The server's workers: a few threads that parse, tokenize and format, so that neither the I/O
  * thread nor the engine thread does.
  *
- * A worker takes tasks in their order, then whatever `more` finds, and sleeps when there is
- * nothing. Waking never blocks: it is an eventfd for each worker, written only while that one
- * sleeps.
+ * A worker runs tasks in their order, then calls `more`, and sleeps when neither has work. Waking
+ * does not block: each worker has an eventfd, which is written only while the worker sleeps.
  */
 #ifndef QUIPU_SERVER_WORKERS_H
 #define QUIPU_SERVER_WORKERS_H
 
 #include "base/status.h"
 
-/* Embedded in what it works on; in the queue once at a time. */
+/* Embedded in the object that it works on; at most once in the queue. */
 typedef struct worker_task {
     void (*run)(struct worker_task *task);
     struct worker_task *next;
@@ -28,7 +27,8 @@ void workers_put(worker_pool *pool, worker_task *task);
 /* `more` would find something: wakes a worker that sleeps. From any thread; does not block. */
 void workers_wake(worker_pool *pool);
 
-/* Runs what is queued, then ends the threads. Nothing may be put any more. NULL is allowed. */
+/* Runs the queued tasks, then ends the threads. No task may be added after this. NULL is allowed.
+ */
 void workers_close(worker_pool *pool);
 
 #endif
