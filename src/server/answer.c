@@ -19,7 +19,7 @@ static bool grow(void **data, size_t *capacity, size_t needed, size_t size)
     return true;
 }
 
-/* Notes without memory are left out: a reply without them is still an answer. */
+/* If memory runs out, notes are left out: the reply is still valid without them. */
 static void add_note(answer *a, const token_event *event)
 {
     size_t tops = event->n_top;
@@ -58,7 +58,7 @@ static void decode(answer *a, int32_t token)
     a->decoded += pending->length - before;
 }
 
-/* Looks how much of the text is content; `ended`: no more comes. */
+/* Determines how much of the text is content. `ended`: the text is complete. */
 static void find_content(answer *a, bool ended)
 {
     if (!a->call->tools.count) {
@@ -66,11 +66,11 @@ static void find_content(answer *a, bool ended)
         return;
     }
     if (a->tool_text) return;
-    /* Content that was handed out ends before any marker, so the search goes on from there. */
+    /* Content that was sent ends before any marker, so the search starts there. */
     size_t from = a->content;
     a->content = from + tool_calls_scan(strbuf_text(&a->text) + from, a->text.length - from, ended,
                                         &a->tool_text);
-    /* A bare object is a call only where it is all that the model says. */
+    /* A bare object is a call only if it is the whole text. */
     if (a->tool_text && from > 0 && strbuf_text(&a->text)[a->content] == '{') {
         a->tool_text = false;
         a->content = a->text.length;
@@ -113,7 +113,7 @@ static void finish_answer(answer *a, int finish)
     if (c->streaming && !c->replied) c->dialect->finish(c, a);
 }
 
-/* The stop text that appears first in what is pending; NULL: none does. */
+/* The stop text that appears first in the pending text; NULL: none. */
 static const char *find_stop(const answer *a)
 {
     const char *text = strbuf_text(&a->stop.pending), *first = NULL, *found = NULL;

@@ -4,7 +4,7 @@
 
 #include "server/call.h"
 
-/* A token has come, or the last event. What is certain of the text goes to the dialect. */
+/* Handles a token or the last event, and gives the certain part of the text to the dialect. */
 void answer_add_token(answer *a, request *r, const token_event *event);
 void answer_end(answer *a, request *r, const token_event *event);
 

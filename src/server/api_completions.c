@@ -1,4 +1,4 @@
-/* POST /v1/completions: text or tokens go on. */
+/* POST /v1/completions: continues text or tokens. */
 #include "server/api_openai.h"
 
 #include "server/api_parts.h"
@@ -101,7 +101,7 @@ static qp_status add_ids(call *c, const cJSON *ids, api_error *error)
     return status;
 }
 
-/* Keeps the text of the prompt that was added last, for the echo. */
+/* Keeps the text of the last added prompt, for the echo. */
 static qp_status keep_text(call *c, const char *text, api_error *error)
 {
     call_prompt *prompt = &c->prompts[c->n_prompts - 1];
@@ -171,7 +171,7 @@ static void put_piece(const call *c, int32_t token, strbuf *out)
     json_put_string(out, piece ? piece : "", length);
 }
 
-/* `known`: the logarithm and the alternatives are; they are not of the first token of a prompt. */
+/* `known`: log-probability and alternatives exist; the first token of a prompt has none. */
 static void add_row(const call *c, columns *to, int32_t token, bool known, float logprob,
                     const token_top *tops, size_t n_tops)
 {

@@ -1,5 +1,5 @@
-/* POST /api/chat and /api/generate, and what Ollama's clients ask of a model. A stream is a JSON
- * object on each line, and what a body says by default. */
+/* POST /api/chat and /api/generate, and the endpoints that describe the model to Ollama's clients.
+ * A reply is a stream by default, with one JSON object on each line. */
 #include "server/api_ollama.h"
 
 #include "base/clock.h"
@@ -27,7 +27,7 @@ static qp_status read_length(void *out, const char *name, const cJSON *value, ap
 static qp_status read_seed(void *out, const char *name, const cJSON *value, api_error *error)
 {
     parameters *p = out;
-    if (value->valuedouble < 0) return QP_OK; /* a random one */
+    if (value->valuedouble < 0) return QP_OK; /* negative: a random seed */
     if (qp_sampling_set(&p->sampling, QP_SEED, value->valuedouble, QP_FROM_REQUEST,
                         &error->error) == QP_OK)
         return QP_OK;

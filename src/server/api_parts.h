@@ -7,7 +7,7 @@
 /* The model's name as a JSON string. */
 void put_model(const call *c, strbuf *out);
 
-/* A logarithm of a probability; JSON has no minus infinity, which becomes -9999. */
+/* A log-probability. JSON has no minus infinity, so -9999 is written instead. */
 void put_logprob(strbuf *out, float logprob);
 
 /* ,"usage":{...} with cached tokens. */
@@ -19,7 +19,7 @@ void put_token_ids(const call *c, const answer *a, size_t from, strbuf *out);
 /* How many of the answer's notes are of tokens whose text begins before `offset`. */
 size_t notes_before(const answer *a, size_t offset);
 
-/* A failure in mid-stream: data: {"error": ...}. */
+/* A failure after a stream has begun: data: {"error": ...}. */
 void fail_openai(call *c, const api_error *error);
 
 #endif

@@ -1,7 +1,7 @@
 /* POST /v1/responses, without state: every request brings its whole conversation.
  *
- * A stream is a list of events with a number each; items of the output are opened, filled and
- * closed, and the last event has the whole response.
+ * A stream is a list of numbered events. They open, fill and close items of the output; the last
+ * event has the whole response.
  */
 #include "server/api_openai.h"
 
@@ -314,8 +314,7 @@ static void whole(call *c)
 
 /* ---- Events -------------------------------------------------------------------------------- */
 
-/* c->state: how many events there were. An item's index is 0 for the message, where there is one.
- */
+/* c->state: number of events so far. If there is a message, it is the item with index 0. */
 static cJSON *new_event(call *c, const char *type)
 {
     cJSON *event = cJSON_CreateObject();

@@ -1,4 +1,4 @@
-/* What endpoints read in the same way: fields, prompts, conversations. See call.h. */
+/* What all endpoints read alike: fields, prompts, conversations. See call.h. */
 #include "server/call.h"
 
 #include "server/server_state.h"
@@ -50,7 +50,7 @@ const field call_sampling_fields[] = {
 static qp_status read_seed(void *out, const char *name, const cJSON *value, api_error *error)
 {
     parameters *p = out;
-    if (value->valuedouble == -1) { /* other servers' word for a random one */
+    if (value->valuedouble == -1) { /* other servers use it for a random seed */
         p->sampling.source[QP_SEED] = QP_FROM_NEUTRAL;
         return QP_OK;
     }
@@ -144,8 +144,8 @@ qp_status call_read_tool_choice(void *out, const char *name, const cJSON *value,
                       name);
 }
 
-/* What a client of a newer server could ask for: refused, because ignoring it would give another
- * answer than the one asked for. */
+/* Fields that this server does not support. They are refused, because an answer that ignores them
+ * would not be the requested one. */
 static qp_status refuse_grammar(void *out, const char *name, const cJSON *value, api_error *error)
 {
     bool empty = (cJSON_IsString(value) && !*value->valuestring) || cJSON_IsFalse(value);

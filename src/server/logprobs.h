@@ -7,8 +7,8 @@
 /* The natural logarithm of a token's probability; `row`: float32 [vocab_size]. */
 float logprob_of(const float *row, size_t vocab_size, int32_t token);
 
-/* The `wanted` likeliest tokens into top[0 .. wanted), the likeliest first, of equal ones the lower
- * id first; returns how many there are. */
+/* Writes the `wanted` likeliest tokens to top[0 .. wanted), the likeliest first; of equal ones the
+ * lower id first. Returns how many it wrote. */
 size_t logprobs_top(const float *row, size_t vocab_size, size_t wanted, token_top *top);
 
 #endif

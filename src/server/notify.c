@@ -22,6 +22,6 @@ void notify_manager(const char *state)
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
     ssize_t sent =
         sendto(sender, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address, size);
-    (void)sent; /* the manager's time limit tells it, and a person */
+    (void)sent; /* if it fails, the manager's time limit reports it */
     close(sender);
 }

@@ -1,8 +1,9 @@
-/* Which pages of browsers may call the server.
+/* Which web pages may call the server.
  *
- * A browser says which page a request comes from ("Origin"). Any page can make it send requests to
- * this host, so requests of pages from elsewhere are refused unless their origin was named; and
- * without keys also those of a page whose own name was made to lead here (DNS rebinding).
+ * A browser says which page a request comes from ("Origin"). Any page can make a browser send
+ * requests to this computer, so requests with another origin are refused unless --cors-origin names
+ * it. Without keys, so are requests of pages whose host name was made to resolve to this computer
+ * (DNS rebinding).
  */
 #ifndef QUIPU_SERVER_ORIGIN_H
 #define QUIPU_SERVER_ORIGIN_H

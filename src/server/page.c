@@ -16,7 +16,7 @@ static const struct {
     {"/engine.js", "src/server/page/engine.js", "text/javascript; charset=utf-8"},
 };
 
-/* Nothing inline runs, and nothing is loaded from or sent to elsewhere: what a model writes cannot
+/* No inline code runs, and nothing is loaded from or sent to other hosts, so text of a model cannot
  * become code. */
 static const char policy[] = "Content-Security-Policy: default-src 'none'; style-src 'self'; "
                              "script-src 'self'; connect-src 'self'; img-src data:; "

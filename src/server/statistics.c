@@ -164,7 +164,7 @@ static bool add_tree(const prefix_tree *t, batcher_stats *out)
 
 /* ---- snapshots ----------------------------------------------------------------------------- */
 
-/* The engine thread's part; false: no memory. */
+/* The part that the engine thread does; false: no memory. */
 static bool collect(const batcher *b, batcher_stats *out)
 {
     const page_pool *pages = &b->engine->pages;
