@@ -208,7 +208,7 @@ program_access program_step_access(const program *p, int step, plan_tensor_id id
     for (int n = s->first_node; n < s->first_node + s->n_nodes; n++) {
         const op_info *op = op_get(p->nodes[n].op);
         bool written = access.write; /* a step may read what it wrote itself */
-        for (int i = 0; i < op_n_tensors(op); i++) {
+        for (int i = 0, n_tensors = op_n_tensors(op); i < n_tensors; i++) {
             if (program_tensor_of(p, n, i) != (int)id) continue;
             if (op->tensors[i].direction != OP_OUT && !(written && !access.read))
                 access.read = true;

@@ -401,9 +401,9 @@ void program_bind(const program *p, int node, const program_memory *memory, cons
     const program_node *about = &p->nodes[node];
     const op_info *op = op_get(about->op);
     *call = (op_call){0};
-    for (int i = 0; i < op_n_tensors(op); i++)
+    for (int i = 0, n = op_n_tensors(op); i < n; i++)
         call->tensors[i] = program_bind_view(p, about->operands[i], memory, sizes);
-    for (int i = 0; i < op_n_params(op); i++)
+    for (int i = 0, n = op_n_params(op); i < n; i++)
         call->params[i] = (double)about->params[i];
     call->end = op->units(call);
 }
