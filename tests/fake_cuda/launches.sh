@@ -15,8 +15,7 @@ failed=0
 mkdir -p "$folder"
 
 # What --exec calls launches one by one, and the kernel of many passes.
-operators=ops mega=mk
-if "$program" bench --help-all 2>/dev/null | grep -q megakernel; then operators=cuda mega=megakernel; fi
+operators=cuda mega=megakernel
 
 # run CASE COMMAND ARGUMENT...
 run() {
