@@ -57,5 +57,6 @@ plant src/op/a.c 'if (!p) exit(1);' 'end the process; return a qp_status'
 plant src/op/a.c 'abort();' 'end the process; return a qp_status'
 plant src/engine/a.c 'fprintf(stderr, "x");' 'libraries do not print'
 plant src/vm/a.c 'printf("x");' 'libraries do not print'
+plant src/vm/a.h '#include "vm/a.h"' 'src/vm/a.h:1: headers include each other: vm/a.h -> vm/a.h'
 
 [ $failures = 0 ]
