@@ -63,7 +63,7 @@ static qp_status check_limits(const program *p, qp_error *error)
                          p->options.ranks);
     if (p->n_steps <= UINT16_MAX && p->config.n_layers <= INT16_MAX) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
-                     "a schedule has room for %d steps and %d layers, the plan has %d and %lld",
+                     "a schedule has room for %d steps and %d layers, the program has %d and %lld",
                      UINT16_MAX, INT16_MAX, p->n_steps, (long long)p->config.n_layers);
 }
 
@@ -74,7 +74,7 @@ qp_status draft_take_program(const program *p, schedule *s, qp_error *error)
     s->program = p;
     s->n_nodes = last > 0 && last < p->n_steps ? p->steps[last].first_node : p->n_nodes;
     if (s->n_nodes == 0)
-        return error_set(error, QP_INVALID, "steps 0 to %d of the plan have no operators", last);
+        return error_set(error, QP_INVALID, "steps 0 to %d of the program have no operators", last);
     s->costs = arena_alloc(&s->memory, (size_t)s->n_nodes, sizeof *s->costs);
     return s->costs ? QP_OK : error_no_memory(error, "the schedule", (size_t)s->n_nodes);
 }

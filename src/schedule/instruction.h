@@ -66,7 +66,7 @@ typedef struct instruction_wait {
 
 typedef struct instruction {
     uint16_t opcode, flags;
-    uint16_t step; /* of the plan */
+    uint16_t step; /* of the program */
     int16_t layer;
     uint32_t node; /* of the program: instructions of one node share kernel, operands and params */
     uint16_t part, parts;

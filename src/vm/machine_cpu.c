@@ -459,7 +459,7 @@ static qp_status limits_of_serial(void *self, machine_profile *out, qp_error *er
 
 const machine_type machine_reference = {
     .name = "reference",
-    .help = "the plan node by node, reference kernels alone: the oracle of values",
+    .help = "the program node by node, reference kernels alone: the oracle of values",
     .references = true,
     .count_bytes = count_references,
     .open = open_reference,
@@ -490,7 +490,7 @@ const machine_type machine_threads = {.name = "threads",
                                       OF_CPU};
 
 const machine_type machine_operators = {.name = "operators",
-                                        .help = "the plan node by node, each over all threads",
+                                        .help = "the program node by node, each over all threads",
                                         .takes_kernels = true,
                                         .count_bytes = count_variants,
                                         .open = open_operators,

@@ -279,7 +279,7 @@ static qp_status limits_of_cuda(void *self, machine_profile *out, qp_error *erro
 }
 
 const machine_type machine_cuda = {.name = "cuda",
-                                   .help = "the plan on an NVIDIA GPU, in CUDA graphs",
+                                   .help = "the launch list on an NVIDIA GPU, in CUDA graphs",
                                    .on_gpu = true,
                                    .in_parts = true,
                                    .count_bytes = count_cuda,

@@ -167,7 +167,7 @@ static const char *accepts_mega(const void *self, const machine_request *r)
     if (uses && !m->mega.can_choose)
         return "so few of the megakernel's blocks have no room to choose tokens in";
     if (chooses_after(m, n, r->choice) && machine_passes_of(r) > 1)
-        return "tokens that the plan's step chooses come one pass at a time";
+        return "tokens chosen by the program's step \"sample\" come one pass at a time";
     if (machine_passes_of(r) * n > CUDA_MEGA_MAX_TOKENS)
         return "so many tokens are more than one launch of the megakernel makes";
     return NULL;

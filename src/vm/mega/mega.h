@@ -149,7 +149,7 @@ typedef struct mega_tiles {
     int32_t inverse; /* 256 / across, rounded up: warp * inverse / 256 is the warp's tile */
 } mega_tiles;
 
-/* How tokens are sampled: as the plan's step "sample" does, after bias and penalties as
+/* How tokens are sampled: as the program's step "sample" does, after bias and penalties as
  * engine/sampler.c defines them. */
 typedef struct mega_sampling {
     float temperature, top_p, min_p;
