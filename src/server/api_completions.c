@@ -77,30 +77,6 @@ static const field *const completion_tables[] = {completion_fields, call_openai_
 
 /* ---- Prompts ------------------------------------------------------------------------------- */
 
-static qp_status add_ids(call *c, const cJSON *ids, api_error *error)
-{
-    qp_tokens tokens = {0};
-    const cJSON *item;
-    size_t count = (size_t)cJSON_GetArraySize(ids);
-    tokens.data = malloc((count + 1) * sizeof *tokens.data);
-    if (!tokens.data)
-        return api_failed(error, error_no_memory(&error->error, "the prompt", count * 4));
-    qp_status status = QP_OK;
-    cJSON_ArrayForEach(item, ids)
-    {
-        double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(id >= 0 && id <= INT32_MAX) || id != (double)(int32_t)id) {
-            status = api_refuse(error, 400, "prompt",
-                                "token ids of a prompt must be whole numbers from 0 on");
-            break;
-        }
-        tokens.data[tokens.count++] = (int32_t)id;
-    }
-    if (status == QP_OK) status = call_add_tokens(c, &tokens, error);
-    qp_tokens_free(&tokens);
-    return status;
-}
-
 /* Keeps the text of the last added prompt, for the echo. */
 static qp_status keep_text(call *c, const char *text, api_error *error)
 {
@@ -120,20 +96,15 @@ static qp_status keep_text(call *c, const char *text, api_error *error)
     return status == QP_OK ? QP_OK : api_failed(error, status);
 }
 
-static qp_status add_one(call *c, const cJSON *prompt, api_error *error)
+/* For call_add_prompts(). */
+static qp_status keep_echo(call *c, const cJSON *prompt, api_error *error)
 {
-    bool text = cJSON_IsString(prompt);
-    if (!text && !cJSON_IsArray(prompt))
-        return api_refuse(error, 400, "prompt",
-                          "\"prompt\" must be a text, an array of token ids, or an array of these");
-    TRY(text ? call_add_text(c, prompt->valuestring, error) : add_ids(c, prompt, error));
-    return keep_text(c, text ? prompt->valuestring : NULL, error);
+    return keep_text(c, cJSON_IsString(prompt) ? prompt->valuestring : NULL, error);
 }
 
 static qp_status read_completion(call *c, const cJSON *body, api_error *error)
 {
     (void)body;
-    const cJSON *prompt = c->p.prompt, *first = prompt->child, *item;
     if (c->p.max_tokens < 0) c->p.max_tokens = 16;     /* OpenAI's default */
     if (!c->server->vocabulary) c->p.token_ids = true; /* there is no text */
     if (c->p.best_of >= 0 && c->p.best_of != c->p.n)
@@ -141,10 +112,7 @@ static qp_status read_completion(call *c, const cJSON *body, api_error *error)
     if (c->p.max_tokens == 0 && !c->p.echo)
         return api_refuse(error, 400, "max_tokens",
                           "\"max_tokens\" of 0 asks for nothing without \"echo\": true");
-    if (cJSON_IsString(prompt) || cJSON_IsNumber(first)) return add_one(c, prompt, error);
-    if (!first) return api_refuse(error, 400, "prompt", "\"prompt\" is empty");
-    cJSON_ArrayForEach(item, prompt) TRY(add_one(c, item, error));
-    return QP_OK;
+    return call_add_prompts(c, "prompt", keep_echo, error);
 }
 
 /* ---- Replies ------------------------------------------------------------------------------- */

@@ -173,7 +173,7 @@ static qp_status check_length(const call *c, const request *r, api_error *error)
     int64_t context = c->server->info.context;
     if ((int64_t)r->n_prompt < context + (c->embeds || r->prompt_only)) return QP_OK;
     error->code = "context_length_exceeded";
-    return api_refuse(error, 400, c->chat ? "messages" : "prompt",
+    return api_refuse(error, 400, call_prompt_name(c),
                       "the request (%zu tokens) exceeds the available context size (%lld tokens); "
                       "nothing was cut: send less, or start the server with a larger --context",
                       r->n_prompt, (long long)context);

@@ -33,9 +33,11 @@ typedef struct parameters {
     const char *model;
     bool stream, include_usage, echo, ignore_eos, special, parse_special, add_special, with_pieces;
     bool logprobs, raw, token_ids;
+    bool base64; /* embeddings as base64 */
     bool no_tools,
         no_generation_prompt; /* tools must not be called; no generation prompt is added */
     int64_t n, best_of, max_tokens, min_tokens, top_logprobs; /* -1: not given */
+    int64_t dimensions;                                       /* 0: not given */
     double timeout;                                           /* seconds; 0: none */
     qp_sampling sampling;
     const char *stops[CALL_MOST_STOPS];
@@ -158,6 +160,14 @@ extern const field call_sampling_fields[], call_openai_fields[], call_vendor_fie
 qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error);
 qp_status call_add_text(call *c, const char *text, api_error *error);
 qp_status call_add_chat(call *c, cJSON *variables, api_error *error);
+
+/* The field that prompts come from, for messages. */
+const char *call_prompt_name(const call *c);
+
+/* Adds what p.prompt has, a field of this name: a text, token ids, or an array of these. `added`
+ * (may be NULL) is called after each prompt. */
+typedef qp_status call_prompt_added(call *c, const cJSON *prompt, api_error *error);
+qp_status call_add_prompts(call *c, const char *name, call_prompt_added *added, api_error *error);
 
 /* The variables of a template: messages in the form that templates expect, and the tools if they
  * may be called. *out: to cJSON_Delete(), or to call_add_chat(). */

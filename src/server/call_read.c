@@ -1,4 +1,4 @@
-/* What all endpoints read alike: fields, prompts, conversations. See call.h. */
+/* What several endpoints read in the same way: fields and conversations. See call.h. */
 #include "server/call.h"
 
 #include "server/server_state.h"
@@ -218,83 +218,12 @@ const field call_vendor_fields[] = {{.name = "min_tokens",
                                      .help = "not built yet"},
                                     {0}};
 
-/* ---- Prompts ------------------------------------------------------------------------------- */
+/* ---- Conversations ------------------------------------------------------------------------- */
 
 static qp_status no_memory(api_error *error, size_t bytes)
 {
-    return api_failed(error, error_no_memory(&error->error, "the prompt", bytes));
+    return api_failed(error, error_no_memory(&error->error, "the conversation", bytes));
 }
-
-static qp_status add_prompt(call *c, call_prompt **out, api_error *error)
-{
-    if (c->n_prompts == CALL_MOST_PROMPTS)
-        return api_refuse(error, 400, "prompt", "a request may have %d prompts at most",
-                          CALL_MOST_PROMPTS);
-    if (c->n_prompts == c->prompts_capacity) {
-        size_t capacity = c->prompts_capacity ? 2 * c->prompts_capacity : 1;
-        call_prompt *grown = realloc(c->prompts, capacity * sizeof *grown);
-        if (!grown) return no_memory(error, capacity * sizeof *grown);
-        c->prompts = grown;
-        c->prompts_capacity = capacity;
-    }
-    *out = &c->prompts[c->n_prompts];
-    **out = (call_prompt){.request = request_new()};
-    if (!(*out)->request) return no_memory(error, 0);
-    c->n_prompts++;
-    return QP_OK;
-}
-
-qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error)
-{
-    call_prompt *prompt = NULL;
-    int64_t vocab_size = c->server->info.vocab_size;
-    for (size_t i = 0; i < tokens->count; i++) {
-        if (tokens->data[i] < 0 || tokens->data[i] >= vocab_size)
-            return api_refuse(error, 400, "prompt",
-                              "token %d of the prompt is outside the vocabulary of %lld tokens",
-                              (int)tokens->data[i], (long long)vocab_size);
-    }
-    if (!tokens->count)
-        return api_refuse(error, 400, c->chat ? "messages" : "prompt",
-                          "the prompt is empty: at least one token is needed to begin from");
-    TRY(add_prompt(c, &prompt, error));
-    prompt->request->prompt = tokens->data;
-    prompt->request->n_prompt = tokens->count;
-    *tokens = (qp_tokens){0};
-    return QP_OK;
-}
-
-/* Ends a function that filled `tokens`. */
-static qp_status add_filled(call *c, qp_tokens *tokens, qp_status status, api_error *error)
-{
-    status = status == QP_OK ? call_add_tokens(c, tokens, error) : api_failed(error, status);
-    qp_tokens_free(tokens);
-    return status;
-}
-
-qp_status call_add_text(call *c, const char *text, api_error *error)
-{
-    qp_tokens tokens = {0};
-    TRY(server_vocabulary(c->server, error));
-    qp_status status = qp_tokenize(c->server->vocabulary, text, strlen(text), QP_BOS_DEFAULT,
-                                   &tokens, &error->error);
-    return add_filled(c, &tokens, status, error);
-}
-
-qp_status call_add_chat(call *c, cJSON *variables, api_error *error)
-{
-    qp_tokens tokens = {0};
-    char *json = cJSON_PrintUnformatted(variables);
-    cJSON_Delete(variables);
-    c->chat = true;
-    if (!json) return no_memory(error, 0);
-    qp_status status = qp_tokenize_chat(c->server->vocabulary, json, strlen(json),
-                                        !c->p.no_generation_prompt, 0, &tokens, &error->error);
-    cJSON_free(json);
-    return add_filled(c, &tokens, status, error);
-}
-
-/* ---- Conversations ------------------------------------------------------------------------- */
 
 /* The text of a message's content: a text, or an array of parts that are texts. */
 static qp_status content_text(const cJSON *content, strbuf *out, api_error *error)

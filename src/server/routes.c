@@ -2,6 +2,7 @@
 #include "server/routes.h"
 
 #include "server/api_anthropic.h"
+#include "server/api_embeddings.h"
 #include "server/api_ollama.h"
 #include "server/api_openai.h"
 #include "server/api_own.h"
@@ -33,6 +34,7 @@ const route routes[] = {
     {"POST", "/v1/chat/completions", "an answer to a conversation", .dialect = &openai_chat},
     {"POST", "/chat/completions", "the same", .dialect = &openai_chat},
     {"POST", "/v1/completions", "text that goes on", .dialect = &openai_completions},
+    {"POST", "/v1/embeddings", "texts as vectors", .dialect = &openai_embeddings},
     {"POST", "/v1/responses", "an answer to a conversation; nothing is kept",
      .dialect = &openai_responses},
     {"POST", "/v1/messages", "an answer to a conversation (Anthropic)", API_ANTHROPIC,
@@ -43,6 +45,9 @@ const route routes[] = {
      .dialect = &ollama_chat},
     {"POST", "/api/generate", "an answer to a prompt (Ollama)", API_OLLAMA,
      .dialect = &ollama_generate},
+    {"POST", "/api/embed", "texts as vectors (Ollama)", API_OLLAMA, .dialect = &ollama_embed},
+    {"POST", "/api/embeddings", "a text as a vector (Ollama)", API_OLLAMA,
+     .dialect = &ollama_embeddings},
     {"POST", "/api/show", "what the model is (Ollama)", API_OLLAMA, .fields = ollama_show_tables,
      .answer = answer_ollama_show},
     {"GET", "/api/tags", "the model (Ollama)", API_OLLAMA, .reply = reply_ollama_tags},

@@ -1,0 +1,195 @@
+/* Embeddings: the mean of the last hidden states of a text, as a vector of length 1. The old
+ * endpoint of Ollama, /api/embeddings, gives the mean itself, as Ollama does. */
+#include "server/api_embeddings.h"
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "server/api_parts.h"
+#include "server/server_state.h"
+
+#include <math.h>
+#include <string.h>
+
+#define AT(member) .at = offsetof(parameters, member)
+
+static qp_status read_encoding(void *out, const char *name, const cJSON *value, api_error *error)
+{
+    parameters *p = out;
+    p->base64 = strcmp(value->valuestring, "base64") == 0;
+    if (p->base64 || strcmp(value->valuestring, "float") == 0) return QP_OK;
+    return api_refuse(error, 400, name, "\"%s\" must be \"float\" or \"base64\", found \"%.40s\"",
+                      name, value->valuestring);
+}
+
+static const field common_fields[] = {{.name = "model",
+                                       .type = FIELD_STRING,
+                                       AT(model),
+                                       .help = "any name: the server has one model"},
+                                      {.name = "dimensions",
+                                       .type = FIELD_INTEGER,
+                                       AT(dimensions),
+                                       .low = 1,
+                                       .high = 1 << 30,
+                                       .help = "must be the model's hidden size, if it is given"},
+                                      {0}};
+
+static const field openai_fields[] = {
+    {.name = "input",
+     .type = FIELD_JSON,
+     .types = JSON_STRING | JSON_ARRAY,
+     AT(prompt),
+     .required = true,
+     .help = "a text, an array of token ids, or an array of these"},
+    {.name = "encoding_format",
+     .type = FIELD_READ,
+     .types = JSON_STRING,
+     .read = read_encoding,
+     .help = "float, or base64: the bytes of float32 values, lowest first"},
+    {0}};
+
+static const field embed_fields[] = {{.name = "input",
+                                      .type = FIELD_JSON,
+                                      .types = JSON_STRING | JSON_ARRAY,
+                                      AT(prompt),
+                                      .required = true,
+                                      .help = "a text, or an array of texts"},
+                                     {0}};
+
+static const field old_fields[] = {{.name = "prompt",
+                                    .type = FIELD_JSON,
+                                    .types = JSON_STRING,
+                                    AT(prompt),
+                                    .required = true,
+                                    .help = "a text"},
+                                   {0}};
+
+static const field *const openai_tables[] = {openai_fields, common_fields, NULL};
+static const field *const embed_tables[] = {embed_fields, common_fields, NULL};
+static const field *const old_tables[] = {old_fields, common_fields, NULL};
+
+static int64_t hidden_size(const call *c)
+{
+    return c->server->engine->program.config.hidden_size;
+}
+
+static qp_status read_embeddings(call *c, const cJSON *body, api_error *error)
+{
+    (void)body;
+    c->embeds = true;
+    if (c->p.dimensions && c->p.dimensions != hidden_size(c))
+        return api_refuse(error, 400, "dimensions",
+                          "\"dimensions\" must be %lld, the model's hidden size, found %lld: this "
+                          "model's embeddings cannot be cut",
+                          (long long)hidden_size(c), (long long)c->p.dimensions);
+    return call_add_prompts(c, c->dialect == &ollama_embeddings ? "prompt" : "input", NULL, error);
+}
+
+/* ---- Replies ------------------------------------------------------------------------------- */
+
+/* The factor that makes the vector's length 1. */
+static double scale_of(const call *c, const float *v)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < hidden_size(c); i++)
+        sum += (double)v[i] * (double)v[i];
+    return c->dialect == &ollama_embeddings || sum == 0 ? 1 : 1 / sqrt(sum);
+}
+
+static void put_base64(const unsigned char *bytes, size_t n, strbuf *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        unsigned value = (unsigned)bytes[i] << 16;
+        if (i + 1 < n) value |= (unsigned)bytes[i + 1] << 8;
+        if (i + 2 < n) value |= bytes[i + 2];
+        const char four[] = {digits[value >> 18], digits[value >> 12 & 63],
+                             i + 1 < n ? digits[value >> 6 & 63] : '=',
+                             i + 2 < n ? digits[value & 63] : '='};
+        strbuf_append(out, four, sizeof four);
+    }
+}
+
+/* Three values are 12 bytes, and these are 16 digits, so the parts join without padding. */
+static void put_encoded(const call *c, const float *v, strbuf *out)
+{
+    enum { VALUES = 3 };
+    const double scale = scale_of(c, v);
+    strbuf_putc(out, '"');
+    for (int64_t i = 0; i < hidden_size(c); i += VALUES) {
+        unsigned char bytes[VALUES * 4];
+        size_t n = 0;
+        for (int64_t k = i; k < i + VALUES && k < hidden_size(c); k++) {
+            const float value = (float)(v[k] * scale);
+            uint32_t bits;
+            memcpy(&bits, &value, sizeof bits);
+            for (int shift = 0; shift < 32; shift += 8)
+                bytes[n++] = (unsigned char)(bits >> shift);
+        }
+        put_base64(bytes, n, out);
+    }
+    strbuf_putc(out, '"');
+}
+
+static void put_vector(const call *c, size_t prompt, strbuf *out)
+{
+    const float *v = c->prompts[prompt].request->embedding;
+    const double scale = scale_of(c, v);
+    if (c->p.base64) {
+        put_encoded(c, v, out);
+        return;
+    }
+    for (int64_t i = 0; i < hidden_size(c); i++)
+        strbuf_printf(out, "%c%.9g", i ? ',' : '[', (double)(float)(v[i] * scale));
+    strbuf_putc(out, ']');
+}
+
+static void whole_openai(call *c)
+{
+    const call_usage sum = call_sum_usage(c);
+    strbuf_puts(&c->out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        strbuf_printf(&c->out,
+                      "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i ? "," : "", i);
+        put_vector(c, i, &c->out);
+        strbuf_putc(&c->out, '}');
+    }
+    strbuf_puts(&c->out, "],\"model\":");
+    put_model(c, &c->out);
+    strbuf_printf(&c->out, ",\"usage\":{\"prompt_tokens\":%zu,\"total_tokens\":%zu}}", sum.prompt,
+                  sum.prompt);
+}
+
+static void whole_embed(call *c)
+{
+    const call_usage sum = call_sum_usage(c);
+    strbuf_puts(&c->out, "{\"model\":");
+    put_model(c, &c->out);
+    strbuf_puts(&c->out, ",\"embeddings\":[");
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        if (i) strbuf_putc(&c->out, ',');
+        put_vector(c, i, &c->out);
+    }
+    strbuf_printf(&c->out,
+                  "],\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%zu}",
+                  (unsigned long long)(clock_ns() - c->arrived), sum.prompt);
+}
+
+static void whole_old(call *c)
+{
+    strbuf_puts(&c->out, "{\"embedding\":");
+    put_vector(c, 0, &c->out);
+    strbuf_putc(&c->out, '}');
+}
+
+const dialect openai_embeddings = {.fields = openai_tables,
+                                   .stream_type = "application/json",
+                                   .read = read_embeddings,
+                                   .whole = whole_openai};
+const dialect ollama_embed = {.fields = embed_tables,
+                              .stream_type = "application/json",
+                              .read = read_embeddings,
+                              .whole = whole_embed};
+const dialect ollama_embeddings = {.fields = old_tables,
+                                   .stream_type = "application/json",
+                                   .read = read_embeddings,
+                                   .whole = whole_old};

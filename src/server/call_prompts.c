@@ -1,0 +1,134 @@
+/* The prompts of a call: token ids, texts and conversations. See call.h. */
+#include "server/call.h"
+
+#include "server/server_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *call_prompt_name(const call *c)
+{
+    return c->chat ? "messages" : c->embeds ? "input" : "prompt";
+}
+
+static qp_status no_memory(api_error *error, size_t bytes)
+{
+    return api_failed(error, error_no_memory(&error->error, "the prompt", bytes));
+}
+
+static qp_status add_prompt(call *c, call_prompt **out, api_error *error)
+{
+    if (c->n_prompts == CALL_MOST_PROMPTS)
+        return api_refuse(error, 400, call_prompt_name(c), "a request may have %d prompts at most",
+                          CALL_MOST_PROMPTS);
+    if (c->n_prompts == c->prompts_capacity) {
+        size_t capacity = c->prompts_capacity ? 2 * c->prompts_capacity : 1;
+        call_prompt *grown = realloc(c->prompts, capacity * sizeof *grown);
+        if (!grown) return no_memory(error, capacity * sizeof *grown);
+        c->prompts = grown;
+        c->prompts_capacity = capacity;
+    }
+    *out = &c->prompts[c->n_prompts];
+    **out = (call_prompt){.request = request_new()};
+    if (!(*out)->request) return no_memory(error, 0);
+    c->n_prompts++;
+    return QP_OK;
+}
+
+qp_status call_add_tokens(call *c, qp_tokens *tokens, api_error *error)
+{
+    call_prompt *prompt = NULL;
+    int64_t vocab_size = c->server->info.vocab_size;
+    for (size_t i = 0; i < tokens->count; i++) {
+        if (tokens->data[i] < 0 || tokens->data[i] >= vocab_size)
+            return api_refuse(error, 400, call_prompt_name(c),
+                              "token %d of the prompt is outside the vocabulary of %lld tokens",
+                              (int)tokens->data[i], (long long)vocab_size);
+    }
+    if (!tokens->count)
+        return api_refuse(error, 400, call_prompt_name(c),
+                          "the prompt is empty: at least one token is needed to begin from");
+    TRY(add_prompt(c, &prompt, error));
+    prompt->request->prompt = tokens->data;
+    prompt->request->n_prompt = tokens->count;
+    *tokens = (qp_tokens){0};
+    return QP_OK;
+}
+
+/* Ends a function that filled `tokens`. */
+static qp_status add_filled(call *c, qp_tokens *tokens, qp_status status, api_error *error)
+{
+    status = status == QP_OK ? call_add_tokens(c, tokens, error) : api_failed(error, status);
+    qp_tokens_free(tokens);
+    return status;
+}
+
+qp_status call_add_text(call *c, const char *text, api_error *error)
+{
+    qp_tokens tokens = {0};
+    TRY(server_vocabulary(c->server, error));
+    qp_status status = qp_tokenize(c->server->vocabulary, text, strlen(text), QP_BOS_DEFAULT,
+                                   &tokens, &error->error);
+    return add_filled(c, &tokens, status, error);
+}
+
+qp_status call_add_chat(call *c, cJSON *variables, api_error *error)
+{
+    qp_tokens tokens = {0};
+    char *json = cJSON_PrintUnformatted(variables);
+    cJSON_Delete(variables);
+    c->chat = true;
+    if (!json) return no_memory(error, 0);
+    qp_status status = qp_tokenize_chat(c->server->vocabulary, json, strlen(json),
+                                        !c->p.no_generation_prompt, 0, &tokens, &error->error);
+    cJSON_free(json);
+    return add_filled(c, &tokens, status, error);
+}
+
+/* ---- Lists of prompts ---------------------------------------------------------------------- */
+
+static qp_status add_ids(call *c, const char *name, const cJSON *ids, api_error *error)
+{
+    qp_tokens tokens = {0};
+    const cJSON *item;
+    size_t count = (size_t)cJSON_GetArraySize(ids);
+    tokens.data = malloc((count + 1) * sizeof *tokens.data);
+    if (!tokens.data)
+        return api_failed(error, error_no_memory(&error->error, "the prompt", count * 4));
+    qp_status status = QP_OK;
+    cJSON_ArrayForEach(item, ids)
+    {
+        double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(id >= 0 && id <= INT32_MAX) || id != (double)(int32_t)id) {
+            status = api_refuse(error, 400, name,
+                                "token ids of a prompt must be whole numbers from 0 on");
+            break;
+        }
+        tokens.data[tokens.count++] = (int32_t)id;
+    }
+    if (status == QP_OK) status = call_add_tokens(c, &tokens, error);
+    qp_tokens_free(&tokens);
+    return status;
+}
+
+static qp_status add_one(call *c, const char *name, const cJSON *prompt, call_prompt_added *added,
+                         api_error *error)
+{
+    const bool text = cJSON_IsString(prompt);
+    if (!text && !cJSON_IsArray(prompt))
+        return api_refuse(error, 400, name,
+                          "\"%s\" must be a text, an array of token ids, or an array of these",
+                          name);
+    TRY(text ? call_add_text(c, prompt->valuestring, error) : add_ids(c, name, prompt, error));
+    return added ? added(c, prompt, error) : QP_OK;
+}
+
+qp_status call_add_prompts(call *c, const char *name, call_prompt_added *added, api_error *error)
+{
+    const cJSON *prompt = c->p.prompt, *first = prompt->child, *item;
+    if (cJSON_IsString(prompt) || cJSON_IsNumber(first))
+        return add_one(c, name, prompt, added, error);
+    if (!first) return api_refuse(error, 400, name, "\"%s\" is empty", name);
+    cJSON_ArrayForEach(item, prompt) TRY(add_one(c, name, item, added, error));
+    return QP_OK;
+}
