@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """quipu serve over its sockets: APIs, corners that clients trip over, limits, keys, signals. Ends
 with "N passed, N failed"."""
+import base64
 import http.client
 import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -232,6 +234,39 @@ def responses(s):
     refusal(s, "/v1/responses", {"input": "x", "text": {"format": {"type": "json_schema"}}}, "text")
 
 
+@test
+def embeddings(s):
+    def ask(given, **more):
+        status, reply = s.post("/v1/embeddings", {"input": given, **more})
+        assert status == 200 and reply["object"] == "list", reply
+        assert [d["index"] for d in reply["data"]] == list(range(len(reply["data"])))
+        return reply["data"], reply["usage"]
+    (one,), usage = ask("the cat sat on a mat")
+    size = len(one["embedding"])
+    assert abs(sum(v * v for v in one["embedding"]) - 1) < 1e-5 and usage["prompt_tokens"] > 2
+    several, sums = ask(["a dog", "the cat sat on a mat", "x " * 100])
+    assert several[1]["embedding"] == one["embedding"] != several[0]["embedding"]
+    assert sums["prompt_tokens"] == sums["total_tokens"] > usage["prompt_tokens"]
+    (encoded,), _ = ask("the cat sat on a mat", encoding_format="base64", dimensions=size)
+    values = struct.unpack(f"<{size}f", base64.b64decode(encoded["embedding"], validate=True))
+    near = [struct.unpack("f", struct.pack("f", v))[0] for v in one["embedding"]]
+    assert list(values) == near
+    ids = s.post("/tokenize", {"content": "the cat sat on a mat", "add_special": True})[1]["tokens"]
+    assert ask(ids)[0] == [one] and ask([ids, ids])[0][1]["embedding"] == one["embedding"]
+    reply = s.post("/api/embed", {"model": "m", "input": ["the cat sat on a mat", "a dog"]})[1]
+    assert reply["embeddings"] == [one["embedding"], several[0]["embedding"]]
+    assert reply["prompt_eval_count"] > usage["prompt_tokens"]
+    mean = s.post("/api/embeddings", {"prompt": "the cat sat on a mat"})[1]["embedding"]
+    length = sum(v * v for v in mean) ** 0.5
+    assert all(abs(v / length - w) < 1e-6 for v, w in zip(mean, one["embedding"]))
+    for body, param in (({}, "input"), ({"input": []}, "input"), ({"input": ""}, "input"),
+                        ({"input": [1, 99999]}, "input"), ({"input": "x", "dimensions": 8}, "dimensions"),
+                        ({"input": "x", "encoding_format": "int8"}, "encoding_format"),
+                        ({"input": [[1], "x", 3]}, "input"), ({"input": [5] * 600}, "input")):
+        if body.get("input") != "":  # BOS alone is a text
+            refusal(s, "/v1/embeddings", body, param)
+
+
 # ---- Anthropic and Ollama ----------------------------------------------------------------------
 
 @test
@@ -439,6 +474,66 @@ def keys_and_origins(_):
                 assert time.time() < deadline
                 time.sleep(0.02)
             assert s.post("/tokenize", body, Authorization="Bearer first-key")[0] == 401
+
+
+@test
+def cached_prompts_outlive_the_server(_):
+    with tempfile.TemporaryDirectory() as top:
+        folder = Path(top) / "of" / "prompts"
+        body = {"prompt": "the cat sat on a mat " * 8, "max_tokens": 5, "temperature": 0}
+        key = {"Authorization": "Bearer one"}
+
+        def cached(*arguments, **headers):
+            """Tokens of the prompt that a new server finds, and what it says at its end."""
+            s = Server("--prompt-cache", str(folder), *arguments)
+            status, reply = s.post("/v1/completions", body, **headers)
+            assert status == 200, reply
+            s.process.terminate()
+            said = s.process.stderr.read()
+            assert s.process.wait(60) == 0
+            return (reply["usage"]["prompt_tokens_details"]["cached_tokens"],
+                    reply["choices"][0]["text"], said)
+        none, text, said = cached()
+        assert none == 0 and "tokens saved" in said, said
+        some, again, said = cached()
+        assert some > 64 and again == text and "cached again" in said, (some, said)
+        file, = folder.glob("*.pages")
+        assert file.stat().st_mode & 0o077 == 0
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+        less, again, said = cached()
+        assert 0 < less < some and again == text and "damaged" in said, (less, said)
+        file.write_bytes(b"nonsense")
+        none, again, said = cached()
+        assert none == 0 and again == text and "damaged" in said, said
+        none, _, said = cached("--page-size", "32")
+        assert none == 0 and "other settings" in said, said
+        # Another key's prompts are not found, the same key's are.
+        keys = Path(top) / "keys"
+        keys.write_text("one\ntwo\n")
+        assert cached("--api-key-file", str(keys), **key)[0] == 0
+        assert cached("--api-key-file", str(keys), **key)[0] == some
+        assert cached("--api-key-file", str(keys), Authorization="Bearer two")[0] == 0
+        # A limit of less than the prompt.
+        size = file.stat().st_size
+        cached("--prompt-cache-size", str(size * 2 // 3))
+        assert 0 < file.stat().st_size <= size * 2 // 3, size
+
+
+@test
+def a_kill_leaves_a_sound_cache(_):
+    with tempfile.TemporaryDirectory() as folder:
+        body = {"prompt": "the cat sat on a mat " * 20, "max_tokens": 5, "temperature": 0}
+        for i in range(12):
+            s = Server("--prompt-cache", folder)
+            status, reply = s.post("/v1/completions", body)
+            s.process.terminate()
+            time.sleep(i % 6 * 0.002)
+            s.process.kill()
+            said = s.process.stderr.read()
+            s.process.wait(60)
+            assert status == 200 and "damaged" not in said, said
 
 
 @test

@@ -76,7 +76,8 @@ typedef struct cli_settings {
     option_strings origins;
     bool insecure, shared_cache;
     int64_t port, http_workers, max_connections, max_queued, pages;
-    uint64_t max_body;
+    uint64_t max_body, prompt_cache_size;
+    const char *prompt_cache;
     double drain;
 } cli_settings;
 

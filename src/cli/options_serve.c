@@ -11,6 +11,10 @@ static const option_spec serve_options[] = {
     {"parallel", 0, OPTION_INTEGER_AT(SETTINGS, parallel), .argument = "N", .fallback = "8",
      .minimum = 1, .maximum = 512,
      .help = "answers that are made at a time; each has a context of its own"},
+    {"prompt-cache", 0, OPTION_STRING_AT(SETTINGS, prompt_cache), .argument = "DIR",
+     .hint = OPTION_HINT_FOLDER,
+     .help =
+         "keep cached prompts in this folder when the server ends, and use them when it starts"},
     {"alias", 0, OPTION_STRING_AT(SETTINGS, alias), .argument = "NAME",
      .help = "the model's name in replies; without it that of its file"},
     {"drain", 0, OPTION_NUMBER_AT(SETTINGS, drain), .argument = "SECONDS", .fallback = "30",
@@ -32,6 +36,9 @@ static const option_spec access_options[] = {
 const option_group cli_access_options = {"Access", access_options};
 
 static const option_spec limit_options[] = {
+    {"prompt-cache-size", 0, OPTION_SIZE_AT(SETTINGS, prompt_cache_size), .expert = true,
+     .argument = "BYTES", .fallback = "1G", .minimum = 1024, .maximum = (int64_t)1 << 50,
+     .help = "of the file in --prompt-cache: the prompts used last that fit are kept"},
     {"max-queued", 0, OPTION_INTEGER_AT(SETTINGS, max_queued), .expert = true, .argument = "N",
      .fallback = "1024", .minimum = 1, .maximum = 1 << 20,
      .help = "answers that wait at most; then requests are refused with 429"},

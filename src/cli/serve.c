@@ -44,6 +44,8 @@ qp_status command_serve(const cli_call *call)
                               .n_origins = (size_t)s->origins.count,
                               .insecure = s->insecure,
                               .shared_cache = s->shared_cache,
+                              .prompt_cache = s->prompt_cache,
+                              .prompt_cache_size = s->prompt_cache_size,
                               .workers = (int)s->http_workers,
                               .parallel = (size_t)s->parallel,
                               .max_body = s->max_body,

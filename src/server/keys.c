@@ -2,7 +2,6 @@
 #include "server/keys.h"
 
 #include "base/files.h"
-#include "base/keyed_hash.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +58,7 @@ qp_status keys_read(api_keys *keys, const char *path, const char *key, qp_error 
         keys_free(&found);
         return status;
     }
+    found.secret = keys->secret;
     keys_free(keys);
     *keys = found;
     return QP_OK;
@@ -84,7 +84,7 @@ bool keys_accept(const api_keys *keys, const http_parser *request, uint64_t *own
         unsigned char differ = length != needed;
         for (size_t at = 0; at < length; at++) /* as long as what was sent, whatever the key */
             differ |= (unsigned char)(sent[at] ^ keys->keys[i][at % needed]);
-        if (!differ) *owner = keyed_hash(hash_key_get(), sent, length) | 1;
+        if (!differ) *owner = keyed_hash(keys->secret, sent, length) | 1;
     }
     return *owner != 0;
 }

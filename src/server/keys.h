@@ -2,6 +2,7 @@
 #ifndef QUIPU_SERVER_KEYS_H
 #define QUIPU_SERVER_KEYS_H
 
+#include "base/keyed_hash.h"
 #include "base/status.h"
 #include "server/http_parser.h"
 
@@ -11,6 +12,7 @@
 typedef struct api_keys {
     char **keys; /* [count] */
     size_t count;
+    hash_key secret; /* of the numbers that stand for keys; keys_read() leaves it as it is */
 } api_keys;
 
 /* Replaces the keys by `key` (may be NULL) and those of the file, one a line; lines that begin with
@@ -19,8 +21,8 @@ qp_status keys_read(api_keys *keys, const char *path, const char *key, qp_error 
 void keys_free(api_keys *keys);
 
 /* Whether the request has one of the keys, or none is needed. The time does not depend on how
- * much of a key is right. *owner: a number that stands for the key, the same after the keys
- * were read again; 0 where none is needed. */
+ * much of a key is right. *owner: a number made from the key and keys->secret, the same after the
+ * keys were read again; 0 if no key is needed. */
 bool keys_accept(const api_keys *keys, const http_parser *request, uint64_t *owner);
 
 #endif

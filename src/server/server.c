@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "server/notify.h"
 #include "server/origin.h"
+#include "server/prompt_cache.h"
 #include "server/routes.h"
 
 #include <errno.h>
@@ -165,6 +166,7 @@ static void *load(void *context)
     if (status == QP_OK) {
         s->vocabulary = qp_engine_vocabulary(s->engine);
         s->info = *qp_engine_get_info(s->engine);
+        if (s->options->prompt_cache) prompt_cache_restore(s->options, s->engine);
         batcher_options options = {
             .max_queued = s->options->max_queued, .wake = wake, .wake_context = s};
         batcher *opened = NULL;
@@ -275,6 +277,8 @@ enum { N_EVENTS = 5 };
 static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error *error)
 {
     const server_options *o = s->options;
+    s->keys.secret = hash_key_get();
+    if (o->prompt_cache) TRY(prompt_cache_open(o->prompt_cache, &s->keys.secret, error));
     TRY(keys_read(&s->keys, o->api_key_file, o->api_key, error));
     TRY(check_host(s, error));
     raise_descriptor_limit();
@@ -306,11 +310,14 @@ static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error
 
 static void close_server(server *s, struct event *events[N_EVENTS])
 {
+    const server_options *o = s->options;
     http_disconnect(s->http);
     if (s->batcher) batcher_stop(s->batcher);
     workers_close(s->workers); /* they take the last events */
     http_close(s->http);
+    const bool served = s->batcher != NULL;
     batcher_close(s->batcher);
+    if (served && o->prompt_cache) prompt_cache_save(o, s->engine);
     for (int i = 0; i < N_EVENTS; i++) {
         if (events[i]) event_free(events[i]);
     }

@@ -20,10 +20,12 @@ typedef struct server_options {
     const char *api_key;        /* one more key, or NULL */
     const char *const *origins; /* [n_origins] origins of pages that may call; "*": all */
     size_t n_origins;
-    bool insecure;     /* other computers may connect without a key */
-    bool shared_cache; /* clients with different keys share prefixes */
-    int workers;       /* threads that parse and format */
-    size_t parallel;   /* answers generated at a time */
+    bool insecure;              /* other computers may connect without a key */
+    bool shared_cache;          /* clients with different keys share prefixes */
+    const char *prompt_cache;   /* folder of cached prompts that outlive the server; NULL: none */
+    uint64_t prompt_cache_size; /* most bytes of its file */
+    int workers;                /* threads that parse and format */
+    size_t parallel;            /* answers generated at a time */
     size_t max_body, max_connections, max_queued;
     double drain_seconds; /* time for answers to end after SIGTERM */
     double timeout;       /* seconds that an answer may take; 0: any */

@@ -224,15 +224,37 @@ void executor_run(executor *x, const batch *batch, int first, int last)
     }
 }
 
+/* Bytes of a page in the K or V cache of a layer. */
+static size_t page_bytes(const executor *x)
+{
+    return x->program->tensors[PLAN_K_CACHE].bytes / (size_t)x->program->capacity.of[AXIS_PAGES];
+}
+
+/* Part `part` of a page: K of the first layer, V of the first layer, K of the second, ... */
+static char *page_part(const executor *x, int32_t page, int64_t part)
+{
+    const plan_tensor_id id = part % 2 ? PLAN_V_CACHE : PLAN_K_CACHE;
+    return (char *)executor_address(x, id, part / 2) + (size_t)page * page_bytes(x);
+}
+
 void executor_copy_page(executor *x, int32_t from, int32_t to)
 {
-    const size_t bytes =
-        x->program->tensors[PLAN_K_CACHE].bytes / (size_t)x->program->capacity.of[AXIS_PAGES];
-    for (int64_t layer = 0; layer < x->program->config.n_layers; layer++)
-        for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
-            char *cache = executor_address(x, (plan_tensor_id)id, layer);
-            memcpy(cache + (size_t)to * bytes, cache + (size_t)from * bytes, bytes);
-        }
+    for (int64_t part = 0; part < 2 * x->program->config.n_layers; part++)
+        memcpy(page_part(x, to, part), page_part(x, from, part), page_bytes(x));
+}
+
+void executor_read_page(const executor *x, int32_t page, void *data)
+{
+    const size_t bytes = page_bytes(x);
+    for (int64_t part = 0; part < 2 * x->program->config.n_layers; part++)
+        memcpy((char *)data + (size_t)part * bytes, page_part(x, page, part), bytes);
+}
+
+void executor_write_page(executor *x, int32_t page, const void *data)
+{
+    const size_t bytes = page_bytes(x);
+    for (int64_t part = 0; part < 2 * x->program->config.n_layers; part++)
+        memcpy(page_part(x, page, part), (const char *)data + (size_t)part * bytes, bytes);
 }
 
 float *executor_logits(const executor *x)

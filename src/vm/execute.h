@@ -79,6 +79,10 @@ void *executor_address(const executor *executor, plan_tensor_id id, int64_t laye
 /* Copies a page of the KV cache, K and V of every layer. */
 void executor_copy_page(executor *executor, int32_t from, int32_t to);
 
+/* A page from or to `data`: see machine_read_page(). */
+void executor_read_page(const executor *executor, int32_t page, void *data);
+void executor_write_page(executor *executor, int32_t page, const void *data);
+
 /* float32 [outputs][vocab_size] of the last run that included lm_head; may be changed before
  * sampling. */
 float *executor_logits(const executor *executor);

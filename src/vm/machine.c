@@ -168,6 +168,22 @@ qp_status machine_copy_page(const machine *m, int32_t from, int32_t to, qp_error
     return m->type->copy_page(m->self, from, to, error);
 }
 
+size_t machine_page_bytes(const program *p)
+{
+    const size_t layer = p->tensors[PLAN_K_CACHE].bytes / (size_t)p->capacity.of[AXIS_PAGES];
+    return 2 * layer * (size_t)p->config.n_layers;
+}
+
+qp_status machine_read_page(const machine *m, int32_t page, void *data, qp_error *error)
+{
+    return m->type->read_page(m->self, page, data, error);
+}
+
+qp_status machine_write_page(const machine *m, int32_t page, const void *data, qp_error *error)
+{
+    return m->type->write_page(m->self, page, data, error);
+}
+
 machine_kernel machine_kernel_of(const machine *m, int node)
 {
     return m->type->kernel(m->self, node);

@@ -164,6 +164,8 @@ struct machine_type {
     qp_status (*write)(void *self, plan_tensor_id id, int64_t layer, const void *data, size_t bytes,
                        qp_error *error);
     qp_status (*copy_page)(void *self, int32_t from, int32_t to, qp_error *error);
+    qp_status (*read_page)(void *self, int32_t page, void *data, qp_error *error);
+    qp_status (*write_page)(void *self, int32_t page, const void *data, qp_error *error);
     machine_kernel (*kernel)(const void *self, int node);
     const schedule *(*schedule)(const void *self);
     qp_status (*reschedule)(void *self, const schedule_options *options, const char *file,
@@ -237,6 +239,15 @@ qp_status machine_write(const machine *machine, plan_tensor_id id, int64_t layer
 
 /* Copies a page of the KV cache, K and V of every layer, after the runs that are in flight. */
 qp_status machine_copy_page(const machine *machine, int32_t from, int32_t to, qp_error *error);
+
+/* Bytes of a page of the KV cache: K and V of every layer. */
+size_t machine_page_bytes(const program *program);
+
+/* Reads or writes a page of the KV cache, machine_page_bytes(): for each layer, K and then V, each
+ * (page_size, n_kv_heads, head_dim) in the type of the cache. No run may be in flight. */
+qp_status machine_read_page(const machine *machine, int32_t page, void *data, qp_error *error);
+qp_status machine_write_page(const machine *machine, int32_t page, const void *data,
+                             qp_error *error);
 
 /* The kernel that ran a node of the program in the last pass. */
 machine_kernel machine_kernel_of(const machine *machine, int node);

@@ -204,6 +204,22 @@ static qp_status copy_page_cpu(void *self, int32_t from, int32_t to, qp_error *e
     return QP_OK;
 }
 
+static qp_status read_page_cpu(void *self, int32_t page, void *data, qp_error *error)
+{
+    (void)error;
+    const cpu_machine *m = self;
+    executor_read_page(m->executor, page, data);
+    return QP_OK;
+}
+
+static qp_status write_page_cpu(void *self, int32_t page, const void *data, qp_error *error)
+{
+    (void)error;
+    const cpu_machine *m = self;
+    executor_write_page(m->executor, page, data);
+    return QP_OK;
+}
+
 static float *logits_of_cpu(void *self)
 {
     const cpu_machine *m = self;
@@ -453,7 +469,8 @@ static qp_status limits_of_serial(void *self, machine_profile *out, qp_error *er
 #define OF_CPU                                                                                     \
     .close = close_cpu, .accepts = accepts_cpu, .pace = pace_of_cpu, .run = run_cpu,               \
     .wait = wait_cpu, .logits = logits_of_cpu, .read = read_cpu, .write = write_cpu,               \
-    .copy_page = copy_page_cpu, .kernel = kernel_of_cpu
+    .copy_page = copy_page_cpu, .read_page = read_page_cpu, .write_page = write_page_cpu,          \
+    .kernel = kernel_of_cpu
 #define OF_SCHEDULE                                                                                \
     .schedule = schedule_of_cpu, .predict = predict_cpu, .reschedule = reschedule_cpu
 

@@ -323,19 +323,52 @@ qp_status cuda_executor_write(cuda_executor *x, plan_tensor_id id, int64_t layer
     return cuda_device_wait(d, "copying a tensor to the GPU", error);
 }
 
+/* Bytes of a page in the K or V cache of a layer. */
+static size_t page_bytes(const cuda_executor *x)
+{
+    return x->program->tensors[PLAN_K_CACHE].bytes / (size_t)x->program->capacity.of[AXIS_PAGES];
+}
+
+/* Part `part` of a page: K of the first layer, V of the first layer, K of the second, ... */
+static cuda_address page_part(const cuda_executor *x, int32_t page, int64_t part)
+{
+    const plan_tensor_id id = part % 2 ? PLAN_V_CACHE : PLAN_K_CACHE;
+    return cuda_executor_address(x, id, part / 2) + (size_t)page * page_bytes(x);
+}
+
 qp_status cuda_executor_copy_page(cuda_executor *x, int32_t from, int32_t to, qp_error *error)
 {
     const cuda_device *d = x->device;
-    const size_t bytes =
-        x->program->tensors[PLAN_K_CACHE].bytes / (size_t)x->program->capacity.of[AXIS_PAGES];
     TRY(cuda_device_enter(d, error));
-    for (int64_t layer = 0; layer < x->program->config.n_layers; layer++)
-        for (int id = PLAN_K_CACHE; id <= PLAN_V_CACHE; id++) {
-            cuda_address cache = cuda_executor_address(x, (plan_tensor_id)id, layer);
-            TRY(cuda_check(d->driver->copy_on_device(cache + (size_t)to * bytes,
-                                                     cache + (size_t)from * bytes, bytes,
-                                                     d->stream),
-                           "copying a page of the KV cache", error));
-        }
+    for (int64_t part = 0; part < 2 * x->program->config.n_layers; part++)
+        TRY(cuda_check(d->driver->copy_on_device(page_part(x, to, part), page_part(x, from, part),
+                                                 page_bytes(x), d->stream),
+                       "copying a page of the KV cache", error));
     return QP_OK;
+}
+
+qp_status cuda_executor_read_page(cuda_executor *x, int32_t page, void *data, qp_error *error)
+{
+    const cuda_device *d = x->device;
+    const size_t bytes = page_bytes(x);
+    TRY(cuda_device_enter(d, error));
+    for (int64_t part = 0; part < 2 * x->program->config.n_layers; part++)
+        TRY(cuda_check(d->driver->copy_to_host((char *)data + (size_t)part * bytes,
+                                               page_part(x, page, part), bytes, d->stream),
+                       "copying a page of the KV cache from the GPU", error));
+    return cuda_device_wait(d, "copying a page of the KV cache from the GPU", error);
+}
+
+qp_status cuda_executor_write_page(cuda_executor *x, int32_t page, const void *data,
+                                   qp_error *error)
+{
+    const cuda_device *d = x->device;
+    const size_t bytes = page_bytes(x);
+    TRY(cuda_device_enter(d, error));
+    for (int64_t part = 0; part < 2 * x->program->config.n_layers; part++)
+        TRY(cuda_check(d->driver->copy_to_device(page_part(x, page, part),
+                                                 (const char *)data + (size_t)part * bytes, bytes,
+                                                 d->stream),
+                       "copying a page of the KV cache to the GPU", error));
+    return cuda_device_wait(d, "copying a page of the KV cache to the GPU", error);
 }

@@ -134,6 +134,12 @@ qp_status cuda_executor_write(cuda_executor *executor, plan_tensor_id id, int64_
 qp_status cuda_executor_copy_page(cuda_executor *executor, int32_t from, int32_t to,
                                   qp_error *error);
 
+/* Waits, and copies a page from or to the GPU: see machine_read_page(). */
+qp_status cuda_executor_read_page(cuda_executor *executor, int32_t page, void *data,
+                                  qp_error *error);
+qp_status cuda_executor_write_page(cuda_executor *executor, int32_t page, const void *data,
+                                   qp_error *error);
+
 /* Puts the kernels of steps [first, last) into the stream. */
 qp_status cuda_executor_launch(cuda_executor *executor, const program_sizes *sizes, int first,
                                int last, qp_error *error);

@@ -117,6 +117,18 @@ static qp_status copy_page_cuda(void *self, int32_t from, int32_t to, qp_error *
     return cuda_executor_copy_page(&m->executor, from, to, error);
 }
 
+static qp_status read_page_cuda(void *self, int32_t page, void *data, qp_error *error)
+{
+    cuda_machine *m = self;
+    return cuda_executor_read_page(&m->executor, page, data, error);
+}
+
+static qp_status write_page_cuda(void *self, int32_t page, const void *data, qp_error *error)
+{
+    cuda_machine *m = self;
+    return cuda_executor_write_page(&m->executor, page, data, error);
+}
+
 static machine_kernel kernel_of_cuda(const void *self, int node)
 {
     const cuda_machine *m = self;
@@ -293,6 +305,8 @@ const machine_type machine_cuda = {.name = "cuda",
                                    .read = read_cuda,
                                    .write = write_cuda,
                                    .copy_page = copy_page_cuda,
+                                   .read_page = read_page_cuda,
+                                   .write_page = write_page_cuda,
                                    .kernel = kernel_of_cuda,
                                    .schedule = schedule_of_cuda,
                                    .predict = predict_cuda,

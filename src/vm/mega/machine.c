@@ -121,6 +121,18 @@ static qp_status copy_page_mega(void *self, int32_t from, int32_t to, qp_error *
     return machine_copy_page(m->cuda, from, to, error);
 }
 
+static qp_status read_page_mega(void *self, int32_t page, void *data, qp_error *error)
+{
+    const mega_machine *m = self;
+    return machine_read_page(m->cuda, page, data, error);
+}
+
+static qp_status write_page_mega(void *self, int32_t page, const void *data, qp_error *error)
+{
+    const mega_machine *m = self;
+    return machine_write_page(m->cuda, page, data, error);
+}
+
 static float *logits_of_mega(void *self)
 {
     const mega_machine *m = self;
@@ -320,6 +332,8 @@ const machine_type machine_megakernel = {
     .read = read_mega,
     .write = write_mega,
     .copy_page = copy_page_mega,
+    .read_page = read_page_mega,
+    .write_page = write_page_mega,
     .kernel = kernel_of_mega,
     .schedule = schedule_of_mega,
     .predict = predict_mega,
