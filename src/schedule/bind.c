@@ -24,8 +24,9 @@ bool schedule_bind(const schedule *s, const instruction *in, const program_memor
     instruction_span rows = instruction_rows(in, (int32_t)sizes[axis]);
     if (rows.begin >= rows.end) return false;
     *call = (op_call){0};
-    for (int i = 0; i < OP_MAX_TENSORS; i++)
-        call->tensors[i] = program_bind_view(s->program, in->operands[i], memory, sizes);
+    for (int i = 0; i < OP_MAX_TENSORS; i++) /* view 0 is no operand */
+        if (in->operands[i])
+            call->tensors[i] = program_bind_view(s->program, in->operands[i], memory, sizes);
     for (int i = 0; i < INSTRUCTION_PARAMS; i++)
         call->params[i] = (double)in->params[i];
     if (in->flags & INSTRUCTION_ROW_SLICES) slice_rows(s, in, rows, axis, call);
