@@ -38,7 +38,8 @@ typedef struct cli_settings {
     const char *type;
     bool pure;
     /* plan and shapes */
-    int64_t tokens, sequences, ranks, batch, kv_partitions;
+    int64_t tokens, sequences, ranks, rank, batch, kv_partitions;
+    int cut; /* index into cli_cuts */
     uint64_t memory;
     bool fuse, sums;
     /* schedule */
@@ -83,7 +84,7 @@ typedef struct cli_settings {
 
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
-extern const char *const cli_activations[];
+extern const char *const cli_activations[], *const cli_cuts[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */

@@ -47,6 +47,8 @@ qp_status command_plan(const cli_call *call)
                                   .context = s->context,
                                   .sequences = s->sequences,
                                   .ranks = s->ranks,
+                                  .rank = s->rank,
+                                  .reduce = s->cut == 1,
                                   .page_size = s->page_size,
                                   .kv_type = cli_kv_types[s->kv_type],
                                   .available = s->memory ? s->memory : buffer_available(),

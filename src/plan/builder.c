@@ -40,6 +40,11 @@ void builder_graph(plan_builder *b, const char *name)
     open_step(b, name, true);
 }
 
+void builder_graph_if(plan_builder *b, bool graph, const char *name)
+{
+    open_step(b, name, graph);
+}
+
 plan_node *builder_node(plan_builder *b, op_code op)
 {
     program *p = b->program;

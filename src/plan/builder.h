@@ -36,6 +36,7 @@ typedef struct plan_builder {
 /* Opens a step; the nodes that follow belong to it. A kernel has one node, a graph any number. */
 void builder_kernel(plan_builder *b, const char *name);
 void builder_graph(plan_builder *b, const char *name);
+void builder_graph_if(plan_builder *b, bool graph, const char *name);
 
 /* Adds a node with the operator's usual parameters; what it is made of is set by name. */
 plan_node *builder_node(plan_builder *b, op_code op);
@@ -63,11 +64,16 @@ void builder_tensor(plan_builder *b, plan_tensor_id id, const char *name, plan_k
 /* Writes the steps of a Llama-family forward pass: llama.c. */
 void llama_forward(plan_builder *b);
 
-/* Shared with the fused pass (llama_fused.c): the output and the down projection with their sums
- * over ranks, and attention's operands and parameters. */
+/* Shared with the fused pass (llama_fused.c): the output and the down projection with their
+ * exchanges between ranks, the other exchanges of the cut `gather`, and attention's operands and
+ * parameters. */
 void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
                         const char *symbol);
-void llama_all_reduce(plan_builder *b, const char *step);
+void llama_exchange(plan_builder *b, const char *step);
+bool llama_gathers(const plan_builder *b); /* whether there are ranks that do so */
+void llama_gather_attention(plan_builder *b);
+void llama_gather_ffn(plan_builder *b);
+void llama_logits_columns(plan_builder *b, plan_node *head);
 void llama_paging(plan_node *node);
 void llama_attention_params(const plan_builder *b, plan_node *node);
 

@@ -8,8 +8,16 @@
  * Fused (llama_fused.c), for few tokens, there is no x_, attn is q alone and ffn is what the
  * activation leaves. Fused further (llama_sums.c) x is sums in fixed point.
  *
- * With several ranks each holds its own heads and its own part of the FFN; the partial sums of the
- * output and the down projection are added by an all-reduce, and rank 0 alone adds the residual.
+ * With several ranks each computes its own heads and its own part of the FFN (attn and ffn have
+ * these columns alone). In the cut `gather` each also computes its own columns of x, from the rows
+ * of all ranks:
+ *
+ *     attn_all  [n_tokens, q_hidden_units of all ranks]   gathered before the output projection
+ *     ffn_all   [n_tokens, intermediate_size of all]      gathered before the down projection
+ *
+ * and x is gathered after both. In the cut `reduce` the output and the down projection make partial
+ * sums, which an all-reduce adds; rank 0 alone adds residual and bias. The logits' columns are
+ * gathered in both.
  */
 #include "plan/builder.h"
 
@@ -108,6 +116,13 @@ static void declare_activations(plan_builder *b)
         builder_tensor(b, PLAN_X_NORM, "x_", PLAN_ACTIVATION, DTYPE_F32, DIMS(n, hidden));
         builder_tensor(b, PLAN_X_OUT, "x_out", PLAN_ACTIVATION, DTYPE_F32, DIMS(outputs, hidden));
     }
+    if (llama_gathers(b)) {
+        const model_config *whole = &b->program->whole;
+        builder_tensor(b, PLAN_ATTN_ALL, "attn_all", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, {"all_q_hidden_units", "anh dh", config_q_hidden_units(whole)}));
+        builder_tensor(b, PLAN_FFN_ALL, "ffn_all", PLAN_ACTIVATION, DTYPE_F32,
+                       DIMS(n, {"all_intermediate_size", "adi", whole->intermediate_size}));
+    }
     if (o->sums || (o->fuse && o->kv_partitions > 1)) {
         const plan_dim heads = {"n_heads", "nh", c->n_heads},
                        parts = {"n_states", "ns", o->kv_partitions};
@@ -150,10 +165,42 @@ static void project(plan_builder *b, weight_slot weight, plan_tensor_id out, int
     node_columns(node, "out", out, first, count, symbol);
 }
 
-/* x += in[:, 0 .. count) weight^T + bias */
+bool llama_gathers(const plan_builder *b)
+{
+    return b->program->options.ranks > 1 && b->program->options.cut == PLAN_GATHER;
+}
+
+/* out = the columns of all ranks, of which `columns` are this rank's: those of `part` from
+ * first_column on. */
+static void gather(plan_builder *b, plan_tensor_id part, int64_t first_column, plan_tensor_id out,
+                   program_span columns)
+{
+    plan_node *node = builder_node(b, OP_ALL_GATHER);
+    node_columns(node, "part", part, first_column, columns.count, "own_columns");
+    node_tensor(node, "out", out);
+    node_param(node, "first", (double)columns.first);
+}
+
+/* x[:, own] += in_all weight^T + bias: the rank's columns of x, from the rows of all ranks. */
+static void project_own(plan_builder *b, weight_slot weight, plan_tensor_id in_all)
+{
+    const program_span own = b->program->share.hidden;
+    plan_node *node = builder_node(b, OP_LINEAR);
+    node_tensor(node, "x", in_all);
+    node_weight(node, "weight", weight);
+    node_bias(node, "bias", weight);
+    node_columns(node, "residual", PLAN_X, own.first, own.count, "own_hidden_units");
+    node_columns(node, "out", PLAN_X, own.first, own.count, "own_hidden_units");
+}
+
+/* x += in[:, 0 .. count) weight^T + bias, or the rank's partial sum of that. */
 void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, int64_t count,
                         const char *symbol)
 {
+    if (llama_gathers(b)) {
+        project_own(b, weight, in == PLAN_FFN ? PLAN_FFN_ALL : PLAN_ATTN_ALL);
+        return;
+    }
     plan_node *node = builder_node(b, OP_LINEAR);
     node_columns(node, "x", in, 0, count, symbol);
     node_weight(node, "weight", weight);
@@ -164,13 +211,43 @@ void llama_project_back(plan_builder *b, weight_slot weight, plan_tensor_id in, 
     node_tensor(node, "out", PLAN_X);
 }
 
-/* x = the sum of x over all ranks; with one rank there is nothing to do. */
-void llama_all_reduce(plan_builder *b, const char *step)
+/* x on every rank: the sum over all ranks, or all ranks' columns. With one rank there is nothing to
+ * do. */
+void llama_exchange(plan_builder *b, const char *step)
 {
     builder_graph(b, step);
+    if (llama_gathers(b)) {
+        gather(b, PLAN_X, b->program->share.hidden.first, PLAN_X, b->program->share.hidden);
+        return;
+    }
     plan_node *node = builder_node(b, OP_ALL_REDUCE);
     node_parts(node, "parts", PLAN_X, b->program->options.ranks);
     node_tensor(node, "out", PLAN_X);
+}
+
+void llama_gather_attention(plan_builder *b)
+{
+    const program_span heads = b->program->share.heads;
+    const int64_t dh = b->program->config.head_dim;
+    if (llama_gathers(b))
+        gather(b, PLAN_ATTN, 0, PLAN_ATTN_ALL, (program_span){heads.first * dh, heads.count * dh});
+}
+
+void llama_gather_ffn(plan_builder *b)
+{
+    if (llama_gathers(b)) gather(b, PLAN_FFN, 0, PLAN_FFN_ALL, b->program->share.intermediate);
+}
+
+/* The rank's columns of the logits, and then those of all ranks. */
+void llama_logits_columns(plan_builder *b, plan_node *head)
+{
+    const program_span own = b->program->share.vocab;
+    if (b->program->options.ranks == 1) {
+        node_tensor(head, "out", PLAN_LOGITS);
+        return;
+    }
+    node_columns(head, "out", PLAN_LOGITS, own.first, own.count, "own_vocab");
+    gather(b, PLAN_LOGITS, own.first, PLAN_LOGITS, own);
 }
 
 void llama_paging(plan_node *node)
@@ -230,10 +307,11 @@ static void attention(plan_builder *b)
     llama_paging(attend);
     node_heads(attend, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
     llama_attention_params(b, attend);
+    llama_gather_attention(b);
 
     builder_kernel(b, "attn_output");
     llama_project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, q, "q_hidden_units");
-    llama_all_reduce(b, "attn_allreduce");
+    llama_exchange(b, "attn_allreduce");
 }
 
 static void feed_forward(plan_builder *b)
@@ -246,14 +324,15 @@ static void feed_forward(plan_builder *b)
     project(b, WEIGHT_FFN_GATE, PLAN_FFN, 0, di, "intermediate_size");
     project(b, WEIGHT_FFN_UP, PLAN_FFN, di, di, "intermediate_size");
 
-    builder_kernel(b, "activation");
+    builder_graph_if(b, llama_gathers(b), "activation");
     plan_node *silu = builder_node(b, OP_SILU_AND_MUL);
     node_tensor(silu, "x", PLAN_FFN);
     node_columns(silu, "out", PLAN_FFN, 0, di, "intermediate_size");
+    llama_gather_ffn(b);
 
     builder_kernel(b, "ffn_down");
     llama_project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, di, "intermediate_size");
-    llama_all_reduce(b, "ffn_allreduce");
+    llama_exchange(b, "ffn_allreduce");
 }
 
 static void llama_layer(plan_builder *b)
@@ -276,12 +355,12 @@ static void llama_logits(plan_builder *b)
     node_tensor(norm, "out", PLAN_X_OUT);
     node_param(norm, "eps", b->program->config.rms_norm_eps);
 
-    builder_kernel(b, "lm_head");
+    builder_graph_if(b, b->program->options.ranks > 1, "lm_head");
     plan_node *head = builder_node(b, OP_LINEAR);
     node_tensor(head, "x", PLAN_X_OUT);
     node_weight(head, "weight", WEIGHT_OUTPUT);
     node_bias(head, "bias", WEIGHT_OUTPUT);
-    node_tensor(head, "out", PLAN_LOGITS);
+    llama_logits_columns(b, head);
 }
 
 /* From logits to the next token. */

@@ -60,23 +60,27 @@ plan_node *llama_fused_attend(plan_builder *b)
     return attend;
 }
 
-static void attention(plan_builder *b)
+static void attend_in_parts(plan_builder *b, plan_node *attend)
 {
     const model_config *c = &b->program->config;
-    const int64_t q = config_q_hidden_units(c);
-    const bool parts = b->program->options.kv_partitions > 1;
-    builder_graph(b, "attention");
-    plan_node *attend = llama_fused_attend(b);
-    if (!parts) {
-        node_one_part(attend, "v", PLAN_ATTN, q, c->n_heads, "n_heads");
-        return;
-    }
     node_tensor(attend, "v", PLAN_PART_VALUES);
     node_tensor(attend, "s", PLAN_PART_SUMS);
     plan_node *merge = builder_node(b, OP_MERGE_STATES);
     node_tensor(merge, "v", PLAN_PART_VALUES);
     node_tensor(merge, "s", PLAN_PART_SUMS);
-    node_heads(merge, "out", PLAN_ATTN, 0, q, c->n_heads, "n_heads");
+    node_heads(merge, "out", PLAN_ATTN, 0, config_q_hidden_units(c), c->n_heads, "n_heads");
+}
+
+static void attention(plan_builder *b)
+{
+    const model_config *c = &b->program->config;
+    builder_graph(b, "attention");
+    plan_node *attend = llama_fused_attend(b);
+    if (b->program->options.kv_partitions > 1)
+        attend_in_parts(b, attend);
+    else
+        node_one_part(attend, "v", PLAN_ATTN, config_q_hidden_units(c), c->n_heads, "n_heads");
+    llama_gather_attention(b);
 }
 
 void llama_fused_layer(plan_builder *b)
@@ -87,25 +91,27 @@ void llama_fused_layer(plan_builder *b)
     builder_kernel(b, "attn_output");
     llama_project_back(b, WEIGHT_ATTN_OUTPUT, PLAN_ATTN, config_q_hidden_units(c),
                        "q_hidden_units");
-    llama_all_reduce(b, "attn_allreduce");
+    llama_exchange(b, "attn_allreduce");
 
-    builder_kernel(b, "ffn_up");
+    builder_graph_if(b, llama_gathers(b), "ffn_up");
     plan_node *up = builder_node(b, OP_NORM_GATE_UP_SILU);
     llama_fused_norm(b, up, WEIGHT_FFN_NORM);
     project(up, "gate_weight", "gate_bias", WEIGHT_FFN_GATE);
     project(up, "up_weight", "up_bias", WEIGHT_FFN_UP);
     node_tensor(up, "out", PLAN_FFN);
+    llama_gather_ffn(b);
+
     builder_kernel(b, "ffn_down");
     llama_project_back(b, WEIGHT_FFN_DOWN, PLAN_FFN, c->intermediate_size, "intermediate_size");
-    llama_all_reduce(b, "ffn_allreduce");
+    llama_exchange(b, "ffn_allreduce");
 }
 
 void llama_fused_logits(plan_builder *b)
 {
-    builder_kernel(b, "lm_head");
+    builder_graph_if(b, b->program->options.ranks > 1, "lm_head");
     plan_node *head = builder_node(b, OP_NORM_LINEAR);
     llama_fused_norm(b, head, WEIGHT_OUTPUT_NORM);
     node_tensor(head, "rows", PLAN_OUTPUT_ROWS);
     project(head, "weight", "bias", WEIGHT_OUTPUT);
-    node_tensor(head, "out", PLAN_LOGITS);
+    llama_logits_columns(b, head);
 }

@@ -5,6 +5,7 @@
 #include "model/family/family.h"
 #include "plan/builder.h"
 #include "plan/lifetime.h"
+#include "plan/share.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -64,18 +65,13 @@ static qp_status check_window(const model_config *c, const plan_options *o, qp_e
         (long long)o->context, (long long)c->window, (long long)c->window);
 }
 
-/* QKV and gate/up are split by output rows, the output and down projections by input columns. */
-static qp_status share_of_rank(model_config *c, const plan_options *o, qp_error *error)
+/* The sizes as the rank sees them. */
+static qp_status take_share(program *p, const model *model, qp_error *error)
 {
-    if (c->n_heads % o->ranks || c->n_kv_heads % o->ranks || c->intermediate_size % o->ranks)
-        return error_set(error, QP_INVALID,
-                         "%d ranks must divide %lld heads, %lld KV heads and an intermediate size "
-                         "of %lld",
-                         o->ranks, (long long)c->n_heads, (long long)c->n_kv_heads,
-                         (long long)c->intermediate_size);
-    c->n_heads /= o->ranks;
-    c->n_kv_heads /= o->ranks;
-    c->intermediate_size /= o->ranks;
+    TRY(share_of_rank(&p->whole, model, &p->options, &p->share, error));
+    p->config.n_heads = p->share.heads.count;
+    p->config.n_kv_heads = p->share.kv_heads.count;
+    p->config.intermediate_size = p->share.intermediate.count;
     return QP_OK;
 }
 
@@ -147,11 +143,11 @@ static int find_logits_end(const program *p)
 qp_status plan_build(const model_config *config, const model *model, const plan_options *options,
                      program *out, qp_error *error)
 {
-    *out = (program){.model = model, .config = *config, .options = *options};
+    *out = (program){.model = model, .whole = *config, .config = *config, .options = *options};
     if (out->options.kv_partitions == 0) out->options.kv_partitions = 1;
     TRY(check_options(&out->options, error));
     TRY(check_window(config, &out->options, error));
-    TRY(share_of_rank(&out->config, options, error));
+    TRY(take_share(out, model, error));
     if (options->sums) out->options.fuse = true;
     if (options->sums && options->ranks > 1)
         return error_set(error, QP_UNSUPPORTED,
@@ -182,8 +178,7 @@ qp_status plan_build(const model_config *config, const model *model, const plan_
 qp_status program_rebuild(const program *of, const plan_options *options, program *out,
                           qp_error *error)
 {
-    assert(of->options.ranks == 1); /* else the config is that of one rank */
-    return plan_build(&of->config, of->model, options, out, error);
+    return plan_build(&of->whole, of->model, options, out, error);
 }
 
 void program_free(program *p)

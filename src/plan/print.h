@@ -12,7 +12,8 @@ typedef struct plan_print_options {
     int64_t tokens;    /* new tokens in a forward pass */
     int64_t context;   /* 0: the model's */
     int64_t sequences;
-    int64_t ranks;
+    int64_t ranks, rank;
+    bool reduce; /* the cut of several ranks: PLAN_REDUCE, else PLAN_GATHER */
     int64_t page_size;
     const char *kv_type;
     uint64_t available;    /* bytes that the largest context is computed for */

@@ -5,6 +5,8 @@
 #include "base/output.h"
 #include "plan/lifetime.h"
 #include "plan/plan.h"
+#include "plan/print_ranks.h"
+#include "plan/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 /* All that is printed of one plan. */
 typedef struct lifetime_view {
     const program *program;
+    const program *ranks;   /* [options.ranks], of the same cut; NULL: one rank */
     const plan_cell *cells; /* [n_steps][PLAN_TENSOR_COUNT] */
     program_bytes bytes;
     int64_t largest_context;
@@ -300,6 +303,7 @@ static void print_text(const lifetime_view *v, strbuf *out)
     print_legend(v->program, out);
     print_places(v->program, out);
     print_bytes(v, out);
+    if (v->ranks) plan_ranks_print(v->ranks, out);
 }
 
 static const char *kind_name(plan_kind kind)
@@ -370,46 +374,35 @@ static qp_status print_json(const lifetime_view *v, const char *gpu, strbuf *out
     cJSON_AddNumberToObject(bytes, "requests", (double)v->bytes.state);
     cJSON_AddNumberToObject(bytes, "batch_state", (double)v->bytes.inputs);
     cJSON_AddNumberToObject(bytes, "total", (double)v->bytes.total);
+    if (v->ranks) plan_ranks_json(v->ranks, root);
     cJSON_AddNumberToObject(root, "context", (double)v->program->options.context);
     cJSON_AddNumberToObject(root, "largest_context", (double)v->largest_context);
     if (gpu) cJSON_AddRawToObject(root, "gpu", gpu);
     return output_json(root, out, error);
 }
 
-/* `whole`: the model's sizes, of which the program has one rank's. */
-static qp_status print_plan(const program *p, const model_config *whole,
-                            const plan_print_options *o, uint64_t weight_bytes, strbuf *out,
+static qp_status print_plan(const program *p, const plan_print_options *o, strbuf *out,
                             qp_error *error)
 {
     plan_cell *cells;
+    program *ranks = NULL;
     TRY(lifetime_compute(p, &cells, error));
+    qp_status status = p->options.ranks > 1 ? plan_ranks_build(p, &ranks, error) : QP_OK;
     lifetime_view view = {.program = p,
+                          .ranks = ranks,
                           .cells = cells,
-                          .bytes = program_count_bytes(p, weight_bytes),
+                          .bytes = program_count_bytes(p, program_weight_bytes(p)),
                           .available = o->available};
-    view.largest_context = plan_largest_context(whole, &p->options, weight_bytes, o->available);
-    qp_status status = QP_OK;
-    if (o->json)
+    view.largest_context =
+        plan_largest_context(&p->whole, &p->options, view.bytes.weights, o->available);
+    if (status == QP_OK && o->json)
         status = print_json(&view, o->gpu, out, error);
-    else
+    else if (status == QP_OK)
         print_text(&view, out);
+    plan_ranks_free(ranks, p->options.ranks);
     free(cells);
     if (status == QP_OK && out->failed) status = error_no_memory(error, "the plan", out->length);
     return status;
-}
-
-/* The part of the weights that one rank holds: matrices are divided, norms and the head are not. */
-static uint64_t weight_share(const model *model, int64_t ranks)
-{
-    const model_config *c = model_get_config(model);
-    uint64_t divided = 0, total = model_weight_bytes(model);
-    for (int slot = 0; slot < WEIGHT_COUNT; slot++) {
-        const weight_info *info = weight_get_info((weight_slot)slot);
-        if (!info->per_layer || info->is_norm) continue;
-        for (int64_t layer = 0; layer < c->n_layers; layer++)
-            divided += tensor_bytes(&model_get_weight(model, (weight_slot)slot, layer)->weight);
-    }
-    return total - divided + divided / (uint64_t)ranks;
 }
 
 qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_error *error)
@@ -429,14 +422,14 @@ qp_status plan_print_lifetimes(const plan_print_options *o, strbuf *out, qp_erro
     options.page_size = o->page_size;
     options.kv_type = kv_type;
     options.ranks = (int)o->ranks;
+    options.rank = (int)o->rank;
+    options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
     options.fuse = o->fuse;
     options.sums = o->sums;
     options.kv_partitions = o->kv_partitions;
     program p;
     qp_status status = plan_build(model_get_config(model), model, &options, &p, error);
-    if (status == QP_OK)
-        status =
-            print_plan(&p, model_get_config(model), o, weight_share(model, o->ranks), out, error);
+    if (status == QP_OK) status = print_plan(&p, o, out, error);
     program_free(&p);
     model_close(model);
     return status;

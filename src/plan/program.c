@@ -2,6 +2,7 @@
  * See program.h. */
 #include "base/hash.h"
 #include "plan/builder.h"
+#include "plan/share.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -164,11 +165,10 @@ static program_view tensor_view(const tables *t, const plan_operand *operand, in
 }
 
 /* A weight of these sizes. */
-static tensor sized_tensor(const model_config *c, weight_slot slot, dtype type, bool bias)
+static tensor sized_tensor(const model_config *c, weight_slot slot, dtype type)
 {
     int64_t rows, columns;
     weight_shape(c, slot, &rows, &columns);
-    if (bias) return tensor_1d(NULL, type, rows);
     return weight_get_info(slot)->is_norm ? tensor_1d(NULL, type, columns)
                                           : tensor_2d(NULL, type, rows, columns);
 }
@@ -177,10 +177,27 @@ static tensor sized_tensor(const model_config *c, weight_slot slot, dtype type, 
  * such bias. */
 static tensor whole_tensor(const tables *t, weight_slot slot, int64_t layer, bool bias)
 {
-    if (!t->model)
-        return bias ? (tensor){0} : sized_tensor(&t->out->config, slot, DTYPE_F32, false);
+    if (!t->model) return bias ? (tensor){0} : sized_tensor(&t->out->whole, slot, DTYPE_F32);
     const model_weight *weight = model_get_weight(t->model, slot, layer);
     return bias ? weight->bias : weight->weight;
+}
+
+static size_t stored_bytes(dtype type, int64_t elements)
+{
+    return (size_t)(elements / (int64_t)dtype_block_elements(type)) * dtype_block_bytes(type);
+}
+
+tensor program_weight_part(const program_weight *w)
+{
+    const tensor *whole = &w->whole;
+    const int64_t rows = w->rows.count, columns = w->columns.count;
+    const bool norm = whole->rank == 1 && !w->bias;
+    if (norm || (rows == whole->shape[0] && (w->bias || columns == whole->shape[1]))) return *whole;
+    tensor part =
+        w->bias ? tensor_1d(NULL, whole->type, rows) : tensor_2d(NULL, whole->type, rows, columns);
+    if (whole->data && (w->bias || columns == whole->shape[1]))
+        part.data = (char *)whole->data + stored_bytes(whole->type, w->rows.first * columns);
+    return part;
 }
 
 static program_view weight_view(tables *t, const plan_operand *operand, int64_t layer)
@@ -189,12 +206,12 @@ static program_view weight_view(tables *t, const plan_operand *operand, int64_t 
     const bool bias = operand->kind == OPERAND_BIAS;
     const tensor whole = whole_tensor(t, slot, layer, bias);
     if (whole.rank == 0) return (program_view){0};
-    const tensor of =
-        t->out->options.ranks == 1 ? whole : sized_tensor(&t->out->config, slot, whole.type, bias);
-    const program_weight weight = {.slot = slot,
-                                   .layer = weight_get_info(slot)->per_layer ? layer : -1,
-                                   .bias = bias,
-                                   .whole = whole};
+    program_weight weight = {.slot = slot,
+                             .layer = weight_get_info(slot)->per_layer ? layer : -1,
+                             .bias = bias,
+                             .whole = whole};
+    share_cut_weight(t->out, &weight);
+    const tensor of = program_weight_part(&weight);
     program_view view = {.area = find_weight(t, weight, &of), .type = of.type, .rank = of.rank};
     memcpy(view.shape, of.shape, sizeof view.shape);
     memcpy(view.stride, of.stride, sizeof view.stride);
@@ -360,6 +377,7 @@ uint64_t program_fingerprint(const program *p)
         const program_weight *weight = &p->weights[i];
         hash = mix(mix(hash, (uint64_t)weight->slot), (uint64_t)weight->layer);
         hash = mix(hash, (uint64_t)weight->bias);
+        hash = mix(mix(hash, (uint64_t)weight->rows.first), (uint64_t)weight->columns.first);
     }
     for (int i = 0; i < p->n_views; i++)
         hash = mix_view(hash, &p->views[i]);

@@ -92,6 +92,8 @@ typedef enum plan_tensor_id {
     PLAN_PART_VALUES,
     PLAN_PART_SUMS,
     PLAN_FFN,
+    PLAN_ATTN_ALL, /* attention's output of all ranks */
+    PLAN_FFN_ALL,  /* the activation's output of all ranks */
     PLAN_X_OUT,
     PLAN_LOGITS,
     PLAN_NEXT,
@@ -108,6 +110,14 @@ typedef struct plan_tensor {
     size_t offset; /* in the arena, for activations and outputs */
 } plan_tensor;
 
+/* How the products of a layer are cut into ranks. */
+typedef enum plan_cut {
+    PLAN_GATHER, /* all by their outputs: a dot product is computed by one rank, as without ranks,
+                  * and ranks exchange rows before a product that needs all of them */
+    PLAN_REDUCE, /* the output and the down projection by their inputs: ranks add partial sums, so
+                  * that a layer has two exchanges in place of four, and other roundings */
+} plan_cut;
+
 typedef struct plan_options {
     int64_t max_tokens;    /* new tokens in one batch, all sequences together */
     int64_t max_sequences; /* sequences in one batch */
@@ -117,6 +127,7 @@ typedef struct plan_options {
     int64_t n_pages;       /* 0: enough for every sequence at full context */
     dtype kv_type;         /* F32, F16 or BF16 */
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
+    plan_cut cut;          /* of several ranks */
     bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
     bool sums; /* fused further, as the megakernel runs it: workers add to the residual in
                 * fixed point; implies fuse */
@@ -168,6 +179,17 @@ typedef struct program_view {
     int64_t first_column, columns; /* a part of the tensor's innermost dimension; columns 0: all */
 } program_view;
 
+/* Indices [first, first + count). */
+typedef struct program_span {
+    int64_t first, count;
+} program_span;
+
+/* What a rank computes of the model: heads of attention, and output features of the gate and up
+ * projections, of the output and down projections, and of the output. */
+typedef struct program_share {
+    program_span heads, kv_heads, intermediate, hidden, vocab;
+} program_share;
+
 /* A weight that nodes read, or its bias. weights.h reads its elements. */
 typedef struct program_weight {
     weight_slot slot;
@@ -176,7 +198,19 @@ typedef struct program_weight {
     int stored;   /* the number of the weight that holds its elements: its own, or of an output
                    * projection that is tied to it the embedding's */
     tensor whole; /* of all ranks, as the model stores it; no data where none was made or read */
+    /* The part of `whole` that this rank holds, in elements: all, if there is one rank. A norm is
+     * one row; a bias has a row for each element. */
+    program_span rows, columns;
 } program_weight;
+
+/* The part as nodes see it: contiguous. It has data if it lies so in `whole`. */
+tensor program_weight_part(const program_weight *weight);
+
+/* Whether the part has some of the columns only, so that it is not contiguous in `whole`. */
+static inline bool program_weight_has_columns(const program_weight *w)
+{
+    return w->whole.rank == 2 && w->columns.count < w->whole.shape[1];
+}
 
 typedef struct program_node {
     op_code op;
@@ -197,7 +231,9 @@ typedef struct program_step {
 
 typedef struct program {
     const struct model *model; /* whose weights these are; NULL: a program of sizes only */
+    model_config whole;        /* of all ranks */
     model_config config;       /* as one rank sees it: its own heads and its own part of the FFN */
+    program_share share;       /* what that is; everything, if there is one rank */
     plan_options options;
     program_sizes capacity; /* the largest batch */
     plan_tensor tensors[PLAN_TENSOR_COUNT];
@@ -297,7 +333,7 @@ typedef struct program_bytes {
 } program_bytes;
 program_bytes program_count_bytes(const program *program, uint64_t weight_bytes);
 
-/* The pass of the same model with other options, as plan_build() makes it; for one rank.
+/* The pass of the same model with other options, for another rank too, as plan_build() makes it.
  * program_free() the result, also after a failure. */
 qp_status program_rebuild(const program *of, const plan_options *options, program *out,
                           qp_error *error);

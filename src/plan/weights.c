@@ -1,8 +1,12 @@
 /* The weights of a program, read from its model: see weights.h. */
 #include "plan/weights.h"
 
+#include "base/buffer.h"
 #include "model/model.h"
 #include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 int program_find_weight(const program *p, weight_slot slot, int64_t layer, bool bias)
 {
@@ -29,20 +33,60 @@ const char *program_model_path(const program *p)
     return model_path(p->model);
 }
 
+static uint64_t part_bytes(const program_weight *w)
+{
+    const tensor part = program_weight_part(w);
+    return tensor_bytes(&part);
+}
+
 uint64_t program_weight_bytes(const program *p)
 {
-    return model_weight_bytes(p->model);
+    uint64_t bytes = 0;
+    for (int i = 0; i < p->n_weights; i++)
+        if (p->weights[i].stored == i) bytes += part_bytes(&p->weights[i]);
+    return bytes;
 }
 
 uint64_t program_read_bytes(const program *p)
 {
-    return model_read_bytes(p->model);
+    const int table = program_find_weight(p, WEIGHT_TOKEN_EMBD, -1, false);
+    uint64_t bytes = 0;
+    for (int i = 0; i < p->n_weights; i++)
+        bytes += i == table ? 0 : part_bytes(&p->weights[i]);
+    if (table < 0 || p->config.tied) return bytes; /* the row is one of those that are read */
+    const tensor *whole = &p->weights[table].whole;
+    return bytes + tensor_bytes(whole) / (uint64_t)whole->shape[0];
 }
 
-void program_read_weight(const program *p, int weight, int64_t begin, int64_t rows, void *dst)
+static size_t stored_bytes(dtype type, int64_t elements)
+{
+    return (size_t)(elements / (int64_t)dtype_block_elements(type)) * dtype_block_bytes(type);
+}
+
+/* Columns of rows, from whole rows. */
+static qp_status read_columns(const program *p, const program_weight *w, int64_t begin,
+                              int64_t rows, char *dst, qp_error *error)
+{
+    const size_t row_bytes = stored_bytes(w->whole.type, w->whole.shape[1]);
+    const size_t skip = stored_bytes(w->whole.type, w->columns.first);
+    const size_t bytes = stored_bytes(w->whole.type, w->columns.count);
+    char *row = malloc(row_bytes);
+    if (!row) return error_no_memory(error, "a row of a weight", row_bytes);
+    for (int64_t i = 0; i < rows; i++) {
+        model_read_rows(p->model, w->slot, w->layer, w->bias, w->rows.first + begin + i, 1, row);
+        memcpy(dst + (size_t)i * bytes, row + skip, bytes);
+    }
+    free(row);
+    return QP_OK;
+}
+
+qp_status program_read_weight(const program *p, int weight, int64_t begin, int64_t rows, void *dst,
+                              qp_error *error)
 {
     const program_weight *w = &p->weights[weight];
-    model_read_rows(p->model, w->slot, w->layer, w->bias, begin, rows, dst);
+    if (program_weight_has_columns(w)) return read_columns(p, w, begin, rows, dst, error);
+    model_read_rows(p->model, w->slot, w->layer, w->bias, w->rows.first + begin, rows, dst);
+    return QP_OK;
 }
 
 bool program_weight_stream(const program *p, int weight, synthetic_stream *out)
@@ -58,10 +102,20 @@ bool program_weight_is_mapped(const program *p, int weight)
     return !w->bias && model_is_mapped(p->model, w->slot, w->layer);
 }
 
+static bool is_cut(const program_weight *w)
+{
+    return w->rows.count < (w->whole.rank == 2 || w->bias ? w->whole.shape[0] : 1) ||
+           program_weight_has_columns(w);
+}
+
 void program_release_weight(const program *p, int weight)
 {
     const program_weight *w = &p->weights[weight];
-    if (!w->bias) model_release_weight(p->model, w->slot, w->layer);
+    const tensor part = program_weight_part(w);
+    if (!w->bias && !is_cut(w))
+        model_release_weight(p->model, w->slot, w->layer);
+    else if (part.data && program_weight_is_mapped(p, weight))
+        buffer_release_pages(part.data, tensor_bytes(&part));
 }
 
 void program_read_sparsely(const program *p, int weight)
@@ -73,5 +127,5 @@ void program_read_sparsely(const program *p, int weight)
 void program_discard_weight(const program *p, int weight)
 {
     const program_weight *w = &p->weights[weight];
-    if (!w->bias) model_discard_weight(p->model, w->slot, w->layer);
+    if (!w->bias && !is_cut(w)) model_discard_weight(p->model, w->slot, w->layer);
 }

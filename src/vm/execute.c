@@ -2,8 +2,9 @@
 #include "vm/execute.h"
 
 #include "base/checked.h"
-#include "vm/pack.h"
 #include "op/run.h"
+#include "plan/weights.h"
+#include "vm/pack.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -138,10 +139,38 @@ qp_status executor_choose(executor *x, const program *program, uint32_t cpu_feat
     x->weights = calloc((size_t)program->n_weights + 1, sizeof *x->weights);
     if (!x->nodes || !x->weights) return error_no_memory(error, "the choice of kernels", 0);
     for (int i = 0; i < program->n_weights; i++)
-        x->weights[i] = program->weights[i].whole.data;
+        x->weights[i] = program_weight_part(&program->weights[i]).data;
     x->memory.weights = x->weights;
     choose_kernels(x);
     return check_kernels(x, error);
+}
+
+/* Copies the weights that ranks cut by columns. */
+static qp_status take_columns(executor *x, qp_error *error)
+{
+    const program *p = x->program;
+    TRY(buffer_alloc(&x->columns, executor_column_bytes(p), "the rank's columns of weights",
+                     error));
+    char *to = x->columns.data;
+    for (int i = 0; i < p->n_weights; i++) {
+        if (!program_weight_has_columns(&p->weights[i])) continue;
+        const tensor part = program_weight_part(&p->weights[i]);
+        TRY(program_read_weight(p, i, 0, part.shape[0], to, error));
+        x->weights[i] = to;
+        to += round_up(tensor_bytes(&part), BUFFER_ALIGNMENT);
+    }
+    return QP_OK;
+}
+
+size_t executor_column_bytes(const program *p)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < p->n_weights; i++) {
+        const tensor part = program_weight_part(&p->weights[i]);
+        if (program_weight_has_columns(&p->weights[i]))
+            bytes += round_up(tensor_bytes(&part), BUFFER_ALIGNMENT);
+    }
+    return bytes;
 }
 
 qp_status executor_init(executor *x, const program *program, thread_pool *pool,
@@ -150,6 +179,7 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
 {
     TRY(executor_choose(x, program, cpu_features, kernels, error));
     x->pool = pool;
+    TRY(take_columns(x, error));
     TRY(buffer_alloc(&x->arena, program->arena_bytes, "activations", error));
     size_t sums = program->tensors[PLAN_SUMS].bytes + program->tensors[PLAN_SUMS_NEXT].bytes;
     if (sums) TRY(buffer_alloc(&x->sums, sums, "sums", error));
@@ -182,6 +212,7 @@ void executor_free(executor *x)
     buffer_free(&x->v_cache);
     buffer_free(&x->scratch);
     buffer_free(&x->packed);
+    buffer_free(&x->columns);
     buffer_free(&x->rows.memory);
     free(x->nodes);
     free(x->weights);

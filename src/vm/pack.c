@@ -195,7 +195,7 @@ static uint64_t stored_bytes_of(const executor *x, int n)
 
 uint64_t executor_weight_bytes(const executor *x)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = executor_column_bytes(x->program);
     op_call call;
     for (int n = 0; n < x->program->n_nodes; n++)
         bytes += packed_bytes_of(x, n, &call) + stored_bytes_of(x, n);

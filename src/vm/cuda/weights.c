@@ -107,7 +107,7 @@ static qp_status copy_rows(load_context *load, const program *p, int weight, cud
         int64_t count = rows - row < at_once ? rows - row : at_once;
         void *piece;
         TRY(cuda_upload_next(&load->upload, &piece, error));
-        program_read_weight(p, weight, row, count, piece);
+        TRY(program_read_weight(p, weight, row, count, piece, error));
         TRY(cuda_upload_send(&load->upload, to + (size_t)row * row_bytes, (size_t)count * row_bytes,
                              error));
         progress_advance(load->progress, (size_t)count * row_bytes);
