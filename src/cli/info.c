@@ -33,6 +33,7 @@ typedef struct findings {
     char driver[256]; /* the line of NVIDIA's driver, or empty */
     bool has_gpu;
     measure_gpu gpu;
+    measure_gpus gpus; /* all of them */
     qp_error why_no_gpu;
     const char *model; /* the default model's path, or NULL */
     qp_error why_no_model;
@@ -49,9 +50,27 @@ static void examine(const cli_call *call, findings *f)
     if (version) fclose(version);
     f->driver[strcspn(f->driver, "\n")] = '\0';
     f->has_gpu = measure_find_gpu(&f->gpu, &f->why_no_gpu) == QP_OK;
+    if (!f->has_gpu || measure_list_gpus(&f->gpus, NULL) != QP_OK) f->gpus.count = 0;
     cli_call silent = *call;
     silent.error = &f->why_no_model;
     if (cli_model_path(&silent, &f->model) != QP_OK) f->model = NULL;
+}
+
+/* The numbers for --gpus, and which GPUs reach each other's memory, as ranks of one model must. */
+static void print_gpus(const measure_gpus *gpus, strbuf *out)
+{
+    for (int i = 0; i < gpus->count && gpus->count > 1; i++) {
+        const char *separator = "; reaches GPU ";
+        strbuf_printf(out, "GPU %-12d %s, %d multiprocessors", i, gpus->of[i].name,
+                      gpus->of[i].n_multiprocessors);
+        for (int j = 0; j < gpus->count; j++) {
+            const cuda_link *link = &gpus->links[i][j];
+            if (!link->direct) continue;
+            strbuf_printf(out, "%s%d%s", separator, j, link->atomics ? "" : " without atomics");
+            separator = ", ";
+        }
+        strbuf_puts(out, "\n");
+    }
 }
 
 static void print_findings(const findings *f, strbuf *out)
@@ -71,6 +90,7 @@ static void print_findings(const findings *f, strbuf *out)
                       f->gpu.n_multiprocessors);
     else
         strbuf_printf(out, "device           cpu: %d threads\n", cpu->processors);
+    print_gpus(&f->gpus, out);
     if (!f->has_gpu && *f->driver)
         strbuf_printf(out, "no GPU           %s\n", f->why_no_gpu.message);
     strbuf_printf(out, "default model    %s\n", f->model ? f->model : f->why_no_model.message);
@@ -101,6 +121,27 @@ static void put_words(strbuf *out, const char *text)
     strbuf_puts(out, "]");
 }
 
+static void put_gpus(strbuf *out, const measure_gpus *gpus)
+{
+    strbuf_puts(out, "[");
+    for (int i = 0; i < gpus->count; i++) {
+        const char *separator = "";
+        strbuf_printf(out, "%s{", i ? ", " : "");
+        put_text(out, "name", gpus->of[i].name);
+        strbuf_printf(out, ", \"multiprocessors\": %d, \"reaches\": [",
+                      gpus->of[i].n_multiprocessors);
+        for (int j = 0; j < gpus->count; j++) {
+            const cuda_link *link = &gpus->links[i][j];
+            if (!link->direct) continue;
+            strbuf_printf(out, "%s{\"gpu\": %d, \"atomics\": %s}", separator, j,
+                          link->atomics ? "true" : "false");
+            separator = ", ";
+        }
+        strbuf_puts(out, "]}");
+    }
+    strbuf_puts(out, "]");
+}
+
 static void print_findings_json(const findings *f, strbuf *out)
 {
     const cpu_description *cpu = &f->cpu;
@@ -122,6 +163,8 @@ static void print_findings_json(const findings *f, strbuf *out)
     } else {
         strbuf_puts(out, "null");
     }
+    strbuf_puts(out, ",\n  \"gpus\": ");
+    put_gpus(out, &f->gpus);
     strbuf_printf(out, ",\n  \"device\": \"%s\",\n  ", f->has_gpu ? "cuda" : "cpu");
     put_text(out, "default_model", f->model);
     strbuf_puts(out, "\n}\n");

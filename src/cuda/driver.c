@@ -17,6 +17,8 @@ enum { /* CUdevice_attribute */
        ATTRIBUTE_SHARED_OPTIN = 97,
 };
 
+enum { PEER_NATIVE_ATOMICS = 3 }; /* CUdevice_P2PAttribute */
+
 enum { /* CUresult: the errors with advice of their own */
        OUT_OF_MEMORY = 2,
        NO_DEVICE = 100,
@@ -140,34 +142,82 @@ static qp_status read_attributes(cuda_device *d, qp_error *error)
                       "reading the GPU's name", error);
 }
 
-qp_status cuda_device_probe(cuda_device *d, qp_error *error)
+/* Whether the program can run on any GPU: it has code for one, and there is a driver. */
+static qp_status begin_probe(cuda_device *d, qp_error *error)
 {
-    int count = 0;
     *d = (cuda_device){0};
     if (!cuda_images[0].name)
         return error_set(error, QP_DEVICE,
                          "this program was built without GPU code, since nvcc was not found; use "
                          "--device cpu, or build it where the CUDA toolkit is installed");
     TRY(open_driver(&d->driver, error));
-    TRY(cuda_check(d->driver->driver_version(&d->driver_version), "reading the driver's version",
-                   error));
-    TRY(cuda_check(d->driver->device_count(&count), "counting GPUs", error));
-    if (count == 0) return cuda_check(NO_DEVICE, "counting GPUs", error);
-    for (int i = 0; i < count; i++) {
-        TRY(cuda_check(d->driver->device_get(&d->ordinal, i), "finding a GPU", error));
-        TRY(read_attributes(d, error));
-        if (d->major >= 9) return QP_OK;
-    }
+    return cuda_check(d->driver->driver_version(&d->driver_version), "reading the driver's version",
+                      error);
+}
+
+static qp_status count_devices(const cuda_driver *driver, int *count, qp_error *error)
+{
+    TRY(cuda_check(driver->device_count(count), "counting GPUs", error));
+    return *count > 0 ? QP_OK : cuda_check(NO_DEVICE, "counting GPUs", error);
+}
+
+static qp_status read_device(cuda_device *d, int number, qp_error *error)
+{
+    TRY(cuda_check(d->driver->device_get(&d->ordinal, number), "finding a GPU", error));
+    return read_attributes(d, error);
+}
+
+static bool runs_code(const cuda_device *d)
+{
+    return d->major >= 9;
+}
+
+static qp_status say_too_old(const cuda_device *d, qp_error *error)
+{
     return error_set(error, QP_DEVICE,
                      "%s has compute capability %d.%d, and the program holds code for 9.0 (Hopper) "
                      "and newer; use --device cpu",
                      d->name, d->major, d->minor);
 }
 
-qp_status cuda_device_open(cuda_device *d, qp_error *error)
+qp_status cuda_device_count(int *count, qp_error *error)
+{
+    cuda_device probed;
+    *count = 0;
+    TRY(begin_probe(&probed, error));
+    return count_devices(probed.driver, count, error);
+}
+
+qp_status cuda_device_probe(cuda_device *d, qp_error *error)
+{
+    int count = 0;
+    TRY(begin_probe(d, error));
+    TRY(count_devices(d->driver, &count, error));
+    for (int i = 0; i < count; i++) {
+        TRY(read_device(d, i, error));
+        if (runs_code(d)) return QP_OK;
+    }
+    return say_too_old(d, error);
+}
+
+qp_status cuda_device_probe_number(cuda_device *d, int number, qp_error *error)
+{
+    int count = 0;
+    TRY(begin_probe(d, error));
+    TRY(count_devices(d->driver, &count, error));
+    if (number < 0 || number >= count)
+        return error_set(error, QP_INVALID,
+                         "there is no GPU %d: this machine has %d, numbered from 0; \"quipu "
+                         "doctor\" lists them",
+                         number, count);
+    TRY(read_device(d, number, error));
+    return runs_code(d) ? QP_OK : say_too_old(d, error);
+}
+
+/* Starts work on a GPU that was probed. */
+static qp_status start_device(cuda_device *d, qp_error *error)
 {
     size_t free_bytes;
-    TRY(cuda_device_probe(d, error));
     TRY(cuda_check(d->driver->context_retain(&d->context, d->ordinal), "starting work on the GPU",
                    error));
     TRY(cuda_device_enter(d, error));
@@ -178,6 +228,18 @@ qp_status cuda_device_open(cuda_device *d, qp_error *error)
                    "reading the GPU's memory size", error));
     return cuda_check(d->driver->stream_create(&d->stream, CUDA_STREAM_NON_BLOCKING),
                       "making a stream", error);
+}
+
+qp_status cuda_device_open(cuda_device *d, qp_error *error)
+{
+    TRY(cuda_device_probe(d, error));
+    return start_device(d, error);
+}
+
+qp_status cuda_device_open_number(cuda_device *d, int number, qp_error *error)
+{
+    TRY(cuda_device_probe_number(d, number, error));
+    return start_device(d, error);
 }
 
 void cuda_device_close(cuda_device *d)
@@ -204,6 +266,38 @@ double cuda_device_flops(const cuda_device *d)
 qp_status cuda_device_enter(const cuda_device *d, qp_error *error)
 {
     return cuda_check(d->driver->context_set(d->context), "entering the GPU's context", error);
+}
+
+qp_status cuda_device_link(const cuda_device *d, const cuda_device *peer, cuda_link *out,
+                           qp_error *error)
+{
+    static const char operation[] = "reading how GPUs are linked";
+    int direct = 0, atomics = 0;
+    *out = (cuda_link){0};
+    TRY(cuda_check(d->driver->peer_possible(&direct, d->ordinal, peer->ordinal), operation, error));
+    if (direct)
+        TRY(cuda_check(
+            d->driver->peer_attribute(&atomics, PEER_NATIVE_ATOMICS, d->ordinal, peer->ordinal),
+            operation, error));
+    *out = (cuda_link){.direct = direct, .atomics = atomics};
+    return QP_OK;
+}
+
+qp_status cuda_device_reach(const cuda_device *d, const cuda_device *peer, qp_error *error)
+{
+    cuda_link link;
+    TRY(cuda_device_enter(d, error));
+    if (d->ordinal == peer->ordinal) return QP_OK;
+    TRY(cuda_device_link(d, peer, &link, error));
+    if (!link.direct)
+        return error_set(
+            error, QP_UNSUPPORTED,
+            "GPU %d (%s) cannot access the memory of GPU %d (%s): ranks need GPUs with "
+            "peer access; \"quipu doctor\" lists them, --gpus chooses them",
+            d->ordinal, d->name, peer->ordinal, peer->name);
+    const cuda_result result = d->driver->peer_enable(peer->context, 0);
+    if (result == CUDA_PEER_ACCESS_ALREADY_ENABLED) return QP_OK;
+    return cuda_check(result, "giving a GPU access to another's memory", error);
 }
 
 qp_status cuda_device_free_memory(const cuda_device *d, size_t *bytes, qp_error *error)

@@ -57,6 +57,11 @@ typedef struct cuda_launch { /* CUlaunchConfig */
     FUNCTION(context_release, "cuDevicePrimaryCtxRelease_v2", (cuda_ordinal device))               \
     FUNCTION(limit_set, "cuCtxSetLimit", (int limit, size_t value))                                \
     FUNCTION(context_set, "cuCtxSetCurrent", (cuda_context context))                               \
+    FUNCTION(peer_possible, "cuDeviceCanAccessPeer",                                               \
+             (int *possible, cuda_ordinal device, cuda_ordinal peer))                              \
+    FUNCTION(peer_attribute, "cuDeviceGetP2PAttribute",                                            \
+             (int *value, int attribute, cuda_ordinal device, cuda_ordinal peer))                  \
+    FUNCTION(peer_enable, "cuCtxEnablePeerAccess", (cuda_context peer, unsigned flags))            \
     FUNCTION(memory_info, "cuMemGetInfo_v2", (size_t * free, size_t * total))                      \
     FUNCTION(memory_alloc, "cuMemAlloc_v2", (cuda_address * address, size_t bytes))                \
     FUNCTION(memory_free, "cuMemFree_v2", (cuda_address address))                                  \
@@ -120,6 +125,7 @@ typedef struct cuda_driver {
 enum {
     CUDA_SUCCESS = 0,
     CUDA_NOT_READY = 600,
+    CUDA_PEER_ACCESS_ALREADY_ENABLED = 704,
     CUDA_EVENT_NO_TIMING = 2,
     CUDA_STREAM_NON_BLOCKING = 1,
     CUDA_HOST_PORTABLE = 1, /* flags of host_alloc */
@@ -176,13 +182,31 @@ typedef struct cuda_device {
     cuda_found kernels[CUDA_MAX_KERNELS]; /* hash table, by name */
 } cuda_device;
 
-/* Takes the first GPU that can run the embedded code. cuda_device_close() it, also after a
- * failure. */
+/* Takes the first GPU that can run the embedded code, or the GPU of that number. The context is
+ * then current in this thread. cuda_device_close() the device, also after a failure. */
 qp_status cuda_device_open(cuda_device *out, qp_error *error);
+qp_status cuda_device_open_number(cuda_device *out, int number, qp_error *error);
 void cuda_device_close(cuda_device *device);
+
+/* The number of GPUs that this process sees. */
+qp_status cuda_device_count(int *count, qp_error *error);
 
 /* The GPU's figures, read without making a context on it. */
 qp_status cuda_device_probe(cuda_device *out, qp_error *error);
+qp_status cuda_device_probe_number(cuda_device *out, int number, qp_error *error);
+
+/* How one GPU reaches the memory of another. */
+typedef struct cuda_link {
+    bool direct;  /* its kernels can read and write that memory */
+    bool atomics; /* and also do atomic operations on it, as over NVLink */
+} cuda_link;
+qp_status cuda_device_link(const cuda_device *device, const cuda_device *peer, cuda_link *out,
+                           qp_error *error);
+
+/* Lets the kernels of one GPU read and write the memory of another. Nothing is done if both are the
+ * same GPU. QP_UNSUPPORTED if there is no link. Both devices are open; afterwards `device` is the
+ * current one of this thread. */
+qp_status cuda_device_reach(const cuda_device *device, const cuda_device *peer, qp_error *error);
 
 /* Whether it has the instructions that only compute capability 9.0 has (wgmma, in code for sm_90a).
  * Some kernels need them; newer GPUs run other kernels. */

@@ -277,3 +277,22 @@ qp_status measure_find_gpu(measure_gpu *out, qp_error *error)
     out->n_multiprocessors = gpu.n_multiprocessors;
     return QP_OK;
 }
+
+qp_status measure_list_gpus(measure_gpus *out, qp_error *error)
+{
+    cuda_device gpus[MEASURE_MAX_GPUS];
+    *out = (measure_gpus){0};
+    TRY(cuda_device_count(&out->count, error));
+    if (out->count > MEASURE_MAX_GPUS) out->count = MEASURE_MAX_GPUS;
+    for (int i = 0; i < out->count; i++) {
+        /* One that is too old has been read all the same. */
+        const qp_status status = cuda_device_probe_number(&gpus[i], i, error);
+        if (status != QP_OK && gpus[i].n_multiprocessors == 0) return status;
+        snprintf(out->of[i].name, sizeof out->of[i].name, "%s", gpus[i].name);
+        out->of[i].n_multiprocessors = gpus[i].n_multiprocessors;
+    }
+    for (int i = 0; i < out->count; i++)
+        for (int j = 0; j < out->count; j++)
+            if (i != j) TRY(cuda_device_link(&gpus[i], &gpus[j], &out->links[i][j], error));
+    return QP_OK;
+}

@@ -3,6 +3,7 @@
 #define QUIPU_INSPECT_MEASURE_H
 
 #include "base/strbuf.h"
+#include "cuda/driver.h"
 #include "quipu.h"
 
 typedef struct measure_options {
@@ -33,7 +34,21 @@ typedef struct measure_gpu {
     int n_multiprocessors;
 } measure_gpu;
 
-/* Opens the GPU that is measured; QP_DEVICE, with the reason, when there is none. */
+/* Finds the GPU that is measured; QP_DEVICE, with the reason, when there is none. */
 qp_status measure_find_gpu(measure_gpu *out, qp_error *error);
+
+enum { MEASURE_MAX_GPUS = 16 };
+
+/* The GPUs that this process sees, by their numbers, and how each reaches the memory of the others.
+ */
+typedef struct measure_gpus {
+    int count;
+    measure_gpu of[MEASURE_MAX_GPUS];
+    cuda_link links[MEASURE_MAX_GPUS][MEASURE_MAX_GPUS]; /* [from][to] */
+} measure_gpus;
+
+/* Reads properties only; no context is made. A GPU that the program has no code for is listed too.
+ */
+qp_status measure_list_gpus(measure_gpus *out, qp_error *error);
 
 #endif

@@ -1,12 +1,19 @@
-/* The driver's functions, for a GPU like an H200 on which everything completes at once and nothing
- * is computed. Its clock advances by a microsecond for each launch.
+/* The driver's functions, for two GPUs like H200s on which everything completes at once and nothing
+ * is computed. The clock advances by a microsecond for each launch. Several threads may call.
  */
 #include "fake.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, NOT_FOUND = 500 };
+enum {
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    INVALID_IMAGE = 200,
+    NOT_FOUND = 500,
+    PEER_ALREADY = 704,
+};
 
 struct CUstream_st {
     int number;
@@ -22,12 +29,14 @@ struct CUgraphExec_st {
     int number;
 };
 struct CUctx_st {
-    int unused;
+    int device;
+    atomic_bool reaches[FAKE_DEVICES]; /* the memory of these */
 };
 
-static struct CUctx_st context;
-static uint64_t microseconds;
-static int n_streams, n_graphs;
+static struct CUctx_st contexts[FAKE_DEVICES];
+static _Thread_local cuda_context current;
+static _Atomic uint64_t microseconds;
+static atomic_int n_streams, n_graphs;
 
 /* Every function has its symbol as its name, and the type that the program calls it by. */
 #define EXPORT __attribute__((visibility("default"))) cuda_result
@@ -88,14 +97,14 @@ EXPORT cuGetErrorName(cuda_result error, const char **name)
 
 EXPORT cuDeviceGetCount(int *count)
 {
-    *count = 1;
+    *count = FAKE_DEVICES;
     return CUDA_SUCCESS;
 }
 
 EXPORT cuDeviceGet(cuda_ordinal *device, int ordinal)
 {
     *device = ordinal;
-    return ordinal == 0 ? CUDA_SUCCESS : INVALID_VALUE;
+    return ordinal >= 0 && ordinal < FAKE_DEVICES ? CUDA_SUCCESS : INVALID_VALUE;
 }
 
 EXPORT cuDeviceGetName(char *name, int size, cuda_ordinal device)
@@ -129,8 +138,8 @@ EXPORT cuDeviceGetAttribute(int *value, int attribute, cuda_ordinal device)
 
 EXPORT cuDevicePrimaryCtxRetain(cuda_context *out, cuda_ordinal device)
 {
-    (void)device;
-    *out = &context;
+    contexts[device].device = device;
+    *out = &contexts[device];
     return CUDA_SUCCESS;
 }
 
@@ -146,24 +155,51 @@ EXPORT cuCtxSetLimit(int limit, size_t value)
     return CUDA_SUCCESS;
 }
 
-EXPORT cuCtxSetCurrent(cuda_context current)
+EXPORT cuCtxSetCurrent(cuda_context context)
 {
-    (void)current;
+    current = context;
     return CUDA_SUCCESS;
+}
+
+EXPORT cuDeviceCanAccessPeer(int *possible, cuda_ordinal device, cuda_ordinal peer)
+{
+    *possible = device != peer;
+    return CUDA_SUCCESS;
+}
+
+EXPORT cuDeviceGetP2PAttribute(int *value, int attribute, cuda_ordinal device, cuda_ordinal peer)
+{
+    (void)attribute;
+    *value = device != peer;
+    return CUDA_SUCCESS;
+}
+
+EXPORT cuCtxEnablePeerAccess(cuda_context peer, unsigned flags)
+{
+    (void)flags;
+    if (!current || peer == current) return INVALID_VALUE;
+    if (atomic_exchange(&current->reaches[peer->device], true)) return PEER_ALREADY;
+    fake_log("GPU %d reaches GPU %d\n", current->device, peer->device);
+    return CUDA_SUCCESS;
+}
+
+static int current_device(void)
+{
+    return current ? current->device : 0;
 }
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
 EXPORT cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
-    *free_bytes = fake_memory_free();
+    *free_bytes = fake_memory_free(current_device());
     *total = (size_t)141 << 30;
     return CUDA_SUCCESS;
 }
 
 EXPORT cuMemAlloc_v2(cuda_address *address, size_t bytes)
 {
-    *address = fake_memory_take(bytes, false);
+    *address = fake_memory_take(bytes, current_device());
     return *address ? CUDA_SUCCESS : OUT_OF_MEMORY;
 }
 
@@ -184,7 +220,7 @@ EXPORT cuMemsetD8Async(cuda_address address, unsigned char value, size_t bytes, 
 EXPORT cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
 {
     (void)flags;
-    *memory = (void *)fake_memory_take(bytes, true);
+    *memory = (void *)fake_memory_take(bytes, FAKE_HOST);
     return *memory ? CUDA_SUCCESS : OUT_OF_MEMORY;
 }
 

@@ -9,7 +9,12 @@
 
 #include "cuda/driver.h"
 
-enum { FAKE_MULTIPROCESSORS = 132, FAKE_MAX_PARAMETERS = 16 };
+enum {
+    FAKE_DEVICES = 2,
+    FAKE_HOST = FAKE_DEVICES, /* as the owner of memory */
+    FAKE_MULTIPROCESSORS = 132,
+    FAKE_MAX_PARAMETERS = 16,
+};
 
 /* ---- log.c --------------------------------------------------------------------------------- */
 
@@ -29,11 +34,11 @@ uint64_t fake_hash(uint64_t hash, const void *data, size_t bytes);
 
 /* ---- memory.c ------------------------------------------------------------------------------ */
 
-/* Memory of the GPU, or of the host where kernels see it: zeros, taken when touched. 0: none left.
- */
-cuda_address fake_memory_take(size_t bytes, bool of_host);
+/* Memory of a GPU, or of the host where kernels see it (FAKE_HOST): zeros, taken when touched. 0:
+ * none left. */
+cuda_address fake_memory_take(size_t bytes, int owner);
 cuda_result fake_memory_give(cuda_address address);
-size_t fake_memory_free(void);
+size_t fake_memory_free(int device);
 
 /* The number of the memory that holds an address, and how far in; -1: none. Memory is numbered as
  * it is taken, so that logs stay the same where sizes before it change. */
