@@ -14,8 +14,10 @@ typedef struct made {
     pass_launches pass;
 } made;
 
-/* Of a pass of `tokens` of one sequence, or of as many sequences with `decodes`. */
-static void make(made *m, const char *model, const char *arch, int64_t tokens, bool decodes)
+/* Of a pass of `tokens` of one sequence, or of as many sequences with `decodes`; on the last of
+ * `ranks`. */
+static void make_rank(made *m, const char *model, const char *arch, int64_t tokens, bool decodes,
+                      int ranks, plan_cut cut)
 {
     qp_error error;
     model_options sizes_only = {.sizes_only = true};
@@ -24,8 +26,16 @@ static void make(made *m, const char *model, const char *arch, int64_t tokens, b
     options.max_tokens = tokens;
     options.context = 512;
     options.max_sequences = options.max_outputs = decodes ? tokens : 1;
+    options.ranks = ranks;
+    options.rank = ranks - 1;
+    options.cut = cut;
     assert_ok(pass_launches_make(m->model, &options, tokens, options.max_sequences, arch, &m->pass,
                                  &error));
+}
+
+static void make(made *m, const char *model, const char *arch, int64_t tokens, bool decodes)
+{
+    make_rank(m, model, arch, tokens, decodes, 1, PLAN_GATHER);
 }
 
 static void free_made(made *m)
@@ -186,6 +196,39 @@ static void test_unknown_architecture(void **state)
     strbuf_free(&text);
 }
 
+/* Launches of kernels whose names begin so. */
+static int count_launches(const made *m, const char *name)
+{
+    const cuda_recording *r = &m->pass.list.recording;
+    int n = 0;
+    for (int i = 0; i < r->n_records; i++)
+        n += strncmp(launch_kernel_name(&r->records[i]), name, strlen(name)) == 0;
+    return n;
+}
+
+/* Two exchanges a layer where partial sums are added, four where columns are gathered, and the
+ * logits are gathered in both; in words for few rows, else in chunks. */
+static void test_ranks_exchange_rows(void **state)
+{
+    (void)state;
+    static const int64_t tokens[] = {1, 8, 16, 64, 2048};
+    enum { LAYERS = 16 };
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        for (int cut = PLAN_GATHER; cut <= PLAN_REDUCE; cut++) {
+            made m;
+            make_rank(&m, "synthetic:llama-3.2-1b:BF16", "sm_90", tokens[i], false, 2,
+                      (plan_cut)cut);
+            check_list(&m);
+            const bool chunks = tokens[i] == 2048;
+            const int sums = cut == PLAN_REDUCE ? 2 * LAYERS : 0;
+            const int columns = cut == PLAN_GATHER ? 4 * LAYERS : 0;
+            assert_int_equal(count_launches(&m, "run_all_reduce_words"), chunks ? 0 : sums);
+            assert_int_equal(count_launches(&m, "run_all_reduce_chunks"), chunks ? sums : 0);
+            assert_int_equal(count_launches(&m, "run_all_gather"), columns + 1);
+            free_made(&m);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +236,7 @@ int main(void)
         cmocka_unit_test(test_first_chain),
         cmocka_unit_test(test_wrong_chains),
         cmocka_unit_test(test_areas),
+        cmocka_unit_test(test_ranks_exchange_rows),
         cmocka_unit_test(test_unknown_architecture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

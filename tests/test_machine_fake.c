@@ -6,6 +6,7 @@
 #include "op/adjust_logits/adjust_logits.h"
 
 #include "base/cpu.h"
+#include "cuda/ranks.h"
 #include "engine/engine.h"
 #include "plan/plan.h"
 #include "vm/machine.h"
@@ -333,9 +334,46 @@ static void test_the_order_of_an_engines_machines(void **state)
     check_engine(NULL, NULL, "threads", "threads");
 }
 
+/* GPUs of ranks: one each, by default those that follow; what is missing is said. */
+static void test_ranks_have_gpus_of_their_own(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    static const int same[2] = {1, 1}, swapped[2] = {1, 0}, none[2] = {0, 7};
+    cuda_device device;
+    cuda_ranks ranks;
+    assert_ok(cuda_device_open(&device, &error));
+    assert_ok(cuda_ranks_open(&ranks, &device, NULL, 2, &error));
+    assert_int_equal(ranks.devices[1]->ordinal, 1);
+    assert_true(ranks.exchanges[0].receive[1] == ranks.exchanges[1].receive[1]);
+    assert_true(ranks.exchanges[0].rounds != ranks.exchanges[1].rounds);
+    assert_ok(cuda_ranks_check(&ranks, &error));
+    *(exchange_failure *)(uintptr_t)ranks.exchanges[1].failure =
+        (exchange_failure){.failed = 1, .from = 0, .block = 5, .expected = 9, .found = 8};
+    assert_int_equal(cuda_ranks_check(&ranks, &error), QP_DEVICE);
+    assert_non_null(strstr(error.message, "rank 1 (GPU 1) waited 2 s for rows of rank 0 (GPU 0)"));
+    cuda_ranks_close(&ranks);
+    assert_int_equal(cuda_ranks_open(&ranks, &device, NULL, 3, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "this machine has 2"));
+    cuda_ranks_close(&ranks);
+    assert_int_equal(cuda_ranks_open(&ranks, &device, none, 2, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "no GPU 7"));
+    cuda_ranks_close(&ranks);
+    cuda_device_close(&device);
+    assert_ok(cuda_device_open_number(&device, 1, &error));
+    assert_int_equal(cuda_ranks_open(&ranks, &device, same, 2, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "GPU 1 both"));
+    cuda_ranks_close(&ranks);
+    assert_ok(cuda_ranks_open(&ranks, &device, swapped, 2, &error));
+    assert_int_equal(ranks.devices[1]->ordinal, 0);
+    cuda_ranks_close(&ranks);
+    cuda_device_close(&device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks_have_gpus_of_their_own),
         cmocka_unit_test(test_groups_under_way_together),
         cmocka_unit_test(test_what_is_not_done_is_said),
         cmocka_unit_test(test_the_megakernel_hands_tokens_out),

@@ -31,3 +31,33 @@ extern "C" __global__ void synthetic_blocks(synthetic_stream stream, dtype type,
             out[i * block_bytes + b] = block[b];
     }
 }
+
+/* The same for a part of a matrix: row blockIdx.y of the part is the elements [at, at + columns) of
+ * the tensor, at = first + blockIdx.y * pitch. A part's rows are contiguous in `out`. */
+extern "C" __global__ void synthetic_plain_part(synthetic_stream stream, dtype type, uint64_t first,
+                                                uint64_t pitch, uint64_t columns, void *out)
+{
+    const uint64_t at = first + blockIdx.y * pitch, step = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < columns; i += step) {
+        const float value = synthetic_value(&stream, at + i);
+        const uint64_t to = blockIdx.y * columns + i;
+        if (type == DTYPE_F32)
+            ((float *)out)[to] = value;
+        else
+            ((uint16_t *)out)[to] = type == DTYPE_BF16 ? f32_to_bf16(value) : f32_to_f16(value);
+    }
+}
+
+/* The same in blocks of a quantised type: first, pitch and columns count blocks. */
+extern "C" __global__ void synthetic_blocks_part(synthetic_stream stream, dtype type,
+                                                 uint64_t first, uint64_t pitch, uint64_t columns,
+                                                 uint32_t block_bytes, uint8_t *out)
+{
+    const uint64_t at = first + blockIdx.y * pitch, step = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < columns; i += step) {
+        uint8_t block[SYNTHETIC_MAX_BLOCK];
+        synthetic_block(&stream, type, at + i, block);
+        for (uint32_t b = 0; b < block_bytes; b++)
+            out[(blockIdx.y * columns + i) * block_bytes + b] = block[b];
+    }
+}

@@ -177,6 +177,9 @@ qp_status cuda_print_run(const cuda_print_options *o, strbuf *out, qp_error *err
     v.options.max_sequences = v.options.max_outputs = o->sequences;
     v.options.page_size = o->page_size;
     v.options.kv_type = dtype_from_name(o->kv_type);
+    v.options.ranks = o->ranks ? (int)o->ranks : 1;
+    v.options.rank = (int)o->rank;
+    v.options.cut = o->reduce ? PLAN_REDUCE : PLAN_GATHER;
     qp_status status = print_run(&v, o, &launches, out, error);
     pass_launches_free(&launches);
     model_close(model);

@@ -11,6 +11,8 @@
 typedef struct cuda_print_options {
     const char *model;                             /* as model_open() takes it */
     int64_t tokens, context, sequences, page_size; /* as in plan_print_options */
+    int64_t ranks, rank;                           /* the same; 0 ranks: one */
+    bool reduce;
     const char *kv_type;
     uint64_t memory;  /* bytes to compare the run with; 0: the free memory of the GPU here */
     const char *arch; /* "sm_90": a GPU known by its figures alone; NULL: the GPU here */

@@ -8,6 +8,7 @@
 #ifndef QUIPU_OP_CUDA_OPS_H
 #define QUIPU_OP_CUDA_OPS_H
 
+#include "cuda/exchange.h"
 #include "cuda/launch.h"
 #include "cuda/memory.h"
 #include "op/op.h"
@@ -18,6 +19,7 @@ typedef struct cuda_ops {
     bool has_blas;   /* the same; or cuBLASLt is assumed to exist while launches are recorded */
     cuda_buffer workspace;
     cuda_recording *recording; /* records the launches; NULL: kernels are launched at once */
+    const exchange *exchange;  /* with the other ranks of the model; NULL: there is one rank */
 } cuda_ops;
 
 /* How a launch takes its input and leaves its output: all zeros for a single call. Rows in BF16 are
@@ -60,6 +62,7 @@ typedef struct cuda_kernel {
     int64_t units; /* of a block */
     enum { CUDA_ANY, CUDA_HOPPER_ONLY } architecture;
     bool needs_blas;
+    bool needs_ranks; /* the other GPUs of a model; such kernels are not run alone */
     bool (*accepts)(const op_call *call);     /* accepted types and shapes */
     bool (*pays)(const op_call *call);        /* chosen where it accepts and pays; NULL: always */
     size_t (*workspace)(const op_call *call); /* bytes; NULL: none */

@@ -233,7 +233,7 @@ static qp_status bench_op_on_device(bench_page *page, const op_info *op, const c
                                          .seed = options->seed};
         if (candidate) bench_on_device(page, &request, "candidate");
         for (const cuda_kernel *k = op->cuda; k && k->name; k++) {
-            if (!wants_kernel(options, k)) continue;
+            if (k->needs_ranks || !wants_kernel(options, k)) continue;
             request.kernel = k;
             request.candidate = NULL;
             bench_on_device(page, &request, k->name);

@@ -204,7 +204,7 @@ static void check_device(report *report, const op_info *op)
 {
     const char *wanted = report->options->variant;
     for (const cuda_kernel *k = op->cuda; k && k->name && !report->device_lost; k++) {
-        if (wanted && strcmp(wanted, k->name) != 0) continue;
+        if (k->needs_ranks || (wanted && strcmp(wanted, k->name) != 0)) continue;
         op_variant variant = device_variant(k);
         check_run run = {.options = report->options,
                          .op = op,

@@ -5,6 +5,7 @@
  */
 #include "op/all_gather/all_gather.h"
 
+#include "op/cuda_ops.h"
 #include "op/element.h"
 #include "op/row.h"
 
@@ -101,6 +102,7 @@ const op_info op_all_gather = {
     .units = units,
     .check = check,
     .reference = all_gather_reference,
+    .cuda = all_gather_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

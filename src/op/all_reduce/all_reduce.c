@@ -6,6 +6,7 @@
  */
 #include "op/all_reduce/all_reduce.h"
 
+#include "op/cuda_ops.h"
 #include "op/element.h"
 #include "op/row.h"
 
@@ -91,6 +92,7 @@ const op_info op_all_reduce = {
     .units = units,
     .check = check,
     .reference = all_reduce_reference,
+    .cuda = all_reduce_cuda,
     .cases = cases,
     .workloads = workloads,
     .tolerances = tolerances,

@@ -201,9 +201,9 @@ static qp_status make_table(cuda_executor *x, qp_error *error)
 }
 
 qp_status cuda_executor_init(cuda_executor *x, cuda_device *device, const program *program,
-                             progress *progress, qp_error *error)
+                             const exchange *exchange, progress *progress, qp_error *error)
 {
-    *x = (cuda_executor){.program = program, .device = device};
+    *x = (cuda_executor){.program = program, .device = device, .exchange = exchange};
     TRY(check_memory(x, error));
     TRY(cuda_weights_load(device, program, progress, &x->weights, error));
     TRY(find_weights(x, error));

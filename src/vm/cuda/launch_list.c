@@ -6,6 +6,7 @@
  */
 #include "vm/cuda/launch_list.h"
 
+#include "cuda/ranks.h"
 #include "op/argmax/argmax.h"
 #include "op/attention/attention_cuda.h"
 #include "op/kv_append/kv_append.h"
@@ -464,6 +465,20 @@ static qp_status build(builder *b, int node, qp_error *error)
 
 /* ---- lists --------------------------------------------------------------------------------- */
 
+/* The exchange with the other ranks, in areas. */
+static void place_exchange(launch_setting *setting)
+{
+    const plan_options *o = &setting->program->options;
+    setting->exchange = (exchange){.rounds = cuda_area_address(LAUNCH_COUNTERS, 0),
+                                   .failure = cuda_area_address(LAUNCH_FAILURE, 0),
+                                   .limit_ns = CUDA_RANKS_LIMIT_NS,
+                                   .rank = o->rank,
+                                   .n_ranks = o->ranks};
+    for (int rank = 0; rank < o->ranks && rank < EXCHANGE_RANKS; rank++)
+        setting->exchange.receive[rank] = cuda_area_address(LAUNCH_RECEIVE + rank, 0);
+    setting->ops.exchange = &setting->exchange;
+}
+
 qp_status launch_setting_init(launch_setting *setting, const program *program,
                               const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
                               bool has_blas, size_t workspace_bytes, qp_error *error)
@@ -482,6 +497,7 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
     for (int i = 0; i < program->n_weights; i++)
         setting->weights[i] =
             cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
+    if (program->options.ranks > 1) place_exchange(setting);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
         setting->memory.data[id] = cuda_host_form(cuda_area_address(id, 0));
     setting->memory.weights = setting->weights;

@@ -18,6 +18,10 @@ enum {
     LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
     LAUNCH_WORKSPACE,
     LAUNCH_LIKELIEST, /* where the likeliest token of each row goes */
+    LAUNCH_COUNTERS,  /* counters of the exchange with other ranks, */
+    LAUNCH_FAILURE,   /* its failure, */
+    LAUNCH_RECEIVE,   /* and the receive buffers of all ranks */
+    LAUNCH_LAST = LAUNCH_RECEIVE + EXCHANGE_RANKS - 1,
     LAUNCH_AREAS
 };
 _Static_assert((int)LAUNCH_AREAS <= (int)CUDA_MAX_AREAS, "an area each");
@@ -67,6 +71,7 @@ typedef struct launch_setting {
     const program *program;
     program_memory memory; /* areas */
     cuda_ops ops;          /* its workspace is LAUNCH_WORKSPACE; it has no recording */
+    exchange exchange;     /* with the other ranks, in areas; ops refers to it if there are any */
     const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS */
 } launch_setting;
 

@@ -25,7 +25,13 @@ static cuda_address area_address(const cuda_executor *x, int area)
         return x->ops.workspace.address;
     case LAUNCH_LIKELIEST:
         return x->likeliest;
+    case LAUNCH_COUNTERS:
+        return x->exchange ? x->exchange->rounds : 0;
+    case LAUNCH_FAILURE:
+        return x->exchange ? x->exchange->failure : 0;
     default:
+        if (area >= LAUNCH_RECEIVE && x->exchange)
+            return x->exchange->receive[area - LAUNCH_RECEIVE];
         return area < PLAN_TENSOR_COUNT ? cuda_device_form(x->memory.data[area]) : 0;
     }
 }

@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "base/clock.h"
+#include "cuda/ranks.h"
 #include "vm/cuda/timing.h"
 #include "vm/machine_run.h"
 
@@ -41,14 +42,15 @@ static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_e
 {
     (void)error;
     const cuda_bytes bytes = cuda_executor_count(setup->program);
+    const size_t exchange = cuda_ranks_bytes(setup->program->options.ranks);
     *out = (machine_bytes){.weights = bytes.weights,
                            .activations = bytes.arena,
                            .kv_cache = bytes.kv_cache,
                            .rope_table = bytes.rope_table,
                            .inputs = bytes.inputs,
-                           .workspace = bytes.workspace,
+                           .workspace = bytes.workspace + exchange,
                            .state = bytes.state,
-                           .total = bytes.total};
+                           .total = bytes.total + exchange};
     return QP_OK;
 }
 
@@ -68,6 +70,10 @@ static void close_cuda(void *self)
 static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *error)
 {
     const program *p = setup->program;
+    if (p->options.ranks > 1 && !setup->exchange)
+        return error_set(error, QP_UNSUPPORTED,
+                         "a rank of %d runs on a GPU only together with the others",
+                         p->options.ranks);
     cuda_machine *m = *self = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
     m->sizes = p->capacity;
@@ -75,7 +81,7 @@ static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *er
     if (!m->variants) return error_no_memory(error, "the machine", (size_t)p->n_nodes);
     if (!setup->device) TRY(cuda_device_open(&m->own, error));
     m->device = setup->device ? setup->device : &m->own;
-    TRY(cuda_executor_init(&m->executor, m->device, p, setup->progress, error));
+    TRY(cuda_executor_init(&m->executor, m->device, p, setup->exchange, setup->progress, error));
     if (!m->executor.logits.data)
         TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));
     return batch_init(&m->later, p, error);

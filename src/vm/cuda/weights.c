@@ -26,7 +26,8 @@ static qp_status visit_all(const program *p, visit_weight *visit, void *context,
 static qp_status add_bytes(void *context, const program *p, int weight, qp_error *error)
 {
     (void)error;
-    *(size_t *)context += round_up(tensor_bytes(&p->weights[weight].whole), CUDA_ALIGNMENT);
+    const tensor part = program_weight_part(&p->weights[weight]);
+    *(size_t *)context += round_up(tensor_bytes(&part), CUDA_ALIGNMENT);
     return QP_OK;
 }
 
@@ -44,6 +45,14 @@ static qp_status place_one(void *context, const program *p, int weight, qp_error
     return add_bytes(&w->bytes, p, weight, error);
 }
 
+/* A tied weight is a part of the rows that another one holds. */
+static size_t offset_of_tied(const program *p, int weight, const size_t *offsets)
+{
+    const program_weight *w = &p->weights[weight], *of = &p->weights[w->stored];
+    const size_t row_bytes = tensor_bytes(&w->whole) / (size_t)w->whole.shape[0];
+    return offsets[w->stored] + (size_t)(w->rows.first - of->rows.first) * row_bytes;
+}
+
 qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *error)
 {
     *out = (cuda_weights){.program = p};
@@ -53,7 +62,7 @@ qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *erro
                                (size_t)p->n_weights * sizeof *out->offsets);
     TRY(visit_all(p, place_one, out, error));
     for (int i = 0; i < p->n_weights; i++)
-        out->offsets[i] = out->offsets[p->weights[i].stored];
+        if (p->weights[i].stored != i) out->offsets[i] = offset_of_tied(p, i, out->offsets);
     return QP_OK;
 }
 
@@ -64,29 +73,58 @@ typedef struct load_context {
     progress *progress;
 } load_context;
 
-/* Generates elements (or blocks) of a synthetic tensor by a kernel. */
-static qp_status make_on_device(load_context *load, const synthetic_stream *stream,
-                                const tensor *view, cuda_address to, qp_error *error)
+/* Launches a kernel that makes synthetic weights: about `threads` threads for each of `rows`. */
+static qp_status launch_maker(cuda_device *device, const char *name, uint64_t threads,
+                              uint64_t rows, void **arguments, qp_error *error)
 {
-    enum { THREADS = 256, ELEMENTS_A_THREAD = 2 };
-    cuda_device *device = load->device;
-    bool blocks = dtype_is_quantized(view->type);
-    uint64_t count = (uint64_t)(tensor_elements(view) / dtype_block_elements(view->type));
-    uint64_t threads = blocks ? count : (count + ELEMENTS_A_THREAD - 1) / ELEMENTS_A_THREAD;
-    uint32_t block_bytes = (uint32_t)dtype_block_bytes(view->type);
+    enum { THREADS = 256 };
+    const uint64_t most = (uint64_t)device->n_multiprocessors * 64;
+    const uint64_t grid = (threads + THREADS - 1) / THREADS;
+    cuda_function function = NULL;
+    TRY(cuda_device_function(device, "synthetic_exact", name, 0, &function, error));
+    return cuda_check(device->driver->launch(function, (unsigned)(grid < most ? grid : most),
+                                             (unsigned)rows, 1, THREADS, 1, 1, 0, device->stream,
+                                             arguments, NULL),
+                      "making weights on the GPU", error);
+}
+
+/* Generates elements (or blocks) of a synthetic tensor by a kernel. */
+static qp_status make_whole(cuda_device *device, const synthetic_stream *stream, const tensor *view,
+                            cuda_address to, qp_error *error)
+{
+    enum { ELEMENTS_A_THREAD = 2 };
     synthetic_stream own = *stream;
     dtype type = view->type;
+    uint64_t count = (uint64_t)(tensor_elements(view) / dtype_block_elements(type));
+    uint32_t block_bytes = (uint32_t)dtype_block_bytes(type);
     void *plain[] = {&own, &type, &count, &to};
     void *quantized[] = {&own, &type, &count, &block_bytes, &to};
-    uint64_t most = (uint64_t)device->n_multiprocessors * 64;
-    uint64_t grid = (threads + THREADS - 1) / THREADS;
-    cuda_function function = NULL;
-    TRY(cuda_device_function(device, "synthetic_exact",
-                             blocks ? "synthetic_blocks" : "synthetic_plain", 0, &function, error));
-    return cuda_check(device->driver->launch(function, (unsigned)(grid < most ? grid : most), 1, 1,
-                                             THREADS, 1, 1, 0, device->stream,
-                                             blocks ? quantized : plain, NULL),
-                      "making weights on the GPU", error);
+    if (dtype_is_quantized(type))
+        return launch_maker(device, "synthetic_blocks", count, 1, quantized, error);
+    return launch_maker(device, "synthetic_plain",
+                        (count + ELEMENTS_A_THREAD - 1) / ELEMENTS_A_THREAD, 1, plain, error);
+}
+
+/* The same of a rank's part. Whole rows lie together, as if they were one. */
+static qp_status make_part(cuda_device *device, const synthetic_stream *stream,
+                           const program_weight *w, cuda_address to, qp_error *error)
+{
+    synthetic_stream own = *stream;
+    dtype type = w->whole.type;
+    const uint64_t block = (uint64_t)dtype_block_elements(type);
+    uint64_t pitch = (w->whole.rank == 2 ? (uint64_t)w->whole.shape[1] : 1) / block;
+    uint64_t columns = (uint64_t)w->columns.count / block, rows = (uint64_t)w->rows.count;
+    uint64_t first = (uint64_t)w->rows.first * pitch + (uint64_t)w->columns.first / block;
+    uint32_t block_bytes = (uint32_t)dtype_block_bytes(type);
+    void *plain[] = {&own, &type, &first, &pitch, &columns, &to};
+    void *quantized[] = {&own, &type, &first, &pitch, &columns, &block_bytes, &to};
+    if (columns == pitch) {
+        columns *= rows;
+        rows = 1;
+    }
+    const bool blocks = dtype_is_quantized(type);
+    return launch_maker(device, blocks ? "synthetic_blocks_part" : "synthetic_plain_part", columns,
+                        rows, blocks ? quantized : plain, error);
 }
 
 /* Reads rows from the file, or generates them, directly into pinned memory. */
@@ -94,8 +132,9 @@ static qp_status copy_rows(load_context *load, const program *p, int weight, cud
                            qp_error *error)
 {
     const program_weight *w = &p->weights[weight];
-    int64_t rows = w->whole.rank == 2 || w->bias ? w->whole.shape[0] : 1;
-    size_t row_bytes = tensor_bytes(&w->whole) / (size_t)rows;
+    const tensor part = program_weight_part(w);
+    const int64_t rows = w->rows.count;
+    const size_t row_bytes = tensor_bytes(&part) / (size_t)rows;
     int64_t at_once = (int64_t)(CUDA_UPLOAD_PIECE / row_bytes);
     if (at_once == 0)
         return error_set(
@@ -119,15 +158,18 @@ static qp_status load_one(void *context, const program *p, int weight, qp_error 
 {
     load_context *load = context;
     synthetic_stream stream;
-    const tensor *whole = &p->weights[weight].whole;
+    const program_weight *w = &p->weights[weight];
+    const tensor part = program_weight_part(w);
+    const bool whole = tensor_elements(&part) == tensor_elements(&w->whole);
     cuda_address to = load->weights->memory.address + load->weights->offsets[weight];
     if (!program_weight_stream(p, weight, &stream)) {
         TRY(copy_rows(load, p, weight, to, error));
         program_release_weight(p, weight);
         return QP_OK;
     }
-    TRY(make_on_device(load, &stream, whole, to, error));
-    progress_advance(load->progress, tensor_bytes(whole));
+    TRY(whole ? make_whole(load->device, &stream, &part, to, error)
+              : make_part(load->device, &stream, w, to, error));
+    progress_advance(load->progress, tensor_bytes(&part));
     return QP_OK;
 }
 

@@ -1,5 +1,6 @@
-/* A program's weights on the GPU: as stored, each at an aligned address. Weights of files are
- * copied once from the mapping; synthetic ones are generated on the GPU. */
+/* A program's weights on the GPU: its rank's parts of them, as stored but contiguous, each at an
+ * aligned address. Weights of files are copied once from the mapping; synthetic ones are generated
+ * on the GPU. */
 #ifndef QUIPU_VM_CUDA_WEIGHTS_H
 #define QUIPU_VM_CUDA_WEIGHTS_H
 

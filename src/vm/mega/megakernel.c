@@ -47,6 +47,7 @@ static const char *refusal(const program *p, int n_blocks)
     int64_t cache = mega_is_quantized(p) ? MEGA_CACHE_BRICKS : MEGA_BOX;
     int64_t chunk = cache / 4 / c->head_dim; /* positions */
     const char *types = types_refusal(p);
+    if (o->ranks > 1) return "the megakernel runs models on one rank";
     if (program_find_weight(p, WEIGHT_ATTN_Q_NORM, 0, false) >= 0)
         return "the megakernel has no norms of q and k";
     if (types) return types;

@@ -1,0 +1,21 @@
+/* The kernels of all_reduce and all_gather between GPUs of one host: see exchange.cuh. */
+#include "op/exchange.cuh"
+
+#define WORDS(name, gather)                                                                        \
+    extern "C" __global__ void __launch_bounds__(EXCHANGE_THREADS)                                 \
+        run_##name##_words(const __grid_constant__ exchange_rows call)                             \
+    {                                                                                              \
+        exchange_all<gather, EXCHANGE_FOURS>(call, (uint32_t *)call.ranks.rounds);                 \
+    }
+WORDS(all_reduce, false)
+WORDS(all_gather, true)
+
+/* Four blocks of a multiprocessor: all are resident. */
+#define CHUNKS(name, gather)                                                                       \
+    extern "C" __global__ void __launch_bounds__(EXCHANGE_THREADS, 4)                              \
+        run_##name##_chunks(const __grid_constant__ exchange_rows call)                            \
+    {                                                                                              \
+        exchange_all<gather, CHUNKS_FOURS>(call, (uint32_t *)call.ranks.rounds + EXCHANGE_BLOCKS); \
+    }
+CHUNKS(all_reduce, false)
+CHUNKS(all_gather, true)

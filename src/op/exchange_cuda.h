@@ -1,0 +1,17 @@
+/* Launches of all_reduce and all_gather between GPUs of one host. */
+#ifndef QUIPU_OP_EXCHANGE_CUDA_H
+#define QUIPU_OP_EXCHANGE_CUDA_H
+
+#include "op/cuda_ops.h"
+#include "op/exchange_rows.h"
+
+/* Whether kernels can exchange these rows: out (n_rows, n_columns) and this rank's part of it, in
+ * float32. */
+bool cuda_exchange_accepts(const tensor *part, const tensor *out);
+
+/* `name`: "all_reduce" or "all_gather". `first`: the column of out at which `part` begins. The
+ * ranks are those of ops->exchange. */
+qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, const tensor *out,
+                        int64_t first, qp_error *error);
+
+#endif

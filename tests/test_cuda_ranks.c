@@ -1,0 +1,193 @@
+/* all_reduce and all_gather between GPUs of one host, compared with their references: rows of many
+ * sizes, ranks that are late by turns, and a rank that never comes. Needs two GPUs.
+ */
+#include "gpu_test.h"
+#include "test.h"
+
+#include "base/hash.h"
+#include "cuda/ranks.h"
+#include "op/exchange_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RANKS = 2, MOST = 2048 * 4100, LATE_BYTES = 256 << 20 };
+
+static qp_error error;
+
+typedef struct bench {
+    cuda_device device;
+    cuda_ranks ranks;
+    cuda_ops ops[RANKS];
+    cuda_buffer x[RANKS], late[RANKS];
+    float *host[RANKS], *result, *expected;
+} bench;
+
+static bool has_two_gpus(void)
+{
+    int count;
+    return gpu_is_here() && cuda_device_count(&count, NULL) == QP_OK && count >= RANKS;
+}
+
+#define require_gpus()                                                                             \
+    do {                                                                                           \
+        if (!has_two_gpus()) {                                                                     \
+            print_message("skipped: ranks need two GPUs\n");                                       \
+            skip();                                                                                \
+        }                                                                                          \
+    } while (0)
+
+static void bench_open(bench *b)
+{
+    memset(b, 0, sizeof *b);
+    assert_ok(cuda_device_open(&b->device, &error));
+    assert_ok(cuda_ranks_open(&b->ranks, &b->device, NULL, RANKS, &error));
+    b->result = malloc(MOST * sizeof(float));
+    b->expected = malloc(MOST * sizeof(float));
+    for (int r = 0; r < RANKS; r++) {
+        cuda_device *d = b->ranks.devices[r];
+        assert_ok(cuda_device_enter(d, &error));
+        assert_ok(cuda_ops_init(&b->ops[r], d, 0, false, &error));
+        assert_ok(cuda_buffer_alloc(d, MOST * sizeof(float), "x", &b->x[r], &error));
+        assert_ok(cuda_buffer_alloc(d, LATE_BYTES, "delays", &b->late[r], &error));
+        b->ops[r].exchange = &b->ranks.exchanges[r];
+        b->host[r] = malloc(MOST * sizeof(float));
+    }
+}
+
+static void bench_close(bench *b)
+{
+    for (int r = 0; r < RANKS; r++) {
+        cuda_device *d = b->ranks.devices[r];
+        assert_ok(cuda_device_enter(d, &error));
+        cuda_buffer_free(d, &b->late[r]);
+        cuda_buffer_free(d, &b->x[r]);
+        cuda_ops_free(&b->ops[r]);
+        free(b->host[r]);
+    }
+    free(b->result);
+    free(b->expected);
+    cuda_ranks_close(&b->ranks);
+    cuda_device_close(&b->device);
+}
+
+static void fill(bench *b, int64_t elements, uint64_t seed)
+{
+    for (int r = 0; r < RANKS; r++) {
+        const cuda_device *d = b->ranks.devices[r];
+        for (int64_t i = 0; i < elements; i++)
+            b->host[r][i] = hash_uniform(hash_random(seed, (uint64_t)r, (uint64_t)i)) - 0.5f;
+        assert_ok(cuda_device_enter(d, &error));
+        assert_ok(cuda_check(d->driver->copy_to_device(b->x[r].address, b->host[r],
+                                                       (size_t)elements * sizeof(float), d->stream),
+                             "copying", &error));
+    }
+}
+
+/* Another rank is late each time. */
+static void delay(bench *b, int r, uint64_t seed)
+{
+    const cuda_device *d = b->ranks.devices[r];
+    for (uint64_t i = hash_random(seed, 99, (uint64_t)r) % 4; i > 0; i--)
+        assert_ok(cuda_check(
+            d->driver->memory_set(b->late[r].address, (unsigned char)i, LATE_BYTES, d->stream),
+            "delaying", &error));
+}
+
+static void compare(bench *b, int64_t elements)
+{
+    for (int r = 0; r < RANKS; r++) {
+        const cuda_device *d = b->ranks.devices[r];
+        const size_t bytes = (size_t)elements * sizeof(float);
+        assert_ok(cuda_device_enter(d, &error));
+        assert_ok(cuda_check(d->driver->copy_to_host(b->result, b->x[r].address, bytes, d->stream),
+                             "copying", &error));
+        assert_ok(cuda_device_wait(d, "the exchange", &error));
+        assert_memory_equal(b->result, b->expected, bytes);
+    }
+    assert_ok(cuda_ranks_check(&b->ranks, &error));
+}
+
+static const struct {
+    int64_t rows, columns;
+} sizes[] = {{1, 64},    {1, 2048},  {8, 8192},   {3, 111},
+             {64, 4096}, {65, 4100}, {700, 1001}, {2048, 4096}};
+enum { N_SIZES = sizeof sizes / sizeof *sizes };
+
+static void test_sums(void **state)
+{
+    (void)state;
+    require_gpus();
+    bench b;
+    bench_open(&b);
+    for (uint64_t round = 0; round < 5 * N_SIZES; round++) {
+        const int64_t rows = sizes[round % N_SIZES].rows, columns = sizes[round % N_SIZES].columns;
+        fill(&b, rows * columns, round);
+        for (int r = 0; r < RANKS; r++) {
+            const tensor x = tensor_2d(cuda_host_form(b.x[r].address), DTYPE_F32, rows, columns);
+            assert_ok(cuda_device_enter(b.ranks.devices[r], &error));
+            delay(&b, r, round);
+            assert_ok(cuda_exchange(&b.ops[r], "all_reduce", &x, &x, 0, &error));
+        }
+        for (int64_t i = 0; i < rows * columns; i++)
+            b.expected[i] = b.host[0][i] + b.host[1][i];
+        compare(&b, rows * columns);
+    }
+    bench_close(&b);
+}
+
+/* Unequal shares; a rank's own columns lie where they belong. */
+static void test_columns(void **state)
+{
+    (void)state;
+    require_gpus();
+    bench b;
+    bench_open(&b);
+    for (uint64_t round = 0; round < 5 * N_SIZES; round++) {
+        const int64_t rows = sizes[round % N_SIZES].rows, columns = sizes[round % N_SIZES].columns;
+        const int64_t border = round % 3 == 0 ? columns / 8 * 4 : columns / 3;
+        fill(&b, rows * columns, round);
+        for (int r = 0; r < RANKS; r++) {
+            const int64_t first = r ? border : 0, count = r ? columns - border : border;
+            const tensor out = tensor_2d(cuda_host_form(b.x[r].address), DTYPE_F32, rows, columns);
+            tensor part = out;
+            part.data = (float *)part.data + first;
+            part.shape[1] = count;
+            assert_ok(cuda_device_enter(b.ranks.devices[r], &error));
+            delay(&b, r, round);
+            assert_ok(cuda_exchange(&b.ops[r], "all_gather", &part, &out, first, &error));
+        }
+        for (int64_t i = 0; i < rows * columns; i++)
+            b.expected[i] = b.host[i % columns >= border][i];
+        compare(&b, rows * columns);
+    }
+    bench_close(&b);
+}
+
+/* A rank that waits in vain ends by itself, and names the rank that it waited for; further waits
+ * end at once. */
+static void test_a_rank_that_never_comes(void **state)
+{
+    (void)state;
+    require_gpus();
+    bench b;
+    bench_open(&b);
+    const tensor x = tensor_2d(cuda_host_form(b.x[0].address), DTYPE_F32, 8, 8192);
+    assert_ok(cuda_device_enter(b.ranks.devices[0], &error));
+    for (int i = 0; i < 100; i++)
+        assert_ok(cuda_exchange(&b.ops[0], "all_reduce", &x, &x, 0, &error));
+    assert_ok(cuda_device_wait(b.ranks.devices[0], "the exchange", &error));
+    assert_int_equal(cuda_ranks_check(&b.ranks, &error), QP_DEVICE);
+    assert_non_null(strstr(error.message, "for rows of rank 1"));
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_a_rank_that_never_comes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
