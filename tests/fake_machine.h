@@ -11,6 +11,8 @@
 #include "op/adjust_logits/adjust_logits.h"
 #include "test.h"
 
+#include <math.h>
+
 enum { FAKE_SLOTS = 16, FAKE_ENTRIES = 64 };
 
 typedef struct fake_entry { /* a run, or the copy of a page */
@@ -24,6 +26,7 @@ typedef struct fake {
     int32_t *cache;   /* [pages][page_size]: the token at each position */
     int32_t *history; /* [slots][vocab_size] */
     uint32_t *masks;  /* [slots][words of the vocabulary] */
+    float *biases;    /* [slots][vocab_size]; only minus infinity has an effect */
     machine own;      /* the engine's, meanwhile */
     int32_t last[FAKE_SLOTS];
     fake_entry queue[FAKE_ENTRIES];
@@ -47,12 +50,16 @@ static inline int32_t token_of(const fake *f, uint64_t hash)
     return (int32_t)(hash % (uint64_t)f->program->config.vocab_size);
 }
 
-/* The next token that the mask (NULL: none) allows. */
-static inline int32_t allowed_token(const fake *f, uint64_t hash, const uint32_t *mask)
+/* The next token that mask and biases of the slot allow, where the row uses them. */
+static inline int32_t allowed_token(const fake *f, uint64_t hash, int32_t slot, int32_t uses)
 {
+    const int32_t vocab = (int32_t)f->program->config.vocab_size;
+    const uint32_t *mask = f->masks + slot * ADJUST_MASK_WORDS(vocab);
+    const float *biases = f->biases + slot * vocab;
     int32_t token = token_of(f, hash);
-    while (mask && !(mask[token / 32] >> token % 32 & 1))
-        token = (token + 1) % (int32_t)f->program->config.vocab_size;
+    while ((uses & ADJUST_MASK && !(mask[token / 32] >> token % 32 & 1)) ||
+           (uses & ADJUST_BIAS && isinf(biases[token])))
+        token = (token + 1) % vocab;
     return token;
 }
 
@@ -73,15 +80,15 @@ static inline int32_t choose(fake *f, const batch *b, int64_t output, int64_t se
     uint64_t hash = 1, had = 0;
     for (int64_t p = 0; p < end; p++)
         hash = mix(hash, *cell(f, b, sequence, p));
-    const uint32_t *mask = f->masks + batch_i32(b, PLAN_SLOTS)[output] * ADJUST_MASK_WORDS(vocab);
-    if (!(uses & ADJUST_PENALISE)) return allowed_token(f, hash, uses & ADJUST_MASK ? mask : NULL);
+    const int32_t slot = batch_i32(b, PLAN_SLOTS)[output];
+    if (!(uses & ADJUST_PENALISE)) return allowed_token(f, hash, slot, uses);
     if (uses & ADJUST_COUNT || pass > 0) {
         int32_t *entry = &history[*cell(f, b, sequence, end - 1)];
         *entry = (*entry | ADJUST_SEEN) + ADJUST_ONCE;
     }
     for (int32_t i = 0; i < vocab; i++)
         if (history[i]) had += history_term(i, history[i]);
-    return allowed_token(f, mix(hash, (int64_t)had), uses & ADJUST_MASK ? mask : NULL);
+    return allowed_token(f, mix(hash, (int64_t)had), slot, uses);
 }
 
 static inline void do_run(fake *f, const fake_entry *e)
@@ -180,6 +187,7 @@ static inline qp_status fake_write(void *self, plan_tensor_id id, int64_t slot, 
     assert_int_equal(f->under_way, 0);
     const int64_t vocab = f->program->config.vocab_size;
     if (id == PLAN_HISTORY) memcpy(f->history + slot * vocab, data, bytes);
+    if (id == PLAN_BIAS) memcpy(f->biases + slot * vocab, data, bytes);
     if (id == PLAN_ALLOWED) memcpy(f->masks + slot * ADJUST_MASK_WORDS(vocab), data, bytes);
     return QP_OK;
 }
@@ -219,6 +227,7 @@ static inline void fake_enter(fake *f, qp_engine *engine)
     f->cache = calloc((size_t)(engine->pages.n_pages * engine->pages.page_size), sizeof *f->cache);
     f->history = calloc(FAKE_SLOTS * vocab, sizeof *f->history);
     f->masks = calloc(FAKE_SLOTS * (vocab / 32 + 1), sizeof *f->masks);
+    f->biases = calloc(FAKE_SLOTS * vocab, sizeof *f->biases);
     f->own = engine->slots[ENGINE_MACHINES - 1];
     engine->slots[ENGINE_MACHINES - 1] = (machine){.type = &fake_type, .self = f};
 }
@@ -231,6 +240,7 @@ static inline void fake_leave(fake *f, qp_engine *engine)
     free(f->cache);
     free(f->history);
     free(f->masks);
+    free(f->biases);
 }
 
 #endif

@@ -176,6 +176,48 @@ static void answers_are_those_of_each_alone(void **state)
     qp_engine_close(engine);
 }
 
+/* An answer that would end at its first token has min_tokens, which change nothing but that; its
+ * neighbour with log-probabilities has those of qp_eval(). */
+static void min_tokens_hold_stops_back(void **state)
+{
+    (void)state;
+    enum { LEAST = 7 };
+    int32_t prompt[CONTEXT], likeliest[MADE];
+    size_t n;
+    batcher *b;
+    qp_engine *engine = open_small(3);
+    const size_t vocab = (size_t)qp_engine_get_info(engine)->vocab_size;
+    prompt_of(4, prompt, &n);
+    alone(engine, prompt, n, likeliest);
+    assert_ok(batcher_open(&(batcher_options){0}, engine, &b, &error));
+    request *ends = make_request(engine, prompt, n), *scored = make_request(engine, prompt, n);
+    ends->sampling.value[QP_TEMPERATURE] = scored->sampling.value[QP_TEMPERATURE] = 0;
+    ends->sampling.stop_tokens[0] = likeliest[0];
+    ends->sampling.n_stop_tokens = 1;
+    ends->min_tokens = LEAST;
+    scored->top_logprobs = 0;
+    assert_ok(batcher_submit(b, ends, &error));
+    assert_ok(batcher_submit(b, scored, &error));
+    answer answers[2] = {0};
+    finish(ends, &answers[0]);
+    finish(scored, &answers[1]);
+    assert_true(answers[0].count >= LEAST);
+    assert_int_not_equal(answers[0].tokens[0], likeliest[0]);
+    for (size_t i = 0; i < answers[0].count; i++)
+        assert_int_not_equal(answers[0].tokens[i], likeliest[0]);
+    assert_memory_equal(answers[1].tokens, likeliest, sizeof likeliest);
+    request_release(ends);
+    request_release(scored);
+    batcher_close(b);
+    memcpy(prompt + n, likeliest, sizeof likeliest);
+    float *rows = eval_fresh(engine, prompt, n + MADE);
+    for (size_t i = 0; i < MADE; i++)
+        assert_true(answers[1].logprobs[i] ==
+                    logprob_of(rows + (n - 1 + i) * vocab, vocab, likeliest[i]));
+    free(rows);
+    qp_engine_close(engine);
+}
+
 /* Log-probabilities of a prompt are those of qp_eval(), in as many calls as rows of logits allow.
  */
 static void prompts_have_logprobs(void **state)
@@ -318,6 +360,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_each_alone),
+        cmocka_unit_test(min_tokens_hold_stops_back),
         cmocka_unit_test(prompts_have_logprobs),
         cmocka_unit_test(prompts_have_embeddings),
         cmocka_unit_test(cancelled_and_late_requests_end),

@@ -29,6 +29,18 @@ static qp_status check_biases(const qp_engine *e, const qp_sampling *sampling, q
     return QP_OK;
 }
 
+static qp_status copy_biases(qp_sampler *s, const qp_logit_bias *biases, size_t n, qp_error *error)
+{
+    const size_t bytes = n * sizeof *biases;
+    qp_logit_bias *copy = bytes ? malloc(bytes) : NULL;
+    if (bytes && !copy) return error_no_memory(error, "the sampler", bytes);
+    if (bytes) memcpy(copy, biases, bytes);
+    free(s->biases);
+    s->biases = copy;
+    s->n_biases = n;
+    return QP_OK;
+}
+
 /* `sampling`: of this library's size. */
 static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_sampler **out,
                               qp_error *error)
@@ -41,15 +53,19 @@ static qp_status open_sampler(qp_engine *e, const qp_sampling *sampling, qp_samp
     memcpy(s->value, sampling->value, sizeof s->value);
     memcpy(s->stops, sampling->stop_tokens, sizeof s->stops);
     s->n_stops = sampling->n_stop_tokens;
-    s->n_biases = sampling->n_logit_bias;
-    const size_t bytes = s->n_biases * sizeof *s->biases;
-    s->biases = bytes ? malloc(bytes) : NULL;
-    if (bytes && !s->biases) {
+    qp_status status = copy_biases(s, sampling->logit_bias, sampling->n_logit_bias, error);
+    if (status == QP_OK)
+        *out = s;
+    else
         free(s);
-        return error_no_memory(error, "the sampler", bytes);
-    }
-    if (bytes) memcpy(s->biases, sampling->logit_bias, bytes);
-    *out = s;
+    return status;
+}
+
+qp_status sampler_set_biases(qp_engine *e, qp_sampler *s, const qp_logit_bias *biases, size_t n,
+                             qp_error *error)
+{
+    TRY(copy_biases(s, biases, n, error));
+    s->id = ++e->n_samplers; /* slots have the old biases */
     return QP_OK;
 }
 

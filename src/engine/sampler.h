@@ -37,6 +37,10 @@ typedef struct sampler_slot {
 bool sampler_chooses(const qp_sampler *sampler);
 int32_t sampler_uses(const qp_sampler *sampler);
 
+/* Replaces the biases; they hold from the next token on. */
+qp_status sampler_set_biases(struct qp_engine *engine, qp_sampler *sampler,
+                             const qp_logit_bias *biases, size_t n, qp_error *error);
+
 /* Writes the settings of output `row` of the batch, whose state is in `slot`, for the token at
  * `position` of its sequence. */
 void sampler_set_row(const qp_sampler *sampler, batch *batch, int64_t row, int32_t slot,

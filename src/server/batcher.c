@@ -30,8 +30,7 @@ static qp_status allocate(batcher *b, qp_error *error)
     b->in_use = calloc(n, sizeof *b->in_use);
     b->sequences = calloc(n, sizeof *b->sequences);
     b->called = calloc(n, sizeof(choice *));
-    b->mask = malloc(((size_t)b->info.vocab_size + 31) / 32 * sizeof *b->mask);
-    if (!b->sessions || !b->in_use || !b->sequences || !b->called || !b->mask ||
+    if (!b->sessions || !b->in_use || !b->sequences || !b->called ||
         !list_init(&b->submitted, queued) || !list_init(&b->waiting, queued + n) ||
         !list_init(&b->running, n))
         return error_no_memory(error, "the batcher", (queued * 2 + n * 4) * sizeof(choice *));
@@ -139,7 +138,6 @@ void batcher_close(batcher *b)
     free(b->in_use);
     free(b->sequences);
     free(b->called);
-    free(b->mask);
     free(b->submitted.items);
     free(b->waiting.items);
     free(b->running.items);

@@ -47,7 +47,6 @@ struct batcher {
     size_t n_called;
     double pass_ns, token_ns; /* measured: time of a pass that only decodes, and time that a token
                                * of a prompt adds; 0: not yet measured */
-    uint32_t *mask;           /* [words of the vocabulary]: scratch */
     bool events;              /* this step has made events */
 
     batcher_stats stats;  /* counters; without sequences and tree */

@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "server/logprobs.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LEAST_TIMED = 8 }; /* tokens of prompts; a step with fewer is not measured */
@@ -115,19 +117,32 @@ static qp_status open_sampler(batcher *b, choice *c, qp_error *error)
     return qp_sampler_open(b->engine, &sampling, &c->sampler, error);
 }
 
-/* Excludes stop tokens until the choice has min_tokens. */
-static qp_status set_mask(batcher *b, choice *c, qp_error *error)
+/* How many tokens must still be chosen before a stop token may be. */
+static size_t tokens_to_min(const choice *c)
 {
     const request *r = c->request;
-    const bool masked =
-        !r->ignore_eos && r->sampling.n_stop_tokens > 0 && c->count - r->n_prompt < r->min_tokens;
-    if (masked == c->masked) return QP_OK;
-    c->masked = masked;
-    if (!masked) return qp_sampler_allow(c->sampler, NULL, error);
-    memset(b->mask, 0xff, ((size_t)b->info.vocab_size + 31) / 32 * sizeof *b->mask);
-    for (size_t i = 0; i < r->sampling.n_stop_tokens; i++)
-        b->mask[r->sampling.stop_tokens[i] / 32] &= ~(1u << r->sampling.stop_tokens[i] % 32);
-    return qp_sampler_allow(c->sampler, b->mask, error);
+    const size_t made = c->count - r->n_prompt;
+    if (r->ignore_eos || r->sampling.n_stop_tokens == 0 || made >= r->min_tokens) return 0;
+    return r->min_tokens - made;
+}
+
+/* Gives stop tokens a bias of minus infinity while the choice has fewer than min_tokens. Biases
+ * change only once, so a GPU can make the tokens before and after in groups of passes. */
+static qp_status exclude_stops(batcher *b, choice *c, qp_error *error)
+{
+    const qp_sampling *sampling = &c->request->sampling;
+    const bool excluded = tokens_to_min(c) > 0;
+    if (excluded == c->stops_excluded) return QP_OK;
+    size_t n = sampling->n_logit_bias;
+    qp_logit_bias *biases = malloc((n + QP_MAX_STOP_TOKENS) * sizeof *biases);
+    if (!biases) return error_no_memory(error, "the biases", n * sizeof *biases);
+    if (n) memcpy(biases, sampling->logit_bias, n * sizeof *biases);
+    for (size_t i = 0; excluded && i < sampling->n_stop_tokens; i++)
+        biases[n++] = (qp_logit_bias){sampling->stop_tokens[i], -INFINITY};
+    const qp_status status = sampler_set_biases(b->engine, c->sampler, biases, n, error);
+    free(biases);
+    c->stops_excluded = excluded;
+    return status;
 }
 
 /* Whether the choice has read its prompt and generates tokens. */
@@ -164,16 +179,17 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
 {
     const request *r = c->request;
     const bool echo = r->prompt_logprobs && c->index == 0;
-    const size_t room = choice_room(c), left = c->capacity - c->count;
+    const size_t room = choice_room(c), left = c->capacity - c->count, held_back = tokens_to_min(c);
     const size_t held = c->session->count;
     size_t count = c->count - held;
     TRY(open_sampler(b, c, error));
-    TRY(set_mask(b, c, error));
+    TRY(exclude_stops(b, c, error));
     const bool prompt = !decodes(c);
     if (prompt && count > *budget) count = *budget;
     if (count == 0 || room == 0) return QP_OK;
     if (prompt) *budget -= count;
     const bool ends = held + count == c->count, chooses = ends && !r->prompt_only && !r->embed;
+    const size_t most = left < room ? left : room;
     c->row = NULL;
     c->held = held;
     b->called[b->n_called] = c;
@@ -183,7 +199,7 @@ static qp_status add_sequence(batcher *b, choice *c, size_t *budget, qp_error *e
                       .tokens = c->tokens + held,
                       .count = count,
                       .sampler = chooses ? c->sampler : NULL,
-                      .max_tokens = left < room ? left : room,
+                      .max_tokens = held_back && held_back < most ? held_back : most,
                       .interval = passes_at_a_time(b),
                       .every_row = (echo && held < r->n_prompt) || r->embed,
                       .on_hidden = r->embed ? on_hidden : NULL,

@@ -43,7 +43,7 @@ struct choice {
     size_t held;         /* tokens of the session at the start of the call */
     const float *row;    /* logits that the next token is chosen from, while qp_step() runs */
     double *hidden_sum;  /* [hidden_size] of the tokens read so far, for an embedding */
-    bool masked;         /* stop tokens are excluded, for min_tokens */
+    bool stops_excluded; /* by biases of the sampler, for min_tokens */
     bool stopped;        /* it wants no more tokens */
     uint8_t finish;      /* once stopped */
     int32_t stop_token;  /* the stop token that ended it; -1: none */
