@@ -23,6 +23,8 @@ typedef struct expected {
     size_t count, prompt, answer;
     bool penalised;
     int until, cancel; /* tokens until it wants no more in this call */
+    bool receives;     /* logits, in this call */
+    int received;      /* rows of them since the last token */
 } expected;
 
 static uint32_t random_state;
@@ -63,8 +65,19 @@ static bool take(void *context, int32_t token)
     check_session(x, x->count);
     if (!x->answer) x->answer = x->count;
     assert_int_equal(token, next_token(x));
+    assert_int_equal(x->received, x->receives);
+    x->received = 0;
     x->tokens[x->count++] = token;
     return --x->until != 0;
+}
+
+static qp_status receive(void *context, size_t token, const float *logits)
+{
+    expected *x = context;
+    (void)token;
+    assert_non_null(logits);
+    x->received++;
+    return QP_OK;
 }
 
 static void open_sampler(expected *x)
@@ -165,6 +178,8 @@ static void step(qp_engine *engine, expected *all)
             continue;
         }
         x->until = draw(20) ? 0 : 1 + (int)draw(7);
+        x->receives = draw(25) == 0;
+        x->received = 0;
         whose[n] = x;
         sequences[n] = (qp_sequence){.size = sizeof(qp_sequence),
                                      .session = x->session,
@@ -175,6 +190,7 @@ static void step(qp_engine *engine, expected *all)
                                      .interval = draw(10) ? 0 : 1 + draw(3),
                                      .cancel = &x->cancel,
                                      .on_token = take,
+                                     .on_logits = x->receives ? receive : NULL,
                                      .context = x};
         n++;
     }

@@ -24,8 +24,10 @@ qp_status step_init(step_state *st, const program *p, qp_error *error)
     st->rows = calloc(outputs, sizeof *st->rows);
     st->tokens = calloc(tokens, sizeof *st->tokens);
     st->slots = calloc(sequences, sizeof *st->slots);
+    st->logit_rows = calloc(outputs, sizeof *st->logit_rows);
     st->scratch = calloc((size_t)p->config.vocab_size, 4);
-    if (st->parts && st->rows && st->tokens && st->slots && st->scratch) return QP_OK;
+    if (st->parts && st->rows && st->tokens && st->slots && st->logit_rows && st->scratch)
+        return QP_OK;
     return error_no_memory(error, "decoding", tokens * sizeof *st->tokens);
 }
 
@@ -35,6 +37,7 @@ void step_free(step_state *st)
     free(st->rows);
     free(st->tokens);
     free(st->slots);
+    free(st->logit_rows);
     free(st->scratch);
     free(st->hidden);
     *st = (step_state){0};
@@ -43,8 +46,7 @@ void step_free(step_state *st)
 /* Whether the sequence has only its last token to read, and wants the next one chosen. */
 static bool goes_on(const qp_sequence *s)
 {
-    return s->count == 1 && s->sampler && s->sampler->begun && !s->on_logits && !s->on_hidden &&
-           !s->like;
+    return s->count == 1 && s->sampler && s->sampler->begun && !s->on_hidden && !s->like;
 }
 
 /* ---- runs ---------------------------------------------------------------------------------- */
@@ -90,7 +92,7 @@ static int64_t passes_wanted(const qp_engine *e)
         int64_t wanted = s->max_tokens ? (int64_t)s->max_tokens - (int64_t)s->chosen : room;
         if (s->max_tokens) wanted -= st->passes_ahead;
         if (s->interval && (int64_t)s->interval < wanted) wanted = (int64_t)s->interval;
-        if (s->sampler->allowed) wanted = st->passes_ahead ? 0 : 1;
+        if (s->sampler->allowed || s->on_logits) wanted = st->passes_ahead ? 0 : 1;
         wanted = wanted < room ? wanted : room;
         least = wanted < least ? wanted : least;
     }
@@ -216,6 +218,24 @@ static qp_status end(qp_engine *e, int *passes, qp_error *error)
     return engine_end_run(e, run, passes, error);
 }
 
+/* Gives the logits of a pass of continuing sequences to their receivers, and then its tokens. */
+static qp_status hand_out_logits(qp_engine *e, const engine_run *run, qp_error *error)
+{
+    const step_state *st = &e->step;
+    const float *logits = machine_logits(run->machine);
+    for (int64_t i = 0; i < st->n_logit_rows; i++) {
+        const int32_t at = st->logit_rows[i];
+        const step_row *row = &st->rows[at];
+        const qp_sequence *s = row->of;
+        const float *own = logits + at * e->program.config.vocab_size;
+        if (!s || !row->wanted || step_is_cancelled(s)) continue;
+        TRY(step_check_logits(e, own, s->session->count, "session", error));
+        TRY(s->on_logits(s->context, 0, own));
+    }
+    hand_out(e, run->request.tokens);
+    return QP_OK;
+}
+
 /* The logits from which the last tokens of continuing sequences were chosen. */
 static qp_status check_going(const qp_engine *e, const engine_run *run, qp_error *error)
 {
@@ -235,7 +255,10 @@ static qp_status end_going(qp_engine *e, qp_error *error)
     const engine_run *run = &st->runs[st->n_ended % MACHINE_MAX_RUNS];
     int passes = 0;
     qp_status status = end(e, &passes, error);
-    if (status == QP_OK && run->request.logits) status = check_going(e, run, error);
+    if (status == QP_OK && run->request.logit_rows && passes > 0)
+        status = hand_out_logits(e, run, error);
+    else if (status == QP_OK && run->request.logits)
+        status = check_going(e, run, error);
     note_slots(st, run);
     for (size_t i = 0; i < st->n_rows; i++) {
         step_row *row = &st->rows[i];
@@ -274,8 +297,8 @@ static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n, si
         const size_t i = (*from + k) % n;
         qp_sequence *s = &all[i];
         if (s->session->id != row->session) continue;
-        if (!goes_on(s) || s->sampler->id != row->sampler || s->session->count != row->held ||
-            s->tokens[0] != row->last)
+        if (!goes_on(s) || s->on_logits || s->sampler->id != row->sampler ||
+            s->session->count != row->held || s->tokens[0] != row->last)
             return NULL;
         *from = i + 1;
         return step_is_cancelled(s) ? NULL : s;
@@ -308,9 +331,14 @@ static qp_status begin_going(qp_engine *e, machine_pace pace, int64_t most, qp_e
     TRY(take_pages_ahead(e, passes, error));
     fill_going(e, passes);
     engine_run *run = next_run(e, passes);
-    run->request.on_tokens = hand_out;
-    run->request.logits =
-        passes == 1 && !e->device.context; /* to check them: on a CPU they cost nothing */
+    run->request.logits = st->n_logit_rows > 0 || (passes == 1 && !e->device.context); /* to check
+                                                         them: on a CPU they cost nothing */
+    if (st->n_logit_rows > 0) {
+        run->request.logit_rows = st->logit_rows;
+        run->request.n_logit_rows = st->n_logit_rows;
+    } else {
+        run->request.on_tokens = hand_out;
+    }
     set_end(st, &pace, &run->request);
     return begin(e, run, error);
 }
@@ -361,6 +389,7 @@ static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
         if (!goes_on(&all[i]) || step_is_cancelled(&all[i])) return false;
     st->n_rows = n;
     st->n_parts = 0;
+    st->n_logit_rows = 0;
     st->choice = MACHINE_LIKELIEST;
     st->reads_hidden = false;
     for (size_t i = 0; i < n; i++) {
@@ -373,7 +402,8 @@ static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
                                  .last = s->tokens[0],
                                  .going = true,
                                  .held = s->session->count};
-        if (sampler_chooses(s->sampler)) st->choice = MACHINE_SAMPLED;
+        if (sampler_chooses(s->sampler) || s->on_logits) st->choice = MACHINE_SAMPLED;
+        if (s->on_logits) st->logit_rows[st->n_logit_rows++] = (int32_t)i;
     }
     return true;
 }

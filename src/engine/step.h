@@ -41,8 +41,10 @@ typedef struct step_state {
     bool reads_hidden;   /* hidden states are read after the current run */
     int32_t *tokens;     /* [MACHINE_MAX_RUNS][STEP_MAX_PASSES][max_outputs] */
     sampler_slot *slots; /* [max_sequences] */
-    void *scratch;       /* a row of the vocabulary, 4 bytes each */
-    float *hidden;       /* [max_outputs][hidden_size]; NULL until first read */
+    int32_t *logit_rows; /* [n_logit_rows]: rows of continuing sequences that receive logits */
+    int64_t n_logit_rows;
+    void *scratch; /* a row of the vocabulary, 4 bytes each */
+    float *hidden; /* [max_outputs][hidden_size]; NULL until first read */
 } step_state;
 
 qp_status step_init(step_state *state, const program *program, qp_error *error);

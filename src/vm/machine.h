@@ -114,6 +114,8 @@ typedef struct machine_request {
     machine_choice choice;
     bool logits; /* keep the logits for machine_logits(); for one pass only. If tokens are chosen,
                     these are the logits that they were chosen from */
+    const int32_t *logit_rows; /* [n_logit_rows]: keep at least these rows; NULL: all */
+    int64_t n_logit_rows;
     int32_t *tokens;               /* [passes][n_outputs]: chosen tokens, valid after wait() */
     machine_token_sink *on_tokens; /* may be NULL */
     void *context;

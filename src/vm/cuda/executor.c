@@ -275,18 +275,33 @@ qp_status cuda_executor_take_inputs(cuda_executor *x, const batch *batch, qp_err
 
 /* ---- reading back -------------------------------------------------------------------------- */
 
-qp_status cuda_executor_read_logits(cuda_executor *x, int64_t n_outputs, float *out,
-                                    qp_error *error)
+/* Puts the copy of logits, rows [first, first + count), into the stream. */
+static qp_status copy_logits(const cuda_executor *x, int64_t first, int64_t count, float *to,
+                             qp_error *error)
+{
+    const size_t row = (size_t)x->program->config.vocab_size;
+    const cuda_address from = cuda_executor_address(x, PLAN_LOGITS, 0);
+    return cuda_check(x->device->driver->copy_to_host(
+                          to + (size_t)first * row, from + (size_t)first * row * sizeof *to,
+                          (size_t)count * row * sizeof *to, x->device->stream),
+                      "copying logits from the GPU", error);
+}
+
+qp_status cuda_executor_read_logits(cuda_executor *x, const int32_t *rows, int64_t n_rows,
+                                    float *out, qp_error *error)
 {
     const cuda_device *d = x->device;
-    size_t bytes = (size_t)n_outputs * (size_t)x->program->config.vocab_size * sizeof *out;
-    void *to = x->logits.data ? x->logits.data : out;
+    const size_t row = (size_t)x->program->config.vocab_size;
+    float *to = x->logits.data ? x->logits.data : out;
     TRY(cuda_device_enter(d, error));
-    TRY(cuda_check(
-        d->driver->copy_to_host(to, cuda_executor_address(x, PLAN_LOGITS, 0), bytes, d->stream),
-        "copying logits from the GPU", error));
+    if (!rows) TRY(copy_logits(x, 0, n_rows, to, error));
+    for (int64_t i = 0; rows && i < n_rows; i++)
+        TRY(copy_logits(x, rows[i], 1, to, error));
     TRY(cuda_device_wait(d, "the forward pass", error));
-    if (to != out) memcpy(out, to, bytes);
+    if (to == out) return QP_OK;
+    if (!rows) memcpy(out, to, (size_t)n_rows * row * sizeof *out);
+    for (int64_t i = 0; rows && i < n_rows; i++)
+        memcpy(out + (size_t)rows[i] * row, to + (size_t)rows[i] * row, row * sizeof *out);
     return QP_OK;
 }
 

@@ -92,9 +92,10 @@ qp_status cuda_executor_take_inputs(cuda_executor *executor, const batch *batch,
 qp_status cuda_executor_run(cuda_executor *executor, const batch *batch, int first, int last,
                             qp_error *error);
 
-/* Waits, and copies the logits of the last pass, (n_outputs, vocab_size), to `out`. */
-qp_status cuda_executor_read_logits(cuda_executor *executor, int64_t n_outputs, float *out,
-                                    qp_error *error);
+/* Waits, and copies logits of the last pass to their places in `out`, (n_outputs, vocab_size): the
+ * given rows, or where `rows` is NULL the first n_rows. */
+qp_status cuda_executor_read_logits(cuda_executor *executor, const int32_t *rows, int64_t n_rows,
+                                    float *out, qp_error *error);
 
 /* How many passes of so many sequences a group should have. Passes of many sequences are long and
  * have many kernels; making a graph of several would take longer than waiting for their copies. */

@@ -231,13 +231,20 @@ static qp_status run_cuda(void *self, const machine_request *r, qp_error *error)
     return QP_OK;
 }
 
+static qp_status read_logits(cuda_machine *m, const cuda_flight *f, qp_error *error)
+{
+    const machine_request *r = &f->request;
+    const int64_t n = r->logit_rows ? r->n_logit_rows : f->n_outputs;
+    return cuda_executor_read_logits(&m->executor, r->logit_rows, n, logits_of_cuda(m), error);
+}
+
 static qp_status end_group(cuda_machine *m, const cuda_flight *f, int group, qp_error *error)
 {
     const machine_request *r = &f->request;
     TRY(cuda_executor_read_tokens(&m->executor, group, f->n_outputs, f->passes, r->tokens, error));
     for (int pass = 0; pass < f->passes; pass++)
         if (!machine_hand_on(r, r->tokens + pass * f->n_outputs)) break;
-    return QP_OK;
+    return r->logits ? read_logits(m, f, error) : QP_OK;
 }
 
 static qp_status end_alone(cuda_machine *m, const cuda_flight *f, qp_error *error)
@@ -250,7 +257,7 @@ static qp_status end_alone(cuda_machine *m, const cuda_flight *f, qp_error *erro
         machine_hand_on(r, r->tokens);
     }
     if (!r->logits) return cuda_device_wait(m->device, "the forward pass", error);
-    return cuda_executor_read_logits(x, f->n_outputs, logits_of_cuda(m), error);
+    return read_logits(m, f, error);
 }
 
 static qp_status wait_cuda(void *self, int *passes, qp_error *error)

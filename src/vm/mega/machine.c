@@ -268,8 +268,9 @@ static qp_status run_mega(void *self, const machine_request *r, qp_error *error)
     const size_t recorded = m->mega.n_timed;
     TRY(launch(m, r, error));
     if (r->logits)
-        TRY(cuda_executor_read_logits(m->mega.executor, batch_outputs(r->batch), logits_of_mega(m),
-                                      error));
+        TRY(cuda_executor_read_logits(m->mega.executor, r->logit_rows,
+                                      r->logit_rows ? r->n_logit_rows : batch_outputs(r->batch),
+                                      logits_of_mega(m), error));
     const int n = r->n_records < m->ran ? r->n_records : m->ran;
     if (n == 0 || m->mega.n_timed == recorded) return QP_OK;
     return mega_read_records(&m->mega, recorded, r->records, n, clock_ns(), error);
