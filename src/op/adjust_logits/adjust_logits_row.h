@@ -34,6 +34,43 @@ static inline void adjust_penalise(float *restrict v, const int32_t *restrict hi
     }
 }
 
+/* The logits of the tokens that were proposed before a row, as they were before penalties. */
+typedef struct adjust_proposed {
+    int32_t tokens[ADJUST_MAX_PROPOSED];
+    float logits[ADJUST_MAX_PROPOSED];
+    int count;
+} adjust_proposed;
+
+/* Those of them that are in [first, first + n) of the row's logits v. */
+static inline void adjust_find_proposed(const op_call *call, row_span span, const float *v,
+                                        adjust_proposed *out)
+{
+    const int32_t *uses = call->tensors[ADJUST_LOGITS_USES].data;
+    const int32_t *last = call->tensors[ADJUST_LOGITS_LAST].data;
+    out->count = 0;
+    for (int64_t row = span.row; uses[row] & ADJUST_PROPOSED; row--) {
+        const int64_t at = last[row] - span.first;
+        if (at < 0 || at >= span.count) continue;
+        out->tokens[out->count] = last[row];
+        out->logits[out->count++] = v[at];
+    }
+}
+
+/* Penalises them again, each with what the history has and all times that it was proposed. */
+static inline void adjust_penalise_proposed(const adjust_proposed *p, float *v,
+                                            const int32_t *history, int64_t first,
+                                            adjust_penalties with)
+{
+    for (int i = 0; i < p->count; i++) {
+        int32_t seen = history[p->tokens[i] - first];
+        float logit = p->logits[i];
+        for (int j = 0; j < p->count; j++)
+            if (p->tokens[j] == p->tokens[i]) seen = (seen | ADJUST_SEEN) + ADJUST_ONCE;
+        adjust_penalise(&logit, &seen, 1, with);
+        v[p->tokens[i] - first] = logit;
+    }
+}
+
 /* v[i] = -inf where bit first + i of `allowed` is not set. */
 static inline void adjust_mask(float *restrict v, const int32_t *restrict allowed, int64_t first,
                                int64_t n)
@@ -69,7 +106,10 @@ static inline void adjust_span(const op_call *call, row_span span)
         const adjust_penalties with = {((const float *)t[ADJUST_LOGITS_REPETITIONS].data)[row],
                                        ((const float *)t[ADJUST_LOGITS_PRESENCES].data)[row],
                                        ((const float *)t[ADJUST_LOGITS_FREQUENCIES].data)[row]};
+        adjust_proposed proposed;
+        adjust_find_proposed(call, span, logits, &proposed);
         adjust_penalise(logits, history, span.count, with);
+        adjust_penalise_proposed(&proposed, logits, history, first, with);
     }
     if (uses & ADJUST_MASK)
         adjust_mask(logits, tensor_row(&t[ADJUST_LOGITS_ALLOWED], slot), first, span.count);
