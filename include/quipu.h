@@ -230,6 +230,11 @@ typedef struct qp_engine_options {
     void (*progress)(void *context, const char *text, bool finished);
     void *progress_context;
     const qp_schedule_options *schedule; /* may be NULL: the defaults */
+    /* Proposes tokens that one pass verifies together, where that is faster: "off" (default), or
+     * "lookup", the tokens that followed the last time that the text read the same. Tokens are
+     * chosen as always, so they are the same, to the bit. On a GPU it runs on the machine "cuda".
+     * QP_UNSUPPORTED for models whose RoPE angles depend on the length of the text. */
+    const char *speculate;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
@@ -472,6 +477,8 @@ typedef struct qp_sequence {
     /* Results of the call: how many new tokens were read (pass the others to the next call), how
      * many tokens were chosen, and in how many forward passes the sequence took part. */
     size_t read, chosen, passes;
+    /* And how many proposed tokens were verified and accepted: see qp_engine_options.speculate. */
+    size_t proposed, accepted;
 } qp_sequence;
 
 /* Makes progress for all sequences; each has a session of its own. Servers, and all functions of
@@ -531,6 +538,7 @@ typedef struct qp_generate_result {
     size_t shared_tokens; /* tokens of the prompt whose pages are shared with another answer */
     double prompt_seconds, generate_seconds;
     uint64_t prompt_passes, generate_passes; /* forward passes: each reads all weights once */
+    size_t proposed_tokens, accepted_tokens; /* see qp_engine_options.speculate */
 } qp_generate_result;
 
 /* Appends the prompt, then generates tokens until the answer ends. The generated tokens become part

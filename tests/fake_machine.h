@@ -71,6 +71,19 @@ static inline int32_t *cell(fake *f, const batch *b, int64_t sequence, int64_t p
     return &f->cache[batch_i32(b, PLAN_KV_INDICES)[at] * size + position % size];
 }
 
+/* What the history has of a token at output `output`: also the proposals that the rows up to it
+ * read. */
+static inline int32_t seen_at(fake *f, const batch *b, int64_t output, int64_t sequence,
+                              int32_t token, int32_t seen)
+{
+    for (; batch_i32(b, PLAN_USES)[output] & ADJUST_PROPOSED; output--) {
+        const int32_t row = batch_i32(b, PLAN_OUTPUT_ROWS)[output];
+        if (*cell(f, b, sequence, batch_i32(b, PLAN_POSITION_IDS)[row]) == token)
+            seen = (seen | ADJUST_SEEN) + ADJUST_ONCE;
+    }
+    return seen;
+}
+
 static inline int32_t choose(fake *f, const batch *b, int64_t output, int64_t sequence, int64_t end,
                              int pass)
 {
@@ -86,8 +99,10 @@ static inline int32_t choose(fake *f, const batch *b, int64_t output, int64_t se
         int32_t *entry = &history[*cell(f, b, sequence, end - 1)];
         *entry = (*entry | ADJUST_SEEN) + ADJUST_ONCE;
     }
-    for (int32_t i = 0; i < vocab; i++)
-        if (history[i]) had += history_term(i, history[i]);
+    for (int32_t i = 0; i < vocab; i++) {
+        const int32_t seen = seen_at(f, b, output, sequence, i, history[i]);
+        if (seen) had += history_term(i, seen);
+    }
     return allowed_token(f, mix(hash, (int64_t)had), slot, uses);
 }
 

@@ -1,7 +1,7 @@
 /* qp_step(): sequences that join, leave, fork, are cancelled and shortened at random.
  *
- * First over the machine of fake_machine.h, then on the machines of the CPU, by tokens that are
- * picked from logits.
+ * First over the machine of fake_machine.h, also with proposals of tokens, then on the machines of
+ * the CPU, by tokens that are picked from logits.
  */
 #include "engine_test.h"
 
@@ -162,12 +162,13 @@ static void act(qp_engine *engine, fake *f, expected *all)
     }
 }
 
-/* A call with most of the sequences, now and then in another order. */
-static void step(qp_engine *engine, expected *all)
+/* A call with most of the sequences, now and then in another order. Returns how many proposals were
+ * accepted. */
+static size_t step(qp_engine *engine, expected *all)
 {
     qp_sequence sequences[SEQUENCES];
     expected *whose[SEQUENCES];
-    size_t n = 0, held[SEQUENCES];
+    size_t n = 0, accepted = 0, held[SEQUENCES];
     const uint32_t shift = draw(30) ? 0 : draw(SEQUENCES);
     for (uint32_t k = 0; k < SEQUENCES; k++) {
         expected *x = &all[(k + shift) % SEQUENCES];
@@ -201,7 +202,56 @@ static void step(qp_engine *engine, expected *all)
         if (s->chosen > 0) check_session(whose[i], whose[i]->count - 1);
         if (s->max_tokens) assert_true(s->chosen <= s->max_tokens);
         if (whose[i]->cancel) assert_int_equal(s->read + s->chosen, 0);
+        assert_true(s->accepted <= s->proposed);
+        accepted += s->accepted;
     }
+    return accepted;
+}
+
+/* ---- proposals ----------------------------------------------------------------------------- */
+
+typedef struct guesser {
+    proposer proposer;
+    const expected *all;
+    bool silent; /* proposes nothing */
+} guesser;
+
+/* Proposes what the sequence will choose, up to a token that is drawn. */
+static void guess_one(const expected *x, const speculated_sequence *s, int most)
+{
+    expected ahead = *x;
+    speculated *p = s->slot;
+    const int wrong = draw(2) ? most : (int)draw((uint32_t)most + 1);
+    for (p->n_found = 0; p->n_found < most && p->n_found < s->most; p->n_found++) {
+        const int32_t next = ahead.count <= CONTEXT ? next_token(&ahead) : 0;
+        p->tokens[p->n_found] = p->n_found == wrong ? (next + 1) % 200 : next;
+        if (ahead.count <= CONTEXT) ahead.tokens[ahead.count++] = next;
+    }
+    p->grade = (int)draw(SPECULATE_GRADES);
+}
+
+static qp_status guess(proposer *self, const speculated_sequence *all, size_t n, int most,
+                       qp_error *why)
+{
+    const guesser *g = (const guesser *)self;
+    (void)why;
+    for (size_t i = 0; i < n; i++)
+        all[i].slot->n_found = 0;
+    if (g->silent) return QP_OK;
+    for (size_t i = 0; i < n; i++)
+        for (int k = 0; k < SEQUENCES; k++)
+            if (g->all[k].session == all[i].of->session) guess_one(&g->all[k], &all[i], most);
+    return QP_OK;
+}
+
+/* Rows cost nothing, so that proposals pay. */
+static void make_rows_free(qp_engine *e)
+{
+    speculation *s = &e->speculation;
+    for (int rows = 1; rows <= SPECULATE_ROWS; rows++)
+        s->row_ns[rows] = 1e6;
+    for (int64_t i = 0; i < e->max_sessions; i++)
+        s->slots[i].lost_ns = 0;
 }
 
 static void check_pages(const qp_engine *e, const expected *all)
@@ -220,24 +270,32 @@ static void check_pages(const qp_engine *e, const expected *all)
 static void sequences_join_and_leave(void **state)
 {
     (void)state;
-    for (uint32_t seed = 1; seed <= 3; seed++) {
+    for (uint32_t seed = 1; seed <= 5; seed++) {
         expected all[SEQUENCES] = {{0}};
+        guesser g = {.proposer = {.propose = guess, .passes = seed == 5}, .all = all};
+        uint64_t accepted = 0;
         qp_engine *engine = open_engine((qp_engine_options){.model = "synthetic:tiny",
                                                             .context = CONTEXT,
                                                             .chunk = 24,
                                                             .page_size = seed == 2 ? 1 : 4,
+                                                            .max_outputs = 4 * SEQUENCES,
                                                             .max_sessions = SEQUENCES});
         fake f;
         fake_enter(&f, engine);
         if (seed > 1) assert_ok(engine_open_prefixes(engine, &error));
+        if (seed > 3)
+            assert_ok(speculation_init(&engine->speculation, &g.proposer, SEQUENCES, &error));
         random_state = seed;
         for (int event = 0; event < EVENTS; event++) {
             act(engine, &f, all);
-            step(engine, all);
+            if (seed > 3 && draw(10)) make_rows_free(engine);
+            if (seed > 3 && draw(12) == 0) g.silent = !g.silent;
+            accepted += step(engine, all);
             check_pages(engine, all);
         }
         assert_int_equal(f.most_under_way, 2);
-        assert_true(f.passes > EVENTS);
+        assert_true(seed > 3 ? accepted > EVENTS / 4 : accepted == 0);
+        assert_true(f.passes > (seed > 3 ? EVENTS / 2 : EVENTS));
         for (int i = 0; i < SEQUENCES; i++)
             if (all[i].session) leave(&all[i]);
         fake_leave(&f, engine);

@@ -17,6 +17,7 @@ typedef struct cli_settings {
     int64_t context, threads, chunk, page_size;
     int kv_type, exec, device, activations;
     int64_t order; /* of the machine `serial`: a seed */
+    int speculate; /* index into cli_speculations */
     const char *cpu_mask;
     option_strings kernels; /* "rms_norm=mine.c" */
     bool verbose;
@@ -84,7 +85,7 @@ typedef struct cli_settings {
 
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
-extern const char *const cli_activations[], *const cli_cuts[];
+extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */

@@ -20,19 +20,19 @@ static const command_spec commands[] = {
          "stderr. Where the model has a chat template, the prompt is the user's message "
          "of a conversation; --raw continues it as plain text. With -p, text on standard input "
          "goes before the prompt: quipu run -p 'Summarize this:' < report.txt.",
-     .groups =
-         GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options, &cli_setting_options,
-                &cli_ending_options, &cli_context_options, &cli_engine_options, &cli_queue_options,
-                &cli_cache_options, &cli_own_kernel_options)},
+     .groups = GROUPS(&cli_model_options, &cli_prompt_options, &cli_run_options,
+                      &cli_setting_options, &cli_ending_options, &cli_context_options,
+                      &cli_engine_options, &cli_speculation_options, &cli_queue_options,
+                      &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("chat", command_chat), .synopsis = "[-m MODEL] [OPTION...]",
      .summary = "have a conversation with a model",
      .description =
          "Type a message and press Enter; lines pasted together are one message. Ctrl-C stops an "
          "answer, Ctrl-D ends the "
          "conversation, /help lists the commands.",
-     .groups =
-         GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options, &cli_ending_options,
-                &cli_context_options, &cli_engine_options, &cli_queue_options, &cli_cache_options)},
+     .groups = GROUPS(&cli_model_options, &cli_chat_options, &cli_setting_options,
+                      &cli_ending_options, &cli_context_options, &cli_engine_options,
+                      &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("tokenize", command_tokenize), .synopsis = "[-m MODEL] [OPTION...] < TEXT",
      .summary = "convert text to token ids, on one line",
      .description = "MODEL may also be a directory that holds only tokenizer files, or a GGUF file "
@@ -123,9 +123,9 @@ static const command_spec commands[] = {
                     "count. A GPU feeds the likeliest token back by itself, for up to 16 passes at "
                     "a time, and its rate is compared with its own read bandwidth. The table shows "
                     "mean and standard deviation over the repetitions.",
-     .groups =
-         GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options, &cli_engine_options,
-                &cli_queue_options, &cli_cache_options, &cli_own_kernel_options)},
+     .groups = GROUPS(&cli_model_options, &cli_bench_options, &cli_context_options,
+                      &cli_engine_options, &cli_speculation_options, &cli_queue_options,
+                      &cli_cache_options, &cli_own_kernel_options)},
     {COMMAND("serve", command_serve), .synopsis = "[-m MODEL] [--port N] [OPTION...]",
      .summary = "answer many clients over HTTP, by the APIs of OpenAI, Anthropic and Ollama",
      .description =
@@ -134,9 +134,10 @@ static const command_spec commands[] = {
          "wait. The sampling options are what holds where a request says nothing. GET /health is "
          "200 when the model is there, /openapi.json lists all endpoints and their fields. SIGTERM "
          "lets answers end, SIGHUP reads the key file again.",
-     .groups = GROUPS(&cli_model_options, &cli_serve_options, &cli_access_options,
-                      &cli_limit_options, &cli_setting_options, &cli_context_options,
-                      &cli_engine_options, &cli_queue_options, &cli_cache_options)},
+     .groups =
+         GROUPS(&cli_model_options, &cli_serve_options, &cli_access_options, &cli_limit_options,
+                &cli_setting_options, &cli_context_options, &cli_engine_options,
+                &cli_speculation_options, &cli_queue_options, &cli_cache_options)},
     {COMMAND("load", command_load), .synopsis = "--url http://HOST:PORT [OPTION...]",
      .summary = "drive a server that speaks OpenAI's API, and measure what its clients see",
      .description =

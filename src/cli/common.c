@@ -101,6 +101,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .order = (uint64_t)s->order,
                                  .fuse = s->fuse,
                                  .activations = cli_activations[s->activations],
+                                 .speculate = cli_speculations[s->speculate],
                                  .cpu_mask = s->cpu_mask,
                                  .kernels = call->kernels,
                                  .n_kernels = call->n_kernels,
@@ -362,7 +363,10 @@ void cli_report_statistics(const qp_engine *engine, const qp_generate_result *r)
     put_tokens(r->generated_tokens);
     if (r->generate_passes) /* the prompt's last pass gives the first token */
         fprintf(stderr, ", %.1f tokens/s, %.1f GB/s of weights",
-                (double)r->generate_passes / generate,
+                (double)(r->generate_passes + r->accepted_tokens) / generate,
                 (double)r->generate_passes * weights / generate);
+    if (r->proposed_tokens)
+        fprintf(stderr, ", %zu of %zu proposed tokens accepted", r->accepted_tokens,
+                r->proposed_tokens);
     fprintf(stderr, "; %s\n", qp_finish_name(r->finish));
 }

@@ -85,6 +85,17 @@ static const option_spec own_kernel_options[] = {
     {0}};
 const option_group cli_own_kernel_options = {"Kernels", own_kernel_options};
 
+const char *const cli_speculations[] = {"off", "lookup", NULL};
+
+static const option_spec speculation_options[] = {
+    {"speculate", 0, OPTION_CHOICE_AT(SETTINGS, speculate), .choices = cli_speculations,
+     .fallback = "off", .argument = "HOW",
+     .help = "propose tokens that one pass verifies together; the answer stays the same, and text "
+             "that repeats is made in fewer passes. lookup: propose what followed the last time "
+             "that the text read the same"},
+    {0}};
+const option_group cli_speculation_options = {"Speculation", speculation_options};
+
 static const option_spec info_options[] = {
     {"modules", 0, OPTION_FLAG_AT(SETTINGS, modules),
      .help = "print the modules as a tree, as PyTorch does, with their parameters; a config.json "

@@ -177,8 +177,10 @@ static void put_json(const cli_call *call, const qp_engine *engine, const run_ou
         strbuf_printf(text, "%s%d", i ? ", " : "", options->prompt[i]);
     strbuf_printf(text,
                   "], \"finish_reason\": \"%s\", \"prompt_seconds\": %.6f, "
-                  "\"generate_seconds\": %.6f",
-                  qp_finish_name(r->finish), r->prompt_seconds, r->generate_seconds);
+                  "\"generate_seconds\": %.6f, \"generate_passes\": %llu, "
+                  "\"proposed_tokens\": %zu, \"accepted_tokens\": %zu",
+                  qp_finish_name(r->finish), r->prompt_seconds, r->generate_seconds,
+                  (unsigned long long)r->generate_passes, r->proposed_tokens, r->accepted_tokens);
     put_settings(options, text);
     strbuf_puts(text, "}");
     text->failed |= out->text.failed || out->tokens.failed;

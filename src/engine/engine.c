@@ -32,6 +32,24 @@ static void on_progress(void *context, const progress *progress)
     strbuf_free(&line);
 }
 
+static bool is_named(const char *choice, const char *name)
+{
+    return choice && strcmp(choice, name) == 0;
+}
+
+static bool speculates(const qp_engine_options *options)
+{
+    return options->speculate && !is_named(options->speculate, "off");
+}
+
+/* Rows of proposals in a pass: those of one sequence, or some of each of several. */
+static int64_t speculated_rows(int64_t max_sessions)
+{
+    enum { EACH = 3 };
+    const int64_t rows = EACH * max_sessions;
+    return rows < SPECULATE_MOST ? SPECULATE_MOST : rows < SPECULATE_ROWS ? rows : SPECULATE_ROWS;
+}
+
 static qp_status choose_options(const qp_engine_options *given, const model_config *config,
                                 int64_t chunk, plan_options *out, qp_error *error)
 {
@@ -44,6 +62,7 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
     if (out->max_tokens > 0 && out->max_tokens < out->max_sequences)
         out->max_tokens = out->max_sequences;
     out->max_outputs = given->max_outputs ? given->max_outputs : out->max_sequences;
+    if (speculates(given)) out->max_outputs += speculated_rows(out->max_sequences);
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
     out->n_pages = given->pages;
     out->fuse = given->fuse;
@@ -52,11 +71,6 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
                          given->kv_type);
     return QP_OK;
-}
-
-static bool is_named(const char *choice, const char *name)
-{
-    return choice && strcmp(choice, name) == 0;
 }
 
 static bool is_automatic(const char *choice)
@@ -285,6 +299,19 @@ static machine *slot_of(qp_engine *e, int index)
     return &e->slots[index];
 }
 
+/* The megakernel reads one token of a sequence in a pass, and `cuda` gives other bits. */
+static qp_status leave_megakernel(const qp_engine *e, const machine_type *type, qp_error *error)
+{
+    if (type)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the megakernel reads one token of a sequence in a pass, and speculation "
+                         "has several: use --exec cuda, or --speculate off");
+    say(e, QP_LOG_NOTICE,
+        "speculation runs on the machine cuda, without the megakernel, which reads one token of a "
+        "sequence in a pass");
+    return QP_OK;
+}
+
 /* The megakernel over the machine `cuda`, unless that is asked for; what it does not do is run
  * there. */
 static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
@@ -298,6 +325,7 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     machine *m = slot_of(e, 0);
     setup.over = engine_memory(e);
     if (is_named(options->exec, "cuda")) return QP_OK;
+    if (speculates(options)) return leave_megakernel(e, type, error);
     qp_status status = machine_open(&machine_megakernel, &setup, m, &why);
     if (status == QP_OK) {
         e->n_machines++;
@@ -373,6 +401,20 @@ static qp_status open_decoding(qp_engine *e, qp_error *error)
     return QP_OK;
 }
 
+static qp_status open_speculation(qp_engine *e, const qp_engine_options *options, qp_error *error)
+{
+    if (!speculates(options)) return QP_OK;
+    if (!is_named(options->speculate, "lookup"))
+        return error_set(error, QP_INVALID, "speculation is off or lookup, found \"%s\"",
+                         options->speculate);
+    if (program_turns_by_length(&e->program))
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s has RoPE angles that depend on the length of the text, so a pass "
+                         "cannot verify several tokens: use --speculate off",
+                         model_path(e->model));
+    return speculation_init(&e->speculation, &proposer_lookup, e->max_sessions, error);
+}
+
 /* The queues that the machine which is asked first reads. */
 static int workers_of(const qp_engine *e)
 {
@@ -424,6 +466,7 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     TRY(open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
     TRY(open_decoding(e, error));
+    TRY(open_speculation(e, options, error));
     TRY(page_pool_init(&e->pages, e->program.options.n_pages, e->program.options.page_size, error));
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
@@ -486,6 +529,7 @@ void qp_engine_close(qp_engine *e)
     batch_free(&e->batch);
     step_drop(e);
     step_free(&e->step);
+    speculation_free(&e->speculation);
     qp_sampler_close(e->greedy);
     free(e->sessions);
     for (int i = 0; i < ENGINE_MACHINES; i++)

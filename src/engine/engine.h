@@ -6,6 +6,7 @@
 #include "engine/pages.h"
 #include "engine/prefix_tree.h"
 #include "engine/run.h"
+#include "engine/speculate.h"
 #include "engine/step.h"
 #include "engine/trace.h"
 #include "engine/vocabulary.h"
@@ -28,6 +29,7 @@ struct qp_engine {
     int n_machines;
     batch batch;
     step_state step;
+    speculation speculation;
     page_pool pages;
     prefix_tree prefixes; /* open after engine_open_prefixes() */
     thread_pool *pool;

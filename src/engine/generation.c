@@ -106,6 +106,8 @@ qp_sequence generation_sequence(generation *g, const qp_sequence *like)
 
 void generation_take(generation *g, const qp_sequence *s)
 {
+    g->result.proposed_tokens += s->proposed;
+    g->result.accepted_tokens += s->accepted;
     if (g->read == g->options.n_prompt) {
         g->result.generate_passes += s->passes;
         return;

@@ -177,7 +177,7 @@ qp_status sampler_prepare(const qp_sampler *s, sampler_slot *state, const sample
                           (size_t)ADJUST_MASK_WORDS(s->program->config.vocab_size) * 4, error));
     if (*uses & ADJUST_PENALISE) {
         const bool lacks_last = h->n_more == 1 && state->counted == (int64_t)h->n_held;
-        if (known && lacks_last && !(counts && batch_tokens(b) == 1))
+        if (known && lacks_last && !h->shared && !(counts && batch_tokens(b) == 1))
             *uses |= ADJUST_COUNT;
         else if (!known || state->counted != all)
             TRY(write_history(s, h, m, slot, scratch, error));

@@ -50,11 +50,12 @@ void sampler_set_row(const qp_sampler *sampler, batch *batch, int64_t row, int32
 typedef struct sampler_history {
     const int32_t *held, *more; /* [n_held] of the session, then [n_more] new ones */
     size_t n_held, n_more;
+    bool shared; /* rows of proposed tokens read the slot too, so the pass must not change it */
 } sampler_history;
 
 /* Updates the slot for output `row` of the batch, which `machine` is about to run. If the history
- * lacks only the token that the pass reads, the pass itself counts it. `scratch`: room for a row of
- * the vocabulary, 4 bytes each. */
+ * lacks only the token that the pass reads, the pass itself counts it, if it may. `scratch`: room
+ * for a row of the vocabulary, 4 bytes each. */
 qp_status sampler_prepare(const qp_sampler *sampler, sampler_slot *state,
                           const sampler_history *history, const machine *machine, batch *batch,
                           int64_t row, void *scratch, qp_error *error);

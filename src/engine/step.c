@@ -43,16 +43,9 @@ void step_free(step_state *st)
     *st = (step_state){0};
 }
 
-/* Whether the sequence has only its last token to read, and wants the next one chosen. */
-static bool goes_on(const qp_sequence *s)
-{
-    return s->count == 1 && s->sampler && s->sampler->begun && !s->on_hidden && !s->like;
-}
-
 /* ---- runs ---------------------------------------------------------------------------------- */
 
-/* Records that a row's next token was chosen and the previous one was read. */
-static void hand_out_token(step_row *row, int32_t token)
+void step_hand_out_token(step_row *row, int32_t token)
 {
     qp_sequence *s = row->of;
     if (row->going) s->session->tokens[s->session->count++] = row->last;
@@ -75,7 +68,7 @@ static bool hand_out(void *engine, const int32_t *tokens)
         if (step_is_cancelled(row->of))
             row->wanted = false;
         else
-            hand_out_token(row, tokens[i]);
+            step_hand_out_token(row, tokens[i]);
         wanted |= row->wanted;
     }
     return wanted;
@@ -149,7 +142,8 @@ static qp_status prepare_rows(qp_engine *e, const machine *m, qp_error *error)
         const sampler_history history = {.held = from->session->tokens,
                                          .n_held = from->session->count,
                                          .more = row->going ? &row->last : from->tokens,
-                                         .n_more = row->going ? 1 : from->count};
+                                         .n_more = row->going ? 1 : from->count,
+                                         .shared = row->proposed > 0};
         TRY(sampler_prepare(s->sampler, &st->slots[row->slot], &history, m, &e->batch, (int64_t)i,
                             st->scratch, error));
     }
@@ -205,6 +199,7 @@ static void note_slots(step_state *st, const engine_run *run)
         const step_row *row = &st->rows[i];
         if (!row->sampler) continue;
         const bool known = row->of && row->wanted;
+        if (known && row->proposed) continue; /* the slot lacks what was accepted */
         st->slots[row->slot].counted = known ? (int64_t)row->of->session->count + counted : -1;
     }
 }
@@ -297,7 +292,7 @@ static qp_sequence *find_row(const step_row *row, qp_sequence *all, size_t n, si
         const size_t i = (*from + k) % n;
         qp_sequence *s = &all[i];
         if (s->session->id != row->session) continue;
-        if (!goes_on(s) || s->on_logits || s->sampler->id != row->sampler ||
+        if (!step_continues(s) || s->on_logits || s->sampler->id != row->sampler ||
             s->session->count != row->held || s->tokens[0] != row->last)
             return NULL;
         *from = i + 1;
@@ -354,12 +349,13 @@ static qp_status run_ahead(qp_engine *e, machine_pace pace, int64_t most, qp_err
 }
 
 /* For a call in which all sequences continue. If several runs may be in flight, the first has one
- * pass, so that a GPU starts while the CPU prepares the next. */
-static qp_status step_going(qp_engine *e, bool continues, qp_error *error)
+ * pass, so that a GPU starts while the CPU prepares the next. No passes are started ahead where
+ * proposals are to be verified next. */
+static qp_status step_going(qp_engine *e, bool continues, bool proposes, qp_error *error)
 {
     step_state *st = &e->step;
     const machine_pace pace = engine_pace(e, (int64_t)st->n_rows, st->choice);
-    const bool runs_ahead = pace.runs > 1 && !e->trace;
+    const bool runs_ahead = pace.runs > 1 && !e->trace && !proposes;
     const int64_t most = pace.passes > 0 ? pace.passes : 1;
     if (!continues) TRY(begin_going(e, pace, runs_ahead ? 1 : most, error));
     if (runs_ahead) TRY(run_ahead(e, pace, most, error));
@@ -386,7 +382,7 @@ static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
     const plan_options *o = &e->program.options;
     if (n == 0 || n > (size_t)o->max_outputs || n > (size_t)o->max_sequences) return false;
     for (size_t i = 0; i < n; i++)
-        if (!goes_on(&all[i]) || step_is_cancelled(&all[i])) return false;
+        if (!step_continues(&all[i]) || step_is_cancelled(&all[i])) return false;
     st->n_rows = n;
     st->n_parts = 0;
     st->n_logit_rows = 0;
@@ -408,13 +404,14 @@ static bool make_rows(qp_engine *e, qp_sequence *all, size_t n)
     return true;
 }
 
-/* Whether the CPU needs the logits: for a receiver, or to check those that an answer starts with.
- */
-static bool wants_logits(const step_state *st)
+/* Whether the CPU needs the logits: for a receiver, or to check those that an answer starts with,
+ * and others where that costs nothing. */
+static bool wants_logits(const step_state *st, bool on_gpu)
 {
     enum { FEW_ROWS = 8 };
     for (size_t i = 0; i < st->n_parts; i++)
         if (st->parts[i].n_outputs > 0 && st->parts[i].of->on_logits) return true;
+    if (st->n_parts > 0 && st->parts[0].verifies) return !on_gpu; /* no answer starts */
     return st->chooses && st->n_rows > 0 && st->n_rows <= FEW_ROWS;
 }
 
@@ -443,14 +440,14 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
 {
     step_state *st = &e->step;
     int passes = 0;
-    TRY(step_take_pages(all, n, error));
+    TRY(step_take_pages(e, all, n, error));
     step_fill_batch(e, all, n);
     if (st->n_parts == 0) return QP_OK;
     st->choice = MACHINE_LOGITS;
     for (size_t i = 0; i < st->n_rows; i++)
         if (st->rows[i].of) st->choice = MACHINE_SAMPLED;
     engine_run *run = next_run(e, 1);
-    run->request.logits = wants_logits(st);
+    run->request.logits = wants_logits(st, e->device.context);
     st->reads_hidden = wants_hidden(st);
     TRY(begin(e, run, error));
     TRY(end(e, &passes, error));
@@ -461,21 +458,34 @@ static qp_status step_batch(qp_engine *e, qp_sequence *all, size_t n, qp_error *
     for (size_t i = 0; (logits || hidden) && i < n_parts; i++)
         TRY(step_hand_out_rows(e, &st->parts[i], logits, hidden, error));
     hand_out(e, run->request.tokens);
+    qp_status status = step_accept(e, run->request.tokens, logits, error);
     note_slots(st, run);
     st->n_rows = 0;
-    return QP_OK;
+    return status;
+}
+
+/* `proposes`: proposals of the sequences are to be verified. */
+static qp_status step_once(qp_engine *e, qp_sequence *all, size_t n, bool proposes, qp_error *error)
+{
+    step_state *st = &e->step;
+    bool progress = false;
+    if (st->n_ended < st->n_begun) {
+        speculation_put_off(e);
+        if (match_rows(e, all, n)) return step_going(e, true, proposes, error);
+        TRY(drain(e, &progress, error));
+        if (progress) return QP_OK;
+        proposes = false;
+    }
+    if (!proposes && make_rows(e, all, n)) return step_going(e, false, false, error);
+    return step_batch(e, all, n, error);
 }
 
 qp_status step_sequences(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
 {
-    step_state *st = &e->step;
-    bool progress = false;
+    bool proposes;
     TRY(step_check(e, all, n, error));
-    if (st->n_ended < st->n_begun) {
-        if (match_rows(e, all, n)) return step_going(e, true, error);
-        TRY(drain(e, &progress, error));
-        if (progress) return QP_OK;
-    }
-    if (make_rows(e, all, n)) return step_going(e, false, error);
-    return step_batch(e, all, n, error);
+    TRY(speculation_propose(e, all, n, &proposes, error));
+    TRY(step_once(e, all, n, proposes, error));
+    speculation_measure(e, all, n);
+    return QP_OK;
 }

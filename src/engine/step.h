@@ -14,6 +14,7 @@ typedef struct step_part {
     size_t count;
     bool ends; /* these are the sequence's last new tokens */
     int64_t first_output, n_outputs;
+    bool verifies; /* its only new token is followed by proposals, each with a row of its own */
 } step_part;
 
 /* A row of logits of the batch, and the sequence whose next token is chosen from it. */
@@ -25,6 +26,7 @@ typedef struct step_row {
     int32_t last; /* the token that was chosen last, if `going` */
     bool going;   /* it continues from `last`; false: the row follows new tokens of a part */
     size_t held;  /* tokens of the session at the end of the previous call */
+    int proposed; /* rows after this one that read the sequence's proposals */
 } step_row;
 
 typedef struct step_state {

@@ -5,7 +5,16 @@
 
 #include <string.h>
 
-qp_status step_take_pages(qp_sequence *all, size_t n, qp_error *error)
+/* Where there are too few pages, a sequence's proposals are not verified. */
+static void take_pages_of_proposals(qp_engine *e, const qp_sequence *all, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        speculated *p = speculation_of(e, &all[i]);
+        if (p && session_take_pages(all[i].session, 1, (size_t)p->n, NULL) != QP_OK) p->n = 0;
+    }
+}
+
+qp_status step_take_pages(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
 {
     for (size_t i = 0; i < n; i++) {
         qp_session *s = all[i].session;
@@ -19,6 +28,7 @@ qp_status step_take_pages(qp_sequence *all, size_t n, qp_error *error)
             if (!all[j].like) session_give_pages_back(all[j].session, 0);
         return status;
     }
+    take_pages_of_proposals(e, all, n);
     return QP_OK;
 }
 
@@ -105,7 +115,10 @@ void step_fill_batch(qp_engine *e, qp_sequence *all, size_t n)
             qp_sequence *s = &all[i];
             if (s->like || s->count == 0 || (s->count == 1) != single || step_is_cancelled(s))
                 continue;
-            if (batch_room(&e->batch) > 0) add_part(e, all, n, s);
+            if (speculation_of(e, s))
+                step_add_proposals(e, s);
+            else if (batch_room(&e->batch) > 0)
+                add_part(e, all, n, s);
         }
 }
 

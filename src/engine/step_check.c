@@ -54,6 +54,7 @@ qp_status step_check(qp_engine *e, qp_sequence *all, size_t n, qp_error *error)
     for (size_t i = 0; i < n; i++) {
         qp_sequence *s = &all[i];
         s->read = s->chosen = s->passes = 0;
+        s->proposed = s->accepted = 0;
         choosing += s->sampler != NULL;
         e->step.likes |= s->like != NULL;
         TRY(check_session(e, s, i, error));

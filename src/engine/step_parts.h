@@ -9,6 +9,12 @@ static inline bool step_is_cancelled(const qp_sequence *s)
     return s->cancel && *s->cancel;
 }
 
+/* Whether the sequence has only its last token to read, and wants the next one chosen. */
+static inline bool step_continues(const qp_sequence *s)
+{
+    return s->count == 1 && s->sampler && s->sampler->begun && !s->on_hidden && !s->like;
+}
+
 /* step_check.c: refuses an invalid call before anything runs. Sets the results of all sequences to
  * 0. */
 qp_status step_check(qp_engine *engine, qp_sequence *all, size_t n, qp_error *error);
@@ -18,8 +24,9 @@ qp_status step_check(qp_engine *engine, qp_sequence *all, size_t n, qp_error *er
 qp_status step_check_logits(const qp_engine *engine, const float *logits, size_t token,
                             const char *of, qp_error *error);
 
-/* step_batch.c: takes pages for all new tokens of the sequences, or none at all. */
-qp_status step_take_pages(qp_sequence *all, size_t n, qp_error *error);
+/* step_batch.c: takes pages for all new tokens of the sequences, or none at all; and for proposals
+ * as far as there are pages. */
+qp_status step_take_pages(qp_engine *engine, qp_sequence *all, size_t n, qp_error *error);
 
 /* Fills the engine's batch with as many new tokens as it has room for, and step_state with their
  * parts and rows. Sequences with a single token come first, because those are decoding. */
@@ -32,5 +39,18 @@ void step_finish_parts(qp_engine *engine, qp_sequence *all, size_t n);
  * `hidden`: float32 (n_outputs, hidden_size). Either is NULL if no receiver needs it. */
 qp_status step_hand_out_rows(const qp_engine *engine, const step_part *part, const float *logits,
                              const float *hidden, qp_error *error);
+
+/* Records that a row's next token was chosen and the previous one was read. */
+void step_hand_out_token(step_row *row, int32_t token);
+
+/* step_verify.c: adds the sequence's last token and its proposals to the batch, with a row of
+ * logits for each. */
+void step_add_proposals(qp_engine *engine, qp_sequence *sequence);
+
+/* After the first rows of all sequences were handed out: accepts proposals as long as they were
+ * chosen, and hands out what was chosen after each. `tokens`: of all rows; `logits`: of all rows,
+ * float32 (n_rows, vocab_size), or NULL. */
+qp_status step_accept(qp_engine *engine, const int32_t *tokens, const float *logits,
+                      qp_error *error);
 
 #endif

@@ -1,0 +1,335 @@
+/* What is proposed, and how much of it is verified: see speculate.h. */
+#include "engine/speculate.h"
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/lookup.h"
+#include "engine/step_parts.h"
+
+#include <stdlib.h>
+
+/* ---- prompt lookup ------------------------------------------------------------------------- */
+
+/* Grades by the number of tokens that agree. */
+static int grade_of(int agreed)
+{
+    return agreed >= 9 ? 4 : agreed >= 5 ? 3 : agreed >= 3 ? 2 : agreed - 1;
+}
+
+static qp_status look_up(proposer *self, const speculated_sequence *all, size_t n, int most,
+                         qp_error *error)
+{
+    (void)self, (void)error;
+    for (size_t i = 0; i < n; i++) {
+        const qp_session *s = all[i].of->session;
+        const lookup_text text = {s->tokens, s->count, all[i].of->tokens[0]};
+        const int room = all[i].most < most ? all[i].most : most;
+        const int agreed = lookup_propose(text, all[i].slot->tokens, room);
+        all[i].slot->n_found = agreed ? room : 0;
+        all[i].slot->grade = agreed ? grade_of(agreed) : 0;
+    }
+    return QP_OK;
+}
+
+proposer proposer_lookup = {.propose = look_up};
+
+/* ---- the state ----------------------------------------------------------------------------- */
+
+qp_status speculation_init(speculation *s, proposer *proposer, int64_t max_sessions,
+                           qp_error *error)
+{
+    const size_t n = (size_t)max_sessions;
+    *s = (speculation){.proposer = proposer};
+    s->slots = calloc(n, sizeof *s->slots);
+    s->active = calloc(n, sizeof *s->active);
+    if (s->slots && s->active) return QP_OK;
+    return error_no_memory(error, "proposals", n * (sizeof *s->slots + sizeof *s->active));
+}
+
+void speculation_free(speculation *s)
+{
+    if (s->proposer && s->proposer->close) s->proposer->close(s->proposer);
+    free(s->slots);
+    free(s->active);
+    *s = (speculation){0};
+}
+
+/* ---- how often proposals are right --------------------------------------------------------- */
+
+/* What is assumed before anything is known, with the weight of PRIOR_TRIES proposals. */
+static const double prior[SPECULATE_GRADES] = {0.1, 0.3, 0.5, 0.7, 0.85};
+enum { PRIOR_TRIES = 2 };
+#define MEMORY 0.93 /* what a proposal counts after the next one, compared with that */
+
+static double chance(const speculated *p)
+{
+    const int g = p->grade;
+    return (p->right[g] + prior[g] * PRIOR_TRIES) / (p->tried[g] + PRIOR_TRIES);
+}
+
+static void note_try(speculated *p, bool right)
+{
+    p->right[p->grade] = p->right[p->grade] * MEMORY + right;
+    p->tried[p->grade] = p->tried[p->grade] * MEMORY + 1;
+}
+
+/* Compares the proposals with the text that came, up to the first that was wrong. */
+static void judge(speculated *p, const qp_sequence *s)
+{
+    const qp_session *session = s->session;
+    for (int i = 0; i < p->n_found && p->position + (size_t)i <= session->count; i++) {
+        const size_t at = p->position + (size_t)i;
+        const int32_t came = at < session->count ? session->tokens[at] : s->tokens[0];
+        note_try(p, came == p->tokens[i]);
+        if (came != p->tokens[i]) break;
+    }
+    p->n_found = p->n = 0;
+}
+
+static speculated *slot_of(qp_engine *e, const qp_sequence *s)
+{
+    speculated *p = &e->speculation.slots[s->session->slot];
+    if (p->session != s->session->id || p->sampler != s->sampler->id)
+        *p = (speculated){.session = s->session->id, .sampler = s->sampler->id};
+    return p;
+}
+
+/* ---- what passes cost ---------------------------------------------------------------------- */
+
+/* Time of a pass of so many rows, between those that were measured; 0: nothing was. */
+static double time_of(const speculation *s, int64_t rows)
+{
+    const double growth = 0.1; /* of the time of the largest pass known, for each further row */
+    int64_t below = rows, above = rows;
+    while (below > 0 && s->row_ns[below] == 0)
+        below--;
+    while (above < SPECULATE_ROWS && s->row_ns[above] == 0)
+        above++;
+    const double low = s->row_ns[below], high = s->row_ns[above];
+    if (below == 0) return high;
+    if (above == below) return low;
+    if (high == 0) return low * (1 + growth * (double)(rows - below) / (double)below);
+    return low + (high - low) * (double)(rows - below) / (double)(above - below);
+}
+
+/* A moving mean, in which one pass that was disturbed counts little. */
+static void note_time(speculation *s, int64_t rows, double ns)
+{
+    if (rows > SPECULATE_ROWS) return;
+    double *mean = &s->row_ns[rows];
+    if (*mean > 0 && ns > 2 * *mean) ns = 2 * *mean;
+    *mean += (ns - *mean) / (*mean > 0 ? 8 : 1);
+}
+
+/* ---- how many proposals pay ---------------------------------------------------------------- */
+
+/* Shares of a sequence's time that verifying may lose, and up to which a proposer that has passes
+ * of its own is tried again. */
+#define LOSS  0.02
+#define TRIAL 0.01
+/* Proposals are verified if they make so many times the tokens per second. */
+#define GAIN 1.03
+
+/* The loss may be a share of the sequence's time, and at its beginning one pass. */
+static bool may_lose(const speculated *p, double share, double pass_ns)
+{
+    return p->lost_ns <= share * p->total_ns + pass_ns;
+}
+
+/* The sequence whose next proposal is the likeliest to be accepted; -1: there is no other proposal.
+ */
+static int64_t likeliest(const speculation *s, double *probability)
+{
+    int64_t best = -1;
+    *probability = 0;
+    for (size_t i = 0; i < s->n_active; i++) {
+        const speculated *p = s->active[i].slot;
+        double accepted = 1; /* this proposal and all before it */
+        for (int k = 0; k <= p->n; k++)
+            accepted *= chance(p);
+        if (p->n >= s->active[i].usable || accepted <= *probability) continue;
+        *probability = accepted;
+        best = (int64_t)i;
+    }
+    return best;
+}
+
+/* Sets how many proposals each sequence verifies, the likeliest `count` of all. */
+static void take(speculation *s, int64_t count)
+{
+    double probability;
+    for (size_t i = 0; i < s->n_active; i++)
+        s->active[i].slot->n = 0;
+    for (; count > 0; count--)
+        s->active[likeliest(s, &probability)].slot->n++;
+}
+
+/* Takes the number of proposals with which tokens come fastest, perhaps 0. `rows`: of a pass
+ * without any; `most`: rows that a pass may have. */
+static int64_t take_best(speculation *s, int64_t rows, int64_t most)
+{
+    double tokens = (double)rows, fastest = tokens / time_of(s, rows) * GAIN, probability;
+    int64_t best = 0;
+    int deepest = 0;
+    take(s, 0);
+    for (int64_t count = 1; rows + count <= most; count++) {
+        const int64_t i = likeliest(s, &probability);
+        if (i < 0) break;
+        const int depth = ++s->active[i].slot->n;
+        if (depth > deepest) deepest = depth;
+        tokens += probability;
+        const double made = s->proposer->step_ns * deepest;
+        const double rate = tokens / (time_of(s, rows + count) + made);
+        if (rate <= fastest) continue;
+        fastest = rate;
+        best = count;
+    }
+    take(s, best);
+    return best;
+}
+
+/* Rows that a pass may have. On a GPU more rows would be in another class of batches, whose logits
+ * differ in their last bits. */
+static int64_t most_rows(const qp_engine *e, int64_t rows)
+{
+    enum { FEW = 8, SOME = 63 };
+    const plan_options *o = &e->program.options;
+    int64_t most = o->max_outputs < o->max_tokens ? o->max_outputs : o->max_tokens;
+    const int64_t same = rows <= FEW ? FEW : rows <= SOME ? SOME : rows;
+    if (e->device.context && most > same) most = same;
+    return most < SPECULATE_ROWS ? most : SPECULATE_ROWS;
+}
+
+/* ---- a call -------------------------------------------------------------------------------- */
+
+/* How many tokens after its last one the sequence has room for, besides the one that is chosen in
+ * any case. With a mask, only the caller knows what may follow the next token. */
+static int room_of(const qp_engine *e, const qp_sequence *s)
+{
+    size_t room = (size_t)e->program.options.context - s->session->count - 1;
+    if (s->sampler->allowed) return 0;
+    if (s->max_tokens && s->max_tokens - 1 < room) room = s->max_tokens - 1;
+    return room < SPECULATE_MOST ? (int)room : SPECULATE_MOST;
+}
+
+static void find_active(qp_engine *e, const qp_sequence *all, size_t n)
+{
+    speculation *s = &e->speculation;
+    s->n_active = 0;
+    s->decodes = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!step_continues(&all[i]) || step_is_cancelled(&all[i])) {
+            s->decodes = false;
+            continue;
+        }
+        speculated *p = slot_of(e, &all[i]);
+        judge(p, &all[i]);
+        p->position = all[i].session->count + 1;
+        const int room = room_of(e, &all[i]);
+        if (room > 0)
+            s->active[s->n_active++] =
+                (speculated_sequence){.of = &all[i], .slot = p, .most = room};
+    }
+    if (!s->decodes) s->n_active = 0;
+}
+
+/* Proposals that come for nothing: all of them first, then those that pay. */
+static qp_status choose_of_free(speculation *s, int64_t rows, int64_t most, qp_error *error)
+{
+    TRY(s->proposer->propose(s->proposer, s->active, s->n_active, SPECULATE_MOST, error));
+    for (size_t i = 0; i < s->n_active; i++) {
+        speculated_sequence *a = &s->active[i];
+        a->usable = may_lose(a->slot, LOSS, time_of(s, rows)) ? a->slot->n_found : 0;
+    }
+    take_best(s, rows, most);
+    return QP_OK;
+}
+
+/* Proposals that take passes: first how many would pay, then these. From time to time a few are
+ * tried, although they would not have paid so far. */
+static qp_status choose_of_made(speculation *s, int64_t rows, int64_t most, qp_error *error)
+{
+    const double pass_ns = time_of(s, rows);
+    int depth = 0;
+    for (size_t i = 0; i < s->n_active; i++) {
+        speculated_sequence *a = &s->active[i];
+        a->usable = may_lose(a->slot, LOSS, pass_ns) ? a->most : 0;
+    }
+    if (take_best(s, rows, most) == 0 && rows + (int64_t)s->n_active <= most)
+        for (size_t i = 0; i < s->n_active; i++)
+            s->active[i].slot->n = may_lose(s->active[i].slot, TRIAL, 0);
+    for (size_t i = 0; i < s->n_active; i++)
+        if (s->active[i].slot->n > depth) depth = s->active[i].slot->n;
+    if (depth == 0) return QP_OK;
+    const uint64_t begin = clock_ns();
+    TRY(s->proposer->propose(s->proposer, s->active, s->n_active, depth, error));
+    s->made_ns = (double)(clock_ns() - begin);
+    for (size_t i = 0; i < s->n_active; i++)
+        if (s->active[i].slot->n > s->active[i].slot->n_found)
+            s->active[i].slot->n = s->active[i].slot->n_found;
+    return QP_OK;
+}
+
+qp_status speculation_propose(qp_engine *e, const qp_sequence *all, size_t n, bool *pays,
+                              qp_error *error)
+{
+    speculation *s = &e->speculation;
+    const int64_t rows = (int64_t)n;
+    *pays = false;
+    if (!s->proposer) return QP_OK;
+    find_active(e, all, n);
+    s->made_ns = 0;
+    /* The first pass measures what one costs. */
+    if (s->n_active > 0 && rows <= SPECULATE_ROWS && time_of(s, rows) > 0)
+        TRY((s->proposer->passes ? choose_of_made : choose_of_free)(s, rows, most_rows(e, rows),
+                                                                    error));
+    for (size_t i = 0; i < s->n_active; i++)
+        *pays |= s->active[i].slot->n > 0;
+    s->begin = clock_ns();
+    return QP_OK;
+}
+
+void speculation_put_off(qp_engine *e)
+{
+    for (size_t i = 0; i < e->speculation.n_active; i++)
+        e->speculation.active[i].slot->n = 0;
+}
+
+speculated *speculation_of(const qp_engine *e, const qp_sequence *sequence)
+{
+    const speculation *s = &e->speculation;
+    if (!s->proposer || s->n_active == 0) return NULL;
+    speculated *p = &s->slots[sequence->session->slot];
+    return p->session == sequence->session->id && p->n > 0 ? p : NULL;
+}
+
+/* What the sequence's proposals cost and saved in a pass of `ns`; `verified`: proposals of all. */
+static void note_loss(const speculation *s, const speculated_sequence *a, double ns, double alone,
+                      int64_t rows, int64_t verified)
+{
+    enum { MOST_SAVED = 8 }; /* passes: what was saved long ago does not pay for losses now */
+    speculated *p = a->slot;
+    p->total_ns += ns;
+    if (p->n == 0) return;
+    const double cost = (ns - alone + s->made_ns) * p->n / (double)verified;
+    p->lost_ns += cost - (double)a->of->accepted * alone / (double)rows;
+    if (p->lost_ns < -MOST_SAVED * alone) p->lost_ns = -MOST_SAVED * alone;
+}
+
+void speculation_measure(qp_engine *e, const qp_sequence *all, size_t n)
+{
+    speculation *s = &e->speculation;
+    const double ns = (double)(clock_ns() - s->begin);
+    int64_t verified = 0;
+    size_t passes = 0;
+    if (!s->proposer || !s->decodes) return;
+    for (size_t i = 0; i < n; i++)
+        if (all[i].passes > passes) passes = all[i].passes;
+    for (size_t i = 0; i < s->n_active; i++)
+        verified += s->active[i].slot->n;
+    if (passes == 0) return;
+    const double alone = time_of(s, (int64_t)n);
+    for (size_t i = 0; i < s->n_active && alone > 0; i++)
+        note_loss(s, &s->active[i], ns, alone, (int64_t)n, verified);
+    note_time(s, (int64_t)n + verified, ns / (double)passes);
+}

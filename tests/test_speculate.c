@@ -1,0 +1,412 @@
+/* Speculation: with proposals of any kind, texts and logits are the same, to the bit, as without.
+ *
+ * On machines of the CPU, where a pass of several rows computes what several passes of one row do.
+ * Random sequences that join, leave and are cancelled are in test_step.c.
+ */
+#include "engine_test.h"
+
+#include "base/hash.h"
+#include "engine/engine.h"
+#include "engine/lookup.h"
+
+enum { TEXTS = 6, MOST = 60, PROMPT = 12 };
+
+static const char text_model[] = "golden/models/llama-text.gguf";
+static qp_error error;
+
+/* ---- prompt lookup ------------------------------------------------------------------------- */
+
+static void lookup_finds_the_longest_agreement(void **state)
+{
+    (void)state;
+    int32_t out[6];
+    const int32_t text[] = {1, 2, 3, 4, 9, 2, 3, 5, 6, 8, 1, 2};
+    assert_int_equal(lookup_propose((lookup_text){text, 12, 3}, out, 3), 3); /* 1 2 3 */
+    assert_memory_equal(out, ((int32_t[]){4, 9, 2}), 3 * sizeof *out);
+    assert_int_equal(lookup_propose((lookup_text){text + 1, 11, 3}, out, 3), 2); /* the later 2 3 */
+    assert_memory_equal(out, ((int32_t[]){5, 6, 8}), 3 * sizeof *out);
+    assert_int_equal(lookup_propose((lookup_text){text, 12, 7}, out, 3), 0);
+    assert_int_equal(lookup_propose((lookup_text){text, 0, 7}, out, 3), 0);
+}
+
+static void lookup_continues_repetitions(void **state)
+{
+    (void)state;
+    int32_t out[6], text[100];
+    const int32_t pair[] = {7, 8, 7};
+    assert_int_equal(lookup_propose((lookup_text){pair, 3, 8}, out, 6), 2);
+    assert_memory_equal(out, ((int32_t[]){7, 8, 7, 8, 7, 8}), sizeof out);
+    for (int i = 0; i < 100; i++)
+        text[i] = i % 40;
+    assert_int_equal(lookup_propose((lookup_text){text, 100, 20}, out, 6), LOOKUP_LONGEST);
+    assert_int_equal(out[0], 21);
+}
+
+/* ---- texts --------------------------------------------------------------------------------- */
+
+/* A text that is being made, with the logits of each of its tokens. */
+typedef struct made {
+    qp_session *session;
+    qp_sampler *sampler;
+    int32_t tokens[PROMPT + MOST];
+    size_t count, prompt, proposed, accepted, passes;
+    float *logits; /* [MOST][vocab_size]; NULL: they are not asked for */
+    size_t vocab_size;
+} made;
+
+static bool take(void *context, int32_t token)
+{
+    made *m = context;
+    m->tokens[m->count++] = token;
+    return m->count < m->prompt + MOST;
+}
+
+static qp_status take_row(void *context, size_t token, const float *logits)
+{
+    made *m = context;
+    const size_t row = m->session->count - m->prompt;
+    (void)token;
+    memcpy(m->logits + row * m->vocab_size, logits, m->vocab_size * sizeof *logits);
+    return QP_OK;
+}
+
+/* Everything that a request can do to logits, in turn; also the likeliest tokens. */
+static void open_text(qp_engine *engine, int i, bool logits, made *m)
+{
+    qp_sampling s = {.size = sizeof s};
+    const qp_logit_bias bias = {17 + i, 3};
+    *m = (made){.session = open_session(engine),
+                .prompt = (size_t)(PROMPT - i),
+                .vocab_size = (size_t)qp_engine_get_info(engine)->vocab_size};
+    for (size_t t = 0; t < m->prompt; t++)
+        m->tokens[m->count++] = (int32_t)(t % 4 * 11 + (size_t)i);
+    assert_int_equal(qp_sampling_defaults(engine, &s, NULL), QP_OK);
+    s.n_stop_tokens = 0;
+    assert_ok(qp_sampling_set(&s, QP_TEMPERATURE, i < 2 ? 0 : 0.3 * i, QP_FROM_REQUEST, &error));
+    assert_ok(qp_sampling_set(&s, QP_SEED, 70 + i, QP_FROM_REQUEST, &error));
+    if (i % 2) assert_ok(qp_sampling_set(&s, QP_REPETITION_PENALTY, 1.1, QP_FROM_REQUEST, &error));
+    if (i == 3) assert_ok(qp_sampling_set(&s, QP_FREQUENCY_PENALTY, 0.5, QP_FROM_REQUEST, &error));
+    if (i == 3) assert_ok(qp_sampling_set(&s, QP_PRESENCE_PENALTY, 0.2, QP_FROM_REQUEST, &error));
+    if (i == 4) assert_ok(qp_sampling_set(&s, QP_TOP_K, 7, QP_FROM_REQUEST, &error));
+    if (i == 5) s.logit_bias = &bias, s.n_logit_bias = 1;
+    assert_ok(qp_sampler_open(engine, &s, &m->sampler, &error));
+    if (logits) m->logits = calloc(MOST * m->vocab_size, sizeof *m->logits);
+}
+
+static void close_text(made *m)
+{
+    qp_session_close(m->session);
+    qp_sampler_close(m->sampler);
+    free(m->logits);
+    m->logits = NULL;
+}
+
+/* Proposals pay as if a row more cost nothing. */
+static void make_rows_free(qp_engine *e)
+{
+    speculation *s = &e->speculation;
+    if (!s->proposer) return;
+    for (int rows = 1; rows <= SPECULATE_ROWS; rows++)
+        s->row_ns[rows] = 1e6;
+    for (int64_t i = 0; i < e->max_sessions; i++)
+        s->slots[i].lost_ns = 0;
+}
+
+/* Makes the texts side by side; each ends when it has MOST tokens. */
+static void make_texts(qp_engine *engine, made *all, size_t n)
+{
+    for (size_t n_called = n; n_called > 0;) {
+        qp_sequence calls[TEXTS];
+        made *whose[TEXTS];
+        n_called = 0;
+        for (size_t i = 0; i < n; i++) {
+            made *m = &all[i];
+            if (m->count == m->prompt + MOST) continue;
+            whose[n_called] = m;
+            calls[n_called++] = (qp_sequence){.size = sizeof *calls,
+                                              .session = m->session,
+                                              .tokens = m->tokens + m->session->count,
+                                              .count = m->count - m->session->count,
+                                              .sampler = m->sampler,
+                                              .on_logits = m->logits ? take_row : NULL,
+                                              .on_token = take,
+                                              .context = m};
+        }
+        make_rows_free(engine);
+        assert_ok(qp_step(engine, calls, n_called, &error));
+        for (size_t i = 0; i < n_called; i++) {
+            whose[i]->proposed += calls[i].proposed;
+            whose[i]->accepted += calls[i].accepted;
+            whose[i]->passes += calls[i].passes;
+            assert_int_equal(whose[i]->session->count + 1, whose[i]->count);
+        }
+    }
+}
+
+/* ---- proposers ----------------------------------------------------------------------------- */
+
+/* Proposes what the texts are known to become, or anything else. */
+typedef struct known {
+    proposer proposer;
+    const made *texts; /* NULL: it proposes at random */
+    uint64_t drawn;
+} known;
+
+static qp_status propose_known(proposer *self, const speculated_sequence *all, size_t n, int most,
+                               qp_error *why)
+{
+    known *k = (known *)self;
+    (void)why;
+    for (size_t i = 0; i < n; i++) {
+        speculated *p = all[i].slot;
+        const made *text = k->texts ? &k->texts[all[i].of->session->slot] : NULL;
+        p->grade = 4;
+        for (p->n_found = 0; p->n_found < most && p->n_found < all[i].most; p->n_found++) {
+            const size_t at = p->position + (size_t)p->n_found;
+            if (text && at == text->count) break;
+            p->tokens[p->n_found] =
+                text ? text->tokens[at] : (int32_t)(hash_random(5, k->drawn++, 0) % 200);
+        }
+    }
+    return QP_OK;
+}
+
+/* ---- the same texts ------------------------------------------------------------------------ */
+
+/* Whether all proposals were accepted; the text may end with one. */
+static bool was_right(const made *m)
+{
+    return m->accepted + 1 >= m->proposed;
+}
+
+static void check_same(const made *a, const made *b)
+{
+    assert_int_equal(a->count, b->count);
+    assert_memory_equal(a->tokens, b->tokens, a->count * sizeof *a->tokens);
+    if (a->logits && b->logits)
+        assert_memory_equal(a->logits, b->logits, MOST * a->vocab_size * sizeof *a->logits);
+}
+
+static qp_engine *open_model(const char *exec, const char *speculate)
+{
+    return open_engine((qp_engine_options){.model = text_model,
+                                           .exec = exec,
+                                           .threads = 2,
+                                           .context = 100,
+                                           .page_size = 4,
+                                           .max_sessions = TEXTS,
+                                           .max_outputs = 10,
+                                           .speculate = speculate});
+}
+
+/* Makes all texts with a proposer, first side by side, then one after the other, and compares them
+ * with those without. Returns how many proposals were accepted. */
+static size_t compare(qp_engine *engine, const made *expected, made *all)
+{
+    size_t accepted = 0;
+    for (int i = 0; i < TEXTS; i++)
+        open_text(engine, i, expected[i].logits, &all[i]);
+    make_texts(engine, all, TEXTS);
+    for (int i = 0; i < TEXTS; i++) {
+        check_same(&all[i], &expected[i]);
+        accepted += all[i].accepted;
+        close_text(&all[i]);
+        open_text(engine, i, expected[i].logits, &all[i]);
+    }
+    for (int i = 0; i < TEXTS; i++) {
+        make_texts(engine, &all[i], 1);
+        check_same(&all[i], &expected[i]);
+        accepted += all[i].accepted;
+    }
+    for (int i = 0; i < TEXTS; i++)
+        close_text(&all[i]);
+    assert_int_equal(page_pool_available(&engine->pages), engine->pages.n_pages);
+    return accepted;
+}
+
+static void check_machine(const char *exec, bool logits)
+{
+    made expected[TEXTS], all[TEXTS];
+    qp_engine *plain = open_model(exec, NULL), *engine = open_model(exec, "lookup");
+    known oracle = {.proposer = {.propose = propose_known}, .texts = expected};
+    known noise = {.proposer = {.propose = propose_known, .passes = true}};
+    for (int i = 0; i < TEXTS; i++)
+        open_text(plain, i, logits, &expected[i]);
+    make_texts(plain, expected, TEXTS);
+    assert_true(compare(engine, expected, all) > 0);
+    engine->speculation.proposer = &oracle.proposer;
+    assert_true(compare(engine, expected, all) > TEXTS * MOST);
+    for (int i = 0; i < TEXTS; i++) /* alone: four passes with 15 proposals, and the prompt's */
+        assert_true(was_right(&all[i]) && all[i].passes <= 6);
+    engine->speculation.proposer = &noise.proposer;
+    assert_true(compare(engine, expected, all) < TEXTS * MOST / 10);
+    for (int i = 0; i < TEXTS; i++) {
+        assert_true(all[i].proposed > 0);
+        close_text(&expected[i]);
+    }
+    qp_engine_close(engine);
+    qp_engine_close(plain);
+}
+
+static void texts_are_the_same(void **state)
+{
+    (void)state;
+    check_machine("threads", false);
+    check_machine("threads", true);
+    check_machine("operators", false);
+    check_machine("serial", false);
+}
+
+/* ---- when it pays -------------------------------------------------------------------------- */
+
+/* Makes a text while a pass of so many rows takes `ns` of them. */
+static void make_with_times(qp_engine *engine, double (*ns)(int rows), made *m)
+{
+    open_text(engine, 2, false, m);
+    while (m->count < m->prompt + MOST) {
+        qp_sequence s = {.size = sizeof s,
+                         .session = m->session,
+                         .tokens = m->tokens + m->session->count,
+                         .count = m->count - m->session->count,
+                         .sampler = m->sampler,
+                         .on_token = take,
+                         .context = m};
+        for (int rows = 1; rows <= SPECULATE_ROWS; rows++)
+            engine->speculation.row_ns[rows] = ns(rows);
+        assert_ok(qp_step(engine, &s, 1, &error));
+        m->proposed += s.proposed;
+        m->accepted += s.accepted;
+    }
+    close_text(m);
+}
+
+static double each_row_costs(int rows)
+{
+    return 1e12 * rows;
+}
+
+static double eight_rows_cost_one(int rows)
+{
+    return rows <= 8 ? 1e12 : 1e14;
+}
+
+static void only_what_pays_is_verified(void **state)
+{
+    (void)state;
+    made m, text;
+    qp_engine *engine = open_model("threads", "lookup");
+    known oracle = {.proposer = {.propose = propose_known}, .texts = &text};
+    known noise = {.proposer = {.propose = propose_known}};
+    open_text(engine, 2, false, &text);
+    make_texts(engine, &text, 1);
+    close_text(&text);
+    engine->speculation.proposer = &oracle.proposer;
+    make_with_times(engine, each_row_costs, &m);
+    assert_int_equal(m.proposed, 0);
+    make_with_times(engine, eight_rows_cost_one, &m);
+    assert_true(was_right(&m));
+    assert_int_equal(m.accepted, MOST - 1 - (MOST - 1 + 7) / 8);
+    engine->speculation.proposer = &noise.proposer;
+    make_with_times(engine, each_row_costs, &m);
+    assert_int_equal(m.proposed, 0);
+    qp_engine_close(engine);
+}
+
+/* A sequence that has lost time waits until that is a small share of its time. */
+static void losses_are_limited(void **state)
+{
+    (void)state;
+    made text, m;
+    qp_engine *engine = open_model("threads", "lookup");
+    known oracle = {.proposer = {.propose = propose_known}, .texts = &text};
+    open_text(engine, 0, false, &text);
+    make_texts(engine, &text, 1);
+    close_text(&text);
+    engine->speculation.proposer = &oracle.proposer;
+    open_text(engine, 0, false, &m);
+    while (m.count < m.prompt + MOST) {
+        qp_sequence s = {.size = sizeof s,
+                         .session = m.session,
+                         .tokens = m.tokens + m.session->count,
+                         .count = m.count - m.session->count,
+                         .sampler = m.sampler,
+                         .max_tokens = 3,
+                         .on_token = take,
+                         .context = &m};
+        make_rows_free(engine);
+        speculated *p = &engine->speculation.slots[m.session->slot];
+        p->session = m.session->id;
+        p->sampler = m.sampler->id;
+        p->lost_ns = m.count < m.prompt + 20 ? 1e15 : 0;
+        assert_ok(qp_step(engine, &s, 1, &error));
+        assert_true(m.count <= m.prompt + 20 || s.proposed == 2 || m.count + 2 > m.prompt + MOST);
+        assert_true(m.count > m.prompt + 20 || s.proposed == 0);
+    }
+    close_text(&m);
+    qp_engine_close(engine);
+}
+
+/* ---- pages, refusals ----------------------------------------------------------------------- */
+
+static void proposals_do_without_pages(void **state)
+{
+    (void)state;
+    made expected, m;
+    qp_engine_options options = {.model = text_model,
+                                 .context = PROMPT + MOST + 1,
+                                 .page_size = 1,
+                                 .pages = PROMPT + MOST + 1,
+                                 .max_sessions = 2};
+    qp_engine *plain = open_engine(options);
+    options.speculate = "lookup";
+    qp_engine *engine = open_engine(options);
+    open_text(plain, 0, false, &expected);
+    make_texts(plain, &expected, 1);
+    known oracle = {.proposer = {.propose = propose_known}, .texts = &expected};
+    engine->speculation.proposer = &oracle.proposer;
+    open_text(engine, 0, false, &m);
+    qp_session *other = open_session(engine); /* it leaves one page for each further token */
+    qp_sequence some = {
+        .size = sizeof some, .session = other, .tokens = expected.tokens, .count = 1};
+    assert_ok(qp_step(engine, &some, 1, &error));
+    make_texts(engine, &m, 1);
+    check_same(&m, &expected);
+    assert_true(m.accepted > 0 && was_right(&m));
+    qp_session_close(other);
+    close_text(&m);
+    close_text(&expected);
+    qp_engine_close(engine);
+    qp_engine_close(plain);
+}
+
+static void what_cannot_speculate_is_refused(void **state)
+{
+    (void)state;
+    qp_engine *engine = NULL;
+    qp_engine_options options = {
+        .size = sizeof options, .model = "golden/models/llama-dynamic", .speculate = "lookup"};
+    assert_int_equal(qp_engine_open(&options, &engine, &error), QP_UNSUPPORTED);
+    assert_non_null(strstr(error.message, "--speculate off"));
+    options.model = text_model;
+    options.speculate = "often";
+    assert_int_equal(qp_engine_open(&options, &engine, &error), QP_INVALID);
+    assert_non_null(strstr(error.message, "often"));
+    options.speculate = "off";
+    assert_ok(qp_engine_open(&options, &engine, &error));
+    assert_null(engine->speculation.proposer);
+    qp_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lookup_finds_the_longest_agreement),
+        cmocka_unit_test(lookup_continues_repetitions),
+        cmocka_unit_test(texts_are_the_same),
+        cmocka_unit_test(only_what_pays_is_verified),
+        cmocka_unit_test(losses_are_limited),
+        cmocka_unit_test(proposals_do_without_pages),
+        cmocka_unit_test(what_cannot_speculate_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
