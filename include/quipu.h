@@ -235,6 +235,10 @@ typedef struct qp_engine_options {
      * chosen as always, so they are the same, to the bit. On a GPU it runs on the machine "cuda".
      * QP_UNSUPPORTED for models whose RoPE angles depend on the length of the text. */
     const char *speculate;
+    /* Another model with the same vocabulary, a smaller one, that proposes tokens, in place of
+     * `speculate`. It runs on the same device and has as many sessions. QP_INVALID if a token
+     * differs. */
+    const char *draft;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

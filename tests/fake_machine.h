@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "engine/engine.h"
 #include "op/adjust_logits/adjust_logits.h"
+#include "op/adjust_logits/adjust_proposed.h"
 #include "test.h"
 
 #include <math.h>

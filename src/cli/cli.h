@@ -16,8 +16,9 @@ typedef struct cli_settings {
     const char *model, *hub;
     int64_t context, threads, chunk, page_size;
     int kv_type, exec, device, activations;
-    int64_t order; /* of the machine `serial`: a seed */
-    int speculate; /* index into cli_speculations */
+    int64_t order;     /* of the machine `serial`: a seed */
+    int speculate;     /* index into cli_speculations */
+    const char *draft; /* a model */
     const char *cpu_mask;
     option_strings kernels; /* "rms_norm=mine.c" */
     bool verbose;

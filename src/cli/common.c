@@ -81,6 +81,19 @@ qp_schedule_options cli_schedule(const cli_call *call)
                                  .file = s->schedule};
 }
 
+/* The path of the draft model; NULL: there is none. The model's path is looked up after it, which
+ * overwrites what cli_hub_path() returned. */
+static qp_status find_draft(const cli_call *call, const char **path)
+{
+    static char found[4096];
+    *path = NULL;
+    if (!call->settings->draft) return QP_OK;
+    TRY(cli_hub_path(call->settings->draft, false, path, call->error));
+    snprintf(found, sizeof found, "%s", *path);
+    *path = found;
+    return QP_OK;
+}
+
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     const cli_settings *s = call->settings;
@@ -108,7 +121,8 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .log = cli_log,
                                  .log_context = (void *)call,
                                  .progress = cli_progress()};
-    qp_status status = cli_model_path(call, &options.model);
+    qp_status status = find_draft(call, &options.draft);
+    if (status == QP_OK) status = cli_model_path(call, &options.model);
     if (s->threads > threads_available())
         fprintf(stderr,
                 "quipu: warning: %lld threads on %d processors take turns, which is many times "

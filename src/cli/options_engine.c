@@ -93,6 +93,9 @@ static const option_spec speculation_options[] = {
      .help = "propose tokens that one pass verifies together; the answer stays the same, and text "
              "that repeats is made in fewer passes. lookup: propose what followed the last time "
              "that the text read the same"},
+    {"draft", 0, OPTION_STRING_AT(SETTINGS, draft), .argument = "MODEL", .hint = OPTION_HINT_FILE,
+     .excludes = "speculate",
+     .help = "a smaller model with the same vocabulary, which proposes the tokens"},
     {0}};
 const option_group cli_speculation_options = {"Speculation", speculation_options};
 

@@ -3,6 +3,7 @@
 
 #include "base/cpu.h"
 #include "base/sized.h"
+#include "engine/draft.h"
 #include "engine/schedule.h"
 #include "op/op.h"
 #include "plan/plan.h"
@@ -39,7 +40,7 @@ static bool is_named(const char *choice, const char *name)
 
 static bool speculates(const qp_engine_options *options)
 {
-    return options->speculate && !is_named(options->speculate, "off");
+    return options->draft || (options->speculate && !is_named(options->speculate, "off"));
 }
 
 /* Rows of proposals in a pass: those of one sequence, or some of each of several. */
@@ -305,7 +306,7 @@ static qp_status leave_megakernel(const qp_engine *e, const machine_type *type, 
     if (type)
         return error_set(error, QP_UNSUPPORTED,
                          "the megakernel reads one token of a sequence in a pass, and speculation "
-                         "has several: use --exec cuda, or --speculate off");
+                         "has several: use --exec cuda, or leave --speculate and --draft out");
     say(e, QP_LOG_NOTICE,
         "speculation runs on the machine cuda, without the megakernel, which reads one token of a "
         "sequence in a pass");
@@ -404,15 +405,22 @@ static qp_status open_decoding(qp_engine *e, qp_error *error)
 static qp_status open_speculation(qp_engine *e, const qp_engine_options *options, qp_error *error)
 {
     if (!speculates(options)) return QP_OK;
-    if (!is_named(options->speculate, "lookup"))
-        return error_set(error, QP_INVALID, "speculation is off or lookup, found \"%s\"",
-                         options->speculate);
+    const char *how = options->speculate;
+    if (how && !is_named(how, "lookup") && !is_named(how, "off"))
+        return error_set(error, QP_INVALID, "speculation is off or lookup, found \"%s\"", how);
+    if (options->draft && is_named(how, "lookup"))
+        return error_set(error, QP_INVALID,
+                         "--speculate lookup and --draft both propose tokens: leave one out");
     if (program_turns_by_length(&e->program))
         return error_set(error, QP_UNSUPPORTED,
                          "%s has RoPE angles that depend on the length of the text, so a pass "
-                         "cannot verify several tokens: use --speculate off",
+                         "cannot verify several tokens: leave --speculate and --draft out",
                          model_path(e->model));
-    return speculation_init(&e->speculation, &proposer_lookup, e->max_sessions, error);
+    proposer *p = &proposer_lookup;
+    qp_status status = options->draft ? draft_open(e, options, &p, error) : QP_OK;
+    if (status == QP_OK) return speculation_init(&e->speculation, p, e->max_sessions, error);
+    if (p) p->close(p);
+    return status;
 }
 
 /* The queues that the machine which is asked first reads. */
@@ -466,9 +474,9 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     TRY(open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
     TRY(open_decoding(e, error));
-    TRY(open_speculation(e, options, error));
     TRY(page_pool_init(&e->pages, e->program.options.n_pages, e->program.options.page_size, error));
     TRY(vocabulary_open_beside(e->model, &e->vocabulary, error));
+    TRY(open_speculation(e, options, error));
     TRY(generation_config_read(e->model, e->vocabulary, &e->defaults, error));
     model_release_metadata(e->model);
     e->info = info_of(e);

@@ -202,12 +202,13 @@ static int64_t most_rows(const qp_engine *e, int64_t rows)
 
 /* ---- a call -------------------------------------------------------------------------------- */
 
-/* How many tokens after its last one the sequence has room for, besides the one that is chosen in
- * any case. With a mask, only the caller knows what may follow the next token. */
+/* How many tokens the sequence has room for, besides the one that is chosen in any case. With a
+ * mask, only the caller knows what may follow the next token; on a GPU, penalties see no proposals.
+ */
 static int room_of(const qp_engine *e, const qp_sequence *s)
 {
     size_t room = (size_t)e->program.options.context - s->session->count - 1;
-    if (s->sampler->allowed) return 0;
+    if (s->sampler->allowed || (e->device.context && sampler_penalises(s->sampler))) return 0;
     if (s->max_tokens && s->max_tokens - 1 < room) room = s->max_tokens - 1;
     return room < SPECULATE_MOST ? (int)room : SPECULATE_MOST;
 }
@@ -261,9 +262,7 @@ static qp_status choose_of_made(speculation *s, int64_t rows, int64_t most, qp_e
     for (size_t i = 0; i < s->n_active; i++)
         if (s->active[i].slot->n > depth) depth = s->active[i].slot->n;
     if (depth == 0) return QP_OK;
-    const uint64_t begin = clock_ns();
     TRY(s->proposer->propose(s->proposer, s->active, s->n_active, depth, error));
-    s->made_ns = (double)(clock_ns() - begin);
     for (size_t i = 0; i < s->n_active; i++)
         if (s->active[i].slot->n > s->active[i].slot->n_found)
             s->active[i].slot->n = s->active[i].slot->n_found;
@@ -278,7 +277,6 @@ qp_status speculation_propose(qp_engine *e, const qp_sequence *all, size_t n, bo
     *pays = false;
     if (!s->proposer) return QP_OK;
     find_active(e, all, n);
-    s->made_ns = 0;
     /* The first pass measures what one costs. */
     if (s->n_active > 0 && rows <= SPECULATE_ROWS && time_of(s, rows) > 0)
         TRY((s->proposer->passes ? choose_of_made : choose_of_free)(s, rows, most_rows(e, rows),
@@ -311,7 +309,7 @@ static void note_loss(const speculation *s, const speculated_sequence *a, double
     speculated *p = a->slot;
     p->total_ns += ns;
     if (p->n == 0) return;
-    const double cost = (ns - alone + s->made_ns) * p->n / (double)verified;
+    const double cost = (ns - alone + s->proposer->made_ns) * p->n / (double)verified;
     p->lost_ns += cost - (double)a->of->accepted * alone / (double)rows;
     if (p->lost_ns < -MOST_SAVED * alone) p->lost_ns = -MOST_SAVED * alone;
 }

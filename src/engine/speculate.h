@@ -55,10 +55,11 @@ typedef struct proposer {
     qp_status (*propose)(struct proposer *self, const speculated_sequence *sequences, size_t n,
                          int most, qp_error *error);
     void (*close)(struct proposer *self); /* may be NULL */
-    double step_ns; /* time that one more proposal of every sequence takes, as measured by
-                     * propose(); for a proposer with `passes` */
-    bool passes;    /* another model proposes, in passes of its own: nothing is proposed that will
-                     * not be verified */
+    /* For a proposer with `passes`, measured by propose(): time of the last call, once the texts of
+     * the sequences were read, and of one more proposal of every sequence. */
+    double made_ns, step_ns;
+    bool passes; /* another model proposes, in passes of its own: nothing is proposed that will
+                  * not be verified */
 } proposer;
 
 typedef struct speculation {
@@ -68,7 +69,6 @@ typedef struct speculation {
     size_t n_active;
     double row_ns[SPECULATE_ROWS + 1]; /* measured: time of a pass of so many rows; 0: unknown */
     uint64_t begin;                    /* clock_ns() when the call's proposals were made */
-    double made_ns;                    /* how long that took, if the proposer has passes */
     bool decodes;                      /* every sequence of the call goes on from its last token */
 } speculation;
 

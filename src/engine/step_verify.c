@@ -9,6 +9,7 @@
 #include "engine/step_parts.h"
 
 #include "op/adjust_logits/adjust_logits.h"
+#include "op/adjust_logits/adjust_proposed.h"
 
 /* The row's settings, for the token that follows `read` tokens after the session's. */
 static void set_row(qp_engine *e, const qp_sequence *s, int64_t output, size_t read)

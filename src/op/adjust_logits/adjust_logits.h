@@ -23,12 +23,7 @@ enum {
     ADJUST_BIAS = 2,     /* add the slot's biases */
     ADJUST_PENALISE = 4, /* apply penalties to the tokens in the slot's history */
     ADJUST_MASK = 8,     /* exclude the tokens that the slot does not allow */
-    /* The row follows the row before it in the same sequence, and its previous token was only
-     * proposed: penalise that token too, and those of such rows before it, but do not store it. */
-    ADJUST_PROPOSED = 16,
 };
-
-enum { ADJUST_MAX_PROPOSED = 15 }; /* rows of a sequence with ADJUST_PROPOSED */
 
 /* An entry of history: twice the number of times that the answer has the token, plus 1 if the
  * answer or the prompt has it.

@@ -6,6 +6,7 @@
 #define QUIPU_OP_ADJUST_LOGITS_ROW_H
 
 #include "op/adjust_logits/adjust_logits.h"
+#include "op/adjust_logits/adjust_proposed.h"
 #include "op/row.h"
 
 #include <math.h>
