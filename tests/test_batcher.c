@@ -2,6 +2,7 @@
 #include "engine_test.h"
 
 #include "base/clock.h"
+#include "engine/engine.h"
 #include "server/batcher.h"
 #include "server/logprobs.h"
 #include "server/statistics.h"
@@ -91,7 +92,8 @@ static qp_engine *open_small(int64_t sessions)
                                            .chunk = 24,
                                            .page_size = PAGE,
                                            .pages = CONTEXT / PAGE + 2,
-                                           .max_sessions = sessions});
+                                           .max_sessions = sessions,
+                                           .max_outputs = 4 * sessions});
 }
 
 /* All requests at once; what they say is what each says alone. */
@@ -216,6 +218,81 @@ static void min_tokens_hold_stops_back(void **state)
                     logprob_of(rows + (n - 1 + i) * vocab, vocab, likeliest[i]));
     free(rows);
     qp_engine_close(engine);
+}
+
+/* Proposes what the requests are known to get, and wrong tokens now and then, as if rows cost
+ * nothing.
+ */
+typedef struct known {
+    proposer proposer;
+    speculation *speculation;
+    int32_t (*expected)[MADE];
+    int n_proposed;
+} known;
+
+/* The tokens of the text that begins as the sequence's; NULL: it is no request's. */
+static const int32_t *text_of(const known *k, const qp_session *s, size_t *prompt)
+{
+    int32_t tokens[CONTEXT];
+    for (size_t i = 0; i < REQUESTS; i++) {
+        prompt_of(i, tokens, prompt);
+        if (s->count >= *prompt && memcmp(s->tokens, tokens, *prompt * sizeof *tokens) == 0)
+            return k->expected[i];
+    }
+    return NULL;
+}
+
+static qp_status propose_known(proposer *self, const speculated_sequence *all, size_t n, int most,
+                               qp_error *why)
+{
+    known *k = (known *)self;
+    (void)why;
+    for (int rows = 1; rows <= SPECULATE_ROWS; rows++)
+        k->speculation->row_ns[rows] = 1e6;
+    for (size_t i = 0; i < n; i++) {
+        size_t prompt;
+        speculated *p = all[i].slot;
+        const int32_t *text = text_of(k, all[i].of->session, &prompt);
+        p->lost_ns = 0;
+        p->n_found = 0;
+        while (text && p->n_found < most && p->n_found < all[i].most) {
+            const size_t at = p->position + (size_t)p->n_found - prompt;
+            if (at >= MADE) break;
+            p->tokens[p->n_found++] = (text[at] + (k->n_proposed++ % 7 == 0)) % 200;
+        }
+    }
+    return QP_OK;
+}
+
+/* Choices that verify proposals get the same answers with the same log-probabilities. */
+static void answers_are_the_same_with_proposals(void **state)
+{
+    (void)state;
+    int32_t prompt[CONTEXT], expected[REQUESTS][MADE];
+    float logprobs[2][MADE];
+    size_t n;
+    batcher *b;
+    batcher_stats stats;
+    for (int on = 0; on < 2; on++) {
+        qp_engine *engine = open_small(5);
+        known k = {.proposer = {.propose = propose_known},
+                   .speculation = &engine->speculation,
+                   .expected = expected};
+        for (size_t i = 0; i < REQUESTS && !on; i++) {
+            prompt_of(i, prompt, &n);
+            alone(engine, prompt, n, expected[i]);
+        }
+        if (on) assert_ok(speculation_init(&engine->speculation, &k.proposer, 5, &error));
+        assert_ok(batcher_open(&(batcher_options){0}, engine, &b, &error));
+        ask_all(engine, b, expected, logprobs[on]);
+        assert_ok(batcher_snapshot(b, &stats, &error));
+        assert_true(on ? stats.accepted_tokens > REQUESTS : stats.proposed_tokens == 0);
+        assert_true(stats.accepted_tokens <= stats.proposed_tokens);
+        batcher_stats_free(&stats);
+        batcher_close(b);
+        qp_engine_close(engine);
+    }
+    assert_memory_equal(logprobs[0], logprobs[1], sizeof logprobs[0]);
 }
 
 /* Log-probabilities of a prompt are those of qp_eval(), in as many calls as rows of logits allow.
@@ -361,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_each_alone),
         cmocka_unit_test(min_tokens_hold_stops_back),
+        cmocka_unit_test(answers_are_the_same_with_proposals),
         cmocka_unit_test(prompts_have_logprobs),
         cmocka_unit_test(prompts_have_embeddings),
         cmocka_unit_test(cancelled_and_late_requests_end),

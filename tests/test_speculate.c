@@ -64,7 +64,7 @@ static bool take(void *context, int32_t token)
 static qp_status take_row(void *context, size_t token, const float *logits)
 {
     made *m = context;
-    const size_t row = m->session->count - m->prompt;
+    const size_t row = m->count - m->prompt;
     (void)token;
     memcpy(m->logits + row * m->vocab_size, logits, m->vocab_size * sizeof *logits);
     return QP_OK;

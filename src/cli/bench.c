@@ -3,6 +3,7 @@
  * pp N: one prompt of N tokens. tg N: N forward passes of one token each. Both begin after --depth
  * tokens of context. With --parallel P, P sequences of different tokens run side by side, as in
  * llama-batched-bench: the tokens of all sequences count, and the generated ones are the likeliest.
+ * With --speculate or --draft, tg N makes N tokens, the likeliest each, in fewer passes.
  * The model is loaded once; every test has one warm-up run that is not counted. With --kernel all
  * tests run with quipu's own kernels and with those of the files, in turn.
  */
@@ -22,8 +23,9 @@ enum { MARKDOWN, CSV, JSON }; /* the index of --output */
 typedef struct bench_result {
     const char *kind; /* "pp", "tg" */
     int64_t tokens;
-    double mean, deviation; /* tokens per second */
-    double gigabytes;       /* of weights per second */
+    double mean, deviation;      /* tokens per second */
+    double gigabytes;            /* of weights per second */
+    uint64_t proposed, accepted; /* tokens, of all repetitions */
 } bench_result;
 
 typedef struct bench {
@@ -33,9 +35,14 @@ typedef struct bench {
     qp_session **sessions; /* [parallel] */
     qp_input *inputs;      /* [parallel] */
     qp_engine_info info;
-    bool feeds_back;   /* the GPU chooses the likeliest token and feeds it back */
-    int32_t *tokens;   /* [parallel][context]: fixed pseudo-random ids */
-    int32_t *next;     /* [n_generate + 1][parallel]: the tokens generated side by side */
+    bool feeds_back; /* the GPU chooses the likeliest token and feeds it back */
+    int32_t *tokens; /* [parallel][context]: fixed pseudo-random ids */
+    int32_t *next;   /* [n_generate + 1][parallel]: the tokens generated side by side */
+    /* [parallel]: for generation with proposals */
+    qp_generate_options *options;
+    qp_generate_result *made;
+    qp_answer *answers;
+    uint64_t proposed, accepted, generated, passes; /* with proposals: of all runs so far */
     double read_speed; /* the GPU's read bandwidth, bytes a second; 0: not measured */
     bench_result results[2];
     int n_results;
@@ -74,9 +81,42 @@ static qp_status eval(bench *b, size_t first, size_t count)
                    b->call->error);
 }
 
+static bool speculates(const bench *b)
+{
+    return b->call->settings->speculate || b->call->settings->draft;
+}
+
+/* Makes `count` tokens of each sequence after the depth, with proposals. */
+static qp_status speculate(bench *b, size_t depth, size_t count)
+{
+    const size_t n = parallel_of(b);
+    const qp_sampling likeliest = {.size = sizeof likeliest,
+                                   .value = {[QP_TOP_P] = 1, [QP_REPETITION_PENALTY] = 1}};
+    for (size_t i = 0; i < n; i++) {
+        b->options[i] = (qp_generate_options){
+            .size = sizeof *b->options,
+            .prompt = b->tokens + i * (size_t)b->call->settings->context + depth,
+            .n_prompt = 1,
+            .sampling = &likeliest,
+            .max_tokens = (int64_t)count,
+            .cancel = &cli_interrupted};
+        b->made[i].size = sizeof *b->made;
+        b->answers[i] = (qp_answer){b->sessions[i], &b->options[i], &b->made[i]};
+    }
+    TRY(qp_generate_together(b->answers, n, b->call->error));
+    for (size_t i = 0; i < n; i++) {
+        b->proposed += b->made[i].proposed_tokens;
+        b->accepted += b->made[i].accepted_tokens;
+        b->generated += b->made[i].generated_tokens;
+        b->passes += b->made[i].prompt_passes + b->made[i].generate_passes;
+    }
+    return cli_interrupted ? error_set(b->call->error, QP_CANCELLED, "interrupted") : QP_OK;
+}
+
 /* Runs `count` passes after the depth. */
 static qp_status generate(bench *b, size_t depth, size_t count)
 {
+    if (speculates(b)) return speculate(b, depth, count);
     if (parallel_of(b) == 1 && !b->feeds_back) {
         for (size_t i = 0; i < count; i++)
             TRY(eval(b, depth + i, 1));
@@ -124,12 +164,15 @@ static bench_result result_of(const bench *b, bool one_by_one, int64_t count, be
     const double n = (double)s->repetitions, mean = sums.speed / n;
     const double variance = n > 1 ? (sums.squares - n * mean * mean) / (n - 1) : 0;
     const int64_t tokens = one_by_one ? s->parallel : count * s->parallel;
-    const double passes = mean / (double)(tokens < b->info.chunk ? tokens : b->info.chunk);
+    double passes = mean / (double)(tokens < b->info.chunk ? tokens : b->info.chunk);
+    if (one_by_one && b->generated) passes *= (double)b->passes / (double)b->generated;
     return (bench_result){.kind = one_by_one ? "tg" : "pp",
                           .tokens = count,
                           .mean = mean,
                           .deviation = variance > 0 ? sqrt(variance) : 0,
-                          .gigabytes = passes * (double)b->info.read_bytes * 1e-9};
+                          .gigabytes = passes * (double)b->info.read_bytes * 1e-9,
+                          .proposed = b->proposed,
+                          .accepted = b->accepted};
 }
 
 /* The sides take turns, so that what else the machine does disturbs them alike. */
@@ -142,8 +185,11 @@ static qp_status run_test(bench *const *sides, int n_sides, bool one_by_one, int
     int64_t runs = s->repetitions;
     int64_t warm = one_by_one && count > 8 ? 8 : count;
     show_run(kind, count, 0, runs);
-    for (int side = 0; side < n_sides; side++)
+    for (int side = 0; side < n_sides; side++) {
         TRY(time_run(sides[side], (size_t)s->depth, (size_t)warm, one_by_one, &seconds));
+        sides[side]->proposed = sides[side]->accepted = 0;
+        sides[side]->generated = sides[side]->passes = 0;
+    }
     for (int64_t i = 0; i < runs * n_sides; i++) {
         const int64_t side = i % n_sides;
         show_run(kind, count, i / n_sides + 1, runs);
@@ -197,6 +243,9 @@ static void print_object(const bench *b, const bench_result *r, strbuf *out)
                   (double)b->info.weight_bytes * 1e-9, b->info.threads, (long long)s->parallel,
                   (long long)s->depth, r->kind, (long long)r->tokens, r->mean, r->deviation,
                   r->gigabytes);
+    if (r->proposed)
+        strbuf_printf(out, ", \"proposed_tokens\": %llu, \"accepted_tokens\": %llu",
+                      (unsigned long long)r->proposed, (unsigned long long)r->accepted);
     if (b->read_speed > 0)
         strbuf_printf(out, ", \"read_gigabytes_per_second\": %.1f", b->read_speed * 1e-9);
     if (names_kernels(b)) {
@@ -232,6 +281,13 @@ static void print_ratios(const bench *b, strbuf *out)
     strbuf_puts(out, " the tokens/s of quipu's own kernels\n");
 }
 
+static void print_proposals(const bench_result *r, strbuf *out)
+{
+    strbuf_printf(out, "\n%s%lld: %llu of %llu proposed tokens were accepted\n", r->kind,
+                  (long long)r->tokens, (unsigned long long)r->accepted,
+                  (unsigned long long)r->proposed);
+}
+
 static void print_rows(const bench *b, strbuf *out)
 {
     const bool json = b->call->settings->format == JSON;
@@ -262,6 +318,8 @@ static void print_results(const bench *b, strbuf *out)
     if (json) strbuf_puts(out, "]\n");
     if (!json && b->read_speed > 0)
         print_read_speed(b, b->results[b->n_results - 1].gigabytes, out);
+    for (int i = 0; format == MARKDOWN && i < b->n_results; i++)
+        if (b->results[i].proposed) print_proposals(&b->results[i], out);
     if (format == MARKDOWN && b->own) print_ratios(b, out);
 }
 
@@ -312,7 +370,11 @@ static qp_status open_bench(bench *b)
     b->inputs = calloc(parallel, sizeof *b->inputs);
     b->tokens = malloc(ids * sizeof *b->tokens);
     b->next = malloc(((size_t)s->n_generate + 1) * parallel * sizeof *b->next);
-    if (!b->sessions || !b->inputs || !b->tokens || !b->next)
+    b->options = calloc(parallel, sizeof *b->options);
+    b->made = calloc(parallel, sizeof *b->made);
+    b->answers = calloc(parallel, sizeof *b->answers);
+    if (!b->sessions || !b->inputs || !b->tokens || !b->next || !b->options || !b->made ||
+        !b->answers)
         return error_no_memory(b->call->error, "the tokens", ids);
     for (size_t i = 0; i < parallel; i++)
         TRY(qp_session_open(b->engine, &b->sessions[i], b->call->error));
@@ -330,6 +392,9 @@ static void close_bench(bench *b)
     free(b->inputs);
     free(b->tokens);
     free(b->next);
+    free(b->options);
+    free(b->made);
+    free(b->answers);
 }
 
 qp_status command_bench(const cli_call *call)

@@ -211,7 +211,7 @@ static qp_status propose(proposer *self, const speculated_sequence *all, size_t 
         draft_session *session = &d->sessions[all[i].of->session->slot];
         session->slot = all[i].slot;
         session->wanted = all[i].slot->n;
-        session->slot->n_found = session->slot->grade = 0;
+        session->slot->n_found = 0;
         if (session->wanted > most) session->wanted = most;
         if (session->wanted > 0) TRY(follow(d, session, all[i].of, error));
         if (session->wanted > depth) depth = session->wanted;

@@ -58,7 +58,7 @@ void speculation_free(speculation *s)
 
 /* What is assumed before anything is known, with the weight of PRIOR_TRIES proposals. */
 static const double prior[SPECULATE_GRADES] = {0.1, 0.3, 0.5, 0.7, 0.85};
-enum { PRIOR_TRIES = 2 };
+enum { PRIOR_TRIES = 2, GRADE_OF_MADE = 3 /* of all proposals of a model */ };
 #define MEMORY 0.93 /* what a proposal counts after the next one, compared with that */
 
 static double chance(const speculated *p)
@@ -96,8 +96,8 @@ static speculated *slot_of(qp_engine *e, const qp_sequence *s)
 
 /* ---- what passes cost ---------------------------------------------------------------------- */
 
-/* Time of a pass of so many rows, between those that were measured; 0: nothing was. */
-static double time_of(const speculation *s, int64_t rows)
+/* Time of a pass of so many rows, from the nearest numbers of rows that were measured. */
+static double between(const speculation *s, int64_t rows)
 {
     const double growth = 0.1; /* of the time of the largest pass known, for each further row */
     int64_t below = rows, above = rows;
@@ -110,6 +110,16 @@ static double time_of(const speculation *s, int64_t rows)
     if (above == below) return low;
     if (high == 0) return low * (1 + growth * (double)(rows - below) / (double)below);
     return low + (high - low) * (double)(rows - below) / (double)(above - below);
+}
+
+/* The same; 0: nothing was measured. A pass takes no longer than one of more rows: while all passes
+ * have proposals, what was measured without is old. */
+static double time_of(const speculation *s, int64_t rows)
+{
+    double ns = between(s, rows);
+    for (int64_t more = rows; more <= SPECULATE_ROWS; more++)
+        if (s->row_ns[more] > 0 && s->row_ns[more] < ns) ns = s->row_ns[more];
+    return ns;
 }
 
 /* A moving mean, in which one pass that was disturbed counts little. */
@@ -254,6 +264,7 @@ static qp_status choose_of_made(speculation *s, int64_t rows, int64_t most, qp_e
     int depth = 0;
     for (size_t i = 0; i < s->n_active; i++) {
         speculated_sequence *a = &s->active[i];
+        a->slot->grade = GRADE_OF_MADE;
         a->usable = may_lose(a->slot, LOSS, pass_ns) ? a->most : 0;
     }
     if (take_best(s, rows, most) == 0 && rows + (int64_t)s->n_active <= most)
@@ -307,7 +318,7 @@ static void note_loss(const speculation *s, const speculated_sequence *a, double
 {
     enum { MOST_SAVED = 8 }; /* passes: what was saved long ago does not pay for losses now */
     speculated *p = a->slot;
-    p->total_ns += ns;
+    p->total_ns += ns + (p->n ? s->proposer->made_ns : 0);
     if (p->n == 0) return;
     const double cost = (ns - alone + s->proposer->made_ns) * p->n / (double)verified;
     p->lost_ns += cost - (double)a->of->accepted * alone / (double)rows;

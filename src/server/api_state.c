@@ -35,6 +35,8 @@ static void add_numbers(cJSON *tree, const batcher_stats *stats)
     cJSON_AddNumberToObject(totals, "prompt_tokens", (double)stats->prompt_tokens);
     cJSON_AddNumberToObject(totals, "cached_tokens", (double)stats->cached_tokens);
     cJSON_AddNumberToObject(totals, "generated_tokens", (double)stats->generated_tokens);
+    cJSON_AddNumberToObject(totals, "proposed_tokens", (double)stats->proposed_tokens);
+    cJSON_AddNumberToObject(totals, "accepted_tokens", (double)stats->accepted_tokens);
     cJSON_AddNumberToObject(totals, "preemptions", (double)stats->preemptions);
     cJSON_AddNumberToObject(totals, "cancelled", (double)stats->finished[QP_FINISH_CANCELLED]);
     cJSON_AddNumberToObject(totals, "last_ttft_ms", stats->last_first_token * 1e3);

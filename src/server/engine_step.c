@@ -246,6 +246,8 @@ static void note_step(batcher *b, double ns)
         going += !reads;
         prompt += reads ? s->read : 0;
         tokens += reads ? 0 : s->chosen;
+        b->stats.proposed_tokens += s->proposed;
+        b->stats.accepted_tokens += s->accepted;
         if (s->passes > passes) passes = s->passes;
         if (reads) session_keep_prefix(c->session, c->request->cache_key);
         end_read_only(b, c);

@@ -56,6 +56,10 @@ static void put_counters(metrics *m, const batcher_stats *s)
             "Tokens of prompts, looked up in the cache.", (double)s->prompt_tokens);
     put_one(m, "prefix_cache_hits_total", "counter", "Tokens of prompts that the cache had.",
             (double)s->cached_tokens);
+    put_one(m, "spec_decode_num_draft_tokens_total", "counter",
+            "Proposed tokens that were verified.", (double)s->proposed_tokens);
+    put_one(m, "spec_decode_num_accepted_tokens_total", "counter",
+            "Proposed tokens that were accepted.", (double)s->accepted_tokens);
     put_one(m, "num_preemptions_total", "counter", "Choices that lost their pages to others.",
             (double)s->preemptions);
     put_one(m, "steps_total", "counter", "Calls of the engine.", (double)s->steps);

@@ -69,8 +69,9 @@ typedef struct batcher_stats {
     size_t page_size, pages_total, pages_used, pages_cached; /* cached: that no sequence holds */
     /* Since the start. */
     uint64_t requests, prompt_tokens, cached_tokens, generated_tokens, preemptions, steps, passes;
-    uint64_t finished[STATS_FINISHES]; /* choices by finish */
-    double last_first_token;           /* seconds from arrival */
+    uint64_t proposed_tokens, accepted_tokens; /* see qp_engine_options.speculate */
+    uint64_t finished[STATS_FINISHES];         /* choices by finish */
+    double last_first_token;                   /* seconds from arrival */
     double own_seconds; /* the engine thread's between steps that follow each other */
     uint64_t own_steps; /* so many of them */
     histogram first_token, next_token, end_to_end, queued; /* seconds */
