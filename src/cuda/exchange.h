@@ -30,9 +30,14 @@ enum {
     EXCHANGE_BLOCKS = 128, /* at most; all are resident at once, since they wait for each other */
     CHUNKS_FOURS = 4,      /* the same of chunks */
     CHUNKS_BLOCKS = 512,
+    ROWS_FOURS = 2,      /* of whole rows, for a norm: words again, a row for each block */
+    ROWS_THREADS = 1024, /* at most */
+    ROWS_BLOCKS = 8,
     EXCHANGE_FLAG_BYTES = 32, /* from one flag to the next */
     EXCHANGE_WORDS_BYTES = EXCHANGE_THREADS * EXCHANGE_FOURS * 4 * 8, /* of a block and round */
     EXCHANGE_CHUNK_BYTES = EXCHANGE_THREADS * CHUNKS_FOURS * 4 * 4,
+    EXCHANGE_ROW_BYTES = ROWS_THREADS * ROWS_FOURS * 4 * 8,
+    EXCHANGE_COUNTERS = EXCHANGE_BLOCKS + CHUNKS_BLOCKS + ROWS_BLOCKS,
 };
 
 /* The first wait that took too long. In pinned memory. */
@@ -45,18 +50,23 @@ typedef struct exchange_failure {
 /* A rank's view of the exchange; a part of kernels' parameters. */
 typedef struct exchange {
     uint64_t receive[EXCHANGE_RANKS]; /* [rank]: addresses of the receive buffers: words
-                                       * [2 rounds][from][block], chunks likewise, flags
-                                       * [from][block] */
-    uint64_t rounds;                  /* address of this rank's counters: uint32_t [EXCHANGE_BLOCKS
-                                       * + CHUNKS_BLOCKS] */
+                                       * [2 rounds][from][block], words of rows and
+                                       * chunks likewise, flags [from][block] */
+    uint64_t rounds;                  /* address of this rank's counters: uint32_t
+                                       * [EXCHANGE_COUNTERS]: of blocks with words, with chunks,
+                                       * with rows */
     uint64_t failure;                 /* address of this rank's exchange_failure */
     uint64_t limit_ns;                /* the longest wait */
     int32_t rank, n_ranks;
 } exchange;
 
-EXCHANGE_FN uint64_t exchange_chunks_offset(int n_ranks)
+EXCHANGE_FN uint64_t exchange_rows_offset(int n_ranks)
 {
     return (uint64_t)2 * n_ranks * EXCHANGE_BLOCKS * EXCHANGE_WORDS_BYTES;
+}
+EXCHANGE_FN uint64_t exchange_chunks_offset(int n_ranks)
+{
+    return exchange_rows_offset(n_ranks) + (uint64_t)2 * n_ranks * ROWS_BLOCKS * EXCHANGE_ROW_BYTES;
 }
 EXCHANGE_FN uint64_t exchange_flags_offset(int n_ranks)
 {

@@ -9,7 +9,7 @@ enum {
 
 static size_t rounds_bytes(void)
 {
-    return (EXCHANGE_BLOCKS + CHUNKS_BLOCKS) * sizeof(uint32_t);
+    return EXCHANGE_COUNTERS * sizeof(uint32_t);
 }
 
 size_t cuda_ranks_bytes(int n)

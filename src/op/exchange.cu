@@ -5,7 +5,7 @@
     extern "C" __global__ void __launch_bounds__(EXCHANGE_THREADS)                                 \
         run_##name##_words(const __grid_constant__ exchange_rows call)                             \
     {                                                                                              \
-        exchange_all<gather, EXCHANGE_FOURS>(call, (uint32_t *)call.ranks.rounds);                 \
+        exchange_all<gather, false>(call, (uint32_t *)call.ranks.rounds);                          \
     }
 WORDS(all_reduce, false)
 WORDS(all_gather, true)
@@ -15,7 +15,14 @@ WORDS(all_gather, true)
     extern "C" __global__ void __launch_bounds__(EXCHANGE_THREADS, 4)                              \
         run_##name##_chunks(const __grid_constant__ exchange_rows call)                            \
     {                                                                                              \
-        exchange_all<gather, CHUNKS_FOURS>(call, (uint32_t *)call.ranks.rounds + EXCHANGE_BLOCKS); \
+        exchange_all<gather, true>(call, (uint32_t *)call.ranks.rounds + EXCHANGE_BLOCKS);         \
     }
 CHUNKS(all_reduce, false)
 CHUNKS(all_gather, true)
+
+extern "C" __global__ void __launch_bounds__(ROWS_THREADS)
+    run_all_reduce_norm(const __grid_constant__ exchange_rows call,
+                        const __grid_constant__ norm_rows norm)
+{
+    exchange_norm(call, norm, (uint32_t *)call.ranks.rounds + EXCHANGE_BLOCKS + CHUNKS_BLOCKS);
+}

@@ -10,6 +10,7 @@
 
 #include "op/device.cuh"
 #include "op/exchange_rows.h"
+#include "op/rms_norm/rms_norm.cuh"
 
 /* ---- waits --------------------------------------------------------------------------------- */
 
@@ -86,62 +87,79 @@ DEVICE_FN void exchange_load(const char *from, uint64_t &a, uint64_t &b)
                  : "memory");
 }
 
-/* Where the words of a thread lie in the receive buffer of `receiver`. */
-DEVICE_FN char *exchange_words(const exchange &e, int receiver, int from, uint32_t round)
+/* Where words lie in a receive buffer: slots of blocks, in which a thread has a pair of words every
+ * `pitch` bytes. */
+struct exchange_slots {
+    uint64_t offset;
+    uint32_t blocks, bytes, pitch;
+};
+DEVICE_FN exchange_slots exchange_word_slots(void)
 {
-    uint64_t slot = ((round & 1) * (uint64_t)e.n_ranks + from) * EXCHANGE_BLOCKS + blockIdx.x;
-    return (char *)e.receive[receiver] + slot * EXCHANGE_WORDS_BYTES + threadIdx.x * 16;
+    return {0, EXCHANGE_BLOCKS, EXCHANGE_WORDS_BYTES, EXCHANGE_THREADS * 16};
 }
-enum {
-    EXCHANGE_PITCH = EXCHANGE_THREADS * 16
-}; /* bytes from a thread's pair of words to the next */
+DEVICE_FN exchange_slots exchange_row_slots(const exchange &e)
+{
+    return {exchange_rows_offset(e.n_ranks), ROWS_BLOCKS, EXCHANGE_ROW_BYTES, ROWS_THREADS * 16};
+}
 
-DEVICE_FN void exchange_push(char *to, uint32_t round, const float4 (&v)[EXCHANGE_FOURS])
+/* A thread's words in the receive buffer of `receiver`. */
+DEVICE_FN char *exchange_words(const exchange &e, const exchange_slots &slots, int receiver,
+                               int from, uint32_t round)
+{
+    uint64_t slot = ((round & 1) * (uint64_t)e.n_ranks + from) * slots.blocks + blockIdx.x;
+    return (char *)e.receive[receiver] + slots.offset + slot * slots.bytes + threadIdx.x * 16;
+}
+
+template <int FOURS>
+DEVICE_FN void exchange_push(char *to, uint32_t pitch, uint32_t round, const float4 (&v)[FOURS])
 {
 #pragma unroll
-    for (int f = 0; f < EXCHANGE_FOURS; f++, to += 2 * EXCHANGE_PITCH) {
+    for (int f = 0; f < FOURS; f++, to += 2 * pitch) {
         exchange_store(to, exchange_word(v[f].x, round), exchange_word(v[f].y, round));
-        exchange_store(to + EXCHANGE_PITCH, exchange_word(v[f].z, round),
-                       exchange_word(v[f].w, round));
+        exchange_store(to + pitch, exchange_word(v[f].z, round), exchange_word(v[f].w, round));
     }
 }
 
-DEVICE_FN void exchange_take(const exchange &e, int from, uint32_t round,
-                             float4 (&v)[EXCHANGE_FOURS])
+template <int FOURS>
+DEVICE_FN void exchange_take(const exchange &e, const char *at, uint32_t pitch, int from,
+                             uint32_t round, float4 (&v)[FOURS])
 {
-    const char *at = exchange_words(e, e.rank, from, round);
-    uint64_t word[EXCHANGE_FOURS][4];
+    uint64_t word[FOURS][4];
     exchange_wait wait = {};
     bool arrived;
     do {
         arrived = true;
 #pragma unroll
-        for (int f = 0; f < EXCHANGE_FOURS; f++) {
-            exchange_load(at + 2 * f * EXCHANGE_PITCH, word[f][0], word[f][1]);
-            exchange_load(at + (2 * f + 1) * EXCHANGE_PITCH, word[f][2], word[f][3]);
+        for (int f = 0; f < FOURS; f++) {
+            exchange_load(at + 2 * f * pitch, word[f][0], word[f][1]);
+            exchange_load(at + (2 * f + 1) * pitch, word[f][2], word[f][3]);
         }
 #pragma unroll
-        for (int i = 0; i < 4 * EXCHANGE_FOURS; i++)
+        for (int i = 0; i < 4 * FOURS; i++)
             arrived = arrived && (uint32_t)(word[i / 4][i % 4] >> 32) == round;
     } while (!arrived && !exchange_gives_up(e, wait, from, round, (uint32_t)(word[0][0] >> 32)));
 #pragma unroll
-    for (int f = 0; f < EXCHANGE_FOURS; f++)
+    for (int f = 0; f < FOURS; f++)
         v[f] = make_float4(
             __uint_as_float((uint32_t)word[f][0]), __uint_as_float((uint32_t)word[f][1]),
             __uint_as_float((uint32_t)word[f][2]), __uint_as_float((uint32_t)word[f][3]));
 }
 
 /* A round: v becomes what all ranks' parts combine to. */
-template <bool GATHER>
-DEVICE_FN void exchange_round(const exchange &e, uint32_t round, float4 (&v)[EXCHANGE_FOURS])
+template <bool GATHER, int FOURS>
+DEVICE_FN void exchange_words_round(const exchange &e, const exchange_slots &slots, uint32_t round,
+                                    float4 (&v)[FOURS])
 {
-    float4 sum[EXCHANGE_FOURS], part[EXCHANGE_FOURS];
+    float4 sum[FOURS], part[FOURS];
     for (int i = 1; i < e.n_ranks; i++)
-        exchange_push(exchange_words(e, exchange_peer(e, i), e.rank, round), round, v);
+        exchange_push(exchange_words(e, slots, exchange_peer(e, i), e.rank, round), slots.pitch,
+                      round, v);
     for (int from = 0; from < e.n_ranks; from++) {
-        if (from != e.rank) exchange_take(e, from, round, part);
+        if (from != e.rank)
+            exchange_take(e, exchange_words(e, slots, e.rank, from, round), slots.pitch, from,
+                          round, part);
 #pragma unroll
-        for (int f = 0; f < EXCHANGE_FOURS; f++) {
+        for (int f = 0; f < FOURS; f++) {
             const float4 own = from == e.rank ? v[f] : part[f];
             if (from == 0)
                 sum[f] = own;
@@ -150,11 +168,13 @@ DEVICE_FN void exchange_round(const exchange &e, uint32_t round, float4 (&v)[EXC
         }
     }
 #pragma unroll
-    for (int f = 0; f < EXCHANGE_FOURS; f++)
+    for (int f = 0; f < FOURS; f++)
         v[f] = sum[f];
 }
 
 /* ---- chunks -------------------------------------------------------------------------------- */
+
+enum { CHUNK_PITCH = EXCHANGE_THREADS * 16 }; /* bytes from a thread's four to its next */
 
 DEVICE_FN char *exchange_chunk(const exchange &e, int receiver, int from, uint32_t round)
 {
@@ -184,13 +204,13 @@ DEVICE_FN void exchange_flags(const exchange &e, int peer, uint32_t round)
 }
 
 template <bool GATHER>
-DEVICE_FN void exchange_round(const exchange &e, uint32_t round, float4 (&v)[CHUNKS_FOURS])
+DEVICE_FN void exchange_chunks_round(const exchange &e, uint32_t round, float4 (&v)[CHUNKS_FOURS])
 {
     for (int i = 1; i < e.n_ranks; i++) {
         char *to = exchange_chunk(e, exchange_peer(e, i), e.rank, round);
 #pragma unroll
         for (int f = 0; f < CHUNKS_FOURS; f++)
-            *(float4 *)(to + f * EXCHANGE_PITCH) = v[f];
+            *(float4 *)(to + f * CHUNK_PITCH) = v[f];
     }
     __syncthreads(); /* the block's chunk is written */
     if ((int)threadIdx.x < e.n_ranks && (int)threadIdx.x != e.rank)
@@ -202,7 +222,7 @@ DEVICE_FN void exchange_round(const exchange &e, uint32_t round, float4 (&v)[CHU
 #pragma unroll
         for (int f = 0; f < CHUNKS_FOURS; f++) {
             const float4 part =
-                from == e.rank ? v[f] : __ldcg((const float4 *)(at + f * EXCHANGE_PITCH));
+                from == e.rank ? v[f] : __ldcg((const float4 *)(at + f * CHUNK_PITCH));
             if (from == 0)
                 sum[f] = part;
             else
@@ -245,11 +265,12 @@ DEVICE_FN void exchange_put(const exchange_rows &call, uint32_t row, int c, floa
         if (c + i < call.n_columns) to[i] = v[i];
 }
 
-/* FOURS groups of four elements per thread and round; blocks take turns. The next kernel may start
- * at once, and fetch its weights while this one waits for the peers. */
-template <bool GATHER, int FOURS>
+/* Blocks take turns. The next kernel may start at once, and fetch its weights while this one waits
+ * for the peers. */
+template <bool GATHER, bool CHUNKS>
 DEVICE_FN void exchange_all(const exchange_rows &call, uint32_t *counters)
 {
+    const int FOURS = CHUNKS ? CHUNKS_FOURS : EXCHANGE_FOURS;
     const uint32_t per_row = (uint32_t)(call.n_columns + 3) / 4, total = per_row * call.n_rows;
     const uint32_t own = FOURS * EXCHANGE_THREADS;
     device_take_turn();
@@ -263,7 +284,10 @@ DEVICE_FN void exchange_all(const exchange_rows &call, uint32_t *counters)
             v[f] = i < total ? exchange_own(call, i / per_row, (int)(i % per_row) * 4)
                              : make_float4(0, 0, 0, 0);
         }
-        exchange_round<GATHER>(call.ranks, round, v);
+        if constexpr (CHUNKS)
+            exchange_chunks_round<GATHER>(call.ranks, round, v);
+        else
+            exchange_words_round<GATHER>(call.ranks, exchange_word_slots(), round, v);
 #pragma unroll
         for (int f = 0; f < FOURS; f++) {
             uint32_t i = begin + f * EXCHANGE_THREADS + threadIdx.x;
@@ -272,6 +296,30 @@ DEVICE_FN void exchange_all(const exchange_rows &call, uint32_t *counters)
     }
     __syncthreads(); /* every thread has read the counter */
     if (threadIdx.x == 0) *counter = round;
+}
+
+/* all_reduce, then rms_norm of the sum: a row for each block, whose threads have eight neighbours
+ * each, as in norm_row(), so that the norm has its bits. */
+DEVICE_FN void exchange_norm(const exchange_rows &call, const norm_rows &norm, uint32_t *counters)
+{
+    __shared__ float cells[MAX_WARPS];
+    const int i = 8 * (int)threadIdx.x, n = norm.n;
+    const uint32_t row = blockIdx.x;
+    const device_eight weight = device_fetch8<true>(norm.weight, 0, i, n);
+    device_take_turn();
+    uint32_t *counter = counters + blockIdx.x, round = *counter + 1;
+    float4 v[ROWS_FOURS];
+#pragma unroll
+    for (int f = 0; f < ROWS_FOURS; f++)
+        v[f] = i < n ? exchange_own(call, row, i + 4 * f) : make_float4(0, 0, 0, 0);
+    exchange_words_round<false>(call.ranks, exchange_row_slots(call.ranks), round, v);
+    float x[8] = {v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w};
+    const float scale = norm_scale(block_sum(norm_squares(x), cells), n, norm.eps);
+    if (threadIdx.x == 0) *counter = round; /* every thread has read it: block_sum() waits */
+    if (i >= n) return;
+    exchange_put(call, row, i, v[0]);
+    exchange_put(call, row, i + 4, v[1]);
+    norm_store<false, true>(norm, row, i, weight, scale, x);
 }
 
 #endif

@@ -14,4 +14,10 @@ bool cuda_exchange_accepts(const tensor *part, const tensor *out);
 qp_status cuda_exchange(cuda_ops *ops, const char *name, const tensor *part, const tensor *out,
                         int64_t first, qp_error *error);
 
+/* all_reduce of `part` to `out`, and an rms_norm of out, as one launch; whether that is possible.
+ */
+bool cuda_exchange_norm_accepts(const tensor *part, const op_call *norm);
+qp_status cuda_exchange_norm(cuda_ops *ops, const tensor *part, const tensor *out,
+                             const op_call *norm, qp_error *error);
+
 #endif

@@ -1,6 +1,7 @@
 /* all_reduce between GPUs of one host: see op/exchange_cuda.h. */
 #include "op/all_reduce/all_reduce.h"
 #include "op/exchange_cuda.h"
+#include "op/rms_norm/rms_norm.h"
 
 /* This rank's part: of a plan's, the parts lie on the other GPUs. */
 static tensor own_part(const op_call *call)
@@ -25,12 +26,38 @@ static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call 
     return cuda_exchange(ops, "all_reduce", &own, &call->tensors[ALL_REDUCE_OUT], 0, error);
 }
 
+/* calls[1] is the norm of what calls[0] sums. */
+static bool is_normed(const cuda_ops *ops, const op_call *calls)
+{
+    const tensor own = own_part(&calls[0]), *out = &calls[0].tensors[ALL_REDUCE_OUT];
+    (void)ops;
+    return calls[1].tensors[RMS_NORM_X].data == out->data &&
+           calls[1].tensors[RMS_NORM_X].shape[0] == out->shape[0] &&
+           cuda_exchange_norm_accepts(&own, &calls[1]);
+}
+
+static qp_status launch_normed(cuda_ops *ops, const op_call *calls, const cuda_forms *forms,
+                               qp_error *error)
+{
+    const tensor own = own_part(&calls[0]);
+    (void)forms;
+    return cuda_exchange_norm(ops, &own, &calls[0].tensors[ALL_REDUCE_OUT], &calls[1], error);
+}
+
+static const cuda_fusion fusions[] = {{.name = "rms_norm",
+                                       .with = {OP_RMS_NORM},
+                                       .n_with = 1,
+                                       .accepts = is_normed,
+                                       .launch = launch_normed},
+                                      {0}};
+
 const cuda_kernel all_reduce_cuda[] = {
     {.op = OP_ALL_REDUCE,
      .name = "cuda",
      .needs_ranks = true,
      .whole = true,
      .accepts = accepts,
-     .launch = launch},
+     .launch = launch,
+     .fusions = fusions},
     {0},
 };
