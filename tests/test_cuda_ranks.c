@@ -7,11 +7,12 @@
 #include "base/hash.h"
 #include "cuda/ranks.h"
 #include "op/exchange_cuda.h"
+#include "op/rms_norm/rms_norm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 2, MOST = 2048 * 4100, LATE_BYTES = 256 << 20 };
+enum { RANKS = 2, MOST = 2048 * 4100, WEIGHTS = 8192, LATE_BYTES = 256 << 20 };
 
 static qp_error error;
 
@@ -37,6 +38,23 @@ static bool has_two_gpus(void)
         }                                                                                          \
     } while (0)
 
+/* Weights of norms, after the rows. */
+static cuda_address weight_of(const bench *b, int r)
+{
+    return b->x[r].address + (MOST - WEIGHTS) * sizeof(float);
+}
+
+static void fill_weight(bench *b, int r)
+{
+    const cuda_device *d = b->ranks.devices[r];
+    for (int i = 0; i < WEIGHTS; i++)
+        b->host[r][i] = hash_uniform(hash_random(7, 0, (uint64_t)i)) + 0.5f;
+    assert_ok(cuda_check(
+        d->driver->copy_to_device(weight_of(b, r), b->host[r], WEIGHTS * sizeof(float), d->stream),
+        "copying", &error));
+    assert_ok(cuda_device_wait(d, "copying", &error));
+}
+
 static void bench_open(bench *b)
 {
     memset(b, 0, sizeof *b);
@@ -46,12 +64,13 @@ static void bench_open(bench *b)
     b->expected = malloc(MOST * sizeof(float));
     for (int r = 0; r < RANKS; r++) {
         cuda_device *d = b->ranks.devices[r];
+        b->host[r] = malloc(MOST * sizeof(float));
         assert_ok(cuda_device_enter(d, &error));
         assert_ok(cuda_ops_init(&b->ops[r], d, 0, false, &error));
         assert_ok(cuda_buffer_alloc(d, MOST * sizeof(float), "x", &b->x[r], &error));
+        fill_weight(b, r);
         assert_ok(cuda_buffer_alloc(d, LATE_BYTES, "delays", &b->late[r], &error));
         b->ops[r].exchange = &b->ranks.exchanges[r];
-        b->host[r] = malloc(MOST * sizeof(float));
     }
 }
 
@@ -164,6 +183,62 @@ static void test_columns(void **state)
     bench_close(&b);
 }
 
+/* rms_norm of x, to `late`. */
+static op_call norm_call(const bench *b, int r, int64_t rows, int64_t columns)
+{
+    op_call call = {.end = rows};
+    call.tensors[RMS_NORM_X] = tensor_2d(cuda_host_form(b->x[r].address), DTYPE_F32, rows, columns);
+    call.tensors[RMS_NORM_WEIGHT] = tensor_1d(cuda_host_form(weight_of(b, r)), DTYPE_F32, columns);
+    call.tensors[RMS_NORM_OUT] =
+        tensor_2d(cuda_host_form(b->late[r].address), DTYPE_F32, rows, columns);
+    call.params[RMS_NORM_EPS] = 1e-5f;
+    return call;
+}
+
+static void read_norm(bench *b, int r, float *out, size_t bytes)
+{
+    const cuda_device *d = b->ranks.devices[r];
+    assert_ok(cuda_check(d->driver->copy_to_host(out, b->late[r].address, bytes, d->stream),
+                         "copying", &error));
+    assert_ok(cuda_device_wait(d, "the norm", &error));
+}
+
+/* The norm of a sum, in one launch, has the bits of two launches. */
+static void test_norms_of_sums(void **state)
+{
+    (void)state;
+    require_gpus();
+    static const int64_t columns_of[] = {64, 2048, 4096, 8192};
+    bench b;
+    bench_open(&b);
+    for (uint64_t round = 0; round < 32; round++) {
+        const int64_t rows = 1 + (int64_t)round % 8, columns = columns_of[round % 4];
+        const size_t bytes = (size_t)(rows * columns) * sizeof(float);
+        fill(&b, rows * columns, round);
+        for (int r = 0; r < RANKS; r++) {
+            assert_ok(cuda_device_enter(b.ranks.devices[r], &error));
+            const op_call norm = norm_call(&b, r, rows, columns);
+            const tensor *x = &norm.tensors[RMS_NORM_X];
+            delay(&b, r, round);
+            assert_true(cuda_exchange_norm_accepts(x, &norm));
+            assert_ok(cuda_exchange_norm(&b.ops[r], x, x, &norm, &error));
+        }
+        for (int64_t i = 0; i < rows * columns; i++)
+            b.expected[i] = b.host[0][i] + b.host[1][i];
+        compare(&b, rows * columns);
+        for (int r = 0; r < RANKS; r++) {
+            assert_ok(cuda_device_enter(b.ranks.devices[r], &error));
+            const op_call norm = norm_call(&b, r, rows, columns);
+            read_norm(&b, r, b.result, bytes);
+            assert_ok(cuda_ops_launch(&b.ops[r], cuda_ops_choose(&b.ops[r], OP_RMS_NORM, &norm),
+                                      &norm, &error));
+            read_norm(&b, r, b.expected, bytes);
+            assert_memory_equal(b.result, b.expected, bytes);
+        }
+    }
+    bench_close(&b);
+}
+
 /* A rank that waits in vain ends by itself, and names the rank that it waited for; further waits
  * end at once. */
 static void test_a_rank_that_never_comes(void **state)
@@ -187,6 +262,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_norms_of_sums),
         cmocka_unit_test(test_a_rank_that_never_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -370,10 +370,50 @@ static void test_ranks_have_gpus_of_their_own(void **state)
     cuda_device_close(&device);
 }
 
+/* A rank runs on its own GPU, with its own part of the model; a wait in vain of any rank ends its
+ * run with the message. */
+static void test_a_rank_runs_on_its_gpu(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    bench b;
+    cuda_ranks gpus;
+    bench_open(&b);
+    assert_ok(cuda_ranks_open(&gpus, &b.device, NULL, 2, &error));
+    for (int rank = 0; rank < 2; rank++) {
+        plan_options o = b.program.options;
+        program p;
+        machine m;
+        o.ranks = 2;
+        o.rank = rank;
+        o.cut = PLAN_REDUCE;
+        assert_ok(program_rebuild(&b.program, &o, &p, &error));
+        machine_setup setup = {.program = &p, .pool = b.pool, .device = &b.device};
+        assert_int_equal(machine_open(&machine_cuda, &setup, &m, &error), QP_UNSUPPORTED);
+        machine_close(&m);
+        setup.gpus = &gpus;
+        assert_ok(machine_open(&machine_cuda, &setup, &m, &error));
+        fill(&b, SEQUENCES, 0, 1);
+        machine_request r = request(&b, MACHINE_LIKELIEST, 1);
+        assert_ok(machine_pass(&m, &r, &error));
+        r = (machine_request){.batch = &b.batch, .logits = true};
+        assert_ok(machine_pass(&m, &r, &error));
+        exchange_failure *failure = (exchange_failure *)(uintptr_t)gpus.exchanges[1].failure;
+        *failure = (exchange_failure){.failed = 1, .from = 0};
+        assert_int_equal(machine_pass(&m, &r, &error), QP_DEVICE);
+        *failure = (exchange_failure){0};
+        machine_close(&m);
+        program_free(&p);
+    }
+    cuda_ranks_close(&gpus);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_have_gpus_of_their_own),
+        cmocka_unit_test(test_a_rank_runs_on_its_gpu),
         cmocka_unit_test(test_groups_under_way_together),
         cmocka_unit_test(test_what_is_not_done_is_said),
         cmocka_unit_test(test_the_megakernel_hands_tokens_out),

@@ -47,9 +47,9 @@ typedef struct machine_setup {
     uint64_t order; /* of `serial`: seed of the order of instructions; 0: workers take turns, and
                        each runs as far as it can */
     cuda_device *device; /* of types that run on a GPU; NULL: they open one */
-    /* Of `cuda` for a program of several ranks: the rank's exchange with the others (cuda/ranks.h).
-     */
-    const struct exchange *exchange;
+    /* Of `cuda` for a rank of several: the GPUs of all (cuda/ranks.h), of which it takes its own in
+     * place of `device`; NULL: there is one rank. */
+    const struct cuda_ranks *gpus;
     const machine *over; /* a machine with the same program, whose memory and weights are used:
                             `cuda` for the megakernel, `operators` for threads. NULL: memory of its
                             own. Close the machine that was opened over the other first */

@@ -25,6 +25,7 @@ _Static_assert((int)CUDA_GROUPS <= (int)MACHINE_MAX_RUNS, "as machine.h says");
 
 typedef struct cuda_machine {
     cuda_device own, *device;
+    const cuda_ranks *gpus; /* of all ranks; NULL: there is one */
     cuda_executor executor;
     buffer logits; /* used if there is no pinned memory for them */
     batch later;   /* of a group's later passes */
@@ -67,21 +68,32 @@ static void close_cuda(void *self)
     free(m);
 }
 
+/* The GPU of the machine: that of its rank, the one that is given, or one that it opens. */
+static qp_status choose_device(cuda_machine *m, const machine_setup *setup, qp_error *error)
+{
+    const plan_options *o = &setup->program->options;
+    m->gpus = o->ranks > 1 ? setup->gpus : NULL;
+    if (o->ranks > 1 && (!m->gpus || m->gpus->n != o->ranks))
+        return error_set(error, QP_UNSUPPORTED,
+                         "a rank of %d runs on a GPU only together with the others", o->ranks);
+    m->device = m->gpus ? m->gpus->devices[o->rank] : setup->device;
+    if (m->device) return cuda_device_enter(m->device, error);
+    TRY(cuda_device_open(&m->own, error));
+    m->device = &m->own;
+    return QP_OK;
+}
+
 static qp_status open_cuda(const machine_setup *setup, void **self, qp_error *error)
 {
     const program *p = setup->program;
-    if (p->options.ranks > 1 && !setup->exchange)
-        return error_set(error, QP_UNSUPPORTED,
-                         "a rank of %d runs on a GPU only together with the others",
-                         p->options.ranks);
     cuda_machine *m = *self = calloc(1, sizeof *m);
     if (!m) return error_no_memory(error, "the machine", sizeof *m);
     m->sizes = p->capacity;
     m->variants = calloc((size_t)p->n_nodes, sizeof *m->variants);
     if (!m->variants) return error_no_memory(error, "the machine", (size_t)p->n_nodes);
-    if (!setup->device) TRY(cuda_device_open(&m->own, error));
-    m->device = setup->device ? setup->device : &m->own;
-    TRY(cuda_executor_init(&m->executor, m->device, p, setup->exchange, setup->progress, error));
+    TRY(choose_device(m, setup, error));
+    const exchange *exchange = m->gpus ? &m->gpus->exchanges[p->options.rank] : NULL;
+    TRY(cuda_executor_init(&m->executor, m->device, p, exchange, setup->progress, error));
     if (!m->executor.logits.data)
         TRY(buffer_alloc(&m->logits, p->tensors[PLAN_LOGITS].bytes, "logits", error));
     return batch_init(&m->later, p, error);
@@ -238,10 +250,17 @@ static qp_status read_logits(cuda_machine *m, const cuda_flight *f, qp_error *er
     return cuda_executor_read_logits(&m->executor, r->logit_rows, n, logits_of_cuda(m), error);
 }
 
+/* Whether a kernel of a rank has waited in vain for another rank. */
+static qp_status check_ranks(const cuda_machine *m, qp_error *error)
+{
+    return m->gpus ? cuda_ranks_check(m->gpus, error) : QP_OK;
+}
+
 static qp_status end_group(cuda_machine *m, const cuda_flight *f, int group, qp_error *error)
 {
     const machine_request *r = &f->request;
     TRY(cuda_executor_read_tokens(&m->executor, group, f->n_outputs, f->passes, r->tokens, error));
+    TRY(check_ranks(m, error));
     for (int pass = 0; pass < f->passes; pass++)
         if (!machine_hand_on(r, r->tokens + pass * f->n_outputs)) break;
     return r->logits ? read_logits(m, f, error) : QP_OK;
@@ -254,10 +273,12 @@ static qp_status end_alone(cuda_machine *m, const cuda_flight *f, qp_error *erro
     if (r->choice == MACHINE_SAMPLED) {
         TRY(cuda_executor_read(x, PLAN_NEXT, 0, r->tokens, (size_t)f->n_outputs * sizeof *r->tokens,
                                error));
+        TRY(check_ranks(m, error));
         machine_hand_on(r, r->tokens);
     }
-    if (!r->logits) return cuda_device_wait(m->device, "the forward pass", error);
-    return read_logits(m, f, error);
+    TRY(r->logits ? read_logits(m, f, error)
+                  : cuda_device_wait(m->device, "the forward pass", error));
+    return check_ranks(m, error);
 }
 
 static qp_status wait_cuda(void *self, int *passes, qp_error *error)
