@@ -1,4 +1,5 @@
 /* Parts of the server without sockets: requests from bytes, calls of tools from text, keys. */
+#include "server/json_memory.h"
 #include "server/http_parser.h"
 #include "server/keys.h"
 #include "server/tool_calls.h"
@@ -190,11 +191,28 @@ static void keys_are_whole(void **state)
     keys_free(&keys);
 }
 
+static void failed_allocations_are_seen(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* the sanitizers end the process instead */
+#endif
+    json_memory_watch();
+    json_memory_clear();
+    cJSON_free(cJSON_malloc(8));
+    assert_false(json_memory_failed());
+    assert_null(cJSON_malloc(SIZE_MAX / 4));
+    assert_true(json_memory_failed());
+    json_memory_clear();
+    assert_false(json_memory_failed());
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(requests_in_any_pieces),   cmocka_unit_test(refused_requests),
-        cmocka_unit_test(forms_of_families),        cmocka_unit_test(no_calls),
-        cmocka_unit_test(beginnings_are_held_back), cmocka_unit_test(keys_are_whole)};
+        cmocka_unit_test(requests_in_any_pieces),     cmocka_unit_test(refused_requests),
+        cmocka_unit_test(forms_of_families),          cmocka_unit_test(no_calls),
+        cmocka_unit_test(beginnings_are_held_back),   cmocka_unit_test(keys_are_whole),
+        cmocka_unit_test(failed_allocations_are_seen)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

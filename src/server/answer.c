@@ -1,6 +1,7 @@
 /* One answer of a call: tokens become text, and the text content and calls of tools. See call.h. */
 #include "server/answer.h"
 
+#include "server/json_memory.h"
 #include "server/server_state.h"
 
 #include <stdlib.h>
@@ -103,8 +104,13 @@ static void finish_answer(answer *a, int finish)
     a->finish = finish;
     take_certain(a, a->stop.pending.length, true);
     if (a->tool_text) {
+        json_memory_clear();
         a->tool_calls = tool_calls_parse(strbuf_text(&a->text) + a->content,
                                          a->text.length - a->content, &c->tools);
+        if (json_memory_failed()) { /* a call may lack its name */
+            cJSON_Delete(a->tool_calls);
+            a->tool_calls = NULL;
+        }
         if (!a->tool_calls) a->content = a->text.length;
     }
     while (a->n_notes && a->notes[a->n_notes - 1].offset >= a->text.length && a->stop.found)

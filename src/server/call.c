@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "server/answer.h"
+#include "server/json_memory.h"
 #include "server/random_id.h"
 #include "server/routes.h"
 #include "server/server_state.h"
@@ -222,6 +223,7 @@ void call_start(worker_task *task)
     call *c = (call *)task;
     exchange *x = c->exchange;
     api_error error = {0};
+    json_memory_clear();
     if (!c->dialect) {
         answer_at_once(c);
         return;
@@ -230,6 +232,8 @@ void call_start(worker_task *task)
     qp_status status =
         exchange_is_gone(x) ? QP_CANCELLED : call_read_body(c, c->dialect->fields, &error);
     if (status == QP_OK) status = c->dialect->read(c, c->body, &error);
+    if (status == QP_OK && json_memory_failed()) /* a conversation may lack a part */
+        status = api_failed(&error, error_no_memory(&error.error, "the request", 0));
     if (status == QP_OK) status = make_answers(c, &error);
     if (status == QP_OK) status = submit(c, &error);
     if (status == QP_OK) {

@@ -177,6 +177,8 @@ static void add_field(cJSON *properties, cJSON *required, const field *f)
     cJSON *schema;
     if (f->type == FIELD_OBJECT) {
         schema = object_schema((const field *[]){f->fields, NULL});
+        cJSON_DeleteItemFromObjectCaseSensitive(schema, "type");
+        add_types(schema, f);
     } else {
         schema = cJSON_CreateObject();
         add_types(schema, f);

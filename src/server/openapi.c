@@ -2,18 +2,21 @@
 #include "server/openapi.h"
 
 #include "server/routes.h"
+#include "server/server_state.h"
 
 #include <stdio.h>
 #include <string.h>
 
-static void add_response(cJSON *responses, const char *status, const char *text, const char *type)
+/* `json`: the reply may be JSON too. */
+static void add_response(cJSON *responses, const char *status, const char *text, const char *type,
+                         bool json)
 {
     cJSON *response = cJSON_AddObjectToObject(responses, status);
     cJSON_AddStringToObject(response, "description", text);
-    if (!type) return;
     cJSON *content = cJSON_AddObjectToObject(response, "content");
     cJSON_AddObjectToObject(content, type);
-    if (strcmp(type, "application/json") != 0) cJSON_AddObjectToObject(content, "application/json");
+    if (json && strcmp(type, "application/json") != 0)
+        cJSON_AddObjectToObject(content, "application/json");
 }
 
 static void add_path_parameter(cJSON *operation)
@@ -41,24 +44,19 @@ static cJSON *describe_route(const route *r)
         cJSON_AddItemToObject(content, "schema", fields_schema(fields));
     }
     cJSON *responses = cJSON_AddObjectToObject(operation, "responses");
-    add_response(responses, "200", "the answer",
-                 r->dialect ? r->dialect->stream_type : "application/json");
+    const char *type = r->dialect ? r->dialect->stream_type : r->type;
+    const bool json = r->dialect || !type;
+    add_response(responses, "200", "the answer", type ? type : "application/json", json);
     if (body || strchr(r->path, '*'))
-        add_response(responses, "4XX", "what is wrong with the request", "application/json");
+        add_response(responses, "4XX", "what is wrong with the request", "application/json", true);
     add_response(responses, "503", "the model is being loaded, or the server ends",
-                 "application/json");
+                 "application/json", true);
     if (r->open) cJSON_AddArrayToObject(operation, "security");
     return operation;
 }
 
-void reply_openapi(server *s, exchange *x)
+static void add_security(cJSON *tree)
 {
-    (void)s;
-    cJSON *tree = cJSON_CreateObject();
-    cJSON_AddStringToObject(tree, "openapi", "3.1.0");
-    cJSON *info = cJSON_AddObjectToObject(tree, "info");
-    cJSON_AddStringToObject(info, "title", "quipu serve");
-    cJSON_AddStringToObject(info, "version", QP_VERSION);
     cJSON *scheme = cJSON_AddObjectToObject(tree, "components");
     scheme = cJSON_AddObjectToObject(scheme, "securitySchemes");
     scheme = cJSON_AddObjectToObject(scheme, "key");
@@ -67,6 +65,16 @@ void reply_openapi(server *s, exchange *x)
     cJSON *security = cJSON_CreateObject();
     cJSON_AddArrayToObject(security, "key");
     cJSON_AddItemToArray(cJSON_AddArrayToObject(tree, "security"), security);
+}
+
+void reply_openapi(server *s, exchange *x)
+{
+    cJSON *tree = cJSON_CreateObject();
+    cJSON_AddStringToObject(tree, "openapi", "3.1.0");
+    cJSON *info = cJSON_AddObjectToObject(tree, "info");
+    cJSON_AddStringToObject(info, "title", "quipu serve");
+    cJSON_AddStringToObject(info, "version", QP_VERSION);
+    if (s->keys.count) add_security(tree);
     cJSON *paths = cJSON_AddObjectToObject(tree, "paths");
     for (const route *r = routes; r->method; r++) {
         char path[64];

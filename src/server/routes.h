@@ -12,10 +12,10 @@ typedef struct route {
     const dialect *dialect; /* makes text; NULL: `reply` answers */
     /* Answers at once, on the I/O thread: what takes no time. */
     void (*reply)(server *s, exchange *x);
+    const char *type; /* Content-Type of the reply; NULL: JSON, or the stream of the dialect */
     /* Answers on a worker, from a body with these fields: a tree of JSON, or with a `type` the text
      * in c->out. */
     field_tables fields;
-    const char *type;
     qp_status (*answer)(call *c, cJSON **out, api_error *error);
 } route;
 

@@ -2,6 +2,7 @@
 #include "server/server_state.h"
 
 #include "base/clock.h"
+#include "server/json_memory.h"
 #include "server/notify.h"
 #include "server/origin.h"
 #include "server/prompt_cache.h"
@@ -39,7 +40,7 @@ void server_reply_json(exchange *x, cJSON *tree)
 {
     char *text = tree ? cJSON_PrintUnformatted(tree) : NULL;
     cJSON_Delete(tree);
-    if (text) {
+    if (text && !json_memory_failed()) {
         exchange_reply(x, 200, "application/json", text, strlen(text));
     } else {
         api_error error = {.status = 500, .error = {QP_NO_MEMORY, "out of memory for the reply"}};
@@ -79,6 +80,7 @@ static qp_status admit(server *s, exchange *x, const route *r, uint64_t *owner, 
 static void start(server *s, exchange *x, const route *r, uint64_t owner)
 {
     if (r->reply) {
+        json_memory_clear();
         r->reply(s, x);
         exchange_release(x);
         return;
@@ -277,6 +279,7 @@ enum { N_EVENTS = 5 };
 static qp_status open_server(server *s, struct event *events[N_EVENTS], qp_error *error)
 {
     const server_options *o = s->options;
+    json_memory_watch();
     s->keys.secret = hash_key_get();
     if (o->prompt_cache) TRY(prompt_cache_open(o->prompt_cache, &s->keys.secret, error));
     TRY(keys_read(&s->keys, o->api_key_file, o->api_key, error));
