@@ -92,12 +92,14 @@ static void test_plan(void **state)
     assert_int_equal(cuda_prefill_plan(&call, true, 132).blocks, 0);
 }
 
+static const cuda_ops single = {.few_rows = CUDA_FEW_ROWS};
+
 static void test_accepts(void **state)
 {
     (void)state;
     const op_call good = make_call(DTYPE_BF16, 128);
     assert_true(cuda_prefill_accepts(&good));
-    assert_true(cuda_prefill_pays(&good));
+    assert_true(cuda_prefill_pays(&single, &good));
 
     op_call call = make_call(DTYPE_F32, 128);
     assert_false(cuda_prefill_accepts(&call));
@@ -118,7 +120,7 @@ static void test_accepts(void **state)
     call = good, call.tensors[PAGED_PREFILL_OUT].data = (char *)0x1004;
     assert_false(cuda_prefill_accepts(&call));
     call = good, call.tensors[PAGED_PREFILL_Q].shape[0] = 8;
-    assert_false(cuda_prefill_pays(&call));
+    assert_false(cuda_prefill_pays(&single, &call));
 }
 
 /* Keys and values side by side are a cache in which every sequence is one page. */
@@ -176,9 +178,9 @@ static void test_decode(void **state)
     assert_true(call.params[PAGED_DECODE_SM_SCALE] == 0.5);
     assert_int_equal(call.end, prefill.end);
     assert_true(cuda_decode_accepts(&call));
-    assert_true(cuda_decode_pays(&call));
+    assert_true(cuda_decode_pays(&single, &call));
     call.tensors[PAGED_DECODE_Q].shape[0] = 8;
-    assert_false(cuda_decode_pays(&call));
+    assert_false(cuda_decode_pays(&single, &call));
     call.tensors[PAGED_DECODE_Q].shape[0] = CUDA_COUNTERS / N_KV_HEADS + 1;
     assert_false(cuda_decode_accepts(&call));
     call.tensors[PAGED_DECODE_Q].shape[0] = 64;
@@ -220,9 +222,9 @@ static void test_decode_few(void **state)
         assert_int_equal(PAGED_DECODE_CHUNK(length, coarse), PAGED_CHUNK);
     }
     op_call prefill = make_call(DTYPE_BF16, 64), call = cuda_decode_of_prefill(&prefill);
-    assert_false(cuda_decode_few_pays(&call));
+    assert_false(cuda_decode_few_pays(&single, &call));
     call.tensors[PAGED_DECODE_Q].shape[0] = 8;
-    assert_true(cuda_decode_few_pays(&call));
+    assert_true(cuda_decode_few_pays(&single, &call));
     assert_true(cuda_decode_few_workspace(&call) >=
                 (size_t)8 * PAGED_FINE_PARTS * N_KV_HEADS * GROUP * (64 + 2) * 4);
 }

@@ -139,9 +139,10 @@ static void test_neighbours(void **state)
     if (!gpu_is_here()) skip();
     for (size_t m = 0; m < sizeof models / sizeof *models; m++)
         check_neighbours(models[m], batches, 0);
+    check_neighbours(models[1], (const int[]){2, 8, COMPARED, MOST, 0}, 0);
 }
 
-/* By linear_eight.cuh, but for the last one. */
+/* Few and many sequences of weights in any type, which batches read in BF16. */
 static void test_few_neighbours(void **state)
 {
     (void)state;
@@ -150,9 +151,8 @@ static void test_few_neighbours(void **state)
         "synthetic:tiny:Q4_1", "synthetic:tiny:Q4_K", "synthetic:tiny:Q6_K", "synthetic:tiny:Q5_0"};
     if (!gpu_is_here()) skip();
     for (size_t m = 0; m < sizeof few / sizeof *few; m++)
-        check_neighbours(few[m], (const int[]){1, 2, 5, 8, 0}, 0);
-    check_neighbours("synthetic:tiny:F16", (const int[]){9, 17, 33, 63, 0}, 0);
-    check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){9, 16, 17, 63, 0}, 0);
+        check_neighbours(few[m], (const int[]){2, 5, 8, 9, 33, MOST, 0}, 0);
+    check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){2, 8, 16, 17, 63, 0}, 0);
 }
 
 /* The same sequences again and again, in other rows each time: first by the usual kernels, then by
@@ -217,28 +217,40 @@ static op_call product(int64_t rows, int64_t in_features, int64_t out_features, 
     return call;
 }
 
-static bool is_taken(int64_t rows, int64_t in_features, dtype type)
+static const cuda_ops alone = {.few_rows = CUDA_FEW_ROWS}, among = {.few_rows = 1};
+
+static bool is_taken(const cuda_ops *ops, int64_t rows, int64_t in_features, dtype type)
 {
     op_call call = product(rows, in_features, 256, type);
-    return cuda_linear_stream_accepts(&call) && cuda_linear_stream_pays(&call);
+    return cuda_linear_stream_accepts(&call) && cuda_linear_stream_pays(ops, &call);
 }
 
 static void test_choice(void **state)
 {
     (void)state;
-    assert_false(is_taken(8, 2048, DTYPE_BF16));
-    assert_true(is_taken(9, 2048, DTYPE_BF16));
-    assert_true(is_taken(64, 2048, DTYPE_BF16));
-    assert_false(is_taken(65, 2048, DTYPE_BF16)); /* cuBLASLt's */
-    assert_false(is_taken(64, 2044, DTYPE_BF16)); /* rows of BF16 not at multiples of 16 bytes */
-    assert_false(is_taken(64, 2048, DTYPE_F16));
-    assert_false(is_taken(64, 2048, DTYPE_Q8_0));
+    assert_false(is_taken(&alone, 8, 2048, DTYPE_BF16));
+    assert_true(is_taken(&alone, 9, 2048, DTYPE_BF16));
+    assert_true(is_taken(&alone, 64, 2048, DTYPE_BF16));
+    assert_false(is_taken(&alone, 65, 2048, DTYPE_BF16)); /* cuBLASLt's */
+    assert_false(
+        is_taken(&alone, 64, 2044, DTYPE_BF16)); /* rows of BF16 not at multiples of 16 bytes */
+    assert_false(is_taken(&alone, 64, 2048, DTYPE_F16));
+    assert_false(is_taken(&alone, 64, 2048, DTYPE_Q8_0));
+    /* Where an engine has several sequences, batches of two to 64 rows have the same bits. */
+    assert_false(is_taken(&among, 1, 2048, DTYPE_BF16));
+    assert_true(is_taken(&among, 2, 2048, DTYPE_BF16));
+    assert_true(is_taken(&among, 64, 2048, DTYPE_BF16));
+}
+
+static bool eight_takes_of(const cuda_ops *ops, int64_t rows, int64_t in_features, dtype type)
+{
+    op_call call = product(rows, in_features, 256, type);
+    return cuda_linear_eight_accepts(&call) && cuda_linear_eight_pays(ops, &call);
 }
 
 static bool eight_takes(int64_t rows, int64_t in_features, dtype type)
 {
-    op_call call = product(rows, in_features, 256, type);
-    return cuda_linear_eight_accepts(&call) && cuda_linear_eight_pays(&call);
+    return eight_takes_of(&alone, rows, in_features, type);
 }
 
 /* Few rows are taken or not whatever their number, so that a row has the same bits. */
@@ -255,6 +267,8 @@ static void test_choice_of_few(void **state)
         assert_false(eight_takes(rows, 2048, DTYPE_F32));
     }
     assert_false(eight_takes(9, 2048, DTYPE_BF16));
+    assert_true(eight_takes_of(&among, 1, 2048, DTYPE_BF16));
+    assert_false(eight_takes_of(&among, 2, 2048, DTYPE_BF16));
     assert_true(eight_takes(63, 2048, DTYPE_F16));
     assert_true(eight_takes(63, 2048, DTYPE_Q4_K));
     assert_false(eight_takes(64, 2048, DTYPE_Q4_K)); /* cuBLASLt's */

@@ -12,7 +12,7 @@ enum { NARROW_THREADS = 256, EIGHT = 8 };
 qp_status cuda_ops_init(cuda_ops *ops, cuda_device *device, size_t workspace_bytes, bool with_blas,
                         qp_error *error)
 {
-    *ops = (cuda_ops){.device = device};
+    *ops = (cuda_ops){.device = device, .few_rows = CUDA_FEW_ROWS};
     /* Without cuBLASLt the tiles kernel is used. */
     if (with_blas && cuda_blas_open(&ops->blas, NULL) != QP_OK) ops->blas = NULL;
     ops->has_blas = ops->blas != NULL;
@@ -32,7 +32,7 @@ const cuda_kernel *cuda_ops_choose(const cuda_ops *ops, op_code op, const op_cal
 {
     const cuda_kernel *chosen = NULL;
     for (const cuda_kernel *k = op_get(op)->cuda; k && k->name; k++) {
-        if (!k->accepts(call) || (k->pays && !k->pays(call))) continue;
+        if (!k->accepts(call) || (k->pays && !k->pays(ops, call))) continue;
         if (k->needs_blas && !ops->has_blas) continue;
         if (k->needs_ranks && !ops->exchange) continue;
         if (k->architecture == CUDA_HOPPER_ONLY && !cuda_device_is_hopper(ops->device)) continue;

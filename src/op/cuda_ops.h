@@ -13,6 +13,8 @@
 #include "cuda/memory.h"
 #include "op/op.h"
 
+enum { CUDA_FEW_ROWS = 8 };
+
 typedef struct cuda_ops {
     cuda_device *device;
     cuda_blas *blas; /* NULL: not found, or not wanted */
@@ -20,6 +22,9 @@ typedef struct cuda_ops {
     cuda_buffer workspace;
     cuda_recording *recording; /* records the launches; NULL: kernels are launched at once */
     const exchange *exchange;  /* with the other ranks of the model; NULL: there is one rank */
+    /* Up to so many rows, products keep x in float32 and attention has a block for each head:
+     * CUDA_FEW_ROWS; 1 where larger batches must be fast (see launch_list.h). */
+    int few_rows;
 } cuda_ops;
 
 /* How a launch takes its input and leaves its output: all zeros for a single call. Rows in BF16 are
@@ -63,8 +68,9 @@ typedef struct cuda_kernel {
     enum { CUDA_ANY, CUDA_HOPPER_ONLY } architecture;
     bool needs_blas;
     bool needs_ranks; /* the other GPUs of a model; such kernels are not run alone */
-    bool (*accepts)(const op_call *call);     /* accepted types and shapes */
-    bool (*pays)(const op_call *call);        /* chosen where it accepts and pays; NULL: always */
+    bool (*accepts)(const op_call *call); /* accepted types and shapes */
+    /* Chosen where it accepts and pays; NULL: always. */
+    bool (*pays)(const cuda_ops *ops, const op_call *call);
     size_t (*workspace)(const op_call *call); /* bytes; NULL: none */
     qp_status (*launch)(cuda_ops *ops, const struct cuda_kernel *kernel, const op_call *call,
                         const cuda_forms *forms, qp_error *error);

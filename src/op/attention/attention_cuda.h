@@ -49,7 +49,7 @@ paged_attention cuda_paged_arguments(const op_call *call, paged_tensors tensors,
 bool cuda_prefill_accepts(const op_call *call);
 /* Whether there are so many tokens that blocks of many rows are faster than one block per head of a
  * token. */
-bool cuda_prefill_pays(const op_call *call);
+bool cuda_prefill_pays(const cuda_ops *ops, const op_call *call);
 qp_status cuda_prefill(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                        const cuda_forms *forms, qp_error *error);
 
@@ -74,12 +74,12 @@ op_call cuda_prefill_of_ragged(const op_call *ragged);
 /* For many sequences. The block that ends last merges the parts of long sequences; blocks count
  * themselves in the workspace. */
 bool cuda_decode_accepts(const op_call *call);
-bool cuda_decode_pays(const op_call *call);
+bool cuda_decode_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_decode_workspace(const op_call *call);
 
 /* For few sequences: the same kernel, but each sequence is cut into enough parts to fill the GPU.
  * Passes of a model do not use it, because the cut of a short prompt must not change its bits. */
-bool cuda_decode_few_pays(const op_call *call);
+bool cuda_decode_few_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_decode_few_workspace(const op_call *call);
 
 /* The workspace when no sequence has more than `longest` positions. */

@@ -38,6 +38,12 @@ static bool few_accepts(const op_call *call)
     return op_call_has_no_f64(call) && call->tensors[LINEAR_X].shape[0] <= FEW_ROWS;
 }
 
+/* Weights that the stream kernel reads are its own from few_rows on. */
+static bool few_pays(const cuda_ops *ops, const op_call *call)
+{
+    return !cuda_linear_stream_accepts(call) || !cuda_linear_stream_pays(ops, call);
+}
+
 static qp_status launch_few(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error)
 {
@@ -111,8 +117,9 @@ static bool reads_as_stored(const tensor *weight)
     return weight->type == DTYPE_BF16 && rows_are_aligned(weight);
 }
 
-static bool blas_pays(const op_call *call)
+static bool blas_pays(const cuda_ops *ops, const op_call *call)
 {
+    (void)ops;
     int64_t rows = call->tensors[LINEAR_X].shape[0];
     return rows >= (reads_as_stored(&call->tensors[LINEAR_WEIGHT]) ? MANY_ROWS_STORED
                                                                    : CUDA_LINEAR_MANY_ROWS);
@@ -275,7 +282,11 @@ const cuda_kernel linear_cuda[] = {
      .whole = true,
      .tolerances = cuda_linear_narrowed_tolerances,
      .fusions = stream_fusions},
-    {.op = OP_LINEAR, .name = "cuda", .accepts = few_accepts, .launch = launch_few},
+    {.op = OP_LINEAR,
+     .name = "cuda",
+     .accepts = few_accepts,
+     .pays = few_pays,
+     .launch = launch_few},
     {.op = OP_LINEAR,
      .name = "cuda_eight",
      .accepts = cuda_linear_eight_accepts,

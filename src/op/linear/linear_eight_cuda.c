@@ -51,11 +51,11 @@ bool cuda_linear_eight_accepts(const op_call *call)
            float_rows(&t[LINEAR_OUT]) && float_rows(&t[LINEAR_RESIDUAL]);
 }
 
-bool cuda_linear_eight_pays(const op_call *call)
+bool cuda_linear_eight_pays(const cuda_ops *ops, const op_call *call)
 {
     bool stored = call->tensors[LINEAR_WEIGHT].type == DTYPE_BF16;
     int64_t rows = call->tensors[LINEAR_X].shape[0];
-    return stored ? rows <= LINEAR_EIGHT_ROWS : rows < CUDA_LINEAR_MANY_ROWS;
+    return rows < CUDA_LINEAR_MANY_ROWS && (!stored || rows <= ops->few_rows);
 }
 
 static linear_eight arguments_of(const op_call *call)

@@ -6,7 +6,7 @@
 
 /* Any number of rows, eight at a time; the weight is read once for each eight. */
 bool cuda_linear_eight_accepts(const op_call *call);
-bool cuda_linear_eight_pays(const op_call *call);
+bool cuda_linear_eight_pays(const cuda_ops *ops, const op_call *call);
 qp_status cuda_linear_eight(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                             const cuda_forms *forms, qp_error *error);
 

@@ -10,8 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { FEW_ROWS = 8 };
-
 /* ---- which kernel ------------------------------------------------------------------------- */
 
 bool cuda_linear_stream_accepts(const op_call *call)
@@ -24,10 +22,10 @@ bool cuda_linear_stream_accepts(const op_call *call)
            t[LINEAR_X].shape[0] > 0 && t[LINEAR_X].shape[1] > 0 && t[LINEAR_X].shape[1] % 8 == 0;
 }
 
-bool cuda_linear_stream_pays(const op_call *call)
+bool cuda_linear_stream_pays(const cuda_ops *ops, const op_call *call)
 {
     int64_t rows = call->tensors[LINEAR_X].shape[0];
-    return rows > FEW_ROWS && rows <= LINEAR_STREAM_MAX_X;
+    return rows > ops->few_rows && rows <= LINEAR_STREAM_MAX_X;
 }
 
 static size_t bytes_of(int64_t rows, int64_t columns)

@@ -1,4 +1,4 @@
-/* linear for batches of 9 to 64 rows by quipu's own kernel, linear_stream.cuh. */
+/* linear for batches of up to 64 rows by quipu's own kernel, linear_stream.cuh. */
 #ifndef QUIPU_OP_LINEAR_STREAM_CUDA_H
 #define QUIPU_OP_LINEAR_STREAM_CUDA_H
 
@@ -16,7 +16,7 @@ typedef struct cuda_stream_cut {
 cuda_stream_cut cuda_stream_cut_of(int64_t features, int64_t n_steps, int n_multiprocessors);
 
 bool cuda_linear_stream_accepts(const op_call *call);
-bool cuda_linear_stream_pays(const op_call *call);
+bool cuda_linear_stream_pays(const cuda_ops *ops, const op_call *call);
 size_t cuda_linear_stream_workspace(const op_call *call);
 qp_status cuda_linear_stream(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,
                              const cuda_forms *forms, qp_error *error);

@@ -15,14 +15,14 @@ bool cuda_decode_accepts(const op_call *call)
            q->shape[0] * k->shape[2] <= CUDA_COUNTERS && q->shape[0] < 65536;
 }
 
-bool cuda_decode_pays(const op_call *call)
+bool cuda_decode_pays(const cuda_ops *ops, const op_call *call)
 {
-    return call->tensors[PAGED_DECODE_Q].shape[0] > CUDA_ATTENTION_FEW_TOKENS;
+    return call->tensors[PAGED_DECODE_Q].shape[0] > ops->few_rows;
 }
 
-bool cuda_decode_few_pays(const op_call *call)
+bool cuda_decode_few_pays(const cuda_ops *ops, const op_call *call)
 {
-    return !cuda_decode_pays(call);
+    return !cuda_decode_pays(ops, call);
 }
 
 op_call cuda_decode_of_prefill(const op_call *prefill)

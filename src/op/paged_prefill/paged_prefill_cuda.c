@@ -15,15 +15,16 @@ bool cuda_prefill_accepts(const op_call *call)
                               &t[PAGED_PREFILL_LSE]);
 }
 
-bool cuda_prefill_pays(const op_call *call)
+bool cuda_prefill_pays(const cuda_ops *ops, const op_call *call)
 {
+    (void)ops;
     return call->tensors[PAGED_PREFILL_Q].shape[0] > CUDA_ATTENTION_FEW_TOKENS;
 }
 
 /* Kernels that are checked and compared, but not chosen. */
-static bool mma_pays(const op_call *call)
+static bool mma_pays(const cuda_ops *ops, const op_call *call)
 {
-    (void)call;
+    (void)ops, (void)call;
     return false;
 }
 

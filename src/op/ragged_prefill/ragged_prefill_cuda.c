@@ -46,10 +46,10 @@ static bool accepts(const op_call *call)
     return cuda_prefill_accepts(&paged);
 }
 
-static bool pays(const op_call *call)
+static bool pays(const cuda_ops *ops, const op_call *call)
 {
     op_call paged = cuda_prefill_of_ragged(call);
-    return cuda_prefill_pays(&paged);
+    return cuda_prefill_pays(ops, &paged);
 }
 
 static qp_status launch(cuda_ops *ops, const cuda_kernel *kernel, const op_call *call,

@@ -83,7 +83,7 @@ static bool takes_product(const cuda_chain *c, const op_call *call)
 {
     const tensor *x = &call->tensors[LINEAR_X], *weight = &call->tensors[LINEAR_WEIGHT];
     return !is_full(c) && !c->sum.rank && cuda_linear_stream_accepts(call) &&
-           cuda_linear_stream_pays(call) && x->shape[1] % LINEAR_STREAM_DEPTH == 0 &&
+           cuda_linear_stream_pays(c->ops, call) && x->shape[1] % LINEAR_STREAM_DEPTH == 0 &&
            same_view(x, &c->x) && call->begin == 0 && call->end == weight->shape[0] &&
            !call->tensors[LINEAR_BIAS].rank && x->shape[0] <= c->columns;
 }
@@ -364,9 +364,10 @@ static bool takes_attention(const cuda_chain *c, const op_call *call)
     int64_t row = q->shape[1] * q->shape[2];
     size_t bytes = (size_t)(q->shape[0] * row) * 2;
     return (c->run.n_steps == 0 || c->ended) && c->run.n_steps + 1 < CHAIN_MAX_STEPS &&
-           cuda_decode_accepts(call) && cuda_decode_pays(call) && q->shape[0] <= c->columns &&
-           q->shape[2] == CHAIN_HEAD && q->type == DTYPE_F32 && q->stride[1] == CHAIN_HEAD * 4 &&
-           k->shape[3] == CHAIN_HEAD && !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
+           cuda_decode_accepts(call) && cuda_decode_pays(c->ops, call) &&
+           q->shape[0] <= c->columns && q->shape[2] == CHAIN_HEAD && q->type == DTYPE_F32 &&
+           q->stride[1] == CHAIN_HEAD * 4 && k->shape[3] == CHAIN_HEAD &&
+           !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
            call->end == q->shape[0] * q->shape[1] && c->n_chunks == 1 && queries_fit(c, q, k) &&
            2 * bytes <= c->ops->workspace.bytes - CUDA_OWN_WORKSPACE;
 }

@@ -32,7 +32,7 @@ static size_t decoding_workspace(const program *p, const op_call *attention)
 {
     op_call call = cuda_decode_of_prefill(attention);
     call.tensors[PAGED_DECODE_Q].shape[0] = p->options.max_sequences;
-    bool decodes = cuda_decode_accepts(&call) && cuda_decode_pays(&call);
+    const bool decodes = p->options.max_sequences > 1 && cuda_decode_accepts(&call);
     return decodes ? cuda_decode_workspace_of(&call, p->options.context) : 0;
 }
 
@@ -129,6 +129,17 @@ static qp_status find_weights(cuda_executor *x, qp_error *error)
     return QP_OK;
 }
 
+/* Keeps matrices in BF16 if as much again as all weights take stays free, for the megakernel's
+ * order of them and for other programs. */
+static qp_status decode_weights(cuda_executor *x, qp_error *error)
+{
+    size_t available;
+    if (!x->weights.decodes) return QP_OK;
+    TRY(cuda_device_free_memory(x->device, &available, error));
+    x->weights.decodes = x->weights.decoded_bytes + 2 * x->weights.bytes <= available;
+    return x->weights.decodes ? cuda_weights_decode(&x->ops, &x->weights, error) : QP_OK;
+}
+
 static qp_status allocate(cuda_executor *x, qp_error *error)
 {
     const program *p = x->program;
@@ -141,6 +152,8 @@ static qp_status allocate(cuda_executor *x, qp_error *error)
     TRY(cuda_buffer_alloc(d, bytes.inputs, "inputs", &x->inputs, error));
     TRY(cuda_buffer_alloc(d, bytes.state, "the state of sequences", &x->state, error));
     TRY(cuda_ops_init(&x->ops, d, bytes.workspace - CUDA_OWN_WORKSPACE, true, error));
+    x->ops.few_rows = cuda_few_rows(p, d);
+    TRY(decode_weights(x, error));
     TRY(launch_setting_init(&x->setting, p, &x->weights, d, x->ops.blas, x->ops.has_blas,
                             x->ops.workspace.bytes, error));
     size_t logits = p->tensors[PLAN_LOGITS].bytes;
@@ -241,11 +254,6 @@ void cuda_executor_free(cuda_executor *x)
 }
 
 /* ---- running ------------------------------------------------------------------------------- */
-
-void cuda_executor_bind(const cuda_executor *x, int node, const program_sizes *sizes, op_call *call)
-{
-    program_bind(x->program, node, &x->memory, sizes->of, call);
-}
 
 cuda_address cuda_executor_inputs(const cuda_executor *x, int group, int pass)
 {

@@ -147,8 +147,4 @@ qp_status cuda_executor_write_page(cuda_executor *executor, int32_t page, const 
 qp_status cuda_executor_launch(cuda_executor *executor, const program_sizes *sizes, int first,
                                int last, qp_error *error);
 
-/* The views of a node's operands on the GPU. */
-void cuda_executor_bind(const cuda_executor *executor, int node, const program_sizes *sizes,
-                        op_call *call);
-
 #endif

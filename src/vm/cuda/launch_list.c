@@ -19,17 +19,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    FEW_ROWS = 8,   /* types that linear takes directly, whatever the weights' type */
-    FEW_TOKENS = 8, /* up to this many tokens, kernels fill the GPU and start in order */
-};
+enum { DIRECT_ROWS = 8 /* that linear takes directly, whatever the weights' type */ };
 
 typedef struct builder {
     const launch_setting *setting;
     const launch_class *of;
     const program *program;
     int end;    /* after the last node */
-    bool early; /* kernels may start before their predecessor has ended */
+    bool early; /* kernels may start before their predecessor has ended: of few rows they fill the
+                   GPU and start in order */
     cuda_ops ops;
     tensor narrowed; /* the rows that are in BF16; rank 0: none */
     cuda_address narrowed_at;
@@ -39,9 +37,29 @@ typedef struct builder {
 
 /* ---- operands ------------------------------------------------------------------------------ */
 
+/* Products of more than few rows read a weight in BF16, if it is there. */
+static void take_decoded(const launch_setting *setting, int node, op_call *call)
+{
+    tensor *weight = &call->tensors[LINEAR_WEIGHT];
+    const program_weight *of = program_weight_of(setting->program, node, LINEAR_WEIGHT);
+    const void *decoded = setting->decoded[of - setting->program->weights];
+    if (!decoded || call->tensors[LINEAR_X].shape[0] <= setting->ops.few_rows) return;
+    weight->data = (void *)(uintptr_t)decoded;
+    weight->type = DTYPE_BF16;
+    weight->stride[0] = 2 * weight->shape[1];
+    weight->stride[1] = 2;
+}
+
+void launch_bind(const launch_setting *setting, const program_sizes *sizes, int node, op_call *call)
+{
+    program_bind(setting->program, node, &setting->memory, sizes->of, call);
+    if (setting->decoded && setting->program->nodes[node].op == OP_LINEAR)
+        take_decoded(setting, node, call);
+}
+
 static void bind(const builder *b, int node, op_call *call)
 {
-    program_bind(b->program, node, &b->setting->memory, b->of->sizes.of, call);
+    launch_bind(b->setting, &b->of->sizes, node, call);
 }
 
 static bool same_rows(const tensor *a, const tensor *b)
@@ -123,7 +141,7 @@ static op_code take_decoding(const builder *b, op_code op, op_call *call)
 {
     if (op != OP_PAGED_PREFILL || b->of->n_chunks == 0) return op;
     op_call decode = cuda_decode_of_prefill(call);
-    if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(&decode)) return op;
+    if (!cuda_decode_accepts(&decode) || !cuda_decode_pays(&b->ops, &decode)) return op;
     *call = decode;
     return OP_PAGED_DECODE;
 }
@@ -167,7 +185,7 @@ static bool lies_next(const op_call *first, const op_call *next)
     const tensor *a = first->tensors, *b = next->tensors;
     const tensor *w = &a[LINEAR_WEIGHT], *w2 = &b[LINEAR_WEIGHT];
     return same_rows(&a[LINEAR_X], &b[LINEAR_X]) && w->type == w2->type &&
-           (w->type == DTYPE_BF16 || a[LINEAR_X].shape[0] <= FEW_ROWS) &&
+           (w->type == DTYPE_BF16 || a[LINEAR_X].shape[0] <= DIRECT_ROWS) &&
            w->stride[0] == w2->stride[0] &&
            (char *)w->data + w->shape[0] * w->stride[0] == w2->data &&
            a[LINEAR_OUT].type == DTYPE_F32 && b[LINEAR_OUT].type == DTYPE_F32 &&
@@ -479,6 +497,26 @@ static void place_exchange(launch_setting *setting)
     setting->ops.exchange = &setting->exchange;
 }
 
+int cuda_few_rows(const program *program, const cuda_device *device)
+{
+    const bool several = program->options.max_sequences > 1;
+    return several && cuda_device_is_hopper(device) ? 1 : CUDA_FEW_ROWS;
+}
+
+static qp_status place_decoded(launch_setting *setting, const cuda_weights *weights,
+                               qp_error *error)
+{
+    const int n = setting->program->n_weights;
+    setting->decoded = calloc((size_t)n + 1, sizeof *setting->decoded);
+    if (!setting->decoded)
+        return error_no_memory(error, "places of weights", (size_t)n * sizeof *setting->decoded);
+    for (int i = 0; i < n; i++)
+        if (weights->decoded_at[i] != CUDA_AS_STORED)
+            setting->decoded[i] =
+                cuda_host_form(cuda_area_address(LAUNCH_DECODED, weights->decoded_at[i]));
+    return QP_OK;
+}
+
 qp_status launch_setting_init(launch_setting *setting, const program *program,
                               const cuda_weights *weights, cuda_device *device, cuda_blas *blas,
                               bool has_blas, size_t workspace_bytes, qp_error *error)
@@ -489,6 +527,7 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
         .ops = {.device = device,
                 .blas = blas,
                 .has_blas = has_blas,
+                .few_rows = cuda_few_rows(program, device),
                 .workspace = {cuda_area_address(LAUNCH_WORKSPACE, 0), workspace_bytes}}};
     setting->weights = calloc((size_t)program->n_weights + 1, sizeof *setting->weights);
     if (!setting->weights)
@@ -497,6 +536,7 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
     for (int i = 0; i < program->n_weights; i++)
         setting->weights[i] =
             cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
+    if (weights->decodes) TRY(place_decoded(setting, weights, error));
     if (program->options.ranks > 1) place_exchange(setting);
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
         setting->memory.data[id] = cuda_host_form(cuda_area_address(id, 0));
@@ -507,6 +547,7 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
 void launch_setting_free(launch_setting *setting)
 {
     free(setting->weights);
+    free(setting->decoded);
     *setting = (launch_setting){0};
 }
 
@@ -518,7 +559,7 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
     builder b = {.setting = setting,
                  .of = of,
                  .program = setting->program,
-                 .early = of->sizes.of[AXIS_TOKENS] > FEW_TOKENS,
+                 .early = of->sizes.of[AXIS_TOKENS] > setting->ops.few_rows,
                  .ops = setting->ops,
                  .list = out};
     if (of->first == of->last) return QP_OK;

@@ -21,6 +21,8 @@ static cuda_address area_address(const cuda_executor *x, int area)
     switch (area) {
     case LAUNCH_WEIGHTS:
         return x->weights.memory.address;
+    case LAUNCH_DECODED:
+        return x->weights.decoded.address;
     case LAUNCH_WORKSPACE:
         return x->ops.workspace.address;
     case LAUNCH_LIKELIEST:

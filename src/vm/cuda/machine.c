@@ -152,7 +152,7 @@ static machine_kernel kernel_of_cuda(const void *self, int node)
     const cuda_machine *m = self;
     op_variant *variant = &m->variants[node];
     op_call call;
-    cuda_executor_bind(&m->executor, node, &m->sizes, &call);
+    launch_bind(&m->executor.setting, &m->sizes, node, &call);
     const cuda_kernel *kernel =
         cuda_ops_choose(&m->executor.ops, m->executor.program->nodes[node].op, &call);
     if (kernel) *variant = (op_variant){.name = kernel->name, .tolerances = kernel->tolerances};

@@ -2,6 +2,7 @@
 #include "vm/cuda/weights.h"
 
 #include "base/checked.h"
+#include "op/linear/linear.h"
 #include "plan/weights.h"
 
 #include <stdlib.h>
@@ -38,31 +39,63 @@ size_t cuda_weights_bytes(const program *p)
     return bytes;
 }
 
+static size_t decoded_bytes(const tensor *part)
+{
+    return round_up((size_t)(part->shape[0] * part->shape[1]) * 2, CUDA_ALIGNMENT);
+}
+
+/* Whether products read the weight, or one that is tied to it, in another type than BF16. */
+static bool is_decoded(const program *p, int weight)
+{
+    const tensor part = program_weight_part(&p->weights[weight]);
+    if (part.rank != 2 || part.type == DTYPE_BF16 || part.shape[1] % 8 != 0) return false;
+    for (int n = 0; n < p->n_nodes; n++) {
+        const program_weight *read =
+            p->nodes[n].op == OP_LINEAR ? program_weight_of(p, n, LINEAR_WEIGHT) : NULL;
+        if (read && read->stored == weight) return true;
+    }
+    return false;
+}
+
 static qp_status place_one(void *context, const program *p, int weight, qp_error *error)
 {
     cuda_weights *w = context;
     w->offsets[weight] = w->bytes;
+    w->decoded_at[weight] = CUDA_AS_STORED;
+    if (is_decoded(p, weight)) {
+        const tensor part = program_weight_part(&p->weights[weight]);
+        w->decoded_at[weight] = w->decoded_bytes;
+        w->decoded_bytes += decoded_bytes(&part);
+    }
     return add_bytes(&w->bytes, p, weight, error);
 }
 
-/* A tied weight is a part of the rows that another one holds. */
-static size_t offset_of_tied(const program *p, int weight, const size_t *offsets)
+/* A tied weight is a part of the rows that another one holds: the bytes of those before it. */
+static size_t bytes_before_tied(const program *p, int weight, bool decoded)
 {
     const program_weight *w = &p->weights[weight], *of = &p->weights[w->stored];
-    const size_t row_bytes = tensor_bytes(&w->whole) / (size_t)w->whole.shape[0];
-    return offsets[w->stored] + (size_t)(w->rows.first - of->rows.first) * row_bytes;
+    const size_t row_bytes = decoded ? (size_t)w->whole.shape[1] * 2
+                                     : tensor_bytes(&w->whole) / (size_t)w->whole.shape[0];
+    return (size_t)(w->rows.first - of->rows.first) * row_bytes;
 }
 
 qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *error)
 {
     *out = (cuda_weights){.program = p};
     out->offsets = calloc((size_t)p->n_weights + 1, sizeof *out->offsets);
-    if (!out->offsets)
+    out->decoded_at = calloc((size_t)p->n_weights + 1, sizeof *out->decoded_at);
+    if (!out->offsets || !out->decoded_at)
         return error_no_memory(error, "the table of weights",
                                (size_t)p->n_weights * sizeof *out->offsets);
     TRY(visit_all(p, place_one, out, error));
-    for (int i = 0; i < p->n_weights; i++)
-        if (p->weights[i].stored != i) out->offsets[i] = offset_of_tied(p, i, out->offsets);
+    for (int i = 0; i < p->n_weights; i++) {
+        if (p->weights[i].stored == i) continue;
+        const size_t decoded = out->decoded_at[p->weights[i].stored];
+        out->offsets[i] = out->offsets[p->weights[i].stored] + bytes_before_tied(p, i, false);
+        out->decoded_at[i] = decoded;
+        if (decoded != CUDA_AS_STORED) out->decoded_at[i] += bytes_before_tied(p, i, true);
+    }
+    out->decodes = out->decoded_bytes > 0;
     return QP_OK;
 }
 
@@ -187,10 +220,26 @@ qp_status cuda_weights_load(cuda_device *device, const program *p, progress *pro
     return status == QP_OK ? ended : status;
 }
 
+qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *w, qp_error *error)
+{
+    const program *p = w->program;
+    TRY(cuda_buffer_alloc(ops->device, w->decoded_bytes, "weights in BF16", &w->decoded, error));
+    for (int i = 0; i < p->n_weights; i++) {
+        if (p->weights[i].stored != i || w->decoded_at[i] == CUDA_AS_STORED) continue;
+        tensor part = program_weight_part(&p->weights[i]);
+        part.data = cuda_host_form(w->memory.address + w->offsets[i]);
+        TRY(cuda_narrow_rows(ops, &part, 0, part.shape[0], w->decoded.address + w->decoded_at[i],
+                             error));
+    }
+    return cuda_device_wait(ops->device, "decoding weights to BF16", error);
+}
+
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights)
 {
     if (weights->offsets) cuda_buffer_free(device, &weights->memory);
+    if (weights->offsets) cuda_buffer_free(device, &weights->decoded);
     free(weights->offsets);
+    free(weights->decoded_at);
     *weights = (cuda_weights){0};
 }
 

@@ -1,11 +1,16 @@
 /* A program's weights on the GPU: its rank's parts of them, as stored but contiguous, each at an
  * aligned address. Weights of files are copied once from the mapping; synthetic ones are generated
- * on the GPU. */
+ * on the GPU.
+ *
+ * Matrices that are not BF16 are also kept in BF16 where the GPU has room for that: products of
+ * many rows read them so, at the speed of a model in BF16, and would otherwise decode them each
+ * time. */
 #ifndef QUIPU_VM_CUDA_WEIGHTS_H
 #define QUIPU_VM_CUDA_WEIGHTS_H
 
 #include "base/log.h"
 #include "cuda/memory.h"
+#include "op/cuda_ops.h"
 #include "plan/program.h"
 
 typedef struct cuda_weights {
@@ -13,7 +18,13 @@ typedef struct cuda_weights {
     cuda_buffer memory;
     size_t *offsets; /* [program->n_weights] */
     size_t bytes;    /* of all */
+    cuda_buffer decoded;
+    size_t *decoded_at; /* [program->n_weights]: offset of the matrix in BF16; or CUDA_AS_STORED */
+    size_t decoded_bytes;
+    bool decodes; /* there are such matrices, and room for them is assumed or found */
 } cuda_weights;
+
+#define CUDA_AS_STORED SIZE_MAX
 
 /* The exact number of bytes that the weights take on the GPU. */
 size_t cuda_weights_bytes(const program *program);
@@ -24,6 +35,9 @@ qp_status cuda_weights_place(const program *program, cuda_weights *out, qp_error
 /* Allocates the memory and fills it. cuda_weights_free() it, also after a failure. */
 qp_status cuda_weights_load(cuda_device *device, const program *program, progress *progress,
                             cuda_weights *out, qp_error *error);
+/* Allocates the memory of matrices in BF16 and decodes them. */
+qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *weights, qp_error *error);
+
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights);
 
 /* The address of a weight or of its bias; 0: there is none. */

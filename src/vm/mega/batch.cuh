@@ -50,6 +50,22 @@ MEGA_FN void for_rows(const mega_arguments &a, const instruction &in, int pass_h
     }
 }
 
+/* The block's part of a row's context. If a context has fewer chunks than the KV head has blocks,
+ * each row's parts begin at the block after the last row's, so that all blocks have work. */
+template <int DIM>
+MEGA_FN int row_part(const mega_arguments &a, const instruction &in, int row, int old)
+{
+    const int n = context_chunks<DIM>(old);
+    int part = in.part;
+    if (n >= in.parts) return part;
+#pragma unroll 1
+    for (int i = 0; i < row; i++) {
+        part -= n;
+        if (part < 0) part += in.parts;
+    }
+    return part;
+}
+
 /* The chunks of a row's cache that this block reads, from *first. */
 template <int DIM>
 MEGA_FN int row_chunks(const mega_arguments &a, const instruction &in, bool parts, int old,
@@ -74,10 +90,11 @@ MEGA_FN void store_tagged(const mega_block &b, int64_t *list, int i, float v)
 
 /* A row's attention, or this block's part of it. */
 template <int DIM, bool HALF>
-MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, const instruction &in, int row,
-                        bool parts, int kv_head)
+MEGA_FN void attend_row(const mega_arguments &a, mega_block &b, instruction in, int row, bool parts,
+                        int kv_head)
 {
     int old = row_position(a, b.pass(), row), first;
+    if (parts) in.part = row_part<DIM>(a, in, row, old);
     int chunks = row_chunks<DIM>(a, in, parts, old, &first);
     if (parts && !chunks) return;
     wait_qkv<DIM, HALF>(a, b, in, kv_head, row);

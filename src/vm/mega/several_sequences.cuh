@@ -57,7 +57,9 @@ template <int DIM, bool HALF> struct several_sequences {
         if (e.in.opcode == MEGA_ATTENTION_PART) {
             for_rows(a, e.in, pass, [&](int row, bool parts) {
                 int old = a.rows[row].position + pass, first;
-                int chunks = row_chunks<DIM>(a, e.in, parts, old, &first);
+                instruction in = e.in;
+                if (parts) in.part = row_part<DIM>(a, in, row, old);
+                int chunks = row_chunks<DIM>(a, in, parts, old, &first);
                 fetch_cache<DIM>(a, e, f, a.rows[row].first_page, old, first, chunks);
             });
         } else if (e.in.opcode == MEGA_ATTENTION_OUTPUT) {
