@@ -354,10 +354,10 @@ typedef qp_status qp_logits_callback(void *context, size_t input, size_t token,
 
 /* Runs the model over the new tokens of all inputs, batched, in chunks. On a CPU, the bits of an
  * input's logits do not depend on the other inputs or on the chunks. On a GPU this holds within
- * chunks of up to 8 tokens, and within chunks of 9 to 63. QP_INVALID names a token outside the
- * vocabulary, a session that would outgrow its context, or one that is given twice; nothing is
- * evaluated then. `cancel` (may be NULL) is checked between chunks; chunks that are done stay in
- * the sessions. */
+ * chunks of 2 to 64 tokens; with one session, within chunks of up to 8 tokens, and within chunks of
+ * 9 to 63. QP_INVALID names a token outside the vocabulary, a session that would outgrow its
+ * context, or one that is given twice; nothing is evaluated then. `cancel` (may be NULL) is checked
+ * between chunks; chunks that are done stay in the sessions. */
 qp_status qp_eval(qp_engine *engine, const qp_input *inputs, size_t n_inputs,
                   qp_logits_callback *on_logits, void *context, const volatile int *cancel,
                   qp_error *error);

@@ -67,6 +67,7 @@ static qp_status choose_options(const qp_engine_options *given, const model_conf
     out->page_size = given->page_size ? given->page_size : DEFAULT_PAGE_SIZE;
     out->n_pages = given->pages;
     out->fuse = given->fuse;
+    out->few_alike = speculates(given); /* checked tokens are those of passes of one */
     if (given->kv_type) out->kv_type = dtype_from_name(given->kv_type);
     if (out->kv_type == DTYPE_COUNT)
         return error_set(error, QP_INVALID, "the KV cache must be F32, F16 or BF16, found \"%s\"",
@@ -313,6 +314,15 @@ static qp_status leave_megakernel(const qp_engine *e, const machine_type *type, 
     return QP_OK;
 }
 
+/* Where the megakernel makes a pass of several sequences faster than `cuda`: eight of llama-3.2-1b
+ * take 747 us for 826 with contexts of up to 160 positions, and 984 for 928 at 1,024. */
+enum { MEGAKERNEL_SEQUENCES = 4, MEGAKERNEL_CONTEXT = 512 };
+
+static bool runs_alone(const plan_options *o)
+{
+    return o->max_sequences > MEGAKERNEL_SEQUENCES && o->context > MEGAKERNEL_CONTEXT;
+}
+
 /* The megakernel over the machine `cuda`, unless that is asked for; what it does not do is run
  * there. */
 static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
@@ -325,6 +335,7 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     machine_setup setup = setup_of(e, options, &blocks);
     machine *m = slot_of(e, 0);
     setup.over = engine_memory(e);
+    setup.alone = !type && runs_alone(&e->program.options);
     if (is_named(options->exec, "cuda")) return QP_OK;
     if (speculates(options)) return leave_megakernel(e, type, error);
     qp_status status = machine_open(&machine_megakernel, &setup, m, &why);

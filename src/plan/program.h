@@ -129,8 +129,10 @@ typedef struct plan_options {
     int ranks, rank;       /* of tensor parallelism; 1 and 0 without */
     plan_cut cut;          /* of several ranks */
     bool fuse;             /* for few tokens: what needs no other worker's result is one operator */
-    bool sums; /* fused further, as the megakernel runs it: workers add to the residual in
-                * fixed point; implies fuse */
+    bool sums;      /* fused further, as the megakernel runs it: workers add to the residual in
+                     * fixed point; implies fuse */
+    bool few_alike; /* on a GPU, passes of up to 8 tokens have the bits of passes of one, although
+                     * there are several sequences */
     int64_t kv_partitions; /* fused: parts of a sequence's positions that attention is split in, on
                             * which bits depend; 0: 1 */
 } plan_options;

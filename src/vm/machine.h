@@ -53,6 +53,8 @@ typedef struct machine_setup {
     const machine *over; /* a machine with the same program, whose memory and weights are used:
                             `cuda` for the megakernel, `operators` for threads. NULL: memory of its
                             own. Close the machine that was opened over the other first */
+    bool
+        alone; /* the megakernel runs one sequence only: batches are left to the machine below it */
 } machine_setup;
 
 /* Bytes of the machine's own memory, each part exact. */

@@ -499,7 +499,7 @@ static void place_exchange(launch_setting *setting)
 
 int cuda_few_rows(const program *program, const cuda_device *device)
 {
-    const bool several = program->options.max_sequences > 1;
+    const bool several = program->options.max_sequences > 1 && !program->options.few_alike;
     return several && cuda_device_is_hopper(device) ? 1 : CUDA_FEW_ROWS;
 }
 

@@ -29,11 +29,13 @@ typedef struct mega_machine {
 
 static cuda_mega_options options_of(const machine_setup *setup)
 {
-    if (!setup->schedule) return (cuda_mega_options){.assignment = SCHEDULE_RR};
+    if (!setup->schedule)
+        return (cuda_mega_options){.assignment = SCHEDULE_RR, .alone = setup->alone};
     return (cuda_mega_options){.n_blocks = setup->schedule->workers,
                                .assignment = setup->schedule->assignment,
                                .costs = setup->schedule->costs,
-                               .context = setup->schedule->context};
+                               .context = setup->schedule->context,
+                               .alone = setup->alone};
 }
 
 static qp_status count_mega(const machine_setup *setup, machine_bytes *out, qp_error *error)

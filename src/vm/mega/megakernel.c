@@ -144,7 +144,7 @@ qp_status cuda_mega_init(cuda_mega *m, cuda_executor *x, const cuda_mega_options
     TRY(mega_take_memory(m, error));
     TRY(mega_make_weights(m, error));
     TRY(mega_make_program(m, options, error));
-    TRY(mega_init_batch(m, error));
+    if (!options->alone) TRY(mega_init_batch(m, error));
     snprintf(name, sizeof name, "mega_%d_%s_%d", (int)c->head_dim,
              x->program->options.kv_type == DTYPE_F16 ? "F16" : "BF16",
              m->quantized                     ? 0

@@ -57,6 +57,7 @@ typedef struct cuda_mega_options {
     schedule_assignment assignment;
     const struct cost_table *costs; /* measured with as many blocks; NULL: estimates */
     int64_t context;                /* positions that costs are for; 0: the default */
+    bool alone;                     /* no kernels for several sequences */
 } cuda_mega_options;
 
 /* Makes the program for the executor's model. QP_OK with kernel NULL and why_not set if the
