@@ -122,13 +122,17 @@ static double time_of(const speculation *s, int64_t rows)
     return ns;
 }
 
-/* A moving mean, in which one pass that was disturbed counts little. */
+/* A moving mean. What disturbs a pass makes it longer, so a pass that took longer than expected
+ * counts less than one that took less time, and no pass counts as much longer. */
 static void note_time(speculation *s, int64_t rows, double ns)
 {
+    const double longest = 1.5, weight_longer = 0.25, weight_shorter = 0.5;
     if (rows > SPECULATE_ROWS) return;
     double *mean = &s->row_ns[rows];
-    if (*mean > 0 && ns > 2 * *mean) ns = 2 * *mean;
-    *mean += (ns - *mean) / (*mean > 0 ? 8 : 1);
+    const double expected = time_of(s, rows);
+    if (expected > 0 && ns > longest * expected) ns = longest * expected;
+    if (*mean == 0) *mean = ns;
+    *mean += (ns - *mean) * (ns > *mean ? weight_longer : weight_shorter);
 }
 
 /* ---- how many proposals pay ---------------------------------------------------------------- */
@@ -312,7 +316,8 @@ speculated *speculation_of(const qp_engine *e, const qp_sequence *sequence)
     return p->session == sequence->session->id && p->n > 0 ? p : NULL;
 }
 
-/* What the sequence's proposals cost and saved in a pass of `ns`; `verified`: proposals of all. */
+/* What the sequence's proposals cost and saved in a pass that takes `ns`; `verified`: proposals of
+ * all. */
 static void note_loss(const speculation *s, const speculated_sequence *a, double ns, double alone,
                       int64_t rows, int64_t verified)
 {
@@ -337,8 +342,10 @@ void speculation_measure(qp_engine *e, const qp_sequence *all, size_t n)
     for (size_t i = 0; i < s->n_active; i++)
         verified += s->active[i].slot->n;
     if (passes == 0) return;
-    const double alone = time_of(s, (int64_t)n);
-    for (size_t i = 0; i < s->n_active && alone > 0; i++)
-        note_loss(s, &s->active[i], ns, alone, (int64_t)n, verified);
-    note_time(s, (int64_t)n + verified, ns / (double)passes);
+    const int64_t rows = (int64_t)n + verified;
+    note_time(s, rows, ns / (double)passes);
+    /* The usual times, so that a pass that was disturbed is not a loss. */
+    const double usual = time_of(s, rows) * (double)passes, alone = time_of(s, (int64_t)n);
+    for (size_t i = 0; i < s->n_active; i++)
+        note_loss(s, &s->active[i], usual, alone, (int64_t)n, verified);
 }
