@@ -101,7 +101,7 @@ qp_status qp_sampler_allow(qp_sampler *s, const uint32_t *allowed, qp_error *err
     return QP_OK;
 }
 
-bool sampler_penalises(const qp_sampler *s)
+static bool penalises(const qp_sampler *s)
 {
     return s->value[QP_REPETITION_PENALTY] != 1 || s->value[QP_PRESENCE_PENALTY] != 0 ||
            s->value[QP_FREQUENCY_PENALTY] != 0;
@@ -109,7 +109,7 @@ bool sampler_penalises(const qp_sampler *s)
 
 int32_t sampler_uses(const qp_sampler *s)
 {
-    return (s->n_biases ? ADJUST_BIAS : 0) | (sampler_penalises(s) ? ADJUST_PENALISE : 0) |
+    return (s->n_biases ? ADJUST_BIAS : 0) | (penalises(s) ? ADJUST_PENALISE : 0) |
            (s->allowed ? ADJUST_MASK : 0);
 }
 

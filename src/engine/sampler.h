@@ -35,7 +35,6 @@ typedef struct sampler_slot {
 /* Whether a token other than the likeliest of the unchanged logits may be chosen; and how logits
  * are adjusted: bits of op/adjust_logits. */
 bool sampler_chooses(const qp_sampler *sampler);
-bool sampler_penalises(const qp_sampler *sampler);
 int32_t sampler_uses(const qp_sampler *sampler);
 
 /* Replaces the biases; they hold from the next token on. */

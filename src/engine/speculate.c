@@ -217,12 +217,11 @@ static int64_t most_rows(const qp_engine *e, int64_t rows)
 /* ---- a call -------------------------------------------------------------------------------- */
 
 /* How many tokens the sequence has room for, besides the one that is chosen in any case. With a
- * mask, only the caller knows what may follow the next token; on a GPU, penalties see no proposals.
- */
+ * mask, only the caller knows what may follow the next token. */
 static int room_of(const qp_engine *e, const qp_sequence *s)
 {
     size_t room = (size_t)e->program.options.context - s->session->count - 1;
-    if (s->sampler->allowed || (e->device.context && sampler_penalises(s->sampler))) return 0;
+    if (s->sampler->allowed) return 0;
     if (s->max_tokens && s->max_tokens - 1 < room) room = s->max_tokens - 1;
     return room < SPECULATE_MOST ? (int)room : SPECULATE_MOST;
 }

@@ -96,7 +96,20 @@ void adjust_logits_reference(const op_call *call)
 
 static const op_variant variants[] = {OP_SIMD_VARIANTS(adjust_logits), {0}};
 
-/* Every combination of uses; slots in another order than rows; few tokens seen. */
+/* Makes the row one that reads a proposed token. */
+static void propose(op_call *call, int64_t row)
+{
+    int32_t *uses = call->tensors[ADJUST_LOGITS_USES].data;
+    int32_t *slots = call->tensors[ADJUST_LOGITS_SLOTS].data;
+    int32_t *last = call->tensors[ADJUST_LOGITS_LAST].data;
+    slots[row] = slots[row - 1];
+    uses[row] = (uses[row] & ~ADJUST_COUNT) | ADJUST_PROPOSED;
+    uses[row - 1] &= ~ADJUST_COUNT;
+    if (uses[row - 1] & ADJUST_PROPOSED) last[row] = last[row - 1];
+}
+
+/* Every combination of uses; slots in another order than rows; few tokens seen; some rows read
+ * tokens that were proposed, often the same ones. */
 static void prepare(op_call *call, uint64_t seed)
 {
     tensor *t = call->tensors;
@@ -108,6 +121,7 @@ static void prepare(op_call *call, uint64_t seed)
         ((int32_t *)t[ADJUST_LOGITS_SLOTS].data)[row] = (int32_t)(n_rows - 1 - row);
         ((int32_t *)t[ADJUST_LOGITS_USES].data)[row] =
             n_rows == 1 ? 15 : (int32_t)(bits >> 20 & 15);
+        if (row % 4 > 1) propose(call, row);
         ((float *)t[ADJUST_LOGITS_REPETITIONS].data)[row] = 1 + (float)(bits >> 32 & 7) / 8;
         ((float *)t[ADJUST_LOGITS_PRESENCES].data)[row] = (float)(bits >> 36 & 7) / 3;
         ((float *)t[ADJUST_LOGITS_FREQUENCIES].data)[row] = (float)(bits >> 40 & 7) / 7;

@@ -3,7 +3,18 @@
 #define QUIPU_OP_ADJUST_LOGITS_CUH
 
 #include "op/adjust_logits/adjust_logits.h"
+#include "op/adjust_logits/adjust_proposed.h"
 #include "op/device.cuh"
+
+/* What the history has of token i, and the times that it was proposed up to this row. */
+DEVICE_FN int32_t times_seen(const op_call &call, int64_t row, int32_t i, int32_t seen)
+{
+    const int32_t *uses = (const int32_t *)call.tensors[ADJUST_LOGITS_USES].data;
+    const int32_t *last = (const int32_t *)call.tensors[ADJUST_LOGITS_LAST].data;
+    for (; uses[row] & ADJUST_PROPOSED; row--)
+        if (last[row] == i) seen = (seen | ADJUST_SEEN) + ADJUST_ONCE;
+    return seen;
+}
 
 /* One logit; the thread that has a row's token counts it, and no other thread reads that entry. */
 DEVICE_FN void adjust_logit(const op_call &call, int64_t row, int32_t i, int32_t uses)
@@ -16,7 +27,8 @@ DEVICE_FN void adjust_logit(const op_call &call, int64_t row, int32_t i, int32_t
         *history = (*history | ADJUST_SEEN) + ADJUST_ONCE;
     if (uses & ADJUST_BIAS)
         v = __fadd_rn(v, ((const float *)device_row(t[ADJUST_LOGITS_BIAS], slot))[i]);
-    const int32_t seen = uses & ADJUST_PENALISE ? *history : 0, times = seen / ADJUST_ONCE;
+    const int32_t seen = uses & ADJUST_PENALISE ? times_seen(call, row, i, *history) : 0;
+    const int32_t times = seen / ADJUST_ONCE;
     if (seen) {
         const float repetition = ((const float *)t[ADJUST_LOGITS_REPETITIONS].data)[row];
         v = v > 0 ? __fdiv_rn(v, repetition) : __fmul_rn(v, repetition);
