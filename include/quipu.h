@@ -239,10 +239,26 @@ typedef struct qp_engine_options {
      * `speculate`. It runs on the same device and has as many sessions. QP_INVALID if a token
      * differs. */
     const char *draft;
+    /* Tensor parallelism: each rank holds a part of the model and computes its part of every pass.
+     * With `cut` "gather" (default) the logits have the bits of one rank; with "reduce" ranks add
+     * partial sums, in half as many exchanges. `transport` says what ranks are: "threads" of this
+     * process (default), or "mpi": the processes that mpirun has started, of which all but the
+     * first call qp_rank_follow(). `threads` is the number of each rank's, by default an equal
+     * share of the processors. On the CPU. */
+    int ranks; /* default 1; for "mpi" as many as mpirun has started */
+    const char *transport, *cut;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);
 void qp_engine_close(qp_engine *engine); /* close its sessions first */
+
+/* The rank of this process among those that mpirun has started; -1: it has not started this one. */
+int qp_rank(void);
+
+/* For processes whose qp_rank() is above 0: opens the rank's part of the model, and computes until
+ * the first rank's engine is closed. The options are those of the first rank's engine. QP_IO if a
+ * rank ends or fails. */
+qp_status qp_rank_follow(const qp_engine_options *options, qp_error *error);
 
 typedef struct qp_engine_info {
     size_t size;        /* size of the struct as this library knows it; later members are absent */

@@ -191,6 +191,21 @@ void thread_pool_destroy(thread_pool *pool)
     free(pool);
 }
 
+void threads_bind(int index, int n_others, int count)
+{
+    cpu_set_t allowed, own;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+        CPU_COUNT(&allowed) < (n_others + 1) * count)
+        return;
+    CPU_ZERO(&own);
+    for (int cpu = 0, number = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed)) continue;
+        if (number >= index * count && number < (index + 1) * count) CPU_SET(cpu, &own);
+        number++;
+    }
+    pthread_setaffinity_np(pthread_self(), sizeof own, &own);
+}
+
 int threads_available(void)
 {
     cpu_set_t set;

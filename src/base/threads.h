@@ -29,6 +29,11 @@ void thread_pool_destroy(thread_pool *pool);
 /* The processors that this process may use (its affinity mask), at least 1. */
 int threads_available(void);
 
+/* Binds this thread, and those that it creates, to processors of its own: of those that the process
+ * may use, `count` after those of `index` others. Does nothing if there are fewer than all of
+ * `n_others` + 1 need. */
+void threads_bind(int index, int n_others, int count);
+
 /* Worker i's share [*begin, *end) of `total` units; shares differ by at most one unit. */
 static inline void thread_share(int64_t total, int worker, int n_workers, int64_t *begin,
                                 int64_t *end)

@@ -41,7 +41,7 @@ typedef struct cli_settings {
     bool pure;
     /* plan and shapes */
     int64_t tokens, sequences, ranks, rank, batch, kv_partitions;
-    int cut; /* index into cli_cuts */
+    int cut, ranks_by; /* indices into cli_cuts, and into auto, threads, mpi */
     uint64_t memory;
     bool fuse, sums;
     /* schedule */
@@ -146,8 +146,13 @@ void cli_log(void *call, qp_log_level level, const char *message);
 /* The schedule that the call's settings choose. */
 qp_schedule_options cli_schedule(const cli_call *call);
 
-/* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. */
+/* Opens the engine with the call's settings. `max_outputs`: rows of logits in one pass, 0: one. A
+ * process that mpirun has started as a rank other than the first does not return: it computes its
+ * part until the first rank has ended, and ends. */
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out);
+
+/* Runs this program anew under mpirun, with the same arguments; returns only if that fails. */
+qp_status cli_start_ranks(const cli_call *call, int ranks);
 
 /* Shows a progress line that is overwritten; NULL where standard error is not a terminal. */
 typedef void cli_progress_callback(void *context, const char *text, bool finished);

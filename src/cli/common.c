@@ -94,6 +94,19 @@ static qp_status find_draft(const cli_call *call, const char **path)
     return QP_OK;
 }
 
+/* The life of a rank other than the first. */
+static void follow(const qp_engine_options *options)
+{
+    qp_error error = {0};
+    exit(cli_end(qp_rank_follow(options, &error), &error));
+}
+
+/* Whether ranks are processes that mpirun has started, or is to start. */
+static bool by_mpi(const cli_settings *s)
+{
+    return s->ranks_by == 2 || (s->ranks_by == 0 && qp_rank() >= 0);
+}
+
 qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine **out)
 {
     const cli_settings *s = call->settings;
@@ -120,9 +133,14 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .n_kernels = call->n_kernels,
                                  .log = cli_log,
                                  .log_context = (void *)call,
+                                 .ranks = (int)s->ranks,
+                                 .transport = by_mpi(s) ? "mpi" : "threads",
+                                 .cut = cli_cuts[s->cut],
                                  .progress = cli_progress()};
+    if (by_mpi(s) && qp_rank() < 0) return cli_start_ranks(call, (int)s->ranks);
     qp_status status = find_draft(call, &options.draft);
     if (status == QP_OK) status = cli_model_path(call, &options.model);
+    if (status == QP_OK && by_mpi(s) && qp_rank() > 0) follow(&options);
     if (s->threads > threads_available())
         fprintf(stderr,
                 "quipu: warning: %lld threads on %d processors take turns, which is many times "

@@ -3,6 +3,8 @@
 
 #define SETTINGS cli_settings
 
+static const char *const cli_rank_transports[] = {"auto", "threads", "mpi", NULL};
+
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
 const char *const cli_execs[] = {"auto",      "reference", "serial",     "threads",
                                  "operators", "cuda",      "megakernel", NULL};
@@ -60,6 +62,18 @@ static const option_spec engine_options[] = {
              "most 256 MiB of weights, else 8"},
     {"cpu-mask", 0, OPTION_STRING_AT(SETTINGS, cpu_mask), .expert = true, .argument = "FEATURES",
      .help = "CPU features not to use, separated by commas"},
+    {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "0",
+     .maximum = 1024,
+     .help = "tensor parallelism: N ranks, each with a part of the model and --threads of its own; "
+             "0: one, or as many as mpirun has started"},
+    {"ranks-by", 0, OPTION_CHOICE_AT(SETTINGS, ranks_by), .choices = cli_rank_transports,
+     .fallback = "auto", .argument = "HOW",
+     .help = "what ranks are. threads: of this process; mpi: processes, which mpirun starts; auto: "
+             "mpi under mpirun, else threads"},
+    {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .expert = true, .choices = cli_cuts,
+     .fallback = "gather", .argument = "HOW",
+     .help = "gather: ranks cut every product by its outputs: the bits of one rank; reduce: they "
+             "add partial sums, in half as many exchanges"},
     {0}};
 const option_group cli_engine_options = {"Running", engine_options};
 

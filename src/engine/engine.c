@@ -7,6 +7,7 @@
 #include "engine/schedule.h"
 #include "op/op.h"
 #include "plan/plan.h"
+#include "vm/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -196,7 +197,7 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options,
                          why.message);
     }
     if (is_named(options->device, "cuda")) return cuda_device_open(&e->device, error);
-    if (!is_named(options->device, "auto")) return QP_OK;
+    if (!is_named(options->device, "auto") || e->ranks.size > 1) return QP_OK;
     if (e->has_kernels) {
         say(e, QP_LOG_INFO, "running on the CPU, where kernels from outside run");
         return QP_OK;
@@ -210,9 +211,9 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options,
     return QP_OK;
 }
 
-/* What machines are opened for. */
+/* What machines are opened for; `inner` is the machine of each of several ranks. */
 static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
-                              const schedule_options *schedule)
+                              const machine_type *inner, const schedule_options *schedule)
 {
     return (machine_setup){.program = &e->program,
                            .pool = e->pool,
@@ -221,7 +222,17 @@ static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
                            .progress = &e->progress,
                            .schedule = schedule,
                            .order = options->order,
+                           .inner = inner,
+                           .n_ranks = e->ranks.size,
+                           .cut = e->ranks.cut,
+                           .group = e->ranks.size > 1 ? e->ranks.world : NULL,
                            .device = e->device.context ? &e->device : NULL};
+}
+
+/* What is opened where a model runs on machines of that type. */
+static const machine_type *type_of_ranks(const qp_engine *e, const machine_type *type)
+{
+    return e->ranks.size > 1 ? &machine_ranks : type;
 }
 
 /* A run that does not fit is refused before any weight is read. Weights count as the kernels keep
@@ -229,10 +240,10 @@ static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
 static qp_status check_memory(qp_engine *e, const qp_engine_options *options,
                               const machine_type *type, qp_error *error)
 {
-    const machine_setup setup = setup_of(e, options, NULL);
+    const machine_setup setup = setup_of(e, options, type, NULL);
     const double gib = 1 << 30;
     machine_bytes need;
-    TRY(machine_count_bytes(type, &setup, &need, error));
+    TRY(machine_count_bytes(type_of_ranks(e, type), &setup, &need, error));
     uint64_t available = buffer_available();
     if (need.total <= available) return QP_OK;
     int64_t fits =
@@ -288,7 +299,8 @@ static qp_status open_model(qp_engine *e, const qp_engine_options *options,
     uint64_t weight_bytes = model_weight_bytes(e->model);
     model_close(e->model);
     e->model = NULL;
-    model_options whole = {.discardable = true, .pool = e->pool, .progress = &e->progress};
+    model_options whole = {
+        .discardable = e->ranks.size == 1, .pool = e->pool, .progress = &e->progress};
     progress_begin(&e->progress, "making weights", weight_bytes);
     TRY(model_open(options->model, &whole, &e->model, error));
     program_attach(&e->program, e->model);
@@ -332,7 +344,7 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     qp_error why = {0};
     const schedule_options blocks = {.workers = options->workers,
                                      .assignment = chosen->options.assignment};
-    machine_setup setup = setup_of(e, options, &blocks);
+    machine_setup setup = setup_of(e, options, NULL, &blocks);
     machine *m = slot_of(e, 0);
     setup.over = engine_memory(e);
     setup.alone = !type && runs_alone(&e->program.options);
@@ -379,11 +391,12 @@ static qp_status open_machines(qp_engine *e, const qp_engine_options *options,
                                qp_error *error)
 {
     const schedule_options schedule = engine_schedule_options(chosen, &e->program);
-    machine_setup setup = setup_of(e, options, &schedule);
+    machine_setup setup = setup_of(e, options, type, &schedule);
     setup.schedule_file = chosen->file;
     const bool gpu = e->device.context != NULL;
     e->n_machines = 1;
-    TRY(machine_open(gpu ? &machine_cuda : type, &setup, slot_of(e, ENGINE_MACHINES - 1), error));
+    TRY(machine_open(gpu ? &machine_cuda : type_of_ranks(e, type), &setup,
+                     slot_of(e, ENGINE_MACHINES - 1), error));
     return gpu ? open_megakernel(e, options, chosen, type, error) : QP_OK;
 }
 
@@ -458,6 +471,13 @@ static qp_engine_info info_of(const qp_engine *e)
                             .device = e->device.context ? e->device.name : "cpu"};
 }
 
+static qp_status check_ranks(const qp_engine *e, qp_error *error)
+{
+    if (e->ranks.size == 1 || !e->device.context) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED, "%d ranks run on CPUs: use --device cpu",
+                     e->ranks.size);
+}
+
 /* The machine that the chosen schedule is for: the one that decodes. */
 static const machine_type *type_of_schedule(const qp_engine *e, const machine_type *type)
 {
@@ -465,13 +485,16 @@ static const machine_type *type_of_schedule(const qp_engine *e, const machine_ty
     return e->device.context ? &machine_megakernel : &machine_threads;
 }
 
-static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
-                             const engine_schedule *chosen, qp_error *error)
+/* Opens everything up to the model; *type: the machine, of each rank if there are several. */
+static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
+                            const engine_schedule *chosen, const machine_type **out,
+                            qp_error *error)
 {
     const machine_type *type;
     int threads = options->threads;
+    TRY(engine_ranks_open(options, &e->ranks, error));
     if (!threads) TRY(engine_schedule_workers(chosen, &threads, error));
-    if (!threads) threads = threads_available();
+    if (!threads) threads = engine_ranks_threads(&e->ranks, threads_available());
     if (!options->model) return error_set(error, QP_INVALID, "no model was named");
     TRY(choose_type(options, &type, error));
     TRY(choose_features(e, options, error));
@@ -480,8 +503,17 @@ static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
     TRY(choose_device(e, options, type, error));
     TRY(check_workers(e, options, error));
     TRY(engine_schedule_check(chosen, type_of_schedule(e, type), options->fuse, error));
+    TRY(check_ranks(e, error));
     if (!type && !e->device.context) type = &machine_threads;
-    TRY(open_model(e, options, type, error));
+    *out = type;
+    return open_model(e, options, type, error);
+}
+
+static qp_status open_engine(qp_engine *e, const qp_engine_options *options,
+                             const engine_schedule *chosen, qp_error *error)
+{
+    const machine_type *type;
+    TRY(open_basis(e, options, chosen, &type, error));
     TRY(open_machines(e, options, chosen, type, error));
     TRY(batch_init(&e->batch, &e->program, error));
     TRY(open_decoding(e, error));
@@ -553,11 +585,42 @@ void qp_engine_close(qp_engine *e)
     free(e->sessions);
     for (int i = 0; i < ENGINE_MACHINES; i++)
         machine_close(slot_of(e, i)); /* the one that has the memory last */
+    engine_ranks_close(&e->ranks);
     cuda_device_close(&e->device);
     program_free(&e->program);
     model_close(e->model);
     thread_pool_destroy(e->pool);
     free(e);
+}
+
+static qp_status follow(qp_engine *e, const qp_engine_options *options,
+                        const engine_schedule *chosen, qp_error *error)
+{
+    const machine_type *type;
+    TRY(open_basis(e, options, chosen, &type, error));
+    if (!e->ranks.world || comm_rank(e->ranks.world) == 0)
+        return error_set(error, QP_INVALID, "the first rank opens an engine, it does not follow");
+    const schedule_options schedule = engine_schedule_options(chosen, &e->program);
+    const machine_setup setup = setup_of(e, options, type, &schedule);
+    return ranks_follow(&setup, error);
+}
+
+qp_status qp_rank_follow(const qp_engine_options *given, qp_error *error)
+{
+    qp_engine_options options;
+    TRY(SIZED_READ(qp_engine_options, given, &options, error));
+    qp_engine *e = calloc(1, sizeof *e);
+    if (!e) return error_no_memory(error, "the engine", sizeof *e);
+    e->log = options.log;
+    e->log_context = options.log_context;
+    options.device = "cpu";
+    options.transport = "mpi";
+    engine_schedule chosen;
+    qp_status status = engine_schedule_read(options.schedule, &chosen, error);
+    if (status == QP_OK) status = follow(e, &options, &chosen, error);
+    engine_schedule_free(&chosen);
+    qp_engine_close(e);
+    return status;
 }
 
 const qp_engine_info *qp_engine_get_info(const qp_engine *e)

@@ -5,6 +5,7 @@
 #include "engine/generation_config.h"
 #include "engine/pages.h"
 #include "engine/prefix_tree.h"
+#include "engine/ranks.h"
 #include "engine/run.h"
 #include "engine/speculate.h"
 #include "engine/step.h"
@@ -33,6 +34,7 @@ struct qp_engine {
     page_pool pages;
     prefix_tree prefixes; /* open after engine_open_prefixes() */
     thread_pool *pool;
+    engine_ranks ranks;
     qp_vocabulary *vocabulary; /* NULL: the model has none */
     generation_config defaults;
     qp_engine_info info;

@@ -1,6 +1,8 @@
 /* Runs a whole call: see run.h. */
 #include "op/run.h"
 
+#include "op/exchange.h"
+
 typedef struct run_context {
     op_kernel *kernel;
     const op_call *call;
@@ -23,7 +25,9 @@ void op_run(const op_info *op, op_kernel *kernel, const op_call *call, thread_po
 {
     run_context run = {kernel, call, scratch, scratch_bytes, op->units(call)};
     int64_t grain = op->grain > 0 ? op->grain : 1;
-    if (run.units >= 2 * grain)
+    /* An exchange between ranks is made by one thread. */
+    const bool apart = (op == &op_all_reduce || op == &op_all_gather) && exchange_group(call);
+    if (run.units >= 2 * grain && !apart)
         thread_pool_run(pool, run_share, &run);
     else
         run_share(&run, 0, 1);

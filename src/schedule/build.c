@@ -57,10 +57,6 @@ static void fill_options(schedule_options *o, const program *p)
 
 static qp_status check_limits(const program *p, qp_error *error)
 {
-    if (p->options.ranks != 1)
-        return error_set(error, QP_UNSUPPORTED,
-                         "a schedule is made for a model on one rank, found %d ranks",
-                         p->options.ranks);
     if (p->n_steps <= UINT16_MAX && p->config.n_layers <= INT16_MAX) return QP_OK;
     return error_set(error, QP_UNSUPPORTED,
                      "a schedule has room for %d steps and %d layers, the program has %d and %lld",

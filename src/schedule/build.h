@@ -14,8 +14,7 @@ int64_t schedule_kv_partitions(int workers, int64_t n_kv_heads);
  * logits, because choosing tokens is not scheduled. The machine sets the number of workers. */
 schedule_options schedule_run_options(const program *program);
 
-/* schedule_free() the result, also after a failure. QP_UNSUPPORTED if the program is for one of
- * several ranks. */
+/* schedule_free() the result, also after a failure. */
 qp_status schedule_build(const program *program, const schedule_options *options, schedule *out,
                          qp_error *error);
 

@@ -6,11 +6,13 @@
  * of a node, and the data of a KV head stays with few workers. Operators that work row by row are
  * cut into parts, whose rows are computed when the instruction runs, because the batch decides how
  * many rows there are. In the throughput setting a node has instructions for each tile of rows; a
- * tile past the batch's end is empty.
+ * tile past the batch's end is empty. An exchange between ranks is one instruction, because all
+ * ranks must make the same exchanges in the same order.
  */
 #include "schedule/draft.h"
 
 #include "base/threads.h"
+#include "op/exchange.h"
 
 #include <assert.h>
 #include <math.h>
@@ -47,6 +49,7 @@ static int64_t divide_up(int64_t a, int64_t b)
 /* How a node is cut. */
 typedef struct cut {
     bool columns;          /* units are cut now; else parts at run time */
+    bool exchanges;        /* between ranks, all rows in one instruction */
     int64_t units;         /* of columns */
     int64_t group;         /* of columns that stay together */
     int64_t grain;         /* of units that stay together in parts */
@@ -95,7 +98,8 @@ static cut cut_node(const draft *d, int node)
     c.grain = op->grain > 0 ? ELEMENT_GRAIN : 1;
     c.usual_per_row = c.columns ? 0 : call.end / rows;
     c.segments = d->segments[node];
-    bool whole_rows = c.columns && has_sequences(s, &s->program->nodes[node]);
+    c.exchanges = op_exchanges(s->program->nodes[node].op);
+    bool whole_rows = c.exchanges || (c.columns && has_sequences(s, &s->program->nodes[node]));
     if (s->options.setting == SCHEDULE_THROUGHPUT && !whole_rows) {
         c.tile = s->options.tile;
         if (divide_up(rows, c.tile) > MAX_TILES) c.tile = divide_up(rows, MAX_TILES);
@@ -155,7 +159,7 @@ static uint32_t cost_of_share(const lowered_tile *tile, int64_t share, int64_t a
 static bool add_parts(draft *d, const cut *c, const lowered_tile *tile)
 {
     int64_t pieces = divide_up(tile->rows * c->usual_per_row, c->grain), begin, end;
-    int n = (int)at_most(pieces > 0 ? pieces : 1, d->out->options.workers);
+    int n = (int)at_most(pieces > 0 ? pieces : 1, c->exchanges ? 1 : d->out->options.workers);
     draft_group *group = add_group(d, tile->node, tile->tokens);
     for (int i = 0; group && i < n; i++) {
         instruction *in = add_item(d, tile->node, tile->tokens, i);

@@ -2,6 +2,7 @@
 #include "vm/execute.h"
 
 #include "base/checked.h"
+#include "op/exchange.h"
 #include "op/run.h"
 #include "plan/weights.h"
 #include "vm/pack.h"
@@ -200,6 +201,12 @@ qp_status executor_init(executor *x, const program *program, thread_pool *pool,
     TRY(buffer_alloc(&x->v_cache, cache_bytes, "the KV cache", error));
     place_tensors(x);
     return executor_pack(x, progress, error);
+}
+
+void executor_join(executor *x, comm *group)
+{
+    for (int n = 0; n < x->program->n_nodes; n++)
+        if (op_exchanges(x->program->nodes[n].op)) x->nodes[n].packed = group;
 }
 
 void executor_free(executor *x)

@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "base/log.h"
 #include "base/threads.h"
+#include "comm/comm.h"
 #include "vm/batch.h"
 #include "vm/kernel_table.h"
 #include "plan/program.h"
@@ -54,6 +55,9 @@ qp_status executor_choose(executor *executor, const program *program, uint32_t c
 qp_status executor_init(executor *executor, const program *program, thread_pool *pool,
                         uint32_t cpu_features, const kernel_table *kernels, progress *progress,
                         qp_error *error);
+
+/* Exchanges between ranks are made in `group` from now on. */
+void executor_join(executor *executor, comm *group);
 
 /* Selects the kernel for a call with the program's types and largest shapes; NULL: the reference.
  */

@@ -50,6 +50,13 @@ typedef struct machine_setup {
     /* Of `cuda` for a rank of several: the GPUs of all (cuda/ranks.h), of which it takes its own in
      * place of `device`; NULL: there is one rank. */
     const struct cuda_ranks *gpus;
+    /* Of `ranks`: the machine of every rank, their number, and how they cut the model. The program
+     * is that of one rank. */
+    const machine_type *inner;
+    int n_ranks;
+    plan_cut cut;
+    struct comm *group; /* of a rank's machine: the ranks of which the program is one's; of `ranks`:
+                           this process's place among them, NULL: they are threads of it */
     const machine *over; /* a machine with the same program, whose memory and weights are used:
                             `cuda` for the megakernel, `operators` for threads. NULL: memory of its
                             own. Close the machine that was opened over the other first */
@@ -186,6 +193,8 @@ struct machine_type {
 /* Of the CPU: machine_cpu.c, of a GPU: cuda/machine.c and mega/machine.c. */
 extern const machine_type machine_reference, machine_serial, machine_threads, machine_operators;
 extern const machine_type machine_cuda, machine_megakernel;
+/* Several ranks as one machine: ranks.c. machine_setup.inner says what runs on each. */
+extern const machine_type machine_ranks;
 
 /* All of these, in that order; NULL: past the last. */
 const machine_type *machine_type_at(int index);

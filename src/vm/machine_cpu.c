@@ -122,8 +122,10 @@ static qp_status open_executor(const machine_setup *setup, uint32_t features, cp
     }
     m->executor = &m->own;
     m->owns = true;
-    return executor_init(&m->own, setup->program, setup->pool, features, setup->kernels,
-                         setup->progress, error);
+    TRY(executor_init(&m->own, setup->program, setup->pool, features, setup->kernels,
+                      setup->progress, error));
+    executor_join(&m->own, setup->group);
+    return QP_OK;
 }
 
 static qp_status open_reference(const machine_setup *setup, void **self, qp_error *error)

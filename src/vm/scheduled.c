@@ -28,7 +28,8 @@ static void take_kernels(scheduled *r)
         const op_info *op = op_get(r->schedule.program->nodes[n].op);
         r->kernels[n].kernel = chosen->variant ? chosen->variant->kernel : op->reference;
         r->kernels[n].packed = chosen->packed;
-        if (chosen->packed) r->kernels[n].packed_unit_bytes = unit_bytes(r, n, chosen->variant);
+        if (chosen->packed && chosen->variant)
+            r->kernels[n].packed_unit_bytes = unit_bytes(r, n, chosen->variant);
     }
 }
 

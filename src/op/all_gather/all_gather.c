@@ -1,12 +1,14 @@
 /* all_gather: rows whose columns several ranks have computed, whole on every rank.
  *
  * Nothing is computed, so every rank has the bits that one rank would have. The reference has the
- * columns of the other ranks in one memory, which defines what a transport must deliver.
+ * columns of the other ranks in one memory, which defines what a transport must deliver; ranks that
+ * run apart give theirs to a group (op/exchange.h).
  */
 #include "op/all_gather/all_gather.h"
 
 #include "op/cuda_ops.h"
 #include "op/element.h"
+#include "op/exchange.h"
 #include "op/row.h"
 
 static int64_t units(const op_call *call)
@@ -42,6 +44,10 @@ void all_gather_reference(const op_call *call)
     const tensor *out = &call->tensors[ALL_GATHER_OUT];       /* (n_rows, n_columns) */
     const int64_t first = (int64_t)call->params[ALL_GATHER_FIRST];
     const int64_t end = first + part->shape[1];
+    if (exchange_group(call)) {
+        exchange_columns(call);
+        return;
+    }
 
     for (int64_t unit = call->begin; unit < call->end;) {
         row_span span = row_span_at(unit, call->end, out->shape[1]);

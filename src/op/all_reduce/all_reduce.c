@@ -1,13 +1,14 @@
 /* all_reduce: the sum over ranks that ends every half layer of a tensor-parallel model.
  *
  * Each rank holds one part, and all ranks get the sum. The reference has the parts of all ranks in
- * one memory, which defines what a transport must deliver. With one rank, in place, it costs
- * nothing.
+ * one memory, which defines what a transport must deliver; ranks that run apart give theirs to a
+ * group (op/exchange.h). With one rank, in place, it costs nothing.
  */
 #include "op/all_reduce/all_reduce.h"
 
 #include "op/cuda_ops.h"
 #include "op/element.h"
+#include "op/exchange.h"
 #include "op/row.h"
 
 static int64_t units(const op_call *call)
@@ -32,6 +33,10 @@ void all_reduce_reference(const op_call *call)
 {
     const tensor *parts = &call->tensors[ALL_REDUCE_PARTS]; /* (n_ranks, n_rows, n_columns) */
     const tensor *out = &call->tensors[ALL_REDUCE_OUT];     /* (n_rows, n_columns) */
+    if (exchange_group(call)) {
+        exchange_sum(call);
+        return;
+    }
     if (is_in_place(parts, out)) return;
 
     for (int64_t unit = call->begin; unit < call->end;) {

@@ -1,0 +1,10 @@
+/* What mpirun tells the processes that it starts, in their environment. */
+#ifndef QUIPU_BASE_OPTION_WORLD_H
+#define QUIPU_BASE_OPTION_WORLD_H
+
+#include <stdbool.h>
+
+/* This process's rank and the number of ranks; false: Open MPI's mpirun has not started it. */
+bool option_world(int *rank, int *size);
+
+#endif

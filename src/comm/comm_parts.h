@@ -1,0 +1,46 @@
+/* What the transports of a group have in common. */
+#ifndef QUIPU_COMM_PARTS_H
+#define QUIPU_COMM_PARTS_H
+
+#include "comm/comm.h"
+
+typedef struct comm_type {
+    /* Exchanges the stage; false: the group has failed (comm_fail()). */
+    bool (*exchange)(comm *comm, uint32_t tag, size_t bytes, size_t most, comm_wait wait);
+    void *(*stage)(comm *comm, size_t bytes);
+    /* Whether another rank has failed; *message (may be NULL) says how. */
+    bool (*failed)(const comm *comm, const char **message);
+    void (*fail)(comm *comm, const char *message);
+    void (*close)(comm *comm);
+} comm_type;
+
+struct comm {
+    const comm_type *type;
+    int rank, size;
+    uint32_t number;     /* of the next exchange */
+    uint64_t idle_since; /* when the last exchange ended, clock_ns() */
+    int64_t patience_ms; /* 0: the usual */
+    comm_part *parts;    /* [size] */
+};
+
+/* A wait that has begun. */
+typedef struct comm_watch {
+    const comm *comm;
+    comm_wait wait;
+    uint64_t patience_ns, waited_ns, last_ns;
+    int looks;
+} comm_watch;
+
+comm_watch comm_watch_begin(const comm *comm, comm_wait wait);
+
+/* Called in a loop: spins, then yields the processor, and sleeps where the wait is idle. False: it
+ * has taken too long. */
+bool comm_watch_goes_on(comm_watch *watch);
+
+/* Fails the group because `late` did not come. */
+void comm_fail_late(comm *comm, int late, const comm_watch *watch);
+
+/* Fails the group because `other` makes another exchange than this rank. */
+void comm_fail_apart(comm *comm, int other, uint32_t tag, uint32_t found);
+
+#endif

@@ -1,0 +1,25 @@
+/* The ranks that an engine runs a model on. */
+#ifndef QUIPU_ENGINE_RANKS_H
+#define QUIPU_ENGINE_RANKS_H
+
+#include "comm/comm.h"
+#include "plan/program.h"
+#include "quipu.h"
+
+typedef struct engine_ranks {
+    int size; /* 1: the model is not cut */
+    plan_cut cut;
+    comm
+        *world; /* this process's place among those that mpirun has started; NULL: ranks are threads
+                 */
+} engine_ranks;
+
+/* Reads the options, and opens MPI if ranks are processes. engine_ranks_close() it, also after a
+ * failure. */
+qp_status engine_ranks_open(const qp_engine_options *options, engine_ranks *out, qp_error *error);
+void engine_ranks_close(engine_ranks *ranks);
+
+/* How many threads a rank gets by default. */
+int engine_ranks_threads(const engine_ranks *ranks, int available);
+
+#endif

@@ -1,0 +1,337 @@
+/* The machine `ranks`, as its owner sees it: see ranks.h. */
+#include "vm/ranks.h"
+
+#include "vm/machine_run.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A rank that is a thread of this process. */
+typedef struct rank_thread {
+    pthread_t thread;
+    bool started;
+    const machine_setup *setup;
+    comm *comm;
+} rank_thread;
+
+typedef struct ranks_machine {
+    machine_setup setup;
+    rank_member first;
+    rank_thread *others; /* [size - 1]; NULL: they are other processes */
+    comm **ends;         /* [size], where they are threads */
+    int size;
+    char *message; /* a command's data */
+    size_t capacity;
+} ranks_machine;
+
+/* ---- opening and closing ------------------------------------------------------------------- */
+
+static void *live(void *context)
+{
+    const rank_thread *t = context;
+    rank_member member;
+    threads_bind(comm_rank(t->comm), comm_size(t->comm) - 1, thread_pool_size(t->setup->pool));
+    /* The group remembers what went wrong, and the leader reports it. */
+    if (rank_member_open(t->setup, t->comm, NULL, &member, NULL) == QP_OK)
+        rank_member_follow(&member, NULL);
+    rank_member_close(&member);
+    return NULL;
+}
+
+qp_status ranks_follow(const machine_setup *setup, qp_error *error)
+{
+    rank_member member;
+    qp_status status = rank_member_open(setup, setup->group, setup->pool, &member, error);
+    if (status == QP_OK) status = rank_member_follow(&member, error);
+    rank_member_close(&member);
+    return status;
+}
+
+static qp_status start_threads(ranks_machine *m, qp_error *error)
+{
+    m->ends = calloc((size_t)m->size, sizeof *m->ends);
+    m->others = calloc((size_t)m->size, sizeof *m->others);
+    if (!m->ends || !m->others) return error_no_memory(error, "ranks", (size_t)m->size);
+    TRY(comm_threads_open(m->size, m->ends, error));
+    for (int r = 1; r < m->size; r++) {
+        rank_thread *t = &m->others[r - 1];
+        *t = (rank_thread){.setup = &m->setup, .comm = m->ends[r]};
+        t->started = pthread_create(&t->thread, NULL, live, t) == 0;
+        if (t->started) continue;
+        comm_abort(m->ends[0], "a thread for another rank could not be started");
+        return comm_check(m->ends[0], error);
+    }
+    return QP_OK;
+}
+
+static qp_status open_ranks(const machine_setup *setup, void **self, qp_error *error)
+{
+    ranks_machine *m = *self = calloc(1, sizeof *m);
+    if (!m) return error_no_memory(error, "the machine", sizeof *m);
+    m->setup = *setup;
+    m->size = setup->group ? comm_size(setup->group) : setup->n_ranks;
+    if (setup->schedule_file)
+        return error_set(error, QP_UNSUPPORTED,
+                         "%s: a schedule in a file is for one rank, and there are %d; leave "
+                         "--schedule out",
+                         setup->schedule_file, m->size);
+    if (!setup->group) TRY(start_threads(m, error));
+    comm *own = setup->group ? setup->group : m->ends[0];
+    return rank_member_open(&m->setup, own, setup->pool, &m->first, error);
+}
+
+static void close_ranks(void *self)
+{
+    ranks_machine *m = self;
+    const rank_command end = {.what = RANK_CLOSE};
+    if (!m) return;
+    if (m->first.comm) rank_command_give(m->first.comm, &end, NULL, NULL);
+    if (m->ends && m->ends[0] && !m->first.comm) comm_abort(m->ends[0], "it was not opened");
+    for (int r = 1; m->others && r < m->size; r++)
+        if (m->others[r - 1].started) pthread_join(m->others[r - 1].thread, NULL);
+    rank_member_close(&m->first);
+    for (int r = 0; m->ends && r < m->size; r++)
+        comm_close(m->ends[r]);
+    free(m->ends);
+    free(m->others);
+    free(m->message);
+    free(m);
+}
+
+static void add_bytes(machine_bytes *sum, const machine_bytes *of)
+{
+    sum->weights += of->weights;
+    sum->activations += of->activations;
+    sum->kv_cache += of->kv_cache;
+    sum->rope_table += of->rope_table;
+    sum->inputs += of->inputs;
+    sum->workspace += of->workspace;
+    sum->state += of->state;
+    sum->total += of->total;
+}
+
+/* Of this process: of all ranks, or of one. */
+static qp_status count_ranks(const machine_setup *setup, machine_bytes *out, qp_error *error)
+{
+    const int size = setup->group ? comm_size(setup->group) : setup->n_ranks;
+    const int first = setup->group ? comm_rank(setup->group) : 0, n = setup->group ? 1 : size;
+    *out = (machine_bytes){0};
+    for (int r = first; r < first + n; r++) {
+        plan_options options = setup->program->options;
+        program own;
+        machine_bytes bytes = {0};
+        options.ranks = size, options.rank = r, options.cut = setup->cut;
+        qp_status status = program_rebuild(setup->program, &options, &own, error);
+        machine_setup of_rank = *setup;
+        of_rank.program = &own;
+        if (status == QP_OK) status = machine_count_bytes(setup->inner, &of_rank, &bytes, error);
+        program_free(&own);
+        TRY(status);
+        add_bytes(out, &bytes);
+    }
+    return QP_OK;
+}
+
+/* ---- running ------------------------------------------------------------------------------- */
+
+static const char *accepts_ranks(const void *self, const machine_request *request)
+{
+    const ranks_machine *m = self;
+    return machine_accepts(&m->first.machine, request);
+}
+
+static machine_pace pace_of_ranks(const void *self, int64_t n_sequences, machine_choice choice)
+{
+    const ranks_machine *m = self;
+    return machine_pace_of(&m->first.machine, n_sequences, choice);
+}
+
+size_t rank_input_bytes(const program *p, plan_tensor_id id, const program_sizes *sizes)
+{
+    const plan_tensor *t = &p->tensors[id];
+    if (t->kind != PLAN_INPUT) return 0;
+    size_t bytes = dtype_block_bytes(t->type);
+    for (int d = 0; d < t->rank; d++)
+        bytes *= (size_t)(t->dims[d].size < 0 ? sizes->of[-t->dims[d].size] : t->dims[d].size);
+    return bytes;
+}
+
+size_t rank_angle_bytes(const batch *b)
+{
+    if (!b->angles) return 0;
+    return (size_t)(batch_tokens(b) * b->program->config.rope.dim) * sizeof *b->angles;
+}
+
+/* The inputs of the batch, its angles and the stop tokens, as take_inputs() reads them. */
+static qp_status write_message(ranks_machine *m, const machine_request *r, size_t *bytes,
+                               qp_error *error)
+{
+    const batch *b = r->batch;
+    *bytes = rank_angle_bytes(b) + r->n_stops * sizeof *r->stops;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
+        *bytes += rank_input_bytes(&m->first.program, (plan_tensor_id)id, &b->sizes);
+    if (*bytes > m->capacity) {
+        free(m->message);
+        m->message = malloc(*bytes);
+        m->capacity = m->message ? *bytes : 0;
+        if (!m->message) return error_no_memory(error, "a batch for other ranks", *bytes);
+    }
+    char *to = m->message;
+    for (int id = 0; id < PLAN_TENSOR_COUNT; id++) {
+        const size_t n = rank_input_bytes(&m->first.program, (plan_tensor_id)id, &b->sizes);
+        if (n) memcpy(to, b->of[id], n);
+        to += n;
+    }
+    if (rank_angle_bytes(b)) memcpy(to, b->angles, rank_angle_bytes(b));
+    if (r->n_stops) memcpy(to + rank_angle_bytes(b), r->stops, r->n_stops * sizeof *r->stops);
+    return QP_OK;
+}
+
+/* What goes wrong on one rank ends the others. */
+static qp_status checked(const ranks_machine *m, qp_status status, qp_error *error)
+{
+    if (status != QP_OK) {
+        comm_abort(m->first.comm, error ? error->message : "it cannot go on");
+        return status;
+    }
+    return comm_check(m->first.comm, error);
+}
+
+static qp_status run_ranks(void *self, const machine_request *r, qp_error *error)
+{
+    ranks_machine *m = self;
+    rank_command c = {.what = RANK_RUN,
+                      .first = r->first,
+                      .last = r->last,
+                      .passes = r->passes,
+                      .choice = (int32_t)r->choice,
+                      .continues = r->continues,
+                      .n_stops = r->n_stops,
+                      .sizes = r->batch->sizes};
+    TRY(write_message(m, r, &c.bytes, error));
+    TRY(rank_command_give(m->first.comm, &c, m->message, error));
+    return checked(m, machine_run(&m->first.machine, r, error), error);
+}
+
+static qp_status wait_ranks(void *self, int *passes, qp_error *error)
+{
+    ranks_machine *m = self;
+    const rank_command c = {.what = RANK_WAIT};
+    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    return checked(m, machine_wait(&m->first.machine, passes, error), error);
+}
+
+static float *logits_of_ranks(void *self)
+{
+    const ranks_machine *m = self;
+    return machine_logits(&m->first.machine);
+}
+
+/* ---- memory -------------------------------------------------------------------------------- */
+
+/* Puts rows together from the parts of all ranks, which are as many as the command asks for. */
+static qp_status join(ranks_machine *m, const rank_command *c, void *data, qp_error *error)
+{
+    const plan_tensor_id id = c->what == RANK_READ_PAGE ? PLAN_K_CACHE : (plan_tensor_id)c->tensor;
+    const rank_pieces own = rank_pieces_of(&m->first.program, id);
+    TRY(rank_command_give(m->first.comm, c, NULL, error));
+    const comm_part *parts = rank_member_collect(&m->first, c, error);
+    if (!parts) return QP_IO;
+    if (own.n == 0) {
+        memcpy(data, parts[0].data, c->bytes);
+        return QP_OK;
+    }
+    for (int r = 0; r < m->size; r++) {
+        plan_options options = m->first.program.options;
+        program of;
+        options.rank = r;
+        TRY(program_rebuild(&m->first.program, &options, &of, error));
+        const rank_pieces pieces = rank_pieces_of(&of, id);
+        rank_pieces_join(&pieces, c->bytes / pieces.whole_row, parts[r].data, data);
+        program_free(&of);
+    }
+    return QP_OK;
+}
+
+static qp_status read_ranks(void *self, plan_tensor_id id, int64_t layer, void *data, size_t bytes,
+                            qp_error *error)
+{
+    const rank_command c = {.what = RANK_READ, .tensor = id, .layer = layer, .bytes = bytes};
+    return join(self, &c, data, error);
+}
+
+static qp_status read_page_ranks(void *self, int32_t page, void *data, qp_error *error)
+{
+    const ranks_machine *m = self;
+    const rank_command c = {
+        .what = RANK_READ_PAGE, .from = page, .bytes = machine_page_bytes(m->setup.program)};
+    return join(self, &c, data, error);
+}
+
+static qp_status write_all(ranks_machine *m, const rank_command *c, const void *data,
+                           qp_error *error)
+{
+    TRY(rank_command_give(m->first.comm, c, data, error));
+    return checked(m, rank_member_put(&m->first, c, data, error), error);
+}
+
+static qp_status write_ranks(void *self, plan_tensor_id id, int64_t layer, const void *data,
+                             size_t bytes, qp_error *error)
+{
+    const rank_command c = {.what = RANK_WRITE, .tensor = id, .layer = layer, .bytes = bytes};
+    return write_all(self, &c, data, error);
+}
+
+static qp_status write_page_ranks(void *self, int32_t page, const void *data, qp_error *error)
+{
+    ranks_machine *m = self;
+    const rank_command c = {
+        .what = RANK_WRITE_PAGE, .from = page, .bytes = machine_page_bytes(m->setup.program)};
+    return write_all(m, &c, data, error);
+}
+
+static qp_status copy_page_ranks(void *self, int32_t from, int32_t to, qp_error *error)
+{
+    ranks_machine *m = self;
+    const rank_command c = {.what = RANK_COPY_PAGE, .from = from, .to = to};
+    TRY(rank_command_give(m->first.comm, &c, NULL, error));
+    return checked(m, machine_copy_page(&m->first.machine, from, to, error), error);
+}
+
+/* ---- what it runs -------------------------------------------------------------------------- */
+
+/* A step has the nodes of one rank first, and exchanges after them. */
+static machine_kernel kernel_of_ranks(const void *self, int node)
+{
+    const ranks_machine *m = self;
+    const program *whole = m->setup.program, *own = &m->first.program;
+    const int step = whole->nodes[node].step;
+    return machine_kernel_of(&m->first.machine,
+                             own->steps[step].first_node + node - whole->steps[step].first_node);
+}
+
+static qp_status limits_of_ranks(void *self, machine_profile *out, qp_error *error)
+{
+    const ranks_machine *m = self;
+    return machine_limits(&m->first.machine, out, error);
+}
+
+const machine_type machine_ranks = {.name = "ranks",
+                                    .help = "several ranks, each with a machine of its own",
+                                    .takes_kernels = true,
+                                    .count_bytes = count_ranks,
+                                    .open = open_ranks,
+                                    .close = close_ranks,
+                                    .accepts = accepts_ranks,
+                                    .pace = pace_of_ranks,
+                                    .run = run_ranks,
+                                    .wait = wait_ranks,
+                                    .logits = logits_of_ranks,
+                                    .read = read_ranks,
+                                    .write = write_ranks,
+                                    .copy_page = copy_page_ranks,
+                                    .read_page = read_page_ranks,
+                                    .write_page = write_page_ranks,
+                                    .kernel = kernel_of_ranks,
+                                    .limits = limits_of_ranks};

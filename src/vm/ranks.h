@@ -1,0 +1,111 @@
+/* The machine `ranks`: a model on several ranks, as one machine.
+ *
+ *     leader   rank 0: its owner's calls become commands, which all ranks carry out
+ *     member   every rank, the first too: its part of the program, and a machine that runs it
+ *
+ * The ranks are threads of this process, or processes that mpirun has started. The owner sees the
+ * program of one rank: read() puts tensors together that ranks have parts of, and write() takes
+ * them apart. Every rank gets every request and chooses the tokens by itself, from the same logits.
+ */
+#ifndef QUIPU_VM_RANKS_H
+#define QUIPU_VM_RANKS_H
+
+#include "comm/comm.h"
+#include "vm/machine.h"
+
+/* One rank. */
+typedef struct rank_member {
+    comm *comm;
+    program program;
+    thread_pool *pool;
+    bool owns_pool;
+    machine machine;
+    batch batch;
+    int32_t *tokens[MACHINE_MAX_RUNS]; /* [passes][outputs] of the runs that are in flight */
+    size_t token_capacity[MACHINE_MAX_RUNS];
+    int next_run;
+} rank_member;
+
+/* A call of the owner. Tensors, inputs of a batch and stop tokens follow it. */
+typedef struct rank_command {
+    enum {
+        RANK_CLOSE,
+        RANK_RUN,
+        RANK_WAIT,
+        RANK_READ,
+        RANK_WRITE,
+        RANK_COPY_PAGE,
+        RANK_READ_PAGE,
+        RANK_WRITE_PAGE,
+    } what;
+    int32_t first, last, passes, choice, continues; /* of a request */
+    int32_t from, to;                               /* pages */
+    int64_t tensor, layer;
+    uint64_t bytes; /* of what follows */
+    uint64_t n_stops;
+    program_sizes sizes; /* of the batch */
+} rank_command;
+
+/* Opens the member of a rank, and then checks that all ranks run the same program of the same
+ * model: setup->program is that of one rank, of which it builds its own. If it fails, the other
+ * ranks are told. rank_member_close() it, also after a failure. */
+qp_status rank_member_open(const machine_setup *setup, comm *comm, thread_pool *pool,
+                           rank_member *out, qp_error *error);
+void rank_member_close(rank_member *member);
+
+/* Carries out the leader's commands until RANK_CLOSE or a failure. */
+qp_status rank_member_follow(rank_member *member, qp_error *error);
+
+/* The first `bytes` of a tensor, or a page of the cache: the member's part of its rows into
+ * the stage of the group, or out of `whole`. */
+qp_status rank_member_give(rank_member *member, const rank_command *command, qp_error *error);
+qp_status rank_member_put(rank_member *member, const rank_command *command, const void *whole,
+                          qp_error *error);
+
+/* The leader gives a command, with `data` if it has any; asks for the parts of RANK_READ or
+ * RANK_READ_PAGE, [size], which it gives too. NULL: the group has failed. */
+qp_status rank_command_give(comm *comm, const rank_command *command, const void *data,
+                            qp_error *error);
+const comm_part *rank_member_collect(rank_member *member, const rank_command *command,
+                                     qp_error *error);
+
+enum { RANK_INLINE_BYTES = 16 << 10 }; /* data that travel with their command */
+
+static inline bool rank_command_has_data(const rank_command *c)
+{
+    return c->what == RANK_RUN || c->what == RANK_WRITE || c->what == RANK_WRITE_PAGE;
+}
+
+/* Bytes of an input of a batch of these sizes, and of its angles, in a command. */
+size_t rank_input_bytes(const program *program, plan_tensor_id id, const program_sizes *sizes);
+size_t rank_angle_bytes(const batch *batch);
+
+/* The life of a rank other than the first in a process of its own: opens its member of setup->group
+ * and follows. */
+qp_status ranks_follow(const machine_setup *setup, qp_error *error);
+
+/* ---- tensors that ranks have parts of ------------------------------------------------------ */
+
+enum { RANK_MAX_PIECES = 3 };
+
+/* Where a rank's parts of a tensor's rows lie in the rows of one rank's program, in bytes. A tensor
+ * with no pieces is whole on every rank. */
+typedef struct rank_pieces {
+    size_t whole_row, own_row;
+    int n;
+    struct {
+        size_t whole, own, bytes;
+    } of[RANK_MAX_PIECES];
+    /* The tensor that has the first `gathered_bytes` of each row of all ranks, from which the next
+     * product reads; PLAN_TENSOR_COUNT: none. */
+    plan_tensor_id gathered;
+    size_t gathered_bytes;
+} rank_pieces;
+
+rank_pieces rank_pieces_of(const program *own, plan_tensor_id id);
+
+/* Copies the rank's parts of `rows` rows: own to whole, or whole to own. */
+void rank_pieces_join(const rank_pieces *pieces, size_t rows, const void *own, void *whole);
+void rank_pieces_split(const rank_pieces *pieces, size_t rows, const void *whole, void *own);
+
+#endif
