@@ -240,13 +240,17 @@ typedef struct qp_engine_options {
      * differs. */
     const char *draft;
     /* Tensor parallelism: each rank holds a part of the model and computes its part of every pass.
-     * With `cut` "gather" (default) the logits have the bits of one rank; with "reduce" ranks add
-     * partial sums, in half as many exchanges. `transport` says what ranks are: "threads" of this
-     * process (default), or "mpi": the processes that mpirun has started, of which all but the
-     * first call qp_rank_follow(). `threads` is the number of each rank's, by default an equal
-     * share of the processors. On the CPU. */
-    int ranks; /* default 1; for "mpi" as many as mpirun has started */
+     * With `cut` "gather" (default on a CPU) the logits have the bits of one rank; with "reduce"
+     * (default on GPUs) ranks add partial sums, in half as many exchanges. `transport` says what
+     * ranks are: "threads" of this process (default), or on the CPU "mpi": the processes that
+     * mpirun has started, of which all but the first call qp_rank_follow(). `threads` is the number
+     * of each rank's, by default an equal share of the processors. On GPUs each rank has one of its
+     * own, and the machine "cuda" runs. */
+    int ranks; /* default 1, or the number of `gpus`; for "mpi" as many as mpirun has started */
     const char *transport, *cut;
+    /* Numbers of the ranks' GPUs, such as "0,2", which imply the device "cuda"; default: the first
+     * ones. */
+    const char *gpus;
 } qp_engine_options;
 
 qp_status qp_engine_open(const qp_engine_options *options, qp_engine **out, qp_error *error);

@@ -409,11 +409,63 @@ static void test_a_rank_runs_on_its_gpu(void **state)
     bench_close(&b);
 }
 
+static qp_status open_ranks(int ranks, const char *gpus, const char *cut, qp_engine **out)
+{
+    const qp_engine_options options = {.size = sizeof options,
+                                       .model = "synthetic:tiny:BF16",
+                                       .threads = 1,
+                                       .device = gpus ? NULL : "cuda",
+                                       .ranks = ranks,
+                                       .gpus = gpus,
+                                       .cut = cut};
+    return qp_engine_open(&options, out, &error);
+}
+
+static void refuse_ranks(int ranks, const char *gpus, const char *what)
+{
+    qp_engine *e = NULL;
+    assert_int_not_equal(open_ranks(ranks, gpus, NULL, &e), QP_OK);
+    if (!strstr(error.message, what)) fail_msg("no \"%s\" in \"%s\"", what, error.message);
+    assert_null(e);
+}
+
+/* An engine with a rank on each of two GPUs generates; the cut is `reduce`, unless another one is
+ * asked for. */
+static void test_an_engine_on_two_gpus(void **state)
+{
+    (void)state;
+    require_fake_gpu();
+    static const struct {
+        int ranks;
+        const char *gpus, *cut;
+    } cases[] = {{2, NULL, NULL}, {0, "1,0", "auto"}, {2, "0,1", "gather"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qp_engine *e = NULL;
+        qp_session *session = NULL;
+        const int32_t ids[3] = {1, 2, 3};
+        assert_ok(open_ranks(cases[i].ranks, cases[i].gpus, cases[i].cut, &e));
+        assert_string_equal(engine_memory(e)->type->name, "ranks");
+        assert_int_equal(e->n_machines, 1);
+        assert_int_equal(e->ranks.cut, i == 2 ? PLAN_GATHER : PLAN_REDUCE);
+        assert_int_equal(e->device.ordinal, i == 1);
+        assert_ok(qp_session_open(e, &session, &error));
+        const qp_input input = {.session = session, .tokens = ids, .count = 3};
+        assert_ok(qp_eval(e, &input, 1, NULL, NULL, NULL, &error));
+        qp_session_close(session);
+        qp_engine_close(e);
+    }
+    refuse_ranks(3, NULL, "this machine has 2");
+    refuse_ranks(3, "0,1", "--gpus 0,1 names 2");
+    refuse_ranks(0, "0,x", "separated by commas");
+    refuse_ranks(0, "5", "no GPU 5");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_have_gpus_of_their_own),
         cmocka_unit_test(test_a_rank_runs_on_its_gpu),
+        cmocka_unit_test(test_an_engine_on_two_gpus),
         cmocka_unit_test(test_groups_under_way_together),
         cmocka_unit_test(test_what_is_not_done_is_said),
         cmocka_unit_test(test_the_megakernel_hands_tokens_out),

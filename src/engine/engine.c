@@ -165,6 +165,10 @@ static qp_status check_device(const qp_engine_options *options, const machine_ty
                          "--exec %s runs on the CPU; with --device cuda it is megakernel, cuda or "
                          "auto",
                          type->name);
+    if (cpu && options->gpus && *options->gpus)
+        return error_set(error, QP_INVALID,
+                         "--gpus %s names GPUs, but --device cpu excludes them: leave one out",
+                         options->gpus);
     return QP_OK;
 }
 
@@ -191,12 +195,13 @@ static qp_status choose_device(qp_engine *e, const qp_engine_options *options,
     TRY(check_device(options, type, error));
     if (type && type->on_gpu) {
         qp_error why = {0};
-        qp_status status = cuda_device_open(&e->device, &why);
+        qp_status status = engine_ranks_device(&e->ranks, &e->device, &why);
         if (status == QP_OK) return QP_OK;
         return error_set(error, why.status, "--exec %s runs on a GPU, but %s", type->name,
                          why.message);
     }
-    if (is_named(options->device, "cuda")) return cuda_device_open(&e->device, error);
+    if (is_named(options->device, "cuda") || e->ranks.n_numbers)
+        return engine_ranks_device(&e->ranks, &e->device, error);
     if (!is_named(options->device, "auto") || e->ranks.size > 1) return QP_OK;
     if (e->has_kernels) {
         say(e, QP_LOG_INFO, "running on the CPU, where kernels from outside run");
@@ -225,6 +230,7 @@ static machine_setup setup_of(qp_engine *e, const qp_engine_options *options,
                            .inner = inner,
                            .n_ranks = e->ranks.size,
                            .cut = e->ranks.cut,
+                           .gpus = e->ranks.gpus,
                            .group = e->ranks.size > 1 ? e->ranks.world : NULL,
                            .device = e->device.context ? &e->device : NULL};
 }
@@ -348,7 +354,7 @@ static qp_status open_megakernel(qp_engine *e, const qp_engine_options *options,
     machine *m = slot_of(e, 0);
     setup.over = engine_memory(e);
     setup.alone = !type && runs_alone(&e->program.options);
-    if (is_named(options->exec, "cuda")) return QP_OK;
+    if (is_named(options->exec, "cuda") || e->ranks.size > 1) return QP_OK;
     if (speculates(options)) return leave_megakernel(e, type, error);
     qp_status status = machine_open(&machine_megakernel, &setup, m, &why);
     if (status == QP_OK) {
@@ -395,7 +401,8 @@ static qp_status open_machines(qp_engine *e, const qp_engine_options *options,
     setup.schedule_file = chosen->file;
     const bool gpu = e->device.context != NULL;
     e->n_machines = 1;
-    TRY(machine_open(gpu ? &machine_cuda : type_of_ranks(e, type), &setup,
+    if (gpu) setup.inner = &machine_cuda;
+    TRY(machine_open(type_of_ranks(e, gpu ? &machine_cuda : type), &setup,
                      slot_of(e, ENGINE_MACHINES - 1), error));
     return gpu ? open_megakernel(e, options, chosen, type, error) : QP_OK;
 }
@@ -471,11 +478,15 @@ static qp_engine_info info_of(const qp_engine *e)
                             .device = e->device.context ? e->device.name : "cpu"};
 }
 
-static qp_status check_ranks(const qp_engine *e, qp_error *error)
+/* On GPUs each rank has one, and runs the machine `cuda`. */
+static qp_status connect_ranks(qp_engine *e, const machine_type *type, qp_error *error)
 {
-    if (e->ranks.size == 1 || !e->device.context) return QP_OK;
-    return error_set(error, QP_UNSUPPORTED, "%d ranks run on CPUs: use --device cpu",
-                     e->ranks.size);
+    if (!e->device.context) return QP_OK;
+    if (e->ranks.size > 1 && type == &machine_megakernel)
+        return error_set(error, QP_UNSUPPORTED,
+                         "the megakernel runs one rank, found %d: --exec cuda runs several",
+                         e->ranks.size);
+    return engine_ranks_connect(&e->ranks, &e->device, error);
 }
 
 /* The machine that the chosen schedule is for: the one that decodes. */
@@ -503,7 +514,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     TRY(choose_device(e, options, type, error));
     TRY(check_workers(e, options, error));
     TRY(engine_schedule_check(chosen, type_of_schedule(e, type), options->fuse, error));
-    TRY(check_ranks(e, error));
+    TRY(connect_ranks(e, type, error));
     if (!type && !e->device.context) type = &machine_threads;
     *out = type;
     return open_model(e, options, type, error);

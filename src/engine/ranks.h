@@ -3,6 +3,7 @@
 #define QUIPU_ENGINE_RANKS_H
 
 #include "comm/comm.h"
+#include "cuda/ranks.h"
 #include "plan/program.h"
 #include "quipu.h"
 
@@ -12,12 +13,20 @@ typedef struct engine_ranks {
     comm
         *world; /* this process's place among those that mpirun has started; NULL: ranks are threads
                  */
+    bool cut_chosen;                        /* `cut` was asked for */
+    int numbers[EXCHANGE_RANKS], n_numbers; /* of GPUs, as asked for; 0: none were named */
+    cuda_ranks *gpus;                       /* of several ranks on GPUs; NULL: there are none */
 } engine_ranks;
 
 /* Reads the options, and opens MPI if ranks are processes. engine_ranks_close() it, also after a
  * failure. */
 qp_status engine_ranks_open(const qp_engine_options *options, engine_ranks *out, qp_error *error);
 void engine_ranks_close(engine_ranks *ranks);
+
+/* Opens the GPU of the first rank; then those of the others, if there are several: `first` is that
+ * of the first rank. */
+qp_status engine_ranks_device(const engine_ranks *ranks, cuda_device *out, qp_error *error);
+qp_status engine_ranks_connect(engine_ranks *ranks, cuda_device *first, qp_error *error);
 
 /* How many threads a rank gets by default. */
 int engine_ranks_threads(const engine_ranks *ranks, int available);
