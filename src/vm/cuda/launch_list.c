@@ -25,9 +25,9 @@ typedef struct builder {
     const launch_setting *setting;
     const launch_class *of;
     const program *program;
-    int end;    /* after the last node */
-    bool early; /* kernels may start before their predecessor has ended: of few rows they fill the
-                   GPU and start in order */
+    int end;     /* after the last node */
+    bool early;  /* kernels may start before their predecessor has ended */
+    bool chains; /* rows are enough for chains */
     cuda_ops ops;
     tensor narrowed; /* the rows that are in BF16; rank 0: none */
     cuda_address narrowed_at;
@@ -280,8 +280,8 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     cuda_chain chain, whole, normed;
     int n_normed = 0;
     *count = 0;
-    if (!b->early || !cuda_chain_begin(&b->ops, b->of->sizes.of[AXIS_TOKENS], &b->narrowed,
-                                       b->narrowed_at, b->of->n_chunks, &chain))
+    if (!b->chains || !cuda_chain_begin(&b->ops, b->of->sizes.of[AXIS_TOKENS], &b->narrowed,
+                                        b->narrowed_at, b->of->n_chunks, &chain))
         return QP_OK;
     for (int n = node, taken; n < b->end; n += taken) {
         const int n_steps = chain.run.n_steps;
@@ -559,7 +559,8 @@ qp_status launch_list_make(const launch_setting *setting, const launch_class *of
     builder b = {.setting = setting,
                  .of = of,
                  .program = setting->program,
-                 .early = of->sizes.of[AXIS_TOKENS] > setting->ops.few_rows,
+                 .early = true,
+                 .chains = of->sizes.of[AXIS_TOKENS] > setting->ops.few_rows,
                  .ops = setting->ops,
                  .list = out};
     if (of->first == of->last) return QP_OK;
