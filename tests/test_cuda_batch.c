@@ -7,6 +7,7 @@
 #include "op/linear/linear_eight_cuda.h"
 #include "op/linear/linear_stream_cuda.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -153,6 +154,61 @@ static void test_few_neighbours(void **state)
     for (size_t m = 0; m < sizeof few / sizeof *few; m++)
         check_neighbours(few[m], (const int[]){2, 5, 8, 9, 33, MOST, 0}, 0);
     check_neighbours("synthetic:smollm2-135m:Q8_0", (const int[]){2, 8, 16, 17, 63, 0}, 0);
+}
+
+/* The logits of `n` sequences with the weights in the order of chains, or in BF16. */
+static float *logits_with(const char *model, int n, bool packed, size_t *count)
+{
+    static sequences s;
+    qp_engine *engine = open_for_batches(model, 0);
+    cuda_executor *x = cuda_machine_executor(engine_memory(engine));
+    assert_non_null(x->setting.packed);
+    if (!packed) x->setting.packed = NULL;
+    *count = bytes_of_logits(engine, n) / sizeof(float);
+    open_sequences(&s, engine, n, false);
+    run_steps(&s, 1);
+    float *logits = end_sequences(&s);
+    qp_engine_close(engine);
+    return logits;
+}
+
+static float largest(const float *v, size_t count)
+{
+    float most = 0;
+    for (size_t i = 0; i < count; i++)
+        most = fmaxf(most, fabsf(v[i]));
+    return most;
+}
+
+/* Chains decode quantised weights to the numbers that they have in BF16; of types with a minimum
+ * to these or, seldom, to their neighbours. */
+static void test_packed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        float most; /* difference, as a part of the largest logit */
+    } cases[] = {{"synthetic:tiny:Q4_0", 0},         {"synthetic:tiny:Q8_0", 0},
+                 {"synthetic:tiny:Q6_K", 0},         {"synthetic:tiny:Q4_1", 0.01f},
+                 {"synthetic:tiny:Q4_K", 0.01f},     {"synthetic:smollm2-135m:Q4_0", 0},
+                 {"synthetic:llama-3.2-1b:Q8_0", 0}, {"synthetic:llama-3.2-1b:Q4_K+Q6_K", 0.01f}};
+    if (!gpu_is_here()) skip();
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int n = 5; n <= MOST; n += 22) {
+            size_t count;
+            float *decoded = logits_with(cases[c].model, n, false, &count);
+            float *packed = logits_with(cases[c].model, n, true, &count);
+            const float most = largest(decoded, count);
+            for (size_t i = 0; i < count; i++)
+                decoded[i] -= packed[i];
+            const float differs = largest(decoded, count);
+            assert_true(most > 0);
+            if (!(differs <= cases[c].most * most))
+                fail_msg("%s: logits of %d sequences differ by %g of %g", cases[c].model, n,
+                         (double)differs, (double)most);
+            free(decoded);
+            free(packed);
+        }
 }
 
 /* The same sequences again and again, in other rows each time: first by the usual kernels, then by
@@ -308,13 +364,10 @@ static void test_cuts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_choice_of_few),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_neighbours),
-        cmocka_unit_test(test_few_neighbours),
-        cmocka_unit_test(test_runs),
-        cmocka_unit_test(test_few_multiprocessors),
+        cmocka_unit_test(test_choice),         cmocka_unit_test(test_choice_of_few),
+        cmocka_unit_test(test_cuts),           cmocka_unit_test(test_neighbours),
+        cmocka_unit_test(test_few_neighbours), cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_runs),           cmocka_unit_test(test_few_multiprocessors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

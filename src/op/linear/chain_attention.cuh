@@ -379,7 +379,7 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
             chain_load_keys(key, tile);
             chain_load_values(value, tile + CHAIN_TILE, own.n_seen - first);
             __syncwarp(); /* all lanes have read */
-            if (lane == 0) chain_ring_give(ring, 1);
+            if (lane == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
             chain_ring_next(ring);
             if (first < own.n_seen && c.type == DTYPE_BF16)
                 chain_add<__nv_bfloat16>(sums, query, key, value, first, own.n_seen, scale);

@@ -14,9 +14,15 @@
 #include "op/linear/chain_attention.cuh"
 #include "op/linear/chain_block.cuh"
 #include "op/linear/chain_likeliest.cuh"
+#include "op/linear/chain_packed.cuh"
 #include "op/linear/chain_rope.cuh"
 #include "op/linear/linear_stream.cuh"
 #include "op/rms_norm/rms_norm.cuh"
+
+/* 1 in kernels for quantised weights. */
+#ifndef CHAIN_PACKED
+#define CHAIN_PACKED 0
+#endif
 
 /* ---- fetching ------------------------------------------------------------------------------ */
 
@@ -57,6 +63,16 @@ DEVICE_FN void chain_copy_weight(const chain_product &p, const chain_item &item,
                        p.weight_dimension == 3 ? at : 0, full, policy);
 }
 
+DEVICE_FN void chain_fetch_item(const chain_product &p, const chain_item &item, int bytes,
+                                chain_ring &ring, uint64_t policy)
+{
+    for (int i = 0; i < item.n; i += chain_depths(p)) {
+        uint32_t full = chain_ring_take(ring, bytes);
+        chain_copy_weight(p, item, i, chain_stage(ring), full, policy);
+        chain_ring_next(ring);
+    }
+}
+
 /* One thread. */
 DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint64_t policy)
 {
@@ -64,11 +80,10 @@ DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint
     if (p.weight_dimension == 1) bytes = p.weight_step * chain_depths(p) * LINEAR_STREAM_DEPTH * 2;
     for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
         chain_item of = chain_item_of(p, item);
-        for (int i = 0; i < of.n; i += chain_depths(p)) {
-            uint32_t full = chain_ring_take(ring, bytes);
-            chain_copy_weight(p, of, i, chain_stage(ring), full, policy);
-            chain_ring_next(ring);
-        }
+        if (CHAIN_PACKED)
+            packed_fetch(p, of.tile, of.first, of.n, ring, policy);
+        else
+            chain_fetch_item(p, of, bytes, ring, policy);
     }
 }
 
@@ -76,8 +91,10 @@ DEVICE_FN void chain_fetch_weight(const chain_product &p, chain_ring &ring, uint
 DEVICE_FN int chain_stages_of(const chain_product &p)
 {
     int n = 0;
-    for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x)
-        n += chain_item_of(p, item).n / chain_depths(p);
+    for (int item = blockIdx.x; item < p.n_tiles * p.ranks; item += gridDim.x) {
+        chain_item of = chain_item_of(p, item);
+        n += CHAIN_PACKED ? packed_stages(p, of.tile, of.n) : of.n / chain_depths(p);
+    }
     return n;
 }
 
@@ -230,7 +247,10 @@ DEVICE_FN void chain_likeliest_step(const linear_chain &call, const chain_produc
     for (int i = blockIdx.x; i < p.n_tiles; i += gridDim.x) {
         chain_item item = chain_item_of(p, i);
         stream_sums<COLUMNS> sums = {};
-        chain_multiply<COLUMNS, false>(item, weights, xs, sums);
+        if (CHAIN_PACKED)
+            packed_multiply<COLUMNS>(p, item.tile, item.n, weights, xs, sums);
+        else
+            chain_multiply<COLUMNS, false>(item, weights, xs, sums);
 #pragma unroll
         for (int part = 0; part < 2; part++) {
             int row = threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4 + part * 8;
@@ -250,12 +270,13 @@ DEVICE_FN void chain_product_step(const chain_product &p, chain_ring &weights, c
         chain_item item = chain_item_of(p, i);
         /* Initialised here: else their registers would be occupied in every step. */
         stream_sums<COLUMNS> sums = {};
+        if (CHAIN_PACKED) packed_multiply<COLUMNS>(p, item.tile, item.n, weights, xs, sums);
         if (p.low) {
-            chain_multiply<COLUMNS, true>(item, weights, xs, sums);
+            if (!CHAIN_PACKED) chain_multiply<COLUMNS, true>(item, weights, xs, sums);
             chain_leave<COLUMNS, LINEAR_STREAM_LOW_ROWS>(p, item, sums, space);
             continue;
         }
-        chain_multiply<COLUMNS, false>(item, weights, xs, sums);
+        if (!CHAIN_PACKED) chain_multiply<COLUMNS, false>(item, weights, xs, sums);
         if (p.end == CHAIN_SILU)
             chain_leave_activated<COLUMNS>(p, item, sums, space);
         else

@@ -3,13 +3,15 @@
  *
  * The kernel's only parameter is a linear_chain, passed by value. Its grid has at most one block
  * per multiprocessor, and all blocks are resident, because they wait for each other between steps.
- * Weights are BF16, as in linear_stream.h. A product whose weight has few tiles is cut into parts
+ * Weights are BF16, as in linear_stream.h; those of another kernel are quantised, linear_packed.h.
+ * A product whose weight has few tiles is cut into parts
  * along its rows; the next step adds the parts in their order. Low tiles have half as many rows and
  * need half as many parts.
  */
 #ifndef QUIPU_OP_LINEAR_CHAIN_H
 #define QUIPU_OP_LINEAR_CHAIN_H
 
+#include "op/linear/linear_packed.h"
 #include "op/linear/linear_stream.h"
 
 enum {
@@ -18,16 +20,17 @@ enum {
      * cache. */
     CHAIN_FETCHERS = 3,
     CHAIN_THREADS = 256 + 32 * CHAIN_FETCHERS, /* and two warpgroups that multiply */
-    CHAIN_ROW = 4096,      /* features of a row that CHAIN_ROWS takes, at most */
-    CHAIN_MAX_PARTS = 8,   /* of a product's row */
-    CHAIN_WORKERS = 256,   /* threads that multiply and add */
-    CHAIN_MAX_STAGES = 16, /* of weights, and of x */
-    CHAIN_X_DEPTHS = 2,    /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
-    CHAIN_READERS = 4,  /* arrivals that release a stage: one per warp, or two from half of them */
-    CHAIN_BEST_AT = 64, /* their offset among the counters, in units of 8 bytes */
-    CHAIN_HEAD = 64,    /* head_dim of attention */
-    CHAIN_PLACES = 4,   /* items of a block whose places in the cache are looked up early */
-    CHAIN_PAGES = 3,    /* times 32 sixteens: positions of a sequence in attention, at most */
+    CHAIN_ROW = 4096,       /* features of a row that CHAIN_ROWS takes, at most */
+    CHAIN_MAX_PARTS = 8,    /* of a product's row */
+    CHAIN_WORKERS = 256,    /* threads that multiply and add */
+    CHAIN_MAX_STAGES = 16,  /* of weights, and of x */
+    CHAIN_X_DEPTHS = 2,     /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
+    CHAIN_READERS = 8,      /* arrivals that release a stage: one per warp, or more from fewer */
+    CHAIN_BEST_AT = 64,     /* their offset among the counters, in units of 8 bytes */
+    CHAIN_HEAD = 64,        /* head_dim of attention */
+    CHAIN_PLACES = 4,       /* items of a block whose places in the cache are looked up early */
+    CHAIN_PACKED_PARTS = 3, /* matrices of a product of quantised weights: q, k and v */
+    CHAIN_PAGES = 3,        /* times 32 sixteens: positions of a sequence in attention, at most */
 };
 
 typedef enum chain_kind {
@@ -46,10 +49,21 @@ typedef enum chain_end {
     CHAIN_LIKELIEST, /* the feature of each row's largest sum, of one rank; sums are not stored */
 } chain_end;
 
+/* A product's weight in the order of linear_packed.h, in parts one below the other. */
+typedef struct chain_packed {
+    uint64_t from[CHAIN_PACKED_PARTS]; /* addresses */
+    int32_t first[CHAIN_PACKED_PARTS]; /* group of rows that each begins with; INT32_MAX: none */
+    int32_t kind[CHAIN_PACKED_PARTS];
+    int32_t n_groups; /* of rows */
+} chain_packed;
+
 typedef struct chain_product {
-    /* CUtensorMaps: of the weight, five dimensions, or three for low tiles; and of x in BF16,
-     * three. */
-    char weight_map[128] __attribute__((aligned(64)));
+    /* CUtensorMaps: of the weight, five dimensions, or three for low tiles, or where the weight is
+     * in its order for chains; and of x in BF16, three. */
+    union {
+        char weight_map[128] __attribute__((aligned(64)));
+        chain_packed packed;
+    };
     char x_map[128] __attribute__((aligned(64)));
     float *out;
     uint16_t *narrowed;
@@ -129,6 +143,7 @@ typedef struct linear_chain {
     int32_t n_ids;     /* 0: the chain has no such step */
     int32_t n_steps;
     int32_t weight_stages, x_stages;
+    int32_t packed; /* weights of all products are packed */
 } linear_chain;
 
 /* Rows of sums that are transposed together in shared memory, for tiles of this many rows, and

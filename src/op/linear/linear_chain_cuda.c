@@ -20,13 +20,14 @@ void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)
 {
-    cuda_start start = {.image = "linear_chain",
+    cuda_start start = {.image = chain->packed ? "linear_chain_packed" : "linear_chain",
                         .shared_most = ops->device->shared_bytes,
                         .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
                         .threads = CHAIN_THREADS,
                         .shared_bytes =
                             (unsigned)CHAIN_SHARED(columns, chain->weight_stages, chain->x_stages),
                         .cluster = 1};
-    snprintf(start.name, sizeof start.name, "run_linear_chain_%d", columns);
+    snprintf(start.name, sizeof start.name, "run_linear_chain_%d%s", columns,
+             chain->packed ? "_packed" : "");
     return cuda_ops_start(ops, &start, (const cuda_argument[]){{chain, sizeof *chain}, {0}}, error);
 }

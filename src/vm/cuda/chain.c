@@ -44,6 +44,15 @@ bool cuda_chain_begin(cuda_ops *ops, int64_t rows, const tensor *x, cuda_address
     return true;
 }
 
+void cuda_chain_pack(cuda_chain *c, const cuda_packed *packed, cuda_address decoded,
+                     cuda_address parts)
+{
+    c->packed = packed;
+    c->decoded = decoded;
+    c->parts = parts;
+    c->run.packed = true;
+}
+
 static chain_step *next_step(cuda_chain *c, chain_kind kind, int64_t items)
 {
     const int n = c->ops->device->n_multiprocessors;
@@ -112,6 +121,14 @@ static bool map_weight(const cuda_chain *c, const tensor *weight, bool pairs, in
                                            rows, CHAIN_X_DEPTHS, p->weight_map, NULL) == QP_OK;
 }
 
+/* The parts replace the weight's map. */
+static bool find_parts(const cuda_chain *c, const tensor *weight, bool pairs, int rows,
+                       chain_product *p)
+{
+    return cuda_packed_find(c->packed, cuda_device_form(weight->data) - c->decoded,
+                            weight->shape[0], pairs, rows, c->parts, &p->packed);
+}
+
 static bool add_product(cuda_chain *c, const op_call *call, bool pairs, cuda_stream_cut cut,
                         chain_product **out)
 {
@@ -125,6 +142,7 @@ static bool add_product(cuda_chain *c, const op_call *call, bool pairs, cuda_str
     };
     if (c->run.n_steps == 0) c->x_at = c->first_x_at;
     if (!map_weight(c, weight, pairs, cut.rows, &p) ||
+        (c->packed && !find_parts(c, weight, pairs, cut.rows, &p)) ||
         cuda_stream_map_deep(c->ops, c->x_at, x->shape[0], x->shape[1], 2 * x->shape[1], c->columns,
                              CHAIN_X_DEPTHS, p.x_map, NULL) != QP_OK)
         return false;
@@ -446,6 +464,7 @@ bool cuda_chain_is_whole(const cuda_chain *c)
  * than others. */
 static bool even_out(cuda_chain *c, chain_product *p)
 {
+    if (c->packed) return !p->low; /* parts are in groups of rows */
     const int n = c->ops->device->n_multiprocessors;
     const int64_t rounds = groups_of(p->n_tiles, n);
     const int64_t rows = rounds > 1 ? groups_of(p->n_features, n * rounds) : LINEAR_STREAM_ROWS;

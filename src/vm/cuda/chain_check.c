@@ -112,13 +112,24 @@ static bool adds_parts(const chain_step *step)
                     (step->kind == CHAIN_ROPE && step->of.rope.parts.n_parts > 0));
 }
 
+/* The weight's map, or its parts. */
+static bool has_weight(const checking *c, const chain_product *p)
+{
+    const chain_packed *w = &p->packed;
+    cuda_map map;
+    if (!c->chain->packed) return cuda_map_read(p->weight_map, &map);
+    if (w->first[0] != 0 || w->n_groups * PACKED_GROUP_ROWS < p->n_features) return false;
+    for (int i = 0; i < CHAIN_PACKED_PARTS; i++)
+        if (w->first[i] != INT32_MAX && (!w->from[i] || w->kind[i] == PACKED_NONE)) return false;
+    return true;
+}
+
 static qp_status check_product(checking *c, const chain_product *p)
 {
-    cuda_map x, weight;
+    cuda_map x;
     const bool last = c->step + 1 == c->chain->n_steps;
     const int64_t parts = (int64_t)p->ranks * p->n_features * LINEAR_STREAM_MAX_X * 4;
-    MUST(cuda_map_read(p->x_map, &x) && cuda_map_read(p->weight_map, &weight),
-         "a tensor map is missing");
+    MUST(cuda_map_read(p->x_map, &x) && has_weight(c, p), "a tensor map is missing");
     MUST(x.sizes[0] * x.sizes[2] == (uint64_t)p->n_depths * LINEAR_STREAM_DEPTH &&
              x.sizes[1] == (uint64_t)p->n_rows,
          "its map of x has another shape");

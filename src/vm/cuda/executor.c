@@ -136,7 +136,10 @@ static qp_status decode_weights(cuda_executor *x, qp_error *error)
     size_t available;
     if (!x->weights.decodes) return QP_OK;
     TRY(cuda_device_free_memory(x->device, &available, error));
-    x->weights.decodes = x->weights.decoded_bytes + 2 * x->weights.bytes <= available;
+    const bool packs = x->weights.packs && cuda_device_is_hopper(x->device);
+    const size_t packed = packs ? x->weights.packed.bytes : 0;
+    x->weights.decodes = x->weights.decoded_bytes + packed + 2 * x->weights.bytes <= available;
+    x->weights.packs = packed > 0 && x->weights.decodes;
     return x->weights.decodes ? cuda_weights_decode(&x->ops, &x->weights, error) : QP_OK;
 }
 

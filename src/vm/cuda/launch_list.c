@@ -283,6 +283,9 @@ static qp_status add_chain(builder *b, int node, int *count, bool *likeliest, qp
     if (!b->chains || !cuda_chain_begin(&b->ops, b->of->sizes.of[AXIS_TOKENS], &b->narrowed,
                                         b->narrowed_at, b->of->n_chunks, &chain))
         return QP_OK;
+    if (b->setting->packed)
+        cuda_chain_pack(&chain, b->setting->packed, cuda_area_address(LAUNCH_DECODED, 0),
+                        cuda_area_address(LAUNCH_PACKED, 0));
     for (int n = node, taken; n < b->end; n += taken) {
         const int n_steps = chain.run.n_steps;
         taken = chain_nodes(b, n, &chain);
@@ -538,6 +541,7 @@ qp_status launch_setting_init(launch_setting *setting, const program *program,
             cuda_host_form(cuda_area_address(LAUNCH_WEIGHTS, weights->offsets[i]));
     if (weights->decodes) TRY(place_decoded(setting, weights, error));
     if (program->options.ranks > 1) place_exchange(setting);
+    if (weights->packs && cuda_device_is_hopper(device)) setting->packed = &weights->packed;
     for (int id = 0; id < PLAN_TENSOR_COUNT; id++)
         setting->memory.data[id] = cuda_host_form(cuda_area_address(id, 0));
     setting->memory.weights = setting->weights;

@@ -17,6 +17,7 @@
 enum {
     LAUNCH_WEIGHTS = PLAN_TENSOR_COUNT,
     LAUNCH_DECODED, /* matrices in BF16 that are stored in other types */
+    LAUNCH_PACKED,  /* matrices in the order of chains (packed.h) */
     LAUNCH_WORKSPACE,
     LAUNCH_LIKELIEST, /* where the likeliest token of each row goes */
     LAUNCH_COUNTERS,  /* counters of the exchange with other ranks, */
@@ -76,6 +77,7 @@ typedef struct launch_setting {
     const void **weights;  /* [program->n_weights]: places in LAUNCH_WEIGHTS */
     const void *
         *decoded; /* the same in LAUNCH_DECODED, or NULL for a weight; NULL: none is there */
+    const cuda_packed *packed; /* what chains read; NULL: weights in BF16 */
 } launch_setting;
 
 /* Up to how many rows products keep x in float32 (cuda_ops.few_rows): one where the GPU has the

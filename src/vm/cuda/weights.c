@@ -96,6 +96,9 @@ qp_status cuda_weights_place(const program *p, cuda_weights *out, qp_error *erro
         if (decoded != CUDA_AS_STORED) out->decoded_at[i] += bytes_before_tied(p, i, true);
     }
     out->decodes = out->decoded_bytes > 0;
+    TRY(cuda_packed_place(p, out->decoded_at, &out->packed, error));
+    out->packs = out->packed.n_parts > 0 && p->options.max_sequences > 1 && p->options.ranks == 1 &&
+                 !p->options.few_alike;
     return QP_OK;
 }
 
@@ -231,6 +234,8 @@ qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *w, qp_error *error)
         TRY(cuda_narrow_rows(ops, &part, 0, part.shape[0], w->decoded.address + w->decoded_at[i],
                              error));
     }
+    if (w->packs)
+        TRY(cuda_packed_make(p, ops->device, w->memory.address, w->offsets, &w->packed, error));
     return cuda_device_wait(ops->device, "decoding weights to BF16", error);
 }
 
@@ -238,6 +243,7 @@ void cuda_weights_free(const cuda_device *device, cuda_weights *weights)
 {
     if (weights->offsets) cuda_buffer_free(device, &weights->memory);
     if (weights->offsets) cuda_buffer_free(device, &weights->decoded);
+    cuda_packed_free(device, &weights->packed);
     free(weights->offsets);
     free(weights->decoded_at);
     *weights = (cuda_weights){0};

@@ -12,6 +12,7 @@
 #include "cuda/memory.h"
 #include "op/cuda_ops.h"
 #include "plan/program.h"
+#include "vm/cuda/packed.h"
 
 typedef struct cuda_weights {
     const program *program;
@@ -22,6 +23,8 @@ typedef struct cuda_weights {
     size_t *decoded_at; /* [program->n_weights]: offset of the matrix in BF16; or CUDA_AS_STORED */
     size_t decoded_bytes;
     bool decodes; /* there are such matrices, and room for them is assumed or found */
+    cuda_packed packed;
+    bool packs; /* the same of them */
 } cuda_weights;
 
 #define CUDA_AS_STORED SIZE_MAX
@@ -35,7 +38,7 @@ qp_status cuda_weights_place(const program *program, cuda_weights *out, qp_error
 /* Allocates the memory and fills it. cuda_weights_free() it, also after a failure. */
 qp_status cuda_weights_load(cuda_device *device, const program *program, progress *progress,
                             cuda_weights *out, qp_error *error);
-/* Allocates the memory of matrices in BF16 and decodes them. */
+/* Allocates the memory of matrices in BF16, and of the order for chains, and fills it. */
 qp_status cuda_weights_decode(cuda_ops *ops, cuda_weights *weights, qp_error *error);
 
 void cuda_weights_free(const cuda_device *device, cuda_weights *weights);

@@ -1,0 +1,46 @@
+/* Quantised weights in the order of chains (op/linear/linear_packed.h).
+ *
+ * Batches of up to 64 rows read a model's quantised weights in this order, which takes a third to
+ * two thirds of the bytes of BF16. All matrices that products read have it, or none: a model with a
+ * type that has no such order, or a matrix whose columns are no multiple of 64, has none. A part is
+ * a matrix, or a gate with its up. Products name a matrix by its address in BF16 (weights.h), which
+ * the copy in this order replaces.
+ */
+#ifndef QUIPU_VM_CUDA_PACKED_H
+#define QUIPU_VM_CUDA_PACKED_H
+
+#include "op/cuda_ops.h"
+#include "op/linear/linear_chain.h"
+#include "plan/program.h"
+
+typedef struct packed_part {
+    size_t decoded_at, at; /* offsets: of the matrix in BF16, and in the memory of parts */
+    int weights[2];        /* the second: of an up; or -1 */
+    int64_t rows, columns; /* rows of both */
+    int kind;              /* PACKED_... */
+} packed_part;
+
+typedef struct cuda_packed {
+    packed_part *parts;
+    int n_parts;
+    size_t bytes;
+    cuda_buffer memory;
+} cuda_packed;
+
+/* Lays out the parts; `decoded_at`: offsets of the weights in BF16, CUDA_AS_STORED for others.
+ * Without parts where the model has none. cuda_packed_free() it, also after a failure. */
+qp_status cuda_packed_place(const program *program, const size_t *decoded_at, cuda_packed *out,
+                            qp_error *error);
+
+/* Allocates their memory and fills it. `from`: the weights as stored, `offsets` of each. */
+qp_status cuda_packed_make(const program *program, cuda_device *device, cuda_address from,
+                           const size_t *offsets, cuda_packed *packed, qp_error *error);
+void cuda_packed_free(const cuda_device *device, cuda_packed *packed);
+
+/* What a product reads whose weight in BF16 is at `decoded_at`: up to CHAIN_PACKED_PARTS parts, or
+ * with `pairs` a gate and its up. False if it is not made of whole parts, or a tile of `tile_rows`
+ * rows would have rows of different kinds. `memory`: where the memory of parts begins. */
+bool cuda_packed_find(const cuda_packed *packed, size_t decoded_at, int64_t rows, bool pairs,
+                      int tile_rows, cuda_address memory, chain_packed *out);
+
+#endif
