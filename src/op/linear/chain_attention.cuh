@@ -1,12 +1,13 @@
 /* Attention in a chain, for one token of each sequence: the arithmetic of paged_decode_batch.cuh on
  * keys and values that come through the ring of weights.
  *
- * Half of a block's worker threads takes a KV head of a sequence, as one block of that kernel does;
- * its four warps take sixteens of positions by turns. A stage of the ring has the next four
- * sixteens: keys and values, 16 rows of 128 bytes each, swizzled as for wgmma; stages of the two
- * halves alternate. Only the last sixteen waits for the new keys and values. Those come from the
- * step before; or, where that is a rope step without blocks, from this block's worker threads,
- * which make them and the queries from the parts of the product before.
+ * Half of a block's worker threads takes a KV head of a sequence, as one block of that kernel does.
+ * A stage of the ring has the next sixteens of positions: keys and values in boxes of 16 rows of
+ * 128 bytes, swizzled as for wgmma; stages of the two halves alternate. With heads of 64 elements a
+ * stage has a sixteen for each of the half's four warps; with heads of 128 it has two, for the next
+ * warp, as that kernel deals them. Only the last sixteen waits for the new keys and values. Those
+ * come from the step before; or, where that is a rope step without blocks, from this block's worker
+ * threads, which make them and the queries from the parts of the product before.
  */
 #ifndef QUIPU_OP_CHAIN_ATTENTION_CUH
 #define QUIPU_OP_CHAIN_ATTENTION_CUH
@@ -16,8 +17,13 @@
 #include "op/paged_decode/paged_decode_batch.cuh"
 
 enum {
-    CHAIN_TILE = 16 * CHAIN_HEAD * 2, /* bytes of 16 positions of a head */
-    CHAIN_FOUR = 4,                   /* sixteens of a stage */
+    CHAIN_BOX = 16 * 128,          /* bytes of 64 elements of 16 positions */
+    CHAIN_BOXES = CHAIN_HEAD / 64, /* of a head's keys or values, one after another */
+    CHAIN_TILE = CHAIN_BOXES * CHAIN_BOX,
+    CHAIN_FOUR = 4,                              /* warps of a half */
+    CHAIN_SIXTEENS = CHAIN_FOUR / CHAIN_BOXES,   /* of a stage */
+    CHAIN_COPIES = 2 * CHAIN_BOXES,              /* of a sixteen */
+    CHAIN_PART_HEADS = CHAIN_HEAD == 64 ? 8 : 4, /* heads of a group in a warp's part, at most */
 };
 
 /* The KV head of a sequence that a half of the worker threads works on. */
@@ -33,7 +39,7 @@ DEVICE_FN chain_head chain_head_of(const chain_attention &c, int item)
     if (!h.there) return h;
     int pages = c.kv_indptr[h.sequence + 1] - c.kv_indptr[h.sequence];
     if (pages > 0) h.n_seen = (pages - 1) * c.page_size + c.kv_last_page_len[h.sequence];
-    h.rounds = (h.n_seen + CHAIN_FOUR * 16 - 1) / (CHAIN_FOUR * 16);
+    h.rounds = (h.n_seen + CHAIN_SIXTEENS * 16 - 1) / (CHAIN_SIXTEENS * 16);
     return h;
 }
 
@@ -51,13 +57,14 @@ DEVICE_FN bool chain_turns(const linear_chain &call, int s)
 
 /* ---- producing ----------------------------------------------------------------------------- */
 
-/* Copies a tile of a cache's map to shared memory. */
-DEVICE_FN void chain_copy_tile(uint32_t to, const char *map, int head, int position, int page,
-                               uint32_t barrier, uint64_t policy)
+/* Copies a box of a cache's map to shared memory. */
+DEVICE_FN void chain_copy_box(uint32_t to, const char *map, int element, int head, int position,
+                              int page, uint32_t barrier, uint64_t policy)
 {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
                  ".L2::cache_hint [%0], [%1, {%2, %3, %4, %5}], [%6], %7;" ::"r"(to),
-                 "l"(map), "r"(0), "r"(head), "r"(position), "r"(page), "r"(barrier), "l"(policy)
+                 "l"(map), "r"(element), "r"(head), "r"(position), "r"(page), "r"(barrier),
+                 "l"(policy)
                  : "memory");
 }
 
@@ -112,8 +119,9 @@ DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &wal
                                  const chain_head &head, const chain_pages &pages, int round,
                                  const chain_ring &ring, uint64_t policy)
 {
-    int lane = (int)threadIdx.x % WARP, sixteen = round * CHAIN_FOUR + lane / 2, page = 0;
-    int n = min((head.n_seen + 15) / 16 - round * CHAIN_FOUR, (int)CHAIN_FOUR);
+    int lane = (int)threadIdx.x % WARP, sixteen = round * CHAIN_SIXTEENS + lane / CHAIN_COPIES;
+    int n = min((head.n_seen + 15) / 16 - round * CHAIN_SIXTEENS, (int)CHAIN_SIXTEENS), page = 0;
+    int box = lane % CHAIN_COPIES; /* of keys, then of values */
     int in_page = sixteen - chain_slot(walk, sixteen) * walk.sixteens;
 #pragma unroll
     for (int i = 0; i < CHAIN_PAGES; i++) {
@@ -122,9 +130,10 @@ DEVICE_FN void chain_fetch_round(const chain_attention &c, const chain_walk &wal
     }
     if (lane == 0) chain_ring_take(ring, n * 2 * CHAIN_TILE);
     __syncwarp(); /* the stage is free and expects all of its bytes */
-    if (lane < 2 * n)
-        chain_copy_tile(chain_stage(ring) + lane * CHAIN_TILE, lane % 2 ? c.v_map : c.k_map,
-                        head.kv_head, in_page * 16, page, ring.full + 4 * (ring.at & ~1u), policy);
+    if (lane < CHAIN_COPIES * n)
+        chain_copy_box(chain_stage(ring) + lane * CHAIN_BOX, box >= CHAIN_BOXES ? c.v_map : c.k_map,
+                       box % CHAIN_BOXES * 64, head.kv_head, in_page * 16, page,
+                       ring.full + 4 * (ring.at & ~1u), policy);
 }
 
 /* One of CHAIN_FETCHERS producer warps. */
@@ -203,13 +212,14 @@ DEVICE_FN uint2 chain_narrow(const chain_attention &c, const float4 &v)
 }
 
 /* Stores elements [i, i + 4) of a head of the block's items, one after another, as rows of 128
- * bytes of a tile in shared memory. */
+ * bytes of boxes in shared memory. */
 DEVICE_FN void chain_put_query(const chain_attention &c, uint32_t queries, int head, int i,
                                const float4 &v)
 {
     float sign = c.sm_scale < 0 ? -1.0f : 1.0f; /* as load_query() */
     uint2 d = chain_narrow(c, make_float4(v.x * sign, v.y * sign, v.z * sign, v.w * sign));
-    uint32_t to = queries + head * 128 + (i / 8 ^ head % 8) * 16 + i % 8 * 2;
+    const int row = head * CHAIN_BOXES + i / 64;
+    uint32_t to = queries + row * 128 + (i % 64 / 8 ^ row % 8) * 16 + i % 8 * 2;
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(d.x), "r"(d.y) : "memory");
 }
 
@@ -278,7 +288,7 @@ DEVICE_FN void chain_turn_own(const linear_chain &call, int s, int nth, uint32_t
 
 /* ---- attention ----------------------------------------------------------------------------- */
 
-/* The 16 bytes `piece` of a tile's row. */
+/* The 16 bytes `piece` of a box's row. */
 DEVICE_FN uint4 chain_piece(uint32_t tile, int row, int piece)
 {
     uint4 d;
@@ -297,7 +307,7 @@ DEVICE_FN void chain_load_keys(uint4 (&piece)[2][CHAIN_HEAD / 32], uint32_t tile
     for (int r = 0; r < 2; r++)
 #pragma unroll
         for (int i = 0; i < CHAIN_HEAD / 32; i++)
-            piece[r][i] = chain_piece(tile, g + r * 8, i * 4 + t);
+            piece[r][i] = chain_piece(tile + i / 2 * CHAIN_BOX, g + r * 8, i % 2 * 4 + t);
 }
 
 DEVICE_FN void chain_load_values(uint4 (&piece)[4][CHAIN_HEAD / 64], uint32_t tile, int n_seen)
@@ -306,8 +316,11 @@ DEVICE_FN void chain_load_values(uint4 (&piece)[4][CHAIN_HEAD / 64], uint32_t ti
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         int position = t * 2 + r % 2 + r / 2 * 8;
-        piece[r][0] = chain_piece(tile, position, g);
-        if (position >= n_seen) piece[r][0] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < CHAIN_BOXES; i++) {
+            piece[r][i] = chain_piece(tile + i * CHAIN_BOX, position, g);
+            if (position >= n_seen) piece[r][i] = make_uint4(0, 0, 0, 0);
+        }
     }
 }
 
@@ -333,7 +346,9 @@ DEVICE_FN chain_query chain_query_of(const chain_attention &c, uint32_t queries,
     int g = (int)threadIdx.x % WARP / 4, t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < CHAIN_HEAD / 32; i++)
-        if (g < c.group) query.piece[i] = chain_piece(queries, n * c.group + g, i * 4 + t);
+        if (g < c.group)
+            query.piece[i] =
+                chain_piece(queries, (n * c.group + g) * CHAIN_BOXES + i / 2, i % 2 * 4 + t);
     return query;
 }
 
@@ -351,6 +366,63 @@ DEVICE_FN void chain_add(decode_sums<CHAIN_HEAD> &sums, const chain_query &query
     decode_add<T, CHAIN_HEAD>(sums, s, value, base, scale);
 }
 
+/* The same of a stage with one warp's sixteens, from which keys and values come as they are needed:
+ * all of them would not fit in registers. */
+template <typename T>
+DEVICE_FN void chain_add_stage(decode_sums<CHAIN_HEAD> &sums, const chain_query &query,
+                               uint32_t stage, int first, int n_seen, float scale)
+{
+    float s[CHAIN_SIXTEENS][2][4], highest = sums.maximum;
+#pragma unroll
+    for (int d = 0; d < CHAIN_SIXTEENS; d++) {
+        uint4 key[2][CHAIN_HEAD / 32];
+        chain_load_keys(key, stage + d * 2 * CHAIN_TILE);
+        decode_scores<T, CHAIN_HEAD>(s[d], query.piece, key);
+        highest = decode_highest(s[d], first + d * 16, n_seen, highest);
+    }
+    float base = decode_rise<CHAIN_HEAD>(sums, highest, scale);
+#pragma unroll
+    for (int d = 0; d < CHAIN_SIXTEENS; d++) {
+        uint4 value[4][CHAIN_HEAD / 64];
+        if (first + d * 16 >= n_seen) continue;
+        chain_load_values(value, stage + d * 2 * CHAIN_TILE + CHAIN_TILE, n_seen - first - d * 16);
+        decode_add<T, CHAIN_HEAD>(sums, s[d], value, base, scale);
+    }
+}
+
+/* One of a warp's rounds: its part of the stage, which it then releases. */
+DEVICE_FN void chain_attend_round(const chain_attention &c, decode_sums<CHAIN_HEAD> &sums,
+                                  const chain_query &query, int round, int n_seen, float scale,
+                                  chain_ring &ring)
+{
+    const int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP % CHAIN_FOUR;
+    chain_ring_wait(ring);
+    if (CHAIN_BOXES > 1) {
+        const int first = round * CHAIN_SIXTEENS * 16;
+        const bool mine = round % CHAIN_FOUR == warp;
+        if (mine && c.type == DTYPE_BF16)
+            chain_add_stage<__nv_bfloat16>(sums, query, chain_stage(ring), first, n_seen, scale);
+        if (mine && c.type != DTYPE_BF16)
+            chain_add_stage<__half>(sums, query, chain_stage(ring), first, n_seen, scale);
+        __syncwarp(); /* all lanes have read */
+        if (lane == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
+        chain_ring_next(ring);
+        return;
+    }
+    const int first = (round * CHAIN_FOUR + warp) * 16;
+    uint32_t tile = chain_stage(ring) + warp * 2 * CHAIN_TILE;
+    uint4 key[2][CHAIN_HEAD / 32], value[4][CHAIN_HEAD / 64];
+    chain_load_keys(key, tile);
+    chain_load_values(value, tile + CHAIN_TILE, n_seen - first);
+    __syncwarp(); /* all lanes have read */
+    if (lane == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
+    chain_ring_next(ring);
+    if (first < n_seen && c.type == DTYPE_BF16)
+        chain_add<__nv_bfloat16>(sums, query, key, value, first, n_seen, scale);
+    if (first < n_seen && c.type != DTYPE_BF16)
+        chain_add<__half>(sums, query, key, value, first, n_seen, scale);
+}
+
 /* A warp's part of a head. The other half has its own number of rounds.
  *
  * An mbarrier distinguishes a phase from the next one, but not from the one after that. So a half
@@ -363,7 +435,6 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
                                  const chain_query &query, int half, int other_rounds,
                                  chain_ring &ring, decode_part<CHAIN_HEAD> *part)
 {
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP % CHAIN_FOUR;
     float scale = fabsf(c.sm_scale) * 1.4426950408889634f;
     decode_sums<CHAIN_HEAD> sums;
     const bool apart = own.rounds != other_rounds;
@@ -371,25 +442,11 @@ DEVICE_FN void chain_attend_head(const chain_attention &c, const chain_head &own
         bool other = round < other_rounds;
         if (apart && round == min(own.rounds, other_rounds)) chain_meet();
         chain_ring_next(ring, half && other);
-        if (round < own.rounds) {
-            int first = (round * CHAIN_FOUR + warp) * 16;
-            uint32_t tile = chain_stage(ring) + warp * 2 * CHAIN_TILE;
-            uint4 key[2][CHAIN_HEAD / 32], value[4][CHAIN_HEAD / 64];
-            chain_ring_wait(ring);
-            chain_load_keys(key, tile);
-            chain_load_values(value, tile + CHAIN_TILE, own.n_seen - first);
-            __syncwarp(); /* all lanes have read */
-            if (lane == 0) chain_ring_give(ring, CHAIN_READERS / CHAIN_FOUR);
-            chain_ring_next(ring);
-            if (first < own.n_seen && c.type == DTYPE_BF16)
-                chain_add<__nv_bfloat16>(sums, query, key, value, first, own.n_seen, scale);
-            if (first < own.n_seen && c.type != DTYPE_BF16)
-                chain_add<__half>(sums, query, key, value, first, own.n_seen, scale);
-        }
+        if (round < own.rounds) chain_attend_round(c, sums, query, round, own.n_seen, scale, ring);
         chain_ring_next(ring, !half && other);
     }
     if (apart) chain_meet();
-    decode_leave<CHAIN_HEAD>(sums, scale, part);
+    decode_leave<CHAIN_HEAD, CHAIN_PART_HEADS>(sums, scale, part);
 }
 
 /* A half: merges its warps' parts in the order of the warps. */
@@ -401,8 +458,8 @@ DEVICE_FN void chain_merge(const chain_attention &c, const chain_head &head,
     for (int i = (int)threadIdx.x % (CHAIN_FOUR * WARP); i < c.group * CHAIN_HEAD / 2;
          i += CHAIN_FOUR * WARP) {
         int h = i / (CHAIN_HEAD / 2), element = i % (CHAIN_HEAD / 2) * 2;
-        decode_state state = decode_merge<CHAIN_HEAD, true, CHAIN_FOUR>(
-            parts + h, PAGED_DECODE_MAX_GROUP, CHAIN_FOUR, element);
+        decode_state state = decode_merge<CHAIN_HEAD, true, CHAIN_FOUR>(parts + h, CHAIN_PART_HEADS,
+                                                                        CHAIN_FOUR, element);
         float factor = state.sum == 0 ? 0 : 1 / state.sum;
         store_pair(DTYPE_BF16, (char *)(c.narrowed + (row + h) * CHAIN_HEAD), element,
                    state.out.x * factor, state.out.y * factor);
@@ -417,7 +474,7 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
     const chain_attention &c = call.steps[s].of.attention;
     const int half = (int)threadIdx.x / (CHAIN_FOUR * WARP), step = 2 * gridDim.x;
     decode_part<CHAIN_HEAD> *parts =
-        (decode_part<CHAIN_HEAD> *)space + half * CHAIN_FOUR * PAGED_DECODE_MAX_GROUP;
+        (decode_part<CHAIN_HEAD> *)space + half * CHAIN_FOUR * CHAIN_PART_HEADS;
     int item = blockIdx.x + half * gridDim.x, other = blockIdx.x + !half * gridDim.x;
     chain_head own = chain_head_of(c, item), next;
     int other_rounds = chain_head_of(c, other).rounds;
@@ -440,7 +497,7 @@ DEVICE_FN void chain_attend(const linear_chain &call, int s, int n_ropes, chain_
         chain_query query = {};
         if (own.there) query = chain_query_of(c, queries, n);
         chain_attend_head(c, own, query, half, other_rounds, ring,
-                          parts + (int)threadIdx.x / WARP % CHAIN_FOUR * PAGED_DECODE_MAX_GROUP);
+                          parts + (int)threadIdx.x / WARP % CHAIN_FOUR * CHAIN_PART_HEADS);
         other_rounds = next_rounds;
         chain_half_meets(half); /* the parts are there */
         chain_merge(c, own, parts);

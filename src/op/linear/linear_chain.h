@@ -14,6 +14,11 @@
 #include "op/linear/linear_packed.h"
 #include "op/linear/linear_stream.h"
 
+/* head_dim of attention in the kernels of an image: 64 or 128. */
+#ifndef CHAIN_HEAD
+#define CHAIN_HEAD 64
+#endif
+
 enum {
     CHAIN_MAX_STEPS = 76, /* a kernel's parameters are at most 32,764 bytes */
     /* Producer warps: for weights; for x; for places that steps will need; all of them for the
@@ -27,7 +32,6 @@ enum {
     CHAIN_X_DEPTHS = 2,     /* LINEAR_STREAM_DEPTHs in a stage of x, and in one of a low tile */
     CHAIN_READERS = 8,      /* arrivals that release a stage: one per warp, or more from fewer */
     CHAIN_BEST_AT = 64,     /* their offset among the counters, in units of 8 bytes */
-    CHAIN_HEAD = 64,        /* head_dim of attention */
     CHAIN_PLACES = 4,       /* items of a block whose places in the cache are looked up early */
     CHAIN_PACKED_PARTS = 3, /* matrices of a product of quantised weights: q, k and v */
     CHAIN_PAGES = 3,        /* times 32 sixteens: positions of a sequence in attention, at most */
@@ -114,7 +118,7 @@ typedef struct chain_rope {
 typedef struct chain_attention {
     char k_map[128] __attribute__((aligned(64)));
     char v_map[128] __attribute__((aligned(64)));
-    const float *q;     /* (n_sequences, n_kv * group, CHAIN_HEAD) */
+    const float *q;     /* (n_sequences, n_kv * group, head_dim) */
     uint16_t *narrowed; /* as q, in BF16, contiguous */
     const int32_t *kv_indptr, *kv_indices, *kv_last_page_len;
     float sm_scale;
@@ -144,6 +148,7 @@ typedef struct linear_chain {
     int32_t n_steps;
     int32_t weight_stages, x_stages;
     int32_t packed; /* weights of all products are packed */
+    int32_t head;   /* head_dim of attention; 0: there is none */
 } linear_chain;
 
 /* Rows of sums that are transposed together in shared memory, for tiles of this many rows, and

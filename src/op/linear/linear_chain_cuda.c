@@ -20,14 +20,17 @@ void cuda_linear_chain_set_stages(linear_chain *chain, int columns)
 
 qp_status cuda_linear_chain(cuda_ops *ops, const linear_chain *chain, int columns, qp_error *error)
 {
-    cuda_start start = {.image = chain->packed ? "linear_chain_packed" : "linear_chain",
+    static const char *const images[2][2] = {{"linear_chain", "linear_chain_128"},
+                                             {"linear_chain_packed", "linear_chain_packed_128"}};
+    const bool packed = chain->packed, wide = chain->head == 128;
+    cuda_start start = {.image = images[packed][wide],
                         .shared_most = ops->device->shared_bytes,
                         .grid = {(unsigned)ops->device->n_multiprocessors, 1, 1},
                         .threads = CHAIN_THREADS,
                         .shared_bytes =
                             (unsigned)CHAIN_SHARED(columns, chain->weight_stages, chain->x_stages),
                         .cluster = 1};
-    snprintf(start.name, sizeof start.name, "run_linear_chain_%d%s", columns,
-             chain->packed ? "_packed" : "");
+    snprintf(start.name, sizeof start.name, "run_linear_chain_%d%s%s", columns,
+             packed ? "_packed" : "", wide ? "_128" : "");
     return cuda_ops_start(ops, &start, (const cuda_argument[]){{chain, sizeof *chain}, {0}}, error);
 }

@@ -11,7 +11,8 @@
  *     scales  [g] of 32 columns: [half][row g, row g + 8] a float
  *             [k / 2][g] of 16 columns: [k % 2][row g, row g + 8] a float
  *
- * Q4_0's scales are the sum of two BF16 numbers. A level u stands for scale * (u - zero) + minimum; minima follow the scales in the same order.
+ * Q4_0's scales are the sum of two BF16 numbers. A level u stands for scale * (u - zero) + minimum;
+ * minima follow the scales in the same order.
  */
 #ifndef QUIPU_OP_LINEAR_PACKED_H
 #define QUIPU_OP_LINEAR_PACKED_H

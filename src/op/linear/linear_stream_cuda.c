@@ -141,7 +141,7 @@ qp_status cuda_stream_map_cache(const cuda_ops *ops, const tensor *cache, char *
                     (uint64_t[]){(uint64_t)shape[3], (uint64_t)shape[2], (uint64_t)shape[1],
                                  (uint64_t)shape[0]},
                     (uint64_t[]){(uint64_t)stride[2], (uint64_t)stride[1], (uint64_t)stride[0]},
-                    (uint32_t[]){(unsigned)shape[3], 1, 16, 1}, error);
+                    (uint32_t[]){LINEAR_STREAM_DEPTH, 1, 16, 1}, error);
 }
 
 static bool has_vectors(const tensor *view)

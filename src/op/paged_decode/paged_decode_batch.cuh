@@ -239,20 +239,22 @@ __device__ __forceinline__ void decode_add(decode_sums<HEAD_DIM> &sums, float (&
     decode_values<T, HEAD_DIM>(sums.o, s, value);
 }
 
-template <int HEAD_DIM>
+/* Stores the part of the first HEADS heads of the group. */
+template <int HEAD_DIM, int HEADS = PAGED_DECODE_MAX_GROUP>
 __device__ __forceinline__ void decode_leave(decode_sums<HEAD_DIM> &sums, float scale,
                                              decode_part<HEAD_DIM> *part)
 {
     int g = (int)threadIdx.x % 32 / 4, t = (int)threadIdx.x % 4;
     sums.sum = quad_sum(sums.sum);
-    if (t == 0) {
+    if (t == 0 && g < HEADS) {
         part[g].base = sums.maximum == -INFINITY ? -INFINITY : sums.maximum * scale;
         part[g].sum = sums.sum;
     }
 #pragma unroll
     for (int j = 0; j < HEAD_DIM / 4; j++)
-        part[t * 2 + j % 2].out[j / 16 * 64 + g * 8 + j / 4 % 4 * 2 + j / 2 % 2] =
-            sums.o[j / 4][j % 4];
+        if (t * 2 + j % 2 < HEADS)
+            part[t * 2 + j % 2].out[j / 16 * 64 + g * 8 + j / 4 % 4 * 2 + j / 2 % 2] =
+                sums.o[j / 4][j % 4];
 }
 
 /* Where the sixteens of a chunk begin in the two caches, in bytes. */

@@ -371,7 +371,18 @@ static bool queries_fit(const cuda_chain *c, const tensor *q, const tensor *k)
 {
     int64_t items = groups_of(q->shape[0] * k->shape[2], c->ops->device->n_multiprocessors);
     int64_t group = q->shape[1] / k->shape[2];
-    return items * group * CHAIN_HEAD * 2 <= c->run.x_stages * CHAIN_X_BYTES(c->columns);
+    return items * group * q->shape[2] * 2 <= c->run.x_stages * CHAIN_X_BYTES(c->columns);
+}
+
+/* All attention of a chain has heads of one size. Those of 128 elements have room for four in a
+ * group, and are faster by a kernel of their own where a half of a block would have several: both
+ * give the same bits. */
+static bool takes_heads(const cuda_chain *c, const tensor *q, const tensor *k)
+{
+    const int64_t dim = q->shape[2], group = q->shape[1] / k->shape[2];
+    const bool one_each = q->shape[0] * k->shape[2] <= 2 * c->ops->device->n_multiprocessors;
+    return (dim == 64 || (dim == 128 && group <= 4 && one_each)) && q->stride[1] == dim * 4 &&
+           k->shape[3] == dim && (c->run.head == 0 || c->run.head == dim);
 }
 
 /* The conditions under which paged_decode_batch.cuh does not cut a sequence and heads have the
@@ -383,8 +394,7 @@ static bool takes_attention(const cuda_chain *c, const op_call *call)
     size_t bytes = (size_t)(q->shape[0] * row) * 2;
     return (c->run.n_steps == 0 || c->ended) && c->run.n_steps + 1 < CHAIN_MAX_STEPS &&
            cuda_decode_accepts(call) && cuda_decode_pays(c->ops, call) &&
-           q->shape[0] <= c->columns && q->shape[2] == CHAIN_HEAD && q->type == DTYPE_F32 &&
-           q->stride[1] == CHAIN_HEAD * 4 && k->shape[3] == CHAIN_HEAD &&
+           q->shape[0] <= c->columns && takes_heads(c, q, k) && q->type == DTYPE_F32 &&
            !call->tensors[PAGED_DECODE_LSE].rank && call->begin == 0 &&
            call->end == q->shape[0] * q->shape[1] && c->n_chunks == 1 && queries_fit(c, q, k) &&
            2 * bytes <= c->ops->workspace.bytes - CUDA_OWN_WORKSPACE;
@@ -398,7 +408,7 @@ static bool turns_before(cuda_chain *c, const chain_attention *a, const tensor *
     if (!last || last->kind != CHAIN_ROPE) return false;
     const chain_rope *rope = &last->of.rope;
     return rope->q == a->q && rope->n_tokens == a->n_sequences &&
-           rope->n_sequences == a->n_sequences && rope->head_dim == CHAIN_HEAD &&
+           rope->n_sequences == a->n_sequences && rope->head_dim == k->shape[3] &&
            rope->n_kv == a->n_kv && rope->n_q == a->n_kv * a->group && rope->k_cache == k->data &&
            rope->v_cache == v->data && rope->kv_indptr == a->kv_indptr &&
            rope->kv_indices == a->kv_indices && rope->k_type == a->type && rope->v_type == a->type;
@@ -444,6 +454,7 @@ bool cuda_chain_attention(cuda_chain *c, const op_call *call)
         last_step(c)->of.rope.cuts = a.n_kv;
     }
     next_step(c, CHAIN_ATTENTION, q->shape[0] * k->shape[2])->of.attention = a;
+    c->run.head = (int32_t)q->shape[2];
     c->x = rows_of_heads(out);
     c->x_at = at;
     c->ended = false;

@@ -186,11 +186,11 @@ static qp_status check_attention(checking *c, const chain_attention *a)
 {
     cuda_map k, v;
     MUST(cuda_map_read(a->k_map, &k) && cuda_map_read(a->v_map, &v), "a tensor map is missing");
-    MUST(k.sizes[0] == CHAIN_HEAD && k.sizes[1] == (uint64_t)a->n_kv && a->group > 0,
+    MUST(k.sizes[0] == (uint64_t)c->chain->head && k.sizes[1] == (uint64_t)a->n_kv && a->group > 0,
          "the cache has another shape");
     MUST(a->narrowed, "its output goes nowhere");
     c->narrowed = a->narrowed;
-    c->n_narrowed = a->n_kv * a->group * CHAIN_HEAD;
+    c->n_narrowed = a->n_kv * a->group * c->chain->head;
     return QP_OK;
 }
 
