@@ -35,4 +35,7 @@ bool verifier_is_before(const verifier *v, int32_t a, int32_t b);
  * verify_memory.c. */
 qp_status verifier_check_memory(verifier *v);
 
+/* Checks that exchanges between ranks are made in the order of their nodes: verify_ranks.c. */
+qp_status verifier_check_exchanges(const verifier *v);
+
 #endif

@@ -418,6 +418,7 @@ static qp_status verify(verifier *v)
     TRY(check_cover(v));
     TRY(run_pass(v, NULL));
     TRY(check_counts(v));
+    TRY(verifier_check_exchanges(v));
     TRY(verifier_check_memory(v));
     return check_passes(v);
 }

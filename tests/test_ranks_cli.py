@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Ranks from the command line: threads, and processes by MPI where Open MPI is installed. They give the
+bits of one rank; a rank that is killed, hangs or differs ends the run with a message that names it.
+RANKS_KILLS=N kills N times. Ends with "N passed, N failed"."""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+QUIPU = os.environ.get("QUIPU_BINARY", "build/quipu")
+MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root"]
+KILLS = int(os.environ.get("RANKS_KILLS", "2"))
+LIMIT_S = 5 if "RANKS_SLOW" not in os.environ else 30
+MODELS = ["golden/models/llama-tied-gqa3", "golden/models/llama-gqa4-sharded", "synthetic:tiny:Q8_0"]
+os.chdir(os.path.dirname(os.path.abspath(__file__)))
+passed = failed = 0
+
+
+def check(name, ok, told=""):
+    global passed, failed
+    passed, failed = passed + bool(ok), failed + (not ok)
+    if not ok:
+        print(f"failed: {name}: {told}")
+
+
+def quipu(*arguments, ranks=0):
+    """(exit status, standard output, standard error); `ranks`: processes that mpirun starts"""
+    command = [*MPIRUN, "-n", str(ranks)] if ranks else []
+    done = subprocess.run([*command, QUIPU, *arguments], capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def figures(text):
+    """What was computed, without times; mpirun may break lines."""
+    return re.sub(r'"[a-z]+_seconds": [0-9.e-]+', "", "".join(text.split()))
+
+
+def test_bits(mpi):
+    for model in MODELS:
+        logits = ["logits", "-m", model, "--ids", "1,2,3,4,5,6,7", "--json", "-t", "1"]
+        code, want, err = quipu(*logits)
+        check(f"{model}: one rank", code == 0, err)
+        code, found, err = quipu(*logits, "--ranks", "2")
+        check(f"{model}: two threads", code == 0 and found == want, err)
+        for ranks in (2, 3) if mpi else ():
+            code, found, err = quipu(*logits, ranks=ranks)
+            check(f"{model}: {ranks} processes", code == 0 and figures(found) == figures(want), err)
+    run = ["run", "-m", MODELS[2], "-p", "1,2,3", "-n", "40", "--temp", "1.2", "--seed", "5", "--json", "-t", "1"]
+    want = json.loads(quipu(*run)[1])["tokens"]
+    check("sampled tokens of threads", json.loads(quipu(*run, "--ranks", "2")[1])["tokens"] == want)
+    if mpi:
+        code, found, err = quipu(*run, "--ranks", "2", "--ranks-by", "mpi")
+        tokens = re.search(r'"tokens":\[([0-9,]*)\]', "".join(found.split()))
+        check("sampled tokens of processes that quipu starts",
+              code == 0 and tokens and tokens[1] == ",".join(map(str, want)), err + found)
+
+
+def test_refusals(mpi):
+    code, _, err = quipu("run", "-m", "synthetic:tiny", "-p", "1,2", "--ranks", "5")
+    check("too many ranks", code != 0 and "5 ranks cannot share 4 heads" in err, err)
+    if not mpi:
+        return
+    code, _, err = quipu("run", "-m", "synthetic:tiny", "-p", "1,2", "--ranks", "3", ranks=2)
+    check("two numbers of ranks", code != 0 and "mpirun has started 2" in err, err)
+    command = [*MPIRUN, "-n", "1", QUIPU, "run", "-m", "synthetic:tiny", "-p", "1,2", "-t", "1",
+               ":", "-n", "1", QUIPU, "run", "-m", "synthetic:tiny", "-p", "1,2", "-t", "1", "-c", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    check("ranks with other options", done.returncode != 0 and "rank 1 has another set of options" in done.stderr,
+          done.stderr)
+
+
+def start(ranks):
+    command = [*MPIRUN, "-n", str(ranks), QUIPU, "run", "-m", "synthetic:tiny", "-p", "1,2,3", "-n", "190000",
+               "-c", "200000", "--ignore-eos", "-t", "1"]
+    text = tempfile.TemporaryFile()
+    job = subprocess.Popen(command, stdout=text, stderr=subprocess.PIPE, text=True)
+    for _ in range(300):
+        time.sleep(0.1)
+        if os.fstat(text.fileno()).st_size == 0:
+            continue  # it reads the model
+        listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(job.pid)], capture_output=True, text=True)
+        pids = [int(line.split()[0]) for line in listed.stdout.splitlines() if " run -m " in line]
+        if len(pids) == ranks:
+            return job, sorted(pids)
+    return job, []
+
+
+def end(job, pids):
+    begin = time.monotonic()
+    try:
+        err = job.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        job.kill()
+        err = "it did not end"
+    took = time.monotonic() - begin
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+            err += f" process {pid} was left"
+        except ProcessLookupError:
+            pass
+    return job.returncode, err, took
+
+
+def test_deaths():
+    chance = random.Random(1)
+    for i in range(KILLS):
+        job, pids = start(2)
+        check("two processes run", len(pids) == 2, pids)
+        if len(pids) < 2:
+            return
+        time.sleep(0.5 + chance.random())
+        os.kill(pids[i % 2], signal.SIGKILL)
+        code, err, took = end(job, [])
+        check(f"rank {i % 2} is killed", code != 0 and "rank" in err and took < LIMIT_S, (code, err, took))
+    job, pids = start(2)
+    time.sleep(1)
+    os.kill(pids[1], signal.SIGSTOP)
+    code, err, took = end(job, pids)
+    check("a rank hangs", code != 0 and "rank 1 has not answered rank 0" in err and took < 2 * LIMIT_S,
+          (code, err, took))
+
+
+def main():
+    mpi = shutil.which("mpirun") is not None
+    if not mpi:
+        print("without mpirun: only threads")
+    test_bits(mpi)
+    test_refusals(mpi)
+    if mpi:
+        test_deaths()
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+sys.exit(main())
