@@ -107,7 +107,7 @@ static void make_rows_free(qp_engine *e)
     speculation *s = &e->speculation;
     if (!s->proposer) return;
     for (int rows = 1; rows <= SPECULATE_ROWS; rows++)
-        s->row_ns[rows] = 1e6;
+        s->row_ns[rows] = 1e9;
     for (int64_t i = 0; i < e->max_sessions; i++)
         s->slots[i].lost_ns = 0;
 }

@@ -6,6 +6,7 @@
 #include "engine/lookup.h"
 #include "engine/step_parts.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- prompt lookup ------------------------------------------------------------------------- */
@@ -61,10 +62,14 @@ static const double prior[SPECULATE_GRADES] = {0.1, 0.3, 0.5, 0.7, 0.85};
 enum { PRIOR_TRIES = 2, GRADE_OF_MADE = 3 /* of all proposals of a model */ };
 #define MEMORY 0.93 /* what a proposal counts after the next one, compared with that */
 
+/* How likely the next proposal is right, half a standard deviation below the estimate, because a
+ * wrong one costs time and one that was not verified may come again. */
 static double chance(const speculated *p)
 {
     const int g = p->grade;
-    return (p->right[g] + prior[g] * PRIOR_TRIES) / (p->tried[g] + PRIOR_TRIES);
+    const double tried = p->tried[g] + PRIOR_TRIES;
+    const double right = (p->right[g] + prior[g] * PRIOR_TRIES) / tried;
+    return right - sqrt(right * (1 - right) / tried) / 2;
 }
 
 static void note_try(speculated *p, bool right)
@@ -137,17 +142,21 @@ static void note_time(speculation *s, int64_t rows, double ns)
 
 /* ---- how many proposals pay ---------------------------------------------------------------- */
 
-/* Shares of a sequence's time that verifying may lose, and up to which a proposer that has passes
- * of its own is tried again. */
+/* What a sequence may lose by verifying: a share of its time, and some passes at its beginning. */
 #define LOSS  0.02
+#define AHEAD 1.5
+/* Proposals of another model that do not pay are tried again when the loss is below this share. */
 #define TRIAL 0.01
 /* Proposals are verified if they make so many times the tokens per second. */
 #define GAIN 1.03
+/* What is likelier than this may lose twice as much. */
+#define NEARLY_CERTAIN 0.9
 
-/* The loss may be a share of the sequence's time, and at its beginning one pass. */
-static bool may_lose(const speculated *p, double share, double pass_ns)
+/* Time that the sequence may still lose; `pass_ns`: of a pass without proposals. */
+static double budget_of(const speculated *p, double pass_ns)
 {
-    return p->lost_ns <= share * p->total_ns + pass_ns;
+    const double most = LOSS * p->total_ns + AHEAD * pass_ns;
+    return (chance(p) > NEARLY_CERTAIN ? 2 * most : most) - p->lost_ns;
 }
 
 /* The sequence whose next proposal is the likeliest to be accepted; -1: there is no other proposal.
@@ -179,23 +188,29 @@ static void take(speculation *s, int64_t count)
 }
 
 /* Takes the number of proposals with which tokens come fastest, perhaps 0. `rows`: of a pass
- * without any; `most`: rows that a pass may have. */
+ * without any; `most`: rows that a pass may have. No sequence gets proposals whose rejection it
+ * could not afford. */
 static int64_t take_best(speculation *s, int64_t rows, int64_t most)
 {
-    double tokens = (double)rows, fastest = tokens / time_of(s, rows) * GAIN, probability;
-    int64_t best = 0;
+    const double alone = time_of(s, rows);
+    double tokens = (double)rows, fastest = tokens / alone * GAIN, probability;
+    int64_t best = 0, count = 0;
     int deepest = 0;
     take(s, 0);
-    for (int64_t count = 1; rows + count <= most; count++) {
-        const int64_t i = likeliest(s, &probability);
-        if (i < 0) break;
-        const int depth = ++s->active[i].slot->n;
-        if (depth > deepest) deepest = depth;
+    for (int64_t i; rows + count < most && (i = likeliest(s, &probability)) >= 0;) {
+        speculated_sequence *a = &s->active[i];
+        const int depth = a->slot->n + 1 > deepest ? a->slot->n + 1 : deepest;
+        const double ns = time_of(s, rows + count + 1) + s->proposer->step_ns * depth;
+        if ((ns - alone) * (a->slot->n + 1) / (double)(count + 1) > budget_of(a->slot, alone)) {
+            a->usable = a->slot->n;
+            continue;
+        }
+        a->slot->n++;
+        count++;
+        deepest = depth;
         tokens += probability;
-        const double made = s->proposer->step_ns * deepest;
-        const double rate = tokens / (time_of(s, rows + count) + made);
-        if (rate <= fastest) continue;
-        fastest = rate;
+        if (tokens / ns <= fastest) continue;
+        fastest = tokens / ns;
         best = count;
     }
     take(s, best);
@@ -253,7 +268,7 @@ static qp_status choose_of_free(speculation *s, int64_t rows, int64_t most, qp_e
     TRY(s->proposer->propose(s->proposer, s->active, s->n_active, SPECULATE_MOST, error));
     for (size_t i = 0; i < s->n_active; i++) {
         speculated_sequence *a = &s->active[i];
-        a->usable = may_lose(a->slot, LOSS, time_of(s, rows)) ? a->slot->n_found : 0;
+        a->usable = a->slot->n_found;
     }
     take_best(s, rows, most);
     return QP_OK;
@@ -263,16 +278,17 @@ static qp_status choose_of_free(speculation *s, int64_t rows, int64_t most, qp_e
  * tried, although they would not have paid so far. */
 static qp_status choose_of_made(speculation *s, int64_t rows, int64_t most, qp_error *error)
 {
-    const double pass_ns = time_of(s, rows);
     int depth = 0;
     for (size_t i = 0; i < s->n_active; i++) {
         speculated_sequence *a = &s->active[i];
         a->slot->grade = GRADE_OF_MADE;
-        a->usable = may_lose(a->slot, LOSS, pass_ns) ? a->most : 0;
+        a->usable = a->most;
     }
     if (take_best(s, rows, most) == 0 && rows + (int64_t)s->n_active <= most)
-        for (size_t i = 0; i < s->n_active; i++)
-            s->active[i].slot->n = may_lose(s->active[i].slot, TRIAL, 0);
+        for (size_t i = 0; i < s->n_active; i++) {
+            speculated *p = s->active[i].slot;
+            p->n = p->lost_ns < TRIAL * p->total_ns;
+        }
     for (size_t i = 0; i < s->n_active; i++)
         if (s->active[i].slot->n > depth) depth = s->active[i].slot->n;
     if (depth == 0) return QP_OK;
