@@ -1,8 +1,9 @@
-/* all_reduce and all_gather between GPUs of one host, compared with their references: rows of many
- * sizes, ranks that are late by turns, and a rank that never comes. Needs two GPUs.
+/* Ranks on the GPUs of one host: all_reduce and all_gather with rows of many sizes and ranks that
+ * are late by turns, a rank that never comes, and models on two GPUs compared with one. Needs two
+ * GPUs.
  */
+#include "engine_test.h"
 #include "gpu_test.h"
-#include "test.h"
 
 #include "base/hash.h"
 #include "cuda/ranks.h"
@@ -257,13 +258,84 @@ static void test_a_rank_that_never_comes(void **state)
     bench_close(&b);
 }
 
+enum { FEW = 6, MANY = 40, DECODED = 24 };
+
+typedef struct answer {
+    float *few, *many; /* [FEW or MANY][vocab_size] */
+    int32_t tokens[DECODED + 1];
+    size_t vocab_size;
+} answer;
+
+/* Logits of few rows and of many, and tokens, which are decoded in groups of passes. */
+static answer answer_of(const char *model, int ranks, const char *cut)
+{
+    int32_t ids[MANY];
+    answer a = {0};
+    qp_engine *e = open_engine((qp_engine_options){
+        .model = model, .exec = "cuda", .context = 256, .ranks = ranks, .cut = cut});
+    for (int i = 0; i < MANY; i++)
+        ids[i] = (i * 7 + 3) % 64;
+    a.vocab_size = (size_t)qp_engine_get_info(e)->vocab_size;
+    a.few = eval_fresh(e, ids, FEW);
+    a.many = eval_fresh(e, ids, MANY);
+    qp_session *session = open_session(e);
+    free(eval_rows(e, session, ids, FEW));
+    a.tokens[0] = ids[FEW];
+    assert_ok(qp_decode(e, &session, 1, DECODED, a.tokens, NULL, &error));
+    qp_session_close(session);
+    qp_engine_close(e);
+    return a;
+}
+
+static void free_answer(answer *a)
+{
+    free(a->few);
+    free(a->many);
+}
+
+static void assert_near(const float *a, const float *b, size_t n)
+{
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        norm += (double)a[i] * (double)a[i];
+    }
+    assert_true(difference <= 0.02 * 0.02 * norm);
+}
+
+/* Two GPUs compute what one computes: with unequal shares, tied and untied outputs, biases, norms
+ * of q and k, quantised weights. For few rows `gather` gives the bits of one GPU if shares are
+ * large enough for the same kernels. */
+static void test_models(void **state)
+{
+    (void)state;
+    require_gpus();
+    static const char *const models[] = {
+        "synthetic:tiny:BF16",          "synthetic:tiny:Q4_0", "golden/models/llama-tied-gqa3",
+        "golden/models/llama-mlp-bias", "golden/models/qwen3", "golden/models/internlm2"};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        answer one = answer_of(models[i], 1, NULL);
+        const size_t v = one.vocab_size;
+        for (int gather = 0; gather < 2; gather++) {
+            answer two = answer_of(models[i], RANKS, gather ? "gather" : "reduce");
+            assert_near(one.few, two.few, FEW * v);
+            assert_near(one.many, two.many, MANY * v);
+            if (gather && strstr(models[i], "tiny")) {
+                assert_memory_equal(one.few, two.few, FEW * v * sizeof(float));
+                assert_memory_equal(one.tokens, two.tokens, sizeof one.tokens);
+            }
+            free_answer(&two);
+        }
+        free_answer(&one);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sums),
-        cmocka_unit_test(test_columns),
-        cmocka_unit_test(test_norms_of_sums),
-        cmocka_unit_test(test_a_rank_that_never_comes),
+        cmocka_unit_test(test_sums),          cmocka_unit_test(test_columns),
+        cmocka_unit_test(test_norms_of_sums), cmocka_unit_test(test_a_rank_that_never_comes),
+        cmocka_unit_test(test_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

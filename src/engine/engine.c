@@ -475,7 +475,16 @@ static qp_engine_info info_of(const qp_engine *e)
                             .read_bytes = model_read_bytes(e->model),
                             .threads = thread_pool_size(e->pool),
                             .workers = workers_of(e),
-                            .device = e->device.context ? e->device.name : "cpu"};
+                            .device = e->device_text};
+}
+
+static void name_device(qp_engine *e)
+{
+    const char *name = e->device.context ? e->device.name : "cpu";
+    if (e->ranks.gpus)
+        snprintf(e->device_text, sizeof e->device_text, "%d x %s", e->ranks.size, name);
+    else
+        snprintf(e->device_text, sizeof e->device_text, "%s", name);
 }
 
 /* On GPUs each rank has one, and runs the machine `cuda`. */
@@ -515,6 +524,7 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     TRY(check_workers(e, options, error));
     TRY(engine_schedule_check(chosen, type_of_schedule(e, type), options->fuse, error));
     TRY(connect_ranks(e, type, error));
+    name_device(e);
     if (!type && !e->device.context) type = &machine_threads;
     *out = type;
     return open_model(e, options, type, error);

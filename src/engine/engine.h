@@ -24,6 +24,7 @@ struct qp_engine {
     kernel_table kernels;  /* in place of operators' own, */
     bool has_kernels;      /* if any are given */
     cuda_device device;    /* its context is NULL where no machine runs on a GPU */
+    char device_text[128]; /* "cpu", "NVIDIA H200", or of two ranks "2 x NVIDIA H200" */
     /* The open machines are the last n_machines. The first of them that accepts a request runs it;
      * the last accepts every batch, and the others are over its memory. */
     machine slots[ENGINE_MACHINES];

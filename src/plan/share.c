@@ -70,7 +70,7 @@ static qp_status check_share(const char *what, int64_t total, program_span share
 }
 
 /* In the cut `reduce` heads are columns of the output projection. */
-static qp_status check_blocks(const model_config *c, const plan_options *o, int64_t block,
+static qp_status check_blocks(const model_config *c, const plan_options *o, int64_t block, int rank,
                               const program_share *share, qp_error *error)
 {
     if (o->cut != PLAN_REDUCE || share->heads.first * c->head_dim % block == 0) return QP_OK;
@@ -78,7 +78,7 @@ static qp_status check_blocks(const model_config *c, const plan_options *o, int6
                      "rank %d of %d begins at head %lld of %lld features, which is inside a block "
                      "of %lld: with --cut reduce ranks hold whole blocks of the output projection; "
                      "take other ranks, or --cut gather",
-                     o->rank, o->ranks, (long long)share->heads.first, (long long)c->head_dim,
+                     rank, o->ranks, (long long)share->heads.first, (long long)c->head_dim,
                      (long long)block);
 }
 
@@ -97,6 +97,7 @@ qp_status share_of_rank(const model_config *c, const model *model, const plan_op
                         program_share *out, qp_error *error)
 {
     const int64_t down = block_of(model, c, WEIGHT_FFN_DOWN);
+    const int64_t output = block_of(model, c, WEIGHT_ATTN_OUTPUT);
     for (int rank = 0; rank < o->ranks; rank++) {
         program_share share;
         cut_rank(c, o, down, rank, &share);
@@ -105,9 +106,10 @@ qp_status share_of_rank(const model_config *c, const model *model, const plan_op
                         error));
         TRY(check_share("hidden features", c->hidden_size, share.hidden, o->ranks, error));
         TRY(check_share("tokens of the vocabulary", c->vocab_size, share.vocab, o->ranks, error));
+        TRY(check_blocks(c, o, output, rank, &share, error));
         if (rank == o->rank) *out = share;
     }
-    return check_blocks(c, o, block_of(model, c, WEIGHT_ATTN_OUTPUT), out, error);
+    return QP_OK;
 }
 
 static program_span times(program_span heads, int64_t head_dim)
