@@ -166,6 +166,58 @@ static void test_wrong_chains(void **state)
     free_made(&m);
 }
 
+static const linear_chain *first_chain(const made *m)
+{
+    for (int e = 0; e < m->pass.list.n_entries; e++)
+        if (m->pass.list.entries[e].chain) return chain_of(m, &m->pass.list.entries[e]);
+    return NULL;
+}
+
+/* Batches of quantised weights are chains that read them in their order. With one session a few
+ * tokens have the bits of one: no chain. */
+static void test_packed_chains(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {2, 8, 64};
+    qp_error error;
+    made m;
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        make(&m, "synthetic:llama-3.1-8b:Q4_K", "sm_90", tokens[i], true);
+        const linear_chain *chain = first_chain(&m);
+        assert_non_null(chain);
+        assert_true(chain->packed);
+        const chain_packed *qkv = &chain->steps[1].of.product.packed;
+        assert_int_equal(qkv->n_groups, (4096 + 2 * 1024) / PACKED_GROUP_ROWS);
+        assert_int_equal(qkv->kind[0], PACKED_Q4);
+        static linear_chain wrong;
+        wrong = *chain;
+        wrong.steps[1].of.product.packed.kind[0] = PACKED_NONE;
+        assert_int_equal(chain_verify(&wrong, 132, &error), QP_INVALID);
+        wrong = *chain;
+        wrong.steps[1].of.product.packed.n_groups--;
+        assert_int_equal(chain_verify(&wrong, 132, &error), QP_INVALID);
+        free_made(&m);
+    }
+    make(&m, "synthetic:llama-3.1-8b:Q4_K", "sm_90", 8, false);
+    assert_null(first_chain(&m));
+    free_made(&m);
+}
+
+/* Attention over heads of 128 is a step while half of a block has at most one of them. */
+static void test_wide_heads(void **state)
+{
+    (void)state;
+    static const int32_t tokens[] = {2, 33, 34};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        made m;
+        make(&m, "synthetic:llama-3.1-8b:BF16", "sm_90", tokens[i], true);
+        const linear_chain *chain = first_chain(&m);
+        assert_non_null(chain);
+        assert_int_equal(chain->head, tokens[i] * 8 <= 2 * 132 ? 128 : 0);
+        free_made(&m);
+    }
+}
+
 /* Symbolic addresses keep their offset and differ from real addresses. */
 static void test_areas(void **state)
 {
@@ -239,6 +291,8 @@ int main(void)
         cmocka_unit_test(test_lists),
         cmocka_unit_test(test_first_chain),
         cmocka_unit_test(test_wrong_chains),
+        cmocka_unit_test(test_packed_chains),
+        cmocka_unit_test(test_wide_heads),
         cmocka_unit_test(test_areas),
         cmocka_unit_test(test_ranks_exchange_rows),
         cmocka_unit_test(test_unknown_architecture),

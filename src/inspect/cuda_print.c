@@ -87,7 +87,7 @@ typedef struct memory_part {
     const char *name, *key;
     uint64_t bytes;
 } memory_part;
-enum { N_PARTS = 10 };
+enum { N_PARTS = 11 };
 
 static void list_parts(const memory_view *v, memory_part parts[N_PARTS])
 {
@@ -102,6 +102,7 @@ static void list_parts(const memory_view *v, memory_part parts[N_PARTS])
         {"weights again", "weights_again", v->bytes.weights_again},
         {"megakernel", "megakernel", v->bytes.tables},
         {"everything", "total", v->bytes.total},
+        {"copies", "copies", v->bytes.copies},
     };
     memcpy(parts, all, sizeof all);
 }
@@ -121,6 +122,8 @@ static void print_text(const memory_view *v, strbuf *out)
     for (int i = 0; i < N_PARTS; i++)
         strbuf_printf(out, "%-13s %13llu %11.2f\n", parts[i].name,
                       (unsigned long long)parts[i].bytes, (double)parts[i].bytes / 0x1p20);
+    if (v->bytes.copies > 0)
+        strbuf_puts(out, "copies of weights, for batches and prompts, are made if there is room\n");
     if (!v->available) {
         strbuf_printf(out, "\nno GPU to compare this with (give its memory with --memory): %s\n",
                       v->why.message);

@@ -60,8 +60,8 @@ typedef struct machine_setup {
     const machine *over; /* a machine with the same program, whose memory and weights are used:
                             `cuda` for the megakernel, `operators` for threads. NULL: memory of its
                             own. Close the machine that was opened over the other first */
-    bool
-        alone; /* the megakernel runs one sequence only: batches are left to the machine below it */
+    /* The megakernel runs one sequence only: batches are left to the machine that it runs over. */
+    bool alone;
 } machine_setup;
 
 /* Bytes of the machine's own memory, each part exact. */
@@ -70,6 +70,8 @@ typedef struct machine_bytes {
     uint64_t state;                 /* of sequences, for what their requests do to logits */
     uint64_t weights_again, tables; /* of the megakernel: weights in its own order, the rest */
     uint64_t total;
+    uint64_t copies; /* not of the total: of weights, for batches and prompts on a GPU, which are
+                        made if it has room */
 } machine_bytes;
 
 enum { MACHINE_MAX_RUNS = 4 }; /* runs that a machine may have in flight */

@@ -39,9 +39,17 @@ typedef struct cuda_machine {
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
+static qp_status count_copies(const program *p, uint64_t *bytes, qp_error *error)
+{
+    cuda_weights weights;
+    qp_status status = cuda_weights_place(p, &weights, error);
+    *bytes = weights.decoded_bytes + (weights.packs ? weights.packed.bytes : 0);
+    cuda_weights_free(NULL, &weights);
+    return status;
+}
+
 static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_error *error)
 {
-    (void)error;
     const cuda_bytes bytes = cuda_executor_count(setup->program);
     const size_t exchange = cuda_ranks_bytes(setup->program->options.ranks);
     *out = (machine_bytes){.weights = bytes.weights,
@@ -52,7 +60,7 @@ static qp_status count_cuda(const machine_setup *setup, machine_bytes *out, qp_e
                            .workspace = bytes.workspace + exchange,
                            .state = bytes.state,
                            .total = bytes.total + exchange};
-    return QP_OK;
+    return count_copies(setup->program, &out->copies, error);
 }
 
 static void close_cuda(void *self)
