@@ -200,27 +200,47 @@ static qp_status propose_next(draft *d, bool *more, qp_error *error)
     return n ? qp_step(d->engine, d->calls, n, error) : QP_OK;
 }
 
-static qp_status propose(proposer *self, const speculated_sequence *all, size_t n, int most,
+/* Plans the proposals of a call, and reads the texts up to their last few tokens. *depth: the most
+ * proposals of a sequence. */
+static qp_status prepare(draft *d, const speculated_sequence *all, size_t n, int most, int *depth,
                          qp_error *error)
 {
-    draft *d = (draft *)self;
-    int depth = 0;
     for (int64_t i = 0; i < d->n_sessions; i++)
         d->sessions[i].wanted = 0;
     for (size_t i = 0; i < n; i++) {
         draft_session *session = &d->sessions[all[i].of->session->slot];
         session->slot = all[i].slot;
-        session->wanted = all[i].slot->n;
         session->slot->n_found = 0;
-        if (session->wanted > most) session->wanted = most;
-        if (session->wanted > 0) TRY(follow(d, session, all[i].of, error));
-        if (session->wanted > depth) depth = session->wanted;
+        session->wanted = all[i].slot->n < most ? all[i].slot->n : most;
+        if (session->wanted > *depth) *depth = session->wanted;
     }
+    for (size_t i = 0; i < n; i++) {
+        draft_session *session = &d->sessions[all[i].of->session->slot];
+        if (session->wanted > 0) TRY(follow(d, session, all[i].of, error));
+    }
+    return QP_OK;
+}
+
+/* Sessions that the call has no proposals for give their pages back; their texts are read again. */
+static void forget_others(draft *d)
+{
+    for (int64_t i = 0; i < d->n_sessions; i++)
+        if (d->sessions[i].session && d->sessions[i].wanted == 0)
+            qp_session_truncate(d->sessions[i].session, 0);
+}
+
+static qp_status propose(proposer *self, const speculated_sequence *all, size_t n, int most,
+                         qp_error *error)
+{
+    draft *d = (draft *)self;
+    int depth = 0;
+    qp_status status = prepare(d, all, n, most, &depth, error);
     const uint64_t begin = clock_ns();
-    for (bool more = true; more;)
-        TRY(propose_next(d, &more, error));
+    for (bool more = true; status == QP_OK && more;)
+        status = propose_next(d, &more, error);
+    if (status == QP_NO_MEMORY) forget_others(d);
     self->made_ns = (double)(clock_ns() - begin);
-    if (depth == 0) return QP_OK;
+    if (status != QP_OK || depth == 0) return status;
     self->step_ns += (self->made_ns / depth - self->step_ns) / (self->step_ns > 0 ? 8 : 1);
     return QP_OK;
 }

@@ -274,6 +274,19 @@ static qp_status choose_of_free(speculation *s, int64_t rows, int64_t most, qp_e
     return QP_OK;
 }
 
+/* Asks a proposer that has passes of its own. One that was cancelled, or has no room, proposes
+ * nothing. */
+static qp_status make_proposals(speculation *s, int depth, qp_error *error)
+{
+    qp_error why;
+    qp_status status = s->proposer->propose(s->proposer, s->active, s->n_active, depth, &why);
+    if (status == QP_OK) return QP_OK;
+    for (size_t i = 0; i < s->n_active; i++)
+        s->active[i].slot->n_found = 0;
+    if (status == QP_CANCELLED || status == QP_NO_MEMORY) return QP_OK;
+    return error_set(error, status, "the draft model: %.*s", QP_ERROR_SIZE - 32, why.message);
+}
+
 /* Proposals that take passes: first how many would pay, then these. From time to time a few are
  * tried, although they would not have paid so far. */
 static qp_status choose_of_made(speculation *s, int64_t rows, int64_t most, qp_error *error)
@@ -292,7 +305,7 @@ static qp_status choose_of_made(speculation *s, int64_t rows, int64_t most, qp_e
     for (size_t i = 0; i < s->n_active; i++)
         if (s->active[i].slot->n > depth) depth = s->active[i].slot->n;
     if (depth == 0) return QP_OK;
-    TRY(s->proposer->propose(s->proposer, s->active, s->n_active, depth, error));
+    TRY(make_proposals(s, depth, error));
     for (size_t i = 0; i < s->n_active; i++)
         if (s->active[i].slot->n > s->active[i].slot->n_found)
             s->active[i].slot->n = s->active[i].slot->n_found;
@@ -356,7 +369,7 @@ void speculation_measure(qp_engine *e, const qp_sequence *all, size_t n)
         if (all[i].passes > passes) passes = all[i].passes;
     for (size_t i = 0; i < s->n_active; i++)
         verified += s->active[i].slot->n;
-    if (passes == 0) return;
+    if (passes == 0 || (int64_t)n + verified > SPECULATE_ROWS) return;
     const int64_t rows = (int64_t)n + verified;
     note_time(s, rows, ns / (double)passes);
     /* The usual times, so that a pass that was disturbed is not a loss. */
