@@ -41,8 +41,7 @@ typedef struct cli_settings {
     bool pure;
     /* plan and shapes */
     int64_t tokens, sequences, ranks, rank, batch, kv_partitions;
-    int cut, ranks_by; /* indices into cli_cuts (of engines: cli_rank_cuts), and into auto,
-                        * threads, mpi */
+    int cut, ranks_by; /* indices into cli_cuts, and into auto, threads, mpi */
     const char *gpus;
     uint64_t memory;
     bool fuse, sums;
@@ -88,8 +87,7 @@ typedef struct cli_settings {
 
 /* The choices of --kv-type, --exec and --device, by index; each list ends with NULL. */
 extern const char *const cli_kv_types[], *const cli_execs[], *const cli_devices[];
-extern const char *const cli_activations[], *const cli_cuts[], *const cli_rank_cuts[],
-                                                                   *const cli_speculations[];
+extern const char *const cli_activations[], *const cli_cuts[], *const cli_speculations[];
 extern const char *const cli_schedule_settings[], *const cli_schedule_assignments[];
 
 /* The call of a command: its settings and where each came from. */

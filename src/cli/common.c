@@ -135,7 +135,7 @@ qp_status cli_open_engine(const cli_call *call, int64_t max_outputs, qp_engine *
                                  .log_context = (void *)call,
                                  .ranks = (int)s->ranks,
                                  .transport = by_mpi(s) ? "mpi" : "threads",
-                                 .cut = cli_rank_cuts[s->cut],
+                                 .cut = cli_cuts[s->cut],
                                  .gpus = s->gpus,
                                  .progress = cli_progress()};
     if (by_mpi(s) && qp_rank() < 0) return cli_start_ranks(call, (int)s->ranks);

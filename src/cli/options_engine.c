@@ -3,7 +3,6 @@
 
 #define SETTINGS cli_settings
 
-const char *const cli_rank_cuts[] = {"auto", "gather", "reduce", NULL};
 static const char *const cli_rank_transports[] = {"auto", "threads", "mpi", NULL};
 
 const char *const cli_kv_types[] = {"F16", "BF16", "F32", NULL};
@@ -74,7 +73,7 @@ static const option_spec engine_options[] = {
     {"gpus", 0, OPTION_STRING_AT(SETTINGS, gpus), .argument = "0,1",
      .help = "numbers of the GPUs to run on, one for each rank, as `quipu doctor` lists them; "
              "without it, the first ones"},
-    {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .expert = true, .choices = cli_rank_cuts,
+    {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .expert = true, .choices = cli_cuts,
      .fallback = "auto", .argument = "HOW",
      .help = "gather: ranks cut every product by its outputs: the bits of one rank; reduce: they "
              "add partial sums, in half as many exchanges; auto: gather on CPUs, reduce on GPUs"},

@@ -4,7 +4,7 @@
 
 #define SETTINGS cli_settings
 
-const char *const cli_cuts[] = {"gather", "reduce", NULL};
+const char *const cli_cuts[] = {"auto", "gather", "reduce", NULL};
 const char *const cli_kernel_devices[] = {"cpu", "cuda", NULL};
 static const char *const formats[] = {"md", "csv", "json", NULL};
 const char *const cli_schedule_settings[] = {"latency", "throughput", NULL};
@@ -33,11 +33,11 @@ static const option_spec plan_options[] = {
      .maximum = 1024, .help = "ranks of tensor parallelism"},
     {"rank", 0, OPTION_INTEGER_AT(SETTINGS, rank), .argument = "R", .fallback = "0",
      .maximum = 1023, .help = "the rank whose plan is shown; the bytes of all are listed"},
-    {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .choices = cli_cuts, .fallback = "gather",
+    {"cut", 0, OPTION_CHOICE_AT(SETTINGS, cut), .choices = cli_cuts, .fallback = "auto",
      .argument = "HOW",
      .help = "gather: ranks cut every product by its outputs, which gives the bits of one rank; "
              "reduce: they add partial sums of the output and the down projection, in half as many "
-             "exchanges"},
+             "exchanges; auto: gather on CPUs, reduce on GPUs"},
     {"memory", 0, OPTION_SIZE_AT(SETTINGS, memory), .argument = "BYTES", .fallback = "0",
      .help = "memory for which the largest context is computed, on the CPU or the GPU; 0: what is "
              "free now"},

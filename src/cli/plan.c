@@ -51,7 +51,7 @@ qp_status command_plan(const cli_call *call)
                                   .sequences = s->sequences,
                                   .ranks = s->ranks,
                                   .rank = s->rank,
-                                  .reduce = s->cut == 1,
+                                  .reduce = s->cut == 2 || (s->cut == 0 && s->kernel_device),
                                   .page_size = s->page_size,
                                   .kv_type = cli_kv_types[s->kv_type],
                                   .available = s->memory ? s->memory : buffer_available(),
