@@ -66,6 +66,8 @@ typedef struct op_call {
     int64_t begin, end;             /* units of this slice; begin == end: nothing to do */
     void *scratch;                  /* bytes of this worker's own as asked for, or NULL if none */
     const void *packed; /* what the variant's pack() made of the constant tensors, or NULL */
+    bool scratch_kept;  /* the scratch is as this worker's last call left it, and that call differed
+                         * from this one in begin and end alone; a kernel may ignore it */
 } op_call;
 
 /* Computes the units [call->begin, call->end). It is called from several threads at once, each with

@@ -264,24 +264,42 @@ static void gather_x(const tensor *x, int64_t first, int64_t n_rows, int64_t i, 
     }
 }
 
+/* A panel alone, for one row: two of its blocks at a time, then the last. */
+static void run_panel(const float_job *job, int64_t panel)
+{
+    const float *row = job->x->data;
+    _Alignas(64) float sums[PANEL] = {0};
+    int64_t i = 0;
+    for (; i + 2 * BLOCK <= job->in_features; i += 2 * BLOCK) {
+        _Alignas(64) float both[2 * PANEL] = {0};
+        const float *const x[2] = {row + i, row + i + BLOCK};
+        job->kernels->pair[job->type](panel_at(job, panel, i), BLOCK * job->input_bytes, x, BLOCK,
+                                      both);
+        for (int f = 0; f < PANEL; f++)
+            sums[f] = sums[f] + both[f] + both[PANEL + f];
+    }
+    for (; i < job->in_features; i += BLOCK)
+        job->kernels->stream[job->type][0](panel_at(job, panel, i), row + i,
+                                           minimum(BLOCK, job->in_features - i), sums);
+    linear_float_finish(job->call, panel, 0, 1, sums);
+}
+
 /* Panels [first, end) for one row, two at a time. */
 static void run_row(const float_job *job, int64_t first, int64_t end)
 {
-    const float *x = job->x->data;
-    for (int64_t panel = first; panel < end; panel += 2) {
+    const float *row = job->x->data;
+    int64_t panel = first;
+    for (; panel + 1 < end; panel += 2) {
         _Alignas(64) float sums[2 * PANEL] = {0};
-        bool is_pair = panel + 1 < end;
         for (int64_t i = 0; i < job->in_features; i += BLOCK) {
-            int64_t n = minimum(BLOCK, job->in_features - i);
-            const char *weights = panel_at(job, panel, i);
-            if (is_pair)
-                job->kernels->pair[job->type](weights, job->panel_bytes, x + i, n, sums);
-            else
-                job->kernels->stream[job->type][0](weights, x + i, n, sums);
+            const float *const x[2] = {row + i, row + i};
+            job->kernels->pair[job->type](panel_at(job, panel, i), job->panel_bytes, x,
+                                          minimum(BLOCK, job->in_features - i), sums);
         }
         linear_float_finish(job->call, panel, 0, 1, sums);
-        if (is_pair) linear_float_finish(job->call, panel + 1, 0, 1, sums + PANEL);
+        linear_float_finish(job->call, panel + 1, 0, 1, sums + PANEL);
     }
+    if (panel < end) run_panel(job, panel);
 }
 
 /* Panels [first, end) for at most max_rows rows. */
@@ -289,7 +307,7 @@ static void run_few(const float_job *job, int64_t first, int64_t end)
 {
     int64_t rows = job->n_rows, in_features = job->in_features, x_block = rows * X_STRIDE;
     float *x = job->call->scratch; /* (blocks, rows, X_STRIDE) */
-    for (int64_t i = 0; i < in_features; i += BLOCK)
+    for (int64_t i = 0; i < in_features && !job->call->scratch_kept; i += BLOCK)
         gather_x(job->x, 0, rows, i, minimum(BLOCK, in_features - i), x + i / BLOCK * x_block);
     linear_float_tile *tile = job->kernels->stream[job->type][rows - 1];
     for (int64_t panel = first; panel < end; panel++) {

@@ -40,9 +40,10 @@ typedef enum linear_float_type {
  * kernel's number of rows; x rows are LINEAR_FLOAT_X_STRIDE apart. */
 typedef void linear_float_tile(const void *panel, const float *x, int64_t n, float *sums);
 
-/* The same for one row and two panels, `apart` bytes from each other: sums (2, 32). Two streams are
- * read faster than one, because the hardware prefetcher stops at page boundaries. */
-typedef void linear_float_pair(const char *panel, size_t apart, const float *x, int64_t n,
+/* The same for one row and two panels, or two blocks of a panel, `apart` bytes from each other,
+ * with x[0] and x[1]: sums (2, 32). Two streams are read faster than one, because the hardware
+ * prefetcher stops at page boundaries. */
+typedef void linear_float_pair(const char *panel, size_t apart, const float *const *x, int64_t n,
                                float *sums);
 
 /* Decodes n inputs of a panel to the layout of F32; may write one more when n is odd. */

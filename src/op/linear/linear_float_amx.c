@@ -124,9 +124,9 @@ INLINE halves fma_halves(float x, halves w, halves sum)
                     _mm512_fmadd_ps(value, w.high, sum.high)};
 }
 
-/* Does what six tile products do, for two pairs of a row and a panel: one row and two panels
- * `apart` bytes from each other, or two rows and one panel. Two streams are read faster than one.
- * sums[j] += a step at `panel` and x[row] + at, (PARTS, STEP). */
+/* Does what six tile products do, for two pairs of a row and a panel: one row and two panels, or
+ * two blocks of one, `apart` bytes from each other, or two rows and one panel. Two streams are read
+ * faster than one. sums[j] += a step at panel j and x[j] + at, (PARTS, STEP). */
 INLINE void meet_step(int rows, const char *panel, size_t apart, const float *const *x, int64_t at,
                       halves *sums)
 {
@@ -150,7 +150,7 @@ INLINE void meet_step(int rows, const char *panel, size_t apart, const float *co
             _mm_prefetch(from + VECTOR_AHEAD + 64, _MM_HINT_T0);
 #pragma GCC unroll 6
             for (int j = 0; j < rows * PARTS; j++) {
-                const float *values = x[j / PARTS] + at + j % PARTS * STEP + i;
+                const float *values = x[rows == 2 ? j / PARTS : p] + at + j % PARTS * STEP + i;
                 int k = p * PARTS + j;
                 even[k] = fma_halves(values[0], first, even[k]);
                 odd[k] = fma_halves(values[1], second, odd[k]);
@@ -165,18 +165,19 @@ INLINE void meet_step(int rows, const char *panel, size_t apart, const float *co
     }
 }
 
-/* out (2, PANEL) += a block from step `at` on. */
+/* out[0] and out[1] (PANEL) += a block from step `at` on; they may be the same. */
 INLINE void meet_block(int rows, const char *panel, size_t apart, const float *const *x, int64_t at,
-                       int64_t steps, float *out)
+                       int64_t steps, float *const *out)
 {
     halves sums[2];
     sums[0].low = sums[0].high = sums[1].low = sums[1].high = _mm512_setzero_ps();
     for (int64_t step = 0; step < steps; step++)
         meet_step(rows, panel + step * STEP_BYTES, apart, x, (at + step) * PARTS * STEP, sums);
 #pragma GCC unroll 2
-    for (int j = 0; j < 2; j++, out += PANEL) {
-        _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), sums[j].low));
-        _mm512_storeu_ps(out + 16, _mm512_add_ps(_mm512_loadu_ps(out + 16), sums[j].high));
+    for (int j = 0; j < 2; j++) {
+        float *to = out[j];
+        _mm512_storeu_ps(to, _mm512_add_ps(_mm512_loadu_ps(to), sums[j].low));
+        _mm512_storeu_ps(to + 16, _mm512_add_ps(_mm512_loadu_ps(to + 16), sums[j].high));
     }
 }
 
@@ -282,7 +283,25 @@ static const char *panel_at(const amx_job *job, int64_t panel, int64_t step)
            (size_t)(step * STEP_BYTES);
 }
 
-/* One or two rows. With one row and an odd number of panels, the last panel is used twice. */
+/* A panel alone, for one row: two of its blocks at a time, then the rest. */
+INLINE void run_panel(const amx_job *job, int64_t panel, const float *row)
+{
+    _Alignas(64) float sums[PANEL] = {0}, unused[PANEL];
+    float *const both[2] = {sums, sums}, *const one[2] = {sums, unused};
+    const float *x[2] = {row, row + BLOCK_STEPS * PARTS * STEP};
+    int64_t step = 0;
+    memset(unused, 0, sizeof unused);
+    for (; step + 2 * BLOCK_STEPS <= job->steps; step += 2 * BLOCK_STEPS)
+        meet_block(1, panel_at(job, panel, step), BLOCK_STEPS * STEP_BYTES, x, step, BLOCK_STEPS,
+                   both);
+    x[1] = row;
+    for (; step < job->steps; step += BLOCK_STEPS)
+        meet_block(1, panel_at(job, panel, step), 0, x, step,
+                   minimum(BLOCK_STEPS, job->steps - step), one);
+    linear_float_finish(job->call, panel, 0, 1, sums);
+}
+
+/* One or two rows. */
 INLINE void run_vectors(const amx_job *job, int rows)
 {
     const op_call *call = job->call;
@@ -290,19 +309,21 @@ INLINE void run_vectors(const amx_job *job, int rows)
     const float *x[2]; /* (steps, PARTS, STEP) */
     for (int row = 0; row < rows; row++) {
         float *parts = (float *)call->scratch + row * job->steps * PARTS * STEP;
-        cut_row(tensor_row(job->x, row), job->in_features, parts);
+        if (!call->scratch_kept) cut_row(tensor_row(job->x, row), job->in_features, parts);
         x[row] = parts;
     }
-    int64_t end = ceil_div(call->end, PANEL);
-    for (int64_t panel = call->begin / PANEL; panel < end; panel += panels) {
-        bool is_pair = panel + 1 < end;
+    if (rows == 1) x[1] = x[0];
+    int64_t panel = call->begin / PANEL, end = ceil_div(call->end, PANEL);
+    for (; panel + panels <= end; panel += panels) {
         _Alignas(64) float sums[2 * PANEL] = {0};
+        float *const out[2] = {sums, sums + PANEL};
         for (int64_t step = 0; step < job->steps; step += BLOCK_STEPS)
-            meet_block(rows, panel_at(job, panel, step), is_pair ? job->panel_bytes : 0, x, step,
-                       minimum(BLOCK_STEPS, job->steps - step), sums);
+            meet_block(rows, panel_at(job, panel, step), job->panel_bytes, x, step,
+                       minimum(BLOCK_STEPS, job->steps - step), out);
         linear_float_finish(call, panel, 0, rows, sums);
-        if (panels == 2 && is_pair) linear_float_finish(call, panel + 1, 0, 1, sums + PANEL);
+        if (panels == 2) linear_float_finish(call, panel + 1, 0, 1, sums + PANEL);
     }
+    if (panel < end) run_panel(job, panel, x[0]);
 }
 
 /* Three to 16 rows: every panel is streamed once and multiplied with x in scratch. */
@@ -311,7 +332,7 @@ static void run_few(const amx_job *job)
     const op_call *call = job->call;
     int64_t rows = job->n_rows, tile_bytes = rows * 64;
     char *x = call->scratch; /* (steps, PARTS, rows, STEP) */
-    cut_x(job->x, 0, rows, rows, 0, job->in_features, x);
+    if (!call->scratch_kept) cut_x(job->x, 0, rows, rows, 0, job->in_features, x);
     amx_configure((int)rows);
     for (int64_t panel = call->begin / PANEL; panel * PANEL < call->end; panel++) {
         _Alignas(64) float sums[16 * PANEL];
@@ -348,7 +369,7 @@ static void run_group(const amx_job *job, int64_t row, int64_t rows, int64_t fir
     int64_t groups = ceil_div(rows, 16);
     float *sums = job->call->scratch;                       /* (GROUP, groups * 16, PANEL) */
     char *x = (char *)(sums + GROUP * groups * 16 * PANEL); /* of a block, see chunk_block */
-    memset(sums, 0, (size_t)(GROUP * groups * 16 * PANEL) * sizeof(float));
+    memset(sums, 0, (size_t)((end - first) * groups * 16 * PANEL) * sizeof(float));
     for (int64_t step = 0; step < job->steps; step += BLOCK_STEPS) {
         int64_t steps = minimum(BLOCK_STEPS, job->steps - step), i = step * STEP;
         cut_x(job->x, row, rows, 16, i, minimum(steps * STEP, job->in_features - i), x);

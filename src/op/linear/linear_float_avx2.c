@@ -86,9 +86,9 @@ INLINE void tile(linear_float_type type, bool stream, int rows, const char *pane
         _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), sums[i / VECTORS][i % VECTORS]));
 }
 
-/* One row and two panels. */
-INLINE void pair(linear_float_type type, const char *panel, size_t apart, const float *x, int64_t n,
-                 float *out)
+/* One row and two panels, or two blocks of one. */
+INLINE void pair(linear_float_type type, const char *panel, size_t apart, const float *const *x,
+                 int64_t n, float *out)
 {
     const int64_t bytes = type == LINEAR_FLOAT_F16 ? 64 : 128;
     const int64_t step = type == LINEAR_FLOAT_BF16 ? 2 : 1;
@@ -104,12 +104,12 @@ INLINE void pair(linear_float_type type, const char *panel, size_t apart, const 
             const char *at = panel + (size_t)p * apart;
             prefetch(true, at);
             if (bytes == 128) prefetch(true, at + 64);
-            meet_input(type, false, 1, at, x + i, sums[p]);
-            if (step == 2) meet_input(type, true, 1, at, x + i + 1, sums[p]);
+            meet_input(type, false, 1, at, x[p] + i, sums[p]);
+            if (step == 2) meet_input(type, true, 1, at, x[p] + i + 1, sums[p]);
         }
     }
     for (int p = 0; i < n && p < 2; p++)
-        meet_input(type, false, 1, panel + (size_t)p * apart, x + i, sums[p]);
+        meet_input(type, false, 1, panel + (size_t)p * apart, x[p] + i, sums[p]);
 #pragma GCC unroll 8
     for (int v = 0; v < 2 * VECTORS; v++, out += 8)
         _mm256_storeu_ps(out,
@@ -159,7 +159,8 @@ TILES(stream_f16, LINEAR_FLOAT_F16, true)
 TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
 
 #define PAIR(NAME, TYPE)                                                                           \
-    static void NAME(const char *panel, size_t apart, const float *x, int64_t n, float *sums)      \
+    static void NAME(const char *panel, size_t apart, const float *const *x, int64_t n,            \
+                     float *sums)                                                                  \
     {                                                                                              \
         pair(TYPE, panel, apart, x, n, sums);                                                      \
     }

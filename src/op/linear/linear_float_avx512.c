@@ -101,9 +101,9 @@ INLINE void tile(linear_float_type type, bool stream, int rows, const char *pane
         add_line(sums[r], out + r * PANEL);
 }
 
-/* One row and two panels. */
-INLINE void pair(linear_float_type type, const char *panel, size_t apart, const float *x, int64_t n,
-                 float *out)
+/* One row and two panels, or two blocks of one. */
+INLINE void pair(linear_float_type type, const char *panel, size_t apart, const float *const *x,
+                 int64_t n, float *out)
 {
     const int64_t bytes = type == LINEAR_FLOAT_F16 ? 64 : 128;
     line sums[2], even, odd;
@@ -118,13 +118,13 @@ INLINE void pair(linear_float_type type, const char *panel, size_t apart, const 
                 prefetch(true, at);
                 prefetch(true, at + 64);
                 load_pair(at, &even, &odd);
-                meet_line(1, even, x + i, &sums[p]);
-                meet_line(1, odd, x + i + 1, &sums[p]);
+                meet_line(1, even, x[p] + i, &sums[p]);
+                meet_line(1, odd, x[p] + i + 1, &sums[p]);
             }
         }
         for (int p = 0; i < n && p < 2; p++) {
             load_pair(panel + (size_t)p * apart, &even, &odd);
-            meet_line(1, even, x + i, &sums[p]);
+            meet_line(1, even, x[p] + i, &sums[p]);
         }
     } else {
 #pragma GCC unroll 1
@@ -134,7 +134,7 @@ INLINE void pair(linear_float_type type, const char *panel, size_t apart, const 
                 const char *at = panel + (size_t)p * apart;
                 prefetch(true, at);
                 if (bytes == 128) prefetch(true, at + 64);
-                meet_line(1, load_line(type, at), x + i, &sums[p]);
+                meet_line(1, load_line(type, at), x[p] + i, &sums[p]);
             }
         }
     }
@@ -199,7 +199,8 @@ TILES(stream_f16, LINEAR_FLOAT_F16, true)
 TILES(stream_bf16, LINEAR_FLOAT_BF16, true)
 
 #define PAIR(NAME, TYPE)                                                                           \
-    static void NAME(const char *panel, size_t apart, const float *x, int64_t n, float *sums)      \
+    static void NAME(const char *panel, size_t apart, const float *const *x, int64_t n,            \
+                     float *sums)                                                                  \
     {                                                                                              \
         pair(TYPE, panel, apart, x, n, sums);                                                      \
     }

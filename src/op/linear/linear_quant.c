@@ -264,7 +264,8 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
     for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
         part part = {.call = call, .kernels = kernels, .first = first};
         part.rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
-        for (int64_t row = 0; row < part.rows; row++)
+        const bool kept = call->scratch_kept && part.rows == x->shape[0];
+        for (int64_t row = 0; row < part.rows && !kept; row++)
             kernels->round[digits - 1](work.format, tensor_row(x, first + row), work.n_blocks,
                                        work.height, x_at(&work, row, 0));
         for (part.from = call->begin; part.from < call->end; part.from = part.to) {
