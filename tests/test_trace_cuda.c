@@ -242,7 +242,10 @@ static void test_passes_are_placed(void **state)
             for (int i = 0; i < s->length[w]; i++) {
                 uint64_t begin = at[w], step = (uint64_t)(10 + 7 * w);
                 passes[p].timings[(size_t)w * longest + (size_t)i] =
-                    (instruction_timing){begin, begin + step, begin + 2 * step, begin + 3 * step};
+                    (instruction_timing){.wait = begin,
+                                         .work = begin + step,
+                                         .signal = begin + 2 * step,
+                                         .end = begin + 3 * step};
                 at[w] += 3 * step;
             }
         }

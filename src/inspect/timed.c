@@ -200,6 +200,7 @@ qp_status timed_machine_open(timed_model *m, const schedule_options *options, bo
     *out = (timed_machine){0};
     schedule_options chosen = *options;
     if (gpu) chosen.workers = m->options->threads;
+    chosen.unshared = true;
     const machine_setup setup = setup_of(m, &chosen, alone);
     TRY(machine_open(gpu ? &machine_megakernel : &machine_threads, &setup, &out->of, error));
     out->schedule = machine_schedule(&out->of);

@@ -63,7 +63,8 @@ typedef struct timed_machine {
 } timed_machine;
 
 /* Makes the schedule for the options, and a machine that runs it, with as many workers as the model
- * has threads, or with one. timed_machine_close() it, also after a failure. */
+ * has threads, or with one. Its instructions are not shared, so that each one's time is its own.
+ * timed_machine_close() it, also after a failure. */
 qp_status timed_machine_open(timed_model *model, const schedule_options *options, bool alone,
                              timed_machine *out, qp_error *error);
 void timed_machine_close(timed_machine *machine);

@@ -101,6 +101,7 @@ static int join(dag *g, int node, int lane, int a, int b)
     counters[d->n_counters] = (draft_counter){g->n_ordered, 1};
     const program_node *about = &d->out->program->nodes[node];
     instruction noop = {.opcode = INSTRUCTION_NOOP,
+                        .flags = draft_sharing(d),
                         .step = (uint16_t)about->step,
                         .layer = (int16_t)about->layer,
                         .node = (uint32_t)node,

@@ -48,6 +48,14 @@ typedef struct draft {
 /* Room for one more: the array, moved if it had to grow; NULL when memory is out. */
 void *draft_grow(void *items, int *capacity, int count, size_t size);
 
+/* The flag of instructions that workers share. Those of a program with sums are for the blocks of a
+ * GPU, which do not. */
+static inline uint16_t draft_sharing(const draft *d)
+{
+    const bool apart = d->out->program->options.sums || d->out->options.unshared;
+    return apart ? 0 : INSTRUCTION_SHARED;
+}
+
 /* The program that a schedule is for, and room for its nodes' costs: build.c. QP_UNSUPPORTED where
  * it is for one of several ranks, or has more than an instruction can name. */
 qp_status draft_take_program(const program *program, schedule *out, qp_error *error);

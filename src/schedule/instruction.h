@@ -26,6 +26,10 @@
  * pass, a wait in pass p (the first is 0) is over when the counter has p * per_pass + needed; with
  * INSTRUCTION_PREVIOUS_0 or _1 set, when it has (p - 1) * per_pass + needed, which in pass 0
  * is at once. The header is C17 and CUDA C.
+ *
+ * A worker runs the instructions of its queue in order. A shared one may also be run, whole or in
+ * cells, by workers that wait for its signal; it has ended when its signal has been sent, which is
+ * the only thing that says so: the queue may be further, or not yet there.
  */
 #ifndef QUIPU_SCHEDULE_INSTRUCTION_H
 #define QUIPU_SCHEDULE_INSTRUCTION_H
@@ -54,6 +58,7 @@ enum {
     INSTRUCTION_PREVIOUS_0 = 1, /* waits[0] is for the previous pass's count */
     INSTRUCTION_PREVIOUS_1 = 2, /* waits[1] is */
     INSTRUCTION_ROW_SLICES = 4, /* tokens cut the operands' rows, not the units */
+    INSTRUCTION_SHARED = 8,     /* any worker may run parts of it once its waits are over */
 };
 
 typedef struct instruction_span {
@@ -84,6 +89,11 @@ typedef struct instruction {
  * a clock that all workers share. The worker's next instruction waits from `end` on. */
 typedef struct instruction_timing {
     uint64_t wait, work, signal, end;
+    /* While it waited, the worker may have run cells of others: from the first one's beginning to
+     * the last one's end, which is 0 if there was none, of the instruction at worker * longest +
+     * place. */
+    uint64_t help_begin, help_end;
+    int32_t help;
 } instruction_timing;
 
 #ifdef __cplusplus

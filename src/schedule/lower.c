@@ -120,6 +120,7 @@ static instruction *add_item(draft *d, int node, instruction_span tokens, int la
     lanes[d->n_items] = d->next_lane + lane;
     instruction *in = &items[d->n_items++];
     *in = (instruction){.opcode = (uint16_t)about->op,
+                        .flags = op_exchanges(about->op) ? 0 : draft_sharing(d),
                         .step = (uint16_t)about->step,
                         .layer = (int16_t)about->layer,
                         .node = (uint32_t)node,
@@ -198,7 +199,7 @@ static bool add_segment(draft *d, const cut *c, const lowered_tile *tile, const 
         instruction *in = add_item(d, tile->node, tile->tokens, (i + turn) % n);
         if (!in) return false;
         in->cost_ns = cost_of_share(tile, end - begin, part->all);
-        in->flags = INSTRUCTION_ROW_SLICES;
+        in->flags |= INSTRUCTION_ROW_SLICES;
         in->units.begin = (int32_t)(part->begin + (begin - part->first) * c->group);
         in->units.end = (int32_t)at_most(part->begin + (end - part->first) * c->group, part->end);
         group->count++;
@@ -247,7 +248,7 @@ static bool add_shares(draft *d, const cut *c, const lowered_tile *tile, const s
         instruction *in = add_item(d, tile->node, tile->tokens, i);
         if (!in) return false;
         in->cost_ns = cost_of_share(tile, to - from, part->all);
-        in->flags = INSTRUCTION_ROW_SLICES;
+        in->flags |= INSTRUCTION_ROW_SLICES;
         in->units.begin = (int32_t)(part->begin + from * c->group);
         in->units.end = (int32_t)at_most(part->begin + to * c->group, part->end);
         group->count++;

@@ -52,7 +52,9 @@ typedef struct schedule_options {
                       * operator's variants pack together */
     const int32_t *together; /* [OP_COUNT]: units that stay together, in place of `group`; 0: as
                               * `group` says. NULL in a finished schedule */
-    int last_step;           /* the program's steps from here on are left out; 0: none */
+    bool unshared; /* every instruction is run by its own worker alone, so that what it costs can be
+                    * measured */
+    int last_step; /* the program's steps from here on are left out; 0: none */
     machine_profile profile;
     const struct cost_table *costs; /* measured with as many workers; NULL: from the profile. NULL
                                      * in a finished schedule */

@@ -9,9 +9,12 @@ typedef struct verifier {
     const schedule *s;
     int workers;
     arena memory;
-    /* Clocks: [workers], how many instructions of each queue must have ended. */
-    const int32_t **knows;        /* [workers * longest]: before each instruction begins; its own
-                                   * worker's count is its own place */
+    /* Clocks: [clock_words]. First [workers], how many instructions of each queue must have ended,
+     * not counting shared ones; then a bit for each counter: all shared instructions that signal it
+     * must have ended. */
+    size_t clock_words;
+    const int32_t **knows;        /* [workers * longest]: before each instruction begins */
+    const int32_t *nothing;       /* a clock of zeros */
     const int32_t **worker_clock; /* [workers] */
     int32_t **counter_clock;      /* [counters]: of all producers so far */
     uint32_t *signalled;          /* [counters] */
@@ -24,6 +27,17 @@ static inline const instruction *verifier_at(const verifier *v, int32_t index)
 {
     return &v->s->instructions[index];
 }
+
+static inline bool verifier_is_shared(const verifier *v, int32_t index)
+{
+    return verifier_at(v, index)->flags & INSTRUCTION_SHARED;
+}
+
+/* Adds an instruction to a clock. */
+void verifier_add(const verifier *v, int32_t index, int32_t *clock);
+
+/* Whether clock a includes clock b. */
+bool verifier_covers(const verifier *v, const int32_t *a, const int32_t *b);
 
 /* QP_INVALID with the instruction and what is wrong with it. */
 qp_status verifier_refuse(const verifier *v, int32_t index, const char *what);

@@ -6,6 +6,10 @@
  * before b" means that b's clock includes a. Equal clocks are stored once; most are equal, because
  * groups of instructions wait for the same counters. This file shares no code with the files that
  * make schedules.
+ *
+ * A shared instruction may run before its queue has come to it, and end after its queue has gone
+ * on. So its clock has what its waits say and nothing of its queue, and only its counter, when all
+ * signals have come, says that it has ended.
  */
 #include "schedule/verify.h"
 
@@ -42,6 +46,8 @@ static qp_status check_waits(const verifier *v, int32_t index)
     const instruction *in = verifier_at(v, index);
     if (in->signal >= (uint32_t)s->n_counters)
         return verifier_refuse(v, index, "its signal is not a counter of the schedule");
+    if (verifier_is_shared(v, index) && in->signal == 0)
+        return verifier_refuse(v, index, "it is shared, but does not signal that it has ended");
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
         const instruction_wait *wait = &in->waits[w];
         if (wait->counter >= (uint32_t)s->n_counters)
@@ -89,7 +95,8 @@ static qp_status check_slice(const verifier *v, int32_t index)
 
 static qp_status check_record(const verifier *v, int32_t index)
 {
-    const unsigned known = INSTRUCTION_PREVIOUS_0 | INSTRUCTION_PREVIOUS_1 | INSTRUCTION_ROW_SLICES;
+    const unsigned known = INSTRUCTION_PREVIOUS_0 | INSTRUCTION_PREVIOUS_1 |
+                           INSTRUCTION_ROW_SLICES | INSTRUCTION_SHARED;
     const instruction *in = verifier_at(v, index);
     if (in->opcode > OP_COUNT || (in->flags & ~known) || in->zero)
         return verifier_refuse(v, index, "its opcode or flags are unknown");
@@ -220,22 +227,55 @@ static qp_status check_cover(verifier *v)
 
 /* ---- What comes before what ----------------------------------------------------------------- */
 
-static bool covers(const int32_t *a, const int32_t *b, int n)
+bool verifier_covers(const verifier *v, const int32_t *a, const int32_t *b)
 {
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < v->workers; i++) {
         if (a[i] < b[i]) return false;
     }
+    for (size_t i = (size_t)v->workers; i < v->clock_words; i++) {
+        if (b[i] & ~a[i]) return false;
+    }
     return true;
+}
+
+static int32_t *new_clock(verifier *v)
+{
+    return arena_alloc(&v->memory, v->clock_words, sizeof(int32_t));
+}
+
+/* into = what either of the two includes */
+static void add_clock(const verifier *v, int32_t *into, const int32_t *from)
+{
+    for (int i = 0; i < v->workers; i++)
+        into[i] = into[i] > from[i] ? into[i] : from[i];
+    for (size_t i = (size_t)v->workers; i < v->clock_words; i++)
+        into[i] |= from[i];
+}
+
+static uint32_t counter_bit(uint32_t counter)
+{
+    return (uint32_t)1 << counter % 32;
+}
+
+void verifier_add(const verifier *v, int32_t index, int32_t *clock)
+{
+    const int32_t worker = index / v->s->longest, place = index % v->s->longest;
+    const uint32_t counter = verifier_at(v, index)->signal;
+    if (verifier_is_shared(v, index))
+        clock[(uint32_t)v->workers + counter / 32] |= (int32_t)counter_bit(counter);
+    else if (clock[worker] <= place)
+        clock[worker] = place + 1;
 }
 
 /* The clock that includes both: one of the two if it includes the other. */
 static const int32_t *merge(verifier *v, const int32_t *a, const int32_t *b)
 {
-    if (a == b || covers(a, b, v->workers)) return a;
-    if (covers(b, a, v->workers)) return b;
-    int32_t *both = arena_alloc(&v->memory, (size_t)v->workers, sizeof *both);
-    for (int i = 0; both && i < v->workers; i++)
-        both[i] = a[i] > b[i] ? a[i] : b[i];
+    if (a == b || verifier_covers(v, a, b)) return a;
+    if (verifier_covers(v, b, a)) return b;
+    int32_t *both = new_clock(v);
+    if (!both) return NULL;
+    add_clock(v, both, a);
+    add_clock(v, both, b);
     return both;
 }
 
@@ -268,28 +308,39 @@ static const int32_t *learn(verifier *v, const int32_t *clock, const instruction
     return clock;
 }
 
-/* Adds the clock of a signalling instruction, which includes the instruction, to the counter's. */
-static void teach(verifier *v, uint32_t counter, const int32_t *clock, int worker, int32_t place)
+/* Adds the clock of a signalling instruction to its counter's, and in the first pass the
+ * instruction itself: in the second, clocks count the first. */
+static void teach(verifier *v, int32_t index, bool first_pass)
 {
-    int32_t *into = v->counter_clock[counter];
-    for (int i = 0; i < v->workers; i++) {
-        if (clock[i] > into[i]) into[i] = clock[i];
-    }
-    if (place > into[worker]) into[worker] = place;
+    const uint32_t counter = verifier_at(v, index)->signal;
+    add_clock(v, v->counter_clock[counter], v->knows[index]);
+    if (first_pass) verifier_add(v, index, v->counter_clock[counter]);
     v->signalled[counter]++;
+}
+
+/* Runs an instruction whose waits are over. */
+static bool run_instruction(verifier *v, int32_t index, int32_t *const *previous)
+{
+    const instruction *in = verifier_at(v, index);
+    const int32_t **clock = &v->worker_clock[index / v->s->longest];
+    *clock = learn(v, *clock, in, previous);
+    v->knows[index] = verifier_is_shared(v, index) ? learn(v, v->nothing, in, previous) : *clock;
+    if (!*clock || !v->knows[index]) return false;
+    if (in->signal) teach(v, index, !previous);
+    return true;
 }
 
 static qp_status allocate_clocks(verifier *v)
 {
-    size_t workers = (size_t)v->workers, counters = (size_t)v->s->n_counters;
+    size_t counters = (size_t)v->s->n_counters;
     v->counter_clock = arena_alloc(&v->memory, counters, sizeof *v->counter_clock);
     v->signalled = arena_alloc(&v->memory, counters, sizeof *v->signalled);
-    int32_t *all = arena_alloc(&v->memory, counters * workers, sizeof *all);
+    int32_t *all = arena_alloc(&v->memory, counters * v->clock_words, sizeof *all);
     if (!v->counter_clock || !v->signalled || !all)
         return error_no_memory(v->error, "the proof of the schedule",
-                               counters * workers * sizeof *all);
+                               counters * v->clock_words * sizeof *all);
     for (size_t c = 0; c < counters; c++)
-        v->counter_clock[c] = all + c * workers;
+        v->counter_clock[c] = all + c * v->clock_words;
     return QP_OK;
 }
 
@@ -307,12 +358,9 @@ static qp_status run_pass(verifier *v, int32_t *const *previous)
         for (int w = 0; w < v->workers; w++) {
             for (; place[w] < s->length[w]; place[w]++) {
                 int32_t index = w * s->longest + place[w];
-                const instruction *in = verifier_at(v, index);
-                if (is_blocked(v, in)) break;
-                const int32_t *clock = learn(v, v->worker_clock[w], in, previous);
-                if (!clock) return error_no_memory(v->error, "the proof of the schedule", 0);
-                v->worker_clock[w] = v->knows[index] = clock;
-                if (in->signal) teach(v, in->signal, clock, w, previous ? 0 : place[w] + 1);
+                if (is_blocked(v, verifier_at(v, index))) break;
+                if (!run_instruction(v, index, previous))
+                    return error_no_memory(v->error, "the proof of the schedule", 0);
                 moved = true;
             }
         }
@@ -338,38 +386,53 @@ static qp_status check_counts(const verifier *v)
 bool verifier_is_before(const verifier *v, int32_t a, int32_t b)
 {
     int32_t longest = v->s->longest, worker = a / longest, place = a % longest;
-    if (b / longest == worker) return place < b % longest;
+    const uint32_t counter = verifier_at(v, a)->signal;
+    if (verifier_is_shared(v, a))
+        return (uint32_t)v->knows[b][(uint32_t)v->workers + counter / 32] & counter_bit(counter);
+    if (b / longest == worker && !verifier_is_shared(v, b)) return place < b % longest;
     return v->knows[b][worker] > place;
 }
 
 /* ---- Two passes ----------------------------------------------------------------------------- */
 
+/* A clock that includes all instructions of a pass. */
+static int32_t *whole_pass(verifier *v)
+{
+    int32_t *all = new_clock(v);
+    for (int w = 0; all && w < v->workers; w++) {
+        for (int i = 0; i < v->s->length[w]; i++)
+            verifier_add(v, w * v->s->longest + i, all);
+    }
+    return all;
+}
+
 /* Runs a second pass with the clocks of the first one's counters: the clock of each worker's first
- * instruction must include all of the first pass. */
+ * instruction must include all of the first pass. That is enough for shared instructions too,
+ * because a worker that runs one has begun its own queue. */
 static qp_status check_passes(verifier *v)
 {
     const schedule *s = v->s;
     int32_t **first_pass = v->counter_clock;
     const int32_t **knows = v->knows, **kept = v->worker_clock;
-    size_t all = (size_t)v->workers * (size_t)s->longest;
-    v->knows = calloc(all + 1, sizeof *v->knows);
+    const int32_t *all = whole_pass(v);
+    v->knows = calloc((size_t)v->workers * (size_t)s->longest + 1, sizeof *v->knows);
     v->worker_clock = arena_alloc(&v->memory, (size_t)v->workers, sizeof *v->worker_clock);
-    qp_status status = v->knows && v->worker_clock
+    qp_status status = all && v->knows && v->worker_clock
                            ? QP_OK
                            : error_no_memory(v->error, "the proof of the schedule", 0);
     for (int w = 0; w < v->workers && status == QP_OK; w++) {
-        int32_t *clock = arena_alloc(&v->memory, (size_t)v->workers, sizeof *clock);
+        int32_t *clock = new_clock(v);
         if (!clock) {
             status = error_no_memory(v->error, "the proof of the schedule", 0);
             break;
         }
-        memcpy(clock, kept[w], (size_t)v->workers * sizeof *clock);
+        memcpy(clock, kept[w], v->clock_words * sizeof *clock);
         clock[w] = s->length[w];
         v->worker_clock[w] = clock;
     }
     if (status == QP_OK) status = run_pass(v, first_pass);
     for (int w = 0; w < v->workers && status == QP_OK; w++) {
-        if (s->length[w] && !covers(v->knows[w * s->longest], s->length, v->workers))
+        if (s->length[w] && !verifier_covers(v, v->knows[w * s->longest], all))
             status = verifier_refuse(v, w * s->longest,
                                      "it may begin before the previous pass has ended");
     }
@@ -389,11 +452,12 @@ static qp_status allocate(verifier *v)
     v->by_node = arena_alloc(&v->memory, all, sizeof *v->by_node);
     v->node_first = arena_alloc(&v->memory, (size_t)s->n_nodes + 1, sizeof *v->node_first);
     v->worker_clock = arena_alloc(&v->memory, workers, sizeof *v->worker_clock);
-    const int32_t *nothing = arena_alloc(&v->memory, workers, sizeof *nothing);
-    if (!v->knows || !v->by_node || !v->node_first || !v->worker_clock || !nothing)
+    v->clock_words = workers + (size_t)s->n_counters / 32 + 1;
+    v->nothing = new_clock(v);
+    if (!v->knows || !v->by_node || !v->node_first || !v->worker_clock || !v->nothing)
         return error_no_memory(v->error, "the proof of the schedule", all * sizeof *v->knows);
     for (int w = 0; w < v->workers; w++)
-        v->worker_clock[w] = nothing;
+        v->worker_clock[w] = v->nothing;
     return QP_OK;
 }
 

@@ -27,7 +27,7 @@ typedef struct bundle {
     touch hull; /* of all touches; its index is that of the last one */
     int operand;
     touch *touches;
-    int32_t *places;         /* [workers]: a clock that includes these includes the bundle */
+    int32_t *clock;          /* of its instructions */
     const int32_t *known_to; /* the last clock that includes it */
     struct bundle *next;     /* of its area, or of the current node */
 } bundle;
@@ -123,9 +123,7 @@ static bool conflict(const verifier *v, const touch *a, const touch *b)
 static bool knows_all(const verifier *v, const int32_t *clock, bundle *before)
 {
     if (before->known_to == clock) return true;
-    for (int w = 0; w < v->workers; w++) {
-        if (clock[w] < before->places[w]) return false;
-    }
+    if (!verifier_covers(v, clock, before->clock)) return false;
     before->known_to = clock;
     return true;
 }
@@ -179,9 +177,9 @@ static bundle *find_bundle(memory_map *m, const touch *t, int operand)
             return b;
     }
     bundle *b = arena_alloc(&m->v->memory, 1, sizeof *b);
-    int32_t *places = arena_alloc(&m->v->memory, (size_t)m->v->workers, sizeof *places);
-    if (!b || !places) return NULL;
-    *b = (bundle){.hull = *t, .operand = operand, .places = places, .next = m->now};
+    int32_t *clock = arena_alloc(&m->v->memory, m->v->clock_words, sizeof *clock);
+    if (!b || !clock) return NULL;
+    *b = (bundle){.hull = *t, .operand = operand, .clock = clock, .next = m->now};
     return m->now = b;
 }
 
@@ -195,9 +193,7 @@ static qp_status remember(memory_map *m, const touch *t, int operand)
     b->touches = copy;
     if (t->column < b->hull.column) b->hull.column = t->column;
     if (t->end_column > b->hull.end_column) b->hull.end_column = t->end_column;
-    int32_t *place = &b->places[t->index / m->v->s->longest];
-    int32_t end = t->index % m->v->s->longest + 1;
-    if (end > *place) *place = end;
+    verifier_add(m->v, t->index, b->clock);
     return QP_OK;
 }
 

@@ -13,7 +13,8 @@ typedef struct serial_options {
     const bound_kernel *nodes; /* [schedule->n_nodes], where a NULL kernel stands for the reference;
                                   NULL: references only */
     void *scratch;             /* as much as the most demanding kernel needs */
-    uint64_t seed; /* seed of the order; 0: each worker runs as far as it can, in turn */
+    uint64_t seed; /* seed of the order, in which shared instructions may come before their turn; 0:
+                      each worker runs as far as it can, in turn */
     int first_step, last_step; /* steps that run; the others only signal; 0, 0: all */
 } serial_options;
 

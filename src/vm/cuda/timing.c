@@ -62,7 +62,8 @@ static void take_launch(const schedule *s, int from, int to, uint64_t begin, uin
     const instruction *queue = schedule_queue(s, 0);
     for (int node = from; node < to; node++) {
         for (; *place < s->length[0] && queue[*place].node == (uint32_t)node; ++*place) {
-            timings[*place] = (instruction_timing){begin, begin, end, end};
+            timings[*place] =
+                (instruction_timing){.wait = begin, .work = begin, .signal = end, .end = end};
             begin = end;
         }
     }

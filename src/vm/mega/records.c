@@ -20,8 +20,10 @@ qp_status mega_place_records(const schedule *s, machine_record *records, int n, 
         records[i].timed = true;
         for (size_t k = 0; k < places; k++) {
             instruction_timing *t = &timings[i][k];
-            *t = (instruction_timing){t->wait + shift, t->work + shift, t->signal + shift,
-                                      t->end + shift};
+            *t = (instruction_timing){.wait = t->wait + shift,
+                                      .work = t->work + shift,
+                                      .signal = t->signal + shift,
+                                      .end = t->end + shift};
         }
     }
     free(timings);

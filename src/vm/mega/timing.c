@@ -141,8 +141,10 @@ void cuda_mega_part_passes(const schedule *s, instruction_timing *const *passes,
         const uint64_t begin = begins[i], end = begins[i + 1];
         for (size_t k = 0; k < places; k++) {
             instruction_timing *t = &passes[i][k];
-            *t = (instruction_timing){within(t->wait, begin, end), within(t->work, begin, end),
-                                      within(t->signal, begin, end), within(t->end, begin, end)};
+            *t = (instruction_timing){.wait = within(t->wait, begin, end),
+                                      .work = within(t->work, begin, end),
+                                      .signal = within(t->signal, begin, end),
+                                      .end = within(t->end, begin, end)};
         }
     }
 }
