@@ -66,17 +66,29 @@ void timeline_panel_free(timeline_panel *panel)
     *panel = (timeline_panel){0};
 }
 
-/* One slice an instruction, without times. */
-static qp_status take_slices(const schedule *s, timeline_panel *out, qp_error *error)
+/* One slice an instruction, without times; `timings` (may be NULL) say where one for help comes
+ * before it. */
+static qp_status take_slices(const schedule *s, const instruction_timing *timings,
+                             timeline_panel *out, qp_error *error)
 {
     size_t count = 0;
     for (int w = 0; w < s->options.workers; w++)
-        count += (size_t)s->length[w];
+        count += 2 * (size_t)s->length[w];
     *out = (timeline_panel){.slices = calloc(count + 1, sizeof *out->slices)};
     if (!out->slices) return error_no_memory(error, "the timeline", count * sizeof *out->slices);
     for (int w = 0; w < s->options.workers; w++) {
         for (int i = 0; i < s->length[w]; i++) {
             const instruction *in = schedule_queue(s, w) + i;
+            const instruction_timing *at = timings ? &timings[w * s->longest + i] : NULL;
+            if (at && at->help_end) {
+                const instruction *helped = &s->instructions[at->help];
+                out->slices[out->count++] = (timeline_slice){.track = w,
+                                                             .node = (int32_t)helped->node,
+                                                             .number = i,
+                                                             .blocker = -1,
+                                                             .in = helped,
+                                                             .help = true};
+            }
             out->slices[out->count++] = (timeline_slice){
                 .track = w, .node = (int32_t)in->node, .number = i, .blocker = -1, .in = in};
         }
@@ -124,15 +136,17 @@ static bool find_producers(const schedule *s, const timeline_panel *panel, produ
 
 /* The slice that sent the last signal that the instruction needed; -1: it needs none of this pass.
  */
-static int32_t find_blocker(const producers *producers, const timeline_panel *panel,
-                            const instruction *in)
+static int32_t find_blocker(const schedule *s, const producers *producers,
+                            const timeline_panel *panel, const instruction *in)
 {
     int32_t last = -1;
     for (int w = 0; w < INSTRUCTION_WAITS; w++) {
         uint32_t counter = in->waits[w].counter;
         if (counter == 0 || (in->flags >> w & 1)) continue;
         int32_t at = producers->first[counter] + (int32_t)in->waits[w].needed - 1;
-        if (at >= producers->first[counter + 1]) continue;
+        if (in->waits[w].needed == s->per_pass[counter]) /* helpers come in addition */
+            at = producers->first[counter + 1] - 1;
+        if (at < producers->first[counter] || at >= producers->first[counter + 1]) continue;
         int32_t slice = producers->items[at].slice;
         if (last < 0 || panel->slices[slice].signal > panel->slices[last].signal) last = slice;
     }
@@ -145,7 +159,7 @@ static int32_t cause_of(const timeline_panel *panel, int32_t at)
     const timeline_slice *slice = &panel->slices[at];
     bool waited = slice->blocker >= 0 && panel->slices[slice->blocker].signal > slice->wait;
     if (waited) return slice->blocker;
-    return slice->number > 0 ? at - 1 : -1;
+    return at > 0 && panel->slices[at - 1].track == slice->track ? at - 1 : -1;
 }
 
 /* Finds the chain from the slice that ended last back to the beginning of the pass. */
@@ -175,8 +189,10 @@ static qp_status find_blockers(const schedule *s, timeline_panel *panel, qp_erro
 {
     producers producers = {0};
     bool enough = find_producers(s, panel, &producers);
-    for (int32_t i = 0; enough && i < panel->count; i++)
-        panel->slices[i].blocker = find_blocker(&producers, panel, panel->slices[i].in);
+    for (int32_t i = 0; enough && i < panel->count; i++) {
+        timeline_slice *slice = &panel->slices[i];
+        if (!slice->help) slice->blocker = find_blocker(s, &producers, panel, slice->in);
+    }
     free(producers.first);
     free(producers.items);
     enough = enough && find_chain(panel);
@@ -186,7 +202,7 @@ static qp_status find_blockers(const schedule *s, timeline_panel *panel, qp_erro
 qp_status timeline_predicted(const schedule *s, const schedule_prediction *prediction,
                              timeline_panel *out, qp_error *error)
 {
-    TRY(take_slices(s, out, error));
+    TRY(take_slices(s, NULL, out, error));
     snprintf(out->title, sizeof out->title, "planned: %lld token%s at %lld positions",
              (long long)s->options.tokens, s->options.tokens == 1 ? "" : "s",
              (long long)s->options.context);
@@ -260,11 +276,26 @@ static double share_of(const schedule *s, const instruction *in, const int64_t *
     return share;
 }
 
+/* A worker that helped waits until then, and again after it. */
+static void set_times(timeline_slice *slice, const instruction_timing *at, uint64_t begin)
+{
+    slice->wait = at->wait - begin;
+    if (slice->help) {
+        slice->work = at->help_begin - begin;
+        slice->signal = slice->end = at->help_end - begin;
+        return;
+    }
+    if (at->help_end) slice->wait = at->help_end - begin;
+    slice->work = at->work - begin;
+    slice->signal = at->signal - begin;
+    slice->end = at->end - begin;
+}
+
 qp_status timeline_measured(const schedule *s, const instruction_timing *timings, uint64_t begin,
                             uint64_t end, const program_memory *memory, const int64_t *sizes,
                             timeline_panel *out, qp_error *error)
 {
-    TRY(take_slices(s, out, error));
+    TRY(take_slices(s, timings, out, error));
     node_cost *costs = cost_nodes(s, memory, sizes);
     if (!costs) return error_no_memory(error, "the timeline", (size_t)s->n_nodes);
     out->tokens = sizes[AXIS_TOKENS];
@@ -273,11 +304,8 @@ qp_status timeline_measured(const schedule *s, const instruction_timing *timings
         timeline_slice *slice = &out->slices[i];
         const instruction_timing *at =
             &timings[(size_t)slice->track * (size_t)s->longest + (size_t)slice->number];
-        double share = share_of(s, slice->in, sizes);
-        slice->wait = at->wait - begin;
-        slice->work = at->work - begin;
-        slice->signal = at->signal - begin;
-        slice->end = at->end - begin;
+        double share = slice->help ? 0 : share_of(s, slice->in, sizes);
+        set_times(slice, at, begin);
         slice->flops = share * costs[slice->node].flops;
         slice->bytes = share * costs[slice->node].bytes;
         slice->far = share * costs[slice->node].far;

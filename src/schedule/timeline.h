@@ -48,6 +48,8 @@ typedef struct timeline_slice {
     uint64_t wait, work, signal, end; /* ns from the panel's beginning */
     double flops, bytes;              /* both 0: not known */
     double far; /* of the bytes: of weights and of a large KV cache, which do not stay in caches */
+    bool help;  /* cells of another worker's shared instruction `in`, run during a wait: time alone,
+                 * because FLOPs and bytes count where the instruction stands */
     bool critical; /* of the chain of slices, each begun when the one before ended, that the end of
                     * the pass waited for */
 } timeline_slice;

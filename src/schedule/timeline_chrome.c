@@ -100,7 +100,8 @@ static void print_slice(const timeline *t, const timeline_panel *panel, const ti
         print_event(thread, begin + slice->wait, begin + slice->work, "wait", out);
         print_wait(t, panel, slice, out);
     }
-    print_event(thread, begin + slice->work, begin + slice->signal, "work", out);
+    print_event(thread, begin + slice->work, begin + slice->signal, slice->help ? "help" : "work",
+                out);
     print_work(t, slice, out);
     if (slice->end > slice->signal && slice->in) {
         print_event(thread, begin + slice->signal, begin + slice->end, "signal", out);

@@ -1,0 +1,130 @@
+/* The cut of shared instructions: see cells.h. */
+#include "vm/cells.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum {
+    CELL_BYTES = 64 << 10, /* weights that a cell of few rows reads: some 5 to 10 us */
+    LEAST_UNITS = 32,      /* columns of such a cell: what kernels read as one stream */
+    MANY_ROWS = 17,        /* from here on rows are cut too */
+    ROW_STEP = 32,         /* rows that kernels take together */
+    LEAST_COLUMNS = 64,
+    CELLS_EACH = 6,      /* that an instruction has of a grid, so that none ends late */
+    COLUMNS_PER_ROW = 3, /* of such a cell's shape */
+    ELEMENTS = 16384,    /* of a cell where a unit is an element */
+    QUERIES = 12,        /* tokens that attention takes together, with all heads of a group */
+    NORM_ROWS = 8,
+    MOST_CELLS = 65535, /* a claim counts to this */
+};
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t at_least(int64_t a, int64_t least)
+{
+    return a > least ? a : least;
+}
+
+static int64_t at_most(int64_t a, int64_t most)
+{
+    return a < most ? a : most;
+}
+
+/* Bytes of weights that a unit reads, where units are rows of weights. */
+static int64_t weight_bytes(const schedule *s, const op_call *call, int node)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < OP_MAX_TENSORS; i++) {
+        const program_view *view = program_operand(s->program, node, i);
+        const tensor *weight = &call->tensors[i];
+        if (view->rank != 2 || s->program->areas[view->area].base != BASE_WEIGHT) continue;
+        if (weight->shape[0] == call->end)
+            bytes += (int64_t)dtype_row_bytes(weight->type, weight->shape[1]);
+    }
+    return bytes;
+}
+
+static cell_rule rule_of(const schedule *s, int node)
+{
+    const op_code code = s->program->nodes[node].op;
+    const op_info *op = op_get(code);
+    const int64_t rows = s->program->capacity.of[s->program->nodes[node].row_axis];
+    op_call call;
+    program_bind(s->program, node, NULL, s->program->capacity.of, &call);
+    cell_rule rule = {.units = INT64_MAX};
+    if (op->columns) {
+        const int64_t bytes = weight_bytes(s, &call, node);
+        if (code != OP_LINEAR || bytes == 0) return rule;
+        rule.by_rows = true;
+        rule.units = at_least(CELL_BYTES / bytes / LEAST_UNITS * LEAST_UNITS, LEAST_UNITS);
+        return rule;
+    }
+    rule.per_row = rows > 0 ? call.end / rows : 0;
+    rule.units =
+        op->grain > 0 ? ELEMENTS : rule.per_row * (code == OP_PAGED_PREFILL ? QUERIES : NORM_ROWS);
+    return rule;
+}
+
+qp_status cells_make_rules(const bound_schedule *setup, cell_rule **out, qp_error *error)
+{
+    const schedule *s = setup->schedule;
+    *out = calloc((size_t)s->n_nodes + 1, sizeof **out);
+    if (!*out) return error_no_memory(error, "the machine", (size_t)s->n_nodes * sizeof **out);
+    for (int n = 0; n < s->n_nodes; n++)
+        if (!program_is_void(s->program, n)) (*out)[n] = rule_of(s, n);
+    return QP_OK;
+}
+
+/* All of the band's rows and columns as one grid, of which the member has an equal part. A kernel
+ * prepares the rows of a cell, at the cost of about 12 columns, and its weights, at that of 4 rows:
+ * both together cost least with three times as many columns as rows. */
+static cell_cut cut_grid(const cell_band *band, int member, instruction_span rows)
+{
+    const int64_t count = rows.end - rows.begin, columns = band->end - band->begin;
+    const double area = (double)count * (double)columns / (band->members * CELLS_EACH);
+    const int64_t blocks = (int64_t)((double)count / sqrt(area / COLUMNS_PER_ROW) + 0.5);
+    cell_cut cut = {.begin = band->begin, .end = band->end, .rows = rows};
+    const int64_t block = divide_up(count, at_least(blocks, 1));
+    cut.block = (int32_t)(divide_up(block, ROW_STEP) * ROW_STEP);
+    cut.units =
+        divide_up((int64_t)(area / (double)at_most(cut.block, count)), LEAST_UNITS) * LEAST_UNITS;
+    cut.units = at_least(cut.units, LEAST_COLUMNS);
+    cut.across = divide_up(columns, cut.units);
+    const int64_t all = cut.across * divide_up(count, cut.block);
+    cut.first = (int32_t)(all * member / band->members);
+    cut.count = (int32_t)(all * (member + 1) / band->members) - cut.first;
+    return cut.count > 0 ? cut : (cell_cut){.count = 1, .across = 1};
+}
+
+cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *band,
+                   const instruction *in, int member, const int64_t *sizes, bool whole)
+{
+    cell_cut cut = {.count = 1, .across = 1};
+    if (in->opcode == INSTRUCTION_NOOP) return cut;
+    const int32_t n_rows = (int32_t)sizes[s->program->nodes[in->node].row_axis];
+    const instruction_span rows = instruction_rows(in, n_rows);
+    if (rows.begin >= rows.end) return cut;
+    whole = whole || band->members == 1;
+    if (rule->by_rows && rows.end - rows.begin >= MANY_ROWS && !whole)
+        return cut_grid(band, member, rows);
+    instruction_units(in, rule->per_row * n_rows, n_rows, &cut.begin, &cut.end);
+    cut.units = at_least(cut.end - cut.begin, 1);
+    if (whole) return cut;
+    cut.units = at_most(at_least(rule->units, divide_up(cut.units, MOST_CELLS)), cut.units);
+    cut.across = at_least(divide_up(cut.end - cut.begin, cut.units), 1);
+    cut.count = (int32_t)cut.across;
+    return cut;
+}
+
+cell cells_at(const cell_cut *cut, int32_t number)
+{
+    const int64_t across = (cut->first + number) % cut->across;
+    const int64_t block = (cut->first + number) / cut->across * cut->block;
+    const int64_t begin = cut->begin + across * cut->units, row = cut->rows.begin + block;
+    return (cell){.begin = begin,
+                  .end = at_most(begin + cut->units, cut->end),
+                  .rows = {(int32_t)row, (int32_t)at_most(row + cut->block, cut->rows.end)}};
+}
