@@ -7,6 +7,7 @@
 enum {
     CELL_BYTES = 64 << 10, /* weights that a cell of few rows reads: some 5 to 10 us */
     LEAST_UNITS = 32,      /* columns of such a cell: what kernels read as one stream */
+    MOST_OF_SLICE = 32,    /* such cells of an instruction: with few workers they are larger */
     MANY_ROWS = 17,        /* from here on rows are cut too */
     ROW_STEP = 32,         /* rows that kernels take together */
     LEAST_COLUMNS = 64,
@@ -113,7 +114,9 @@ cell_cut cells_cut(const schedule *s, const cell_rule *rule, const cell_band *ba
     instruction_units(in, rule->per_row * n_rows, n_rows, &cut.begin, &cut.end);
     cut.units = at_least(cut.end - cut.begin, 1);
     if (whole) return cut;
-    cut.units = at_most(at_least(rule->units, divide_up(cut.units, MOST_CELLS)), cut.units);
+    int64_t least = divide_up(cut.units, rule->by_rows ? MOST_OF_SLICE : MOST_CELLS);
+    if (rule->by_rows) least = divide_up(least, LEAST_UNITS) * LEAST_UNITS;
+    cut.units = at_most(at_least(rule->units, least), cut.units);
     cut.across = at_least(divide_up(cut.end - cut.begin, cut.units), 1);
     cut.count = (int32_t)cut.across;
     return cut;

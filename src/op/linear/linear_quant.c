@@ -260,7 +260,8 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
     work work;
     work_lay_out(&work, call, digits, call->scratch);
 
-    if (kernels->begin) kernels->begin(work.format);
+    const bool tiles = work.height > 1; /* one row needs no tile registers */
+    if (kernels->begin && tiles) kernels->begin(work.format);
     for (int64_t first = 0; first < x->shape[0]; first += work.rows) {
         part part = {.call = call, .kernels = kernels, .first = first};
         part.rows = x->shape[0] - first < work.rows ? x->shape[0] - first : work.rows;
@@ -280,7 +281,7 @@ static void run(const op_call *call, const quant_kernels *kernels, int digits)
                 run_panel(&work, &part);
         }
     }
-    if (kernels->end) kernels->end();
+    if (kernels->end && tiles) kernels->end();
 }
 
 #define KERNELS(name)                                                                              \
