@@ -61,6 +61,13 @@ def test_bits(mpi):
               code == 0 and tokens and tokens[1] == ",".join(map(str, want)), err + found)
 
 
+def test_diff():
+    for model in MODELS:
+        code, found, err = quipu("diff", "-m", model, "--ranks", "3" if model == MODELS[0] else "2", "--a", "operators",
+                                 "--b", "threads", "-t", "1", "--json")
+        check(f"{model}: every tensor of ranks is that of one", code == 0 and '"ranks"' in found, err)
+
+
 def test_refusals(mpi):
     code, _, err = quipu("run", "-m", "synthetic:tiny", "-p", "1,2", "--ranks", "5")
     check("too many ranks", code != 0 and "5 ranks cannot share 4 heads" in err, err)
@@ -132,6 +139,7 @@ def main():
     if not mpi:
         print("without mpirun: only threads")
     test_bits(mpi)
+    test_diff()
     test_refusals(mpi)
     if mpi:
         test_deaths()

@@ -39,6 +39,7 @@ static qp_status compare(const cli_call *call, const char *model, const qp_token
                             .chunk = s->chunk,
                             .layers = s->layers,
                             .threads = (int)s->threads,
+                            .ranks = (int)s->ranks,
                             .page_size = s->page_size,
                             .kv_type = cli_kv_types[s->kv_type],
                             .activations = cli_activations[s->activations],

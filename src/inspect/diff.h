@@ -20,6 +20,7 @@ typedef struct diff_options {
     int64_t chunk;            /* most of the other tokens in one pass; default 512 */
     int64_t layers;           /* only the first ones; default: all */
     int threads;              /* default: the processors this process may use */
+    int ranks;                /* of b, in this process, each with `threads`; default 1 */
     int64_t page_size;        /* default 16 */
     const char *kv_type;      /* default "F16" */
     const char *activations;  /* "8" (default, as is "auto"), "16", "float": see quipu.h */

@@ -150,16 +150,34 @@ static qp_status choose_steps(diff *d, qp_error *error)
     return QP_OK;
 }
 
+static int threads_of(const diff_options *o)
+{
+    const int all = threads_available(), ranks = o->ranks > 1 ? o->ranks : 1;
+    if (o->threads) return o->threads;
+    return all > ranks ? all / ranks : 1;
+}
+
+/* Ranks have their parts of a program without sums, on the CPU. */
+static qp_status check_ranks(const diff *d, qp_error *error)
+{
+    if (d->options->ranks <= 1 || !(d->type_b->on_gpu || d->options->sums)) return QP_OK;
+    return error_set(error, QP_UNSUPPORTED,
+                     "--ranks %d compares ranks on the CPU with one: b is reference, serial, "
+                     "threads or operators, without --sums",
+                     d->options->ranks);
+}
+
 static qp_status open_all(diff *d, qp_error *error)
 {
     const diff_options *o = d->options;
     uint32_t off, x_bits = 0;
     TRY(machine_type_find(o->a ? o->a : "reference", &d->type_a, error));
     TRY(machine_type_find(o->b ? o->b : "threads", &d->type_b, error));
+    TRY(check_ranks(d, error));
     TRY(cpu_features_parse(o->cpu_mask ? o->cpu_mask : "", &off, error));
     if (o->activations && strcmp(o->activations, "auto") != 0)
         TRY(op_x_bits_parse(o->activations, &x_bits, error));
-    TRY(thread_pool_create(o->threads ? o->threads : threads_available(), &d->pool, error));
+    TRY(thread_pool_create(threads_of(o), &d->pool, error));
     if (o->progress) d->progress = (progress){.sink = on_progress, .context = d};
     TRY(open_model(d, error));
     TRY(choose_steps(d, error));
@@ -176,7 +194,9 @@ static qp_status open_all(diff *d, qp_error *error)
     machine_setup setup_b = d->setup;
     TRY(kernel_table_fill(&d->kernels, o->kernels, o->n_kernels, error));
     if (o->n_kernels) setup_b.kernels = &d->kernels;
-    return machine_open(d->type_b, &setup_b, &d->b, error);
+    setup_b.inner = d->type_b;
+    setup_b.n_ranks = o->ranks;
+    return machine_open(o->ranks > 1 ? &machine_ranks : d->type_b, &setup_b, &d->b, error);
 }
 
 static void close_all(diff *d)
@@ -348,11 +368,13 @@ static void print_together(const diff *d, strbuf *out)
 static void print_text(const diff *d, strbuf *out)
 {
     const diff_request *q = &d->request;
+    strbuf_puts(out, d->type_b->name);
+    if (d->options->ranks > 1) strbuf_printf(out, " on %d ranks", d->options->ranks);
     strbuf_printf(out,
-                  "%s against %s, %d threads: %" PRId64 " tokens in %d passes, the last %" PRId64
+                  " against %s, %d threads: %" PRId64 " tokens in %d passes, the last %" PRId64
                   " one by one; %" PRId64 " layers\n\n",
-                  d->b.type->name, d->a.type->name, thread_pool_size(d->pool), q->n_tokens,
-                  d->report.n_passes, q->singles, d->program.config.n_layers);
+                  d->a.type->name, thread_pool_size(d->pool), q->n_tokens, d->report.n_passes,
+                  q->singles, d->program.config.n_layers);
     print_table(d, out);
     strbuf_putc(out, '\n');
     print_alone(d, out);
@@ -383,7 +405,8 @@ static void print_json(const diff *d, strbuf *out)
     const diff_report *r = &d->report;
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "a", d->a.type->name);
-    cJSON_AddStringToObject(root, "b", d->b.type->name);
+    cJSON_AddStringToObject(root, "b", d->type_b->name);
+    if (d->options->ranks > 1) cJSON_AddNumberToObject(root, "ranks", d->options->ranks);
     cJSON_AddNumberToObject(root, "tokens", (double)d->request.n_tokens);
     cJSON_AddNumberToObject(root, "passes", r->n_passes);
     cJSON_AddBoolToObject(root, "equal", r->equal);

@@ -118,6 +118,8 @@ void rank_member_close(rank_member *m)
     if (m->owns_pool) thread_pool_destroy(m->pool);
     for (int i = 0; i < MACHINE_MAX_RUNS; i++)
         free(m->tokens[i]);
+    for (int i = 0; i < 2; i++)
+        free(m->kept[i].data);
     *m = (rank_member){0};
 }
 
@@ -155,16 +157,33 @@ qp_status rank_member_give(rank_member *m, const rank_command *c, qp_error *erro
 }
 
 /* The gathered tensor has the first columns of each row. */
-static qp_status write_gathered(const rank_member *m, const rank_pieces *p, const char *whole,
-                                size_t rows, qp_error *error)
+static qp_status keep_gathered(rank_member *m, const rank_pieces *p, const char *whole, size_t rows,
+                               qp_error *error)
 {
+    const int i = p->gathered == PLAN_FFN_ALL;
     const size_t bytes = p->gathered_bytes;
     char *all = malloc(rows * bytes + 1);
     if (!all) return error_no_memory(error, "rows of a tensor", rows * bytes);
     for (size_t row = 0; row < rows; row++)
         memcpy(all + row * bytes, whole + row * p->whole_row, bytes);
-    qp_status status = machine_write(&m->machine, p->gathered, 0, all, rows * bytes, error);
-    free(all);
+    free(m->kept[i].data);
+    m->kept[i].id = p->gathered;
+    m->kept[i].data = all;
+    m->kept[i].bytes = rows * bytes;
+    return QP_OK;
+}
+
+qp_status rank_member_begin(rank_member *m, int first, qp_error *error)
+{
+    qp_status status = QP_OK;
+    for (int i = 0; i < 2; i++) {
+        if (!m->kept[i].data) continue;
+        if (status == QP_OK && program_step_access(&m->program, first, m->kept[i].id).read)
+            status = machine_write(&m->machine, m->kept[i].id, 0, m->kept[i].data, m->kept[i].bytes,
+                                   error);
+        free(m->kept[i].data);
+        m->kept[i].data = NULL;
+    }
     return status;
 }
 
@@ -182,7 +201,7 @@ qp_status rank_member_put(rank_member *m, const rank_command *c, const void *who
                                   : machine_write(&m->machine, id, c->layer, own, bytes, error);
     free(own);
     if (status == QP_OK && !is_page(c) && pieces.gathered != PLAN_TENSOR_COUNT)
-        status = write_gathered(m, &pieces, whole, rows, error);
+        status = keep_gathered(m, &pieces, whole, rows, error);
     return status;
 }
 
@@ -234,6 +253,7 @@ static qp_status run(rank_member *m, const rank_command *c, const char *data, qp
                                      .tokens = tokens,
                                      .stops = tokens + rows * passes,
                                      .n_stops = c->n_stops};
+    TRY(rank_member_begin(m, c->first, error));
     TRY(machine_run(&m->machine, &request, error));
     return comm_check(m->comm, error);
 }

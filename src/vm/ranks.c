@@ -211,7 +211,9 @@ static qp_status run_ranks(void *self, const machine_request *r, qp_error *error
                       .sizes = r->batch->sizes};
     TRY(write_message(m, r, &c.bytes, error));
     TRY(rank_command_give(m->first.comm, &c, m->message, error));
-    return checked(m, machine_run(&m->first.machine, r, error), error);
+    qp_status status = rank_member_begin(&m->first, r->first, error);
+    if (status == QP_OK) status = machine_run(&m->first.machine, r, error);
+    return checked(m, status, error);
 }
 
 static qp_status wait_ranks(void *self, int *passes, qp_error *error)

@@ -24,6 +24,13 @@ typedef struct rank_member {
     int32_t *tokens[MACHINE_MAX_RUNS]; /* [passes][outputs] of the runs that are in flight */
     size_t token_capacity[MACHINE_MAX_RUNS];
     int next_run;
+    /* Rows of all ranks that were written before the step that reads them. Their tensor may share
+     * bytes with others until then. */
+    struct {
+        plan_tensor_id id;
+        void *data; /* NULL: none */
+        size_t bytes;
+    } kept[2];
 } rank_member;
 
 /* A call of the owner. Tensors, inputs of a batch and stop tokens follow it. */
@@ -61,6 +68,9 @@ qp_status rank_member_follow(rank_member *member, qp_error *error);
 qp_status rank_member_give(rank_member *member, const rank_command *command, qp_error *error);
 qp_status rank_member_put(rank_member *member, const rank_command *command, const void *whole,
                           qp_error *error);
+
+/* Called by every rank before it runs steps from `first` on. */
+qp_status rank_member_begin(rank_member *member, int first, qp_error *error);
 
 /* The leader gives a command, with `data` if it has any; asks for the parts of RANK_READ or
  * RANK_READ_PAGE, [size], which it gives too. NULL: the group has failed. */
