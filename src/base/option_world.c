@@ -3,11 +3,24 @@
 
 #include <stdlib.h>
 
-bool option_world(int *rank, int *size)
+static bool read_pair(const char *own, const char *all, int *rank, int *size)
 {
-    const char *own = getenv("OMPI_COMM_WORLD_RANK"), *all = getenv("OMPI_COMM_WORLD_SIZE");
     if (!own || !all) return false;
     *rank = atoi(own);
     *size = atoi(all);
     return *rank >= 0 && *rank < *size;
+}
+
+bool option_world(int *rank, int *size)
+{
+    return read_pair(getenv("OMPI_COMM_WORLD_RANK"), getenv("OMPI_COMM_WORLD_SIZE"), rank, size);
+}
+
+void option_world_host(int *rank, int *size)
+{
+    if (read_pair(getenv("OMPI_COMM_WORLD_LOCAL_RANK"), getenv("OMPI_COMM_WORLD_LOCAL_SIZE"), rank,
+                  size))
+        return;
+    *rank = 0;
+    *size = 1;
 }

@@ -217,7 +217,8 @@ static const option_spec diff_options[] = {
      .maximum = 1024, .help = "CPU threads; 0: all that this process may use"},
     {"ranks", 0, OPTION_INTEGER_AT(SETTINGS, ranks), .argument = "N", .fallback = "1", .minimum = 1,
      .maximum = 1024,
-     .help = "run b on N ranks of this process, each with --threads, and put their tensors together"},
+     .help =
+         "run b on N ranks of this process, each with --threads, and put their tensors together"},
     {"chunk", 0, OPTION_INTEGER_AT(SETTINGS, chunk), .expert = true, .argument = "N",
      .fallback = "512", .minimum = 1, .maximum = 1 << 16, .help = "tokens in one forward pass"},
     {"activations", 0, OPTION_CHOICE_AT(SETTINGS, activations), .choices = cli_activations,

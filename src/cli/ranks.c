@@ -37,8 +37,11 @@ qp_status cli_start_ranks(const cli_call *call, int ranks)
                          "begin with mpirun -n %d quipu",
                          ranks);
     snprintf(number, sizeof number, "%d", ranks);
-    /* More ranks than processors take turns; a shell's root user may run them, as without MPI. */
-    char *const first[] = {"mpirun", "-n", number, "--oversubscribe", "--allow-run-as-root", self};
+    /* Ranks bind themselves to processors. More ranks than processors take turns, and root may run
+     * them, as without MPI. */
+    char *const first[] = {
+        "mpirun", "-n", number, "--bind-to", "none", "--oversubscribe", "--allow-run-as-root",
+        self};
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
         arguments[n++] = first[i];
     for (size_t at = strlen(text) + 1; at < length && n < MOST_ARGUMENTS - 1;

@@ -514,7 +514,8 @@ static qp_status open_basis(qp_engine *e, const qp_engine_options *options,
     int threads = options->threads;
     TRY(engine_ranks_open(options, &e->ranks, error));
     if (!threads) TRY(engine_schedule_workers(chosen, &threads, error));
-    if (!threads) threads = engine_ranks_threads(&e->ranks, threads_available());
+    if (!threads) threads = engine_ranks_threads(&e->ranks);
+    engine_ranks_bind(&e->ranks, threads);
     if (!options->model) return error_set(error, QP_INVALID, "no model was named");
     TRY(choose_type(options, &type, error));
     TRY(choose_features(e, options, error));

@@ -2,9 +2,11 @@
 #include "engine/ranks.h"
 
 #include "base/option_world.h"
+#include "base/threads.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_RANKS = 1024 };
 
@@ -98,10 +100,27 @@ void engine_ranks_close(engine_ranks *ranks)
     *ranks = (engine_ranks){.size = 1};
 }
 
-int engine_ranks_threads(const engine_ranks *ranks, int available)
+/* Whether mpirun has bound this process to some of the host's processors. */
+static bool is_bound(void)
 {
-    const int each = available / ranks->size;
+    return threads_available() < sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+int engine_ranks_threads(const engine_ranks *ranks)
+{
+    int rank = 0, size = ranks->size;
+    if (ranks->world) option_world_host(&rank, &size);
+    if (ranks->world && is_bound()) return threads_available();
+    const int each = threads_available() / size;
     return each > 0 ? each : 1;
+}
+
+void engine_ranks_bind(const engine_ranks *ranks, int threads)
+{
+    int rank, size;
+    if (!ranks->world || is_bound()) return;
+    option_world_host(&rank, &size);
+    threads_bind(rank, size - 1, threads);
 }
 
 int qp_rank(void)

@@ -28,7 +28,12 @@ void engine_ranks_close(engine_ranks *ranks);
 qp_status engine_ranks_device(const engine_ranks *ranks, cuda_device *out, qp_error *error);
 qp_status engine_ranks_connect(engine_ranks *ranks, cuda_device *first, qp_error *error);
 
-/* How many threads a rank gets by default. */
-int engine_ranks_threads(const engine_ranks *ranks, int available);
+/* How many threads a rank gets by default: those of the processors that it may use, which ranks of
+ * one host share, unless mpirun has given each its own. */
+int engine_ranks_threads(const engine_ranks *ranks);
+
+/* Gives this process processors of its own for that many threads, if ranks are processes that may
+ * all use the same ones. */
+void engine_ranks_bind(const engine_ranks *ranks, int threads);
 
 #endif
