@@ -165,6 +165,23 @@ def answers():
     check("features" in quipu("doctor")[1], "doctor")
 
 
+def speculation():
+    """Proposals change neither the tokens nor the text of an answer."""
+    asked = ["run", "-m", MODEL, "-p", "one two three one two", "--raw", "-n", "40", "-s", "7", "--json", "--ignore-eos"]
+    plain = json.loads(quipu(*asked)[1])
+    check(plain["proposed_tokens"] == 0 and plain["generate_passes"] == 39, f"passes without proposals: {plain}")
+    for how in (["--speculate", "lookup"], ["--draft", MODEL]):
+        said = json.loads(quipu(*asked, *how)[1])
+        check(said["tokens"] == plain["tokens"] and said["text"] == plain["text"], f"{how}: another answer")
+        check(said["generate_passes"] == 39 - said["accepted_tokens"], f"{how}: passes of {said}")
+        check(said["accepted_tokens"] <= said["proposed_tokens"], f"{how}: proposals of {said}")
+    expect(2, "exclude each other", "run", "-m", MODEL, "-p", "a", "--draft", MODEL, "--speculate", "lookup")
+    expect(2, "vocabulary", "run", "-m", MODEL, "-p", "a", "--draft", "qwen2.gguf")
+    expect(1, "the draft model", "run", "-m", MODEL, "-p", "a", "--draft", "missing.gguf")
+    status, out, err = quipu("bench", "-m", MODEL, "-p", "0", "-n", "20", "-r", "1", "--speculate", "lookup", "-o", "json")
+    check(status == 0 and json.loads(out)[0]["test"] == "tg20", f"bench with proposals: {err}")
+
+
 def vocabulary_only():
     """A directory with tokenizer files and nothing else."""
     folder = Path(TEMPORARY, "vocabulary")
@@ -756,7 +773,7 @@ def editing():
 
 def main():
     try:
-        for part in (answers, texts, bad_input, models_that_are_refused, without_a_gpu,
+        for part in (answers, speculation, texts, bad_input, models_that_are_refused, without_a_gpu,
                      environment_and_precedence, writing_fails,
                      conversion, conversation, traces, interrupts, terminal, editing, progress):
             start = time.monotonic()
